@@ -1,0 +1,34 @@
+// The one clock, and deadlines on it.
+#pragma once
+
+#include <time.h>
+
+#include <chrono>
+#include <cstdint>
+
+namespace ferry::internal {
+
+inline std::int64_t now_ns() noexcept {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1'000'000'000LL + t.tv_nsec;
+}
+
+// A point in time by which a wait ends.
+class Deadline {
+ public:
+  static Deadline after(std::chrono::nanoseconds span) noexcept { return Deadline(now_ns() + span.count()); }
+  bool passed() const noexcept { return now_ns() >= at_ns_; }
+  std::int64_t remaining_ns() const noexcept { return at_ns_ - now_ns(); }
+  // For poll(2): rounded up, never negative, at most `cap_ms`.
+  int remaining_ms(int cap_ms) const noexcept {
+    const std::int64_t ms = (remaining_ns() + 999'999) / 1'000'000;
+    return static_cast<int>(ms < 0 ? 0 : ms > cap_ms ? cap_ms : ms);
+  }
+
+ private:
+  explicit Deadline(std::int64_t at_ns) noexcept : at_ns_(at_ns) {}
+  std::int64_t at_ns_;
+};
+
+}  // namespace ferry::internal
