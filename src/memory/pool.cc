@@ -1,0 +1,91 @@
+#include "memory/pool.h"
+
+#include <algorithm>
+
+namespace ferry::internal {
+
+Pin::Pin(std::shared_ptr<Pool> pool, int buffer) : pool_(std::move(pool)), buffer_(buffer) {
+  pool_->buffers_[buffer_].pins.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Release: the reads of the view's owner come before the pool sees the buffer free (acquire in free_buffer).
+Pin::~Pin() { pool_->buffers_[buffer_].pins.fetch_sub(1, std::memory_order_release); }
+
+Pool::Pool(std::shared_ptr<Segment> segment, const WindowLayout& layout, int rank)
+    : segment_(std::move(segment)),
+      layout_(layout),
+      window_(segment_->data() + layout.window(rank)),
+      window_offset_(layout.window(rank)),
+      buffers_(layout.num_buffers()) {
+  for (Buffer& buffer : buffers_) buffer.chunks.resize((layout.buffer_bytes() + kChunk - 1) / kChunk);
+}
+
+std::optional<int> Pool::free_buffer(std::optional<std::uint64_t> finished_through) const noexcept {
+  std::optional<int> best;
+  for (int i = 0; i < layout_.num_buffers(); ++i) {
+    const Buffer& buffer = buffers_[i];
+    if (buffer.pins.load(std::memory_order_acquire) != 0) continue;  // partner: ~Pin
+    if (finished_through && buffer.published > *finished_through) continue;
+    if (!best || buffer.used > buffers_[*best].used) best = i;
+  }
+  return best;
+}
+
+int Pool::num_pinned() const noexcept {
+  return static_cast<int>(std::count_if(buffers_.begin(), buffers_.end(), [](const Buffer& buffer) {
+    return buffer.pins.load(std::memory_order_relaxed) != 0;
+  }));
+}
+
+bool Pool::back_rows(int buffer, int num_sections, std::int64_t rows) noexcept {
+  if (rows <= buffers_[buffer].backed_rows) return true;
+  const auto back_part = [&](std::size_t part, std::size_t row_bytes) {
+    for (int section = 0; section < num_sections; ++section) {
+      const std::size_t first = section * layout_.section_stride() * row_bytes;
+      if (!back(buffer, part + first, rows * row_bytes)) return false;
+    }
+    return true;
+  };
+  const bool backed = back_part(layout_.rows(), layout_.row_bytes()) &&
+                      back_part(layout_.sources(), 3 * sizeof(std::int32_t)) &&
+                      back_part(layout_.weights(), layout_.weights_per_row() * sizeof(float)) &&
+                      back_part(layout_.topk_ids(), layout_.ids_per_row() * sizeof(std::int32_t));
+  if (backed) buffers_[buffer].backed_rows = rows;
+  return backed;
+}
+
+bool Pool::back(int buffer, std::size_t offset, std::size_t length) noexcept {
+  if (length == 0) return true;
+  std::vector<bool>& chunks = buffers_[buffer].chunks;
+  const std::size_t last_byte = std::min(offset + length, layout_.buffer_bytes());
+  std::size_t end = (last_byte + kChunk - 1) / kChunk;
+  if (length >= Segment::kHugePage) {  // whole huge pages
+    const std::size_t per_page = Segment::kHugePage / kChunk;
+    end = std::min((end + per_page - 1) / per_page * per_page, chunks.size());
+  }
+  for (std::size_t i = offset / kChunk; i < end;) {
+    std::size_t run = i;
+    while (run < end && !chunks[run]) ++run;
+    const std::size_t bytes = (run - i) * kChunk;
+    if (bytes > 0 && !segment_->commit(window_offset_ + layout_.buffer(buffer) + i * kChunk, bytes)) return false;
+    std::fill(chunks.begin() + i, chunks.begin() + run, true);
+    backed_bytes_ += bytes;
+    i = run + 1;
+  }
+  return true;
+}
+
+Pool::Found Pool::find(const void* data, std::size_t length) const noexcept {
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  const auto window = reinterpret_cast<std::uintptr_t>(window_);
+  Found found;
+  found.in_window = begin + length > window && begin < window + layout_.window_bytes();
+  if (!found.in_window || begin < window) return found;
+  const std::size_t index = (begin - window) / layout_.buffer_bytes();
+  const std::uintptr_t rows = window + layout_.buffer(static_cast<int>(index)) + layout_.rows();
+  const bool inside = index < buffers_.size() && begin + length <= rows + layout_.rows_bytes();
+  if (inside && buffers_[index].pins.load(std::memory_order_acquire) != 0) found.buffer = static_cast<int>(index);
+  return found;
+}
+
+}  // namespace ferry::internal

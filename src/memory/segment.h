@@ -1,0 +1,46 @@
+// Segment: one shared mapping (a memfd), reserved virtually and backed with memory piece by piece.
+// Owns the descriptor and the mapping. Used by transport (sharing), group (control words) and
+// exchange (windows). Nothing has a name in any file system, so nothing is left behind by any exit.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace ferry::internal {
+
+class Segment {
+ public:
+  // Address and file offset are both aligned to this, as huge pages need.
+  static constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+  // A new sparse segment. Throws Error(kSystem) naming the bytes when address space or the file is
+  // refused.
+  static std::shared_ptr<Segment> create(std::size_t bytes);
+  // Maps a segment made elsewhere; takes ownership of `fd`, which is closed on failure as well.
+  static std::shared_ptr<Segment> attach(int fd, std::size_t bytes);
+
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  std::byte* data() const noexcept { return data_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+  int fd() const noexcept { return fd_; }
+
+  // Backs [offset, offset + length) with memory on the caller's NUMA node, in huge pages where the
+  // kernel allows, and maps it in this process. False when memory is refused; then nothing later
+  // ends in SIGBUS because nothing was promised.
+  bool commit(std::size_t offset, std::size_t length) noexcept;
+
+  // Maps memory that another process committed, so that the first exchange takes no page faults.
+  void map_in(std::size_t offset, std::size_t length) noexcept;
+
+ private:
+  Segment(int fd, std::byte* data, std::size_t bytes) : fd_(fd), data_(data), bytes_(bytes) {}
+
+  int fd_;
+  std::byte* data_;
+  std::size_t bytes_;
+};
+
+}  // namespace ferry::internal

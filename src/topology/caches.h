@@ -1,0 +1,11 @@
+// Sizes of this host's caches.
+#pragma once
+
+#include <cstdint>
+
+namespace ferry::internal {
+
+// Bytes of all last-level caches of the host together; 32 MiB when the kernel does not say.
+std::uint64_t last_level_cache_bytes();
+
+}  // namespace ferry::internal
