@@ -1,0 +1,23 @@
+// What both kinds of rendezvous check, and how they name ranks. Called by threads.cc, meeting.cc
+// and processes.cc.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ferry::internal {
+
+// "rank 3", "ranks 1, 4 to 7 and 9"; "no rank" when empty. `ranks` ascend.
+std::string rank_list(const std::vector<int>& ranks);
+
+// Throws Error(kInvalidArgument) unless 0 <= rank < size.
+void check_rank(int rank, int size);
+
+// `bytes` of all ranks, as text: throws Error(kMismatch) naming two ranks that ask for different
+// segments.
+void check_same_bytes(const std::vector<std::string>& bytes);
+
+// Each rank's problem, or an empty text: throws Error(kSystem) with the first.
+void check_no_problem(const std::vector<std::string>& problems);
+
+}  // namespace ferry::internal

@@ -1,0 +1,36 @@
+// Hello: what a process says of itself before it may join a group, and what two of them must agree
+// on. Called by hub.cc and spoke.cc; reads /proc.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace ferry::internal {
+
+struct Hello {
+  int protocol = 0;
+  std::string version;  // of ferry
+  std::string build;    // compiler and sources
+  std::string address;  // whole, also where the socket's name had to be cut
+  int rank = 0;
+  int size = 0;
+  long pid = 0;  // as the process sees itself
+  // Node identity. The boot id names the machine. Of the namespaces those count without which ferry
+  // does not work: pid (liveness), net (abstract sockets) and user (the meaning of uids). Memory
+  // goes by descriptor, so ipc and mnt may differ.
+  std::string boot_id;
+  std::string pid_namespace, net_namespace, user_namespace;
+  std::string host;  // for messages only
+};
+
+// This process, as `rank` of `size`.
+Hello own_hello(const std::string& address, int rank, int size);
+
+// Lines of "key=value". Unknown keys are ignored; nullopt when rank, size or version are missing.
+std::string encode(const Hello& hello);
+std::optional<Hello> decode_hello(const std::string& text);
+
+// Empty when both may be in one group, else what differs, naming both values.
+std::string disagreement(const Hello& a, const Hello& b);
+
+}  // namespace ferry::internal
