@@ -1,0 +1,154 @@
+// reduce_rows: the weighted sum of rows, one block of the output at a time, the rows innermost, so that sums live in
+// registers and the output is written once. The ends that fill no chunk are summed one element at a time.
+// Called by exchange/combine.cc; calls lanes-inl.h and float_formats.h.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/reduce_rows.cc"
+#include "hwy/foreach_target.h"
+// foreach_target.h comes first: it includes this file again for each target.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/kernels.h"
+#include "kernels/lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ferry::internal::HWY_NAMESPACE {
+
+// How far ahead of the sums each row is fetched: far enough for the second-level cache, near enough to stay in the first.
+inline constexpr std::size_t kAheadBytes = 512;
+
+// A sum over rows of row_type, rounded to out_type.
+template <DataType row_type, DataType out_type, bool weighted>
+struct RowSum {
+  static constexpr bool kPaired = row_type == DataType::kBf16 && out_type == DataType::kBf16;
+  static constexpr std::size_t kRowElement = row_type == DataType::kFp32 ? 4 : 2;
+  static constexpr std::size_t kOutElement = out_type == DataType::kFp32 ? 4 : 2;
+
+  const ReduceRows& args;
+
+  static HWY_INLINE std::size_t chunk() { return 2 * hn::Lanes(FloatTag()); }
+  static const std::byte* at(const void* row, std::size_t bytes) { return static_cast<const std::byte*>(row) + bytes; }
+  std::byte* out_at(std::size_t h) const { return static_cast<std::byte*>(args.out) + h * kOutElement; }
+
+  template <DataType type>
+  static HWY_INLINE void add_chunk(const std::byte* from, Floats& a, Floats& b) {
+    Floats x, y;
+    load_chunk<type, kPaired>(from, x, y);
+    a = hn::Add(a, x);
+    b = hn::Add(b, y);
+  }
+
+  // Product rounded, then added: no MulAdd.
+  static HWY_INLINE void add_row_chunk(const std::byte* from, Floats weight, Floats& a, Floats& b) {
+    Floats x, y;
+    load_chunk<row_type, kPaired>(from, x, y);
+    if constexpr (weighted) {
+      x = hn::Mul(weight, x);
+      y = hn::Mul(weight, y);
+    }
+    a = hn::Add(a, x);
+    b = hn::Add(b, y);
+  }
+
+  // Elements [h, h + chunks * chunk()), chunks being one or two.
+  template <int chunks>
+  HWY_INLINE void block(std::size_t h, bool streaming) const {
+    Floats a = hn::Zero(FloatTag()), b = a, c = a, d = a;
+    for (const void* bias : args.bias) {
+      if (bias == nullptr) continue;
+      add_chunk<out_type>(at(bias, h * kOutElement), a, b);
+      if constexpr (chunks == 2) add_chunk<out_type>(at(bias, (h + chunk()) * kOutElement), c, d);
+    }
+    for (int k = 0; k < args.num_rows; ++k) {
+      const Floats weight = hn::Set(FloatTag(), weighted ? args.weights[k] : 1.0f);
+      const std::byte* from = at(args.rows[k], h * kRowElement);
+      for (std::size_t i = 0; i < chunks * chunk() * kRowElement; i += kLineBytes) hwy::Prefetch(from + kAheadBytes + i);
+      add_row_chunk(from, weight, a, b);
+      if constexpr (chunks == 2) add_row_chunk(from + chunk() * kRowElement, weight, c, d);
+    }
+    store_chunk<out_type, kPaired>(a, b, out_at(h), streaming);
+    if constexpr (chunks == 2) store_chunk<out_type, kPaired>(c, d, out_at(h + chunk()), streaming);
+  }
+
+  void one_element(std::size_t h) const {
+    float sum = 0.0f;
+    for (const void* bias : args.bias) {
+      if (bias != nullptr) sum += to_float(at(bias, h * kOutElement), out_type);
+    }
+    for (int k = 0; k < args.num_rows; ++k) {
+      const float x = to_float(at(args.rows[k], h * kRowElement), row_type);
+      sum += weighted ? args.weights[k] * x : x;
+    }
+    from_float(sum, out_at(h), out_type);
+  }
+
+  HWY_NOINLINE void range(std::size_t begin, std::size_t end, bool streaming) const {
+    std::size_t h = begin;
+    if (hn::Lanes(FloatTag()) * sizeof(float) < kLineBytes) {
+      for (; h + 2 * chunk() <= end; h += 2 * chunk()) block<2>(h, streaming);
+    }
+    for (; h + chunk() <= end; h += chunk()) block<1>(h, streaming);
+    for (; h < end; ++h) one_element(h);
+  }
+
+  // Whole cache lines are streamed; the elements before and after them share their lines with other rows.
+  void run() const {
+    const auto hidden = static_cast<std::size_t>(args.hidden);
+    const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(args.out) % kLineBytes;
+    if (args.stores == Stores::kCached || misaligned % kOutElement != 0) return range(0, hidden, false);
+    const std::size_t line = kLineBytes / kOutElement;
+    const std::size_t head = std::min(hidden, (kLineBytes - misaligned) % kLineBytes / kOutElement);
+    const std::size_t body = (hidden - head) / line * line;
+    range(0, head, false);
+    range(head, head + body, true);
+    range(head + body, hidden, false);
+  }
+};
+
+template <DataType row_type, DataType out_type>
+void sum_rows(const ReduceRows& args) {
+  if (args.weights != nullptr) {
+    RowSum<row_type, out_type, true>{args}.run();
+  } else {
+    RowSum<row_type, out_type, false>{args}.run();
+  }
+}
+
+template <DataType row_type>
+void sum_rows_of(const ReduceRows& args) {
+  switch (args.out_type) {
+    case DataType::kBf16:
+      return sum_rows<row_type, DataType::kBf16>(args);
+    case DataType::kFp16:
+      return sum_rows<row_type, DataType::kFp16>(args);
+    default:
+      return sum_rows<row_type, DataType::kFp32>(args);
+  }
+}
+
+void sum_any_rows(const ReduceRows& args) {
+  switch (args.row_type) {
+    case DataType::kBf16:
+      return sum_rows_of<DataType::kBf16>(args);
+    case DataType::kFp16:
+      return sum_rows_of<DataType::kFp16>(args);
+    default:
+      return sum_rows_of<DataType::kFp32>(args);
+  }
+}
+
+}  // namespace ferry::internal::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ferry::internal {
+
+HWY_EXPORT(sum_any_rows);
+
+void reduce_rows(const ReduceRows& args) noexcept { HWY_DYNAMIC_DISPATCH(sum_any_rows)(args); }
+
+}  // namespace ferry::internal
+#endif
