@@ -1,0 +1,149 @@
+#include "routing/placement.h"
+
+#include <algorithm>
+
+namespace ferry::internal {
+
+namespace {
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// True when no earlier entry of the token goes to the same rank.
+bool first_of_rank(const ExpertMap& map, const std::int32_t* experts, int k) {
+  for (int j = 0; j < k; ++j) {
+    if (experts[j] >= 0 && map.owner(experts[j]) == map.owner(experts[k])) return false;
+  }
+  return true;
+}
+
+// Column sums of the count matrix: over all ranks, and over the ranks before mine.
+struct ColumnSums {
+  std::vector<std::int64_t> before_me, all;
+};
+
+ColumnSums sum_columns(const PlacementRules& rules, std::span<const std::int32_t* const> count_rows) {
+  const std::int64_t size = rules.count_row_size();
+  ColumnSums sums;
+  sums.all.assign(size, 0);
+  for (int rank = 0; rank < rules.map.num_ranks(); ++rank) {
+    if (rank == rules.rank) sums.before_me = sums.all;
+    const std::int32_t* row = count_rows[rank];
+    for (std::int64_t i = 0; i < size; ++i) sums.all[i] += row[i];
+  }
+  return sums;
+}
+
+// First row of every expert in its owner's buffer, and the rows each rank needs.
+std::vector<std::int64_t> expert_starts(const PlacementRules& rules, const ColumnSums& sums, Route& route) {
+  const ExpertMap& map = rules.map;
+  std::vector<std::int64_t> start(map.num_experts());
+  route.section_rows.assign(map.num_ranks(), 0);
+  for (int rank = 0; rank < map.num_ranks(); ++rank) {
+    std::int64_t at = 0;
+    for (const int expert : map.experts_of(rank)) {
+      if (rules.layout == Layout::kPadded) {
+        start[expert] = map.local(expert) * rules.expert_capacity;
+        at = std::max(at, sums.all[expert]);
+      } else {
+        start[expert] = at;
+        at += round_up(sums.all[expert], rules.alignment);
+      }
+    }
+    route.section_rows[rank] = at;
+  }
+  return start;
+}
+
+void place_by_expert(const PlacementRules& rules, const Entries& entries, const ColumnSums& sums, Route& route) {
+  std::vector<std::int64_t> next = expert_starts(rules, sums, route);
+  for (int expert = 0; expert < rules.map.num_experts(); ++expert) next[expert] += sums.before_me[expert];
+  for (std::size_t i = 0; i < entries.experts.size(); ++i) {
+    const std::int32_t expert = entries.experts[i];
+    if (expert < 0) continue;
+    route.refs[i] = {rules.map.owner(expert), static_cast<std::int32_t>(next[expert]++)};
+  }
+}
+
+void place_by_rank(const PlacementRules& rules, const Entries& entries, const ColumnSums& sums, Route& route) {
+  const int num_experts = rules.map.num_experts();
+  std::vector<std::int64_t> next(sums.before_me.begin() + num_experts, sums.before_me.end());
+  route.section_rows.assign(sums.all.begin() + num_experts, sums.all.end());
+  route.experts.assign(entries.experts.begin(), entries.experts.end());
+  for (std::int64_t token = 0; token < entries.num_tokens; ++token) {
+    const std::int32_t* experts = entries.experts.data() + token * entries.top_k;
+    RowRef* refs = route.refs.data() + token * entries.top_k;
+    int count = 0;
+    for (int k = 0; k < entries.top_k; ++k) {
+      if (experts[k] < 0 || !first_of_rank(rules.map, experts, k)) continue;
+      const int rank = rules.map.owner(experts[k]);
+      refs[count++] = {rank, static_cast<std::int32_t>(next[rank]++)};
+    }
+    std::sort(refs, refs + count, [](const RowRef& a, const RowRef& b) { return a.rank < b.rank; });
+  }
+}
+
+// What I receive: counts per local expert and their running sums over sources.
+void count_received(const PlacementRules& rules, const ColumnSums& sums,
+                    std::span<const std::int32_t* const> count_rows, Route& route) {
+  const int num_ranks = rules.map.num_ranks();
+  std::int64_t running = 0;
+  for (const int expert : rules.map.experts_of(rules.rank)) {
+    route.tokens_per_expert.push_back(sums.all[expert]);
+    route.aligned_tokens_per_expert.push_back(round_up(sums.all[expert], rules.alignment));
+    for (int rank = 0; rank < num_ranks; ++rank) route.running_counts.push_back(running += count_rows[rank][expert]);
+  }
+  if (rules.layout == Layout::kRankMajor) {
+    running = 0;
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      running += count_rows[rank][rules.map.num_experts() + rules.rank];
+      route.running_rows_per_rank.push_back(running);
+    }
+    route.num_rows = running;
+    return;
+  }
+  std::int64_t at = 0;
+  route.expert_offsets.push_back(at);
+  for (const std::int64_t aligned : route.aligned_tokens_per_expert) {
+    at += rules.layout == Layout::kPadded ? rules.expert_capacity : aligned;
+    route.expert_offsets.push_back(at);
+  }
+  route.num_rows = at;
+}
+
+}  // namespace
+
+void count_entries(const PlacementRules& rules, const Entries& entries, std::int32_t* counts) noexcept {
+  std::fill_n(counts, rules.count_row_size(), 0);
+  for (const std::int32_t expert : entries.experts) {
+    if (expert >= 0) ++counts[expert];
+  }
+  if (rules.layout != Layout::kRankMajor) return;
+  std::int32_t* rows_of_rank = counts + rules.map.num_experts();
+  for (std::int64_t token = 0; token < entries.num_tokens; ++token) {
+    const std::int32_t* experts = entries.experts.data() + token * entries.top_k;
+    for (int k = 0; k < entries.top_k; ++k) {
+      if (experts[k] >= 0 && first_of_rank(rules.map, experts, k)) ++rows_of_rank[rules.map.owner(experts[k])];
+    }
+  }
+}
+
+void place(const PlacementRules& rules, const Entries& entries, std::span<const std::int32_t* const> count_rows,
+           Route& route) {
+  const ColumnSums sums = sum_columns(rules, count_rows);
+  route.num_tokens = entries.num_tokens;
+  route.top_k = entries.top_k;
+  route.refs.assign(entries.experts.size(), RowRef{});
+  if (rules.layout == Layout::kRankMajor) {
+    place_by_rank(rules, entries, sums, route);
+  } else {
+    place_by_expert(rules, entries, sums, route);
+  }
+  const int num_experts = rules.map.num_experts();
+  const auto first = rules.layout == Layout::kRankMajor ? sums.all.begin() + num_experts : sums.all.begin();
+  const auto last = rules.layout == Layout::kRankMajor ? sums.all.end() : sums.all.begin() + num_experts;
+  route.total_rows = 0;
+  for (auto count = first; count != last; ++count) route.total_rows += *count;
+  count_received(rules, sums, count_rows, route);
+}
+
+}  // namespace ferry::internal
