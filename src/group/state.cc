@@ -1,0 +1,130 @@
+#include "group/state.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "group/wait.h"
+
+namespace ferry::internal {
+
+namespace {
+
+GroupState::LogLevel log_level_from_environment() {
+  const char* text = std::getenv("FERRY_LOG");
+  if (text == nullptr) return GroupState::LogLevel::kNone;
+  if (std::strcmp(text, "warn") == 0) return GroupState::LogLevel::kWarn;
+  if (std::strcmp(text, "info") == 0) return GroupState::LogLevel::kInfo;
+  if (std::strcmp(text, "debug") == 0) return GroupState::LogLevel::kDebug;
+  throw Error(Code::kInvalidArgument, fmt::format("FERRY_LOG is \"{}\", expected warn, info or debug", text));
+}
+
+// The processors this thread may run on, one '1' per processor.
+std::string allowed_cpus() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  std::string text;
+  if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) return text;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) text += CPU_ISSET(cpu, &cpus) ? '1' : '0';
+  return text;
+}
+
+int count_union(const std::vector<std::string>& masks) {
+  std::string all(CPU_SETSIZE, '0');
+  for (const std::string& mask : masks) {
+    for (std::size_t cpu = 0; cpu < mask.size(); ++cpu) all[cpu] = std::max(all[cpu], mask[cpu]);
+  }
+  return std::max(1, static_cast<int>(std::count(all.begin(), all.end(), '1')));
+}
+
+}  // namespace
+
+GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options, GroupOrigin origin)
+    : rendezvous_(std::move(rendezvous)),
+      options_(options),
+      origin_(std::move(origin)),
+      rank_(rendezvous_->rank()),
+      size_(rendezvous_->size()),
+      log_level_(log_level_from_environment()) {
+  const Deadline by = deadline();
+  num_cpus_ = count_union(rendezvous_->all_gather(allowed_cpus(), by));
+  const std::size_t slots = size_ * sizeof(GroupSlot);
+  const std::size_t words = size_ * (sizeof(*abort_) + sizeof(*doorbell_) + sizeof(*sleeping_));
+  segment_ = rendezvous_->share_segment(slots + words, by);
+  slots_ = reinterpret_cast<GroupSlot*>(segment_->data());
+  abort_ = reinterpret_cast<std::atomic<std::uint64_t>*>(slots_ + size_);
+  doorbell_ = reinterpret_cast<std::atomic<std::uint32_t>*>(abort_ + size_);
+  sleeping_ = doorbell_ + size_;
+  if (rank_ == 0 && !segment_->commit(0, slots + words)) {
+    throw Error(Code::kSystem, fmt::format("no memory for the {} control bytes of a group of {}", slots + words, size_));
+  }
+  rendezvous_->all_gather("", by);  // memory is there for all
+  segment_->map_in(0, slots + words);
+  log(LogLevel::kInfo, fmt::format("joined a group of {} by {} ({}), {} processors", size_, origin_.launcher,
+                                   origin_.reason, num_cpus_));
+}
+
+GroupState::~GroupState() { leave(); }
+
+void GroupState::leave() noexcept {
+  if (closed_.exchange(true, std::memory_order_acq_rel) || abort_ == nullptr) return;
+  std::uint64_t none = AbortWord::kNone;
+  // Release: the flags raised before come first for whoever sees that this rank left. Partner: left().
+  abort_[rank_].compare_exchange_strong(none, AbortWord::make(Code::kClosed, rank_), std::memory_order_release,
+                                        std::memory_order_relaxed);
+  ring();
+}
+
+Status GroupState::verdict() const noexcept {
+  if (closed_.load(std::memory_order_acquire)) return {Code::kClosed, "the group was destroyed", rank_};  // partner: leave
+  if (!broken_.load(std::memory_order_acquire)) return {};  // partner: give_up
+  const std::lock_guard lock(verdict_mutex_);
+  return verdict_;
+}
+
+Status GroupState::barrier() noexcept {
+  if (Status status = verdict(); !status.ok()) return status;
+  const std::uint64_t number = ++num_barriers_;
+  raise(slots_[rank_].barrier, number);
+  ring();
+  return wait({.operation = "barrier",
+               .number = number,
+               .phase = "arrival",
+               .flags = &slots_[0].barrier,
+               .stride_bytes = sizeof(GroupSlot),
+               .value = number,
+               .deadline = deadline(),
+               .crowded = size_ > num_cpus_});
+}
+
+// Pieces of at most kBytes; the barrier after the copy keeps a fast rank from overwriting a piece that is being read.
+Status GroupState::all_gather(const void* mine, std::size_t bytes, void* all) noexcept {
+  if (Status status = verdict(); !status.ok()) return status;
+  if (bytes > 0 && (mine == nullptr || all == nullptr)) {
+    return {Code::kInvalidArgument, fmt::format("all_gather of {} bytes got a null buffer", bytes), rank_};
+  }
+  for (std::size_t done = 0; done < bytes; done += GroupSlot::kBytes) {
+    const std::size_t piece = std::min(GroupSlot::kBytes, bytes - done);
+    std::memcpy(slots_[rank_].slot, static_cast<const std::byte*>(mine) + done, piece);
+    if (Status status = barrier(); !status.ok()) return status;
+    for (int peer = 0; peer < size_; ++peer) {
+      std::memcpy(static_cast<std::byte*>(all) + peer * bytes + done, slots_[peer].slot, piece);
+    }
+    if (Status status = barrier(); !status.ok()) return status;
+  }
+  return bytes == 0 ? barrier() : Status{};
+}
+
+void GroupState::log(LogLevel level, const std::string& text) const noexcept {
+  if (level > log_level_) return;
+  char host[65] = {};
+  gethostname(host, sizeof host - 1);
+  std::fprintf(stderr, "ferry: rank %d, %s, pid %d: %s\n", rank_, host, getpid(), text.c_str());
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,166 @@
+// The one wait loop of ferry: spin, yield, sleep; deadline; who is missing and why.
+// Every wait of group and exchange comes here; nothing else in the library blocks on a peer.
+#include "group/wait.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "group/state.h"
+
+namespace ferry::internal {
+
+namespace {
+
+constexpr int kSpins = 2000;        // pauses before the first yield, with a processor for every thread
+constexpr int kSpinsCrowded = 20;   // and without
+constexpr int kYieldsPerClock = 16;  // yields between two looks at the clock
+constexpr std::int64_t kYieldNs = 1'000'000;  // yielding turns into sleeping
+constexpr std::int64_t kSleepNs = 2'000'000;  // longest sleep before peers and deadline are looked at
+
+void pause_processor() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+void futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value, const timespec* timeout) noexcept {
+  syscall(SYS_futex, word, operation, value, timeout, nullptr, 0);
+}
+
+}  // namespace
+
+Status GroupState::wait(const Await& await) noexcept {
+  const int spins = await.crowded ? kSpinsCrowded : kSpins;
+  std::int64_t began_ns = 0;
+  std::int64_t calm = 0;  // turns of the loop since the last flag went up
+  for (int passed = 0; passed < size_;) {
+    const int peer = (rank_ + 1 + passed) % size_;
+    if (await.up(peer)) {
+      if (began_ns != 0 && await.wait_ns) (*await.wait_ns)[peer] += now_ns() - began_ns;
+      ++passed;
+      continue;
+    }
+    if (began_ns == 0) began_ns = now_ns();
+    if (calm++ < spins) {
+      pause_processor();
+      continue;
+    }
+    if (calm % kYieldsPerClock != 0) {
+      sched_yield();
+      continue;
+    }
+    if (aborted() || await.deadline.passed()) {
+      if (Status status = check(await, missing_ranks(await)); !status.ok()) return status;
+    }
+    if (now_ns() - began_ns < kYieldNs) continue;
+    sleep_until_rung(await, peer);
+    if (Status status = check(await, missing_ranks(await)); !status.ok()) return status;
+  }
+  return {};
+}
+
+// Sequentially consistent on `sleeping_` and the flag: either this rank sees the flag up, or the raiser sees it
+// sleeping and rings (partners: raise() and ring()).
+void GroupState::sleep_until_rung(const Await& await, int peer) noexcept {
+  sleeping_[rank_].fetch_add(1, std::memory_order_seq_cst);
+  const std::uint32_t rung = doorbell_[rank_].load(std::memory_order_seq_cst);
+  if (await.flag(peer).load(std::memory_order_seq_cst) < await.value) {
+    const timespec timeout{0, kSleepNs};
+    futex(&doorbell_[rank_], FUTEX_WAIT, rung, &timeout);
+  }
+  sleeping_[rank_].fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void GroupState::ring() noexcept {
+  for (int i = 1; i < size_; ++i) {
+    const int peer = (rank_ + i) % size_;
+    if (sleeping_[peer].load(std::memory_order_seq_cst) == 0) continue;
+    doorbell_[peer].fetch_add(1, std::memory_order_seq_cst);
+    futex(&doorbell_[peer], FUTEX_WAKE, 1 << 30, nullptr);
+  }
+}
+
+std::vector<int> GroupState::missing_ranks(const Await& await) const {
+  std::vector<int> missing;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (!await.up(peer)) missing.push_back(peer);
+  }
+  return missing;
+}
+
+// Looks for a reason to give up. The flags were looked at before: a rank that did its part and then died or left
+// is no reason.
+Status GroupState::check(const Await& await, const std::vector<int>& missing) noexcept {
+  if (missing.empty()) return {};
+  for (const int peer : missing) {
+    if (left(peer) || !rendezvous_->alive(peer)) {
+      if (await.up(peer)) continue;  // its last act
+      return give_up(await, Code::kPeerLost, peer);
+    }
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    const std::uint64_t word = abort_[peer].load(std::memory_order_acquire);  // partner: give_up
+    if (!AbortWord::gave_up(word)) continue;
+    return give_up(await, AbortWord::code(word), AbortWord::culprit(word));
+  }
+  if (!await.deadline.passed()) return {};
+  // Whoever is furthest behind holds up the others that are missing.
+  const int last = *std::min_element(missing.begin(), missing.end(), [&](int a, int b) {
+    return await.flag(a).load(std::memory_order_relaxed) < await.flag(b).load(std::memory_order_relaxed);
+  });
+  return give_up(await, Code::kTimeout, last);
+}
+
+Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept {
+  const std::vector<int> missing = missing_ranks(await);
+  std::string text = fmt::format("{} {}: gave up waiting for {} of {} {}: expected flag >= {}, seen", await.operation,
+                                 await.number, await.phase, missing.size() == 1 ? "rank" : "ranks",
+                                 fmt::join(missing, ", "), await.value);
+  for (std::size_t i = 0; i < missing.size() && i < 8; ++i) {
+    text += fmt::format("{} {}", i ? "," : "", await.flag(missing[i]).load(std::memory_order_relaxed));
+  }
+  const char* state = left(culprit)                    ? "has left the group"
+                      : !rendezvous_->alive(culprit)   ? "is dead"
+                      : rendezvous_->pid(culprit) != 0 ? "is alive but did not arrive (stopped, stuck, or skipped a call?)"
+                                                       : "is a thread that did not arrive (stuck, or skipped a call?)";
+  text += fmt::format("; rank {} (pid {}) {}", culprit, rendezvous_->pid(culprit), state);
+  if (code == Code::kTimeout) {
+    text += fmt::format("; deadline {:.3g} s", std::chrono::duration<double>(options_.deadline).count());
+  }
+  Status status(code, text + "; the group is broken", culprit);
+  {
+    const std::lock_guard lock(verdict_mutex_);
+    if (!broken_.load(std::memory_order_relaxed)) {
+      verdict_ = Status(Code::kBroken, "the group is broken: " + text, culprit);
+      broken_.store(true, std::memory_order_release);
+    }
+  }
+  std::uint64_t none = AbortWord::kNone;
+  // Release: partner is the acquire in check() and aborted(). Only this rank writes its word.
+  abort_[rank_].compare_exchange_strong(none, AbortWord::make(code, culprit), std::memory_order_release,
+                                        std::memory_order_relaxed);
+  ring();
+  log(LogLevel::kWarn, status.message());
+  return status;
+}
+
+bool GroupState::aborted() const noexcept {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (AbortWord::gave_up(abort_[peer].load(std::memory_order_acquire))) return true;  // partner: give_up
+  }
+  return false;
+}
+
+bool GroupState::left(int rank) const noexcept {
+  return AbortWord::code(abort_[rank].load(std::memory_order_acquire)) == Code::kClosed;  // partner: leave
+}
+
+}  // namespace ferry::internal
