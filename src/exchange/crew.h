@@ -1,0 +1,40 @@
+// Crew: the threads that move rows for one rank, the caller included. A call of run() is a fork and a join.
+// Owned by ExchangeState; used by dispatch.cc and combine.cc.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace ferry::internal {
+
+class Crew {
+ public:
+  explicit Crew(int workers);
+  ~Crew();
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+
+  // Calls part(begin, end) on every worker for its share of [0, count), and returns when all are done.
+  void run(std::int64_t count, const std::function<void(std::int64_t, std::int64_t)>& part);
+
+ private:
+  void work(int worker);
+  // Shares differ by at most one item.
+  std::pair<std::int64_t, std::int64_t> share(int worker) const noexcept {
+    return {count_ * worker / workers_, count_ * (worker + 1) / workers_};
+  }
+
+  int workers_;
+  std::int64_t count_ = 0;
+  const std::function<void(std::int64_t, std::int64_t)>* part_ = nullptr;
+  std::atomic<std::uint32_t> round_{0};  // the caller raises it (release) after count_ and part_; workers acquire
+  std::atomic<std::uint32_t> busy_{0};   // workers lower it (release) after their part; the caller acquires
+  std::atomic<bool> stop_{false};        // set (release) before the last round_; workers acquire
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace ferry::internal

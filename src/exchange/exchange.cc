@@ -1,0 +1,106 @@
+// The public Exchange and Handle: what may throw inside becomes a Status, and what is missing is said.
+#include "ferry/exchange.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+
+#include "exchange/state.h"
+
+namespace ferry {
+
+namespace {
+
+using internal::ExchangeState;
+
+// Runs a data-plane call; memory refused inside it is an error of this rank, like any other.
+template <typename Call>
+Status guarded(const std::shared_ptr<ExchangeState>& state, Call&& call) noexcept {
+  if (!state) return {Code::kClosed, "this Exchange was default-made or moved from"};
+  try {
+    return call(*state);
+  } catch (const std::exception& error) {
+    return {Code::kSystem, fmt::format("the call failed inside ferry: {}", error.what())};
+  }
+}
+
+ExchangeState& made(const std::shared_ptr<ExchangeState>& state) {
+  if (!state) throw Error(Code::kClosed, "this Exchange was default-made or moved from");
+  return *state;
+}
+
+}  // namespace
+
+Exchange::Exchange(const Group& group, const ExchangeConfig& config)
+    : state_(std::make_shared<ExchangeState>(group.state(), config)) {}
+
+Status Exchange::dispatch_send(const DispatchArgs& args, Operation& operation) noexcept {
+  return guarded(state_, [&](ExchangeState& state) { return state.dispatch_send(args, operation); });
+}
+
+Status Exchange::dispatch_recv(Operation operation, Received& received) noexcept {
+  return guarded(state_, [&](ExchangeState& state) { return state.dispatch_recv(operation, received); });
+}
+
+Status Exchange::combine_send(const CombineArgs& args, Operation& operation) noexcept {
+  return guarded(state_, [&](ExchangeState& state) { return state.combine_send(args, operation); });
+}
+
+Status Exchange::combine_recv(Operation operation) noexcept {
+  return guarded(state_, [&](ExchangeState& state) { return state.combine_recv(operation); });
+}
+
+Status Exchange::dispatch(const DispatchArgs& args, Received& received) noexcept {
+  Operation operation;
+  if (Status status = dispatch_send(args, operation); !status.ok()) return status;
+  return dispatch_recv(operation, received);
+}
+
+Status Exchange::combine(const CombineArgs& args) noexcept {
+  Operation operation;
+  if (Status status = combine_send(args, operation); !status.ok()) return status;
+  return combine_recv(operation);
+}
+
+bool Exchange::poll(Operation operation) noexcept { return !state_ || state_->poll(operation); }
+
+Status Exchange::allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype, OutputRows& outputs) noexcept {
+  return guarded(state_, [&](ExchangeState& state) { return state.allocate_outputs(num_rows, hidden, dtype, outputs); });
+}
+
+const ExchangeConfig& Exchange::config() const { return made(state_).config(); }
+int Exchange::num_local_experts() const { return made(state_).num_local_experts(); }
+WindowBytes Exchange::window_bytes() const { return made(state_).window_bytes(); }
+ExchangeStats Exchange::stats() const { return made(state_).stats(); }
+const OperationTimes& Exchange::last_dispatch_times() const { return made(state_).last_dispatch_times(); }
+const OperationTimes& Exchange::last_combine_times() const { return made(state_).last_combine_times(); }
+
+std::int64_t Handle::num_tokens() const noexcept { return route_ ? route_->num_tokens : 0; }
+std::int64_t Handle::num_rows() const noexcept { return route_ ? route_->num_rows : 0; }
+
+namespace {
+
+std::span<const std::int64_t> view(const std::shared_ptr<const internal::Route>& route,
+                                   std::vector<std::int64_t> internal::Route::*part) noexcept {
+  return route ? std::span<const std::int64_t>((*route).*part) : std::span<const std::int64_t>();
+}
+
+}  // namespace
+
+std::span<const std::int64_t> Handle::tokens_per_expert() const noexcept {
+  return view(route_, &internal::Route::tokens_per_expert);
+}
+std::span<const std::int64_t> Handle::aligned_tokens_per_expert() const noexcept {
+  return view(route_, &internal::Route::aligned_tokens_per_expert);
+}
+std::span<const std::int64_t> Handle::expert_offsets() const noexcept {
+  return view(route_, &internal::Route::expert_offsets);
+}
+std::span<const std::int64_t> Handle::running_counts() const noexcept {
+  return view(route_, &internal::Route::running_counts);
+}
+std::span<const std::int64_t> Handle::running_rows_per_rank() const noexcept {
+  return view(route_, &internal::Route::running_rows_per_rank);
+}
+
+}  // namespace ferry

@@ -1,0 +1,220 @@
+// The life of an operation: its number, its record, how it fails and when it is finished. docs/protocol.md tells why
+// this is enough; the names are the same.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <new>
+
+#include "exchange/state.h"
+
+namespace ferry::internal {
+
+namespace {
+
+const char* kind_name(Kind kind) {
+  return kind == Kind::kDispatch ? "dispatch" : kind == Kind::kCombine ? "combine" : "nothing";
+}
+
+bool agree(const Terms& a, const Terms& b) {
+  const bool weights = a.weights == b.weights || a.weights == Agreed::kAny || b.weights == Agreed::kAny;
+  return weights && a.kind == b.kind && a.cached == b.cached && a.row_type == b.row_type && a.hidden == b.hidden &&
+         a.route == b.route;
+}
+
+std::string describe(const Terms& terms) {
+  const char* weights = terms.weights == Agreed::kYes ? "with" : terms.weights == Agreed::kNo ? "without" : "any";
+  return fmt::format("{}{} of {} {} {} row weights, handle of dispatch {}", terms.cached ? "cached " : "",
+                     kind_name(terms.kind), terms.hidden, data_type_name(terms.row_type), weights, terms.route);
+}
+
+}  // namespace
+
+// Every operation starts here: it takes the next number, and what is `depth` behind it is finished first.
+Status ExchangeState::begin() {
+  if (Status verdict = group_->verdict(); !verdict.ok()) return verdict;
+  ++issued_;
+  const std::uint64_t depth = config_.depth;
+  return issued_ > depth ? settle(issued_ - depth) : Status{};
+}
+
+// Finishes my own receive halves up to `through`. What went wrong in one is told when it is collected, unless the
+// group broke.
+Status ExchangeState::settle(std::uint64_t through) {
+  for (InFlight& operation : in_flight_) {
+    if (operation.finished || operation.number > through) continue;
+    if (Status status = finish(operation); !status.group_usable()) return status;
+  }
+  return {};
+}
+
+Status ExchangeState::finish(InFlight& operation) {
+  if (!operation.finished) {
+    operation.status = operation.kind == Kind::kDispatch ? receive(operation) : reduce(operation);
+    operation.finished = true;
+    if (operation.status.group_usable()) conclude(operation.number);
+  }
+  return operation.status;
+}
+
+// Marks an operation finished here, whatever its outcome, and raises read_through over the finished prefix.
+void ExchangeState::conclude(std::uint64_t number) noexcept {
+  if (control(rank_).progress.load(std::memory_order_relaxed) < progress_of(number, Stage::kDelivered)) {
+    publish(number, Stage::kDelivered);
+  }
+  early_.push_back(number);
+  std::uint64_t through = read_through_;
+  for (auto next = early_.begin(); next != early_.end();) {
+    next = std::find(early_.begin(), early_.end(), through + 1);
+    if (next == early_.end()) break;
+    early_.erase(next);
+    next = early_.begin();
+    ++through;
+  }
+  if (through == read_through_) return;
+  read_through_ = through;
+  raise(control(rank_).read_through, through);
+  group_->ring();
+}
+
+ExchangeState::InFlight* ExchangeState::find(Operation operation, Kind kind) noexcept {
+  const auto found = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const InFlight& sent) {
+    return sent.number == operation.number && sent.kind == kind;
+  });
+  return found == in_flight_.end() ? nullptr : &*found;
+}
+
+Status ExchangeState::collect(Operation operation, Kind kind, InFlight& collected) {
+  if (Status verdict = group_->verdict(); !verdict.ok()) return verdict;
+  InFlight* sent = find(operation, kind);
+  if (sent == nullptr) {
+    return {Code::kInvalidArgument,
+            fmt::format("{}_recv: operation {} is not a {} in flight on this exchange ({} issued, {} in flight)",
+                        kind_name(kind), operation.number, kind_name(kind), issued_, in_flight_.size()),
+            rank_};
+  }
+  Status status = finish(*sent);
+  collected = std::move(*sent);
+  in_flight_.erase(in_flight_.begin() + (sent - in_flight_.data()));
+  return status;
+}
+
+// A refused call still takes part: its record is a poison, so that every rank returns an error and goes on.
+Status ExchangeState::refuse(Kind kind, const Status& refusal, std::chrono::nanoseconds deadline) {
+  Record& mine = *new (&record(rank_, issued_)) Record{};
+  mine.number = issued_;
+  mine.status = refusal.code();
+  mine.terms.kind = kind;
+  std::snprintf(mine.reason, sizeof mine.reason, "%s", refusal.message().c_str());
+  publish(issued_, Stage::kDelivered);
+  InFlight operation{.number = issued_, .kind = kind, .deadline = deadline};
+  const std::uint64_t value = progress_of(issued_, kind == Kind::kDispatch ? Stage::kAnnounced : Stage::kDelivered);
+  if (Status status = await(operation, "refusal", value, nullptr); !status.ok()) return status;
+  conclude(issued_);
+  return refusal;
+}
+
+// What all ranks said of operation `number`, once all have said it. The same verdict on every rank but the culprit.
+Status ExchangeState::examine(std::uint64_t number) const {
+  bool all_agree = true;
+  for (int peer = 0; peer < size_; ++peer) {
+    const Record& theirs = record(peer, number);
+    if (theirs.number != number) {
+      return {Code::kMismatch, fmt::format("operation {}: rank {} destroyed this exchange", number, peer), peer};
+    }
+    all_agree = all_agree && agree(theirs.terms, record(rank_, number).terms);
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    const Record& theirs = record(peer, number);
+    if (theirs.status == Code::kOk) continue;
+    return {Code::kPeerRejected, fmt::format("operation {}: rank {} refused its {} ({}): {}", number, peer,
+                                             kind_name(theirs.terms.kind), code_name(theirs.status), theirs.reason),
+            peer};
+  }
+  return all_agree ? Status{} : name_mismatch(number);
+}
+
+// The culprit is the first rank outside the largest set of ranks that agree.
+Status ExchangeState::name_mismatch(std::uint64_t number) const {
+  int reference = 0;
+  std::int64_t most = 0;
+  const auto agrees_with = [&](int rank) {
+    return [this, number, rank](int peer) { return agree(record(peer, number).terms, record(rank, number).terms); };
+  };
+  std::vector<int> ranks(size_);
+  for (int rank = 0; rank < size_; ++rank) ranks[rank] = rank;
+  for (const int rank : ranks) {
+    const std::int64_t agreeing = std::count_if(ranks.begin(), ranks.end(), agrees_with(rank));
+    if (agreeing > most) most = agreeing, reference = rank;
+  }
+  const auto culprit = std::find_if_not(ranks.begin(), ranks.end(), agrees_with(reference));
+  const int other = culprit == ranks.end() ? reference : *culprit;
+  return {Code::kMismatch,
+          fmt::format("operation {}: rank {} called {}, rank {} called {}", number, other,
+                      describe(record(other, number).terms), reference, describe(record(reference, number).terms)),
+          other};
+}
+
+Status ExchangeState::await(const InFlight& operation, const char* phase, std::uint64_t value,
+                            std::vector<std::int64_t>* wait_ns, const std::vector<bool>* only) {
+  return group_->wait({.operation = kind_name(operation.kind),
+                       .number = operation.number,
+                       .phase = phase,
+                       .flags = &control(0).progress,
+                       .stride_bytes = layout_.control_bytes(),
+                       .value = value,
+                       .deadline = Deadline::after(operation.deadline),
+                       .crowded = crowded_,
+                       .only = only,
+                       .wait_ns = wait_ns});
+}
+
+Status ExchangeState::await_read_through(const InFlight& operation, std::uint64_t number) {
+  return group_->wait({.operation = kind_name(operation.kind),
+                       .number = operation.number,
+                       .phase = "reuse",
+                       .flags = &control(0).read_through,
+                       .stride_bytes = layout_.control_bytes(),
+                       .value = number,
+                       .deadline = Deadline::after(operation.deadline),
+                       .crowded = crowded_});
+}
+
+std::uint64_t ExchangeState::min_read_through() const noexcept {
+  std::uint64_t least = read_through_;
+  for (int peer = 0; peer < size_; ++peer) {
+    // Acquire: their reads come before my writes. Partner: conclude().
+    if (peer != rank_) least = std::min(least, control(peer).read_through.load(std::memory_order_acquire));
+  }
+  return least;
+}
+
+// Whether weights travel: what the ranks that have rows say.
+Agreed ExchangeState::agreed_weights(std::uint64_t number) const noexcept {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (record(peer, number).terms.weights != Agreed::kAny) return record(peer, number).terms.weights;
+  }
+  return Agreed::kAny;
+}
+
+void ExchangeState::publish(std::uint64_t number, Stage stage) noexcept {
+  raise(control(rank_).progress, progress_of(number, stage));
+  group_->ring();
+}
+
+bool ExchangeState::poll(Operation operation) noexcept {
+  for (const InFlight& sent : in_flight_) {
+    if (sent.number != operation.number) continue;
+    if (sent.finished || !group_->usable() || group_->aborted()) return true;
+    for (int peer = 0; peer < size_; ++peer) {
+      // Acquire is left to the wait in the receive half.
+      const std::uint64_t seen = control(peer).progress.load(std::memory_order_relaxed);
+      if (seen < progress_of(operation.number, Stage::kDelivered)) return false;
+    }
+    return true;
+  }
+  return true;  // not in flight: the receive half returns its error at once
+}
+
+}  // namespace ferry::internal
