@@ -63,7 +63,9 @@ std::uint64_t left_in_group(const std::string& folder, const Version& version) {
 std::uint64_t left_on_path(const std::string& root, std::string path, const Version& version) {
   std::uint64_t left = kUnlimited;
   while (true) {
-    left = std::min(left, left_in_group(root + version.mount + path, version));
+    std::string folder = root;
+    folder.append(version.mount).append(path);
+    left = std::min(left, left_in_group(folder, version));
     if (path.empty()) return left;
     path.erase(path.find_last_of('/'));
   }
@@ -76,9 +78,9 @@ std::uint64_t left_in_groups(const std::string& root) {
   while (std::getline(file, line)) {  // "4:memory:/path" or "0::/path"
     const auto first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const bool version_2 = controllers == ",,";
-    if (!version_2 && controllers.find(",memory,") == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool version_2 = controllers.empty();
+    if (!version_2 && controllers.find("memory") == std::string::npos) continue;
     std::string path = line.substr(second + 1);
     if (path.empty() || path.front() != '/') continue;
     if (path == "/") path.clear();

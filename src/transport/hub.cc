@@ -79,7 +79,7 @@ void Hub::hear(int rank, Gathering& gathering) {
 }
 
 void Hub::answer(Kind kind, std::uint32_t call, std::string payload,
-                 std::shared_ptr<const Descriptor> passed, Deadline deadline) {
+                 const std::shared_ptr<const Descriptor>& passed, Deadline deadline) {
   const auto shared = std::make_shared<const std::string>(std::move(payload));
   for (Connection* connection : connections()) {
     if (connection != nullptr) connection->send(kind, call, shared, passed);

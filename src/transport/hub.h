@@ -26,7 +26,7 @@ class Hub {
 
   // The same frame to every rank. A rank that is lost meanwhile is found by the next gather.
   void answer(Kind kind, std::uint32_t call, std::string payload,
-              std::shared_ptr<const Descriptor> passed, Deadline deadline);
+              const std::shared_ptr<const Descriptor>& passed, Deadline deadline);
 
  private:
   struct Gathering;

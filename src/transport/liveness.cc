@@ -52,7 +52,7 @@ std::uint64_t start_time_of(pid_t pid) noexcept {
 
 }  // namespace
 
-Liveness::Liveness(std::vector<pid_t> pids) {
+Liveness::Liveness(const std::vector<pid_t>& pids) {
   const bool with_pidfds = descriptors_suffice(pids.size());
   processes_.reserve(pids.size());
   for (const pid_t pid : pids) {

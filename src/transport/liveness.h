@@ -15,7 +15,7 @@ class Liveness {
   // To be made while all of `pids` are known to run. A pidfd stays with its process, so a reused
   // pid cannot fool it; where there are none (old kernels, descriptors short) the start time in
   // /proc does the same.
-  explicit Liveness(std::vector<pid_t> pids);
+  explicit Liveness(const std::vector<pid_t>& pids);
 
   // False once the process has ended, reaped or not.
   bool alive(int rank) const noexcept;
