@@ -1,0 +1,18 @@
+#!/bin/bash
+# bench.sh [options of bench.py]: builds ferry and, where MPI is, what it is compared with; then
+# measures, writes docs/benchmarks.md with its picture, and the table of README.md. Called by
+# `make bench`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+targets=(ferry_tool) mpi=OFF
+if command -v mpicxx >/dev/null; then targets+=(mpi_bench) mpi=ON; fi
+
+# Quiet unless it fails.
+{ cmake --preset release -DFERRY_BUILD_BENCH=$mpi &&
+  cmake --build --preset release --target "${targets[@]}"; } >"$log" 2>&1 ||
+  { cat "$log" >&2; exit 1; }
+
+scripts/bench.py --build build/release "$@"

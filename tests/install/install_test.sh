@@ -1,0 +1,43 @@
+#!/bin/bash
+# install_test.sh <build folder> <compiler>: install ferry, move the prefix, and consume it from there by
+# find_package and by pkg-config. Called by ctest (tests/install/CMakeLists.txt).
+set -euo pipefail
+build=$1
+export CXX=$2
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+step() { echo "== $*"; }
+
+step "install, then move the prefix: nothing may remember where it was"
+cmake --install "$build" --prefix "$work/installed" >"$work/install.log"
+mv "$work/installed" "$work/moved"
+library=$(find "$work/moved" -name libferry.so)
+export PKG_CONFIG_PATH=${library%/*}/pkgconfig
+export LD_LIBRARY_PATH=${library%/*}
+
+step "public headers compile alone, with a strict user's warnings, and name no third party"
+for header in "$work"/moved/include/ferry/*.h; do
+  echo "#include <ferry/${header##*/}>" |
+    "$CXX" -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -I"$work/moved/include" -fsyntax-only -x c++ -
+done
+if grep -nE '#include *[<"](fmt|hwy|hwloc|nlohmann|CLI)' -r "$work/moved/include"; then exit 1; fi
+
+step "the library shows ferry's own symbols only"
+if nm -DC --defined-only "$library" | grep ' T ' | grep -v ' ferry'; then exit 1; fi
+
+step "find_package(ferry)"
+cmake -S "$here/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$work/moved" >"$work/configure.log"
+cmake --build "$work/consumer"
+"$work/consumer/consumer"
+
+step "pkg-config ferry"
+read -ra flags < <(pkg-config --cflags --libs ferry)
+"$CXX" -std=c++20 -Wall -Wextra -Werror "$here/../../examples/dispatch_combine.cc" "${flags[@]}" -o "$work/by_pkg_config"
+"$work/by_pkg_config"
+
+if command=$(find "$work/moved/bin" -name ferry 2>/dev/null) && [ -n "$command" ]; then
+  step "the command line starts"
+  "$command" --help >/dev/null
+fi
