@@ -181,6 +181,7 @@ class FERRY_EXPORT Exchange {
   // Throws Error when the configuration is not legal, ranks disagree, or memory is refused.
   Exchange(const Group& group, const ExchangeConfig& config);
 
+  // What `received` held before is released first.
   [[nodiscard]] Status dispatch(const DispatchArgs& args, Received& received) noexcept;
   [[nodiscard]] Status combine(const CombineArgs& args) noexcept;
 

@@ -2,6 +2,7 @@
 // The control plane (create, connect, plan) throws Error; the data plane (dispatch, combine) returns Status.
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -10,7 +11,7 @@
 
 namespace ferry {
 
-enum class Code {
+enum class Code : std::uint8_t {
   kOk = 0,
   kInvalidArgument,  // this rank's call was refused; nothing was sent; the group is usable
   kPeerRejected,     // another rank's call was refused; nothing was sent; the group is usable

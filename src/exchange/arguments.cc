@@ -43,7 +43,7 @@ int read_ids(const Id* ids, int top_k, int num_experts, const std::uint8_t* topk
 
 }  // namespace
 
-Refusal ExchangeState::check_dispatch(const DispatchArgs& args) {
+Status ExchangeState::check_dispatch(const DispatchArgs& args) {
   const Rows& tokens = args.tokens;
   if (in_flight_.size() >= static_cast<std::size_t>(config_.depth)) {
     return refuse_with(rank_, "dispatch: {} operations are in flight, the depth is {}", in_flight_.size(), config_.depth);
@@ -60,11 +60,12 @@ Refusal ExchangeState::check_dispatch(const DispatchArgs& args) {
     if (pitch_of(tokens) < dense_pitch(tokens)) {
       return refuse_with(rank_, "dispatch: pitch of {} bytes, a row has {}", tokens.pitch_bytes, dense_pitch(tokens));
     }
+    if (released(tokens)) return refuse_with(rank_, "dispatch: the tokens lie in a buffer of the window that was released");
   }
   return args.cached ? check_cached(args) : check_ids(args);
 }
 
-Refusal ExchangeState::check_ids(const DispatchArgs& args) {
+Status ExchangeState::check_ids(const DispatchArgs& args) {
   const TopkIds& ids = args.topk_ids;
   const std::int64_t num_tokens = args.tokens.num_rows;
   if (num_tokens > 0) {
@@ -99,7 +100,7 @@ Refusal ExchangeState::check_ids(const DispatchArgs& args) {
   return {};
 }
 
-Refusal ExchangeState::check_cached(const DispatchArgs& args) const {
+Status ExchangeState::check_cached(const DispatchArgs& args) const {
   const Route& route = *args.cached.route();
   if (route.exchange_id != id_) return refuse_with(rank_, "dispatch: the cached handle is of exchange {}, this is {}", route.exchange_id, id_);
   if (args.topk_ids.data || args.token_mask || args.topk_mask) {
@@ -111,7 +112,7 @@ Refusal ExchangeState::check_cached(const DispatchArgs& args) const {
   return {};
 }
 
-Refusal ExchangeState::check_combine(const CombineArgs& args) const {
+Status ExchangeState::check_combine(const CombineArgs& args) const {
   if (in_flight_.size() >= static_cast<std::size_t>(config_.depth)) {
     return refuse_with(rank_, "combine: {} operations are in flight, the depth is {}", in_flight_.size(), config_.depth);
   }
@@ -136,7 +137,7 @@ Refusal ExchangeState::check_combine(const CombineArgs& args) const {
   return check_combine_buffers(args);
 }
 
-Refusal ExchangeState::check_combine_buffers(const CombineArgs& args) const {
+Status ExchangeState::check_combine_buffers(const CombineArgs& args) const {
   const Route& route = *args.handle.route();
   const Rows& rows = args.expert_rows;
   const std::size_t out_row = rows.hidden * element_bytes(args.out_dtype);
@@ -145,6 +146,7 @@ Refusal ExchangeState::check_combine_buffers(const CombineArgs& args) const {
     return refuse_with(rank_, "combine: out has a pitch of {} bytes, a row has {}", args.out_pitch_bytes, out_row);
   }
   if (rows.num_rows > 0 && rows.data == nullptr) return refuse_with(rank_, "combine: {} expert rows at a null address", rows.num_rows);
+  if (released(rows)) return refuse_with(rank_, "combine: the expert rows lie in a buffer of the window that was released");
   if (route.num_tokens > 0 && args.out == nullptr) return refuse_with(rank_, "combine: out of {} tokens is at a null address", route.num_tokens);
   if (args.out_topk_weights && !args.row_weights && rows.num_rows > 0) {
     return refuse_with(rank_, "combine: out_topk_weights needs row_weights on every rank, this rank has {} rows and gave none", rows.num_rows);
@@ -159,11 +161,14 @@ Refusal ExchangeState::check_combine_buffers(const CombineArgs& args) const {
     const bool same = args.bias[i] == args.out && out_pitch == out_row;
     if (!same && overlap(out, {args.bias[i], route.num_tokens * out_row})) return refuse_with(rank_, "combine: out overlaps bias {} without being the same", i);
   }
-  const Pool::Found found = pool_->find(rows.data, in.length);
-  if (in.length > 0 && found.in_window && !found.buffer) {
-    return refuse_with(rank_, "combine: the expert rows lie in a buffer of the window that was released");
-  }
   return {};
+}
+
+// True for rows in a part of the window that no view keeps.
+bool ExchangeState::released(const Rows& rows) const noexcept {
+  if (rows.num_rows == 0) return false;
+  const Pool::Found found = pool_->find(rows.data, (rows.num_rows - 1) * pitch_of(rows) + dense_pitch(rows));
+  return found.in_window && !found.buffer;
 }
 
 }  // namespace ferry::internal

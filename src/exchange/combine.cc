@@ -21,7 +21,7 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
   const std::int64_t began = now_ns();
   if (Status status = begin(); !status.ok()) return status;
   const auto deadline = args.deadline.count() > 0 ? args.deadline : group_->default_deadline();
-  if (Refusal refusal = check_combine(args)) return refuse(Kind::kCombine, *refusal, deadline);
+  if (Status refusal = check_combine(args); !refusal.ok()) return refuse(Kind::kCombine, refusal, deadline);
   InFlight sent{.number = issued_, .kind = Kind::kCombine, .deadline = deadline};
   sent.route = args.handle.route();
   sent.combine = args;
@@ -49,13 +49,13 @@ Status ExchangeState::publish_outputs(const InFlight& operation, Record& mine) {
   const std::size_t weights_bytes = args.row_weights ? route.num_rows * layout_.weights_per_row() * sizeof(float) : 0;
   const std::optional<int> rows_in = pool_->find(args.expert_rows.data, rows_bytes).buffer;
   const std::optional<int> weights_in = pool_->find(args.row_weights, weights_bytes).buffer;
-  mine.pitch_bytes = pitch_of(args.expert_rows);
+  mine.published = {.rows_offset = 0, .pitch_bytes = static_cast<std::int64_t>(pitch_of(args.expert_rows)), .weights_offset = 0};
   if (rows_in) {
-    mine.rows_offset = pool_->offset_of(args.expert_rows.data);
+    mine.published.rows_offset = pool_->offset_of(args.expert_rows.data);
     pool_->mark_published(*rows_in, operation.number);
   }
   if (weights_in) {
-    mine.weights_offset = pool_->offset_of(args.row_weights);
+    mine.published.weights_offset = pool_->offset_of(args.row_weights);
     pool_->mark_published(*weights_in, operation.number);
   }
   const bool stage_rows = rows_bytes > 0 && !rows_in;
@@ -63,8 +63,7 @@ Status ExchangeState::publish_outputs(const InFlight& operation, Record& mine) {
   return stage_rows || stage_weights ? stage(args, mine, stage_rows, stage_weights) : Status{};
 }
 
-// A buffer whose last published rows all ranks have read is always there: at most live_buffers are pinned, at most
-// 2 * depth operations are unread somewhere (docs/protocol.md), and the pool has one more than both.
+// A buffer that is free now is always there (docs/protocol.md); a combine must not wait before it is announced.
 Status ExchangeState::stage(const CombineArgs& args, Record& mine, bool rows, bool weights) {
   const int buffer = pool_->free_buffer(min_read_through()).value();
   const Route& route = *args.handle.route();
@@ -78,12 +77,12 @@ Status ExchangeState::stage(const CombineArgs& args, Record& mine, bool rows, bo
   std::byte* data = pool_->data(buffer);
   if (rows) {
     copy_rows_in(args.expert_rows, route, data + layout_.rows());
-    mine.rows_offset = pool_->offset_of(data + layout_.rows());
-    mine.pitch_bytes = args.expert_rows.hidden * element_bytes(args.expert_rows.dtype);
+    mine.published.rows_offset = pool_->offset_of(data + layout_.rows());
+    mine.published.pitch_bytes = args.expert_rows.hidden * element_bytes(args.expert_rows.dtype);
   }
   if (weights) {
     std::memcpy(data + layout_.weights(), args.row_weights, weights_bytes);
-    mine.weights_offset = pool_->offset_of(data + layout_.weights());
+    mine.published.weights_offset = pool_->offset_of(data + layout_.weights());
   }
   return {};
 }
@@ -129,10 +128,11 @@ Status ExchangeState::reduce(InFlight& operation) {
   const Route& route = *operation.route;
   const std::uint64_t row_bytes = args.expert_rows.hidden * element_bytes(args.expert_rows.dtype);
   const Stores stores = stores_for(route.total_rows * row_bytes);
+  find_outputs(operation.number);
   crew_.run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t token = begin; token < end; ++token) {
-      reduce_token(operation, token, stores);
-      if (args.out_topk_weights) bring_weights_home(operation, token);
+      reduce_token(args, token, stores);
+      if (args.out_topk_weights) bring_weights_home(args, token);
     }
     if (stores == Stores::kStreaming) stores_fence();
   });
@@ -143,14 +143,21 @@ Status ExchangeState::reduce(InFlight& operation) {
   return {};
 }
 
-void ExchangeState::reduce_token(const InFlight& operation, std::int64_t token, Stores stores) const {
-  const CombineArgs& args = operation.combine;
-  const Route& route = *operation.route;
+void ExchangeState::find_outputs(std::uint64_t number) {
+  outputs_.resize(size_);
+  for (int peer = 0; peer < size_; ++peer) {
+    const Published& theirs = record(peer, number).published;
+    outputs_[peer] = {window(peer) + theirs.rows_offset, theirs.pitch_bytes,
+                      reinterpret_cast<const float*>(window(peer) + theirs.weights_offset)};
+  }
+}
+
+void ExchangeState::reduce_token(const CombineArgs& args, std::int64_t token, Stores stores) const {
+  const Route& route = *args.handle.route();
   const RowRef* refs = route.refs.data() + token * route.top_k;
   const std::size_t row_bytes = args.expert_rows.hidden * element_bytes(args.expert_rows.dtype);
-  const auto address = [&](const RowRef& ref) {
-    const Record& theirs = record(ref.rank, operation.number);
-    return window(ref.rank) + theirs.rows_offset + ref.row * theirs.pitch_bytes;
+  const auto address = [this](const RowRef& ref) {
+    return outputs_[ref.rank].rows + ref.row * outputs_[ref.rank].pitch_bytes;
   };
   const void* rows[kMaxRows];
   float weights[kMaxRows];
@@ -177,15 +184,14 @@ void ExchangeState::reduce_token(const InFlight& operation, std::int64_t token, 
 }
 
 // kRankMajor: sums [K] over ranks ascending. Expert layouts: the scalar of the row of (token, k).
-void ExchangeState::bring_weights_home(const InFlight& operation, std::int64_t token) const {
-  const Route& route = *operation.route;
-  float* home = operation.combine.out_topk_weights + token * route.top_k;
+void ExchangeState::bring_weights_home(const CombineArgs& args, std::int64_t token) const {
+  const Route& route = *args.handle.route();
+  float* home = args.out_topk_weights + token * route.top_k;
   std::memset(home, 0, route.top_k * sizeof(float));
   for (int k = 0; k < route.top_k; ++k) {
     const RowRef ref = route.refs[token * route.top_k + k];
     if (ref.rank < 0) continue;
-    const std::byte* published = window(ref.rank) + record(ref.rank, operation.number).weights_offset;
-    const float* theirs = reinterpret_cast<const float*>(published) + ref.row * layout_.weights_per_row();
+    const float* theirs = outputs_[ref.rank].weights + ref.row * layout_.weights_per_row();
     if (!rank_major()) home[k] = theirs[0];
     for (int j = 0; rank_major() && j < route.top_k; ++j) home[j] += theirs[j];
   }

@@ -13,18 +13,15 @@ Crew::~Crew() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Crew::run(std::int64_t count, const std::function<void(std::int64_t, std::int64_t)>& part) {
-  if (workers_ == 1 || count < workers_) {
-    part(0, count);
-    return;
-  }
+void Crew::fork(std::int64_t count, const void* part, Call call) {
   count_ = count;
-  part_ = &part;
+  part_ = part;
+  call_ = call;
   busy_.store(workers_ - 1, std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);  // partner: work()
   round_.notify_all();
   const auto [begin, end] = share(0);
-  part(begin, end);
+  call(part, begin, end);
   for (std::uint32_t busy; (busy = busy_.load(std::memory_order_acquire)) != 0;) {  // partner: work()
     busy_.wait(busy, std::memory_order_acquire);
   }
@@ -35,7 +32,7 @@ void Crew::work(int worker) {
     round_.wait(seen, std::memory_order_acquire);  // partner: run(), ~Crew
     if (stop_.load(std::memory_order_acquire)) return;
     const auto [begin, end] = share(worker);
-    (*part_)(begin, end);
+    call_(part_, begin, end);
     if (busy_.fetch_sub(1, std::memory_order_release) == 1) busy_.notify_one();
   }
 }

@@ -23,7 +23,7 @@ Status ExchangeState::dispatch_send(const DispatchArgs& args, Operation& operati
   const std::int64_t began = now_ns();
   if (Status status = begin(); !status.ok()) return status;
   const auto deadline = args.deadline.count() > 0 ? args.deadline : group_->default_deadline();
-  if (Refusal refusal = check_dispatch(args)) return refuse(Kind::kDispatch, *refusal, deadline);
+  if (Status refusal = check_dispatch(args); !refusal.ok()) return refuse(Kind::kDispatch, refusal, deadline);
   InFlight sent{.number = issued_, .kind = Kind::kDispatch, .deadline = deadline};
   sent.times.wait_ns.resize(size_);
   if (Status status = post(sent, args); !status.ok()) return refuse(Kind::kDispatch, status, deadline);
@@ -65,9 +65,10 @@ Status ExchangeState::post(InFlight& operation, const DispatchArgs& args) {
                 .row_type = config_.dtype,
                 .hidden = config_.hidden,
                 .route = args.cached ? args.cached.route()->number : 0};
-  mine.buffer = operation.buffer;
-  mine.section_rows = pool_->backed_rows(operation.buffer);
-  mine.free_after = pool_->published(operation.buffer);
+  mine.posted = {.section_rows = pool_->backed_rows(operation.buffer),
+                 .free_after = pool_->published(operation.buffer),
+                 .buffer = operation.buffer,
+                 .growth = Code::kOk};
   if (!args.cached) count_entries(rules(), {experts_, args.tokens.num_rows, config_.top_k}, count_row(rank_, operation.number));
   publish(operation.number, Stage::kAnnounced);
   return {};
@@ -75,12 +76,12 @@ Status ExchangeState::post(InFlight& operation, const DispatchArgs& args) {
 
 // All ranks hold the same matrix now and agree on every slot without more talk.
 Status ExchangeState::plan(InFlight& operation, Route& route) {
-  std::vector<const std::int32_t*> count_rows(size_);
-  for (int peer = 0; peer < size_; ++peer) count_rows[peer] = count_row(peer, operation.number);
+  count_rows_.resize(size_);
+  for (int peer = 0; peer < size_; ++peer) count_rows_[peer] = count_row(peer, operation.number);
   route.exchange_id = id_;
   route.number = operation.number;
   const auto num_tokens = static_cast<std::int64_t>(experts_.size()) / config_.top_k;
-  place(rules(), {experts_, num_tokens, config_.top_k}, count_rows, route);
+  place(rules(), {experts_, num_tokens, config_.top_k}, count_rows_, sums_, route);
   for (int peer = 0; peer < size_; ++peer) {
     if (route.section_rows[peer] <= layout_.max_section_rows()) continue;
     return {Code::kCapacity, fmt::format("dispatch: rank {} would receive {} rows{}, the capacity is {}", peer, route.section_rows[peer],
@@ -93,20 +94,20 @@ Status ExchangeState::plan(InFlight& operation, Route& route) {
 Status ExchangeState::grow(InFlight& operation, const Route& route) {
   std::vector<bool> growers(size_);
   for (int peer = 0; peer < size_; ++peer) {
-    growers[peer] = route.section_rows[peer] > record(peer, operation.number).section_rows;
+    growers[peer] = route.section_rows[peer] > record(peer, operation.number).posted.section_rows;
   }
   if (std::find(growers.begin(), growers.end(), true) == growers.end()) return {};
   if (growers[rank_]) {
     const std::int64_t needed = route.section_rows[rank_];
     const bool grown = pool_->back_rows(operation.buffer, num_sections(), with_margin(needed, layout_.max_section_rows())) ||
                        pool_->back_rows(operation.buffer, num_sections(), needed);
-    record(rank_, operation.number).growth = grown ? Code::kOk : Code::kCapacity;
+    record(rank_, operation.number).posted.growth = grown ? Code::kOk : Code::kCapacity;
     ++stats_.window_growths;
     publish(operation.number, Stage::kGrown);
   }
   Status status = await(operation, "growth", progress_of(operation.number, Stage::kGrown), nullptr, &growers);
   for (int peer = 0; peer < size_ && status.ok(); ++peer) {
-    if (!growers[peer] || record(peer, operation.number).growth == Code::kOk) continue;
+    if (!growers[peer] || record(peer, operation.number).posted.growth == Code::kOk) continue;
     status = {Code::kCapacity, fmt::format("dispatch: rank {} needs {} rows of {} bytes and memory was refused", peer,
                                            route.section_rows[peer], layout_.row_bytes()), peer};
   }
@@ -116,7 +117,7 @@ Status ExchangeState::grow(InFlight& operation, const Route& route) {
 // Nobody may still read what my rows will overwrite. In the plain loop this holds already.
 Status ExchangeState::guard_reuse(const InFlight& operation) {
   std::uint64_t free_after = 0;
-  for (int peer = 0; peer < size_; ++peer) free_after = std::max(free_after, record(peer, operation.number).free_after);
+  for (int peer = 0; peer < size_; ++peer) free_after = std::max(free_after, record(peer, operation.number).posted.free_after);
   if (min_read_through() >= free_after) return {};
   if (Status status = settle(free_after); !status.ok()) return status;
   return await_read_through(operation, free_after);
@@ -127,7 +128,7 @@ void ExchangeState::send_rows(const InFlight& operation, const DispatchArgs& arg
   const Stores stores = stores_for(route.total_rows * layout_.row_bytes());
   posted_.resize(size_);
   for (int peer = 0; peer < size_; ++peer) {
-    posted_[peer] = window(peer) + layout_.buffer(record(peer, operation.number).buffer);
+    posted_[peer] = window(peer) + layout_.buffer(record(peer, operation.number).posted.buffer);
   }
   crew_.run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t token = begin; token < end; ++token) {
@@ -187,7 +188,8 @@ void ExchangeState::send_metadata(const DispatchArgs& args, const Route& route, 
 // Gap rows of my own buffer: source -1, weight 0, and zero rows on request. Padding is left alone unless asked for.
 void ExchangeState::clear_gaps(const InFlight& operation) {
   const Route& route = *operation.route;
-  if (rank_major() || (config_.layout == Layout::kPadded && !config_.zero_gaps)) return;
+  const bool padded = config_.layout == Layout::kPadded;
+  if (rank_major() || (padded && !config_.zero_gaps) || (!padded && config_.expert_alignment == 1)) return;
   std::byte* buffer = pool_->data(operation.buffer);
   for (std::size_t expert = 0; expert + 1 < route.expert_offsets.size(); ++expert) {
     const std::int64_t first = route.expert_offsets[expert] + route.tokens_per_expert[expert];

@@ -52,6 +52,7 @@ Status Exchange::combine_recv(Operation operation) noexcept {
 
 Status Exchange::dispatch(const DispatchArgs& args, Received& received) noexcept {
   Operation operation;
+  received.release();  // its buffer is the warmest one for the new rows
   if (Status status = dispatch_send(args, operation); !status.ok()) return status;
   return dispatch_recv(operation, received);
 }

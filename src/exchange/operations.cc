@@ -118,12 +118,15 @@ Status ExchangeState::refuse(Kind kind, const Status& refusal, std::chrono::nano
 // What all ranks said of operation `number`, once all have said it. The same verdict on every rank but the culprit.
 Status ExchangeState::examine(std::uint64_t number) const {
   bool all_agree = true;
+  const Agreed weights = agreed_weights(number);
   for (int peer = 0; peer < size_; ++peer) {
     const Record& theirs = record(peer, number);
     if (theirs.number != number) {
       return {Code::kMismatch, fmt::format("operation {}: rank {} destroyed this exchange", number, peer), peer};
     }
-    all_agree = all_agree && agree(theirs.terms, record(rank_, number).terms);
+    // A question about all ranks, not about each and me: a rank without rows would see no quarrel between others.
+    const Agreed said = theirs.terms.weights;
+    all_agree = all_agree && agree(theirs.terms, record(0, number).terms) && (said == Agreed::kAny || said == weights);
   }
   for (int peer = 0; peer < size_; ++peer) {
     const Record& theirs = record(peer, number);
@@ -164,7 +167,7 @@ Status ExchangeState::await(const InFlight& operation, const char* phase, std::u
                        .flags = &control(0).progress,
                        .stride_bytes = layout_.control_bytes(),
                        .value = value,
-                       .deadline = Deadline::after(operation.deadline),
+                       .limit = operation.deadline,
                        .crowded = crowded_,
                        .only = only,
                        .wait_ns = wait_ns});
@@ -177,7 +180,7 @@ Status ExchangeState::await_read_through(const InFlight& operation, std::uint64_
                        .flags = &control(0).read_through,
                        .stride_bytes = layout_.control_bytes(),
                        .value = number,
-                       .deadline = Deadline::after(operation.deadline),
+                       .limit = operation.deadline,
                        .crowded = crowded_});
 }
 
@@ -206,7 +209,7 @@ void ExchangeState::publish(std::uint64_t number, Stage stage) noexcept {
 bool ExchangeState::poll(Operation operation) noexcept {
   for (const InFlight& sent : in_flight_) {
     if (sent.number != operation.number) continue;
-    if (sent.finished || !group_->usable() || group_->aborted()) return true;
+    if (sent.finished || !group_->usable()) return true;
     for (int peer = 0; peer < size_; ++peer) {
       // Acquire is left to the wait in the receive half.
       const std::uint64_t seen = control(peer).progress.load(std::memory_order_relaxed);

@@ -1,5 +1,5 @@
-// What the two halves of the oracle share: owners of experts, and the rows that a rank receives, in order.
-// Used by reference.cc and reference_combine.cc only.
+// What the two halves of the oracle share: owners of experts, and the rows that a rank receives, in
+// order. Used by reference.cc and reference_combine.cc only.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,11 @@ struct ReferenceRows {
 std::vector<ReferenceExpert> reference_experts(const ExchangeConfig& config, int num_ranks);
 
 // The expert that entry (token, k) goes to, or -1 when it is not sent (id -1, or masked).
-std::int64_t reference_sent_expert(const ExchangeConfig& config, const RankInput& input, std::int64_t token, int k);
+std::int64_t reference_sent_expert(const ExchangeConfig& config, const RankInput& input,
+                                   std::int64_t token, int k);
 
 // The rows that `rank` receives.
-ReferenceRows reference_rows(const ExchangeConfig& config, const std::vector<RankInput>& inputs, int rank);
+ReferenceRows reference_rows(const ExchangeConfig& config, const std::vector<RankInput>& inputs,
+                             int rank);
 
 }  // namespace ferry::internal

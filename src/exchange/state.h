@@ -26,9 +26,6 @@
 
 namespace ferry::internal {
 
-// Why a call was refused; empty: it was not.
-using Refusal = std::optional<Status>;
-
 // Throws Error(kInvalidArgument) unless the configuration is legal for `num_ranks` ranks; fills in the defaults.
 ExchangeConfig complete_config(ExchangeConfig config, int num_ranks);
 
@@ -69,6 +66,13 @@ class ExchangeState {
     OperationTimes times = {};
   };
 
+  // Where a rank's outputs lie in this address space.
+  struct PublishedRows {
+    const std::byte* rows;
+    std::int64_t pitch_bytes;
+    const float* weights;
+  };
+
   // operations.cc
   Status begin();
   Status settle(std::uint64_t through);
@@ -87,11 +91,12 @@ class ExchangeState {
   void publish(std::uint64_t number, Stage stage) noexcept;
 
   // arguments.cc
-  Refusal check_dispatch(const DispatchArgs& args);
-  Refusal check_ids(const DispatchArgs& args);
-  Refusal check_cached(const DispatchArgs& args) const;
-  Refusal check_combine(const CombineArgs& args) const;
-  Refusal check_combine_buffers(const CombineArgs& args) const;
+  Status check_dispatch(const DispatchArgs& args);
+  Status check_ids(const DispatchArgs& args);
+  Status check_cached(const DispatchArgs& args) const;
+  Status check_combine(const CombineArgs& args) const;
+  Status check_combine_buffers(const CombineArgs& args) const;
+  bool released(const Rows& rows) const noexcept;
 
   // dispatch.cc
   Status post(InFlight& operation, const DispatchArgs& args);
@@ -111,8 +116,9 @@ class ExchangeState {
   Status stage(const CombineArgs& args, Record& record, bool rows, bool weights);
   void copy_rows_in(const Rows& from, const Route& route, std::byte* to);
   Status reduce(InFlight& operation);
-  void reduce_token(const InFlight& operation, std::int64_t token, Stores stores) const;
-  void bring_weights_home(const InFlight& operation, std::int64_t token) const;
+  void find_outputs(std::uint64_t number);
+  void reduce_token(const CombineArgs& args, std::int64_t token, Stores stores) const;
+  void bring_weights_home(const CombineArgs& args, std::int64_t token) const;
 
   std::byte* at(std::size_t offset) const noexcept { return segment_->data() + offset; }
   ControlWords& control(int rank) const noexcept { return *reinterpret_cast<ControlWords*>(at(layout_.control(rank))); }
@@ -149,7 +155,10 @@ class ExchangeState {
   std::vector<std::uint64_t> early_;  // finished operations after read_through_
   std::vector<InFlight> in_flight_;   // sent, not collected; at most depth
   std::vector<std::int32_t> experts_;  // [T, K] of the dispatch being sent, -1: not sent
-  std::vector<std::byte*> posted_;     // [R] receive buffers of the dispatch being sent
+  std::vector<const std::int32_t*> count_rows_;  // [R] of the dispatch being sent
+  ColumnSums sums_;                              // of the dispatch being sent
+  std::vector<std::byte*> posted_;               // [R] receive buffers of the dispatch being sent
+  std::vector<PublishedRows> outputs_;           // [R] of the combine being reduced
   ExchangeStats stats_;
   OperationTimes dispatch_times_, combine_times_;
 };

@@ -82,9 +82,17 @@ void GroupState::leave() noexcept {
 
 Status GroupState::verdict() const noexcept {
   if (closed_.load(std::memory_order_acquire)) return {Code::kClosed, "the group was destroyed", rank_};  // partner: leave
-  if (!broken_.load(std::memory_order_acquire)) return {};  // partner: give_up
-  const std::lock_guard lock(verdict_mutex_);
-  return verdict_;
+  if (broken_.load(std::memory_order_acquire)) {  // partner: give_up
+    const std::lock_guard lock(verdict_mutex_);
+    return verdict_;
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    const std::uint64_t word = abort_[peer].load(std::memory_order_acquire);  // partner: give_up
+    if (!AbortWord::gave_up(word)) continue;
+    return {Code::kBroken, fmt::format("the group is broken: rank {} gave up on rank {} ({})", peer, AbortWord::culprit(word),
+                                       code_name(AbortWord::code(word))), AbortWord::culprit(word)};
+  }
+  return {};
 }
 
 Status GroupState::barrier() noexcept {
@@ -98,7 +106,7 @@ Status GroupState::barrier() noexcept {
                .flags = &slots_[0].barrier,
                .stride_bytes = sizeof(GroupSlot),
                .value = number,
-               .deadline = deadline(),
+               .limit = options_.deadline,
                .crowded = size_ > num_cpus_});
 }
 

@@ -55,7 +55,7 @@ class GroupState {
 
   // True once some rank has given up on the group.
   bool aborted() const noexcept;
-  // The status of calls on a group that is closed or broken; ok while it is usable.
+  // The status of calls on a group that is closed or that some rank has given up on; ok while it is usable.
   Status verdict() const noexcept;
   bool usable() const noexcept { return verdict().ok(); }
 
@@ -79,7 +79,7 @@ class GroupState {
 
   bool left(int rank) const noexcept;
   Status give_up(const Await& await, Code code, int culprit) noexcept;
-  Status check(const Await& await, const std::vector<int>& missing) noexcept;
+  Status check(const Await& await, std::int64_t began_ns) noexcept;
   void sleep_until_rung(const Await& await, int peer) noexcept;
   std::vector<int> missing_ranks(const Await& await) const;
 

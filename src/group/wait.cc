@@ -57,12 +57,12 @@ Status GroupState::wait(const Await& await) noexcept {
       sched_yield();
       continue;
     }
-    if (aborted() || await.deadline.passed()) {
-      if (Status status = check(await, missing_ranks(await)); !status.ok()) return status;
+    if (aborted() || now_ns() - began_ns >= await.limit.count()) {
+      if (Status status = check(await, began_ns); !status.ok()) return status;
     }
     if (now_ns() - began_ns < kYieldNs) continue;
     sleep_until_rung(await, peer);
-    if (Status status = check(await, missing_ranks(await)); !status.ok()) return status;
+    if (Status status = check(await, began_ns); !status.ok()) return status;
   }
   return {};
 }
@@ -98,7 +98,8 @@ std::vector<int> GroupState::missing_ranks(const Await& await) const {
 
 // Looks for a reason to give up. The flags were looked at before: a rank that did its part and then died or left
 // is no reason.
-Status GroupState::check(const Await& await, const std::vector<int>& missing) noexcept {
+Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
+  const std::vector<int> missing = missing_ranks(await);
   if (missing.empty()) return {};
   for (const int peer : missing) {
     if (left(peer) || !rendezvous_->alive(peer)) {
@@ -109,9 +110,10 @@ Status GroupState::check(const Await& await, const std::vector<int>& missing) no
   for (int peer = 0; peer < size_; ++peer) {
     const std::uint64_t word = abort_[peer].load(std::memory_order_acquire);  // partner: give_up
     if (!AbortWord::gave_up(word)) continue;
+    if (missing_ranks(await).empty()) return {};  // everybody did their part before that
     return give_up(await, AbortWord::code(word), AbortWord::culprit(word));
   }
-  if (!await.deadline.passed()) return {};
+  if (now_ns() - began_ns < await.limit.count()) return {};
   // Whoever is furthest behind holds up the others that are missing.
   const int last = *std::min_element(missing.begin(), missing.end(), [&](int a, int b) {
     return await.flag(a).load(std::memory_order_relaxed) < await.flag(b).load(std::memory_order_relaxed);
@@ -133,7 +135,7 @@ Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept 
                                                        : "is a thread that did not arrive (stuck, or skipped a call?)";
   text += fmt::format("; rank {} (pid {}) {}", culprit, rendezvous_->pid(culprit), state);
   if (code == Code::kTimeout) {
-    text += fmt::format("; deadline {:.3g} s", std::chrono::duration<double>(options_.deadline).count());
+    text += fmt::format("; deadline {:.3g} s", std::chrono::duration<double>(await.limit).count());
   }
   Status status(code, text + "; the group is broken", culprit);
   {

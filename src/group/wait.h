@@ -2,11 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
-
-#include "base/clock.h"
 
 namespace ferry::internal {
 
@@ -18,7 +17,7 @@ struct Await {
   const std::atomic<std::uint64_t>* flags;
   std::size_t stride_bytes;
   std::uint64_t value;
-  Deadline deadline;
+  std::chrono::nanoseconds limit;       // the deadline, from the start of the wait
   bool crowded;                         // more threads than processors: yield early
   const std::vector<bool>* only = nullptr;     // wait for these ranks; null: for all
   std::vector<std::int64_t>* wait_ns = nullptr;  // [R] += time waited for each rank

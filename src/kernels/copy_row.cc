@@ -1,6 +1,7 @@
-// copy_row, copy_row_to_many, the fence and the prefetch. Cached copies are the C library's; streaming ones store whole
-// cache lines past the caches and leave the ends of a row, which share lines with other rows, to ordinary stores.
-// Called by exchange/dispatch.cc and exchange/combine.cc.
+// copy_row, copy_row_to_many, the fence and the prefetch. Cached copies are the C library's;
+// streaming ones store whole cache lines past the caches and leave the ends of a row, which share
+// lines with other rows, to ordinary stores. Called by exchange/dispatch.cc and
+// exchange/combine.cc.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/copy_row.cc"
 #include "hwy/foreach_target.h"
@@ -18,8 +19,9 @@ HWY_BEFORE_NAMESPACE();
 namespace ferry::internal::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Streams go to all destinations in turns of this many bytes: writes to several pages at a time are faster than one
-// row after the other, and turns are as fast as one line each, for any mixture of alignments.
+// Streams go to all destinations in turns of this many bytes: writes to several pages at a time are
+// faster than one row after the other, and turns are as fast as one line each, for any mixture of
+// alignments.
 inline constexpr std::size_t kTurnBytes = 512;
 
 // `to` is aligned to a line, `bytes` a multiple of one.
@@ -34,13 +36,15 @@ HWY_INLINE void stream_lines(std::byte* to, const std::byte* from, std::size_t b
     const auto lanes = hn::LoadU(tag, reinterpret_cast<const std::uint8_t*>(from) + i);
     hn::Stream(lanes, tag, reinterpret_cast<std::uint8_t*>(to) + i);
   }
-  if (i < bytes) std::memcpy(to + i, from + i, bytes - i);  // vectors that do not divide a turn (some SVE)
+  if (i < bytes)
+    std::memcpy(to + i, from + i, bytes - i);  // vectors that do not divide a turn (some SVE)
 #endif
 }
 
-// The part of a row's copy that starts `begin` and ends `end` bytes behind its first whole line; the first part brings
-// along what lies before the first whole line and after the last.
-HWY_INLINE void stream_part(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t begin, std::size_t end) {
+// The part of a row's copy that starts `begin` and ends `end` bytes behind its first whole line;
+// the first part brings along what lies before the first whole line and after the last.
+HWY_INLINE void stream_part(std::byte* to, const std::byte* from, std::size_t bytes,
+                            std::size_t begin, std::size_t end) {
   const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % kLineBytes;
   const std::size_t head = std::min(bytes, (kLineBytes - misaligned) % kLineBytes);
   const std::size_t lines = (bytes - head) / kLineBytes * kLineBytes;
@@ -55,7 +59,8 @@ void stream_row(void* const* dsts, int num_dsts, const void* src, std::size_t by
   const std::size_t turn = num_dsts == 1 ? bytes : kTurnBytes;
   for (std::size_t at = 0; at < bytes; at += turn) {
     for (int k = 0; k < num_dsts; ++k) {
-      stream_part(static_cast<std::byte*>(dsts[k]), static_cast<const std::byte*>(src), bytes, at, at + turn);
+      stream_part(static_cast<std::byte*>(dsts[k]), static_cast<const std::byte*>(src), bytes, at,
+                  at + turn);
     }
   }
 }
@@ -86,7 +91,8 @@ void copy_row(void* dst, const void* src, std::size_t bytes, Stores stores) noex
   }
 }
 
-void copy_row_to_many(void* const* dsts, int num_dsts, const void* src, std::size_t bytes, Stores stores) noexcept {
+void copy_row_to_many(void* const* dsts, int num_dsts, const void* src, std::size_t bytes,
+                      Stores stores) noexcept {
   if (stores == Stores::kStreaming) {
     HWY_DYNAMIC_DISPATCH(stream_row)(dsts, num_dsts, src, bytes);
     return;
@@ -94,7 +100,8 @@ void copy_row_to_many(void* const* dsts, int num_dsts, const void* src, std::siz
   for (std::size_t at = 0; at < bytes; at += kCachedBytes) {
     const std::size_t part = std::min(kCachedBytes, bytes - at);
     for (int k = 0; k < num_dsts; ++k) {
-      std::memcpy(static_cast<std::byte*>(dsts[k]) + at, static_cast<const std::byte*>(src) + at, part);
+      std::memcpy(static_cast<std::byte*>(dsts[k]) + at, static_cast<const std::byte*>(src) + at,
+                  part);
     }
   }
 }
@@ -103,7 +110,8 @@ void stores_fence() noexcept { hwy::FlushStream(); }
 
 void prefetch_row(const void* row, std::size_t bytes) noexcept {
   const auto* head = static_cast<const std::byte*>(row);
-  for (std::size_t at = 0; at < std::min(bytes, kPrefetchBytes); at += kLineBytes) hwy::Prefetch(head + at);
+  for (std::size_t at = 0; at < std::min(bytes, kPrefetchBytes); at += kLineBytes)
+    hwy::Prefetch(head + at);
 }
 
 }  // namespace ferry::internal

@@ -1,6 +1,7 @@
-// bf16 and fp16 as scalars: the definition of every conversion, by integer arithmetic alone, so that no flag of the
-// floating-point unit and no compiler option changes a bit. Used by float_formats.cc (to_float, from_float) and by
-// reduce_rows.cc for the ends of rows; lanes-inl.h holds the vector twins.
+// bf16 and fp16 as scalars: the definition of every conversion, by integer arithmetic alone, so
+// that no flag of the floating-point unit and no compiler option changes a bit. Used by
+// float_formats.cc (to_float, from_float) and by reduce_rows.cc for the ends of rows; lanes-inl.h
+// holds the vector twins.
 #pragma once
 
 #include <bit>
@@ -16,7 +17,9 @@ inline constexpr std::uint32_t kFp16Overflow = 0x47800000;   // 65536: from here
 inline constexpr std::uint32_t kFp16MinNormal = 0x38800000;  // 2^-14: below it fp16 is subnormal
 inline constexpr std::uint32_t kFp16Rebias = (127 - 15) << 23;
 
-inline float bf16_to_float(std::uint16_t half) { return std::bit_cast<float>(std::uint32_t{half} << 16); }
+inline float bf16_to_float(std::uint16_t half) {
+  return std::bit_cast<float>(std::uint32_t{half} << 16);
+}
 
 inline std::uint16_t float_to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
@@ -28,7 +31,8 @@ inline std::uint16_t float_to_bf16(float value) {
 inline float fp16_to_float(std::uint16_t half) {
   const std::uint32_t sign = (half & 0x8000u) << 16;
   const std::uint32_t magnitude = half & 0x7fffu;
-  if (magnitude > 0x7c00) return std::bit_cast<float>(sign | kFloatInfinity | kFloatQuietBit | magnitude << 13);
+  if (magnitude > 0x7c00)
+    return std::bit_cast<float>(sign | kFloatInfinity | kFloatQuietBit | magnitude << 13);
   if (magnitude == 0x7c00) return std::bit_cast<float>(sign | kFloatInfinity);
   if (magnitude >= 0x0400) return std::bit_cast<float>(sign | (kFp16Rebias + (magnitude << 13)));
   if (magnitude == 0) return std::bit_cast<float>(sign);
@@ -47,8 +51,9 @@ inline std::uint16_t float_to_fp16(float value) {
   } else if (magnitude >= kFp16Overflow) {
     half = 0x7c00;
   } else if (magnitude >= kFp16MinNormal) {
-    half = (magnitude - kFp16Rebias + 0xfff + (magnitude >> 13 & 1)) >> 13;  // may carry into infinity, as it should
-  } else if (magnitude >= 0x33000000) {                                      // 2^-25: smaller rounds to zero
+    half = (magnitude - kFp16Rebias + 0xfff + (magnitude >> 13 & 1)) >>
+           13;                           // may carry into infinity, as it should
+  } else if (magnitude >= 0x33000000) {  // 2^-25: smaller rounds to zero
     const std::uint32_t shift = 126 - (magnitude >> 23);
     const std::uint32_t mantissa = (magnitude & 0x7fffff) | 0x800000;
     half = (mantissa + ((1u << (shift - 1)) - 1) + (mantissa >> shift & 1)) >> shift;

@@ -1,6 +1,6 @@
-// Row kernels: copy and weighted sum. No policy, no memory but the rows they are given; no byte is written outside
-// a row. The same bits on every SIMD target (Highway, run-time dispatch): product rounded, then added, no FMA.
-// Called by exchange/dispatch.cc and exchange/combine.cc.
+// Row kernels: copy and weighted sum. No policy, no memory but the rows they are given; no byte is
+// written outside a row. The same bits on every SIMD target (Highway, run-time dispatch): product
+// rounded, then added, no FMA. Called by exchange/dispatch.cc and exchange/combine.cc.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@ enum class Stores : std::uint8_t {
 void copy_row(void* dst, const void* src, std::size_t bytes, Stores stores) noexcept;
 
 // Copies one row to each of dsts[0..num_dsts): the source is read from memory once.
-void copy_row_to_many(void* const* dsts, int num_dsts, const void* src, std::size_t bytes, Stores stores) noexcept;
+void copy_row_to_many(void* const* dsts, int num_dsts, const void* src, std::size_t bytes,
+                      Stores stores) noexcept;
 
 // Orders this thread's streaming stores before its later stores.
 void stores_fence() noexcept;
@@ -31,18 +32,20 @@ void prefetch_row(const void* row, std::size_t bytes) noexcept;
 
 inline constexpr int kMaxRows = 64;
 
-// out[h] = round(bias0[h] + bias1[h] + weights[0] * rows[0][h] + weights[1] * rows[1][h] + ...), h < hidden.
-// float32, in this order, starting from +0 (+ bias0 + bias1 when given); each product is rounded before it is added;
-// weights == nullptr adds the rows as they are. Then one round-to-nearest-even to out_type (fp16 overflow gives
-// infinity; NaN stays a quiet NaN with its sign: bf16 keeps the top 7 payload bits and sets the quiet bit).
+// out[h] = round(bias0[h] + bias1[h] + weights[0] * rows[0][h] + weights[1] * rows[1][h] + ...),
+// h < hidden. float32, in this order, starting from +0 (+ bias0 + bias1 when given); each product is
+// rounded before it is added; weights == nullptr adds the rows as they are. Then one
+// round-to-nearest-even to out_type (fp16 overflow gives infinity; NaN stays a quiet NaN with its
+// sign: bf16 keeps the top 7 payload bits and sets the quiet bit). Where several NaNs meet the result
+// is a NaN, but whose payload, and the sign of one made by inf - inf or 0 * inf, is the processor's.
 struct ReduceRows {
   const void* const* rows;  // num_rows pointers to [hidden] of row_type
   const float* weights;     // num_rows, or null
   int num_rows;             // 0 to kMaxRows
   DataType row_type;        // kBf16, kFp16, kFp32
   const void* bias[2];      // [hidden] of out_type, or null
-  void* out;                // [hidden] of out_type; may equal bias[0] or bias[1], overlaps nothing else
-  DataType out_type;        // kBf16, kFp16, kFp32
+  void* out;          // [hidden] of out_type; may equal bias[0] or bias[1], overlaps nothing else
+  DataType out_type;  // kBf16, kFp16, kFp32
   std::int64_t hidden;
   Stores stores;
 };
@@ -52,7 +55,8 @@ void reduce_rows(const ReduceRows& args) noexcept;
 float to_float(const void* element, DataType type) noexcept;
 void from_float(float value, void* element, DataType type) noexcept;
 
-// For tests: the SIMD targets of this machine, and a way to force one ("" for the best again). False: not available.
+// For tests: the SIMD targets of this machine, and a way to force one ("" for the best again).
+// False: not available.
 const char* const* simd_targets(int* num_targets) noexcept;
 bool force_simd_target(const char* name) noexcept;
 

@@ -1,7 +1,8 @@
-// Rows in memory to float lanes and back, for one SIMD target; Highway includes this file once per target. A chunk is
-// two vectors of floats. Plain chunks hold consecutive elements, the first half of them in `a`. Paired chunks (bf16 on
-// both sides) hold the even elements in `a` and the odd ones in `b`: a shift and a mask instead of shuffles.
-// Called by reduce_rows.cc; bit for bit equal to float_formats.h.
+// Rows in memory to float lanes and back, for one SIMD target; Highway includes this file once per
+// target. A chunk is two vectors of floats. Plain chunks hold consecutive elements, the first half
+// of them in `a`. Paired chunks (bf16 on both sides) hold the even elements in `a` and the odd ones
+// in `b`: a shift and a mask instead of shuffles. Called by reduce_rows.cc; bit for bit equal to
+// float_formats.h.
 #if defined(FERRY_KERNELS_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FERRY_KERNELS_LANES_INL_H_
 #undef FERRY_KERNELS_LANES_INL_H_
@@ -17,11 +18,13 @@
 #include "hwy/highway.h"
 #include "kernels/float_formats.h"
 
-// Instructions that convert fp16 with IEEE rounding. Highway's emulation elsewhere truncates and has no infinity.
+// Instructions that convert fp16 with IEEE rounding. Highway's emulation elsewhere truncates and
+// has no infinity.
 #undef FERRY_NATIVE_FP16
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 #define FERRY_NATIVE_FP16 0
-#elif HWY_ARCH_ARM_A64 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#elif HWY_ARCH_ARM_A64 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || \
+    HWY_TARGET == HWY_AVX3_DL
 #define FERRY_NATIVE_FP16 1
 #else
 #define FERRY_NATIVE_FP16 0
@@ -98,10 +101,14 @@ HWY_INLINE Floats fp16_lanes_to_float(Halves half) {
   const Words sign = hn::ShiftLeft<16>(hn::Xor(wide, magnitude));
   const Words shifted = hn::ShiftLeft<13>(magnitude);
   const Words normal = hn::Add(shifted, hn::Set(words, kFp16Rebias));
-  // A subnormal is a multiple of 2^-24: put it behind the leading one of 2^-14 and take that away again.
+  // A subnormal is a multiple of 2^-24: put it behind the leading one of 2^-14 and take that away
+  // again.
   const Words min_normal = hn::Set(words, kFp16MinNormal);
-  const Words subnormal = hn::BitCast(words, hn::Sub(hn::BitCast(floats, hn::Or(shifted, min_normal)), hn::BitCast(floats, min_normal)));
-  const Words quiet = hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(words, 0x7c00)), hn::Set(words, kFloatQuietBit));
+  const Words subnormal = hn::BitCast(
+      words,
+      hn::Sub(hn::BitCast(floats, hn::Or(shifted, min_normal)), hn::BitCast(floats, min_normal)));
+  const Words quiet =
+      hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(words, 0x7c00)), hn::Set(words, kFloatQuietBit));
   const Words special = hn::Or(hn::Or(shifted, hn::Set(words, kFloatInfinity)), quiet);
   Words bits = hn::IfThenElse(hn::Lt(magnitude, hn::Set(words, 0x0400)), subnormal, normal);
   bits = hn::IfThenElse(hn::Gt(magnitude, hn::Set(words, 0x7bff)), special, bits);
@@ -119,11 +126,15 @@ HWY_INLINE Halves float_lanes_to_fp16(Floats value) {
   const Words normal = hn::ShiftRight<13>(hn::Add(rebased, odd));
   // Beside 0.5 a float's last place is 2^-24, that of fp16 subnormals: the addition rounds.
   const Floats half = hn::Set(floats, 0.5f);
-  const Words subnormal = hn::Sub(hn::BitCast(words, hn::Add(hn::BitCast(floats, magnitude), half)), hn::BitCast(words, half));
-  const Words payload = hn::Or(hn::And(hn::ShiftRight<13>(magnitude), hn::Set(words, 0x3ff)), hn::Set(words, 0x200));
-  const Words above = hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(words, kFloatInfinity)), payload);
+  const Words subnormal = hn::Sub(hn::BitCast(words, hn::Add(hn::BitCast(floats, magnitude), half)),
+                                  hn::BitCast(words, half));
+  const Words payload =
+      hn::Or(hn::And(hn::ShiftRight<13>(magnitude), hn::Set(words, 0x3ff)), hn::Set(words, 0x200));
+  const Words above =
+      hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(words, kFloatInfinity)), payload);
   const Words special = hn::Or(above, hn::Set(words, 0x7c00));
-  Words result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(words, kFp16MinNormal)), subnormal, normal);
+  Words result =
+      hn::IfThenElse(hn::Lt(magnitude, hn::Set(words, kFp16MinNormal)), subnormal, normal);
   result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(words, kFp16Overflow - 1)), special, result);
   return hn::TruncateTo(HalfTag(), hn::Or(result, sign));
 }
@@ -159,7 +170,9 @@ HWY_INLINE void load_chunk(const std::byte* from, Floats& a, Floats& b) {
     b = hn::BitCast(FloatTag(), hn::And(both, hn::Set(WordTag(), 0xffff0000)));
   } else {
     a = load_floats<type>(from);
-    b = load_floats<type>(from + hn::Lanes(FloatTag()) * (type == DataType::kFp32 ? sizeof(float) : sizeof(std::uint16_t)));
+    b = load_floats<type>(from +
+                          hn::Lanes(FloatTag()) *
+                              (type == DataType::kFp32 ? sizeof(float) : sizeof(std::uint16_t)));
   }
 }
 
@@ -167,7 +180,8 @@ template <DataType type, bool paired>
 HWY_INLINE void store_chunk(Floats a, Floats b, std::byte* to, bool streaming) {
   if constexpr (paired) {
     const Words even = hn::ShiftRight<16>(bf16_above(a));
-    store_lanes(WordTag(), hn::OrAnd(even, bf16_above(b), hn::Set(WordTag(), 0xffff0000)), to, streaming);
+    store_lanes(WordTag(), hn::OrAnd(even, bf16_above(b), hn::Set(WordTag(), 0xffff0000)), to,
+                streaming);
   } else if constexpr (type == DataType::kFp32) {
     store_lanes(FloatTag(), a, to, streaming);
     store_lanes(FloatTag(), b, to + hn::Lanes(FloatTag()) * sizeof(float), streaming);

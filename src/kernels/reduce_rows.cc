@@ -1,6 +1,7 @@
-// reduce_rows: the weighted sum of rows, one block of the output at a time, the rows innermost, so that sums live in
-// registers and the output is written once. The ends that fill no chunk are summed one element at a time.
-// Called by exchange/combine.cc; calls lanes-inl.h and float_formats.h.
+// reduce_rows: the weighted sum of rows, one block of the output at a time, the rows innermost, so
+// that sums live in registers and the output is written once. The ends that fill no chunk are
+// summed one element at a time. Called by exchange/combine.cc; calls lanes-inl.h and
+// float_formats.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/reduce_rows.cc"
 #include "hwy/foreach_target.h"
@@ -17,7 +18,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace ferry::internal::HWY_NAMESPACE {
 
-// How far ahead of the sums each row is fetched: far enough for the second-level cache, near enough to stay in the first.
+// How far ahead of the sums each row is fetched: far enough for the second-level cache, near enough
+// to stay in the first.
 inline constexpr std::size_t kAheadBytes = 512;
 
 // A sum over rows of row_type, rounded to out_type.
@@ -30,8 +32,12 @@ struct RowSum {
   const ReduceRows& args;
 
   static HWY_INLINE std::size_t chunk() { return 2 * hn::Lanes(FloatTag()); }
-  static const std::byte* at(const void* row, std::size_t bytes) { return static_cast<const std::byte*>(row) + bytes; }
-  std::byte* out_at(std::size_t h) const { return static_cast<std::byte*>(args.out) + h * kOutElement; }
+  static const std::byte* at(const void* row, std::size_t bytes) {
+    return static_cast<const std::byte*>(row) + bytes;
+  }
+  std::byte* out_at(std::size_t h) const {
+    return static_cast<std::byte*>(args.out) + h * kOutElement;
+  }
 
   template <DataType type>
   static HWY_INLINE void add_chunk(const std::byte* from, Floats& a, Floats& b) {
@@ -65,7 +71,8 @@ struct RowSum {
     for (int k = 0; k < args.num_rows; ++k) {
       const Floats weight = hn::Set(FloatTag(), weighted ? args.weights[k] : 1.0f);
       const std::byte* from = at(args.rows[k], h * kRowElement);
-      for (std::size_t i = 0; i < chunks * chunk() * kRowElement; i += kLineBytes) hwy::Prefetch(from + kAheadBytes + i);
+      for (std::size_t i = 0; i < chunks * chunk() * kRowElement; i += kLineBytes)
+        hwy::Prefetch(from + kAheadBytes + i);
       add_row_chunk(from, weight, a, b);
       if constexpr (chunks == 2) add_row_chunk(from + chunk() * kRowElement, weight, c, d);
     }
@@ -94,11 +101,13 @@ struct RowSum {
     for (; h < end; ++h) one_element(h);
   }
 
-  // Whole cache lines are streamed; the elements before and after them share their lines with other rows.
+  // Whole cache lines are streamed; the elements before and after them share their lines with other
+  // rows.
   void run() const {
     const auto hidden = static_cast<std::size_t>(args.hidden);
     const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(args.out) % kLineBytes;
-    if (args.stores == Stores::kCached || misaligned % kOutElement != 0) return range(0, hidden, false);
+    if (args.stores == Stores::kCached || misaligned % kOutElement != 0)
+      return range(0, hidden, false);
     const std::size_t line = kLineBytes / kOutElement;
     const std::size_t head = std::min(hidden, (kLineBytes - misaligned) % kLineBytes / kOutElement);
     const std::size_t body = (hidden - head) / line * line;
@@ -120,23 +129,17 @@ void sum_rows(const ReduceRows& args) {
 template <DataType row_type>
 void sum_rows_of(const ReduceRows& args) {
   switch (args.out_type) {
-    case DataType::kBf16:
-      return sum_rows<row_type, DataType::kBf16>(args);
-    case DataType::kFp16:
-      return sum_rows<row_type, DataType::kFp16>(args);
-    default:
-      return sum_rows<row_type, DataType::kFp32>(args);
+    case DataType::kBf16: return sum_rows<row_type, DataType::kBf16>(args);
+    case DataType::kFp16: return sum_rows<row_type, DataType::kFp16>(args);
+    default: return sum_rows<row_type, DataType::kFp32>(args);
   }
 }
 
 void sum_any_rows(const ReduceRows& args) {
   switch (args.row_type) {
-    case DataType::kBf16:
-      return sum_rows_of<DataType::kBf16>(args);
-    case DataType::kFp16:
-      return sum_rows_of<DataType::kFp16>(args);
-    default:
-      return sum_rows_of<DataType::kFp32>(args);
+    case DataType::kBf16: return sum_rows_of<DataType::kBf16>(args);
+    case DataType::kFp16: return sum_rows_of<DataType::kFp16>(args);
+    default: return sum_rows_of<DataType::kFp32>(args);
   }
 }
 

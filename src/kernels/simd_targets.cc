@@ -1,4 +1,5 @@
-// The SIMD targets that were compiled and that this machine has, and the switch that tests use to try each of them.
+// The SIMD targets that were compiled and that this machine has, and the switch that tests use to
+// try each of them.
 #include <cstdint>
 #include <cstring>
 #include <vector>

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -78,19 +79,20 @@ std::int64_t expected_rows(const ExchangeConfig& config, int num_experts, int ma
 }  // namespace
 
 WindowLayout::WindowLayout(const ExchangeConfig& config, int num_experts, int max_local, int num_ranks)
-    : ring_(2 * config.depth), live_buffers_(2 * config.depth + 2) {
+    : ring_mask_(std::bit_ceil(2u * config.depth) - 1), live_buffers_(2 * config.depth + 2) {
   const bool rank_major = config.layout == Layout::kRankMajor;
-  num_buffers_ = live_buffers_ + 2 * config.depth + 1;
+  // Views, dispatches in flight, rows that somebody still reads, and one that is free (docs/protocol.md).
+  num_buffers_ = live_buffers_ + 3 * config.depth;
   row_bytes_ = checked_mul(config.hidden, element_bytes(config.dtype));
   weights_per_row_ = rank_major ? config.top_k : 1;
   ids_per_row_ = rank_major ? config.top_k : 0;
 
   Accumulator control;
   control.take(sizeof(ControlWords), 128);
-  records_ = control.take(ring_ * sizeof(Record), 128);
+  records_ = control.take((ring_mask_ + 1) * sizeof(Record), 128);
   count_row_bytes_ = (num_experts + (rank_major ? num_ranks : 0)) * sizeof(std::int32_t);
   count_row_bytes_ = (count_row_bytes_ + 63) / 64 * 64;
-  counts_ = control.take(ring_ * count_row_bytes_, 128);
+  counts_ = control.take((ring_mask_ + 1) * count_row_bytes_, 128);
   control_stride_ = control.align(kPage);
 
   const std::int64_t sections = config.layout == Layout::kPadded ? max_local : 1;

@@ -39,26 +39,40 @@ enum class Agreed : std::uint8_t { kNo, kYes, kAny };
 struct Terms {
   Kind kind = Kind::kNone;
   bool cached = false;
-  Agreed weights = Agreed::kNo;  // dispatch: topk_weights travel; combine: row_weights come home
+  Agreed weights = Agreed::kNo;         // dispatch: topk_weights travel; combine: row_weights come home
   DataType row_type = DataType::kBf16;
   std::int64_t hidden = 0;
   std::uint64_t route = 0;  // number of the dispatch whose handle is used, 0: none
 };
 
-// Published by a raised flag. Plain memory: written before the flag's release, read after its acquire.
+// Dispatch: the receive buffer that a rank posts.
+struct Posted {
+  std::int64_t section_rows;  // rows backed with memory in each section
+  std::uint64_t free_after;   // last operation that published rows of the buffer
+  std::int32_t buffer;
+  Code growth;                // outcome of growing; read after Stage::kGrown only
+};
+
+// Combine: the outputs that a rank publishes; offsets are from the start of its window.
+struct Published {
+  std::int64_t rows_offset;
+  std::int64_t pitch_bytes;
+  std::int64_t weights_offset;
+};
+
+// Published by a raised flag. Plain memory: written before the flag's release, read after its acquire. One cache line,
+// but for the reason of a poison.
 struct alignas(64) Record {
   std::uint64_t number = 0;
-  Code status = Code::kOk;  // anything else: a poison; `reason` says why
   Terms terms;
-  std::uint32_t buffer = 0;          // dispatch: posted receive buffer
-  std::int64_t section_rows = 0;     // dispatch: rows backed with memory in each section
-  Code growth = Code::kOk;           // dispatch: outcome of growing; read after Stage::kGrown only
-  std::uint64_t free_after = 0;      // dispatch: last operation that published rows of the buffer
-  std::int64_t rows_offset = 0;      // combine: first published row, from the start of the window
-  std::int64_t pitch_bytes = 0;      // combine
-  std::int64_t weights_offset = 0;   // combine: published row weights
+  Code status = Code::kOk;  // anything else: a poison; `reason` says why
+  union {
+    Posted posted = {};
+    Published published;
+  };
   char reason[192] = {};
 };
+static_assert(offsetof(Record, reason) == 64);
 
 class WindowLayout {
  public:
@@ -70,10 +84,10 @@ class WindowLayout {
   std::size_t control(int rank) const noexcept { return rank * control_stride_; }
   std::size_t control_bytes() const noexcept { return control_stride_; }
   std::size_t record(int rank, std::uint64_t number) const noexcept {
-    return control(rank) + records_ + number % ring_ * sizeof(Record);
+    return control(rank) + records_ + (number & ring_mask_) * sizeof(Record);
   }
   std::size_t count_row(int rank, std::uint64_t number) const noexcept {
-    return control(rank) + counts_ + number % ring_ * count_row_bytes_;
+    return control(rank) + counts_ + (number & ring_mask_) * count_row_bytes_;
   }
   std::size_t window(int rank) const noexcept { return windows_ + rank * window_bytes_; }
 
@@ -107,7 +121,7 @@ class WindowLayout {
   std::size_t windows_, window_bytes_, buffer_bytes_, sources_, weights_, topk_ids_, segment_bytes_;
   std::size_t row_bytes_, weights_per_row_, ids_per_row_;
   std::int64_t section_stride_, max_section_rows_, expected_section_rows_, max_rows_;
-  std::uint64_t ring_;
+  std::uint64_t ring_mask_;
   int num_buffers_, live_buffers_;
 };
 

@@ -6,7 +6,10 @@ namespace ferry::internal {
 
 namespace {
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+// Without a division for the common multiple of 1: this runs once per expert and dispatch.
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return multiple == 1 ? value : (value + multiple - 1) / multiple * multiple;
+}
 
 // True when no earlier entry of the token goes to the same rank.
 bool first_of_rank(const ExpertMap& map, const std::int32_t* experts, int k) {
@@ -16,57 +19,48 @@ bool first_of_rank(const ExpertMap& map, const std::int32_t* experts, int k) {
   return true;
 }
 
-// Column sums of the count matrix: over all ranks, and over the ranks before mine.
-struct ColumnSums {
-  std::vector<std::int64_t> before_me, all;
-};
-
-ColumnSums sum_columns(const PlacementRules& rules, std::span<const std::int32_t* const> count_rows) {
+void sum_columns(const PlacementRules& rules, std::span<const std::int32_t* const> count_rows, ColumnSums& sums) {
   const std::int64_t size = rules.count_row_size();
-  ColumnSums sums;
   sums.all.assign(size, 0);
   for (int rank = 0; rank < rules.map.num_ranks(); ++rank) {
     if (rank == rules.rank) sums.before_me = sums.all;
     const std::int32_t* row = count_rows[rank];
-    for (std::int64_t i = 0; i < size; ++i) sums.all[i] += row[i];
+    std::int32_t* all = sums.all.data();
+    for (std::int64_t i = 0; i < size; ++i) all[i] += row[i];
   }
-  return sums;
 }
 
-// First row of every expert in its owner's buffer, and the rows each rank needs.
-std::vector<std::int64_t> expert_starts(const PlacementRules& rules, const ColumnSums& sums, Route& route) {
+// The next free row of every expert in its owner's buffer, for my tokens; and the rows each rank needs.
+void start_experts(const PlacementRules& rules, ColumnSums& sums, Route& route) {
   const ExpertMap& map = rules.map;
-  std::vector<std::int64_t> start(map.num_experts());
+  sums.next = sums.before_me;
   route.section_rows.assign(map.num_ranks(), 0);
   for (int rank = 0; rank < map.num_ranks(); ++rank) {
-    std::int64_t at = 0;
+    std::int64_t at = 0, start = 0;
     for (const int expert : map.experts_of(rank)) {
+      sums.next[expert] += static_cast<std::int32_t>(start);
       if (rules.layout == Layout::kPadded) {
-        start[expert] = map.local(expert) * rules.expert_capacity;
-        at = std::max(at, sums.all[expert]);
+        start += rules.expert_capacity;
+        at = std::max<std::int64_t>(at, sums.all[expert]);
       } else {
-        start[expert] = at;
-        at += round_up(sums.all[expert], rules.alignment);
+        start = at += round_up(sums.all[expert], rules.alignment);
       }
     }
     route.section_rows[rank] = at;
   }
-  return start;
 }
 
-void place_by_expert(const PlacementRules& rules, const Entries& entries, const ColumnSums& sums, Route& route) {
-  std::vector<std::int64_t> next = expert_starts(rules, sums, route);
-  for (int expert = 0; expert < rules.map.num_experts(); ++expert) next[expert] += sums.before_me[expert];
+void place_by_expert(const PlacementRules& rules, const Entries& entries, ColumnSums& sums, Route& route) {
+  start_experts(rules, sums, route);
   for (std::size_t i = 0; i < entries.experts.size(); ++i) {
     const std::int32_t expert = entries.experts[i];
-    if (expert < 0) continue;
-    route.refs[i] = {rules.map.owner(expert), static_cast<std::int32_t>(next[expert]++)};
+    if (expert >= 0) route.refs[i] = {rules.map.owner(expert), sums.next[expert]++};
   }
 }
 
-void place_by_rank(const PlacementRules& rules, const Entries& entries, const ColumnSums& sums, Route& route) {
+void place_by_rank(const PlacementRules& rules, const Entries& entries, ColumnSums& sums, Route& route) {
   const int num_experts = rules.map.num_experts();
-  std::vector<std::int64_t> next(sums.before_me.begin() + num_experts, sums.before_me.end());
+  sums.next.assign(sums.before_me.begin() + num_experts, sums.before_me.end());
   route.section_rows.assign(sums.all.begin() + num_experts, sums.all.end());
   route.experts.assign(entries.experts.begin(), entries.experts.end());
   for (std::int64_t token = 0; token < entries.num_tokens; ++token) {
@@ -76,7 +70,7 @@ void place_by_rank(const PlacementRules& rules, const Entries& entries, const Co
     for (int k = 0; k < entries.top_k; ++k) {
       if (experts[k] < 0 || !first_of_rank(rules.map, experts, k)) continue;
       const int rank = rules.map.owner(experts[k]);
-      refs[count++] = {rank, static_cast<std::int32_t>(next[rank]++)};
+      refs[count++] = {rank, sums.next[rank]++};
     }
     std::sort(refs, refs + count, [](const RowRef& a, const RowRef& b) { return a.rank < b.rank; });
   }
@@ -86,6 +80,11 @@ void place_by_rank(const PlacementRules& rules, const Entries& entries, const Co
 void count_received(const PlacementRules& rules, const ColumnSums& sums,
                     std::span<const std::int32_t* const> count_rows, Route& route) {
   const int num_ranks = rules.map.num_ranks();
+  const std::size_t num_local = rules.map.num_local(rules.rank);
+  route.tokens_per_expert.reserve(num_local);
+  route.aligned_tokens_per_expert.reserve(num_local);
+  route.expert_offsets.reserve(num_local + 1);
+  route.running_counts.reserve(num_local * num_ranks);
   std::int64_t running = 0;
   for (const int expert : rules.map.experts_of(rules.rank)) {
     route.tokens_per_expert.push_back(sums.all[expert]);
@@ -128,8 +127,8 @@ void count_entries(const PlacementRules& rules, const Entries& entries, std::int
 }
 
 void place(const PlacementRules& rules, const Entries& entries, std::span<const std::int32_t* const> count_rows,
-           Route& route) {
-  const ColumnSums sums = sum_columns(rules, count_rows);
+           ColumnSums& sums, Route& route) {
+  sum_columns(rules, count_rows, sums);
   route.num_tokens = entries.num_tokens;
   route.top_k = entries.top_k;
   route.refs.assign(entries.experts.size(), RowRef{});
