@@ -33,11 +33,12 @@ void prefetch_row(const void* row, std::size_t bytes) noexcept;
 inline constexpr int kMaxRows = 64;
 
 // out[h] = round(bias0[h] + bias1[h] + weights[0] * rows[0][h] + weights[1] * rows[1][h] + ...),
-// h < hidden. float32, in this order, starting from +0 (+ bias0 + bias1 when given); each product is
-// rounded before it is added; weights == nullptr adds the rows as they are. Then one
+// h < hidden. float32, in this order, starting from +0 (+ bias0 + bias1 when given); each product
+// is rounded before it is added; weights == nullptr adds the rows as they are. Then one
 // round-to-nearest-even to out_type (fp16 overflow gives infinity; NaN stays a quiet NaN with its
-// sign: bf16 keeps the top 7 payload bits and sets the quiet bit). Where several NaNs meet the result
-// is a NaN, but whose payload, and the sign of one made by inf - inf or 0 * inf, is the processor's.
+// sign: bf16 keeps the top 7 payload bits and sets the quiet bit). Where several NaNs meet the
+// result is a NaN, but whose payload, and the sign of one made by inf - inf or 0 * inf, is the
+// processor's.
 struct ReduceRows {
   const void* const* rows;  // num_rows pointers to [hidden] of row_type
   const float* weights;     // num_rows, or null
