@@ -10,7 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CODE = {".cc", ".h", ".py", ".sh", ".cmake", ".pml"}
 CPP = {".cc", ".h"}
-MAX_COLUMNS, MAX_FUNCTION_LINES = 100, 70
+MAX_COLUMNS = {True: 100, False: 120}  # C++, as clang-format has it; everything else
+MAX_FUNCTION_LINES = 70
 MAX_FILE_LINES = {"tests": 600, "": 400}
 
 
@@ -47,9 +48,10 @@ def length(path, text):
 
 
 def lines(path, text):
+    columns = MAX_COLUMNS[path.suffix in CPP]
     for number, line in enumerate(text.split("\n"), 1):
-        if is_code(path) and len(line) > MAX_COLUMNS:
-            yield number, f"{len(line)} columns, at most {MAX_COLUMNS}"
+        if is_code(path) and len(line) > columns:
+            yield number, f"{len(line)} columns, at most {columns}"
         if "\t" in line and path.name != "Makefile":
             yield number, "a tab"
         if line != line.rstrip():

@@ -1,13 +1,14 @@
 // Exchange: one dispatch/combine pair and the object that does it.
 //
-//   ferry::Exchange exchange(group, {.max_tokens = 128, .hidden = 7168, .num_experts = 256, .top_k = 8});
-//   ferry::Received received;
-//   exchange.dispatch({.tokens = ..., .topk_ids = ...}, received);
+//   ferry::Exchange exchange(group, {.max_tokens = 128, .hidden = 7168, .num_experts = 256, .top_k
+//   = 8}); ferry::Received received; exchange.dispatch({.tokens = ..., .topk_ids = ...}, received);
 //   ... run the experts on received.rows ...
-//   exchange.combine({.handle = received.handle, .expert_rows = ..., .topk_weights = ..., .out = ...});
+//   exchange.combine({.handle = received.handle, .expert_rows = ..., .topk_weights = ..., .out =
+//   ...});
 //
-// Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, L experts of this rank, N received rows.
-// Semantics: design, sections 4 and 5; docs/numerics.md gives the arithmetic, docs/window_layout.md the order of rows.
+// Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, L experts of this rank,
+// N received rows. Semantics: design, sections 4 and 5; docs/numerics.md gives the arithmetic,
+// docs/window_layout.md the order of rows.
 #pragma once
 
 #include <array>
@@ -38,24 +39,27 @@ struct ExchangeConfig {
   DataType dtype = DataType::kBf16;
   Layout layout = Layout::kExpertMajor;
   std::int64_t expert_alignment = 1;  // kExpertMajor: each expert's first row is a multiple of this
-  bool zero_gaps = false;  // rows between an expert's last row and the next expert's first are zeroed
-  std::int64_t row_capacity = 0;      // rows a rank can receive; 0: whatever comes, memory permitting
-  std::int64_t expert_capacity = 0;   // kPadded: rows per expert, C in [L, C, H]; 0: R * max_tokens
-  std::vector<int> expert_rank = {};       // owner of each expert; empty: contiguous blocks, as even as can be
+  bool zero_gaps =
+      false;  // rows between an expert's last row and the next expert's first are zeroed
+  std::int64_t row_capacity = 0;  // rows a rank can receive; 0: whatever comes, memory permitting
+  std::int64_t expert_capacity = 0;  // kPadded: rows per expert, C in [L, C, H]; 0: R * max_tokens
+  std::vector<int> expert_rank =
+      {};  // owner of each expert; empty: contiguous blocks, as even as can be
   std::int64_t max_output_row_bytes = 0;  // widest row that combine takes; 0: hidden * 4
-  int depth = 2;                      // operations in flight, 1 to 16
-  int workers = 1;                    // threads that move rows for this rank, the caller included
+  int depth = 2;                          // operations in flight, 1 to 16
+  int workers = 1;  // threads that move rows for this rank, the caller included
 };
 
 // Bytes of shared memory of one rank, for a configuration on `num_ranks` ranks.
 struct WindowBytes {
-  std::uint64_t expected;  // committed at creation: balanced routing and a margin, one receive buffer
-  std::uint64_t worst;     // all buffers, every token of every rank sent here
+  std::uint64_t
+      expected;         // committed at creation: balanced routing and a margin, one receive buffer
+  std::uint64_t worst;  // all buffers, every token of every rank sent here
 };
 FERRY_EXPORT WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks);
 
-// What a dispatch learned about routing: slots and counts, no buffer. Valid until freed, for any number of combines
-// and cached dispatches of its exchange. Copies share it.
+// What a dispatch learned about routing: slots and counts, no buffer. Valid until freed, for any
+// number of combines and cached dispatches of its exchange. Copies share it.
 class FERRY_EXPORT Handle {
  public:
   Handle() = default;
@@ -69,7 +73,8 @@ class FERRY_EXPORT Handle {
   std::span<const std::int64_t> aligned_tokens_per_expert() const noexcept;
   // [L + 1]: first row of each local expert, then num_rows (expert layouts; empty for kRankMajor).
   std::span<const std::int64_t> expert_offsets() const noexcept;
-  // [L, R]: inclusive running sum over (local expert, source rank) of rows sent (design 4; CANN's epRecvCounts).
+  // [L, R]: inclusive running sum over (local expert, source rank) of rows sent (design 4; CANN's
+  // epRecvCounts).
   std::span<const std::int64_t> running_counts() const noexcept;
   // [R]: kRankMajor, inclusive running sum of rows over source ranks; empty otherwise.
   std::span<const std::int64_t> running_rows_per_rank() const noexcept;
@@ -90,28 +95,32 @@ struct TopkIds {
 };
 
 struct DispatchArgs {
-  Rows tokens = {};                                // [T, H]
-  TopkIds topk_ids = {};                           // [T, K]; leave empty when `cached` is given
-  const float* topk_weights = nullptr;        // [T, K]; travel with the rows; may be null
-  const std::uint8_t* token_mask = nullptr;   // [T]; 0: the token is not sent
-  const std::uint8_t* topk_mask = nullptr;    // [T, K]; 0: the entry is not sent
-  Handle cached = {};                              // reuse this routing: no ids, no counts, same slots
-  std::chrono::nanoseconds deadline{0};       // of every wait of this operation; 0: the group's
+  Rows tokens = {};                          // [T, H]
+  TopkIds topk_ids = {};                     // [T, K]; leave empty when `cached` is given
+  const float* topk_weights = nullptr;       // [T, K]; travel with the rows; may be null
+  const std::uint8_t* token_mask = nullptr;  // [T]; 0: the token is not sent
+  const std::uint8_t* topk_mask = nullptr;   // [T, K]; 0: the entry is not sent
+  Handle cached = {};                        // reuse this routing: no ids, no counts, same slots
+  std::chrono::nanoseconds deadline{0};      // of every wait of this operation; 0: the group's
 };
 
-// Rows received by a dispatch. They lie in the window; the buffer is free for reuse when this object is released or
-// destroyed. Gap rows of kExpertMajor have source -1 and weight 0, and rows of zeros with zero_gaps; rows of kPadded past
-// an expert's count are undefined, rows and metadata, unless zero_gaps asks for the same. While a combine that was given
-// these very rows is being read by any rank they must not be modified (docs/gotchas.md).
+// Rows received by a dispatch. They lie in the window; the buffer is free for reuse when this
+// object is released or destroyed. Gap rows of kExpertMajor have source -1 and weight 0, and rows
+// of zeros with zero_gaps; rows of kPadded past an expert's count are undefined, rows and metadata,
+// unless zero_gaps asks for the same. While a combine that was given these very rows is being read
+// by any rank they must not be modified (docs/gotchas.md).
 struct FERRY_EXPORT Received {
-  void* data = nullptr;        // [num_rows, H], dense; kPadded: [L, C, H]
-  std::int64_t num_rows = 0;   // gaps and padding included
+  void* data = nullptr;       // [num_rows, H], dense; kPadded: [L, C, H]
+  std::int64_t num_rows = 0;  // gaps and padding included
   std::int64_t hidden = 0;
   DataType dtype = DataType::kBf16;
-  std::span<const std::int32_t> sources;   // [num_rows, 3]: source rank, token, k (kRankMajor: lowest local k)
+  std::span<const std::int32_t>
+      sources;  // [num_rows, 3]: source rank, token, k (kRankMajor: lowest local k)
   // Empty when no rank gave topk_weights.
-  std::span<const float> weights;          // expert layouts [num_rows]; kRankMajor [num_rows, K], 0 where not local
-  std::span<const std::int32_t> topk_ids;  // kRankMajor [num_rows, K]: local expert at its k, else -1; empty otherwise
+  std::span<const float>
+      weights;  // expert layouts [num_rows]; kRankMajor [num_rows, K], 0 where not local
+  std::span<const std::int32_t>
+      topk_ids;  // kRankMajor [num_rows, K]: local expert at its k, else -1; empty otherwise
   Handle handle;
 
   Rows rows() const noexcept { return {data, num_rows, hidden, dtype, 0}; }
@@ -120,7 +129,8 @@ struct FERRY_EXPORT Received {
   std::shared_ptr<const void> pin;  // keeps the memory
 };
 
-// Rows of the window that the caller fills, so that combine need not copy them; free for reuse when released.
+// Rows of the window that the caller fills, so that combine need not copy them; free for reuse when
+// released.
 struct FERRY_EXPORT OutputRows {
   void* data = nullptr;  // [num_rows, hidden], dense
   std::int64_t num_rows = 0;
@@ -133,18 +143,21 @@ struct FERRY_EXPORT OutputRows {
   std::shared_ptr<const void> pin;  // keeps the memory
 };
 
-// out[t] = bias[0][t] + bias[1][t] + sum over k ascending of w[t,k] * expert row of (t,k), in float32, rounded once
-// (design 5). kRankMajor sums the caller's per-rank rows over ranks ascending and takes no weights.
+// out[t] = bias[0][t] + bias[1][t] + sum over k ascending of w[t,k] * expert row of (t,k), in
+// float32, rounded once (design 5). kRankMajor sums the caller's per-rank rows over ranks ascending
+// and takes no weights.
 struct CombineArgs {
   Handle handle = {};
-  Rows expert_rows = {};                     // [handle.num_rows(), H'] in dispatch order; read in place if in the window
-  const float* topk_weights = nullptr;  // [T, K]; null: plain sum
+  Rows expert_rows =
+      {};  // [handle.num_rows(), H'] in dispatch order; read in place if in the window
+  const float* topk_weights = nullptr;                   // [T, K]; null: plain sum
   std::array<const void*, 2> bias = {nullptr, nullptr};  // [T, H'] dense, type of out; may be null
-  const float* row_weights = nullptr;   // expert side, shape of Received::weights: brought home to out_topk_weights
-  void* out = nullptr;                  // [T, H'], written here
+  const float* row_weights =
+      nullptr;          // expert side, shape of Received::weights: brought home to out_topk_weights
+  void* out = nullptr;  // [T, H'], written here
   DataType out_dtype = DataType::kBf16;
-  std::int64_t out_pitch_bytes = 0;     // 0: dense
-  float* out_topk_weights = nullptr;    // [T, K]; needs row_weights on every rank
+  std::int64_t out_pitch_bytes = 0;      // 0: dense
+  float* out_topk_weights = nullptr;     // [T, K]; needs row_weights on every rank
   std::chrono::nanoseconds deadline{0};  // of every wait of this operation; 0: the group's
 };
 
@@ -153,28 +166,33 @@ struct Operation {
   std::uint64_t number = 0;  // 0: none
 };
 
-// What the last finished operation of a kind spent its time on; times are CLOCK_MONOTONIC nanoseconds.
+// What the last finished operation of a kind spent its time on; times are CLOCK_MONOTONIC
+// nanoseconds.
 struct OperationTimes {
   struct Span {
-    const char* phase = "";  // static text: "count", "place", "send", "receive", "publish", "reduce"
+    const char* phase =
+        "";  // static text: "count", "place", "send", "receive", "publish", "reduce"
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;
   };
   std::vector<Span> spans;
-  std::vector<std::int64_t> wait_ns;  // [R]: time this rank waited for each source, as seen in rank order of arrival
+  std::vector<std::int64_t>
+      wait_ns;  // [R]: time this rank waited for each source, as seen in rank order of arrival
 };
 
 struct ExchangeStats {
   std::uint64_t dispatches = 0, combines = 0;
   std::uint64_t rows_sent = 0, rows_received = 0;
-  std::uint64_t bytes_sent = 0;      // row bytes written to windows by dispatch
-  std::uint64_t bytes_pulled = 0;    // row bytes read from windows by combine
-  std::uint64_t bytes_copied = 0;    // row bytes copied into the window by combine_send, or out of it by dispatch_recv
+  std::uint64_t bytes_sent = 0;    // row bytes written to windows by dispatch
+  std::uint64_t bytes_pulled = 0;  // row bytes read from windows by combine
+  std::uint64_t bytes_copied =
+      0;  // row bytes copied into the window by combine_send, or out of it by dispatch_recv
   std::uint64_t window_growths = 0;  // times a receive buffer had to grow
 };
 
-// One caller at a time per exchange; different exchanges may be used concurrently. All calls but poll,
-// allocate_outputs, stats and times are collective: the same order of operations on every rank.
+// One caller at a time per exchange; different exchanges may be used concurrently. All calls but
+// poll, allocate_outputs, stats and times are collective: the same order of operations on every
+// rank.
 class FERRY_EXPORT Exchange {
  public:
   Exchange() = default;
@@ -185,7 +203,8 @@ class FERRY_EXPORT Exchange {
   [[nodiscard]] Status dispatch(const DispatchArgs& args, Received& received) noexcept;
   [[nodiscard]] Status combine(const CombineArgs& args) noexcept;
 
-  // Halves. Arguments of a combine must stay valid until combine_recv; those of a dispatch until dispatch_send returns.
+  // Halves. Arguments of a combine must stay valid until combine_recv; those of a dispatch until
+  // dispatch_send returns.
   [[nodiscard]] Status dispatch_send(const DispatchArgs& args, Operation& operation) noexcept;
   [[nodiscard]] Status dispatch_recv(Operation operation, Received& received) noexcept;
   [[nodiscard]] Status combine_send(const CombineArgs& args, Operation& operation) noexcept;
@@ -198,8 +217,8 @@ class FERRY_EXPORT Exchange {
                                         OutputRows& outputs) noexcept;
 
   const ExchangeConfig& config() const;
-  int num_local_experts() const;                      // L
-  WindowBytes window_bytes() const;                   // of this rank; `expected` is what is committed now
+  int num_local_experts() const;     // L
+  WindowBytes window_bytes() const;  // of this rank; `expected` is what is committed now
   ExchangeStats stats() const;
   const OperationTimes& last_dispatch_times() const;
   const OperationTimes& last_combine_times() const;

@@ -17,38 +17,44 @@ namespace internal {
 class GroupState;
 }
 
-// A caller's own all-gather, used once at creation: every rank gives `bytes` bytes at `mine` and finds the bytes
-// of all ranks, in rank order, at `all` when it returns true.
+// A caller's own all-gather, used once at creation: every rank gives `bytes` bytes at `mine` and
+// finds the bytes of all ranks, in rank order, at `all` when it returns true.
 using AllGather = std::function<bool(const void* mine, void* all, std::size_t bytes)>;
 
 struct GroupOptions {
   // Every wait of the group and of its exchanges ends by then.
   std::chrono::nanoseconds deadline = std::chrono::seconds(100);
-  // Distinguishes groups that the same ranks create at the same time; equal on all ranks of one group.
+  // Distinguishes groups that the same ranks create at the same time; equal on all ranks of one
+  // group.
   std::string name = {};
 };
 
 // Where a group came from: which launcher was found in the environment, and why it was believed.
 struct GroupOrigin {
-  std::string launcher;  // "torchrun", "openmpi", "hydra", "pmix", "slurm", "address", "threads", "callback"
+  std::string launcher;  // "torchrun", "openmpi", "hydra", "pmix", "slurm", "address", "threads",
+                         // "callback"
   std::string reason;    // such as "RANK=3 and WORLD_SIZE=8 are set"
 };
 
-// One rank's membership. Copies share it. All calls but rank(), size(), origin(), usable() and destroy() are
-// collective: every rank calls them in the same order.
+// One rank's membership. Copies share it. All calls but rank(), size(), origin(), usable() and
+// destroy() are collective: every rank calls them in the same order.
 class FERRY_EXPORT Group {
  public:
   Group() = default;  // not a member of anything; every call but destroy() throws or fails
 
-  // Ranks as processes of one host. Reads, in this order: FERRY_ADDR (with FERRY_RANK, FERRY_SIZE), torchrun,
-  // Open MPI, Hydra (MPICH), PMIx, Slurm. Throws Error when none is found, naming what was looked for.
+  // Ranks as processes of one host. Reads, in this order: FERRY_ADDR (with FERRY_RANK, FERRY_SIZE),
+  // torchrun, Open MPI, Hydra (MPICH), PMIx, Slurm. Throws Error when none is found, naming what
+  // was looked for.
   static Group from_environment(const GroupOptions& options = {});
 
   // Ranks as processes of one host that agree on `address`, any text of at most 64 bytes.
-  static Group connect(const std::string& address, int rank, int size, const GroupOptions& options = {});
+  static Group connect(const std::string& address, int rank, int size,
+                       const GroupOptions& options = {});
 
-  // Ranks as processes of one host that already have an all-gather (MPI, a store, a torch process group).
-  static Group from_all_gather(int rank, int size, const AllGather& all_gather, const GroupOptions& options = {});
+  // Ranks as processes of one host that already have an all-gather (MPI, a store, a torch process
+  // group).
+  static Group from_all_gather(int rank, int size, const AllGather& all_gather,
+                               const GroupOptions& options = {});
 
   // Ranks as threads of this process: element i is for the thread that plays rank i.
   static std::vector<Group> threads(int size, const GroupOptions& options = {});
@@ -60,14 +66,15 @@ class FERRY_EXPORT Group {
   // Waits until every rank has called it.
   [[nodiscard]] Status barrier() noexcept;
 
-  // Gathers `bytes` (equal on all ranks) from every rank, in rank order, into `all` of size() * bytes.
+  // Gathers `bytes` (equal on all ranks) from every rank, in rank order, into `all` of size() *
+  // bytes.
   [[nodiscard]] Status all_gather(const void* mine, std::size_t bytes, void* all) noexcept;
 
   // False after a rank died, left, or missed a deadline; a new group is then needed.
   bool usable() const noexcept;
 
-  // Leaves the group: local, immediate. Ranks that later wait for this one get kPeerLost at once. Received rows
-  // and handles stay valid. Called by the last copy's destructor.
+  // Leaves the group: local, immediate. Ranks that later wait for this one get kPeerLost at once.
+  // Received rows and handles stay valid. Called by the last copy's destructor.
   void destroy() noexcept;
 
   // For ferry's own modules.
@@ -78,7 +85,9 @@ class FERRY_EXPORT Group {
   std::shared_ptr<internal::GroupState> state_;
 };
 
-// Runs body(group of rank i) on `size` threads and waits for all; rethrows the first exception, by rank.
-FERRY_EXPORT void run_threads(int size, const std::function<void(Group)>& body, const GroupOptions& options = {});
+// Runs body(group of rank i) on `size` threads and waits for all; rethrows the first exception, by
+// rank.
+FERRY_EXPORT void run_threads(int size, const std::function<void(Group)>& body,
+                              const GroupOptions& options = {});
 
 }  // namespace ferry

@@ -1,5 +1,6 @@
 // Status and Error: how ferry says that something went wrong.
-// The control plane (create, connect, plan) throws Error; the data plane (dispatch, combine) returns Status.
+// The control plane (create, connect, plan) throws Error; the data plane (dispatch, combine)
+// returns Status.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +16,21 @@ enum class Code : std::uint8_t {
   kOk = 0,
   kInvalidArgument,  // this rank's call was refused; nothing was sent; the group is usable
   kPeerRejected,     // another rank's call was refused; nothing was sent; the group is usable
-  kMismatch,         // ranks called different operations, or with different settings; the group is usable
-  kCapacity,         // more rows than the caller's fixed capacity, or memory was refused; the group is usable
-  kPeerLost,         // a rank died or left; the group is broken
-  kTimeout,          // a rank did not arrive before the deadline; the group is broken
-  kBroken,           // the group broke earlier
-  kClosed,           // the group or exchange was destroyed
-  kSystem,           // the operating system refused something (control plane only)
+  kMismatch,  // ranks called different operations, or with different settings; the group is usable
+  kCapacity,  // more rows than the caller's fixed capacity, or memory was refused; the group is
+              // usable
+  kPeerLost,  // a rank died or left; the group is broken
+  kTimeout,   // a rank did not arrive before the deadline; the group is broken
+  kBroken,    // the group broke earlier
+  kClosed,    // the group or exchange was destroyed
+  kSystem,    // the operating system refused something (control plane only)
 };
 
 // A stable lower-case name, such as "peer_rejected".
 FERRY_EXPORT const char* code_name(Code code) noexcept;
 
-// The outcome of a data-plane call. `message` names the values, the limit and, after a wait, who is missing.
+// The outcome of a data-plane call. `message` names the values, the limit and, after a wait, who is
+// missing.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -43,7 +46,8 @@ class [[nodiscard]] Status {
 
   // True when the next call on the group can succeed.
   bool group_usable() const noexcept {
-    return code_ != Code::kPeerLost && code_ != Code::kTimeout && code_ != Code::kBroken && code_ != Code::kClosed;
+    return code_ != Code::kPeerLost && code_ != Code::kTimeout && code_ != Code::kBroken &&
+           code_ != Code::kClosed;
   }
 
  private:

@@ -20,7 +20,8 @@ enum class IndexType : std::uint8_t { kInt32, kInt64 };
 // How received rows lie (see docs/window_layout.md for the exact order).
 enum class Layout : std::uint8_t {
   kRankMajor,    // [N, H], one row per distinct (token, this rank), ordered by source rank, token
-  kExpertMajor,  // [P, H], one row per (token, local expert), ordered by local expert, source rank, token, k
+  kExpertMajor,  // [P, H], one row per (token, local expert), ordered by local expert, source rank,
+                 // token, k
   kPadded,       // [L, capacity, H], inside each expert ordered as in kExpertMajor
 };
 

@@ -17,7 +17,9 @@ inline std::int64_t now_ns() noexcept {
 // A point in time by which a wait ends.
 class Deadline {
  public:
-  static Deadline after(std::chrono::nanoseconds span) noexcept { return Deadline(now_ns() + span.count()); }
+  static Deadline after(std::chrono::nanoseconds span) noexcept {
+    return Deadline(now_ns() + span.count());
+  }
   bool passed() const noexcept { return now_ns() >= at_ns_; }
   std::int64_t remaining_ns() const noexcept { return at_ns_ - now_ns(); }
   // For poll(2): rounded up, never negative, at most `cap_ms`.

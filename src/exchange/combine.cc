@@ -1,6 +1,6 @@
-// Combine: the source reads its expert rows where they lie, weights and sums them in float32, and writes each result
-// once.   send half: publish outputs        receive half: wait for everybody's outputs -> reduce
-// The mirror of dispatch.cc; steps and words as in docs/protocol.md.
+// Combine: the source reads its expert rows where they lie, weights and sums them in float32, and
+// writes each result once.   send half: publish outputs        receive half: wait for everybody's
+// outputs -> reduce The mirror of dispatch.cc; steps and words as in docs/protocol.md.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -12,7 +12,9 @@ namespace ferry::internal {
 
 namespace {
 
-std::size_t pitch_of(const Rows& rows) { return rows.pitch_bytes ? rows.pitch_bytes : rows.hidden * element_bytes(rows.dtype); }
+std::size_t pitch_of(const Rows& rows) {
+  return rows.pitch_bytes ? rows.pitch_bytes : rows.hidden * element_bytes(rows.dtype);
+}
 
 }  // namespace
 
@@ -21,18 +23,22 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
   const std::int64_t began = now_ns();
   if (Status status = begin(); !status.ok()) return status;
   const auto deadline = args.deadline.count() > 0 ? args.deadline : group_->default_deadline();
-  if (Status refusal = check_combine(args); !refusal.ok()) return refuse(Kind::kCombine, refusal, deadline);
+  if (Status refusal = check_combine(args); !refusal.ok())
+    return refuse(Kind::kCombine, refusal, deadline);
   InFlight sent{.number = issued_, .kind = Kind::kCombine, .deadline = deadline};
   sent.route = args.handle.route();
   sent.combine = args;
   Record& mine = *new (&record(rank_, issued_)) Record{};
   mine.number = issued_;
   mine.terms = {.kind = Kind::kCombine,
-                .weights = args.row_weights ? Agreed::kYes : args.expert_rows.num_rows ? Agreed::kNo : Agreed::kAny,
+                .weights = args.row_weights            ? Agreed::kYes
+                           : args.expert_rows.num_rows ? Agreed::kNo
+                                                       : Agreed::kAny,
                 .row_type = args.expert_rows.dtype,
                 .hidden = args.expert_rows.hidden,
                 .route = sent.route->number};
-  if (Status status = publish_outputs(sent, mine); !status.ok()) return refuse(Kind::kCombine, status, deadline);
+  if (Status status = publish_outputs(sent, mine); !status.ok())
+    return refuse(Kind::kCombine, status, deadline);
   publish(issued_, Stage::kDelivered);
   sent.times.spans.push_back({"publish", began, now_ns()});
   operation.number = issued_;
@@ -40,16 +46,21 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
   return {};
 }
 
-// Rows and weights that lie in a pinned buffer of the window are read in place, all others are copied into a free one.
+// Rows and weights that lie in a pinned buffer of the window are read in place, all others are
+// copied into a free one.
 Status ExchangeState::publish_outputs(const InFlight& operation, Record& mine) {
   const CombineArgs& args = operation.combine;
   const Route& route = *operation.route;
   const std::size_t row_bytes = args.expert_rows.hidden * element_bytes(args.expert_rows.dtype);
-  const std::size_t rows_bytes = route.num_rows ? (route.num_rows - 1) * pitch_of(args.expert_rows) + row_bytes : 0;
-  const std::size_t weights_bytes = args.row_weights ? route.num_rows * layout_.weights_per_row() * sizeof(float) : 0;
+  const std::size_t rows_bytes =
+      route.num_rows ? (route.num_rows - 1) * pitch_of(args.expert_rows) + row_bytes : 0;
+  const std::size_t weights_bytes =
+      args.row_weights ? route.num_rows * layout_.weights_per_row() * sizeof(float) : 0;
   const std::optional<int> rows_in = pool_->find(args.expert_rows.data, rows_bytes).buffer;
   const std::optional<int> weights_in = pool_->find(args.row_weights, weights_bytes).buffer;
-  mine.published = {.rows_offset = 0, .pitch_bytes = static_cast<std::int64_t>(pitch_of(args.expert_rows)), .weights_offset = 0};
+  mine.published = {.rows_offset = 0,
+                    .pitch_bytes = static_cast<std::int64_t>(pitch_of(args.expert_rows)),
+                    .weights_offset = 0};
   if (rows_in) {
     mine.published.rows_offset = pool_->offset_of(args.expert_rows.data);
     pool_->mark_published(*rows_in, operation.number);
@@ -63,14 +74,21 @@ Status ExchangeState::publish_outputs(const InFlight& operation, Record& mine) {
   return stage_rows || stage_weights ? stage(args, mine, stage_rows, stage_weights) : Status{};
 }
 
-// A buffer that is free now is always there (docs/protocol.md); a combine must not wait before it is announced.
+// A buffer that is free now is always there (docs/protocol.md); a combine must not wait before it
+// is announced.
 Status ExchangeState::stage(const CombineArgs& args, Record& mine, bool rows, bool weights) {
   const int buffer = pool_->free_buffer(min_read_through()).value();
   const Route& route = *args.handle.route();
-  const std::size_t rows_bytes = rows ? route.num_rows * args.expert_rows.hidden * element_bytes(args.expert_rows.dtype) : 0;
-  const std::size_t weights_bytes = weights ? route.num_rows * layout_.weights_per_row() * sizeof(float) : 0;
-  if (!pool_->back(buffer, layout_.rows(), rows_bytes) || !pool_->back(buffer, layout_.weights(), weights_bytes)) {
-    return {Code::kCapacity, fmt::format("combine: no memory to publish {} bytes of expert rows", rows_bytes + weights_bytes), rank_};
+  const std::size_t rows_bytes =
+      rows ? route.num_rows * args.expert_rows.hidden * element_bytes(args.expert_rows.dtype) : 0;
+  const std::size_t weights_bytes =
+      weights ? route.num_rows * layout_.weights_per_row() * sizeof(float) : 0;
+  if (!pool_->back(buffer, layout_.rows(), rows_bytes) ||
+      !pool_->back(buffer, layout_.weights(), weights_bytes)) {
+    return {Code::kCapacity,
+            fmt::format("combine: no memory to publish {} bytes of expert rows",
+                        rows_bytes + weights_bytes),
+            rank_};
   }
   pool_->mark_used(buffer);
   pool_->mark_published(buffer, mine.number);
@@ -94,7 +112,9 @@ void ExchangeState::copy_rows_in(const Rows& from, const Route& route, std::byte
   const auto copy = [&](std::int64_t first, std::int64_t count) {
     crew_.run(count, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = first + begin; row < first + end; ++row) {
-        copy_row(to + row * row_bytes, static_cast<const std::byte*>(from.data) + row * pitch_of(from), row_bytes, stores);
+        copy_row(to + row * row_bytes,
+                 static_cast<const std::byte*>(from.data) + row * pitch_of(from), row_bytes,
+                 stores);
       }
       if (stores == Stores::kStreaming) stores_fence();
     });
@@ -123,7 +143,8 @@ Status ExchangeState::reduce(InFlight& operation) {
   if (!status.ok()) return status;
   const CombineArgs& args = operation.combine;
   if (args.out_topk_weights && agreed_weights(operation.number) == Agreed::kNo) {
-    return {Code::kInvalidArgument, "combine: out_topk_weights needs row_weights, and no rank gave any", rank_};
+    return {Code::kInvalidArgument,
+            "combine: out_topk_weights needs row_weights, and no rank gave any", rank_};
   }
   const Route& route = *operation.route;
   const std::uint64_t row_bytes = args.expert_rows.hidden * element_bytes(args.expert_rows.dtype);
@@ -163,7 +184,8 @@ void ExchangeState::reduce_token(const CombineArgs& args, std::int64_t token, St
   float weights[kMaxRows];
   int count = 0;
   for (int k = 0; k < route.top_k; ++k) {
-    if (token + 1 < route.num_tokens && refs[route.top_k + k].rank >= 0) prefetch_row(address(refs[route.top_k + k]), row_bytes);
+    if (token + 1 < route.num_tokens && refs[route.top_k + k].rank >= 0)
+      prefetch_row(address(refs[route.top_k + k]), row_bytes);
     if (refs[k].rank < 0) continue;
     if (args.topk_weights) weights[count] = args.topk_weights[token * route.top_k + k];
     rows[count++] = address(refs[k]);
@@ -177,7 +199,8 @@ void ExchangeState::reduce_token(const CombineArgs& args, std::int64_t token, St
                .num_rows = count,
                .row_type = args.expert_rows.dtype,
                .bias = {bias(0), bias(1)},
-               .out = static_cast<std::byte*>(args.out) + token * (args.out_pitch_bytes ? args.out_pitch_bytes : out_row),
+               .out = static_cast<std::byte*>(args.out) +
+                      token * (args.out_pitch_bytes ? args.out_pitch_bytes : out_row),
                .out_type = args.out_dtype,
                .hidden = args.expert_rows.hidden,
                .stores = stores});

@@ -21,9 +21,11 @@ constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxRowElements = std::int64_t{1} << 31;
 constexpr int kMaxExperts = 1 << 20;
 
-void require(bool holds, const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
+void require(bool holds, const char* name, std::int64_t value, std::int64_t least,
+             std::int64_t most) {
   if (holds) return;
-  throw Error(Code::kInvalidArgument, fmt::format("{} is {}, need {} to {}", name, value, least, most));
+  throw Error(Code::kInvalidArgument,
+              fmt::format("{} is {}, need {} to {}", name, value, least, most));
 }
 
 void require_in(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
@@ -32,25 +34,32 @@ void require_in(const char* name, std::int64_t value, std::int64_t least, std::i
 
 // Everything that ranks must agree on, as text that can be shown.
 std::string describe(const ExchangeConfig& c) {
-  return fmt::format("max_tokens={} hidden={} num_experts={} top_k={} dtype={} layout={} expert_alignment={} zero_gaps={} "
-                     "row_capacity={} expert_capacity={} max_output_row_bytes={} depth={} expert_rank=[{}]",
-                     c.max_tokens, c.hidden, c.num_experts, c.top_k, data_type_name(c.dtype), layout_name(c.layout),
-                     c.expert_alignment, c.zero_gaps, c.row_capacity, c.expert_capacity, c.max_output_row_bytes,
-                     c.depth, fmt::join(c.expert_rank, ","));
+  return fmt::format(
+      "max_tokens={} hidden={} num_experts={} top_k={} dtype={} layout={} expert_alignment={} "
+      "zero_gaps={} "
+      "row_capacity={} expert_capacity={} max_output_row_bytes={} depth={} expert_rank=[{}]",
+      c.max_tokens, c.hidden, c.num_experts, c.top_k, data_type_name(c.dtype),
+      layout_name(c.layout), c.expert_alignment, c.zero_gaps, c.row_capacity, c.expert_capacity,
+      c.max_output_row_bytes, c.depth, fmt::join(c.expert_rank, ","));
 }
 
 void require_agreement(GroupState& group, const ExchangeConfig& config) {
-  const std::vector<std::string> all = group.rendezvous().all_gather(describe(config), group.deadline());
+  const std::vector<std::string> all =
+      group.rendezvous().all_gather(describe(config), group.deadline());
   for (int rank = 1; rank < group.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    throw Error(Code::kMismatch, fmt::format("ranks 0 and {} create different exchanges: rank 0 has {}; rank {} has {}",
-                                             rank, all[0], rank, all[rank]));
+    throw Error(
+        Code::kMismatch,
+        fmt::format("ranks 0 and {} create different exchanges: rank 0 has {}; rank {} has {}",
+                    rank, all[0], rank, all[rank]));
   }
 }
 
 GroupState& usable(const std::shared_ptr<GroupState>& group) {
-  if (!group) throw Error(Code::kClosed, "cannot create an exchange: this Group is not a member of anything");
-  if (Status verdict = group->verdict(); !verdict.ok()) throw Error(verdict.code(), verdict.message());
+  if (!group)
+    throw Error(Code::kClosed, "cannot create an exchange: this Group is not a member of anything");
+  if (Status verdict = group->verdict(); !verdict.ok())
+    throw Error(verdict.code(), verdict.message());
   return *group;
 }
 
@@ -76,13 +85,16 @@ ExchangeConfig complete_config(ExchangeConfig c, int num_ranks) {
   require_in("depth", c.depth, 1, kMaxDepth);
   require_in("workers", c.workers, 1, kMaxWorkers);
   if (c.layout == Layout::kPadded && c.row_capacity > 0) {
-    throw Error(Code::kInvalidArgument, "row_capacity does not apply to the padded layout; set expert_capacity");
+    throw Error(Code::kInvalidArgument,
+                "row_capacity does not apply to the padded layout; set expert_capacity");
   }
   if (c.layout != Layout::kPadded && c.expert_capacity > 0) {
-    throw Error(Code::kInvalidArgument, fmt::format("expert_capacity {} is for the padded layout, this one is {}",
-                                                    c.expert_capacity, layout_name(c.layout)));
+    throw Error(Code::kInvalidArgument,
+                fmt::format("expert_capacity {} is for the padded layout, this one is {}",
+                            c.expert_capacity, layout_name(c.layout)));
   }
-  if (c.layout == Layout::kPadded && c.expert_capacity == 0) c.expert_capacity = std::max<std::int64_t>(1, c.max_tokens * num_ranks);
+  if (c.layout == Layout::kPadded && c.expert_capacity == 0)
+    c.expert_capacity = std::max<std::int64_t>(1, c.max_tokens * num_ranks);
   if (c.max_output_row_bytes == 0) c.max_output_row_bytes = c.hidden * 4;
   return c;
 }
@@ -111,8 +123,9 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
   const std::vector<std::string> all = rendezvous.all_gather(backed ? "1" : "0", by);
   const auto refused = std::find(all.begin(), all.end(), "0");
   if (refused != all.end()) {
-    throw Error(Code::kCapacity, fmt::format("rank {} could not get memory for its window of {} expected bytes",
-                                             refused - all.begin(), pool_->backed_bytes()));
+    throw Error(Code::kCapacity,
+                fmt::format("rank {} could not get memory for its window of {} expected bytes",
+                            refused - all.begin(), pool_->backed_bytes()));
   }
   for (int peer = 0; peer < size_; ++peer) {
     segment_->map_in(layout_.control(peer), layout_.control_bytes());
@@ -120,8 +133,8 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
                      layout_.expected_section_rows() * layout_.row_bytes());
   }
   group_->log(GroupState::LogLevel::kInfo,
-              fmt::format("exchange {}: {}; {} bytes of window backed, {} reserved", id_, describe(config_),
-                          pool_->backed_bytes(), layout_.window_bytes()));
+              fmt::format("exchange {}: {}; {} bytes of window backed, {} reserved", id_,
+                          describe(config_), pool_->backed_bytes(), layout_.window_bytes()));
 }
 
 // Peers that wait for this rank find its flags up and its record missing (operations.cc, examine).
@@ -131,20 +144,25 @@ ExchangeState::~ExchangeState() {
   group_->ring();
 }
 
-WindowBytes ExchangeState::window_bytes() const noexcept { return {pool_->backed_bytes(), layout_.window_bytes()}; }
+WindowBytes ExchangeState::window_bytes() const noexcept {
+  return {pool_->backed_bytes(), layout_.window_bytes()};
+}
 
 }  // namespace ferry::internal
 
 namespace ferry {
 
 WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks) {
-  if (num_ranks < 1) throw Error(Code::kInvalidArgument, fmt::format("num_ranks is {}, need 1 or more", num_ranks));
+  if (num_ranks < 1)
+    throw Error(Code::kInvalidArgument, fmt::format("num_ranks is {}, need 1 or more", num_ranks));
   const ExchangeConfig complete = internal::complete_config(config, num_ranks);
   const internal::ExpertMap map(complete, num_ranks);
   const internal::WindowLayout layout(complete, map.num_experts(), map.max_num_local(), num_ranks);
   const std::uint64_t sections = complete.layout == Layout::kPadded ? map.max_num_local() : 1;
-  const std::uint64_t row = layout.row_bytes() + 12 + 4 * (layout.weights_per_row() + layout.ids_per_row());
-  return {sections * layout.expected_section_rows() * row + layout.control_bytes(), layout.window_bytes()};
+  const std::uint64_t row =
+      layout.row_bytes() + 12 + 4 * (layout.weights_per_row() + layout.ids_per_row());
+  return {sections * layout.expected_section_rows() * row + layout.control_bytes(),
+          layout.window_bytes()};
 }
 
 }  // namespace ferry

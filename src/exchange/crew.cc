@@ -3,7 +3,8 @@
 namespace ferry::internal {
 
 Crew::Crew(int workers) : workers_(workers) {
-  for (int worker = 1; worker < workers; ++worker) threads_.emplace_back([this, worker] { work(worker); });
+  for (int worker = 1; worker < workers; ++worker)
+    threads_.emplace_back([this, worker] { work(worker); });
 }
 
 Crew::~Crew() {
@@ -22,7 +23,8 @@ void Crew::fork(std::int64_t count, const void* part, Call call) {
   round_.notify_all();
   const auto [begin, end] = share(0);
   call(part, begin, end);
-  for (std::uint32_t busy; (busy = busy_.load(std::memory_order_acquire)) != 0;) {  // partner: work()
+  for (std::uint32_t busy;
+       (busy = busy_.load(std::memory_order_acquire)) != 0;) {  // partner: work()
     busy_.wait(busy, std::memory_order_acquire);
   }
 }

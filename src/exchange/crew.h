@@ -1,5 +1,5 @@
-// Crew: the threads that move rows for one rank, the caller included. A call of run() is a fork and a join.
-// Owned by ExchangeState; used by dispatch.cc and combine.cc.
+// Crew: the threads that move rows for one rank, the caller included. A call of run() is a fork and
+// a join. Owned by ExchangeState; used by dispatch.cc and combine.cc.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,8 @@ class Crew {
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
 
-  // Calls part(begin, end) on every worker for its share of [0, count), and returns when all are done.
+  // Calls part(begin, end) on every worker for its share of [0, count), and returns when all are
+  // done.
   template <typename Function>
   void run(std::int64_t count, const Function& part) {
     if (workers_ == 1 || count < workers_) {
@@ -43,9 +44,11 @@ class Crew {
   std::int64_t count_ = 0;
   const void* part_ = nullptr;
   Call call_ = nullptr;
-  std::atomic<std::uint32_t> round_{0};  // the caller raises it (release) after the above; workers acquire
-  std::atomic<std::uint32_t> busy_{0};   // workers lower it (release) after their part; the caller acquires
-  std::atomic<bool> stop_{false};        // set (release) before the last round_; workers acquire
+  std::atomic<std::uint32_t> round_{
+      0};  // the caller raises it (release) after the above; workers acquire
+  std::atomic<std::uint32_t> busy_{
+      0};  // workers lower it (release) after their part; the caller acquires
+  std::atomic<bool> stop_{false};  // set (release) before the last round_; workers acquire
   std::vector<std::thread> threads_;
 };
 

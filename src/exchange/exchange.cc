@@ -1,4 +1,5 @@
-// The public Exchange and Handle: what may throw inside becomes a Status, and what is missing is said.
+// The public Exchange and Handle: what may throw inside becomes a Status, and what is missing is
+// said.
 #include "ferry/exchange.h"
 
 #include <fmt/format.h>
@@ -35,11 +36,13 @@ Exchange::Exchange(const Group& group, const ExchangeConfig& config)
     : state_(std::make_shared<ExchangeState>(group.state(), config)) {}
 
 Status Exchange::dispatch_send(const DispatchArgs& args, Operation& operation) noexcept {
-  return guarded(state_, [&](ExchangeState& state) { return state.dispatch_send(args, operation); });
+  return guarded(state_,
+                 [&](ExchangeState& state) { return state.dispatch_send(args, operation); });
 }
 
 Status Exchange::dispatch_recv(Operation operation, Received& received) noexcept {
-  return guarded(state_, [&](ExchangeState& state) { return state.dispatch_recv(operation, received); });
+  return guarded(state_,
+                 [&](ExchangeState& state) { return state.dispatch_recv(operation, received); });
 }
 
 Status Exchange::combine_send(const CombineArgs& args, Operation& operation) noexcept {
@@ -65,16 +68,23 @@ Status Exchange::combine(const CombineArgs& args) noexcept {
 
 bool Exchange::poll(Operation operation) noexcept { return !state_ || state_->poll(operation); }
 
-Status Exchange::allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype, OutputRows& outputs) noexcept {
-  return guarded(state_, [&](ExchangeState& state) { return state.allocate_outputs(num_rows, hidden, dtype, outputs); });
+Status Exchange::allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,
+                                  OutputRows& outputs) noexcept {
+  return guarded(state_, [&](ExchangeState& state) {
+    return state.allocate_outputs(num_rows, hidden, dtype, outputs);
+  });
 }
 
 const ExchangeConfig& Exchange::config() const { return made(state_).config(); }
 int Exchange::num_local_experts() const { return made(state_).num_local_experts(); }
 WindowBytes Exchange::window_bytes() const { return made(state_).window_bytes(); }
 ExchangeStats Exchange::stats() const { return made(state_).stats(); }
-const OperationTimes& Exchange::last_dispatch_times() const { return made(state_).last_dispatch_times(); }
-const OperationTimes& Exchange::last_combine_times() const { return made(state_).last_combine_times(); }
+const OperationTimes& Exchange::last_dispatch_times() const {
+  return made(state_).last_dispatch_times();
+}
+const OperationTimes& Exchange::last_combine_times() const {
+  return made(state_).last_combine_times();
+}
 
 std::int64_t Handle::num_tokens() const noexcept { return route_ ? route_->num_tokens : 0; }
 std::int64_t Handle::num_rows() const noexcept { return route_ ? route_->num_rows : 0; }

@@ -1,5 +1,5 @@
-// The life of an operation: its number, its record, how it fails and when it is finished. docs/protocol.md tells why
-// this is enough; the names are the same.
+// The life of an operation: its number, its record, how it fails and when it is finished.
+// docs/protocol.md tells why this is enough; the names are the same.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,20 +18,25 @@ const char* kind_name(Kind kind) {
 }
 
 bool agree(const Terms& a, const Terms& b) {
-  const bool weights = a.weights == b.weights || a.weights == Agreed::kAny || b.weights == Agreed::kAny;
-  return weights && a.kind == b.kind && a.cached == b.cached && a.row_type == b.row_type && a.hidden == b.hidden &&
-         a.route == b.route;
+  const bool weights =
+      a.weights == b.weights || a.weights == Agreed::kAny || b.weights == Agreed::kAny;
+  return weights && a.kind == b.kind && a.cached == b.cached && a.row_type == b.row_type &&
+         a.hidden == b.hidden && a.route == b.route;
 }
 
 std::string describe(const Terms& terms) {
-  const char* weights = terms.weights == Agreed::kYes ? "with" : terms.weights == Agreed::kNo ? "without" : "any";
-  return fmt::format("{}{} of {} {} {} row weights, handle of dispatch {}", terms.cached ? "cached " : "",
-                     kind_name(terms.kind), terms.hidden, data_type_name(terms.row_type), weights, terms.route);
+  const char* weights = terms.weights == Agreed::kYes  ? "with"
+                        : terms.weights == Agreed::kNo ? "without"
+                                                       : "any";
+  return fmt::format("{}{} of {} {} {} row weights, handle of dispatch {}",
+                     terms.cached ? "cached " : "", kind_name(terms.kind), terms.hidden,
+                     data_type_name(terms.row_type), weights, terms.route);
 }
 
 }  // namespace
 
-// Every operation starts here: it takes the next number, and what is `depth` behind it is finished first.
+// Every operation starts here: it takes the next number, and what is `depth` behind it is finished
+// first.
 Status ExchangeState::begin() {
   if (Status verdict = group_->verdict(); !verdict.ok()) return verdict;
   ++issued_;
@@ -39,8 +44,8 @@ Status ExchangeState::begin() {
   return issued_ > depth ? settle(issued_ - depth) : Status{};
 }
 
-// Finishes my own receive halves up to `through`. What went wrong in one is told when it is collected, unless the
-// group broke.
+// Finishes my own receive halves up to `through`. What went wrong in one is told when it is
+// collected, unless the group broke.
 Status ExchangeState::settle(std::uint64_t through) {
   for (InFlight& operation : in_flight_) {
     if (operation.finished || operation.number > through) continue;
@@ -58,9 +63,11 @@ Status ExchangeState::finish(InFlight& operation) {
   return operation.status;
 }
 
-// Marks an operation finished here, whatever its outcome, and raises read_through over the finished prefix.
+// Marks an operation finished here, whatever its outcome, and raises read_through over the finished
+// prefix.
 void ExchangeState::conclude(std::uint64_t number) noexcept {
-  if (control(rank_).progress.load(std::memory_order_relaxed) < progress_of(number, Stage::kDelivered)) {
+  if (control(rank_).progress.load(std::memory_order_relaxed) <
+      progress_of(number, Stage::kDelivered)) {
     publish(number, Stage::kDelivered);
   }
   early_.push_back(number);
@@ -89,10 +96,12 @@ Status ExchangeState::collect(Operation operation, Kind kind, InFlight& collecte
   if (Status verdict = group_->verdict(); !verdict.ok()) return verdict;
   InFlight* sent = find(operation, kind);
   if (sent == nullptr) {
-    return {Code::kInvalidArgument,
-            fmt::format("{}_recv: operation {} is not a {} in flight on this exchange ({} issued, {} in flight)",
-                        kind_name(kind), operation.number, kind_name(kind), issued_, in_flight_.size()),
-            rank_};
+    return {
+        Code::kInvalidArgument,
+        fmt::format("{}_recv: operation {} is not a {} in flight on this exchange ({} issued, {} "
+                    "in flight)",
+                    kind_name(kind), operation.number, kind_name(kind), issued_, in_flight_.size()),
+        rank_};
   }
   Status status = finish(*sent);
   collected = std::move(*sent);
@@ -100,7 +109,8 @@ Status ExchangeState::collect(Operation operation, Kind kind, InFlight& collecte
   return status;
 }
 
-// A refused call still takes part: its record is a poison, so that every rank returns an error and goes on.
+// A refused call still takes part: its record is a poison, so that every rank returns an error and
+// goes on.
 Status ExchangeState::refuse(Kind kind, const Status& refusal, std::chrono::nanoseconds deadline) {
   Record& mine = *new (&record(rank_, issued_)) Record{};
   mine.number = issued_;
@@ -109,30 +119,36 @@ Status ExchangeState::refuse(Kind kind, const Status& refusal, std::chrono::nano
   std::snprintf(mine.reason, sizeof mine.reason, "%s", refusal.message().c_str());
   publish(issued_, Stage::kDelivered);
   InFlight operation{.number = issued_, .kind = kind, .deadline = deadline};
-  const std::uint64_t value = progress_of(issued_, kind == Kind::kDispatch ? Stage::kAnnounced : Stage::kDelivered);
+  const std::uint64_t value =
+      progress_of(issued_, kind == Kind::kDispatch ? Stage::kAnnounced : Stage::kDelivered);
   if (Status status = await(operation, "refusal", value, nullptr); !status.ok()) return status;
   conclude(issued_);
   return refusal;
 }
 
-// What all ranks said of operation `number`, once all have said it. The same verdict on every rank but the culprit.
+// What all ranks said of operation `number`, once all have said it. The same verdict on every rank
+// but the culprit.
 Status ExchangeState::examine(std::uint64_t number) const {
   bool all_agree = true;
   const Agreed weights = agreed_weights(number);
   for (int peer = 0; peer < size_; ++peer) {
     const Record& theirs = record(peer, number);
     if (theirs.number != number) {
-      return {Code::kMismatch, fmt::format("operation {}: rank {} destroyed this exchange", number, peer), peer};
+      return {Code::kMismatch,
+              fmt::format("operation {}: rank {} destroyed this exchange", number, peer), peer};
     }
-    // A question about all ranks, not about each and me: a rank without rows would see no quarrel between others.
+    // A question about all ranks, not about each and me: a rank without rows would see no quarrel
+    // between others.
     const Agreed said = theirs.terms.weights;
-    all_agree = all_agree && agree(theirs.terms, record(0, number).terms) && (said == Agreed::kAny || said == weights);
+    all_agree = all_agree && agree(theirs.terms, record(0, number).terms) &&
+                (said == Agreed::kAny || said == weights);
   }
   for (int peer = 0; peer < size_; ++peer) {
     const Record& theirs = record(peer, number);
     if (theirs.status == Code::kOk) continue;
-    return {Code::kPeerRejected, fmt::format("operation {}: rank {} refused its {} ({}): {}", number, peer,
-                                             kind_name(theirs.terms.kind), code_name(theirs.status), theirs.reason),
+    return {Code::kPeerRejected,
+            fmt::format("operation {}: rank {} refused its {} ({}): {}", number, peer,
+                        kind_name(theirs.terms.kind), code_name(theirs.status), theirs.reason),
             peer};
   }
   return all_agree ? Status{} : name_mismatch(number);
@@ -143,7 +159,9 @@ Status ExchangeState::name_mismatch(std::uint64_t number) const {
   int reference = 0;
   std::int64_t most = 0;
   const auto agrees_with = [&](int rank) {
-    return [this, number, rank](int peer) { return agree(record(peer, number).terms, record(rank, number).terms); };
+    return [this, number, rank](int peer) {
+      return agree(record(peer, number).terms, record(rank, number).terms);
+    };
   };
   std::vector<int> ranks(size_);
   for (int rank = 0; rank < size_; ++rank) ranks[rank] = rank;
@@ -155,7 +173,8 @@ Status ExchangeState::name_mismatch(std::uint64_t number) const {
   const int other = culprit == ranks.end() ? reference : *culprit;
   return {Code::kMismatch,
           fmt::format("operation {}: rank {} called {}, rank {} called {}", number, other,
-                      describe(record(other, number).terms), reference, describe(record(reference, number).terms)),
+                      describe(record(other, number).terms), reference,
+                      describe(record(reference, number).terms)),
           other};
 }
 
@@ -188,7 +207,8 @@ std::uint64_t ExchangeState::min_read_through() const noexcept {
   std::uint64_t least = read_through_;
   for (int peer = 0; peer < size_; ++peer) {
     // Acquire: their reads come before my writes. Partner: conclude().
-    if (peer != rank_) least = std::min(least, control(peer).read_through.load(std::memory_order_acquire));
+    if (peer != rank_)
+      least = std::min(least, control(peer).read_through.load(std::memory_order_acquire));
   }
   return least;
 }
@@ -196,7 +216,8 @@ std::uint64_t ExchangeState::min_read_through() const noexcept {
 // Whether weights travel: what the ranks that have rows say.
 Agreed ExchangeState::agreed_weights(std::uint64_t number) const noexcept {
   for (int peer = 0; peer < size_; ++peer) {
-    if (record(peer, number).terms.weights != Agreed::kAny) return record(peer, number).terms.weights;
+    if (record(peer, number).terms.weights != Agreed::kAny)
+      return record(peer, number).terms.weights;
   }
   return Agreed::kAny;
 }

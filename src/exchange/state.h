@@ -1,9 +1,9 @@
-// ExchangeState: the inside of an Exchange. Holds the segment, the pool, the crew and the operations in flight.
+// ExchangeState: the inside of an Exchange. Holds the segment, the pool, the crew and the
+// operations in flight.
 //   config.cc      what a configuration may be, and creation
 //   arguments.cc   what a call may be
-//   operations.cc  the life of an operation: numbers, records, errors, read_through (docs/protocol.md)
-//   dispatch.cc    count, place, send | receive
-//   combine.cc     publish | reduce
+//   operations.cc  the life of an operation: numbers, records, errors, read_through
+//   (docs/protocol.md) dispatch.cc    count, place, send | receive combine.cc     publish | reduce
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@
 
 namespace ferry::internal {
 
-// Throws Error(kInvalidArgument) unless the configuration is legal for `num_ranks` ranks; fills in the defaults.
+// Throws Error(kInvalidArgument) unless the configuration is legal for `num_ranks` ranks; fills in
+// the defaults.
 ExchangeConfig complete_config(ExchangeConfig config, int num_ranks);
 
 class ExchangeState {
@@ -41,7 +42,8 @@ class ExchangeState {
   Status combine_send(const CombineArgs& args, Operation& operation);
   Status combine_recv(Operation operation);
   bool poll(Operation operation) noexcept;
-  Status allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype, OutputRows& outputs);
+  Status allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,
+                          OutputRows& outputs);
 
   const ExchangeConfig& config() const noexcept { return config_; }
   int num_local_experts() const noexcept { return map_.num_local(rank_); }
@@ -56,13 +58,13 @@ class ExchangeState {
     std::uint64_t number = 0;
     Kind kind = Kind::kNone;
     bool finished = false;
-    Status status = {};                  // of the receive half, once finished
+    Status status = {};  // of the receive half, once finished
     std::shared_ptr<const Route> route = {};
     std::chrono::nanoseconds deadline{0};
-    std::shared_ptr<Pin> pin = {};       // dispatch: the posted buffer
-    int buffer = -1;                     // dispatch
-    bool weights = false;                // dispatch: weights travelled
-    CombineArgs combine = {};            // combine
+    std::shared_ptr<Pin> pin = {};  // dispatch: the posted buffer
+    int buffer = -1;                // dispatch
+    bool weights = false;           // dispatch: weights travelled
+    CombineArgs combine = {};       // combine
     OperationTimes times = {};
   };
 
@@ -83,8 +85,8 @@ class ExchangeState {
   Status refuse(Kind kind, const Status& refusal, std::chrono::nanoseconds deadline);
   Status examine(std::uint64_t number) const;
   Status name_mismatch(std::uint64_t number) const;
-  Status await(const InFlight& operation, const char* phase, std::uint64_t value, std::vector<std::int64_t>* wait_ns,
-               const std::vector<bool>* only = nullptr);
+  Status await(const InFlight& operation, const char* phase, std::uint64_t value,
+               std::vector<std::int64_t>* wait_ns, const std::vector<bool>* only = nullptr);
   Status await_read_through(const InFlight& operation, std::uint64_t number);
   std::uint64_t min_read_through() const noexcept;
   Agreed agreed_weights(std::uint64_t number) const noexcept;
@@ -121,7 +123,9 @@ class ExchangeState {
   void bring_weights_home(const CombineArgs& args, std::int64_t token) const;
 
   std::byte* at(std::size_t offset) const noexcept { return segment_->data() + offset; }
-  ControlWords& control(int rank) const noexcept { return *reinterpret_cast<ControlWords*>(at(layout_.control(rank))); }
+  ControlWords& control(int rank) const noexcept {
+    return *reinterpret_cast<ControlWords*>(at(layout_.control(rank)));
+  }
   Record& record(int rank, std::uint64_t number) const noexcept {
     return *reinterpret_cast<Record*>(at(layout_.record(rank, number)));
   }
@@ -129,7 +133,9 @@ class ExchangeState {
     return reinterpret_cast<std::int32_t*>(at(layout_.count_row(rank, number)));
   }
   std::byte* window(int rank) const noexcept { return at(layout_.window(rank)); }
-  int num_sections() const noexcept { return config_.layout == Layout::kPadded ? num_local_experts() : 1; }
+  int num_sections() const noexcept {
+    return config_.layout == Layout::kPadded ? num_local_experts() : 1;
+  }
   bool rank_major() const noexcept { return config_.layout == Layout::kRankMajor; }
   // Streaming stores when the rows of all ranks together do not fit the caches.
   Stores stores_for(std::uint64_t bytes) const noexcept;
@@ -150,11 +156,11 @@ class ExchangeState {
   bool crowded_;
   std::uint64_t cache_bytes_;
 
-  std::uint64_t issued_ = 0;          // number of the last operation
-  std::uint64_t read_through_ = 0;    // my published read_through
-  std::vector<std::uint64_t> early_;  // finished operations after read_through_
-  std::vector<InFlight> in_flight_;   // sent, not collected; at most depth
-  std::vector<std::int32_t> experts_;  // [T, K] of the dispatch being sent, -1: not sent
+  std::uint64_t issued_ = 0;                     // number of the last operation
+  std::uint64_t read_through_ = 0;               // my published read_through
+  std::vector<std::uint64_t> early_;             // finished operations after read_through_
+  std::vector<InFlight> in_flight_;              // sent, not collected; at most depth
+  std::vector<std::int32_t> experts_;            // [T, K] of the dispatch being sent, -1: not sent
   std::vector<const std::int32_t*> count_rows_;  // [R] of the dispatch being sent
   ColumnSums sums_;                              // of the dispatch being sent
   std::vector<std::byte*> posted_;               // [R] receive buffers of the dispatch being sent

@@ -21,7 +21,8 @@ GroupState::LogLevel log_level_from_environment() {
   if (std::strcmp(text, "warn") == 0) return GroupState::LogLevel::kWarn;
   if (std::strcmp(text, "info") == 0) return GroupState::LogLevel::kInfo;
   if (std::strcmp(text, "debug") == 0) return GroupState::LogLevel::kDebug;
-  throw Error(Code::kInvalidArgument, fmt::format("FERRY_LOG is \"{}\", expected warn, info or debug", text));
+  throw Error(Code::kInvalidArgument,
+              fmt::format("FERRY_LOG is \"{}\", expected warn, info or debug", text));
 }
 
 // The processors this thread may run on, one '1' per processor.
@@ -44,7 +45,8 @@ int count_union(const std::vector<std::string>& masks) {
 
 }  // namespace
 
-GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options, GroupOrigin origin)
+GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
+                       GroupOrigin origin)
     : rendezvous_(std::move(rendezvous)),
       options_(options),
       origin_(std::move(origin)),
@@ -61,12 +63,13 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
   doorbell_ = reinterpret_cast<std::atomic<std::uint32_t>*>(abort_ + size_);
   sleeping_ = doorbell_ + size_;
   if (rank_ == 0 && !segment_->commit(0, slots + words)) {
-    throw Error(Code::kSystem, fmt::format("no memory for the {} control bytes of a group of {}", slots + words, size_));
+    throw Error(Code::kSystem, fmt::format("no memory for the {} control bytes of a group of {}",
+                                           slots + words, size_));
   }
   rendezvous_->all_gather("", by);  // memory is there for all
   segment_->map_in(0, slots + words);
-  log(LogLevel::kInfo, fmt::format("joined a group of {} by {} ({}), {} processors", size_, origin_.launcher,
-                                   origin_.reason, num_cpus_));
+  log(LogLevel::kInfo, fmt::format("joined a group of {} by {} ({}), {} processors", size_,
+                                   origin_.launcher, origin_.reason, num_cpus_));
 }
 
 GroupState::~GroupState() { leave(); }
@@ -74,25 +77,53 @@ GroupState::~GroupState() { leave(); }
 void GroupState::leave() noexcept {
   if (closed_.exchange(true, std::memory_order_acq_rel) || abort_ == nullptr) return;
   std::uint64_t none = AbortWord::kNone;
-  // Release: the flags raised before come first for whoever sees that this rank left. Partner: left().
-  abort_[rank_].compare_exchange_strong(none, AbortWord::make(Code::kClosed, rank_), std::memory_order_release,
-                                        std::memory_order_relaxed);
+  // Release: the flags raised before come first for whoever sees that this rank left. Partner:
+  // left().
+  abort_[rank_].compare_exchange_strong(none, AbortWord::make(Code::kClosed, rank_),
+                                        std::memory_order_release, std::memory_order_relaxed);
   ring();
 }
 
-Status GroupState::verdict() const noexcept {
-  if (closed_.load(std::memory_order_acquire)) return {Code::kClosed, "the group was destroyed", rank_};  // partner: leave
-  if (broken_.load(std::memory_order_acquire)) {  // partner: give_up
+Status GroupState::verdict() noexcept {
+  if (closed_.load(std::memory_order_acquire))
+    return {Code::kClosed, "the group was destroyed", rank_};  // partner: leave
+  if (broken_.load(std::memory_order_acquire)) {               // partner: break_group
     const std::lock_guard lock(verdict_mutex_);
     return verdict_;
   }
   for (int peer = 0; peer < size_; ++peer) {
-    const std::uint64_t word = abort_[peer].load(std::memory_order_acquire);  // partner: give_up
+    const std::uint64_t word =
+        abort_[peer].load(std::memory_order_acquire);  // partner: break_group
     if (!AbortWord::gave_up(word)) continue;
-    return {Code::kBroken, fmt::format("the group is broken: rank {} gave up on rank {} ({})", peer, AbortWord::culprit(word),
-                                       code_name(AbortWord::code(word))), AbortWord::culprit(word)};
+    return break_group(AbortWord::code(word), AbortWord::culprit(word),
+                       fmt::format("rank {} reported: {}", peer, slots_[peer].report));
   }
   return {};
+}
+
+bool GroupState::usable() const noexcept {
+  return !closed_.load(std::memory_order_acquire) && !broken_.load(std::memory_order_acquire) &&
+         !aborted();  // as verdict()
+}
+
+// Once for each rank: what it is told later is kBroken and the same text.
+Status GroupState::break_group(Code code, int culprit, const std::string& text) noexcept {
+  Status status(code, text, culprit);
+  {
+    const std::lock_guard lock(verdict_mutex_);
+    if (broken_.load(std::memory_order_relaxed)) return status;
+    verdict_ = Status(Code::kBroken, "the group is broken: " + text, culprit);
+    std::snprintf(slots_[rank_].report, GroupSlot::kReportBytes, "%s", text.c_str());
+    std::uint64_t none = AbortWord::kNone;
+    // Release: publishes the report. Partners: the acquires in verdict(), check() and aborted().
+    // Fails after leave().
+    abort_[rank_].compare_exchange_strong(none, AbortWord::make(code, culprit),
+                                          std::memory_order_release, std::memory_order_relaxed);
+    broken_.store(true, std::memory_order_release);  // partner: verdict()
+  }
+  ring();
+  log(LogLevel::kWarn, status.message());
+  return status;
 }
 
 Status GroupState::barrier() noexcept {
@@ -110,11 +141,13 @@ Status GroupState::barrier() noexcept {
                .crowded = size_ > num_cpus_});
 }
 
-// Pieces of at most kBytes; the barrier after the copy keeps a fast rank from overwriting a piece that is being read.
+// Pieces of at most kBytes; the barrier after the copy keeps a fast rank from overwriting a piece
+// that is being read.
 Status GroupState::all_gather(const void* mine, std::size_t bytes, void* all) noexcept {
   if (Status status = verdict(); !status.ok()) return status;
   if (bytes > 0 && (mine == nullptr || all == nullptr)) {
-    return {Code::kInvalidArgument, fmt::format("all_gather of {} bytes got a null buffer", bytes), rank_};
+    return {Code::kInvalidArgument, fmt::format("all_gather of {} bytes got a null buffer", bytes),
+            rank_};
   }
   for (std::size_t done = 0; done < bytes; done += GroupSlot::kBytes) {
     const std::size_t piece = std::min(GroupSlot::kBytes, bytes - done);

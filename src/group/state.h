@@ -1,5 +1,6 @@
-// GroupState: the inside of a Group. Owns the rendezvous, the control words that all ranks of a group share, and the
-// verdict when the group breaks. Used by exchanges (waiting, ringing, agreeing) and by Group itself.
+// GroupState: the inside of a Group. Owns the rendezvous, the control words that all ranks of a
+// group share, and the verdict when the group breaks. Used by exchanges (waiting, ringing,
+// agreeing) and by Group itself.
 #pragma once
 
 #include <atomic>
@@ -18,18 +19,22 @@ namespace ferry::internal {
 
 struct Await;
 
-// One rank's place in the group's shared segment. `barrier` and the bytes of `slot` belong to group.barrier and
-// group.all_gather; the rank is their only writer.
+// One rank's place in the group's shared segment; the rank is its only writer. `barrier` and the
+// bytes of `slot` belong to group.barrier and group.all_gather. `report` says why the rank gave up,
+// and is published by its abort word.
 struct alignas(128) GroupSlot {
-  static constexpr std::size_t kBytes = 4096 - 128;
+  static constexpr std::size_t kReportBytes = 512;
+  static constexpr std::size_t kBytes = 4096 - 128 - kReportBytes;
   std::atomic<std::uint64_t> barrier;
-  alignas(128) std::byte slot[kBytes];
+  alignas(128) char report[kReportBytes];
+  std::byte slot[kBytes];
 };
 static_assert(sizeof(GroupSlot) == 4096);
 
 class GroupState {
  public:
-  GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options, GroupOrigin origin);
+  GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
+             GroupOrigin origin);
   ~GroupState();
   GroupState(const GroupState&) = delete;
   GroupState& operator=(const GroupState&) = delete;
@@ -47,7 +52,8 @@ class GroupState {
   Status barrier() noexcept;
   Status all_gather(const void* mine, std::size_t bytes, void* all) noexcept;
 
-  // The one wait loop (wait.cc): returns when every awaited flag is up, the group breaks, or the deadline passes.
+  // The one wait loop (wait.cc): returns when every awaited flag is up, the group breaks, or the
+  // deadline passes.
   Status wait(const Await& await) noexcept;
 
   // Wakes the ranks that sleep. Call after raising a flag with raise().
@@ -55,9 +61,10 @@ class GroupState {
 
   // True once some rank has given up on the group.
   bool aborted() const noexcept;
-  // The status of calls on a group that is closed or that some rank has given up on; ok while it is usable.
-  Status verdict() const noexcept;
-  bool usable() const noexcept { return verdict().ok(); }
+  // The status of calls on a group that is closed or that some rank has given up on; ok while it is
+  // usable. The first telling of another rank's report has that report's code, phase and culprit.
+  Status verdict() noexcept;
+  bool usable() const noexcept;
 
   void leave() noexcept;
 
@@ -70,15 +77,21 @@ class GroupState {
   struct AbortWord {
     static constexpr std::uint64_t kNone = 0;
     static std::uint64_t make(Code code, int culprit) noexcept {
-      return (std::uint64_t{static_cast<std::uint8_t>(code)} << 32) | static_cast<std::uint32_t>(culprit + 1);
+      return (std::uint64_t{static_cast<std::uint8_t>(code)} << 32) |
+             static_cast<std::uint32_t>(culprit + 1);
     }
-    static bool gave_up(std::uint64_t word) noexcept { return word != kNone && code(word) != Code::kClosed; }
+    static bool gave_up(std::uint64_t word) noexcept {
+      return word != kNone && code(word) != Code::kClosed;
+    }
     static Code code(std::uint64_t word) noexcept { return static_cast<Code>(word >> 32); }
-    static int culprit(std::uint64_t word) noexcept { return static_cast<int>(word & 0xffffffffu) - 1; }
+    static int culprit(std::uint64_t word) noexcept {
+      return static_cast<int>(word & 0xffffffffu) - 1;
+    }
   };
 
   bool left(int rank) const noexcept;
   Status give_up(const Await& await, Code code, int culprit) noexcept;
+  Status break_group(Code code, int culprit, const std::string& text) noexcept;
   Status check(const Await& await, std::int64_t began_ns) noexcept;
   void sleep_until_rung(const Await& await, int peer) noexcept;
   std::vector<int> missing_ranks(const Await& await) const;
@@ -92,7 +105,8 @@ class GroupState {
   std::uint64_t num_barriers_ = 0;
   LogLevel log_level_ = LogLevel::kNone;
 
-  // In the shared segment. abort_[r] and slots_[r] are written by rank r alone; doorbell_ and sleeping_ by anyone.
+  // In the shared segment. abort_[r] and slots_[r] are written by rank r alone; doorbell_ and
+  // sleeping_ by anyone.
   std::shared_ptr<Segment> segment_;
   GroupSlot* slots_ = nullptr;
   std::atomic<std::uint64_t>* abort_ = nullptr;
@@ -100,8 +114,9 @@ class GroupState {
   std::atomic<std::uint32_t>* sleeping_ = nullptr;
 
   mutable std::mutex verdict_mutex_;
-  Status verdict_;                    // set once, guarded by verdict_mutex_
-  std::atomic<bool> broken_{false};  // verdict_ is set; release in give_up, acquire in verdict()
+  Status verdict_;  // set once, guarded by verdict_mutex_
+  std::atomic<bool> broken_{
+      false};  // verdict_ is set; release in break_group, acquire in verdict()
   std::atomic<bool> closed_{false};  // this rank left; release in leave, acquire in verdict()
 };
 

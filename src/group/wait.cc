@@ -17,11 +17,12 @@ namespace ferry::internal {
 
 namespace {
 
-constexpr int kSpins = 2000;        // pauses before the first yield, with a processor for every thread
-constexpr int kSpinsCrowded = 20;   // and without
-constexpr int kYieldsPerClock = 16;  // yields between two looks at the clock
+constexpr int kSpins = 2000;  // pauses before the first yield, with a processor for every thread
+constexpr int kSpinsCrowded = 20;             // and without
+constexpr int kYieldsPerClock = 16;           // yields between two looks at the clock
 constexpr std::int64_t kYieldNs = 1'000'000;  // yielding turns into sleeping
-constexpr std::int64_t kSleepNs = 2'000'000;  // longest sleep before peers and deadline are looked at
+constexpr std::int64_t kSleepNs =
+    2'000'000;  // longest sleep before peers and deadline are looked at
 
 void pause_processor() noexcept {
 #if defined(__x86_64__)
@@ -31,7 +32,8 @@ void pause_processor() noexcept {
 #endif
 }
 
-void futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value, const timespec* timeout) noexcept {
+void futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value,
+           const timespec* timeout) noexcept {
   syscall(SYS_futex, word, operation, value, timeout, nullptr, 0);
 }
 
@@ -67,8 +69,8 @@ Status GroupState::wait(const Await& await) noexcept {
   return {};
 }
 
-// Sequentially consistent on `sleeping_` and the flag: either this rank sees the flag up, or the raiser sees it
-// sleeping and rings (partners: raise() and ring()).
+// Sequentially consistent on `sleeping_` and the flag: either this rank sees the flag up, or the
+// raiser sees it sleeping and rings (partners: raise() and ring()).
 void GroupState::sleep_until_rung(const Await& await, int peer) noexcept {
   sleeping_[rank_].fetch_add(1, std::memory_order_seq_cst);
   const std::uint32_t rung = doorbell_[rank_].load(std::memory_order_seq_cst);
@@ -96,8 +98,8 @@ std::vector<int> GroupState::missing_ranks(const Await& await) const {
   return missing;
 }
 
-// Looks for a reason to give up. The flags were looked at before: a rank that did its part and then died or left
-// is no reason.
+// Looks for a reason to give up. The flags were looked at before: a rank that did its part and then
+// died or left is no reason.
 Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
   const std::vector<int> missing = missing_ranks(await);
   if (missing.empty()) return {};
@@ -116,53 +118,45 @@ Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
   if (now_ns() - began_ns < await.limit.count()) return {};
   // Whoever is furthest behind holds up the others that are missing.
   const int last = *std::min_element(missing.begin(), missing.end(), [&](int a, int b) {
-    return await.flag(a).load(std::memory_order_relaxed) < await.flag(b).load(std::memory_order_relaxed);
+    return await.flag(a).load(std::memory_order_relaxed) <
+           await.flag(b).load(std::memory_order_relaxed);
   });
   return give_up(await, Code::kTimeout, last);
 }
 
 Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept {
   const std::vector<int> missing = missing_ranks(await);
-  std::string text = fmt::format("{} {}: gave up waiting for {} of {} {}: expected flag >= {}, seen", await.operation,
-                                 await.number, await.phase, missing.size() == 1 ? "rank" : "ranks",
-                                 fmt::join(missing, ", "), await.value);
+  std::string text =
+      fmt::format("{} {}: gave up waiting for {} of {} {}: expected flag >= {}, seen",
+                  await.operation, await.number, await.phase,
+                  missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "), await.value);
   for (std::size_t i = 0; i < missing.size() && i < 8; ++i) {
-    text += fmt::format("{} {}", i ? "," : "", await.flag(missing[i]).load(std::memory_order_relaxed));
+    text +=
+        fmt::format("{} {}", i ? "," : "", await.flag(missing[i]).load(std::memory_order_relaxed));
   }
-  const char* state = left(culprit)                    ? "has left the group"
-                      : !rendezvous_->alive(culprit)   ? "is dead"
-                      : rendezvous_->pid(culprit) != 0 ? "is alive but did not arrive (stopped, stuck, or skipped a call?)"
-                                                       : "is a thread that did not arrive (stuck, or skipped a call?)";
+  const char* state = left(culprit)                  ? "has left the group"
+                      : !rendezvous_->alive(culprit) ? "is dead"
+                      : rendezvous_->pid(culprit) != 0
+                          ? "is alive but did not arrive (stopped, stuck, or skipped a call?)"
+                          : "is a thread that did not arrive (stuck, or skipped a call?)";
   text += fmt::format("; rank {} (pid {}) {}", culprit, rendezvous_->pid(culprit), state);
   if (code == Code::kTimeout) {
     text += fmt::format("; deadline {:.3g} s", std::chrono::duration<double>(await.limit).count());
   }
-  Status status(code, text + "; the group is broken", culprit);
-  {
-    const std::lock_guard lock(verdict_mutex_);
-    if (!broken_.load(std::memory_order_relaxed)) {
-      verdict_ = Status(Code::kBroken, "the group is broken: " + text, culprit);
-      broken_.store(true, std::memory_order_release);
-    }
-  }
-  std::uint64_t none = AbortWord::kNone;
-  // Release: partner is the acquire in check() and aborted(). Only this rank writes its word.
-  abort_[rank_].compare_exchange_strong(none, AbortWord::make(code, culprit), std::memory_order_release,
-                                        std::memory_order_relaxed);
-  ring();
-  log(LogLevel::kWarn, status.message());
-  return status;
+  return break_group(code, culprit, text + "; the group is broken");
 }
 
 bool GroupState::aborted() const noexcept {
   for (int peer = 0; peer < size_; ++peer) {
-    if (AbortWord::gave_up(abort_[peer].load(std::memory_order_acquire))) return true;  // partner: give_up
+    if (AbortWord::gave_up(abort_[peer].load(std::memory_order_acquire)))
+      return true;  // partner: give_up
   }
   return false;
 }
 
 bool GroupState::left(int rank) const noexcept {
-  return AbortWord::code(abort_[rank].load(std::memory_order_acquire)) == Code::kClosed;  // partner: leave
+  return AbortWord::code(abort_[rank].load(std::memory_order_acquire)) ==
+         Code::kClosed;  // partner: leave
 }
 
 }  // namespace ferry::internal

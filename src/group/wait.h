@@ -17,23 +17,24 @@ struct Await {
   const std::atomic<std::uint64_t>* flags;
   std::size_t stride_bytes;
   std::uint64_t value;
-  std::chrono::nanoseconds limit;       // the deadline, from the start of the wait
-  bool crowded;                         // more threads than processors: yield early
-  const std::vector<bool>* only = nullptr;     // wait for these ranks; null: for all
+  std::chrono::nanoseconds limit;                // the deadline, from the start of the wait
+  bool crowded;                                  // more threads than processors: yield early
+  const std::vector<bool>* only = nullptr;       // wait for these ranks; null: for all
   std::vector<std::int64_t>* wait_ns = nullptr;  // [R] += time waited for each rank
 
   const std::atomic<std::uint64_t>& flag(int rank) const noexcept {
-    return *reinterpret_cast<const std::atomic<std::uint64_t>*>(reinterpret_cast<const std::byte*>(flags) +
-                                                                rank * stride_bytes);
+    return *reinterpret_cast<const std::atomic<std::uint64_t>*>(
+        reinterpret_cast<const std::byte*>(flags) + rank * stride_bytes);
   }
-  // Acquire: what the rank published before it raised the flag is visible afterwards. Partner: raise().
+  // Acquire: what the rank published before it raised the flag is visible afterwards. Partner:
+  // raise().
   bool up(int rank) const noexcept {
     return (only && !(*only)[rank]) || flag(rank).load(std::memory_order_acquire) >= value;
   }
 };
 
-// Raises a flag of mine. Sequentially consistent, so that a rank that announced its sleep before it looked at the
-// flag is seen by the ring() that follows (partner: GroupState::sleep_until_rung).
+// Raises a flag of mine. Sequentially consistent, so that a rank that announced its sleep before it
+// looked at the flag is seen by the ring() that follows (partner: GroupState::sleep_until_rung).
 inline void raise(std::atomic<std::uint64_t>& flag, std::uint64_t value) noexcept {
   flag.exchange(value, std::memory_order_seq_cst);
 }

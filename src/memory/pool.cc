@@ -8,7 +8,8 @@ Pin::Pin(std::shared_ptr<Pool> pool, int buffer) : pool_(std::move(pool)), buffe
   pool_->buffers_[buffer_].pins.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Release: the reads of the view's owner come before the pool sees the buffer free (acquire in free_buffer).
+// Release: the reads of the view's owner come before the pool sees the buffer free (acquire in
+// free_buffer).
 Pin::~Pin() { pool_->buffers_[buffer_].pins.fetch_sub(1, std::memory_order_release); }
 
 Pool::Pool(std::shared_ptr<Segment> segment, const WindowLayout& layout, int rank)
@@ -17,7 +18,8 @@ Pool::Pool(std::shared_ptr<Segment> segment, const WindowLayout& layout, int ran
       window_(segment_->data() + layout.window(rank)),
       window_offset_(layout.window(rank)),
       buffers_(layout.num_buffers()) {
-  for (Buffer& buffer : buffers_) buffer.chunks.resize((layout.buffer_bytes() + kChunk - 1) / kChunk);
+  for (Buffer& buffer : buffers_)
+    buffer.chunks.resize((layout.buffer_bytes() + kChunk - 1) / kChunk);
 }
 
 std::optional<int> Pool::free_buffer(std::optional<std::uint64_t> finished_through) const noexcept {
@@ -67,7 +69,8 @@ bool Pool::back(int buffer, std::size_t offset, std::size_t length) noexcept {
     std::size_t run = i;
     while (run < end && !chunks[run]) ++run;
     const std::size_t bytes = (run - i) * kChunk;
-    if (bytes > 0 && !segment_->commit(window_offset_ + layout_.buffer(buffer) + i * kChunk, bytes)) return false;
+    if (bytes > 0 && !segment_->commit(window_offset_ + layout_.buffer(buffer) + i * kChunk, bytes))
+      return false;
     std::fill(chunks.begin() + i, chunks.begin() + run, true);
     backed_bytes_ += bytes;
     i = run + 1;
@@ -84,7 +87,8 @@ Pool::Found Pool::find(const void* data, std::size_t length) const noexcept {
   const std::size_t index = (begin - window) / layout_.buffer_bytes();
   const std::uintptr_t rows = window + layout_.buffer(static_cast<int>(index)) + layout_.rows();
   const bool inside = index < buffers_.size() && begin + length <= rows + layout_.rows_bytes();
-  if (inside && buffers_[index].pins.load(std::memory_order_acquire) != 0) found.buffer = static_cast<int>(index);
+  if (inside && buffers_[index].pins.load(std::memory_order_acquire) != 0)
+    found.buffer = static_cast<int>(index);
   return found;
 }
 

@@ -1,6 +1,6 @@
-// Pool: the buffers of this rank's window. Decides which buffer is posted, filled or copied into, keeps count of who
-// still needs it, and backs it with memory. Local: peers learn of a buffer only through records.
-// Called by exchange/dispatch.cc, exchange/combine.cc and the pins of views.
+// Pool: the buffers of this rank's window. Decides which buffer is posted, filled or copied into,
+// keeps count of who still needs it, and backs it with memory. Local: peers learn of a buffer only
+// through records. Called by exchange/dispatch.cc, exchange/combine.cc and the pins of views.
 #pragma once
 
 #include <atomic>
@@ -33,16 +33,19 @@ class Pool {
  public:
   Pool(std::shared_ptr<Segment> segment, const WindowLayout& layout, int rank);
 
-  // The most recently used buffer that nobody pins: the warmest in the cache. With `finished_through`, only one
-  // whose published rows all ranks have read.
+  // The most recently used buffer that nobody pins: the warmest in the cache. With
+  // `finished_through`, only one whose published rows all ranks have read.
   std::optional<int> free_buffer(std::optional<std::uint64_t> finished_through = {}) const noexcept;
   int num_pinned() const noexcept;
 
   std::uint64_t published(int buffer) const noexcept { return buffers_[buffer].published; }
-  void mark_published(int buffer, std::uint64_t number) noexcept { buffers_[buffer].published = number; }
+  void mark_published(int buffer, std::uint64_t number) noexcept {
+    buffers_[buffer].published = number;
+  }
   void mark_used(int buffer) noexcept { buffers_[buffer].used = ++clock_; }
 
-  // Backs the first `rows` rows of every section (and their metadata) of a receive buffer. False: memory refused.
+  // Backs the first `rows` rows of every section (and their metadata) of a receive buffer. False:
+  // memory refused.
   bool back_rows(int buffer, int num_sections, std::int64_t rows) noexcept;
   std::int64_t backed_rows(int buffer) const noexcept { return buffers_[buffer].backed_rows; }
   // Backs a range of a buffer.
@@ -50,13 +53,16 @@ class Pool {
   std::uint64_t backed_bytes() const noexcept { return backed_bytes_; }
 
   std::byte* data(int buffer) const noexcept { return window_ + layout_.buffer(buffer); }
-  // The pinned buffer that holds all of [data, data + length), if any; `in_window` tells of any overlap at all.
+  // The pinned buffer that holds all of [data, data + length), if any; `in_window` tells of any
+  // overlap at all.
   struct Found {
     std::optional<int> buffer;
     bool in_window = false;
   };
   Found find(const void* data, std::size_t length) const noexcept;
-  std::int64_t offset_of(const void* data) const noexcept { return static_cast<const std::byte*>(data) - window_; }
+  std::int64_t offset_of(const void* data) const noexcept {
+    return static_cast<const std::byte*>(data) - window_;
+  }
 
  private:
   friend class Pin;
@@ -67,7 +73,7 @@ class Pool {
     std::uint64_t published = 0;  // last operation that published rows of it
     std::uint64_t used = 0;       // larger: more recently
     std::int64_t backed_rows = 0;
-    std::vector<bool> chunks;     // backed with memory
+    std::vector<bool> chunks;  // backed with memory
   };
 
   std::shared_ptr<Segment> segment_;

@@ -14,7 +14,8 @@ namespace ferry::internal {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-// Addresses that one exchange may reserve; beyond it buffers are smaller than the worst case (docs/window_layout.md).
+// Addresses that one exchange may reserve; beyond it buffers are smaller than the worst case
+// (docs/window_layout.md).
 constexpr std::size_t kMaxAddressBytes = std::size_t{1} << 45;
 // Room over balanced routing before a buffer must grow.
 constexpr double kMargin = 1.25;
@@ -22,7 +23,9 @@ constexpr double kMargin = 1.25;
 std::size_t checked_mul(std::size_t a, std::size_t b) {
   std::size_t product = 0;
   if (__builtin_mul_overflow(a, b, &product)) {
-    throw Error(Code::kInvalidArgument, fmt::format("the window would need {} * {} bytes, more than can be addressed", a, b));
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("the window would need {} * {} bytes, more than can be addressed", a, b));
   }
   return product;
 }
@@ -33,11 +36,15 @@ class Accumulator {
   std::size_t take(std::size_t bytes, std::size_t alignment) {
     const std::size_t offset = align(alignment);
     if (__builtin_add_overflow(offset, bytes, &end_)) {
-      throw Error(Code::kInvalidArgument, fmt::format("the window would end {} bytes past {}, more than can be addressed", bytes, offset));
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("the window would end {} bytes past {}, more than can be addressed",
+                              bytes, offset));
     }
     return offset;
   }
-  std::size_t align(std::size_t alignment) { return end_ = (end_ + alignment - 1) / alignment * alignment; }
+  std::size_t align(std::size_t alignment) {
+    return end_ = (end_ + alignment - 1) / alignment * alignment;
+  }
 
  private:
   std::size_t end_ = 0;
@@ -56,32 +63,40 @@ std::int64_t worst_rows(const ExchangeConfig& config, int max_local, int num_ran
   constexpr std::size_t kMost = std::numeric_limits<std::int32_t>::max();
   if (rows > kMost) {
     throw Error(Code::kInvalidArgument,
-                fmt::format("a rank could receive {} rows (max_tokens {}, {} ranks, top_k {}), the limit is {}; set row_capacity",
+                fmt::format("a rank could receive {} rows (max_tokens {}, {} ranks, top_k {}), the "
+                            "limit is {}; set row_capacity",
                             rows, config.max_tokens, num_ranks, config.top_k, kMost));
   }
   return static_cast<std::int64_t>(std::max<std::size_t>(rows, 1));
 }
 
 // Rows of a section with balanced routing, and a margin.
-std::int64_t expected_rows(const ExchangeConfig& config, int num_experts, int max_local, int num_ranks) {
+std::int64_t expected_rows(const ExchangeConfig& config, int num_experts, int max_local,
+                           int num_ranks) {
   const double entries = static_cast<double>(config.max_tokens) * num_ranks * config.top_k;
   const double per_expert = entries / num_experts * kMargin;
-  if (config.layout == Layout::kPadded && config.zero_gaps) return config.expert_capacity;  // all of it is written
+  if (config.layout == Layout::kPadded && config.zero_gaps)
+    return config.expert_capacity;  // all of it is written
   if (config.layout == Layout::kPadded) return static_cast<std::int64_t>(std::ceil(per_expert));
   const double share = std::min(1.0, static_cast<double>(max_local) / num_experts);
   if (config.layout == Layout::kExpertMajor) {
-    return static_cast<std::int64_t>(std::ceil(per_expert * max_local)) + max_local * (config.expert_alignment - 1);
+    return static_cast<std::int64_t>(std::ceil(per_expert * max_local)) +
+           max_local * (config.expert_alignment - 1);
   }
-  const double hit = 1 - std::pow(1 - share, config.top_k);  // chance that a token has an expert here
-  return static_cast<std::int64_t>(std::ceil(hit * static_cast<double>(config.max_tokens) * num_ranks * kMargin));
+  const double hit =
+      1 - std::pow(1 - share, config.top_k);  // chance that a token has an expert here
+  return static_cast<std::int64_t>(
+      std::ceil(hit * static_cast<double>(config.max_tokens) * num_ranks * kMargin));
 }
 
 }  // namespace
 
-WindowLayout::WindowLayout(const ExchangeConfig& config, int num_experts, int max_local, int num_ranks)
+WindowLayout::WindowLayout(const ExchangeConfig& config, int num_experts, int max_local,
+                           int num_ranks)
     : ring_mask_(std::bit_ceil(2u * config.depth) - 1), live_buffers_(2 * config.depth + 2) {
   const bool rank_major = config.layout == Layout::kRankMajor;
-  // Views, dispatches in flight, rows that somebody still reads, and one that is free (docs/protocol.md).
+  // Views, dispatches in flight, rows that somebody still reads, and one that is free
+  // (docs/protocol.md).
   num_buffers_ = live_buffers_ + 3 * config.depth;
   row_bytes_ = checked_mul(config.hidden, element_bytes(config.dtype));
   weights_per_row_ = rank_major ? config.top_k : 1;
@@ -98,16 +113,20 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, int num_experts, int ma
   const std::int64_t sections = config.layout == Layout::kPadded ? max_local : 1;
   max_rows_ = worst_rows(config, max_local, num_ranks);
   const std::size_t widest_row = std::max<std::size_t>(row_bytes_, config.max_output_row_bytes);
-  const std::size_t row_cost = checked_mul(1, widest_row + 12 + 4 * (weights_per_row_ + ids_per_row_));
+  const std::size_t row_cost =
+      checked_mul(1, widest_row + 12 + 4 * (weights_per_row_ + ids_per_row_));
   const std::size_t address_rows = kMaxAddressBytes / num_ranks / num_buffers_ / row_cost;
   max_rows_ = std::min<std::int64_t>(max_rows_, std::max<std::size_t>(address_rows, 1));
   section_stride_ = config.layout == Layout::kPadded ? config.expert_capacity : max_rows_;
   max_section_rows_ = std::min(section_stride_, max_rows_);
-  expected_section_rows_ = std::min(max_section_rows_, expected_rows(config, num_experts, max_local, num_ranks));
+  expected_section_rows_ =
+      std::min(max_section_rows_, expected_rows(config, num_experts, max_local, num_ranks));
   if (config.row_capacity > 0) expected_section_rows_ = max_section_rows_;
   if (sections > 0 && max_rows_ < sections * section_stride_ && config.layout == Layout::kPadded) {
-    throw Error(Code::kInvalidArgument, fmt::format("{} experts of {} rows with a hidden of {} are more than can be addressed",
-                                                    sections, section_stride_, config.hidden));
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("{} experts of {} rows with a hidden of {} are more than can be addressed",
+                    sections, section_stride_, config.hidden));
   }
 
   Accumulator buffer;

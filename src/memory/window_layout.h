@@ -1,5 +1,5 @@
-// WindowLayout: every byte offset of an exchange's segment, and the words that ranks share in it. Nowhere else does
-// ferry do this arithmetic. docs/window_layout.md draws it.
+// WindowLayout: every byte offset of an exchange's segment, and the words that ranks share in it.
+// Nowhere else does ferry do this arithmetic. docs/window_layout.md draws it.
 //
 //   segment: control of rank 0, 1, ... R-1 | window of rank 0, 1, ... R-1
 //   control: ControlWords | ring of Records | ring of count rows
@@ -27,7 +27,8 @@ constexpr std::uint64_t progress_of(std::uint64_t number, Stage stage) {
   return 4 * number + static_cast<std::uint64_t>(stage);
 }
 
-// A rank that destroyed its exchange: every wait passes, and its record is not that of the operation.
+// A rank that destroyed its exchange: every wait passes, and its record is not that of the
+// operation.
 inline constexpr std::uint64_t kLeft = ~std::uint64_t{0};
 
 enum class Kind : std::uint8_t { kNone, kDispatch, kCombine };
@@ -39,7 +40,7 @@ enum class Agreed : std::uint8_t { kNo, kYes, kAny };
 struct Terms {
   Kind kind = Kind::kNone;
   bool cached = false;
-  Agreed weights = Agreed::kNo;         // dispatch: topk_weights travel; combine: row_weights come home
+  Agreed weights = Agreed::kNo;  // dispatch: topk_weights travel; combine: row_weights come home
   DataType row_type = DataType::kBf16;
   std::int64_t hidden = 0;
   std::uint64_t route = 0;  // number of the dispatch whose handle is used, 0: none
@@ -50,7 +51,7 @@ struct Posted {
   std::int64_t section_rows;  // rows backed with memory in each section
   std::uint64_t free_after;   // last operation that published rows of the buffer
   std::int32_t buffer;
-  Code growth;                // outcome of growing; read after Stage::kGrown only
+  Code growth;  // outcome of growing; read after Stage::kGrown only
 };
 
 // Combine: the outputs that a rank publishes; offsets are from the start of its window.
@@ -60,8 +61,8 @@ struct Published {
   std::int64_t weights_offset;
 };
 
-// Published by a raised flag. Plain memory: written before the flag's release, read after its acquire. One cache line,
-// but for the reason of a poison.
+// Published by a raised flag. Plain memory: written before the flag's release, read after its
+// acquire. One cache line, but for the reason of a poison.
 struct alignas(64) Record {
   std::uint64_t number = 0;
   Terms terms;
@@ -76,7 +77,8 @@ static_assert(offsetof(Record, reason) == 64);
 
 class WindowLayout {
  public:
-  // Throws Error(kInvalidArgument) when sizes overflow; `max_local` is the most experts that any rank owns.
+  // Throws Error(kInvalidArgument) when sizes overflow; `max_local` is the most experts that any
+  // rank owns.
   WindowLayout(const ExchangeConfig& config, int num_experts, int max_local, int num_ranks);
 
   // Inside the segment.
@@ -111,7 +113,9 @@ class WindowLayout {
   std::size_t ids_per_row() const noexcept { return ids_per_row_; }
 
   // Sections of a receive buffer: one, or one per local expert with kPadded.
-  std::int64_t section_stride() const noexcept { return section_stride_; }  // rows from one section to the next
+  std::int64_t section_stride() const noexcept {
+    return section_stride_;
+  }  // rows from one section to the next
   std::int64_t max_section_rows() const noexcept { return max_section_rows_; }
   std::int64_t expected_section_rows() const noexcept { return expected_section_rows_; }
   std::int64_t max_rows() const noexcept { return max_rows_; }  // of a receive buffer, all sections

@@ -25,14 +25,15 @@ ExpertMap::ExpertMap(const ExchangeConfig& config, int num_ranks)
     : owner_(config.expert_rank.begin(), config.expert_rank.end()) {
   if (owner_.empty()) owner_ = contiguous_owners(config.num_experts, num_ranks);
   if (static_cast<int>(owner_.size()) != config.num_experts) {
-    throw Error(Code::kInvalidArgument, fmt::format("expert_rank names the owner of {} experts, num_experts is {}",
-                                                    owner_.size(), config.num_experts));
+    throw Error(Code::kInvalidArgument,
+                fmt::format("expert_rank names the owner of {} experts, num_experts is {}",
+                            owner_.size(), config.num_experts));
   }
   first_.assign(num_ranks + 1, 0);
   for (int expert = 0; expert < config.num_experts; ++expert) {
     if (owner_[expert] < 0 || owner_[expert] >= num_ranks) {
-      throw Error(Code::kInvalidArgument, fmt::format("expert_rank[{}] is {}, outside [0, {})", expert,
-                                                      owner_[expert], num_ranks));
+      throw Error(Code::kInvalidArgument, fmt::format("expert_rank[{}] is {}, outside [0, {})",
+                                                      expert, owner_[expert], num_ranks));
     }
     local_.push_back(first_[owner_[expert] + 1]++);
   }

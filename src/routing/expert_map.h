@@ -12,7 +12,8 @@ namespace ferry::internal {
 
 class ExpertMap {
  public:
-  // Throws Error(kInvalidArgument) when an owner is outside [0, num_ranks) or the list has the wrong length.
+  // Throws Error(kInvalidArgument) when an owner is outside [0, num_ranks) or the list has the
+  // wrong length.
   ExpertMap(const ExchangeConfig& config, int num_ranks);
 
   int num_experts() const noexcept { return static_cast<int>(owner_.size()); }

@@ -19,7 +19,8 @@ bool first_of_rank(const ExpertMap& map, const std::int32_t* experts, int k) {
   return true;
 }
 
-void sum_columns(const PlacementRules& rules, std::span<const std::int32_t* const> count_rows, ColumnSums& sums) {
+void sum_columns(const PlacementRules& rules, std::span<const std::int32_t* const> count_rows,
+                 ColumnSums& sums) {
   const std::int64_t size = rules.count_row_size();
   sums.all.assign(size, 0);
   for (int rank = 0; rank < rules.map.num_ranks(); ++rank) {
@@ -30,7 +31,8 @@ void sum_columns(const PlacementRules& rules, std::span<const std::int32_t* cons
   }
 }
 
-// The next free row of every expert in its owner's buffer, for my tokens; and the rows each rank needs.
+// The next free row of every expert in its owner's buffer, for my tokens; and the rows each rank
+// needs.
 void start_experts(const PlacementRules& rules, ColumnSums& sums, Route& route) {
   const ExpertMap& map = rules.map;
   sums.next = sums.before_me;
@@ -50,7 +52,8 @@ void start_experts(const PlacementRules& rules, ColumnSums& sums, Route& route) 
   }
 }
 
-void place_by_expert(const PlacementRules& rules, const Entries& entries, ColumnSums& sums, Route& route) {
+void place_by_expert(const PlacementRules& rules, const Entries& entries, ColumnSums& sums,
+                     Route& route) {
   start_experts(rules, sums, route);
   for (std::size_t i = 0; i < entries.experts.size(); ++i) {
     const std::int32_t expert = entries.experts[i];
@@ -58,7 +61,8 @@ void place_by_expert(const PlacementRules& rules, const Entries& entries, Column
   }
 }
 
-void place_by_rank(const PlacementRules& rules, const Entries& entries, ColumnSums& sums, Route& route) {
+void place_by_rank(const PlacementRules& rules, const Entries& entries, ColumnSums& sums,
+                   Route& route) {
   const int num_experts = rules.map.num_experts();
   sums.next.assign(sums.before_me.begin() + num_experts, sums.before_me.end());
   route.section_rows.assign(sums.all.begin() + num_experts, sums.all.end());
@@ -89,7 +93,8 @@ void count_received(const PlacementRules& rules, const ColumnSums& sums,
   for (const int expert : rules.map.experts_of(rules.rank)) {
     route.tokens_per_expert.push_back(sums.all[expert]);
     route.aligned_tokens_per_expert.push_back(round_up(sums.all[expert], rules.alignment));
-    for (int rank = 0; rank < num_ranks; ++rank) route.running_counts.push_back(running += count_rows[rank][expert]);
+    for (int rank = 0; rank < num_ranks; ++rank)
+      route.running_counts.push_back(running += count_rows[rank][expert]);
   }
   if (rules.layout == Layout::kRankMajor) {
     running = 0;
@@ -111,7 +116,8 @@ void count_received(const PlacementRules& rules, const ColumnSums& sums,
 
 }  // namespace
 
-void count_entries(const PlacementRules& rules, const Entries& entries, std::int32_t* counts) noexcept {
+void count_entries(const PlacementRules& rules, const Entries& entries,
+                   std::int32_t* counts) noexcept {
   std::fill_n(counts, rules.count_row_size(), 0);
   for (const std::int32_t expert : entries.experts) {
     if (expert >= 0) ++counts[expert];
@@ -121,13 +127,14 @@ void count_entries(const PlacementRules& rules, const Entries& entries, std::int
   for (std::int64_t token = 0; token < entries.num_tokens; ++token) {
     const std::int32_t* experts = entries.experts.data() + token * entries.top_k;
     for (int k = 0; k < entries.top_k; ++k) {
-      if (experts[k] >= 0 && first_of_rank(rules.map, experts, k)) ++rows_of_rank[rules.map.owner(experts[k])];
+      if (experts[k] >= 0 && first_of_rank(rules.map, experts, k))
+        ++rows_of_rank[rules.map.owner(experts[k])];
     }
   }
 }
 
-void place(const PlacementRules& rules, const Entries& entries, std::span<const std::int32_t* const> count_rows,
-           ColumnSums& sums, Route& route) {
+void place(const PlacementRules& rules, const Entries& entries,
+           std::span<const std::int32_t* const> count_rows, ColumnSums& sums, Route& route) {
   sum_columns(rules, count_rows, sums);
   route.num_tokens = entries.num_tokens;
   route.top_k = entries.top_k;
@@ -138,8 +145,10 @@ void place(const PlacementRules& rules, const Entries& entries, std::span<const 
     place_by_expert(rules, entries, sums, route);
   }
   const int num_experts = rules.map.num_experts();
-  const auto first = rules.layout == Layout::kRankMajor ? sums.all.begin() + num_experts : sums.all.begin();
-  const auto last = rules.layout == Layout::kRankMajor ? sums.all.end() : sums.all.begin() + num_experts;
+  const auto first =
+      rules.layout == Layout::kRankMajor ? sums.all.begin() + num_experts : sums.all.begin();
+  const auto last =
+      rules.layout == Layout::kRankMajor ? sums.all.end() : sums.all.begin() + num_experts;
   route.total_rows = 0;
   for (auto count = first; count != last; ++count) route.total_rows += *count;
   count_received(rules, sums, count_rows, route);

@@ -1,6 +1,8 @@
-// Placement: from top-k ids to slots. Pure functions; the only place that knows the order of rows (design 4).
+// Placement: from top-k ids to slots. Pure functions; the only place that knows the order of rows
+// (design 4).
 //   1. count_entries   my ids -> my row of the count matrix          (every rank)
-//   2. place           the whole matrix -> slots of my tokens, totals (every rank, the same answer without more talk)
+//   2. place           the whole matrix -> slots of my tokens, totals (every rank, the same answer
+//   without more talk)
 #pragma once
 
 #include <cstdint>
@@ -35,16 +37,19 @@ struct Entries {
 };
 
 // Fills counts[count_row_size()]. Cost: T * K, and for kRankMajor T * K^2.
-void count_entries(const PlacementRules& rules, const Entries& entries, std::int32_t* counts) noexcept;
+void count_entries(const PlacementRules& rules, const Entries& entries,
+                   std::int32_t* counts) noexcept;
 
-// Column sums of the count matrix: over the ranks before mine, and over all. Kept from one dispatch to the next.
-// An element is less than 2^31 because a rank receives less than 2^31 rows (window_layout.cc).
+// Column sums of the count matrix: over the ranks before mine, and over all. Kept from one dispatch
+// to the next. An element is less than 2^31 because a rank receives less than 2^31 rows
+// (window_layout.cc).
 struct ColumnSums {
   std::vector<std::int32_t> before_me, all, next;
 };
 
-// Computes refs, totals and the receive side of `route` from all ranks' count rows. Cost: R * E + T * K.
-void place(const PlacementRules& rules, const Entries& entries, std::span<const std::int32_t* const> count_rows,
-           ColumnSums& sums, Route& route);
+// Computes refs, totals and the receive side of `route` from all ranks' count rows. Cost: R * E + T
+// * K.
+void place(const PlacementRules& rules, const Entries& entries,
+           std::span<const std::int32_t* const> count_rows, ColumnSums& sums, Route& route);
 
 }  // namespace ferry::internal

@@ -1,5 +1,6 @@
-// Route: what a dispatch learned, the inside of a Handle. Slots of my tokens at their owners, and the counts of the
-// rows I received. Written once by dispatch (routing/placement.cc), read by dispatch, combine and the public Handle.
+// Route: what a dispatch learned, the inside of a Handle. Slots of my tokens at their owners, and
+// the counts of the rows I received. Written once by dispatch (routing/placement.cc), read by
+// dispatch, combine and the public Handle.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +22,14 @@ struct Route {
   std::int64_t num_tokens = 0;
   int top_k = 0;
 
-  // Token side, [T, K]. Expert layouts: the row of (t, k), at k. kRankMajor: the rows of token t by ascending rank,
-  // then rank -1.
+  // Token side, [T, K]. Expert layouts: the row of (t, k), at k. kRankMajor: the rows of token t by
+  // ascending rank, then rank -1.
   std::vector<RowRef> refs;
-  std::vector<std::int32_t> experts;  // kRankMajor: [T, K], expert of (t, k) or -1 when not sent; else empty
+  std::vector<std::int32_t>
+      experts;  // kRankMajor: [T, K], expert of (t, k) or -1 when not sent; else empty
 
-  // All ranks: rows that each rank needs in each section of its buffer (one section; kPadded: one per local expert).
+  // All ranks: rows that each rank needs in each section of its buffer (one section; kPadded: one
+  // per local expert).
   std::vector<std::int64_t> section_rows;  // [R]
   std::int64_t total_rows = 0;             // sent by all ranks to all ranks
 

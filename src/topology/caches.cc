@@ -33,11 +33,13 @@ std::uint64_t last_level_cache_bytes() {
   for (int cpu = 0;; ++cpu) {
     const std::string directory = fmt::format("/sys/devices/system/cpu/cpu{}/cache/", cpu);
     std::string last;
-    for (int index = 0; !read_line(fmt::format("{}index{}/size", directory, index)).empty(); ++index) {
+    for (int index = 0; !read_line(fmt::format("{}index{}/size", directory, index)).empty();
+         ++index) {
       last = fmt::format("{}index{}/", directory, index);
     }
     if (last.empty()) break;
-    if (seen.insert(read_line(last + "shared_cpu_list")).second) total += parse_size(read_line(last + "size"));
+    if (seen.insert(read_line(last + "shared_cpu_list")).second)
+      total += parse_size(read_line(last + "size"));
   }
   return total == 0 ? kUnknown : total;
 }

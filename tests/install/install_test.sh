@@ -34,7 +34,8 @@ cmake --build "$work/consumer"
 
 step "pkg-config ferry"
 read -ra flags < <(pkg-config --cflags --libs ferry)
-"$CXX" -std=c++20 -Wall -Wextra -Werror "$here/../../examples/dispatch_combine.cc" "${flags[@]}" -o "$work/by_pkg_config"
+"$CXX" -std=c++20 -Wall -Wextra -Werror "$here/../../examples/dispatch_combine.cc" "${flags[@]}" \
+  -o "$work/by_pkg_config"
 "$work/by_pkg_config"
 
 if command=$(find "$work/moved/bin" -name ferry 2>/dev/null) && [ -n "$command" ]; then

@@ -1,0 +1,269 @@
+// Bad calls: each is an error whose message names the value and the limit; the other ranks learn
+// who was refused and why; the next call works.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "seat.h"
+
+namespace ferry::test {
+namespace {
+
+constexpr int kRanks = 3;
+constexpr int kOffender = 1;
+constexpr std::int64_t kTokens = 8;
+constexpr int kTopK = 2;
+
+ExchangeConfig small_config() {
+  ExchangeConfig config;
+  config.max_tokens = kTokens;
+  config.hidden = 32;
+  config.num_experts = 6;
+  config.top_k = kTopK;
+  return config;
+}
+
+// Memory that a bad call may point to.
+struct Scratch {
+  std::vector<std::int64_t> ids;
+  std::vector<std::int32_t> narrow_ids;
+  std::vector<float> weights;
+  std::vector<std::byte> memory = std::vector<std::byte>(1 << 16);
+};
+
+struct BadDispatch {
+  const char* name;
+  std::function<void(DispatchArgs&, Scratch&)> spoil;
+  std::vector<std::string> parts;  // of the message
+};
+void PrintTo(const BadDispatch& bad, std::ostream* stream) { *stream << bad.name; }
+
+struct BadCombine {
+  const char* name;
+  std::function<void(CombineArgs&, Scratch&)> spoil;
+  std::vector<std::string> parts;
+};
+void PrintTo(const BadCombine& bad, std::ostream* stream) { *stream << bad.name; }
+
+// What the offender and the others must be told.
+void require_refused(const Status& status, int rank, const std::vector<std::string>& parts) {
+  require(status.group_usable(), "the group is usable: " + status.message());
+  require(status.culprit() == kOffender,
+          "culprit " + std::to_string(status.culprit()) + ": " + status.message());
+  if (rank == kOffender) {
+    require_status(status, Code::kInvalidArgument, parts, "the offender");
+  } else {
+    require_status(status, Code::kPeerRejected, parts, "the others");
+    require_status(status, Code::kPeerRejected, {"rank 1"}, "the others");
+  }
+}
+
+Scenario two_rounds(const ExchangeConfig& config = small_config()) {
+  return plain_scenario(kRanks, config, 2, 71);
+}
+
+// Round 0 with the offender's call spoiled, then round 1.
+void try_bad_dispatch(Mode mode, const Scenario& scenario, const BadDispatch& bad) {
+  const auto body = [&](Group group) {
+    Seat seat(group, scenario);
+    Random random(3);
+    Scratch scratch;
+    scratch.ids = scenario.rounds[0].inputs[seat.rank()].topk_ids;
+    scratch.narrow_ids.assign(scratch.ids.begin(), scratch.ids.end());
+    scratch.weights = scenario.rounds[0].inputs[seat.rank()].topk_weights;
+    DispatchCall call(scenario, scenario.rounds[0], seat.rank(), random);
+    call.args().topk_ids.data = scratch.ids.data();
+    call.args().topk_ids.type = IndexType::kInt64;
+    if (seat.rank() == kOffender) bad.spoil(call.args(), scratch);
+    Received received;
+    const Status status = seat.exchange().dispatch(call.args(), received);
+    require(received.data == nullptr && !received.handle, "nothing is received");
+    require_refused(status, seat.rank(), bad.parts);
+    Received good = seat.dispatch(1);
+    seat.combine(1, good.handle, &good);
+  };
+  run_ranks(mode, kRanks, body, bad.name);
+}
+
+void try_bad_combine(Mode mode, const Scenario& scenario, const BadCombine& bad) {
+  const auto body = [&](Group group) {
+    Seat seat(group, scenario);
+    Random random(3);
+    Scratch scratch;
+    scratch.weights = scenario.rounds[0].inputs[seat.rank()].topk_weights;
+    const Handle handle = seat.dispatch(0).handle;
+    CombineCall call(seat.exchange(), scenario, scenario.rounds[0], scenario.rounds[0].combines[0],
+                     seat.rank(), handle, nullptr, random);
+    if (seat.rank() == kOffender) bad.spoil(call.args(), scratch);
+    require_refused(seat.exchange().combine(call.args()), seat.rank(), bad.parts);
+    seat.combine(0, handle);
+    Received good = seat.dispatch(1);
+    seat.combine(1, good.handle, &good);
+  };
+  run_ranks(mode, kRanks, body, bad.name);
+}
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+const std::vector<BadDispatch> kBadDispatches = {
+    {"IdPastTheLastExpert",
+     [](DispatchArgs&, Scratch& s) { s.ids[3 * kTopK + 1] = 6; },
+     {"6", "token 3", "k 1", "-1"}},
+    {"IdBelowMinusOne", [](DispatchArgs&, Scratch& s) { s.ids[0] = -2; }, {"-2", "token 0", "k 0"}},
+    {"HugeId",
+     [](DispatchArgs&, Scratch& s) { s.ids[2] = std::int64_t{1} << 32; },
+     {"4294967296", "token 1", "k 0"}},
+    {"NarrowIdOutOfRange",
+     [](DispatchArgs& a, Scratch& s) {
+       s.narrow_ids[5] = 77;
+       a.topk_ids.data = s.narrow_ids.data();
+       a.topk_ids.type = IndexType::kInt32;
+     },
+     {"77", "token 2", "k 1"}},
+    {"TooManyTokens",
+     [](DispatchArgs& a, Scratch&) { a.tokens.num_rows = a.topk_ids.num_tokens = kTokens + 1; },
+     {"9", "8"}},
+    {"NegativeTokens",
+     [](DispatchArgs& a, Scratch&) { a.tokens.num_rows = a.topk_ids.num_tokens = -1; },
+     {"-1"}},
+    {"AbsurdlyManyTokens",
+     [](DispatchArgs& a, Scratch&) {
+       a.tokens.num_rows = a.topk_ids.num_tokens = std::int64_t{1} << 62;
+     },
+     {"4611686018427387904", "8"}},
+    {"OtherHidden", [](DispatchArgs& a, Scratch&) { a.tokens.hidden = 31; }, {"31", "32"}},
+    {"OtherType",
+     [](DispatchArgs& a, Scratch&) { a.tokens.dtype = DataType::kFp32; },
+     {"fp32", "bf16"}},
+    {"UnknownType",
+     [](DispatchArgs& a, Scratch&) { a.tokens.dtype = static_cast<DataType>(99); },
+     {"bf16"}},
+    {"NullTokens", [](DispatchArgs& a, Scratch&) { a.tokens.data = nullptr; }, {"null", "8"}},
+    {"NullIds", [](DispatchArgs& a, Scratch&) { a.topk_ids.data = nullptr; }, {"null", "8"}},
+    {"IdsOfOtherTokens", [](DispatchArgs& a, Scratch&) { a.topk_ids.num_tokens = 7; }, {"7", "8"}},
+    {"IdsOfOtherK", [](DispatchArgs& a, Scratch&) { a.topk_ids.top_k = 3; }, {"3", "2"}},
+    {"IdsOfUnknownType",
+     [](DispatchArgs& a, Scratch&) { a.topk_ids.type = static_cast<IndexType>(9); },
+     {"9", "int32"}},
+    {"PitchBelowARow", [](DispatchArgs& a, Scratch&) { a.tokens.pitch_bytes = 62; }, {"62", "64"}},
+    {"NegativePitch", [](DispatchArgs& a, Scratch&) { a.tokens.pitch_bytes = -64; }, {"-64", "64"}},
+    {"NanWeight",
+     [](DispatchArgs& a, Scratch& s) {
+       s.weights[4 * kTopK + 1] = kNan;
+       a.topk_weights = s.weights.data();
+     },
+     {"nan", "token 4", "k 1"}},
+};
+
+const std::vector<BadCombine> kBadCombines = {
+    {"EmptyHandle", [](CombineArgs& a, Scratch&) { a.handle = Handle{}; }, {"handle"}},
+    {"RowsOfBytes",
+     [](CombineArgs& a, Scratch&) { a.expert_rows.dtype = DataType::kBytes; },
+     {"bytes", "bf16"}},
+    {"OutOfBytes",
+     [](CombineArgs& a, Scratch&) { a.out_dtype = DataType::kBytes; },
+     {"bytes", "bf16"}},
+    {"OutOfUnknownType",
+     [](CombineArgs& a, Scratch&) { a.out_dtype = static_cast<DataType>(77); },
+     {"out"}},
+    {"HiddenOfZero", [](CombineArgs& a, Scratch&) { a.expert_rows.hidden = 0; }, {"hidden 0"}},
+    {"HiddenPastTheLimit",
+     [](CombineArgs& a, Scratch&) { a.expert_rows.hidden = 65; },
+     {"65", "64"}},
+    {"AbsurdHidden",
+     [](CombineArgs& a, Scratch&) { a.expert_rows.hidden = std::int64_t{1} << 62; },
+     {"4611686018427387904"}},
+    {"OtherNumberOfRows", [](CombineArgs& a, Scratch&) { a.expert_rows.num_rows = 999; }, {"999"}},
+    {"NullRows", [](CombineArgs& a, Scratch&) { a.expert_rows.data = nullptr; }, {"null"}},
+    {"NullOut", [](CombineArgs& a, Scratch&) { a.out = nullptr; }, {"null", "8"}},
+    {"RowPitchBelowARow",
+     [](CombineArgs& a, Scratch& s) {
+       a.expert_rows.data = s.memory.data();
+       a.expert_rows.pitch_bytes = 63;
+     },
+     {"63", "64"}},
+    {"OutPitchBelowARow", [](CombineArgs& a, Scratch&) { a.out_pitch_bytes = 10; }, {"10"}},
+    {"NegativeOutPitch", [](CombineArgs& a, Scratch&) { a.out_pitch_bytes = -200; }, {"-200"}},
+    {"OutOverlapsTheRows",
+     [](CombineArgs& a, Scratch& s) {
+       a.expert_rows.data = s.memory.data();
+       a.expert_rows.pitch_bytes = 0;
+       a.out = s.memory.data() + 100;
+     },
+     {"overlap"}},
+    {"OutOverlapsABias",
+     [](CombineArgs& a, Scratch& s) {
+       a.out = s.memory.data();
+       a.bias[1] = s.memory.data() + 64;
+     },
+     {"overlap", "bias 1"}},
+    {"OutOverlapsTheWeights",
+     [](CombineArgs& a, Scratch& s) {
+       a.topk_weights = s.weights.data();
+       a.out = s.weights.data();
+     },
+     {"overlap", "weights"}},
+    {"NanWeight",
+     [](CombineArgs& a, Scratch& s) {
+       s.weights[5 * kTopK] = kNan;
+       a.topk_weights = s.weights.data();
+     },
+     {"nan", "token 5", "k 0"}},
+    {"WeightsHomeWithoutRowWeights",
+     [](CombineArgs& a, Scratch& s) {
+       a.row_weights = nullptr;
+       a.out_topk_weights = reinterpret_cast<float*>(s.memory.data());
+     },
+     {"row_weights"}},
+};
+
+template <typename Bad>
+class BadInput : public testing::TestWithParam<std::tuple<Mode, Bad>> {};
+using BadDispatches = BadInput<BadDispatch>;
+using BadCombines = BadInput<BadCombine>;
+
+TEST_P(BadDispatches, AreRefusedAndTheGroupWorksAfter) {
+  try_bad_dispatch(std::get<0>(GetParam()), two_rounds(), std::get<1>(GetParam()));
+}
+
+TEST_P(BadCombines, AreRefusedAndTheGroupWorksAfter) {
+  try_bad_combine(std::get<0>(GetParam()), two_rounds(), std::get<1>(GetParam()));
+}
+
+template <typename Bad>
+std::string bad_name(const testing::TestParamInfo<std::tuple<Mode, Bad>>& info) {
+  return std::string(std::get<1>(info.param).name) + "_" + mode_name(std::get<0>(info.param));
+}
+
+const auto kModes = testing::Values(Mode::kThreads, Mode::kProcesses);
+INSTANTIATE_TEST_SUITE_P(All, BadDispatches,
+                         testing::Combine(kModes, testing::ValuesIn(kBadDispatches)),
+                         bad_name<BadDispatch>);
+INSTANTIATE_TEST_SUITE_P(All, BadCombines,
+                         testing::Combine(kModes, testing::ValuesIn(kBadCombines)),
+                         bad_name<BadCombine>);
+
+TEST(BadWeights, RankMajorCombineTakesNone) {
+  ExchangeConfig config = small_config();
+  config.layout = Layout::kRankMajor;
+  const auto spoil = [](CombineArgs& args, Scratch& scratch) {
+    args.topk_weights = scratch.weights.data();
+  };
+  try_bad_combine(Mode::kThreads, two_rounds(config),
+                  {"RankMajorWeights", spoil, {"rank_major", "topk_weights"}});
+}
+
+// Values that no rule forbids: an id that is masked, a NaN weight of an entry that is not sent.
+TEST(GoodInput, WhatIsNotSentIsNotLookedAt) {
+  Scenario scenario = plain_scenario(kRanks, small_config(), 1, 72);
+  for (internal::RankInput& input : scenario.rounds[0].inputs) {
+    input.topk_ids[4] = -1;
+    input.topk_weights[4] = kNan;
+  }
+  expect_dispatch(scenario.config, scenario.rounds[0]);
+  run_ranks(Mode::kThreads, kRanks, [&](Group group) { Seat(group, scenario).dispatch(0); });
+}
+
+}  // namespace
+}  // namespace ferry::test

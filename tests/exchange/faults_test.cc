@@ -1,0 +1,317 @@
+// Ranks that die or stop in each phase, as real processes hit by real signals: the others name the
+// rank and the phase, in time, nobody hangs, and nothing is left behind.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "seat.h"
+#include "victim.h"
+
+namespace ferry::test {
+namespace {
+
+constexpr int kRanks = 3;
+constexpr int kVictim = 1;
+constexpr std::chrono::milliseconds kShortDeadline{1500};
+
+enum class Moment { kBeforeCounts, kWhileWritingRows, kBeforeOutputs, kWhileReading };
+
+struct FaultCase {
+  const char* name;
+  Moment moment;
+  int signal;
+  std::vector<std::string> parts;  // of the others' message
+};
+
+void PrintTo(const FaultCase& fault, std::ostream* stream) { *stream << fault.name; }
+
+ExchangeConfig fault_config() {
+  ExchangeConfig config;
+  config.max_tokens = 64;
+  config.hidden = 512;
+  config.num_experts = 12;
+  config.top_k = 4;
+  return config;
+}
+
+// The victim's second round, up to the blow. Whatever it is told afterwards must be an error, and
+// soon.
+Status victim_round(Seat& seat, const Scenario& scenario, const FaultCase& fault, Board& board) {
+  Random random(1);
+  const Round& round = scenario.rounds[1];
+  DispatchCall dispatch(scenario, round, seat.rank(), random);
+  const std::size_t pitch = static_cast<std::size_t>(scenario.config.hidden) * 2;
+  const std::size_t bytes = round.inputs[seat.rank()].tokens.size();
+  Trap trap(bytes, board, fault.signal);
+  if (fault.moment == Moment::kBeforeCounts) strike_self(board, fault.signal);
+  if (fault.moment == Moment::kWhileWritingRows) {
+    std::memcpy(trap.data(), round.inputs[seat.rank()].tokens.data(), bytes);
+    dispatch.args().tokens.data = trap.data();
+    dispatch.args().tokens.pitch_bytes = static_cast<std::int64_t>(pitch);
+    trap.arm();
+  }
+  Received received;
+  if (Status status = seat.exchange().dispatch(dispatch.args(), received); !status.ok())
+    return status;
+  if (fault.moment == Moment::kBeforeOutputs) strike_self(board, fault.signal);
+  CombineCall combine(seat.exchange(), scenario, round, round.combines[0], seat.rank(),
+                      received.handle, nullptr, random);
+  if (fault.moment == Moment::kWhileReading) {
+    combine.args().out = trap.data();
+    combine.args().out_dtype = DataType::kBf16;
+    combine.args().out_pitch_bytes = 0;
+    combine.args().bias = {};
+    trap.arm();
+  }
+  return seat.exchange().combine(combine.args());
+}
+
+// Dispatch and combine again and again, until an error.
+Status rounds_until_error(Seat& seat, const Scenario& scenario) {
+  Random random(2);
+  while (true) {
+    const Round& round = scenario.rounds[1];
+    DispatchCall dispatch(scenario, round, seat.rank(), random);
+    Received received;
+    if (Status status = seat.exchange().dispatch(dispatch.args(), received); !status.ok())
+      return status;
+    CombineCall combine(seat.exchange(), scenario, round, round.combines[0], seat.rank(),
+                        received.handle, nullptr, random);
+    if (Status status = seat.exchange().combine(combine.args()); !status.ok()) return status;
+  }
+}
+
+void require_named_in_time(const Status& status, const FaultCase& fault, const Board& board) {
+  const double seconds =
+      static_cast<double>(now_ns() - board.struck_ns.load(std::memory_order_acquire)) * 1e-9;
+  const bool killed = fault.signal == SIGKILL;
+  require_status(status, killed ? Code::kPeerLost : Code::kTimeout, fault.parts, fault.name);
+  require_status(status, status.code(), {"rank 1", killed ? "dead" : "alive"}, fault.name);
+  require(status.culprit() == kVictim,
+          "culprit " + std::to_string(status.culprit()) + " in " + status.message());
+  require(!status.group_usable(), "the group is broken");
+  const double limit = killed ? 1.0 : std::chrono::duration<double>(kShortDeadline).count() + 1.0;
+  require(seconds < limit, "told after " + std::to_string(seconds) + " s: " + status.message());
+  require(killed || seconds > 0.5, "told too early: " + std::to_string(seconds));
+}
+
+class Faults : public testing::TestWithParam<FaultCase> {};
+
+TEST_P(Faults, TheOthersNameTheRankAndThePhase) {
+  const FaultCase& fault = GetParam();
+  const Scenario scenario = plain_scenario(kRanks, fault_config(), 2, 31);
+  const SharedBoard board;
+  GroupOptions options;
+  if (fault.signal == SIGSTOP) options.deadline = kShortDeadline;
+  ProcessRanks ranks(kRanks, options, [&](Group group) {
+    Seat seat(group, scenario);
+    const Received held = seat.dispatch(0);
+    seat.combine(0, held.handle);
+    if (seat.rank() == kVictim) {
+      Status status = victim_round(seat, scenario, fault, *board);
+      if (status.ok()) status = rounds_until_error(seat, scenario);
+      require(!status.group_usable(), "the victim woke and was told: " + status.message());
+      return;
+    }
+    const Status status = rounds_until_error(seat, scenario);
+    board->told.fetch_add(1, std::memory_order_acq_rel);
+    require_named_in_time(status, fault, *board);
+    nap(fault.signal == SIGSTOP ? 300 : 0);  // the victim wakes and may write its rows
+    seat.check(0, held, " held while the victim woke");
+  });
+  while (fault.signal == SIGSTOP && board->told.load(std::memory_order_acquire) < kRanks - 1)
+    nap(5);
+  ranks.send_signal(kVictim, SIGCONT);
+  std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
+  if (fault.signal == SIGKILL) {
+    EXPECT_EQ(ends[kVictim].signal, SIGKILL);
+    ends[kVictim] = {};
+  }
+  expect_all_well(ends, fault.name);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Processes, Faults,
+    testing::Values(
+        FaultCase{"KilledBeforeCounts", Moment::kBeforeCounts, SIGKILL, {"dispatch 3", "counts"}},
+        FaultCase{
+            "KilledWhileWritingRows", Moment::kWhileWritingRows, SIGKILL, {"dispatch 3", "rows"}},
+        FaultCase{"KilledBeforeOutputs", Moment::kBeforeOutputs, SIGKILL, {"combine 4", "outputs"}},
+        FaultCase{"KilledWhileReading", Moment::kWhileReading, SIGKILL, {"dispatch 5", "counts"}},
+        FaultCase{"StoppedBeforeCounts", Moment::kBeforeCounts, SIGSTOP, {"dispatch 3", "counts"}},
+        FaultCase{
+            "StoppedWhileWritingRows", Moment::kWhileWritingRows, SIGSTOP, {"dispatch 3", "rows"}},
+        FaultCase{
+            "StoppedBeforeOutputs", Moment::kBeforeOutputs, SIGSTOP, {"combine 4", "outputs"}},
+        FaultCase{"StoppedWhileReading", Moment::kWhileReading, SIGSTOP, {"dispatch 5", "counts"}}),
+    [](const testing::TestParamInfo<FaultCase>& info) { return std::string(info.param.name); });
+
+// Rank 2 is in the middle of its sums when rank 0 finds rank 1 dead. What rank 2 calls a success
+// must be whole.
+TEST(BystanderOfADeath, CombineIsWholeOrAnError) {
+  ExchangeConfig config = fault_config();
+  config.max_tokens = 512;
+  const Scenario scenario = plain_scenario(kRanks, config, 2, 37);
+  const SharedBoard board;
+  ProcessRanks ranks(kRanks, {}, [&](Group group) {
+    Seat seat(group, scenario);
+    Received received = seat.dispatch(0);
+    if (seat.rank() != 2) {
+      const Seat::PendingCombine sent = seat.combine_send(0, received.handle);
+      if (seat.rank() == kVictim) strike_self(*board, SIGKILL);
+      seat.combine_recv(sent);
+      const Status status = rounds_until_error(seat, scenario);
+      board->told.fetch_add(1, std::memory_order_acq_rel);
+      require_status(status, Code::kPeerLost, {"rank 1"}, "rank 0");
+      nap(500);
+      return;
+    }
+    const std::size_t out_bytes =
+        static_cast<std::size_t>(config.max_tokens * config.hidden) * sizeof(float);
+    Trap trap(out_bytes, *board, SIGSTOP);
+    Random random(1);
+    CombineCall call(seat.exchange(), scenario, scenario.rounds[0], scenario.rounds[0].combines[0],
+                     seat.rank(), received.handle, nullptr, random);
+    call.args().out = trap.data();
+    call.args().out_dtype = DataType::kFp32;
+    call.args().out_pitch_bytes = 0;
+    call.args().bias = {};
+    trap.arm();
+    const Status status = seat.exchange().combine(call.args());
+    if (!status.ok()) return;
+    std::vector<internal::RankOutput> outputs = scenario.rounds[0].combines[0].outputs;
+    outputs[2].bias[0].clear();
+    outputs[2].bias[1].clear();
+    outputs[2].out_type = DataType::kFp32;
+    const auto expected = internal::reference_combine(config, scenario.rounds[0].inputs, outputs,
+                                                      config.hidden, DataType::kBf16);
+    require_same_bytes(trap.data(), expected[2].out.data(), out_bytes,
+                       "a combine that says it succeeded");
+  });
+  while (board->told.load(std::memory_order_acquire) < 1) nap(5);
+  ranks.send_signal(2, SIGCONT);
+  std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
+  ends[kVictim] = {};
+  expect_all_well(ends, "bystander");
+}
+
+// A kill from outside at any moment of a running loop of large rows.
+TEST(RandomKill, TheOthersNameTheRankWithinASecond) {
+  ExchangeConfig config = fault_config();
+  config.max_tokens = 512;
+  config.hidden = 2048;
+  const Scenario scenario = plain_scenario(kRanks, config, 2, 32);
+  Random random(32);
+  for (int i = 0; i < 12; ++i) {
+    const SharedBoard board;
+    ProcessRanks ranks(kRanks, {}, [&](Group group) {
+      Seat seat(group, scenario);
+      board->ready.fetch_add(1, std::memory_order_acq_rel);
+      const Status status = rounds_until_error(seat, scenario);
+      const double seconds =
+          static_cast<double>(now_ns() - board->struck_ns.load(std::memory_order_acquire)) * 1e-9;
+      require_status(status, Code::kPeerLost, {"rank 1", "dead"}, "after a kill");
+      require(seconds < 1.0, "told after " + std::to_string(seconds) + " s: " + status.message());
+      const std::vector<std::string> phases = {"counts", "growth", "reuse", "rows", "outputs"};
+      require(std::any_of(phases.begin(), phases.end(),
+                          [&](auto& p) { return contains(status.message(), p); }),
+              "no phase in " + status.message());
+    });
+    while (board->ready.load(std::memory_order_acquire) < kRanks) nap(1);
+    std::this_thread::sleep_for(std::chrono::microseconds(random.between(100, 30'000)));
+    board->struck_ns.store(now_ns(), std::memory_order_release);
+    ranks.send_signal(kVictim, SIGKILL);
+    std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
+    ends[kVictim] = {};
+    expect_all_well(ends, "kill " + std::to_string(i));
+  }
+}
+
+// True once shared memory is back within `slack` of `before`; others on this machine may come and
+// go meanwhile.
+bool memory_comes_back(std::int64_t before, std::int64_t slack) {
+  for (int i = 0; i < 100; ++i) {
+    if (shared_memory_in_use() < before + slack) return true;
+    nap(100);
+  }
+  return false;
+}
+
+TEST(AllKilled, NothingIsLeftBehind) {
+  ExchangeConfig config = fault_config();
+  config.max_tokens = 1024;
+  config.hidden = 4096;
+  const std::set<std::string> files = files_in_dev_shm();
+  const Scenario scenario = plain_scenario(kRanks, config, 2, 33);
+  const std::int64_t before = shared_memory_in_use();
+  for (int i = 0; i < 3; ++i) {
+    const SharedBoard board;
+    ProcessRanks ranks(kRanks, {}, [&](Group group) {
+      Seat seat(group, scenario);
+      board->ready.fetch_add(1, std::memory_order_acq_rel);
+      const Status status = rounds_until_error(seat, scenario);
+      throw Failure("ended by itself: " + status.message());
+    });
+    while (board->ready.load(std::memory_order_acquire) < kRanks) nap(1);
+    nap(20 + 10 * i);
+    const std::int64_t in_use = shared_memory_in_use() - before;
+    EXPECT_GT(in_use, 32 << 20) << "the windows must be large enough to be missed";
+    for (int rank = 0; rank < kRanks; ++rank) ranks.send_signal(rank, SIGKILL);
+    for (const RankEnd& end : ranks.wait(std::chrono::seconds(20)))
+      EXPECT_EQ(end.signal, SIGKILL) << end.failure;
+    EXPECT_TRUE(memory_comes_back(before, in_use / 2))
+        << before << " bytes before, " << shared_memory_in_use() << " after";
+  }
+  for (const std::string& file : files_in_dev_shm())
+    EXPECT_TRUE(files.contains(file)) << "left in /dev/shm: " << file;
+}
+
+// The same for one rank that dies and others that end well.
+TEST(OneKilled, MemoryIsBackWhenTheOthersEnd) {
+  ExchangeConfig config = fault_config();
+  config.max_tokens = 1024;
+  config.hidden = 4096;
+  const Scenario scenario = plain_scenario(kRanks, config, 2, 34);
+  const std::int64_t before = shared_memory_in_use();
+  const SharedBoard board;
+  ProcessRanks ranks(kRanks, {}, [&](Group group) {
+    Seat seat(group, scenario);
+    board->ready.fetch_add(1, std::memory_order_acq_rel);
+    require_status(rounds_until_error(seat, scenario), Code::kPeerLost, {"rank 1", "dead"},
+                   "after a kill");
+  });
+  while (board->ready.load(std::memory_order_acquire) < kRanks) nap(1);
+  nap(30);
+  const std::int64_t in_use = shared_memory_in_use() - before;
+  ranks.send_signal(kVictim, SIGKILL);
+  std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
+  ends[kVictim] = {};
+  expect_all_well(ends, "one killed");
+  EXPECT_TRUE(memory_comes_back(before, in_use / 2));
+}
+
+// After the group broke, the survivors make a new one and go on.
+TEST(Recovery, SurvivorsMakeANewGroup) {
+  const Scenario three = plain_scenario(3, fault_config(), 2, 35);
+  const Scenario two = plain_scenario(2, fault_config(), 3, 36);
+  const std::string address = "recovery-" + std::to_string(getpid());
+  const SharedBoard board;
+  ProcessRanks ranks(3, {}, [&](Group group) {
+    Seat seat(group, three);
+    if (group.rank() == kVictim) strike_self(*board, SIGKILL);
+    require(!rounds_until_error(seat, three).ok(), "rank 1 is dead");
+    const int new_rank = group.rank() == 0 ? 0 : 1;
+    group.destroy();
+    Group survivors = Group::connect(address, new_rank, 2);
+    play(survivors, two, {});
+  });
+  std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
+  ends[kVictim] = {};
+  expect_all_well(ends, "recovery");
+}
+
+}  // namespace
+}  // namespace ferry::test

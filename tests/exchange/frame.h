@@ -1,0 +1,97 @@
+// The frame of the exchange tests: N ranks as threads or as real processes run one body; a rank
+// fails by throwing, and the test reports what every rank said.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <ostream>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ferry/exchange.h"
+#include "ferry/group.h"
+
+namespace ferry::test {
+
+enum class Mode { kThreads, kProcesses };
+const char* mode_name(Mode mode);
+inline void PrintTo(Mode mode, std::ostream* stream) {
+  *stream << mode_name(mode);
+}  // for GoogleTest
+
+// What a rank throws when something is not as it must be.
+class Failure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+void require(bool condition, const std::string& what);
+void require_ok(const Status& status, const std::string& what);
+// `part`s must all occur in the message, whatever the case of letters.
+void require_status(const Status& status, Code code, const std::vector<std::string>& parts,
+                    const std::string& what);
+bool contains(const std::string& text, const std::string& part);
+
+template <typename T>
+void require_equal(std::span<const T> seen, std::span<const T> expected, const std::string& what) {
+  require(seen.size() == expected.size(), what + ": " + std::to_string(seen.size()) +
+                                              " elements instead of " +
+                                              std::to_string(expected.size()));
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    if (seen[i] == expected[i]) continue;
+    throw Failure(what + ": element " + std::to_string(i) + " is " + std::to_string(seen[i]) +
+                  " instead of " + std::to_string(expected[i]));
+  }
+}
+// Bit for bit; the message names row and byte.
+void require_same_bytes(const void* seen, const void* expected, std::size_t bytes,
+                        const std::string& what);
+
+// What became of one rank.
+struct RankEnd {
+  std::string failure;  // empty: the body returned
+  int signal = 0;       // processes: what killed it
+  bool hung = false;    // processes: still running when the frame gave up
+};
+
+using Body = std::function<void(Group)>;
+
+// Ranks as processes that the test can look at, signal and wait for.
+class ProcessRanks {
+ public:
+  ProcessRanks(int size, const GroupOptions& options, const Body& body);
+  ~ProcessRanks();  // kills what still runs
+  ProcessRanks(const ProcessRanks&) = delete;
+  ProcessRanks& operator=(const ProcessRanks&) = delete;
+
+  int size() const { return static_cast<int>(pids_.size()); }
+  pid_t pid(int rank) const { return pids_[rank]; }
+  void send_signal(int rank, int signal) const;
+  // Waits for all ranks; those that are not through by `patience` are killed and marked as hung.
+  std::vector<RankEnd> wait(std::chrono::milliseconds patience);
+
+ private:
+  [[noreturn]] static void run_child(int rank, int size, const std::string& address,
+                                     const GroupOptions& options, const Body& body, int pipe);
+  std::vector<pid_t> pids_;
+  std::vector<int> pipes_;
+};
+
+std::vector<RankEnd> run_ranks_to_end(Mode mode, int size, const GroupOptions& options,
+                                      const Body& body);
+
+// Runs the body on every rank and adds a test failure for each rank that failed, with `context`
+// (the seed).
+void run_ranks(Mode mode, int size, const Body& body, const std::string& context = "",
+               const GroupOptions& options = {});
+void expect_all_well(const std::vector<RankEnd>& ends, const std::string& context);
+
+// Read from the environment: how much larger or smaller the long tests are (FERRY_STRESS=0.1 for
+// sanitizers).
+double stress_scale();
+
+}  // namespace ferry::test

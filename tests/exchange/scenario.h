@@ -1,0 +1,73 @@
+// Scenario: a random configuration, the inputs of every rank for some rounds, and what the oracle
+// says must come out. All of it follows from one seed, and is made before the ranks start. player.h
+// plays it on a group.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "exchange/reference.h"
+#include "random.h"
+
+namespace ferry::test {
+
+// What is drawn; the defaults are the conformance suite's.
+struct ScenarioLimits {
+  int max_rounds = 4;
+  std::int64_t max_tokens = 40;
+  std::int64_t max_hidden = 300;
+  bool wide_rows = true;  // now and then a few rows of thousands of elements
+};
+
+struct CombineCase {
+  std::int64_t hidden = 0;
+  DataType row_type = DataType::kBf16;
+  std::vector<internal::RankOutput> outputs;     // [R]
+  std::vector<internal::RankCombined> expected;  // [R]
+  bool weights_home = false;  // row_weights are given, out_topk_weights come back
+};
+
+// One dispatch and its combines.
+struct Round {
+  int cached_from = -1;                          // the round whose routing is used again
+  bool weights = true;                           // topk_weights travel with the rows
+  std::vector<internal::RankInput> inputs;       // [R]
+  std::vector<internal::RankReceived> expected;  // [R]
+  std::vector<CombineCase> combines;
+};
+
+struct Scenario {
+  std::uint64_t seed = 0;
+  int num_ranks = 0;
+  ExchangeConfig config;
+  std::vector<Round> rounds;
+
+  std::string describe() const;
+  // Names of the features that this scenario has, for the test that the suite covers them all.
+  std::map<std::string, int> features() const;
+};
+
+Scenario make_scenario(int num_ranks, std::uint64_t seed, const ScenarioLimits& limits = {});
+
+// Rounds of max_tokens tokens on every rank, routed evenly at random, one combine each (fp32 rows
+// if the tokens are bytes).
+Scenario plain_scenario(int num_ranks, const ExchangeConfig& config, int num_rounds,
+                        std::uint64_t seed);
+// The same, but in `round` every token goes to the experts [0, top_k).
+void route_all_to_first_experts(Scenario& scenario, int round);
+
+// Pieces of it, for tests that need one certain thing.
+// Random tokens for `config`, T tokens, routed to distinct random experts; weights in [-2, 2).
+internal::RankInput random_input(const ExchangeConfig& config, std::int64_t num_tokens,
+                                 Random& random);
+// Fills in `expected` of a round.
+void expect_dispatch(const ExchangeConfig& config, Round& round);
+// A combine with random expert rows for what the round received.
+CombineCase random_combine(const ExchangeConfig& config, const Round& round, std::int64_t hidden,
+                           DataType row_type, Random& random);
+// [elements] of `type`, finite.
+std::vector<std::byte> random_elements(std::int64_t elements, DataType type, Random& random);
+
+}  // namespace ferry::test

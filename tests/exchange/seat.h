@@ -1,0 +1,46 @@
+// Seat: one rank's place at an exchange, for tests that say step by step what each rank does. Every
+// step is checked against the oracle.
+#pragma once
+
+#include <memory>
+
+#include "player.h"
+
+namespace ferry::test {
+
+class Seat {
+ public:
+  struct PendingCombine {
+    int round = 0;
+    Operation operation;
+    std::unique_ptr<CombineCall> call;
+  };
+
+  Seat(const Group& group, const Scenario& scenario);
+
+  Exchange& exchange() { return exchange_; }
+  int rank() const { return rank_; }
+
+  Received dispatch(int round, const Handle& cached = {});
+  Operation dispatch_send(int round, const Handle& cached = {});
+  Received dispatch_recv(int round, Operation operation);
+  void check(int round, const Received& received, const std::string& when = "") const;
+
+  // With `in_place` the expert rows are written over the received rows.
+  void combine(int round, const Handle& handle, Received* in_place = nullptr);
+  PendingCombine combine_send(int round, const Handle& handle, Received* in_place = nullptr);
+  void combine_recv(const PendingCombine& pending);
+
+ private:
+  std::unique_ptr<CombineCall> make_call(int round, const Handle& handle, Received* in_place);
+
+  const Scenario& scenario_;
+  const int rank_;
+  Random random_;
+  Exchange exchange_;
+};
+
+// Tells a rank to be slow.
+void nap(int milliseconds);
+
+}  // namespace ferry::test

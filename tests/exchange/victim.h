@@ -1,0 +1,59 @@
+// What happens to a rank in the fault tests: it stops or dies by a real signal at a chosen moment,
+// and the world outside (memory, /dev/shm) is looked at before and after.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+
+namespace ferry::test {
+
+// Seen by all processes of a test.
+struct Board {
+  std::atomic<std::int64_t> struck_ns{0};  // when the victim was hit
+  std::atomic<int> ready{0};               // ranks that are under way
+  std::atomic<int> told{0};                // ranks that got their error
+};
+
+class SharedBoard {
+ public:
+  SharedBoard();
+  ~SharedBoard();
+  SharedBoard(const SharedBoard&) = delete;
+  SharedBoard& operator=(const SharedBoard&) = delete;
+  Board* operator->() const { return board_; }
+  Board& operator*() const { return *board_; }
+
+ private:
+  Board* board_;
+};
+
+// Hits this process with `signal` (SIGKILL or SIGSTOP) and notes the time. Returns after a SIGCONT.
+void strike_self(Board& board, int signal);
+
+// Memory whose last pages strike this process with `signal` when the engine first touches them, in
+// the middle of the copy or the sum it is at. After a SIGCONT the pages are ordinary memory and the
+// engine goes on.
+class Trap {
+ public:
+  Trap(std::size_t bytes, Board& board, int signal);
+  ~Trap();
+  Trap(const Trap&) = delete;
+  Trap& operator=(const Trap&) = delete;
+  void* data() const { return data_; }
+  // From here on a touch of the second half strikes.
+  void arm();
+
+ private:
+  std::byte* data_;
+  std::size_t bytes_;
+};
+
+std::int64_t now_ns();
+// Bytes of shared memory on this machine.
+std::int64_t shared_memory_in_use();
+std::set<std::string> files_in_dev_shm();
+
+}  // namespace ferry::test
