@@ -1,0 +1,83 @@
+// The command itself: options, a measurement per point, reports, the exit code; see bench.h.
+#include "bench/bench.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "bench/measure.h"
+#include "bench/options.h"
+#include "bench/report.h"
+
+namespace ferry::bench {
+namespace {
+
+constexpr int kWrong = 1;
+constexpr int kUsageError = 2;
+
+// One line on stderr that overwrites itself, on a terminal only.
+Progress progress_of(std::int64_t tokens) {
+  if (isatty(STDERR_FILENO) == 0) return [](const char*) {};
+  return [tokens](const char* stage) {
+    fmt::print(stderr, "\r\033[K");
+    if (*stage != '\0') fmt::print(stderr, "  {} tokens per rank: {} ..", tokens, stage);
+    std::fflush(stderr);
+  };
+}
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);  // also: a forked rank must not inherit unwritten text
+}
+
+int run(const Options& options) {
+  const std::vector<std::int64_t> points = options.sweep_tokens.empty()
+                                               ? std::vector<std::int64_t>{options.tokens}
+                                               : options.sweep_tokens;
+  std::vector<Measurement> measurements;
+  std::uint64_t wrong = 0;
+  print(table_header(options));
+  for (const std::int64_t tokens : points) {
+    Plan plan = make_plan(options, tokens);
+    measurements.push_back(measure(plan, progress_of(plan.options.tokens)));
+    wrong += measurements.back().wrong;
+    print(table_line(options, measurements.back()));
+  }
+  print(table_footer(options, measurements));
+  if (options.json) print(to_json(options, measurements) + "\n");
+  return wrong == 0 ? 0 : kWrong;
+}
+
+int finish_and_run(Options& options) {
+  try {
+    finish_options(options);
+    return run(options);
+  } catch (const std::invalid_argument& error) {
+    fmt::print(stderr, "ferry bench: {}\n", error.what());
+    return kUsageError;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "ferry bench: the system refused memory\n");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "ferry bench: {}\n", error.what());
+  }
+  return kWrong;
+}
+
+}  // namespace
+}  // namespace ferry::bench
+
+namespace ferry::tools {
+
+void add_bench(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<bench::Options>();
+  CLI::App* const command = app.add_subcommand(
+      "bench", "Measure dispatch and combine, and compare them with the memory traffic alone");
+  bench::add_options(*command, *options);
+  command->callback([options, &exit_code] { exit_code = bench::finish_and_run(*options); });
+}
+
+}  // namespace ferry::tools

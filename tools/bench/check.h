@@ -1,0 +1,28 @@
+// Compares what a rank received and combined with the oracle, bit for bit, in little memory:
+// expected rows are made one at a time, expected results a few tokens at a time. Called by
+// rank_bench.cc on every rank.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "bench/plan.h"
+#include "ferry/exchange.h"
+
+namespace ferry::bench {
+
+struct Comparison {
+  std::uint64_t compared = 0;  // elements
+  std::uint64_t wrong = 0;     // of these, different in any bit, or missing, or too many
+};
+
+// Rows, sources, weights, local ids and all counts of the handle. Not compared: contents of gap
+// rows, and anything of padding rows.
+Comparison compare_received(const Plan& plan, std::size_t rank, std::uint64_t salt,
+                            const Received& received);
+
+// `out`: [tokens, hidden], the combine of the received rows as they are (identity experts).
+Comparison compare_combined(const Plan& plan, std::size_t rank, std::uint64_t salt,
+                            const std::byte* out);
+
+}  // namespace ferry::bench

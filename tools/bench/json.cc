@@ -1,0 +1,74 @@
+// Owns the JSON of `ferry bench`, whose keys programs depend on; see report.h.
+#include <nlohmann/json.hpp>
+
+#include "bench/report.h"
+
+namespace ferry::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json options_json(const Options& options) {
+  return {{"ranks", options.ranks},
+          {"mode", mode_name(options.mode)},
+          {"workers", options.workers},
+          {"tokens", options.tokens},
+          {"tokens_per_rank", options.tokens_per_rank},
+          {"hidden", options.hidden},
+          {"top_k", options.top_k},
+          {"experts", options.experts},
+          {"dtype", data_type_name(options.dtype)},
+          {"layout", layout_name(options.layout)},
+          {"routing", options.routing_text},
+          {"iterations", options.iterations},
+          {"warmup", options.warmup},
+          {"seed", options.seed},
+          {"pin", options.pin},
+          {"check", options.check},
+          {"trace", options.trace},
+          {"sweep", options.sweep_text}};
+}
+
+Json quantiles_json(const Quantiles& us) {
+  return {{"min", us.min}, {"median", us.median}, {"p99", us.p99}};
+}
+
+void add_measurement(Json& object, const Measurement& m) {
+  object["tokens"] = m.tokens;
+  object["iterations"] = m.iterations;
+  object["dispatch_us"] = quantiles_json(m.dispatch_us);
+  object["combine_us"] = quantiles_json(m.combine_us);
+  object["pair_us"] = quantiles_json(m.pair_us);
+  object["limit_us"] = {{"dispatch", m.limit.dispatch_us},
+                        {"combine", m.limit.combine_us},
+                        {"pair", m.limit.pair_us}};
+  object["limit_way"] = {{"copy", m.limit.copy}, {"reduce", m.limit.reduce}};
+  object["limit_ratio"] = m.limit_ratio();
+  object["rows"] = m.rows;
+  object["remote_rows"] = m.remote_rows;
+  object["dispatch_bytes"] = m.dispatch_bytes;
+  object["combine_bytes"] = m.combine_bytes;
+  object["window_bytes"] = m.window_bytes;
+  object["imbalance"] = m.imbalance;
+  object["compared"] = m.compared;
+  object["wrong"] = m.wrong;
+}
+
+}  // namespace
+
+std::string to_json(const Options& options, const std::vector<Measurement>& measurements) {
+  Json object = {{"options", options_json(options)}};
+  if (options.sweep_tokens.empty()) {
+    add_measurement(object, measurements.front());
+    return object.dump();
+  }
+  object["points"] = Json::array();
+  for (const Measurement& measurement : measurements) {
+    Json point = Json::object();
+    add_measurement(point, measurement);
+    object["points"].push_back(std::move(point));
+  }
+  return object.dump();
+}
+
+}  // namespace ferry::bench

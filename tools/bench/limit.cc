@@ -1,0 +1,289 @@
+// Owns the measurement of the limit; see limit.h.
+#include "bench/limit.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <span>
+#include <thread>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "bench/cores.h"
+#include "bench/memory.h"
+#include "bench/statistics.h"
+#include "kernels/kernels.h"
+
+namespace ferry::bench {
+namespace {
+
+using internal::Stores;
+
+enum Copy { kMemcpy, kCachedMany, kStreaming, kStreamingMany, kNumCopies };
+constexpr const char* kCopyNames[kNumCopies] = {"memcpy", "copy_row_to_many", "streaming copy_row",
+                                                "streaming copy_row_to_many"};
+enum Reduce { kCachedSum, kStreamingSum, kNumReduces };
+constexpr const char* kReduceNames[kNumReduces] = {"reduce_rows", "streaming reduce_rows"};
+
+// Threads that all have a core: they spin, and yield only when something else took one.
+class SpinBarrier {
+ public:
+  explicit SpinBarrier(std::size_t num_threads) : num_threads_(num_threads) {}
+
+  void wait() noexcept {
+    const std::size_t round =
+        round_.load(std::memory_order_relaxed);  // only changes after this thread arrived
+    // acq_rel: what every thread did before is visible to the last one, which publishes it by
+    // round_.
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads_) {
+      arrived_.store(0, std::memory_order_relaxed);        // ordered by round_ below
+      round_.store(round + 1, std::memory_order_release);  // partner: the acquire below
+      return;
+    }
+    for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins) {
+      if (spins > kSpins) std::this_thread::yield();
+    }
+  }
+
+ private:
+  static constexpr int kSpins = 20'000;
+  std::size_t num_threads_;
+  alignas(64) std::atomic<std::size_t> arrived_{0};
+  alignas(64) std::atomic<std::size_t> round_{0};
+};
+
+// A token, where its rows lie, and how they are summed.
+struct Job {
+  std::byte* token = nullptr;
+  std::byte* out = nullptr;
+  const float* weights = nullptr;  // null: plain sum
+  int num_rows = 0;
+};
+
+// All ranks' memory in one address space, with every slot known.
+class Traffic {
+ public:
+  explicit Traffic(const Plan& plan);
+  void touch_part(std::size_t thread, std::size_t num_threads) noexcept;
+  void dispatch_part(std::size_t thread, std::size_t num_threads, int copy) noexcept;
+  void combine_part(std::size_t thread, std::size_t num_threads, int reduce) noexcept;
+
+ private:
+  void find_slots();
+  void* const* rows_of(std::size_t job) const noexcept { return &rows_[job * top_k_]; }
+
+  const Plan& plan_;
+  std::size_t row_bytes_;
+  std::size_t top_k_;
+  std::vector<Mapping> received_;  // [R]
+  Mapping tokens_;
+  Mapping out_;
+  std::vector<Job> jobs_;    // [tokens of all ranks], by rank
+  std::vector<void*> rows_;  // [jobs, top_k], the first num_rows of each are used
+};
+
+Traffic::Traffic(const Plan& plan)
+    : plan_(plan),
+      row_bytes_(plan.options.row_bytes()),
+      top_k_(static_cast<std::size_t>(plan.options.top_k)) {
+  const std::size_t num_tokens = static_cast<std::size_t>(plan.num_tokens);
+  tokens_ = Mapping(num_tokens * row_bytes_, Mapping::Kind::kPrivate);
+  out_ = Mapping(num_tokens * row_bytes_, Mapping::Kind::kPrivate);
+  for (const internal::RankReceived& expected : plan.expected) {
+    received_.emplace_back(static_cast<std::size_t>(expected.num_rows) * row_bytes_,
+                           Mapping::Kind::kPrivate);
+  }
+  jobs_.resize(num_tokens);
+  rows_.resize(num_tokens * top_k_);
+  find_slots();
+}
+
+void Traffic::find_slots() {
+  const bool weighted = plan_.options.layout != Layout::kRankMajor;
+  std::vector<std::size_t> first_job;
+  std::size_t job = 0;
+  for (const internal::RankInput& input : plan_.inputs) {
+    first_job.push_back(job);
+    for (std::size_t token = 0; token < static_cast<std::size_t>(input.num_tokens);
+         ++token, ++job) {
+      jobs_[job] = {tokens_.data() + job * row_bytes_, out_.data() + job * row_bytes_,
+                    weighted ? &input.topk_weights[token * top_k_] : nullptr, 0};
+    }
+  }
+  for (std::size_t rank = 0; rank < received_.size(); ++rank) {
+    const internal::RankReceived& expected = plan_.expected[rank];
+    for (std::size_t row = 0; row < expected.row_valid.size(); ++row) {
+      if (expected.row_valid[row] == 0) continue;
+      const std::size_t source = static_cast<std::size_t>(expected.sources[3 * row]);
+      const std::size_t owner =
+          first_job[source] + static_cast<std::size_t>(expected.sources[3 * row + 1]);
+      const std::size_t column = weighted ? static_cast<std::size_t>(expected.sources[3 * row + 2])
+                                          : static_cast<std::size_t>(jobs_[owner].num_rows);
+      rows_[owner * top_k_ + column] = received_[rank].data() + row * row_bytes_;
+      ++jobs_[owner].num_rows;
+    }
+  }
+  for (const Job& done : jobs_) FERRY_CHECK(done.num_rows, >=, 1);
+}
+
+void Traffic::touch_part(std::size_t thread, std::size_t num_threads) noexcept {
+  for (std::size_t rank = thread; rank < received_.size(); rank += num_threads) {
+    touch(received_[rank].data(),
+          static_cast<std::size_t>(plan_.expected[rank].num_rows) * row_bytes_);
+  }
+  const std::size_t first = jobs_.size() * thread / num_threads,
+                    last = jobs_.size() * (thread + 1) / num_threads;
+  for (std::size_t job = first; job < last; ++job) {
+    fill_token({plan_.options.seed, 0, 0, static_cast<std::int64_t>(job)}, plan_.options.dtype,
+               plan_.options.hidden, jobs_[job].token);
+    touch(jobs_[job].out, row_bytes_);
+  }
+}
+
+void Traffic::dispatch_part(std::size_t thread, std::size_t num_threads, int copy) noexcept {
+  const std::size_t first = jobs_.size() * thread / num_threads,
+                    last = jobs_.size() * (thread + 1) / num_threads;
+  const Stores stores =
+      copy == kStreaming || copy == kStreamingMany ? Stores::kStreaming : Stores::kCached;
+  for (std::size_t job = first; job < last; ++job) {
+    const std::byte* const token = jobs_[job].token;
+    const std::span<void* const> rows(rows_of(job), static_cast<std::size_t>(jobs_[job].num_rows));
+    if (copy == kMemcpy) {
+      for (void* const row : rows) std::memcpy(row, token, row_bytes_);
+    } else if (copy == kStreaming) {
+      for (void* const row : rows) internal::copy_row(row, token, row_bytes_, stores);
+    } else {
+      internal::copy_row_to_many(rows.data(), jobs_[job].num_rows, token, row_bytes_, stores);
+    }
+  }
+  internal::stores_fence();
+}
+
+void Traffic::combine_part(std::size_t thread, std::size_t num_threads, int reduce) noexcept {
+  const std::size_t first = jobs_.size() * thread / num_threads,
+                    last = jobs_.size() * (thread + 1) / num_threads;
+  const Options& options = plan_.options;
+  for (std::size_t job = first; job < last; ++job) {
+    for (int k = 0; job + 1 < last && k < jobs_[job + 1].num_rows; ++k) {
+      internal::prefetch_row(rows_of(job + 1)[k], row_bytes_);
+    }
+    internal::reduce_rows(
+        {.rows = const_cast<const void* const*>(rows_of(job)),
+         .weights = jobs_[job].weights,
+         .num_rows = jobs_[job].num_rows,
+         .row_type = options.dtype,
+         .bias = {nullptr, nullptr},
+         .out = jobs_[job].out,
+         .out_type = options.dtype,
+         .hidden = options.hidden,
+         .stores = reduce == kStreamingSum ? Stores::kStreaming : Stores::kCached});
+  }
+  internal::stores_fence();
+}
+
+double microseconds(std::int64_t begin_ns, std::int64_t end_ns) {
+  return static_cast<double>(end_ns - begin_ns) * 1e-3;
+}
+
+// One round over all ways: a look at each, then samples of those that may be the fastest. Every
+// thread runs it; thread 0 keeps the samples and decides how many there are.
+class Round {
+ public:
+  Round(Traffic& traffic, std::size_t num_threads, std::size_t num_ways)
+      : traffic_(traffic),
+        num_threads_(num_threads),
+        barrier_(num_threads),
+        look_us_(num_ways),
+        repeats_(num_ways) {}
+
+  void run(std::size_t thread, std::vector<Limit::Way>& ways) {
+    traffic_.touch_part(thread, num_threads_);
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      pair(thread, ways[i], /*keep=*/false);  // warms caches and, the first time, translations
+      const double us = pair(thread, ways[i], /*keep=*/false);
+      if (thread == 0) look_us_[i] = us;
+    }
+    if (thread == 0) decide();
+    barrier_.wait();  // publishes repeats_
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      if (repeats_[i] > 0) pair(thread, ways[i], /*keep=*/false);
+      for (int repeat = 0; repeat < repeats_[i]; ++repeat) pair(thread, ways[i], /*keep=*/true);
+    }
+  }
+
+ private:
+  static constexpr double kWayUs = 60'000;
+  static constexpr double kHopeless = 1.4;  // times the best look
+  static constexpr int kFewest = 5, kMost = 600;
+
+  void decide() {
+    const double best_us = *std::min_element(look_us_.begin(), look_us_.end());
+    for (std::size_t i = 0; i < repeats_.size(); ++i) {
+      if (look_us_[i] > kHopeless * best_us) continue;
+      repeats_[i] =
+          std::clamp(static_cast<int>(kWayUs / std::max(look_us_[i], 1.0)), kFewest, kMost);
+    }
+  }
+
+  double pair(std::size_t thread, Limit::Way& way, bool keep) {
+    barrier_.wait();
+    const std::int64_t begin_ns = internal::now_ns();
+    traffic_.dispatch_part(thread, num_threads_, way.copy);
+    barrier_.wait();
+    const std::int64_t middle_ns = internal::now_ns();
+    traffic_.combine_part(thread, num_threads_, way.reduce);
+    barrier_.wait();
+    const std::int64_t end_ns = internal::now_ns();
+    if (thread == 0 && keep) {
+      way.dispatch_us.push_back(microseconds(begin_ns, middle_ns));
+      way.combine_us.push_back(microseconds(middle_ns, end_ns));
+    }
+    return microseconds(begin_ns, end_ns);
+  }
+
+  Traffic& traffic_;
+  std::size_t num_threads_;
+  SpinBarrier barrier_;
+  std::vector<double> look_us_;  // [ways]
+  std::vector<int> repeats_;     // [ways]
+};
+
+}  // namespace
+
+Limit::Limit(const Plan& plan) : plan_(plan) {
+  const std::size_t wanted =
+      static_cast<std::size_t>(plan.options.ranks) * static_cast<std::size_t>(plan.options.workers);
+  num_threads_ = std::min(wanted, allowed_cores().size());
+  for (int copy = 0; copy < kNumCopies; ++copy) {
+    for (int reduce = 0; reduce < kNumReduces; ++reduce) ways_.push_back({copy, reduce, {}, {}});
+  }
+}
+
+void Limit::run() {
+  Traffic traffic(plan_);
+  Round round(traffic, num_threads_, ways_.size());
+  const std::vector<int> cores = allowed_cores();
+  std::vector<std::thread> threads;
+  for (std::size_t thread = 0; thread < num_threads_; ++thread) {
+    threads.emplace_back([&, thread] {
+      pin_to(cores, static_cast<int>(thread), 1);
+      round.run(thread, ways_);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+LimitTimes Limit::times() const {
+  LimitTimes best;
+  for (const Way& way : ways_) {
+    if (way.dispatch_us.empty()) continue;
+    const double dispatch_us = quantiles(way.dispatch_us).median,
+                 combine_us = quantiles(way.combine_us).median;
+    if (best.pair_us != 0 && dispatch_us + combine_us >= best.pair_us) continue;
+    best = {dispatch_us, combine_us, dispatch_us + combine_us, kCopyNames[way.copy],
+            kReduceNames[way.reduce]};
+  }
+  return best;
+}
+
+}  // namespace ferry::bench

@@ -1,0 +1,49 @@
+// Limit: the time this machine needs for the unavoidable memory traffic of a plan, and nothing
+// else. Every slot is known in advance and all memory is in one address space; pinned threads copy
+// each token to its slots (dispatch), then read the rows of each token and write its result
+// (combine). No counts, no flags, no other process. Called by measure.cc, in a process that is
+// otherwise idle; calls the row kernels.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "bench/plan.h"
+
+namespace ferry::bench {
+
+struct LimitTimes {
+  double dispatch_us = 0;
+  double combine_us = 0;
+  double pair_us = 0;       // of one after the other
+  const char* copy = "";    // the fastest way to copy
+  const char* reduce = "";  // the fastest way to write results
+};
+
+class Limit {
+ public:
+  explicit Limit(const Plan& plan);
+
+  // One round over all ways to move the rows; memory is given back afterwards. Rounds before and
+  // after the ranks ran average out a machine that changes its speed.
+  void run();
+
+  // Medians over all rounds, of the way whose pair takes least.
+  LimitTimes times() const;
+
+  // A copy and a reduction, with the samples of all rounds.
+  struct Way {
+    int copy = 0;
+    int reduce = 0;
+    std::vector<double> dispatch_us;
+    std::vector<double> combine_us;
+  };
+
+ private:
+  const Plan& plan_;
+  std::size_t num_threads_;
+  std::vector<Way> ways_;
+};
+
+}  // namespace ferry::bench

@@ -1,0 +1,84 @@
+// Owns the order of measurements and what is made of their times; see measure.h.
+#include "bench/measure.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "bench/rank_bench.h"
+#include "bench/ranks.h"
+#include "bench/results.h"
+#include "bench/trace.h"
+
+namespace ferry::bench {
+namespace {
+
+constexpr std::size_t kMostBatches = 10;
+constexpr double kDefaultRunUs = 500'000;
+constexpr int kFewestIterations = 20, kMostIterations = 2000;
+
+// Last end minus first start over ranks, in microseconds, of each of `count` intervals a rank has.
+std::vector<double> spans_us(const SharedArray<Interval>& intervals, std::size_t ranks,
+                             std::size_t count) {
+  std::vector<double> spans;
+  for (std::size_t i = 0; i < count; ++i) {
+    Interval span = intervals[i];
+    for (std::size_t rank = 1; rank < ranks; ++rank) {
+      span.begin_ns = std::min(span.begin_ns, intervals[rank * count + i].begin_ns);
+      span.end_ns = std::max(span.end_ns, intervals[rank * count + i].end_ns);
+    }
+    spans.push_back(static_cast<double>(span.end_ns - span.begin_ns) * 1e-3);
+  }
+  return spans;
+}
+
+void summarise(const Plan& plan, const Results& results, Measurement& measurement) {
+  measurement.dispatch_us =
+      quantiles(spans_us(results.dispatch, results.num_ranks, results.num_iterations));
+  measurement.combine_us =
+      quantiles(spans_us(results.combine, results.num_ranks, results.num_iterations));
+  std::vector<double> batches_us = spans_us(results.pairs, results.num_ranks, results.num_batches);
+  for (double& us : batches_us) us /= static_cast<double>(pairs_per_batch(plan, results));
+  measurement.pair_us = quantiles(std::move(batches_us));
+  for (std::size_t rank = 0; rank < results.num_ranks; ++rank) {
+    const RankSummary& summary = results.summary[rank];
+    measurement.dispatch_bytes += summary.sent_bytes;
+    measurement.combine_bytes += summary.pulled_bytes;
+    measurement.window_bytes += summary.window_bytes;
+    measurement.compared += summary.compared;
+    measurement.wrong += summary.wrong;
+  }
+}
+
+}  // namespace
+
+Measurement measure(Plan& plan, const Progress& progress) {
+  Limit limit(plan);
+  progress("measuring the limit");
+  limit.run();
+  if (plan.options.iterations == 0) {
+    const double wanted = kDefaultRunUs / std::max(limit.times().pair_us, 1.0);
+    plan.options.iterations =
+        static_cast<int>(std::clamp<double>(wanted, kFewestIterations, kMostIterations));
+  }
+  const std::size_t iterations = static_cast<std::size_t>(plan.options.iterations);
+  Results results(static_cast<std::size_t>(plan.options.ranks), iterations,
+                  std::min(iterations, kMostBatches), !plan.options.trace.empty());
+  progress("measuring the ranks");
+  run_ranks(plan.options, [&](Group group) { run_rank(plan, results, std::move(group)); });
+  progress("measuring the limit again");
+  limit.run();
+  progress("");
+  if (!plan.options.trace.empty()) write_trace(plan.options.trace, results);
+  Measurement measurement;
+  measurement.tokens = plan.options.tokens;
+  measurement.iterations = plan.options.iterations;
+  measurement.limit = limit.times();
+  measurement.rows = plan.num_rows;
+  measurement.remote_rows = plan.remote_rows;
+  measurement.imbalance = plan.imbalance;
+  summarise(plan, results, measurement);
+  return measurement;
+}
+
+}  // namespace ferry::bench

@@ -1,0 +1,148 @@
+// Owns the texts and ranges of `ferry bench`'s options; see options.h.
+#include "bench/options.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <map>
+#include <stdexcept>
+#include <string_view>
+
+namespace ferry::bench {
+namespace {
+
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
+constexpr std::int64_t kMostHidden = std::int64_t{1} << 20;
+
+std::int64_t parse_tokens(std::string_view text, std::string_view option) {
+  std::int64_t value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0 ||
+      value > kMostTokens) {
+    throw std::invalid_argument(
+        fmt::format("{}: '{}' is not a number of tokens from 0 to {}", option, text, kMostTokens));
+  }
+  return value;
+}
+
+std::vector<std::int64_t> parse_sweep(std::string_view text) {
+  constexpr std::string_view kPrefix = "tokens=";
+  if (!text.starts_with(kPrefix) || text.size() == kPrefix.size()) {
+    throw std::invalid_argument(
+        fmt::format("--sweep: '{}' is not of the form tokens=1,2,..", text));
+  }
+  text.remove_prefix(kPrefix.size());
+  std::vector<std::int64_t> values;
+  while (true) {
+    const std::size_t comma = text.find(',');
+    values.push_back(parse_tokens(text.substr(0, comma), "--sweep"));
+    if (comma == std::string_view::npos) return values;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+void check_tokens_per_rank(const Options& options) {
+  if (options.tokens_per_rank.empty()) return;
+  if (!options.sweep_text.empty()) {
+    throw std::invalid_argument(
+        "--tokens-per-rank and --sweep both set the number of tokens: give one of them");
+  }
+  if (std::ssize(options.tokens_per_rank) != options.ranks) {
+    throw std::invalid_argument(fmt::format("--tokens-per-rank has {} numbers, but --ranks is {}",
+                                            options.tokens_per_rank.size(), options.ranks));
+  }
+}
+
+// An option with one of a few names; `value` holds the default.
+template <typename T>
+void add_choice(CLI::App& app, const std::string& option, const std::string& text,
+                const std::map<std::string, T>& names, T& value) {
+  std::string all, standard;
+  for (const auto& [name, meaning] : names) {
+    all += (all.empty() ? "" : " | ") + name;
+    if (meaning == value) standard = name;
+  }
+  const auto choose = [option, names, all, &value](const std::string& name) {
+    const auto found = names.find(name);
+    if (found == names.end()) {
+      throw CLI::ValidationError(option, fmt::format("'{}' is none of {}", name, all));
+    }
+    value = found->second;
+  };
+  app.add_option_function<std::string>(option, choose, fmt::format("{}: {}", text, all))
+      ->default_str(standard);
+}
+
+}  // namespace
+
+const char* mode_name(Mode mode) noexcept {
+  return mode == Mode::kProcesses ? "processes" : "threads";
+}
+
+void add_options(CLI::App& app, Options& options) {
+  const std::map<std::string, Mode> modes = {{"processes", Mode::kProcesses},
+                                             {"threads", Mode::kThreads}};
+  const std::map<std::string, DataType> types = {
+      {"bf16", DataType::kBf16}, {"fp16", DataType::kFp16}, {"fp32", DataType::kFp32}};
+  const std::map<std::string, Layout> layouts = {{"rank_major", Layout::kRankMajor},
+                                                 {"expert_major", Layout::kExpertMajor},
+                                                 {"padded", Layout::kPadded}};
+  // The last one counts, so that a script's defaults can be overridden.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.add_option("--ranks", options.ranks, "Ranks")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  add_choice(app, "--mode", "What a rank is", modes, options.mode);
+  app.add_option("--workers", options.workers, "Threads per rank")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--tokens", options.tokens, "Tokens of each rank")
+      ->check(CLI::Range(std::int64_t{0}, kMostTokens))
+      ->capture_default_str();
+  app.add_option("--tokens-per-rank", options.tokens_per_rank, "Tokens of rank 0, 1, .. (a,b,..)")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->delimiter(',')
+      ->check(CLI::Range(std::int64_t{0}, kMostTokens));
+  app.add_option("--hidden", options.hidden, "Elements of a token")
+      ->check(CLI::Range(std::int64_t{1}, kMostHidden))
+      ->capture_default_str();
+  app.add_option("--top-k", options.top_k, "Experts of a token")
+      ->check(CLI::Range(1, 32))
+      ->capture_default_str();
+  app.add_option("--experts", options.experts, "Experts of all ranks")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  add_choice(app, "--dtype", "Type of an element", types, options.dtype);
+  add_choice(app, "--layout", "How received rows lie", layouts, options.layout);
+  app.add_option("--routing", options.routing_text, "uniform | zipf:S | real | load:FILE[:LAYER]")
+      ->capture_default_str();
+  app.add_option("--iterations", options.iterations,
+                 "Measured exchanges (default: about half a second)")
+      ->check(CLI::Range(1, 1000000));
+  app.add_option("--warmup", options.warmup, "Exchanges before them")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "Seed of tokens and routing")->capture_default_str();
+  app.add_flag("--pin", options.pin, "Pin rank i to core i mod cores");
+  app.add_flag("--check", options.check, "Compare every result with the oracle, bit for bit");
+  app.add_option("--trace", options.trace, "Write Chrome trace JSON, a track per rank");
+  app.add_flag("--json", options.json, "Print one JSON object as the last line");
+  app.add_option("--sweep", options.sweep_text, "A table over tokens=1,2,..");
+}
+
+void finish_options(Options& options) {
+  options.routing = parse_routing(options.routing_text);
+  check_tokens_per_rank(options);
+  if (!options.sweep_text.empty()) options.sweep_tokens = parse_sweep(options.sweep_text);
+  if (options.top_k > options.experts) {
+    throw std::invalid_argument(
+        fmt::format("--top-k {} needs that many distinct experts, but --experts is {}",
+                    options.top_k, options.experts));
+  }
+  if (!options.trace.empty() && options.sweep_tokens.size() > 1) {
+    throw std::invalid_argument(
+        fmt::format("--trace shows one shape, but --sweep has {}", options.sweep_tokens.size()));
+  }
+}
+
+}  // namespace ferry::bench

@@ -1,0 +1,53 @@
+// The options of `ferry bench`: names, ranges, and what may not be combined. Used by every file of
+// the command.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bench/routing.h"
+#include "ferry/types.h"
+
+namespace ferry::bench {
+
+enum class Mode : std::uint8_t { kProcesses, kThreads };
+const char* mode_name(Mode mode) noexcept;
+
+struct Options {
+  int ranks = 8;
+  Mode mode = Mode::kProcesses;
+  int workers = 1;
+  std::int64_t tokens = 128;
+  std::vector<std::int64_t> tokens_per_rank;  // empty: `tokens` on every rank
+  std::int64_t hidden = 7168;
+  int top_k = 8;
+  int experts = 256;
+  DataType dtype = DataType::kBf16;
+  Layout layout = Layout::kExpertMajor;
+  std::string routing_text = "uniform";
+  RoutingSpec routing;
+  int iterations = 0;  // 0: as many as fill about half a second, 20 to 2000
+  int warmup = 5;
+  std::uint64_t seed = 1;
+  bool pin = false;
+  bool check = false;
+  std::string trace;  // file name, empty for none
+  bool json = false;
+  std::string sweep_text;
+  std::vector<std::int64_t> sweep_tokens;  // empty: one point
+
+  std::size_t row_bytes() const noexcept {
+    return static_cast<std::size_t>(hidden) * element_bytes(dtype);
+  }
+};
+
+// Adds the options to `app`, which fills `options` when it parses.
+void add_options(CLI::App& app, Options& options);
+
+// Fills the fields that are written as text and checks what one option alone cannot. Throws
+// std::invalid_argument naming the options, the values and the limit.
+void finish_options(Options& options);
+
+}  // namespace ferry::bench

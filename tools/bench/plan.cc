@@ -1,0 +1,163 @@
+// Owns the making of plans and of token contents; see plan.h.
+#include "bench/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "bench/routing.h"
+#include "memory/available.h"
+
+namespace ferry::bench {
+namespace {
+
+std::vector<internal::RankInput> make_inputs(const Options& options,
+                                             const std::vector<std::int64_t>& tokens) {
+  const std::int64_t most = *std::max_element(tokens.begin(), tokens.end());
+  const std::vector<double> shares =
+      expert_shares(options.routing, options.experts, most, options.seed);
+  std::vector<internal::RankInput> inputs(tokens.size());
+  for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
+    Choices choices =
+        choose_experts(shares, tokens[rank], options.top_k, options.seed, static_cast<int>(rank));
+    inputs[rank].num_tokens = tokens[rank];
+    inputs[rank].topk_ids = std::move(choices.topk_ids);
+    inputs[rank].topk_weights = std::move(choices.topk_weights);
+  }
+  return inputs;
+}
+
+// Padded rows are committed whole, so the bench asks for what the fullest expert needs and no more.
+std::int64_t fullest_expert(const std::vector<internal::RankInput>& inputs, int num_experts) {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(num_experts));
+  for (const internal::RankInput& input : inputs) {
+    for (const std::int64_t expert : input.topk_ids) ++counts[static_cast<std::size_t>(expert)];
+  }
+  return std::max<std::int64_t>(1, *std::max_element(counts.begin(), counts.end()));
+}
+
+ExchangeConfig make_config(const Options& options, const std::vector<internal::RankInput>& inputs) {
+  ExchangeConfig config;
+  for (const internal::RankInput& input : inputs)
+    config.max_tokens = std::max(config.max_tokens, input.num_tokens);
+  config.max_tokens = std::max<std::int64_t>(config.max_tokens, 1);
+  config.hidden = options.hidden;
+  config.num_experts = options.experts;
+  config.top_k = options.top_k;
+  config.dtype = options.dtype;
+  config.layout = options.layout;
+  config.workers = options.workers;
+  if (options.layout == Layout::kPadded)
+    config.expert_capacity = fullest_expert(inputs, options.experts);
+  return config;
+}
+
+// The oracle on rows of one byte: order, sources, weights and counts do not depend on the width of
+// a row.
+std::vector<internal::RankReceived> expected_without_rows(ExchangeConfig config,
+                                                          std::vector<internal::RankInput> inputs) {
+  config.hidden = 1;
+  config.dtype = DataType::kBytes;
+  for (internal::RankInput& input : inputs)
+    input.tokens.resize(static_cast<std::size_t>(input.num_tokens));
+  return internal::reference_dispatch(config, inputs);
+}
+
+void count_rows(Plan& plan) {
+  std::int64_t busiest = 0;
+  for (std::size_t rank = 0; rank < plan.expected.size(); ++rank) {
+    const internal::RankReceived& received = plan.expected[rank];
+    std::int64_t rows = 0;
+    for (std::size_t row = 0; row < received.row_valid.size(); ++row) {
+      rows += received.row_valid[row];
+      const bool remote = received.row_valid[row] != 0 &&
+                          received.sources[row * 3] != static_cast<std::int32_t>(rank);
+      plan.remote_rows += remote ? 1 : 0;
+    }
+    plan.num_rows += rows;
+    busiest = std::max(busiest, rows);
+  }
+  const double mean =
+      static_cast<double>(plan.num_rows) / static_cast<double>(plan.expected.size());
+  if (mean > 0) plan.imbalance = static_cast<double>(busiest) / mean;
+}
+
+std::vector<std::int64_t> resolve_tokens(const Options& options, std::int64_t tokens) {
+  if (!options.tokens_per_rank.empty()) return options.tokens_per_rank;
+  return std::vector<std::int64_t>(static_cast<std::size_t>(options.ranks), tokens);
+}
+
+// Rows at their places with the engine's margin, tokens, results and ids, before any of them is
+// made.
+void check_memory(const Options& options, double tokens, double rows) {
+  const double bytes = static_cast<double>(options.row_bytes()) * (2 * tokens + 1.3 * rows) +
+                       64.0 * options.top_k * tokens;
+  const double available = static_cast<double>(internal::available_memory());
+  if (bytes <= available) return;
+  throw std::invalid_argument(
+      fmt::format("{:.0f} tokens of {} bytes in {:.0f} places need about {:.1f} GB, but {:.1f} GB "
+                  "are available: give fewer --tokens "
+                  "or a smaller --hidden",
+                  tokens, options.row_bytes(), rows, bytes * 1e-9, available * 1e-9));
+}
+
+// Random bits become a finite value of magnitude 1/8 to 2 where the top bits of the exponent are
+// fixed: `keep` selects the random bits of each element in a word, `set` holds the fixed ones.
+struct ValueBits {
+  std::uint64_t keep;
+  std::uint64_t set;
+};
+
+constexpr ValueBits value_bits(DataType dtype) noexcept {
+  switch (dtype) {
+    case DataType::kBf16: return {0x81ff81ff81ff81ffull, 0x3e003e003e003e00ull};
+    case DataType::kFp16: return {0x8fff8fff8fff8fffull, 0x3000300030003000ull};
+    case DataType::kFp32: return {0x81ffffff81ffffffull, 0x3e0000003e000000ull};
+    case DataType::kBytes: break;
+  }
+  return {~0ull, 0};
+}
+
+}  // namespace
+
+Plan make_plan(const Options& options, std::int64_t tokens) {
+  Plan plan;
+  plan.options = options;
+  const std::vector<std::int64_t> counts = resolve_tokens(options, tokens);
+  plan.options.tokens = *std::max_element(counts.begin(), counts.end());
+  for (const std::int64_t count : counts) plan.num_tokens += count;
+  const int copies =
+      options.layout == Layout::kRankMajor ? std::min(options.top_k, options.ranks) : options.top_k;
+  check_memory(options, static_cast<double>(plan.num_tokens),
+               static_cast<double>(plan.num_tokens) * copies);
+  plan.inputs = make_inputs(options, counts);
+  plan.config = make_config(options, plan.inputs);
+  if (options.layout == Layout::kPadded) {
+    check_memory(options, static_cast<double>(plan.num_tokens),
+                 static_cast<double>(plan.config.expert_capacity) * options.experts);
+  }
+  plan.expected = expected_without_rows(plan.config, plan.inputs);
+  count_rows(plan);
+  return plan;
+}
+
+void fill_token(const TokenName& name, DataType dtype, std::int64_t hidden,
+                std::byte* out) noexcept {
+  const ValueBits bits = value_bits(dtype);
+  Random start(name.seed ^ (name.salt << 56) ^ (static_cast<std::uint64_t>(name.rank) << 40) ^
+               static_cast<std::uint64_t>(name.token));
+  Random random(start.next());
+  std::size_t left = static_cast<std::size_t>(hidden) * element_bytes(dtype);
+  for (; left >= sizeof(std::uint64_t);
+       left -= sizeof(std::uint64_t), out += sizeof(std::uint64_t)) {
+    const std::uint64_t word = (random.next() & bits.keep) | bits.set;
+    std::memcpy(out, &word, sizeof word);
+  }
+  const std::uint64_t word = (random.next() & bits.keep) | bits.set;
+  std::memcpy(out, &word, left);
+}
+
+}  // namespace ferry::bench

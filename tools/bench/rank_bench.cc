@@ -1,0 +1,216 @@
+// Owns the timed loops of a rank; see rank_bench.h. Calls the engine and, after the loops, check.h.
+#include "bench/rank_bench.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/clock.h"
+#include "bench/check.h"
+#include "bench/memory.h"
+#include "ferry/exchange.h"
+
+namespace ferry::bench {
+namespace {
+
+void expect(const Status& status) {
+  if (!status.ok()) throw Error(status.code(), status.message());
+}
+
+class RankBench {
+ public:
+  RankBench(const Plan& plan, Results& results, Group group);
+
+  void warm_up();
+  void time_phases();
+  void time_pairs();
+  void trace();
+  void check();
+  void summarise();
+
+ private:
+  std::size_t num_tokens() const {
+    return static_cast<std::size_t>(dispatch_args_.tokens.num_rows);
+  }
+  void fill_tokens(std::uint64_t salt);
+  void dispatch();
+  void combine();  // identity experts: the rows received are the rows combined, where they are
+  void release();
+  void exchange_once();
+  void record(std::size_t operation, const OperationTimes& times);
+  void compare(std::uint64_t salt);
+
+  const Plan& plan_;
+  Results& results_;
+  Group group_;
+  std::size_t rank_;
+  Mapping tokens_;
+  Mapping out_;
+  Exchange exchange_;
+  DispatchArgs dispatch_args_;
+  CombineArgs combine_args_;
+  Received received_;
+  std::uint64_t num_exchanges_ = 0;
+};
+
+RankBench::RankBench(const Plan& plan, Results& results, Group group)
+    : plan_(plan),
+      results_(results),
+      group_(std::move(group)),
+      rank_(static_cast<std::size_t>(group_.rank())) {
+  const internal::RankInput& input = plan.inputs[rank_];
+  const std::size_t bytes = static_cast<std::size_t>(input.num_tokens) * plan.options.row_bytes();
+  tokens_ = Mapping(bytes, Mapping::Kind::kPrivate);
+  out_ = Mapping(bytes, Mapping::Kind::kPrivate);
+  touch(out_.data(), bytes);
+  dispatch_args_.tokens = {tokens_.data(), input.num_tokens, plan.options.hidden,
+                           plan.options.dtype, 0};
+  dispatch_args_.topk_ids = {input.topk_ids.data(), input.num_tokens, plan.options.top_k,
+                             IndexType::kInt64};
+  dispatch_args_.topk_weights = input.topk_weights.data();
+  combine_args_.topk_weights =
+      plan.options.layout == Layout::kRankMajor ? nullptr : input.topk_weights.data();
+  combine_args_.out = out_.data();
+  combine_args_.out_dtype = plan.options.dtype;
+  fill_tokens(0);
+  exchange_ = Exchange(group_, plan.config);
+}
+
+void RankBench::fill_tokens(std::uint64_t salt) {
+  for (std::size_t token = 0; token < num_tokens(); ++token) {
+    fill_token(
+        {plan_.options.seed, salt, static_cast<int>(rank_), static_cast<std::int64_t>(token)},
+        plan_.options.dtype, plan_.options.hidden,
+        tokens_.data() + token * plan_.options.row_bytes());
+  }
+}
+
+void RankBench::dispatch() { expect(exchange_.dispatch(dispatch_args_, received_)); }
+
+void RankBench::combine() {
+  combine_args_.handle = received_.handle;
+  combine_args_.expert_rows = received_.rows();
+  expect(exchange_.combine(combine_args_));
+  ++num_exchanges_;
+}
+
+// The buffer goes back before the next dispatch asks for one: a layer works in one buffer, not in
+// two by turns.
+void RankBench::release() {
+  combine_args_.handle = Handle();
+  received_.release();
+}
+
+void RankBench::exchange_once() {
+  dispatch();
+  combine();
+  release();
+}
+
+void RankBench::warm_up() {
+  for (int i = 0; i < plan_.options.warmup; ++i) exchange_once();
+}
+
+void RankBench::time_phases() {
+  for (std::size_t i = 0; i < results_.num_iterations; ++i) {
+    Interval& dispatch_time = results_.dispatch[rank_ * results_.num_iterations + i];
+    Interval& combine_time = results_.combine[rank_ * results_.num_iterations + i];
+    expect(group_.barrier());
+    dispatch_time.begin_ns = internal::now_ns();
+    dispatch();
+    dispatch_time.end_ns = internal::now_ns();
+    expect(group_.barrier());
+    combine_time.begin_ns = internal::now_ns();
+    combine();
+    combine_time.end_ns = internal::now_ns();
+    release();
+  }
+}
+
+void RankBench::time_pairs() {
+  const std::size_t pairs = pairs_per_batch(plan_, results_);
+  for (std::size_t batch = 0; batch < results_.num_batches; ++batch) {
+    Interval& time = results_.pairs[rank_ * results_.num_batches + batch];
+    expect(group_.barrier());
+    time.begin_ns = internal::now_ns();
+    for (std::size_t i = 0; i < pairs; ++i) exchange_once();
+    time.end_ns = internal::now_ns();
+  }
+}
+
+void RankBench::record(std::size_t operation, const OperationTimes& times) {
+  const std::size_t index = rank_ * Results::kTracedExchanges * 2 + operation;
+  TracedOperation& traced = results_.traced[index];
+  traced.num_spans = static_cast<std::uint32_t>(std::min(times.spans.size(), traced.spans.size()));
+  for (std::size_t i = 0; i < traced.num_spans; ++i) {
+    TracedSpan& span = traced.spans[i];
+    std::strncpy(span.phase.data(), times.spans[i].phase, span.phase.size() - 1);
+    span.time = {times.spans[i].begin_ns, times.spans[i].end_ns};
+  }
+  const std::size_t sources = std::min(times.wait_ns.size(), results_.num_ranks);
+  for (std::size_t source = 0; source < sources; ++source) {
+    results_.traced_wait_ns[index * results_.num_ranks + source] = times.wait_ns[source];
+  }
+}
+
+// A loop of its own: writing down what happened would disturb the timed ones.
+void RankBench::trace() {
+  expect(group_.barrier());
+  for (std::size_t i = 0; i < Results::kTracedExchanges; ++i) {
+    dispatch();
+    record(2 * i, exchange_.last_dispatch_times());
+    combine();
+    record(2 * i + 1, exchange_.last_combine_times());
+    release();
+  }
+}
+
+void RankBench::compare(std::uint64_t salt) {
+  std::memset(out_.data(), 0xff, num_tokens() * plan_.options.row_bytes());
+  dispatch();
+  combine();
+  RankSummary& summary = results_.summary[rank_];
+  for (const Comparison& comparison : {compare_received(plan_, rank_, salt, received_),
+                                       compare_combined(plan_, rank_, salt, out_.data())}) {
+    summary.compared += comparison.compared;
+    summary.wrong += comparison.wrong;
+  }
+  release();
+}
+
+// Twice, with new contents in between: what the first exchange left in windows and results would be
+// wrong in the second.
+void RankBench::check() {
+  compare(0);
+  fill_tokens(1);
+  compare(1);
+}
+
+void RankBench::summarise() {
+  const ExchangeStats stats = exchange_.stats();
+  RankSummary& summary = results_.summary[rank_];
+  if (num_exchanges_ > 0) {
+    summary.sent_bytes = stats.bytes_sent / num_exchanges_;
+    summary.pulled_bytes = stats.bytes_pulled / num_exchanges_;
+  }
+  summary.window_bytes = exchange_.window_bytes().expected;
+}
+
+}  // namespace
+
+std::size_t pairs_per_batch(const Plan& plan, const Results& results) noexcept {
+  const std::size_t iterations = static_cast<std::size_t>(plan.options.iterations);
+  return (iterations + results.num_batches - 1) / results.num_batches;
+}
+
+void run_rank(const Plan& plan, Results& results, Group group) {
+  RankBench bench(plan, results, std::move(group));
+  bench.warm_up();
+  bench.time_phases();
+  bench.time_pairs();
+  if (!plan.options.trace.empty()) bench.trace();
+  if (plan.options.check) bench.check();
+  bench.summarise();
+}
+
+}  // namespace ferry::bench

@@ -1,0 +1,63 @@
+// What ranks hand back to the process that started them: arrays in memory that both see, written by
+// their rank only and read after all ranks are done. Made by measure.cc, filled by rank_bench.cc,
+// read by measure.cc and trace.cc.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "bench/memory.h"
+
+namespace ferry::bench {
+
+// CLOCK_MONOTONIC nanoseconds, common to all processes of a host.
+struct Interval {
+  std::int64_t begin_ns = 0;
+  std::int64_t end_ns = 0;
+};
+
+struct RankSummary {
+  std::uint64_t sent_bytes = 0;    // row bytes written by one dispatch
+  std::uint64_t pulled_bytes = 0;  // row bytes read by one combine
+  std::uint64_t window_bytes = 0;  // committed at the end
+  std::uint64_t compared = 0;      // elements compared with the oracle
+  std::uint64_t wrong = 0;         // of these, different
+};
+
+struct TracedSpan {
+  std::array<char, 24> phase = {};
+  Interval time;
+};
+
+struct TracedOperation {
+  std::uint32_t num_spans = 0;
+  std::array<TracedSpan, 8> spans = {};
+};
+
+struct Results {
+  static constexpr std::size_t kTracedExchanges = 20;
+
+  Results(std::size_t ranks, std::size_t iterations, std::size_t batches, bool trace)
+      : num_ranks(ranks),
+        num_iterations(iterations),
+        num_batches(batches),
+        dispatch(ranks * iterations),
+        combine(ranks * iterations),
+        pairs(ranks * batches),
+        summary(ranks),
+        traced(trace ? ranks * kTracedExchanges * 2 : 0),
+        traced_wait_ns(trace ? ranks * kTracedExchanges * 2 * ranks : 0) {}
+
+  std::size_t num_ranks;
+  std::size_t num_iterations;
+  std::size_t num_batches;
+  SharedArray<Interval> dispatch;            // [R, iterations]
+  SharedArray<Interval> combine;             // [R, iterations]
+  SharedArray<Interval> pairs;               // [R, batches]
+  SharedArray<RankSummary> summary;          // [R]
+  SharedArray<TracedOperation> traced;       // [R, kTracedExchanges, 2]: dispatch, combine
+  SharedArray<std::int64_t> traced_wait_ns;  // [R, kTracedExchanges, 2, R]
+};
+
+}  // namespace ferry::bench

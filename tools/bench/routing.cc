@@ -1,0 +1,168 @@
+// Owns the sampling of experts; see routing.h.
+#include "bench/routing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <utility>
+
+#include "bench/expert_load.h"
+#include "bench/real_skew.h"
+
+namespace ferry::bench {
+namespace {
+
+// Streams of different purposes must not meet.
+std::uint64_t stream_seed(std::uint64_t seed, std::uint64_t purpose) noexcept {
+  Random random(seed * 0x9e3779b97f4a7c15ull + purpose);
+  return random.next();
+}
+
+template <typename T>
+void shuffle(std::span<T> values, Random& random) {
+  for (std::size_t i = values.size(); i > 1; --i)
+    std::swap(values[i - 1], values[random.next() % i]);
+}
+
+// A value of a curve given at equal steps of [0, 1].
+double interpolate(std::span<const double> curve, double position) {
+  const double at = position * static_cast<double>(curve.size() - 1);
+  const std::size_t below = std::min(static_cast<std::size_t>(at), curve.size() - 2);
+  const double part = at - static_cast<double>(below);
+  return curve[below] * (1 - part) + curve[below + 1] * part;
+}
+
+std::vector<double> zipf_shares(double exponent, int num_experts, std::uint64_t seed) {
+  std::vector<double> shares(static_cast<std::size_t>(num_experts));
+  for (std::size_t i = 0; i < shares.size(); ++i)
+    shares[i] = std::pow(static_cast<double>(i + 1), -exponent);
+  Random random(stream_seed(seed, 1));
+  shuffle(std::span(shares), random);
+  return shares;
+}
+
+// Groups of neighbouring experts are hot or cold together, and experts differ within a group.
+std::vector<double> real_shares(int num_experts, std::int64_t tokens, std::uint64_t seed) {
+  const RealSkew& skew = tokens <= kMostDecodeTokens ? kDecodeSkew : kPrefillSkew;
+  const std::size_t experts = static_cast<std::size_t>(num_experts);
+  const std::size_t groups = std::min(experts, skew.group_load.size());
+  Random random(stream_seed(seed, 2));
+  std::vector<double> group_load(skew.group_load.end() - static_cast<std::ptrdiff_t>(groups),
+                                 skew.group_load.end());
+  shuffle(std::span(group_load), random);
+  std::vector<double> shares(experts);
+  for (std::size_t group = 0; group < groups; ++group) {
+    const std::size_t first = group * experts / groups, last = (group + 1) * experts / groups;
+    const std::span<double> members(shares.data() + first, last - first);
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const double position =
+          members.size() == 1 ? 0.5
+                              : static_cast<double>(i) / static_cast<double>(members.size() - 1);
+      members[i] = interpolate(skew.load_in_group, position);
+    }
+    const double total = std::accumulate(members.begin(), members.end(), 0.0);
+    const double scale = group_load[group] * static_cast<double>(members.size()) / total;
+    for (double& member : members) member *= scale;
+    shuffle(members, random);
+  }
+  return shares;
+}
+
+// Parses all of `text`; false when it is not a number.
+template <typename T>
+bool parse_number(std::string_view text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+RoutingSpec parse_load(std::string_view rest) {
+  RoutingSpec spec{
+      .kind = RoutingSpec::Kind::kLoad, .exponent = 0, .file = std::string(rest), .layer = -1};
+  const std::size_t colon = rest.rfind(':');
+  int layer = 0;
+  if (colon != std::string_view::npos && parse_number(rest.substr(colon + 1), layer) &&
+      layer >= 0) {
+    spec.file = std::string(rest.substr(0, colon));
+    spec.layer = layer;
+  }
+  if (spec.file.empty())
+    throw std::invalid_argument("--routing load: needs a file, load:FILE[:LAYER]");
+  return spec;
+}
+
+}  // namespace
+
+RoutingSpec parse_routing(std::string_view text) {
+  if (text == "uniform") return {};
+  if (text == "real")
+    return {.kind = RoutingSpec::Kind::kReal, .exponent = 0, .file = {}, .layer = -1};
+  if (text.starts_with("load:")) return parse_load(text.substr(5));
+  if (text.starts_with("zipf:")) {
+    double exponent = -1;
+    if (!parse_number(text.substr(5), exponent) || !(exponent >= 0 && exponent <= 10)) {
+      throw std::invalid_argument(
+          fmt::format("--routing {}: the exponent must be a number from 0 to 10", text));
+    }
+    return {.kind = RoutingSpec::Kind::kZipf, .exponent = exponent, .file = {}, .layer = -1};
+  }
+  throw std::invalid_argument(
+      fmt::format("--routing: '{}' is none of uniform, zipf:S, real, load:FILE[:LAYER]", text));
+}
+
+std::vector<double> expert_shares(const RoutingSpec& spec, int num_experts, std::int64_t tokens,
+                                  std::uint64_t seed) {
+  std::vector<double> shares(static_cast<std::size_t>(num_experts), 1.0);
+  switch (spec.kind) {
+    case RoutingSpec::Kind::kUniform: break;
+    case RoutingSpec::Kind::kZipf: shares = zipf_shares(spec.exponent, num_experts, seed); break;
+    case RoutingSpec::Kind::kReal: shares = real_shares(num_experts, tokens, seed); break;
+    case RoutingSpec::Kind::kLoad:
+      shares = recorded_shares(spec.file, spec.layer, num_experts);
+      break;
+  }
+  const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (double& share : shares) share /= total;
+  return shares;
+}
+
+Choices choose_experts(const std::vector<double>& shares, std::int64_t tokens, int top_k,
+                       std::uint64_t seed, int rank) {
+  const auto possible =
+      std::count_if(shares.begin(), shares.end(), [](double share) { return share > 0; });
+  if (possible < top_k) {
+    throw std::invalid_argument(fmt::format(
+        "--top-k {}: only {} experts are ever chosen in this routing", top_k, possible));
+  }
+  std::vector<double> log_share(shares.size());
+  std::transform(shares.begin(), shares.end(), log_share.begin(), [](double share) {
+    return share > 0 ? std::log(share) : -std::numeric_limits<double>::infinity();
+  });
+  Choices choices;
+  choices.topk_ids.reserve(static_cast<std::size_t>(tokens * top_k));
+  choices.topk_weights.reserve(static_cast<std::size_t>(tokens * top_k));
+  Random random(stream_seed(seed, 16 + static_cast<std::uint64_t>(rank)));
+  std::vector<std::pair<double, std::int64_t>> keys(shares.size());
+  for (std::int64_t token = 0; token < tokens; ++token) {
+    for (std::size_t expert = 0; expert < keys.size(); ++expert) {
+      keys[expert] = {log_share[expert] - std::log(-std::log(random.uniform())),
+                      static_cast<std::int64_t>(expert)};
+    }
+    std::partial_sort(keys.begin(), keys.begin() + top_k, keys.end(), std::greater<>());
+    std::vector<float> weights(static_cast<std::size_t>(top_k));
+    for (float& weight : weights) weight = 0.1f + static_cast<float>(random.uniform());
+    const float total = std::accumulate(weights.begin(), weights.end(), 0.0f);
+    for (int k = 0; k < top_k; ++k) {
+      choices.topk_ids.push_back(keys[static_cast<std::size_t>(k)].second);
+      choices.topk_weights.push_back(weights[static_cast<std::size_t>(k)] / total);
+    }
+  }
+  return choices;
+}
+
+}  // namespace ferry::bench

@@ -1,0 +1,61 @@
+// Routing: which experts the tokens of a rank choose. Pure functions of a seed, so that every rank
+// can compute every rank's. Called by plan.cc; reads the tables of real_skew.h and, through
+// expert_load.cc, a recorded distribution.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ferry::bench {
+
+struct RoutingSpec {
+  enum class Kind : std::uint8_t { kUniform, kZipf, kReal, kLoad };
+  Kind kind = Kind::kUniform;
+  double exponent = 0;  // kZipf: the i-th most popular expert has popularity 1 / i^exponent
+  std::string file;     // kLoad
+  int layer = -1;       // kLoad; -1: the layer of median skew
+};
+
+// Reads "uniform", "zipf:S", "real" or "load:FILE[:LAYER]". Throws std::invalid_argument naming the
+// text.
+RoutingSpec parse_routing(std::string_view text);
+
+// splitmix64: a counter and a mix, so any stream can be started anywhere.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) noexcept : state_(seed) {}
+  std::uint64_t next() noexcept {
+    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+  }
+  double uniform() noexcept {
+    return (static_cast<double>(next() >> 11) + 0.5) * 0x1p-53;
+  }  // in (0, 1)
+
+ private:
+  std::uint64_t state_;
+};
+
+// Popularity of each expert, summing to 1. `tokens` (per rank) chooses between the decode and the
+// prefill tables of kReal. kZipf and kReal are permuted by the seed, so hot experts fall on
+// arbitrary ranks.
+std::vector<double> expert_shares(const RoutingSpec& spec, int num_experts, std::int64_t tokens,
+                                  std::uint64_t seed);
+
+// The choices of one rank's tokens, [tokens, top_k].
+struct Choices {
+  std::vector<std::int64_t> topk_ids;  // distinct within a token
+  std::vector<float> topk_weights;     // positive, each token's sum to 1
+};
+
+// Draws experts without replacement, in proportion to their shares (the Gumbel top-k trick).
+// Group-limited routing is not modelled: only how often an expert is chosen, not which experts are
+// chosen together.
+Choices choose_experts(const std::vector<double>& shares, std::int64_t tokens, int top_k,
+                       std::uint64_t seed, int rank);
+
+}  // namespace ferry::bench

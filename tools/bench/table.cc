@@ -1,0 +1,95 @@
+// Owns the table of `ferry bench`, in the style of nccl-tests; see report.h.
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "bench/cores.h"
+#include "bench/report.h"
+
+namespace ferry::bench {
+namespace {
+
+// Wide enough for a column of times, three to four digits that mean something.
+std::string short_number(double value) {
+  if (value >= 99.95) return fmt::format("{:.0f}", value);
+  return value >= 9.995 ? fmt::format("{:.1f}", value) : fmt::format("{:.2f}", value);
+}
+
+// Bytes per microsecond are MB/s; a table speaks of GB/s.
+double gigabytes_per_second(double bytes, double us) { return us > 0 ? bytes / us * 1e-3 : 0; }
+
+std::string iterations_text(const Options& options) {
+  return options.iterations > 0 ? fmt::format("{} iterations", options.iterations)
+                                : "about half a second each";
+}
+
+std::string tokens_text(const Options& options) {
+  if (options.tokens_per_rank.empty()) return "";
+  std::string text = ", tokens per rank";
+  for (const std::int64_t tokens : options.tokens_per_rank) text += fmt::format(" {}", tokens);
+  return text;
+}
+
+constexpr std::string_view kLine =
+    "{:>8} {:>8} {:>7} {:>5} {:>8} {:>8} {:>8} {:>6} {:>6} {:>8} {:>5} {:>5} {:>6}\n";
+
+}  // namespace
+
+std::string table_header(const Options& options) {
+  const std::string processor = processor_name();
+  const std::size_t cores = allowed_cores().size();
+  std::string text = fmt::format("# ferry bench on {} core{}{}{}\n", cores, cores == 1 ? "" : "s",
+                                 processor.empty() ? "" : " of ", processor);
+  text +=
+      fmt::format("# {} ranks ({}{}, {} worker{} each)\n", options.ranks, mode_name(options.mode),
+                  options.pin ? ", pinned" : "", options.workers, options.workers == 1 ? "" : "s");
+  text += fmt::format("# hidden {}, {} experts, top-{}, {}, {}{}\n", options.hidden,
+                      options.experts, options.top_k, data_type_name(options.dtype),
+                      layout_name(options.layout), tokens_text(options));
+  text += fmt::format("# routing {} (seed {}), {} after {} of warm-up{}\n#\n", options.routing_text,
+                      options.seed, iterations_text(options), options.warmup,
+                      options.check ? ", checked against the oracle" : "");
+  text += fmt::format(kLine, "# tokens", "rows", "size", "type", "dispatch", "combine", "pair",
+                      "algbw", "wirebw", "limit", "pair/", "busy/", "wrong");
+  text += fmt::format(kLine, "#  /rank", "", "MB", "", "us", "us", "us", "GB/s", "GB/s", "us",
+                      "limit", "mean", "");
+  return text;
+}
+
+std::string table_line(const Options& options, const Measurement& m) {
+  const double moved = static_cast<double>(m.dispatch_bytes + m.combine_bytes);
+  const double wire =
+      2.0 * static_cast<double>(m.remote_rows) * static_cast<double>(options.row_bytes());
+  return fmt::format(
+      kLine, m.tokens, m.rows, short_number(static_cast<double>(m.dispatch_bytes) * 1e-6),
+      data_type_name(options.dtype), short_number(m.dispatch_us.median),
+      short_number(m.combine_us.median), short_number(m.pair_us.median),
+      fmt::format("{:.1f}", gigabytes_per_second(moved, m.pair_us.median)),
+      fmt::format("{:.1f}", gigabytes_per_second(wire, m.pair_us.median)),
+      short_number(m.limit.pair_us), fmt::format("{:.2f}", m.limit_ratio()),
+      fmt::format("{:.2f}", m.imbalance), options.check ? fmt::format("{}", m.wrong) : "n/a");
+}
+
+std::string table_footer(const Options& options, const std::vector<Measurement>& measurements) {
+  std::string text =
+      "#\n"
+      "# rows, size: received by all ranks in one dispatch. Times are medians: dispatch and "
+      "combine\n"
+      "# from a barrier to the last rank's end, pair is one of each in a free-running loop. algbw: "
+      "rows\n"
+      "# written and read per time of a pair; wirebw: those of other ranks only. limit: a pair of "
+      "the\n"
+      "# same rows moved by threads that know every place. busy/mean: rows of the busiest rank.\n";
+  std::uint64_t compared = 0, wrong = 0;
+  for (const Measurement& m : measurements) {
+    compared += m.compared;
+    wrong += m.wrong;
+  }
+  if (options.check) {
+    text += fmt::format("# {} of {:.3f} million elements compared with the oracle are wrong.\n",
+                        wrong, static_cast<double>(compared) * 1e-6);
+  }
+  return text;
+}
+
+}  // namespace ferry::bench

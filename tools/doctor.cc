@@ -1,0 +1,58 @@
+// `ferry doctor`: gathers the findings in an order that keeps fork before threads. Called by
+// main.cc; calls machine, doctor_kernel, doctor_speed and doctor_report.
+#include "doctor.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+
+#include "doctor_findings.h"
+#include "doctor_report.h"
+#include "ferry/status.h"
+#include "kernels/kernels.h"
+
+namespace ferry::tools {
+namespace {
+
+void find_launcher(Findings& findings) {
+  const internal::GetEnvironment get = [](const std::string& name) -> std::optional<std::string> {
+    const char* const value = std::getenv(name.c_str());
+    return value ? std::optional<std::string>(value) : std::nullopt;
+  };
+  try {
+    findings.launch = internal::launch_from_environment(get);
+  } catch (const Error& error) {
+    findings.no_launch = error.what();
+  }
+}
+
+Findings examine() {
+  Findings findings;
+  findings.machine = this_machine();
+  findings.trials = try_kernel();
+  if (problems(findings).empty()) findings.speed = measure_speed(findings.machine.cpus);
+  int num_targets = 0;
+  const char* const* const targets = internal::simd_targets(&num_targets);
+  findings.simd.assign(targets, targets + num_targets);
+  findings.ucx = ucx_version();
+  find_launcher(findings);
+  return findings;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, int& exit_code) {
+  CLI::App* const verb =
+      app.add_subcommand("doctor", "What this machine offers, and what to change for speed");
+  verb->footer("Exit code: 0 if ferry can work here, 1 if not.");
+  const auto json = std::make_shared<bool>(false);
+  verb->add_flag("--json", *json, "One JSON object instead of text");
+  verb->callback([json, &exit_code] {
+    const Findings findings = examine();
+    std::cout << (*json ? doctor_json(findings) : doctor_text(findings)) << std::flush;
+    exit_code = problems(findings).empty() ? 0 : 1;
+  });
+}
+
+}  // namespace ferry::tools

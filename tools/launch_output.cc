@@ -1,0 +1,71 @@
+// Reads ranks' pipes, writes whole prefixed lines. Called by launch_job.cc.
+#include "launch_output.h"
+
+#include <limits.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace ferry::tools {
+
+void Output::add(std::string_view prefix, std::string_view head, std::string_view tail) {
+  if (broken_) return;
+  pending_.append(prefix).append(head).append(tail).push_back('\n');
+}
+
+void Output::flush() {
+  std::size_t written = 0;
+  while (written < pending_.size()) {
+    // stdout may be shared with the shell, so it must not be made non-blocking. A pipe that poll
+    // calls writable takes PIPE_BUF bytes at once.
+    pollfd ready{fd_, POLLOUT, 0};
+    if (poll(&ready, 1, 0) <= 0) break;
+    const ssize_t put = write(fd_, pending_.data() + written,
+                              std::min<std::size_t>(pending_.size() - written, PIPE_BUF));
+    if (put < 0 && (errno == EAGAIN || errno == EINTR)) break;
+    if (put < 0) {
+      broken_ = true;
+      written = pending_.size();
+    } else {
+      written += static_cast<std::size_t>(put);
+    }
+  }
+  pending_.erase(0, written);
+}
+
+bool LineStream::read(bool last) {
+  if (fd() < 0) return false;
+  std::array<char, 65536> buffer;
+  const ssize_t got = ::read(pipe_.fd(), buffer.data(), buffer.size());
+  if (got > 0) {
+    take({buffer.data(), static_cast<std::size_t>(got)});
+  } else if (got == 0 || last || (errno != EAGAIN && errno != EINTR)) {
+    close();
+  }
+  // The rank is to notice that nobody reads, as it would without launcher (SIGPIPE).
+  if (output_->broken()) pipe_ = {};
+  return got > 0;
+}
+
+void LineStream::take(std::string_view bytes) {
+  for (std::size_t end; (end = bytes.find('\n')) != std::string_view::npos;
+       bytes.remove_prefix(end + 1)) {
+    output_->add(prefix_, partial_, bytes.substr(0, end));
+    partial_.clear();
+  }
+  partial_.append(bytes);
+  if (partial_.size() < kLongestLine) return;
+  output_->add(prefix_, partial_, "");
+  partial_.clear();
+}
+
+void LineStream::close() {
+  if (!partial_.empty()) output_->add(prefix_, partial_, "");
+  partial_.clear();
+  pipe_ = {};
+}
+
+}  // namespace ferry::tools

@@ -1,0 +1,118 @@
+// fork and exec of one rank. Called by launch_job.cc; calls the kernel.
+#include "launch_process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+namespace ferry::tools {
+namespace {
+
+constexpr int kNotStarted = 1, kNotRunnable = 126, kNotFound = 127;
+
+struct Pipe {
+  internal::Descriptor read, write;
+};
+
+[[noreturn]] void fail(const char* what) {
+  throw SpawnError(kNotStarted, fmt::format("{}: {}", what, std::strerror(errno)));
+}
+
+Pipe make_pipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) fail("pipe");
+  return {internal::Descriptor(ends[0]), internal::Descriptor(ends[1])};
+}
+
+// Each end of a pipe has its own file description: the rank's end keeps blocking.
+internal::Descriptor launcher_end(internal::Descriptor end) {
+  if (fcntl(end.fd(), F_SETFL, O_NONBLOCK) != 0) fail("fcntl");
+  return end;
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  result.reserve(texts.size() + 1);
+  for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+// All that the child needs, prepared before fork.
+struct Start {
+  std::vector<char*> arguments, environment;
+  pid_t launcher = getpid();
+  int in = STDIN_FILENO, out = STDOUT_FILENO, err = STDERR_FILENO;
+  int failure = -1;  // errno of exec is written here
+};
+
+// In the child, up to exec. Only async-signal-safe calls.
+[[noreturn]] void become_rank(const ChildSetup& setup, const Start& start) {
+  setpgid(0, 0);
+  // The launcher may have died before prctl; then nobody would send the signal.
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != start.launcher) _exit(kNotStarted);
+  dup2(start.in, STDIN_FILENO);
+  dup2(start.out, STDOUT_FILENO);
+  dup2(start.err, STDERR_FILENO);
+  setrlimit(RLIMIT_NOFILE, &setup.descriptor_limit);
+  signal(SIGPIPE, SIG_DFL);
+  sigprocmask(SIG_SETMASK, &setup.signal_mask, nullptr);
+  execvpe(start.arguments[0], start.arguments.data(), start.environment.data());
+  const int error = errno;
+  [[maybe_unused]] const ssize_t told = write(start.failure, &error, sizeof error);
+  _exit(kNotFound);
+}
+
+// Waits for exec. Throws, the child reaped, when it failed; a child that died before exec counts as
+// started: the event loop sees its end.
+void check_exec(const std::string& program, pid_t pid, int failure) {
+  int error = 0;
+  ssize_t got = 0;
+  do {
+    got = read(failure, &error, sizeof error);
+  } while (got < 0 && errno == EINTR);
+  if (got != static_cast<ssize_t>(sizeof error)) return;
+  waitpid(pid, nullptr, 0);
+  throw SpawnError(error == ENOENT || error == ENOTDIR ? kNotFound : kNotRunnable,
+                   fmt::format("cannot run '{}': {}", program, std::strerror(error)));
+}
+
+}  // namespace
+
+Child spawn(const ChildSetup& setup, const std::vector<std::string>& environment,
+            ChildInput input) {
+  Child child;
+  Pipe in, out, err, failure = make_pipe();
+  Start start{.arguments = pointers(setup.program), .environment = pointers(environment)};
+  start.failure = failure.write.fd();
+  if (input == ChildInput::kPiped) {
+    in = make_pipe();
+  } else if (input == ChildInput::kNothing) {
+    in.read = internal::Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!in.read) fail("/dev/null");
+  }
+  if (input != ChildInput::kInherited) start.in = in.read.fd();
+  if (setup.pipe_output) {
+    out = make_pipe();
+    err = make_pipe();
+    start.out = out.write.fd();
+    start.err = err.write.fd();
+    child.out = launcher_end(std::move(out.read));
+    child.err = launcher_end(std::move(err.read));
+  }
+  if (in.write) child.in = launcher_end(std::move(in.write));
+
+  child.pid = fork();
+  if (child.pid < 0) fail("fork");
+  if (child.pid == 0) become_rank(setup, start);
+  failure.write = {};
+  check_exec(setup.program[0], child.pid, failure.read.fd());
+  return child;
+}
+
+}  // namespace ferry::tools

@@ -1,0 +1,52 @@
+// Starts one rank: pipes, process group, death with the launcher, exec. Called by launch_job.cc.
+#pragma once
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "transport/socket.h"
+
+namespace ferry::tools {
+
+enum class ChildInput {
+  kNothing,    // /dev/null
+  kInherited,  // the launcher's own
+  kPiped,      // from Child::in
+};
+
+// What is the same for all ranks of a launch.
+struct ChildSetup {
+  std::vector<std::string> program;  // looked up in PATH, and its arguments
+  bool pipe_output = true;           // false: the launcher's own stdout and stderr
+  sigset_t signal_mask{};            // as it was before the launcher blocked its signals
+  rlimit descriptor_limit{};         // as it was before the launcher raised it
+};
+
+// The launcher's ends of the pipes do not block.
+struct Child {
+  pid_t pid = -1;  // also its process group
+  internal::Descriptor in, out, err;
+};
+
+// The program cannot be started; exit_code is what a shell would return (127: not found, 126:
+// found, not runnable).
+class SpawnError : public std::runtime_error {
+ public:
+  SpawnError(int exit_code, const std::string& message)
+      : std::runtime_error(message), exit_code_(exit_code) {}
+  int exit_code() const noexcept { return exit_code_; }
+
+ private:
+  int exit_code_;
+};
+
+// Returns once the program runs (exec has succeeded). The child gets SIGKILL when the launcher
+// dies.
+Child spawn(const ChildSetup& setup, const std::vector<std::string>& environment, ChildInput input);
+
+}  // namespace ferry::tools
