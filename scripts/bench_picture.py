@@ -31,7 +31,8 @@ def escape(text):
 
 
 def text(x, y, words, css="", anchor="start"):
-    return f'<text class="{css}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text class="{css}" {place}>{escape(words)}</text>'
 
 
 def rectangle(x, y, width, height, css, radius=2):
@@ -88,6 +89,7 @@ def draw(rows):
              text(MARGIN, 36, "Time of a dispatch and its combine, over the memory traffic alone",
                   "title")]
     parts += draw_legend({program for program, _ in values}, MARGIN)
+    parts.append(text(WIDTH - MARGIN, 66, "tokens are per rank; shorter is better", "quiet", "end"))
     for tick in range(0, int(most) + 1, step):
         parts.append(line(left + tick * scale, TOP - 8, bottom - GROUP_GAP + 6, "grid"))
     top = TOP

@@ -162,9 +162,10 @@ void ExchangeState::send_rows(const InFlight& operation, const DispatchArgs& arg
     }
     if (stores == Stores::kStreaming) stores_fence();
   });
+  send_all_metadata(args, route);
   clear_gaps(operation);
-  for (const RowRef& ref : route.refs) stats_.rows_sent += ref.rank >= 0;
-  stats_.bytes_sent = stats_.rows_sent * layout_.row_bytes();
+  stats_.rows_sent += route.order.size();
+  stats_.bytes_sent += route.order.size() * layout_.row_bytes();
   ++stats_.dispatches;
 }
 
@@ -180,11 +181,22 @@ void ExchangeState::send_token(const DispatchArgs& args, const Route& route, std
   int count = 0;
   for (int k = 0; k < top_k; ++k) {
     if (refs[k].rank < 0) continue;
-    std::byte* buffer = posted_[refs[k].rank];
-    destinations[count++] = buffer + layout_.rows() + refs[k].row * row_bytes;
-    send_metadata(args, route, token, k);
+    destinations[count++] = posted_[refs[k].rank] + layout_.rows() + refs[k].row * row_bytes;
   }
   copy_row_to_many(destinations, count, row, row_bytes, stores);
+}
+
+// In the order of the rows, so that lines which hold the metadata of several rows are fetched once
+// and not taken from the sources next door again and again. Starts at a different peer per rank.
+void ExchangeState::send_all_metadata(const DispatchArgs& args, const Route& route) {
+  const auto count = static_cast<std::int64_t>(route.order.size());
+  const std::int64_t first = count * rank_ / size_;
+  crew_.run(count, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = first + begin; i < first + end; ++i) {
+      const std::int32_t entry = route.order[i < count ? i : i - count];
+      send_metadata(args, route, entry / route.top_k, entry % route.top_k);
+    }
+  });
 }
 
 // Source triplet and weights of the row that refs[k] names.

@@ -107,6 +107,7 @@ class ExchangeState {
   Status guard_reuse(const InFlight& operation);
   void send_rows(const InFlight& operation, const DispatchArgs& args);
   void send_token(const DispatchArgs& args, const Route& route, std::int64_t token, Stores stores);
+  void send_all_metadata(const DispatchArgs& args, const Route& route);
   void send_metadata(const DispatchArgs& args, const Route& route, std::int64_t token, int k);
   void clear_gaps(const InFlight& operation);
   Status receive(InFlight& operation);

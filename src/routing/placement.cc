@@ -1,6 +1,7 @@
 #include "routing/placement.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace ferry::internal {
 
@@ -52,21 +53,32 @@ void start_experts(const PlacementRules& rules, ColumnSums& sums, Route& route) 
   }
 }
 
-void place_by_expert(const PlacementRules& rules, const Entries& entries, ColumnSums& sums,
-                     Route& route) {
+// Where the entries for each expert (or rank) start in Route::order, from my own counts.
+void start_order(std::span<const std::int32_t> my_counts, ColumnSums& sums, Route& route) {
+  sums.first.resize(my_counts.size());
+  std::exclusive_scan(my_counts.begin(), my_counts.end(), sums.first.begin(), 0);
+  route.order.resize(sums.first.back() + my_counts.back());
+}
+
+void place_by_expert(const PlacementRules& rules, const Entries& entries,
+                     std::span<const std::int32_t> my_counts, ColumnSums& sums, Route& route) {
   start_experts(rules, sums, route);
+  start_order(my_counts, sums, route);
   for (std::size_t i = 0; i < entries.experts.size(); ++i) {
     const std::int32_t expert = entries.experts[i];
-    if (expert >= 0) route.refs[i] = {rules.map.owner(expert), sums.next[expert]++};
+    if (expert < 0) continue;
+    route.refs[i] = {rules.map.owner(expert), sums.next[expert]++};
+    route.order[sums.first[expert]++] = static_cast<std::int32_t>(i);
   }
 }
 
-void place_by_rank(const PlacementRules& rules, const Entries& entries, ColumnSums& sums,
-                   Route& route) {
+void place_by_rank(const PlacementRules& rules, const Entries& entries,
+                   std::span<const std::int32_t> my_counts, ColumnSums& sums, Route& route) {
   const int num_experts = rules.map.num_experts();
   sums.next.assign(sums.before_me.begin() + num_experts, sums.before_me.end());
   route.section_rows.assign(sums.all.begin() + num_experts, sums.all.end());
   route.experts.assign(entries.experts.begin(), entries.experts.end());
+  start_order(my_counts, sums, route);
   for (std::int64_t token = 0; token < entries.num_tokens; ++token) {
     const std::int32_t* experts = entries.experts.data() + token * entries.top_k;
     RowRef* refs = route.refs.data() + token * entries.top_k;
@@ -77,6 +89,10 @@ void place_by_rank(const PlacementRules& rules, const Entries& entries, ColumnSu
       refs[count++] = {rank, sums.next[rank]++};
     }
     std::sort(refs, refs + count, [](const RowRef& a, const RowRef& b) { return a.rank < b.rank; });
+    for (int j = 0; j < count; ++j) {
+      const std::int64_t entry = token * entries.top_k + j;
+      route.order[sums.first[refs[j].rank]++] = static_cast<std::int32_t>(entry);
+    }
   }
 }
 
@@ -139,18 +155,18 @@ void place(const PlacementRules& rules, const Entries& entries,
   route.num_tokens = entries.num_tokens;
   route.top_k = entries.top_k;
   route.refs.assign(entries.experts.size(), RowRef{});
-  if (rules.layout == Layout::kRankMajor) {
-    place_by_rank(rules, entries, sums, route);
+  // The columns that stand for rows: ranks, or experts.
+  const bool by_rank = rules.layout == Layout::kRankMajor;
+  const std::int64_t first = by_rank ? rules.map.num_experts() : 0;
+  const std::int64_t last = by_rank ? rules.count_row_size() : rules.map.num_experts();
+  const std::span<const std::int32_t> my_counts(count_rows[rules.rank] + first, last - first);
+  if (by_rank) {
+    place_by_rank(rules, entries, my_counts, sums, route);
   } else {
-    place_by_expert(rules, entries, sums, route);
+    place_by_expert(rules, entries, my_counts, sums, route);
   }
-  const int num_experts = rules.map.num_experts();
-  const auto first =
-      rules.layout == Layout::kRankMajor ? sums.all.begin() + num_experts : sums.all.begin();
-  const auto last =
-      rules.layout == Layout::kRankMajor ? sums.all.end() : sums.all.begin() + num_experts;
-  route.total_rows = 0;
-  for (auto count = first; count != last; ++count) route.total_rows += *count;
+  route.total_rows =
+      std::accumulate(sums.all.begin() + first, sums.all.begin() + last, std::int64_t{0});
   count_received(rules, sums, count_rows, route);
 }
 

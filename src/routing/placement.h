@@ -44,7 +44,9 @@ void count_entries(const PlacementRules& rules, const Entries& entries,
 // to the next. An element is less than 2^31 because a rank receives less than 2^31 rows
 // (window_layout.cc).
 struct ColumnSums {
-  std::vector<std::int32_t> before_me, all, next;
+  std::vector<std::int32_t> before_me, all;
+  std::vector<std::int32_t> next;   // row for the next entry of each expert (or rank)
+  std::vector<std::int32_t> first;  // its place in Route::order
 };
 
 // Computes refs, totals and the receive side of `route` from all ranks' count rows. Cost: R * E + T

@@ -25,8 +25,10 @@ struct Route {
   // Token side, [T, K]. Expert layouts: the row of (t, k), at k. kRankMajor: the rows of token t by
   // ascending rank, then rank -1.
   std::vector<RowRef> refs;
-  std::vector<std::int32_t>
-      experts;  // kRankMajor: [T, K], expert of (t, k) or -1 when not sent; else empty
+  // Indices of the refs that are sent, in the order of their rows: by expert, or by rank.
+  std::vector<std::int32_t> order;
+  // kRankMajor: [T, K], expert of (t, k) or -1 when not sent; else empty.
+  std::vector<std::int32_t> experts;
 
   // All ranks: rows that each rank needs in each section of its buffer (one section; kPadded: one
   // per local expert).
