@@ -117,7 +117,9 @@ Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
   }
   if (now_ns() - began_ns < await.limit.count()) return {};
   // Whoever is furthest behind holds up the others that are missing.
-  const int last = *std::min_element(missing.begin(), missing.end(), [&](int a, int b) {
+  const std::vector<int> late = missing_ranks(await);
+  if (late.empty()) return {};
+  const int last = *std::min_element(late.begin(), late.end(), [&](int a, int b) {
     return await.flag(a).load(std::memory_order_relaxed) <
            await.flag(b).load(std::memory_order_relaxed);
   });

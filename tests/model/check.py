@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Checks the models of this folder with Spin: each configuration must hold over all interleavings,
+and with any one guard removed the model must fail, in the stated way. `check.py [NAME...]` runs
+only the named ones. Needs spin, gcc and 1 GiB of memory; about three minutes on one core.
+What is modelled and what is not: docs/decisions/protocol_model.md."""
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+DEFAULTS = {"POISONS": 0, "FLIPS": 0, "EMPTIES": 0, "REFUSALS": 0, "NB": 2}
+
+# name: (ranks, depth, epochs, other settings). Everything at once with 3 ranks and 3 epochs would
+# be too much; these overlap instead.
+CONFIGURATIONS = {
+    "plain": (3, 1, 3, ""),
+    "halves": (3, 2, 3, "HALVES"),
+    "sparse": (2, 2, 3, "HALVES SPARSE"),
+    "copies": (2, 2, 3, "HALVES COPIES NB=3"),
+    "overflow": (3, 1, 3, "OVERFLOW REFUSALS=1"),
+    "overflow-halves": (2, 2, 2, "HALVES OVERFLOW SPARSE REFUSALS=1"),
+    "poison": (3, 1, 3, "NB=1 POISONS=2"),
+    "poison-halves": (2, 2, 3, "HALVES POISONS=1 FLIPS=1"),
+    "mismatch": (3, 2, 2, "HALVES FLIPS=1"),
+    "terms": (3, 1, 1, "NB=1 TERMS FLIPS=1 EMPTIES=1 POISONS=1"),
+    "death": (3, 1, 2, "NB=1 DEATH"),
+    "death-halves": (2, 2, 2, "HALVES DEATH"),
+}
+
+# How a model fails: in words, and in Spin's.
+HANG = ("a rank waits forever", "invalid end state")
+SURVIVOR_HANGS = ("a survivor waits forever", r"ended\|killed")
+OUTCOMES = ("ranks disagree on the outcome", r"outcome\[")
+RECORD = ("a record is not of this operation", "record_begin")
+ROWS = ("rows are not those expected", r"^assertion violated [ (!]*(\(\(matrix.*)?slots\[")
+MEMORY = ("rows without memory behind them", r"<committed\[")
+BLAME = ("a rank is blamed that owes nothing", r"progress.*&suspects")
+REUSED = ("rows in a buffer that is the caller's again", r"pinned\[.*==200")
+NO_BUFFER = ("a buffer that was never posted is used", "invalid array index")
+
+# guard removed: (configuration it fails in, how, what it is)
+MUTANTS = {
+    "NO_COUNTS_WAIT": ("plain", RECORD, "step 3 reads counts and records without waiting"),
+    "NO_GROWN_WAIT": ("overflow", MEMORY, "step 4 does not wait for those that grow"),
+    "NO_REUSE_GUARD": ("halves", ROWS, "step 5 left out"),
+    "GUARD_WITHOUT_FINISHING": ("halves", HANG, "step 5 waits but does not finish its own first"),
+    "GUARD_OF_OWN_DESTINATIONS": ("sparse", HANG, "step 5 looks at its own destinations only"),
+    "NO_ROWS_WAIT": ("plain", ROWS, "step 7 does not wait"),
+    "NO_OUTPUTS_WAIT": ("plain", RECORD, "a combine does not wait before it reads"),
+    "NO_SETTLE": ("copies", RECORD, "step 1 left out"),
+    "RING=1": ("plain", RECORD, "a ring of D records, blocking calls", {"RING": "1"}),
+    "RING=D": ("halves", RECORD, "a ring of D records", {"RING": "D"}),
+    "FLAG_BEFORE_RECORD": ("plain", RECORD, "announced before the record is written"),
+    "FLAG_BEFORE_ROWS": ("plain", ROWS, "delivered before the rows are written"),
+    "OUTPUTS_AFTER_FLAG": ("plain", ROWS, "delivered before the outputs are copied in"),
+    "READ_THROUGH_BEFORE_READING": ("copies", ROWS, "read_through raised before reading"),
+    "NO_PENDING_PIN": ("halves", ROWS, "an unfinished dispatch does not pin its buffer"),
+    "NO_VIEW_PIN": ("halves", ROWS, "a live view does not pin its buffer"),
+    "NO_COPY_GUARD": ("copies", ROWS, "outputs copied over ones that are still read"),
+    "COPY_WAITS": ("copies", HANG, "a combine waits for a buffer before it announced itself"),
+    "REFUSAL_IN_RECORD": ("overflow", OUTCOMES, "refused memory becomes a poison of the record"),
+    "IGNORE_POISON": ("poison", NO_BUFFER, "poisons are not looked at"),
+    "IGNORE_MISMATCH": ("mismatch", NO_BUFFER, "kinds are not compared"),
+    "COMPARES_WITH_OWN_RECORD": ("terms", OUTCOMES, "each peer is compared with me only"),
+    "NO_STAGE_2_AFTER_ERROR": ("mismatch", HANG, "who ends with an error does not raise stage 2"),
+    "REJECTED_KEEPS_NUMBER": ("poison", HANG, "a rejected call takes no number"),
+    "REJECTED_RETURNS_AT_ONCE": ("poison", RECORD, "a rejected call does not wait for the others",
+                                 {"REJECTED_RETURNS_AT_ONCE": 1, "NO_RING_CHECK": 1}),
+    "PEER_REJECTED_RETURNS_AT_ONCE": ("poison", RECORD, "the first poison seen ends the wait",
+                                      {"PEER_REJECTED_RETURNS_AT_ONCE": 1, "NO_RING_CHECK": 1}),
+    "NO_ABORT_POLL": ("death", SURVIVOR_HANGS, "waits do not look at abort words"),
+    "NO_ABORT_WRITE": ("death", SURVIVOR_HANGS, "who gives up does not write its abort word"),
+    "NO_LIVENESS_POLL": ("death", SURVIVOR_HANGS, "waits do not look whether a peer lives"),
+    "NO_DEADLINE": ("death", SURVIVOR_HANGS, "waits have no deadline"),
+    "NO_RECHECK": ("death", BLAME, "no look at the flags after a death was seen"),
+    "BROKEN_BUFFERS_ARE_REUSED": ("death-halves", REUSED, "a stopped rank wakes and writes"),
+}
+
+SLEEP_MUTANTS = {
+    "NO_SECOND_LOOK": "the flag is not looked at again before sleeping",
+    "NO_RING": "the doorbell is not rung",
+    "DOORBELL_READ_LAST": "the doorbell is read after the second look",
+    "FLAG_STORE_MAY_LINGER": "the flag is raised without sequential consistency",
+    "SLEEPING_STORE_MAY_LINGER": "`sleeping` is set without sequential consistency",
+}
+
+
+def settings_of(name):
+    ranks, depth, epochs, others = CONFIGURATIONS[name]
+    settings = dict(DEFAULTS, R=ranks, D=depth, EPOCHS=epochs)
+    for word in others.split():
+        key, _, value = word.partition("=")
+        settings[key] = value or 1
+    return settings
+
+
+class Result:
+    """What a verification said: complete, number of states, and the first error."""
+
+    def __init__(self, text):
+        self.text = text
+        found = re.search(r"pan:\d+: (.*) \(at depth", text)
+        self.error = found.group(1) if found else ""
+        states = re.search(r"(\d+) states, stored", text)
+        self.states = int(states.group(1)) if states else 0
+        incomplete = "Search not completed" in text or "max search depth too small" in text
+        self.complete = bool(states) and "errors: 0" in text and not incomplete
+
+
+def verify(model, settings, optimise):
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in os.listdir(FOLDER):
+            if name.endswith(".pml"):
+                shutil.copy(os.path.join(FOLDER, name), scratch)
+        defines = [f"-D{key}={value}" for key, value in settings.items()]
+        run(["spin", "-a", *defines, model], scratch)
+        flags = [optimise, "-w", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=2000"]
+        run(["gcc", *flags, "-o", "pan", "pan.c"], scratch)
+        # A dead rank has no end; the model itself asserts that the others ended (-E).
+        command = ["./pan", "-m20000", "-w22"] + (["-E"] if "DEATH" in settings else [])
+        done = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
+        return Result(done.stdout + done.stderr)
+
+
+def run(command, folder):
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode != 0 or "Error" in done.stdout:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+
+
+def all_checks():
+    """Yields (name, model, settings, expected error or None, what it is)."""
+    for name in CONFIGURATIONS:
+        ranks, depth, epochs, others = CONFIGURATIONS[name]
+        what = f"{ranks} ranks, depth {depth}, {epochs} epochs {others}".strip()
+        yield name, "exchange.pml", settings_of(name), None, what
+    yield "sleep", "sleep.pml", {}, None, "2 peers wake a sleeper twice"
+    for guard, (name, expected, what, *more) in MUTANTS.items():
+        settings = settings_of(name)
+        settings.update(more[0] if more else {guard: 1})
+        yield guard, "exchange.pml", settings, expected, f"{what} [{name}]"
+    for guard, what in SLEEP_MUTANTS.items():
+        yield guard, "sleep.pml", {guard: 1}, HANG, f"{what} [sleep]"
+
+
+def main():
+    for tool in ("spin", "gcc"):
+        if not shutil.which(tool):
+            sys.exit(f"{tool} is not installed")
+    wanted = sys.argv[1:]
+    passed = failed = 0
+    for name, model, settings, expected, what in all_checks():
+        if wanted and name not in wanted:
+            continue
+        began = time.monotonic()
+        result = verify(model, settings, "-O1" if expected else "-O2")
+        good = result.complete if not expected else bool(re.search(expected[1], result.error))
+        passed, failed = passed + good, failed + (not good)
+        told = f"holds, {result.states} states"
+        if result.error:
+            told = f"fails, {expected[0] if expected and good else result.error}"
+        seconds = time.monotonic() - began
+        print(f"{'ok  ' if good else 'FAIL'} {name}: {what}: {told} ({seconds:.1f} s)", flush=True)
+        if not good:
+            print(result.text[-2000:])
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = usage.ru_utime + usage.ru_stime
+    print(f"{seconds:.0f} s of processor time, at most {usage.ru_maxrss >> 10} MiB")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
