@@ -11,9 +11,5 @@ trap 'rm -f "$log"' EXIT
 { cmake --preset release && cmake --build --preset release --target ferry_tool; } >"$log" 2>&1 ||
   { cat "$log" >&2; exit 1; }
 
-status=0
-for tokens in 128 1024; do
-  build/release/tools/ferry bench --ranks 8 --mode processes --tokens "$tokens" --hidden 7168 \
-    --experts 256 --top-k 8 --routing real --check || status=1
-done
-exit $status
+build/release/tools/ferry bench --ranks 8 --mode processes --pin --sweep tokens=128,1024 \
+  --hidden 7168 --experts 256 --top-k 8 --routing real --check

@@ -1,4 +1,5 @@
 # Tests of `ferry bench`: its parts by GoogleTest, the command by a Python script.
+find_package(CLI11 REQUIRED)
 set(bench ${PROJECT_SOURCE_DIR}/tools/bench)
 ferry_test(bench_test bench_check_test.cc bench_options_test.cc bench_routing_test.cc
            ${bench}/check.cc ${bench}/expert_load.cc ${bench}/options.cc ${bench}/plan.cc
