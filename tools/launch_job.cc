@@ -181,7 +181,7 @@ void Job::forward(int signal) {
 
 // Ctrl-Z stops the whole job; the shell wakes the launcher only.
 void Job::suspend() {
-  signal_ranks(SIGTSTP);
+  signal_ranks(SIGSTOP);  // SIGTSTP stops nobody in an orphaned process group
   raise(SIGSTOP);
   signal_ranks(SIGCONT);
 }

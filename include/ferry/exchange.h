@@ -170,8 +170,8 @@ struct Operation {
 // nanoseconds.
 struct OperationTimes {
   struct Span {
-    const char* phase =
-        "";  // static text: "count", "place", "send", "receive", "publish", "reduce"
+    // Static text. Dispatch: count, counts, place, send, receive; combine: publish, outputs, reduce.
+    const char* phase = "";
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;
   };
