@@ -1,10 +1,12 @@
 // Exchange: one dispatch/combine pair and the object that does it.
 //
-//   ferry::Exchange exchange(group, {.max_tokens = 128, .hidden = 7168, .num_experts = 256, .top_k
-//   = 8}); ferry::Received received; exchange.dispatch({.tokens = ..., .topk_ids = ...}, received);
-//   ... run the experts on received.rows ...
-//   exchange.combine({.handle = received.handle, .expert_rows = ..., .topk_weights = ..., .out =
-//   ...});
+//   ferry::Exchange exchange(group, {.max_tokens = 128, .hidden = 7168, .num_experts = 256,
+//                                    .top_k = 8});
+//   ferry::Received received;
+//   exchange.dispatch({.tokens = ..., .topk_ids = ...}, received);
+//   (run the experts on received.rows())
+//   exchange.combine({.handle = received.handle, .expert_rows = ..., .topk_weights = ...,
+//                     .out = ...});
 //
 // Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, L experts of this rank,
 // N received rows. Semantics: design, sections 4 and 5; docs/numerics.md gives the arithmetic,
@@ -38,23 +40,31 @@ struct ExchangeConfig {
   int top_k = 0;                // K, at most 32
   DataType dtype = DataType::kBf16;
   Layout layout = Layout::kExpertMajor;
-  std::int64_t expert_alignment = 1;  // kExpertMajor: each expert's first row is a multiple of this
-  bool zero_gaps =
-      false;  // rows between an expert's last row and the next expert's first are zeroed
-  std::int64_t row_capacity = 0;  // rows a rank can receive; 0: whatever comes, memory permitting
-  std::int64_t expert_capacity = 0;  // kPadded: rows per expert, C in [L, C, H]; 0: R * max_tokens
-  std::vector<int> expert_rank =
-      {};  // owner of each expert; empty: contiguous blocks, as even as can be
-  std::int64_t max_output_row_bytes = 0;  // widest row that combine takes; 0: hidden * 4
-  int depth = 2;                          // operations in flight, 1 to 16
-  int workers = 1;  // threads that move rows for this rank, the caller included
+  // kExpertMajor: each expert's first row is a multiple of this; all layouts: rounds
+  // Handle::aligned_tokens_per_expert.
+  std::int64_t expert_alignment = 1;
+  // Zeroes the rows between an expert's last row and the next expert's first.
+  bool zero_gaps = false;
+  // Rows a rank can receive; 0: whatever comes, memory permitting.
+  std::int64_t row_capacity = 0;
+  // kPadded: rows per expert, C in [L, C, H]; 0: R * max_tokens.
+  std::int64_t expert_capacity = 0;
+  // Owner of each expert; empty: contiguous blocks, as even as can be.
+  std::vector<int> expert_rank = {};
+  // Widest row that combine takes; 0: hidden * 4.
+  std::int64_t max_output_row_bytes = 0;
+  // Operations in flight, 1 to 16.
+  int depth = 2;
+  // Threads that move rows for this rank, the caller included; may differ between ranks.
+  int workers = 1;
 };
 
 // Bytes of shared memory of one rank, for a configuration on `num_ranks` ranks.
 struct WindowBytes {
-  std::uint64_t
-      expected;         // committed at creation: balanced routing and a margin, one receive buffer
-  std::uint64_t worst;  // all buffers, every token of every rank sent here
+  // Committed at creation: balanced routing and a margin, one receive buffer.
+  std::uint64_t expected;
+  // Reserved: all buffers, every token of every rank sent here.
+  std::uint64_t worst;
 };
 FERRY_EXPORT WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks);
 
@@ -114,13 +124,13 @@ struct FERRY_EXPORT Received {
   std::int64_t num_rows = 0;  // gaps and padding included
   std::int64_t hidden = 0;
   DataType dtype = DataType::kBf16;
-  std::span<const std::int32_t>
-      sources;  // [num_rows, 3]: source rank, token, k (kRankMajor: lowest local k)
-  // Empty when no rank gave topk_weights.
-  std::span<const float>
-      weights;  // expert layouts [num_rows]; kRankMajor [num_rows, K], 0 where not local
-  std::span<const std::int32_t>
-      topk_ids;  // kRankMajor [num_rows, K]: local expert at its k, else -1; empty otherwise
+  // [num_rows, 3]: source rank, token, k (kRankMajor: lowest local k).
+  std::span<const std::int32_t> sources;
+  // Expert layouts [num_rows]; kRankMajor [num_rows, K], 0 where not local. Empty when no rank gave
+  // topk_weights.
+  std::span<const float> weights;
+  // kRankMajor [num_rows, K]: local expert at its k, else -1. Empty otherwise.
+  std::span<const std::int32_t> topk_ids;
   Handle handle;
 
   Rows rows() const noexcept { return {data, num_rows, hidden, dtype, 0}; }
@@ -148,12 +158,12 @@ struct FERRY_EXPORT OutputRows {
 // and takes no weights.
 struct CombineArgs {
   Handle handle = {};
-  Rows expert_rows =
-      {};  // [handle.num_rows(), H'] in dispatch order; read in place if in the window
+  // [handle.num_rows(), H'] in dispatch order; read in place if in the window.
+  Rows expert_rows = {};
   const float* topk_weights = nullptr;                   // [T, K]; null: plain sum
   std::array<const void*, 2> bias = {nullptr, nullptr};  // [T, H'] dense, type of out; may be null
-  const float* row_weights =
-      nullptr;          // expert side, shape of Received::weights: brought home to out_topk_weights
+  // Expert side, shape of Received::weights: brought home to out_topk_weights.
+  const float* row_weights = nullptr;
   void* out = nullptr;  // [T, H'], written here
   DataType out_dtype = DataType::kBf16;
   std::int64_t out_pitch_bytes = 0;      // 0: dense
@@ -170,14 +180,16 @@ struct Operation {
 // nanoseconds.
 struct OperationTimes {
   struct Span {
-    // Static text. Dispatch: count, counts, place, send, receive; combine: publish, outputs, reduce.
+    // Static text. Dispatch: count, counts, place, send, receive; combine: publish, outputs,
+    // reduce.
     const char* phase = "";
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;
   };
   std::vector<Span> spans;
-  std::vector<std::int64_t>
-      wait_ns;  // [R]: time this rank waited for each source, as seen in rank order of arrival
+  // [R]: time this rank waited for each source; sources are looked at from the next rank on, so a
+  // wait is booked on the first that was late.
+  std::vector<std::int64_t> wait_ns;
 };
 
 struct ExchangeStats {
@@ -185,8 +197,8 @@ struct ExchangeStats {
   std::uint64_t rows_sent = 0, rows_received = 0;
   std::uint64_t bytes_sent = 0;    // row bytes written to windows by dispatch
   std::uint64_t bytes_pulled = 0;  // row bytes read from windows by combine
-  std::uint64_t bytes_copied =
-      0;  // row bytes copied into the window by combine_send, or out of it by dispatch_recv
+  // Row bytes copied into the window by combine_send, or out of it by dispatch_recv
+  std::uint64_t bytes_copied = 0;
   std::uint64_t window_growths = 0;  // times a receive buffer had to grow
 };
 

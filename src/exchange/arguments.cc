@@ -34,19 +34,6 @@ std::int64_t pitch_of(const Rows& rows) {
   return rows.pitch_bytes ? rows.pitch_bytes : dense_pitch(rows);
 }
 
-// Ids of one token become experts, -1 where not sent. Returns the first k whose id is out of range,
-// or top_k.
-template <typename Id>
-int read_ids(const Id* ids, int top_k, int num_experts, const std::uint8_t* topk_mask, bool sent,
-             std::int32_t* experts) {
-  for (int k = 0; k < top_k; ++k) {
-    if (ids[k] < -1 || ids[k] >= num_experts) return k;
-    const bool masked = !sent || (topk_mask && topk_mask[k] == 0);
-    experts[k] = masked ? -1 : static_cast<std::int32_t>(ids[k]);
-  }
-  return top_k;
-}
-
 }  // namespace
 
 Status ExchangeState::check_dispatch(const DispatchArgs& args) {
@@ -95,29 +82,30 @@ Status ExchangeState::check_ids(const DispatchArgs& args) {
                          static_cast<int>(ids.type));
     }
   }
-  const int top_k = config_.top_k;
-  experts_.resize(num_tokens * top_k);
+  experts_.resize(num_tokens * config_.top_k);
   for (std::int64_t token = 0; token < num_tokens; ++token) {
-    const std::int64_t at = token * top_k;
-    const bool sent = !args.token_mask || args.token_mask[token] != 0;
-    const std::uint8_t* mask = args.topk_mask ? args.topk_mask + at : nullptr;
-    std::int32_t* experts = experts_.data() + at;
-    const bool narrow = ids.type == IndexType::kInt32;
-    const int bad = narrow ? read_ids(static_cast<const std::int32_t*>(ids.data) + at, top_k,
-                                      config_.num_experts, mask, sent, experts)
-                           : read_ids(static_cast<const std::int64_t*>(ids.data) + at, top_k,
-                                      config_.num_experts, mask, sent, experts);
-    if (bad < top_k) {
-      const std::int64_t value = narrow ? static_cast<const std::int32_t*>(ids.data)[at + bad]
-                                        : static_cast<const std::int64_t*>(ids.data)[at + bad];
-      return refuse_with(rank_, "dispatch: top-k id {} at token {}, k {} is outside [-1, {})",
-                         value, token, bad, config_.num_experts);
+    if (Status status = read_ids(args, token); !status.ok()) return status;
+  }
+  return {};
+}
+
+// Ids of one token become experts, -1 where not sent.
+Status ExchangeState::read_ids(const DispatchArgs& args, std::int64_t token) {
+  const bool narrow = args.topk_ids.type == IndexType::kInt32;
+  const bool token_sent = !args.token_mask || args.token_mask[token] != 0;
+  for (int k = 0; k < config_.top_k; ++k) {
+    const std::int64_t i = token * config_.top_k + k;
+    const std::int64_t id = narrow ? static_cast<const std::int32_t*>(args.topk_ids.data)[i]
+                                   : static_cast<const std::int64_t*>(args.topk_ids.data)[i];
+    if (id < -1 || id >= config_.num_experts) {
+      return refuse_with(rank_, "dispatch: top-k id {} at token {}, k {} is outside [-1, {})", id,
+                         token, k, config_.num_experts);
     }
-    for (int k = 0; args.topk_weights && k < top_k; ++k) {
-      if (experts[k] >= 0 && std::isnan(args.topk_weights[at + k])) {
-        return refuse_with(rank_, "dispatch: the weight at token {}, k {} is NaN", token, k);
-      }
+    const bool sent = token_sent && id >= 0 && (!args.topk_mask || args.topk_mask[i] != 0);
+    if (sent && args.topk_weights && std::isnan(args.topk_weights[i])) {
+      return refuse_with(rank_, "dispatch: the weight at token {}, k {} is NaN", token, k);
     }
+    experts_[i] = sent ? static_cast<std::int32_t>(id) : -1;
   }
   return {};
 }

@@ -41,6 +41,7 @@ std::vector<std::vector<TermsOfToken>> find_terms(const ExchangeConfig& config,
 
 struct CombineShape {
   const ExchangeConfig& config;
+  const std::vector<RankOutput>& outputs;
   std::int64_t hidden;
   DataType row_type;
 };
@@ -49,9 +50,16 @@ float element(const std::vector<std::byte>& matrix, std::int64_t index, DataType
   return to_float(&matrix[static_cast<std::size_t>(index) * element_bytes(type)], type);
 }
 
-void sum_token(const CombineShape& shape, const std::vector<RankOutput>& outputs,
-               const RankInput& input, const RankOutput& own, std::int64_t token,
-               const TermsOfToken& terms, RankCombined& combined) {
+// The rank whose tokens are summed.
+struct TokenSide {
+  const RankInput& input;
+  const RankOutput& own;
+  RankCombined& combined;
+};
+
+void sum_token(const CombineShape& shape, const TokenSide& side, std::int64_t token,
+               const TermsOfToken& terms) {
+  const auto& [input, own, combined] = side;
   for (std::int64_t h = 0; h < shape.hidden; ++h) {
     const std::int64_t index = token * shape.hidden + h;
     float sum = 0.0F;
@@ -59,8 +67,8 @@ void sum_token(const CombineShape& shape, const std::vector<RankOutput>& outputs
       if (!bias.empty()) sum = sum + element(bias, index, own.out_type);
     }
     for (const Term& term : terms) {
-      const float value =
-          element(outputs[term.rank].expert_rows, term.row * shape.hidden + h, shape.row_type);
+      const float value = element(shape.outputs[term.rank].expert_rows, term.row * shape.hidden + h,
+                                  shape.row_type);
       const float weight =
           own.weighted ? input.topk_weights[token * shape.config.top_k + term.k] : 1.0F;
       const float product = own.weighted ? weight * value : value;
@@ -91,7 +99,7 @@ std::vector<RankCombined> reference_combine(const ExchangeConfig& config,
                                             const std::vector<RankInput>& inputs,
                                             const std::vector<RankOutput>& outputs,
                                             std::int64_t hidden, DataType row_type) {
-  const CombineShape shape{config, hidden, row_type};
+  const CombineShape shape{config, outputs, hidden, row_type};
   const std::vector<std::vector<TermsOfToken>> terms = find_terms(config, inputs);
   bool weights_come_home = false;
   for (const RankOutput& output : outputs)
@@ -103,7 +111,7 @@ std::vector<RankCombined> reference_combine(const ExchangeConfig& config,
                          element_bytes(outputs[rank].out_type));
     if (weights_come_home) all[rank].out_topk_weights.assign(num_tokens * config.top_k, 0.0F);
     for (std::int64_t token = 0; token < num_tokens; ++token) {
-      sum_token(shape, outputs, inputs[rank], outputs[rank], token, terms[rank][token], all[rank]);
+      sum_token(shape, {inputs[rank], outputs[rank], all[rank]}, token, terms[rank][token]);
       if (weights_come_home) bring_weights(config, outputs, token, terms[rank][token], all[rank]);
     }
   }

@@ -95,6 +95,7 @@ class ExchangeState {
   // arguments.cc
   Status check_dispatch(const DispatchArgs& args);
   Status check_ids(const DispatchArgs& args);
+  Status read_ids(const DispatchArgs& args, std::int64_t token);
   Status check_cached(const DispatchArgs& args) const;
   Status check_combine(const CombineArgs& args) const;
   Status check_combine_buffers(const CombineArgs& args) const;
