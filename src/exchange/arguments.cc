@@ -26,14 +26,6 @@ bool overlap(Bytes a, Bytes b) {
   return a.data && b.data && first < second + b.length && second < first + a.length;
 }
 
-std::int64_t dense_pitch(const Rows& rows) {
-  return rows.hidden * static_cast<std::int64_t>(element_bytes(rows.dtype));
-}
-
-std::int64_t pitch_of(const Rows& rows) {
-  return rows.pitch_bytes ? rows.pitch_bytes : dense_pitch(rows);
-}
-
 }  // namespace
 
 Status ExchangeState::check_dispatch(const DispatchArgs& args) {

@@ -10,14 +10,6 @@
 
 namespace ferry::internal {
 
-namespace {
-
-std::size_t pitch_of(const Rows& rows) {
-  return rows.pitch_bytes ? rows.pitch_bytes : rows.hidden * element_bytes(rows.dtype);
-}
-
-}  // namespace
-
 Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation) {
   operation = {};
   const std::int64_t began = now_ns();
@@ -58,9 +50,8 @@ Status ExchangeState::publish_outputs(const InFlight& operation, Record& mine) {
       args.row_weights ? route.num_rows * layout_.weights_per_row() * sizeof(float) : 0;
   const std::optional<int> rows_in = pool_->find(args.expert_rows.data, rows_bytes).buffer;
   const std::optional<int> weights_in = pool_->find(args.row_weights, weights_bytes).buffer;
-  mine.published = {.rows_offset = 0,
-                    .pitch_bytes = static_cast<std::int64_t>(pitch_of(args.expert_rows)),
-                    .weights_offset = 0};
+  mine.published = {
+      .rows_offset = 0, .pitch_bytes = pitch_of(args.expert_rows), .weights_offset = 0};
   if (rows_in) {
     mine.published.rows_offset = pool_->offset_of(args.expert_rows.data);
     pool_->mark_published(*rows_in, operation.number);

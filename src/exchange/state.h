@@ -30,6 +30,14 @@ namespace ferry::internal {
 // the defaults.
 ExchangeConfig complete_config(ExchangeConfig config, int num_ranks);
 
+// Bytes from one row to the next: without gaps, and as the caller has them.
+inline std::int64_t dense_pitch(const Rows& rows) noexcept {
+  return rows.hidden * static_cast<std::int64_t>(element_bytes(rows.dtype));
+}
+inline std::int64_t pitch_of(const Rows& rows) noexcept {
+  return rows.pitch_bytes ? rows.pitch_bytes : dense_pitch(rows);
+}
+
 class ExchangeState {
  public:
   ExchangeState(std::shared_ptr<GroupState> group, const ExchangeConfig& config);

@@ -113,8 +113,7 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, int num_experts, int ma
   const std::int64_t sections = config.layout == Layout::kPadded ? max_local : 1;
   max_rows_ = worst_rows(config, max_local, num_ranks);
   const std::size_t widest_row = std::max<std::size_t>(row_bytes_, config.max_output_row_bytes);
-  const std::size_t row_cost =
-      checked_mul(1, widest_row + 12 + 4 * (weights_per_row_ + ids_per_row_));
+  const std::size_t row_cost = widest_row + 12 + 4 * (weights_per_row_ + ids_per_row_);
   const std::size_t address_rows = kMaxAddressBytes / num_ranks / num_buffers_ / row_cost;
   max_rows_ = std::min<std::int64_t>(max_rows_, std::max<std::size_t>(address_rows, 1));
   section_stride_ = config.layout == Layout::kPadded ? config.expert_capacity : max_rows_;
