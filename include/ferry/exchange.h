@@ -20,6 +20,7 @@
 #include <span>
 #include <vector>
 
+#include "ferry/config.h"
 #include "ferry/export.h"
 #include "ferry/group.h"
 #include "ferry/status.h"
@@ -31,42 +32,6 @@ namespace internal {
 class ExchangeState;
 struct Route;
 }  // namespace internal
-
-// Equal on all ranks; compared when the exchange is created.
-struct ExchangeConfig {
-  std::int64_t max_tokens = 0;  // most tokens that any rank gives to one dispatch
-  std::int64_t hidden = 0;      // H, elements in a token
-  int num_experts = 0;          // E
-  int top_k = 0;                // K, at most 32
-  DataType dtype = DataType::kBf16;
-  Layout layout = Layout::kExpertMajor;
-  // kExpertMajor: each expert's first row is a multiple of this; all layouts: rounds
-  // Handle::aligned_tokens_per_expert.
-  std::int64_t expert_alignment = 1;
-  // Zeroes the rows between an expert's last row and the next expert's first.
-  bool zero_gaps = false;
-  // Rows a rank can receive; 0: whatever comes, memory permitting.
-  std::int64_t row_capacity = 0;
-  // kPadded: rows per expert, C in [L, C, H]; 0: R * max_tokens.
-  std::int64_t expert_capacity = 0;
-  // Owner of each expert; empty: contiguous blocks, as even as can be.
-  std::vector<int> expert_rank = {};
-  // Widest row that combine takes; 0: hidden * 4.
-  std::int64_t max_output_row_bytes = 0;
-  // Operations in flight, 1 to 16.
-  int depth = 2;
-  // Threads that move rows for this rank, the caller included; may differ between ranks.
-  int workers = 1;
-};
-
-// Bytes of shared memory of one rank, for a configuration on `num_ranks` ranks.
-struct WindowBytes {
-  // Committed at creation: balanced routing and a margin, one receive buffer.
-  std::uint64_t expected;
-  // Reserved: all buffers, every token of every rank sent here.
-  std::uint64_t worst;
-};
-FERRY_EXPORT WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks);
 
 // What a dispatch learned about routing: slots and counts, no buffer. Valid until freed, for any
 // number of combines and cached dispatches of its exchange. Copies share it.
@@ -84,7 +49,8 @@ class FERRY_EXPORT Handle {
   // [L + 1]: first row of each local expert, then num_rows (expert layouts; empty for kRankMajor).
   std::span<const std::int64_t> expert_offsets() const noexcept;
   // [L, R]: inclusive running sum over (local expert, source rank) of rows sent (design 4; CANN's
-  // epRecvCounts).
+  // epRecvCounts). With tp_size > 1 [tp_size, L, R / tp_size], a block per position, mine first,
+  // each with sums of its own. R counts the active ranks.
   std::span<const std::int64_t> running_counts() const noexcept;
   // [R]: kRankMajor, inclusive running sum of rows over source ranks; empty otherwise.
   std::span<const std::int64_t> running_rows_per_rank() const noexcept;
@@ -104,6 +70,15 @@ struct TopkIds {
   IndexType type = IndexType::kInt64;
 };
 
+// Factors of the int8 wires, [num_rows, num_channels] float32: one row for all, or a row per expert
+// (shared experts first, then the experts that top-k ids name); one value per row, or one per
+// channel. Finite.
+struct ScaleRows {
+  const float* data = nullptr;
+  int num_rows = 0;
+  std::int64_t num_channels = 0;
+};
+
 struct DispatchArgs {
   Rows tokens = {};                          // [T, H]
   TopkIds topk_ids = {};                     // [T, K]; leave empty when `cached` is given
@@ -112,6 +87,28 @@ struct DispatchArgs {
   const std::uint8_t* topk_mask = nullptr;   // [T, K]; 0: the entry is not sent
   Handle cached = {};                        // reuse this routing: no ids, no counts, same slots
   std::chrono::nanoseconds deadline{0};      // of every wait of this operation; 0: the group's
+  // Wire kInt8: smooth scales, may be null; kInt8Static: the scales.
+  ScaleRows scales = {};
+  // [T, scale_bytes] of the configuration, dense.
+  const void* token_scales = nullptr;
+  // [logical experts], kByTable: the instance, an index into Replicas::instances[expert], that this
+  // rank's tokens go to.
+  const std::int32_t* replica_table = nullptr;
+  // The ranks that take part, in the order that numbers them as sources; empty: all. The same on
+  // each of them; the others are neither sent to nor waited for, and entries for their experts are
+  // not sent. A rank outside may make the same call to stay in step: it moves nothing and receives
+  // nothing.
+  std::span<const int> active_ranks = {};
+};
+
+// Scales that came with received rows: of the wire (float32, or int32 with kFp8Ue8m0), or the
+// caller's. Element (row, column) is element_bytes at data + row * row_stride + column *
+// column_stride; kPadded: row counts inside its expert, experts are section_stride apart.
+struct Scales {
+  const void* data = nullptr;  // null: the rows have none
+  std::int64_t columns = 0;    // per row
+  std::int64_t element_bytes = 4;
+  std::int64_t row_stride = 0, column_stride = 0, section_stride = 0;  // bytes
 };
 
 // Rows received by a dispatch. They lie in the window; the buffer is free for reuse when this
@@ -123,14 +120,15 @@ struct FERRY_EXPORT Received {
   void* data = nullptr;       // [num_rows, H], dense; kPadded: [L, C, H]
   std::int64_t num_rows = 0;  // gaps and padding included
   std::int64_t hidden = 0;
-  DataType dtype = DataType::kBf16;
+  DataType dtype = DataType::kBf16;  // of the wire
   // [num_rows, 3]: source rank, token, k (kRankMajor: lowest local k).
   std::span<const std::int32_t> sources;
-  // Expert layouts [num_rows]; kRankMajor [num_rows, K], 0 where not local. Empty when no rank gave
-  // topk_weights.
+  // Expert layouts [num_rows], 1 for shared experts; kRankMajor [num_rows, K], 0 where not local.
+  // Empty when no rank gave topk_weights.
   std::span<const float> weights;
   // kRankMajor [num_rows, K]: local expert at its k, else -1. Empty otherwise.
   std::span<const std::int32_t> topk_ids;
+  Scales scales = {};
   Handle handle;
 
   Rows rows() const noexcept { return {data, num_rows, hidden, dtype, 0}; }
@@ -153,14 +151,33 @@ struct FERRY_EXPORT OutputRows {
   std::shared_ptr<const void> pin;  // keeps the memory
 };
 
-// out[t] = bias[0][t] + bias[1][t] + sum over k ascending of w[t,k] * expert row of (t,k), in
-// float32, rounded once (design 5). kRankMajor sums the caller's per-rank rows over ranks ascending
-// and takes no weights.
+// The constant experts' tensors, each [num constant experts, H] of the tokens' type.
+struct ConstantExperts {
+  const void* alpha1 = nullptr;
+  const void* alpha2 = nullptr;
+  const void* v = nullptr;
+};
+
+// Residual and RMSNorm after the sum: z = sum + residual, out = z, y = z / rms(z) * gamma. All of
+// the type of out, dense.
+struct ResidualNorm {
+  const void* residual = nullptr;  // [T, H']; null: no norm
+  const void* gamma = nullptr;     // [H']
+  float epsilon = 1e-6F;
+  void* y = nullptr;      // [T, H'], written here
+  float* rstd = nullptr;  // [T], written here; may be null
+};
+
+// out[t] = bias[0][t] + bias[1][t] + sum over k ascending of w[t,k] * expert row of (t,k), then
+// rows of shared experts, then shared_output[t], then the residual; in float32, rounded once
+// (design 5). kRankMajor sums the caller's per-rank rows over ranks ascending, then special
+// experts, and weights only those.
 struct CombineArgs {
   Handle handle = {};
   // [handle.num_rows(), H'] in dispatch order; read in place if in the window.
   Rows expert_rows = {};
-  const float* topk_weights = nullptr;                   // [T, K]; null: plain sum
+  // [T, K]; null: plain sum. kRankMajor: null but for copy and constant experts.
+  const float* topk_weights = nullptr;
   std::array<const void*, 2> bias = {nullptr, nullptr};  // [T, H'] dense, type of out; may be null
   // Expert side, shape of Received::weights: brought home to out_topk_weights.
   const float* row_weights = nullptr;
@@ -169,6 +186,13 @@ struct CombineArgs {
   std::int64_t out_pitch_bytes = 0;      // 0: dense
   float* out_topk_weights = nullptr;     // [T, K]; needs row_weights on every rank
   std::chrono::nanoseconds deadline{0};  // of every wait of this operation; 0: the group's
+  // What dispatch was given. Needed for copy and constant experts (its tokens), and instead of a
+  // handle, on all ranks alike: its ids, masks, replica table and active ranks then say where the
+  // rows are.
+  const DispatchArgs* dispatched = nullptr;
+  ConstantExperts constants = {};
+  const void* shared_output = nullptr;  // [T, H'] dense, type of out; added unweighted
+  ResidualNorm norm = {};
 };
 
 // Names an operation between its two halves.

@@ -12,7 +12,9 @@ enum class DataType : std::uint8_t {
   kBf16,
   kFp16,
   kFp32,
-  kBytes,  // opaque, one byte per element; can be dispatched, not combined
+  kBytes,    // opaque, one byte per element; can be dispatched, not combined
+  kInt8,     // received rows of an int8 wire
+  kFp8E4m3,  // received rows of an fp8 wire: 1 sign, 4 exponent, 3 mantissa bits, no infinity
 };
 
 enum class IndexType : std::uint8_t { kInt32, kInt64 };
@@ -25,9 +27,36 @@ enum class Layout : std::uint8_t {
   kPadded,       // [L, capacity, H], inside each expert ordered as in kExpertMajor
 };
 
+// How rows travel with dispatch, and arrive (docs/numerics.md). All but kNone take tokens of kBf16,
+// kFp16 or kFp32 and deliver one byte per element.
+enum class Wire : std::uint8_t {
+  kNone,
+  kInt8,        // a float32 scale per row; smooth scales if given
+  kInt8Static,  // the caller's scales; none travel
+  kFp8,         // a float32 scale per 128 channels
+  kFp8Pow2,     // the same, rounded up to a power of two
+  kFp8Ue8m0,    // its exponent only, four to an int32
+};
+
+// How rows travel back with combine. Lossy, each row on its own; the sum is float32 as ever.
+enum class CombineWire : std::uint8_t {
+  kNone,
+  kInt8Block8,    // int8 with a scale per 8 elements, CANN's combine mode 2
+  kInt8Block128,  // the same per 128
+  kLogfmt10,      // 10 bits an element in blocks of 128
+};
+
+// How the scales of received rows lie.
+enum class ScaleOrder : std::uint8_t {
+  kRowMajor,     // [rows, scales]
+  kColumnMajor,  // [scales, rows], columns start at multiples of 16 bytes
+};
+
 FERRY_EXPORT std::size_t element_bytes(DataType type) noexcept;
 FERRY_EXPORT const char* data_type_name(DataType type) noexcept;
 FERRY_EXPORT const char* layout_name(Layout layout) noexcept;
+FERRY_EXPORT const char* wire_name(Wire wire) noexcept;
+FERRY_EXPORT const char* wire_name(CombineWire wire) noexcept;
 
 // A caller's matrix [num_rows, hidden]; row i starts at data + i * pitch_bytes.
 struct Rows {

@@ -7,7 +7,9 @@ std::size_t element_bytes(DataType type) noexcept {
     case DataType::kBf16:
     case DataType::kFp16: return 2;
     case DataType::kFp32: return 4;
-    case DataType::kBytes: return 1;
+    case DataType::kBytes:
+    case DataType::kInt8:
+    case DataType::kFp8E4m3: return 1;
   }
   return 0;
 }
@@ -18,6 +20,8 @@ const char* data_type_name(DataType type) noexcept {
     case DataType::kFp16: return "fp16";
     case DataType::kFp32: return "fp32";
     case DataType::kBytes: return "bytes";
+    case DataType::kInt8: return "int8";
+    case DataType::kFp8E4m3: return "fp8_e4m3";
   }
   return "unknown";
 }
@@ -27,6 +31,28 @@ const char* layout_name(Layout layout) noexcept {
     case Layout::kRankMajor: return "rank_major";
     case Layout::kExpertMajor: return "expert_major";
     case Layout::kPadded: return "padded";
+  }
+  return "unknown";
+}
+
+const char* wire_name(Wire wire) noexcept {
+  switch (wire) {
+    case Wire::kNone: return "none";
+    case Wire::kInt8: return "int8";
+    case Wire::kInt8Static: return "int8_static";
+    case Wire::kFp8: return "fp8";
+    case Wire::kFp8Pow2: return "fp8_pow2";
+    case Wire::kFp8Ue8m0: return "fp8_ue8m0";
+  }
+  return "unknown";
+}
+
+const char* wire_name(CombineWire wire) noexcept {
+  switch (wire) {
+    case CombineWire::kNone: return "none";
+    case CombineWire::kInt8Block8: return "int8_8";
+    case CombineWire::kInt8Block128: return "int8_128";
+    case CombineWire::kLogfmt10: return "logfmt10";
   }
   return "unknown";
 }
