@@ -254,7 +254,8 @@ class Ending(Case):
         self.assertEqual(process.returncode, 128 + signal.SIGINT)
 
     def test_control_z_stops_ranks_and_continue_wakes_them(self):
-        process = self.start("-n", "1", *shell("echo $$; while :; do sleep 0.05; done"))
+        # One process: a shell whose vforked child is stopped before its exec waits in state D.
+        process = self.start("-n", "1", *shell("echo $$; exec sleep 1000"))
         rank = self.pids(process, 1)[0]
         process.send_signal(signal.SIGTSTP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
