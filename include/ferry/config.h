@@ -42,7 +42,8 @@ enum class ReplicaChoice : std::uint8_t {
   kByTable,  // DispatchArgs::replica_table
 };
 
-// Several experts that stand for one: top-k ids name logical experts, the source chooses.
+// Several experts that stand for one: top-k ids name logical experts, the source chooses. No expert
+// stands for two.
 struct Replicas {
   std::vector<std::vector<int>> instances = {};  // [logical experts]: experts; empty: no replicas
   ReplicaChoice choice = ReplicaChoice::kByRank;

@@ -248,6 +248,14 @@ class FERRY_EXPORT Exchange {
   // True when the receive half would not wait.
   bool poll(Operation operation) noexcept;
 
+  // Takes the place of a dispatch or combine that a front will not make with what it was given: the
+  // other ranks get kPeerRejected with the message of `why`, and the exchange goes on. Returns `why`,
+  // or what broke.
+  [[nodiscard]] Status refuse_dispatch(const Status& why,
+                                       std::span<const int> active_ranks = {}) noexcept;
+  [[nodiscard]] Status refuse_combine(const Status& why,
+                                      std::span<const int> active_ranks = {}) noexcept;
+
   // Window memory for num_rows rows of expert outputs.
   [[nodiscard]] Status allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,
                                         OutputRows& outputs) noexcept;

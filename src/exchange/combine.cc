@@ -6,7 +6,9 @@
 #include <cstring>
 #include <new>
 
+#include "exchange/refusal.h"
 #include "exchange/state.h"
+#include "kernels/row_sums.h"
 
 namespace ferry::internal {
 
@@ -15,22 +17,17 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
   const std::int64_t began = now_ns();
   if (Status status = begin(); !status.ok()) return status;
   const auto deadline = args.deadline.count() > 0 ? args.deadline : group_->default_deadline();
-  if (Status refusal = check_combine(args); !refusal.ok())
-    return refuse(Kind::kCombine, refusal, deadline);
-  InFlight sent{.number = issued_, .kind = Kind::kCombine, .deadline = deadline};
-  sent.route = args.handle.route();
+  Status refusal = check_active(args.handle       ? args.handle.route()->active->chosen
+                                : args.dispatched ? args.dispatched->active_ranks
+                                                  : std::span<const int>());
+  if (refusal.ok() && !active_->contains_me()) return stay_out(Kind::kCombine, operation);
+  InFlight sent{.number = issued_, .kind = Kind::kCombine, .active = active_};
+  sent.deadline = deadline;
   sent.combine = args;
-  Record& mine = *new (&record(rank_, issued_)) Record{};
-  mine.number = issued_;
-  mine.terms = {.kind = Kind::kCombine,
-                .weights = args.row_weights            ? Agreed::kYes
-                           : args.expert_rows.num_rows ? Agreed::kNo
-                                                       : Agreed::kAny,
-                .row_type = args.expert_rows.dtype,
-                .hidden = args.expert_rows.hidden,
-                .route = sent.route->number};
-  if (Status status = publish_outputs(sent, mine); !status.ok())
-    return refuse(Kind::kCombine, status, deadline);
+  if (refusal.ok()) refusal = check_combine(args);
+  if (refusal.ok()) refusal = find_route(sent);
+  if (refusal.ok()) refusal = publish_outputs(sent);
+  if (!refusal.ok()) return refuse(Kind::kCombine, refusal, deadline);
   publish(issued_, Stage::kDelivered);
   sent.times.spans.push_back({"publish", began, now_ns()});
   operation.number = issued_;
@@ -38,22 +35,55 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
   return {};
 }
 
+// The handle's, or made anew from what dispatch was given; its slots follow when everybody's counts
+// are here.
+Status ExchangeState::find_route(InFlight& operation) const {
+  const CombineArgs& args = operation.combine;
+  if (args.handle) {
+    operation.route = args.handle.route();
+    if (Status status = check_combine_handle(args); !status.ok()) return status;
+  } else {
+    if (!args.dispatched)
+      return refuse_with(rank_, "combine: the handle is empty, and dispatched is null");
+    const std::int64_t num_tokens = args.dispatched->tokens.num_rows;
+    if (num_tokens < 0 || num_tokens > config_.max_tokens)
+      return refuse_with(rank_, "combine: {} tokens were dispatched, max_tokens is {}", num_tokens,
+                         config_.max_tokens);
+    Status status = make_route(*args.dispatched, operation.unplaced);
+    if (!status.ok())
+      return refuse_with(rank_, "combine: of what was dispatched: {}", status.message());
+    operation.route = operation.unplaced;
+    count_entries(rules(), *operation.route, count_row(rank_, operation.number));
+  }
+  const Route& route = *operation.route;
+  if (Status status = check_weights(args, route); !status.ok()) return status;
+  if (Status status = check_special(args, route); !status.ok()) return status;
+  return check_combine_buffers(args, route);
+}
+
 // Rows and weights that lie in a pinned buffer of the window are read in place, all others are
 // copied into a free one.
-Status ExchangeState::publish_outputs(const InFlight& operation, Record& mine) {
+Status ExchangeState::publish_outputs(const InFlight& operation) {
   const CombineArgs& args = operation.combine;
-  const Route& route = *operation.route;
-  const std::size_t row_bytes = args.expert_rows.hidden * element_bytes(args.expert_rows.dtype);
+  const Rows& rows = args.expert_rows;
   const std::size_t rows_bytes =
-      route.num_rows ? (route.num_rows - 1) * pitch_of(args.expert_rows) + row_bytes : 0;
+      rows.num_rows ? (rows.num_rows - 1) * pitch_of(rows) + dense_pitch(rows) : 0;
   const std::size_t weights_bytes =
-      args.row_weights ? route.num_rows * layout_.weights_per_row() * sizeof(float) : 0;
-  const std::optional<int> rows_in = pool_->find(args.expert_rows.data, rows_bytes).buffer;
+      args.row_weights ? rows.num_rows * layout_.weights_per_row() * sizeof(float) : 0;
+  const std::optional<int> rows_in = pool_->find(rows.data, rows_bytes).buffer;
   const std::optional<int> weights_in = pool_->find(args.row_weights, weights_bytes).buffer;
-  mine.published = {
-      .rows_offset = 0, .pitch_bytes = pitch_of(args.expert_rows), .weights_offset = 0};
+  Record& mine =
+      new_record(operation.number, {.kind = Kind::kCombine,
+                                    .weights = args.row_weights ? Agreed::kYes
+                                               : rows.num_rows  ? Agreed::kNo
+                                                                : Agreed::kAny,
+                                    .row_type = rows.dtype,
+                                    .hidden = static_cast<std::uint32_t>(rows.hidden),
+                                    .route = operation.unplaced ? 0 : operation.route->number});
+  mine.num_rows = static_cast<std::int32_t>(rows.num_rows);
+  mine.published = {.rows_offset = 0, .pitch_bytes = pitch_of(rows), .weights_offset = 0};
   if (rows_in) {
-    mine.published.rows_offset = pool_->offset_of(args.expert_rows.data);
+    mine.published.rows_offset = pool_->offset_of(rows.data);
     pool_->mark_published(*rows_in, operation.number);
   }
   if (weights_in) {
@@ -62,32 +92,37 @@ Status ExchangeState::publish_outputs(const InFlight& operation, Record& mine) {
   }
   const bool stage_rows = rows_bytes > 0 && !rows_in;
   const bool stage_weights = weights_bytes > 0 && !weights_in;
-  return stage_rows || stage_weights ? stage(args, mine, stage_rows, stage_weights) : Status{};
+  return stage_rows || stage_weights ? stage(operation, mine, stage_rows, stage_weights) : Status{};
 }
 
 // A buffer that is free now is always there (docs/protocol.md); a combine must not wait before it
-// is announced.
-Status ExchangeState::stage(const CombineArgs& args, Record& mine, bool rows, bool weights) {
+// is announced. Rows are copied in the wire format of combine, where that is smaller and nothing is
+// added to them before they travel.
+Status ExchangeState::stage(const InFlight& operation, Record& mine, bool rows, bool weights) {
+  const CombineArgs& args = operation.combine;
   const int buffer = pool_->free_buffer(min_read_through()).value();
-  const Route& route = *args.handle.route();
-  const std::size_t rows_bytes =
-      rows ? route.num_rows * args.expert_rows.hidden * element_bytes(args.expert_rows.dtype) : 0;
+  const std::int64_t num_rows = args.expert_rows.num_rows;
+  const std::size_t raw_row = dense_pitch(args.expert_rows);
+  const std::size_t encoded_row = encoded_row_bytes(args.expert_rows);
+  const bool encoded = rows && encoded_row < raw_row && operation.active->num_positions == 1;
+  const std::size_t row_bytes = encoded ? encoded_row : raw_row;
   const std::size_t weights_bytes =
-      weights ? route.num_rows * layout_.weights_per_row() * sizeof(float) : 0;
-  if (!pool_->back(buffer, layout_.rows(), rows_bytes) ||
+      weights ? num_rows * layout_.weights_per_row() * sizeof(float) : 0;
+  if (!pool_->back(buffer, layout_.rows(), rows ? num_rows * row_bytes : 0) ||
       !pool_->back(buffer, layout_.weights(), weights_bytes)) {
     return {Code::kCapacity,
             fmt::format("combine: no memory to publish {} bytes of expert rows",
-                        rows_bytes + weights_bytes),
+                        num_rows * row_bytes + weights_bytes),
             rank_};
   }
   pool_->mark_used(buffer);
   pool_->mark_published(buffer, mine.number);
   std::byte* data = pool_->data(buffer);
   if (rows) {
-    copy_rows_in(args.expert_rows, route, data + layout_.rows());
+    mine.encoded = encoded;
+    mine.published.pitch_bytes = static_cast<std::int64_t>(row_bytes);
     mine.published.rows_offset = pool_->offset_of(data + layout_.rows());
-    mine.published.pitch_bytes = args.expert_rows.hidden * element_bytes(args.expert_rows.dtype);
+    copy_rows_in(operation, data + layout_.rows(), mine);
   }
   if (weights) {
     std::memcpy(data + layout_.weights(), args.row_weights, weights_bytes);
@@ -96,22 +131,29 @@ Status ExchangeState::stage(const CombineArgs& args, Record& mine, bool rows, bo
   return {};
 }
 
-// Received rows only: gaps and padding are never read.
-void ExchangeState::copy_rows_in(const Rows& from, const Route& route, std::byte* to) {
-  const std::size_t row_bytes = from.hidden * element_bytes(from.dtype);
-  const Stores stores = stores_for(route.total_rows * row_bytes);
+// Received rows only: gaps and padding are never read. Where the slots are not known yet, all rows.
+void ExchangeState::copy_rows_in(const InFlight& operation, std::byte* to, const Record& mine) {
+  const Rows& from = operation.combine.expert_rows;
+  const Route& route = *operation.route;
+  const std::size_t row_bytes = mine.published.pitch_bytes;
+  const Stores stores = stores_for(from.num_rows * size_ * row_bytes);
   const auto copy = [&](std::int64_t first, std::int64_t count) {
     crew_.run(count, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = first + begin; row < first + end; ++row) {
-        copy_row(to + row * row_bytes,
-                 static_cast<const std::byte*>(from.data) + row * pitch_of(from), row_bytes,
-                 stores);
+        const std::byte* raw = static_cast<const std::byte*>(from.data) + row * pitch_of(from);
+        std::byte* copied = to + row * row_bytes;
+        if (mine.encoded) {
+          combine_wire_.encode(
+              {.row = raw, .row_type = from.dtype, .hidden = from.hidden, .out = copied});
+        } else {
+          copy_row(copied, raw, row_bytes, stores);
+        }
       }
       if (stores == Stores::kStreaming) stores_fence();
     });
     stats_.bytes_copied += count * row_bytes;
   };
-  if (rank_major()) return copy(0, route.num_rows);
+  if (rank_major() || operation.unplaced) return copy(0, from.num_rows);
   for (std::size_t expert = 0; expert + 1 < route.expert_offsets.size(); ++expert) {
     copy(route.expert_offsets[expert], route.tokens_per_expert[expert]);
   }
@@ -130,84 +172,126 @@ Status ExchangeState::reduce(InFlight& operation) {
   const std::uint64_t up = progress_of(operation.number, Stage::kDelivered);
   Status status = await(operation, "outputs", up, &operation.times.wait_ns);
   const std::int64_t met = now_ns();
-  if (status.ok()) status = examine(operation.number);
+  if (status.ok()) status = examine(operation);
+  if (status.ok() && operation.unplaced) status = place_combined(operation);
   if (!status.ok()) return status;
   const CombineArgs& args = operation.combine;
-  if (args.out_topk_weights && agreed_weights(operation.number) == Agreed::kNo) {
+  if (args.out_topk_weights && agreed_weights(operation) == Agreed::kNo) {
     return {Code::kInvalidArgument,
             "combine: out_topk_weights needs row_weights, and no rank gave any", rank_};
   }
   const Route& route = *operation.route;
-  const std::uint64_t row_bytes = args.expert_rows.hidden * element_bytes(args.expert_rows.dtype);
-  const Stores stores = stores_for(route.total_rows * row_bytes);
-  find_outputs(operation.number);
+  const Stores stores = stores_for(route.total_rows * dense_pitch(args.expert_rows));
+  find_outputs(operation);
   crew_.run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
+    Summands sum(args.expert_rows.hidden, encoded_row_bytes(args.expert_rows));
     for (std::int64_t token = begin; token < end; ++token) {
-      reduce_token(args, token, stores);
-      if (args.out_topk_weights) bring_weights_home(args, token);
+      reduce_token(operation, token, {sum, stores});
+      if (args.out_topk_weights) bring_weights_home(operation, token);
     }
     if (stores == Stores::kStreaming) stores_fence();
   });
   operation.times.spans.push_back({"outputs", began, met});
   operation.times.spans.push_back({"reduce", met, now_ns()});
-  for (const RowRef& ref : route.refs) stats_.bytes_pulled += ref.rank >= 0 ? row_bytes : 0;
+  stats_.bytes_pulled +=
+      route.order.size() * route.active->num_positions * dense_pitch(args.expert_rows);
   ++stats_.combines;
   return {};
 }
 
-void ExchangeState::find_outputs(std::uint64_t number) {
-  outputs_.resize(size_);
-  for (int peer = 0; peer < size_; ++peer) {
-    const Published& theirs = record(peer, number).published;
-    outputs_[peer] = {window(peer) + theirs.rows_offset, theirs.pitch_bytes,
-                      reinterpret_cast<const float*>(window(peer) + theirs.weights_offset)};
+// The counts that came with the outputs say where everybody's rows are; all ranks see whose outputs
+// do not fit them.
+Status ExchangeState::place_combined(InFlight& operation) {
+  Route& route = *operation.unplaced;
+  const ActiveSet& active = *operation.active;
+  place_rows(operation.number, route);
+  for (std::size_t i = 0; i < active.ranks.size(); ++i) {
+    const int member = static_cast<int>(i) % active.num_members;
+    const std::int64_t rows = config_.layout == Layout::kPadded
+                                  ? active.map.num_local(member) * config_.expert_capacity
+                                  : route.section_rows[member];
+    const Record& theirs = record(active.ranks[i], operation.number);
+    if (theirs.num_rows == rows) continue;
+    return {Code::kInvalidArgument,
+            fmt::format("combine: rank {} gave {} expert rows, the top-k ids of all ranks place {} "
+                        "there",
+                        active.ranks[i], theirs.num_rows, rows),
+            active.ranks[i]};
+  }
+  return {};
+}
+
+void ExchangeState::find_outputs(const InFlight& operation) {
+  outputs_.clear();
+  for (const int peer : operation.active->ranks) {
+    const Record& theirs = record(peer, operation.number);
+    const Published& rows = theirs.published;
+    outputs_.push_back({window(peer) + rows.rows_offset, rows.pitch_bytes,
+                        reinterpret_cast<const float*>(window(peer) + rows.weights_offset),
+                        theirs.encoded});
   }
 }
 
-void ExchangeState::reduce_token(const CombineArgs& args, std::int64_t token, Stores stores) const {
-  const Route& route = *args.handle.route();
-  const RowRef* refs = route.refs.data() + token * route.top_k;
-  const std::size_t row_bytes = args.expert_rows.hidden * element_bytes(args.expert_rows.dtype);
-  const auto address = [this](const RowRef& ref) {
-    return outputs_[ref.rank].rows + ref.row * outputs_[ref.rank].pitch_bytes;
+void ExchangeState::reduce_token(const InFlight& operation, std::int64_t token,
+                                 const ReduceJob& job) const {
+  const CombineArgs& args = operation.combine;
+  const std::int64_t hidden = args.expert_rows.hidden;
+  const std::size_t out_row = hidden * element_bytes(args.out_dtype);
+  job.sum.clear();
+  collect_terms(operation, token, job.sum);
+  const auto row_of = [&](const void* matrix) {
+    return matrix ? static_cast<const std::byte*>(matrix) + token * out_row : nullptr;
   };
-  const void* rows[kMaxRows];
-  float weights[kMaxRows];
-  int count = 0;
-  for (int k = 0; k < route.top_k; ++k) {
-    if (token + 1 < route.num_tokens && refs[route.top_k + k].rank >= 0)
-      prefetch_row(address(refs[route.top_k + k]), row_bytes);
-    if (refs[k].rank < 0) continue;
-    if (args.topk_weights) weights[count] = args.topk_weights[token * route.top_k + k];
-    rows[count++] = address(refs[k]);
-  }
-  const std::size_t out_row = args.expert_rows.hidden * element_bytes(args.out_dtype);
-  const auto bias = [&](int i) {
-    return args.bias[i] ? static_cast<const std::byte*>(args.bias[i]) + token * out_row : nullptr;
-  };
-  reduce_rows({.rows = rows,
-               .weights = args.topk_weights ? weights : nullptr,
-               .num_rows = count,
-               .row_type = args.expert_rows.dtype,
-               .bias = {bias(0), bias(1)},
-               .out = static_cast<std::byte*>(args.out) +
-                      token * (args.out_pitch_bytes ? args.out_pitch_bytes : out_row),
-               .out_type = args.out_dtype,
-               .hidden = args.expert_rows.hidden,
-               .stores = stores});
+  std::byte* out = static_cast<std::byte*>(args.out) +
+                   token * (args.out_pitch_bytes ? args.out_pitch_bytes : out_row);
+  const bool norm = args.norm.residual != nullptr;
+  float* sum = norm ? reinterpret_cast<float*>(job.sum.scratch()) : nullptr;
+  job.sum.reduce(
+      {.rows = nullptr,
+       .weights = nullptr,
+       .num_rows = 0,
+       .row_type = args.expert_rows.dtype,
+       .bias = {norm ? nullptr : row_of(args.bias[0]), norm ? nullptr : row_of(args.bias[1])},
+       .out = norm ? static_cast<void*>(sum) : out,
+       .out_type = norm ? DataType::kFp32 : args.out_dtype,
+       .hidden = hidden,
+       .stores = norm ? Stores::kCached : job.stores},
+      args.topk_weights != nullptr);
+  if (!norm) return;
+  float unused = 0;
+  normalise_row({.z = sum,
+                 .gamma = args.norm.gamma,
+                 .epsilon = args.norm.epsilon,
+                 .type = args.out_dtype,
+                 .hidden = hidden,
+                 .out = out,
+                 .y = static_cast<std::byte*>(args.norm.y) + token * out_row,
+                 .rstd = args.norm.rstd ? args.norm.rstd + token : &unused});
 }
 
 // kRankMajor: sums [K] over ranks ascending. Expert layouts: the scalar of the row of (token, k).
-void ExchangeState::bring_weights_home(const CombineArgs& args, std::int64_t token) const {
-  const Route& route = *args.handle.route();
-  float* home = args.out_topk_weights + token * route.top_k;
+// Over several tensor-parallel positions: the sum of theirs, mine first.
+void ExchangeState::bring_weights_home(const InFlight& operation, std::int64_t token) const {
+  const Route& route = *operation.route;
+  const ActiveSet& active = *route.active;
+  float* home = operation.combine.out_topk_weights + token * route.top_k;
   std::memset(home, 0, route.top_k * sizeof(float));
-  for (int k = 0; k < route.top_k; ++k) {
-    const RowRef ref = route.refs[token * route.top_k + k];
-    if (ref.rank < 0) continue;
-    const float* theirs = outputs_[ref.rank].weights + ref.row * layout_.weights_per_row();
-    if (!rank_major()) home[k] = theirs[0];
-    for (int j = 0; rank_major() && j < route.top_k; ++j) home[j] += theirs[j];
+  for (int k = 0; k < route.num_entries; ++k) {
+    const std::int64_t entry = token * route.num_entries + k;
+    const RowRef ref = route.refs[entry];
+    if (!ref.sent() || (!rank_major() && k >= route.top_k)) continue;
+    const auto scalar = [&](int j) {
+      float sum = 0;
+      for (int i = 0; i < active.num_positions; ++i) {
+        const int position = (active.position + i) % active.num_positions;
+        const float* theirs = outputs_[active.index(ref.member, position)].weights +
+                              row_at(route, entry, position) * layout_.weights_per_row();
+        sum = i == 0 ? theirs[j] : sum + theirs[j];
+      }
+      return sum;
+    };
+    if (!rank_major()) home[k] = scalar(0);
+    for (int j = 0; rank_major() && j < route.top_k; ++j) home[j] += scalar(j);
   }
 }
 

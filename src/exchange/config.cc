@@ -20,6 +20,7 @@ constexpr int kMaxWorkers = 1024;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxRowElements = std::int64_t{1} << 31;
 constexpr int kMaxExperts = 1 << 20;
+constexpr int kMaxSharedExperts = 4;
 
 void require(bool holds, const char* name, std::int64_t value, std::int64_t least,
              std::int64_t most) {
@@ -33,19 +34,29 @@ void require_in(const char* name, std::int64_t value, std::int64_t least, std::i
 }
 
 // Everything that ranks must agree on, as text that can be shown.
-std::string describe(const ExchangeConfig& c) {
-  return fmt::format(
+std::string describe_config(const ExchangeConfig& c) {
+  std::string text = fmt::format(
       "max_tokens={} hidden={} num_experts={} top_k={} dtype={} layout={} expert_alignment={} "
-      "zero_gaps={} "
-      "row_capacity={} expert_capacity={} max_output_row_bytes={} depth={} expert_rank=[{}]",
+      "zero_gaps={} row_capacity={} expert_capacity={} max_output_row_bytes={} depth={} "
+      "expert_rank=[{}]",
       c.max_tokens, c.hidden, c.num_experts, c.top_k, data_type_name(c.dtype),
       layout_name(c.layout), c.expert_alignment, c.zero_gaps, c.row_capacity, c.expert_capacity,
       c.max_output_row_bytes, c.depth, fmt::join(c.expert_rank, ","));
+  text += fmt::format(
+      " wire={} combine_wire={} scale_order={} scale_bytes={} shared={}x{} rule {} "
+      "special={},{},{} "
+      "tp_size={} replicas={}",
+      wire_name(c.wire), wire_name(c.combine_wire), static_cast<int>(c.scale_order), c.scale_bytes,
+      c.shared.num_experts, c.shared.num_ranks, static_cast<int>(c.shared.rule), c.special.zero,
+      c.special.copy, c.special.constant, c.tp_size, static_cast<int>(c.replicas.choice));
+  for (const std::vector<int>& instances : c.replicas.instances)
+    text += fmt::format("[{}]", fmt::join(instances, ","));
+  return text;
 }
 
 void require_agreement(GroupState& group, const ExchangeConfig& config) {
   const std::vector<std::string> all =
-      group.rendezvous().all_gather(describe(config), group.deadline());
+      group.rendezvous().all_gather(describe_config(config), group.deadline());
   for (int rank = 1; rank < group.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     throw Error(
@@ -69,6 +80,82 @@ std::uint64_t next_id() noexcept {
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
+void check_capacities(const ExchangeConfig& c) {
+  require_in("row_capacity", c.row_capacity, 0, kMaxTokens);
+  require_in("expert_capacity", c.expert_capacity, 0, kMaxTokens);
+  if (c.layout == Layout::kPadded && c.row_capacity > 0) {
+    throw Error(Code::kInvalidArgument,
+                "row_capacity does not apply to the padded layout; set expert_capacity");
+  }
+  if (c.layout != Layout::kPadded && c.expert_capacity > 0) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("expert_capacity {} is for the padded layout, this one is {}",
+                            c.expert_capacity, layout_name(c.layout)));
+  }
+}
+
+void check_wires(const ExchangeConfig& c) {
+  require_in("wire", static_cast<int>(c.wire), 0, static_cast<int>(Wire::kFp8Ue8m0));
+  require_in("combine_wire", static_cast<int>(c.combine_wire), 0,
+             static_cast<int>(CombineWire::kLogfmt10));
+  require_in("scale_order", static_cast<int>(c.scale_order), 0, 1);
+  require_in("scale_bytes", c.scale_bytes, 0, kMaxRowElements);
+  if (c.wire != Wire::kNone && c.dtype > DataType::kFp32) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("wire {} takes bf16, fp16 or fp32 tokens, dtype is {}",
+                            wire_name(c.wire), data_type_name(c.dtype)));
+  }
+  if (c.wire != Wire::kNone && c.scale_bytes > 0) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("scale_bytes is {}, wire {} makes scales of its own", c.scale_bytes,
+                            wire_name(c.wire)));
+  }
+  if (c.scale_order == ScaleOrder::kColumnMajor && c.scale_bytes % 4 != 0) {
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("scale_bytes is {}, column-major scales have 4 bytes each", c.scale_bytes));
+  }
+}
+
+void check_shared(const ExchangeConfig& c, int domain_ranks) {
+  const SharedExperts& shared = c.shared;
+  require_in("shared.num_experts", shared.num_experts, 0, kMaxSharedExperts);
+  require_in("shared.num_ranks", shared.num_ranks, 0, domain_ranks);
+  require_in("shared.rule", static_cast<int>(shared.rule), 0, 1);
+  if ((shared.num_experts == 0) != (shared.num_ranks == 0) ||
+      (shared.num_experts > 0 && shared.num_ranks % shared.num_experts != 0)) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("shared.num_ranks is {}, need a multiple of shared.num_experts {}",
+                            shared.num_ranks, shared.num_experts));
+  }
+  if (shared.rule == SharedRule::kByToken && shared.num_experts > 1) {
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("shared.num_experts is {}, the rule by token takes 1", shared.num_experts));
+  }
+}
+
+void check_replicas(const ExchangeConfig& c) {
+  require_in("replicas.choice", static_cast<int>(c.replicas.choice), 0,
+             static_cast<int>(ReplicaChoice::kByTable));
+  std::vector<bool> taken(c.num_experts);
+  for (std::size_t id = 0; id < c.replicas.instances.size(); ++id) {
+    if (c.replicas.instances[id].empty()) {
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("replicas.instances[{}] is empty, need 1 expert or more", id));
+    }
+    for (const int expert : c.replicas.instances[id]) {
+      if (expert < 0 || expert >= c.num_experts || taken[expert]) {
+        throw Error(Code::kInvalidArgument,
+                    fmt::format("replicas.instances[{}] names expert {}, need experts in [0, {}), "
+                                "each once",
+                                id, expert, c.num_experts));
+      }
+      taken[expert] = true;
+    }
+  }
+}
+
 }  // namespace
 
 ExchangeConfig complete_config(ExchangeConfig c, int num_ranks) {
@@ -79,24 +166,33 @@ ExchangeConfig complete_config(ExchangeConfig c, int num_ranks) {
   require_in("dtype", static_cast<int>(c.dtype), 0, static_cast<int>(DataType::kBytes));
   require_in("layout", static_cast<int>(c.layout), 0, static_cast<int>(Layout::kPadded));
   require_in("expert_alignment", c.expert_alignment, 1, 1 << 20);
-  require_in("row_capacity", c.row_capacity, 0, kMaxTokens);
-  require_in("expert_capacity", c.expert_capacity, 0, kMaxTokens);
   require_in("max_output_row_bytes", c.max_output_row_bytes, 0, 4 * kMaxRowElements);
   require_in("depth", c.depth, 1, kMaxDepth);
   require_in("workers", c.workers, 1, kMaxWorkers);
-  if (c.layout == Layout::kPadded && c.row_capacity > 0) {
-    throw Error(Code::kInvalidArgument,
-                "row_capacity does not apply to the padded layout; set expert_capacity");
-  }
-  if (c.layout != Layout::kPadded && c.expert_capacity > 0) {
-    throw Error(Code::kInvalidArgument,
-                fmt::format("expert_capacity {} is for the padded layout, this one is {}",
-                            c.expert_capacity, layout_name(c.layout)));
-  }
+  require_in("tp_size", c.tp_size, 1, kMaxPositions);
+  require_in("special.zero", c.special.zero, 0, kMaxExperts);
+  require_in("special.copy", c.special.copy, 0, kMaxExperts);
+  require_in("special.constant", c.special.constant, 0, kMaxExperts);
+  check_capacities(c);
+  check_wires(c);
+  check_shared(c, num_ranks / c.tp_size);
+  check_replicas(c);
   if (c.layout == Layout::kPadded && c.expert_capacity == 0)
     c.expert_capacity = std::max<std::int64_t>(1, c.max_tokens * num_ranks);
   if (c.max_output_row_bytes == 0) c.max_output_row_bytes = c.hidden * 4;
   return c;
+}
+
+WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, int num_ranks) {
+  const WireFormat& wire = wire_format(config.wire);
+  const bool as_they_are = wire.encode == nullptr;
+  return {.num_ranks = num_ranks,
+          .num_columns = map.num_columns(),
+          .max_local = map.max_num_local(),
+          .row_bytes = as_they_are ? config.hidden * element_bytes(config.dtype)
+                                   : wire.encoded_bytes(config.hidden, config.dtype),
+          .scale_bytes = static_cast<std::size_t>(
+              as_they_are ? config.scale_bytes : wire.num_scales(config.hidden) * 4)};
 }
 
 ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeConfig& config)
@@ -104,15 +200,20 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
       config_(complete_config(config, usable(group_).size())),
       rank_(group_->rank()),
       size_(group_->size()),
-      map_(config_, size_),
-      layout_(config_, map_.num_experts(), map_.max_num_local(), size_),
+      wire_(wire_format(config_.wire)),
+      combine_wire_(wire_format(config_.combine_wire)),
+      everybody_(std::make_shared<ActiveSet>(config_, size_, rank_, std::span<const int>())),
+      layout_(config_, window_shape(config_, everybody_->map, size_)),
       id_(next_id()),
       crew_(config_.workers),
       crowded_(size_ * config_.workers > group_->num_cpus()),
-      cache_bytes_(last_level_cache_bytes()) {
+      cache_bytes_(last_level_cache_bytes()),
+      active_(everybody_),
+      last_set_(everybody_) {
   Rendezvous& rendezvous = group_->rendezvous();
   const Deadline by = group_->deadline();
   require_agreement(*group_, config_);
+  index_replicas();
   segment_ = rendezvous.share_segment(layout_.segment_bytes(), by);
   pool_ = std::make_shared<Pool>(segment_, layout_, rank_);
   bool backed = segment_->commit(layout_.control(rank_), layout_.control_bytes());
@@ -134,7 +235,15 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
   }
   group_->log(GroupState::LogLevel::kInfo,
               fmt::format("exchange {}: {}; {} bytes of window backed, {} reserved", id_,
-                          describe(config_), pool_->backed_bytes(), layout_.window_bytes()));
+                          describe_config(config_), pool_->backed_bytes(), layout_.window_bytes()));
+}
+
+void ExchangeState::index_replicas() {
+  const std::vector<std::vector<int>>& instances = config_.replicas.instances;
+  if (!instances.empty()) logical_.resize(config_.num_experts);
+  for (std::size_t id = 0; id < instances.size(); ++id) {
+    for (const int expert : instances[id]) logical_[expert] = static_cast<std::int32_t>(id);
+  }
 }
 
 // Peers that wait for this rank find its flags up and its record missing (operations.cc, examine).
@@ -156,11 +265,12 @@ WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks) {
   if (num_ranks < 1)
     throw Error(Code::kInvalidArgument, fmt::format("num_ranks is {}, need 1 or more", num_ranks));
   const ExchangeConfig complete = internal::complete_config(config, num_ranks);
-  const internal::ExpertMap map(complete, num_ranks);
-  const internal::WindowLayout layout(complete, map.num_experts(), map.max_num_local(), num_ranks);
-  const std::uint64_t sections = complete.layout == Layout::kPadded ? map.max_num_local() : 1;
-  const std::uint64_t row =
-      layout.row_bytes() + 12 + 4 * (layout.weights_per_row() + layout.ids_per_row());
+  const internal::ActiveSet everybody(complete, num_ranks, 0, {});
+  const internal::WindowShape shape = internal::window_shape(complete, everybody.map, num_ranks);
+  const internal::WindowLayout layout(complete, shape);
+  const std::uint64_t sections = complete.layout == Layout::kPadded ? shape.max_local : 1;
+  const std::uint64_t row = layout.row_bytes() + layout.scale_bytes() + 12 +
+                            4 * (layout.weights_per_row() + layout.ids_per_row());
   return {sections * layout.expected_section_rows() * row + layout.control_bytes(),
           layout.window_bytes()};
 }

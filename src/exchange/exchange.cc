@@ -68,6 +68,18 @@ Status Exchange::combine(const CombineArgs& args) noexcept {
 
 bool Exchange::poll(Operation operation) noexcept { return !state_ || state_->poll(operation); }
 
+Status Exchange::refuse_dispatch(const Status& why, std::span<const int> active_ranks) noexcept {
+  return guarded(state_, [&](ExchangeState& state) {
+    return state.refuse_for_front(internal::Kind::kDispatch, why, active_ranks);
+  });
+}
+
+Status Exchange::refuse_combine(const Status& why, std::span<const int> active_ranks) noexcept {
+  return guarded(state_, [&](ExchangeState& state) {
+    return state.refuse_for_front(internal::Kind::kCombine, why, active_ranks);
+  });
+}
+
 Status Exchange::allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,
                                   OutputRows& outputs) noexcept {
   return guarded(state_, [&](ExchangeState& state) {

@@ -13,6 +13,9 @@ namespace ferry::internal {
 
 namespace {
 
+// How long a change of the active ranks waits for those that are left out.
+constexpr std::chrono::seconds kLastSetWait{1};
+
 const char* kind_name(Kind kind) {
   return kind == Kind::kDispatch ? "dispatch" : kind == Kind::kCombine ? "combine" : "nothing";
 }
@@ -21,16 +24,8 @@ bool agree(const Terms& a, const Terms& b) {
   const bool weights =
       a.weights == b.weights || a.weights == Agreed::kAny || b.weights == Agreed::kAny;
   return weights && a.kind == b.kind && a.cached == b.cached && a.row_type == b.row_type &&
-         a.hidden == b.hidden && a.route == b.route;
-}
-
-std::string describe(const Terms& terms) {
-  const char* weights = terms.weights == Agreed::kYes  ? "with"
-                        : terms.weights == Agreed::kNo ? "without"
-                                                       : "any";
-  return fmt::format("{}{} of {} {} {} row weights, handle of dispatch {}",
-                     terms.cached ? "cached " : "", kind_name(terms.kind), terms.hidden,
-                     data_type_name(terms.row_type), weights, terms.route);
+         a.hidden == b.hidden && a.route == b.route && a.num_active == b.num_active &&
+         a.active == b.active;
 }
 
 }  // namespace
@@ -57,6 +52,13 @@ Status ExchangeState::settle(std::uint64_t through) {
 Status ExchangeState::finish(InFlight& operation) {
   if (!operation.finished) {
     operation.status = operation.kind == Kind::kDispatch ? receive(operation) : reduce(operation);
+    if (operation.status.ok() && lapped(operation)) {
+      operation.status = {Code::kMismatch,
+                          fmt::format("operation {}: the others went on without rank {}, what it "
+                                      "read may be theirs of later",
+                                      operation.number, rank_),
+                          rank_};
+    }
     operation.finished = true;
     if (operation.status.group_usable()) conclude(operation.number);
   }
@@ -66,8 +68,8 @@ Status ExchangeState::finish(InFlight& operation) {
 // Marks an operation finished here, whatever its outcome, and raises read_through over the finished
 // prefix.
 void ExchangeState::conclude(std::uint64_t number) noexcept {
-  if (control(rank_).progress.load(std::memory_order_relaxed) <
-      progress_of(number, Stage::kDelivered)) {
+  if (active_->contains_me() && control(rank_).progress.load(std::memory_order_relaxed) <
+                                    progress_of(number, Stage::kDelivered)) {
     publish(number, Stage::kDelivered);
   }
   early_.push_back(number);
@@ -83,6 +85,44 @@ void ExchangeState::conclude(std::uint64_t number) noexcept {
   read_through_ = through;
   raise(control(rank_).read_through, through);
   group_->ring();
+}
+
+// Those that read my records and rows so far are not all among those that will keep me from writing
+// over them. Whoever is stuck, which may be why it is left out, finds that it was lapped when it
+// goes on (lapped).
+Status ExchangeState::let_last_set_finish() {
+  if (Status status = settle(last_taken_); !status.ok()) return status;
+  const InFlight last{.number = issued_, .active = last_set_, .deadline = kLastSetWait};
+  const Status finished = await_read_through(last, last_taken_, /*patient=*/true);
+  if (!finished.ok())
+    group_->log(GroupState::LogLevel::kWarn,
+                fmt::format("exchange {}: rank {} is left behind in operation {}", id_,
+                            finished.culprit(), last_taken_));
+  return {};
+}
+
+// True when the others went on without this rank: none of them gets further than `depth` operations
+// past what this rank has announced while it takes part in them.
+bool ExchangeState::lapped(const InFlight& operation) const noexcept {
+  for (const int peer : operation.active->ranks) {
+    // Acquire is as much as there is to order it after my reads: a diagnosis, not a guard.
+    const std::uint64_t seen = control(peer).progress.load(std::memory_order_acquire);
+    if (seen != kLeft && seen / 4 > issued_ + config_.depth) return true;
+  }
+  return false;
+}
+
+// A rank that does not take part counts the operation, so that it can come back, and is done. Its
+// handle has no rows, and keeps it out of whatever is done with it.
+Status ExchangeState::stay_out(Kind kind, Operation& operation) {
+  operation.number = issued_;
+  auto nothing = std::make_shared<Route>();
+  nothing->exchange_id = id_;
+  nothing->number = issued_;
+  nothing->active = active_;
+  in_flight_.push_back({.number = issued_, .kind = kind, .finished = true, .route = nothing});
+  conclude(issued_);
+  return {};
 }
 
 ExchangeState::InFlight* ExchangeState::find(Operation operation, Kind kind) noexcept {
@@ -112,13 +152,11 @@ Status ExchangeState::collect(Operation operation, Kind kind, InFlight& collecte
 // A refused call still takes part: its record is a poison, so that every rank returns an error and
 // goes on.
 Status ExchangeState::refuse(Kind kind, const Status& refusal, std::chrono::nanoseconds deadline) {
-  Record& mine = *new (&record(rank_, issued_)) Record{};
-  mine.number = issued_;
+  Record& mine = new_record(issued_, {.kind = kind});
   mine.status = refusal.code();
-  mine.terms.kind = kind;
   std::snprintf(mine.reason, sizeof mine.reason, "%s", refusal.message().c_str());
   publish(issued_, Stage::kDelivered);
-  InFlight operation{.number = issued_, .kind = kind, .deadline = deadline};
+  InFlight operation{.number = issued_, .kind = kind, .active = active_, .deadline = deadline};
   const std::uint64_t value =
       progress_of(issued_, kind == Kind::kDispatch ? Stage::kAnnounced : Stage::kDelivered);
   if (Status status = await(operation, "refusal", value, nullptr); !status.ok()) return status;
@@ -126,12 +164,22 @@ Status ExchangeState::refuse(Kind kind, const Status& refusal, std::chrono::nano
   return refusal;
 }
 
+Status ExchangeState::refuse_for_front(Kind kind, const Status& why,
+                                       std::span<const int> active_ranks) {
+  if (Status status = begin(); !status.ok()) return status;
+  if (Status status = check_active(active_ranks); !status.ok())
+    return refuse(kind, status, group_->default_deadline());
+  return refuse(kind, why, group_->default_deadline());
+}
+
 // What all ranks said of operation `number`, once all have said it. The same verdict on every rank
 // but the culprit.
-Status ExchangeState::examine(std::uint64_t number) const {
+Status ExchangeState::examine(const InFlight& operation) const {
   bool all_agree = true;
-  const Agreed weights = agreed_weights(number);
-  for (int peer = 0; peer < size_; ++peer) {
+  const std::uint64_t number = operation.number;
+  const Agreed weights = agreed_weights(operation);
+  const std::vector<int>& ranks = operation.active->ranks;
+  for (const int peer : ranks) {
     const Record& theirs = record(peer, number);
     if (theirs.number != number) {
       return {Code::kMismatch,
@@ -140,10 +188,10 @@ Status ExchangeState::examine(std::uint64_t number) const {
     // A question about all ranks, not about each and me: a rank without rows would see no quarrel
     // between others.
     const Agreed said = theirs.terms.weights;
-    all_agree = all_agree && agree(theirs.terms, record(0, number).terms) &&
+    all_agree = all_agree && agree(theirs.terms, record(ranks[0], number).terms) &&
                 (said == Agreed::kAny || said == weights);
   }
-  for (int peer = 0; peer < size_; ++peer) {
+  for (const int peer : ranks) {
     const Record& theirs = record(peer, number);
     if (theirs.status == Code::kOk) continue;
     return {Code::kPeerRejected,
@@ -151,20 +199,20 @@ Status ExchangeState::examine(std::uint64_t number) const {
                         kind_name(theirs.terms.kind), code_name(theirs.status), theirs.reason),
             peer};
   }
-  return all_agree ? Status{} : name_mismatch(number);
+  return all_agree ? Status{} : name_mismatch(operation);
 }
 
 // The culprit is the first rank outside the largest set of ranks that agree.
-Status ExchangeState::name_mismatch(std::uint64_t number) const {
-  int reference = 0;
+Status ExchangeState::name_mismatch(const InFlight& operation) const {
+  const std::uint64_t number = operation.number;
+  const std::vector<int>& ranks = operation.active->ranks;
+  int reference = ranks[0];
   std::int64_t most = 0;
   const auto agrees_with = [&](int rank) {
     return [this, number, rank](int peer) {
       return agree(record(peer, number).terms, record(rank, number).terms);
     };
   };
-  std::vector<int> ranks(size_);
-  for (int rank = 0; rank < size_; ++rank) ranks[rank] = rank;
   for (const int rank : ranks) {
     const std::int64_t agreeing = std::count_if(ranks.begin(), ranks.end(), agrees_with(rank));
     if (agreeing > most) most = agreeing, reference = rank;
@@ -173,9 +221,21 @@ Status ExchangeState::name_mismatch(std::uint64_t number) const {
   const int other = culprit == ranks.end() ? reference : *culprit;
   return {Code::kMismatch,
           fmt::format("operation {}: rank {} called {}, rank {} called {}", number, other,
-                      describe(record(other, number).terms), reference,
-                      describe(record(reference, number).terms)),
+                      describe(other, number), reference, describe(reference, number)),
           other};
+}
+
+// A rank that is not active with everybody says with whom, as far as there is room (new_record).
+std::string ExchangeState::describe(int rank, std::uint64_t number) const {
+  const Record& theirs = record(rank, number);
+  const Terms& terms = theirs.terms;
+  const char* weights = terms.weights == Agreed::kYes  ? "with"
+                        : terms.weights == Agreed::kNo ? "without"
+                                                       : "any";
+  return fmt::format("{}{} of {} {} {} row weights, handle of dispatch {}{}{}",
+                     terms.cached ? "cached " : "", kind_name(terms.kind), terms.hidden,
+                     data_type_name(terms.row_type), weights, terms.route,
+                     theirs.reason[0] ? ", active ranks " : "", theirs.reason);
 }
 
 Status ExchangeState::await(const InFlight& operation, const char* phase, std::uint64_t value,
@@ -188,11 +248,12 @@ Status ExchangeState::await(const InFlight& operation, const char* phase, std::u
                        .value = value,
                        .limit = operation.deadline,
                        .crowded = crowded_,
-                       .only = only,
+                       .only = only ? only : &operation.active->waited,
                        .wait_ns = wait_ns});
 }
 
-Status ExchangeState::await_read_through(const InFlight& operation, std::uint64_t number) {
+Status ExchangeState::await_read_through(const InFlight& operation, std::uint64_t number,
+                                         bool patient) {
   return group_->wait({.operation = kind_name(operation.kind),
                        .number = operation.number,
                        .phase = "reuse",
@@ -200,12 +261,14 @@ Status ExchangeState::await_read_through(const InFlight& operation, std::uint64_
                        .stride_bytes = layout_.control_bytes(),
                        .value = number,
                        .limit = operation.deadline,
-                       .crowded = crowded_});
+                       .crowded = crowded_,
+                       .only = &operation.active->waited,
+                       .patient = patient});
 }
 
 std::uint64_t ExchangeState::min_read_through() const noexcept {
   std::uint64_t least = read_through_;
-  for (int peer = 0; peer < size_; ++peer) {
+  for (const int peer : active_->ranks) {
     // Acquire: their reads come before my writes. Partner: conclude().
     if (peer != rank_)
       least = std::min(least, control(peer).read_through.load(std::memory_order_acquire));
@@ -214,10 +277,10 @@ std::uint64_t ExchangeState::min_read_through() const noexcept {
 }
 
 // Whether weights travel: what the ranks that have rows say.
-Agreed ExchangeState::agreed_weights(std::uint64_t number) const noexcept {
-  for (int peer = 0; peer < size_; ++peer) {
-    if (record(peer, number).terms.weights != Agreed::kAny)
-      return record(peer, number).terms.weights;
+Agreed ExchangeState::agreed_weights(const InFlight& operation) const noexcept {
+  for (const int peer : operation.active->ranks) {
+    const Agreed said = record(peer, operation.number).terms.weights;
+    if (said != Agreed::kAny) return said;
   }
   return Agreed::kAny;
 }
@@ -227,11 +290,25 @@ void ExchangeState::publish(std::uint64_t number, Stage stage) noexcept {
   group_->ring();
 }
 
+// What every record of this rank says, a refusal's too.
+Record& ExchangeState::new_record(std::uint64_t number, const Terms& terms) noexcept {
+  Record& mine = *new (&record(rank_, number)) Record{};
+  mine.number = number;
+  mine.terms = terms;
+  mine.terms.num_active = static_cast<std::uint32_t>(active_->ranks.size());
+  mine.terms.active = active_->digest;
+  if (!active_->all()) {
+    const std::string chosen = fmt::format("[{}]", fmt::join(active_->chosen, ", "));
+    std::snprintf(mine.reason, sizeof mine.reason, "%s", chosen.c_str());
+  }
+  return mine;
+}
+
 bool ExchangeState::poll(Operation operation) noexcept {
   for (const InFlight& sent : in_flight_) {
     if (sent.number != operation.number) continue;
     if (sent.finished || !group_->usable()) return true;
-    for (int peer = 0; peer < size_; ++peer) {
+    for (const int peer : sent.active->ranks) {
       // Acquire is left to the wait in the receive half.
       const std::uint64_t seen = control(peer).progress.load(std::memory_order_relaxed);
       if (seen < progress_of(operation.number, Stage::kDelivered)) return false;

@@ -1,181 +1,221 @@
-// The oracle's dispatch: who receives which row, in which order, as plain loops over all ranks'
-// inputs. Called by tests and by `ferry bench --check`; calls nothing of the engine. The oracle's
-// combine is reference_combine.cc.
-#include <cstring>
-
+// The oracle's dispatch: what each rank receives, row after row, as plain loops over all ranks'
+// inputs. Called by tests and by `ferry bench --check`; calls reference_routing.cc,
+// reference_rows.cc and reference_wire.cc, nothing of the engine. The oracle's combine is
+// reference_combine.cc.
 #include "exchange/reference.h"
+
+#include <algorithm>
+#include <span>
+
 #include "exchange/reference_rows.h"
+#include "exchange/reference_wire.h"
 
 namespace ferry::internal {
 namespace {
+
+constexpr std::int64_t kScaleBytes = 4;      // of a wire
+constexpr std::int64_t kScaleGroup = 128;    // channels
+constexpr std::int64_t kColumnMultiple = 4;  // elements: columns start at multiples of 16 bytes
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// One row for each token with at least one entry here, by source rank and token.
-void place_rank_major(const ExchangeConfig& config, const std::vector<RankInput>& inputs,
-                      ReferenceRows& placed) {
-  const std::vector<ReferenceExpert> experts =
-      reference_experts(config, static_cast<int>(inputs.size()));
-  for (int source = 0; source < static_cast<int>(inputs.size()); ++source) {
-    for (std::int64_t token = 0; token < inputs[source].num_tokens; ++token) {
-      for (int k = 0; k < config.top_k; ++k) {
-        const std::int64_t expert = reference_sent_expert(config, inputs[source], token, k);
-        if (expert < 0 || experts[expert].rank != placed.rank) continue;
-        placed.rows.push_back({source, token, k});
-        break;
-      }
-    }
+DataType received_type(const ExchangeConfig& config) {
+  switch (config.wire) {
+    case Wire::kNone: return config.dtype;
+    case Wire::kInt8:
+    case Wire::kInt8Static: return DataType::kInt8;
+    case Wire::kFp8:
+    case Wire::kFp8Pow2:
+    case Wire::kFp8Ue8m0: return DataType::kFp8E4m3;
   }
+  return {};
 }
 
-// One row for each (token, k) whose expert is `local_expert` here, by source rank, token and k.
-std::vector<ReferenceRow> rows_of_expert(const ExchangeConfig& config,
-                                         const std::vector<RankInput>& inputs, int rank,
-                                         int local_expert) {
-  const std::vector<ReferenceExpert> experts =
-      reference_experts(config, static_cast<int>(inputs.size()));
-  std::vector<ReferenceRow> rows;
-  for (int source = 0; source < static_cast<int>(inputs.size()); ++source) {
-    for (std::int64_t token = 0; token < inputs[source].num_tokens; ++token) {
-      for (int k = 0; k < config.top_k; ++k) {
-        const std::int64_t expert = reference_sent_expert(config, inputs[source], token, k);
-        if (expert < 0 || experts[expert].rank != rank || experts[expert].local != local_expert)
-          continue;
-        rows.push_back({source, token, k});
-      }
-    }
+// Bytes of scales that travel with a row.
+std::int64_t scale_bytes(const ExchangeConfig& config) {
+  const std::int64_t groups = (config.hidden + kScaleGroup - 1) / kScaleGroup;
+  switch (config.wire) {
+    case Wire::kNone: return config.scale_bytes;
+    case Wire::kInt8: return kScaleBytes;
+    case Wire::kInt8Static: return 0;
+    case Wire::kFp8:
+    case Wire::kFp8Pow2: return groups * kScaleBytes;
+    case Wire::kFp8Ue8m0: return round_up(groups, 4) / 4 * kScaleBytes;
   }
-  return rows;
+  return 0;
 }
 
-void place_by_expert(const ExchangeConfig& config, const std::vector<RankInput>& inputs,
-                     ReferenceRows& placed) {
-  const std::int64_t capacity = config.expert_capacity != 0
-                                    ? config.expert_capacity
-                                    : config.max_tokens * static_cast<std::int64_t>(inputs.size());
-  for (int expert = 0; expert < placed.num_local_experts; ++expert) {
-    placed.expert_offsets.push_back(static_cast<std::int64_t>(placed.rows.size()));
-    const std::vector<ReferenceRow> rows = rows_of_expert(config, inputs, placed.rank, expert);
-    placed.rows.insert(placed.rows.end(), rows.begin(), rows.end());
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
-    const std::int64_t end =
-        config.layout == Layout::kPadded ? capacity : round_up(num_rows, config.expert_alignment);
-    for (std::int64_t gap = num_rows; gap < end; ++gap) placed.rows.push_back({-1, -1, -1});
+// One dispatch, seen whole.
+struct Dispatch {
+  const ExchangeConfig& config;
+  const std::vector<RankInput>& inputs;
+  ReferenceRouting routing;
+
+  // A row's place in the tensors of its source.
+  const RankInput& source(const ReferenceRow& row) const {
+    return inputs[routing.members[row.member].ranks[row.position]];
   }
-  placed.expert_offsets.push_back(static_cast<std::int64_t>(placed.rows.size()));
+};
+
+// Inclusive running sums, anew after every `block` values.
+std::vector<std::int64_t> running_sums(const std::vector<std::int64_t>& values, std::size_t block) {
+  std::vector<std::int64_t> sums;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    sums.push_back(values[i] + (i % block == 0 ? 0 : sums.back()));
+  return sums;
 }
 
-void count_rows(const ExchangeConfig& config, const std::vector<RankInput>& inputs,
-                const ReferenceRows& placed, RankReceived& received) {
-  std::int64_t running = 0;
-  for (int expert = 0; expert < placed.num_local_experts; ++expert) {
-    const std::vector<ReferenceRow> rows = rows_of_expert(config, inputs, placed.rank, expert);
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
-    received.tokens_per_expert.push_back(num_rows);
-    received.aligned_tokens_per_expert.push_back(round_up(num_rows, config.expert_alignment));
-    for (int source = 0; source < static_cast<int>(inputs.size()); ++source) {
-      for (const ReferenceRow& row : rows) running += row.source == source ? 1 : 0;
-      received.running_counts.push_back(running);
-    }
-  }
+void count_rows(const Dispatch& dispatch, int member, const ReferenceRows& placed,
+                RankReceived& received) {
+  const std::size_t experts = dispatch.routing.members[member].num_local_experts;
+  const std::size_t members = dispatch.routing.members.size();
+  received.tokens_per_expert.resize(experts);
+  for (std::size_t i = 0; i < placed.counts.size(); ++i)
+    received.tokens_per_expert[i / members % experts] += placed.counts[i];
+  for (const std::int64_t rows : received.tokens_per_expert)
+    received.aligned_tokens_per_expert.push_back(round_up(rows, dispatch.config.expert_alignment));
   received.expert_offsets = placed.expert_offsets;
-  if (config.layout != Layout::kRankMajor) return;
-  std::int64_t running_rows = 0;
-  for (int source = 0; source < static_cast<int>(inputs.size()); ++source) {
-    for (const ReferenceRow& row : placed.rows) running_rows += row.source == source ? 1 : 0;
-    received.running_rows_per_rank.push_back(running_rows);
-  }
+  received.running_counts = running_sums(placed.counts, experts * members);
+  received.running_rows_per_rank = running_sums(placed.rows_per_source, members);
 }
 
-void fill_rank_major_columns(const ExchangeConfig& config, const std::vector<RankInput>& inputs,
-                             const ReferenceRows& placed, RankReceived& received) {
-  const std::vector<ReferenceExpert> experts =
-      reference_experts(config, static_cast<int>(inputs.size()));
+// kRankMajor: the token's entries that are here, in the columns of their k.
+void fill_columns(const Dispatch& dispatch, int member, const ReferenceRows& placed,
+                  RankReceived& received) {
   for (const ReferenceRow& row : placed.rows) {
-    const RankInput& input = inputs[row.source];
-    for (int k = 0; k < config.top_k; ++k) {
-      const std::int64_t expert = reference_sent_expert(config, input, row.token, k);
-      const bool here = expert >= 0 && experts[expert].rank == placed.rank;
-      received.topk_ids.push_back(here ? experts[expert].local : -1);
+    const RankInput& input = dispatch.source(row);
+    const int rank = dispatch.routing.members[row.member].ranks[row.position];
+    for (int k = 0; k < dispatch.config.top_k; ++k) {
+      const ReferenceEntry& entry = dispatch.routing.entry(rank, row.token, k);
+      const bool here = entry.member == member;
+      received.topk_ids.push_back(here ? entry.local : -1);
       if (input.topk_weights.empty()) continue;
-      received.weights.push_back(here ? input.topk_weights[row.token * config.top_k + k] : 0.0F);
+      received.weights.push_back(here ? input.topk_weights[row.token * dispatch.config.top_k + k]
+                                      : 0.0F);
     }
   }
 }
 
-void fill_rows(const ExchangeConfig& config, const std::vector<RankInput>& inputs,
-               const ReferenceRows& placed, RankReceived& received) {
-  const std::size_t row_bytes =
-      static_cast<std::size_t>(config.hidden) * element_bytes(config.dtype);
-  bool weights_given = false;
-  for (const RankInput& input : inputs)
-    weights_given = weights_given || !input.topk_weights.empty();
+// Expert layouts: each row's own weight, if any rank gave some.
+void fill_weights(const Dispatch& dispatch, const ReferenceRows& placed, RankReceived& received) {
+  bool given = false;
+  for (const ReferenceMember& member : dispatch.routing.members) {
+    for (const int rank : member.ranks)
+      given = given || !dispatch.inputs[rank].topk_weights.empty();
+  }
+  const int top_k = dispatch.config.top_k;
+  for (std::size_t i = 0; given && i < placed.rows.size(); ++i) {
+    const ReferenceRow& row = placed.rows[i];
+    if (row.member < 0) {
+      received.weights.push_back(0.0F);
+    } else {
+      received.weights.push_back(
+          row.k >= top_k ? 1.0F : dispatch.source(row).topk_weights[row.token * top_k + row.k]);
+    }
+  }
+}
+
+void place_scales(const ExchangeConfig& config, std::int64_t section_rows, std::int64_t num_rows,
+                  ReferenceScales& scales) {
+  const std::int64_t bytes = scale_bytes(config);
+  if (bytes == 0) return;
+  scales.element_bytes = bytes % kScaleBytes == 0 ? kScaleBytes : 1;
+  scales.columns = bytes / scales.element_bytes;
+  scales.section_rows = section_rows;
+  if (config.scale_order == ScaleOrder::kRowMajor) {
+    scales.row_stride = bytes;
+    scales.column_stride = scales.element_bytes;
+    scales.section_stride = section_rows * bytes;
+  } else {
+    scales.row_stride = scales.element_bytes;
+    scales.column_stride = round_up(section_rows, kColumnMultiple) * scales.element_bytes;
+    scales.section_stride = scales.columns * scales.column_stride;
+  }
+  if (section_rows > 0)
+    scales.bytes.resize((num_rows + section_rows - 1) / section_rows * scales.section_stride);
+}
+
+// The factors that the source gave for this row: its expert's, or everybody's.
+std::span<const float> factors_of(const Dispatch& dispatch, const ReferenceRow& row) {
+  const RankInput& input = dispatch.source(row);
+  if (input.factors.empty()) return {};
+  const int top_k = dispatch.config.top_k;
+  std::int64_t index = 0;
+  if (input.factor_rows > 1) {
+    index = row.k >= top_k
+                ? row.k - top_k
+                : dispatch.config.shared.num_experts + input.topk_ids[row.token * top_k + row.k];
+  }
+  return std::span(input.factors)
+      .subspan(index * input.factor_channels, static_cast<std::size_t>(input.factor_channels));
+}
+
+ReferenceEncoded encode(const Dispatch& dispatch, const ReferenceRow& row) {
+  const ExchangeConfig& config = dispatch.config;
+  const RankInput& input = dispatch.source(row);
+  const std::size_t bytes = static_cast<std::size_t>(config.hidden) * element_bytes(config.dtype);
+  const auto token = std::span(input.tokens).subspan(row.token * bytes, bytes);
+  if (config.wire != Wire::kNone)
+    return reference_encode(config.wire, token, config.dtype, factors_of(dispatch, row));
+  const auto scales = input.token_scales.begin() + row.token * config.scale_bytes;
+  return {.row = {token.begin(), token.end()}, .scales = {scales, scales + config.scale_bytes}};
+}
+
+// Row i: its elements and its scales.
+void fill_row(const Dispatch& dispatch, const ReferenceRow& row, std::size_t i,
+              RankReceived& received) {
+  const ReferenceEncoded encoded = encode(dispatch, row);
+  std::copy(encoded.row.begin(), encoded.row.end(),
+            received.rows.begin() + static_cast<std::ptrdiff_t>(i * encoded.row.size()));
+  ReferenceScales& scales = received.scales;
+  for (std::int64_t column = 0; column < scales.columns; ++column) {
+    const auto from = encoded.scales.begin() + column * scales.element_bytes;
+    std::copy(from, from + scales.element_bytes,
+              scales.bytes.begin() + scales.offset(static_cast<std::int64_t>(i), column));
+  }
+}
+
+void fill_rows(const Dispatch& dispatch, const ReferenceRows& placed, RankReceived& received) {
+  const ExchangeConfig& config = dispatch.config;
   received.num_rows = static_cast<std::int64_t>(placed.rows.size());
-  received.rows.resize(placed.rows.size() * row_bytes);
+  received.dtype = received_type(config);
+  received.rows.resize(placed.rows.size() * static_cast<std::size_t>(config.hidden) *
+                       element_bytes(received.dtype));
+  place_scales(config,
+               config.layout == Layout::kPadded
+                   ? reference_expert_capacity(config, dispatch.inputs.size())
+                   : received.num_rows,
+               received.num_rows, received.scales);
   for (std::size_t i = 0; i < placed.rows.size(); ++i) {
     const ReferenceRow& row = placed.rows[i];
-    const bool valid = row.source >= 0;
-    received.row_valid.push_back(valid ? 1 : 0);
-    received.sources.push_back(row.source);
-    received.sources.push_back(static_cast<std::int32_t>(row.token));
-    received.sources.push_back(row.k);
-    if (valid)
-      std::memcpy(&received.rows[i * row_bytes], &inputs[row.source].tokens[row.token * row_bytes],
-                  row_bytes);
-    if (config.layout == Layout::kRankMajor || !weights_given) continue;
-    received.weights.push_back(
-        valid ? inputs[row.source].topk_weights[row.token * config.top_k + row.k] : 0.0F);
+    received.row_valid.push_back(row.member >= 0 ? 1 : 0);
+    received.sources.insert(received.sources.end(),
+                            {row.member, static_cast<std::int32_t>(row.token), row.k});
+    if (row.member >= 0) fill_row(dispatch, row, i, received);
   }
 }
 
 }  // namespace
 
-std::vector<ReferenceExpert> reference_experts(const ExchangeConfig& config, int num_ranks) {
-  std::vector<ReferenceExpert> experts;
-  std::vector<int> experts_so_far(num_ranks, 0);
-  for (int rank = 0; config.expert_rank.empty() && rank < num_ranks; ++rank) {
-    const int here =
-        config.num_experts / num_ranks + (rank < config.num_experts % num_ranks ? 1 : 0);
-    for (int local = 0; local < here; ++local) experts.push_back({rank, local});
-  }
-  for (const int rank : config.expert_rank) experts.push_back({rank, experts_so_far[rank]++});
-  return experts;
-}
-
-std::int64_t reference_sent_expert(const ExchangeConfig& config, const RankInput& input,
-                                   std::int64_t token, int k) {
-  const std::int64_t entry = token * config.top_k + k;
-  if (!input.token_mask.empty() && input.token_mask[token] == 0) return -1;
-  if (!input.topk_mask.empty() && input.topk_mask[entry] == 0) return -1;
-  return input.topk_ids[entry];
-}
-
-ReferenceRows reference_rows(const ExchangeConfig& config, const std::vector<RankInput>& inputs,
-                             int rank) {
-  ReferenceRows placed;
-  placed.rank = rank;
-  for (const ReferenceExpert& expert : reference_experts(config, static_cast<int>(inputs.size()))) {
-    placed.num_local_experts += expert.rank == rank ? 1 : 0;
-  }
-  if (config.layout == Layout::kRankMajor) {
-    place_rank_major(config, inputs, placed);
-  } else {
-    place_by_expert(config, inputs, placed);
-  }
-  return placed;
-}
-
 std::vector<RankReceived> reference_dispatch(const ExchangeConfig& config,
                                              const std::vector<RankInput>& inputs) {
+  const Dispatch dispatch{config, inputs, reference_routing(config, inputs)};
   std::vector<RankReceived> all(inputs.size());
-  for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
-    const ReferenceRows placed = reference_rows(config, inputs, static_cast<int>(rank));
-    count_rows(config, inputs, placed, all[rank]);
-    fill_rows(config, inputs, placed, all[rank]);
-    if (config.layout == Layout::kRankMajor)
-      fill_rank_major_columns(config, inputs, placed, all[rank]);
+  for (int member = 0; member < static_cast<int>(dispatch.routing.members.size()); ++member) {
+    const ReferenceMember& here = dispatch.routing.members[member];
+    for (int position = 0; position < config.tp_size; ++position) {
+      const ReferenceRows placed = reference_rows(config, dispatch.routing, member, position);
+      RankReceived& received = all[here.ranks[position]];
+      count_rows(dispatch, member, placed, received);
+      fill_rows(dispatch, placed, received);
+      if (config.layout == Layout::kRankMajor) {
+        fill_columns(dispatch, member, placed, received);
+      } else {
+        fill_weights(dispatch, placed, received);
+      }
+    }
   }
   return all;
 }

@@ -1,96 +1,231 @@
-// The oracle's combine: for each token, the rows that the dispatch placed for it, summed in the
-// order of design 5. Called by tests and by `ferry bench --check`; calls nothing of the engine but
-// the scalar conversions.
+// The oracle's combine: for each token, the rows that the dispatch placed for it and the terms that
+// its own rank computes, summed in the order of design 5. Called by tests and by `ferry bench
+// --check`; calls reference_routing.cc, reference_rows.cc and reference_wire.cc, nothing of the
+// engine but the scalar conversions.
+#include <map>
+#include <span>
+#include <utility>
+
 #include "exchange/reference.h"
 #include "exchange/reference_rows.h"
+#include "exchange/reference_wire.h"
 #include "kernels/kernels.h"
 
 namespace ferry::internal {
 namespace {
 
-// A row of expert outputs that goes back to a token.
-struct Term {
-  int rank = 0;          // whose output it is
-  std::int64_t row = 0;  // where in that rank's expert_rows
-  int k = 0;
+using Floats = std::vector<float>;
+
+// A row of expert outputs.
+struct RowAt {
+  int rank = 0;  // whose output it is
+  std::int64_t row = 0;
 };
 
-using TermsOfToken = std::vector<Term>;
+// The rows that make one term: of each rank of the group that computed it, the one of the token's
+// own position first, then the next position's (cyclic).
+using Term = std::vector<RowAt>;  // [tp_size]
 
-// [R][T]: the terms of each token. Expert layouts: k ascending; kRankMajor: ranks ascending.
-std::vector<std::vector<TermsOfToken>> find_terms(const ExchangeConfig& config,
-                                                  const std::vector<RankInput>& inputs) {
-  std::vector<std::vector<TermsOfToken>> terms(inputs.size());
-  for (std::size_t rank = 0; rank < inputs.size(); ++rank)
-    terms[rank].resize(inputs[rank].num_tokens);
-  for (int rank = 0; rank < static_cast<int>(inputs.size()); ++rank) {
-    const std::vector<ReferenceRow> rows = reference_rows(config, inputs, rank).rows;
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i].source < 0) continue;
-      TermsOfToken& of_token = terms[rows[i].source][rows[i].token];
-      auto position = of_token.end();
-      if (config.layout != Layout::kRankMajor) {
-        position = of_token.begin();
-        while (position != of_token.end() && position->k < rows[i].k) ++position;
-      }
-      of_token.insert(position, Term{rank, static_cast<std::int64_t>(i), rows[i].k});
-    }
-  }
-  return terms;
-}
+// By (k, 0), kRankMajor by (0, member): in the order of the sum.
+using TermsOfToken = std::map<std::pair<int, int>, Term>;
 
-struct CombineShape {
+struct Combine {
   const ExchangeConfig& config;
+  const std::vector<RankInput>& inputs;
   const std::vector<RankOutput>& outputs;
   std::int64_t hidden;
   DataType row_type;
+  ReferenceRouting routing;
+  std::vector<std::vector<TermsOfToken>> terms;  // [R][T]
+
+  bool rank_major() const { return config.layout == Layout::kRankMajor; }
 };
 
-float element(const std::vector<std::byte>& matrix, std::int64_t index, DataType type) {
-  return to_float(&matrix[static_cast<std::size_t>(index) * element_bytes(type)], type);
+void add_rows_of_rank(Combine& combine, int member, int position) {
+  const ReferenceRouting& routing = combine.routing;
+  const int tp_size = combine.config.tp_size;
+  const std::vector<ReferenceRow> rows =
+      reference_rows(combine.config, routing, member, position).rows;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].member < 0) continue;
+    const int source = routing.members[rows[i].member].ranks[rows[i].position];
+    const std::pair<int, int> order =
+        combine.rank_major() ? std::pair(0, member) : std::pair(rows[i].k, 0);
+    Term& term = combine.terms[source][rows[i].token][order];
+    term.resize(tp_size);
+    term[(position - rows[i].position + tp_size) % tp_size] = {
+        routing.members[member].ranks[position], static_cast<std::int64_t>(i)};
+  }
 }
 
-// The rank whose tokens are summed.
-struct TokenSide {
-  const RankInput& input;
-  const RankOutput& own;
-  RankCombined& combined;
-};
+void find_terms(Combine& combine) {
+  combine.terms.resize(combine.inputs.size());
+  for (const ReferenceMember& member : combine.routing.members) {
+    for (const int rank : member.ranks) combine.terms[rank].resize(combine.inputs[rank].num_tokens);
+  }
+  for (int member = 0; member < static_cast<int>(combine.routing.members.size()); ++member) {
+    for (int position = 0; position < combine.config.tp_size; ++position)
+      add_rows_of_rank(combine, member, position);
+  }
+}
 
-void sum_token(const CombineShape& shape, const TokenSide& side, std::int64_t token,
-               const TermsOfToken& terms) {
-  const auto& [input, own, combined] = side;
-  for (std::int64_t h = 0; h < shape.hidden; ++h) {
-    const std::int64_t index = token * shape.hidden + h;
+Floats floats_of(std::span<const std::byte> row, DataType type) {
+  Floats values;
+  for (std::size_t at = 0; at < row.size(); at += element_bytes(type))
+    values.push_back(to_float(&row[at], type));
+  return values;
+}
+
+std::vector<std::byte> round_to(DataType type, const Floats& values) {
+  std::vector<std::byte> row(values.size() * element_bytes(type));
+  for (std::size_t h = 0; h < values.size(); ++h)
+    from_float(values[h], &row[h * element_bytes(type)], type);
+  return row;
+}
+
+// Row `row` of a matrix [rows, hidden] of `type`.
+std::span<const std::byte> row_of(const std::vector<std::byte>& matrix, std::int64_t row,
+                                  std::int64_t hidden, DataType type) {
+  const std::size_t bytes = static_cast<std::size_t>(hidden) * element_bytes(type);
+  return std::span(matrix).subspan(row * bytes, bytes);
+}
+
+void add(Floats& sum, const Floats& term) {
+  for (std::size_t h = 0; h < sum.size(); ++h) sum[h] = sum[h] + term[h];
+}
+
+void add_weighted(Floats& sum, float weight, const Floats& term) {
+  for (std::size_t h = 0; h < sum.size(); ++h) {
+    const float product = weight * term[h];
+    sum[h] = sum[h] + product;
+  }
+}
+
+// A term as it arrives: the group's rows added, rounded to their type, and sent.
+Floats arrived(const Combine& combine, const Term& term) {
+  Floats values;
+  for (const RowAt& at : term) {
+    const Floats row = floats_of(
+        row_of(combine.outputs[at.rank].expert_rows, at.row, combine.hidden, combine.row_type),
+        combine.row_type);
+    if (values.empty()) {
+      values = row;
+    } else {
+      add(values, row);
+    }
+  }
+  const std::vector<std::byte> sent = round_to(combine.row_type, values);
+  return floats_of(reference_travel(combine.config.combine_wire, sent, combine.row_type),
+                   combine.row_type);
+}
+
+// One rank as the owner of tokens.
+class TokenSide {
+ public:
+  TokenSide(const Combine& combine, int rank)
+      : combine_(combine), rank_(rank), input_(combine.inputs[rank]), own_(combine.outputs[rank]) {}
+
+  // In float32, all terms but the rounding.
+  Floats sum(std::int64_t token) const {
+    Floats sum(combine_.hidden, 0.0F);
+    add_matrix(sum, own_.bias[0], token);
+    add_matrix(sum, own_.bias[1], token);
+    const TermsOfToken& terms = combine_.terms[rank_][token];
+    if (combine_.rank_major()) {
+      for (const auto& [order, term] : terms) add(sum, arrived(combine_, term));
+    }
+    for (int k = 0; k < combine_.routing.entries_per_token; ++k) {
+      const auto term = terms.find({k, 0});
+      if (!combine_.rank_major() && term != terms.end())
+        add_term(sum, token, k, arrived(combine_, term->second));
+      const int special = combine_.routing.entry(rank_, token, k).special;
+      if (special >= combine_.config.special.zero)
+        add_term(sum, token, k, special_term(token, special - combine_.config.special.zero));
+    }
+    add_matrix(sum, own_.shared_output, token);
+    add_matrix(sum, own_.residual, token);
+    return sum;
+  }
+
+  // The scalars that came home, [K].
+  Floats weights_home(std::int64_t token) const {
+    const int top_k = combine_.config.top_k;
+    Floats home(top_k, 0.0F);
+    for (const auto& [order, term] : combine_.terms[rank_][token]) {
+      for (int k = 0; k < top_k; ++k) {
+        if (combine_.rank_major()) home[k] = home[k] + scalar(term, top_k, k);
+        if (!combine_.rank_major() && order.first == k) home[k] = scalar(term, 1, 0);
+      }
+    }
+    return home;
+  }
+
+ private:
+  // The group's scalars added, in the order of their rows.
+  float scalar(const Term& term, int columns, int column) const {
     float sum = 0.0F;
-    for (const std::vector<std::byte>& bias : own.bias) {
-      if (!bias.empty()) sum = sum + element(bias, index, own.out_type);
+    for (std::size_t i = 0; i < term.size(); ++i) {
+      const Floats& weights = combine_.outputs[term[i].rank].row_weights;
+      const float weight = weights[term[i].row * columns + column];
+      sum = i == 0 ? weight : sum + weight;
     }
-    for (const Term& term : terms) {
-      const float value = element(shape.outputs[term.rank].expert_rows, term.row * shape.hidden + h,
-                                  shape.row_type);
-      const float weight =
-          own.weighted ? input.topk_weights[token * shape.config.top_k + term.k] : 1.0F;
-      const float product = own.weighted ? weight * value : value;
-      sum = sum + product;
-    }
-    from_float(sum, &combined.out[static_cast<std::size_t>(index) * element_bytes(own.out_type)],
-               own.out_type);
+    return sum;
   }
+
+  void add_matrix(Floats& sum, const std::vector<std::byte>& matrix, std::int64_t token) const {
+    if (matrix.empty()) return;
+    add(sum, floats_of(row_of(matrix, token, combine_.hidden, own_.out_type), own_.out_type));
+  }
+
+  // Entry k of the token; shared experts have no weight.
+  void add_term(Floats& sum, std::int64_t token, int k, const Floats& term) const {
+    const int top_k = combine_.config.top_k;
+    if (own_.weighted && k < top_k) {
+      add_weighted(sum, input_.topk_weights[token * top_k + k], term);
+    } else {
+      add(sum, term);
+    }
+  }
+
+  // Of a copy or constant expert; `index` counts from the first copy expert.
+  Floats special_term(std::int64_t token, int index) const {
+    const ExchangeConfig& config = combine_.config;
+    const auto x = row_of(input_.tokens, token, config.hidden, config.dtype);
+    if (index < config.special.copy) return floats_of(x, config.dtype);
+    const auto constant = [&](const std::vector<std::byte>& matrix) {
+      return row_of(matrix, index - config.special.copy, config.hidden, config.dtype);
+    };
+    return reference_constant_term(x, constant(own_.alpha1), constant(own_.alpha2),
+                                   constant(own_.v), config.dtype);
+  }
+
+  const Combine& combine_;
+  const int rank_;
+  const RankInput& input_;
+  const RankOutput& own_;
+};
+
+void append(std::vector<std::byte>& bytes, const std::vector<std::byte>& more) {
+  bytes.insert(bytes.end(), more.begin(), more.end());
 }
 
-// The scalars that came home for one token, [K].
-void bring_weights(const ExchangeConfig& config, const std::vector<RankOutput>& outputs,
-                   std::int64_t token, const TermsOfToken& terms, RankCombined& combined) {
-  float* const home = &combined.out_topk_weights[token * config.top_k];
-  for (const Term& term : terms) {
-    const std::vector<float>& weights = outputs[term.rank].row_weights;
-    if (config.layout != Layout::kRankMajor) {
-      home[term.k] = weights[term.row];
-      continue;
+RankCombined combine_tokens(const Combine& combine, int rank, bool weights_come_home) {
+  const RankOutput& own = combine.outputs[rank];
+  const TokenSide side(combine, rank);
+  RankCombined combined;
+  for (std::int64_t token = 0; token < combine.inputs[rank].num_tokens; ++token) {
+    const Floats z = side.sum(token);
+    append(combined.out, round_to(own.out_type, z));
+    if (!own.residual.empty()) {
+      const ReferenceNorm norm = reference_norm(z, own.gamma, own.epsilon, own.out_type);
+      append(combined.y, norm.y);
+      combined.rstd.push_back(norm.rstd);
     }
-    for (int k = 0; k < config.top_k; ++k) home[k] = home[k] + weights[term.row * config.top_k + k];
+    if (!weights_come_home) continue;
+    const Floats home = side.weights_home(token);
+    combined.out_topk_weights.insert(combined.out_topk_weights.end(), home.begin(), home.end());
   }
+  return combined;
 }
 
 }  // namespace
@@ -99,21 +234,15 @@ std::vector<RankCombined> reference_combine(const ExchangeConfig& config,
                                             const std::vector<RankInput>& inputs,
                                             const std::vector<RankOutput>& outputs,
                                             std::int64_t hidden, DataType row_type) {
-  const CombineShape shape{config, outputs, hidden, row_type};
-  const std::vector<std::vector<TermsOfToken>> terms = find_terms(config, inputs);
+  Combine combine{config, inputs, outputs, hidden, row_type, reference_routing(config, inputs), {}};
+  find_terms(combine);
   bool weights_come_home = false;
   for (const RankOutput& output : outputs)
     weights_come_home = weights_come_home || !output.row_weights.empty();
   std::vector<RankCombined> all(inputs.size());
-  for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
-    const std::int64_t num_tokens = inputs[rank].num_tokens;
-    all[rank].out.resize(static_cast<std::size_t>(num_tokens * hidden) *
-                         element_bytes(outputs[rank].out_type));
-    if (weights_come_home) all[rank].out_topk_weights.assign(num_tokens * config.top_k, 0.0F);
-    for (std::int64_t token = 0; token < num_tokens; ++token) {
-      sum_token(shape, {inputs[rank], outputs[rank], all[rank]}, token, terms[rank][token]);
-      if (weights_come_home) bring_weights(config, outputs, token, terms[rank][token], all[rank]);
-    }
+  for (const ReferenceMember& member : combine.routing.members) {
+    for (const int rank : member.ranks)
+      all[rank] = combine_tokens(combine, rank, weights_come_home);
   }
   return all;
 }

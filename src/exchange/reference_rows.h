@@ -1,5 +1,8 @@
-// What the two halves of the oracle share: owners of experts, and the rows that a rank receives, in
-// order. Used by reference.cc and reference_combine.cc only.
+// What the two halves of the oracle share: where each entry of a token goes, and the rows that a
+// rank receives, in order. Used by reference*.cc only.
+//
+// A "member" is an expert-parallel rank that takes part: the i-th active rank, or with tp_size P
+// the group of the ranks i * P to i * P + P - 1. Where the contract says "rank" it means members.
 #pragma once
 
 #include <cstdint>
@@ -9,33 +12,57 @@
 
 namespace ferry::internal {
 
-struct ReferenceExpert {
-  int rank = 0;
-  int local = 0;  // index among that rank's experts, by ascending expert id
+struct ReferenceMember {
+  std::vector<int> ranks;     // [tp_size], by position
+  int num_local_experts = 0;  // its shared expert is the last of them
 };
+
+// Entry k of a token: of the first K the top-k ids, then one for each shared expert.
+struct ReferenceEntry {
+  int member = -1;   // that gets it; -1: not sent
+  int local = -1;    // which of its experts
+  int special = -1;  // the special expert, instead
+};
+
+struct ReferenceRouting {
+  std::vector<ReferenceMember> members;
+  int entries_per_token = 0;  // K + shared experts
+  // [R][T * entries_per_token]; empty for a rank outside.
+  std::vector<std::vector<ReferenceEntry>> entries;
+
+  const ReferenceEntry& entry(int rank, std::int64_t token, int k) const {
+    return entries[rank][token * entries_per_token + k];
+  }
+};
+
+ReferenceRouting reference_routing(const ExchangeConfig& config,
+                                   const std::vector<RankInput>& inputs);
+
+// The experts that top-k ids name, special ones left out; ids beyond are special.
+std::int64_t reference_logical_experts(const ExchangeConfig& config);
 
 struct ReferenceRow {
-  std::int32_t source = -1;  // -1: a gap or padding row
+  int member = -1;  // the source; -1: a gap or padding row
+  int position = -1;
   std::int64_t token = -1;
-  std::int32_t k = -1;  // kRankMajor: the lowest k whose expert is here
+  std::int32_t k = -1;  // kRankMajor: the lowest that is here
 };
 
+// Of one rank. Sources are taken in the order: its own position's, the next position's (cyclic),
+// ...; of a position, members ascending.
 struct ReferenceRows {
-  int rank = 0;
-  int num_local_experts = 0;
   std::vector<ReferenceRow> rows;
   std::vector<std::int64_t> expert_offsets;  // [L + 1]; empty for kRankMajor
+  // [tp_size, L, members]: entries that come from each source to each expert.
+  std::vector<std::int64_t> counts;
+  std::vector<std::int64_t> rows_per_source;  // [tp_size, members]: kRankMajor; else empty
 };
 
-// [E]: where each expert lives.
-std::vector<ReferenceExpert> reference_experts(const ExchangeConfig& config, int num_ranks);
+// kPadded: C in [L, C, H].
+std::int64_t reference_expert_capacity(const ExchangeConfig& config, std::size_t num_ranks);
 
-// The expert that entry (token, k) goes to, or -1 when it is not sent (id -1, or masked).
-std::int64_t reference_sent_expert(const ExchangeConfig& config, const RankInput& input,
-                                   std::int64_t token, int k);
-
-// The rows that `rank` receives.
-ReferenceRows reference_rows(const ExchangeConfig& config, const std::vector<RankInput>& inputs,
-                             int rank);
+// What the rank at `position` of `member` receives.
+ReferenceRows reference_rows(const ExchangeConfig& config, const ReferenceRouting& routing,
+                             int member, int position);
 
 }  // namespace ferry::internal

@@ -198,8 +198,10 @@ Range range_of(std::span<const float> x) {
   return {least >> 16, (most + 0xffff) >> 16};
 }
 
-bool needs_wide_elements(const Range& range) {
-  return range.high >= 0x7f80 || range.high - range.low > 2048;  // NaN and infinity as well
+// NaN and infinity as well, and what would become infinite in the row's type.
+bool needs_wide_elements(const Range& range, DataType type) {
+  const std::uint32_t too_large = type == DataType::kFp16 ? 0x4780 : 0x7f80;
+  return range.high >= too_large || range.high - range.low > 2048;
 }
 
 std::uint32_t to_code(float value, const Range& range) {
@@ -221,16 +223,16 @@ float of_code(std::uint32_t code, const Range& range) {
   return std::bit_cast<float>(sign | bits);
 }
 
-DataType wide_type(DataType type) {
-  return type == DataType::kFp16 ? DataType::kFp16 : DataType::kBf16;
-}
-
-void append_block(Bytes& bytes, std::span<const float> x, DataType type) {
-  const Range range = range_of(x);
-  if (needs_wide_elements(range)) {
-    for (const float value : x) append(bytes, value, wide_type(type));
+// The elements of a wide block: 16 bits as they are, fp32 rounded.
+void append_wide(Bytes& bytes, std::span<const std::byte> block, DataType type) {
+  if (type != DataType::kFp32) {
+    bytes.insert(bytes.end(), block.begin(), block.end());
     return;
   }
+  for (const float value : to_floats(block, type)) append(bytes, value, DataType::kBf16);
+}
+
+void append_codes(Bytes& bytes, const Floats& x, const Range& range) {
   const std::size_t quarter = (x.size() + 3) / 4;
   const std::size_t low = bytes.size(), high = low + x.size();
   bytes.resize(high + quarter);
@@ -241,13 +243,20 @@ void append_block(Bytes& bytes, std::span<const float> x, DataType type) {
   }
 }
 
-Bytes encode_logfmt10(const Floats& x, DataType type) {
+Bytes encode_logfmt10(std::span<const std::byte> row, DataType type) {
+  const std::size_t block_bytes = kGroup * element_bytes(type);
   Bytes headers, blocks;
-  for (std::size_t first = 0; first < x.size(); first += kGroup) {
-    const auto block = std::span(x).subspan(first, std::min(kGroup, x.size() - first));
-    const Range range = range_of(block);
-    append(headers, needs_wide_elements(range) ? kWideBlock : range.header());
-    append_block(blocks, block, type);
+  for (std::size_t first = 0; first < row.size(); first += block_bytes) {
+    const auto block = row.subspan(first, std::min(block_bytes, row.size() - first));
+    const Floats x = to_floats(block, type);
+    const Range range = range_of(x);
+    const bool wide = needs_wide_elements(range, type);
+    append(headers, wide ? kWideBlock : range.header());
+    if (wide) {
+      append_wide(blocks, block, type);
+    } else {
+      append_codes(blocks, x, range);
+    }
   }
   headers.insert(headers.end(), blocks.begin(), blocks.end());
   return headers;
@@ -257,8 +266,9 @@ Bytes encode_logfmt10(const Floats& x, DataType type) {
 std::size_t decode_block(Bytes& row, std::uint32_t header, std::span<const std::byte> block,
                          std::size_t size, DataType type) {
   if (header == kWideBlock) {
-    for (std::size_t i = 0; i < size; ++i)
-      append(row, to_float(&block[2 * i], wide_type(type)), type);
+    if (type != DataType::kFp32) row.insert(row.end(), block.begin(), block.begin() + 2 * size);
+    for (std::size_t i = 0; i < size && type == DataType::kFp32; ++i)
+      append(row, to_float(&block[2 * i], DataType::kBf16), type);
     return 2 * size;
   }
   const std::size_t quarter = (size + 3) / 4;
@@ -317,7 +327,7 @@ std::vector<std::byte> reference_encode(CombineWire wire, std::span<const std::b
     case CombineWire::kNone: return Bytes(row.begin(), row.end());
     case CombineWire::kInt8Block8:
     case CombineWire::kInt8Block128: return encode_int8_blocks(wire, to_floats(row, type), type);
-    case CombineWire::kLogfmt10: return encode_logfmt10(to_floats(row, type), type);
+    case CombineWire::kLogfmt10: return encode_logfmt10(row, type);
   }
   return {};
 }

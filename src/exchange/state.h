@@ -1,9 +1,11 @@
 // ExchangeState: the inside of an Exchange. Holds the segment, the pool, the crew and the
 // operations in flight.
-//   config.cc      what a configuration may be, and creation
-//   arguments.cc   what a call may be
-//   operations.cc  the life of an operation: numbers, records, errors, read_through
-//   (docs/protocol.md) dispatch.cc    count, place, send | receive combine.cc     publish | reduce
+//   config.cc             what a configuration may be, and creation
+//   arguments.cc          what a dispatch may be, and its ids as a route; combine_arguments.cc
+//   operations.cc         the life of an operation: numbers, records, errors, read_through
+//                         (docs/protocol.md)
+//   dispatch.cc           count, place, send | receive; send_rows.cc, received.cc
+//   combine.cc            publish | reduce; terms.cc: what a token is the sum of
 #pragma once
 
 #include <cstdint>
@@ -14,13 +16,15 @@
 #include <vector>
 
 #include "exchange/crew.h"
+#include "exchange/summands.h"
 #include "ferry/exchange.h"
 #include "group/state.h"
 #include "group/wait.h"
 #include "kernels/kernels.h"
+#include "kernels/wire_formats.h"
 #include "memory/pool.h"
 #include "memory/window_layout.h"
-#include "routing/expert_map.h"
+#include "routing/active_set.h"
 #include "routing/placement.h"
 #include "routing/route.h"
 
@@ -30,6 +34,9 @@ namespace ferry::internal {
 // the defaults.
 ExchangeConfig complete_config(ExchangeConfig config, int num_ranks);
 
+// Of a complete configuration.
+WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, int num_ranks);
+
 // Bytes from one row to the next: without gaps, and as the caller has them.
 inline std::int64_t dense_pitch(const Rows& rows) noexcept {
   return rows.hidden * static_cast<std::int64_t>(element_bytes(rows.dtype));
@@ -37,6 +44,8 @@ inline std::int64_t dense_pitch(const Rows& rows) noexcept {
 inline std::int64_t pitch_of(const Rows& rows) noexcept {
   return rows.pitch_bytes ? rows.pitch_bytes : dense_pitch(rows);
 }
+
+inline constexpr int kMaxPositions = 8;  // tensor-parallel
 
 class ExchangeState {
  public:
@@ -50,11 +59,12 @@ class ExchangeState {
   Status combine_send(const CombineArgs& args, Operation& operation);
   Status combine_recv(Operation operation);
   bool poll(Operation operation) noexcept;
+  Status refuse_for_front(Kind kind, const Status& why, std::span<const int> active_ranks);
   Status allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,
                           OutputRows& outputs);
 
   const ExchangeConfig& config() const noexcept { return config_; }
-  int num_local_experts() const noexcept { return map_.num_local(rank_); }
+  int num_local_experts() const noexcept { return everybody_->map.num_local(everybody_->member); }
   WindowBytes window_bytes() const noexcept;
   const ExchangeStats& stats() const noexcept { return stats_; }
   const OperationTimes& last_dispatch_times() const noexcept { return dispatch_times_; }
@@ -67,7 +77,9 @@ class ExchangeState {
     Kind kind = Kind::kNone;
     bool finished = false;
     Status status = {};  // of the receive half, once finished
+    std::shared_ptr<const ActiveSet> active = {};
     std::shared_ptr<const Route> route = {};
+    std::shared_ptr<Route> unplaced = {};  // combine: the same, when its slots are not known yet
     std::chrono::nanoseconds deadline{0};
     std::shared_ptr<Pin> pin = {};  // dispatch: the posted buffer
     int buffer = -1;                // dispatch
@@ -81,56 +93,110 @@ class ExchangeState {
     const std::byte* rows;
     std::int64_t pitch_bytes;
     const float* weights;
+    bool encoded;
   };
+
+  // What a worker of a combine has.
+  struct ReduceJob {
+    Summands& sum;
+    Stores stores;
+  };
+  struct SpecialTerm {
+    float weight;
+    Summands& sum;
+  };
+
+  // What the workers of a dispatch share.
+  struct SendJob {
+    const DispatchArgs& args;
+    const Route& route;
+    Stores stores;
+  };
+
+  void index_replicas();  // config.cc
 
   // operations.cc
   Status begin();
   Status settle(std::uint64_t through);
   Status finish(InFlight& operation);
   void conclude(std::uint64_t number) noexcept;
+  Status stay_out(Kind kind, Operation& operation);
   InFlight* find(Operation operation, Kind kind) noexcept;
   Status collect(Operation operation, Kind kind, InFlight& collected);
   Status refuse(Kind kind, const Status& refusal, std::chrono::nanoseconds deadline);
-  Status examine(std::uint64_t number) const;
-  Status name_mismatch(std::uint64_t number) const;
+  Status examine(const InFlight& operation) const;
+  Status name_mismatch(const InFlight& operation) const;
+  std::string describe(int rank, std::uint64_t number) const;
   Status await(const InFlight& operation, const char* phase, std::uint64_t value,
                std::vector<std::int64_t>* wait_ns, const std::vector<bool>* only = nullptr);
-  Status await_read_through(const InFlight& operation, std::uint64_t number);
+  Status await_read_through(const InFlight& operation, std::uint64_t number, bool patient = false);
+  Status let_last_set_finish();
+  bool lapped(const InFlight& operation) const noexcept;
   std::uint64_t min_read_through() const noexcept;
-  Agreed agreed_weights(std::uint64_t number) const noexcept;
+  Agreed agreed_weights(const InFlight& operation) const noexcept;
   void publish(std::uint64_t number, Stage stage) noexcept;
+  Record& new_record(std::uint64_t number, const Terms& terms) noexcept;
 
   // arguments.cc
+  Status check_active(std::span<const int> chosen);
   Status check_dispatch(const DispatchArgs& args);
-  Status check_ids(const DispatchArgs& args);
-  Status read_ids(const DispatchArgs& args, std::int64_t token);
+  Status check_tokens(const Rows& tokens) const;
+  Status check_scales(const DispatchArgs& args) const;
   Status check_cached(const DispatchArgs& args) const;
+  Status check_ids(const DispatchArgs& args) const;
+  Status make_route(const DispatchArgs& args, std::shared_ptr<Route>& route) const;
+  Status read_ids(const DispatchArgs& args, std::int64_t token, Route& route) const;
+  Status find_column(const DispatchArgs& args, std::int64_t token, std::int64_t id,
+                     std::int32_t& column) const;
+
+  // combine_arguments.cc
   Status check_combine(const CombineArgs& args) const;
-  Status check_combine_buffers(const CombineArgs& args) const;
+  Status check_combine_handle(const CombineArgs& args) const;
+  Status check_weights(const CombineArgs& args, const Route& route) const;
+  Status check_special(const CombineArgs& args, const Route& route) const;
+  Status check_combine_buffers(const CombineArgs& args, const Route& route) const;
+  Status check_out(const CombineArgs& args, const Route& route) const;
   bool released(const Rows& rows) const noexcept;
 
   // dispatch.cc
   Status post(InFlight& operation, const DispatchArgs& args);
   Status plan(InFlight& operation, Route& route);
+  void place_rows(std::uint64_t number, Route& route);
   Status grow(InFlight& operation, const Route& route);
   Status guard_reuse(const InFlight& operation);
-  void send_rows(const InFlight& operation, const DispatchArgs& args);
-  void send_token(const DispatchArgs& args, const Route& route, std::int64_t token, Stores stores);
-  void send_all_metadata(const DispatchArgs& args, const Route& route);
-  void send_metadata(const DispatchArgs& args, const Route& route, std::int64_t token, int k);
-  void clear_gaps(const InFlight& operation);
   Status receive(InFlight& operation);
+
+  // send_rows.cc
+  void send_rows(const InFlight& operation, const DispatchArgs& args);
+  void send_token(const SendJob& job, std::int64_t token, std::byte* scratch);
+  void send_entries(const SendJob& job, std::int64_t first, int count, std::byte* scratch);
+  RowFactors factors(const SendJob& job, std::int64_t entry) const noexcept;
+  void put_scales(const Route& route, int index, std::int64_t row, const std::byte* scales);
+  void send_all_metadata(const SendJob& job);
+  void send_metadata(const SendJob& job, std::int64_t entry, int position);
+  void clear_gaps(const InFlight& operation);
+
+  // received.cc
   void fill_received(const InFlight& operation, Received& received) const;
   void copy_out(Received& received);
 
   // combine.cc
-  Status publish_outputs(const InFlight& operation, Record& record);
-  Status stage(const CombineArgs& args, Record& record, bool rows, bool weights);
-  void copy_rows_in(const Rows& from, const Route& route, std::byte* to);
+  Status find_route(InFlight& operation) const;
+  Status publish_outputs(const InFlight& operation);
+  Status stage(const InFlight& operation, Record& record, bool rows, bool weights);
+  void copy_rows_in(const InFlight& operation, std::byte* to, const Record& record);
   Status reduce(InFlight& operation);
-  void find_outputs(std::uint64_t number);
-  void reduce_token(const CombineArgs& args, std::int64_t token, Stores stores) const;
-  void bring_weights_home(const CombineArgs& args, std::int64_t token) const;
+  Status place_combined(InFlight& operation);
+  void find_outputs(const InFlight& operation);
+  void reduce_token(const InFlight& operation, std::int64_t token, const ReduceJob& job) const;
+  void bring_weights_home(const InFlight& operation, std::int64_t token) const;
+
+  // terms.cc
+  void collect_terms(const InFlight& operation, std::int64_t token, Summands& sum) const;
+  void prefetch_output(const Route& route, std::int64_t entry, const Rows& rows) const noexcept;
+  const void* returned_row(const InFlight& operation, std::int64_t entry, Summands& sum) const;
+  void add_special(const CombineArgs& args, std::int64_t token, int special,
+                   const SpecialTerm& term) const;
 
   std::byte* at(std::size_t offset) const noexcept { return segment_->data() + offset; }
   ControlWords& control(int rank) const noexcept {
@@ -150,14 +216,33 @@ class ExchangeState {
   // Streaming stores when the rows of all ranks together do not fit the caches.
   Stores stores_for(std::uint64_t bytes) const noexcept;
   PlacementRules rules() const noexcept {
-    return {map_, config_.layout, config_.expert_alignment, config_.expert_capacity, rank_};
+    return {config_.layout, config_.expert_alignment, config_.expert_capacity};
+  }
+  // Row of mine at another tensor-parallel position of its owner.
+  std::int64_t row_at(const Route& route, std::int64_t entry, int position) const noexcept {
+    const RowRef ref = route.refs[entry];
+    if (route.shifts.empty()) return ref.row;
+    const std::size_t columns = route.shifts.size() / route.active->num_positions;
+    const std::int32_t column = rank_major() ? ref.member : route.columns[entry];
+    return ref.row + route.shifts[position * columns + column];
+  }
+  std::size_t encoded_row_bytes(const Rows& rows) const noexcept {
+    return combine_wire_.encode ? combine_wire_.encoded_bytes(rows.hidden, rows.dtype)
+                                : dense_pitch(rows);
+  }
+  // Experts that top-k ids can name: with replicas, logical ones.
+  int num_ids() const noexcept {
+    return config_.replicas.instances.empty() ? config_.num_experts
+                                              : static_cast<int>(config_.replicas.instances.size());
   }
 
   std::shared_ptr<GroupState> group_;
   ExchangeConfig config_;
   int rank_;
   int size_;
-  ExpertMap map_;
+  const WireFormat& wire_;
+  const WireFormat& combine_wire_;
+  std::shared_ptr<const ActiveSet> everybody_;
   WindowLayout layout_;
   std::uint64_t id_;
   std::shared_ptr<Segment> segment_;
@@ -170,11 +255,15 @@ class ExchangeState {
   std::uint64_t read_through_ = 0;               // my published read_through
   std::vector<std::uint64_t> early_;             // finished operations after read_through_
   std::vector<InFlight> in_flight_;              // sent, not collected; at most depth
-  std::vector<std::int32_t> experts_;            // [T, K] of the dispatch being sent, -1: not sent
-  std::vector<const std::int32_t*> count_rows_;  // [R] of the dispatch being sent
+  std::shared_ptr<const ActiveSet> active_;      // of the last operation
+  std::shared_ptr<const ActiveSet> last_set_;    // of the last one that this rank took part in
+  std::uint64_t last_taken_ = 0;                 // its number
+  std::vector<std::int32_t> logical_;            // [E] with replicas: the id that each stands for
+  std::vector<const std::int32_t*> count_rows_;  // [active ranks] of the routing being placed
   ColumnSums sums_;                              // of the dispatch being sent
-  std::vector<std::byte*> posted_;               // [R] receive buffers of the dispatch being sent
-  std::vector<PublishedRows> outputs_;           // [R] of the combine being reduced
+  std::vector<std::byte*> posted_;               // [active ranks] receive buffers, being sent to
+  std::vector<Scales> scale_strides_;            // [members] of those buffers
+  std::vector<PublishedRows> outputs_;           // [active ranks] of the combine being reduced
   ExchangeStats stats_;
   OperationTimes dispatch_times_, combine_times_;
 };

@@ -41,16 +41,18 @@ void futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value,
 
 Status GroupState::wait(const Await& await) noexcept {
   const int spins = await.crowded ? kSpinsCrowded : kSpins;
-  std::int64_t began_ns = 0;
+  std::int64_t began_ns = 0, peer_began_ns = 0;  // 0: no wait yet, at all and for this peer
   std::int64_t calm = 0;  // turns of the loop since the last flag went up
   for (int passed = 0; passed < size_;) {
     const int peer = (rank_ + 1 + passed) % size_;
     if (await.up(peer)) {
-      if (began_ns != 0 && await.wait_ns) (*await.wait_ns)[peer] += now_ns() - began_ns;
+      if (peer_began_ns != 0 && await.wait_ns) (*await.wait_ns)[peer] += now_ns() - peer_began_ns;
+      peer_began_ns = 0;
       ++passed;
       continue;
     }
-    if (began_ns == 0) began_ns = now_ns();
+    if (peer_began_ns == 0) peer_began_ns = now_ns();
+    if (began_ns == 0) began_ns = peer_began_ns;
     if (calm++ < spins) {
       pause_processor();
       continue;
@@ -127,6 +129,7 @@ Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
 }
 
 Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept {
+  if (await.patient) return {Code::kTimeout, "", culprit};
   const std::vector<int> missing = missing_ranks(await);
   std::string text =
       fmt::format("{} {}: gave up waiting for {} of {} {}: expected flag >= {}, seen",

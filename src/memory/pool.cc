@@ -51,9 +51,19 @@ bool Pool::back_rows(int buffer, int num_sections, std::int64_t rows) noexcept {
   const bool backed = back_part(layout_.rows(), layout_.row_bytes()) &&
                       back_part(layout_.sources(), 3 * sizeof(std::int32_t)) &&
                       back_part(layout_.weights(), layout_.weights_per_row() * sizeof(float)) &&
-                      back_part(layout_.topk_ids(), layout_.ids_per_row() * sizeof(std::int32_t));
+                      back_part(layout_.topk_ids(), layout_.ids_per_row() * sizeof(std::int32_t)) &&
+                      back_scales(buffer, num_sections, rows);
   if (backed) buffers_[buffer].backed_rows = rows;
   return backed;
+}
+
+bool Pool::back_scales(int buffer, int num_sections, std::int64_t rows) noexcept {
+  const std::size_t bytes = layout_.section_scale_bytes(rows);
+  const std::size_t stride = layout_.scale_strides(rows).section_stride;
+  for (int section = 0; section < num_sections; ++section) {
+    if (!back(buffer, layout_.scales() + section * stride, bytes)) return false;
+  }
+  return true;
 }
 
 bool Pool::back(int buffer, std::size_t offset, std::size_t length) noexcept {

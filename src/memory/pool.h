@@ -66,6 +66,7 @@ class Pool {
 
  private:
   friend class Pin;
+  bool back_scales(int buffer, int num_sections, std::int64_t rows) noexcept;
   static constexpr std::size_t kChunk = std::size_t{64} << 10;
 
   struct Buffer {

@@ -55,7 +55,8 @@ std::int64_t worst_rows(const ExchangeConfig& config, int max_local, int num_ran
   const std::size_t tokens = checked_mul(config.max_tokens, num_ranks);
   std::size_t rows = tokens;
   if (config.layout == Layout::kExpertMajor) {
-    rows = checked_mul(tokens, config.top_k) + checked_mul(max_local, config.expert_alignment - 1);
+    rows = checked_mul(tokens, config.top_k + config.shared.num_experts) +
+           checked_mul(max_local, config.expert_alignment - 1);
   } else if (config.layout == Layout::kPadded) {
     rows = checked_mul(max_local, config.expert_capacity);
   }
@@ -71,57 +72,62 @@ std::int64_t worst_rows(const ExchangeConfig& config, int max_local, int num_ran
 }
 
 // Rows of a section with balanced routing, and a margin.
-std::int64_t expected_rows(const ExchangeConfig& config, int num_experts, int max_local,
-                           int num_ranks) {
-  const double entries = static_cast<double>(config.max_tokens) * num_ranks * config.top_k;
-  const double per_expert = entries / num_experts * kMargin;
+std::int64_t expected_rows(const ExchangeConfig& config, const WindowShape& shape) {
   if (config.layout == Layout::kPadded && config.zero_gaps)
     return config.expert_capacity;  // all of it is written
-  if (config.layout == Layout::kPadded) return static_cast<std::int64_t>(std::ceil(per_expert));
-  const double share = std::min(1.0, static_cast<double>(max_local) / num_experts);
-  if (config.layout == Layout::kExpertMajor) {
-    return static_cast<std::int64_t>(std::ceil(per_expert * max_local)) +
-           max_local * (config.expert_alignment - 1);
-  }
-  const double hit =
-      1 - std::pow(1 - share, config.top_k);  // chance that a token has an expert here
-  return static_cast<std::int64_t>(
-      std::ceil(hit * static_cast<double>(config.max_tokens) * num_ranks * kMargin));
+  const double tokens = static_cast<double>(config.max_tokens) * shape.num_ranks;
+  const double per_expert = tokens * config.top_k / config.num_experts;
+  const double share = std::min(1.0, static_cast<double>(shape.max_local) / config.num_experts);
+  double rows = per_expert;
+  if (config.layout == Layout::kExpertMajor) rows = per_expert * shape.max_local;
+  // Chance that a token has an expert here.
+  if (config.layout == Layout::kRankMajor) rows = (1 - std::pow(1 - share, config.top_k)) * tokens;
+  if (config.shared.num_ranks > 0)
+    rows = std::max(rows, tokens * config.shared.num_experts / config.shared.num_ranks);
+  const bool aligned = config.layout == Layout::kExpertMajor;
+  return static_cast<std::int64_t>(std::ceil(rows * kMargin)) +
+         (aligned ? shape.max_local * (config.expert_alignment - 1) : 0);
 }
+
+std::int64_t round_up_to_4(std::int64_t rows) { return (rows + 3) / 4 * 4; }
 
 }  // namespace
 
-WindowLayout::WindowLayout(const ExchangeConfig& config, int num_experts, int max_local,
-                           int num_ranks)
-    : ring_mask_(std::bit_ceil(2u * config.depth) - 1), live_buffers_(2 * config.depth + 2) {
+WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shape)
+    : row_bytes_(shape.row_bytes),
+      scale_bytes_(shape.scale_bytes),
+      padded_(config.layout == Layout::kPadded),
+      column_major_(config.scale_order == ScaleOrder::kColumnMajor),
+      ring_mask_(std::bit_ceil(2u * config.depth) - 1),
+      live_buffers_(2 * config.depth + 2) {
+  const int num_ranks = shape.num_ranks;
   const bool rank_major = config.layout == Layout::kRankMajor;
   // Views, dispatches in flight, rows that somebody still reads, and one that is free
   // (docs/protocol.md).
   num_buffers_ = live_buffers_ + 3 * config.depth;
-  row_bytes_ = checked_mul(config.hidden, element_bytes(config.dtype));
   weights_per_row_ = rank_major ? config.top_k : 1;
   ids_per_row_ = rank_major ? config.top_k : 0;
 
   Accumulator control;
   control.take(sizeof(ControlWords), 128);
   records_ = control.take((ring_mask_ + 1) * sizeof(Record), 128);
-  count_row_bytes_ = (num_experts + (rank_major ? num_ranks : 0)) * sizeof(std::int32_t);
+  count_row_bytes_ = (shape.num_columns + (rank_major ? num_ranks : 0)) * sizeof(std::int32_t);
   count_row_bytes_ = (count_row_bytes_ + 63) / 64 * 64;
   counts_ = control.take((ring_mask_ + 1) * count_row_bytes_, 128);
   control_stride_ = control.align(kPage);
 
-  const std::int64_t sections = config.layout == Layout::kPadded ? max_local : 1;
-  max_rows_ = worst_rows(config, max_local, num_ranks);
+  const std::int64_t sections = padded_ ? shape.max_local : 1;
+  max_rows_ = worst_rows(config, shape.max_local, num_ranks);
   const std::size_t widest_row = std::max<std::size_t>(row_bytes_, config.max_output_row_bytes);
-  const std::size_t row_cost = widest_row + 12 + 4 * (weights_per_row_ + ids_per_row_);
+  const std::size_t row_cost =
+      widest_row + scale_bytes_ + 12 + 4 * (weights_per_row_ + ids_per_row_);
   const std::size_t address_rows = kMaxAddressBytes / num_ranks / num_buffers_ / row_cost;
   max_rows_ = std::min<std::int64_t>(max_rows_, std::max<std::size_t>(address_rows, 1));
-  section_stride_ = config.layout == Layout::kPadded ? config.expert_capacity : max_rows_;
+  section_stride_ = padded_ ? config.expert_capacity : max_rows_;
   max_section_rows_ = std::min(section_stride_, max_rows_);
-  expected_section_rows_ =
-      std::min(max_section_rows_, expected_rows(config, num_experts, max_local, num_ranks));
+  expected_section_rows_ = std::min(max_section_rows_, expected_rows(config, shape));
   if (config.row_capacity > 0) expected_section_rows_ = max_section_rows_;
-  if (sections > 0 && max_rows_ < sections * section_stride_ && config.layout == Layout::kPadded) {
+  if (padded_ && max_rows_ < sections * section_stride_) {
     throw Error(
         Code::kInvalidArgument,
         fmt::format("{} experts of {} rows with a hidden of {} are more than can be addressed",
@@ -134,6 +140,9 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, int num_experts, int ma
   buffer.take(checked_mul(max_rows_, 3 * sizeof(std::int32_t)), kPage);
   weights_ = buffer.take(checked_mul(max_rows_, weights_per_row_ * sizeof(float)), kPage);
   topk_ids_ = buffer.take(checked_mul(max_rows_, ids_per_row_ * sizeof(std::int32_t)), kPage);
+  scales_ = buffer.take(
+      checked_mul(sections * round_up_to_4(padded_ ? section_stride_ : max_rows_), scale_bytes_),
+      kPage);
   buffer_bytes_ = buffer.align(Segment::kHugePage);
   window_bytes_ = checked_mul(buffer_bytes_, num_buffers_);
 
@@ -142,6 +151,29 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, int num_experts, int ma
   windows_ = segment.align(Segment::kHugePage);
   segment.take(checked_mul(window_bytes_, num_ranks), Segment::kHugePage);
   segment_bytes_ = segment.align(Segment::kHugePage);
+}
+
+// Columns of a padded section are a capacity apart: all of it.
+std::size_t WindowLayout::section_scale_bytes(std::int64_t section_rows) const noexcept {
+  if (section_rows == 0) return 0;
+  const Scales strides = scale_strides(section_rows);
+  return column_major_ ? strides.columns * strides.column_stride
+                       : section_rows * strides.row_stride;
+}
+
+Scales WindowLayout::scale_strides(std::int64_t section_rows) const noexcept {
+  const auto bytes = static_cast<std::int64_t>(scale_bytes_);
+  Scales strides;
+  strides.element_bytes = bytes % 4 == 0 ? 4 : 1;
+  strides.columns = bytes / strides.element_bytes;
+  strides.row_stride = column_major_ ? strides.element_bytes : bytes;
+  strides.column_stride = strides.element_bytes;
+  if (column_major_)
+    strides.column_stride *= round_up_to_4(padded_ ? section_stride_ : section_rows);
+  strides.section_stride =
+      padded_ ? (column_major_ ? strides.columns * strides.column_stride : section_stride_ * bytes)
+              : 0;
+  return strides;
 }
 
 }  // namespace ferry::internal

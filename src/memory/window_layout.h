@@ -3,7 +3,7 @@
 //
 //   segment: control of rank 0, 1, ... R-1 | window of rank 0, 1, ... R-1
 //   control: ControlWords | ring of Records | ring of count rows
-//   window:  buffer 0, 1, ... ; each: rows | sources | weights | topk_ids
+//   window:  buffer 0, 1, ... ; each: rows | sources | weights | topk_ids | scales
 #pragma once
 
 #include <atomic>
@@ -42,8 +42,10 @@ struct Terms {
   bool cached = false;
   Agreed weights = Agreed::kNo;  // dispatch: topk_weights travel; combine: row_weights come home
   DataType row_type = DataType::kBf16;
-  std::int64_t hidden = 0;
-  std::uint64_t route = 0;  // number of the dispatch whose handle is used, 0: none
+  std::uint32_t hidden = 0;
+  std::uint64_t route = 0;       // number of the dispatch whose handle is used, 0: none
+  std::uint32_t num_active = 0;  // ranks that take part
+  std::uint32_t active = 0;      // digest of their list (ActiveSet)
 };
 
 // Dispatch: the receive buffer that a rank posts.
@@ -66,7 +68,9 @@ struct Published {
 struct alignas(64) Record {
   std::uint64_t number = 0;
   Terms terms;
-  Code status = Code::kOk;  // anything else: a poison; `reason` says why
+  Code status = Code::kOk;    // anything else: a poison; `reason` says why
+  bool encoded = false;       // combine: the outputs are in the wire format of combine
+  std::int32_t num_rows = 0;  // combine: of the outputs
   union {
     Posted posted = {};
     Published published;
@@ -75,11 +79,19 @@ struct alignas(64) Record {
 };
 static_assert(offsetof(Record, reason) == 64);
 
+// What a configuration alone does not tell.
+struct WindowShape {
+  int num_ranks;
+  int num_columns;          // of the count matrix (ExpertMap)
+  int max_local;            // most experts that any rank owns
+  std::size_t row_bytes;    // of a received row
+  std::size_t scale_bytes;  // of its scales
+};
+
 class WindowLayout {
  public:
-  // Throws Error(kInvalidArgument) when sizes overflow; `max_local` is the most experts that any
-  // rank owns.
-  WindowLayout(const ExchangeConfig& config, int num_experts, int max_local, int num_ranks);
+  // Throws Error(kInvalidArgument) when sizes overflow.
+  WindowLayout(const ExchangeConfig& config, const WindowShape& shape);
 
   // Inside the segment.
   std::size_t segment_bytes() const noexcept { return segment_bytes_; }
@@ -106,9 +118,11 @@ class WindowLayout {
   std::size_t sources() const noexcept { return sources_; }
   std::size_t weights() const noexcept { return weights_; }
   std::size_t topk_ids() const noexcept { return topk_ids_; }
+  std::size_t scales() const noexcept { return scales_; }
 
   // Sizes of a row's parts; 0 when the layout has none.
   std::size_t row_bytes() const noexcept { return row_bytes_; }
+  std::size_t scale_bytes() const noexcept { return scale_bytes_; }
   std::size_t weights_per_row() const noexcept { return weights_per_row_; }
   std::size_t ids_per_row() const noexcept { return ids_per_row_; }
 
@@ -120,10 +134,22 @@ class WindowLayout {
   std::int64_t expected_section_rows() const noexcept { return expected_section_rows_; }
   std::int64_t max_rows() const noexcept { return max_rows_; }  // of a receive buffer, all sections
 
+  // How the scales of `section_rows` rows in each section lie; data is left null.
+  Scales scale_strides(std::int64_t section_rows) const noexcept;
+  // Bytes of the scales of the first `section_rows` rows of one section, with what lies between.
+  std::size_t section_scale_bytes(std::int64_t section_rows) const noexcept;
+  // Where those of a row begin, from scales().
+  std::size_t scales_of(const Scales& strides, std::int64_t row) const noexcept {
+    return row / section_stride_ * strides.section_stride +
+           row % section_stride_ * strides.row_stride;
+  }
+
  private:
   std::size_t records_, counts_, count_row_bytes_, control_stride_;
-  std::size_t windows_, window_bytes_, buffer_bytes_, sources_, weights_, topk_ids_, segment_bytes_;
-  std::size_t row_bytes_, weights_per_row_, ids_per_row_;
+  std::size_t windows_, window_bytes_, buffer_bytes_, sources_, weights_, topk_ids_, scales_,
+      segment_bytes_;
+  std::size_t row_bytes_, scale_bytes_, weights_per_row_, ids_per_row_;
+  bool padded_, column_major_;
   std::int64_t section_stride_, max_section_rows_, expected_section_rows_, max_rows_;
   std::uint64_t ring_mask_;
   int num_buffers_, live_buffers_;

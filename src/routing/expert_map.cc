@@ -4,50 +4,101 @@
 
 #include <algorithm>
 
+#include "ferry/status.h"
+
 namespace ferry::internal {
 
 namespace {
 
-// Contiguous blocks, as even as can be: the first E mod R ranks own one more.
-std::vector<std::int32_t> contiguous_owners(int num_experts, int num_ranks) {
+// Contiguous blocks over the ranks behind the shared ones, as even as can be: the first ones own
+// one more.
+std::vector<std::int32_t> contiguous_owners(const ExchangeConfig& config, int num_ranks) {
+  const int first = config.shared.num_ranks;
+  if (first >= num_ranks) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("shared.num_ranks is {} of {} ranks, which leaves none for {} experts",
+                            first, num_ranks, config.num_experts));
+  }
   std::vector<std::int32_t> owner;
-  owner.reserve(num_experts);
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    const int block = num_experts / num_ranks + (rank < num_experts % num_ranks ? 1 : 0);
-    owner.insert(owner.end(), block, rank);
+  owner.reserve(config.num_experts);
+  const int owners = num_ranks - first;
+  for (int i = 0; i < owners; ++i) {
+    const int block = config.num_experts / owners + (i < config.num_experts % owners ? 1 : 0);
+    owner.insert(owner.end(), block, first + i);
   }
   return owner;
 }
 
 }  // namespace
 
-ExpertMap::ExpertMap(const ExchangeConfig& config, int num_ranks)
-    : owner_(config.expert_rank.begin(), config.expert_rank.end()) {
-  if (owner_.empty()) owner_ = contiguous_owners(config.num_experts, num_ranks);
+ExpertMap::ExpertMap(const ExchangeConfig& config, int num_ranks, std::span<const int> members)
+    : rule_(config.shared.rule),
+      num_experts_(config.num_experts),
+      owner_(config.expert_rank.begin(), config.expert_rank.end()),
+      shared_(members.size(), -1),
+      first_(members.size() + 1) {
+  if (owner_.empty()) owner_ = contiguous_owners(config, num_ranks);
   if (static_cast<int>(owner_.size()) != config.num_experts) {
     throw Error(Code::kInvalidArgument,
                 fmt::format("expert_rank names the owner of {} experts, num_experts is {}",
                             owner_.size(), config.num_experts));
   }
-  first_.assign(num_ranks + 1, 0);
+  std::vector<std::int32_t> member_of(num_ranks, -1);
+  for (std::size_t member = 0; member < members.size(); ++member)
+    member_of[members[member]] = static_cast<std::int32_t>(member);
   for (int expert = 0; expert < config.num_experts; ++expert) {
     if (owner_[expert] < 0 || owner_[expert] >= num_ranks) {
       throw Error(Code::kInvalidArgument, fmt::format("expert_rank[{}] is {}, outside [0, {})",
                                                       expert, owner_[expert], num_ranks));
     }
-    local_.push_back(first_[owner_[expert] + 1]++);
+    owner_[expert] = member_of[owner_[expert]];
   }
-  for (int rank = 0; rank < num_ranks; ++rank) first_[rank + 1] += first_[rank];
-  by_rank_.resize(config.num_experts);
-  for (int expert = 0; expert < config.num_experts; ++expert) {
-    by_rank_[first_[owner_[expert]] + local_[expert]] = expert;
+  add_shared(config, members);
+  index_columns();
+}
+
+void ExpertMap::add_shared(const ExchangeConfig& config, std::span<const int> members) {
+  int num_shared = 0;
+  for (std::size_t member = 0; member < members.size(); ++member) {
+    if (members[member] >= config.shared.num_ranks) continue;
+    shared_[member] = num_shared++;
+    owner_.push_back(static_cast<std::int32_t>(member));
+  }
+  shared_group_ = config.shared.num_experts ? num_shared / config.shared.num_experts : 0;
+  if (shared_group_ * config.shared.num_experts != num_shared) {
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("{} ranks hold shared experts, need a multiple of shared.num_experts {}",
+                    num_shared, config.shared.num_experts));
+  }
+}
+
+void ExpertMap::index_columns() {
+  for (const std::int32_t owner : owner_) local_.push_back(owner < 0 ? -1 : first_[owner + 1]++);
+  for (int member = 0; member < num_members(); ++member) first_[member + 1] += first_[member];
+  by_member_.resize(first_.back());
+  for (int column = 0; column < num_columns(); ++column) {
+    if (owner_[column] >= 0) by_member_[first_[owner_[column]] + local_[column]] = column;
   }
 }
 
 int ExpertMap::max_num_local() const noexcept {
   int most = 0;
-  for (int rank = 0; rank < num_ranks(); ++rank) most = std::max(most, num_local(rank));
+  for (int member = 0; member < num_members(); ++member) most = std::max(most, num_local(member));
   return most;
+}
+
+int ExpertMap::shared_column(int member, int shared, std::int64_t token,
+                             std::int64_t num_tokens) const noexcept {
+  if (shared_group_ == 0) return -1;
+  if (rule_ == SharedRule::kByRank)
+    return num_experts_ + member % shared_group_ + shared * shared_group_;
+  if (shared_[member] >= 0) return num_experts_ + shared_[member];
+  // Run i begins with token (i + member) * T / S - member * T / S: the last one that does not begin
+  // behind this token.
+  const std::int64_t at = token + member * num_tokens / shared_group_;
+  const std::int64_t run = ((at + 1) * shared_group_ - 1) / num_tokens - member;
+  return num_experts_ + static_cast<int>(run);
 }
 
 }  // namespace ferry::internal

@@ -1,38 +1,52 @@
-// ExpertMap: which rank owns which expert. Pure data, equal on all ranks.
-// Made once per exchange; read by placement, memory layout and the argument checks.
+// ExpertMap: which member of an expert-parallel domain owns which expert. Members are the ranks
+// that take part, numbered as sources are. Pure data, equal on all of them. A column is an expert
+// that rows can go to: the routed experts [0, E), then one for each rank that holds a shared
+// expert. Made once per active set; read by placement, memory layout and the argument checks.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "ferry/exchange.h"
+#include "ferry/config.h"
 
 namespace ferry::internal {
 
 class ExpertMap {
  public:
-  // Throws Error(kInvalidArgument) when an owner is outside [0, num_ranks) or the list has the
-  // wrong length.
-  ExpertMap(const ExchangeConfig& config, int num_ranks);
+  // `members` are ranks of a domain of `num_ranks`. Throws Error(kInvalidArgument) when an owner is
+  // outside [0, num_ranks), the list has the wrong length, or shared experts do not fit the ranks.
+  ExpertMap(const ExchangeConfig& config, int num_ranks, std::span<const int> members);
 
-  int num_experts() const noexcept { return static_cast<int>(owner_.size()); }
-  int num_ranks() const noexcept { return static_cast<int>(first_.size()) - 1; }
-  int owner(int expert) const noexcept { return owner_[expert]; }
-  int local(int expert) const noexcept { return local_[expert]; }
-  int num_local(int rank) const noexcept { return first_[rank + 1] - first_[rank]; }
+  int num_columns() const noexcept { return static_cast<int>(owner_.size()); }
+  int num_members() const noexcept { return static_cast<int>(first_.size()) - 1; }
+  // Member, or -1 when the owner does not take part.
+  int owner(int column) const noexcept { return owner_[column]; }
+  int local(int column) const noexcept { return local_[column]; }
+  int num_local(int member) const noexcept { return first_[member + 1] - first_[member]; }
   int max_num_local() const noexcept;
 
-  // The experts of `rank`, in the order of their local index (ascending ids).
-  std::span<const std::int32_t> experts_of(int rank) const noexcept {
-    return std::span(by_rank_).subspan(first_[rank], num_local(rank));
+  // The columns of `member`, in the order of their local index (ascending).
+  std::span<const std::int32_t> columns_of(int member) const noexcept {
+    return std::span(by_member_).subspan(first_[member], num_local(member));
   }
 
+  // The column of shared expert `shared` for a token of `member`; -1: no rank holds it.
+  int shared_column(int member, int shared, std::int64_t token,
+                    std::int64_t num_tokens) const noexcept;
+
  private:
-  std::vector<std::int32_t> owner_;    // [E]
-  std::vector<std::int32_t> local_;    // [E]
-  std::vector<std::int32_t> first_;    // [R + 1] into by_rank_
-  std::vector<std::int32_t> by_rank_;  // [E]
+  void add_shared(const ExchangeConfig& config, std::span<const int> members);
+  void index_columns();
+
+  SharedRule rule_;
+  int num_experts_;                   // routed
+  int shared_group_;                  // ranks that hold the same shared expert
+  std::vector<std::int32_t> owner_;   // [columns]
+  std::vector<std::int32_t> local_;   // [columns]
+  std::vector<std::int32_t> shared_;  // [members]: index among the shared columns, or -1
+  std::vector<std::int32_t> first_;   // [members + 1] into by_member_
+  std::vector<std::int32_t> by_member_;
 };
 
 }  // namespace ferry::internal

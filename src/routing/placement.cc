@@ -12,115 +12,150 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return multiple == 1 ? value : (value + multiple - 1) / multiple * multiple;
 }
 
-// True when no earlier entry of the token goes to the same rank.
-bool first_of_rank(const ExpertMap& map, const std::int32_t* experts, int k) {
+// True when no earlier entry of the token goes to the same member.
+bool first_of_member(const ExpertMap& map, const std::int32_t* columns, int k) {
   for (int j = 0; j < k; ++j) {
-    if (experts[j] >= 0 && map.owner(experts[j]) == map.owner(experts[k])) return false;
+    if (columns[j] >= 0 && map.owner(columns[j]) == map.owner(columns[k])) return false;
   }
   return true;
 }
 
-void sum_columns(const PlacementRules& rules, std::span<const std::int32_t* const> count_rows,
-                 ColumnSums& sums) {
-  const std::int64_t size = rules.count_row_size();
-  sums.all.assign(size, 0);
-  for (int rank = 0; rank < rules.map.num_ranks(); ++rank) {
-    if (rank == rules.rank) sums.before_me = sums.all;
-    const std::int32_t* row = count_rows[rank];
-    std::int32_t* all = sums.all.data();
-    for (std::int64_t i = 0; i < size; ++i) all[i] += row[i];
-  }
+void add(const std::vector<std::int32_t>& from, std::vector<std::int32_t>& to) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
 }
 
-// The next free row of every expert in its owner's buffer, for my tokens; and the rows each rank
+void sum_columns(std::int64_t size, const ActiveSet& active,
+                 std::span<const std::int32_t* const> count_rows, ColumnSums& sums) {
+  sums.all.assign(size, 0);
+  sums.position.clear();
+  for (int position = 0; position < active.num_positions; ++position) {
+    if (position > 0) sums.position.push_back(std::move(sums.all)), sums.all.assign(size, 0);
+    for (int member = 0; member < active.num_members; ++member) {
+      if (active.index(member, position) == active.my_index()) sums.before_me = sums.all;
+      const std::int32_t* row = count_rows[active.index(member, position)];
+      std::int32_t* all = sums.all.data();
+      for (std::int64_t i = 0; i < size; ++i) all[i] += row[i];
+    }
+  }
+  if (sums.position.empty()) return;
+  sums.position.push_back(sums.all);
+  for (int position = 0; position + 1 < active.num_positions; ++position)
+    add(sums.position[position], sums.all);
+}
+
+// The next free row of every column in its owner's buffer, for my tokens; and the rows each member
 // needs.
-void start_experts(const PlacementRules& rules, ColumnSums& sums, Route& route) {
-  const ExpertMap& map = rules.map;
+void start_columns(const PlacementRules& rules, ColumnSums& sums, Route& route) {
+  const ExpertMap& map = route.active->map;
   sums.next = sums.before_me;
-  route.section_rows.assign(map.num_ranks(), 0);
-  for (int rank = 0; rank < map.num_ranks(); ++rank) {
+  route.section_rows.assign(map.num_members(), 0);
+  for (int member = 0; member < map.num_members(); ++member) {
     std::int64_t at = 0, start = 0;
-    for (const int expert : map.experts_of(rank)) {
-      sums.next[expert] += static_cast<std::int32_t>(start);
+    for (const int column : map.columns_of(member)) {
+      sums.next[column] += static_cast<std::int32_t>(start);
       if (rules.layout == Layout::kPadded) {
         start += rules.expert_capacity;
-        at = std::max<std::int64_t>(at, sums.all[expert]);
+        at = std::max<std::int64_t>(at, sums.all[column]);
       } else {
-        start = at += round_up(sums.all[expert], rules.alignment);
+        start = at += round_up(sums.all[column], rules.alignment);
       }
     }
-    route.section_rows[rank] = at;
+    route.section_rows[member] = at;
   }
 }
 
-// Where the entries for each expert (or rank) start in Route::order, from my own counts.
+// Where the entries for each column (or member) start in Route::order, from my own counts.
 void start_order(std::span<const std::int32_t> my_counts, ColumnSums& sums, Route& route) {
   sums.first.resize(my_counts.size());
   std::exclusive_scan(my_counts.begin(), my_counts.end(), sums.first.begin(), 0);
   route.order.resize(sums.first.back() + my_counts.back());
 }
 
-void place_by_expert(const PlacementRules& rules, const Entries& entries,
-                     std::span<const std::int32_t> my_counts, ColumnSums& sums, Route& route) {
-  start_experts(rules, sums, route);
+void place_by_expert(const PlacementRules& rules, std::span<const std::int32_t> my_counts,
+                     ColumnSums& sums, Route& route) {
+  const ExpertMap& map = route.active->map;
+  start_columns(rules, sums, route);
   start_order(my_counts, sums, route);
-  for (std::size_t i = 0; i < entries.experts.size(); ++i) {
-    const std::int32_t expert = entries.experts[i];
-    if (expert < 0) continue;
-    route.refs[i] = {rules.map.owner(expert), sums.next[expert]++};
-    route.order[sums.first[expert]++] = static_cast<std::int32_t>(i);
+  for (std::size_t i = 0; i < route.columns.size(); ++i) {
+    const std::int32_t column = route.columns[i];
+    if (column < 0) {
+      route.refs[i].member = column;
+      continue;
+    }
+    route.refs[i] = {map.owner(column), sums.next[column]++};
+    route.order[sums.first[column]++] = static_cast<std::int32_t>(i);
   }
 }
 
-void place_by_rank(const PlacementRules& rules, const Entries& entries,
-                   std::span<const std::int32_t> my_counts, ColumnSums& sums, Route& route) {
-  const int num_experts = rules.map.num_experts();
-  sums.next.assign(sums.before_me.begin() + num_experts, sums.before_me.end());
-  route.section_rows.assign(sums.all.begin() + num_experts, sums.all.end());
-  route.experts.assign(entries.experts.begin(), entries.experts.end());
+void place_by_member(std::span<const std::int32_t> my_counts, ColumnSums& sums, Route& route) {
+  const ExpertMap& map = route.active->map;
+  const int num_columns = map.num_columns();
+  sums.next.assign(sums.before_me.begin() + num_columns, sums.before_me.end());
+  route.section_rows.assign(sums.all.begin() + num_columns, sums.all.end());
   start_order(my_counts, sums, route);
-  for (std::int64_t token = 0; token < entries.num_tokens; ++token) {
-    const std::int32_t* experts = entries.experts.data() + token * entries.top_k;
-    RowRef* refs = route.refs.data() + token * entries.top_k;
+  for (std::int64_t token = 0; token < route.num_tokens; ++token) {
+    const std::int32_t* columns = route.columns.data() + token * route.num_entries;
+    RowRef* refs = route.refs.data() + token * route.num_entries;
     int count = 0;
-    for (int k = 0; k < entries.top_k; ++k) {
-      if (experts[k] < 0 || !first_of_rank(rules.map, experts, k)) continue;
-      const int rank = rules.map.owner(experts[k]);
-      refs[count++] = {rank, sums.next[rank]++};
+    for (int k = 0; k < route.num_entries; ++k) {
+      if (columns[k] < 0 || !first_of_member(map, columns, k)) continue;
+      const int member = map.owner(columns[k]);
+      refs[count++] = {member, sums.next[member]++};
     }
-    std::sort(refs, refs + count, [](const RowRef& a, const RowRef& b) { return a.rank < b.rank; });
+    std::sort(refs, refs + count,
+              [](const RowRef& a, const RowRef& b) { return a.member < b.member; });
     for (int j = 0; j < count; ++j) {
-      const std::int64_t entry = token * entries.top_k + j;
-      route.order[sums.first[refs[j].rank]++] = static_cast<std::int32_t>(entry);
+      const std::int64_t entry = token * route.num_entries + j;
+      route.order[sums.first[refs[j].member]++] = static_cast<std::int32_t>(entry);
     }
+  }
+}
+
+// At another position my domain's rows come behind those of the positions from there up to mine.
+void shift_positions(std::int64_t first, std::int64_t last, const ColumnSums& sums, Route& route) {
+  const int num_positions = route.active->num_positions;
+  for (int position = 0; position < num_positions; ++position) {
+    std::vector<std::int32_t> shift(last - first, 0);
+    for (int p = position; p != route.active->position; p = (p + 1) % num_positions) {
+      for (std::int64_t i = first; i < last; ++i) shift[i - first] += sums.position[p][i];
+    }
+    route.shifts.insert(route.shifts.end(), shift.begin(), shift.end());
+  }
+}
+
+// Running sums over (column, source) of one position's count rows, `sources` being count_rows of
+// that position.
+void run_counts(std::span<const std::int32_t> columns, std::span<const std::int32_t* const> sources,
+                std::vector<std::int64_t>& running) {
+  std::int64_t sum = 0;
+  for (const int column : columns) {
+    for (const std::int32_t* counts : sources) running.push_back(sum += counts[column]);
   }
 }
 
 // What I receive: counts per local expert and their running sums over sources.
 void count_received(const PlacementRules& rules, const ColumnSums& sums,
                     std::span<const std::int32_t* const> count_rows, Route& route) {
-  const int num_ranks = rules.map.num_ranks();
-  const std::size_t num_local = rules.map.num_local(rules.rank);
-  route.tokens_per_expert.reserve(num_local);
-  route.aligned_tokens_per_expert.reserve(num_local);
-  route.expert_offsets.reserve(num_local + 1);
-  route.running_counts.reserve(num_local * num_ranks);
-  std::int64_t running = 0;
-  for (const int expert : rules.map.experts_of(rules.rank)) {
-    route.tokens_per_expert.push_back(sums.all[expert]);
-    route.aligned_tokens_per_expert.push_back(round_up(sums.all[expert], rules.alignment));
-    for (int rank = 0; rank < num_ranks; ++rank)
-      route.running_counts.push_back(running += count_rows[rank][expert]);
+  const ActiveSet& active = *route.active;
+  const std::span<const std::int32_t> mine = active.map.columns_of(active.member);
+  route.tokens_per_expert.reserve(mine.size());
+  route.aligned_tokens_per_expert.reserve(mine.size());
+  route.expert_offsets.reserve(mine.size() + 1);
+  route.running_counts.reserve(mine.size() * count_rows.size());
+  for (const int column : mine) {
+    route.tokens_per_expert.push_back(sums.all[column]);
+    route.aligned_tokens_per_expert.push_back(round_up(sums.all[column], rules.alignment));
   }
-  if (rules.layout == Layout::kRankMajor) {
-    running = 0;
-    for (int rank = 0; rank < num_ranks; ++rank) {
-      running += count_rows[rank][rules.map.num_experts() + rules.rank];
-      route.running_rows_per_rank.push_back(running);
-    }
-    route.num_rows = running;
-    return;
+  const std::int32_t my_rows = active.map.num_columns() + active.member;
+  for (int i = 0; i < active.num_positions; ++i) {
+    const int position = (active.position + i) % active.num_positions;
+    const auto sources = count_rows.subspan(active.index(0, position), active.num_members);
+    run_counts(mine, sources, route.running_counts);
+    if (!rules.rank_major()) continue;
+    run_counts({&my_rows, 1}, sources, route.running_rows_per_rank);
+    route.num_rows += route.running_rows_per_rank.back();
   }
+  if (rules.rank_major()) return;
   std::int64_t at = 0;
   route.expert_offsets.push_back(at);
   for (const std::int64_t aligned : route.aligned_tokens_per_expert) {
@@ -132,40 +167,42 @@ void count_received(const PlacementRules& rules, const ColumnSums& sums,
 
 }  // namespace
 
-void count_entries(const PlacementRules& rules, const Entries& entries,
-                   std::int32_t* counts) noexcept {
-  std::fill_n(counts, rules.count_row_size(), 0);
-  for (const std::int32_t expert : entries.experts) {
-    if (expert >= 0) ++counts[expert];
+void count_entries(const PlacementRules& rules, const Route& route, std::int32_t* counts) noexcept {
+  const ExpertMap& map = route.active->map;
+  std::fill_n(counts, rules.count_row_size(map), 0);
+  for (const std::int32_t column : route.columns) {
+    if (column >= 0) ++counts[column];
   }
-  if (rules.layout != Layout::kRankMajor) return;
-  std::int32_t* rows_of_rank = counts + rules.map.num_experts();
-  for (std::int64_t token = 0; token < entries.num_tokens; ++token) {
-    const std::int32_t* experts = entries.experts.data() + token * entries.top_k;
-    for (int k = 0; k < entries.top_k; ++k) {
-      if (experts[k] >= 0 && first_of_rank(rules.map, experts, k))
-        ++rows_of_rank[rules.map.owner(experts[k])];
+  if (!rules.rank_major()) return;
+  std::int32_t* rows_of_member = counts + map.num_columns();
+  for (std::int64_t token = 0; token < route.num_tokens; ++token) {
+    const std::int32_t* columns = route.columns.data() + token * route.num_entries;
+    for (int k = 0; k < route.num_entries; ++k) {
+      if (columns[k] >= 0 && first_of_member(map, columns, k))
+        ++rows_of_member[map.owner(columns[k])];
     }
   }
 }
 
-void place(const PlacementRules& rules, const Entries& entries,
-           std::span<const std::int32_t* const> count_rows, ColumnSums& sums, Route& route) {
-  sum_columns(rules, count_rows, sums);
-  route.num_tokens = entries.num_tokens;
-  route.top_k = entries.top_k;
-  route.refs.assign(entries.experts.size(), RowRef{});
-  // The columns that stand for rows: ranks, or experts.
-  const bool by_rank = rules.layout == Layout::kRankMajor;
-  const std::int64_t first = by_rank ? rules.map.num_experts() : 0;
-  const std::int64_t last = by_rank ? rules.count_row_size() : rules.map.num_experts();
-  const std::span<const std::int32_t> my_counts(count_rows[rules.rank] + first, last - first);
-  if (by_rank) {
-    place_by_rank(rules, entries, my_counts, sums, route);
+void place(const PlacementRules& rules, std::span<const std::int32_t* const> count_rows,
+           ColumnSums& sums, Route& route) {
+  const ActiveSet& active = *route.active;
+  sum_columns(rules.count_row_size(active.map), active, count_rows, sums);
+  route.refs.assign(route.columns.size(), RowRef{});
+  // The columns that stand for rows: experts, or members.
+  const std::int64_t first = rules.rank_major() ? active.map.num_columns() : 0;
+  const std::int64_t last =
+      rules.rank_major() ? rules.count_row_size(active.map) : active.map.num_columns();
+  const std::span<const std::int32_t> my_counts(count_rows[active.my_index()] + first,
+                                                last - first);
+  if (rules.rank_major()) {
+    place_by_member(my_counts, sums, route);
   } else {
-    place_by_expert(rules, entries, my_counts, sums, route);
+    place_by_expert(rules, my_counts, sums, route);
   }
+  if (active.num_positions > 1) shift_positions(first, last, sums, route);
   route.total_rows =
+      active.num_positions *
       std::accumulate(sums.all.begin() + first, sums.all.begin() + last, std::int64_t{0});
   count_received(rules, sums, count_rows, route);
 }

@@ -1,39 +1,50 @@
 // Route: what a dispatch learned, the inside of a Handle. Slots of my tokens at their owners, and
-// the counts of the rows I received. Written once by dispatch (routing/placement.cc), read by
-// dispatch, combine and the public Handle.
+// the counts of the rows I received. Written once by dispatch (exchange/arguments.cc, then
+// routing/placement.cc), read by dispatch, combine and the public Handle.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "ferry/types.h"
+#include "routing/active_set.h"
 
 namespace ferry::internal {
 
-// A row in the receive buffer of a rank; rank -1: not sent.
+// A row in the receive buffer of a member; member -1: not sent. -2 - s: special expert s, which has
+// no row.
 struct RowRef {
-  std::int32_t rank = -1;
+  std::int32_t member = -1;
   std::int32_t row = 0;
+
+  bool sent() const noexcept { return member >= 0; }
 };
+inline constexpr std::int32_t kFirstSpecial = -2;
 
 struct Route {
   std::uint64_t exchange_id = 0;
   std::uint64_t number = 0;  // of the dispatch that made it
+  std::shared_ptr<const ActiveSet> active = {};
   std::int64_t num_tokens = 0;
   int top_k = 0;
+  int num_entries = 0;  // of a token: top_k, then one for each shared expert
 
-  // Token side, [T, K]. Expert layouts: the row of (t, k), at k. kRankMajor: the rows of token t by
-  // ascending rank, then rank -1.
+  // [T, entries]: column of the expert (ExpertMap), -1 when not sent, kFirstSpecial - s for special
+  // expert s.
+  std::vector<std::int32_t> columns;
+  // Token side, [T, entries], rows at my tensor-parallel position. Expert layouts: the row of the
+  // entry, in its place. kRankMajor: the rows of the token by ascending member, then member -1.
   std::vector<RowRef> refs;
-  // Indices of the refs that are sent, in the order of their rows: by expert, or by rank.
+  // Indices of the refs that are sent, in the order of their rows: by expert, or by member.
   std::vector<std::int32_t> order;
-  // kRankMajor: [T, K], expert of (t, k) or -1 when not sent; else empty.
-  std::vector<std::int32_t> experts;
+  // With several positions [positions, columns] (kRankMajor: [positions, members]): what to add to
+  // a row of mine to have its row at that position.
+  std::vector<std::int32_t> shifts;
 
-  // All ranks: rows that each rank needs in each section of its buffer (one section; kPadded: one
-  // per local expert).
-  std::vector<std::int64_t> section_rows;  // [R]
-  std::int64_t total_rows = 0;             // sent by all ranks to all ranks
+  // All members: rows that each needs in each section of its buffer (one section; kPadded: one per
+  // local expert). The same at all positions.
+  std::vector<std::int64_t> section_rows;  // [members]
+  std::int64_t total_rows = 0;             // received by all ranks
 
   // Expert side, as in the public Handle.
   std::int64_t num_rows = 0;

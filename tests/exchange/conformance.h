@@ -24,7 +24,7 @@ inline std::ostream& operator<<(std::ostream& stream, const ConformanceCase& c) 
 
 class Conformance : public testing::TestWithParam<ConformanceCase> {};
 
-inline constexpr int kSeeds = 24;
+inline constexpr int kSeeds = 30;
 
 // Every rank count with seeds [0, num_seeds).
 inline std::vector<ConformanceCase> conformance_cases(Mode mode,

@@ -2,14 +2,11 @@
 // ranks), everything that a rank may decide alone is drawn from the seed and its rank.
 #include "player.h"
 
-#include <cstring>
 #include <optional>
 #include <thread>
 
 namespace ferry::test {
 namespace {
-
-constexpr auto kGuard = std::byte{0xa5};
 
 // One operation of the script: a dispatch (combine < 0) or a combine of a round.
 struct Step {
@@ -206,175 +203,7 @@ class Player {
   std::vector<Pending> in_flight_;
 };
 
-// Copies dense rows to `pitch`, the bytes between them guarded.
-std::vector<std::byte> with_pitch(const std::vector<std::byte>& dense, std::int64_t num_rows,
-                                  std::size_t row_bytes, std::size_t pitch) {
-  std::vector<std::byte> spread(static_cast<std::size_t>(num_rows) * pitch + 1, kGuard);
-  for (std::int64_t row = 0; row < num_rows; ++row) {
-    if (row_bytes > 0) std::memcpy(&spread[row * pitch], &dense[row * row_bytes], row_bytes);
-  }
-  return spread;
-}
-
 }  // namespace
-
-DispatchCall::DispatchCall(const Scenario& scenario, const Round& round, int rank, Random& random) {
-  const ExchangeConfig& config = scenario.config;
-  const internal::RankInput& input = round.inputs[rank];
-  const std::size_t row_bytes =
-      static_cast<std::size_t>(config.hidden) * element_bytes(config.dtype);
-  const std::size_t pitch =
-      row_bytes + (random.one_in(2) ? 0 : random.between(1, 9) * element_bytes(config.dtype));
-  tokens_ = with_pitch(input.tokens, input.num_tokens, row_bytes, pitch);
-  args_.tokens = {tokens_.data(), input.num_tokens, config.hidden, config.dtype,
-                  pitch == row_bytes && random.one_in(2) ? 0 : static_cast<std::int64_t>(pitch)};
-  args_.topk_weights = round.weights ? input.topk_weights.data() : nullptr;
-  if (round.cached_from >= 0) return;
-  args_.topk_ids = {input.topk_ids.data(), input.num_tokens, config.top_k, IndexType::kInt64};
-  if (random.one_in(2)) {
-    narrow_ids_.assign(input.topk_ids.begin(), input.topk_ids.end());
-    args_.topk_ids.data = narrow_ids_.data();
-    args_.topk_ids.type = IndexType::kInt32;
-  }
-  if (!input.token_mask.empty()) args_.token_mask = input.token_mask.data();
-  if (!input.topk_mask.empty()) args_.topk_mask = input.topk_mask.data();
-}
-
-CombineCall::CombineCall(Exchange& exchange, const Scenario& scenario, const Round& round,
-                         const CombineCase& combine, int rank, const Handle& handle,
-                         Received* received, Random& random)
-    : combine_(combine), rank_(rank), num_tokens_(round.inputs[rank].num_tokens) {
-  const internal::RankOutput& output = combine.outputs[rank];
-  args_.handle = handle;
-  place_rows(exchange, round.expected[rank].num_rows, received, random);
-  if (output.weighted) args_.topk_weights = round.inputs[rank].topk_weights.data();
-  for (int i = 0; i < 2; ++i) {
-    if (!output.bias[i].empty()) args_.bias[i] = output.bias[i].data();
-  }
-  if (combine.weights_home) {
-    row_weights_ = output.row_weights;
-    row_weights_.push_back(0.0F);  // so that there is a pointer when no row came
-    args_.row_weights = row_weights_.data();
-    topk_weights_home_.assign(static_cast<std::size_t>(num_tokens_) * scenario.config.top_k + 1,
-                              -77.0F);
-    args_.out_topk_weights = topk_weights_home_.data();
-  }
-  const auto row_bytes = combine.hidden * static_cast<std::int64_t>(element_bytes(output.out_type));
-  const bool dense = random.one_in(2);
-  out_pitch_ = dense ? row_bytes
-                     : row_bytes + random.between(1, 5) *
-                                       static_cast<std::int64_t>(element_bytes(output.out_type));
-  out_.assign(static_cast<std::size_t>(num_tokens_ * out_pitch_) + 64, kGuard);
-  args_.out = out_.data();
-  args_.out_dtype = output.out_type;
-  args_.out_pitch_bytes = dense ? 0 : out_pitch_;
-}
-
-void CombineCall::place_rows(Exchange& exchange, std::int64_t num_rows, Received* received,
-                             Random& random) {
-  const std::vector<std::byte>& rows = combine_.outputs[rank_].expert_rows;
-  args_.expert_rows = {nullptr, num_rows, combine_.hidden, combine_.row_type, 0};
-  const bool fits = received != nullptr && received->hidden == combine_.hidden &&
-                    received->dtype == combine_.row_type;
-  if (fits) {
-    if (!rows.empty()) std::memcpy(received->data, rows.data(), rows.size());
-    args_.expert_rows = received->rows();
-    return;
-  }
-  if (random.one_in(2)) {
-    place_foreign_rows(num_rows, random);
-    return;
-  }
-  const Status allocated =
-      exchange.allocate_outputs(num_rows, combine_.hidden, combine_.row_type, outputs_);
-  if (allocated.code() == Code::kCapacity) {  // this rank holds on to many views
-    place_foreign_rows(num_rows, random);
-    return;
-  }
-  require_ok(allocated, "allocate_outputs");
-  if (!rows.empty()) std::memcpy(outputs_.data, rows.data(), rows.size());
-  args_.expert_rows = outputs_.rows();
-}
-
-void CombineCall::place_foreign_rows(std::int64_t num_rows, Random& random) {
-  const std::size_t row_bytes =
-      static_cast<std::size_t>(combine_.hidden) * element_bytes(combine_.row_type);
-  const std::size_t pitch =
-      row_bytes + (random.one_in(2) ? 0 : random.between(1, 9) * element_bytes(combine_.row_type));
-  foreign_ = with_pitch(combine_.outputs[rank_].expert_rows, num_rows, row_bytes, pitch);
-  args_.expert_rows.data = foreign_.data();
-  args_.expert_rows.pitch_bytes = static_cast<std::int64_t>(pitch);
-}
-
-void CombineCall::check(const std::string& what) const {
-  const internal::RankCombined& expected = combine_.expected[rank_];
-  const std::size_t row_bytes =
-      static_cast<std::size_t>(combine_.hidden) * element_bytes(args_.out_dtype);
-  for (std::int64_t token = 0; token < num_tokens_; ++token) {
-    require_same_bytes(&out_[token * out_pitch_], &expected.out[token * row_bytes], row_bytes,
-                       what + ": out of token " + std::to_string(token));
-  }
-  std::vector<std::byte> guarded =
-      with_pitch(expected.out, num_tokens_, row_bytes, static_cast<std::size_t>(out_pitch_));
-  guarded.resize(out_.size(), kGuard);
-  require_same_bytes(out_.data(), guarded.data(), out_.size(),
-                     what + ": bytes beside the rows of out");
-  if (args_.out_topk_weights == nullptr) return;
-  std::vector<float> home = expected.out_topk_weights;
-  home.push_back(-77.0F);
-  require_same_bytes(topk_weights_home_.data(), home.data(), home.size() * sizeof(float),
-                     what + ": out_topk_weights");
-}
-
-void check_received(const Scenario& scenario, const Round& round, int rank,
-                    const Received& received, const std::string& what) {
-  const internal::RankReceived& expected = round.expected[rank];
-  const Handle& handle = received.handle;
-  const ExchangeConfig& config = scenario.config;
-  require(received.num_rows == expected.num_rows && handle.num_rows() == expected.num_rows,
-          what + ": " + std::to_string(received.num_rows) + " rows instead of " +
-              std::to_string(expected.num_rows));
-  require(received.hidden == config.hidden && received.dtype == config.dtype,
-          what + ": other hidden or dtype");
-  require(handle.num_tokens() == round.inputs[rank].num_tokens, what + ": handle has another T");
-  require_equal<std::int64_t>(handle.tokens_per_expert(), expected.tokens_per_expert,
-                              what + ": tokens_per_expert");
-  require_equal<std::int64_t>(handle.aligned_tokens_per_expert(),
-                              expected.aligned_tokens_per_expert,
-                              what + ": aligned_tokens_per_expert");
-  require_equal<std::int64_t>(handle.expert_offsets(), expected.expert_offsets,
-                              what + ": expert_offsets");
-  require_equal<std::int64_t>(handle.running_counts(), expected.running_counts,
-                              what + ": running_counts");
-  require_equal<std::int64_t>(handle.running_rows_per_rank(), expected.running_rows_per_rank,
-                              what + ": running_rows_per_rank");
-  require(received.sources.size() == expected.sources.size(), what + ": number of sources");
-  require_equal<std::int32_t>(received.topk_ids, expected.topk_ids, what + ": topk_ids");
-  require(received.weights.size() == expected.weights.size(),
-          what + ": " + std::to_string(received.weights.size()) + " weights instead of " +
-              std::to_string(expected.weights.size()));
-  const std::size_t row_bytes =
-      static_cast<std::size_t>(config.hidden) * element_bytes(config.dtype);
-  const std::size_t weights_of_row =
-      expected.num_rows == 0
-          ? 0
-          : expected.weights.size() / static_cast<std::size_t>(expected.num_rows);
-  for (std::int64_t row = 0; row < expected.num_rows; ++row) {
-    const std::string where = what + ": row " + std::to_string(row);
-    const bool gap = expected.row_valid[row] == 0;
-    if (gap && config.layout == Layout::kPadded && !config.zero_gaps)
-      continue;  // padding is undefined
-    require_equal<std::int32_t>(received.sources.subspan(row * 3, 3),
-                                std::span(expected.sources).subspan(row * 3, 3),
-                                where + ": source");
-    require_same_bytes(received.weights.data() + row * weights_of_row,
-                       expected.weights.data() + row * weights_of_row,
-                       weights_of_row * sizeof(float), where + ": weights");
-    if (gap && !config.zero_gaps) continue;
-    const auto* const seen = static_cast<const std::byte*>(received.data) + row * row_bytes;
-    require_same_bytes(seen, &expected.rows[row * row_bytes], row_bytes, where);
-  }
-}
 
 void play(Exchange& exchange, int rank, const Scenario& scenario, const PlayOptions& options) {
   Player(exchange, rank, scenario, options).play();

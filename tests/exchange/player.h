@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "frame.h"
@@ -20,18 +21,22 @@ struct PlayOptions {
 // One rank's memory for a dispatch: pitched tokens, ids of either type.
 class DispatchCall {
  public:
-  DispatchCall(const Scenario& scenario, const Round& round, int rank, Random& random);
+  // With `routed` ids, masks and the like are there in a cached round as well.
+  DispatchCall(const Scenario& scenario, const Round& round, int rank, Random& random,
+               bool routed = false);
   const DispatchArgs& args() const { return args_; }
   DispatchArgs& args() { return args_; }
 
  private:
+  void give_routing(const ExchangeConfig& config, const internal::RankInput& input, Random& random);
+
   std::vector<std::byte> tokens_;
   std::vector<std::int32_t> narrow_ids_;
   DispatchArgs args_;
 };
 
 // One rank's memory for a combine: expert rows in place, in window memory or anywhere; guarded
-// output.
+// outputs.
 class CombineCall {
  public:
   // `received` may be used as the expert rows' memory when it is given.
@@ -45,16 +50,23 @@ class CombineCall {
  private:
   void place_rows(Exchange& exchange, std::int64_t num_rows, Received* received, Random& random);
   void place_foreign_rows(std::int64_t num_rows, Random& random);
+  void place_out(Random& random);
+  void give_weights_home(int top_k);
+  void give_epilogue(Random& random);
 
   const CombineCase& combine_;
   const int rank_;
   const std::int64_t num_tokens_;
+  const bool takes_part_;  // else nothing may be written
+  std::optional<DispatchCall> dispatched_;
   std::vector<std::byte> foreign_;
   OutputRows outputs_;
   std::vector<float> row_weights_;
   std::vector<float> topk_weights_home_;
   std::vector<std::byte> out_;
   std::int64_t out_pitch_ = 0;
+  std::vector<std::byte> y_;
+  std::vector<float> rstd_;
   CombineArgs args_;
 };
 

@@ -1,41 +1,35 @@
-// Drawing scenarios. Every choice is made here, in a fixed order, from one seed.
+// Drawing scenarios: who sends what where, for some rounds. Every choice is made here and in
+// scenario_config.cc and scenario_combine.cc, in a fixed order, from one seed.
 #include "scenario.h"
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <limits>
 #include <numeric>
 #include <sstream>
 
 #include "kernels/kernels.h"
+#include "scenario_combine.h"
+#include "scenario_config.h"
 
 namespace ferry::test {
 namespace {
 
 using internal::RankInput;
-using internal::RankOutput;
 using internal::RankReceived;
 
 enum class Routing { kUniform, kDuplicates, kOneExpert, kOneRank, kSkewed, kSparse, kNothing };
 constexpr std::array kRoutings = {Routing::kUniform,   Routing::kUniform, Routing::kDuplicates,
                                   Routing::kOneExpert, Routing::kOneRank, Routing::kSkewed,
                                   Routing::kSparse,    Routing::kNothing};
-constexpr std::array kFloatTypes = {DataType::kBf16, DataType::kFp16, DataType::kFp32};
 
-std::vector<std::int64_t> experts_of_rank(const ExchangeConfig& config, int num_ranks, int rank) {
-  std::vector<std::int64_t> experts;
-  for (std::int64_t expert = 0; expert < config.num_experts; ++expert) {
-    const std::int64_t block = config.num_experts / num_ranks,
-                       larger = config.num_experts % num_ranks;
-    const std::int64_t first = rank * block + std::min<std::int64_t>(rank, larger);
-    const bool in_block = expert >= first && expert < first + block + (rank < larger ? 1 : 0);
-    if (config.expert_rank.empty() ? in_block : config.expert_rank[expert] == rank)
-      experts.push_back(expert);
-  }
-  return experts;
+std::vector<std::int64_t> every_id(const ExchangeConfig& config) {
+  std::vector<std::int64_t> every(num_ids(config));
+  std::iota(every.begin(), every.end(), 0);
+  return every;
 }
 
-// One token's ids: distinct experts of `candidates`, then -1.
+// One token's ids: distinct ones of `candidates`, then -1.
 std::vector<std::int64_t> distinct_ids(int top_k, std::vector<std::int64_t> candidates,
                                        Random& random) {
   std::vector<std::int64_t> ids(top_k, -1);
@@ -48,24 +42,22 @@ std::vector<std::int64_t> distinct_ids(int top_k, std::vector<std::int64_t> cand
   return ids;
 }
 
-std::int64_t skewed_id(int num_experts, Random& random) {
-  const std::int64_t a = random.below(num_experts);
-  return a * random.below(num_experts) / num_experts;
+std::int64_t skewed_id(std::int64_t num_ids, Random& random) {
+  const std::int64_t a = random.below(num_ids);
+  return a * random.below(num_ids) / num_ids;
 }
 
 std::vector<std::int64_t> token_ids(const ExchangeConfig& config, Routing routing,
                                     const std::vector<std::int64_t>& favoured, Random& random) {
-  std::vector<std::int64_t> every(config.num_experts);
-  std::iota(every.begin(), every.end(), 0);
   std::vector<std::int64_t> ids(config.top_k, -1);
-  if (routing == Routing::kUniform) return distinct_ids(config.top_k, every, random);
+  if (routing == Routing::kUniform) return distinct_ids(config.top_k, every_id(config), random);
   if (routing == Routing::kOneRank) return distinct_ids(config.top_k, favoured, random);
   if (routing == Routing::kOneExpert)
     ids[random.below(config.top_k)] = favoured.empty() ? 0 : favoured[0];
   for (std::int64_t& id : ids) {
-    if (routing == Routing::kDuplicates) id = random.below(config.num_experts);
-    if (routing == Routing::kSkewed) id = skewed_id(config.num_experts, random);
-    if (routing == Routing::kSparse && random.one_in(6)) id = random.below(config.num_experts);
+    if (routing == Routing::kDuplicates) id = random.below(num_ids(config));
+    if (routing == Routing::kSkewed) id = skewed_id(num_ids(config), random);
+    if (routing == Routing::kSparse && random.one_in(6)) id = random.below(num_ids(config));
   }
   return ids;
 }
@@ -82,74 +74,87 @@ void add_masks(const ExchangeConfig& config, RankInput& input, Random& random) {
   }
 }
 
-std::vector<RankInput> draw_inputs(const ExchangeConfig& config, int num_ranks, Random& random) {
+// Values that wires treat in a way of their own: zeros, subnormals, large ones, NaN, infinity.
+void make_some_peculiar(const ExchangeConfig& config, RankInput& input, Random& random) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto hidden = static_cast<std::size_t>(config.hidden);
+  const std::size_t bytes = element_bytes(config.dtype);
+  for (std::int64_t token = 0; token < input.num_tokens; ++token) {
+    if (!random.one_in(10)) continue;
+    std::byte* const row = &input.tokens[token * hidden * bytes];
+    constexpr std::array kFactors = {0.0F, 0x1p-20F, 0x1p-130F, 0x1p14F};
+    const float factor = random.pick(kFactors);
+    for (std::size_t h = 0; h < hidden; ++h) {
+      const float value = internal::to_float(row + h * bytes, config.dtype);
+      internal::from_float(value * factor, row + h * bytes, config.dtype);
+    }
+    if (!random.one_in(2)) continue;
+    constexpr std::array kOdd = {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()};
+    internal::from_float(random.pick(kOdd), row + random.below(config.hidden) * bytes,
+                         config.dtype);
+  }
+}
+
+void draw_tokens(const ExchangeConfig& config, bool plain, RankInput& input, Random& random) {
+  input = random_input(config, input.num_tokens, random);
+  if (!plain && config.dtype != DataType::kBytes && !combine_reads_tokens(config))
+    make_some_peculiar(config, input, random);
+}
+
+// Not a legal set if the shared experts do not spread evenly over the shared ranks that are left.
+std::vector<int> draw_active_ranks(const ExchangeConfig& config, int num_ranks, Random& random) {
+  std::vector<int> ranks = random_order(num_ranks, random);
+  ranks.resize(random.between(1, num_ranks));
+  if (random.one_in(2)) std::sort(ranks.begin(), ranks.end());
+  const auto shared = std::count_if(ranks.begin(), ranks.end(),
+                                    [&config](int rank) { return rank < config.shared.num_ranks; });
+  if (shared != 0 && shared % config.shared.num_experts != 0) return {};
+  return ranks;
+}
+
+std::vector<RankInput> draw_inputs(const Scenario& scenario, Random& random) {
+  const ExchangeConfig& config = scenario.config;
+  const int num_ranks = scenario.num_ranks;
+  const int members = num_ranks / config.tp_size;
   const Routing routing = random.pick(kRoutings);
   const std::vector<std::int64_t> favoured =
-      experts_of_rank(config, num_ranks, static_cast<int>(random.below(num_ranks)));
+      ids_of_rank(config, members, static_cast<int>(random.below(members)));
   const bool only_one_rank = random.one_in(8);
   const std::int64_t busy_rank = random.below(num_ranks);
+  std::vector<int> active_ranks;
+  if (!scenario.plain && config.tp_size == 1 && random.one_in(3))
+    active_ranks = draw_active_ranks(config, num_ranks, random);
   std::vector<RankInput> inputs;
   for (int rank = 0; rank < num_ranks; ++rank) {
-    std::int64_t num_tokens =
-        random.one_in(2) ? config.max_tokens : random.between(0, config.max_tokens);
-    if (random.one_in(6) || (only_one_rank && rank != busy_rank)) num_tokens = 0;
-    RankInput input = random_input(config, num_tokens, random);
-    for (std::int64_t token = 0; token < num_tokens; ++token) {
+    RankInput input;
+    input.num_tokens = random.one_in(2) ? config.max_tokens : random.between(0, config.max_tokens);
+    if (random.one_in(6) || (only_one_rank && rank != busy_rank)) input.num_tokens = 0;
+    draw_tokens(config, scenario.plain, input, random);
+    for (std::int64_t token = 0; token < input.num_tokens; ++token) {
       const std::vector<std::int64_t> ids = token_ids(config, routing, favoured, random);
       std::copy(ids.begin(), ids.end(), input.topk_ids.begin() + token * config.top_k);
     }
     add_masks(config, input, random);
+    input.active_ranks = active_ranks;
     inputs.push_back(std::move(input));
   }
   return inputs;
 }
 
-// Same routing, other tokens and weights.
-std::vector<RankInput> other_tokens(const ExchangeConfig& config, std::vector<RankInput> inputs,
+// Same routing; other tokens and weights, and other factors and scales.
+std::vector<RankInput> other_tokens(const Scenario& scenario, const std::vector<RankInput>& inputs,
                                     Random& random) {
-  for (RankInput& input : inputs) {
-    const RankInput fresh = random_input(config, input.num_tokens, random);
-    input.tokens = fresh.tokens;
-    input.topk_weights = fresh.topk_weights;
+  std::vector<RankInput> others = inputs;
+  for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
+    RankInput& other = others[rank];
+    draw_tokens(scenario.config, scenario.plain, other, random);
+    other.topk_ids = inputs[rank].topk_ids;
+    other.token_mask = inputs[rank].token_mask;
+    other.topk_mask = inputs[rank].topk_mask;
+    other.replica_table = inputs[rank].replica_table;
+    other.active_ranks = inputs[rank].active_ranks;
   }
-  return inputs;
-}
-
-std::int64_t draw_hidden(const ScenarioLimits& limits, Random& random) {
-  constexpr std::array kOdd = {1,  2,  3,  5,  7,  8,   15,  16,  17,  31,
-                               32, 33, 63, 64, 65, 127, 128, 129, 255, 257};
-  if (random.one_in(3)) return random.between(1, limits.max_hidden);
-  return std::min<std::int64_t>(random.pick(kOdd), limits.max_hidden);
-}
-
-ExchangeConfig draw_config(int num_ranks, const ScenarioLimits& limits, Random& random) {
-  constexpr std::array kTopK = {1, 1, 2, 3, 4, 6, 8, 8, 16, 32};
-  constexpr std::array kTypes = {DataType::kBf16, DataType::kFp16, DataType::kFp32,
-                                 DataType::kBytes};
-  constexpr std::array kLayouts = {Layout::kRankMajor, Layout::kExpertMajor, Layout::kPadded};
-  ExchangeConfig config;
-  config.max_tokens = random.between(1, limits.max_tokens);
-  config.hidden = draw_hidden(limits, random);
-  if (limits.wide_rows && random.one_in(10)) {
-    config.max_tokens = random.between(1, 3);
-    config.hidden = random.between(3000, 7200);
-  }
-  config.num_experts =
-      static_cast<int>(random.one_in(5) ? random.between(1, num_ranks) : random.between(1, 40));
-  config.top_k = random.pick(kTopK);
-  config.dtype = random.pick(kTypes);
-  config.layout = random.pick(kLayouts);
-  if (config.layout == Layout::kExpertMajor && random.one_in(2))
-    config.expert_alignment = random.between(2, 17);
-  config.zero_gaps = random.one_in(2);
-  if (random.one_in(3)) {
-    for (int expert = 0; expert < config.num_experts; ++expert) {
-      config.expert_rank.push_back(static_cast<int>(random.below(num_ranks)));
-    }
-  }
-  config.depth = static_cast<int>(random.between(1, 3));
-  config.workers = static_cast<int>(random.between(1, 3));
-  return config;
+  return others;
 }
 
 // Capacities that these rounds just fit into: an expert may get several rows of a token with
@@ -158,7 +163,7 @@ void draw_capacities(Scenario& scenario, Random& random) {
   ExchangeConfig& config = scenario.config;
   std::int64_t most_rows = 1, most_of_expert = 1;
   for (const Round& round : scenario.rounds) {
-    for (const RankReceived& received : internal::reference_dispatch(config, round.inputs)) {
+    for (const RankReceived& received : round.expected) {
       most_rows = std::max(most_rows, received.num_rows);
       for (const std::int64_t rows : received.tokens_per_expert)
         most_of_expert = std::max(most_of_expert, rows);
@@ -167,22 +172,37 @@ void draw_capacities(Scenario& scenario, Random& random) {
   const std::int64_t by_default = config.max_tokens * scenario.num_ranks;
   if (config.layout == Layout::kPadded && (most_of_expert > by_default || random.one_in(2))) {
     config.expert_capacity = most_of_expert + random.below(3);
+    for (Round& round : scenario.rounds) expect_dispatch(config, round);
   }
   if (config.layout != Layout::kPadded && random.one_in(4))
     config.row_capacity = most_rows + random.below(2);
 }
 
-CombineCase draw_combine(ExchangeConfig& config, const Round& round, const ScenarioLimits& limits,
-                         Random& random) {
-  const bool same_shape = config.dtype != DataType::kBytes && !random.one_in(3);
-  const std::int64_t hidden = same_shape ? config.hidden : draw_hidden(limits, random);
-  const DataType type = same_shape ? config.dtype : random.pick(kFloatTypes);
-  config.max_output_row_bytes = std::max(config.max_output_row_bytes,
-                                         hidden * static_cast<std::int64_t>(element_bytes(type)));
-  return random_combine(config, round, hidden, type, random);
+void draw_factors(const ExchangeConfig& config, RankInput& input, Random& random) {
+  if (config.wire != Wire::kInt8Static && (config.wire != Wire::kInt8 || random.one_in(3))) return;
+  const bool by_expert = config.layout != Layout::kRankMajor && random.one_in(2);
+  input.factor_rows = static_cast<int>(
+      by_expert ? config.shared.num_experts + num_expert_ids(config) : std::int64_t{1});
+  input.factor_channels = random.one_in(2) ? 1 : config.hidden;
+  const float largest = config.wire == Wire::kInt8Static ? 50.0F : 1.0F;  // some saturate
+  for (std::int64_t i = 0; i < input.factor_rows * input.factor_channels; ++i)
+    input.factors.push_back(random.value() * largest);
+}
+
+void draw_replica_table(const Replicas& replicas, RankInput& input, Random& random) {
+  if (replicas.choice != ReplicaChoice::kByTable) return;
+  for (const std::vector<int>& instances : replicas.instances) {
+    input.replica_table.push_back(
+        static_cast<std::int32_t>(random.below(static_cast<std::int64_t>(instances.size()))));
+  }
 }
 
 }  // namespace
+
+bool Round::takes_part(int rank) const {
+  const std::vector<int>& ranks = inputs[rank].active_ranks;
+  return ranks.empty() || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
 
 std::vector<std::byte> random_elements(std::int64_t elements, DataType type, Random& random) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(elements) * element_bytes(type));
@@ -201,14 +221,15 @@ RankInput random_input(const ExchangeConfig& config, std::int64_t num_tokens, Ra
   RankInput input;
   input.num_tokens = num_tokens;
   input.tokens = random_elements(num_tokens * config.hidden, config.dtype, random);
-  std::vector<std::int64_t> every(config.num_experts);
-  std::iota(every.begin(), every.end(), 0);
   for (std::int64_t token = 0; token < num_tokens; ++token) {
-    const std::vector<std::int64_t> ids = distinct_ids(config.top_k, every, random);
+    const std::vector<std::int64_t> ids = distinct_ids(config.top_k, every_id(config), random);
     input.topk_ids.insert(input.topk_ids.end(), ids.begin(), ids.end());
   }
   for (std::int64_t i = 0; i < num_tokens * config.top_k; ++i)
     input.topk_weights.push_back(random.value());
+  draw_factors(config, input, random);
+  input.token_scales = random_elements(num_tokens * config.scale_bytes, DataType::kBytes, random);
+  draw_replica_table(config.replicas, input, random);
   return input;
 }
 
@@ -220,60 +241,35 @@ void expect_dispatch(const ExchangeConfig& config, Round& round) {
   round.expected = internal::reference_dispatch(config, sent);
 }
 
-CombineCase random_combine(const ExchangeConfig& config, const Round& round, std::int64_t hidden,
-                           DataType row_type, Random& random) {
-  CombineCase combine{hidden, row_type, {}, {}, random.one_in(3)};
-  for (std::size_t rank = 0; rank < round.inputs.size(); ++rank) {
-    RankOutput output;
-    const std::int64_t num_rows = round.expected[rank].num_rows;
-    output.expert_rows = random_elements(num_rows * hidden, row_type, random);
-    output.out_type =
-        random.one_in(2) && row_type != DataType::kBytes ? row_type : random.pick(kFloatTypes);
-    output.weighted = config.layout != Layout::kRankMajor && !random.one_in(4);
-    for (std::vector<std::byte>& bias : output.bias) {
-      if (random.one_in(4))
-        bias = random_elements(round.inputs[rank].num_tokens * hidden, output.out_type, random);
-    }
-    const std::int64_t scalars =
-        num_rows * (config.layout == Layout::kRankMajor ? config.top_k : 1);
-    for (std::int64_t i = 0; combine.weights_home && i < scalars; ++i)
-      output.row_weights.push_back(random.value());
-    combine.outputs.push_back(std::move(output));
-  }
-  combine.expected =
-      internal::reference_combine(config, round.inputs, combine.outputs, hidden, row_type);
-  for (std::size_t rank = 0; combine.weights_home && rank < round.inputs.size(); ++rank) {
-    // Zeros when no rank received a row.
-    combine.expected[rank].out_topk_weights.resize(round.inputs[rank].num_tokens * config.top_k);
-  }
-  return combine;
-}
-
 Scenario make_scenario(int num_ranks, std::uint64_t seed, const ScenarioLimits& limits) {
   Random random(seed, static_cast<std::uint64_t>(num_ranks));
   Scenario scenario;
   scenario.seed = seed;
   scenario.num_ranks = num_ranks;
-  scenario.config = draw_config(num_ranks, limits, random);
+  scenario.plain = random.one_in(3);
+  scenario.config = draw_config(num_ranks, scenario.plain, limits, random);
   const std::int64_t num_rounds = random.between(1, limits.max_rounds);
   for (int i = 0; i < num_rounds; ++i) {
     Round round;
     if (i > 0 && random.one_in(3)) {
       round.cached_from = static_cast<int>(random.below(i));
-      round.inputs =
-          other_tokens(scenario.config, scenario.rounds[round.cached_from].inputs, random);
+      round.inputs = other_tokens(scenario, scenario.rounds[round.cached_from].inputs, random);
     } else {
-      round.inputs = draw_inputs(scenario.config, num_ranks, random);
+      round.inputs = draw_inputs(scenario, random);
     }
     round.weights = !random.one_in(4);
+    expect_dispatch(scenario.config, round);
     scenario.rounds.push_back(std::move(round));
   }
   draw_capacities(scenario, random);
   for (Round& round : scenario.rounds) {
-    expect_dispatch(scenario.config, round);
     const std::int64_t num_combines = random.one_in(4) ? random.between(0, 3) : 1;
-    for (int i = 0; i < num_combines; ++i) {
-      round.combines.push_back(draw_combine(scenario.config, round, limits, random));
+    for (int i = 0; i < num_combines; ++i)
+      round.combines.push_back(draw_combine(scenario, round, limits, random));
+    for (const CombineCase& combine : round.combines) {
+      scenario.config.max_output_row_bytes =
+          std::max(scenario.config.max_output_row_bytes,
+                   combine.hidden * static_cast<std::int64_t>(element_bytes(combine.row_type)));
     }
   }
   return scenario;
@@ -289,7 +285,7 @@ static void add_plain_combine(const Scenario& scenario, Round& round, Random& ra
 Scenario plain_scenario(int num_ranks, const ExchangeConfig& config, int num_rounds,
                         std::uint64_t seed) {
   Random random(seed);
-  Scenario scenario{seed, num_ranks, config, {}};
+  Scenario scenario{seed, num_ranks, true, config, {}};
   for (int i = 0; i < num_rounds; ++i) {
     Round round;
     for (int rank = 0; rank < num_ranks; ++rank)
@@ -308,17 +304,6 @@ void route_all_to_first_experts(Scenario& scenario, int round) {
     }
   }
   add_plain_combine(scenario, scenario.rounds[round], random);
-}
-
-std::string Scenario::describe() const {
-  std::ostringstream text;
-  text << "seed " << seed << ": " << num_ranks << " ranks, T <= " << config.max_tokens << ", H "
-       << config.hidden << ", E " << config.num_experts
-       << (config.expert_rank.empty() ? "" : " (placed)") << ", K " << config.top_k << ", "
-       << data_type_name(config.dtype) << ", " << layout_name(config.layout) << ", alignment "
-       << config.expert_alignment << ", depth " << config.depth << ", workers " << config.workers
-       << ", " << rounds.size() << " rounds;";
-  return text.str();
 }
 
 }  // namespace ferry::test

@@ -27,6 +27,7 @@ struct CombineCase {
   std::vector<internal::RankOutput> outputs;     // [R]
   std::vector<internal::RankCombined> expected;  // [R]
   bool weights_home = false;  // row_weights are given, out_topk_weights come back
+  bool from_tensors = false;  // no handle: what dispatch was given says where the rows are
 };
 
 // One dispatch and its combines.
@@ -36,11 +37,15 @@ struct Round {
   std::vector<internal::RankInput> inputs;       // [R]
   std::vector<internal::RankReceived> expected;  // [R]
   std::vector<CombineCase> combines;
+
+  // Whether the rank is one of the active ones.
+  bool takes_part(int rank) const;
 };
 
 struct Scenario {
   std::uint64_t seed = 0;
   int num_ranks = 0;
+  bool plain = false;  // drawn without wires, shared or special experts, active ranks and the like
   ExchangeConfig config;
   std::vector<Round> rounds;
 
@@ -60,6 +65,7 @@ void route_all_to_first_experts(Scenario& scenario, int round);
 
 // Pieces of it, for tests that need one certain thing.
 // Random tokens for `config`, T tokens, routed to distinct random experts; weights in [-2, 2).
+// Whatever else the configuration asks for: factors, scales, the replica table.
 internal::RankInput random_input(const ExchangeConfig& config, std::int64_t num_tokens,
                                  Random& random);
 // Fills in `expected` of a round.
@@ -67,6 +73,8 @@ void expect_dispatch(const ExchangeConfig& config, Round& round);
 // A combine with random expert rows for what the round received.
 CombineCase random_combine(const ExchangeConfig& config, const Round& round, std::int64_t hidden,
                            DataType row_type, Random& random);
+// Fills in `expected` of a combine.
+void expect_combine(const ExchangeConfig& config, const Round& round, CombineCase& combine);
 // [elements] of `type`, finite.
 std::vector<std::byte> random_elements(std::int64_t elements, DataType type, Random& random);
 

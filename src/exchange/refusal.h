@@ -1,0 +1,17 @@
+// How the argument checks say no. Used by arguments.cc and combine_arguments.cc.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "ferry/status.h"
+
+namespace ferry::internal {
+
+template <typename... Values>
+Status refuse_with(int rank, fmt::format_string<Values...> text, Values&&... values) {
+  return {Code::kInvalidArgument, fmt::format(text, std::forward<Values>(values)...), rank};
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,186 @@
+// The rows of a dispatch on their way: encoded once, written to their final slots, their scales,
+// source triplets and weights beside them. Called by dispatch.cc when every slot is known.
+#include <cstring>
+
+#include "exchange/state.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// Rows that one token can have: entries at every tensor-parallel position.
+constexpr int kMaxDestinations = 36 * kMaxPositions;
+
+}  // namespace
+
+void ExchangeState::send_rows(const InFlight& operation, const DispatchArgs& args) {
+  const Route& route = *operation.route;
+  const ActiveSet& active = *operation.active;
+  const SendJob job{args, route, stores_for(route.total_rows * layout_.row_bytes())};
+  posted_.clear();
+  for (const int peer : active.ranks)
+    posted_.push_back(window(peer) + layout_.buffer(record(peer, operation.number).posted.buffer));
+  scale_strides_.clear();
+  for (const std::int64_t rows : route.section_rows)
+    scale_strides_.push_back(layout_.scale_strides(rows));
+  crew_.run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
+    const std::size_t scratch_bytes =
+        wire_.encode ? layout_.row_bytes() + layout_.scale_bytes() + kLineBytes : 0;
+    const auto scratch = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes);
+    for (std::int64_t token = begin; token < end; ++token) send_token(job, token, scratch.get());
+    if (job.stores == Stores::kStreaming) stores_fence();
+  });
+  send_all_metadata(job);
+  clear_gaps(operation);
+  const std::size_t rows_sent = route.order.size() * active.num_positions;
+  stats_.rows_sent += rows_sent;
+  stats_.bytes_sent += rows_sent * layout_.row_bytes();
+  ++stats_.dispatches;
+}
+
+// With factors by expert a token is another row for each of its experts, else it is one row for
+// all.
+void ExchangeState::send_token(const SendJob& job, std::int64_t token, std::byte* scratch) {
+  const int entries = job.route.num_entries;
+  const std::int64_t first = token * entries;
+  if (job.args.scales.num_rows <= 1) return send_entries(job, first, entries, scratch);
+  for (int k = 0; k < entries; ++k) send_entries(job, first + k, 1, scratch);
+}
+
+// `count` entries of one token that send the same row.
+void ExchangeState::send_entries(const SendJob& job, std::int64_t first, int count,
+                                 std::byte* scratch) {
+  const Route& route = job.route;
+  const Rows& tokens = job.args.tokens;
+  const std::size_t row_bytes = layout_.row_bytes(), scale_bytes = layout_.scale_bytes();
+  const std::int64_t token = first / route.num_entries;
+  void* destinations[kMaxDestinations];
+  int num_destinations = 0;
+  const std::byte* row = static_cast<const std::byte*>(tokens.data) + token * pitch_of(tokens);
+  const std::byte* scales = static_cast<const std::byte*>(job.args.token_scales);
+  if (scales) scales += token * scale_bytes;
+  if (token + 1 < route.num_tokens) prefetch_row(row + pitch_of(tokens), dense_pitch(tokens));
+  bool encoded = wire_.encode == nullptr;
+  for (std::int64_t entry = first; entry < first + count; ++entry) {
+    const RowRef ref = route.refs[entry];
+    if (!ref.sent()) continue;
+    if (!encoded) {
+      std::byte* made = scratch + (row_bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+      wire_.encode({.row = row,
+                    .row_type = tokens.dtype,
+                    .hidden = tokens.hidden,
+                    .factors = factors(job, entry),
+                    .out = scratch,
+                    .scales = made});
+      row = scratch, scales = made, encoded = true;
+    }
+    for (int position = 0; position < route.active->num_positions; ++position) {
+      const int index = route.active->index(ref.member, position);
+      const std::int64_t at = row_at(route, entry, position);
+      destinations[num_destinations++] = posted_[index] + layout_.rows() + at * row_bytes;
+      if (scale_bytes > 0) put_scales(route, index, at, scales);
+    }
+  }
+  copy_row_to_many(destinations, num_destinations, row, row_bytes, job.stores);
+}
+
+// Shared experts come first in the caller's table, then the experts that ids name.
+RowFactors ExchangeState::factors(const SendJob& job, std::int64_t entry) const noexcept {
+  const ScaleRows& scales = job.args.scales;
+  if (scales.data == nullptr) return {};
+  std::int64_t row = 0;
+  if (scales.num_rows > 1) {
+    const auto k = static_cast<int>(entry % job.route.num_entries);
+    const std::int32_t expert = job.route.columns[entry];
+    row = k >= job.route.top_k
+              ? k - job.route.top_k
+              : config_.shared.num_experts + (logical_.empty() ? expert : logical_[expert]);
+  }
+  return {scales.data + row * scales.num_channels, scales.num_channels > 1};
+}
+
+void ExchangeState::put_scales(const Route& route, int index, std::int64_t row,
+                               const std::byte* scales) {
+  const Scales& strides = scale_strides_[index % route.active->num_members];
+  std::byte* to = posted_[index] + layout_.scales() + layout_.scales_of(strides, row);
+  if (strides.column_stride == strides.element_bytes) {
+    std::memcpy(to, scales, layout_.scale_bytes());
+    return;
+  }
+  for (std::int64_t column = 0; column < strides.columns; ++column)
+    std::memcpy(to + column * strides.column_stride, scales + column * 4, 4);
+}
+
+// In the order of the rows, so that lines which hold the metadata of several rows are fetched once
+// and not taken from the sources next door again and again. Starts at a different peer per rank.
+void ExchangeState::send_all_metadata(const SendJob& job) {
+  const Route& route = job.route;
+  const auto count = static_cast<std::int64_t>(route.order.size());
+  const std::int64_t first = count * rank_ / size_;
+  crew_.run(count, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = first + begin; i < first + end; ++i) {
+      const std::int32_t entry = route.order[i < count ? i : i - count];
+      for (int position = 0; position < route.active->num_positions; ++position)
+        send_metadata(job, entry, position);
+    }
+  });
+}
+
+// Source triplet and weights of the row that refs[entry] names.
+void ExchangeState::send_metadata(const SendJob& job, std::int64_t entry, int position) {
+  const Route& route = job.route;
+  const RowRef ref = route.refs[entry];
+  const std::int64_t token = entry / route.num_entries, at = row_at(route, entry, position);
+  const auto k = static_cast<int>(entry % route.num_entries);
+  std::byte* buffer = posted_[route.active->index(ref.member, position)];
+  const float* weights =
+      job.args.topk_weights ? job.args.topk_weights + token * route.top_k : nullptr;
+  auto* source = reinterpret_cast<std::int32_t*>(buffer + layout_.sources()) + at * 3;
+  source[0] = route.active->member;
+  source[1] = static_cast<std::int32_t>(token);
+  source[2] = k;
+  auto* row_weights =
+      reinterpret_cast<float*>(buffer + layout_.weights()) + at * layout_.weights_per_row();
+  if (!rank_major()) {
+    if (weights) row_weights[0] = k < route.top_k ? weights[k] : 1.0f;
+    return;
+  }
+  const ExpertMap& map = route.active->map;
+  const std::int32_t* columns = route.columns.data() + token * route.num_entries;
+  auto* ids =
+      reinterpret_cast<std::int32_t*>(buffer + layout_.topk_ids()) + at * layout_.ids_per_row();
+  source[2] = -1;
+  for (int j = 0; j < route.num_entries; ++j) {
+    const bool here = columns[j] >= 0 && map.owner(columns[j]) == ref.member;
+    if (here && source[2] < 0) source[2] = j;
+    if (j >= route.top_k) continue;
+    ids[j] = here ? map.local(columns[j]) : -1;
+    if (weights) row_weights[j] = here ? weights[j] : 0.0f;
+  }
+}
+
+// Gap rows of my own buffer: source -1, weight 0, and zero rows on request. Padding is left alone
+// unless asked for.
+void ExchangeState::clear_gaps(const InFlight& operation) {
+  const Route& route = *operation.route;
+  const bool padded = config_.layout == Layout::kPadded;
+  if (rank_major() || (padded && !config_.zero_gaps) || (!padded && config_.expert_alignment == 1))
+    return;
+  std::byte* buffer = pool_->data(operation.buffer);
+  for (std::size_t expert = 0; expert + 1 < route.expert_offsets.size(); ++expert) {
+    const std::int64_t first = route.expert_offsets[expert] + route.tokens_per_expert[expert];
+    const std::int64_t count = route.expert_offsets[expert + 1] - first;
+    if (count == 0) continue;
+    std::memset(buffer + layout_.sources() + first * 3 * sizeof(std::int32_t), 0xff,
+                count * 3 * sizeof(std::int32_t));
+    std::memset(buffer + layout_.weights() + first * sizeof(float), 0, count * sizeof(float));
+    if (!config_.zero_gaps) continue;
+    std::memset(buffer + layout_.rows() + first * layout_.row_bytes(), 0,
+                count * layout_.row_bytes());
+    const std::vector<std::byte> zeros(layout_.scale_bytes());
+    for (std::int64_t row = first; row < first + count && !zeros.empty(); ++row)
+      put_scales(route, route.active->my_index(), row, zeros.data());
+  }
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,52 @@
+// Summands: what one token's result is the sum of, in order, and memory for rows that have to be
+// made first. One per worker, used again for every token. Filled by terms.cc, summed by combine.cc.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace ferry::internal {
+
+class Summands {
+ public:
+  // `encoded_bytes` of a row in the wire format of combine.
+  Summands(std::int64_t hidden, std::size_t encoded_bytes)
+      : hidden_(hidden), encoded_bytes_(encoded_bytes) {}
+
+  void clear() noexcept { count_ = 0, used_ = 0; }
+  void add(const void* row, DataType type, float weight = 1.0f) noexcept {
+    rows_[count_] = row;
+    types_[count_] = type;
+    weights_[count_++] = weight;
+  }
+  // Room for a row of float32, its own until clear().
+  std::byte* scratch();
+  // Room for an encoded row, overwritten by the next one.
+  std::byte* encoded();
+
+  // Sums as reduce_rows does, over these rows: fills in rows, weights and their type. A sum over
+  // rows of several types is taken in float32, to which each of them converts exactly.
+  void reduce(ReduceRows target, bool weighted);
+
+ private:
+  static constexpr int kMost = kMaxRows;
+
+  void promote();
+
+  std::int64_t hidden_;
+  std::size_t encoded_bytes_;
+  int count_ = 0;
+  std::size_t used_ = 0;
+  std::array<const void*, kMost> rows_;
+  std::array<DataType, kMost> types_;
+  std::array<float, kMost> weights_;
+  std::vector<std::unique_ptr<std::byte[]>> made_;
+  std::unique_ptr<std::byte[]> encoded_;
+};
+
+}  // namespace ferry::internal

@@ -1,0 +1,36 @@
+// ActiveSet: the ranks that take part in an operation, in the order that numbers them, and who owns
+// which expert among them. Equal on all of them. The whole group unless a call says otherwise.
+// Made by exchange/arguments.cc; a Route keeps the one it was made with.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "routing/expert_map.h"
+
+namespace ferry::internal {
+
+struct ActiveSet {
+  // Throws Error(kInvalidArgument) when the list is not one of distinct ranks, or the configuration
+  // does not fit it. Empty: all ranks.
+  ActiveSet(const ExchangeConfig& config, int num_ranks, int rank, std::span<const int> active);
+
+  // Index of a rank in `ranks`.
+  int index(int member, int position) const noexcept { return position * num_members + member; }
+  int my_index() const noexcept { return index(member, position); }
+  bool contains_me() const noexcept { return member >= 0; }
+  bool all() const noexcept { return chosen.empty(); }
+
+  std::vector<int> chosen;   // as the call named them; empty: all
+  int num_members;           // sources of a domain
+  int num_positions;         // tensor-parallel positions, each a domain of its own
+  int member;                // mine, -1: not among them
+  int position;              // mine
+  std::vector<int> ranks;    // [positions, members]
+  std::vector<bool> waited;  // [all ranks]: takes part
+  ExpertMap map;
+  std::uint32_t digest;  // of the list, to compare
+};
+
+}  // namespace ferry::internal

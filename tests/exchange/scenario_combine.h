@@ -1,0 +1,12 @@
+// The combines of a scenario, drawn from its seed. Called by scenario.cc.
+#pragma once
+
+#include "random.h"
+#include "scenario.h"
+
+namespace ferry::test {
+
+CombineCase draw_combine(const Scenario& scenario, const Round& round, const ScenarioLimits& limits,
+                         Random& random);
+
+}  // namespace ferry::test

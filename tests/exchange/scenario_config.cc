@@ -1,0 +1,175 @@
+// Drawing a configuration: each feature in some share of the scenarios, and with each other
+// wherever the contract allows.
+#include "scenario_config.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+namespace ferry::test {
+namespace {
+
+constexpr std::array kFloatTypes = {DataType::kBf16, DataType::kFp16, DataType::kFp32};
+
+void draw_shape(const ScenarioLimits& limits, ExchangeConfig& config, Random& random) {
+  config.max_tokens = random.between(1, limits.max_tokens);
+  config.hidden = draw_hidden(limits, random);
+  if (limits.wide_rows && random.one_in(10)) {
+    config.max_tokens = random.between(1, 3);
+    config.hidden = random.between(3000, 7200);
+  }
+}
+
+// As many tokens in all whatever the group.
+void draw_group(int num_ranks, ExchangeConfig& config, Random& random) {
+  std::vector<int> sizes;
+  for (int size = 2; size <= num_ranks; ++size) {
+    if (num_ranks % size == 0) sizes.push_back(size);
+  }
+  if (sizes.empty()) return;
+  config.tp_size = random.pick(sizes);
+  config.max_tokens = std::max<std::int64_t>(1, config.max_tokens / config.tp_size);
+}
+
+void draw_shared(int num_ranks, ExchangeConfig& config, Random& random) {
+  constexpr std::array kExperts = {1, 1, 1, 2, 3, 4};
+  const int most = config.expert_rank.empty() ? num_ranks - 1 : num_ranks;
+  if (most == 0) return;
+  SharedExperts& shared = config.shared;
+  shared.num_experts = std::min(random.pick(kExperts), most);
+  shared.num_ranks =
+      shared.num_experts * static_cast<int>(random.between(1, most / shared.num_experts));
+  if (shared.num_experts == 1 && random.one_in(2)) shared.rule = SharedRule::kByToken;
+}
+
+void draw_wire(ExchangeConfig& config, Random& random) {
+  constexpr std::array kWires = {Wire::kInt8, Wire::kInt8Static, Wire::kFp8, Wire::kFp8Pow2,
+                                 Wire::kFp8Ue8m0};
+  if (random.one_in(4)) {
+    config.scale_bytes = random.between(1, 20);
+    if (random.one_in(2)) config.scale_bytes *= 4;
+  } else {
+    config.wire = random.pick(kWires);
+    if (config.dtype == DataType::kBytes) config.dtype = draw_float_type(random);
+  }
+  if (config.scale_bytes % 4 == 0 && random.one_in(2))
+    config.scale_order = ScaleOrder::kColumnMajor;
+}
+
+void draw_special(ExchangeConfig& config, Random& random) {
+  SpecialExperts& special = config.special;
+  special.zero = static_cast<int>(random.below(3));
+  if (config.dtype == DataType::kBytes) return;
+  special.copy = static_cast<int>(random.below(3));
+  special.constant = static_cast<int>(random.below(3));
+}
+
+// Every expert stands for one logical expert at most, some for none.
+void draw_replicas(ExchangeConfig& config, Random& random) {
+  constexpr std::array kChoices = {ReplicaChoice::kByRank, ReplicaChoice::kByToken,
+                                   ReplicaChoice::kByTable};
+  config.replicas.choice = random.pick(kChoices);
+  std::vector<std::vector<int>>& instances = config.replicas.instances;
+  instances.resize(random.between((config.num_experts + 2) / 3, config.num_experts));
+  const auto num_logical = static_cast<int>(instances.size());
+  std::vector<int> experts = random_order(config.num_experts, random);
+  for (int i = 0; i < config.num_experts; ++i) {
+    if (i < num_logical) {
+      instances[i].push_back(experts[i]);
+    } else if (!random.one_in(6)) {
+      instances[random.below(num_logical)].push_back(experts[i]);
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t draw_hidden(const ScenarioLimits& limits, Random& random) {
+  constexpr std::array kOdd = {1,  2,  3,  5,  7,  8,   15,  16,  17,  31,
+                               32, 33, 63, 64, 65, 127, 128, 129, 255, 257};
+  if (random.one_in(3)) return random.between(1, limits.max_hidden);
+  return std::min<std::int64_t>(random.pick(kOdd), limits.max_hidden);
+}
+
+std::vector<int> random_order(int count, Random& random) {
+  std::vector<int> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  for (int i = count - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
+  return order;
+}
+
+DataType draw_float_type(Random& random) { return random.pick(kFloatTypes); }
+
+std::int64_t num_expert_ids(const ExchangeConfig& config) {
+  return config.replicas.instances.empty()
+             ? config.num_experts
+             : static_cast<std::int64_t>(config.replicas.instances.size());
+}
+
+std::int64_t num_ids(const ExchangeConfig& config) {
+  return num_expert_ids(config) + config.special.total();
+}
+
+bool combine_reads_tokens(const ExchangeConfig& config) {
+  return config.special.copy + config.special.constant > 0;
+}
+
+std::vector<std::int64_t> ids_of_rank(const ExchangeConfig& config, int num_ranks, int rank) {
+  const int first_rank = config.shared.num_ranks;
+  std::vector<int> owners = config.expert_rank;
+  for (int owner = first_rank; config.expert_rank.empty() && owner < num_ranks; ++owner) {
+    const int blocks = num_ranks - first_rank;
+    owners.insert(
+        owners.end(),
+        config.num_experts / blocks + (owner - first_rank < config.num_experts % blocks ? 1 : 0),
+        owner);
+  }
+  std::vector<std::int64_t> ids;
+  for (std::int64_t id = 0; id < num_expert_ids(config); ++id) {
+    std::vector<int> experts = {static_cast<int>(id)};
+    if (!config.replicas.instances.empty()) experts = config.replicas.instances[id];
+    for (const int expert : experts) {
+      if (owners[expert] != rank) continue;
+      ids.push_back(id);
+      break;
+    }
+  }
+  return ids;
+}
+
+ExchangeConfig draw_config(int num_ranks, bool plain, const ScenarioLimits& limits,
+                           Random& random) {
+  constexpr std::array kTopK = {1, 1, 2, 3, 4, 6, 8, 8, 16, 32};
+  constexpr std::array kTypes = {DataType::kBf16, DataType::kFp16, DataType::kFp32,
+                                 DataType::kBytes};
+  constexpr std::array kLayouts = {Layout::kRankMajor, Layout::kExpertMajor, Layout::kPadded};
+  constexpr std::array kCombineWires = {CombineWire::kInt8Block8, CombineWire::kInt8Block128,
+                                        CombineWire::kLogfmt10};
+  ExchangeConfig config;
+  draw_shape(limits, config, random);
+  if (!plain && random.one_in(4)) draw_group(num_ranks, config, random);
+  const int members = num_ranks / config.tp_size;
+  config.num_experts =
+      static_cast<int>(random.one_in(5) ? random.between(1, members) : random.between(1, 40));
+  config.top_k = random.pick(kTopK);
+  config.dtype = random.pick(kTypes);
+  config.layout = random.pick(kLayouts);
+  if (config.layout == Layout::kExpertMajor && random.one_in(2))
+    config.expert_alignment = random.between(2, 17);
+  config.zero_gaps = random.one_in(2);
+  if (random.one_in(3)) {
+    for (int expert = 0; expert < config.num_experts; ++expert)
+      config.expert_rank.push_back(static_cast<int>(random.below(members)));
+  }
+  config.depth = static_cast<int>(random.between(1, 3));
+  config.workers = static_cast<int>(random.between(1, 3));
+  if (plain) return config;
+  if (random.one_in(3)) draw_shared(members, config, random);
+  if (!random.one_in(3)) draw_wire(config, random);
+  if (random.one_in(2)) config.combine_wire = random.pick(kCombineWires);
+  if (random.one_in(3)) draw_special(config, random);
+  if (random.one_in(3)) draw_replicas(config, random);
+  return config;
+}
+
+}  // namespace ferry::test
