@@ -1,5 +1,5 @@
 // ExchangeConfig: what an exchange is. Shapes use T tokens of a rank, H hidden, K top-k, E experts,
-// R ranks, L experts of a rank. Semantics: design, sections 4 and 5; docs/operators.md.
+// R ranks, L experts of a rank. Semantics: design, sections 4 and 5; docs/numerics.md.
 #pragma once
 
 #include <cstdint>

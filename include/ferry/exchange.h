@@ -249,8 +249,8 @@ class FERRY_EXPORT Exchange {
   bool poll(Operation operation) noexcept;
 
   // Takes the place of a dispatch or combine that a front will not make with what it was given: the
-  // other ranks get kPeerRejected with the message of `why`, and the exchange goes on. Returns `why`,
-  // or what broke.
+  // other ranks get kPeerRejected with the message of `why`, and the exchange goes on. Returns
+  // `why`, or what broke.
   [[nodiscard]] Status refuse_dispatch(const Status& why,
                                        std::span<const int> active_ranks = {}) noexcept;
   [[nodiscard]] Status refuse_combine(const Status& why,

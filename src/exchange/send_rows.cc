@@ -21,8 +21,8 @@ void ExchangeState::send_rows(const InFlight& operation, const DispatchArgs& arg
   for (const int peer : active.ranks)
     posted_.push_back(window(peer) + layout_.buffer(record(peer, operation.number).posted.buffer));
   scale_strides_.clear();
-  for (const std::int64_t rows : route.section_rows)
-    scale_strides_.push_back(layout_.scale_strides(rows));
+  for (std::size_t i = 0; layout_.scale_bytes() > 0 && i < route.section_rows.size(); ++i)
+    scale_strides_.push_back(layout_.scale_strides(route.section_rows[i]));
   crew_.run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
     const std::size_t scratch_bytes =
         wire_.encode ? layout_.row_bytes() + layout_.scale_bytes() + kLineBytes : 0;

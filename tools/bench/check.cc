@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "exchange/reference_wire.h"
+
 namespace ferry::bench {
 namespace {
 
@@ -66,7 +68,9 @@ void compare_counts(const internal::RankReceived& expected, const Handle& handle
 class OneRankOracle {
  public:
   OneRankOracle(const Plan& plan, std::size_t rank, std::uint64_t salt)
-      : plan_(plan), rank_(rank), salt_(salt), config_(plan.config), inputs_(plan.inputs.size()) {}
+      : plan_(plan), rank_(rank), salt_(salt), config_(plan.config), inputs_(plan.inputs.size()) {
+    config_.wire = Wire::kNone;  // the experts' outputs are the tokens, not what came of them
+  }
 
   // [count, hidden]: results of tokens first, first + 1, ..
   std::vector<std::byte> combined(std::int64_t first, std::int64_t count) {
@@ -97,6 +101,10 @@ class OneRankOracle {
                          all.topk_ids.begin() + (first + count) * k);
     some.topk_weights.assign(all.topk_weights.begin() + first * k,
                              all.topk_weights.begin() + (first + count) * k);
+    if (!all.topk_mask.empty()) {
+      some.topk_mask.assign(all.topk_mask.begin() + first * k,
+                            all.topk_mask.begin() + (first + count) * k);
+    }
     some.tokens.resize(static_cast<std::size_t>(count) * row_bytes);
     for (std::int64_t token = 0; token < count; ++token) {
       fill_token({plan_.options.seed, salt_, static_cast<int>(rank_), first + token}, config_.dtype,
@@ -123,7 +131,9 @@ Comparison compare_received(const Plan& plan, std::size_t rank, std::uint64_t sa
   compare_rows_of(expected, options.layout, received.weights, expected.weights, comparison);
   compare_list(received.topk_ids, expected.topk_ids, comparison);
   std::vector<std::byte> row(options.row_bytes());
+  internal::ReferenceEncoded encoded;
   const std::size_t elements = static_cast<std::size_t>(options.hidden);
+  const std::size_t width = options.wire == Wire::kNone ? element_bytes(options.dtype) : 1;
   for (std::size_t i = 0; i < expected.row_valid.size(); ++i) {
     if (expected.row_valid[i] == 0) continue;
     if (static_cast<std::int64_t>(i) >= received.num_rows) {
@@ -133,8 +143,15 @@ Comparison compare_received(const Plan& plan, std::size_t rank, std::uint64_t sa
     }
     fill_token({options.seed, salt, expected.sources[3 * i], expected.sources[3 * i + 1]},
                options.dtype, options.hidden, row.data());
-    compare_bytes(static_cast<const std::byte*>(received.data) + i * options.row_bytes(),
-                  row.data(), elements, element_bytes(options.dtype), comparison);
+    if (options.wire != Wire::kNone) {
+      encoded = internal::reference_encode(options.wire, row, options.dtype, {});
+      compare_bytes(
+          static_cast<const std::byte*>(received.scales.data) + i * options.wire_scale_bytes(),
+          encoded.scales.data(), encoded.scales.size() / 4, 4, comparison);
+    }
+    compare_bytes(static_cast<const std::byte*>(received.data) + i * options.wire_row_bytes(),
+                  options.wire == Wire::kNone ? row.data() : encoded.row.data(), elements, width,
+                  comparison);
   }
   return comparison;
 }

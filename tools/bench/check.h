@@ -16,12 +16,12 @@ struct Comparison {
   std::uint64_t wrong = 0;     // of these, different in any bit, or missing, or too many
 };
 
-// Rows, sources, weights, local ids and all counts of the handle. Not compared: contents of gap
-// rows, and anything of padding rows.
+// Rows, scales, sources, weights, local ids and all counts of the handle. Not compared: contents of
+// gap rows, and anything of padding rows.
 Comparison compare_received(const Plan& plan, std::size_t rank, std::uint64_t salt,
                             const Received& received);
 
-// `out`: [tokens, hidden], the combine of the received rows as they are (identity experts).
+// `out`: [tokens, hidden], the combine of the tokens as they were sent (identity experts).
 Comparison compare_combined(const Plan& plan, std::size_t rank, std::uint64_t salt,
                             const std::byte* out);
 

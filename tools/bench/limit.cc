@@ -7,7 +7,6 @@
 #include <span>
 #include <thread>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "bench/cores.h"
 #include "bench/memory.h"
@@ -52,15 +51,15 @@ class SpinBarrier {
   alignas(64) std::atomic<std::size_t> round_{0};
 };
 
-// A token, where its rows lie, and how they are summed.
+// A token, and how many rows it has.
 struct Job {
   std::byte* token = nullptr;
   std::byte* out = nullptr;
-  const float* weights = nullptr;  // null: plain sum
   int num_rows = 0;
 };
 
-// All ranks' memory in one address space, with every slot known.
+// All ranks' memory in one address space, with every slot known. Encoded rows count with their
+// bytes alone: a dispatch copies the head of its token to them.
 class Traffic {
  public:
   explicit Traffic(const Plan& plan);
@@ -70,66 +69,90 @@ class Traffic {
 
  private:
   void find_slots();
-  void* const* rows_of(std::size_t job) const noexcept { return &rows_[job * top_k_]; }
+  std::size_t place_row(std::size_t job, int column);
 
   const Plan& plan_;
   std::size_t row_bytes_;
-  std::size_t top_k_;
+  std::size_t wire_row_bytes_;
+  std::size_t entries_;
   std::vector<Mapping> received_;  // [R]
   Mapping tokens_;
   Mapping out_;
-  std::vector<Job> jobs_;    // [tokens of all ranks], by rank
-  std::vector<void*> rows_;  // [jobs, top_k], the first num_rows of each are used
+  std::vector<Mapping> encoded_;  // [R], with a wire
+  std::vector<Job> jobs_;         // [tokens of all ranks], by rank
+  // [jobs, entries], the first num_rows of each are used, by entry.
+  std::vector<void*> rows_, wire_rows_;
+  std::vector<float> weights_;
+  std::vector<int> columns_;
 };
 
 Traffic::Traffic(const Plan& plan)
     : plan_(plan),
       row_bytes_(plan.options.row_bytes()),
-      top_k_(static_cast<std::size_t>(plan.options.top_k)) {
+      wire_row_bytes_(plan.options.wire_row_bytes()),
+      entries_(static_cast<std::size_t>(plan.options.entries())) {
   const std::size_t num_tokens = static_cast<std::size_t>(plan.num_tokens);
   tokens_ = Mapping(num_tokens * row_bytes_, Mapping::Kind::kPrivate);
   out_ = Mapping(num_tokens * row_bytes_, Mapping::Kind::kPrivate);
   for (const internal::RankReceived& expected : plan.expected) {
-    received_.emplace_back(static_cast<std::size_t>(expected.num_rows) * row_bytes_,
-                           Mapping::Kind::kPrivate);
+    const auto rows = static_cast<std::size_t>(expected.num_rows);
+    received_.emplace_back(rows * row_bytes_, Mapping::Kind::kPrivate);
+    if (plan.options.wire != Wire::kNone)
+      encoded_.emplace_back(rows * wire_row_bytes_, Mapping::Kind::kPrivate);
   }
   jobs_.resize(num_tokens);
-  rows_.resize(num_tokens * top_k_);
+  rows_.resize(num_tokens * entries_);
+  wire_rows_.resize(rows_.size());
+  weights_.resize(rows_.size());
+  columns_.resize(rows_.size());
   find_slots();
 }
 
 void Traffic::find_slots() {
-  const bool weighted = plan_.options.layout != Layout::kRankMajor;
   std::vector<std::size_t> first_job;
   std::size_t job = 0;
   for (const internal::RankInput& input : plan_.inputs) {
     first_job.push_back(job);
     for (std::size_t token = 0; token < static_cast<std::size_t>(input.num_tokens);
          ++token, ++job) {
-      jobs_[job] = {tokens_.data() + job * row_bytes_, out_.data() + job * row_bytes_,
-                    weighted ? &input.topk_weights[token * top_k_] : nullptr, 0};
+      jobs_[job] = {tokens_.data() + job * row_bytes_, out_.data() + job * row_bytes_, 0};
     }
   }
+  const auto top_k = static_cast<std::size_t>(plan_.options.top_k);
   for (std::size_t rank = 0; rank < received_.size(); ++rank) {
     const internal::RankReceived& expected = plan_.expected[rank];
     for (std::size_t row = 0; row < expected.row_valid.size(); ++row) {
       if (expected.row_valid[row] == 0) continue;
-      const std::size_t source = static_cast<std::size_t>(expected.sources[3 * row]);
-      const std::size_t owner =
-          first_job[source] + static_cast<std::size_t>(expected.sources[3 * row + 1]);
-      const std::size_t column = weighted ? static_cast<std::size_t>(expected.sources[3 * row + 2])
-                                          : static_cast<std::size_t>(jobs_[owner].num_rows);
-      rows_[owner * top_k_ + column] = received_[rank].data() + row * row_bytes_;
-      ++jobs_[owner].num_rows;
+      const auto source = static_cast<std::size_t>(expected.sources[3 * row]);
+      const auto token = static_cast<std::size_t>(expected.sources[3 * row + 1]);
+      const auto k = static_cast<std::size_t>(expected.sources[3 * row + 2]);
+      const std::size_t at = place_row(first_job[source] + token, static_cast<int>(k));
+      rows_[at] = received_[rank].data() + row * row_bytes_;
+      wire_rows_[at] = encoded_.empty() ? rows_[at] : encoded_[rank].data() + row * wire_row_bytes_;
+      weights_[at] = k < top_k ? plan_.inputs[source].topk_weights[token * top_k + k] : 1.0f;
     }
   }
-  for (const Job& done : jobs_) FERRY_CHECK(done.num_rows, >=, 1);
+}
+
+// Where the row of entry `column` goes among those of its token, which are kept by column.
+std::size_t Traffic::place_row(std::size_t job, int column) {
+  const std::size_t first = job * entries_;
+  std::size_t at = first + static_cast<std::size_t>(jobs_[job].num_rows++);
+  for (; at > first && columns_[at - 1] > column; --at) {
+    columns_[at] = columns_[at - 1];
+    rows_[at] = rows_[at - 1];
+    wire_rows_[at] = wire_rows_[at - 1];
+    weights_[at] = weights_[at - 1];
+  }
+  columns_[at] = column;
+  return at;
 }
 
 void Traffic::touch_part(std::size_t thread, std::size_t num_threads) noexcept {
   for (std::size_t rank = thread; rank < received_.size(); rank += num_threads) {
-    touch(received_[rank].data(),
-          static_cast<std::size_t>(plan_.expected[rank].num_rows) * row_bytes_);
+    const auto rows = static_cast<std::size_t>(plan_.expected[rank].num_rows);
+    touch(received_[rank].data(), rows * row_bytes_);
+    if (!encoded_.empty()) touch(encoded_[rank].data(), rows * wire_row_bytes_);
   }
   const std::size_t first = jobs_.size() * thread / num_threads,
                     last = jobs_.size() * (thread + 1) / num_threads;
@@ -147,13 +170,14 @@ void Traffic::dispatch_part(std::size_t thread, std::size_t num_threads, int cop
       copy == kStreaming || copy == kStreamingMany ? Stores::kStreaming : Stores::kCached;
   for (std::size_t job = first; job < last; ++job) {
     const std::byte* const token = jobs_[job].token;
-    const std::span<void* const> rows(rows_of(job), static_cast<std::size_t>(jobs_[job].num_rows));
+    const std::span<void* const> rows(&wire_rows_[job * entries_],
+                                      static_cast<std::size_t>(jobs_[job].num_rows));
     if (copy == kMemcpy) {
-      for (void* const row : rows) std::memcpy(row, token, row_bytes_);
+      for (void* const row : rows) std::memcpy(row, token, wire_row_bytes_);
     } else if (copy == kStreaming) {
-      for (void* const row : rows) internal::copy_row(row, token, row_bytes_, stores);
+      for (void* const row : rows) internal::copy_row(row, token, wire_row_bytes_, stores);
     } else {
-      internal::copy_row_to_many(rows.data(), jobs_[job].num_rows, token, row_bytes_, stores);
+      internal::copy_row_to_many(rows.data(), jobs_[job].num_rows, token, wire_row_bytes_, stores);
     }
   }
   internal::stores_fence();
@@ -163,13 +187,14 @@ void Traffic::combine_part(std::size_t thread, std::size_t num_threads, int redu
   const std::size_t first = jobs_.size() * thread / num_threads,
                     last = jobs_.size() * (thread + 1) / num_threads;
   const Options& options = plan_.options;
+  const bool weighted = options.layout != Layout::kRankMajor;
   for (std::size_t job = first; job < last; ++job) {
     for (int k = 0; job + 1 < last && k < jobs_[job + 1].num_rows; ++k) {
-      internal::prefetch_row(rows_of(job + 1)[k], row_bytes_);
+      internal::prefetch_row(rows_[(job + 1) * entries_ + static_cast<std::size_t>(k)], row_bytes_);
     }
     internal::reduce_rows(
-        {.rows = const_cast<const void* const*>(rows_of(job)),
-         .weights = jobs_[job].weights,
+        {.rows = const_cast<const void* const*>(&rows_[job * entries_]),
+         .weights = weighted ? &weights_[job * entries_] : nullptr,
          .num_rows = jobs_[job].num_rows,
          .row_type = options.dtype,
          .bias = {nullptr, nullptr},

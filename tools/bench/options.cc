@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "kernels/wire_formats.h"
+
 namespace ferry::bench {
 namespace {
 
@@ -73,7 +75,43 @@ void add_choice(CLI::App& app, const std::string& option, const std::string& tex
       ->default_str(standard);
 }
 
+// What an exchange can do beyond moving rows as they are.
+void add_features(CLI::App& app, Options& options) {
+  const std::map<std::string, Wire> wires = {{"none", Wire::kNone},
+                                             {"int8", Wire::kInt8},
+                                             {"fp8", Wire::kFp8},
+                                             {"fp8_pow2", Wire::kFp8Pow2},
+                                             {"fp8_ue8m0", Wire::kFp8Ue8m0}};
+  const std::map<std::string, CombineWire> combine_wires = {
+      {"none", CombineWire::kNone},
+      {"int8_8", CombineWire::kInt8Block8},
+      {"int8_128", CombineWire::kInt8Block128},
+      {"logfmt10", CombineWire::kLogfmt10}};
+  add_choice(app, "--wire", "How rows travel with dispatch", wires, options.wire);
+  add_choice(app, "--combine-wire", "and with combine", combine_wires, options.combine_wire);
+  app.add_option("--shared-experts", options.shared_experts, "Experts that every token goes to")
+      ->check(CLI::Range(0, 4))
+      ->capture_default_str();
+  app.add_option("--shared-ranks", options.shared_ranks,
+                 "Ranks that hold them and no others: ranks 0, 1, ..")
+      ->check(CLI::Range(0, 1023))
+      ->capture_default_str();
+  app.add_option("--mask-fraction", options.mask_fraction, "Share of top-k entries not sent")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+}
+
 }  // namespace
+
+std::size_t Options::wire_row_bytes() const noexcept {
+  const internal::WireFormat& format = internal::wire_format(wire);
+  return format.encode ? format.encoded_bytes(hidden, dtype) : row_bytes();
+}
+
+std::size_t Options::wire_scale_bytes() const noexcept {
+  const internal::WireFormat& format = internal::wire_format(wire);
+  return format.encode ? static_cast<std::size_t>(format.num_scales(hidden)) * 4 : 0;
+}
 
 const char* mode_name(Mode mode) noexcept {
   return mode == Mode::kProcesses ? "processes" : "threads";
@@ -114,6 +152,7 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   add_choice(app, "--dtype", "Type of an element", types, options.dtype);
   add_choice(app, "--layout", "How received rows lie", layouts, options.layout);
+  add_features(app, options);
   app.add_option("--routing", options.routing_text, "uniform | zipf:S | real | load:FILE[:LAYER]")
       ->capture_default_str();
   app.add_option("--iterations", options.iterations,
@@ -138,6 +177,14 @@ void finish_options(Options& options) {
     throw std::invalid_argument(
         fmt::format("--top-k {} needs that many distinct experts, but --experts is {}",
                     options.top_k, options.experts));
+  }
+  const int shared = options.shared_experts, holders = options.shared_ranks;
+  if ((shared == 0) != (holders == 0) || (shared > 0 && holders % shared != 0) ||
+      holders >= options.ranks) {
+    throw std::invalid_argument(
+        fmt::format("--shared-ranks {} need to be a multiple of --shared-experts {} and less than "
+                    "--ranks {}",
+                    holders, shared, options.ranks));
   }
   if (!options.trace.empty() && options.sweep_tokens.size() > 1) {
     throw std::invalid_argument(

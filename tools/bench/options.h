@@ -26,6 +26,11 @@ struct Options {
   int experts = 256;
   DataType dtype = DataType::kBf16;
   Layout layout = Layout::kExpertMajor;
+  Wire wire = Wire::kNone;
+  CombineWire combine_wire = CombineWire::kNone;
+  int shared_experts = 0;
+  int shared_ranks = 0;
+  double mask_fraction = 0;  // of the top-k entries, not sent
   std::string routing_text = "uniform";
   RoutingSpec routing;
   int iterations = 0;  // 0: as many as fill about half a second, 20 to 2000
@@ -41,6 +46,11 @@ struct Options {
   std::size_t row_bytes() const noexcept {
     return static_cast<std::size_t>(hidden) * element_bytes(dtype);
   }
+  // Of a received row, and of its scales.
+  std::size_t wire_row_bytes() const noexcept;
+  std::size_t wire_scale_bytes() const noexcept;
+  // Rows of a token at most.
+  int entries() const noexcept { return top_k + shared_experts; }
 };
 
 // Adds the options to `app`, which fills `options` when it parses.

@@ -14,6 +14,14 @@
 namespace ferry::bench {
 namespace {
 
+// [T, K], the same for the same seed and rank.
+std::vector<std::uint8_t> make_mask(const Options& options, std::int64_t tokens, std::size_t rank) {
+  Random random(options.seed ^ 0x6d61736bull ^ (static_cast<std::uint64_t>(rank) << 32));
+  std::vector<std::uint8_t> mask(static_cast<std::size_t>(tokens * options.top_k));
+  for (std::uint8_t& sent : mask) sent = random.uniform() < options.mask_fraction ? 0 : 1;
+  return mask;
+}
+
 std::vector<internal::RankInput> make_inputs(const Options& options,
                                              const std::vector<std::int64_t>& tokens) {
   const std::int64_t most = *std::max_element(tokens.begin(), tokens.end());
@@ -26,6 +34,7 @@ std::vector<internal::RankInput> make_inputs(const Options& options,
     inputs[rank].num_tokens = tokens[rank];
     inputs[rank].topk_ids = std::move(choices.topk_ids);
     inputs[rank].topk_weights = std::move(choices.topk_weights);
+    if (options.mask_fraction > 0) inputs[rank].topk_mask = make_mask(options, tokens[rank], rank);
   }
   return inputs;
 }
@@ -50,8 +59,14 @@ ExchangeConfig make_config(const Options& options, const std::vector<internal::R
   config.dtype = options.dtype;
   config.layout = options.layout;
   config.workers = options.workers;
+  config.wire = options.wire;
+  config.combine_wire = options.combine_wire;
+  config.shared.num_experts = options.shared_experts;
+  config.shared.num_ranks = options.shared_ranks;
   if (options.layout == Layout::kPadded)
-    config.expert_capacity = fullest_expert(inputs, options.experts);
+    config.expert_capacity =
+        std::max(fullest_expert(inputs, options.experts),
+                 options.shared_ranks > 0 ? config.max_tokens * options.ranks : std::int64_t{1});
   return config;
 }
 
@@ -61,6 +76,7 @@ std::vector<internal::RankReceived> expected_without_rows(ExchangeConfig config,
                                                           std::vector<internal::RankInput> inputs) {
   config.hidden = 1;
   config.dtype = DataType::kBytes;
+  config.wire = Wire::kNone;
   for (internal::RankInput& input : inputs)
     input.tokens.resize(static_cast<std::size_t>(input.num_tokens));
   return internal::reference_dispatch(config, inputs);
@@ -93,8 +109,13 @@ std::vector<std::int64_t> resolve_tokens(const Options& options, std::int64_t to
 // Rows at their places with the engine's margin, tokens, results and ids, before any of them is
 // made.
 void check_memory(const Options& options, double tokens, double rows) {
-  const double bytes = static_cast<double>(options.row_bytes()) * (2 * tokens + 1.3 * rows) +
-                       64.0 * options.top_k * tokens;
+  // Encoded rows do not serve as the experts' outputs: those lie beside them.
+  const double outputs =
+      options.wire == Wire::kNone ? 0 : static_cast<double>(options.row_bytes()) * rows;
+  const double bytes =
+      static_cast<double>(options.row_bytes()) * 2 * tokens +
+      static_cast<double>(options.wire_row_bytes() + options.wire_scale_bytes()) * 1.3 * rows +
+      outputs + 64.0 * options.top_k * tokens;
   const double available = static_cast<double>(internal::available_memory());
   if (bytes <= available) return;
   throw std::invalid_argument(
@@ -116,7 +137,9 @@ constexpr ValueBits value_bits(DataType dtype) noexcept {
     case DataType::kBf16: return {0x81ff81ff81ff81ffull, 0x3e003e003e003e00ull};
     case DataType::kFp16: return {0x8fff8fff8fff8fffull, 0x3000300030003000ull};
     case DataType::kFp32: return {0x81ffffff81ffffffull, 0x3e0000003e000000ull};
-    case DataType::kBytes: break;
+    case DataType::kBytes:
+    case DataType::kInt8:
+    case DataType::kFp8E4m3: break;
   }
   return {~0ull, 0};
 }
@@ -129,8 +152,9 @@ Plan make_plan(const Options& options, std::int64_t tokens) {
   const std::vector<std::int64_t> counts = resolve_tokens(options, tokens);
   plan.options.tokens = *std::max_element(counts.begin(), counts.end());
   for (const std::int64_t count : counts) plan.num_tokens += count;
-  const int copies =
-      options.layout == Layout::kRankMajor ? std::min(options.top_k, options.ranks) : options.top_k;
+  const int copies = options.layout == Layout::kRankMajor
+                         ? std::min(options.entries(), options.ranks)
+                         : options.entries();
   check_memory(options, static_cast<double>(plan.num_tokens),
                static_cast<double>(plan.num_tokens) * copies);
   plan.inputs = make_inputs(options, counts);

@@ -34,7 +34,9 @@ class RankBench {
   }
   void fill_tokens(std::uint64_t salt);
   void dispatch();
-  void combine();  // identity experts: the rows received are the rows combined, where they are
+  void combine();
+  Rows expert_rows();
+  void fill_outputs(std::uint64_t salt);
   void release();
   void exchange_once();
   void record(std::size_t operation, const OperationTimes& times);
@@ -50,6 +52,7 @@ class RankBench {
   DispatchArgs dispatch_args_;
   CombineArgs combine_args_;
   Received received_;
+  OutputRows outputs_;  // of the experts, where the rows received are encoded
   std::uint64_t num_exchanges_ = 0;
 };
 
@@ -68,6 +71,7 @@ RankBench::RankBench(const Plan& plan, Results& results, Group group)
   dispatch_args_.topk_ids = {input.topk_ids.data(), input.num_tokens, plan.options.top_k,
                              IndexType::kInt64};
   dispatch_args_.topk_weights = input.topk_weights.data();
+  if (!input.topk_mask.empty()) dispatch_args_.topk_mask = input.topk_mask.data();
   combine_args_.topk_weights =
       plan.options.layout == Layout::kRankMajor ? nullptr : input.topk_weights.data();
   combine_args_.out = out_.data();
@@ -87,9 +91,31 @@ void RankBench::fill_tokens(std::uint64_t salt) {
 
 void RankBench::dispatch() { expect(exchange_.dispatch(dispatch_args_, received_)); }
 
+// Identity experts: the rows received are the rows combined, where they are. Encoded rows are no
+// outputs; then those lie in the window beside them, written once.
+Rows RankBench::expert_rows() {
+  if (plan_.options.wire == Wire::kNone) return received_.rows();
+  if (!outputs_.data) {
+    expect(exchange_.allocate_outputs(received_.num_rows, plan_.options.hidden, plan_.options.dtype,
+                                      outputs_));
+    fill_outputs(0);
+  }
+  return outputs_.rows();
+}
+
+void RankBench::fill_outputs(std::uint64_t salt) {
+  const internal::RankReceived& expected = plan_.expected[rank_];
+  for (std::size_t row = 0; outputs_.data && row < expected.row_valid.size(); ++row) {
+    if (expected.row_valid[row] == 0) continue;
+    fill_token({plan_.options.seed, salt, expected.sources[3 * row], expected.sources[3 * row + 1]},
+               plan_.options.dtype, plan_.options.hidden,
+               static_cast<std::byte*>(outputs_.data) + row * plan_.options.row_bytes());
+  }
+}
+
 void RankBench::combine() {
   combine_args_.handle = received_.handle;
-  combine_args_.expert_rows = received_.rows();
+  combine_args_.expert_rows = expert_rows();
   expect(exchange_.combine(combine_args_));
   ++num_exchanges_;
 }
@@ -183,6 +209,7 @@ void RankBench::compare(std::uint64_t salt) {
 void RankBench::check() {
   compare(0);
   fill_tokens(1);
+  fill_outputs(1);
   compare(1);
 }
 

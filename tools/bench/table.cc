@@ -30,6 +30,22 @@ std::string tokens_text(const Options& options) {
   return text;
 }
 
+// A line for what is not the default, or nothing.
+std::string features_text(const Options& options) {
+  std::string text;
+  if (options.wire != Wire::kNone) text += fmt::format(", wire {}", wire_name(options.wire));
+  if (options.combine_wire != CombineWire::kNone)
+    text += fmt::format(", combine wire {}", wire_name(options.combine_wire));
+  if (options.shared_experts > 0) {
+    text += fmt::format(", {} shared expert{} on {} rank{}", options.shared_experts,
+                        options.shared_experts == 1 ? "" : "s", options.shared_ranks,
+                        options.shared_ranks == 1 ? "" : "s");
+  }
+  if (options.mask_fraction > 0)
+    text += fmt::format(", {} of entries masked", options.mask_fraction);
+  return text.empty() ? text : "# " + text.substr(2) + "\n";
+}
+
 constexpr std::string_view kLine =
     "{:>8} {:>8} {:>7} {:>5} {:>8} {:>8} {:>8} {:>6} {:>6} {:>8} {:>5} {:>5} {:>6}\n";
 
@@ -46,6 +62,7 @@ std::string table_header(const Options& options) {
   text += fmt::format("# hidden {}, {} experts, top-{}, {}, {}{}\n", options.hidden,
                       options.experts, options.top_k, data_type_name(options.dtype),
                       layout_name(options.layout), tokens_text(options));
+  text += features_text(options);
   text += fmt::format("# routing {} (seed {}), {} after {} of warm-up{}\n#\n", options.routing_text,
                       options.seed, iterations_text(options), options.warmup,
                       options.check ? ", checked against the oracle" : "");
@@ -58,8 +75,8 @@ std::string table_header(const Options& options) {
 
 std::string table_line(const Options& options, const Measurement& m) {
   const double moved = static_cast<double>(m.dispatch_bytes + m.combine_bytes);
-  const double wire =
-      2.0 * static_cast<double>(m.remote_rows) * static_cast<double>(options.row_bytes());
+  const double wire = static_cast<double>(m.remote_rows) *
+                      static_cast<double>(options.wire_row_bytes() + options.row_bytes());
   return fmt::format(
       kLine, m.tokens, m.rows, short_number(static_cast<double>(m.dispatch_bytes) * 1e-6),
       data_type_name(options.dtype), short_number(m.dispatch_us.median),
