@@ -6,7 +6,7 @@ set -euo pipefail
 declare -A packages=(
   [build]="g++ cmake ninja-build pkg-config libfmt-dev libhwy-dev libhwloc-dev libcli11-dev
            nlohmann-json3-dev libgmock-dev"
-  [test]="python3 ccache"
+  [test]="python3 python3-numpy ccache"
   [style]="python3 clang-format clang-tidy"
   [model]="spin"
   [cross]="g++-aarch64-linux-gnu qemu-user googletest"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CODE = {".cc", ".h", ".py", ".sh", ".cmake", ".pml"}
+CODE = {".cc", ".c", ".h", ".py", ".sh", ".cmake", ".pml"}
 CPP = {".cc", ".h"}
 MAX_COLUMNS = {True: 100, False: 120}  # C++, as clang-format has it; everything else
 MAX_FUNCTION_LINES = 70

@@ -42,7 +42,7 @@ void futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value,
 Status GroupState::wait(const Await& await) noexcept {
   const int spins = await.crowded ? kSpinsCrowded : kSpins;
   std::int64_t began_ns = 0, peer_began_ns = 0;  // 0: no wait yet, at all and for this peer
-  std::int64_t calm = 0;  // turns of the loop since the last flag went up
+  std::int64_t calm = 0;                         // turns of the loop since the last flag went up
   for (int passed = 0; passed < size_;) {
     const int peer = (rank_ + 1 + passed) % size_;
     if (await.up(peer)) {

@@ -21,9 +21,10 @@ struct EncodeRow {
   const void* row;    // [hidden] of row_type
   DataType row_type;  // kBf16, kFp16, kFp32
   std::int64_t hidden;
-  RowFactors factors = {};  // int8, int8_static
-  void* out;                // encoded_bytes(hidden, row_type) at most
-  void* scales = nullptr;   // [num_scales(hidden)] of 4 bytes, consecutive
+  RowFactors factors = {};     // int8, int8_static
+  void* out;                   // encoded_bytes(hidden, row_type) at most
+  void* scales = nullptr;      // [num_scales(hidden)] of 4 bytes, consecutive
+  const void* next = nullptr;  // a row that will be encoded soon, fetched meanwhile; or null
 };
 
 // And back; the factors are not undone.

@@ -109,7 +109,11 @@ DispatchCall::DispatchCall(const Scenario& scenario, const Round& round, int ran
   if (!input.factors.empty())
     args_.scales = {input.factors.data(), input.factor_rows, input.factor_channels};
   if (config.scale_bytes > 0) args_.token_scales = input.token_scales.data();
-  if (round.cached_from < 0 || routed) give_routing(config, input, random);
+  if (round.cached_from < 0 || routed) {
+    give_routing(config, input, random);
+  } else if (random.one_in(2)) {
+    args_.active_ranks = input.active_ranks;  // the handle knows them too
+  }
 }
 
 void DispatchCall::give_routing(const ExchangeConfig& config, const internal::RankInput& input,

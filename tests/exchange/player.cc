@@ -73,9 +73,11 @@ class Player {
   };
 
   std::string name(const Step& step) const {
-    return (step.combine < 0 ? "dispatch of round "
-                             : "combine " + std::to_string(step.combine) + " of round ") +
-           std::to_string(step.round);
+    const std::string round = "round " + std::to_string(step.round);
+    if (step.combine < 0) return "dispatch of " + round;
+    const CombineCase& combine = scenario_.rounds[step.round].combines[step.combine];
+    return "combine " + std::to_string(step.combine) + " of " + round +
+           (combine.from_tensors ? ", from tensors" : "");
   }
 
   void dawdle() {

@@ -244,6 +244,19 @@ TEST(ReferenceShared, RowsAreAddedUnweightedThenTheSharedOutputThenTheResidual) 
   EXPECT_TRUE(combined[0].out.empty() && combined[0].y.empty());
 }
 
+TEST(ReferenceShared, RowsHaveNoWeight) {
+  ExchangeConfig config = config_of(1, 1);
+  config.shared = {.num_experts = 1, .num_ranks = 1};
+  const std::vector<RankInput> inputs = {tokens(0, 1, {}), tokens(10, 1, {0, 0})};
+  std::vector<RankOutput> outputs = {rows({1, 10}), rows({100, 1000})};
+  outputs[1].weighted = true;
+  outputs[0].row_weights = {5, 6};
+  outputs[1].row_weights = {7, 8};
+  const auto combined = reference_combine(config, inputs, outputs, 1, DataType::kFp32);
+  EXPECT_EQ(floats_of(combined[1].out), (Floats{2 * 100 + 1, 2 * 1000 + 10}));
+  EXPECT_EQ(combined[1].out_topk_weights, (Floats{7, 8}));
+}
+
 TEST(ReferenceSpecial, ExpertsAreNeverSentAndTheirTermsComeAtTheirK) {
   ExchangeConfig config = config_of(1, 4);
   config.special = {.zero = 1, .copy = 1, .constant = 2};

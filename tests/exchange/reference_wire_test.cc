@@ -250,6 +250,12 @@ TEST(ReferenceWire, Int8BlocksDivideByTheUnroundedScale) {
       (Floats{100, 60}));
 }
 
+TEST(ReferenceWire, Int8BlocksMultiplyByTheInverseOf127) {
+  // 9 / 127 would round to 0x3d912245.
+  const Bytes encoded = reference_encode(CombineWire::kInt8Block8, row_of({9}), DataType::kFp32);
+  EXPECT_EQ(words_of(part_of(encoded, 32, 4))[0], 0x3d912244u);
+}
+
 TEST(ReferenceWire, Int8BlocksOfZerosAndTooSmallOnesAreZeros) {
   const Bytes row = row_of({0, -0.0F, 0, 0, 0, 0, 0, 0, 0x1p-149F, -0x1p-149F});
   const Bytes travelled = reference_travel(CombineWire::kInt8Block8, row, DataType::kFp32);
@@ -262,9 +268,10 @@ TEST(ReferenceWire, Int8BlocksOfZerosAndTooSmallOnesAreZeros) {
 
 TEST(ReferenceWire, Int8BlocksClampWhereTheScaleIsSubnormal) {
   // s = 64 / 127 * 2^-149 rounds to 2^-149, 190 / 127 to the same: 190 is clamped.
-  const Bytes row = row_of({64 * 0x1p-149F, 0, 0, 0, 0, 0, 0, 0, 190 * 0x1p-149F});
+  const Bytes row =
+      row_of({64 * 0x1p-149F, 0, 0, 0, 0, 0, 0, 0, 190 * 0x1p-149F, -190 * 0x1p-149F});
   const Bytes encoded = reference_encode(CombineWire::kInt8Block8, row, DataType::kFp32);
-  EXPECT_EQ(int8s_of(part_of(encoded, 0, 9)), (Numbers{64, 0, 0, 0, 0, 0, 0, 0, 127}));
+  EXPECT_EQ(int8s_of(part_of(encoded, 0, 10)), (Numbers{64, 0, 0, 0, 0, 0, 0, 0, 127, -127}));
 }
 
 TEST(ReferenceWire, Int8BlocksWithNanOrInfinityDecodeToNan) {
@@ -411,12 +418,12 @@ TEST(ReferenceSpecial, TheLargerDotTakesAll) {
 }
 
 TEST(ReferenceSpecial, DotsAreTakenIn16PartialSums) {
-  // One after the other the ones would vanish beside 2^24; channel 16 does, it adds to sum 0.
-  Floats x(17, 0.0F);
-  x[0] = 0x1p24F;
-  x[1] = x[9] = x[16] = 1;
-  Floats alpha1(17, 1.0F), alpha2(17, 0.0F), v(17, 0.0F);
-  alpha2[0] = 1;
+  // Sum 1 is 1 + 1; added to 2^24 one by one, or in 8 sums, the ones would vanish.
+  Floats x(18, 0.0F);
+  x[1] = x[17] = 1;
+  x[9] = 0x1p24F;
+  Floats alpha1(18, 1.0F), alpha2(18, 0.0F), v(18, 0.0F);
+  alpha2[9] = 1;
   const Floats term = reference_constant_term(row_of(x), row_of(alpha1), row_of(alpha2), row_of(v),
                                               DataType::kFp32);
   const float e2 = static_cast<float>(std::exp(-2.0));
@@ -444,9 +451,10 @@ TEST(ReferenceSpecial, NormRoundsAfterRstdAndAtTheEnd) {
 }
 
 TEST(ReferenceSpecial, NormSquaresBeforeItDivides) {
-  // z * z overflows, though its mean would not: 2^64 squared over 2^7.
-  const Bytes gamma = row_of(Floats(128, 1.0F));
-  const ReferenceNorm norm = reference_norm(Floats(128, 0x1p64F), gamma, 0.0F, DataType::kFp32);
+  // z * z overflows, though its part of the mean would not: 2^64 squared over 2^7.
+  Floats z(128, 0.0F);
+  z[0] = 0x1p64F;
+  const ReferenceNorm norm = reference_norm(z, row_of(Floats(128, 1.0F)), 0.0F, DataType::kFp32);
   EXPECT_EQ(norm.rstd, 0.0F);
 }
 

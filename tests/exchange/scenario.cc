@@ -90,8 +90,8 @@ void make_some_peculiar(const ExchangeConfig& config, RankInput& input, Random& 
     }
     if (!random.one_in(2)) continue;
     constexpr std::array kOdd = {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()};
-    internal::from_float(random.pick(kOdd), row + random.below(config.hidden) * bytes,
-                         config.dtype);
+    const float odd = random.pick(kOdd);
+    internal::from_float(odd, row + random.below(config.hidden) * bytes, config.dtype);
   }
 }
 

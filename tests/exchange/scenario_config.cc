@@ -154,7 +154,7 @@ ExchangeConfig draw_config(int num_ranks, bool plain, const ScenarioLimits& limi
   config.top_k = random.pick(kTopK);
   config.dtype = random.pick(kTypes);
   config.layout = random.pick(kLayouts);
-  if (config.layout == Layout::kExpertMajor && random.one_in(2))
+  if (random.one_in(config.layout == Layout::kExpertMajor ? 2 : 5))
     config.expert_alignment = random.between(2, 17);
   config.zero_gaps = random.one_in(2);
   if (random.one_in(3)) {

@@ -35,8 +35,13 @@ void note_shape(const ExchangeConfig& config, int num_ranks, Features& found) {
   }
   const std::size_t row_bytes =
       static_cast<std::size_t>(config.hidden) * element_bytes(config.dtype);
-  note(found, "alignment with gaps left", config.expert_alignment > 1 && !config.zero_gaps);
-  note(found, "alignment with zeroed gaps", config.expert_alignment > 1 && config.zero_gaps);
+  for (const Layout layout : kLayouts) {
+    note(found, of_layout("alignment", layout),
+         config.layout == layout && config.expert_alignment > 1);
+  }
+  const bool gaps = config.layout == Layout::kExpertMajor && config.expert_alignment > 1;
+  note(found, "gaps left", gaps && !config.zero_gaps);
+  note(found, "zeroed gaps", gaps && config.zero_gaps);
   note(found, "K of 1", config.top_k == 1);
   note(found, "K of 16", config.top_k == 16);
   note(found, "K of 32", config.top_k == 32);
@@ -76,7 +81,9 @@ void note_wires(const ExchangeConfig& config, Features& found) {
   note(found, "caller's scales of odd bytes", config.scale_bytes % 4 != 0);
   note(found, "caller's scales in columns", config.scale_bytes > 0 && column_major);
   note(found, "wires both ways", wire && config.combine_wire != CombineWire::kNone);
-  note(found, "wire with gaps", wire && config.expert_alignment > 1 && !config.zero_gaps);
+  note(found, "wire with gaps",
+       wire && config.layout == Layout::kExpertMajor && config.expert_alignment > 1 &&
+           !config.zero_gaps);
   note(found, "scales with zeroed gaps",
        wire && config.layout != Layout::kRankMajor && config.zero_gaps);
 }

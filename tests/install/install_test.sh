@@ -1,9 +1,9 @@
 #!/bin/bash
-# install_test.sh <build folder> <compiler>: install ferry, move the prefix, and consume it from there by
-# find_package and by pkg-config. Called by ctest (tests/install/CMakeLists.txt).
+# install_test.sh <build folder> <C++ compiler>: install ferry, move the prefix, and consume it from there,
+# in C++ and in C, by find_package and by pkg-config. Called by ctest (tests/install/CMakeLists.txt).
 set -euo pipefail
 build=$1
-export CXX=$2
+export CXX=$2 CC=${CC:-cc}
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -22,21 +22,30 @@ for header in "$work"/moved/include/ferry/*.h; do
   echo "#include <ferry/${header##*/}>" |
     "$CXX" -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -I"$work/moved/include" -fsyntax-only -x c++ -
 done
+for header in ferry c_structs; do
+  echo "#include <ferry/$header.h>" |
+    "$CC" -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Wc++-compat -Werror -I"$work/moved/include" -fsyntax-only -x c -
+done
 if grep -nE '#include *[<"](fmt|hwy|hwloc|nlohmann|CLI)' -r "$work/moved/include"; then exit 1; fi
 
 step "the library shows ferry's own symbols only"
-if nm -DC --defined-only "$library" | grep ' T ' | grep -v ' ferry'; then exit 1; fi
+"$here/../capi/exports_test.sh" "$library"
 
-step "find_package(ferry)"
-cmake -S "$here/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$work/moved" >"$work/configure.log"
-cmake --build "$work/consumer"
-"$work/consumer/consumer"
+for consumer in consumer consumer_c; do
+  step "find_package(ferry): $consumer"
+  cmake -S "$here/$consumer" -B "$work/$consumer" -DCMAKE_PREFIX_PATH="$work/moved" >"$work/configure.log"
+  cmake --build "$work/$consumer"
+  "$work/$consumer/$consumer"
+done
 
 step "pkg-config ferry"
 read -ra flags < <(pkg-config --cflags --libs ferry)
 "$CXX" -std=c++20 -Wall -Wextra -Werror "$here/../../examples/dispatch_combine.cc" "${flags[@]}" \
   -o "$work/by_pkg_config"
 "$work/by_pkg_config"
+"$CC" -std=c11 -Wall -Wextra -Wpedantic -Werror "$here/../../examples/dispatch_combine.c" "${flags[@]}" \
+  -o "$work/by_pkg_config_c"
+"$work/by_pkg_config_c"
 
 if command=$(find "$work/moved/bin" -name ferry 2>/dev/null) && [ -n "$command" ]; then
   step "the command line starts"

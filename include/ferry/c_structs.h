@@ -1,0 +1,325 @@
+// The enums and structs of the C ABI; ferry/ferry.h has the functions and includes this file,
+// docs/c_abi.md has the rules. Compiles as C11 and as C++20.
+//
+// Every struct begins with struct_size and version, and only ever grows at its end; a field that
+// the caller's struct is too short for reads as 0. In C:
+//   ferry_stats stats = {FERRY_INIT(ferry_stats)};
+//   ferry_config config = {FERRY_INIT(ferry_config), .max_tokens = 128, .hidden = 7168};
+// Elsewhere: zero the struct, then set struct_size and version.
+//
+// Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, L experts of this rank,
+// N received rows, as ferry/exchange.h does, which gives each field's full meaning. "May be NULL"
+// is said where it holds. Enumerations in structs are int32_t and taken as they are (0 is the first
+// one); for other numbers 0 is the default where the comment names one.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ferry/export.h"
+
+// NOLINTBEGIN(readability-identifier-naming)
+
+// What `version` must be. It changes only if a field changes its meaning, never by growth.
+#define FERRY_ABI_VERSION 1
+
+#define FERRY_INIT(type) .struct_size = sizeof(type), .version = FERRY_ABI_VERSION
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ferry_code {
+  FERRY_OK = 0,
+  FERRY_INVALID_ARGUMENT,  // this rank's call was refused; nothing was sent; the group is usable
+  FERRY_PEER_REJECTED,     // another rank's call was refused; nothing was sent; usable
+  FERRY_MISMATCH,          // ranks called different operations, or with different settings; usable
+  FERRY_CAPACITY,          // more rows than the caller's fixed capacity, or no memory; usable
+  FERRY_PEER_LOST,         // a rank died or left; the group is broken
+  FERRY_TIMEOUT,           // a rank did not arrive before the deadline; the group is broken
+  FERRY_BROKEN,            // the group broke earlier
+  FERRY_CLOSED,            // the group was destroyed
+  FERRY_SYSTEM,            // the operating system or an allocator refused something
+} ferry_code;
+
+typedef enum ferry_data_type {
+  FERRY_TYPE_BF16,
+  FERRY_TYPE_FP16,
+  FERRY_TYPE_FP32,
+  FERRY_TYPE_BYTES,     // opaque, one byte per element; can be dispatched, not combined
+  FERRY_TYPE_INT8,      // received rows of an int8 wire
+  FERRY_TYPE_FP8_E4M3,  // received rows of an fp8 wire
+} ferry_data_type;
+
+typedef enum ferry_index_type { FERRY_INDEX_INT32, FERRY_INDEX_INT64 } ferry_index_type;
+
+typedef enum ferry_layout {
+  FERRY_LAYOUT_RANK_MAJOR,    // [N, H], by source rank, token
+  FERRY_LAYOUT_EXPERT_MAJOR,  // [N, H], by local expert, source rank, token, k
+  FERRY_LAYOUT_PADDED,        // [L, capacity, H], inside each expert as in EXPERT_MAJOR
+} ferry_layout;
+
+typedef enum ferry_wire {
+  FERRY_WIRE_NONE,
+  FERRY_WIRE_INT8,         // a float32 scale per row; smooth scales if given
+  FERRY_WIRE_INT8_STATIC,  // the caller's scales; none travel
+  FERRY_WIRE_FP8,          // a float32 scale per 128 channels
+  FERRY_WIRE_FP8_POW2,     // the same, rounded up to a power of two
+  FERRY_WIRE_FP8_UE8M0,    // its exponent only, four to an int32
+} ferry_wire;
+
+typedef enum ferry_combine_wire {
+  FERRY_COMBINE_WIRE_NONE,
+  FERRY_COMBINE_WIRE_INT8_BLOCK8,    // int8 with a scale per 8 elements
+  FERRY_COMBINE_WIRE_INT8_BLOCK128,  // the same per 128
+  FERRY_COMBINE_WIRE_LOGFMT10,       // 10 bits an element in blocks of 128
+} ferry_combine_wire;
+
+typedef enum ferry_scale_order {
+  FERRY_SCALE_ORDER_ROW_MAJOR,     // [rows, scales]
+  FERRY_SCALE_ORDER_COLUMN_MAJOR,  // [scales, rows], columns start at multiples of 16 bytes
+} ferry_scale_order;
+
+typedef enum ferry_shared_rule {
+  FERRY_SHARED_RULE_BY_RANK,   // rank r, shared expert j: rank r % G + j * G, G ranks per expert
+  FERRY_SHARED_RULE_BY_TOKEN,  // one shared expert: a rank deals its tokens out in S runs
+} ferry_shared_rule;
+
+typedef enum ferry_replica_choice {
+  FERRY_REPLICA_CHOICE_BY_RANK,   // instance rank % count
+  FERRY_REPLICA_CHOICE_BY_TOKEN,  // instance token % count
+  FERRY_REPLICA_CHOICE_BY_TABLE,  // ferry_dispatch_args.replica_table
+} ferry_replica_choice;
+
+typedef enum ferry_operation_kind {
+  FERRY_OPERATION_DISPATCH,
+  FERRY_OPERATION_COMBINE,
+} ferry_operation_kind;
+
+// Objects that only the library looks into.
+typedef struct ferry_group ferry_group;        // one rank's membership
+typedef struct ferry_exchange ferry_exchange;  // one dispatch/combine pair
+typedef struct ferry_handle ferry_handle;  // what a dispatch learned: slots and counts, no buffer
+
+// Memory for the objects above and for the owners of received rows and of output rows. It is called
+// by the threads that call ferry, and must outlive every object of its group.
+typedef struct ferry_allocator {
+  uint32_t struct_size, version;
+  void* (*allocate)(size_t bytes, void* context);  // aligned as by malloc; NULL: refused
+  void (*release)(void* memory, void* context);
+  void* context;  // handed through; may be NULL
+} ferry_allocator;
+
+// A caller's own all-gather, called once when the group is made: every rank gives `bytes` bytes at
+// `mine` and finds the bytes of all ranks, in rank order, at `all` when it returns 0.
+typedef struct ferry_all_gather {
+  uint32_t struct_size, version;
+  int (*gather)(const void* mine, void* all, size_t bytes, void* context);
+  void* context;  // handed through; may be NULL
+} ferry_all_gather;
+
+typedef struct ferry_group_options {
+  uint32_t struct_size, version;
+  int64_t deadline_ns;  // every wait of the group and its exchanges ends by then; 0: 100 s
+  const char* name;     // tells apart groups that the same ranks make at the same time; may be NULL
+  const ferry_allocator* allocator;  // copied; NULL: malloc and free
+} ferry_group_options;
+
+// What an exchange is; equal on all ranks but for `workers`, and compared when it is created.
+typedef struct ferry_config {
+  uint32_t struct_size, version;
+  int64_t max_tokens;            // most tokens that any rank gives to one dispatch
+  int64_t hidden;                // H, elements in a token
+  int32_t num_experts;           // E, without shared and special ones
+  int32_t top_k;                 // K, 1 to 32
+  int32_t dtype;                 // ferry_data_type of the tokens
+  int32_t layout;                // ferry_layout of received rows
+  int64_t expert_alignment;      // EXPERT_MAJOR: an expert's first row is a multiple; 0: 1
+  int64_t row_capacity;          // rows a rank can receive; 0: whatever comes
+  int64_t expert_capacity;       // PADDED: rows per expert; 0: R * max_tokens
+  int64_t max_output_row_bytes;  // widest row that combine takes; 0: hidden * 4
+  const int32_t* expert_rank;    // [E]: owner of each expert; NULL: contiguous blocks
+  int32_t zero_gaps;             // not 0: rows between experts are zeroed
+  int32_t depth;                 // operations in flight, 1 to 16; 0: 2
+  int32_t workers;               // threads that move rows for this rank; 0: 1
+  int32_t tp_size;               // tensor parallel ranks that receive the same rows; 0: 1
+  int32_t wire;                  // ferry_wire
+  int32_t combine_wire;          // ferry_combine_wire
+  int32_t scale_order;           // ferry_scale_order
+  int32_t shared_rule;           // ferry_shared_rule
+  int64_t scale_bytes;           // WIRE_NONE: bytes of the caller's own scales of each token
+  int32_t num_shared_experts;    // experts that every token goes to, at most 4
+  int32_t num_shared_ranks;      // S, the ranks [0, S) that hold them, a multiple of their number
+  // Experts without a rank: their ids follow the others, in this order. Combine computes them.
+  int32_t num_zero_experts;
+  int32_t num_copy_experts;
+  int32_t num_constant_experts;
+  // Replicas: top-k ids name logical experts; the instances of e are replica_instances[i] with
+  // replica_offsets[e] <= i < replica_offsets[e + 1].
+  int32_t replica_choice;            // ferry_replica_choice
+  int64_t num_logical_experts;       // 0: no replicas
+  const int64_t* replica_offsets;    // [num_logical_experts + 1], begins with 0, does not descend
+  const int32_t* replica_instances;  // [replica_offsets[num_logical_experts]]: experts in [0, E)
+} ferry_config;
+
+// Bytes of shared memory of one rank.
+typedef struct ferry_window {
+  uint32_t struct_size, version;
+  uint64_t expected_bytes;  // committed: balanced routing and a margin, one receive buffer
+  uint64_t worst_bytes;     // reserved: all buffers, every token of every rank sent here
+} ferry_window;
+
+// All arrays must stay valid until dispatch_send returns; as `dispatched` of a combine, until
+// combine_recv returns.
+typedef struct ferry_dispatch_args {
+  uint32_t struct_size, version;
+  const void* tokens;          // [T, H]
+  int64_t num_tokens;          // T
+  int64_t hidden;              // H
+  int64_t tokens_pitch_bytes;  // from one token to the next; 0: dense
+  const void* topk_ids;        // [T, K] of topk_ids_type, dense, -1: not sent; NULL with `cached`
+  int32_t dtype;               // ferry_data_type of the tokens
+  int32_t topk_ids_type;       // ferry_index_type
+  int32_t top_k;               // K
+  int32_t num_scale_rows;      // of `scales`: 1, or one per expert, shared experts first
+  const float* topk_weights;   // [T, K] float32, travel with the rows; may be NULL
+  const uint8_t* token_mask;   // [T], 0: the token is not sent; may be NULL
+  const uint8_t* topk_mask;    // [T, K], 0: the entry is not sent; may be NULL
+  const ferry_handle* cached;  // reuse this routing: no ids, no masks, same slots; may be NULL
+  int64_t deadline_ns;         // of every wait of this operation; 0: the group's
+  // [num_scale_rows, num_scale_channels] float32, finite. WIRE_INT8: smooth scales, may be NULL;
+  // WIRE_INT8_STATIC: the scales; NULL for other wires.
+  const float* scales;
+  int64_t num_scale_channels;  // 1 or H
+  const void* token_scales;    // [T, scale_bytes], dense; NULL when scale_bytes is 0
+  // [num_logical_experts]: the instance of each that this rank's tokens go to, counted from 0; NULL
+  // but for REPLICA_CHOICE_BY_TABLE.
+  const int32_t* replica_table;
+  // [num_active_ranks]: the ranks that take part, in the order that numbers them as sources; the
+  // same on each of them. NULL: all.
+  const int32_t* active_ranks;
+  int64_t num_active_ranks;
+} ferry_dispatch_args;
+
+// Rows received by a dispatch, filled by ferry_dispatch and ferry_dispatch_recv. They lie in the
+// window until ferry_received_release. Must be initialised before its first use.
+typedef struct ferry_received {
+  uint32_t struct_size, version;
+  void* owner;       // the library's: keeps the rows; NULL: holds none
+  void* data;        // [N, H] of dtype, dense; PADDED: [L, capacity, H]
+  int64_t num_rows;  // N, gaps and padding included
+  int64_t hidden;    // H
+  // The next three are NULL without rows.
+  const int32_t* sources;      // [N, 3]: source rank, token, k; gap rows have rank -1
+  const float* weights;        // [N], RANK_MAJOR [N, K]; NULL when no rank gave topk_weights
+  const int32_t* topk_ids;     // RANK_MAJOR [N, K]: local expert at its k, else -1; else NULL
+  const ferry_handle* handle;  // valid until release; ferry_handle_keep makes a lasting one
+  int32_t dtype;               // ferry_data_type of the wire
+  // Scale (row, column) is scale_element_bytes at scales + row * scale_row_stride + column *
+  // scale_column_stride; PADDED: row counts inside its expert, experts are scale_section_stride
+  // apart. All strides in bytes. float32; int32 with WIRE_FP8_UE8M0; or the caller's bytes.
+  int32_t scale_element_bytes;
+  const void* scales;  // NULL: the rows have none
+  int64_t scale_columns;
+  int64_t scale_row_stride;
+  int64_t scale_column_stride;
+  int64_t scale_section_stride;
+} ferry_received;
+
+// Rows of the window that the caller fills, so that combine need not copy them. Filled by
+// ferry_allocate_outputs, given back by ferry_output_rows_release.
+typedef struct ferry_output_rows {
+  uint32_t struct_size, version;
+  void* owner;  // the library's: keeps the rows; NULL: holds none
+  void* data;   // [num_rows, hidden] of the dtype asked for, dense
+  int64_t num_rows;
+  int64_t hidden;
+} ferry_output_rows;
+
+// All arrays must stay valid until combine_recv returns. H' is the width of the expert rows.
+typedef struct ferry_combine_args {
+  uint32_t struct_size, version;
+  const ferry_handle* handle;  // of the dispatch; NULL: `dispatched` says where the rows are
+  const void* expert_rows;     // [num_rows, H'] in dispatch order; read in place in the window
+  int64_t num_rows;            // as the dispatch received
+  int64_t hidden;              // H'
+  int64_t rows_pitch_bytes;    // from one expert row to the next; 0: dense
+  int32_t dtype;               // ferry_data_type of the expert rows: BF16, FP16 or FP32
+  int32_t out_dtype;           // ferry_data_type of out: BF16, FP16 or FP32
+  const float* topk_weights;   // [T, K] float32; NULL: plain sum
+  const void* bias[2];         // [T, H'] dense, type of out; each may be NULL
+  const float* row_weights;    // shape of ferry_received.weights: brought home; may be NULL
+  void* out;                   // [T, H'], written here
+  int64_t out_pitch_bytes;     // from one result to the next; 0: dense
+  float* out_topk_weights;     // [T, K], written here; needs row_weights; may be NULL
+  int64_t deadline_ns;         // of every wait of this operation; 0: the group's
+  // What dispatch was given: needed for copy and constant experts, and in place of a handle. The
+  // struct may go once this call returned, its arrays stay. May be NULL.
+  const ferry_dispatch_args* dispatched;
+  // Constant experts, w * (alpha1 * token + alpha2 * constants): each [num_constant_experts, H] of
+  // the tokens' type; NULL without such experts.
+  const void* alpha1;
+  const void* alpha2;
+  const void* constants;
+  const void* shared_output;  // [T, H'] dense, type of out, added unweighted; may be NULL
+  // Residual and RMSNorm after the sum: z = sum + residual, out = z, y = z / rms(z) * gamma.
+  const void* residual;  // [T, H'] dense, type of out; NULL: no norm
+  const void* gamma;     // [H'], type of out
+  void* y;               // [T, H'], type of out, the norm's result, written here
+  float* rstd;           // [T] float32, written here; may be NULL
+  double epsilon;        // of the norm, used as float32; 0: 1e-6
+} ferry_combine_args;
+
+// The counts of a handle; pointers are valid as long as the handle.
+typedef struct ferry_counts {
+  uint32_t struct_size, version;
+  int64_t num_tokens;                        // T of the dispatch
+  int64_t num_rows;                          // N
+  int64_t num_local_experts;                 // L
+  const int64_t* tokens_per_expert;          // [L]
+  const int64_t* aligned_tokens_per_expert;  // [L]: rounded up to expert_alignment
+  const int64_t* expert_offsets;             // [L + 1]: first rows; NULL for RANK_MAJOR
+  // [L, R]: inclusive running sum over (local expert, source rank) of rows sent, R counting the
+  // active ranks; with tp_size > 1 [tp_size, L, R / tp_size], this rank's position first.
+  const int64_t* running_counts;
+  int64_t num_running_counts;  // elements
+  // RANK_MAJOR [R]: inclusive running sum of rows over source ranks; else NULL.
+  const int64_t* running_rows_per_rank;
+  int64_t num_running_rows;  // elements
+} ferry_counts;
+
+typedef struct ferry_stats {
+  uint32_t struct_size, version;
+  uint64_t dispatches;
+  uint64_t combines;
+  uint64_t rows_sent;
+  uint64_t rows_received;
+  uint64_t bytes_sent;      // row bytes written to windows by dispatch
+  uint64_t bytes_pulled;    // row bytes read from windows by combine
+  uint64_t bytes_copied;    // row bytes copied into the window by combine, or out of it by dispatch
+  uint64_t window_growths;  // times a receive buffer had to grow
+} ferry_stats;
+
+// What the last finished operation of a kind spent its time on.
+typedef struct ferry_times {
+  uint32_t struct_size, version;
+  int64_t num_spans;  // for ferry_exchange_span
+  // [num_sources]: nanoseconds that this rank waited for each source; valid until the next
+  // operation of the kind finishes.
+  const int64_t* wait_ns;
+  int64_t num_sources;
+} ferry_times;
+
+typedef struct ferry_span {
+  uint32_t struct_size, version;
+  // Static text. Dispatch: count, counts, place, send, receive; combine: publish, outputs, reduce.
+  const char* phase;
+  int64_t begin_ns;  // CLOCK_MONOTONIC
+  int64_t end_ns;
+} ferry_span;
+
+#ifdef __cplusplus
+}
+#endif
+
+// NOLINTEND(readability-identifier-naming)

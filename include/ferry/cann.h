@@ -1,0 +1,90 @@
+// CANN's MoE operators on ferry: MoeDistributeDispatch, MoeDistributeCombine and
+// MoeDistributeCombineAddRmsNorm, versions 1 to 4, one function each, parameters one-to-one.
+//
+//   ferry::cann::Communicator communicator(group, {.group_ep = "ep"});
+//   ferry::cann::Attributes attributes{.group_ep = "ep", .ep_world_size = 8, .ep_rank_id = rank,
+//                                      .moe_expert_num = 256};
+//   moe_distribute_dispatch(communicator, {.attributes = attributes, .x = ..., ...});
+//   (run the experts on expand_x)
+//   moe_distribute_combine(communicator, {.attributes = attributes, .expand_x = ..., ...});
+//
+// docs/cann.md has the table of parameters, and what is wider or different here.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ferry/cann_parameters.h"
+#include "ferry/export.h"
+#include "ferry/group.h"
+#include "ferry/status.h"
+
+namespace ferry::cann {
+
+namespace internal {
+class ExchangeCache;
+}
+
+// The operators' return values.
+enum class StatusCode : std::int32_t {
+  kSuccess = 0,
+  kNullPointer = 161001,       // a tensor is missing
+  kInvalidParameter = 161002,  // a value or type that is wrong on its own, or differs between ranks
+  kRuntimeError = 361001,      // the group broke: a rank died, left, or missed the deadline
+  kTilingError = 561002,  // values that do not fit together, or memory, or another rank refused
+};
+
+struct [[nodiscard]] Result {
+  StatusCode code = StatusCode::kSuccess;
+  Status status = {};  // what ferry says: the message, the culprit, whether the group can go on
+
+  bool ok() const noexcept { return code == StatusCode::kSuccess; }
+  const std::string& message() const noexcept { return status.message(); }
+};
+
+// The code for a status of ferry's.
+FERRY_EXPORT StatusCode status_code(Code code) noexcept;
+
+struct CommunicatorOptions {
+  std::string group_ep = {};  // the names that Attributes must give
+  std::string group_tp = {};
+  int workers = 1;  // threads that move rows for this rank, the caller included
+};
+
+// The group behind group_ep and group_tp, and the exchanges that its operators have needed so far:
+// one for each set of attributes, shapes and wire, made by all ranks together in the first call
+// that needs it. Copies share it. One caller at a time.
+class FERRY_EXPORT Communicator {
+ public:
+  Communicator() = default;
+  // A group of ep * max(tp, 1) ranks; rank ep_rank * tp + tp_rank.
+  explicit Communicator(Group group, CommunicatorOptions options = {});
+
+  // For ferry's own modules.
+  const std::shared_ptr<internal::ExchangeCache>& cache() const noexcept { return cache_; }
+
+ private:
+  std::shared_ptr<internal::ExchangeCache> cache_;
+};
+
+// Collective: every rank of the group makes the same calls in the same order. A call that is
+// refused on one rank is refused on all, and the next call works.
+FERRY_EXPORT Result moe_distribute_dispatch(const Communicator& communicator,
+                                            const DispatchArgs& args) noexcept;
+FERRY_EXPORT Result moe_distribute_combine(const Communicator& communicator,
+                                           const CombineArgs& args) noexcept;
+FERRY_EXPORT Result moe_distribute_combine_add_rms_norm(const Communicator& communicator,
+                                                        const CombineAddRmsNormArgs& args) noexcept;
+
+// A: rows that expand_x must have room for on this rank (times max(tp, 1)), as the operators define
+// it. Looks at the attributes, the shapes of x and expert_ids, and whether elastic_info is given;
+// throws Error when they are not legal.
+FERRY_EXPORT std::int64_t max_rows(const DispatchArgs& args);
+
+// What the operators' GetWorkspaceSize is for: bytes of shared memory that this rank will need for
+// such calls, and the attributes checked. Tensors may be null; their shapes and types count.
+FERRY_EXPORT Result workspace_bytes(const DispatchArgs& args, WindowBytes& bytes) noexcept;
+FERRY_EXPORT Result workspace_bytes(const CombineArgs& args, WindowBytes& bytes) noexcept;
+
+}  // namespace ferry::cann

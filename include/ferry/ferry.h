@@ -1,0 +1,167 @@
+// The C ABI over the whole library: groups, exchanges, dispatch, combine, their halves, sizes and
+// errors. docs/c_abi.md has the rules in one place, examples/dispatch_combine.c is a whole program.
+//
+// Functions that can fail return a ferry_code; FERRY_OK is 0, no exception leaves. Arguments that a
+// dispatch or combine refuses (a struct_size that cannot be as well as a bad id) are refused on all
+// ranks alike, FERRY_INVALID_ARGUMENT here and FERRY_PEER_REJECTED there, and the next call works
+// (docs/gotchas.md). Other calls with a NULL that may not be, or a bad struct, did nothing: correct
+// them and call again. Results are written to the last argument; on failure objects are set to
+// NULL, and structs hold nothing. "The same order" means: the same collective calls in the same
+// order on every rank.
+#pragma once
+
+#include "ferry/c_structs.h"
+
+// NOLINTBEGIN(readability-identifier-naming)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- this library
+
+// "0.1.0"; and the FERRY_ABI_VERSION it was built with.
+FERRY_EXPORT const char* ferry_version(void);
+FERRY_EXPORT uint32_t ferry_abi_version(void);
+
+// ---- errors and names
+
+// The last call of this thread that returned another code than FERRY_OK: its message, which names
+// values, limits and after a wait who is missing; and the rank that caused it, or -1 when none can
+// be named. Valid until the next such call of this thread, or its end; copy what must last longer.
+// "" and -1 before the first. Messages are cut at 2047 bytes.
+FERRY_EXPORT const char* ferry_last_error_message(void);
+FERRY_EXPORT int32_t ferry_last_error_rank(void);
+
+// Stable lower-case names, such as "peer_rejected", "bf16"; static text, "unknown" for no such one.
+FERRY_EXPORT const char* ferry_code_name(int32_t code);
+FERRY_EXPORT const char* ferry_data_type_name(int32_t data_type);
+FERRY_EXPORT const char* ferry_layout_name(int32_t layout);
+FERRY_EXPORT const char* ferry_wire_name(int32_t wire);
+FERRY_EXPORT const char* ferry_combine_wire_name(int32_t combine_wire);
+
+// 1 when the next call on the group can succeed after this code.
+FERRY_EXPORT int32_t ferry_code_group_usable(int32_t code);
+// Bytes of one element; 0 for no such type.
+FERRY_EXPORT size_t ferry_element_bytes(int32_t data_type);
+
+// ---- groups: the ranks that exchange tokens, as processes of one host or threads of one process
+// `options` may be NULL. Creation is collective; a rank that does not come is FERRY_TIMEOUT.
+
+// Reads FERRY_ADDR (with FERRY_RANK, FERRY_SIZE), torchrun, Open MPI, Hydra (MPICH), PMIx, Slurm.
+FERRY_EXPORT ferry_code ferry_group_from_environment(const ferry_group_options* options,
+                                                     ferry_group** group);
+// Processes of one host that agree on `address`, any text of 1 to 64 bytes.
+FERRY_EXPORT ferry_code ferry_group_connect(const char* address, int32_t rank, int32_t size,
+                                            const ferry_group_options* options,
+                                            ferry_group** group);
+// Processes of one host that already have an all-gather (MPI, a store).
+FERRY_EXPORT ferry_code ferry_group_from_all_gather(int32_t rank, int32_t size,
+                                                    const ferry_all_gather* all_gather,
+                                                    const ferry_group_options* options,
+                                                    ferry_group** group);
+// Threads of this process: groups[i], of [size], is for the thread that plays rank i. Not
+// collective: one thread makes them all.
+FERRY_EXPORT ferry_code ferry_group_threads(int32_t size, const ferry_group_options* options,
+                                            ferry_group** groups);
+// Makes `size` threads, calls body(group of rank i, context) on thread i and waits for all. The
+// groups end with their bodies; bodies do not destroy them. Returns the first code, by rank, that
+// is not FERRY_OK, with that rank's last message.
+FERRY_EXPORT ferry_code ferry_run_threads(int32_t size,
+                                          ferry_code (*body)(ferry_group* group, void* context),
+                                          void* context, const ferry_group_options* options);
+
+// Leaves the group and frees the object; NULL is fine. Local, immediate: ranks that later wait for
+// this one get FERRY_PEER_LOST, exchanges of the group FERRY_CLOSED; received rows and handles stay
+// valid.
+FERRY_EXPORT void ferry_group_destroy(ferry_group* group);
+
+FERRY_EXPORT int32_t ferry_group_rank(const ferry_group* group);  // -1 for NULL
+FERRY_EXPORT int32_t ferry_group_size(const ferry_group* group);  // -1 for NULL
+// Which launcher was found and why it was believed, such as "torchrun", "RANK=3 and WORLD_SIZE=8
+// are set". Valid as long as the group; NULL for NULL.
+FERRY_EXPORT const char* ferry_group_launcher(const ferry_group* group);
+FERRY_EXPORT const char* ferry_group_reason(const ferry_group* group);
+// 0 after a rank died, left, or missed a deadline (a new group is then needed), and for NULL.
+FERRY_EXPORT int32_t ferry_group_usable(const ferry_group* group);
+
+// Collective. Waits until every rank has called it.
+FERRY_EXPORT ferry_code ferry_group_barrier(ferry_group* group);
+// Collective. Gathers `bytes` (equal on all ranks) from every rank, in rank order, into `all` of
+// R * bytes.
+FERRY_EXPORT ferry_code ferry_group_all_gather(ferry_group* group, const void* mine, size_t bytes,
+                                               void* all);
+
+// ---- exchanges: one dispatch/combine pair. One caller at a time per exchange.
+
+// Collective. FERRY_INVALID_ARGUMENT names what is not legal, FERRY_MISMATCH what ranks disagree
+// in, FERRY_SYSTEM what memory was refused. The exchange stays in the group if `group` is destroyed
+// first, but is closed then.
+FERRY_EXPORT ferry_code ferry_exchange_create(const ferry_group* group, const ferry_config* config,
+                                              ferry_exchange** exchange);
+// Local, immediate; NULL is fine. Operations between their halves are given up. Received rows,
+// output rows and handles stay valid.
+FERRY_EXPORT void ferry_exchange_destroy(ferry_exchange* exchange);
+
+// What an exchange of `config` would take on `num_ranks` ranks; no group is needed.
+FERRY_EXPORT ferry_code ferry_window_bytes(const ferry_config* config, int32_t num_ranks,
+                                           ferry_window* window);
+
+// What it was created with, defaults filled in; arrays are valid as long as the exchange.
+FERRY_EXPORT ferry_code ferry_exchange_config(const ferry_exchange* exchange, ferry_config* config);
+// L, experts of this rank; -1 for NULL.
+FERRY_EXPORT int32_t ferry_exchange_num_local_experts(const ferry_exchange* exchange);
+// Of this rank; `expected_bytes` is what is committed now.
+FERRY_EXPORT ferry_code ferry_exchange_window_bytes(const ferry_exchange* exchange,
+                                                    ferry_window* window);
+FERRY_EXPORT ferry_code ferry_exchange_stats(const ferry_exchange* exchange, ferry_stats* stats);
+// The last finished operation of `kind` (ferry_operation_kind), and its span 0 <= index <
+// num_spans.
+FERRY_EXPORT ferry_code ferry_exchange_times(const ferry_exchange* exchange, int32_t kind,
+                                             ferry_times* times);
+FERRY_EXPORT ferry_code ferry_exchange_span(const ferry_exchange* exchange, int32_t kind,
+                                            int64_t index, ferry_span* span);
+
+// ---- operations: collective, the same order on every rank. What `received` held is released
+// first; it is filled on success and empty otherwise.
+
+FERRY_EXPORT ferry_code ferry_dispatch(ferry_exchange* exchange, const ferry_dispatch_args* args,
+                                       ferry_received* received);
+FERRY_EXPORT ferry_code ferry_combine(ferry_exchange* exchange, const ferry_combine_args* args);
+
+// Halves; at most `depth` operations are in flight, one more is FERRY_INVALID_ARGUMENT. `operation`
+// names it, and is 0 on failure. Receives come in any order.
+FERRY_EXPORT ferry_code ferry_dispatch_send(ferry_exchange* exchange,
+                                            const ferry_dispatch_args* args, uint64_t* operation);
+FERRY_EXPORT ferry_code ferry_dispatch_recv(ferry_exchange* exchange, uint64_t operation,
+                                            ferry_received* received);
+FERRY_EXPORT ferry_code ferry_combine_send(ferry_exchange* exchange, const ferry_combine_args* args,
+                                           uint64_t* operation);
+FERRY_EXPORT ferry_code ferry_combine_recv(ferry_exchange* exchange, uint64_t operation);
+// Local. 1 when the receive half would not wait; also for NULL and for what is not in flight.
+FERRY_EXPORT int32_t ferry_poll(ferry_exchange* exchange, uint64_t operation);
+
+// ---- rows and handles: local calls
+
+// Gives the rows back and empties the struct; nothing to do when it holds none.
+FERRY_EXPORT ferry_code ferry_received_release(ferry_received* received);
+
+// Window memory [num_rows, hidden] of `dtype` (ferry_data_type) for expert outputs; what `outputs`
+// held is released first. FERRY_CAPACITY when too many views are alive or memory is refused.
+FERRY_EXPORT ferry_code ferry_allocate_outputs(ferry_exchange* exchange, int64_t num_rows,
+                                               int64_t hidden, int32_t dtype,
+                                               ferry_output_rows* outputs);
+FERRY_EXPORT ferry_code ferry_output_rows_release(ferry_output_rows* outputs);
+
+// A handle of its own, that outlives the received rows, for any number of combines and cached
+// dispatches of its exchange; ferry_handle_free frees it, and takes NULL. ferry_received.handle is
+// not the caller's to free.
+FERRY_EXPORT ferry_code ferry_handle_keep(const ferry_handle* handle, ferry_handle** kept);
+FERRY_EXPORT void ferry_handle_free(ferry_handle* handle);
+FERRY_EXPORT ferry_code ferry_handle_counts(const ferry_handle* handle, ferry_counts* counts);
+
+#ifdef __cplusplus
+}
+#endif
+
+// NOLINTEND(readability-identifier-naming)

@@ -1,0 +1,106 @@
+#include "cann/elastic.h"
+
+#include <algorithm>
+
+#include "cann/refusal.h"
+
+namespace ferry::cann::internal {
+
+namespace {
+
+constexpr std::size_t kHeader = 4;  // isScaleDown, newEpWorld, newSharedRankNum, newMoeExpertNum
+
+}  // namespace
+
+ElasticMap::ElasticMap(std::span<const std::int32_t> info, const Attributes& a) : attributes_(a) {
+  if (info.empty()) return;
+  const auto ep = static_cast<std::size_t>(a.ep_world_size);
+  require_fit(info.size() == kHeader + 2 * ep, "elastic_info has {} elements, need {} (4 + 2 * ep)",
+              info.size(), kHeader + 2 * ep);
+  require_in("elastic_info[0], isScaleDown,", info[0], 0, 1);
+  require_fit(tp_positions(a) == 1, "elastic_info with tp_world_size {}, need 0 or 1",
+              a.tp_world_size);
+  if (info[0] == 0) return;
+  const std::int64_t ranks = a.ep_world_size - a.shared_expert_rank_num;
+  require_fit(a.moe_expert_num % ranks == 0,
+              "elastic_info with moe_expert_num {} on {} ranks: every rank must have as many",
+              a.moe_expert_num, ranks);
+  local_experts_ = a.moe_expert_num / ranks;
+  require_in("elastic_info[1], newEpWorld,", info[1], 1, a.ep_world_size);
+  require_in("elastic_info[2], newSharedRankNum,", info[2], 0,
+             std::min<std::int64_t>(info[1] - 1, a.shared_expert_rank_num));
+  shared_ranks_ = info[2];
+  require_fit(shared_ranks_ == 0 || shared_ranks_ % num_shared(a) == 0,
+              "elastic_info[2], newSharedRankNum, is {}, not a multiple of shared_expert_num {}",
+              shared_ranks_, num_shared(a));
+  experts_ = info[3];
+  const std::int64_t left = (info[1] - shared_ranks_) * local_experts_;
+  require_fit(experts_ == left,
+              "elastic_info[3], newMoeExpertNum, is {}, need {}: {} ranks with {} experts each",
+              experts_, left, info[1] - shared_ranks_, local_experts_);
+  active_.assign(info.begin() + kHeader + ep, info.begin() + kHeader + ep + info[1]);
+  check_tables(info.subspan(kHeader, ep), info.subspan(kHeader + ep, ep));
+}
+
+// table1 (old to new) and table2 (new to old) are inverse; shared ranks stay in front.
+void ElasticMap::check_tables(std::span<const std::int32_t> table1,
+                              std::span<const std::int32_t> table2) {
+  const auto ep = static_cast<int>(table1.size());
+  for (std::size_t now = 0; now < active_.size(); ++now) {
+    const int old = table2[now];
+    require_value(old >= 0 && old < ep, "elastic_info: table2[{}] is {}, need 0 to {}", now, old,
+                  ep - 1);
+    require_fit(table1[old] == static_cast<int>(now),
+                "elastic_info: table2[{}] is {}, but table1[{}] is {}, need {}", now, old, old,
+                table1[old], now);
+    const bool shared = static_cast<int>(now) < shared_ranks_;
+    require_fit(shared == (old < attributes_.shared_expert_rank_num),
+                "elastic_info: new rank {} was rank {}; the first {} new ranks (newSharedRankNum) "
+                "were below {} (shared_expert_rank_num), the others not",
+                now, old, shared_ranks_, attributes_.shared_expert_rank_num);
+  }
+  for (int old = 0; old < ep; ++old) {
+    const auto now = std::find(active_.begin(), active_.end(), old);
+    require_fit(now != active_.end() || table1[old] == -1,
+                "elastic_info: table1[{}] is {}, need -1: rank {} is not in table2", old,
+                table1[old], old);
+  }
+}
+
+std::int32_t ElasticMap::old_expert(std::int32_t id) const noexcept {
+  if (id < 0) return id;
+  if (id >= experts_)  // a special expert
+    return static_cast<std::int32_t>(attributes_.moe_expert_num) + (id - experts_);
+  const std::int64_t old_rank = active_[shared_ranks_ + id / local_experts_];
+  return static_cast<std::int32_t>(
+      (old_rank - attributes_.shared_expert_rank_num) * local_experts_ + id % local_experts_);
+}
+
+const std::int32_t* ElasticMap::translate(Matrix<const std::int32_t> ids,
+                                          std::vector<std::int32_t>& translated) const {
+  if (!scaled_down() || ids.data == nullptr) return ids.data;
+  const Attributes& a = attributes_;
+  const std::int64_t end = experts_ + a.zero_expert_num + a.copy_expert_num + a.const_expert_num;
+  translated.resize(ids.rows * ids.columns);
+  for (std::size_t i = 0; i < translated.size(); ++i) {
+    require_value(ids.data[i] >= -1 && ids.data[i] < end,
+                  "expert id {} at token {}, k {} is outside [-1, {})", ids.data[i],
+                  i / ids.columns, i % ids.columns, end);
+    translated[i] = old_expert(ids.data[i]);
+  }
+  return translated.data();
+}
+
+ScaleRows ElasticMap::translate(ScaleRows scales, std::vector<float>& translated) const {
+  if (!scaled_down() || scales.num_rows <= 1) return scales;
+  const std::int64_t channels = scales.num_channels;
+  const int shared = num_shared(attributes_);
+  translated.assign(scales.data, scales.data + scales.num_rows * channels);
+  for (std::int32_t id = 0; id < experts_; ++id) {
+    std::copy_n(scales.data + (shared + id) * channels, channels,
+                translated.begin() + (shared + old_expert(id)) * channels);
+  }
+  return {translated.data(), scales.num_rows, channels};
+}
+
+}  // namespace ferry::cann::internal

@@ -1,0 +1,119 @@
+#include "cann/exchange_cache.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace ferry::cann::internal {
+
+namespace {
+
+// What a rank says before exchanges are made.
+struct Verdict {
+  Code code = Code::kOk;
+  char reason[255] = {};
+};
+static_assert(sizeof(Verdict) == 256);
+
+bool same_rows(const ExchangeConfig& have, const ExchangeConfig& wanted) {
+  const SharedExperts &shared = have.shared, &wanted_shared = wanted.shared;
+  const SpecialExperts &special = have.special, &wanted_special = wanted.special;
+  return have.max_tokens >= wanted.max_tokens && have.hidden == wanted.hidden &&
+         have.num_experts == wanted.num_experts && have.top_k == wanted.top_k &&
+         have.tp_size == wanted.tp_size && shared.num_experts == wanted_shared.num_experts &&
+         shared.num_ranks == wanted_shared.num_ranks && shared.rule == wanted_shared.rule &&
+         special.zero == wanted_special.zero && special.copy == wanted_special.copy &&
+         special.constant == wanted_special.constant;
+}
+
+// A dispatch does not know how combine will bring rows home, nor combine how they went out.
+bool serves(const ExchangeConfig& have, const ExchangeConfig& wanted, Purpose purpose) {
+  if (!same_rows(have, wanted)) return false;
+  if (purpose == Purpose::kCombine) return have.combine_wire == wanted.combine_wire;
+  return have.dtype == wanted.dtype && have.wire == wanted.wire &&
+         have.scale_bytes == wanted.scale_bytes;
+}
+
+// A new exchange for a combine also serves the dispatches of the last one, and the other way round,
+// so that a pair shares one window.
+void serve_as_well(const ExchangeConfig& last, Purpose purpose, ExchangeConfig& wanted) {
+  if (!same_rows(last, wanted)) return;
+  wanted.max_tokens = last.max_tokens;
+  if (purpose == Purpose::kDispatch) {
+    wanted.combine_wire = last.combine_wire;
+    return;
+  }
+  wanted.dtype = last.dtype;
+  wanted.wire = last.wire;
+  wanted.scale_bytes = last.scale_bytes;
+}
+
+}  // namespace
+
+ExchangeCache::ExchangeCache(Group group, CommunicatorOptions options)
+    : group_(std::move(group)), options_(std::move(options)) {}
+
+void ExchangeCache::check_names(const Attributes& attributes) const {
+  require_value(attributes.group_ep == options_.group_ep,
+                "group_ep is \"{}\", the communicator's is \"{}\"", attributes.group_ep,
+                options_.group_ep);
+  require_value(attributes.tp_world_size <= 1 || attributes.group_tp == options_.group_tp,
+                "group_tp is \"{}\", the communicator's is \"{}\"", attributes.group_tp,
+                options_.group_tp);
+}
+
+Exchange& ExchangeCache::find(Purpose purpose, ExchangeConfig wanted) {
+  const auto found = std::find_if(
+      exchanges_.begin(), exchanges_.end(),
+      [&](const Exchange& exchange) { return serves(exchange.config(), wanted, purpose); });
+  if (found != exchanges_.end()) {
+    std::rotate(exchanges_.begin(), found, found + 1);
+    return exchanges_.front();
+  }
+  wanted.workers = options_.workers;
+  if (!exchanges_.empty()) serve_as_well(exchanges_.front().config(), purpose, wanted);
+  return make(wanted);
+}
+
+// Nobody is inside an older exchange while all make this one, so those that it replaces can go.
+Exchange& ExchangeCache::make(const ExchangeConfig& config) {
+  agree_to_make({});
+  Exchange made(group_, config);
+  const ExchangeConfig& complete = made.config();
+  std::erase_if(exchanges_, [&](const Exchange& old) {
+    return serves(complete, old.config(), Purpose::kDispatch) &&
+           serves(complete, old.config(), Purpose::kCombine);
+  });
+  exchanges_.insert(exchanges_.begin(), std::move(made));
+  return exchanges_.front();
+}
+
+// Every rank is about to make an exchange, or was refused before it had any; all learn which.
+void ExchangeCache::agree_to_make(const Status& mine) {
+  Verdict verdict{.code = mine.code()};
+  std::snprintf(verdict.reason, sizeof verdict.reason, "%s", mine.message().c_str());
+  std::vector<Verdict> all(group_.size());
+  const Status gathered = group_.all_gather(&verdict, sizeof verdict, all.data());
+  if (!gathered.ok()) throw Error(gathered.code(), gathered.message());
+  for (int peer = 0; peer < group_.size() && mine.ok(); ++peer) {
+    if (all[peer].code == Code::kOk) continue;
+    throw Failed{{StatusCode::kTilingError,
+                  {Code::kPeerRejected,
+                   fmt::format("rank {} refused its call: {}", peer, all[peer].reason), peer}}};
+  }
+}
+
+Result ExchangeCache::refuse(Purpose purpose, const Refused& refused) {
+  const Status why(refused.status.code(), refused.status.message(), group_.rank());
+  Status told = why;
+  if (exchanges_.empty()) {
+    agree_to_make(why);
+  } else {
+    Exchange& last = exchanges_.front();
+    told = purpose == Purpose::kDispatch ? last.refuse_dispatch(why, active_)
+                                         : last.refuse_combine(why, active_);
+  }
+  if (told.code() == why.code()) return {refused.code, why};
+  return {status_code(told.code()), told};
+}
+
+}  // namespace ferry::cann::internal

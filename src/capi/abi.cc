@@ -1,0 +1,250 @@
+// What the C ABI has promised: where every field lies, how long every struct is, and that its
+// enumerations are those of the C++ API. A struct grows at its end, in multiples of 8 bytes without
+// padding: padding of an old caller would be read as a field of a newer struct.
+#include <cstddef>
+
+#include "ferry/config.h"
+#include "ferry/ferry.h"
+#include "ferry/status.h"
+#include "ferry/types.h"
+
+#define FERRY_AT(type, field, bytes) \
+  static_assert(offsetof(type, field) == (bytes), "fields of the C ABI never move")
+
+FERRY_AT(ferry_allocator, struct_size, 0);
+FERRY_AT(ferry_allocator, version, 4);
+FERRY_AT(ferry_allocator, allocate, 8);
+FERRY_AT(ferry_allocator, release, 16);
+FERRY_AT(ferry_allocator, context, 24);
+static_assert(sizeof(ferry_allocator) == 32);
+
+FERRY_AT(ferry_all_gather, struct_size, 0);
+FERRY_AT(ferry_all_gather, version, 4);
+FERRY_AT(ferry_all_gather, gather, 8);
+FERRY_AT(ferry_all_gather, context, 16);
+static_assert(sizeof(ferry_all_gather) == 24);
+
+FERRY_AT(ferry_group_options, struct_size, 0);
+FERRY_AT(ferry_group_options, version, 4);
+FERRY_AT(ferry_group_options, deadline_ns, 8);
+FERRY_AT(ferry_group_options, name, 16);
+FERRY_AT(ferry_group_options, allocator, 24);
+static_assert(sizeof(ferry_group_options) == 32);
+
+FERRY_AT(ferry_config, struct_size, 0);
+FERRY_AT(ferry_config, version, 4);
+FERRY_AT(ferry_config, max_tokens, 8);
+FERRY_AT(ferry_config, hidden, 16);
+FERRY_AT(ferry_config, num_experts, 24);
+FERRY_AT(ferry_config, top_k, 28);
+FERRY_AT(ferry_config, dtype, 32);
+FERRY_AT(ferry_config, layout, 36);
+FERRY_AT(ferry_config, expert_alignment, 40);
+FERRY_AT(ferry_config, row_capacity, 48);
+FERRY_AT(ferry_config, expert_capacity, 56);
+FERRY_AT(ferry_config, max_output_row_bytes, 64);
+FERRY_AT(ferry_config, expert_rank, 72);
+FERRY_AT(ferry_config, zero_gaps, 80);
+FERRY_AT(ferry_config, depth, 84);
+FERRY_AT(ferry_config, workers, 88);
+FERRY_AT(ferry_config, tp_size, 92);
+FERRY_AT(ferry_config, wire, 96);
+FERRY_AT(ferry_config, combine_wire, 100);
+FERRY_AT(ferry_config, scale_order, 104);
+FERRY_AT(ferry_config, shared_rule, 108);
+FERRY_AT(ferry_config, scale_bytes, 112);
+FERRY_AT(ferry_config, num_shared_experts, 120);
+FERRY_AT(ferry_config, num_shared_ranks, 124);
+FERRY_AT(ferry_config, num_zero_experts, 128);
+FERRY_AT(ferry_config, num_copy_experts, 132);
+FERRY_AT(ferry_config, num_constant_experts, 136);
+FERRY_AT(ferry_config, replica_choice, 140);
+FERRY_AT(ferry_config, num_logical_experts, 144);
+FERRY_AT(ferry_config, replica_offsets, 152);
+FERRY_AT(ferry_config, replica_instances, 160);
+static_assert(sizeof(ferry_config) == 168);
+
+FERRY_AT(ferry_window, struct_size, 0);
+FERRY_AT(ferry_window, version, 4);
+FERRY_AT(ferry_window, expected_bytes, 8);
+FERRY_AT(ferry_window, worst_bytes, 16);
+static_assert(sizeof(ferry_window) == 24);
+
+FERRY_AT(ferry_dispatch_args, struct_size, 0);
+FERRY_AT(ferry_dispatch_args, version, 4);
+FERRY_AT(ferry_dispatch_args, tokens, 8);
+FERRY_AT(ferry_dispatch_args, num_tokens, 16);
+FERRY_AT(ferry_dispatch_args, hidden, 24);
+FERRY_AT(ferry_dispatch_args, tokens_pitch_bytes, 32);
+FERRY_AT(ferry_dispatch_args, topk_ids, 40);
+FERRY_AT(ferry_dispatch_args, dtype, 48);
+FERRY_AT(ferry_dispatch_args, topk_ids_type, 52);
+FERRY_AT(ferry_dispatch_args, top_k, 56);
+FERRY_AT(ferry_dispatch_args, num_scale_rows, 60);
+FERRY_AT(ferry_dispatch_args, topk_weights, 64);
+FERRY_AT(ferry_dispatch_args, token_mask, 72);
+FERRY_AT(ferry_dispatch_args, topk_mask, 80);
+FERRY_AT(ferry_dispatch_args, cached, 88);
+FERRY_AT(ferry_dispatch_args, deadline_ns, 96);
+FERRY_AT(ferry_dispatch_args, scales, 104);
+FERRY_AT(ferry_dispatch_args, num_scale_channels, 112);
+FERRY_AT(ferry_dispatch_args, token_scales, 120);
+FERRY_AT(ferry_dispatch_args, replica_table, 128);
+FERRY_AT(ferry_dispatch_args, active_ranks, 136);
+FERRY_AT(ferry_dispatch_args, num_active_ranks, 144);
+static_assert(sizeof(ferry_dispatch_args) == 152);
+
+FERRY_AT(ferry_received, struct_size, 0);
+FERRY_AT(ferry_received, version, 4);
+FERRY_AT(ferry_received, owner, 8);
+FERRY_AT(ferry_received, data, 16);
+FERRY_AT(ferry_received, num_rows, 24);
+FERRY_AT(ferry_received, hidden, 32);
+FERRY_AT(ferry_received, sources, 40);
+FERRY_AT(ferry_received, weights, 48);
+FERRY_AT(ferry_received, topk_ids, 56);
+FERRY_AT(ferry_received, handle, 64);
+FERRY_AT(ferry_received, dtype, 72);
+FERRY_AT(ferry_received, scale_element_bytes, 76);
+FERRY_AT(ferry_received, scales, 80);
+FERRY_AT(ferry_received, scale_columns, 88);
+FERRY_AT(ferry_received, scale_row_stride, 96);
+FERRY_AT(ferry_received, scale_column_stride, 104);
+FERRY_AT(ferry_received, scale_section_stride, 112);
+static_assert(sizeof(ferry_received) == 120);
+
+FERRY_AT(ferry_output_rows, struct_size, 0);
+FERRY_AT(ferry_output_rows, version, 4);
+FERRY_AT(ferry_output_rows, owner, 8);
+FERRY_AT(ferry_output_rows, data, 16);
+FERRY_AT(ferry_output_rows, num_rows, 24);
+FERRY_AT(ferry_output_rows, hidden, 32);
+static_assert(sizeof(ferry_output_rows) == 40);
+
+FERRY_AT(ferry_combine_args, struct_size, 0);
+FERRY_AT(ferry_combine_args, version, 4);
+FERRY_AT(ferry_combine_args, handle, 8);
+FERRY_AT(ferry_combine_args, expert_rows, 16);
+FERRY_AT(ferry_combine_args, num_rows, 24);
+FERRY_AT(ferry_combine_args, hidden, 32);
+FERRY_AT(ferry_combine_args, rows_pitch_bytes, 40);
+FERRY_AT(ferry_combine_args, dtype, 48);
+FERRY_AT(ferry_combine_args, out_dtype, 52);
+FERRY_AT(ferry_combine_args, topk_weights, 56);
+FERRY_AT(ferry_combine_args, bias, 64);
+FERRY_AT(ferry_combine_args, row_weights, 80);
+FERRY_AT(ferry_combine_args, out, 88);
+FERRY_AT(ferry_combine_args, out_pitch_bytes, 96);
+FERRY_AT(ferry_combine_args, out_topk_weights, 104);
+FERRY_AT(ferry_combine_args, deadline_ns, 112);
+FERRY_AT(ferry_combine_args, dispatched, 120);
+FERRY_AT(ferry_combine_args, alpha1, 128);
+FERRY_AT(ferry_combine_args, alpha2, 136);
+FERRY_AT(ferry_combine_args, constants, 144);
+FERRY_AT(ferry_combine_args, shared_output, 152);
+FERRY_AT(ferry_combine_args, residual, 160);
+FERRY_AT(ferry_combine_args, gamma, 168);
+FERRY_AT(ferry_combine_args, y, 176);
+FERRY_AT(ferry_combine_args, rstd, 184);
+FERRY_AT(ferry_combine_args, epsilon, 192);
+static_assert(sizeof(ferry_combine_args) == 200);
+
+FERRY_AT(ferry_counts, struct_size, 0);
+FERRY_AT(ferry_counts, version, 4);
+FERRY_AT(ferry_counts, num_tokens, 8);
+FERRY_AT(ferry_counts, num_rows, 16);
+FERRY_AT(ferry_counts, num_local_experts, 24);
+FERRY_AT(ferry_counts, tokens_per_expert, 32);
+FERRY_AT(ferry_counts, aligned_tokens_per_expert, 40);
+FERRY_AT(ferry_counts, expert_offsets, 48);
+FERRY_AT(ferry_counts, running_counts, 56);
+FERRY_AT(ferry_counts, num_running_counts, 64);
+FERRY_AT(ferry_counts, running_rows_per_rank, 72);
+FERRY_AT(ferry_counts, num_running_rows, 80);
+static_assert(sizeof(ferry_counts) == 88);
+
+FERRY_AT(ferry_stats, struct_size, 0);
+FERRY_AT(ferry_stats, version, 4);
+FERRY_AT(ferry_stats, dispatches, 8);
+FERRY_AT(ferry_stats, combines, 16);
+FERRY_AT(ferry_stats, rows_sent, 24);
+FERRY_AT(ferry_stats, rows_received, 32);
+FERRY_AT(ferry_stats, bytes_sent, 40);
+FERRY_AT(ferry_stats, bytes_pulled, 48);
+FERRY_AT(ferry_stats, bytes_copied, 56);
+FERRY_AT(ferry_stats, window_growths, 64);
+static_assert(sizeof(ferry_stats) == 72);
+
+FERRY_AT(ferry_times, struct_size, 0);
+FERRY_AT(ferry_times, version, 4);
+FERRY_AT(ferry_times, num_spans, 8);
+FERRY_AT(ferry_times, wait_ns, 16);
+FERRY_AT(ferry_times, num_sources, 24);
+static_assert(sizeof(ferry_times) == 32);
+
+FERRY_AT(ferry_span, struct_size, 0);
+FERRY_AT(ferry_span, version, 4);
+FERRY_AT(ferry_span, phase, 8);
+FERRY_AT(ferry_span, begin_ns, 16);
+FERRY_AT(ferry_span, end_ns, 24);
+static_assert(sizeof(ferry_span) == 32);
+
+static_assert(sizeof(int) == 4 && sizeof(void*) == 8 && sizeof(std::size_t) == 8);
+
+namespace {
+
+template <typename Enum>
+constexpr bool same(int c, Enum cpp) {
+  return c == static_cast<int>(cpp);
+}
+
+}  // namespace
+
+#define FERRY_SAME(c, cpp) static_assert(same(c, cpp), "enumerators are those of the C++ API")
+
+FERRY_SAME(FERRY_OK, ferry::Code::kOk);
+FERRY_SAME(FERRY_INVALID_ARGUMENT, ferry::Code::kInvalidArgument);
+FERRY_SAME(FERRY_PEER_REJECTED, ferry::Code::kPeerRejected);
+FERRY_SAME(FERRY_MISMATCH, ferry::Code::kMismatch);
+FERRY_SAME(FERRY_CAPACITY, ferry::Code::kCapacity);
+FERRY_SAME(FERRY_PEER_LOST, ferry::Code::kPeerLost);
+FERRY_SAME(FERRY_TIMEOUT, ferry::Code::kTimeout);
+FERRY_SAME(FERRY_BROKEN, ferry::Code::kBroken);
+FERRY_SAME(FERRY_CLOSED, ferry::Code::kClosed);
+FERRY_SAME(FERRY_SYSTEM, ferry::Code::kSystem);
+
+FERRY_SAME(FERRY_TYPE_BF16, ferry::DataType::kBf16);
+FERRY_SAME(FERRY_TYPE_FP16, ferry::DataType::kFp16);
+FERRY_SAME(FERRY_TYPE_FP32, ferry::DataType::kFp32);
+FERRY_SAME(FERRY_TYPE_BYTES, ferry::DataType::kBytes);
+FERRY_SAME(FERRY_TYPE_INT8, ferry::DataType::kInt8);
+FERRY_SAME(FERRY_TYPE_FP8_E4M3, ferry::DataType::kFp8E4m3);
+
+FERRY_SAME(FERRY_INDEX_INT32, ferry::IndexType::kInt32);
+FERRY_SAME(FERRY_INDEX_INT64, ferry::IndexType::kInt64);
+
+FERRY_SAME(FERRY_LAYOUT_RANK_MAJOR, ferry::Layout::kRankMajor);
+FERRY_SAME(FERRY_LAYOUT_EXPERT_MAJOR, ferry::Layout::kExpertMajor);
+FERRY_SAME(FERRY_LAYOUT_PADDED, ferry::Layout::kPadded);
+
+FERRY_SAME(FERRY_WIRE_NONE, ferry::Wire::kNone);
+FERRY_SAME(FERRY_WIRE_INT8, ferry::Wire::kInt8);
+FERRY_SAME(FERRY_WIRE_INT8_STATIC, ferry::Wire::kInt8Static);
+FERRY_SAME(FERRY_WIRE_FP8, ferry::Wire::kFp8);
+FERRY_SAME(FERRY_WIRE_FP8_POW2, ferry::Wire::kFp8Pow2);
+FERRY_SAME(FERRY_WIRE_FP8_UE8M0, ferry::Wire::kFp8Ue8m0);
+
+FERRY_SAME(FERRY_COMBINE_WIRE_NONE, ferry::CombineWire::kNone);
+FERRY_SAME(FERRY_COMBINE_WIRE_INT8_BLOCK8, ferry::CombineWire::kInt8Block8);
+FERRY_SAME(FERRY_COMBINE_WIRE_INT8_BLOCK128, ferry::CombineWire::kInt8Block128);
+FERRY_SAME(FERRY_COMBINE_WIRE_LOGFMT10, ferry::CombineWire::kLogfmt10);
+
+FERRY_SAME(FERRY_SCALE_ORDER_ROW_MAJOR, ferry::ScaleOrder::kRowMajor);
+FERRY_SAME(FERRY_SCALE_ORDER_COLUMN_MAJOR, ferry::ScaleOrder::kColumnMajor);
+
+FERRY_SAME(FERRY_SHARED_RULE_BY_RANK, ferry::SharedRule::kByRank);
+FERRY_SAME(FERRY_SHARED_RULE_BY_TOKEN, ferry::SharedRule::kByToken);
+
+FERRY_SAME(FERRY_REPLICA_CHOICE_BY_RANK, ferry::ReplicaChoice::kByRank);
+FERRY_SAME(FERRY_REPLICA_CHOICE_BY_TOKEN, ferry::ReplicaChoice::kByToken);
+FERRY_SAME(FERRY_REPLICA_CHOICE_BY_TABLE, ferry::ReplicaChoice::kByTable);

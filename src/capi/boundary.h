@@ -1,0 +1,87 @@
+// The edge between C and C++: exceptions become codes, and structs of any age are read and written.
+// Called by every function of the C ABI.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <type_traits>
+
+#include "ferry/ferry.h"
+#include "ferry/status.h"
+
+namespace ferry::capi {
+
+// Notes the error for ferry_last_error_message() and gives its code.
+ferry_code failed(Code code, const char* message, int culprit) noexcept;
+// The same for the exception being handled.
+ferry_code failed_by_exception() noexcept;
+
+// Runs the inside of a C function, which returns a Status or nothing.
+template <typename Call>
+ferry_code guarded(const Call& call) noexcept {
+  try {
+    if constexpr (std::is_void_v<decltype(call())>) {
+      call();
+      return FERRY_OK;
+    } else {
+      const Status status = call();
+      if (status.ok()) return FERRY_OK;
+      return failed(status.code(), status.message().c_str(), status.culprit());
+    }
+  } catch (...) {
+    return failed_by_exception();
+  }
+}
+
+// Runs what prepares a call; what it throws is a refusal by `rank`.
+template <typename Prepare>
+Status attempt(int rank, const Prepare& prepare) {
+  try {
+    prepare();
+    return {};
+  } catch (const Error& error) {
+    return {error.code(), error.what(), rank};
+  } catch (const std::exception& error) {
+    return {Code::kSystem, error.what(), rank};
+  }
+}
+
+[[noreturn]] void refuse_null(const char* name);
+
+// What a pointer points to; throws Error when it is NULL.
+template <typename T>
+T& required(T* pointer, const char* name) {
+  if (!pointer) refuse_null(name);
+  return *pointer;
+}
+
+// What no enumeration has stays unknown, and is for the engine to refuse.
+template <typename Enum>
+Enum enum_of(std::int32_t value) noexcept {
+  return static_cast<Enum>(value < 0 || value > 255 ? 255 : value);
+}
+
+// Throw Error(kInvalidArgument) unless struct_size and version can be; read_struct also when fields
+// that this library does not know are not zero. `name` is the struct's.
+void check_struct(const void* given, const char* name);
+void read_struct(const void* given, void* known, std::size_t known_bytes, const char* name);
+void write_struct(const void* known, std::size_t known_bytes, void* given) noexcept;
+
+// A struct of the caller, fields that it lacks zero.
+template <typename Struct>
+Struct read(const Struct* given, const char* name) {
+  static_assert(std::is_trivially_copyable_v<Struct>);
+  Struct known = {};
+  read_struct(given, &known, sizeof known, name);
+  return known;
+}
+
+// Fills a struct of the caller, checked before, but for its struct_size and version; fields that
+// this library does not know become zero.
+template <typename Struct>
+void write(const Struct& known, Struct* given) noexcept {
+  write_struct(&known, sizeof known, given);
+}
+
+}  // namespace ferry::capi

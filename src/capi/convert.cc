@@ -1,0 +1,283 @@
+// Each function names every member of its C++ struct in a structured binding: a member added there
+// breaks the build here until the C ABI carries it.
+#include "capi/convert.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+
+#include "capi/boundary.h"
+
+namespace ferry::capi {
+
+namespace {
+
+template <typename Number>
+Number or_default(Number given, Number otherwise) noexcept {
+  return given != 0 ? given : otherwise;
+}
+
+Handle handle_of(const ferry_handle* given) { return given ? given->handle : Handle{}; }
+
+// The first element of an array that may be empty.
+template <typename Element>
+const Element* first_of(std::span<const Element> array) noexcept {
+  return array.empty() ? nullptr : array.data();
+}
+
+template <typename Element>
+std::span<const Element> array_of(const Element* data, std::int64_t length, const char* name) {
+  if (length < 0 || (length > 0 && data == nullptr)) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("{} is {} of {} elements", name, data ? "an array" : "NULL", length));
+  }
+  return {data, static_cast<std::size_t>(length)};
+}
+
+std::vector<std::vector<int>> to_instances(const ferry_config& c) {
+  if (c.num_logical_experts == 0) return {};
+  const auto offsets = array_of(c.replica_offsets, c.num_logical_experts, "replica_offsets");
+  std::vector<std::vector<int>> instances(offsets.size());
+  std::int64_t begin = 0;
+  for (std::size_t e = 0; e < instances.size(); ++e) {
+    const std::int64_t end = c.replica_offsets[e + 1];
+    if (offsets[e] != begin || end < begin) {
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("replica_offsets[{}] is {} and [{}] is {}: they begin with 0 and do "
+                              "not descend",
+                              e, offsets[e], e + 1, end));
+    }
+    const auto all = array_of(c.replica_instances, end, "replica_instances");
+    instances[e].assign(all.begin() + begin, all.end());
+    begin = end;
+  }
+  return instances;
+}
+
+}  // namespace
+
+FlatReplicas::FlatReplicas(const Replicas& replicas) {
+  if (replicas.instances.empty()) return;
+  offsets.push_back(0);
+  for (const std::vector<int>& expert : replicas.instances) {
+    instances.insert(instances.end(), expert.begin(), expert.end());
+    offsets.push_back(static_cast<std::int64_t>(instances.size()));
+  }
+}
+
+GroupSettings to_group_settings(const ferry_group_options* given) {
+  GroupSettings settings;
+  if (given == nullptr) return settings;
+  const ferry_group_options c = read(given, "ferry_group_options");
+  auto& [deadline, name] = settings.options;
+  deadline = std::chrono::nanoseconds(or_default<std::int64_t>(c.deadline_ns, deadline.count()));
+  name = c.name ? c.name : "";
+  if (c.allocator) settings.allocator = Allocator(read(c.allocator, "ferry_allocator"));
+  return settings;
+}
+
+AllGather to_all_gather(const ferry_all_gather* given) {
+  const ferry_all_gather c = read(given, "ferry_all_gather");
+  if (c.gather == nullptr) return {};
+  return [c](const void* mine, void* all, std::size_t bytes) {
+    return c.gather(mine, all, bytes, c.context) == 0;
+  };
+}
+
+ExchangeConfig to_config(const ferry_config* given) {
+  const ferry_config c = read(given, "ferry_config");
+  ExchangeConfig config;
+  auto& [max_tokens, hidden, num_experts, top_k, dtype, layout, expert_alignment, zero_gaps,
+         row_capacity, expert_capacity, expert_rank, max_output_row_bytes, depth, workers, wire,
+         combine_wire, scale_order, scale_bytes, shared, special, replicas, tp_size] = config;
+  max_tokens = c.max_tokens;
+  hidden = c.hidden;
+  num_experts = c.num_experts;
+  top_k = c.top_k;
+  dtype = enum_of<DataType>(c.dtype);
+  layout = enum_of<Layout>(c.layout);
+  expert_alignment = or_default(c.expert_alignment, expert_alignment);
+  zero_gaps = c.zero_gaps != 0;
+  row_capacity = c.row_capacity;
+  expert_capacity = c.expert_capacity;
+  if (c.expert_rank && c.num_experts > 0)
+    expert_rank.assign(c.expert_rank, c.expert_rank + c.num_experts);
+  max_output_row_bytes = c.max_output_row_bytes;
+  depth = or_default(c.depth, depth);
+  workers = or_default(c.workers, workers);
+  wire = enum_of<Wire>(c.wire);
+  combine_wire = enum_of<CombineWire>(c.combine_wire);
+  scale_order = enum_of<ScaleOrder>(c.scale_order);
+  scale_bytes = c.scale_bytes;
+  shared = {c.num_shared_experts, c.num_shared_ranks, enum_of<SharedRule>(c.shared_rule)};
+  special = {c.num_zero_experts, c.num_copy_experts, c.num_constant_experts};
+  replicas = {to_instances(c), enum_of<ReplicaChoice>(c.replica_choice)};
+  tp_size = or_default(c.tp_size, tp_size);
+  return config;
+}
+
+DispatchArgs to_dispatch_args(const ferry_dispatch_args* given) {
+  const ferry_dispatch_args c = read(given, "ferry_dispatch_args");
+  DispatchArgs args;
+  auto& [tokens, topk_ids, topk_weights, token_mask, topk_mask, cached, deadline, scales,
+         token_scales, replica_table, active_ranks] = args;
+  tokens = {c.tokens, c.num_tokens, c.hidden, enum_of<DataType>(c.dtype), c.tokens_pitch_bytes};
+  topk_ids = {c.topk_ids, c.num_tokens, c.top_k, enum_of<IndexType>(c.topk_ids_type)};
+  topk_weights = c.topk_weights;
+  token_mask = c.token_mask;
+  topk_mask = c.topk_mask;
+  cached = handle_of(c.cached);
+  deadline = std::chrono::nanoseconds(c.deadline_ns);
+  scales = {c.scales, c.num_scale_rows, c.num_scale_channels};
+  token_scales = c.token_scales;
+  replica_table = c.replica_table;
+  active_ranks = array_of(c.active_ranks, c.num_active_ranks, "active_ranks");
+  return args;
+}
+
+CombineArgs to_combine_args(const ferry_combine_args* given, DispatchArgs& kept) {
+  const ferry_combine_args c = read(given, "ferry_combine_args");
+  CombineArgs args;
+  auto& [handle, expert_rows, topk_weights, bias, row_weights, out, out_dtype, out_pitch_bytes,
+         out_topk_weights, deadline, dispatched, constants, shared_output, norm] = args;
+  handle = handle_of(c.handle);
+  expert_rows = {c.expert_rows, c.num_rows, c.hidden, enum_of<DataType>(c.dtype),
+                 c.rows_pitch_bytes};
+  topk_weights = c.topk_weights;
+  bias = {c.bias[0], c.bias[1]};
+  row_weights = c.row_weights;
+  out = c.out;
+  out_dtype = enum_of<DataType>(c.out_dtype);
+  out_pitch_bytes = c.out_pitch_bytes;
+  out_topk_weights = c.out_topk_weights;
+  deadline = std::chrono::nanoseconds(c.deadline_ns);
+  if (c.dispatched) {
+    kept = to_dispatch_args(c.dispatched);
+    dispatched = &kept;
+  }
+  constants = {c.alpha1, c.alpha2, c.constants};
+  shared_output = c.shared_output;
+  const float epsilon = or_default(static_cast<float>(c.epsilon), norm.epsilon);
+  norm = {c.residual, c.gamma, epsilon, c.y, c.rstd};
+  return args;
+}
+
+ferry_config from_config(const ExchangeConfig& config, const FlatReplicas& flat) {
+  ferry_config c = {};
+  c.max_tokens = config.max_tokens;
+  c.hidden = config.hidden;
+  c.num_experts = config.num_experts;
+  c.top_k = config.top_k;
+  c.dtype = static_cast<std::int32_t>(config.dtype);
+  c.layout = static_cast<std::int32_t>(config.layout);
+  c.expert_alignment = config.expert_alignment;
+  c.row_capacity = config.row_capacity;
+  c.expert_capacity = config.expert_capacity;
+  c.max_output_row_bytes = config.max_output_row_bytes;
+  c.expert_rank = first_of<std::int32_t>(config.expert_rank);
+  c.zero_gaps = config.zero_gaps;
+  c.depth = config.depth;
+  c.workers = config.workers;
+  c.tp_size = config.tp_size;
+  c.wire = static_cast<std::int32_t>(config.wire);
+  c.combine_wire = static_cast<std::int32_t>(config.combine_wire);
+  c.scale_order = static_cast<std::int32_t>(config.scale_order);
+  c.shared_rule = static_cast<std::int32_t>(config.shared.rule);
+  c.scale_bytes = config.scale_bytes;
+  c.num_shared_experts = config.shared.num_experts;
+  c.num_shared_ranks = config.shared.num_ranks;
+  c.num_zero_experts = config.special.zero;
+  c.num_copy_experts = config.special.copy;
+  c.num_constant_experts = config.special.constant;
+  c.replica_choice = static_cast<std::int32_t>(config.replicas.choice);
+  c.num_logical_experts = static_cast<std::int64_t>(config.replicas.instances.size());
+  c.replica_offsets = first_of<std::int64_t>(flat.offsets);
+  c.replica_instances = first_of<std::int32_t>(flat.instances);
+  return c;
+}
+
+ferry_received from_received(ReceivedOwner& owner) {
+  const auto& [data, num_rows, hidden, dtype, sources, weights, topk_ids, scales, handle, pin] =
+      owner.received;
+  ferry_received c = {};
+  c.owner = &owner;
+  c.data = data;
+  c.num_rows = num_rows;
+  c.hidden = hidden;
+  c.sources = first_of(sources);
+  c.weights = first_of(weights);
+  c.topk_ids = first_of(topk_ids);
+  c.handle = &owner.handle;
+  c.dtype = static_cast<std::int32_t>(dtype);
+  c.scale_element_bytes = static_cast<std::int32_t>(scales.element_bytes);
+  c.scales = scales.data;
+  c.scale_columns = scales.columns;
+  c.scale_row_stride = scales.row_stride;
+  c.scale_column_stride = scales.column_stride;
+  c.scale_section_stride = scales.section_stride;
+  return c;
+}
+
+ferry_output_rows from_output_rows(OutputsOwner& owner) {
+  ferry_output_rows c = {};
+  c.owner = &owner;
+  c.data = owner.rows.data;
+  c.num_rows = owner.rows.num_rows;
+  c.hidden = owner.rows.hidden;
+  return c;
+}
+
+ferry_counts from_handle(const Handle& handle) {
+  ferry_counts c = {};
+  c.num_tokens = handle.num_tokens();
+  c.num_rows = handle.num_rows();
+  c.num_local_experts = static_cast<std::int64_t>(handle.tokens_per_expert().size());
+  c.tokens_per_expert = first_of(handle.tokens_per_expert());
+  c.aligned_tokens_per_expert = first_of(handle.aligned_tokens_per_expert());
+  c.expert_offsets = first_of(handle.expert_offsets());
+  c.running_counts = first_of(handle.running_counts());
+  c.num_running_counts = static_cast<std::int64_t>(handle.running_counts().size());
+  c.running_rows_per_rank = first_of(handle.running_rows_per_rank());
+  c.num_running_rows = static_cast<std::int64_t>(handle.running_rows_per_rank().size());
+  return c;
+}
+
+ferry_window from_window_bytes(const WindowBytes& bytes) {
+  ferry_window c = {};
+  c.expected_bytes = bytes.expected;
+  c.worst_bytes = bytes.worst;
+  return c;
+}
+
+ferry_stats from_stats(const ExchangeStats& stats) {
+  ferry_stats c = {};
+  const auto& [dispatches, combines, rows_sent, rows_received, bytes_sent, bytes_pulled,
+               bytes_copied, window_growths] = stats;
+  c.dispatches = dispatches;
+  c.combines = combines;
+  c.rows_sent = rows_sent;
+  c.rows_received = rows_received;
+  c.bytes_sent = bytes_sent;
+  c.bytes_pulled = bytes_pulled;
+  c.bytes_copied = bytes_copied;
+  c.window_growths = window_growths;
+  return c;
+}
+
+ferry_times from_times(const OperationTimes& times) {
+  ferry_times c = {};
+  c.num_spans = static_cast<std::int64_t>(times.spans.size());
+  c.wait_ns = first_of<std::int64_t>(times.wait_ns);
+  c.num_sources = static_cast<std::int64_t>(times.wait_ns.size());
+  return c;
+}
+
+ferry_span from_span(const OperationTimes::Span& span) {
+  ferry_span c = {};
+  c.phase = span.phase;
+  c.begin_ns = span.begin_ns;
+  c.end_ns = span.end_ns;
+  return c;
+}
+
+}  // namespace ferry::capi

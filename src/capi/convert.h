@@ -1,0 +1,33 @@
+// One function per struct, C to C++ and back. No rule of the engine is checked here, only what the
+// conversion itself could not survive. Called by group.cc, exchange.cc and operations.cc.
+#pragma once
+
+#include "capi/objects.h"
+#include "ferry/exchange.h"
+#include "ferry/ferry.h"
+#include "ferry/group.h"
+
+namespace ferry::capi {
+
+struct GroupSettings {
+  GroupOptions options = {};
+  Allocator allocator = {};
+};
+
+GroupSettings to_group_settings(const ferry_group_options* given);  // NULL: the defaults
+AllGather to_all_gather(const ferry_all_gather* given);
+ExchangeConfig to_config(const ferry_config* given);
+DispatchArgs to_dispatch_args(const ferry_dispatch_args* given);
+// `dispatched` is where the result's own `dispatched` points, if the caller gave one.
+CombineArgs to_combine_args(const ferry_combine_args* given, DispatchArgs& dispatched);
+
+ferry_config from_config(const ExchangeConfig& config, const FlatReplicas& replicas);
+ferry_received from_received(ReceivedOwner& owner);
+ferry_output_rows from_output_rows(OutputsOwner& owner);
+ferry_counts from_handle(const Handle& handle);
+ferry_window from_window_bytes(const WindowBytes& bytes);
+ferry_stats from_stats(const ExchangeStats& stats);
+ferry_times from_times(const OperationTimes& times);
+ferry_span from_span(const OperationTimes::Span& span);
+
+}  // namespace ferry::capi

@@ -1,0 +1,121 @@
+// The opaque objects of the C ABI: what each holds of the C++ API, and the caller's memory they lie
+// in. Made and destroyed by group.cc, exchange.cc and operations.cc.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "ferry/exchange.h"
+#include "ferry/ferry.h"
+#include "ferry/group.h"
+
+namespace ferry::capi {
+
+// A ferry_allocator, checked; malloc and free by default.
+class Allocator {
+ public:
+  Allocator() noexcept;
+  explicit Allocator(const ferry_allocator& given);  // throws Error unless both functions are there
+
+  void* allocate(std::size_t bytes) const;  // throws Error(kSystem) when refused
+  void release(void* memory) const noexcept { release_(memory, context_); }
+
+ private:
+  void* (*allocate_)(std::size_t bytes, void* context);
+  void (*release_)(void* memory, void* context);
+  void* context_ = nullptr;
+};
+
+template <typename Object, typename... Arguments>
+Object* make(const Allocator& allocator, Arguments&&... arguments) {
+  static_assert(alignof(Object) <= alignof(std::max_align_t));
+  void* memory = allocator.allocate(sizeof(Object));
+  try {
+    return new (memory) Object{allocator, std::forward<Arguments>(arguments)...};
+  } catch (...) {
+    allocator.release(memory);
+    throw;
+  }
+}
+
+template <typename Object>
+void destroy(Object* object) noexcept {
+  if (!object) return;
+  const Allocator allocator = object->allocator;
+  object->~Object();
+  allocator.release(object);
+}
+
+struct Destroy {
+  template <typename Object>
+  void operator()(Object* object) const noexcept {
+    destroy(object);
+  }
+};
+// An object on its way to the caller.
+template <typename Object>
+using Owned = std::unique_ptr<Object, Destroy>;
+
+// Replicas::instances as the C ABI shows them.
+struct FlatReplicas {
+  explicit FlatReplicas(const Replicas& replicas);
+  std::vector<std::int64_t> offsets;
+  std::vector<std::int32_t> instances;
+};
+
+// CombineArgs::dispatched is a pointer: what it points to stays until combine_recv.
+struct KeptDispatch {
+  std::uint64_t operation;
+  std::unique_ptr<const DispatchArgs> args;
+};
+
+}  // namespace ferry::capi
+
+// NOLINTBEGIN(readability-identifier-naming)
+
+struct ferry_group {
+  ferry::capi::Allocator allocator;
+  ferry::Group group = {};
+};
+
+struct ferry_exchange {
+  ferry_exchange(const ferry::capi::Allocator& allocator, const ferry::Group& group,
+                 const ferry::ExchangeConfig& config)
+      : allocator(allocator),
+        rank(group.rank()),
+        exchange(group, config),
+        replicas(exchange.config().replicas) {}
+
+  ferry::capi::Allocator allocator;
+  int rank;
+  std::vector<ferry::capi::KeptDispatch> kept = {};  // before the exchange, which may read them
+  ferry::Exchange exchange;
+  ferry::capi::FlatReplicas replicas;
+};
+
+struct ferry_handle {
+  ferry::capi::Allocator allocator;
+  ferry::Handle handle = {};
+};
+
+// NOLINTEND(readability-identifier-naming)
+
+namespace ferry::capi {
+
+// ferry_received.owner and ferry_output_rows.owner.
+struct ReceivedOwner {
+  Allocator allocator;
+  Received received = {};
+  ferry_handle handle = {allocator};
+};
+
+struct OutputsOwner {
+  Allocator allocator;
+  OutputRows rows = {};
+};
+
+}  // namespace ferry::capi

@@ -1,0 +1,164 @@
+// The wires int8 and int8_static: a row's largest magnitude, then a byte per element. Named by
+// wire_formats.cc; calls wire_lanes-inl.h.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/quantise_int8.cc"
+#include "hwy/foreach_target.h"
+// foreach_target.h comes first: it includes this file again for each target.
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "kernels/wire_kernels.h"
+#include "kernels/wire_lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ferry::internal::HWY_NAMESPACE {
+
+enum class Factors { kNone, kOne, kPerChannel };
+
+// y: the row times the caller's factors.
+template <DataType type, Factors factors>
+class ScaledRow {
+ public:
+  explicit ScaledRow(const EncodeRow& row)
+      : args_(row), hidden_(static_cast<std::size_t>(row.hidden)) {
+    if constexpr (factors == Factors::kPerChannel) {
+      whole_ = hidden_ - hidden_ % (2 * hn::Lanes(FloatTag()));
+      std::memcpy(last_factors_, row.factors.data + whole_, (hidden_ - whole_) * sizeof(float));
+    }
+  }
+
+  // The bits of max abs y. Rounded products are in the order of what was multiplied, so one factor
+  // can wait for the largest; if infinity or NaN comes of any element, then of the largest.
+  HWY_INLINE std::uint32_t max_bits() const {
+    if constexpr (factors == Factors::kPerChannel) return max_bits_of_products();
+    const std::uint32_t most = max_magnitude<type>(elements(), hidden_);
+    if constexpr (factors == Factors::kNone) return most;
+    const float product = std::bit_cast<float>(most) * *args_.factors.data;
+    return std::bit_cast<std::uint32_t>(product) & kFloatMagnitude;
+  }
+
+  // out[h] = the lowest byte of code(y[h]).
+  template <class Code>
+  HWY_INLINE void store_codes(Code code) const {
+    const auto convert = [&](const std::byte* from, std::byte* to, std::size_t h) FERRY_LAMBDA {
+      fetch_next(args_, h * kElement<type>, 2 * hn::Lanes(FloatTag()) * kElement<type>);
+      Floats even, odd;
+      load(from, h, even, odd);
+      store_code_pairs(code(even), code(odd), to);
+    };
+    for_each_chunk<kElement<type>, 1>(elements(), static_cast<std::byte*>(args_.out), hidden_,
+                                      convert);
+  }
+
+ private:
+  const std::byte* elements() const { return static_cast<const std::byte*>(args_.row); }
+
+  HWY_INLINE void load(const std::byte* from, std::size_t h, Floats& even, Floats& odd) const {
+    load_pairs<type>(from, even, odd);
+    if constexpr (factors == Factors::kNone) return;
+    Floats even_factor = hn::Set(FloatTag(), *args_.factors.data), odd_factor = even_factor;
+    if constexpr (factors == Factors::kPerChannel) {
+      const float* channels = h < whole_ ? args_.factors.data + h : last_factors_;
+      load_pairs<DataType::kFp32>(reinterpret_cast<const std::byte*>(channels), even_factor,
+                                  odd_factor);
+    }
+    even = hn::Mul(even, even_factor);
+    odd = hn::Mul(odd, odd_factor);
+  }
+
+  HWY_INLINE std::uint32_t max_bits_of_products() const {
+    Ints most = hn::Zero(IntTag());
+    const auto compare = [&](const std::byte* from, std::byte*, std::size_t h) FERRY_LAMBDA {
+      Floats even, odd;
+      load(from, h, even, odd);
+      most = hn::Max(most, hn::Max(magnitude_bits(even), magnitude_bits(odd)));
+    };
+    for_each_chunk<kElement<type>, 0>(elements(), nullptr, hidden_, compare);
+    return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(IntTag(), most)));
+  }
+
+  const EncodeRow args_;
+  std::size_t hidden_;
+  std::size_t whole_ = 0;  // channels in whole chunks; the factors of the others are below
+  float last_factors_[factors == Factors::kPerChannel ? kMaxChunk : 1] = {};
+};
+
+struct Int8 {
+  template <DataType type, Factors factors>
+  static void encode(const EncodeRow& row) {
+    const ScaledRow<type, factors> y(row);
+    const std::uint32_t max_bits = y.max_bits();
+    const float factor = 127.0F / std::bit_cast<float>(max_bits);
+    if (max_bits >= kFloatInfinity || factor > std::numeric_limits<float>::max()) {
+      std::memset(row.out, 0, static_cast<std::size_t>(row.hidden));
+      put(row.scales, 0, max_bits >= kFloatInfinity ? kFloatNan : std::uint32_t{0});
+      return;
+    }
+    y.store_codes([factor](Floats value) FERRY_LAMBDA {
+      return nearest_in_low_bits(hn::Mul(value, hn::Set(FloatTag(), factor)));
+    });
+    put(row.scales, 0, 1.0F / factor);
+  }
+};
+
+struct Int8Static {
+  template <DataType type, Factors factors>
+  static void encode(const EncodeRow& row) {
+    ScaledRow<type, factors>(row).store_codes([](Floats value) FERRY_LAMBDA {
+      const FloatTag floats;
+      const Floats number = hn::IfThenZeroElse(hn::IsNaN(value), value);
+      return nearest_in_low_bits(
+          hn::Max(hn::Min(number, hn::Set(floats, 127.0F)), hn::Set(floats, -128.0F)));
+    });
+  }
+};
+
+template <class Format>
+HWY_INLINE void encode_any(const EncodeRow& row) {
+  with_type(row.row_type, [&row]<DataType type>() FERRY_LAMBDA {
+    if (row.factors.data == nullptr) {
+      Format::template encode<type, Factors::kNone>(row);
+    } else if (row.factors.per_channel) {
+      Format::template encode<type, Factors::kPerChannel>(row);
+    } else {
+      Format::template encode<type, Factors::kOne>(row);
+    }
+  });
+}
+
+void int8_from_row(const EncodeRow& row) { encode_any<Int8>(row); }
+void int8_static_from_row(const EncodeRow& row) { encode_any<Int8Static>(row); }
+
+void row_from_int8(const DecodeRow& row, float scale) {
+  with_type(row.row_type, [&row, scale]<DataType type>() FERRY_LAMBDA {
+    scale_int8<type>(static_cast<const std::byte*>(row.encoded),
+                     static_cast<std::size_t>(row.hidden), scale, static_cast<std::byte*>(row.out));
+  });
+}
+
+}  // namespace ferry::internal::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ferry::internal {
+
+HWY_EXPORT(int8_from_row);
+HWY_EXPORT(int8_static_from_row);
+HWY_EXPORT(row_from_int8);
+
+void encode_int8(const EncodeRow& row) noexcept { HWY_DYNAMIC_DISPATCH(int8_from_row)(row); }
+void encode_int8_static(const EncodeRow& row) noexcept {
+  HWY_DYNAMIC_DISPATCH(int8_static_from_row)(row);
+}
+void decode_int8(const DecodeRow& row) noexcept {
+  HWY_DYNAMIC_DISPATCH(row_from_int8)(row, at<float>(row.scales, 0));
+}
+void decode_int8_static(const DecodeRow& row) noexcept {
+  HWY_DYNAMIC_DISPATCH(row_from_int8)(row, 1.0F);
+}
+
+}  // namespace ferry::internal
+#endif

@@ -1,0 +1,58 @@
+// The kernels that the wire formats name, and what they agree on. docs/numerics.md defines every
+// bit. Called by wire_formats.cc.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/wire_formats.h"
+
+namespace ferry::internal {
+
+inline constexpr std::size_t kGroup = 128;  // channels that share a scale of fp8; block of logfmt10
+inline constexpr std::uint32_t kFloatNan = 0x7fc00000;  // the scale of elements that are no numbers
+
+constexpr std::size_t num_blocks(std::size_t hidden, std::size_t block) {
+  return (hidden + block - 1) / block;
+}
+
+// Where the scales of an int8 block row begin.
+constexpr std::size_t padded_int8_bytes(std::size_t hidden) { return (hidden + 31) / 32 * 32; }
+
+// Scales need not be aligned.
+template <class T>
+void put(void* array, std::size_t index, T value) {
+  std::memcpy(static_cast<std::byte*>(array) + index * sizeof value, &value, sizeof value);
+}
+template <class T>
+T at(const void* array, std::size_t index) {
+  T value;
+  std::memcpy(&value, static_cast<const std::byte*>(array) + index * sizeof value, sizeof value);
+  return value;
+}
+
+// quantise_int8.cc
+void encode_int8(const EncodeRow& row) noexcept;
+void decode_int8(const DecodeRow& row) noexcept;
+void encode_int8_static(const EncodeRow& row) noexcept;
+void decode_int8_static(const DecodeRow& row) noexcept;
+
+// quantise_fp8.cc
+void encode_fp8(const EncodeRow& row) noexcept;
+void encode_fp8_pow2(const EncodeRow& row) noexcept;
+void encode_fp8_ue8m0(const EncodeRow& row) noexcept;
+void decode_fp8(const DecodeRow& row) noexcept;  // fp8_pow2 as well
+void decode_fp8_ue8m0(const DecodeRow& row) noexcept;
+
+// block_int8.cc
+void encode_int8_8(const EncodeRow& row) noexcept;
+void decode_int8_8(const DecodeRow& row) noexcept;
+void encode_int8_128(const EncodeRow& row) noexcept;
+void decode_int8_128(const DecodeRow& row) noexcept;
+
+// logfmt10.cc
+void encode_logfmt10(const EncodeRow& row) noexcept;
+void decode_logfmt10(const DecodeRow& row) noexcept;
+
+}  // namespace ferry::internal

@@ -1,0 +1,196 @@
+// What a communicator does over several calls: waits per source, ranks that disagree, exchanges
+// made, used again and replaced, rows in place.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <numeric>
+#include <thread>
+
+#include "cann/exchange_cache.h"
+#include "operator_case.h"
+#include "small_call.h"
+
+namespace ferry::test {
+namespace {
+
+constexpr int kRanks = SmallCall::kRanks;
+constexpr std::int64_t kLateUs = 80'000;
+const cann::CommunicatorOptions kNames = {.group_ep = "ep", .group_tp = "tp"};
+
+// A busy machine can make another rank later still, but not each time.
+TEST(PerformanceInfo, NamesTheLateRank) {
+  run_ranks(Mode::kThreads, kRanks, [](Group group) {
+    const int rank = group.rank();
+    const cann::Communicator communicator(std::move(group), kNames);
+    SmallCall call(rank);
+    cann::DispatchArgs args = call.dispatch(rank);
+    require_success(moe_distribute_dispatch(communicator, args), "the first, which makes it");
+    args.performance_info = call.waits;
+    std::int64_t longest = 0;
+    for (int round = 0; round < 3; ++round) {
+      call.waits.assign(kRanks, 0);
+      if (rank == 2) std::this_thread::sleep_for(std::chrono::microseconds(kLateUs));
+      const auto began = std::chrono::steady_clock::now();
+      require_success(moe_distribute_dispatch(communicator, args), "dispatch");
+      const auto took = std::chrono::duration_cast<std::chrono::microseconds>(
+          std::chrono::steady_clock::now() - began);
+      const auto sum = std::accumulate(call.waits.begin(), call.waits.end(), std::int64_t{0});
+      require(sum <= took.count(), "waits of " + std::to_string(sum) + " us in a call of " +
+                                       std::to_string(took.count()));
+      longest = std::max(longest, call.waits[2]);
+    }
+    require(rank == 2 || longest >= kLateUs / 2, "rank 2 was late: " + std::to_string(longest));
+  });
+}
+
+TEST(PerformanceInfo, IsAMaximumNotASum) {
+  run_ranks(Mode::kThreads, kRanks, [](Group group) {
+    const int rank = group.rank();
+    const cann::Communicator communicator(std::move(group), kNames);
+    SmallCall call(rank);
+    cann::DispatchArgs args = call.dispatch(rank);
+    args.performance_info = call.waits;
+    call.waits.assign(kRanks, 100'000'000);
+    for (int round = 0; round < 2; ++round) {
+      if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      require_success(moe_distribute_dispatch(communicator, args), "dispatch");
+    }
+    for (const std::int64_t wait : call.waits) require(wait == 100'000'000, "the maximum stays");
+  });
+}
+
+TEST(PerformanceInfo, IsThatOfCombineToo) {
+  run_ranks(Mode::kThreads, kRanks, [](Group group) {
+    const int rank = group.rank();
+    const cann::Communicator communicator(std::move(group), kNames);
+    SmallCall call(rank);
+    require_success(moe_distribute_dispatch(communicator, call.dispatch(rank)), "dispatch");
+    cann::CombineArgs args = call.combine(rank);
+    args.performance_info = call.waits;
+    for (int round = 0; round < 3; ++round) {
+      if (rank == 1) std::this_thread::sleep_for(std::chrono::microseconds(kLateUs));
+      require_success(moe_distribute_combine(communicator, args), "combine");
+    }
+    require(rank == 1 || call.waits[1] >= kLateUs / 2, "rank 1 was late");
+  });
+}
+
+TEST(Disagreement, OfAttributesIsToldOnAllRanks) {
+  run_ranks(Mode::kThreads, kRanks, [](Group group) {
+    const int rank = group.rank();
+    const cann::Communicator communicator(std::move(group), kNames);
+    SmallCall call(rank);
+    cann::DispatchArgs args = call.dispatch(rank);
+    if (rank == 1) args.attributes.moe_expert_num = 7;
+    const cann::Result result = moe_distribute_dispatch(communicator, args);
+    require(result.code == cann::StatusCode::kInvalidParameter, result.message());
+    for (const char* part : {"num_experts=6", "num_experts=7", "different exchanges"})
+      require(contains(result.message(), part), result.message());
+    require(result.status.group_usable(), "the group is usable");
+    require_success(moe_distribute_dispatch(communicator, call.dispatch(rank)), "after it");
+  });
+}
+
+// Counts that do not belong to the ids: the rank that gave them is named on all.
+TEST(Disagreement, OfCountsAndIdsIsToldOnAllRanks) {
+  run_ranks(Mode::kThreads, kRanks, [](Group group) {
+    const int rank = group.rank();
+    const cann::Communicator communicator(std::move(group), kNames);
+    SmallCall call(rank);
+    require_success(moe_distribute_dispatch(communicator, call.dispatch(rank)), "dispatch");
+    const std::int32_t rows = call.ep_counts[5];
+    if (rank == 1) ++call.ep_counts[5];
+    const cann::Result result = moe_distribute_combine(communicator, call.combine(rank));
+    require(result.code == cann::StatusCode::kInvalidParameter, result.message());
+    require(result.status.culprit() == 1 && contains(result.message(), "rank 1 gave 13"),
+            result.message());
+    call.ep_counts[5] = rows;
+    require_success(moe_distribute_combine(communicator, call.combine(rank)), "after it");
+  });
+}
+
+TEST(Overflow, DuplicatesBeyondAAreAnErrorAndNothingIsWritten) {
+  run_ranks(Mode::kThreads, kRanks, [](Group group) {
+    const int rank = group.rank();
+    const cann::Communicator communicator(std::move(group), kNames);
+    SmallCall call(rank);
+    cann::DispatchArgs args = call.dispatch(rank);
+    args.attributes.moe_expert_num = kRanks;  // one expert each: A is one row per token
+    args.expand_x.num_rows = max_rows(args);
+    call.ids.assign(call.ids.size(), 0);
+    const cann::Result result = moe_distribute_dispatch(communicator, args);
+    if (rank == 0) {
+      require(result.code == cann::StatusCode::kTilingError, result.message());
+      for (const char* part : {"30 rows", "room for 15", "an expert twice"})
+        require(contains(result.message(), part), result.message());
+      require(call.untouched(), "nothing is written");
+    } else {
+      require_success(result, "the others have room");
+    }
+    require_success(moe_distribute_dispatch(communicator, SmallCall(rank).dispatch(rank)), "after");
+  });
+}
+
+// Growing batches with global_bs 0 need exchanges of their own, which replace each other; modes
+// live side by side and share what they can. Rows stay in place where nothing is quantised.
+TEST(Exchanges, AreMadeForWhatIsAskedAndUsedAgain) {
+  const std::pair<int, int> modes[] = {{0, 0}, {2, 0}, {2, 2}, {0, 2}, {3, 2}, {2, 2}, {0, 0}};
+  run_ranks(Mode::kThreads, 2, [&](Group group) {
+    const int rank = group.rank();
+    const cann::Communicator communicator(std::move(group), kNames);
+    for (const auto& [quant_mode, comm_quant_mode] : modes) {
+      for (const std::int64_t bs : {1, 16, 17, 40, 3}) {
+        OperatorCase c;
+        c.ep = 2, c.moe = 4, c.k = 2, c.h = 32;
+        c.quant_mode = quant_mode;
+        c.comm_quant_mode = comm_quant_mode;
+        c.views = quant_mode == 0;
+        c.seed = 50 + bs;
+        fill_inputs(c, {bs, bs});
+        const PreparedCase prepared = prepare(c);
+        play(prepared, communicator, rank);
+        play(prepared, communicator, rank);
+      }
+    }
+  });
+}
+
+// The second pair of a quantised dispatch and a quantised combine has one exchange for both.
+TEST(Exchanges, AreSharedByAPair) {
+  run_ranks(Mode::kThreads, 2, [&](Group group) {
+    const int rank = group.rank();
+    const cann::Communicator communicator(std::move(group), kNames);
+    OperatorCase c;
+    c.ep = 2, c.moe = 4, c.k = 2, c.h = 32;
+    c.quant_mode = c.comm_quant_mode = 2;
+    fill_inputs(c, {5, 5});
+    const PreparedCase prepared = prepare(c);
+    for (int pair = 0; pair < 3; ++pair) play(prepared, communicator, rank);
+    const ExchangeStats stats = communicator.cache()->last().stats();
+    require(stats.combines == 3 && stats.dispatches == 2,
+            std::to_string(stats.dispatches) + " dispatches, " + std::to_string(stats.combines) +
+                " combines");
+  });
+}
+
+TEST(Communicator, MadeByDefaultIsAnErrorNotACrash) {
+  const cann::Communicator nothing;
+  SmallCall call(0);
+  const cann::Result result = moe_distribute_dispatch(nothing, call.dispatch(0));
+  EXPECT_EQ(result.code, cann::StatusCode::kRuntimeError);
+  EXPECT_EQ(result.status.code(), Code::kClosed);
+}
+
+TEST(StatusCodes, AreTheOperators) {
+  EXPECT_EQ(static_cast<int>(cann::status_code(Code::kOk)), 0);
+  EXPECT_EQ(static_cast<int>(cann::status_code(Code::kInvalidArgument)), 161002);
+  EXPECT_EQ(static_cast<int>(cann::status_code(Code::kMismatch)), 161002);
+  EXPECT_EQ(static_cast<int>(cann::status_code(Code::kPeerRejected)), 561002);
+  EXPECT_EQ(static_cast<int>(cann::status_code(Code::kCapacity)), 561002);
+  for (const Code code :
+       {Code::kPeerLost, Code::kTimeout, Code::kBroken, Code::kClosed, Code::kSystem})
+    EXPECT_EQ(static_cast<int>(cann::status_code(code)), 361001);
+}
+
+}  // namespace
+}  // namespace ferry::test

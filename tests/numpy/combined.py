@@ -1,0 +1,140 @@
+"""What combine must give each rank. Rules: docs/numerics.md, "Combine" and after it; include/ferry/exchange.h
+(CombineArgs). Called by check.py."""
+
+import numpy as np
+from number_formats import BITS, F32, from_float32, to_float32
+from row_sums import constant_term, norm
+from wire_formats import combine_wire
+
+
+class Combine:
+    """Of one case: the rows of each member as they arrive at the sources."""
+
+    def __init__(self, routing):
+        self.routing, self.case, self.settings = routing, routing.case, routing.settings
+        # row_of[position][entry]: where the entry's row lies on the rank at that position of its member, or -1.
+        self.row_of = np.full((routing.tp_size, len(routing.rank)), -1)
+        for rank in routing.ranks:
+            here, row, _ = routing.rows_at(rank)
+            self.row_of[routing.position_of(rank), here] = row
+
+    def rank_at(self, member, position):
+        return self.routing.ranks[member * self.routing.tp_size + position]
+
+    def positions(self, entry):
+        """In the order of addition: the source's own, then the next ones."""
+        return (self.routing.position[entry] + np.arange(self.routing.tp_size)) % self.routing.tp_size
+
+    def arrived(self, entries):
+        """float32 [len(entries), H']: the group's rows of each, added, through the wire."""
+        element_type, wire = self.settings["row_type"], self.settings["combine_wire"]
+        elements = np.zeros((len(entries), self.settings["row_hidden"]), BITS[element_type])
+        for member in np.unique(self.routing.goes_to[entries]):
+            is_here = self.routing.goes_to[entries] == member
+            elements[is_here] = self.group_sum(member, entries[is_here])
+        if wire != "none" and len(entries):
+            _, _, elements = combine_wire(wire, elements, element_type)
+        return to_float32(elements, element_type)
+
+    def group_sum(self, member, entries):
+        element_type, total = self.settings["row_type"], None
+        for position in self.positions(entries[0]):
+            rows = self.case.of_rank("expert_rows", self.rank_at(member, position))
+            values = to_float32(rows[self.row_of[position, entries]], element_type)
+            total = values if total is None else total + values
+        return from_float32(total, element_type)
+
+    def brought(self, entries):
+        """[len(entries)] or rank_major [len(entries), K]: row_weights of their rows, those of a group added."""
+        columns = [self.routing.top_k] if self.routing.is_rank_major else []
+        totals = np.zeros((len(entries), *columns), F32)
+        for i, entry in enumerate(entries):
+            for position in self.positions(entry):
+                rank = self.rank_at(self.routing.goes_to[entry], position)
+                weights = self.case.of_rank("row_weights", rank)[self.row_of[position, entry]]
+                is_own = position == self.routing.position[entry]
+                totals[i] = weights if is_own else totals[i] + weights
+        return totals
+
+
+def combined(combine, rank):
+    """The outputs of one rank, by the names of the oracle."""
+    routing, case, settings = combine.routing, combine.case, combine.settings
+    if rank not in routing.ranks:
+        return {"out": None, "y": None, "rstd": None, "out_topk_weights": None}
+    out_type, num_tokens = settings["out_type"][rank], int(case["num_tokens"][rank])
+    acc = np.zeros((num_tokens, settings["row_hidden"]), F32)
+    home = np.zeros((num_tokens, routing.top_k), F32)
+
+    def given(name):
+        array = case.of_rank(name, rank)
+        return np.zeros_like(acc) if array is None else to_float32(array, out_type)
+
+    for name in ("bias_0", "bias_1"):
+        acc = acc + given(name)
+    for entries in groups(routing, rank):
+        tokens = routing.token[entries]
+        acc[tokens] = acc[tokens] + terms(combine, rank, entries)
+        is_sent = routing.goes_to[entries] >= 0
+        if settings["weights_home"]:
+            bring_home(combine, entries[is_sent], home)
+    acc = acc + given("shared_output")
+    told = {"out_topk_weights": home if settings["weights_home"] else None, "y": None, "rstd": None}
+    if case.of_rank("residual", rank) is None:
+        return told | {"out": from_float32(acc, out_type)}
+    gamma = to_float32(case.of_rank("gamma", rank), out_type)
+    out, y, rstd = norm(acc + given("residual"), gamma, F32(settings["epsilon"][rank]), out_type)
+    return told | {"out": out, "y": y, "rstd": rstd}
+
+
+def groups(routing, rank):
+    """The entries of `rank` that have a term, in groups with no token twice, in the order of addition."""
+    mine = np.flatnonzero(routing.rank == rank)
+    if routing.is_rank_major:
+        for member in range(routing.num_members):
+            here = mine[routing.goes_to[mine] == member]
+            yield here[np.unique(routing.token[here], return_index=True)[1]]
+        mine = mine[routing.goes_to[mine] < 0]
+    for k in range(routing.num_columns):
+        of_k = mine[routing.k[mine] == k]
+        yield of_k[(routing.goes_to[of_k] >= 0) | (routing.special[of_k] >= routing.settings["zero_experts"])]
+
+
+def terms(combine, rank, entries):
+    """float32 [len(entries), H'], weighted."""
+    routing, settings = combine.routing, combine.settings
+    if not len(entries):
+        return np.zeros((0, settings["row_hidden"]), F32)
+    values = np.zeros((len(entries), settings["row_hidden"]), F32)
+    is_special = routing.special[entries] >= 0
+    values[~is_special] = combine.arrived(entries[~is_special])
+    for i in np.flatnonzero(is_special):
+        values[i] = special_term(combine, rank, entries[i])
+    is_weighted = (routing.k[entries] < routing.top_k) & (is_special | (not routing.is_rank_major))
+    if settings["weighted"][rank]:
+        values = np.where(is_weighted[:, None], routing.weight[entries][:, None] * values, values)
+    return values
+
+
+def special_term(combine, rank, entry):
+    """[H]: of a copy or a constant expert, unweighted."""
+    routing, case, settings = combine.routing, combine.case, combine.settings
+
+    def row(name, index):
+        return to_float32(case.of_rank(name, rank)[index : index + 1], settings["type"])
+
+    x = row("tokens", routing.token[entry])
+    constant = routing.special[entry] - settings["zero_experts"] - settings["copy_experts"]
+    if constant < 0:
+        return x[0]
+    return constant_term(x, *(row(name, constant) for name in ("alpha1", "alpha2", "v")))[0]
+
+
+def bring_home(combine, entries, home):
+    routing = combine.routing
+    tokens = routing.token[entries]
+    if routing.is_rank_major:
+        home[tokens] = home[tokens] + combine.brought(entries)
+        return
+    is_routed = routing.k[entries] < routing.top_k
+    home[tokens[is_routed], routing.k[entries][is_routed]] = combine.brought(entries[is_routed])
