@@ -22,6 +22,13 @@ ROOT = Path(__file__).resolve().parent.parent
 SHAPES = [(16, 7168, 2, 256), (16, 7168, 8, 256), (128, 7168, 8, 256), (128, 2048, 4, 128)]
 LARGE_SHAPES = [(1024, 7168, 8, 256), (4096, 7168, 2, 256), (4096, 2048, 4, 128)]
 OVERHEAD_RANKS = [2, 4, 8, 16, 32, 64]
+# What `none` is compared with: names, and the options that make the difference.
+FEATURES = {**{f"wire {wire}": ["--wire", wire] for wire in ("int8", "fp8", "fp8_pow2", "fp8_ue8m0")},
+            **{f"combine {wire}": ["--combine-wire", wire]
+               for wire in ("int8_8", "int8_128", "logfmt10")},
+            "half the entries masked": ["--mask-fraction", "0.5"],
+            "one shared expert on one rank": ["--shared-experts", "1", "--shared-ranks", "1"]}
+FEATURE_SHAPES = [(16, 7168, 8, 256), (4096, 7168, 2, 256)]
 SKEW_CASES = [(2, 128), (8, 128), (2, 1024), (8, 1024)]  # ranks, tokens per rank
 TOP_K = 8
 RUN_LIMIT_S = 600
@@ -88,6 +95,14 @@ def skew_jobs(build, cases):
         for routing in ("uniform", "real"):
             command = ferry_command(build, ranks, tokens, 7168, 256, "--routing", routing)
             yield Job("skew", [ranks, tokens], routing, command)
+
+
+def feature_jobs(build, shapes):
+    for shape in shapes:
+        tokens, hidden, ranks, experts = shape
+        for program, options in ({"none": []} | FEATURES).items():
+            command = ferry_command(build, ranks, tokens, hidden, experts, *options)
+            yield Job("features", list(shape), program, command)
 
 
 # ---- one run on a machine that is otherwise idle
@@ -214,7 +229,7 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, help="of all runs (default: 5, quick: 2)")
     parser.add_argument("--quick", action="store_true",
                         help="small cases only; reports go to the build folder, not to docs")
-    parser.add_argument("--sections", default="shapes,overhead,skew", help="which to measure")
+    parser.add_argument("--sections", default="shapes,overhead,skew,features", help="which to measure")
     parser.add_argument("--idle-wait", type=float, default=30, metavar="S",
                         help="how long to wait for an idle machine before a run; 0: never")
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE",
@@ -232,7 +247,8 @@ def collect(options):
     sections = {
         "shapes": shape_jobs(build, SHAPES if options.quick else SHAPES + LARGE_SHAPES),
         "overhead": overhead_jobs(build),
-        "skew": skew_jobs(build, SKEW_CASES[:2] if options.quick else SKEW_CASES)}
+        "skew": skew_jobs(build, SKEW_CASES[:2] if options.quick else SKEW_CASES),
+        "features": feature_jobs(build, FEATURE_SHAPES[:1] if options.quick else FEATURE_SHAPES)}
     jobs = [job for name in options.sections.split(",") for job in sections[name]]
     rounds = options.rounds or (2 if options.quick else 5)
     results = describe_machine(build) | {"runs": measure(jobs, rounds, options.idle_wait)}

@@ -56,6 +56,14 @@ rows of the busiest rank over the mean; *per 1000*: pair time for 1000 rows of t
 grow as the rows of the busiest rank do, and no more.
 """
 
+FEATURES_TEXT = """
+## Wires, masks, shared experts
+
+Against the same shape with wire `none` and nothing special, in the same round: times of dispatch,
+combine and pair, and the rows that are sent. Expert outputs are bf16 in the window; combine's wires
+are then encoded and decoded while they are read, which costs and saves nothing inside a host.
+"""
+
 
 # ---- numbers
 
@@ -249,6 +257,25 @@ def skew_table(results):
     return table(head, lines)
 
 
+def feature_table(results):
+    lines = []
+    for shape, programs in by_case(results, "features").items():
+        plain = programs["none"]
+        for program, runs in programs.items():
+            if not ratios(runs, pair_us, plain, pair_us):
+                continue
+            line = [shape_text(shape), program, time_text(median_of(
+                runs, lambda result: result["dispatch_us"]["median"]))]
+            for value in (lambda result: result["dispatch_us"]["median"],
+                          lambda result: result["combine_us"]["median"], pair_us,
+                          lambda result: result["rows"]):
+                line.append(f"{statistics.median(ratios(runs, value, plain, value)):.2f}")
+            lines.append(line)
+    head = [SHAPE_HEAD, "", "dispatch", "dispatch / none", "combine / none", "pair / none",
+            "rows / none"]
+    return table(head, lines)
+
+
 def document(results):
     rounds = plural(1 + max(run["round"] for run in results["runs"]), "round")
     options = next(run["result"]["options"] for run in results["runs"]
@@ -266,6 +293,8 @@ def document(results):
         text += OVERHEAD_TEXT.format(top_k=options["top_k"]) + "\n" + overhead_table(results)
     if by_case(results, "skew"):
         text += SKEW_TEXT.format(top_k=options["top_k"]) + "\n" + skew_table(results)
+    if by_case(results, "features"):
+        text += FEATURES_TEXT + "\n" + feature_table(results)
     return text
 
 
