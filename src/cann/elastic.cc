@@ -30,9 +30,10 @@ ElasticMap::ElasticMap(std::span<const std::int32_t> info, const Attributes& a) 
   require_in("elastic_info[2], newSharedRankNum,", info[2], 0,
              std::min<std::int64_t>(info[1] - 1, a.shared_expert_rank_num));
   shared_ranks_ = info[2];
-  require_fit(shared_ranks_ == 0 || shared_ranks_ % num_shared(a) == 0,
+  const int shared = num_shared(a);
+  require_fit(shared == 0 || shared_ranks_ % shared == 0,
               "elastic_info[2], newSharedRankNum, is {}, not a multiple of shared_expert_num {}",
-              shared_ranks_, num_shared(a));
+              shared_ranks_, shared);
   experts_ = info[3];
   const std::int64_t left = (info[1] - shared_ranks_) * local_experts_;
   require_fit(experts_ == left,

@@ -130,10 +130,7 @@ Status ExchangeState::check_ids(const DispatchArgs& args) const {
     return refuse_with(rank_, "dispatch: top-k ids of type {}, need int32 or int64",
                        static_cast<int>(ids.type));
   }
-  const ReplicaChoice choice = config_.replicas.choice;
-  if (!logical_.empty() && choice == ReplicaChoice::kByTable && !args.replica_table)
-    return refuse_with(rank_, "dispatch: replicas are chosen by table, and replica_table is null");
-  return {};
+  return check_replica_table(args);
 }
 
 // A route that knows which experts my tokens go to, and no slots yet.
@@ -157,53 +154,59 @@ Status ExchangeState::read_ids(const DispatchArgs& args, std::int64_t token, Rou
   std::int32_t* columns = route.columns.data() + token * route.num_entries;
   const bool narrow = args.topk_ids.type == IndexType::kInt32;
   const bool token_sent = !args.token_mask || args.token_mask[token] != 0;
+  const std::int64_t end = num_ids() + config_.special.total();
   bool takes_part = false;
-  for (int k = 0; k < config_.top_k; ++k) {
-    const std::int64_t i = token * config_.top_k + k;
+  for (int k = 0; k < route.top_k; ++k) {
+    const std::int64_t i = token * route.top_k + k;
     const std::int64_t id = narrow ? static_cast<const std::int32_t*>(args.topk_ids.data)[i]
                                    : static_cast<const std::int64_t*>(args.topk_ids.data)[i];
-    if (id < -1 || id >= num_ids() + config_.special.total()) {
+    if (id < -1 || id >= end) {
       return refuse_with(rank_, "dispatch: top-k id {} at token {}, k {} is outside [-1, {})", id,
-                         token, k, num_ids() + config_.special.total());
+                         token, k, end);
     }
     const bool sent = token_sent && id >= 0 && (!args.topk_mask || args.topk_mask[i] != 0);
     if (sent && args.topk_weights && std::isnan(args.topk_weights[i])) {
       return refuse_with(rank_, "dispatch: the weight at token {}, k {} is NaN", token, k);
     }
     takes_part = takes_part || sent;
-    columns[k] = -1;
-    if (!sent) continue;
-    if (Status status = find_column(args, token, id, columns[k]); !status.ok()) return status;
+    columns[k] = sent ? column_of(args, token, static_cast<std::int32_t>(id)) : -1;
   }
   for (int shared = 0; shared < config_.shared.num_experts; ++shared) {
-    columns[config_.top_k + shared] =
+    columns[route.top_k + shared] =
         takes_part ? active_->map.shared_column(active_->member, shared, token, route.num_tokens)
                    : -1;
   }
   return {};
 }
 
-Status ExchangeState::find_column(const DispatchArgs& args, std::int64_t token, std::int64_t id,
-                                  std::int32_t& column) const {
-  if (id >= num_ids()) {
-    column = kFirstSpecial - static_cast<std::int32_t>(id - num_ids());
-    return {};
-  }
-  column = static_cast<std::int32_t>(id);
+// Where an id leads: a column, or -1 when its owner does not take part, or a special expert.
+std::int32_t ExchangeState::column_of(const DispatchArgs& args, std::int64_t token,
+                                      std::int32_t id) const noexcept {
+  if (id >= num_ids()) return kFirstSpecial - (id - num_ids());
+  std::int32_t column = id;
   if (!logical_.empty()) {
     const std::vector<int>& instances = config_.replicas.instances[id];
     const auto count = static_cast<std::int64_t>(instances.size());
     const ReplicaChoice choice = config_.replicas.choice;
-    const std::int64_t instance = choice == ReplicaChoice::kByRank    ? active_->member % count
-                                  : choice == ReplicaChoice::kByToken ? token % count
-                                                                      : args.replica_table[id];
-    if (instance < 0 || instance >= count) {
-      return refuse_with(rank_, "dispatch: replica_table[{}] is {}, expert {} has {} instances", id,
-                         instance, id, count);
-    }
-    column = instances[instance];
+    column = instances[choice == ReplicaChoice::kByRank    ? active_->member % count
+                       : choice == ReplicaChoice::kByToken ? token % count
+                                                           : args.replica_table[id]];
   }
-  if (active_->map.owner(column) < 0) column = -1;
+  return active_->map.owner(column) < 0 ? -1 : column;
+}
+
+Status ExchangeState::check_replica_table(const DispatchArgs& args) const {
+  const std::vector<std::vector<int>>& instances = config_.replicas.instances;
+  if (instances.empty() || config_.replicas.choice != ReplicaChoice::kByTable) return {};
+  if (!args.replica_table)
+    return refuse_with(rank_, "dispatch: replicas are chosen by table, and replica_table is null");
+  for (std::size_t id = 0; id < instances.size(); ++id) {
+    const std::int32_t instance = args.replica_table[id];
+    if (instance < 0 || instance >= static_cast<std::int32_t>(instances[id].size())) {
+      return refuse_with(rank_, "dispatch: replica_table[{}] is {}, expert {} has {} instances", id,
+                         instance, id, instances[id].size());
+    }
+  }
   return {};
 }
 

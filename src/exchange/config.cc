@@ -119,7 +119,6 @@ void check_wires(const ExchangeConfig& c) {
 
 void check_shared(const ExchangeConfig& c, int domain_ranks) {
   const SharedExperts& shared = c.shared;
-  require_in("shared.num_experts", shared.num_experts, 0, kMaxSharedExperts);
   require_in("shared.num_ranks", shared.num_ranks, 0, domain_ranks);
   require_in("shared.rule", static_cast<int>(shared.rule), 0, 1);
   if ((shared.num_experts == 0) != (shared.num_ranks == 0) ||
@@ -163,6 +162,9 @@ ExchangeConfig complete_config(ExchangeConfig c, int num_ranks) {
   require_in("hidden", c.hidden, 1, kMaxRowElements);
   require_in("num_experts", c.num_experts, 1, kMaxExperts);
   require_in("top_k", c.top_k, 1, kMaxTopK);
+  require_in("shared.num_experts", c.shared.num_experts, 0, kMaxSharedExperts);
+  require_in("max_tokens * (top_k + shared.num_experts)",
+             c.max_tokens * (c.top_k + c.shared.num_experts), 0, kMaxTokens - 1);
   require_in("dtype", static_cast<int>(c.dtype), 0, static_cast<int>(DataType::kBytes));
   require_in("layout", static_cast<int>(c.layout), 0, static_cast<int>(Layout::kPadded));
   require_in("expert_alignment", c.expert_alignment, 1, 1 << 20);

@@ -1,5 +1,6 @@
 // The rows of a dispatch on their way: encoded once, written to their final slots, their scales,
 // source triplets and weights beside them. Called by dispatch.cc when every slot is known.
+#include <algorithm>
 #include <cstring>
 
 #include "exchange/state.h"
@@ -25,7 +26,7 @@ void ExchangeState::send_rows(const InFlight& operation, const DispatchArgs& arg
     scale_strides_.push_back(layout_.scale_strides(route.section_rows[i]));
   crew_.run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
     const std::size_t scratch_bytes =
-        wire_.encode ? layout_.row_bytes() + layout_.scale_bytes() + kLineBytes : 0;
+        wire_.encode ? scales_in_scratch() + layout_.scale_bytes() : 0;
     const auto scratch = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes);
     for (std::int64_t token = begin; token < end; ++token) send_token(job, token, scratch.get());
     if (job.stores == Stores::kStreaming) stores_fence();
@@ -51,37 +52,63 @@ void ExchangeState::send_token(const SendJob& job, std::int64_t token, std::byte
 void ExchangeState::send_entries(const SendJob& job, std::int64_t first, int count,
                                  std::byte* scratch) {
   const Route& route = job.route;
-  const Rows& tokens = job.args.tokens;
-  const std::size_t row_bytes = layout_.row_bytes(), scale_bytes = layout_.scale_bytes();
-  const std::int64_t token = first / route.num_entries;
-  void* destinations[kMaxDestinations];
-  int num_destinations = 0;
-  const std::byte* row = static_cast<const std::byte*>(tokens.data) + token * pitch_of(tokens);
-  const std::byte* scales = static_cast<const std::byte*>(job.args.token_scales);
-  if (scales) scales += token * scale_bytes;
-  if (token + 1 < route.num_tokens) prefetch_row(row + pitch_of(tokens), dense_pitch(tokens));
-  bool encoded = wire_.encode == nullptr;
+  const ActiveSet& active = *route.active;
+  Destination to[kMaxDestinations];
+  void* rows[kMaxDestinations];
+  int num_rows = 0;
   for (std::int64_t entry = first; entry < first + count; ++entry) {
     const RowRef ref = route.refs[entry];
-    if (!ref.sent()) continue;
-    if (!encoded) {
-      std::byte* made = scratch + (row_bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
-      wire_.encode({.row = row,
-                    .row_type = tokens.dtype,
-                    .hidden = tokens.hidden,
-                    .factors = factors(job, entry),
-                    .out = scratch,
-                    .scales = made});
-      row = scratch, scales = made, encoded = true;
-    }
-    for (int position = 0; position < route.active->num_positions; ++position) {
-      const int index = route.active->index(ref.member, position);
-      const std::int64_t at = row_at(route, entry, position);
-      destinations[num_destinations++] = posted_[index] + layout_.rows() + at * row_bytes;
-      if (scale_bytes > 0) put_scales(route, index, at, scales);
+    for (int position = 0; ref.sent() && position < active.num_positions; ++position) {
+      to[num_rows] = {active.index(ref.member, position), row_at(route, entry, position)};
+      rows[num_rows] =
+          posted_[to[num_rows].index] + layout_.rows() + to[num_rows].row * layout_.row_bytes();
+      ++num_rows;
     }
   }
-  copy_row_to_many(destinations, num_destinations, row, row_bytes, job.stores);
+  if (num_rows == 0) return;
+  copy_encoded(job, first, {rows, static_cast<std::size_t>(num_rows)}, scratch);
+  if (layout_.scale_bytes() == 0) return;
+  const std::byte* scales = wire_.encode ? scratch + scales_in_scratch()
+                                         : static_cast<const std::byte*>(job.args.token_scales) +
+                                               first / route.num_entries * layout_.scale_bytes();
+  for (int i = 0; i < num_rows; ++i) put_scales(route, to[i], scales);
+}
+
+// Encodes the row of `entry` into `scratch` and copies it to `rows`. With streaming stores, formats
+// that can are encoded and copied a slice at a time: the arithmetic of a slice then runs while the
+// stores of the one before are on their way to memory.
+void ExchangeState::copy_encoded(const SendJob& job, std::int64_t entry, std::span<void*> rows,
+                                 std::byte* scratch) const {
+  const Rows& tokens = job.args.tokens;
+  const std::int64_t token = entry / job.route.num_entries;
+  const std::byte* row = static_cast<const std::byte*>(tokens.data) + token * pitch_of(tokens);
+  const std::byte* next = token + 1 < job.route.num_tokens ? row + pitch_of(tokens) : nullptr;
+  if (next) prefetch_row(next, dense_pitch(tokens));
+  CopyRow copy{.dsts = rows.data(),
+               .num_dsts = static_cast<int>(rows.size()),
+               .src = row,
+               .bytes = layout_.row_bytes(),
+               .stores = job.stores};
+  if (!wire_.encode) return copy_row_to_many(copy);
+  const bool sliced = wire_.slice > 0 && job.stores == Stores::kStreaming;
+  const std::int64_t slice = sliced ? wire_.slice : tokens.hidden;
+  if (!sliced && next) {
+    copy.next = next;
+    copy.next_bytes = static_cast<std::size_t>(dense_pitch(tokens));
+  }
+  copy.src = scratch;
+  for (std::int64_t begin = 0; begin < tokens.hidden; begin += slice) {
+    const std::int64_t channels = std::min(slice, tokens.hidden - begin);
+    wire_.encode({.row = row + begin * static_cast<std::int64_t>(element_bytes(tokens.dtype)),
+                  .row_type = tokens.dtype,
+                  .hidden = channels,
+                  .factors = factors(job, entry),
+                  .out = scratch,
+                  .scales = scratch + scales_in_scratch() + wire_.num_scales(begin) * 4});
+    copy.bytes = static_cast<std::size_t>(channels);
+    copy_row_to_many(copy);
+    for (void*& to : rows) to = static_cast<std::byte*>(to) + channels;
+  }
 }
 
 // Shared experts come first in the caller's table, then the experts that ids name.
@@ -99,10 +126,9 @@ RowFactors ExchangeState::factors(const SendJob& job, std::int64_t entry) const 
   return {scales.data + row * scales.num_channels, scales.num_channels > 1};
 }
 
-void ExchangeState::put_scales(const Route& route, int index, std::int64_t row,
-                               const std::byte* scales) {
-  const Scales& strides = scale_strides_[index % route.active->num_members];
-  std::byte* to = posted_[index] + layout_.scales() + layout_.scales_of(strides, row);
+void ExchangeState::put_scales(const Route& route, Destination row, const std::byte* scales) {
+  const Scales& strides = scale_strides_[row.index % route.active->num_members];
+  std::byte* to = posted_[row.index] + layout_.scales() + layout_.scales_of(strides, row.row);
   if (strides.column_stride == strides.element_bytes) {
     std::memcpy(to, scales, layout_.scale_bytes());
     return;
@@ -130,11 +156,14 @@ void ExchangeState::send_all_metadata(const SendJob& job) {
 void ExchangeState::send_metadata(const SendJob& job, std::int64_t entry, int position) {
   const Route& route = job.route;
   const RowRef ref = route.refs[entry];
-  const std::int64_t token = entry / route.num_entries, at = row_at(route, entry, position);
-  const auto k = static_cast<int>(entry % route.num_entries);
+  const std::int64_t at = row_at(route, entry, position);
+  // 32 bits: this division runs for every row.
+  const std::uint32_t token =
+      static_cast<std::uint32_t>(entry) / static_cast<std::uint32_t>(route.num_entries);
+  const int k = static_cast<int>(entry - std::int64_t{token} * route.num_entries);
   std::byte* buffer = posted_[route.active->index(ref.member, position)];
   const float* weights =
-      job.args.topk_weights ? job.args.topk_weights + token * route.top_k : nullptr;
+      job.args.topk_weights ? job.args.topk_weights + std::int64_t{token} * route.top_k : nullptr;
   auto* source = reinterpret_cast<std::int32_t*>(buffer + layout_.sources()) + at * 3;
   source[0] = route.active->member;
   source[1] = static_cast<std::int32_t>(token);
@@ -146,7 +175,7 @@ void ExchangeState::send_metadata(const SendJob& job, std::int64_t entry, int po
     return;
   }
   const ExpertMap& map = route.active->map;
-  const std::int32_t* columns = route.columns.data() + token * route.num_entries;
+  const std::int32_t* columns = route.columns.data() + (entry - k);
   auto* ids =
       reinterpret_cast<std::int32_t*>(buffer + layout_.topk_ids()) + at * layout_.ids_per_row();
   source[2] = -1;
@@ -179,7 +208,7 @@ void ExchangeState::clear_gaps(const InFlight& operation) {
                 count * layout_.row_bytes());
     const std::vector<std::byte> zeros(layout_.scale_bytes());
     for (std::int64_t row = first; row < first + count && !zeros.empty(); ++row)
-      put_scales(route, route.active->my_index(), row, zeros.data());
+      put_scales(route, {route.active->my_index(), row}, zeros.data());
   }
 }
 

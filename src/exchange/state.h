@@ -106,6 +106,11 @@ class ExchangeState {
     Summands& sum;
   };
 
+  struct Destination {
+    int index;  // of the receiver among the active ranks
+    std::int64_t row;
+  };
+
   // What the workers of a dispatch share.
   struct SendJob {
     const DispatchArgs& args;
@@ -146,8 +151,9 @@ class ExchangeState {
   Status check_ids(const DispatchArgs& args) const;
   Status make_route(const DispatchArgs& args, std::shared_ptr<Route>& route) const;
   Status read_ids(const DispatchArgs& args, std::int64_t token, Route& route) const;
-  Status find_column(const DispatchArgs& args, std::int64_t token, std::int64_t id,
-                     std::int32_t& column) const;
+  std::int32_t column_of(const DispatchArgs& args, std::int64_t token,
+                         std::int32_t id) const noexcept;
+  Status check_replica_table(const DispatchArgs& args) const;
 
   // combine_arguments.cc
   Status check_combine(const CombineArgs& args) const;
@@ -171,7 +177,9 @@ class ExchangeState {
   void send_token(const SendJob& job, std::int64_t token, std::byte* scratch);
   void send_entries(const SendJob& job, std::int64_t first, int count, std::byte* scratch);
   RowFactors factors(const SendJob& job, std::int64_t entry) const noexcept;
-  void put_scales(const Route& route, int index, std::int64_t row, const std::byte* scales);
+  void copy_encoded(const SendJob& job, std::int64_t entry, std::span<void*> rows,
+                    std::byte* scratch) const;
+  void put_scales(const Route& route, Destination row, const std::byte* scales);
   void send_all_metadata(const SendJob& job);
   void send_metadata(const SendJob& job, std::int64_t entry, int position);
   void clear_gaps(const InFlight& operation);
@@ -225,6 +233,10 @@ class ExchangeState {
     const std::size_t columns = route.shifts.size() / route.active->num_positions;
     const std::int32_t column = rank_major() ? ref.member : route.columns[entry];
     return ref.row + route.shifts[position * columns + column];
+  }
+  // Where a worker keeps the scales of the row that it encodes: behind it, on a line of their own.
+  std::size_t scales_in_scratch() const noexcept {
+    return (layout_.row_bytes() + kLineBytes - 1) / kLineBytes * kLineBytes;
   }
   std::size_t encoded_row_bytes(const Rows& rows) const noexcept {
     return combine_wire_.encode ? combine_wire_.encoded_bytes(rows.hidden, rows.dtype)

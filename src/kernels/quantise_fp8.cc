@@ -78,34 +78,43 @@ struct GroupScale {
   float factor;  // what elements are multiplied with
 };
 
-// Scales of a group whose largest magnitude is `most`.
-struct AnyScale {
-  HWY_INLINE GroupScale operator()(float most) const { return {most / kE4m3Max, kE4m3Max / most}; }
-};
+// Of a group whose largest magnitude is `most`. Multiplying with the reciprocal of a power of two
+// is dividing by it.
+HWY_INLINE GroupScale scale_of(float most, Wire wire) {
+  const float scale = most / kE4m3Max;
+  if (wire == Wire::kFp8) return {scale, kE4m3Max / most};
+  const std::uint32_t power = (std::bit_cast<std::uint32_t>(scale) + ~kExponent) & kExponent;
+  return {std::bit_cast<float>(power), std::bit_cast<float>((254U << 23) - power)};
+}
 
-// Multiplying with the reciprocal of a power of two is dividing by it.
-struct PowerOfTwo {
-  HWY_INLINE GroupScale operator()(float most) const {
-    const auto bits = std::bit_cast<std::uint32_t>(most / kE4m3Max);
-    const std::uint32_t power = (bits + ~kExponent) & kExponent;
-    return {std::bit_cast<float>(power), std::bit_cast<float>((254U << 23) - power)};
+// A float per group, or its exponent in a byte.
+HWY_INLINE void put_scale(void* scales, std::size_t group, std::uint32_t bits, Wire wire) {
+  if (wire == Wire::kFp8Ue8m0) {
+    put(scales, group, static_cast<std::uint8_t>(bits >> 23));
+  } else {
+    put(scales, group, bits);
   }
-};
+}
 
-// put_scale(group, bits of the float).
-template <DataType type, class Scale, class PutScale>
-HWY_INLINE void encode_groups(const EncodeRow& row, Scale scale_of, PutScale put_scale) {
+HWY_INLINE float scale_at(const void* scales, std::size_t group, Wire wire) {
+  if (wire != Wire::kFp8Ue8m0) return at<float>(scales, group);
+  const std::uint32_t exponent = at<std::uint8_t>(scales, group);
+  return std::bit_cast<float>(exponent == 255 ? kFloatNan : exponent << 23);
+}
+
+template <DataType type>
+HWY_INLINE void encode_groups(const EncodeRow& row, Wire wire) {
   const auto encode = [&](std::size_t first, std::size_t size,
                           std::uint32_t max_bits) FERRY_LAMBDA {
     const std::byte* from = static_cast<const std::byte*>(row.row) + first * kElement<type>;
     std::byte* to = static_cast<std::byte*>(row.out) + first;
     if (max_bits >= kFloatInfinity) {
       std::memset(to, 0, size);
-      put_scale(first / kGroup, kFloatNan);
+      put_scale(row.scales, first / kGroup, kFloatNan, wire);
       return;
     }
-    const GroupScale group = scale_of(std::max(std::bit_cast<float>(max_bits), 1e-4F));
-    put_scale(first / kGroup, std::bit_cast<std::uint32_t>(group.scale));
+    const GroupScale group = scale_of(std::max(std::bit_cast<float>(max_bits), 1e-4F), wire);
+    put_scale(row.scales, first / kGroup, std::bit_cast<std::uint32_t>(group.scale), wire);
     for_each_chunk<kElement<type>, 1>(
         from, to, size, [&group](const std::byte* in, std::byte* out, std::size_t) FERRY_LAMBDA {
           store_e4m3<type>(in, group.factor, out);
@@ -114,60 +123,33 @@ HWY_INLINE void encode_groups(const EncodeRow& row, Scale scale_of, PutScale put
   for_each_group_with_max<type, kGroup>(row, encode);
 }
 
-template <class Scale>
-HWY_INLINE void encode_with_floats(const EncodeRow& row, Scale scale_of) {
-  with_type(row.row_type, [&]<DataType type>() FERRY_LAMBDA {
-    encode_groups<type>(row, scale_of, [&row](std::size_t group, std::uint32_t bits) FERRY_LAMBDA {
-      put(row.scales, group, bits);
-    });
-  });
+template <DataType type>
+HWY_INLINE void decode_groups(const DecodeRow& row, Wire wire) {
+  const auto decode = [&](std::size_t first, std::size_t size) FERRY_LAMBDA {
+    const float scale = scale_at(row.scales, first / kGroup, wire);
+    for_each_chunk<1, kElement<type>>(
+        static_cast<const std::byte*>(row.encoded) + first,
+        static_cast<std::byte*>(row.out) + first * kElement<type>, size,
+        [scale](const std::byte* from, std::byte* to, std::size_t) FERRY_LAMBDA {
+          const Floats scales = hn::Set(FloatTag(), scale);
+          Words a, b;
+          load_codes<kPaired<type>>(from, a, b);
+          store_chunk<type, kPaired<type>>(hn::Mul(e4m3_to_float(a), scales),
+                                           hn::Mul(e4m3_to_float(b), scales), to, false);
+        });
+  };
+  for_each_group<kGroup>(static_cast<std::size_t>(row.hidden), decode);
 }
 
-void fp8_from_row(const EncodeRow& row) { encode_with_floats(row, AnyScale()); }
-void fp8_pow2_from_row(const EncodeRow& row) { encode_with_floats(row, PowerOfTwo()); }
-
-void fp8_ue8m0_from_row(const EncodeRow& row) {
+void fp8_from_row(const EncodeRow& row, Wire wire) {
   const std::size_t groups = num_blocks(static_cast<std::size_t>(row.hidden), kGroup);
-  for (std::size_t unused = groups; unused % 4 != 0; ++unused)
+  for (std::size_t unused = groups; wire == Wire::kFp8Ue8m0 && unused % 4 != 0; ++unused)
     put(row.scales, unused, std::uint8_t{0});
-  with_type(row.row_type, [&row]<DataType type>() FERRY_LAMBDA {
-    encode_groups<type>(row, PowerOfTwo(),
-                        [&row](std::size_t group, std::uint32_t bits) FERRY_LAMBDA {
-                          put(row.scales, group, static_cast<std::uint8_t>(bits >> 23));
-                        });
-  });
+  with_type(row.row_type, [&]<DataType type>() FERRY_LAMBDA { encode_groups<type>(row, wire); });
 }
 
-template <class Scale>
-HWY_INLINE void decode_groups(const DecodeRow& row, Scale scale_of) {
-  with_type(row.row_type, [&]<DataType type>() FERRY_LAMBDA {
-    const auto hidden = static_cast<std::size_t>(row.hidden);
-    for_each_group<kGroup>(hidden, [&](std::size_t first, std::size_t size) FERRY_LAMBDA {
-      const float scale = scale_of(first / kGroup);
-      for_each_chunk<1, kElement<type>>(
-          static_cast<const std::byte*>(row.encoded) + first,
-          static_cast<std::byte*>(row.out) + first * kElement<type>, size,
-          [scale](const std::byte* from, std::byte* to, std::size_t) FERRY_LAMBDA {
-            const Floats scales = hn::Set(FloatTag(), scale);
-            Words a, b;
-            load_codes<kPaired<type>>(from, a, b);
-            store_chunk<type, kPaired<type>>(hn::Mul(e4m3_to_float(a), scales),
-                                             hn::Mul(e4m3_to_float(b), scales), to, false);
-          });
-    });
-  });
-}
-
-void row_from_fp8(const DecodeRow& row) {
-  decode_groups(row,
-                [&row](std::size_t group) FERRY_LAMBDA { return at<float>(row.scales, group); });
-}
-
-void row_from_fp8_ue8m0(const DecodeRow& row) {
-  decode_groups(row, [&row](std::size_t group) FERRY_LAMBDA {
-    const std::uint32_t exponent = at<std::uint8_t>(row.scales, group);
-    return std::bit_cast<float>(exponent == 255 ? kFloatNan : exponent << 23);
-  });
+void row_from_fp8(const DecodeRow& row, Wire wire) {
+  with_type(row.row_type, [&]<DataType type>() FERRY_LAMBDA { decode_groups<type>(row, wire); });
 }
 
 }  // namespace ferry::internal::HWY_NAMESPACE
@@ -177,21 +159,22 @@ HWY_AFTER_NAMESPACE();
 namespace ferry::internal {
 
 HWY_EXPORT(fp8_from_row);
-HWY_EXPORT(fp8_pow2_from_row);
-HWY_EXPORT(fp8_ue8m0_from_row);
 HWY_EXPORT(row_from_fp8);
-HWY_EXPORT(row_from_fp8_ue8m0);
 
-void encode_fp8(const EncodeRow& row) noexcept { HWY_DYNAMIC_DISPATCH(fp8_from_row)(row); }
+void encode_fp8(const EncodeRow& row) noexcept {
+  HWY_DYNAMIC_DISPATCH(fp8_from_row)(row, Wire::kFp8);
+}
 void encode_fp8_pow2(const EncodeRow& row) noexcept {
-  HWY_DYNAMIC_DISPATCH(fp8_pow2_from_row)(row);
+  HWY_DYNAMIC_DISPATCH(fp8_from_row)(row, Wire::kFp8Pow2);
 }
 void encode_fp8_ue8m0(const EncodeRow& row) noexcept {
-  HWY_DYNAMIC_DISPATCH(fp8_ue8m0_from_row)(row);
+  HWY_DYNAMIC_DISPATCH(fp8_from_row)(row, Wire::kFp8Ue8m0);
 }
-void decode_fp8(const DecodeRow& row) noexcept { HWY_DYNAMIC_DISPATCH(row_from_fp8)(row); }
+void decode_fp8(const DecodeRow& row) noexcept {
+  HWY_DYNAMIC_DISPATCH(row_from_fp8)(row, Wire::kFp8);
+}
 void decode_fp8_ue8m0(const DecodeRow& row) noexcept {
-  HWY_DYNAMIC_DISPATCH(row_from_fp8_ue8m0)(row);
+  HWY_DYNAMIC_DISPATCH(row_from_fp8)(row, Wire::kFp8Ue8m0);
 }
 
 }  // namespace ferry::internal

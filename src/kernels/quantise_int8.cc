@@ -16,28 +16,26 @@
 HWY_BEFORE_NAMESPACE();
 namespace ferry::internal::HWY_NAMESPACE {
 
-enum class Factors { kNone, kOne, kPerChannel };
-
-// y: the row times the caller's factors.
-template <DataType type, Factors factors>
+// y: the row times the caller's factors; without any, times 1.
+template <DataType type, bool per_channel>
 class ScaledRow {
  public:
   explicit ScaledRow(const EncodeRow& row)
       : args_(row), hidden_(static_cast<std::size_t>(row.hidden)) {
-    if constexpr (factors == Factors::kPerChannel) {
+    if constexpr (per_channel) {
       whole_ = hidden_ - hidden_ % (2 * hn::Lanes(FloatTag()));
       std::memcpy(last_factors_, row.factors.data + whole_, (hidden_ - whole_) * sizeof(float));
+    } else if (row.factors.data != nullptr) {
+      factor_ = *row.factors.data;
     }
   }
 
   // The bits of max abs y. Rounded products are in the order of what was multiplied, so one factor
   // can wait for the largest; if infinity or NaN comes of any element, then of the largest.
   HWY_INLINE std::uint32_t max_bits() const {
-    if constexpr (factors == Factors::kPerChannel) return max_bits_of_products();
-    const std::uint32_t most = max_magnitude<type>(elements(), hidden_);
-    if constexpr (factors == Factors::kNone) return most;
-    const float product = std::bit_cast<float>(most) * *args_.factors.data;
-    return std::bit_cast<std::uint32_t>(product) & kFloatMagnitude;
+    if constexpr (per_channel) return max_bits_of_products();
+    const auto most = std::bit_cast<float>(max_magnitude<type>(elements(), hidden_));
+    return std::bit_cast<std::uint32_t>(most * factor_) & kFloatMagnitude;
   }
 
   // out[h] = the lowest byte of code(y[h]).
@@ -58,9 +56,8 @@ class ScaledRow {
 
   HWY_INLINE void load(const std::byte* from, std::size_t h, Floats& even, Floats& odd) const {
     load_pairs<type>(from, even, odd);
-    if constexpr (factors == Factors::kNone) return;
-    Floats even_factor = hn::Set(FloatTag(), *args_.factors.data), odd_factor = even_factor;
-    if constexpr (factors == Factors::kPerChannel) {
+    Floats even_factor = hn::Set(FloatTag(), factor_), odd_factor = even_factor;
+    if constexpr (per_channel) {
       const float* channels = h < whole_ ? args_.factors.data + h : last_factors_;
       load_pairs<DataType::kFp32>(reinterpret_cast<const std::byte*>(channels), even_factor,
                                   odd_factor);
@@ -82,14 +79,15 @@ class ScaledRow {
 
   const EncodeRow args_;
   std::size_t hidden_;
+  float factor_ = 1.0F;
   std::size_t whole_ = 0;  // channels in whole chunks; the factors of the others are below
-  float last_factors_[factors == Factors::kPerChannel ? kMaxChunk : 1] = {};
+  float last_factors_[per_channel ? kMaxChunk : 1] = {};
 };
 
 struct Int8 {
-  template <DataType type, Factors factors>
+  template <DataType type, bool per_channel>
   static void encode(const EncodeRow& row) {
-    const ScaledRow<type, factors> y(row);
+    const ScaledRow<type, per_channel> y(row);
     const std::uint32_t max_bits = y.max_bits();
     const float factor = 127.0F / std::bit_cast<float>(max_bits);
     if (max_bits >= kFloatInfinity || factor > std::numeric_limits<float>::max()) {
@@ -105,9 +103,9 @@ struct Int8 {
 };
 
 struct Int8Static {
-  template <DataType type, Factors factors>
+  template <DataType type, bool per_channel>
   static void encode(const EncodeRow& row) {
-    ScaledRow<type, factors>(row).store_codes([](Floats value) FERRY_LAMBDA {
+    ScaledRow<type, per_channel>(row).store_codes([](Floats value) FERRY_LAMBDA {
       const FloatTag floats;
       const Floats number = hn::IfThenZeroElse(hn::IsNaN(value), value);
       return nearest_in_low_bits(
@@ -119,12 +117,10 @@ struct Int8Static {
 template <class Format>
 HWY_INLINE void encode_any(const EncodeRow& row) {
   with_type(row.row_type, [&row]<DataType type>() FERRY_LAMBDA {
-    if (row.factors.data == nullptr) {
-      Format::template encode<type, Factors::kNone>(row);
-    } else if (row.factors.per_channel) {
-      Format::template encode<type, Factors::kPerChannel>(row);
+    if (row.factors.data != nullptr && row.factors.per_channel) {
+      Format::template encode<type, true>(row);
     } else {
-      Format::template encode<type, Factors::kOne>(row);
+      Format::template encode<type, false>(row);
     }
   });
 }

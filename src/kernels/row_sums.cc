@@ -25,13 +25,13 @@ using Strip = float[kStrip];
 
 // Elements [h, h + size) of a row; 0 behind them, which adds nothing to a sum.
 template <DataType type>
-HWY_INLINE void load_strip(const void* row, std::size_t h, std::size_t size, Strip& strip) {
+HWY_NOINLINE void load_strip(const void* row, std::size_t h, std::size_t size, Strip& strip) {
   if (size < kStrip) std::fill(strip + size, strip + kStrip, 0.0F);
   load_row_floats<type>(static_cast<const std::byte*>(row) + h * kElement<type>, size, strip);
 }
 
 template <DataType type>
-HWY_INLINE void store_strip(const Strip& strip, std::size_t h, std::size_t size, void* row) {
+HWY_NOINLINE void store_strip(const Strip& strip, std::size_t h, std::size_t size, void* row) {
   for_each_chunk<sizeof(float), kElement<type>>(
       reinterpret_cast<const std::byte*>(strip), static_cast<std::byte*>(row) + h * kElement<type>,
       size, [](const std::byte* from, std::byte* to, std::size_t) FERRY_LAMBDA {
@@ -70,7 +70,7 @@ struct PartialSums {
 float exponential(float value) { return static_cast<float>(std::exp(static_cast<double>(value))); }
 
 template <DataType type>
-HWY_INLINE void constant_term_of(const ConstantTerm& args) {
+HWY_NOINLINE void constant_term_of(const ConstantTerm& args) {
   PartialSums dot1, dot2;
   Strip x, other;
   for_each_strip(args.hidden, [&](std::size_t h, std::size_t size) FERRY_LAMBDA {
@@ -92,7 +92,7 @@ HWY_INLINE void constant_term_of(const ConstantTerm& args) {
 }
 
 template <DataType type>
-HWY_INLINE void normalise(const NormaliseRow& args) {
+HWY_NOINLINE void normalise(const NormaliseRow& args) {
   const float share = 1.0F / static_cast<float>(args.hidden);
   PartialSums squares;
   Strip z, gamma;

@@ -44,8 +44,8 @@ PreparedCase prepare(OperatorCase c);
 
 // Dispatch and combine on this rank; throws Failure when something is not as the model says.
 void play(const PreparedCase& prepared, const cann::Communicator& communicator, int rank);
-// Prepares, runs ranks as threads, and plays it twice on the same communicator.
-void run_case(const OperatorCase& c);
+// Prepares, runs ranks, and plays it twice on the same communicator.
+void run_case(const OperatorCase& c, Mode mode = Mode::kThreads);
 
 void require_success(const cann::Result& result, const std::string& what);
 

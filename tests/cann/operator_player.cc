@@ -13,7 +13,7 @@ template <typename T>
 class Output {
  public:
   explicit Output(std::int64_t elements) : values_(elements) {
-    std::memset(values_.data(), kPattern, elements * sizeof(T));
+    if (elements > 0) std::memset(values_.data(), kPattern, elements * sizeof(T));
   }
   std::span<T> span() { return values_; }
   T* data() { return values_.data(); }
@@ -188,10 +188,10 @@ void play(const PreparedCase& prepared, const cann::Communicator& communicator, 
   if (!prepared.combined.empty()) combine(prepared, communicator, rank, seen);
 }
 
-void run_case(const OperatorCase& c) {
+void run_case(const OperatorCase& c, Mode mode) {
   const PreparedCase prepared = prepare(c);
   run_ranks(
-      Mode::kThreads, c.ep * c.tp,
+      mode, c.ep * c.tp,
       [&](Group group) {
         const int rank = group.rank();
         const cann::Communicator communicator(std::move(group),

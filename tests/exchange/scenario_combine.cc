@@ -1,6 +1,7 @@
 // Drawing combines: expert rows for what a round received, and what each rank adds to its tokens.
 #include "scenario_combine.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/kernels.h"
@@ -18,6 +19,19 @@ void draw_constants(const ExchangeConfig& config, RankOutput& output, Random& ra
     *matrix = random_elements(elements, config.dtype, random);
 }
 
+// Gap and padding rows are NaN: nobody may read them.
+std::vector<std::byte> draw_expert_rows(const internal::RankReceived& received, std::int64_t hidden,
+                                        DataType type, Random& random) {
+  const std::size_t row_bytes = static_cast<std::size_t>(hidden) * element_bytes(type);
+  std::vector<std::byte> rows(received.num_rows * row_bytes, std::byte{0xff});
+  for (std::int64_t row = 0; row < received.num_rows; ++row) {
+    if (received.row_valid[row] == 0) continue;
+    const std::vector<std::byte> elements = random_elements(hidden, type, random);
+    std::copy(elements.begin(), elements.end(), rows.begin() + row * row_bytes);
+  }
+  return rows;
+}
+
 CombineCase draw_rows(const ExchangeConfig& config, const Round& round, std::int64_t hidden,
                       DataType row_type, Random& random) {
   CombineCase combine{hidden, row_type, {}, {}, random.one_in(3)};
@@ -25,7 +39,7 @@ CombineCase draw_rows(const ExchangeConfig& config, const Round& round, std::int
   for (std::size_t rank = 0; rank < round.inputs.size(); ++rank) {
     RankOutput output;
     const std::int64_t num_rows = round.expected[rank].num_rows;
-    output.expert_rows = random_elements(num_rows * hidden, row_type, random);
+    output.expert_rows = draw_expert_rows(round.expected[rank], hidden, row_type, random);
     output.out_type = random.one_in(2) ? row_type : draw_float_type(random);
     // kRankMajor has weights for the terms of copy and constant experts only.
     output.weighted = (!rank_major || combine_reads_tokens(config)) && !random.one_in(4);
