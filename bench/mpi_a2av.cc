@@ -54,11 +54,8 @@ void AllToAll::sort_by_expert() {
       place_[token * job_.top_k + k] = place;
       copies_[k] = sorted_[place];
     }
-    internal::copy_row_to_many({.dsts = copies_.data(),
-                                .num_dsts = static_cast<int>(job_.top_k),
-                                .src = job_.tokens[token],
-                                .bytes = job_.row_bytes,
-                                .stores = internal::Stores::kCached});
+    internal::copy_row_to_many(copies_.data(), static_cast<int>(job_.top_k), job_.tokens[token],
+                               job_.row_bytes, internal::Stores::kCached);
   }
 }
 

@@ -70,11 +70,8 @@ void Dedup::gather_rows() {
         sent_choices_[place * job_.top_k + k] = {job_.expert(token, k), job_.weight(token, k)};
       }
     });
-    internal::copy_row_to_many({.dsts = copies_.data(),
-                                .num_dsts = static_cast<int>(copies_.size()),
-                                .src = job_.tokens[token],
-                                .bytes = job_.row_bytes,
-                                .stores = internal::Stores::kCached});
+    internal::copy_row_to_many(copies_.data(), static_cast<int>(copies_.size()), job_.tokens[token],
+                               job_.row_bytes, internal::Stores::kCached);
   }
 }
 
@@ -102,11 +99,8 @@ void Dedup::expand() {
       if (job_.owner(choices_[row * job_.top_k + k].expert) == job_.rank)
         copies_.push_back(expert_rows_[expert_place_[next++]]);
     }
-    internal::copy_row_to_many({.dsts = copies_.data(),
-                                .num_dsts = static_cast<int>(copies_.size()),
-                                .src = received_[row],
-                                .bytes = job_.row_bytes,
-                                .stores = internal::Stores::kCached});
+    internal::copy_row_to_many(copies_.data(), static_cast<int>(copies_.size()), received_[row],
+                               job_.row_bytes, internal::Stores::kCached);
   }
 }
 

@@ -74,9 +74,7 @@ void ExchangeState::send_entries(const SendJob& job, std::int64_t first, int cou
   for (int i = 0; i < num_rows; ++i) put_scales(route, to[i], scales);
 }
 
-// Encodes the row of `entry` into `scratch` and copies it to `rows`. With streaming stores, formats
-// that can are encoded and copied a slice at a time: the arithmetic of a slice then runs while the
-// stores of the one before are on their way to memory.
+// Encodes the row of `entry` into `scratch` and copies it to `rows`.
 void ExchangeState::copy_encoded(const SendJob& job, std::int64_t entry, std::span<void*> rows,
                                  std::byte* scratch) const {
   const Rows& tokens = job.args.tokens;
@@ -84,31 +82,18 @@ void ExchangeState::copy_encoded(const SendJob& job, std::int64_t entry, std::sp
   const std::byte* row = static_cast<const std::byte*>(tokens.data) + token * pitch_of(tokens);
   const std::byte* next = token + 1 < job.route.num_tokens ? row + pitch_of(tokens) : nullptr;
   if (next) prefetch_row(next, dense_pitch(tokens));
-  CopyRow copy{.dsts = rows.data(),
-               .num_dsts = static_cast<int>(rows.size()),
-               .src = row,
-               .bytes = layout_.row_bytes(),
-               .stores = job.stores};
-  if (!wire_.encode) return copy_row_to_many(copy);
-  const bool sliced = wire_.slice > 0 && job.stores == Stores::kStreaming;
-  const std::int64_t slice = sliced ? wire_.slice : tokens.hidden;
-  if (!sliced && next) {
-    copy.next = next;
-    copy.next_bytes = static_cast<std::size_t>(dense_pitch(tokens));
-  }
-  copy.src = scratch;
-  for (std::int64_t begin = 0; begin < tokens.hidden; begin += slice) {
-    const std::int64_t channels = std::min(slice, tokens.hidden - begin);
-    wire_.encode({.row = row + begin * static_cast<std::int64_t>(element_bytes(tokens.dtype)),
+  if (wire_.encode) {
+    wire_.encode({.row = row,
                   .row_type = tokens.dtype,
-                  .hidden = channels,
+                  .hidden = tokens.hidden,
                   .factors = factors(job, entry),
                   .out = scratch,
-                  .scales = scratch + scales_in_scratch() + wire_.num_scales(begin) * 4});
-    copy.bytes = static_cast<std::size_t>(channels);
-    copy_row_to_many(copy);
-    for (void*& to : rows) to = static_cast<std::byte*>(to) + channels;
+                  .scales = scratch + scales_in_scratch(),
+                  .next = job.stores == Stores::kStreaming ? next : nullptr});
+    row = scratch;
   }
+  copy_row_to_many(rows.data(), static_cast<int>(rows.size()), row, layout_.row_bytes(),
+                   job.stores);
 }
 
 // Shared experts come first in the caller's table, then the experts that ids name.

@@ -55,20 +55,13 @@ HWY_INLINE void stream_part(std::byte* to, const std::byte* from, std::size_t by
   stream_lines(to + head + begin, from + head + begin, std::min(end, lines) - begin);
 }
 
-// A little of the next row in every turn: all of it at once would hold up the stores.
-void stream_row(const CopyRow& row) {
-  const std::size_t turn = row.num_dsts == 1 && !row.next ? row.bytes : kTurnBytes;
-  const std::size_t turns = (row.bytes + turn - 1) / turn;
-  const std::size_t ahead = turns ? (row.next_bytes / turns / kLineBytes + 1) * kLineBytes : 0;
-  std::size_t fetched = 0;
-  for (std::size_t at = 0; at < row.bytes; at += turn) {
-    for (int k = 0; k < row.num_dsts; ++k) {
-      stream_part(static_cast<std::byte*>(row.dsts[k]), static_cast<const std::byte*>(row.src),
-                  row.bytes, at, at + turn);
+void stream_row(void* const* dsts, int num_dsts, const void* src, std::size_t bytes) {
+  const std::size_t turn = num_dsts == 1 ? bytes : kTurnBytes;
+  for (std::size_t at = 0; at < bytes; at += turn) {
+    for (int k = 0; k < num_dsts; ++k) {
+      stream_part(static_cast<std::byte*>(dsts[k]), static_cast<const std::byte*>(src), bytes, at,
+                  at + turn);
     }
-    const std::size_t until = std::min(row.next_bytes, fetched + ahead);
-    for (; fetched < until; fetched += kLineBytes)
-      hwy::Prefetch(static_cast<const std::byte*>(row.next) + fetched);
   }
 }
 
@@ -92,23 +85,23 @@ constexpr std::size_t kPrefetchBytes = 512;
 
 void copy_row(void* dst, const void* src, std::size_t bytes, Stores stores) noexcept {
   if (stores == Stores::kStreaming) {
-    HWY_DYNAMIC_DISPATCH(stream_row)
-    ({.dsts = &dst, .num_dsts = 1, .src = src, .bytes = bytes, .stores = stores});
+    HWY_DYNAMIC_DISPATCH(stream_row)(&dst, 1, src, bytes);
   } else if (bytes != 0) {
     std::memcpy(dst, src, bytes);
   }
 }
 
-void copy_row_to_many(const CopyRow& row) noexcept {
-  if (row.stores == Stores::kStreaming) {
-    HWY_DYNAMIC_DISPATCH(stream_row)(row);
+void copy_row_to_many(void* const* dsts, int num_dsts, const void* src, std::size_t bytes,
+                      Stores stores) noexcept {
+  if (stores == Stores::kStreaming) {
+    HWY_DYNAMIC_DISPATCH(stream_row)(dsts, num_dsts, src, bytes);
     return;
   }
-  for (std::size_t at = 0; at < row.bytes; at += kCachedBytes) {
-    const std::size_t part = std::min(kCachedBytes, row.bytes - at);
-    for (int k = 0; k < row.num_dsts; ++k) {
-      std::memcpy(static_cast<std::byte*>(row.dsts[k]) + at,
-                  static_cast<const std::byte*>(row.src) + at, part);
+  for (std::size_t at = 0; at < bytes; at += kCachedBytes) {
+    const std::size_t part = std::min(kCachedBytes, bytes - at);
+    for (int k = 0; k < num_dsts; ++k) {
+      std::memcpy(static_cast<std::byte*>(dsts[k]) + at, static_cast<const std::byte*>(src) + at,
+                  part);
     }
   }
 }

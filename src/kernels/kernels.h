@@ -20,18 +20,9 @@ enum class Stores : std::uint8_t {
 // Copies `bytes` from src to dst. Any alignment, any length, no overlap.
 void copy_row(void* dst, const void* src, std::size_t bytes, Stores stores) noexcept;
 
-// Copies one row to each of dsts[0..num_dsts): the source is read from memory once. With streaming
-// stores `next`, which will be read after this, comes from memory meanwhile.
-struct CopyRow {
-  void* const* dsts;
-  int num_dsts;
-  const void* src;
-  std::size_t bytes;
-  Stores stores;
-  const void* next = nullptr;
-  std::size_t next_bytes = 0;
-};
-void copy_row_to_many(const CopyRow& row) noexcept;
+// Copies one row to each of dsts[0..num_dsts): the source is read from memory once.
+void copy_row_to_many(void* const* dsts, int num_dsts, const void* src, std::size_t bytes,
+                      Stores stores) noexcept;
 
 // Orders this thread's streaming stores before its later stores.
 void stores_fence() noexcept;

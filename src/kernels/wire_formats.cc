@@ -37,8 +37,6 @@ std::int64_t byte_per_group(std::int64_t hidden) noexcept {
   return (scale_per_group(hidden) + 3) / 4;
 }
 
-// Whole groups, and whole int32s of their scales.
-constexpr std::int64_t kSlice = 512;
 constexpr DataType kInt8 = DataType::kInt8;
 constexpr DataType kFp8 = DataType::kFp8E4m3;
 constexpr DataType kOpaque = DataType::kBytes;
@@ -48,10 +46,9 @@ constexpr WireFormat kFormats[] = {
     {"none", kOpaque, row_as_it_is, no_scale, nullptr, nullptr},
     {"int8", kInt8, byte_per_element, one_scale, encode_int8, decode_int8},
     {"int8_static", kInt8, byte_per_element, no_scale, encode_int8_static, decode_int8_static},
-    {"fp8", kFp8, byte_per_element, scale_per_group, encode_fp8, decode_fp8, kSlice},
-    {"fp8_pow2", kFp8, byte_per_element, scale_per_group, encode_fp8_pow2, decode_fp8, kSlice},
-    {"fp8_ue8m0", kFp8, byte_per_element, byte_per_group, encode_fp8_ue8m0, decode_fp8_ue8m0,
-     kSlice},
+    {"fp8", kFp8, byte_per_element, scale_per_group, encode_fp8, decode_fp8},
+    {"fp8_pow2", kFp8, byte_per_element, scale_per_group, encode_fp8_pow2, decode_fp8},
+    {"fp8_ue8m0", kFp8, byte_per_element, byte_per_group, encode_fp8_ue8m0, decode_fp8_ue8m0},
 };
 constexpr WireFormat kCombineFormats[] = {
     {"none", kOpaque, row_as_it_is, no_scale, nullptr, nullptr},

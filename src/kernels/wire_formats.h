@@ -43,7 +43,6 @@ struct WireFormat {
   std::int64_t (*num_scales)(std::int64_t hidden) noexcept;
   void (*encode)(const EncodeRow& row) noexcept;  // null: the row as it is
   void (*decode)(const DecodeRow& row) noexcept;
-  std::int64_t slice = 0;  // runs of so many channels can be encoded apart, as rows; 0: only all
 };
 
 // With kNone: no kernels, element_type kBytes.

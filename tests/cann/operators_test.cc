@@ -206,7 +206,7 @@ TEST(Operators, PlainSum) {
 }
 
 TEST(Operators, EverythingAtRandom) {
-  const int cases = std::max(20, static_cast<int>(250 * stress_scale()));
+  const int cases = std::max(20, static_cast<int>(150 * stress_scale()));
   for (int seed = 1; seed <= cases && !testing::Test::HasFailure(); ++seed)
     run_case(random_case(seed));
 }

@@ -46,15 +46,7 @@ void check_copy_to_many(std::size_t bytes, int num_dsts, Stores stores, std::mt1
   std::vector<void*> dsts;
   dsts.reserve(rows.size());
   for (GuardedRow& row : rows) dsts.push_back(row.data());
-  // Now and then something comes along from memory, of any size.
-  const std::vector<std::byte> next(random() % 3 == 0 ? random() % 5000 : 0);
-  copy_row_to_many({.dsts = dsts.data(),
-                    .num_dsts = num_dsts,
-                    .src = from.data(),
-                    .bytes = bytes,
-                    .stores = stores,
-                    .next = next.empty() ? nullptr : next.data(),
-                    .next_bytes = next.size()});
+  copy_row_to_many(dsts.data(), num_dsts, from.data(), bytes, stores);
   stores_fence();
   for (const GuardedRow& row : rows) {
     ASSERT_EQ(row.copy(), from.copy()) << bytes << " bytes to " << num_dsts;

@@ -177,11 +177,7 @@ void Traffic::dispatch_part(std::size_t thread, std::size_t num_threads, int cop
     } else if (copy == kStreaming) {
       for (void* const row : rows) internal::copy_row(row, token, wire_row_bytes_, stores);
     } else {
-      internal::copy_row_to_many({.dsts = rows.data(),
-                                  .num_dsts = jobs_[job].num_rows,
-                                  .src = token,
-                                  .bytes = wire_row_bytes_,
-                                  .stores = stores});
+      internal::copy_row_to_many(rows.data(), jobs_[job].num_rows, token, wire_row_bytes_, stores);
     }
   }
   internal::stores_fence();
