@@ -17,8 +17,9 @@ enum class SharedRule : std::uint8_t {
              // (i+1+r)*T/S - (i+r)*T/S of them; a shared rank keeps its own (CANN V1)
 };
 
-// Experts that every token goes to that takes part, unweighted, on ranks of their own. The row of
-// shared expert j has k = K + j.
+// Experts that every token goes to that takes part, unweighted, on ranks of their own. A token
+// takes part when its mask says so and one of its entries is neither masked nor -1, wherever it
+// leads. The row of shared expert j has k = K + j.
 struct SharedExperts {
   int num_experts = 0;  // at most 4
   int num_ranks = 0;    // S, a multiple of num_experts: ranks [0, S); routed experts start behind

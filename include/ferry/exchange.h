@@ -121,7 +121,8 @@ struct FERRY_EXPORT Received {
   std::int64_t num_rows = 0;  // gaps and padding included
   std::int64_t hidden = 0;
   DataType dtype = DataType::kBf16;  // of the wire
-  // [num_rows, 3]: source rank, token, k (kRankMajor: lowest local k).
+  // [num_rows, 3]: source rank, token, k (kRankMajor: lowest local k). Sources are numbered by
+  // their place in active_ranks, with tp_size > 1 by their rank in the expert-parallel domain.
   std::span<const std::int32_t> sources;
   // Expert layouts [num_rows], 1 for shared experts; kRankMajor [num_rows, K], 0 where not local.
   // Empty when no rank gave topk_weights.

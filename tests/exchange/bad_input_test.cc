@@ -5,104 +5,10 @@
 #include <cmath>
 #include <limits>
 
-#include "seat.h"
+#include "bad_calls.h"
 
 namespace ferry::test {
 namespace {
-
-constexpr int kRanks = 3;
-constexpr int kOffender = 1;
-constexpr std::int64_t kTokens = 8;
-constexpr int kTopK = 2;
-
-ExchangeConfig small_config() {
-  ExchangeConfig config;
-  config.max_tokens = kTokens;
-  config.hidden = 32;
-  config.num_experts = 6;
-  config.top_k = kTopK;
-  return config;
-}
-
-// Memory that a bad call may point to.
-struct Scratch {
-  std::vector<std::int64_t> ids;
-  std::vector<std::int32_t> narrow_ids;
-  std::vector<float> weights;
-  std::vector<std::byte> memory = std::vector<std::byte>(1 << 16);
-};
-
-struct BadDispatch {
-  const char* name;
-  std::function<void(DispatchArgs&, Scratch&)> spoil;
-  std::vector<std::string> parts;  // of the message
-};
-void PrintTo(const BadDispatch& bad, std::ostream* stream) { *stream << bad.name; }
-
-struct BadCombine {
-  const char* name;
-  std::function<void(CombineArgs&, Scratch&)> spoil;
-  std::vector<std::string> parts;
-};
-void PrintTo(const BadCombine& bad, std::ostream* stream) { *stream << bad.name; }
-
-// What the offender and the others must be told.
-void require_refused(const Status& status, int rank, const std::vector<std::string>& parts) {
-  require(status.group_usable(), "the group is usable: " + status.message());
-  require(status.culprit() == kOffender,
-          "culprit " + std::to_string(status.culprit()) + ": " + status.message());
-  if (rank == kOffender) {
-    require_status(status, Code::kInvalidArgument, parts, "the offender");
-  } else {
-    require_status(status, Code::kPeerRejected, parts, "the others");
-    require_status(status, Code::kPeerRejected, {"rank 1"}, "the others");
-  }
-}
-
-Scenario two_rounds(const ExchangeConfig& config = small_config()) {
-  return plain_scenario(kRanks, config, 2, 71);
-}
-
-// Round 0 with the offender's call spoiled, then round 1.
-void try_bad_dispatch(Mode mode, const Scenario& scenario, const BadDispatch& bad) {
-  const auto body = [&](Group group) {
-    Seat seat(group, scenario);
-    Random random(3);
-    Scratch scratch;
-    scratch.ids = scenario.rounds[0].inputs[seat.rank()].topk_ids;
-    scratch.narrow_ids.assign(scratch.ids.begin(), scratch.ids.end());
-    scratch.weights = scenario.rounds[0].inputs[seat.rank()].topk_weights;
-    DispatchCall call(scenario, scenario.rounds[0], seat.rank(), random);
-    call.args().topk_ids.data = scratch.ids.data();
-    call.args().topk_ids.type = IndexType::kInt64;
-    if (seat.rank() == kOffender) bad.spoil(call.args(), scratch);
-    Received received;
-    const Status status = seat.exchange().dispatch(call.args(), received);
-    require(received.data == nullptr && !received.handle, "nothing is received");
-    require_refused(status, seat.rank(), bad.parts);
-    Received good = seat.dispatch(1);
-    seat.combine(1, good.handle, &good);
-  };
-  run_ranks(mode, kRanks, body, bad.name);
-}
-
-void try_bad_combine(Mode mode, const Scenario& scenario, const BadCombine& bad) {
-  const auto body = [&](Group group) {
-    Seat seat(group, scenario);
-    Random random(3);
-    Scratch scratch;
-    scratch.weights = scenario.rounds[0].inputs[seat.rank()].topk_weights;
-    const Handle handle = seat.dispatch(0).handle;
-    CombineCall call(seat.exchange(), scenario, scenario.rounds[0], scenario.rounds[0].combines[0],
-                     seat.rank(), handle, nullptr, random);
-    if (seat.rank() == kOffender) bad.spoil(call.args(), scratch);
-    require_refused(seat.exchange().combine(call.args()), seat.rank(), bad.parts);
-    seat.combine(0, handle);
-    Received good = seat.dispatch(1);
-    seat.combine(1, good.handle, &good);
-  };
-  run_ranks(mode, kRanks, body, bad.name);
-}
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
