@@ -1,3 +1,5 @@
+// The bad call and what follows it, on every rank. Called by bad_input_test.cc and
+// bad_features_test.cc; calls the seat.
 #include "bad_calls.h"
 
 namespace ferry::test {

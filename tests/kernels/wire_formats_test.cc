@@ -38,16 +38,19 @@ enum class Values {
   kNormal,      // around 1
   kWide,        // many magnitudes, beyond what fp16 holds as well
   kTies,        // halves of small integers, all signs: steps fall between two codes
+  kOctaves,     // powers of two and the next bf16, 16 octaves from the smallest to the largest
   kSubnormal,   // of the row's type, and zeros
+  kTiny,        // the smallest subnormals
   kHuge,        // near the largest number of the type
   kBits,        // any bit pattern: NaN and infinities, nearly every block
   kFiniteBits,  // any bit pattern that is a number
   kZeros,       // of both signs
   kFewSpecials  // normal, but one element is NaN or infinite
 };
-constexpr Values kAllValues[] = {Values::kNormal,     Values::kWide,  Values::kTies,
-                                 Values::kSubnormal,  Values::kHuge,  Values::kBits,
-                                 Values::kFiniteBits, Values::kZeros, Values::kFewSpecials};
+constexpr Values kAllValues[] = {Values::kNormal,  Values::kWide,       Values::kTies,
+                                 Values::kOctaves, Values::kSubnormal,  Values::kTiny,
+                                 Values::kHuge,    Values::kBits,       Values::kFiniteBits,
+                                 Values::kZeros,   Values::kFewSpecials};
 
 std::uint32_t exponent_mask(DataType type) {
   if (type == DataType::kFp16) return 0x7c00;
@@ -64,6 +67,7 @@ std::uint32_t random_bits(Values values, DataType type, std::mt19937& random) {
   const std::uint32_t exponent = exponent_mask(type);
   switch (values) {
     case Values::kSubnormal: return random() % 8 == 0 ? bits & sign_bit(type) : bits & ~exponent;
+    case Values::kTiny: return bits & (sign_bit(type) | 0xff);
     case Values::kHuge: return (bits | exponent) ^ lowest_bit(exponent) << random() % 3;
     case Values::kFiniteBits:
       return (bits & exponent) == exponent ? bits ^ lowest_bit(exponent) : bits;
@@ -77,6 +81,9 @@ float random_value(Values values, std::mt19937& random) {
   switch (values) {
     case Values::kWide: return std::ldexp(normal(random), static_cast<int>(random() % 48) - 30);
     case Values::kTies: return static_cast<float>(static_cast<int>(random() % 509) - 254) / 2;
+    case Values::kOctaves:
+      return std::ldexp(random() % 32 == 0 ? 1.0078125F : 1.0F,
+                        static_cast<int>(random() % 17) - 10);
     default: return random() % 16 == 0 ? 0.0F : normal(random);
   }
 }
