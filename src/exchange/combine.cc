@@ -135,20 +135,18 @@ Status ExchangeState::stage(const InFlight& operation, Record& mine, bool rows, 
 void ExchangeState::copy_rows_in(const InFlight& operation, std::byte* to, const Record& mine) {
   const Rows& from = operation.combine.expert_rows;
   const Route& route = *operation.route;
-  const std::size_t row_bytes = mine.published.pitch_bytes;
+  const std::int64_t row_bytes = mine.published.pitch_bytes;
   const Stores stores = stores_for(from.num_rows * size_ * row_bytes);
+  const auto copy_one = [&](std::int64_t row) {
+    const std::byte* raw = static_cast<const std::byte*>(from.data) + row * pitch_of(from);
+    std::byte* copied = to + row * row_bytes;
+    if (!mine.encoded) return copy_row(copied, raw, row_bytes, stores);
+    combine_wire_.encode(
+        {.row = raw, .row_type = from.dtype, .hidden = from.hidden, .out = copied});
+  };
   const auto copy = [&](std::int64_t first, std::int64_t count) {
     crew_.run(count, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = first + begin; row < first + end; ++row) {
-        const std::byte* raw = static_cast<const std::byte*>(from.data) + row * pitch_of(from);
-        std::byte* copied = to + row * row_bytes;
-        if (mine.encoded) {
-          combine_wire_.encode(
-              {.row = raw, .row_type = from.dtype, .hidden = from.hidden, .out = copied});
-        } else {
-          copy_row(copied, raw, row_bytes, stores);
-        }
-      }
+      for (std::int64_t row = first + begin; row < first + end; ++row) copy_one(row);
       if (stores == Stores::kStreaming) stores_fence();
     });
     stats_.bytes_copied += count * row_bytes;
