@@ -20,10 +20,14 @@ Status ExchangeState::check_active(std::span<const int> chosen) {
       return {error.code(), error.what(), rank_};
     }
   }
-  if (!active_->contains_me()) return {};
-  if (active_ != last_set_ || last_taken_ + 1 < issued_) {
-    if (Status status = let_last_set_finish(); !status.ok()) return status;
+  // At a change every rank finishes its own operations, those that stay out too: others wait for
+  // it.
+  const bool changed = active_ != last_set_ || last_taken_ + 1 < issued_;
+  if (changed) {
+    if (Status status = settle(last_taken_); !status.ok()) return status;
   }
+  if (!active_->contains_me()) return {};
+  if (changed) let_last_set_finish();
   last_set_ = active_;
   last_taken_ = issued_;
   return {};

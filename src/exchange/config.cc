@@ -163,8 +163,13 @@ ExchangeConfig complete_config(ExchangeConfig c, int num_ranks) {
   require_in("num_experts", c.num_experts, 1, kMaxExperts);
   require_in("top_k", c.top_k, 1, kMaxTopK);
   require_in("shared.num_experts", c.shared.num_experts, 0, kMaxSharedExperts);
-  require_in("max_tokens * (top_k + shared.num_experts)",
-             c.max_tokens * (c.top_k + c.shared.num_experts), 0, kMaxTokens - 1);
+  if (c.max_tokens * (c.top_k + c.shared.num_experts) >= kMaxTokens) {
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("max_tokens {} with {} entries each (top_k, shared experts), need fewer "
+                    "than {} entries",
+                    c.max_tokens, c.top_k + c.shared.num_experts, kMaxTokens));
+  }
   require_in("dtype", static_cast<int>(c.dtype), 0, static_cast<int>(DataType::kBytes));
   require_in("layout", static_cast<int>(c.layout), 0, static_cast<int>(Layout::kPadded));
   require_in("expert_alignment", c.expert_alignment, 1, 1 << 20);

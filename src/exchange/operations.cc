@@ -90,15 +90,13 @@ void ExchangeState::conclude(std::uint64_t number) noexcept {
 // Those that read my records and rows so far are not all among those that will keep me from writing
 // over them. Whoever is stuck, which may be why it is left out, finds that it was lapped when it
 // goes on (lapped).
-Status ExchangeState::let_last_set_finish() {
-  if (Status status = settle(last_taken_); !status.ok()) return status;
+void ExchangeState::let_last_set_finish() {
   const InFlight last{.number = issued_, .active = last_set_, .deadline = kLastSetWait};
   const Status finished = await_read_through(last, last_taken_, /*patient=*/true);
   if (!finished.ok())
     group_->log(GroupState::LogLevel::kWarn,
                 fmt::format("exchange {}: rank {} is left behind in operation {}", id_,
                             finished.culprit(), last_taken_));
-  return {};
 }
 
 // True when the others went on without this rank: none of them gets further than `depth` operations
@@ -268,7 +266,8 @@ Status ExchangeState::await_read_through(const InFlight& operation, std::uint64_
 
 std::uint64_t ExchangeState::min_read_through() const noexcept {
   std::uint64_t least = read_through_;
-  for (const int peer : active_->ranks) {
+  // Whoever read my rows before the last set has finished (let_last_set_finish).
+  for (const int peer : last_set_->ranks) {
     // Acquire: their reads come before my writes. Partner: conclude().
     if (peer != rank_)
       least = std::min(least, control(peer).read_through.load(std::memory_order_acquire));

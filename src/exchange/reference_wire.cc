@@ -334,7 +334,7 @@ std::vector<std::byte> reference_encode(CombineWire wire, std::span<const std::b
 
 std::vector<std::byte> reference_travel(CombineWire wire, std::span<const std::byte> row,
                                         DataType type) {
-  const Bytes encoded = reference_encode(wire, row, type);
+  Bytes encoded = reference_encode(wire, row, type);
   const std::size_t hidden = row.size() / element_bytes(type);
   switch (wire) {
     case CombineWire::kNone: return encoded;

@@ -135,7 +135,7 @@ class ExchangeState {
   Status await(const InFlight& operation, const char* phase, std::uint64_t value,
                std::vector<std::int64_t>* wait_ns, const std::vector<bool>* only = nullptr);
   Status await_read_through(const InFlight& operation, std::uint64_t number, bool patient = false);
-  Status let_last_set_finish();
+  void let_last_set_finish();
   bool lapped(const InFlight& operation) const noexcept;
   std::uint64_t min_read_through() const noexcept;
   Agreed agreed_weights(const InFlight& operation) const noexcept;

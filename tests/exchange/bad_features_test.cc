@@ -73,7 +73,7 @@ const std::vector<BadConfig> kBadConfigs = {
     {"GroupsTooLarge", [](ExchangeConfig& c) { c.tp_size = 9; }, {"tp_size is 9", "8"}},
     {"TooManyEntries",
      [](ExchangeConfig& c) { c.max_tokens = std::int64_t{1} << 31, c.row_capacity = 8; },
-     {"max_tokens * (top_k", "4294967296"}},
+     {"max_tokens 2147483648", "2 entries"}},
 };
 
 class BadConfigs : public testing::TestWithParam<BadConfig> {};
