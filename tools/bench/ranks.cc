@@ -8,19 +8,25 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "bench/cores.h"
 #include "bench/memory.h"
 
 namespace ferry::bench {
 namespace {
+
+// How long the others may take to notice that a rank has ended.
+constexpr std::int64_t kPatienceNs = 5'000'000'000;
 
 // Where a rank leaves the reason of its failure, readable by the process that started it.
 struct Failure {
@@ -94,21 +100,47 @@ std::vector<pid_t> start_processes(const Options& options, SharedArray<Failure>&
   return children;
 }
 
+// What became of a rank, where it could not say so itself.
+void note_end(int status, bool killed_here, Failure& failure) {
+  if (WIFSIGNALED(status) && killed_here) {
+    failure.set(Failure::Cause::kOfAnother, "still waited for a rank that had ended");
+  } else if (WIFSIGNALED(status)) {
+    failure.set(Failure::Cause::kAlone, fmt::format("killed by signal {} ({})", WTERMSIG(status),
+                                                    strsignal(WTERMSIG(status))));
+  } else if (WEXITSTATUS(status) != 0 && failure.cause == Failure::Cause::kNone) {
+    failure.set(Failure::Cause::kAlone, fmt::format("left with exit code {}", WEXITSTATUS(status)));
+  }
+}
+
+void kill_all(const std::vector<pid_t>& running) {
+  for (const pid_t rank : running) {
+    if (rank != 0) kill(rank, SIGKILL);
+  }
+}
+
+// Ranks that lose another one end by themselves, but not when it had not joined them yet: then they
+// would wait for it until their deadline.
 void run_processes(const Options& options, SharedArray<Failure>& failures,
                    const std::function<void(Group)>& body) {
-  const std::vector<pid_t> children = start_processes(options, failures, body);
-  for (std::size_t rank = 0; rank < children.size(); ++rank) {
+  std::vector<pid_t> running = start_processes(options, failures, body);
+  std::int64_t kill_at_ns = 0;  // 0: all is well
+  bool killed_here = false;
+  for (std::size_t left = running.size(); left > 0;) {
     int status = 0;
-    while (waitpid(children[rank], &status, 0) < 0 && errno == EINTR) {
+    const pid_t ended = waitpid(-1, &status, kill_at_ns == 0 ? 0 : WNOHANG);
+    const auto found = std::find(running.begin(), running.end(), ended);
+    if (ended <= 0 || found == running.end()) {
+      if (kill_at_ns != 0 && internal::now_ns() > kill_at_ns) {
+        killed_here = true;
+        kill_all(running);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      continue;
     }
-    Failure& failure = failures[rank];
-    if (WIFSIGNALED(status)) {
-      failure.set(Failure::Cause::kAlone, fmt::format("killed by signal {} ({})", WTERMSIG(status),
-                                                      strsignal(WTERMSIG(status))));
-    } else if (WEXITSTATUS(status) != 0 && failure.cause == Failure::Cause::kNone) {
-      failure.set(Failure::Cause::kAlone,
-                  fmt::format("left with exit code {}", WEXITSTATUS(status)));
-    }
+    note_end(status, killed_here, failures[static_cast<std::size_t>(found - running.begin())]);
+    *found = 0;
+    --left;
+    if (status != 0 && kill_at_ns == 0) kill_at_ns = internal::now_ns() + kPatienceNs;
   }
 }
 
