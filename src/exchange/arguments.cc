@@ -1,5 +1,7 @@
 // What a dispatch may be, and its top-k ids as the columns of a route. Every check names the value
 // and the limit; nothing was sent when one of them refuses.
+#include <fmt/ranges.h>
+
 #include <cmath>
 
 #include "exchange/refusal.h"
@@ -109,6 +111,10 @@ Status ExchangeState::check_cached(const DispatchArgs& args) const {
   if (route.exchange_id != id_)
     return refuse_with(rank_, "dispatch: the cached handle is of exchange {}, this is {}",
                        route.exchange_id, id_);
+  if (route.active->chosen != active_->chosen) {
+    return refuse_with(rank_, "dispatch: active_ranks [{}] with a cached handle of [{}]",
+                       fmt::join(active_->chosen, ", "), fmt::join(route.active->chosen, ", "));
+  }
   if (args.topk_ids.data || args.token_mask || args.topk_mask) {
     return refuse_with(
         rank_, "dispatch: a cached handle brings its own top-k ids and masks; got some as well");
@@ -217,8 +223,7 @@ Status ExchangeState::check_replica_table(const DispatchArgs& args) const {
 // True for rows in a part of the window that no view keeps.
 bool ExchangeState::released(const Rows& rows) const noexcept {
   if (rows.num_rows == 0) return false;
-  const Pool::Found found =
-      pool_->find(rows.data, (rows.num_rows - 1) * pitch_of(rows) + dense_pitch(rows));
+  const Pool::Found found = pool_->find(rows.data, extent_of(rows));
   return found.in_window && !found.buffer;
 }
 

@@ -66,8 +66,7 @@ Status ExchangeState::find_route(InFlight& operation) const {
 Status ExchangeState::publish_outputs(const InFlight& operation) {
   const CombineArgs& args = operation.combine;
   const Rows& rows = args.expert_rows;
-  const std::size_t rows_bytes =
-      rows.num_rows ? (rows.num_rows - 1) * pitch_of(rows) + dense_pitch(rows) : 0;
+  const std::size_t rows_bytes = extent_of(rows);
   const std::size_t weights_bytes =
       args.row_weights ? rows.num_rows * layout_.weights_per_row() * sizeof(float) : 0;
   const std::optional<int> rows_in = pool_->find(rows.data, rows_bytes).buffer;

@@ -149,10 +149,7 @@ Status ExchangeState::check_out(const CombineArgs& args, const Route& route) con
   const std::size_t out_pitch = args.out_pitch_bytes ? args.out_pitch_bytes : out_row;
   const std::size_t dense = route.num_tokens * out_row;
   const Bytes out{args.out, (route.num_tokens - 1) * out_pitch + out_row};
-  const Bytes in{rows.data, rows.num_rows
-                                ? (rows.num_rows - 1) * static_cast<std::size_t>(pitch_of(rows)) +
-                                      dense_pitch(rows)
-                                : 0};
+  const Bytes in{rows.data, extent_of(rows)};
   const Bytes y{args.norm.y, dense};
   if (overlap(out, in)) return refuse_with(rank_, "combine: out overlaps the expert rows");
   if (pool_->find(args.out, out.length).in_window)

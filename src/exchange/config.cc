@@ -14,13 +14,11 @@ namespace ferry::internal {
 
 namespace {
 
-constexpr int kMaxTopK = 32;
 constexpr int kMaxDepth = 16;
 constexpr int kMaxWorkers = 1024;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxRowElements = std::int64_t{1} << 31;
 constexpr int kMaxExperts = 1 << 20;
-constexpr int kMaxSharedExperts = 4;
 
 void require(bool holds, const char* name, std::int64_t value, std::int64_t least,
              std::int64_t most) {

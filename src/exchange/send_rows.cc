@@ -10,7 +10,7 @@ namespace ferry::internal {
 namespace {
 
 // Rows that one token can have: entries at every tensor-parallel position.
-constexpr int kMaxDestinations = 36 * kMaxPositions;
+constexpr int kMaxDestinations = (kMaxTopK + kMaxSharedExperts) * kMaxPositions;
 
 }  // namespace
 

@@ -45,7 +45,14 @@ inline std::int64_t pitch_of(const Rows& rows) noexcept {
   return rows.pitch_bytes ? rows.pitch_bytes : dense_pitch(rows);
 }
 
+inline constexpr int kMaxTopK = 32;
+inline constexpr int kMaxSharedExperts = 4;
 inline constexpr int kMaxPositions = 8;  // tensor-parallel
+
+// From the first byte of the first row to the last of the last.
+inline std::size_t extent_of(const Rows& rows) noexcept {
+  return rows.num_rows ? (rows.num_rows - 1) * pitch_of(rows) + dense_pitch(rows) : 0;
+}
 
 class ExchangeState {
  public:

@@ -203,6 +203,27 @@ TEST(BadFeatures, RanksThatDoNotAgreeWhoTakesPart) {
   });
 }
 
+// A handle's rows are numbered by the ranks it was made with.
+TEST(BadFeatures, CachedHandleOfOtherActiveRanks) {
+  const Scenario scenario = two_rounds();
+  run_ranks(Mode::kThreads, kRanks, [&](Group group) {
+    Seat seat(group, scenario);
+    Random random(3);
+    const Handle handle = seat.dispatch(0).handle;
+    DispatchCall call(scenario, scenario.rounds[0], seat.rank(), random);
+    DispatchArgs args = {.tokens = call.args().tokens, .cached = handle};
+    const int others[] = {2, 0, 1};
+    if (seat.rank() == kOffender) args.active_ranks = others;
+    Received received;
+    const Status status = seat.exchange().dispatch(args, received);
+    require(status.group_usable() && status.culprit() == kOffender, status.message());
+    require_status(status, seat.rank() == kOffender ? Code::kInvalidArgument : Code::kPeerRejected,
+                   {"[2, 0, 1]", "cached handle"}, "dispatch");
+    Received good = seat.dispatch(1);
+    seat.combine(1, good.handle, &good);
+  });
+}
+
 // ---- combine
 
 // Round 0 has a copy and a constant expert in every token of every rank.
