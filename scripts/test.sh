@@ -6,6 +6,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
 passed=0 failed=0
+failures=()  # the name of each, said again at the end
 
 # check <name> <command...>: one thing that passes or fails.
 check() {
@@ -17,6 +18,7 @@ check() {
     echo "== $name: passed, $((SECONDS - begin)) s"
   else
     failed=$((failed + 1))
+    failures+=("$name")
     echo "== $name: FAILED, $((SECONDS - begin)) s"
     return 1
   fi
@@ -27,6 +29,8 @@ build() {
   cmake --build --preset "$1"
 }
 
+failed_tests() { sed -n 's/^\s*<testcase name="\([^"]*\)".* status="fail".*/\1/p' "$1"; }
+
 # Builds a preset and runs its tests; each test counts.
 check_tests() {
   local preset=$1 report=$PWD/build/$1/ctest.xml begin=$SECONDS run fail
@@ -36,6 +40,7 @@ check_tests() {
   local verdict=$?
   run=$(grep -c '^\s*<testcase .* status="run"' "$report")
   fail=$(grep -c '^\s*<testcase .* status="fail"' "$report")
+  while read -r name; do failures+=("$preset: $name"); done < <(failed_tests "$report")
   if [ $verdict != 0 ] && [ "$fail" = 0 ]; then fail=1; fi  # a test that could not start
   passed=$((passed + run)) failed=$((failed + fail))
   echo "== tests of $preset: $run passed, $fail failed, $((SECONDS - begin)) s with the build"
@@ -65,5 +70,6 @@ for step in "${steps[@]}"; do
   esac
 done
 
+[ $failed = 0 ] || printf 'FAILED: %s\n' "${failures[@]}"
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
