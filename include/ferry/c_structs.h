@@ -40,6 +40,7 @@ typedef enum ferry_code {
   FERRY_BROKEN,            // the group broke earlier
   FERRY_CLOSED,            // the group was destroyed
   FERRY_SYSTEM,            // the operating system or an allocator refused something
+  FERRY_INTERRUPTED,  // a wait was ended by the host program (C++ and Python); the group is broken
 } ferry_code;
 
 typedef enum ferry_data_type {
@@ -90,6 +91,11 @@ typedef enum ferry_replica_choice {
   FERRY_REPLICA_CHOICE_BY_TOKEN,  // instance token % count
   FERRY_REPLICA_CHOICE_BY_TABLE,  // ferry_dispatch_args.replica_table
 } ferry_replica_choice;
+
+typedef enum ferry_partials {
+  FERRY_PARTIALS_NONE,      // one rounding, at the end
+  FERRY_PARTIALS_PER_RANK,  // the terms of one rank are summed and rounded first
+} ferry_partials;
 
 typedef enum ferry_operation_kind {
   FERRY_OPERATION_DISPATCH,
@@ -268,6 +274,8 @@ typedef struct ferry_combine_args {
   void* y;               // [T, H'], type of out, the norm's result, written here
   float* rstd;           // [T] float32, written here; may be NULL
   double epsilon;        // of the norm, used as float32; 0: 1e-6
+  int64_t partials;      // ferry_partials; PER_RANK: EXPERT_MAJOR and PADDED only
+  int64_t copy_rows;     // not 0: expert rows in the window are copied too, not read in place
 } ferry_combine_args;
 
 // The counts of a handle; pointers are valid as long as the handle.

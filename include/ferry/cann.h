@@ -77,6 +77,15 @@ FERRY_EXPORT Result moe_distribute_combine(const Communicator& communicator,
 FERRY_EXPORT Result moe_distribute_combine_add_rms_norm(const Communicator& communicator,
                                                         const CombineAddRmsNormArgs& args) noexcept;
 
+// Take the place of a call that a front above this one will not make with what it was given: the
+// other ranks get kPeerRejected with the message of `why`, which is returned. `args` is as much of
+// the call as could be read, to meet the others in the exchange that they use: the attributes, and
+// the extents of x (expand_x) and expert_ids, 0 where unknown.
+FERRY_EXPORT Result refuse_dispatch(const Communicator& communicator, const DispatchArgs& args,
+                                    const Status& why) noexcept;
+FERRY_EXPORT Result refuse_combine(const Communicator& communicator, const CombineArgs& args,
+                                   const Status& why) noexcept;
+
 // A: rows that expand_x must have room for on this rank (times max(tp, 1)), as the operators define
 // it. Looks at the attributes, the shapes of x and expert_ids, and whether elastic_info is given;
 // throws Error when they are not legal.

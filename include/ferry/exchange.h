@@ -175,8 +175,10 @@ struct ResidualNorm {
 // experts, and weights only those.
 struct CombineArgs {
   Handle handle = {};
-  // [handle.num_rows(), H'] in dispatch order; read in place if in the window.
+  // [handle.num_rows(), H'] in dispatch order; read in place if in the window, unless in_place is
+  // false: then they are copied like any other, and may be written to as soon as combine returned.
   Rows expert_rows = {};
+  bool in_place = true;
   // [T, K]; null: plain sum. kRankMajor: null but for copy and constant experts.
   const float* topk_weights = nullptr;
   std::array<const void*, 2> bias = {nullptr, nullptr};  // [T, H'] dense, type of out; may be null
@@ -194,6 +196,9 @@ struct CombineArgs {
   ConstantExperts constants = {};
   const void* shared_output = nullptr;  // [T, H'] dense, type of out; added unweighted
   ResidualNorm norm = {};
+  // Expert layouts. kPerRank: the terms of a rank, summed by k and rounded, are added in the place
+  // of the last of them. Each rank decides for its own tokens.
+  Partials partials = Partials::kNone;
 };
 
 // Names an operation between its two halves.
@@ -251,11 +256,12 @@ class FERRY_EXPORT Exchange {
 
   // Takes the place of a dispatch or combine that a front will not make with what it was given: the
   // other ranks get kPeerRejected with the message of `why`, and the exchange goes on. Returns
-  // `why`, or what broke.
-  [[nodiscard]] Status refuse_dispatch(const Status& why,
-                                       std::span<const int> active_ranks = {}) noexcept;
-  [[nodiscard]] Status refuse_combine(const Status& why,
-                                      std::span<const int> active_ranks = {}) noexcept;
+  // `why`, or what broke. `by_all` (may be null) then says whether every rank did so, and nobody is
+  // in the operation.
+  [[nodiscard]] Status refuse_dispatch(const Status& why, std::span<const int> active_ranks = {},
+                                       bool* by_all = nullptr) noexcept;
+  [[nodiscard]] Status refuse_combine(const Status& why, std::span<const int> active_ranks = {},
+                                      bool* by_all = nullptr) noexcept;
 
   // Window memory for num_rows rows of expert outputs.
   [[nodiscard]] Status allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,

@@ -24,6 +24,9 @@ using AllGather = std::function<bool(const void* mine, void* all, std::size_t by
 struct GroupOptions {
   // Every wait of the group and of its exchanges ends by then.
   std::chrono::nanoseconds deadline = std::chrono::seconds(100);
+  // Asked every few milliseconds of a wait, by the waiting thread; true ends the wait as a deadline
+  // does. For hosts with signals of their own (Python's Ctrl-C). Must not throw.
+  std::function<bool()> interrupted = {};
   // Distinguishes groups that the same ranks create at the same time; equal on all ranks of one
   // group.
   std::string name = {};

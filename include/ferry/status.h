@@ -24,6 +24,7 @@ enum class Code : std::uint8_t {
   kBroken,    // the group broke earlier
   kClosed,    // the group or exchange was destroyed
   kSystem,    // the operating system refused something (control plane only)
+  kInterrupted,  // GroupOptions::interrupted ended a wait; the group is broken
 };
 
 // A stable lower-case name, such as "peer_rejected".
@@ -47,7 +48,7 @@ class [[nodiscard]] Status {
   // True when the next call on the group can succeed.
   bool group_usable() const noexcept {
     return code_ != Code::kPeerLost && code_ != Code::kTimeout && code_ != Code::kBroken &&
-           code_ != Code::kClosed;
+           code_ != Code::kClosed && code_ != Code::kInterrupted;
   }
 
  private:

@@ -52,6 +52,13 @@ enum class ScaleOrder : std::uint8_t {
   kColumnMajor,  // [scales, rows], columns start at multiples of 16 bytes
 };
 
+// Whether combine rounds between the rows and the result.
+enum class Partials : std::uint8_t {
+  kNone,     // no: one rounding, at the end
+  kPerRank,  // the terms of one rank are summed first and rounded to the type of the rows, as a
+             // rank does that sends one row home for all of its experts (DeepEP V2)
+};
+
 FERRY_EXPORT std::size_t element_bytes(DataType type) noexcept;
 FERRY_EXPORT const char* data_type_name(DataType type) noexcept;
 FERRY_EXPORT const char* layout_name(Layout layout) noexcept;

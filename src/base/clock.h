@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 
 namespace ferry::internal {
 
@@ -14,13 +15,17 @@ inline std::int64_t now_ns() noexcept {
   return t.tv_sec * 1'000'000'000LL + t.tv_nsec;
 }
 
-// A point in time by which a wait ends.
+// A point in time by which a wait ends, or earlier if `interrupted` says so (it may be empty, and
+// outlives the deadline).
 class Deadline {
  public:
-  static Deadline after(std::chrono::nanoseconds span) noexcept {
-    return Deadline(now_ns() + span.count());
+  static Deadline after(std::chrono::nanoseconds span,
+                        const std::function<bool()>* interrupted = nullptr) noexcept {
+    return Deadline(now_ns() + span.count(), interrupted);
   }
-  bool passed() const noexcept { return now_ns() >= at_ns_; }
+  bool passed() const noexcept {
+    return now_ns() >= at_ns_ || (interrupted_ && *interrupted_ && (*interrupted_)());
+  }
   std::int64_t remaining_ns() const noexcept { return at_ns_ - now_ns(); }
   // For poll(2): rounded up, never negative, at most `cap_ms`.
   int remaining_ms(int cap_ms) const noexcept {
@@ -29,8 +34,11 @@ class Deadline {
   }
 
  private:
-  explicit Deadline(std::int64_t at_ns) noexcept : at_ns_(at_ns) {}
+  Deadline(std::int64_t at_ns, const std::function<bool()>* interrupted) noexcept
+      : at_ns_(at_ns), interrupted_(interrupted) {}
+
   std::int64_t at_ns_;
+  const std::function<bool()>* interrupted_;
 };
 
 }  // namespace ferry::internal

@@ -14,6 +14,7 @@ const char* code_name(Code code) noexcept {
     case Code::kBroken: return "broken";
     case Code::kClosed: return "closed";
     case Code::kSystem: return "system";
+    case Code::kInterrupted: return "interrupted";
   }
   return "unknown";
 }

@@ -16,7 +16,8 @@ StatusCode status_code(Code code) noexcept {
     case Code::kTimeout:
     case Code::kBroken:
     case Code::kClosed:
-    case Code::kSystem: return StatusCode::kRuntimeError;
+    case Code::kSystem:
+    case Code::kInterrupted: return StatusCode::kRuntimeError;
   }
   return StatusCode::kRuntimeError;
 }

@@ -123,9 +123,11 @@ ResidualNorm take_norm(const CombineAddRmsNormArgs& args) {
 }
 
 Result run(ExchangeCache& cache, const CombineArgs& args, const CombineAddRmsNormArgs* with_norm) {
+  cache.expect(args.attributes, batch_of(args));
   cache.check_names(args.attributes);
   const Group& group = cache.group();
   const ExchangeConfig config = combine_config(args, {group.rank(), group.size()});
+  cache.expect(config);
   const ElasticMap elastic(args.elastic_info, args.attributes);
   cache.set_active(elastic.active());
   Exchange& exchange = cache.find(Purpose::kCombine, config);
@@ -175,6 +177,20 @@ Result moe_distribute_combine_add_rms_norm(const Communicator& communicator,
   return internal::call(
       communicator, internal::kCombineAddRmsNorm, internal::Purpose::kCombine,
       [&](internal::ExchangeCache& cache) { return internal::run(cache, args.combine, &args); });
+}
+
+Result refuse_combine(const Communicator& communicator, const CombineArgs& args,
+                      const Status& why) noexcept {
+  const auto refuse = [&](internal::ExchangeCache& cache) -> Result {
+    cache.expect(args.attributes, internal::batch_of(args));
+    try {
+      const Group& group = cache.group();
+      cache.expect(internal::combine_config(args, {group.rank(), group.size()}));
+    } catch (const internal::Refused&) {  // it stays with the rows
+    }
+    throw internal::Refused{status_code(why.code()), why};
+  };
+  return internal::call(communicator, internal::kCombine, internal::Purpose::kCombine, refuse);
 }
 
 }  // namespace ferry::cann

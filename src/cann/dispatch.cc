@@ -174,9 +174,11 @@ void check_overflow(const Dispatch& call, const Received& received) {
 }
 
 Result run(ExchangeCache& cache, const DispatchArgs& args) {
+  cache.expect(args.attributes, batch_of(args));
   cache.check_names(args.attributes);
   const Group& group = cache.group();
   const ExchangeConfig config = dispatch_config(args, {group.rank(), group.size()});
+  cache.expect(config);
   const ElasticMap elastic(args.elastic_info, args.attributes);
   cache.set_active(elastic.active());
   Exchange& exchange = cache.find(Purpose::kDispatch, config);
@@ -220,6 +222,20 @@ Result moe_distribute_dispatch(const Communicator& communicator,
                                const DispatchArgs& args) noexcept {
   return internal::call(communicator, internal::kName, internal::Purpose::kDispatch,
                         [&](internal::ExchangeCache& cache) { return internal::run(cache, args); });
+}
+
+Result refuse_dispatch(const Communicator& communicator, const DispatchArgs& args,
+                       const Status& why) noexcept {
+  const auto refuse = [&](internal::ExchangeCache& cache) -> Result {
+    cache.expect(args.attributes, internal::batch_of(args));
+    try {
+      const Group& group = cache.group();
+      cache.expect(internal::dispatch_config(args, {group.rank(), group.size()}));
+    } catch (const internal::Refused&) {  // it stays with the rows
+    }
+    throw internal::Refused{status_code(why.code()), why};
+  };
+  return internal::call(communicator, internal::kName, internal::Purpose::kDispatch, refuse);
 }
 
 }  // namespace ferry::cann

@@ -14,15 +14,27 @@ struct Verdict {
 };
 static_assert(sizeof(Verdict) == 256);
 
+// Extents of 0 in what is wanted are not known, and fit.
 bool same_rows(const ExchangeConfig& have, const ExchangeConfig& wanted) {
   const SharedExperts &shared = have.shared, &wanted_shared = wanted.shared;
   const SpecialExperts &special = have.special, &wanted_special = wanted.special;
-  return have.max_tokens >= wanted.max_tokens && have.hidden == wanted.hidden &&
-         have.num_experts == wanted.num_experts && have.top_k == wanted.top_k &&
-         have.tp_size == wanted.tp_size && shared.num_experts == wanted_shared.num_experts &&
+  return have.max_tokens >= wanted.max_tokens &&
+         (have.hidden == wanted.hidden || wanted.hidden == 0) &&
+         (have.top_k == wanted.top_k || wanted.top_k == 0) &&
+         have.num_experts == wanted.num_experts && have.tp_size == wanted.tp_size &&
+         shared.num_experts == wanted_shared.num_experts &&
          shared.num_ranks == wanted_shared.num_ranks && shared.rule == wanted_shared.rule &&
          special.zero == wanted_special.zero && special.copy == wanted_special.copy &&
          special.constant == wanted_special.constant;
+}
+
+// Of a rank that asks for an exchange that it has not, while others use one.
+std::string describe(const ExchangeConfig& wanted) {
+  return fmt::format(
+      "asks for a new exchange: H {}, K {}, moe_expert_num {}, {} tokens or more, {}, while others "
+      "use one that they have",
+      wanted.hidden, wanted.top_k, wanted.num_experts, wanted.max_tokens,
+      data_type_name(wanted.dtype));
 }
 
 // A dispatch does not know how combine will bring rows home, nor combine how they went out.
@@ -61,16 +73,64 @@ void ExchangeCache::check_names(const Attributes& attributes) const {
                 options_.group_tp);
 }
 
+void ExchangeCache::expect(const Attributes& attributes, const Batch& batch) {
+  expected_.reset();
+  const Batch legal{batch.bs, std::max<std::int64_t>(batch.h, 1),
+                    std::max<std::int64_t>(batch.k, 1)};
+  try {
+    check_attributes(attributes, legal, {group_.rank(), group_.size()});
+  } catch (const Refused&) {
+    return;
+  }
+  expected_ = exchange_config(attributes, batch);
+}
+
+// Where ranks look for each other that do not use an exchange they have: the one that would serve,
+// else one of the same mode, else one of the same rows, else the one used last. It becomes the one
+// used last, as on the ranks that use it.
+Exchange& ExchangeCache::meeting_place(Purpose purpose) {
+  const auto likeness = [&](const ExchangeConfig& have) {
+    if (!same_rows(have, *expected_)) return 0;
+    if (serves(have, *expected_, purpose)) return 3;
+    return purpose == Purpose::kDispatch && have.wire == expected_->wire ? 2 : 1;
+  };
+  for (int wanted = 3; expected_ && wanted > 0; --wanted) {
+    const auto found = std::find_if(
+        exchanges_.begin(), exchanges_.end(),
+        [&](const Exchange& exchange) { return likeness(exchange.config()) == wanted; });
+    if (found == exchanges_.end()) continue;
+    std::rotate(exchanges_.begin(), found, found + 1);
+    break;
+  }
+  return exchanges_.front();
+}
+
+// Not this operation, says this rank, in an exchange that the others may be in.
+Status ExchangeCache::decline(Purpose purpose, const Status& why, std::span<const int> ranks,
+                              bool& by_all) {
+  Exchange& exchange = meeting_place(purpose);
+  return purpose == Purpose::kDispatch ? exchange.refuse_dispatch(why, ranks, &by_all)
+                                       : exchange.refuse_combine(why, ranks, &by_all);
+}
+
 Exchange& ExchangeCache::find(Purpose purpose, ExchangeConfig wanted) {
   const auto found = std::find_if(
       exchanges_.begin(), exchanges_.end(),
       [&](const Exchange& exchange) { return serves(exchange.config(), wanted, purpose); });
   if (found != exchanges_.end()) {
     std::rotate(exchanges_.begin(), found, found + 1);
+    expected_.reset();
     return exchanges_.front();
   }
   wanted.workers = options_.workers;
-  if (!exchanges_.empty()) serve_as_well(exchanges_.front().config(), purpose, wanted);
+  if (!exchanges_.empty()) {
+    const Status why(Code::kMismatch, describe(wanted), group_.rank());
+    bool by_all = false;
+    const Status told = decline(purpose, why, {}, by_all);  // exchanges are made by all ranks
+    if (told.code() != why.code() || !by_all) throw Failed{{status_code(told.code()), told}};
+    serve_as_well(exchanges_.front().config(), purpose, wanted);
+  }
+  expected_.reset();
   return make(wanted);
 }
 
@@ -105,13 +165,9 @@ void ExchangeCache::agree_to_make(const Status& mine) {
 Result ExchangeCache::refuse(Purpose purpose, const Refused& refused) {
   const Status why(refused.status.code(), refused.status.message(), group_.rank());
   Status told = why;
-  if (exchanges_.empty()) {
-    agree_to_make(why);
-  } else {
-    Exchange& last = exchanges_.front();
-    told = purpose == Purpose::kDispatch ? last.refuse_dispatch(why, active_)
-                                         : last.refuse_combine(why, active_);
-  }
+  bool by_all = exchanges_.empty();
+  if (!by_all) told = decline(purpose, why, active_, by_all);
+  if (by_all) agree_to_make(why);  // the others are about to
   if (told.code() == why.code()) return {refused.code, why};
   return {status_code(told.code()), told};
 }

@@ -2,8 +2,10 @@
 // new ones with all ranks together, and tells the other ranks of a refused call.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "cann/attributes.h"
 #include "cann/refusal.h"
 #include "ferry/cann.h"
 
@@ -23,22 +25,29 @@ class ExchangeCache {
   // The ranks that this call names (DispatchArgs::active_ranks): those that a refusal must reach.
   void set_active(std::span<const int> ranks) { active_.assign(ranks.begin(), ranks.end()); }
 
+  // What a call asks for as far as it is known, to meet the others there if it is refused. First
+  // its rows (extents of 0: not known), then all of it.
+  void expect(const Attributes& attributes, const Batch& batch);
+  void expect(const ExchangeConfig& config) { expected_ = config; }
+
   // The exchange used last of those that serve; else a new one. All ranks ask alike, so they find
-  // the same.
+  // the same. Throws Failed where others use one that they have.
   Exchange& find(Purpose purpose, ExchangeConfig wanted);
 
-  // This rank's call is refused: the others, in the exchange used last or about to make their
-  // first, learn why.
+  // This rank's call is refused: the others learn why.
   Result refuse(Purpose purpose, const Refused& refused);
 
  private:
   Exchange& make(const ExchangeConfig& config);
+  Exchange& meeting_place(Purpose purpose);
+  Status decline(Purpose purpose, const Status& why, std::span<const int> ranks, bool& by_all);
   void agree_to_make(const Status& mine);
 
   Group group_;
   CommunicatorOptions options_;
-  std::vector<Exchange> exchanges_;  // used last first
-  std::vector<int> active_;          // of the last call whose elastic_info was legal
+  std::vector<Exchange> exchanges_;         // used last first
+  std::vector<int> active_;                 // of the last call whose elastic_info was legal
+  std::optional<ExchangeConfig> expected_;  // until the call has found its exchange
 };
 
 }  // namespace ferry::cann::internal

@@ -147,7 +147,9 @@ FERRY_AT(ferry_combine_args, gamma, 168);
 FERRY_AT(ferry_combine_args, y, 176);
 FERRY_AT(ferry_combine_args, rstd, 184);
 FERRY_AT(ferry_combine_args, epsilon, 192);
-static_assert(sizeof(ferry_combine_args) == 200);
+FERRY_AT(ferry_combine_args, partials, 200);
+FERRY_AT(ferry_combine_args, copy_rows, 208);
+static_assert(sizeof(ferry_combine_args) == 216);
 
 FERRY_AT(ferry_counts, struct_size, 0);
 FERRY_AT(ferry_counts, version, 4);
@@ -212,6 +214,7 @@ FERRY_SAME(FERRY_TIMEOUT, ferry::Code::kTimeout);
 FERRY_SAME(FERRY_BROKEN, ferry::Code::kBroken);
 FERRY_SAME(FERRY_CLOSED, ferry::Code::kClosed);
 FERRY_SAME(FERRY_SYSTEM, ferry::Code::kSystem);
+FERRY_SAME(FERRY_INTERRUPTED, ferry::Code::kInterrupted);
 
 FERRY_SAME(FERRY_TYPE_BF16, ferry::DataType::kBf16);
 FERRY_SAME(FERRY_TYPE_FP16, ferry::DataType::kFp16);
@@ -248,3 +251,6 @@ FERRY_SAME(FERRY_SHARED_RULE_BY_TOKEN, ferry::SharedRule::kByToken);
 FERRY_SAME(FERRY_REPLICA_CHOICE_BY_RANK, ferry::ReplicaChoice::kByRank);
 FERRY_SAME(FERRY_REPLICA_CHOICE_BY_TOKEN, ferry::ReplicaChoice::kByToken);
 FERRY_SAME(FERRY_REPLICA_CHOICE_BY_TABLE, ferry::ReplicaChoice::kByTable);
+
+FERRY_SAME(FERRY_PARTIALS_NONE, ferry::Partials::kNone);
+FERRY_SAME(FERRY_PARTIALS_PER_RANK, ferry::Partials::kPerRank);

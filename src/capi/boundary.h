@@ -58,7 +58,7 @@ T& required(T* pointer, const char* name) {
 
 // What no enumeration has stays unknown, and is for the engine to refuse.
 template <typename Enum>
-Enum enum_of(std::int32_t value) noexcept {
+Enum enum_of(std::int64_t value) noexcept {
   return static_cast<Enum>(value < 0 || value > 255 ? 255 : value);
 }
 

@@ -69,7 +69,8 @@ GroupSettings to_group_settings(const ferry_group_options* given) {
   GroupSettings settings;
   if (given == nullptr) return settings;
   const ferry_group_options c = read(given, "ferry_group_options");
-  auto& [deadline, name] = settings.options;
+  // C callers have no signals of their own to look for: `interrupted` stays empty.
+  auto& [deadline, interrupted, name] = settings.options;
   deadline = std::chrono::nanoseconds(or_default<std::int64_t>(c.deadline_ns, deadline.count()));
   name = c.name ? c.name : "";
   if (c.allocator) settings.allocator = Allocator(read(c.allocator, "ferry_allocator"));
@@ -138,11 +139,13 @@ DispatchArgs to_dispatch_args(const ferry_dispatch_args* given) {
 CombineArgs to_combine_args(const ferry_combine_args* given, DispatchArgs& kept) {
   const ferry_combine_args c = read(given, "ferry_combine_args");
   CombineArgs args;
-  auto& [handle, expert_rows, topk_weights, bias, row_weights, out, out_dtype, out_pitch_bytes,
-         out_topk_weights, deadline, dispatched, constants, shared_output, norm] = args;
+  auto& [handle, expert_rows, in_place, topk_weights, bias, row_weights, out, out_dtype,
+         out_pitch_bytes, out_topk_weights, deadline, dispatched, constants, shared_output, norm,
+         partials] = args;
   handle = handle_of(c.handle);
   expert_rows = {c.expert_rows, c.num_rows, c.hidden, enum_of<DataType>(c.dtype),
                  c.rows_pitch_bytes};
+  in_place = c.copy_rows == 0;
   topk_weights = c.topk_weights;
   bias = {c.bias[0], c.bias[1]};
   row_weights = c.row_weights;
@@ -159,6 +162,7 @@ CombineArgs to_combine_args(const ferry_combine_args* given, DispatchArgs& kept)
   shared_output = c.shared_output;
   const float epsilon = or_default(static_cast<float>(c.epsilon), norm.epsilon);
   norm = {c.residual, c.gamma, epsilon, c.y, c.rstd};
+  partials = enum_of<Partials>(c.partials);
   return args;
 }
 

@@ -69,8 +69,11 @@ Status ExchangeState::publish_outputs(const InFlight& operation) {
   const std::size_t rows_bytes = extent_of(rows);
   const std::size_t weights_bytes =
       args.row_weights ? rows.num_rows * layout_.weights_per_row() * sizeof(float) : 0;
-  const std::optional<int> rows_in = pool_->find(rows.data, rows_bytes).buffer;
-  const std::optional<int> weights_in = pool_->find(args.row_weights, weights_bytes).buffer;
+  const auto found = [&](const void* data, std::size_t bytes) {
+    return args.in_place ? pool_->find(data, bytes).buffer : std::nullopt;
+  };
+  const std::optional<int> rows_in = found(rows.data, rows_bytes);
+  const std::optional<int> weights_in = found(args.row_weights, weights_bytes);
   Record& mine =
       new_record(operation.number, {.kind = Kind::kCombine,
                                     .weights = args.row_weights ? Agreed::kYes

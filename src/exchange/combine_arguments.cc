@@ -35,6 +35,13 @@ Status ExchangeState::check_combine(const CombineArgs& args) const {
   if (args.out_dtype > DataType::kFp32)
     return refuse_with(rank_, "combine: out is {}, need bf16, fp16 or fp32",
                        data_type_name(args.out_dtype));
+  if (args.partials != Partials::kNone && args.partials != Partials::kPerRank)
+    return refuse_with(rank_, "combine: partials is {}, need 0 or 1",
+                       static_cast<int>(args.partials));
+  if (args.partials == Partials::kPerRank && rank_major())
+    return refuse_with(rank_,
+                       "combine: partials per rank need an expert layout; rank_major rows are the "
+                       "caller's partials already");
   const std::int64_t most =
       config_.max_output_row_bytes / static_cast<std::int64_t>(element_bytes(rows.dtype));
   if (rows.hidden < 1 || rows.hidden > most) {

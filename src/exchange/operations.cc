@@ -149,7 +149,8 @@ Status ExchangeState::collect(Operation operation, Kind kind, InFlight& collecte
 
 // A refused call still takes part: its record is a poison, so that every rank returns an error and
 // goes on.
-Status ExchangeState::refuse(Kind kind, const Status& refusal, std::chrono::nanoseconds deadline) {
+Status ExchangeState::refuse(Kind kind, const Status& refusal, std::chrono::nanoseconds deadline,
+                             bool* by_all) {
   Record& mine = new_record(issued_, {.kind = kind});
   mine.status = refusal.code();
   std::snprintf(mine.reason, sizeof mine.reason, "%s", refusal.message().c_str());
@@ -158,16 +159,21 @@ Status ExchangeState::refuse(Kind kind, const Status& refusal, std::chrono::nano
   const std::uint64_t value =
       progress_of(issued_, kind == Kind::kDispatch ? Stage::kAnnounced : Stage::kDelivered);
   if (Status status = await(operation, "refusal", value, nullptr); !status.ok()) return status;
+  if (by_all != nullptr) {
+    const std::vector<int>& ranks = active_->ranks;
+    *by_all = std::all_of(ranks.begin(), ranks.end(),
+                          [&](int peer) { return record(peer, issued_).status != Code::kOk; });
+  }
   conclude(issued_);
   return refusal;
 }
 
 Status ExchangeState::refuse_for_front(Kind kind, const Status& why,
-                                       std::span<const int> active_ranks) {
+                                       std::span<const int> active_ranks, bool* by_all) {
   if (Status status = begin(); !status.ok()) return status;
   if (Status status = check_active(active_ranks); !status.ok())
     return refuse(kind, status, group_->default_deadline());
-  return refuse(kind, why, group_->default_deadline());
+  return refuse(kind, why, group_->default_deadline(), by_all);
 }
 
 // What all ranks said of operation `number`, once all have said it. The same verdict on every rank

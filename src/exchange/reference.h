@@ -81,6 +81,7 @@ struct RankOutput {
   // ResidualNorm: [T, hidden] and [hidden] of out_type, or empty.
   std::vector<std::byte> residual = {}, gamma = {};
   float epsilon = 1e-6F;
+  Partials partials = Partials::kNone;
 };
 
 // All empty for a rank outside.

@@ -135,9 +135,7 @@ class TokenSide {
       for (const auto& [order, term] : terms) add(sum, arrived(combine_, term));
     }
     for (int k = 0; k < combine_.routing.entries_per_token; ++k) {
-      const auto term = terms.find({k, 0});
-      if (!combine_.rank_major() && term != terms.end())
-        add_term(sum, token, k, arrived(combine_, term->second));
+      if (!combine_.rank_major() && terms.contains({k, 0})) add_routed(sum, token, k);
       const int special = combine_.routing.entry(rank_, token, k).special;
       if (special >= combine_.config.special.zero)
         add_term(sum, token, k, special_term(token, special - combine_.config.special.zero));
@@ -175,6 +173,22 @@ class TokenSide {
   void add_matrix(Floats& sum, const std::vector<std::byte>& matrix, std::int64_t token) const {
     if (matrix.empty()) return;
     add(sum, floats_of(row_of(matrix, token, combine_.hidden, own_.out_type), own_.out_type));
+  }
+
+  // The row of entry k; or, with partials, nothing until the last entry of its rank, then the sum
+  // of all of that rank.
+  void add_routed(Floats& sum, std::int64_t token, int k) const {
+    const TermsOfToken& terms = combine_.terms[rank_][token];
+    const Term& here = terms.at({k, 0});
+    if (own_.partials == Partials::kNone) return add_term(sum, token, k, arrived(combine_, here));
+    Floats partial(combine_.hidden, 0.0F);
+    int last = k;
+    for (const auto& [order, term] : terms) {
+      if (term[0].rank != here[0].rank) continue;
+      add_term(partial, token, order.first, arrived(combine_, term));
+      last = order.first;
+    }
+    if (last == k) add(sum, floats_of(round_to(combine_.row_type, partial), combine_.row_type));
   }
 
   // Entry k of the token; shared experts have no weight.

@@ -66,7 +66,8 @@ class ExchangeState {
   Status combine_send(const CombineArgs& args, Operation& operation);
   Status combine_recv(Operation operation);
   bool poll(Operation operation) noexcept;
-  Status refuse_for_front(Kind kind, const Status& why, std::span<const int> active_ranks);
+  Status refuse_for_front(Kind kind, const Status& why, std::span<const int> active_ranks,
+                          bool* by_all);
   Status allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,
                           OutputRows& outputs);
 
@@ -135,7 +136,8 @@ class ExchangeState {
   Status stay_out(Kind kind, Operation& operation);
   InFlight* find(Operation operation, Kind kind) noexcept;
   Status collect(Operation operation, Kind kind, InFlight& collected);
-  Status refuse(Kind kind, const Status& refusal, std::chrono::nanoseconds deadline);
+  Status refuse(Kind kind, const Status& refusal, std::chrono::nanoseconds deadline,
+                bool* by_all = nullptr);
   Status examine(const InFlight& operation) const;
   Status name_mismatch(const InFlight& operation) const;
   std::string describe(int rank, std::uint64_t number) const;
@@ -210,6 +212,7 @@ class ExchangeState {
   void collect_terms(const InFlight& operation, std::int64_t token, Summands& sum) const;
   void prefetch_output(const Route& route, std::int64_t entry, const Rows& rows) const noexcept;
   const void* returned_row(const InFlight& operation, std::int64_t entry, Summands& sum) const;
+  void add_partial(const InFlight& operation, std::int64_t token, int k, Summands& sum) const;
   void add_special(const CombineArgs& args, std::int64_t token, int special,
                    const SpecialTerm& term) const;
 

@@ -6,6 +6,15 @@
 
 namespace ferry::internal {
 
+namespace {
+
+// Of entry k of a token; shared experts have none.
+float weight_of(const CombineArgs& args, const Route& route, std::int64_t token, int k) {
+  return args.topk_weights && k < route.top_k ? args.topk_weights[token * route.top_k + k] : 1.0f;
+}
+
+}  // namespace
+
 void ExchangeState::collect_terms(const InFlight& operation, std::int64_t token,
                                   Summands& sum) const {
   const CombineArgs& args = operation.combine;
@@ -18,12 +27,13 @@ void ExchangeState::collect_terms(const InFlight& operation, std::int64_t token,
   };
   // A sum that is not rounded to the type of the biases takes them as terms.
   for (int i = 0; args.norm.residual && i < 2; ++i) add_row_of(args.bias[i]);
-  const float* weights = args.topk_weights ? args.topk_weights + token * route.top_k : nullptr;
-  const auto weight = [&](int k) { return weights && k < route.top_k ? weights[k] : 1.0f; };
+  const auto weight = [&](int k) { return weight_of(args, route, token, k); };
   for (int k = 0; k < route.num_entries; ++k) {
     if (more) prefetch_output(route, first + route.num_entries + k, args.expert_rows);
     const RowRef ref = route.refs[first + k];
-    if (ref.sent()) {
+    if (ref.sent() && args.partials == Partials::kPerRank) {
+      add_partial(operation, token, k, sum);
+    } else if (ref.sent()) {
       sum.add(returned_row(operation, first + k, sum), args.expert_rows.dtype,
               rank_major() ? 1.0f : weight(k));
     } else if (ref.member <= kFirstSpecial) {
@@ -36,6 +46,42 @@ void ExchangeState::collect_terms(const InFlight& operation, std::int64_t token,
   }
   add_row_of(args.shared_output);
   add_row_of(args.norm.residual);
+}
+
+// The terms of a rank come in the place of its highest k, as one row of the rows' type.
+void ExchangeState::add_partial(const InFlight& operation, std::int64_t token, int k,
+                                Summands& sum) const {
+  const CombineArgs& args = operation.combine;
+  const Route& route = *operation.route;
+  const std::int64_t first = token * route.num_entries;
+  const auto is_here = [&](int other) {
+    return route.refs[first + other].member == route.refs[first + k].member;
+  };
+  for (int later = k + 1; later < route.num_entries; ++later) {
+    if (is_here(later)) return;
+  }
+  const void* rows[kMaxTopK + kMaxSharedExperts];
+  float weights[kMaxTopK + kMaxSharedExperts];
+  int count = 0;
+  for (int i = 0; i <= k; ++i) {
+    if (!is_here(i)) continue;
+    rows[count] = returned_row(operation, first + i, sum);
+    weights[count++] = weight_of(args, route, token, i);
+  }
+  const DataType type = args.expert_rows.dtype;
+  // One row as it is: added to +0 and rounded to its own type it stays what it was.
+  if (count == 1 && weights[0] == 1.0f) return sum.add(rows[0], type);
+  std::byte* partial = sum.scratch();
+  reduce_rows({.rows = rows,
+               .weights = args.topk_weights ? weights : nullptr,
+               .num_rows = count,
+               .row_type = type,
+               .bias = {nullptr, nullptr},
+               .out = partial,
+               .out_type = type,
+               .hidden = args.expert_rows.hidden,
+               .stores = Stores::kCached});
+  sum.add(partial, type);
 }
 
 void ExchangeState::prefetch_output(const Route& route, std::int64_t entry,

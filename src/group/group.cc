@@ -43,8 +43,8 @@ std::shared_ptr<GroupState> join(const std::string& address, int rank, int size,
   check_members(rank, size);
   check_options(options);
   const std::string name = options.name.empty() ? address : address + "/" + options.name;
-  auto rendezvous =
-      internal::process_rendezvous(name, rank, size, Deadline::after(options.deadline));
+  auto rendezvous = internal::process_rendezvous(
+      name, rank, size, Deadline::after(options.deadline, &options.interrupted));
   return std::make_shared<GroupState>(std::move(rendezvous), options, std::move(origin));
 }
 

@@ -44,7 +44,9 @@ class GroupState {
   const GroupOrigin& origin() const noexcept { return origin_; }
   Rendezvous& rendezvous() const noexcept { return *rendezvous_; }
   std::chrono::nanoseconds default_deadline() const noexcept { return options_.deadline; }
-  Deadline deadline() const noexcept { return Deadline::after(options_.deadline); }
+  Deadline deadline() const noexcept {
+    return Deadline::after(options_.deadline, &options_.interrupted);
+  }
 
   // Processors that the ranks of this host may run on, taken together.
   int num_cpus() const noexcept { return num_cpus_; }

@@ -117,7 +117,8 @@ Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
     if (missing_ranks(await).empty()) return {};  // everybody did their part before that
     return give_up(await, AbortWord::code(word), AbortWord::culprit(word));
   }
-  if (now_ns() - began_ns < await.limit.count()) return {};
+  const bool interrupted = options_.interrupted && options_.interrupted();
+  if (!interrupted && now_ns() - began_ns < await.limit.count()) return {};
   // Whoever is furthest behind holds up the others that are missing.
   const std::vector<int> late = missing_ranks(await);
   if (late.empty()) return {};
@@ -125,7 +126,7 @@ Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
     return await.flag(a).load(std::memory_order_relaxed) <
            await.flag(b).load(std::memory_order_relaxed);
   });
-  return give_up(await, Code::kTimeout, last);
+  return give_up(await, interrupted ? Code::kInterrupted : Code::kTimeout, last);
 }
 
 Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept {

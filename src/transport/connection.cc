@@ -78,7 +78,7 @@ void Connection::send_failure(const Error& error) {
 
 Error failure_in(const std::string& payload) {
   const int code = std::atoi(payload.c_str());
-  const bool known = code > 0 && code <= static_cast<int>(Code::kSystem);
+  const bool known = code > 0 && code <= static_cast<int>(Code::kInterrupted);
   return Error(known ? static_cast<Code>(code) : Code::kSystem,
                payload.substr(payload.find('\n') + 1));
 }

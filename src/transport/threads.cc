@@ -123,7 +123,8 @@ class ThreadRendezvous final : public Rendezvous {
         fail(Code::kTimeout, fmt::format("{} of {} did not come before the deadline of rank {}",
                                          rank_list(board_->missing()), size(), rank()));
       }
-      board_->changed.wait_for(lock, std::chrono::nanoseconds(deadline.remaining_ns()));
+      constexpr int kLookMs = 50;  // how often the deadline is asked, which may end early
+      board_->changed.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms(kLookMs)));
     }
   }
 

@@ -91,6 +91,62 @@ TEST(Disagreement, OfAttributesIsToldOnAllRanks) {
   });
 }
 
+// A rank that alone asks for something new, while the others use the exchange that they have.
+TEST(Disagreement, OfOneRankWithTheExchangeOfTheOthers) {
+  run_ranks(Mode::kThreads, kRanks, [](Group group) {
+    const int rank = group.rank();
+    const cann::Communicator communicator(std::move(group), kNames);
+    SmallCall call(rank);
+    require_success(moe_distribute_dispatch(communicator, call.dispatch(rank)), "the first");
+    cann::DispatchArgs experts = call.dispatch(rank), mode = experts, hidden = experts;
+    experts.attributes.moe_expert_num = 7;
+    mode.quant_mode = 2;
+    hidden.x.hidden = SmallCall::kH - 1;
+    for (const cann::DispatchArgs& odd : {experts, mode, hidden}) {
+      const cann::Result result =
+          moe_distribute_dispatch(communicator, rank == 1 ? odd : call.dispatch(rank));
+      require(result.status.code() == (rank == 1 ? Code::kMismatch : Code::kPeerRejected) &&
+                  result.status.culprit() == 1 && contains(result.message(), "asks for a new"),
+              result.message());
+      require(result.status.group_usable(), "the group is usable");
+      require_success(moe_distribute_dispatch(communicator, call.dispatch(rank)), "after it");
+    }
+  });
+}
+
+// A front above refuses: before there is an exchange, in the one that the others use although it is
+// not the one used last, and while they make another.
+TEST(Refusal, OfAFrontAboveMeetsTheOthers) {
+  run_ranks(Mode::kThreads, kRanks, [](Group group) {
+    const int rank = group.rank();
+    const cann::Communicator communicator(std::move(group), kNames);
+    SmallCall call(rank);
+    cann::DispatchArgs plain = call.dispatch(rank), quantised = plain;
+    quantised.quant_mode = 2;
+    quantised.expand_x.dtype = DataType::kInt8;
+    const auto refused = [&](const cann::DispatchArgs& args) {
+      const Status why(Code::kInvalidArgument, "a tensor that cannot be read");
+      const cann::Result result = rank == 1 ? refuse_dispatch(communicator, args, why)
+                                            : moe_distribute_dispatch(communicator, args);
+      require(result.status.code() == (rank == 1 ? Code::kInvalidArgument : Code::kPeerRejected) &&
+                  contains(result.message(), why.message()),
+              result.message());
+    };
+    for (int round = 0; round < 2; ++round) {
+      refused(plain);
+      require_success(moe_distribute_dispatch(communicator, plain), "plain");
+      refused(quantised);
+      require_success(moe_distribute_dispatch(communicator, quantised), "quantised");
+    }
+    const cann::CombineArgs combine = call.combine(rank);
+    const Status why(Code::kInvalidArgument, "no rows");
+    const cann::Result result = rank == 1 ? refuse_combine(communicator, combine, why)
+                                          : moe_distribute_combine(communicator, combine);
+    require(contains(result.message(), "no rows"), result.message());
+    require_success(moe_distribute_combine(communicator, combine), "combine");
+  });
+}
+
 // Counts that do not belong to the ids: the rank that gave them is named on all.
 TEST(Disagreement, OfCountsAndIdsIsToldOnAllRanks) {
   run_ranks(Mode::kThreads, kRanks, [](Group group) {

@@ -223,7 +223,9 @@ TEST(CapiConvert, CombineArgs) {
                                    .gamma = mark(18),
                                    .y = mark(19),
                                    .rstd = mark<float>(20),
-                                   .epsilon = 0.25};
+                                   .epsilon = 0.25,
+                                   .partials = FERRY_PARTIALS_PER_RANK,
+                                   .copy_rows = 1};
   DispatchArgs kept;
   const CombineArgs seen = capi::to_combine_args(&args, kept);
   EXPECT_EQ(seen.handle.route(), route.route());
@@ -252,6 +254,8 @@ TEST(CapiConvert, CombineArgs) {
   EXPECT_EQ(seen.norm.epsilon, 0.25F);
   EXPECT_EQ(seen.norm.y, args.y);
   EXPECT_EQ(seen.norm.rstd, args.rstd);
+  EXPECT_EQ(seen.partials, Partials::kPerRank);
+  EXPECT_FALSE(seen.in_place);
 }
 
 TEST(CapiConvert, Received) {

@@ -104,7 +104,7 @@ TEST(CapiErrors, NamesAndSizes) {
   EXPECT_STREQ(ferry_version(), "0.1.0");
   EXPECT_EQ(ferry_abi_version(), 1U);
   EXPECT_STREQ(ferry_code_name(FERRY_PEER_REJECTED), "peer_rejected");
-  EXPECT_STREQ(ferry_code_name(10), "unknown");
+  EXPECT_STREQ(ferry_code_name(11), "unknown");
   EXPECT_STREQ(ferry_data_type_name(FERRY_TYPE_FP8_E4M3), "fp8_e4m3");
   EXPECT_STREQ(ferry_layout_name(FERRY_LAYOUT_PADDED), "padded");
   EXPECT_STREQ(ferry_wire_name(FERRY_WIRE_FP8_POW2), "fp8_pow2");

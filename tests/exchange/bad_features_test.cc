@@ -278,6 +278,9 @@ const std::vector<BadCombine> kBadCombines = {
        a.shared_output = s.memory.data() + 64;
      },
      {"overlaps shared_output"}},
+    {"UnknownPartials",
+     [](CombineArgs& a, Scratch&) { a.partials = static_cast<Partials>(7); },
+     {"partials is 7", "0 or 1"}},
 };
 
 class BadFeatureCombines : public testing::TestWithParam<BadCombine> {};
@@ -288,6 +291,15 @@ TEST_P(BadFeatureCombines, AreRefusedAndTheGroupWorksAfter) {
 
 INSTANTIATE_TEST_SUITE_P(All, BadFeatureCombines, testing::ValuesIn(kBadCombines),
                          [](const auto& info) { return std::string(info.param.name); });
+
+TEST(BadFeatures, PartialsOfRowsThatAreTheCallers) {
+  ExchangeConfig config = small_config();
+  config.layout = Layout::kRankMajor;
+  try_bad_combine(Mode::kThreads, two_rounds(config),
+                  {"Partials",
+                   [](CombineArgs& a, Scratch&) { a.partials = Partials::kPerRank; },
+                   {"rank_major", "expert layout"}});
+}
 
 // Without a handle the counts come with the outputs: all ranks find rows that do not fit them.
 TEST(BadFeatures, OutputsThatDoNotFitTheIds) {

@@ -145,8 +145,10 @@ CombineCall::CombineCall(Exchange& exchange, const Scenario& scenario, const Rou
     args_.dispatched = &dispatched_->args();
   }
   place_rows(exchange, round.expected[rank].num_rows, received, random);
+  args_.in_place = !random.one_in(4);
   if (output.weighted) args_.topk_weights = round.inputs[rank].topk_weights.data();
   for (int i = 0; i < 2; ++i) args_.bias[i] = pointer(output.bias[i]);
+  args_.partials = output.partials;
   args_.constants = {pointer(output.alpha1), pointer(output.alpha2), pointer(output.v)};
   if (combine.weights_home) give_weights_home(scenario.config.top_k);
   place_out(random);

@@ -5,14 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <span>
+
+#include "kernels/kernels.h"
 
 namespace ferry::internal {
 namespace {
 
 std::vector<std::byte> bytes_of(const std::vector<float>& values) {
-  std::vector<std::byte> bytes(values.size() * sizeof(float));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
 }
 
 std::vector<float> floats_of(const std::vector<std::byte>& bytes) {
@@ -122,6 +124,44 @@ TEST(Reference, CombineWeighsInOrderOfKAndAddsBothBiases) {
   EXPECT_EQ(floats_of(combined[1].out), (Floats{4}));
   EXPECT_EQ(combined[0].out_topk_weights, (Floats{0.5F, 0.1F, 0.4F, 0.2F}));
   EXPECT_EQ(combined[1].out_topk_weights, (Floats{0.3F, 0}));
+}
+
+// One token on rank 0 with experts 0, 2, 1, of which 0 and 1 are on rank 0. 2^24 + 1 rounds to
+// 2^24.
+TEST(Reference, PartialsOfARankAreAddedInThePlaceOfItsLastEntry) {
+  ExchangeConfig config = small_config(Layout::kExpertMajor);
+  config.top_k = 3;
+  const std::vector<RankInput> inputs = {{1, bytes_of({0}), {0, 2, 1}, {}, {}, {}}, {}};
+  std::vector<RankOutput> outputs(2);
+  for (RankOutput& output : outputs) output.out_type = DataType::kFp32;
+  outputs[0].expert_rows = bytes_of({-0x1p23F, -0x1p23F});
+  outputs[1].expert_rows = bytes_of({1});
+  outputs[0].bias[0] = bytes_of({0x1p24F});
+  const auto out = [&](Partials partials) {
+    outputs[0].partials = partials;
+    return floats_of(reference_combine(config, inputs, outputs, 1, DataType::kFp32)[0].out);
+  };
+  EXPECT_EQ(out(Partials::kPerRank), (Floats{0}));
+  EXPECT_EQ(out(Partials::kNone), (Floats{1}));
+}
+
+// 1 + 2^-8 is between two bf16 numbers and rounds to 1.
+TEST(Reference, PartialsAreRoundedToTheTypeOfTheRows) {
+  ExchangeConfig config = small_config(Layout::kExpertMajor);
+  config.dtype = DataType::kBf16;
+  config.num_experts = 2;
+  const std::vector<RankInput> inputs = {{1, std::vector<std::byte>(2), {1, 0}, {}, {}, {}}};
+  std::vector<RankOutput> outputs(1);
+  outputs[0].out_type = DataType::kFp32;
+  outputs[0].expert_rows.resize(4);
+  from_float(1.0F, outputs[0].expert_rows.data(), DataType::kBf16);
+  from_float(0x1p-8F, &outputs[0].expert_rows[2], DataType::kBf16);
+  const auto out = [&](Partials partials) {
+    outputs[0].partials = partials;
+    return floats_of(reference_combine(config, inputs, outputs, 1, DataType::kBf16)[0].out);
+  };
+  EXPECT_EQ(out(Partials::kPerRank), (Floats{1}));
+  EXPECT_EQ(out(Partials::kNone), (Floats{1 + 0x1p-8F}));
 }
 
 TEST(Reference, CombineRoundsTheProductBeforeItAdds) {

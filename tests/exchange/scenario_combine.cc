@@ -113,6 +113,8 @@ CombineCase draw_combine(const Scenario& scenario, const Round& round, const Sce
   for (std::size_t rank = 0; !scenario.plain && rank < round.inputs.size(); ++rank) {
     RankOutput& output = combine.outputs[rank];
     draw_epilogue(combine, round.inputs[rank].num_tokens, output, random);
+    if (config.layout != Layout::kRankMajor && random.one_in(4))
+      output.partials = Partials::kPerRank;
     if (config.combine_wire != CombineWire::kNone) make_some_peculiar(combine, output, random);
   }
   expect_combine(config, round, combine);

@@ -178,6 +178,17 @@ void note_combine(const ExchangeConfig& config, const Round& round, const Combin
     for (const DataType type : {DataType::kBf16, DataType::kFp16, DataType::kFp32}) {
       note(found, std::string("norm to ") + data_type_name(type), norm && output.out_type == type);
     }
+    const bool partials = output.partials == Partials::kPerRank;
+    for (const Layout layout : {Layout::kExpertMajor, Layout::kPadded})
+      note(found, of_layout("partials", layout), partials && config.layout == layout);
+    note(found, "weighted partials", partials && output.weighted);
+    note(found, "plain partials", partials && !output.weighted);
+    note(found, "partials of bf16", partials && combine.row_type == DataType::kBf16);
+    note(found, "partials of fp16", partials && combine.row_type == DataType::kFp16);
+    note(found, "partials and copies or constants", partials && reads_tokens);
+    note(found, "partials and shared", partials && config.shared.num_ranks > 0);
+    note(found, "partials and groups", partials && config.tp_size > 1);
+    note(found, "partials and combine wire", partials && config.combine_wire != CombineWire::kNone);
     note(found, "norm and shared output", norm && !output.shared_output.empty());
     note(found, "norm and copies or constants", norm && reads_tokens);
     note(found, "norm and combine wire", norm && config.combine_wire != CombineWire::kNone);

@@ -72,9 +72,12 @@ def combined(combine, rank):
 
     for name in ("bias_0", "bias_1"):
         acc = acc + given(name)
+    partials = Partials(combine) if settings["per_rank_partials"][rank] else None
     for entries in groups(routing, rank):
-        tokens = routing.token[entries]
-        acc[tokens] = acc[tokens] + terms(combine, rank, entries)
+        tokens, values = routing.token[entries], terms(combine, rank, entries)
+        if partials:
+            tokens, values = partials.take(entries, values)
+        acc[tokens] = acc[tokens] + values
         is_sent = routing.goes_to[entries] >= 0
         if settings["weights_home"]:
             bring_home(combine, entries[is_sent], home)
@@ -85,6 +88,33 @@ def combined(combine, rank):
     gamma = to_float32(case.of_rank("gamma", rank), out_type)
     out, y, rstd = norm(acc + given("residual"), gamma, F32(settings["epsilon"][rank]), out_type)
     return told | {"out": out, "y": y, "rstd": rstd}
+
+
+class Partials:
+    """The terms of one source, summed by (token, member) until the last of them is taken."""
+
+    def __init__(self, combine):
+        self.routing, self.element_type = combine.routing, combine.settings["row_type"]
+        self.sums = {}
+
+    def take(self, entries, values):
+        """The terms of one k -> the tokens that something is to be added to, and what."""
+        tokens, added = [], []
+        for entry, value in zip(entries, values):
+            token, member = self.routing.token[entry], self.routing.goes_to[entry]
+            if member >= 0:
+                total = self.sums.get((token, member), np.zeros_like(value)) + value
+                self.sums[token, member] = total
+                value = to_float32(from_float32(total, self.element_type), self.element_type)
+            if member < 0 or entry == self.last(entry):
+                tokens.append(token)
+                added.append(value)
+        return np.array(tokens, int), np.array(added, F32).reshape(len(added), values.shape[1])
+
+    def last(self, entry):
+        routing = self.routing
+        here = (routing.rank == routing.rank[entry]) & (routing.token == routing.token[entry])
+        return np.flatnonzero(here & (routing.goes_to == routing.goes_to[entry])).max()
 
 
 def groups(routing, rank):

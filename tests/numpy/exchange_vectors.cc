@@ -174,6 +174,7 @@ void write_combine(VectorFile& file, const ExchangeConfig& config, const Round& 
     settings["weighted"].push_back(output.weighted);
     settings["out_type"].push_back(data_type_name(output.out_type));
     settings["epsilon"].push_back(output.epsilon);
+    settings["per_rank_partials"].push_back(output.partials == Partials::kPerRank);
   }
   file.begin_case(std::string("combine ") + layout_name(config.layout), settings);
   add_inputs(file, config, round.inputs);

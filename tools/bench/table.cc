@@ -83,7 +83,7 @@ std::string table_line(const Options& options, const Measurement& m) {
       short_number(m.combine_us.median), short_number(m.pair_us.median),
       fmt::format("{:.1f}", gigabytes_per_second(moved, m.pair_us.median)),
       fmt::format("{:.1f}", gigabytes_per_second(wire, m.pair_us.median)),
-      short_number(m.limit.pair_us), fmt::format("{:.2f}", m.limit_ratio()),
+      short_number(m.limit.pair_us), short_number(m.limit_ratio()),
       fmt::format("{:.2f}", m.imbalance), options.check ? fmt::format("{}", m.wrong) : "n/a");
 }
 
