@@ -13,11 +13,11 @@ run:
 
 # Everything that CI checks.
 test:
-	@scripts/install.sh build test style model cross
+	@scripts/install.sh build test style model cross python
 	@scripts/test.sh
 
 bench:
-	@scripts/install.sh build bench
+	@scripts/install.sh build bench python
 	@scripts/bench.sh
 
 format:

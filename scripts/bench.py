@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures ferry beside what is used today, and writes what bench_report.py and bench_picture.py
+"""Measures ferry beside what is used today, and writes what bench_report.py and `python -m ferry plot`
 make of it. Programs of one case run one after the other, in every round, each on an idle machine:
 only ratios of one round are claimed. Called by scripts/bench.sh."""
 
@@ -14,7 +14,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import bench_picture
 import bench_report
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -213,11 +212,14 @@ def replace_block(path, block):
         path.write_text(head + begin + block + end + rest.split(end, 1)[1])
 
 
-def write_reports(results, folder, readme):
+def write_reports(results, source, folder, readme):
+    """`source`: the file of the results, which the picture is drawn from."""
     (folder / "pictures").mkdir(parents=True, exist_ok=True)
     text = bench_report.document(results)
     (folder / "benchmarks.md").write_text(text)
-    (folder / "pictures/pair.svg").write_text(bench_picture.draw(bench_report.shapes(results)))
+    if bench_report.shapes(results):
+        subprocess.run([sys.executable, "-m", "ferry", "plot", str(source), "--kind", "ratios",
+                        "-o", str(folder / "pictures/pair.svg")], check=True)
     if readme:
         replace_block(readme, bench_report.readme_block(results))
     return text
@@ -260,7 +262,8 @@ def main():
     options = parse_arguments()
     results = collect(options)
     folder = options.build / "report" if options.quick else ROOT / "docs"
-    print(write_reports(results, folder, None if options.quick else ROOT / "README.md"))
+    source = options.source or options.build / "bench.json"
+    print(write_reports(results, source, folder, None if options.quick else ROOT / "README.md"))
     return 1 if any("error" in run["result"] for run in results["runs"]) else 0
 
 

@@ -1,7 +1,7 @@
 #!/bin/bash
-# bench.sh [options of bench.py]: builds ferry and, where MPI is, what it is compared with; then
-# measures, writes docs/benchmarks.md with its picture, and the table of README.md. Called by
-# `make bench`.
+# bench.sh [options of bench.py]: builds ferry, its Python package and, where MPI is, what it is
+# compared with; then measures, writes docs/benchmarks.md with its picture, and the table of
+# README.md. Called by `make bench`, which has made .venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 log=$(mktemp)
@@ -12,7 +12,8 @@ if command -v mpicxx >/dev/null; then targets+=(mpi_bench) mpi=ON; fi
 
 # Quiet unless it fails.
 { cmake --preset release -DFERRY_BUILD_BENCH=$mpi &&
-  cmake --build --preset release --target "${targets[@]}"; } >"$log" 2>&1 ||
+  cmake --build --preset release --target "${targets[@]}" &&
+  .venv/bin/pip install --no-build-isolation --no-deps --force-reinstall .; } >"$log" 2>&1 ||
   { cat "$log" >&2; exit 1; }
 
-scripts/bench.py --build build/release "$@"
+.venv/bin/python scripts/bench.py --build build/release "$@"

@@ -2,5 +2,5 @@
 # format.sh [--dry-run -Werror]: clang-format over every C++ file. Called by the Makefile and test.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-find include src tools tests bench examples -name '*.cc' -o -name '*.c' -o -name '*.h' | sort |
+find include src python tools tests bench examples -name '*.cc' -o -name '*.c' -o -name '*.h' | sort |
   xargs clang-format -i "$@"

@@ -1,7 +1,9 @@
 #!/bin/bash
-# install.sh <group...>: installs the Debian packages of these groups that are missing; silent when
-# nothing is. The one list of what ferry needs. Called by every target of the Makefile.
+# install.sh <group...>: installs the Debian packages of these groups that are missing, and with the
+# group python the virtual environment .venv; silent when nothing is. The one list of what ferry
+# needs, with requirements.txt. Called by every target of the Makefile.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 declare -A packages=(
   [build]="g++ cmake ninja-build pkg-config libfmt-dev libhwy-dev libhwloc-dev libcli11-dev
@@ -11,6 +13,7 @@ declare -A packages=(
   [model]="spin"
   [cross]="g++-aarch64-linux-gnu qemu-user googletest"
   [bench]="python3 libopenmpi-dev openmpi-bin"
+  [python]="python3-dev python3-venv openmpi-bin"
 )
 
 missing=()
@@ -20,15 +23,29 @@ for group in "$@"; do
     [ "$state" = installed ] || missing+=("$package")
   done
 done
-[ ${#missing[@]} -gt 0 ] || exit 0
 
-install=(apt-get install -y --no-install-recommends "${missing[@]}")
-if [ "$(id -u)" != 0 ]; then
-  echo "Debian packages are missing, and only root can install them. Please run:" >&2
-  echo "  sudo ${install[*]}" >&2
-  exit 1
-fi
-echo "installing ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq
-"${install[@]}" -qq >/dev/null
+# .venv is as requirements.txt says: it keeps a copy of what it was made from.
+make_venv() {
+  local wanted=scripts/requirements.txt made=.venv/requirements.txt
+  cmp -s "$wanted" "$made" && return
+  echo "making .venv"
+  python3 -m venv .venv
+  .venv/bin/pip install --quiet --disable-pip-version-check -r "$wanted"
+  cp "$wanted" "$made"
+}
+
+install_packages() {
+  local install=(apt-get install -y --no-install-recommends "${missing[@]}")
+  if [ "$(id -u)" != 0 ]; then
+    echo "Debian packages are missing, and only root can install them. Please run:" >&2
+    echo "  sudo ${install[*]}" >&2
+    exit 1
+  fi
+  echo "installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq
+  "${install[@]}" -qq >/dev/null
+}
+
+if [ ${#missing[@]} -gt 0 ]; then install_packages; fi
+if [[ " $* " == *" python "* ]]; then make_venv; fi

@@ -1,5 +1,5 @@
 #!/bin/bash
-# test.sh [step...]: every check of ferry, or the named ones of: format tidy release asan tsan
+# test.sh [step...]: every check of ferry, or the named ones of: format tidy release python asan tsan
 # aarch64 clang-tidy. All run even if one fails; the last line is "N passed, N failed". Called by the
 # Makefile, which has installed what the steps need.
 set -uo pipefail
@@ -46,6 +46,26 @@ check_tests() {
   echo "== tests of $preset: $run passed, $fail failed, $((SECONDS - begin)) s with the build"
 }
 
+# The wheel as a user gets it, by the compiler that CMake picks: its objects are those of release, which
+# ccache has. Its tests; each counts.
+wheel() {
+  rm -rf build/wheel
+  CXX=c++ .venv/bin/pip wheel --quiet --no-build-isolation --no-deps -w build/wheel . &&
+    .venv/bin/pip install --quiet --force-reinstall --no-deps build/wheel/ferry-*.whl
+}
+
+check_python() {
+  local report=$PWD/build/pytest.txt begin=$SECONDS run fail
+  check wheel wheel || return
+  .venv/bin/python -m pytest -q -rfEs --durations=10 | tee "$report"
+  run=$(sed -n 's/.*\b\([0-9][0-9]*\) passed.*/\1/p' "$report" | tail -1)
+  fail=$(grep -cE '^(FAILED|ERROR) ' "$report")
+  [ -n "$run" ] || fail=$((fail + 1)) # pytest itself ended
+  while read -r name; do failures+=("$name"); done < <(sed -nE 's/^(FAILED|ERROR) //p' "$report")
+  passed=$((passed + ${run:-0})) failed=$((failed + fail))
+  echo "== tests of python: ${run:-0} passed, $fail failed, $((SECONDS - begin)) s with the build"
+}
+
 # g++ 12's ThreadSanitizer cannot start where the kernel randomises addresses by more than 28 bits.
 around_ctest=(env)
 if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ]; then
@@ -57,12 +77,13 @@ clang_tidy() {
 }
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(format tidy release asan tsan aarch64 clang-tidy)
+[ $# -gt 0 ] || steps=(format tidy release python asan tsan aarch64 clang-tidy)
 for step in "${steps[@]}"; do
   case $step in
     format) check format scripts/format.sh --dry-run -Werror ;;
     tidy) check "tidy's rules" tests/tidy_test.py; check tidy tests/tidy.py ;;
     release | asan) check_tests "$step" ;;
+    python) check_python ;;
     tsan) check_tests tsan ;;
     aarch64) check sysroot scripts/sysroot.sh && check_tests aarch64 ;;
     clang-tidy) check "build release" build release && check clang-tidy clang_tidy ;;

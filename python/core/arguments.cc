@@ -1,0 +1,266 @@
+#include "core/arguments.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "core/results.h"
+#include "ferry/status.h"
+
+namespace ferry::python {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(Code::kInvalidArgument, text); }
+
+// Rows [num_rows, hidden] that may have a pitch; [sections, capacity, hidden] must be dense.
+Rows read_rows(const Tensor& tensor, const char* name) {
+  const std::size_t dims = tensor.shape.size();
+  if (dims != 2 && dims != 3)
+    refuse(fmt::format("{} is {}, need [rows, hidden]", name, tensor.describe()));
+  const std::int64_t hidden = tensor.shape.back();
+  const std::int64_t bytes = element_bytes(tensor.element);
+  Rows rows{.data = tensor.data,
+            .num_rows = hidden ? tensor.size() / hidden : tensor.dim(0),
+            .hidden = hidden,
+            .dtype = data_type(tensor, name)};
+  if (tensor.dense()) return rows;
+  if (dims == 3 || (hidden > 1 && tensor.strides[1] != 1) || tensor.strides[0] < hidden) {
+    refuse(fmt::format(
+        "{} is {} with strides that are no rows of contiguous elements: need a contiguous array",
+        name, tensor.describe()));
+  }
+  rows.pitch_bytes = tensor.strides[0] * bytes;
+  return rows;
+}
+
+// Keeps the tensor and returns its data.
+template <typename T>
+T* keep(std::vector<Tensor>& tensors, Tensor tensor) {
+  T* data = static_cast<T*>(tensor.data);
+  tensors.push_back(std::move(tensor));
+  return data;
+}
+
+template <typename T>
+T* read(std::vector<Tensor>& tensors, nb::handle object, const Expected& expected) {
+  if (object.is_none()) return nullptr;
+  return keep<T>(tensors, read_dense(object, expected));
+}
+
+const std::vector<Element> kFloat{Element::kFp32};
+const std::vector<Element> kMask{Element::kBool, Element::kUint8};
+
+void read_ids(const DispatchObjects& objects, DispatchInput& input) {
+  if (objects.topk_ids.is_none()) return;
+  Tensor ids =
+      read_dense(objects.topk_ids, {"topk_ids", {Element::kInt64, Element::kInt32}, {-1, -1}});
+  input.args.topk_ids = {ids.data, ids.dim(0), static_cast<int>(ids.dim(1)),
+                         ids.element == Element::kInt32 ? IndexType::kInt32 : IndexType::kInt64};
+  keep<void>(input.tensors, std::move(ids));
+}
+
+void read_tokens(const DispatchObjects& objects, const ExchangeConfig& config,
+                 DispatchInput& input) {
+  Tensor tokens = read_tensor(objects.tokens, "tokens");
+  if (!tokens.given()) refuse("tokens is None, need [tokens, hidden]");
+  check_shape(tokens, "tokens", {-1, -1});
+  input.library = library_of(objects.tokens);
+  if (config.dtype == DataType::kBytes && element_bytes(tokens.element) == 1)
+    tokens.element = Element::kUint8;
+  input.args.tokens = read_rows(tokens, "tokens");
+  keep<void>(input.tensors, std::move(tokens));
+}
+
+void read_scales(const DispatchObjects& objects, const ExchangeConfig& config,
+                 DispatchInput& input) {
+  if (!objects.scales.is_none()) {
+    Tensor scales = read_dense(objects.scales, {"scales", kFloat, {-1, -1}});
+    input.args.scales = {static_cast<const float*>(scales.data), static_cast<int>(scales.dim(0)),
+                         scales.dim(1)};
+    keep<void>(input.tensors, std::move(scales));
+  }
+  if (objects.token_scales.is_none()) return;
+  Tensor scales = read_tensor(objects.token_scales, "token_scales");
+  const std::int64_t bytes =
+      scales.size() * static_cast<std::int64_t>(element_bytes(scales.element));
+  const std::int64_t tokens = input.args.tokens.num_rows;
+  if (!scales.dense() || scales.shape.size() != 2 || scales.dim(0) != tokens ||
+      bytes != tokens * config.scale_bytes) {
+    refuse(fmt::format(
+        "token_scales is {} ({} bytes), need a contiguous [{}, n] of {} bytes in each row",
+        scales.describe(), bytes, tokens, config.scale_bytes));
+  }
+  input.scale_element = scales.element;
+  input.args.token_scales = keep<const void>(input.tensors, std::move(scales));
+}
+
+}  // namespace
+
+std::chrono::nanoseconds read_deadline(nb::handle deadline) {
+  if (deadline.is_none()) return std::chrono::nanoseconds(0);
+  const auto seconds = nb::cast<double>(deadline);
+  if (!(seconds > 0)) refuse(fmt::format("deadline is {} s, need more than 0", seconds));
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(seconds));
+}
+
+void read_dispatch(const DispatchObjects& objects, const ExchangeConfig& config,
+                   DispatchInput& input) {
+  if (!objects.active_ranks.is_none()) {
+    input.active_ranks = nb::cast<std::vector<int>>(objects.active_ranks);
+    input.args.active_ranks = input.active_ranks;
+  }
+  read_tokens(objects, config, input);
+  read_ids(objects, input);
+  const std::int64_t tokens = input.args.tokens.num_rows;
+  auto& tensors = input.tensors;
+  input.args.topk_weights = read<const float>(tensors, objects.topk_weights,
+                                              {"topk_weights", kFloat, {tokens, config.top_k}});
+  input.args.token_mask =
+      read<const std::uint8_t>(tensors, objects.token_mask, {"token_mask", kMask, {tokens}});
+  input.args.topk_mask = read<const std::uint8_t>(tensors, objects.topk_mask,
+                                                  {"topk_mask", kMask, {tokens, config.top_k}});
+  read_scales(objects, config, input);
+  const auto logical = static_cast<std::int64_t>(config.replicas.instances.size());
+  input.args.replica_table = read<const std::int32_t>(
+      tensors, objects.replica_table, {"replica_table", {Element::kInt32}, {logical}});
+  if (!objects.handle.is_none()) input.args.cached = read_handle(objects.handle);
+  input.args.deadline = read_deadline(objects.deadline);
+}
+
+namespace {
+
+// dispatched: the arguments of the dispatch, by name.
+std::unique_ptr<DispatchInput> read_dispatched(nb::handle object, const ExchangeConfig& config) {
+  const nb::object none = nb::none();
+  const auto given = nb::cast<nb::dict>(object);
+  const auto entry = [&](const char* name) -> nb::handle {
+    return given.contains(name) ? nb::handle(PyDict_GetItemString(given.ptr(), name))
+                                : nb::handle(none);
+  };
+  auto input = std::make_unique<DispatchInput>();
+  read_dispatch({.tokens = entry("tokens"),
+                 .topk_ids = entry("topk_ids"),
+                 .topk_weights = entry("topk_weights"),
+                 .handle = none,
+                 .token_mask = entry("token_mask"),
+                 .topk_mask = entry("topk_mask"),
+                 .scales = none,
+                 .token_scales = none,
+                 .replica_table = entry("replica_table"),
+                 .active_ranks = entry("active_ranks"),
+                 .deadline = none},
+                config, *input);
+  return input;
+}
+
+void read_biases(nb::handle bias, const Expected& expected, CombineInput& input) {
+  if (bias.is_none()) return;
+  const bool several = nb::isinstance<nb::tuple>(bias) || nb::isinstance<nb::list>(bias);
+  const std::size_t count = several ? nb::len(bias) : 1;
+  if (count > 2) refuse(fmt::format("bias has {} tensors, need at most 2", count));
+  for (std::size_t i = 0; i < count; ++i) {
+    const nb::object each = several ? nb::object(bias[i]) : nb::borrow(bias);
+    input.args.bias[i] = read<const void>(input.tensors, each, expected);
+  }
+}
+
+// The result: given, or new and of the rows' library. Returns its shape, [tokens, hidden].
+std::vector<std::int64_t> read_out(const CombineObjects& objects, std::int64_t tokens,
+                                   Element rows_element, CombineInput& input) {
+  const std::vector<std::int64_t> shape{tokens, input.args.expert_rows.hidden};
+  if (objects.out.is_none()) {
+    const Element element =
+        objects.out_dtype.is_none() ? rows_element : element_from_object(objects.out_dtype);
+    input.out = new_array({std::max<std::int64_t>(tokens, 0), shape[1]}, element,
+                          library_of(objects.expert_rows));
+  } else {
+    input.out = nb::borrow(objects.out);
+  }
+  Tensor out = read_tensor(input.out, "out", true);
+  check_shape(out, "out", shape);
+  const Rows rows = read_rows(out, "out");
+  input.args.out = out.data;
+  input.args.out_dtype = rows.dtype;
+  input.args.out_pitch_bytes = rows.pitch_bytes;
+  keep<void>(input.tensors, std::move(out));
+  return shape;
+}
+
+Partials read_partials(nb::handle object) {
+  const auto name = nb::cast<std::string>(nb::str(object));
+  if (name == "none") return Partials::kNone;
+  if (name == "per_rank") return Partials::kPerRank;
+  refuse(fmt::format("partials is \"{}\", need none or per_rank", name));
+}
+
+void read_constants(nb::handle constants, const ExchangeConfig& config, CombineInput& input) {
+  if (constants.is_none()) return;
+  if (nb::len(constants) != 3) refuse("constants has not 3 tensors: need (alpha1, alpha2, v)");
+  const Expected expected{
+      "constants", {element_of(config.dtype)}, {config.special.constant, config.hidden}};
+  const void** const targets[] = {&input.args.constants.alpha1, &input.args.constants.alpha2,
+                                  &input.args.constants.v};
+  for (int i = 0; i < 3; ++i)
+    *targets[i] = read<const void>(input.tensors, nb::object(constants[i]), expected);
+}
+
+void read_norm(const CombineObjects& objects, const std::vector<std::int64_t>& shape,
+               Element element, CombineInput& input) {
+  auto& tensors = input.tensors;
+  ResidualNorm& norm = input.args.norm;
+  norm.residual = read<const void>(tensors, objects.residual, {"residual", {element}, shape});
+  norm.gamma = read<const void>(tensors, objects.gamma, {"gamma", {element}, {shape[1]}});
+  norm.epsilon = nb::cast<float>(objects.epsilon);
+  norm.y = read<void>(tensors, objects.y, {"y", {element}, shape, true});
+  norm.rstd = read<float>(tensors, objects.rstd, {"rstd", kFloat, {shape[0]}, true});
+}
+
+}  // namespace
+
+void read_combine(const CombineObjects& objects, const ExchangeConfig& config,
+                  CombineInput& input) {
+  CombineArgs& args = input.args;
+  auto& tensors = input.tensors;
+  if (!objects.dispatched.is_none()) {
+    input.dispatched = read_dispatched(objects.dispatched, config);
+    args.dispatched = &input.dispatched->args;
+  }
+  if (!objects.handle.is_none()) args.handle = read_handle(objects.handle);
+  Tensor rows = read_tensor(objects.expert_rows, "expert_rows");
+  if (!rows.given()) refuse("expert_rows is None, need [rows, hidden]");
+  args.expert_rows = read_rows(rows, "expert_rows");
+  const Element rows_element = rows.element;
+  keep<void>(tensors, std::move(rows));
+
+  if (!args.handle && !args.dispatched) refuse("combine needs a handle, or dispatched=");
+  // A rank outside the active set has a handle of no tokens, and may make the same call as the
+  // others.
+  const std::int64_t known =
+      args.handle ? args.handle.num_tokens() : args.dispatched->tokens.num_rows;
+  const std::int64_t tokens = known > 0 ? known : -1;
+  const std::vector<std::int64_t> shape = read_out(objects, tokens, rows_element, input);
+  const Element element = element_of(args.out_dtype);
+  const std::vector<std::int64_t> weights{tokens, config.top_k};
+  args.topk_weights =
+      read<const float>(tensors, objects.topk_weights, {"topk_weights", kFloat, weights});
+  args.out_topk_weights =
+      read<float>(tensors, objects.out_topk_weights, {"out_topk_weights", kFloat, weights, true});
+  std::vector<std::int64_t> row_weights{args.expert_rows.num_rows};
+  if (config.layout == Layout::kRankMajor) row_weights.push_back(config.top_k);
+  args.row_weights =
+      read<const float>(tensors, objects.row_weights, {"row_weights", kFloat, row_weights});
+  read_biases(objects.bias, {"bias", {element}, shape}, input);
+  read_constants(objects.constants, config, input);
+  args.shared_output =
+      read<const void>(tensors, objects.shared_output, {"shared_output", {element}, shape});
+  read_norm(objects, shape, element, input);
+  args.partials = read_partials(objects.partials);
+  args.in_place = nb::cast<bool>(objects.in_place);
+  args.deadline = read_deadline(objects.deadline);
+}
+
+}  // namespace ferry::python

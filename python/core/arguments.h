@@ -1,0 +1,52 @@
+// What Python gives to dispatch and combine, as the engine's arguments. The structs keep the
+// tensors alive.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <vector>
+
+#include "core/tensor.h"
+#include "ferry/exchange.h"
+
+namespace ferry::python {
+
+// The keywords of Exchange.dispatch, unread.
+struct DispatchObjects {
+  nb::handle tokens, topk_ids, topk_weights, handle, token_mask, topk_mask, scales, token_scales,
+      replica_table, active_ranks, deadline;
+};
+
+struct DispatchInput {
+  DispatchArgs args;
+  std::vector<Tensor> tensors;
+  std::vector<int> active_ranks;
+  Library library = Library::kNone;
+  Element scale_element = Element::kOther;  // of the caller's token_scales
+};
+
+// Throws Error(kInvalidArgument) naming what is wrong with which argument.
+void read_dispatch(const DispatchObjects& objects, const ExchangeConfig& config,
+                   DispatchInput& input);
+
+// The keywords of Exchange.combine, unread.
+struct CombineObjects {
+  nb::handle expert_rows, handle, topk_weights, bias, row_weights, out, out_dtype, out_topk_weights,
+      dispatched, constants, shared_output, residual, gamma, epsilon, y, rstd, partials, in_place,
+      deadline;
+};
+
+struct CombineInput {
+  CombineArgs args;
+  std::vector<Tensor> tensors;
+  std::unique_ptr<DispatchInput> dispatched;
+  nb::object out;  // what combine returns
+};
+
+void read_combine(const CombineObjects& objects, const ExchangeConfig& config, CombineInput& input);
+
+// Seconds, or None for the group's.
+std::chrono::nanoseconds read_deadline(nb::handle deadline);
+
+}  // namespace ferry::python

@@ -1,0 +1,355 @@
+// The operators of ferry/cann.h for Python: arguments by name in, new tensors out. Used by
+// ferry.torch_npu, which has the signatures, the defaults, and the groups by name.
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core/errors.h"
+#include "core/group.h"
+#include "core/tensor.h"
+#include "ferry/cann.h"
+#include "core/given.h"
+
+namespace ferry::python {
+
+using nb::arg;
+
+namespace {
+
+using cann::Attributes;
+using cann::Matrix;
+using Shape = std::vector<std::int64_t>;
+
+struct AttributeName {
+  const char* name;
+  std::int64_t Attributes::*value;
+};
+constexpr AttributeName kAttributes[] = {
+    {"ep_world_size", &Attributes::ep_world_size},
+    {"ep_rank_id", &Attributes::ep_rank_id},
+    {"moe_expert_num", &Attributes::moe_expert_num},
+    {"tp_world_size", &Attributes::tp_world_size},
+    {"tp_rank_id", &Attributes::tp_rank_id},
+    {"expert_shard_type", &Attributes::expert_shard_type},
+    {"shared_expert_num", &Attributes::shared_expert_num},
+    {"shared_expert_rank_num", &Attributes::shared_expert_rank_num},
+    {"global_bs", &Attributes::global_bs},
+    {"zero_expert_num", &Attributes::zero_expert_num},
+    {"copy_expert_num", &Attributes::copy_expert_num},
+    {"const_expert_num", &Attributes::const_expert_num},
+};
+
+Attributes read_attributes(const Given& given) {
+  Attributes attributes;
+  attributes.version = static_cast<int>(given.integer("version"));
+  attributes.group_ep = given.text("group_ep");
+  attributes.group_tp = given.text("group_tp");
+  attributes.comm_alg = given.text("comm_alg");
+  for (const auto& [name, value] : kAttributes) attributes.*value = given.integer(name);
+  return attributes;
+}
+
+// What a refusal tells of rows that are not read yet; 0: not known.
+std::int64_t hidden_of(const Tensor& rows) { return rows.shape.size() == 2 ? rows.dim(1) : 0; }
+
+Matrix<const std::int32_t> read_ids(const Given& given) {
+  given.need({"expert_ids"});
+  const Tensor ids = given.dense("expert_ids", Element::kInt32, {-1, -1});
+  return {static_cast<const std::int32_t*>(ids.data), ids.dim(0), ids.dim(1)};
+}
+
+// A new torch tensor, and its memory.
+struct Output {
+  nb::object tensor = {};
+  void* data = nullptr;
+  std::size_t size = 0;
+
+  template <typename T>
+  std::span<T> span() const {
+    return {static_cast<T*>(data), size};
+  }
+};
+
+Output new_output(const Shape& shape, Element element, bool zeros = false) {
+  nb::object array = new_array(shape, element, Library::kTorch);
+  const Tensor tensor = read_tensor(array, "output", true);
+  Output output{std::move(array), tensor.data, static_cast<std::size_t>(tensor.size())};
+  if (zeros && output.size > 0)
+    std::memset(output.data, 0, output.size * python::element_bytes(element));
+  return output;
+}
+
+std::int64_t positions(const Attributes& a) { return std::max<std::int64_t>(a.tp_world_size, 1); }
+
+// Experts of this rank as the operators count them: one on a shared-expert rank.
+std::int64_t local_experts(const Attributes& a) {
+  const std::int64_t ranks = a.ep_world_size - a.shared_expert_rank_num;
+  const std::int64_t index = a.ep_rank_id - a.shared_expert_rank_num;
+  if (index < 0) return 1;
+  return a.moe_expert_num / ranks + (index < a.moe_expert_num % ranks ? 1 : 0);
+}
+
+// torch_npu takes dtypes as torch.dtype or as torch's number for it.
+Element element_of_dtype(nb::handle dtype) {
+  std::int64_t number = 0;
+  if (!nb::try_cast(dtype, number)) return element_from_object(dtype);
+  constexpr std::pair<int, Element> kNumbers[] = {
+      {0, Element::kUint8}, {1, Element::kInt8},  {3, Element::kInt32},   {5, Element::kFp16},
+      {6, Element::kFp32},  {15, Element::kBf16}, {24, Element::kFp8E4m3}};
+  for (const auto& [known, element] : kNumbers) {
+    if (number == known) return element;
+  }
+  return Element::kOther;
+}
+
+void check_dtype(const Given& given, const char* name, Element element, const std::string& rule) {
+  const nb::object dtype = given.object(name);
+  if (dtype.is_none() || element_of_dtype(dtype) == element) return;
+  Given::refuse("{} is {}, need None or {}: {}", name, nb::cast<std::string>(nb::str(dtype)),
+                element_name(element), rule);
+}
+
+// A dispatch with its outputs, in torch_npu's order.
+struct DispatchCall {
+  cann::DispatchArgs args;
+  Output outputs[7];
+};
+
+// One scale of a row has no dimension, nor have those of the caller if they had none.
+Shape scales_shape(const Given& given, const cann::DispatchArgs& args, std::int64_t rows) {
+  if (args.quant_mode == 3) return {rows, (args.x.hidden + 127) / 128};
+  const bool travel = args.quant_mode == 0 && given.tensor("scales").shape.size() == 2;
+  return travel ? Shape{rows, args.scales.columns} : Shape{rows};
+}
+
+void read_dispatch(const Given& given, cann::DispatchArgs& args) {
+  args.attributes = read_attributes(given);
+  args.quant_mode = given.integer("quant_mode");
+  args.expert_ids = {nullptr, 0, 0};
+  args.x.hidden = hidden_of(given.tensor("x"));
+  args.expert_ids = read_ids(given);
+  given.need({"x"});
+  args.x = given.rows("x");
+  args.expert_token_nums_type = given.integer("expert_token_nums_type");
+  args.scales = given.matrix<float>("scales", Element::kFp32);
+  // Of one dimension: for quant_mode 0 one of each token, else the channels of all experts.
+  if (args.quant_mode != 0 && given.tensor("scales").shape.size() == 1)
+    std::swap(args.scales.rows, args.scales.columns);
+  args.x_active_mask = given.matrix<std::uint8_t>("x_active_mask", Element::kBool);
+  args.expert_scales = given.matrix<float>("expert_scales", Element::kFp32);
+  args.elastic_info = given.vector<const std::int32_t>("elastic_info", Element::kInt32);
+  args.performance_info = given.vector<std::int64_t>("performance_info", Element::kInt64);
+}
+
+void make_outputs(const Given& given, DispatchCall& call) {
+  cann::DispatchArgs& args = call.args;
+  const Attributes& a = args.attributes;
+  const std::int64_t capacity = cann::max_rows(args), rows = positions(a) * capacity;
+  const std::int64_t entries = args.expert_ids.rows * args.expert_ids.columns;
+  const Element x = given.tensor("x").element;
+  const DataType quantised = args.quant_mode == 3 ? DataType::kFp8E4m3 : DataType::kInt8;
+  const Element element = args.quant_mode == 0 ? x : element_of(quantised);
+  check_dtype(given, "y_dtype", element, fmt::format("expand_x of quant_mode {}", args.quant_mode));
+  check_dtype(given, "x_dtype", x, "x is taken as what it is");
+  check_dtype(given, "scales_dtype", Element::kFp32, "scales are float32");
+  auto& [expand_x, dynamic_scales, indices, token_nums, ep_counts, tp_counts, expand_scales] =
+      call.outputs;
+  expand_x = new_output({rows, given.tensor("x").dim(1)}, element);
+  dynamic_scales = new_output(scales_shape(given, args, rows), Element::kFp32, true);
+  indices =
+      new_output({a.version == 1 ? entries : std::max(entries, capacity * 128)}, Element::kInt32);
+  token_nums = new_output({local_experts(a)}, Element::kInt64);
+  ep_counts =
+      new_output({positions(a) * local_experts(a) * a.ep_world_size}, Element::kInt32, true);
+  tp_counts = new_output({a.tp_world_size}, Element::kInt32);
+  expand_scales = new_output({rows}, Element::kFp32, true);
+
+  args.expand_x = {expand_x.data, rows, args.x.hidden,
+                   args.quant_mode == 0 ? args.x.dtype : quantised};
+  args.dynamic_scales = dynamic_scales.span<float>();
+  (a.version == 1 ? args.expand_idx : args.assist_info_for_combine) = indices.span<std::int32_t>();
+  args.expert_token_nums = token_nums.span<std::int64_t>();
+  args.ep_recv_counts = ep_counts.span<std::int32_t>();
+  args.tp_recv_counts = tp_counts.span<std::int32_t>();
+  args.expand_scales = expand_scales.span<float>();
+}
+
+// A combine with its outputs: x, or y, rstd, x.
+struct CombineCall {
+  bool norm = false;
+  cann::CombineAddRmsNormArgs args = {};
+  Output x = {}, y = {}, rstd = {};
+};
+
+void read_combine(const Given& given, cann::CombineArgs& args) {
+  args.attributes = read_attributes(given);
+  args.comm_quant_mode = given.integer("comm_quant_mode");
+  args.expert_ids = {nullptr, 0, 0};
+  args.expand_x.hidden = hidden_of(given.tensor("expand_x"));
+  args.expert_ids = read_ids(given);
+  given.need({"expand_x"});
+  args.expand_x = given.rows("expand_x");
+  args.out_dtype = given.integer("out_dtype");
+  args.group_list_type = given.integer("group_list_type");
+  args.expand_idx = given.vector<const std::int32_t>("expand_idx", Element::kInt32);
+  args.assist_info_for_combine =
+      given.vector<const std::int32_t>("assist_info_for_combine", Element::kInt32);
+  args.ep_send_counts = given.vector<const std::int32_t>("ep_send_counts", Element::kInt32);
+  args.tp_send_counts = given.vector<const std::int32_t>("tp_send_counts", Element::kInt32);
+  args.expert_scales = given.matrix<float>("expert_scales", Element::kFp32);
+  if (args.expert_scales.rows * args.expert_scales.columns == 0) args.expert_scales = {};
+  args.x_active_mask = given.matrix<std::uint8_t>("x_active_mask", Element::kBool);
+  args.expand_scales = given.vector<const float>("expand_scales", Element::kFp32);
+  args.elastic_info = given.vector<const std::int32_t>("elastic_info", Element::kInt32);
+  args.performance_info = given.vector<std::int64_t>("performance_info", Element::kInt64);
+  args.ori_x = given.rows("ori_x");
+  args.const_expert_alpha1 = given.rows("const_expert_alpha_1");
+  args.const_expert_alpha2 = given.rows("const_expert_alpha_2");
+  args.const_expert_v = given.rows("const_expert_v");
+  const auto reserved = [&](const char* name) -> const void* {
+    const nb::object object = given.object(name);
+    return object.is_none() ? nullptr : object.ptr();
+  };
+  args.activation_scale = reserved("activation_scale");
+  args.weight_scale = reserved("weight_scale");
+  args.group_list = reserved("group_list");
+}
+
+// Dense, of the element type of expand_x: [..., H] as rows of H.
+Rows dense_rows(const Given& given, const char* name, Element element, const Shape& shape) {
+  const Tensor tensor = given.dense(name, element, shape);
+  if (!tensor.given()) return {};
+  const std::int64_t hidden = shape.back();
+  return {tensor.data, hidden > 0 ? tensor.size() / hidden : 0, hidden, data_type(tensor, name)};
+}
+
+void prepare_combine(const Given& given, CombineCall& call) {
+  cann::CombineArgs& args = call.args.combine;
+  read_combine(given, args);
+  const Element element = given.tensor("expand_x").element;
+  const std::int64_t bs = args.expert_ids.rows, hidden = args.expand_x.hidden;
+  const bool deep = given.tensor("shared_expert_x").shape.size() == 3;
+  args.shared_expert_x = dense_rows(given, "shared_expert_x", element,
+                                    deep ? Shape{-1, -1, hidden} : Shape{-1, hidden});
+  const Shape shape = call.norm ? Shape{bs, 1, hidden} : Shape{bs, hidden};
+  const auto out = [&](Output& output) -> cann::RowsOut {
+    output = new_output(shape, element);
+    return {output.data, bs, hidden, args.expand_x.dtype};
+  };
+  args.x_out = out(call.x);
+  if (!call.norm) return;
+  given.need({"residual_x", "gamma"});
+  call.args.residual_x = dense_rows(given, "residual_x", element, shape);
+  call.args.gamma = dense_rows(given, "gamma", element, {hidden});
+  call.args.norm_eps = given.real("norm_eps");
+  call.args.y_out = out(call.y);
+  call.rstd = new_output({bs, 1, 1}, Element::kFp32);
+  call.args.rstd_out = call.rstd.span<float>();
+}
+
+// A communicator of this process alone, and the group that it is on.
+struct PyCommunicator {
+  PyGroup group;
+  std::shared_ptr<Kept<cann::Communicator>> kept;
+  std::shared_ptr<std::mutex> turn;
+
+  const cann::Communicator& get() const {
+    group.get();  // throws in a forked child
+    return **kept;
+  }
+  // One caller at a time.
+  std::unique_lock<std::mutex> take_turn() const {
+    std::unique_lock lock(*turn, std::try_to_lock);
+    if (!lock) Given::refuse("another thread is in a call of this group: one caller at a time");
+    return lock;
+  }
+};
+
+// Runs `prepare`, which looks at this rank's arguments; if it throws, the other ranks learn why.
+template <typename Prepare, typename Refuse>
+void prepare_or(const Prepare& prepare, const Refuse& refuse) {
+  Status why;
+  try {
+    return prepare();
+  } catch (const Error& error) {
+    why = Status(error.code(), error.what());
+  } catch (const std::exception& error) {  // of Python as well: no memory, an odd tensor
+    why = Status(Code::kInvalidArgument, error.what());
+  }
+  check(without_gil([&] { return refuse(why).status; }));
+}
+
+nb::tuple dispatch(const PyCommunicator& self, const nb::dict& arguments) {
+  const cann::Communicator& communicator = self.get();
+  const auto turn = self.take_turn();
+  const Given given(arguments);
+  DispatchCall call;
+  prepare_or(
+      [&] {
+        read_dispatch(given, call.args);
+        make_outputs(given, call);
+      },
+      [&](const Status& why) { return cann::refuse_dispatch(communicator, call.args, why); });
+  check(without_gil([&] { return cann::moe_distribute_dispatch(communicator, call.args).status; }));
+  const auto& [expand_x, scales, indices, token_nums, ep_counts, tp_counts, expand_scales] =
+      call.outputs;
+  return nb::make_tuple(expand_x.tensor, scales.tensor, indices.tensor, token_nums.tensor,
+                        ep_counts.tensor, tp_counts.tensor, expand_scales.tensor);
+}
+
+CombineCall run_combine(const PyCommunicator& self, const nb::dict& arguments, bool norm) {
+  const cann::Communicator& communicator = self.get();
+  const auto turn = self.take_turn();
+  const Given given(arguments);
+  CombineCall call{.norm = norm};
+  prepare_or([&] { prepare_combine(given, call); },
+             [&](const Status& why) {
+               return cann::refuse_combine(communicator, call.args.combine, why);
+             });
+  check(without_gil([&] {
+    return norm ? cann::moe_distribute_combine_add_rms_norm(communicator, call.args).status
+                : cann::moe_distribute_combine(communicator, call.args.combine).status;
+  }));
+  return call;
+}
+
+}  // namespace
+
+void bind_cann(nb::module_& module) {
+  nb::class_<PyCommunicator>(
+      module, "CannCommunicator",
+      "The group behind CANN's group_ep and group_tp. Its calls are collective.")
+      .def(
+          "__init__",
+          [](PyCommunicator* self, const PyGroup& group, const std::string& group_ep,
+             const std::string& group_tp, int workers) {
+            cann::CommunicatorOptions options{group_ep, group_tp, workers};
+            cann::Communicator made(group.get(), std::move(options));
+            new (self)
+                PyCommunicator{group, std::make_shared<Kept<cann::Communicator>>(std::move(made)),
+                               std::make_shared<std::mutex>()};
+          },
+          arg("group"), arg("group_ep"), arg("group_tp") = "", arg("workers") = 1)
+      .def("dispatch", &dispatch, arg("arguments"),
+           "MoeDistributeDispatch: torch_npu's seven tensors.")
+      .def(
+          "combine",
+          [](const PyCommunicator& self, const nb::dict& arguments) {
+            return run_combine(self, arguments, false).x.tensor;
+          },
+          arg("arguments"), "MoeDistributeCombine: x.")
+      .def(
+          "combine_add_rms_norm",
+          [](const PyCommunicator& self, const nb::dict& arguments) {
+            const CombineCall call = run_combine(self, arguments, true);
+            return nb::make_tuple(call.y.tensor, call.rstd.tensor, call.x.tensor);
+          },
+          arg("arguments"), "MoeDistributeCombineAddRmsNorm: y, rstd, x.");
+}
+
+}  // namespace ferry::python

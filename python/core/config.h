@@ -1,0 +1,16 @@
+// ExchangeConfig from keyword arguments, and back.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "ferry/config.h"
+
+namespace ferry::python {
+
+// Throws Error(kInvalidArgument) naming the keyword, its value and what it may be.
+ExchangeConfig read_config(const nanobind::kwargs& keywords);
+
+// The same settings as a dict.
+nanobind::dict write_config(const ExchangeConfig& config);
+
+}  // namespace ferry::python

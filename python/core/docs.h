@@ -1,0 +1,44 @@
+// The docstrings of Exchange's two calls, as help() shows them.
+#pragma once
+
+namespace ferry::python {
+
+inline constexpr const char* kDispatchDoc =
+    R"(Sends each token to the ranks of its experts; returns the ferry.Received rows of this rank.
+
+tokens: [T, H] of the exchange's dtype; rows may have a pitch.
+topk_ids: int32 or int64 [T, K]; -1: not sent.
+topk_weights: float32 [T, K], travel with the rows.
+handle: a cached dispatch, the same routing without ids.
+token_mask [T], topk_mask [T, K]: bool or uint8; false: not sent.
+scales: float32 [1 or experts, 1 or H], smooth scales of wire "int8", scales of "int8_static".
+token_scales: [T, n], scale_bytes in each row, travel as they are.
+replica_table: int32 [logical experts], the instance that this rank's tokens go to.
+active_ranks: the ranks that take part.
+deadline: seconds of every wait, else the group's.
+
+Collective. What is refused raises ferry.InvalidArgument here and ferry.PeerRejected on the other
+ranks, and the group goes on.)";
+
+inline constexpr const char* kCombineDoc =
+    R"(Brings expert rows home: out[t] = biases + sum over k of topk_weights[t, k] * row, in
+float32, rounded once; the order of sums is that of docs/numerics.md.
+
+expert_rows: [handle.num_rows, H'] in dispatch order (padded: [L, C, H']), read in place where
+    they are ferry's memory unless in_place is False: then they may be written to after this.
+handle: of the dispatch.
+topk_weights: float32 [T, K]; None: plain sum.
+bias: one or two [T, H'] of out's dtype.
+row_weights: float32 [N] (rank_major [N, K]), come home into out_topk_weights [T, K].
+out: [T, H'], written and returned; made like expert_rows, of out_dtype, when None.
+dispatched: a dict of dispatch's arguments, instead of a handle and for copy and constant experts.
+constants: (alpha1, alpha2, v), each [constant_experts, H].
+shared_output: [T, H'], added unweighted.
+residual [T, H'], gamma [H'], epsilon, y [T, H'], rstd [T]: fused RMSNorm; y and rstd are written.
+partials: "per_rank" (expert layouts): the rows of one rank are summed and rounded to their type
+    first, and added in the place of its highest k.
+deadline: seconds of every wait, else the group's.
+
+Collective; errors as dispatch.)";
+
+}  // namespace ferry::python

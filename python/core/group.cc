@@ -1,0 +1,184 @@
+#include "core/group.h"
+
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "core/config.h"
+#include "core/errors.h"
+#include "ferry/config.h"
+
+namespace ferry::python {
+
+namespace nb = nanobind;
+using nb::arg;
+
+namespace {
+
+std::chrono::nanoseconds seconds(double deadline) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(deadline));
+}
+
+using Stop = std::shared_ptr<std::atomic<bool>>;
+
+GroupOptions options(const std::string& name, double deadline, const Stop& stop) {
+  return {
+      .deadline = seconds(deadline),
+      .interrupted = [stop] { return stop->load(std::memory_order_relaxed) || signal_raised(); },
+      .name = name};
+}
+
+PyGroup hold(Group group, const Stop& stop) {
+  return {std::make_shared<Kept<Group>>(std::move(group)), stop};
+}
+
+// Creates a group without the GIL; `create` gets the options.
+template <typename Create>
+PyGroup create_group(const std::string& name, double deadline, const Create& create) {
+  const Stop stop = std::make_shared<std::atomic<bool>>(false);
+  return hold(without_gil([&] { return create(options(name, deadline, stop)); }), stop);
+}
+
+PyGroup from_environment(const std::string& name, double deadline) {
+  return create_group(name, deadline,
+                      [](const GroupOptions& o) { return Group::from_environment(o); });
+}
+
+PyGroup connect(const std::string& address, int rank, int size, const std::string& name,
+                double deadline) {
+  return create_group(name, deadline, [&](const GroupOptions& o) {
+    return Group::connect(address, rank, size, o);
+  });
+}
+
+// `gather`: bytes of this rank -> list of the bytes of all ranks, in rank order.
+PyGroup from_all_gather(int rank, int size, const nb::callable& gather, const std::string& name,
+                        double deadline) {
+  const AllGather call = [&](const void* mine, void* all, std::size_t bytes) {
+    nb::gil_scoped_acquire acquire;
+    try {
+      nb::object parts = gather(nb::bytes(mine, bytes));
+      auto* out = static_cast<std::byte*>(all);
+      for (int r = 0; r < size; ++r) {
+        const auto part = nb::cast<nb::bytes>(nb::object(parts[r]));
+        if (part.size() != bytes) return false;
+        std::memcpy(out + r * bytes, part.data(), bytes);
+      }
+      return true;
+    } catch (nb::python_error& error) {
+      error.restore();  // raised once creation has ended
+      return false;
+    } catch (const std::exception&) {
+      return false;
+    }
+  };
+  return create_group(name, deadline, [&](const GroupOptions& o) {
+    return Group::from_all_gather(rank, size, call, o);
+  });
+}
+
+std::vector<PyGroup> threads(int size, const std::string& name, double deadline) {
+  const Stop stop = std::make_shared<std::atomic<bool>>(false);
+  std::vector<PyGroup> groups;
+  for (Group& group : Group::threads(size, options(name, deadline, stop))) {
+    groups.push_back(hold(std::move(group), stop));
+  }
+  return groups;
+}
+
+nb::list all_gather(const PyGroup& self, const nb::bytes& mine) {
+  Group& group = self.get();
+  const std::size_t bytes = mine.size();
+  std::string all(bytes * group.size(), '\0');
+  check(without_gil([&] { return group.all_gather(mine.data(), bytes, all.data()); }));
+  nb::list parts;
+  for (int r = 0; r < group.size(); ++r) parts.append(nb::bytes(all.data() + r * bytes, bytes));
+  return parts;
+}
+
+}  // namespace
+
+Group& PyGroup::get() const {
+  if (!kept->mine()) {
+    throw Error(Code::kClosed,
+                "this process was forked after the group was made: a forked child is not a member, "
+                "make a new group there");
+  }
+  return **kept;
+}
+
+void bind_group(nb::module_& module) {
+  nb::class_<PyGroup>(
+      module, "Group",
+      "One rank's membership in the ranks that exchange tokens. barrier, all_gather and exchange "
+      "are collective: every rank calls them in the same order. Made by ferry.init, ferry.spawn "
+      "or ferry.run_threads.")
+      .def_prop_ro(
+          "rank", [](const PyGroup& self) { return self.get().rank(); },
+          "This rank, 0 to size - 1.")
+      .def_prop_ro(
+          "size", [](const PyGroup& self) { return self.get().size(); }, "Number of ranks.")
+      .def_prop_ro(
+          "origin",
+          [](const PyGroup& self) {
+            const GroupOrigin& origin = self.get().origin();
+            return nb::make_tuple(origin.launcher, origin.reason);
+          },
+          "(launcher, reason): where the group came from, and why that was believed.")
+      .def_prop_ro(
+          "usable", [](const PyGroup& self) { return self.kept->mine() && self.get().usable(); },
+          "False after a rank died, left, or missed a deadline: a new group is then needed.")
+      .def(
+          "barrier",
+          [](const PyGroup& self) {
+            Group& group = self.get();
+            check(without_gil([&] { return group.barrier(); }));
+          },
+          "Waits until every rank has called it.")
+      .def("all_gather", &all_gather, arg("data"),
+           "Gathers `data` (equal lengths on all ranks): a list of bytes in rank order.")
+      .def(
+          "interrupt",
+          [](const PyGroup& self) { self.stop->store(true, std::memory_order_relaxed); },
+          "Ends the waits of this rank (of all ranks, if they are threads) with ferry.Interrupted; "
+          "breaks the "
+          "group. May be called from any thread.")
+      .def(
+          "destroy",
+          [](const PyGroup& self) {
+            if (self.kept->mine()) self.get().destroy();
+          },
+          "Leaves the group: local, immediate. Received rows and handles stay valid.")
+      .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
+      .def("__exit__",
+           [](const PyGroup& self, const nb::args&) {
+             if (self.kept->mine()) self.get().destroy();
+           })
+      .def("__repr__", [](const PyGroup& self) {
+        if (!self.kept->mine() || !self.get().state())
+          return nb::str("<ferry.Group, not a member>");
+        return nb::str("<ferry.Group rank {} of {}>").format(self.get().rank(), self.get().size());
+      });
+  module.def("from_environment", &from_environment, arg("name"), arg("deadline"));
+  module.def("connect", &connect, arg("address"), arg("rank"), arg("size"), arg("name"),
+             arg("deadline"));
+  module.def("from_all_gather", &from_all_gather, arg("rank"), arg("size"), arg("all_gather"),
+             arg("name"), arg("deadline"));
+  module.def("threads", &threads, arg("size"), arg("name"), arg("deadline"));
+  module.def(
+      "window_bytes",
+      [](int num_ranks, const nb::kwargs& config) {
+        const WindowBytes bytes = window_bytes(read_config(config), num_ranks);
+        return nb::module_::import_("ferry.stats").attr("WindowBytes")(bytes.expected, bytes.worst);
+      },
+      arg("num_ranks"), arg("config"),
+      "Shared memory of one rank for an exchange of these settings: ferry.WindowBytes(expected, "
+      "worst).");
+}
+
+}  // namespace ferry::python

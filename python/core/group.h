@@ -1,0 +1,26 @@
+// Group as Python sees it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <memory>
+
+#include "core/forked.h"
+#include "ferry/group.h"
+
+namespace ferry::python {
+
+// A group of this process, and the switch that ends its waits.
+struct PyGroup {
+  std::shared_ptr<Kept<Group>> kept;
+  std::shared_ptr<std::atomic<bool>> stop;  // written by interrupt(), read by every wait
+
+  Group& get() const;  // throws Error(kClosed) in a forked child
+};
+
+void bind_group(nanobind::module_& module);
+void bind_exchange(nanobind::module_& module);
+void bind_cann(nanobind::module_& module);
+
+}  // namespace ferry::python

@@ -1,0 +1,207 @@
+#include "core/results.h"
+
+#include <fmt/format.h>
+
+#include "ferry/status.h"
+
+namespace ferry::python {
+
+namespace {
+
+template <typename T>
+constexpr Element kElementOf = Element::kOther;
+template <>
+constexpr Element kElementOf<std::int64_t> = Element::kInt64;
+template <>
+constexpr Element kElementOf<std::int32_t> = Element::kInt32;
+template <>
+constexpr Element kElementOf<float> = Element::kFp32;
+
+template <typename T>
+nb::object view(std::span<const T> values, std::vector<std::size_t> shape, Library library,
+                std::shared_ptr<const void> pin) {
+  return make_array({.data = values.data(),
+                     .shape = std::move(shape),
+                     .element = kElementOf<T>,
+                     .pin = std::move(pin)},
+                    library);
+}
+
+template <typename Span>
+nb::object counts(const PyHandle& self, Span (Handle::*get)() const noexcept) {
+  const Span values = (self.handle.*get)();
+  return view(values, {values.size()}, self.library, self.handle.route());
+}
+
+void bind_handle(nb::module_& module) {
+  nb::class_<PyHandle>(
+      module, "Handle",
+      "What a dispatch learned about routing: slots and counts, no buffer. For any number of "
+      "combines and cached dispatches of its exchange. L: experts of this rank, R: ranks.")
+      .def_prop_ro(
+          "num_tokens", [](const PyHandle& self) { return self.handle.num_tokens(); },
+          "Tokens that this rank dispatched, T.")
+      .def_prop_ro(
+          "num_rows", [](const PyHandle& self) { return self.handle.num_rows(); },
+          "Rows received, gaps and padding included.")
+      .def_prop_ro(
+          "tokens_per_expert",
+          [](const PyHandle& self) { return counts(self, &Handle::tokens_per_expert); },
+          "int64 [L]: rows of each local expert.")
+      .def_prop_ro(
+          "aligned_tokens_per_expert",
+          [](const PyHandle& self) { return counts(self, &Handle::aligned_tokens_per_expert); },
+          "int64 [L]: the same, rounded up to expert_alignment.")
+      .def_prop_ro(
+          "expert_offsets",
+          [](const PyHandle& self) { return counts(self, &Handle::expert_offsets); },
+          "int64 [L + 1]: first row of each local expert, then num_rows; empty for rank_major.")
+      .def_prop_ro(
+          "running_counts",
+          [](const PyHandle& self) { return counts(self, &Handle::running_counts); },
+          "int64 [L * R]: running sum of rows over (local expert, source rank).")
+      .def_prop_ro(
+          "running_rows_per_rank",
+          [](const PyHandle& self) { return counts(self, &Handle::running_rows_per_rank); },
+          "int64 [R]: rank_major, running sum of rows over source ranks; empty otherwise.")
+      .def("__bool__", [](const PyHandle& self) { return static_cast<bool>(self.handle); })
+      .def("__repr__", [](const PyHandle& self) {
+        return nb::str("<ferry.Handle of {} tokens, {} rows>")
+            .format(self.handle.num_tokens(), self.handle.num_rows());
+      });
+}
+
+const Received& live(const PyReceived& self) {
+  if (!self.kept->mine()) {
+    throw Error(Code::kClosed, "these rows belong to the process that this one was forked from");
+  }
+  if (!(*self.kept)->handle) throw Error(Code::kClosed, "these rows were released");
+  return **self.kept;
+}
+
+nb::object rows(const PyReceived& self) {
+  const Received& received = live(self);
+  const auto hidden = static_cast<std::size_t>(received.hidden);
+  const auto num_rows = static_cast<std::size_t>(received.num_rows);
+  std::vector<std::size_t> shape{num_rows, hidden};
+  if (self.config.layout == Layout::kPadded) {
+    const std::size_t experts = received.handle.tokens_per_expert().size();
+    shape = {experts, experts ? num_rows / experts : 0, hidden};
+  }
+  return make_array({.data = received.data,
+                     .shape = std::move(shape),
+                     .element = element_of(received.dtype),
+                     .pin = received.pin},
+                    self.library);
+}
+
+nb::object per_row(const PyReceived& self, std::span<const float> values) {
+  const Received& received = live(self);
+  const auto num_rows = static_cast<std::size_t>(received.num_rows);
+  if (values.empty() && num_rows > 0) return nb::none();
+  std::vector<std::size_t> shape{num_rows};
+  if (self.config.layout == Layout::kRankMajor) shape.push_back(self.config.top_k);
+  return view(values, std::move(shape), self.library, received.pin);
+}
+
+nb::object topk_ids(const PyReceived& self) {
+  const Received& received = live(self);
+  if (self.config.layout != Layout::kRankMajor) return nb::none();
+  return view(
+      received.topk_ids,
+      {static_cast<std::size_t>(received.num_rows), static_cast<std::size_t>(self.config.top_k)},
+      self.library, received.pin);
+}
+
+// Of the wire: float32, or int32 for packed exponents; the caller's own in their type.
+Element scale_element(const PyReceived& self) {
+  if (self.config.wire == Wire::kFp8Ue8m0) return Element::kInt32;
+  if (self.config.wire != Wire::kNone) return Element::kFp32;
+  return self.scale_element == Element::kOther ? Element::kUint8 : self.scale_element;
+}
+
+nb::object scales(const PyReceived& self) {
+  const Received& received = live(self);
+  const Scales& from = received.scales;
+  if (from.data == nullptr) return nb::none();
+  const Element element = scale_element(self);
+  const auto bytes = static_cast<std::int64_t>(element_bytes(element));
+  const bool by_column = self.config.scale_order == ScaleOrder::kColumnMajor;
+  if (by_column && bytes != from.element_bytes) {
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format(
+            "token_scales has elements of {} bytes; column_major scales come in units of {}", bytes,
+            from.element_bytes));
+  }
+  const std::int64_t columns = from.columns * from.element_bytes / bytes;
+  View view{
+      .data = from.data,
+      .shape = {static_cast<std::size_t>(received.num_rows), static_cast<std::size_t>(columns)},
+      .strides = {from.row_stride / bytes, by_column ? from.column_stride / bytes : 1},
+      .element = element,
+      .pin = received.pin};
+  if (self.config.layout == Layout::kPadded) {
+    const std::size_t experts = received.handle.tokens_per_expert().size();
+    view.shape = {experts, experts ? static_cast<std::size_t>(received.num_rows) / experts : 0,
+                  view.shape[1]};
+    view.strides.insert(view.strides.begin(), from.section_stride / bytes);
+  }
+  return make_array(view, self.library);
+}
+
+}  // namespace
+
+Handle read_handle(nb::handle object) {
+  const PyHandle* handle = nullptr;
+  if (!nb::try_cast(object, handle) || handle == nullptr) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("handle is a {}, need a ferry.Handle",
+                            nb::cast<const char*>(object.type().attr("__name__"))));
+  }
+  return handle->handle;
+}
+
+void bind_results(nb::module_& module) {
+  bind_handle(module);
+  nb::class_<PyReceived>(
+      module, "Received",
+      "Rows received by a dispatch. Arrays are views of ferry's memory, of the library of the "
+      "tokens "
+      "(torch or numpy); the buffer is free for reuse when this object is released or gone and "
+      "none of its arrays is alive. N: rows, gaps and padding included.")
+      .def_prop_ro("rows", &rows, "[N, H], for padded [L, C, H].")
+      .def_prop_ro(
+          "num_rows", [](const PyReceived& self) { return live(self).num_rows; }, "N.")
+      .def_prop_ro(
+          "sources",
+          [](const PyReceived& self) {
+            return view(live(self).sources, {static_cast<std::size_t>(live(self).num_rows), 3},
+                        self.library, live(self).pin);
+          },
+          "int32 [N, 3]: source rank, token, k of each row; rank -1 in gaps.")
+      .def_prop_ro(
+          "weights", [](const PyReceived& self) { return per_row(self, live(self).weights); },
+          "float32 [N], for rank_major [N, K] (0 where not local); None when no rank gave "
+          "topk_weights.")
+      .def_prop_ro("topk_ids", &topk_ids,
+                   "rank_major: int32 [N, K], local expert at its k, else -1. None otherwise.")
+      .def_prop_ro(
+          "scales", &scales,
+          "Scales of the wire, or the caller's token_scales: [N, n], for padded [L, C, n]; "
+          "None when rows have none.")
+      .def_prop_ro(
+          "handle",
+          [](const PyReceived& self) {
+            return PyHandle{live(self).handle, self.library, self.num_ranks};
+          },
+          "The ferry.Handle for combine and cached dispatches.")
+      .def(
+          "release",
+          [](PyReceived& self) {
+            if (self.kept->mine()) (*self.kept)->release();
+          },
+          "Gives the rows back. Arrays made before stay valid and keep the buffer.");
+}
+
+}  // namespace ferry::python

@@ -1,0 +1,33 @@
+// Handle and Received as Python sees them: views of ferry's memory in the caller's library.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "core/forked.h"
+#include "core/tensor.h"
+#include "ferry/exchange.h"
+
+namespace ferry::python {
+
+struct PyHandle {
+  Handle handle;
+  Library library;
+  int num_ranks;
+};
+
+struct PyReceived {
+  std::unique_ptr<Kept<Received>> kept = std::make_unique<Kept<Received>>(Received{});
+  Library library = Library::kNone;
+  ExchangeConfig config = {};
+  Element scale_element = Element::kOther;  // of the caller's own scales
+  int num_ranks = 0;
+};
+
+// Throws Error(kInvalidArgument) for anything but a ferry.Handle.
+Handle read_handle(nb::handle object);
+
+void bind_results(nb::module_& module);
+
+}  // namespace ferry::python

@@ -1,0 +1,35 @@
+"""ferry: dispatch and combine of Mixture-of-Experts tokens.
+
+    group = ferry.init()
+    exchange = group.exchange(max_tokens=128, hidden=7168, num_experts=256, top_k=8)
+    received = exchange.dispatch(tokens, topk_ids)
+    outputs = experts(received.rows, received.handle.tokens_per_expert)
+    result = exchange.combine(outputs, received.handle, topk_weights)
+
+Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, L experts of this rank, N received rows.
+ferry.torch has the differentiable functions, ferry.deep_ep and ferry.torch_npu the names of those libraries.
+"""
+
+from ferry._core import Exchange, Group, Handle, Operation, Received, window_bytes
+from ferry.errors import (
+    Broken,
+    Capacity,
+    Closed,
+    Error,
+    Interrupted,
+    InvalidArgument,
+    Mismatch,
+    PeerLost,
+    PeerRejected,
+    System,
+    Timeout,
+)
+from ferry.group import init, run_threads, spawn
+from ferry.stats import Stats, WindowBytes
+
+__version__ = "0.1.0"
+__all__ = [
+    "Broken", "Capacity", "Closed", "Error", "Exchange", "Group", "Handle", "Interrupted", "InvalidArgument",
+    "Mismatch", "Operation", "PeerLost", "PeerRejected", "Received", "Stats", "System", "Timeout", "WindowBytes",
+    "init", "run_threads", "spawn", "window_bytes",
+]

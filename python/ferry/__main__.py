@@ -1,0 +1,31 @@
+"""The command line: python -m ferry bench | launch | doctor | plot | compare. The first three are the native program
+`ferry`, which the package carries; what follows their name is passed on as it is."""
+
+import argparse
+import sys
+
+from . import compare, native_program, plot
+
+NATIVE = {"bench": "measure dispatch and combine, and compare them with the memory traffic alone",
+          "launch": "start ranks of a program on this host", "doctor": "what this machine offers, and what to change"}
+
+
+def main(arguments=None):
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in NATIVE:
+        return native_program.replace_process(arguments)
+    parser = argparse.ArgumentParser(prog="python -m ferry", description="dispatch and combine of Mixture-of-Experts")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, purpose in NATIVE.items():
+        commands.add_parser(name, help=purpose, add_help=False)
+    for name, module, purpose in (("plot", plot, "draw results as svg or png"),
+                                  ("compare", compare, "measure ferry beside torch.distributed's Gloo and MPI")):
+        command = commands.add_parser(name, help=purpose, description=module.__doc__.partition("\n")[0])
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    options = parser.parse_args(arguments)
+    return options.run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

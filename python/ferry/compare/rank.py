@@ -1,0 +1,115 @@
+"""One rank of one program of a comparison: `python -m ferry.compare.rank JSON`, started by programs.py under
+`ferry launch` or mpirun. Writes its times and what it checked to a file of its own, rank.json in the folder."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from .work import Shape, Work
+
+WARMUP, MOST_BATCHES = 5, 10  # as in `ferry bench`
+
+
+class Ferry:
+    """The exchange as a layer uses it: rows stay where they came, results go where they are wanted."""
+
+    def __init__(self, shape):
+        import ferry
+
+        self.group = ferry.init()
+        self.rank = self.group.rank
+        self.exchange = self.group.exchange(max_tokens=max(1, shape.tokens), hidden=shape.hidden,
+                                            num_experts=shape.experts, top_k=shape.top_k)
+        self.out = torch.zeros(shape.tokens, shape.hidden, dtype=torch.bfloat16)
+        self.barrier, self.dispatch = self.group.barrier, self.exchange.dispatch
+
+    def combine(self, rows, received, topk_weights):
+        return self.exchange.combine(rows, received.handle, topk_weights, out=self.out)
+
+    def close(self):
+        self.exchange.close()
+        self.group.destroy()
+
+
+def make_program(name, shape, folder):
+    """(what dispatches and combines, what to close)"""
+    if name == "ferry":
+        program = Ferry(shape)
+        return program, program
+    from .pipeline import Gloo, Mpi, Pipeline
+    if name == "gloo":
+        network = Gloo(folder, int(os.environ["RANK"]), shape.ranks)
+    elif name == "mpi":
+        network = Mpi(row_bytes=shape.hidden * 2)
+    return Pipeline(shape, network), network
+
+
+def now():
+    """CLOCK_MONOTONIC, which all processes of a host share."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+def measure(program, work, iterations):
+    """[begin, end] of each dispatch and combine, and of batches of pairs in a free-running loop; nanoseconds."""
+    tokens, ids, weights = work.tokens, work.topk_ids, work.topk_weights
+
+    def run_pair():
+        received = program.dispatch(tokens, ids, weights)
+        program.combine(received.rows, received, weights)
+        received.release()
+
+    for _ in range(WARMUP):
+        run_pair()
+    dispatches, combines, batches = [], [], []
+    for _ in range(iterations):
+        program.barrier()
+        begin = now()
+        received = program.dispatch(tokens, ids, weights)
+        dispatches.append((begin, now()))
+        program.barrier()
+        begin = now()
+        program.combine(received.rows, received, weights)
+        combines.append((begin, now()))
+        received.release()
+    num_batches = min(iterations, MOST_BATCHES)
+    pairs = -(-iterations // num_batches)
+    for _ in range(num_batches):
+        program.barrier()
+        begin = now()
+        for _ in range(pairs):
+            run_pair()
+        batches.append((begin, now()))
+    return {"dispatch": dispatches, "combine": combines, "batches": batches, "pairs_per_batch": pairs}
+
+
+def check(program, work):
+    """(elements compared, of these wrong) of one more pair, whose experts can be told apart."""
+    received = program.dispatch(work.tokens, work.topk_ids, work.topk_weights)
+    counts = getattr(received, "handle", received).tokens_per_expert
+    wrong = work.wrong_received(received.rows, counts)
+    compared = received.rows.numel() + work.tokens.numel()
+    out = program.combine(work.scale(received.rows, counts), received, work.topk_weights)
+    wrong += work.wrong_combined(out)
+    received.release()
+    return compared, wrong
+
+
+def main(arguments):
+    task = json.loads(arguments)
+    torch.set_num_threads(1)
+    shape = Shape(**task["shape"])
+    program, owner = make_program(task["program"], shape, task["folder"])
+    work = Work(shape, task["seed"], owner.rank)
+    found = measure(program, work, task["iterations"])
+    found["compared"], found["wrong"] = check(program, work)
+    program.barrier()
+    Path(task["folder"], f"{owner.rank}.json").write_text(json.dumps(found))
+    owner.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

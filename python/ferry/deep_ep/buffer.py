@@ -1,0 +1,188 @@
+"""Buffer: DeepEP's V1 class, its signatures and what they promise. The work is done by normal.py and low_latency.py.
+
+Every method is documented in docs/deep_ep.md: what it honours, what has no meaning on a CPU, what it refuses.
+"""
+
+from typing import Callable, List, Optional, Tuple, Union
+
+import torch
+
+import ferry
+from ferry.deep_ep import channels, groups, normal
+from ferry.deep_ep.config import NVL_PEERS, Config, combine_config, dispatch_config
+from ferry.deep_ep.events import EventHandle, EventOverlap, Stream, overlap
+from ferry.deep_ep.exchanges import Exchanges
+from ferry.deep_ep.layout import dispatch_layout
+from ferry.deep_ep.low_latency import LowLatency
+
+Rows = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
+
+
+class Buffer(LowLatency):
+    """Sends tokens to the ranks of their experts and brings results home, on CPU tensors.
+
+    group: torch ProcessGroup, or ferry.Group; comm: mpi4py communicator, when group is None. All ranks on one host.
+    Sizes, queue pairs and NVLink options are accepted; memory is ferry's own and grows as needed. enable_shrink allows
+    masking ranks in low-latency calls. Collective.
+
+    Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, L = E / R local experts (when R does not
+    divide E the first E % R ranks have one more), N rows received. Arguments that a rank gets wrong raise
+    ferry.InvalidArgument on it and ferry.PeerRejected on the others, and the buffer goes on.
+    """
+
+    num_sms: int = 20
+
+    def __init__(self, group, num_nvl_bytes: int = 0, num_rdma_bytes: int = 0, low_latency_mode: bool = False,
+                 num_qps_per_rank: int = 24, allow_nvlink_for_low_latency_mode: bool = True, allow_mnnvl: bool = False,
+                 explicitly_destroy: bool = False, enable_shrink: bool = False, comm=None) -> None:
+        members = groups.join(group, comm)
+        self.group = group if group is not None else comm
+        self.rank, self.group_size = members.rank, members.size
+        self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
+        self.low_latency_mode = low_latency_mode
+        self.explicitly_destroy = explicitly_destroy
+        self.enable_shrink = enable_shrink
+        self._exchanges: Optional[Exchanges] = Exchanges(members)
+        self._owns_group = members is not group
+        self._raw = {}
+
+    @property
+    def exchanges(self) -> Exchanges:
+        """The exchanges behind this buffer; ferry.Closed after destroy()."""
+        if self._exchanges is None:
+            raise ferry.Closed("this Buffer was destroyed")
+        return self._exchanges
+
+    def destroy(self) -> None:
+        """Lets go of memory and group, here and now; the other ranks need not call it at the same time. What was
+        received stays valid. Allowed with and without explicitly_destroy."""
+        exchanges, self._exchanges = self.exchanges, None
+        if self._owns_group:
+            exchanges.group.destroy()
+
+    @staticmethod
+    def is_sm90_compiled() -> bool:
+        """False: there is no GPU code."""
+        return False
+
+    @staticmethod
+    def set_num_sms(new_num_sms: int) -> None:
+        """Sets Buffer.num_sms, an even number: twice the channels of the configurations made from now on."""
+        Config(new_num_sms)  # checks it
+        Buffer.num_sms = new_num_sms
+
+    @staticmethod
+    def get_dispatch_config(num_ranks: int) -> Config:
+        """DeepEP's recommendation for any number of ranks."""
+        return dispatch_config(Buffer.num_sms, num_ranks)
+
+    @staticmethod
+    def get_combine_config(num_ranks: int) -> Config:
+        """DeepEP's recommendation for any number of ranks."""
+        return combine_config(Buffer.num_sms, num_ranks)
+
+    @staticmethod
+    def capture() -> EventOverlap:
+        """An event that has happened."""
+        return EventOverlap(EventHandle())
+
+    def get_comm_stream(self) -> Stream:
+        """A stream without work: calls are complete when they return."""
+        return Stream()
+
+    def get_local_buffer_tensor(self, dtype: torch.dtype, size: Optional[torch.Size] = None, offset: int = 0,
+                                use_rdma_buffer: bool = False) -> torch.Tensor:
+        """num_nvl_bytes (or num_rdma_bytes) of this rank's memory, the same at every call, from element `offset` on, of
+        shape `size` when given. Memory of its own: no call of this library reads or writes it."""
+        num_bytes = self.num_rdma_bytes if use_rdma_buffer else self.num_nvl_bytes
+        raw = self._raw.setdefault(use_rdma_buffer, torch.empty(num_bytes, dtype=torch.uint8))
+        element_bytes = torch.empty(0, dtype=dtype).element_size()
+        elements = raw[: num_bytes // element_bytes * element_bytes].view(dtype)[offset:]
+        if size is None:
+            return elements
+        if torch.Size(size).numel() > elements.numel():
+            raise ferry.InvalidArgument(f"the buffer of {num_bytes} bytes has {elements.numel()} elements of {dtype} "
+                                        f"from {offset} on, size {list(size)} needs more")
+        return elements[: torch.Size(size).numel()].view(size)
+
+    def get_dispatch_layout(self, topk_idx: torch.Tensor, num_experts: int,
+                            previous_event: Optional[EventOverlap] = None, async_finish: bool = False,
+                            allocate_on_comm_stream: bool = False) \
+            -> Tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, torch.Tensor, EventOverlap]:
+        """Where the tokens go: topk_idx int64 or int32 [T, K], -1: not sent. Local.
+
+        Returns (num_tokens_per_rank int32 [R], num_tokens_per_rdma_rank int32 [ceil(R / 8)] or None up to 8 ranks,
+        num_tokens_per_expert int32 [E], is_token_in_rank bool [T, R], event). A token counts once per rank and per
+        node, and as often per expert as it lists it.
+        """
+        return (*dispatch_layout(topk_idx, num_experts, self.group_size), overlap())
+
+    def dispatch(self, x: Rows, handle: Optional[Tuple] = None, num_tokens_per_rank: Optional[torch.Tensor] = None,
+                 num_tokens_per_rdma_rank: Optional[torch.Tensor] = None,
+                 is_token_in_rank: Optional[torch.Tensor] = None, num_tokens_per_expert: Optional[torch.Tensor] = None,
+                 topk_idx: Optional[torch.Tensor] = None, topk_weights: Optional[torch.Tensor] = None,
+                 expert_alignment: int = 1, num_worst_tokens: int = 0, config: Optional[Config] = None,
+                 previous_event: Optional[EventOverlap] = None, async_finish: bool = False,
+                 allocate_on_comm_stream: bool = False) \
+            -> Tuple[Rows, Optional[torch.Tensor], Optional[torch.Tensor], Optional[List[int]], Optional[Tuple],
+                     EventOverlap]:
+        """Sends each token once to every rank that owns one of its experts.
+
+        x: rows [T, H] of any type, or (rows, scales [T, n]) with scales of any type and strides. The layout is what
+        get_dispatch_layout returned. topk_idx int64 or int32 [T, K] and topk_weights float32 [T, K], both or none.
+
+        Returns (recv_x, recv_topk_idx, recv_topk_weights, num_recv_tokens_per_expert_list, handle, event): rows [N, H]
+        by source rank, then token, as x was (a view of ferry's window; scales contiguous); local expert ids [N, K] in
+        their columns, else -1; weights [N, K], 0 where the id is -1; rows per local expert, rounded up to
+        expert_alignment.
+        num_worst_tokens: outputs have that many rows, those behind the real ones have ids -1, weights 0 and undefined
+        rows, the list is empty. With a handle: its layout anew, only recv_x and the event are not None.
+        """
+        make_handle = channels.internode if self.group_size > NVL_PEERS else channels.intranode
+        layout = normal.Layout(num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights)
+        return self._dispatch(x, handle, layout, expert_alignment, num_worst_tokens, config, make_handle)
+
+    def internode_dispatch(self, x: Rows, handle: Optional[Tuple] = None,
+                           num_tokens_per_rank: Optional[torch.Tensor] = None,
+                           num_tokens_per_rdma_rank: Optional[torch.Tensor] = None,
+                           is_token_in_rank: Optional[torch.Tensor] = None,
+                           num_tokens_per_expert: Optional[torch.Tensor] = None,
+                           topk_idx: Optional[torch.Tensor] = None, topk_weights: Optional[torch.Tensor] = None,
+                           expert_alignment: int = 1, num_worst_tokens: int = 0, config: Optional[Config] = None,
+                           previous_event: Optional[EventOverlap] = None, async_finish: bool = False,
+                           allocate_on_comm_stream: bool = False) \
+            -> Tuple[Rows, Optional[torch.Tensor], Optional[torch.Tensor], Optional[List[int]], Optional[Tuple],
+                     EventOverlap]:
+        """dispatch with the handle of several nodes, a tuple of 10; any number of ranks."""
+        layout = normal.Layout(num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights)
+        return self._dispatch(x, handle, layout, expert_alignment, num_worst_tokens, config, channels.internode)
+
+    def _dispatch(self, x, handle, layout, expert_alignment, num_worst_tokens, config, make_handle: Callable):
+        if handle is not None:
+            recv_x = normal.dispatch_cached(self.exchanges, x, handle, layout.topk_idx, layout.topk_weights)
+            return recv_x, None, None, None, None, overlap()
+        config = config or Buffer.get_dispatch_config(self.group_size)
+        form = normal.Form(expert_alignment, num_worst_tokens, config.num_channels, make_handle)
+        return (*normal.dispatch(self.exchanges, x, layout, form), overlap())
+
+    def combine(self, x: torch.Tensor, handle: Tuple, topk_weights: Optional[torch.Tensor] = None,
+                bias: Union[None, torch.Tensor, Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]] = None,
+                config: Optional[Config] = None, previous_event: Optional[EventOverlap] = None,
+                async_finish: bool = False, allocate_on_comm_stream: bool = False) \
+            -> Tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]:
+        """Brings rows home: out[t] = biases + the rows of token t, ranks ascending, in float32, rounded once.
+
+        x bfloat16, float16 or float32 [N, H'], as dispatch ordered its rows, already weighted and summed over the local
+        experts; it may be written to as soon as this returns. topk_weights float32 [N, K] are summed the same way.
+        bias: one or two [T, H'] of x's type. Returns (combined_x [T, H'], combined_topk_weights [T, K] or None, event).
+        """
+        return (*normal.combine(self.exchanges, x, handle, topk_weights, bias), overlap())
+
+    def internode_combine(self, x: torch.Tensor, handle: Union[tuple, list],
+                          topk_weights: Optional[torch.Tensor] = None,
+                          bias: Union[None, torch.Tensor, Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]] = None,
+                          config: Optional[Config] = None, previous_event: Optional[EventOverlap] = None,
+                          async_finish: bool = False, allocate_on_comm_stream: bool = False) \
+            -> Tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]:
+        """combine; handles of both kinds are accepted by both."""
+        return self.combine(x, handle, topk_weights, bias)

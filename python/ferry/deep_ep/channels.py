@@ -1,0 +1,116 @@
+"""Channel matrices: what the tensors of a handle of the normal kernels contain.
+
+A channel is a contiguous range of a rank's tokens: ceil(T / C) of them, C channels, the last ones shorter or empty.
+ferry moves rows without channels; the numbers are those that DeepEP documents. T tokens of this rank, R ranks, N rows
+received (or the worst case a caller asked for), nodes of 8 ranks.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ferry.deep_ep import handles
+from ferry.deep_ep.config import NVL_PEERS
+from ferry.deep_ep.layout import nodes_of
+
+
+class Facts(NamedTuple):
+    """Of one dispatch, as numpy arrays."""
+
+    rank: int
+    mask: np.ndarray  # bool [T, R]: this rank's tokens
+    running: np.ndarray  # int32 [T, R]: running sum of the mask over tokens
+    num_tokens: list  # [R], of all ranks
+    counts: np.ndarray  # int32 [R, R]: tokens that rank i sends to rank j
+    src_idx: np.ndarray  # int32 [N']: token that each received row was, N' <= N
+    num_rows: int  # N
+    num_channels: int  # C
+
+
+def intranode(state, facts):
+    """The handle of Buffer.dispatch inside a node, a tuple of 6."""
+    ranks, num_channels = len(facts.num_tokens), facts.num_channels
+    shapes = [(ranks, ranks), (ranks, num_channels), (ranks, num_channels), (facts.num_rows,)]
+    arrays, tensors = handles.allocate(state, (np.bool_, facts.mask.shape), *((np.int32, shape) for shape in shapes),
+                                       (np.int32, facts.mask.shape))
+    mask, rank_prefix, channel_prefix, recv_channel_prefix, src_idx, send_head = arrays
+    np.add.accumulate(facts.counts, axis=0, out=rank_prefix)
+    mask[...] = facts.mask
+    _fill_sent(facts.mask, facts.running, channel_prefix, send_head)
+    _fill_received(facts, recv_channel_prefix)
+    src_idx[: len(facts.src_idx)] = facts.src_idx
+    src_idx[len(facts.src_idx):] = -1
+    return (*tensors[1:5], tensors[0], tensors[5])
+
+
+def internode(state, facts):
+    """The handle of internode_dispatch, a tuple of 10. Rows come straight from their source: what describes the hop
+    over a rank of the own node (recv_rdma_channel_prefix_matrix, recv_rdma_rank_prefix_sum: zeros; send_nvl_head: no
+    rows) is empty."""
+    (num_tokens, ranks), num_channels = facts.mask.shape, facts.num_channels
+    nodes = -(-ranks // NVL_PEERS)
+    shapes = [(nodes, num_channels), (ranks, num_channels), (nodes, num_channels), (nodes,), (ranks, num_channels),
+              (ranks,), (facts.num_rows, 2), (num_tokens, nodes), (0, NVL_PEERS)]
+    arrays, tensors = handles.allocate(state, (np.bool_, facts.mask.shape), *((np.int32, shape) for shape in shapes))
+    mask, node_prefix, rank_prefix, hop_prefix, hop_sum, recv_prefix, recv_sum, meta, node_head, _ = arrays
+    mask[...] = facts.mask
+    to_node = nodes_of(facts.mask)
+    _fill_sent(to_node, running_sum(to_node), node_prefix, node_head)
+    _fill_sent(facts.mask, facts.running, rank_prefix)
+    hop_prefix[...] = hop_sum[...] = 0
+    _fill_received(facts, recv_prefix)
+    np.add.accumulate(facts.counts[:, facts.rank], out=recv_sum)
+    recv_prefix += (recv_sum - facts.counts[:, facts.rank])[:, None]
+    meta[...] = -1, 0
+    meta[: len(facts.src_idx), 0] = np.repeat(np.arange(ranks) // NVL_PEERS, facts.counts[:, facts.rank])
+    meta[: len(facts.src_idx), 1] = 1 << facts.rank % NVL_PEERS
+    tensors[7] = tensors[7].view(torch.uint8)  # [N, 8]: DeepEP's SourceMeta, two int32
+    return tuple(tensors)
+
+
+def mask_of(memory, num_tokens, num_ranks):
+    """bool [T, R]: is_token_in_rank of a handle; it lies first in its memory."""
+    return memory[: num_tokens * num_ranks].view(np.bool_).reshape(num_tokens, num_ranks)
+
+
+def running_sum(mask):
+    """int32, of the shape of the mask: how many of a token's column are True up to it."""
+    return np.add.accumulate(mask.view(np.int8), axis=0, dtype=np.int32)
+
+
+@functools.lru_cache(maxsize=64)
+def _split(num_tokens, num_channels):
+    """(int64 [C], the token behind the last one of each channel; int64 [T], the channel of each token)."""
+    each = max(-(-num_tokens // num_channels), 1)
+    return np.minimum(np.arange(1, num_channels + 1) * each, num_tokens), np.arange(num_tokens) // each
+
+
+def _fill_sent(mask, running, prefix, head=None):
+    """prefix [columns, C]: running sum over channels of the tokens sent to a column. head [T, columns]: how many of its
+    channel went to that column before a token that goes there, else -1."""
+    num_tokens, num_channels = len(mask), prefix.shape[1]
+    if num_tokens == 0:
+        prefix[...] = 0
+        return
+    ends, channel = _split(num_tokens, num_channels)
+    after = running[ends - 1]  # [C, columns]
+    prefix[...] = after.T
+    if head is not None:
+        before = np.zeros_like(after)
+        before[1:] = after[:-1]
+        np.subtract(running, before[channel], out=head)
+        head *= mask
+        head -= 1
+
+
+def _fill_received(facts, prefix):
+    """prefix [R, C]: how many rows of a source came from the channels before each."""
+    rows = facts.counts[:, facts.rank]
+    last = np.cumsum(rows)
+    first = last - rows
+    for source, (begin, end) in enumerate(zip(first.tolist(), last.tolist())):
+        ends, _ = _split(facts.num_tokens[source], facts.num_channels)
+        prefix[source, 0] = 0
+        prefix[source, 1:] = facts.src_idx[begin:end].searchsorted(ends[:-1])

@@ -1,0 +1,334 @@
+"""ElasticBuffer: DeepEP's V2 class, its signatures and what they promise, on rank-major and expert-major exchanges.
+
+A dispatch names its shapes, so there is one exchange for each of them; M, the most tokens of a rank, is an argument
+that ranks agree on, so nothing but the dispatch itself is exchanged. Handles: elastic_handle.py; rows: rows.py;
+all-gather sessions: elastic_sessions.py. What is honoured, what has no meaning and what is refused: docs/deep_ep.md.
+"""
+
+import torch
+
+import ferry
+from ferry.deep_ep import groups
+from ferry.deep_ep.elastic_handle import Call, EPHandle, State, find_state, make_handle
+from ferry.deep_ep.elastic_sessions import NotBuilt, Sessions, num_ranks, rounded_up
+from ferry.deep_ep.events import EventHandle, Stream, overlap
+from ferry.deep_ep.exchanges import Exchanges
+from ferry.deep_ep.layout import cpu_array, describe
+from ferry.deep_ep.rows import FLOATS, Rows, resized
+from ferry.errors import InvalidArgument, Mismatch
+
+__all__ = ["EPHandle", "ElasticBuffer", "NotBuilt", "get_logical_domain_size", "get_physical_domain_size"]
+
+_MOST_TOPK = 32
+_FEWEST_SMS = 4  # that DeepEP's model recommends
+_DIRECT_QPS = 17  # that DeepEP allocates inside a node
+_SIZE_UNIT = 2 << 20
+
+
+def get_physical_domain_size(group):
+    """(1, R): all ranks reach each other's memory."""
+    return 1, num_ranks(group)
+
+
+def get_logical_domain_size(group, allow_hybrid_mode=True):
+    """(1, R): rows go straight to their ranks, in one hop."""
+    return 1, num_ranks(group)
+
+
+class ElasticBuffer(Sessions):
+    """Sends tokens to the ranks of their experts and brings results home, on CPU tensors.
+
+    group: torch ProcessGroup, or ferry.Group. num_max_tokens_per_rank: the default of dispatch's. num_gpu_timeout_secs:
+    after which a wait for another rank ends the group. allow_multiple_reduction: how combine rounds, see there. Sizes
+    and hidden are accepted; memory is ferry's own, made at the first dispatch of a shape. Everything else has no
+    meaning here, rows come in one order, deterministic or not. All ranks on one host. Collective.
+
+    Shapes use T tokens of this rank, M most tokens of a rank, H hidden, K top-k, E experts, R ranks, L experts of this
+    rank (E / R; when R does not divide E the first E % R ranks have one more), N received tokens, P expanded rows.
+    Arguments that a rank gets wrong raise ferry.InvalidArgument on it and ferry.PeerRejected on the others, and the
+    buffer goes on.
+    """
+
+    def __init__(self, group, num_bytes=None, num_cpu_bytes=0, num_max_tokens_per_rank=0, hidden=0, num_topk=0,
+                 use_fp8_dispatch=False, deterministic=False, allow_hybrid_mode=True, allow_multiple_reduction=True,
+                 prefer_overlap_with_compute=True, sl_idx=3, num_allocated_qps=0, num_cpu_timeout_secs=300,
+                 num_gpu_timeout_secs=100, explicitly_destroy=False):
+        members = groups.join(group)
+        self.group = group
+        self.rank_idx, self.num_ranks = members.rank, members.size
+        self.deterministic = deterministic
+        self.allow_hybrid_mode = allow_hybrid_mode
+        self.allow_multiple_reduction = allow_multiple_reduction
+        self.prefer_overlap_with_compute = prefer_overlap_with_compute
+        self.num_allocated_qps = num_allocated_qps or _DIRECT_QPS
+        self.num_max_tokens_per_rank = num_max_tokens_per_rank
+        self.explicitly_destroy = explicitly_destroy
+        self.deadline = num_gpu_timeout_secs
+        self.num_scaleout_ranks, self.num_scaleup_ranks = self.num_rdma_ranks, self.num_nvlink_ranks = 1, members.size
+        self.scaleout_rank_idx, self.scaleup_rank_idx = 0, members.rank
+        self.num_bytes = num_bytes if num_bytes is not None else self.get_buffer_size_hint(
+            members, num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch)
+        self._exchanges = Exchanges(members)
+        self._owns_group = members is not group
+        self._agreed = set()  # shapes that all ranks have met over
+
+    @property
+    def exchanges(self):
+        """The exchanges behind this buffer; ferry.Closed after destroy()."""
+        if self._exchanges is None:
+            raise ferry.Closed("this ElasticBuffer was destroyed")
+        return self._exchanges
+
+    def destroy(self):
+        """Lets go of memory and group, here and now; the other ranks need not call it at the same time. What was
+        received stays valid. Allowed with and without explicitly_destroy."""
+        exchanges, self._exchanges = self.exchanges, None
+        if self._owns_group:
+            exchanges.group.destroy()
+
+    @staticmethod
+    def get_buffer_size_hint(group, num_max_tokens_per_rank, hidden, num_topk=0, use_fp8_dispatch=False,
+                             allow_hybrid_mode=True, allow_multiple_reduction=True):
+        """Bytes of shared memory that a rank reserves for expanded dispatches of these shapes, in units of 2 MiB; 0
+        without tokens. Addresses: memory comes as rows do. num_topk=0: 32."""
+        if num_max_tokens_per_rank <= 0 or hidden <= 0:
+            return 0
+        ranks = num_ranks(group)
+        dtype, scale_bytes = ("uint8", -(-hidden // 128) * 4) if use_fp8_dispatch else ("bfloat16", 0)
+        bytes_of_rank = ferry.window_bytes(ranks, max_tokens=num_max_tokens_per_rank, hidden=hidden, num_experts=ranks,
+                                           top_k=num_topk or _MOST_TOPK, dtype=dtype, scale_bytes=scale_bytes).worst
+        return rounded_up(bytes_of_rank, _SIZE_UNIT)
+
+    def barrier(self, use_comm_stream=True, with_cpu_sync=False, sequential=True):
+        """Returns when all ranks have called it."""
+        self.exchanges.group.barrier()
+
+    @staticmethod
+    def capture():
+        """An event that has happened."""
+        return EventHandle()
+
+    def get_comm_stream(self):
+        """A stream without work: calls are complete when they return."""
+        return Stream()
+
+    def get_physical_domain_size(self):
+        """(1, R): all ranks reach each other's memory."""
+        return self.num_rdma_ranks, self.num_nvlink_ranks
+
+    def get_logical_domain_size(self):
+        """(1, R): rows go straight to their ranks, in one hop."""
+        return self.num_scaleout_ranks, self.num_scaleup_ranks
+
+    def get_theoretical_num_sms(self, num_experts, num_topk, num_scaleout_topk=0, rdma_gbs=0, nvlink_gbs=0,
+                                sm_read_gbs=200, sm_write_gbs=50):
+        """4, the fewest that DeepEP recommends: the calling thread moves the rows."""
+        return _FEWEST_SMS
+
+    def get_theoretical_num_qps(self, num_sms):
+        """At most num_sms and num_allocated_qps: there are no queue pairs."""
+        return min(num_sms, self.num_allocated_qps)
+
+    def dispatch(self, x, topk_idx=None, topk_weights=None, cumulative_local_expert_recv_stats=None, num_experts=None,
+                 num_max_tokens_per_rank=None, expert_alignment=None, num_sms=0, num_qps=0, previous_event=None,
+                 previous_event_before_epilogue=None, async_with_compute_stream=False, allocate_on_comm_stream=False,
+                 handle=None, do_handle_copy=True, do_cpu_sync=None, do_expand=False, do_zero_padding=False,
+                 use_tma_aligned_col_major_sf=False):
+        """Sends each token once to every rank that owns one of its experts.
+
+        x: rows [T, H] of any type, or (rows, scales [T, n]) with scales of any type and strides. topk_idx int64 or
+        int32 [T, K], -1: not sent; an expert may come twice. topk_weights float32 [T, K] or None. num_experts E.
+        num_max_tokens_per_rank M, equal on all ranks; the constructor's if None. expert_alignment: 1 if None.
+        cumulative_local_expert_recv_stats int32 [L]: rows of each expert are added. do_handle_copy=False: the handle
+        keeps topk_idx itself.
+        handle: the routes of an earlier dispatch; no topk_idx, no stats, no CPU sync; topk_weights anew or None.
+
+        Returns (recv_x, recv_topk_idx, recv_topk_weights, handle, event), the same handle if one was given.
+        recv_x [N, H] by source rank, token; recv_topk_idx [N, K]: local experts in their columns, else -1;
+        recv_topk_weights [N, K], 0 where the id is -1, None without topk_weights.
+        do_expand: recv_x [P, H] by local expert, source rank, token, k, the first row of an expert at a multiple of the
+        alignment; recv_topk_idx None; recv_topk_weights [P]. Rows between experts are undefined, with weight 0;
+        do_zero_padding zeroes rows and scales.
+        do_cpu_sync=False (default with a handle made so): shapes for the worst case, M * R rows, or expanded
+        M * R * min(K, L) + (alignment - 1) * L rounded up to the alignment (more only for tokens that list an expert
+        twice); rows behind the last one are undefined, their ids -1.
+        use_tma_aligned_col_major_sf: scales, of 4 bytes, have strides (1, rows rounded up to 4).
+        """
+        if handle is not None:
+            return self._dispatch_again(x, handle, topk_weights, {
+                "topk_idx": topk_idx, "cumulative_local_expert_recv_stats": cumulative_local_expert_recv_stats,
+                "do_cpu_sync": do_cpu_sync or None,
+            }, {"num_experts": num_experts, "max_tokens": num_max_tokens_per_rank, "expert_alignment": expert_alignment,
+                "do_expand": do_expand}, do_zero_padding, use_tma_aligned_col_major_sf)
+        try:
+            rows = Rows(x, use_tma_aligned_col_major_sf)
+            call = Call(num_experts, self._or_default(num_max_tokens_per_rank), 1 if expert_alignment is None
+                        else expert_alignment, bool(do_expand), do_cpu_sync is None or bool(do_cpu_sync), topk_idx)
+            _check_call(call)
+        except Exception as error:
+            self._refuse(error)
+        exchange = self._find(rows, call)
+        try:
+            _check_tokens(rows, call, topk_weights)
+            stats = _check_stats(cumulative_local_expert_recv_stats, exchange)
+        except Exception as error:
+            self._refuse(error, exchange)
+        received = exchange.dispatch(rows.tokens, topk_idx, _detached(topk_weights), token_scales=rows.scales,
+                                     deadline=self.deadline)
+        if stats is not None:
+            stats += received.handle.tokens_per_expert.numpy()
+        call = call._replace(topk_idx=topk_idx.clone() if do_handle_copy else topk_idx)
+        worst = 0 if call.do_cpu_sync else call.worst_rows(self.num_ranks, exchange.num_local_experts)
+        state = State(exchange, rows.format, call, max(received.num_rows, worst))
+        state.routes[exchange] = received.handle
+        if not call.do_expand:
+            state.is_local = received.topk_ids >= 0
+        handle = make_handle(state, received, self.exchanges.group, num_sms or _FEWEST_SMS)
+        return self._results(received, rows, state, topk_weights is not None, do_zero_padding, handle)
+
+    def _dispatch_again(self, x, handle, topk_weights, forbidden, given, do_zero_padding, column_major):
+        """A dispatch with a handle. Rows of another type or width than its own are routed anew the first time, by its
+        topk_idx: they come in the same order."""
+        state = None
+        try:
+            state = find_state(handle)
+            rows = Rows(x, column_major)
+            for name, value in forbidden.items():
+                if value is not None:
+                    raise InvalidArgument(f"a dispatch with a handle takes no {name}: it repeats the handle's")
+            for name, value in given.items():
+                if value is not None and value != getattr(state.call, name):
+                    raise InvalidArgument(f"{name} is {value}, the handle's dispatch had {getattr(state.call, name)}")
+            if rows.num_tokens != state.route.num_tokens:
+                raise InvalidArgument(f"x has {rows.num_tokens} tokens, the handle's dispatch had "
+                                      f"{state.route.num_tokens}")
+            _check_tokens(rows, state.call, topk_weights)
+        except Exception as error:
+            self._refuse(error, state and state.exchange)
+        exchange = state.exchange if rows.format == state.format else self._find(rows, state.call)
+        route = state.routes.get(exchange)
+        topk_idx = state.call.topk_idx if route is None else None
+        received = exchange.dispatch(rows.tokens, topk_idx, _detached(topk_weights), handle=route,
+                                     token_scales=rows.scales, deadline=self.deadline)
+        state.routes[exchange] = received.handle
+        return self._results(received, rows, state, topk_weights is not None, do_zero_padding, handle)
+
+    def combine(self, x, handle, topk_weights=None, bias=None, num_sms=0, num_qps=0, previous_event=None,
+                previous_event_before_epilogue=None, async_with_compute_stream=False, allocate_on_comm_stream=False):
+        """Brings rows home and adds them, unweighted, in float32 from +0, rounded once.
+
+        x bfloat16, float16 or float32, rows as recv_x of the dispatch (N or P, or the worst case), already weighted; it
+        may be written to as soon as this returns. out[t] = biases + rows: of ranks ascending, whose experts the caller
+        has summed. Expanded: with multiple reduction each rank's rows in k order, rounded to x's type, in the place of
+        the last one; without it every row in k order. bias: one or two [T, H'] of x's type.
+        topk_weights: float32, of recv_topk_weights' shape; entries for experts of other ranks are ignored. Not for
+        expanded rows without multiple reduction, as in DeepEP.
+        Returns (combined_x [T, H'], combined_topk_weights [T, K], 0 where the id is -1, or None, event).
+        """
+        state = None
+        try:
+            state = find_state(handle)
+            x, row_weights = self._combined_rows(x, topk_weights, state)
+        except Exception as error:
+            self.exchanges.refuse_combine(error, state and state.exchange)
+        home = None if row_weights is None else torch.empty(state.call.topk_idx.shape, dtype=torch.float32)
+        partials = "per_rank" if state.call.do_expand and self.allow_multiple_reduction else "none"
+        out = state.exchange.combine(x, state.route, bias=_detached(bias), row_weights=row_weights,
+                                     out_topk_weights=home, partials=partials, in_place=False, deadline=self.deadline)
+        return out, home, overlap()
+
+    def _combined_rows(self, x, topk_weights, state):
+        """x and topk_weights without the rows behind the real ones."""
+        num_rows, call = state.route.num_rows, state.call
+        if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.dtype not in FLOATS or len(x) != state.num_rows:
+            what = describe(x) if isinstance(x, torch.Tensor) else type(x).__name__
+            raise InvalidArgument(f"x is {what}, need bfloat16, float16 or float32 [{state.num_rows}, hidden]")
+        x = resized(x.detach(), num_rows)
+        if topk_weights is None:
+            return x, None
+        if call.do_expand and not self.allow_multiple_reduction:
+            raise InvalidArgument("expanded rows bring no topk_weights home when multiple reduction is off")
+        shape = (state.num_rows,) if call.do_expand else (state.num_rows, call.top_k)
+        cpu_array(topk_weights, "topk_weights", (torch.float32,), shape)
+        weights = resized(topk_weights.detach(), num_rows)
+        return x, weights if call.do_expand else torch.where(state.is_local, weights, torch.zeros(()))
+
+    def _results(self, received, rows, state, has_weights, do_zero_padding, handle):
+        call, num_rows = state.call, state.num_rows
+        if do_zero_padding and call.do_expand and call.expert_alignment > 1:
+            _zero_gaps(received)
+        idx = None if call.do_expand else resized(received.topk_ids.to(call.topk_idx.dtype), num_rows, -1)
+        weights = resized(received.weights.clone(), num_rows) if has_weights else None  # a view would keep the rows
+        return rows.received(received, num_rows), idx, weights, handle, overlap()
+
+    def _or_default(self, num_max_tokens_per_rank):
+        return self.num_max_tokens_per_rank if num_max_tokens_per_rank is None else num_max_tokens_per_rank
+
+    def _find(self, rows, call):
+        """The exchange for these shapes. Ranks meet over a shape once, before they make its exchange: one that will
+        not take part is heard there."""
+        key = (*rows.format, ("num_experts", call.num_experts), ("top_k", call.top_k),
+               ("layout", "expert_major" if call.do_expand else "rank_major"),
+               ("expert_alignment", call.expert_alignment))
+        if (key, call.max_tokens) not in self._agreed:
+            self._meet((*key, ("num_max_tokens_per_rank", call.max_tokens)))
+            self._agreed.add((key, call.max_tokens))
+        return self.exchanges.hold(call.max_tokens, key)
+
+    def _meet(self, shape):
+        """All ranks leave the exchange that was used last before they agree on another one: a rank that is alone with a
+        new shape finds that out there."""
+        last = self.exchanges.last
+        named = ", ".join(f"{name}={value}" for name, value in shape)
+        if last is not None and not last.refuse_dispatch(f"its dispatch has another shape: {named}"):
+            raise Mismatch(f"this rank's dispatch has a shape that is new ({named}), those of other ranks have not")
+        self.exchanges.agree(0, shape)
+
+    def _refuse(self, error, exchange=None):
+        """Takes the place of a dispatch and raises: in its exchange, or where the others most likely are; and where
+        they meet, if all of them left it."""
+        exchange = exchange or self.exchanges.last
+        if exchange is None or exchange.refuse_dispatch(str(error)):
+            self.exchanges.refuse(error)
+        raise error
+
+
+def _check_call(call):
+    """What an exchange is made of; the rest is checked when there is one, to refuse in."""
+    for name, value in (("num_experts", call.num_experts), ("num_max_tokens_per_rank", call.max_tokens),
+                        ("expert_alignment", call.expert_alignment)):
+        if not isinstance(value, int) or value < 1:
+            raise InvalidArgument(f"{name} is {value!r}, need 1 or more")
+    cpu_array(call.topk_idx, "topk_idx", (torch.int64, torch.int32), (None, None))
+
+
+def _check_tokens(rows, call, topk_weights):
+    if not rows.num_tokens == len(call.topk_idx) <= call.max_tokens:
+        raise InvalidArgument(f"x has {rows.num_tokens} tokens, topk_idx {len(call.topk_idx)}, "
+                              f"num_max_tokens_per_rank is {call.max_tokens}")
+    if topk_weights is not None:
+        cpu_array(topk_weights, "topk_weights", (torch.float32,), tuple(call.topk_idx.shape))
+
+
+def _check_stats(stats, exchange):
+    """int32 [L] as a numpy array, or None."""
+    if stats is None:
+        return None
+    return cpu_array(stats, "cumulative_local_expert_recv_stats", (torch.int32,), (exchange.num_local_experts,))
+
+
+def _detached(tensors):
+    """A tensor, a pair of them or None, without gradients."""
+    if isinstance(tensors, (tuple, list)):
+        return tuple(map(_detached, tensors))
+    return tensors.detach() if isinstance(tensors, torch.Tensor) else tensors
+
+
+def _zero_gaps(received):
+    """Rows and scales between an expert's last row and the next one's first."""
+    handle = received.handle
+    ends = handle.expert_offsets[:-1] + handle.tokens_per_expert
+    arrays = [received.rows] + ([] if received.scales is None else [received.scales])
+    for begin, end in zip(ends.tolist(), handle.expert_offsets[1:].tolist()):
+        for array in arrays if begin < end else ():
+            array[begin:end] = 0

@@ -1,0 +1,171 @@
+"""EPHandle: what ElasticBuffer's dispatch tells about where rows came from, and what ferry keeps behind it.
+
+Engines read its fields, cut its tensors short and build new EPHandles from them. So the state hangs on the memory of
+its int32 tensors (handles.py): any one of them leads to it.
+
+T tokens of this rank, K top-k, R ranks, L local experts, M most tokens of a rank, N received tokens, P expanded rows.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ferry.deep_ep import handles
+from ferry.deep_ep.layout import owners
+
+
+class EPHandle:
+    """Returned by ElasticBuffer.dispatch, for combine and for dispatches along the same routes.
+
+    do_expand, num_experts, expert_alignment, num_max_tokens_per_rank (M), num_sms: as dispatch was called.
+    topk_idx [T, K]: what dispatch was given, or a copy.
+    num_recv_tokens: N, or M * R without CPU sync; num_expanded_tokens: rows of recv_x.
+    num_recv_tokens_per_expert_list: rows of each local expert, rounded up to the alignment; [] without CPU sync.
+    psum_num_recv_tokens_per_scaleup_rank int32 [R]: running sum over source ranks of received tokens.
+    psum_num_recv_tokens_per_expert int32 [L]: running sum of the aligned counts; expanded: ends of the experts' rows.
+    num_unaligned_recv_tokens_per_expert int32 [L]: rows of each local expert.
+    recv_src_metadata int32 [N, K + 2], by source rank, then token: source rank * M + token; the highest top-k column
+    whose expert is here; and for each column its row in the expanded layout, or -1. Without CPU sync [M * R, K + 2],
+    the rows behind N are -1.
+    dst_buffer_slot_idx int32 [T, K]: tokens of this rank that go to the expert's rank before this one; -1: not sent.
+    token_metadata_at_forward, channel_linked_list: None, rows come straight from their source.
+    """
+
+    def __init__(self, do_expand, num_experts, expert_alignment, num_max_tokens_per_rank, num_sms, topk_idx,
+                 num_recv_tokens, num_expanded_tokens, num_recv_tokens_per_expert_list,
+                 psum_num_recv_tokens_per_scaleup_rank, psum_num_recv_tokens_per_expert,
+                 num_unaligned_recv_tokens_per_expert, recv_src_metadata, dst_buffer_slot_idx,
+                 token_metadata_at_forward=None, channel_linked_list=None):
+        self.do_expand = do_expand
+        self.num_experts = num_experts
+        self.expert_alignment = expert_alignment
+        self.num_max_tokens_per_rank = num_max_tokens_per_rank
+        self.num_sms = num_sms
+        self.topk_idx = topk_idx
+        self.num_recv_tokens = num_recv_tokens
+        self.num_expanded_tokens = num_expanded_tokens
+        self.num_recv_tokens_per_expert_list = num_recv_tokens_per_expert_list
+        self.psum_num_recv_tokens_per_scaleup_rank = psum_num_recv_tokens_per_scaleup_rank
+        self.psum_num_recv_tokens_per_expert = psum_num_recv_tokens_per_expert
+        self.num_unaligned_recv_tokens_per_expert = num_unaligned_recv_tokens_per_expert
+        self.recv_src_metadata = recv_src_metadata
+        self.dst_buffer_slot_idx = dst_buffer_slot_idx
+        self.token_metadata_at_forward = token_metadata_at_forward
+        self.channel_linked_list = channel_linked_list
+
+
+class Call(NamedTuple):
+    """What dispatch was asked for, the same on all ranks but for topk_idx."""
+
+    num_experts: int
+    max_tokens: int  # M
+    expert_alignment: int
+    do_expand: bool
+    do_cpu_sync: bool
+    topk_idx: Any  # [T, K]
+
+    @property
+    def top_k(self):
+        return self.topk_idx.shape[1]
+
+    def worst_tokens(self, num_ranks):
+        """N when everything comes here."""
+        return self.max_tokens * num_ranks
+
+    def worst_rows(self, num_ranks, num_local_experts):
+        """Rows of recv_x when everything comes here, no token listing an expert twice."""
+        if not self.do_expand:
+            return self.worst_tokens(num_ranks)
+        rows = self.worst_tokens(num_ranks) * min(self.top_k, num_local_experts)
+        return _aligned(rows + (self.expert_alignment - 1) * num_local_experts, self.expert_alignment)
+
+
+class State:
+    """What an EPHandle stands for: the routes of one dispatch, in every exchange that has used them."""
+
+    def __init__(self, exchange, rows_format, call, num_rows):
+        self.exchange = exchange
+        self.routes = {}  # exchange: ferry.Handle
+        self.format = rows_format
+        self.call = call
+        self.num_rows = num_rows  # of recv_x
+        self.is_local = None  # bool [N, K], not expanded: whether the expert of a column is here
+
+    @property
+    def route(self):
+        return self.routes[self.exchange]
+
+
+def find_state(handle):
+    """The State behind an EPHandle; ferry.InvalidArgument when none of its tensors leads to one."""
+    names = ("recv_src_metadata", "psum_num_recv_tokens_per_expert", "psum_num_recv_tokens_per_scaleup_rank",
+             "num_unaligned_recv_tokens_per_expert", "dst_buffer_slot_idx")
+    return handles.find([getattr(handle, name, None) for name in names]).state
+
+
+def make_handle(state, received, group, num_sms):
+    """The EPHandle of a dispatch that received these rows."""
+    call, route = state.call, received.handle
+    sources = received.sources.numpy()
+    counts, aligned = route.tokens_per_expert.numpy(), route.aligned_tokens_per_expert.numpy()
+    tokens = (_expanded_tokens if call.do_expand else _tokens)(sources, call.max_tokens, group.size)
+    num_recv_tokens = len(tokens.numbers) if call.do_cpu_sync else call.worst_tokens(group.size)
+    arrays, tensors = handles.allocate(
+        state, *((np.int32, shape) for shape in
+                 ((group.size,), counts.shape, counts.shape, (num_recv_tokens, call.top_k + 2), call.topk_idx.shape)))
+    per_rank, per_expert, unaligned, metadata, slots = arrays
+    per_rank[...] = np.searchsorted(tokens.numbers, np.arange(1, group.size + 1) * call.max_tokens)
+    per_expert[...] = route.expert_offsets.numpy()[:-1] + counts if call.do_expand else np.cumsum(aligned)
+    unaligned[...] = counts
+    _fill_metadata(metadata, sources, tokens, state)
+    _fill_slots(slots, call, group.size)
+    return EPHandle(call.do_expand, call.num_experts, call.expert_alignment, call.max_tokens, num_sms, call.topk_idx,
+                    num_recv_tokens, state.num_rows, aligned.tolist() if call.do_cpu_sync else [], *tensors)
+
+
+class _Tokens(NamedTuple):
+    """Received tokens: their numbers, source rank * M + token, ascending; for each row of `rows` the place of its token
+    among them."""
+
+    numbers: Any
+    rows: Any
+    places: Any
+
+
+def _tokens(sources, max_tokens, _):
+    return _Tokens(sources[:, 0] * np.int32(max_tokens) + sources[:, 1], None, None)
+
+
+def _expanded_tokens(sources, max_tokens, num_ranks):
+    rows = np.flatnonzero(sources[:, 0] >= 0)
+    numbers = sources[rows, 0] * np.int32(max_tokens) + sources[rows, 1]
+    place = np.zeros(num_ranks * max_tokens, np.int32)
+    place[numbers] = 1
+    distinct = np.flatnonzero(place)
+    place[distinct] = np.arange(len(distinct))
+    return _Tokens(distinct, rows, place[numbers])
+
+
+def _fill_metadata(metadata, sources, tokens, state):
+    num_tokens = len(tokens.numbers)
+    metadata[...] = -1
+    metadata[:num_tokens, 0] = tokens.numbers
+    is_local = state.is_local.numpy() if state.is_local is not None else None
+    if is_local is None:
+        metadata[tokens.places, 2 + sources[tokens.rows, 2]] = tokens.rows
+        is_local = metadata[:num_tokens, 2:] >= 0
+    metadata[:num_tokens, 1] = is_local.shape[1] - 1 - is_local[:, ::-1].argmax(axis=1)
+
+
+def _fill_slots(slots, call, num_ranks):
+    ids = call.topk_idx.numpy()
+    owner = owners(call.num_experts, num_ranks)[ids + 1]  # num_ranks: not sent
+    goes_to = owner[:, :, None] == np.arange(num_ranks)
+    before = np.cumsum(goes_to.any(axis=1), axis=0) - 1
+    slots[...] = -1
+    token, column, rank = np.nonzero(goes_to)
+    slots[token, column] = before[token, rank]
+
+
+def _aligned(number, alignment):
+    return -(-number // alignment) * alignment

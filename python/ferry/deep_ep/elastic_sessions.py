@@ -1,0 +1,154 @@
+"""The experimental parts of ElasticBuffer: all-gather sessions (AGRS), and what is not built.
+
+An all-gather is a dispatch of one row to every rank: it arrives ordered by source rank, which is the gathered tensor,
+read where it lies in the window.
+"""
+
+import contextlib
+import math
+
+import torch
+
+from ferry.errors import Error, InvalidArgument
+
+_MOST_TOPK = 32  # ids of a token, so ranks that one row reaches
+_ALIGNMENT = 32  # bytes that a tensor of a session is rounded up to
+_BUFFER_ALIGNMENT = 2 << 20
+
+
+class NotBuilt(Error, NotImplementedError):
+    """A part of DeepEP that ferry does not have."""
+
+    code = "not_built"
+
+
+def _engram(*_, **__):
+    """Raises NotBuilt."""
+    raise NotBuilt("Engram (engram_write, engram_fetch) is not built")
+
+
+def _pipeline(*_, **__):
+    """Raises NotBuilt."""
+    raise NotBuilt("pipeline calls (pp_set_config, pp_send, pp_recv) are not built: torch.distributed has them")
+
+
+class Sessions:
+    """The part of ElasticBuffer beside dispatch and combine. Needs self.exchanges."""
+
+    _in_session = False
+    _session_limits = (math.inf, math.inf)  # bytes, gathers
+    _session_use = (0, 0)
+
+    @staticmethod
+    def get_agrs_num_max_session_bytes(group, shapes, dtype):
+        """Bytes of a session that gathers tensors of these shapes (one, or a sequence of them), all ranks' together."""
+        shapes = shapes if _several(shapes) else (shapes,)
+        size = num_ranks(group) * torch.empty(0, dtype=dtype).element_size()
+        return sum(rounded_up(size * math.prod(shape), _ALIGNMENT) for shape in shapes)
+
+    @staticmethod
+    def get_agrs_buffer_size_hint(group, num_max_session_bytes):
+        """The same in whole units of 2 MiB. Nothing needs it: memory is made as tensors are gathered."""
+        return rounded_up(num_max_session_bytes, _BUFFER_ALIGNMENT)
+
+    def agrs_set_config(self, num_max_session_bytes, num_max_all_gathers_per_session):
+        """Limits of the sessions to come; without it there are none. A barrier."""
+        if self._in_session:
+            raise InvalidArgument("agrs_set_config in a session: destroy it first")
+        self._session_limits = (num_max_session_bytes, num_max_all_gathers_per_session)
+        self.exchanges.group.barrier()
+
+    def create_agrs_session(self):
+        """Begins a session; ferry.InvalidArgument in one."""
+        if self._in_session:
+            raise InvalidArgument("there is a session already: destroy_agrs_session ends it")
+        self._in_session, self._session_use = True, (0, 0)
+
+    def destroy_agrs_session(self):
+        """Ends the session. What it gathered stays valid as long as the tensors live."""
+        self._check_session()
+        self._in_session = False
+
+    @contextlib.contextmanager
+    def agrs_new_session(self, enabled=True):
+        """A session as a context; with enabled=False nothing."""
+        if enabled:
+            self.create_agrs_session()
+        try:
+            yield
+        finally:
+            if enabled:
+                self.destroy_agrs_session()
+
+    def agrs_get_inplace_tensor(self, shapes, dtype):
+        """A tensor (of a sequence of shapes: a tuple of them) for this rank to fill and to give to all_gather. Memory
+        of its own: gathering writes it once to every rank, this one included."""
+        self._check_session()
+        if _several(shapes):
+            return tuple(torch.empty(shape, dtype=dtype) for shape in shapes)
+        return torch.empty(shapes, dtype=dtype)
+
+    def all_gather(self, t):
+        """The tensors of all ranks: (gathered [R, *t.shape], wait), or of a sequence (*gathered, wait).
+
+        t: contiguous, the same shape and dtype on every rank. wait() returns at once: the data is there. Gathered
+        tensors are views of the window, which keep it. In a session only. Collective.
+        """
+        self._check_session()
+        single = isinstance(t, torch.Tensor)
+        tensors = [t] if single else list(t)
+        for tensor in tensors:
+            if not isinstance(tensor, torch.Tensor) or not tensor.is_contiguous():
+                raise InvalidArgument(f"all_gather takes contiguous tensors, not {tensor!r:.100}")
+        self._count_gathers(tensors)
+        return (*[self._gather(tensor.detach()) for tensor in tensors], _arrived)
+
+    def _check_session(self):
+        if not self._in_session:
+            raise InvalidArgument("no session: create_agrs_session or agrs_new_session begins one")
+
+    def _count_gathers(self, tensors):
+        size = self.exchanges.group.size
+        num_bytes, gathers = self._session_use
+        num_bytes += sum(rounded_up(size * tensor.numel() * tensor.element_size(), _ALIGNMENT) for tensor in tensors)
+        gathers += len(tensors)
+        for used, limit, what in zip((num_bytes, gathers), self._session_limits, ("bytes", "all-gathers")):
+            if used > limit:
+                raise InvalidArgument(f"this session would have {used} {what}, agrs_set_config allows {limit}")
+        self._session_use = num_bytes, gathers
+
+    def _gather(self, tensor):
+        group = self.exchanges.group
+        num_bytes = tensor.numel() * tensor.element_size()
+        if num_bytes == 0:
+            return tensor.new_empty(group.size, *tensor.shape)
+        top_k = min(group.size, _MOST_TOPK)
+        copies = -(-group.size // top_k)
+        ids = torch.full((copies * top_k,), -1, dtype=torch.int32)
+        ids[:group.size] = torch.arange(group.size, dtype=torch.int32)
+        exchange = self.exchanges.hold(copies, (("dtype", "uint8"), ("hidden", num_bytes), ("layout", "rank_major"),
+                                                ("num_experts", group.size), ("top_k", top_k)))
+        row = tensor.reshape(1, -1).view(torch.uint8).expand(copies, num_bytes).contiguous()
+        received = exchange.dispatch(row, ids.view(copies, top_k), deadline=self.deadline)
+        return received.rows.view(tensor.dtype).view(group.size, *tensor.shape)
+
+    engram_write = engram_fetch = get_engram_storage_size_hint = staticmethod(_engram)
+    pp_set_config = pp_send = pp_recv = get_pp_buffer_size_hint = staticmethod(_pipeline)
+
+
+def _several(shapes):
+    """Whether this is a sequence of shapes, and not one."""
+    return len(shapes) > 0 and isinstance(shapes[0], (tuple, list))
+
+
+def num_ranks(group):
+    """Of a torch ProcessGroup or a ferry.Group."""
+    return group.size() if callable(group.size) else group.size
+
+
+def rounded_up(number, unit):
+    return -(-number // unit) * unit
+
+
+def _arrived():
+    """The data of an all_gather is there when it returns."""

@@ -1,0 +1,86 @@
+"""EventOverlap, EventHandle and Stream: DeepEP's events and streams where calls are complete when they return.
+
+A CPU has no stream that runs beside the caller, so an event has happened as soon as it exists and every wait is over
+at once. What remains of their meaning is kept: hooks run once, at the wait; a released event is gone.
+"""
+
+
+class EventHandle:
+    """An event that has happened."""
+
+    def current_stream_wait(self):
+        """Returns at once."""
+
+
+class EventOverlap:
+    """What every call of DeepEP returns last: `event` (None: nothing to wait for) and tensors it keeps alive.
+
+    As a context manager it waits at the end: `with event: other_work()`; `with event(release_handle=True):` lets go of
+    the event as well. hook_after_wait, one callable, runs at the first wait, which returns what it returns.
+    """
+
+    def __init__(self, event=None, extra_tensors=None):
+        self.event = event
+        self.extra_tensors = extra_tensors
+        self.hook_after_wait = None
+        self._release_at_exit = False
+
+    def current_stream_wait(self, release_handle=False):
+        """Waits for the event (over at once), then runs the hook and returns its result, or None.
+
+        Raises RuntimeError when there is no event: the call that made this was not asked for one.
+        """
+        if self.event is None:
+            raise RuntimeError("this EventOverlap has no event to wait for")
+        self.event.current_stream_wait()
+        hook, self.hook_after_wait = self.hook_after_wait, None
+        result = hook() if hook is not None else None
+        if release_handle:
+            self.event = None
+        return result
+
+    wait = current_stream_wait
+
+    def register_hook_after_wait(self, hook_after_wait):
+        """Sets the hook; RuntimeError when there is one."""
+        if self.hook_after_wait is not None:
+            raise RuntimeError("this EventOverlap has a hook already")
+        self.hook_after_wait = hook_after_wait
+
+    def __call__(self, release_handle=False):
+        self._release_at_exit = release_handle
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        release, self._release_at_exit = self._release_at_exit, False
+        if self.event is not None:
+            self.current_stream_wait(release_handle=release)
+
+
+class Stream:
+    """The communication stream: empty, because no work of ferry outlives its call."""
+
+    def synchronize(self):
+        """Returns at once."""
+
+    def query(self):
+        """True: no work is queued."""
+        return True
+
+    def record_event(self, event=None):
+        """`event`, or a new one that has happened."""
+        return EventHandle() if event is None else event
+
+    def wait_event(self, event):
+        """Returns at once: events of a CPU have happened."""
+
+    def wait_stream(self, stream):
+        """Returns at once."""
+
+
+def overlap():
+    """The event of a call that has just been completed."""
+    return EventOverlap(EventHandle())

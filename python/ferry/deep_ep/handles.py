@@ -1,0 +1,61 @@
+"""Handles: the tensors that DeepEP's calls hand out to describe a dispatch, and what ferry keeps behind them.
+
+Engines rebuild and edit the tuples, detach and view their tensors, and autograd makes new Python objects of them. So
+nothing hangs on a tuple or an object: all tensors of a handle lie in one memory, and whichever of them survives leads
+to it. The memory is a numpy array that carries the state and that torch's storages keep alive.
+"""
+
+import math
+import weakref
+
+import numpy as np
+import torch
+
+from ferry.errors import InvalidArgument
+
+_ITEM_BYTES = {np.bool_: 1, np.uint8: 1, np.int32: 4, np.int64: 8}
+_alive = weakref.WeakValueDictionary()  # address of a tensor's storage -> the Memory it lies in
+
+
+class Memory(np.ndarray):
+    """The bytes of a handle's tensors. `state` must not refer to them: such a circle would never be freed."""
+
+    state = None
+
+
+def allocate(state, *parts):
+    """(arrays, tensors): the `parts`, each (numpy scalar type, shape), uninitialised in one Memory with `state`.
+
+    Array i and tensor i are the same bytes.
+    """
+    offsets, end = [], 0
+    for dtype, shape in parts:
+        offsets.append(end)
+        end += max((_ITEM_BYTES[dtype] * math.prod(shape) + 7) // 8 * 8, 8)
+    memory = Memory(end, np.uint8)  # owns its bytes: numpy lets views refer to the owner only
+    memory.state = state
+    arrays = [np.ndarray(shape, dtype, memory, offset) for offset, (dtype, shape) in zip(offsets, parts)]
+    first = memory.__array_interface__["data"][0]
+    for offset in offsets:
+        _alive[first + offset] = memory
+    return arrays, [torch.from_numpy(array) for array in arrays]
+
+
+def find(handle):
+    """The Memory that the tensors of a handle (any sequence) lie in, or those of them that are left.
+
+    Raises ferry.InvalidArgument when none is a tensor, or a view of one, that a dispatch returned.
+    """
+    parts = handle if isinstance(handle, (tuple, list)) else [handle]
+    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+    for tensor in tensors:
+        memory = _alive.get(_storage_address(tensor))
+        if memory is not None:
+            return memory
+    raise InvalidArgument(f"the handle ({len(parts)} entries, {len(tensors)} of them tensors) has no tensor that a "
+                          "dispatch of this process returned: copies of a handle's tensors do not lead to its dispatch")
+
+
+def _storage_address(tensor):
+    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+    return storage.data_ptr()

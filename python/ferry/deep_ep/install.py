@@ -1,0 +1,52 @@
+"""install(): makes `import deep_ep`, and the submodules that engines import from, find ferry.deep_ep."""
+
+import importlib
+import importlib.machinery
+import sys
+import types
+
+import ferry
+
+# Modules of DeepEP, 1.x and 2.x, and where their names are here.
+_SUBMODULES = {
+    "deep_ep.buffer": ["ferry.deep_ep.buffer", "ferry.deep_ep.config", "ferry.deep_ep.events"],
+    "deep_ep.buffers": ["ferry.deep_ep"],
+    "deep_ep.buffers.elastic": ["ferry.deep_ep.elastic", "ferry.deep_ep.events"],
+    "deep_ep.buffers.legacy": ["ferry.deep_ep.buffer", "ferry.deep_ep.config", "ferry.deep_ep.events"],
+    "deep_ep.utils": ["ferry.deep_ep.events"],
+    "deep_ep.utils.event": ["ferry.deep_ep.events"],
+}
+_VERSION = "2.1.0+ferry"  # the release whose API this is
+
+
+def install():
+    """From now on `import deep_ep` gives this package, in this process; returns the module.
+
+    Call it before anything imports deep_ep. Calling it again changes nothing. Raises ferry.InvalidArgument when another
+    deep_ep has been imported already. No other module and no environment variable is touched.
+    """
+    present = sys.modules.get("deep_ep")
+    if present is not None:
+        if getattr(present, "__ferry__", False):
+            return present
+        origin = getattr(present, "__file__", "unknown")
+        raise ferry.InvalidArgument(f"deep_ep was imported before install(), from {origin}")
+    module = _module("deep_ep", ["ferry.deep_ep"])
+    module.__version__ = _VERSION
+    module.__ferry__ = True
+    for name, sources in _SUBMODULES.items():
+        parent, _, child = name.rpartition(".")
+        setattr(sys.modules[parent], child, _module(name, sources))
+    return module
+
+
+def _module(name, sources):
+    """A module with the public names of `sources`, which importlib.util.find_spec finds as well."""
+    module = types.ModuleType(name, f"{name} of DeepEP, by {sources[0]}.")
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    module.__path__ = []
+    for source in map(importlib.import_module, sources):
+        public = getattr(source, "__all__", [each for each in vars(source) if not each.startswith("_")])
+        module.__dict__.update({each: getattr(source, each) for each in public})
+    sys.modules[name] = module
+    return module

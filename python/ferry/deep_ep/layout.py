@@ -1,0 +1,80 @@
+"""Layout: which ranks each token goes to, and how many go where. Local arithmetic on top-k ids.
+
+Shapes use T tokens of this rank, K top-k, E experts, R ranks. Experts are owned in contiguous blocks; when R does not
+divide E the first E % R ranks own one more.
+"""
+
+import functools
+
+import numpy as np
+import torch
+
+from ferry.deep_ep.config import NVL_PEERS
+from ferry.errors import InvalidArgument
+
+
+def read_topk_idx(topk_idx, num_experts=None):
+    """topk_idx, int64 or int32 [T, K], as a numpy array; ferry.InvalidArgument for others, and for ids of no expert."""
+    ids = cpu_array(topk_idx, "topk_idx", (torch.int64, torch.int32), (None, None))
+    if num_experts is not None and ids.size and not -1 <= ids.min() <= ids.max() < num_experts:
+        raise InvalidArgument(f"topk_idx has ids from {ids.min()} to {ids.max()}, need -1 to {num_experts - 1}")
+    return ids
+
+
+def cpu_array(tensor, name, dtypes, shape):
+    """`tensor` as a numpy array, without a copy; ferry.InvalidArgument unless it has one of the dtypes and the shape
+    (a tuple, None: any)."""
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgument(f"{name} is {type(tensor).__name__}, need a torch.Tensor")
+    have = tensor.shape
+    fits = have == shape or (len(have) == len(shape) and all(want in (None, got) for want, got in zip(shape, have)))
+    if not fits or tensor.dtype not in dtypes or not tensor.is_cpu or not tensor.is_contiguous():
+        wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
+        raise InvalidArgument(f"{name} is {describe(tensor)}, need a contiguous {_names(dtypes)} [{wanted}] on the CPU")
+    return (tensor.detach() if tensor.requires_grad else tensor).numpy()
+
+
+def describe(tensor):
+    """A tensor in words, for errors."""
+    contiguous = "" if tensor.is_contiguous() else ", not contiguous"
+    return f"{_names([tensor.dtype])} {list(tensor.shape)} on {tensor.device}{contiguous}"
+
+
+def _names(dtypes):
+    return " or ".join(str(dtype).replace("torch.", "") for dtype in dtypes)
+
+
+@functools.lru_cache(maxsize=64)
+def owners(num_experts, num_ranks):
+    """[E + 1]: the rank that owns expert e at e + 1; at 0, for id -1, R."""
+    even, extra = divmod(num_experts, num_ranks)
+    blocks = [even + (rank < extra) for rank in range(num_ranks)]
+    return np.concatenate([[num_ranks], np.repeat(np.arange(num_ranks), blocks)])
+
+
+def ranks_of(ids, num_experts, num_ranks):
+    """bool [T, R]: whether a token with these ids [T, K] goes to a rank. Ids of no expert count as the nearest one."""
+    num_tokens = len(ids)
+    owner = owners(num_experts, num_ranks).take(ids + 1, mode="clip")
+    owner += np.arange(0, num_tokens * (num_ranks + 1), num_ranks + 1)[:, None]
+    mask = np.zeros((num_tokens, num_ranks + 1), np.bool_)  # the last column is for -1
+    mask.reshape(-1)[owner.reshape(-1)] = True
+    return mask[:, :num_ranks]
+
+
+def nodes_of(mask):
+    """bool [T, ceil(R / 8)]: whether a token goes to any rank of a node."""
+    return np.logical_or.reduceat(mask, range(0, mask.shape[1], NVL_PEERS), axis=1)
+
+
+def dispatch_layout(topk_idx, num_experts, num_ranks):
+    """What Buffer.get_dispatch_layout returns, without the event."""
+    ids = read_topk_idx(topk_idx, num_experts)
+    mask = ranks_of(ids, num_experts, num_ranks)
+    per_expert = np.bincount((ids + 1).reshape(-1), minlength=num_experts + 1)[1:]
+    per_node = _sums(nodes_of(mask)) if num_ranks > NVL_PEERS else None
+    return _sums(mask), per_node, torch.from_numpy(per_expert.astype(np.int32)), torch.from_numpy(mask.copy())
+
+
+def _sums(mask):
+    return torch.from_numpy(mask.sum(axis=0, dtype=np.int32))

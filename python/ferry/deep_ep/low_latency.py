@@ -1,0 +1,206 @@
+"""Buffer's low-latency methods: every expert has a place for every token that could come, and combine weights.
+
+A dispatch is one of a padded exchange of R * M rows per expert, so what it returns are views of the window. What a
+handle stands for and how rows are handed over: low_latency_rows.py. What may be asked for: low_latency_arguments.py.
+Where this differs from DeepEP on GPUs: docs/deep_ep.md, "Low latency".
+"""
+
+import contextlib
+from typing import Callable, Optional, Tuple, Union
+
+import numpy as np
+import torch
+
+import ferry
+from ferry.deep_ep import handles
+from ferry.deep_ep import low_latency_arguments as arguments
+from ferry.deep_ep.events import EventOverlap, overlap
+from ferry.deep_ep.low_latency_rows import Arrival, Sent, add_waits
+from ferry.errors import InvalidArgument
+
+
+class LowLatency:
+    """The part of Buffer that decodes. Needs self.exchanges, rank, group_size and enable_shrink.
+
+    R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank, H hidden, K top-k. What is refused
+    raises ferry.InvalidArgument here and ferry.PeerRejected on the other ranks, and all go on.
+    """
+
+    _masked = frozenset()  # ranks left out
+    _last_low_latency = None  # exchange of the last dispatch
+
+    @staticmethod
+    def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int,
+                                       num_experts: int) -> int:
+        """Bytes of shared memory that a rank reserves for these shapes: addresses; memory comes as they are used."""
+        config = arguments.config(num_max_dispatch_tokens_per_rank, num_ranks, hidden=hidden, num_experts=num_experts,
+                                  top_k=1, dtype="bfloat16", wire="fp8")
+        return ferry.window_bytes(num_ranks, max_tokens=num_max_dispatch_tokens_per_rank, **config).worst
+
+    def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+        """Does nothing: no call leaves anything behind that another one could trip over."""
+
+    def low_latency_dispatch(self, x: torch.Tensor, topk_idx: torch.Tensor, num_max_dispatch_tokens_per_rank: int,
+                             num_experts: int, cumulative_local_expert_recv_stats: Optional[torch.Tensor] = None,
+                             dispatch_wait_recv_cost_stats: Optional[torch.Tensor] = None, use_fp8: bool = True,
+                             round_scale: bool = False, use_ue8m0: bool = False, async_finish: bool = False,
+                             return_recv_hook: bool = False) \
+            -> Tuple[Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]], torch.Tensor, Tuple, EventOverlap,
+                     Optional[Callable[[], None]]]:
+        """Sends a copy of each token to each of its experts.
+
+        x [T, H] bfloat16 (also float16, float32); topk_idx int64 or int32 [T, K], -1: not sent; M, equal on all ranks.
+        cumulative_local_expert_recv_stats int32 [L]: counts are added. dispatch_wait_recv_cost_stats int64 [R], or
+        [R, R] (this rank's row): nanoseconds waited for each source are added.
+
+        Returns (recv_x, recv_count, handle, event, hook). recv_x [L, R * M, H]; with use_fp8 a pair: float8_e4m3fn, and
+        a scale for 128 channels, float32 [L, R * M, ceil(H / 128)], with use_ue8m0 four exponents in an int32; the last
+        two dimensions of scales are column-major. recv_count int32 [L]: valid rows, by source rank, then token; others
+        are undefined. handle: (source tokens int32 [L, R * M], -1 where no row is; layout int64 [L, R], first row << 32
+        | rows of each source; M; H; E). hook: None, or (return_recv_hook) to be called before what came is read.
+        """
+        max_tokens, wire = num_max_dispatch_tokens_per_rank, arguments.wire(use_fp8, round_scale, use_ue8m0)
+        exchange = self._exchange_of(x, topk_idx, max_tokens, num_experts, wire)
+        statistics = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
+        with _refusing(exchange.refuse_dispatch, self._active_ranks()):
+            arguments.check_dispatch(x, max_tokens, async_finish and return_recv_hook,
+                                     use_fp8 and use_ue8m0 and not round_scale)
+            ids = arguments.read_ids(topk_idx, (len(x), None))
+            arguments.check_statistics(statistics, exchange.num_local_experts, self.group_size)
+        active_ranks = self._active_ranks()
+        operation = exchange.dispatch_send(x.detach(), topk_idx, active_ranks=active_ranks)
+        sent = Sent(exchange, ids, active_ranks, max_tokens, num_experts)
+        arrival = Arrival(sent, operation, self.rank, self.group_size, statistics)
+        rows, scales, hook = arrival.later(x, wire) if return_recv_hook else (*arrival.now(x, wire), None)
+        handle = (arrival.source_tokens, arrival.layout, max_tokens, x.shape[1], num_experts)
+        return rows if scales is None else (rows, scales), arrival.counts, handle, overlap(), hook
+
+    def low_latency_combine(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, handle: Tuple,
+                            use_logfmt: bool = False, zero_copy: bool = False, async_finish: bool = False,
+                            return_recv_hook: bool = False, out: Optional[torch.Tensor] = None,
+                            combine_wait_recv_cost_stats: Optional[torch.Tensor] = None) \
+            -> Tuple[torch.Tensor, EventOverlap, Optional[Callable[[], None]]]:
+        """Brings the experts' rows home: for each token the sum over k of weight * row, in float32, rounded once.
+
+        x [L, R * M, H'] bfloat16 (also float16, float32), rows in the places of recv_x; not read with zero_copy, which
+        says that they are in get_next_low_latency_combine_buffer(handle). topk_idx as at the dispatch, or -1 for an
+        entry that shall add nothing; topk_weights float32 [T, K]. use_logfmt: rows travel in ten bits per element. out
+        [T, H'] is written and returned. combine_wait_recv_cost_stats: as at the dispatch. Returns (combined_x [T, H'],
+        event, hook); with return_recv_hook combined_x is there, and topk_weights free, once hook() was called.
+        """
+        last = self._last_low_latency
+        with _refusing(last and last.refuse_combine, self._active_ranks()):
+            sent = _find_sent(handle)
+        with _refusing(sent.exchange.refuse_combine, sent.active_ranks):
+            arguments.check_combine(use_logfmt, zero_copy, async_finish and return_recv_hook)
+            arguments.check_handle(handle, sent)
+            rows = arguments.outputs(sent) if zero_copy else arguments.read_rows(x, self._places(sent))
+            weights = arguments.read_weights(topk_idx, topk_weights, sent.ids)
+            arguments.check_statistics((None, combine_wait_recv_cost_stats), None, self.group_size)
+        if out is None:
+            out = rows.new_empty((len(weights), rows.shape[2]))
+        exchange, operation = self._combine_send(sent, rows, weights, out, use_logfmt, zero_copy)
+        if zero_copy:
+            sent.outputs = None  # the next one is another: this one will be read by others for a while
+        pending = [operation]
+
+        def hook():
+            while pending:
+                pending.pop().recv()
+                if combine_wait_recv_cost_stats is not None:
+                    add_waits(combine_wait_recv_cost_stats, exchange.stats().combine_wait_ns, self.rank)
+
+        if return_recv_hook:
+            return out, overlap(), hook
+        hook()
+        return out, overlap(), None
+
+    def get_next_low_latency_combine_buffer(self, handle: Tuple) -> torch.Tensor:
+        """[L, R * M, H] of the window, of the tokens' type and with the handle's H, to be filled for a combine with
+        zero_copy. The same one until that combine; not to be written to afterwards. Local."""
+        sent = _find_sent(handle)
+        arguments.check_handle(handle, sent)
+        places = self._places(sent)
+        if sent.outputs is None or sent.outputs.shape[2] != handle[3]:
+            sent.outputs = sent.exchange.empty(places[0] * places[1], handle[3]).view(*places, handle[3])
+        return sent.outputs
+
+    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
+        """Leaves a rank out of what follows (mask=True), or takes it in again (False).
+
+        It is neither sent to nor waited for, and its experts add nothing. All ranks that go on must mask the same ones
+        between the same calls. One that is left out and shall come back makes all calls too, and receives nothing.
+        """
+        self._need_shrink()
+        if not 0 <= rank_to_mask < self.group_size:
+            raise InvalidArgument(f"rank_to_mask is {rank_to_mask}, need 0 to {self.group_size - 1}")
+        masked = self._masked | {rank_to_mask} if mask else self._masked - {rank_to_mask}
+        if len(masked) == self.group_size:
+            raise InvalidArgument(f"masking rank {rank_to_mask} leaves no rank: the other {len(masked) - 1} are masked")
+        self._masked = masked
+
+    def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
+        """Writes to mask_status int32 [R]: 1 for masked ranks, 0 for the others."""
+        self._need_shrink()
+        status = arguments.cpu_array(mask_status, "mask_status", (torch.int32,), (self.group_size,))
+        status[:] = np.isin(np.arange(self.group_size), list(self._masked))
+
+    def low_latency_clean_mask_buffer(self) -> None:
+        """Takes all ranks in again; as low_latency_update_mask_buffer."""
+        self._need_shrink()
+        self._masked = frozenset()
+
+    def _need_shrink(self):
+        if not self.enable_shrink:
+            raise InvalidArgument("ranks can be masked in a Buffer made with enable_shrink=True")
+
+    def _active_ranks(self):
+        return [rank for rank in range(self.group_size) if rank not in self._masked] if self._masked else None
+
+    def _places(self, sent):
+        """(L, R * M) of a dispatch."""
+        return sent.exchange.num_local_experts, self.group_size * sent.max_tokens
+
+    def _exchange_of(self, x, topk_idx, max_tokens, num_experts, wire):
+        """The exchange for a dispatch: its arguments alone say which. Where they do not, the others are most likely in
+        the last one."""
+        last = self._last_low_latency
+        with _refusing(last and last.refuse_dispatch, self._active_ranks()):
+            arguments.check_shapes(x, topk_idx, max_tokens)
+        config = arguments.config(max_tokens, self.group_size, hidden=x.shape[1], num_experts=num_experts,
+                                  top_k=topk_idx.shape[1], dtype=x.dtype, wire=wire)
+        self._last_low_latency = self.exchanges.find(len(x), max_tokens=max_tokens, **config)
+        return self._last_low_latency
+
+    def _combine_send(self, sent, rows, weights, out, use_logfmt, zero_copy):
+        """(exchange, operation) of a combine whose send half is done."""
+        exchange, takes_part = sent.exchange, sent.takes_part(self.rank)
+        if not takes_part:
+            out.zero_()
+        if use_logfmt:  # a wire belongs to an exchange: one that makes the route anew from the ids
+            config = arguments.config(sent.max_tokens, self.group_size, hidden=rows.shape[2], top_k=sent.ids.shape[1],
+                                      num_experts=sent.num_experts, dtype=rows.dtype, combine_wire="logfmt10")
+            exchange = self.exchanges.find(len(sent.ids), max_tokens=sent.max_tokens, **config)
+            dispatched = dict(tokens=rows.new_empty(out.shape), topk_ids=sent.ids, active_ranks=sent.active_ranks)
+            return exchange, exchange.combine_send(rows, None, weights, out=out, dispatched=dispatched)
+        if not takes_part:  # its route has no tokens
+            return exchange, exchange.combine_send(rows[:0], sent.route)
+        return exchange, exchange.combine_send(rows, sent.route, weights, out=out, in_place=zero_copy)
+
+
+@contextlib.contextmanager
+def _refusing(refuse, active_ranks):
+    """What is raised inside is told to the other ranks, whose call is refused as well; refuse None: to nobody."""
+    try:
+        yield
+    except Exception as error:
+        if refuse is not None:
+            refuse(str(error), active_ranks)
+        raise
+
+
+def _find_sent(handle):
+    sent = handles.find(handle).state
+    if not isinstance(sent, Sent):
+        raise InvalidArgument("the handle is of dispatch, need one of low_latency_dispatch")
+    return sent

@@ -1,0 +1,117 @@
+"""What low-latency calls may be given: InvalidArgument with name, value and limit for everything else. Called by
+low_latency.py, which tells the other ranks.
+
+R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank, H hidden, K top-k.
+"""
+
+import numpy as np
+import torch
+
+from ferry.deep_ep.layout import cpu_array, describe
+from ferry.errors import InvalidArgument
+
+_ROW_TYPES = (torch.bfloat16, torch.float16, torch.float32)
+_ID_TYPES = (torch.int64, torch.int32)
+
+
+def config(max_tokens, num_ranks, **shape):
+    """Keywords of the exchange for dispatches of at most max_tokens."""
+    return dict(layout="padded", expert_capacity=num_ranks * max_tokens, scale_order="column_major", **shape)
+
+
+def wire(use_fp8, round_scale, use_ue8m0):
+    """The wire that DeepEP's switches stand for."""
+    if not use_fp8:
+        return "none"
+    return "fp8_ue8m0" if use_ue8m0 else "fp8_pow2" if round_scale else "fp8"
+
+
+def check_shapes(x, topk_idx, max_tokens):
+    """What says which exchange it is."""
+    _read_rows(x, (None, None))
+    if not isinstance(topk_idx, torch.Tensor) or topk_idx.dim() != 2:
+        raise InvalidArgument(f"topk_idx is {_describe(topk_idx)}, need [tokens, top-k]")
+    if max_tokens < 1:
+        raise InvalidArgument(f"num_max_dispatch_tokens_per_rank is {max_tokens}, need 1 or more")
+
+
+def check_dispatch(x, max_tokens, hook_and_async, packed_unrounded):
+    _check_finish(hook_and_async)
+    if packed_unrounded:
+        raise InvalidArgument("use_ue8m0 needs round_scale: it packs the exponents of scales that are powers of two")
+    if len(x) > max_tokens:
+        raise InvalidArgument(f"x has {len(x)} tokens, num_max_dispatch_tokens_per_rank is {max_tokens}")
+
+
+def check_combine(use_logfmt, zero_copy, hook_and_async):
+    _check_finish(hook_and_async)
+    if use_logfmt and zero_copy:
+        raise InvalidArgument("zero_copy and use_logfmt exclude each other: rows read in place are not encoded")
+
+
+def _check_finish(hook_and_async):
+    if hook_and_async:
+        raise InvalidArgument("async_finish and return_recv_hook exclude each other: the hook is what finishes")
+
+
+def check_statistics(statistics, num_local, num_ranks):
+    """(counts to add to int32 [L], waits to add to int64 [R] or [R, R]); None: not asked for."""
+    counts, waits = statistics
+    if counts is not None:
+        cpu_array(counts, "cumulative_local_expert_recv_stats", (torch.int32,), (num_local,))
+    if waits is not None:
+        square = isinstance(waits, torch.Tensor) and waits.dim() == 2
+        cpu_array(waits, "wait_recv_cost_stats", (torch.int64,), (num_ranks, num_ranks) if square else (num_ranks,))
+
+
+def check_handle(handle, sent):
+    """Programs put handles together anew from the parts of ours."""
+    if sent.route is None:
+        raise InvalidArgument("the hook of this dispatch was not called: its rows are not here yet")
+    if len(handle) != 5:
+        raise InvalidArgument(f"the handle has {len(handle)} entries, need 5")
+    if (handle[2], handle[4]) != (sent.max_tokens, sent.num_experts):
+        raise InvalidArgument(f"the handle says M {handle[2]} and {handle[4]} experts, its dispatch was of "
+                              f"{sent.max_tokens} and {sent.num_experts}")
+
+
+def outputs(sent):
+    """The rows of a combine with zero_copy."""
+    if sent.outputs is None:
+        raise InvalidArgument("zero_copy needs get_next_low_latency_combine_buffer(handle), once for each combine")
+    return sent.outputs
+
+
+def read_rows(x, places):
+    """x [L, R * M, any] of a combine."""
+    return _read_rows(x, (*places, None))
+
+
+def read_ids(topk_idx, shape):
+    return cpu_array(topk_idx, "topk_idx", _ID_TYPES, shape)
+
+
+def read_weights(topk_idx, topk_weights, sent_ids):
+    """float32 [T, K]: 0 where combine is told to skip what dispatch sent."""
+    ids = read_ids(topk_idx, sent_ids.shape)
+    weights = cpu_array(topk_weights, "topk_weights", (torch.float32,), sent_ids.shape)
+    differ = ids != sent_ids
+    if not differ.any():
+        return topk_weights.detach()
+    if (ids[differ] >= 0).any():
+        token, k = np.argwhere(differ & (ids >= 0))[0]
+        raise InvalidArgument(f"topk_idx is {ids[token, k]} at token {token}, k {k}; the dispatch was given "
+                              f"{sent_ids[token, k]}")
+    return torch.from_numpy(np.where(differ, np.float32(0), weights))
+
+
+def _read_rows(x, shape):
+    fits = isinstance(x, torch.Tensor) and x.dim() == len(shape) and x.dtype in _ROW_TYPES
+    if not fits or any(want not in (None, have) for want, have in zip(shape, x.shape)):
+        extents = ", ".join("any" if want is None else str(want) for want in shape)
+        raise InvalidArgument(f"x is {_describe(x)}, need bfloat16, float16 or float32 [{extents}]")
+    return x.detach()
+
+
+def _describe(value):
+    return describe(value) if isinstance(value, torch.Tensor) else type(value).__name__

@@ -1,0 +1,119 @@
+"""What a low-latency handle stands for, and how the rows of a dispatch are handed over: at once, as views of the
+window, or by a hook, in tensors that the caller has already. Called by low_latency.py.
+
+L experts of this rank, R ranks, C = R * M rows per expert, H hidden.
+"""
+
+import numpy as np
+import torch
+
+from ferry.deep_ep import handles
+
+_FP8 = getattr(torch, "float8_e4m3fn", torch.uint8)  # torch without the type has the bytes
+_GROUP = 128  # channels that share a scale
+
+
+class Sent:
+    """The state behind a handle: where a dispatch went, and its route once it was received."""
+
+    def __init__(self, exchange, ids, active_ranks, max_tokens, num_experts):
+        """ids: numpy [T, K]."""
+        self.exchange = exchange
+        self.ids = ids.copy()  # callers may use their memory again before combine
+        self.active_ranks = active_ranks  # None: all
+        self.max_tokens = max_tokens
+        self.num_experts = num_experts
+        self.route = None  # ferry.Handle, once received
+        self.outputs = None  # [L, C, H] of the window, for a combine with zero_copy
+
+    def takes_part(self, rank):
+        """False: `rank` was left out of the dispatch; it sends and receives nothing."""
+        return self.active_ranks is None or rank in self.active_ranks
+
+
+class Arrival:
+    """The receive half of a dispatch, and the tensors of a handle that it fills: source_tokens int32 [L, C], layout
+    int64 [L, R]; counts int32 [L]."""
+
+    def __init__(self, sent, operation, rank, num_ranks, statistics):
+        """statistics: the caller's (counts, waits) to add to, each a tensor or None."""
+        num_local, capacity = sent.exchange.num_local_experts, num_ranks * sent.max_tokens
+        self._sent, self._operation, self._rank, self._statistics = sent, operation, rank, statistics
+        self.counts = torch.zeros(num_local, dtype=torch.int32)
+        arrays, (self.layout, self.source_tokens) = handles.allocate(
+            sent, (np.int64, (num_local, num_ranks)), (np.int32, (num_local, capacity)))
+        self._layout, self._source_tokens = arrays
+        self._has_rows = sent.takes_part(rank) and num_local > 0
+
+    def now(self, x, wire):
+        """(rows, scales or None): views of the window."""
+        received = self._receive()
+        return (received.rows, received.scales) if self._has_rows else padded_rows(self.source_tokens.shape, x, wire)
+
+    def later(self, x, wire):
+        """(rows, scales or None, hook): tensors that the hook fills with the rows that came; a second call is idle."""
+        rows, scales = padded_rows(self.source_tokens.shape, x, wire)
+
+        def hook():
+            if self._operation is None:
+                return
+            received = self._receive()
+            for expert, count in enumerate(self.counts.tolist()):
+                if count == 0:
+                    continue
+                rows[expert, :count] = received.rows[expert, :count]
+                if scales is not None:
+                    scales[expert, :count] = received.scales[expert, :count]
+
+        return rows, scales, hook
+
+    def _receive(self):
+        operation, self._operation = self._operation, None
+        received = operation.recv()
+        self._sent.route = received.handle
+        self._source_tokens.fill(-1)
+        self._layout.fill(0)
+        if self._has_rows:
+            self._read_counts(received)
+            self._read_source_tokens(received)
+        counts, waits = self._statistics
+        if counts is not None:
+            counts.add_(self.counts)
+        if waits is not None:
+            add_waits(waits, self._sent.exchange.stats().dispatch_wait_ns, self._rank)
+        return received
+
+    def _read_counts(self, received):
+        """ferry numbers sources by their place among the active ranks, and counts on over all experts."""
+        active = slice(None) if self._sent.active_ranks is None else self._sent.active_ranks
+        running = received.handle.running_counts.numpy()
+        came = running.copy()
+        came[1:] -= running[:-1]
+        self._layout[:, active] = came.reshape(len(self._layout), -1)
+        ends = self._layout.cumsum(axis=1)
+        self.counts.numpy()[:] = ends[:, -1]
+        self._layout |= (ends - self._layout) << 32
+
+    def _read_source_tokens(self, received):
+        counts = self.counts.numpy()
+        most = counts.max()
+        tokens = received.sources.numpy().reshape(*self._source_tokens.shape, 3)[:, :most, 1]
+        np.copyto(self._source_tokens[:, :most], tokens, where=np.arange(most) < counts[:, None])
+
+
+def padded_rows(places, x, wire):
+    """(rows [L, C, H], scales or None) as a dispatch of x [T, H] with `wire` returns them, uninitialised; places: L, C.
+    """
+    num_local, capacity = places
+    hidden = x.shape[1]
+    if wire == "none":
+        return x.new_empty((num_local, capacity, hidden)), None
+    groups = -(-hidden // _GROUP)
+    columns, dtype = (-(-groups // 4), torch.int32) if wire == "fp8_ue8m0" else (groups, torch.float32)
+    by_column = torch.empty((num_local, columns, -(-capacity // 4) * 4), dtype=dtype)  # columns begin at 16 bytes
+    return torch.empty((num_local, capacity, hidden), dtype=_FP8), by_column[:, :, :capacity].transpose(1, 2)
+
+
+def add_waits(statistics, waits_ns, rank):
+    """Adds nanoseconds waited for each source to int64 [R], or to the row of `rank` of [R, R]."""
+    (statistics if statistics.dim() == 1 else statistics[rank]).add_(torch.tensor(waits_ns))

@@ -1,0 +1,219 @@
+"""The normal kernels: Buffer.dispatch and Buffer.combine on rank-major exchanges.
+
+A row travels once to each rank that needs it, in the order source rank, token. Rows of bfloat16, float16 and float32
+travel as such, any others (fp8 with scales of its own) as bytes. What a rank refuses it refuses in step with the
+others, who raise ferry.PeerRejected.
+
+Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, N rows received. Called by buffer.py.
+"""
+
+from typing import Any, Callable, NamedTuple, Optional
+
+import numpy as np
+import torch
+
+from ferry.deep_ep import channels, handles
+from ferry.deep_ep.layout import cpu_array, describe, ranks_of, read_topk_idx
+from ferry.deep_ep.rows import FLOATS, Rows, resized
+from ferry.errors import InvalidArgument
+
+_INTS = (torch.int32,)
+_LAYOUT = ("layout", "rank_major")
+_MOST_TOPK = 32  # of an exchange
+
+
+class Layout(NamedTuple):
+    """Dispatch's arguments about where tokens go."""
+
+    num_tokens_per_rank: Any  # int32 [R]
+    is_token_in_rank: Any  # bool [T, R]
+    num_tokens_per_expert: Any  # int32 [E]
+    topk_idx: Any = None  # [T, K], -1: unused
+    topk_weights: Any = None  # float32 [T, K]
+
+
+class Form(NamedTuple):
+    """Dispatch's arguments about what comes out."""
+
+    expert_alignment: int
+    num_worst_tokens: int
+    num_channels: int
+    make_handle: Callable  # channels.intranode or internode
+
+
+class _State:
+    """What a handle stands for: the routes of one dispatch, in every exchange that has used them."""
+
+    def __init__(self, exchange, route, rows_format, top_k, num_rows):
+        self.exchange = exchange
+        self.routes = {exchange: route}  # ferry.Handle of each
+        self.format = rows_format
+        self.top_k = top_k
+        self.num_rows = num_rows  # of what was returned, the unused ones of num_worst_tokens included
+
+    @property
+    def route(self):
+        return self.routes[self.exchange]
+
+
+class _Routing:
+    """Where tokens go, once the arguments that say it twice agree."""
+
+    def __init__(self, layout, num_tokens, num_ranks):
+        self.mask = cpu_array(layout.is_token_in_rank, "is_token_in_rank", (torch.bool,), (num_tokens, num_ranks))
+        self.running = channels.running_sum(self.mask)
+        self.counts = self.running[-1] if num_tokens else np.zeros(num_ranks, np.int32)
+        given = cpu_array(layout.num_tokens_per_rank, "num_tokens_per_rank", _INTS, (num_ranks,))
+        if given.tobytes() != self.counts.tobytes():
+            raise InvalidArgument(f"num_tokens_per_rank is {given.tolist()}, is_token_in_rank has "
+                                  f"{self.counts.tolist()}")
+        self.per_expert = cpu_array(layout.num_tokens_per_expert, "num_tokens_per_expert", _INTS, (None,))
+        if (layout.topk_idx is None) != (layout.topk_weights is None):
+            raise InvalidArgument("topk_idx and topk_weights are given together or not at all")
+        if layout.topk_idx is None:
+            self.ids, self.weights = ids_of(self.mask), None
+            self.num_experts = num_ranks
+            return
+        self.ids, self.weights = layout.topk_idx, layout.topk_weights.detach()  # which the exchange checks
+        self.num_experts = len(self.per_expert)
+        ids = read_topk_idx(self.ids)
+        self.id_type = ids.dtype
+        if len(ids) != num_tokens:
+            raise InvalidArgument(f"topk_idx is {describe(self.ids)}, x has {num_tokens} tokens")
+        if ranks_of(ids, self.num_experts, num_ranks).tobytes() != self.mask.tobytes():
+            raise InvalidArgument("is_token_in_rank is not what topk_idx says: get_dispatch_layout makes it")
+
+
+def ids_of(mask):
+    """int32 ids [T, K] of experts that are the ranks themselves."""
+    num_ranks = mask.shape[1]
+    ids = np.where(mask, np.arange(num_ranks, dtype=np.int32), np.int32(-1))
+    if num_ranks > _MOST_TOPK:
+        if mask.sum(axis=1).max(initial=0) > _MOST_TOPK:
+            raise InvalidArgument(f"a token goes to more than {_MOST_TOPK} ranks")
+        ids = np.ascontiguousarray(-np.sort(-ids, axis=1)[:, :_MOST_TOPK])
+    return torch.from_numpy(ids)
+
+
+def dispatch(exchanges, x, layout, form):
+    """Buffer.dispatch without a handle; returns what it does but the event."""
+    group = exchanges.group
+    try:
+        rows = Rows(x)
+        routing = _Routing(layout, rows.num_tokens, group.size)
+        _check_form(form, routing)
+    except Exception as error:
+        exchanges.refuse(error)
+    key = (*rows.format, _LAYOUT, ("num_experts", routing.num_experts), ("top_k", routing.ids.shape[1]))
+    call = key if routing.weights is not None else (*key, ("num_tokens_per_expert", len(routing.per_expert)))
+    said = exchanges.agree(rows.num_tokens, call, routing.counts.tobytes())
+    counts = np.frombuffer(b"".join(theirs for _, theirs in said), np.int32).reshape(group.size, group.size)
+    exchange = exchanges.hold(max(tokens for tokens, _ in said), key)
+    num_rows = _num_rows(form.num_worst_tokens, int(counts[:, group.rank].sum()), exchange)
+    received = exchange.dispatch(rows.tokens, routing.ids, routing.weights, token_scales=rows.scales)
+    facts = channels.Facts(group.rank, routing.mask, routing.running, [tokens for tokens, _ in said], counts,
+                           received.sources.numpy()[:, 1], num_rows, form.num_channels)
+    handle = form.make_handle(_State(exchange, received.handle, rows.format, key[-1][1], num_rows), facts)
+    recv_topk_idx = recv_topk_weights = None
+    if routing.weights is not None:
+        recv_topk_idx = resized(_copied(received.topk_ids, routing.id_type), num_rows, -1)
+        recv_topk_weights = resized(_copied(received.weights, np.float32), num_rows, 0)
+    return (rows.received(received, num_rows), recv_topk_idx, recv_topk_weights,
+            _expert_list(group, received, routing, form), handle)
+
+
+def _check_form(form, routing):
+    if form.expert_alignment < 1:
+        raise InvalidArgument(f"expert_alignment is {form.expert_alignment}, need 1 or more")
+    if form.num_worst_tokens < 0:
+        raise InvalidArgument(f"num_worst_tokens is {form.num_worst_tokens}, need 0 or more")
+    if form.num_worst_tokens and routing.weights is None:
+        raise InvalidArgument("num_worst_tokens needs topk_idx and topk_weights")
+
+
+def _copied(view, dtype):
+    """Memory of its own: a view of the window would keep the buffer of the rows."""
+    return torch.from_numpy(view.numpy().astype(dtype))
+
+
+def _num_rows(num_worst_tokens, num_rows, exchange):
+    """Rows that the result has; a rank with more of them than it asked for takes its refusal to the others."""
+    if num_worst_tokens == 0:
+        return num_rows
+    if num_rows > num_worst_tokens:
+        error = InvalidArgument(f"num_worst_tokens is {num_worst_tokens}, {num_rows} tokens come to this rank")
+        exchange.refuse_dispatch(str(error))
+        raise error
+    return num_worst_tokens
+
+
+def _expert_list(group, received, routing, form):
+    if form.num_worst_tokens:
+        return []
+    if routing.weights is not None:
+        counts = received.handle.tokens_per_expert.tolist()
+    else:  # only the callers know how many tokens each expert gets
+        said = group.all_gather(routing.per_expert.tobytes())
+        sums = np.frombuffer(b"".join(said), np.int32).reshape(group.size, -1).sum(axis=0)
+        counts = np.array_split(sums, group.size)[group.rank].tolist()
+    return [-(-count // form.expert_alignment) * form.expert_alignment for count in counts]
+
+
+def dispatch_cached(exchanges, x, handle, topk_idx, topk_weights):
+    """Buffer.dispatch with a handle: the rows, along the routes of the dispatch that returned it.
+
+    Rows may be of another type or width than those were; the first time they are routed anew, by the handle's mask.
+    """
+    try:
+        memory = handles.find(handle)
+        rows, state = Rows(x), memory.state
+        if topk_idx is not None or topk_weights is not None:
+            raise InvalidArgument("a dispatch with a handle brings no topk_idx and topk_weights: its layout is known")
+        if rows.num_tokens != state.route.num_tokens:
+            raise InvalidArgument(f"x has {rows.num_tokens} tokens, the handle's dispatch had {state.route.num_tokens}")
+    except Exception as error:
+        exchanges.refuse(error)
+    said = exchanges.agree(rows.num_tokens, (*rows.format, ("handle", True)))
+    exchange, arguments = state.exchange, {}
+    if rows.format != state.format:
+        num_ranks = exchanges.group.size
+        key = (*rows.format, _LAYOUT, ("num_experts", num_ranks), ("top_k", min(num_ranks, _MOST_TOPK)))
+        exchange = exchanges.hold(max(tokens for tokens, _ in said), key)
+    if exchange in state.routes:
+        arguments["handle"] = state.routes[exchange]
+    else:
+        arguments["topk_ids"] = ids_of(channels.mask_of(memory, rows.num_tokens, exchanges.group.size))
+    received = exchange.dispatch(rows.tokens, token_scales=rows.scales, **arguments)
+    state.routes[exchange] = received.handle
+    return rows.received(received, state.num_rows)
+
+
+def combine(exchanges, x, handle, topk_weights=None, bias=None):
+    """Buffer.combine; returns (combined_x, combined_topk_weights or None)."""
+    state = None
+    try:
+        state = handles.find(handle).state
+        x, weights = _combined_rows(x, topk_weights, state)
+    except Exception as error:
+        exchanges.refuse_combine(error, state and state.exchange)
+    exchange, route = state.exchange, state.route
+    if weights is None:
+        return exchange.combine(x, route, bias=bias, in_place=False), None
+    if weights.shape[1] != state.top_k:  # not the dispatch's: rows of their own
+        return (exchange.combine(x, route, bias=bias, in_place=False), exchange.combine(weights, route, in_place=False))
+    home = torch.empty((route.num_tokens, state.top_k), dtype=torch.float32)
+    out = exchange.combine(x, route, bias=bias, row_weights=weights, out_topk_weights=home, in_place=False)
+    return out, home
+
+
+def _combined_rows(x, topk_weights, state):
+    """x and topk_weights without the unused rows of num_worst_tokens."""
+    tensor = isinstance(x, torch.Tensor)
+    if not tensor or x.dtype not in FLOATS or x.dim() != 2 or len(x) != state.num_rows or x.device.type != "cpu":
+        raise InvalidArgument(f"x is {describe(x) if tensor else type(x).__name__}, need bfloat16, float16 or float32 "
+                              f"[{state.num_rows}, hidden] on the CPU")
+    num_rows = state.route.num_rows
+    if topk_weights is None:
+        return resized(x.detach(), num_rows), None
+    cpu_array(topk_weights, "topk_weights", (torch.float32,), (state.num_rows, None))
+    return resized(x.detach(), num_rows), resized(topk_weights.detach(), num_rows)

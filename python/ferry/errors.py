@@ -1,0 +1,80 @@
+"""The exceptions of ferry: one class per code of ferry::Code, raised by the native module."""
+
+
+class Error(RuntimeError):
+    """code: a stable lower-case name; culprit: the causing rank, or None; group_usable: the next call can succeed."""
+
+    code = "error"
+    culprit = None
+    group_usable = True
+
+
+class InvalidArgument(Error, ValueError):
+    """This rank's call was refused; nothing was sent; the group is usable."""
+
+    code = "invalid_argument"
+
+
+class PeerRejected(Error):
+    """Another rank's call was refused; nothing was sent; the group is usable."""
+
+    code = "peer_rejected"
+
+
+class Mismatch(Error):
+    """Ranks called different operations, or with different settings; the group is usable."""
+
+    code = "mismatch"
+
+
+class Capacity(Error):
+    """More rows than the caller's fixed capacity, or memory was refused; the group is usable."""
+
+    code = "capacity"
+
+
+class PeerLost(Error):
+    """A rank died or left; the group is broken."""
+
+    code = "peer_lost"
+
+
+class Timeout(Error, TimeoutError):
+    """A rank did not arrive before the deadline; the group is broken."""
+
+    code = "timeout"
+
+
+class Broken(Error):
+    """The group broke earlier."""
+
+    code = "broken"
+
+
+class Closed(Error):
+    """The group, exchange or rows were destroyed, closed, released, or belong to another process."""
+
+    code = "closed"
+
+
+class System(Error):
+    """The operating system refused something."""
+
+    code = "system"
+
+
+class Interrupted(Error):
+    """Group.interrupt() ended a wait; the group is broken."""
+
+    code = "interrupted"
+
+
+_CLASSES = {each.code: each for each in Error.__subclasses__()}
+
+
+def make_error(code, message, culprit=None, group_usable=True):
+    """The exception for a status. Called by the native module."""
+    error = _CLASSES.get(code, Error)(message)
+    error.culprit = culprit
+    error.group_usable = group_usable
+    return error

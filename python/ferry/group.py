@@ -1,0 +1,167 @@
+"""Where groups come from: the environment, another library's communicator, new processes, threads.
+
+Called by users; calls ferry._core. All ranks of a group make it together.
+"""
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import secrets
+import threading
+import traceback
+
+from ferry import _core, errors
+
+
+def init(*, process_group=None, comm=None, all_gather=None, rank=None, size=None, address=None, name="",
+         deadline=100.0):
+    """Joins the ranks of a job on this host; returns this rank's Group.
+
+    With no argument the job is found in the environment: ferry launch, torchrun, Open MPI, Hydra (MPICH), PMIx, Slurm.
+    process_group: a torch.distributed ProcessGroup; comm: an mpi4py communicator; all_gather: a callable, bytes of this
+    rank -> list of the bytes of all ranks (with rank and size): each is used once, here. address (any text), rank and
+    size: processes of this host that agree on them. name tells groups apart that the same ranks make at the same time.
+    deadline: seconds after which every wait of the group ends. Collective. Raises ferry.Error.
+    """
+    ways = [way for way in (process_group, comm, all_gather, address) if way is not None]
+    if len(ways) > 1:
+        raise errors.InvalidArgument("init takes one of process_group, comm, all_gather and address")
+    if process_group is not None:
+        return _from_process_group(process_group, name, deadline)
+    if comm is not None:
+        return _core.from_all_gather(comm.Get_rank(), comm.Get_size(), comm.allgather, name, deadline)
+    if all_gather is None and address is None:
+        if rank is not None or size is not None:
+            raise errors.InvalidArgument("rank and size need an address or an all_gather")
+        return _core.from_environment(name, deadline)
+    if rank is None or size is None:
+        raise errors.InvalidArgument(f"rank is {rank} and size is {size}: both are needed here")
+    if address is not None:
+        return _core.connect(address, rank, size, name, deadline)
+    return _core.from_all_gather(rank, size, all_gather, name, deadline)
+
+
+def _from_process_group(process_group, name, deadline):
+    import torch.distributed as dist
+
+    def gather(mine):
+        parts = [None] * dist.get_world_size(process_group)
+        dist.all_gather_object(parts, mine, group=process_group)
+        return parts
+
+    rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
+    if rank < 0:
+        raise errors.InvalidArgument("this process is not in the process group")
+    return _core.from_all_gather(rank, size, gather, name, deadline)
+
+
+def run_threads(num_ranks, fn, *args, name="", deadline=100.0):
+    """Runs fn(group, *args) on num_ranks threads, one a rank; returns the results by rank.
+
+    The first exception (of the rank that raised first) is raised here; the other ranks' waits end. For tests and
+    notebooks: Python code of the ranks takes turns, rows move in parallel.
+    """
+    groups = _core.threads(num_ranks, name, deadline)
+    results, failures = [None] * num_ranks, []
+    ended = threading.Semaphore(0)  # Thread.join forgets a thread when Ctrl-C interrupts it
+
+    def play(rank, group):
+        try:
+            results[rank] = fn(group, *args)
+        except BaseException as error:  # also SystemExit: a rank that leaves is an error here
+            failures.append(error)
+        finally:
+            group.destroy()
+            ended.release()
+
+    threads = [threading.Thread(target=play, args=each, name=f"ferry rank {each[0]}") for each in enumerate(groups)]
+    for thread in threads:
+        thread.start()
+    remaining = num_ranks
+    try:
+        while remaining:
+            ended.acquire()
+            remaining -= 1
+    except BaseException:  # Ctrl-C
+        groups[0].interrupt()
+        for _ in range(remaining):
+            ended.acquire()
+        raise
+    finally:
+        for thread in threads:
+            thread.join()
+    if failures:
+        raise failures[0]
+    return results
+
+
+class _Failure:
+    """What a rank's process sends home instead of a result."""
+
+    def __init__(self, error):
+        self.text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        self.error = error if _picklable(error) else errors.Error(f"{type(error).__name__}: {error}")
+
+
+def _picklable(error):
+    try:
+        pickle.loads(pickle.dumps(error))
+        return True
+    except Exception:
+        return False
+
+
+def _play(connection, address, rank, size, deadline, fn, args):
+    try:
+        with _core.connect(address, rank, size, "", deadline) as group:
+            # Plain pickles hold tensors by value: torch's own would be lost with this process.
+            answer = pickle.dumps(fn(group, *args))
+    except BaseException as error:
+        answer = pickle.dumps(_Failure(error))
+    connection.send_bytes(answer)
+
+
+def spawn(num_ranks, fn, *args, deadline=100.0, method="spawn"):
+    """Runs fn(group, *args) in num_ranks new processes, one a rank; returns the results by rank.
+
+    fn, args and results are pickled: fn lives in a module (method="fork" takes any function, before torch or other
+    threads were used). The error of the rank that failed first is raised here, from one that has that rank's traceback;
+    a rank that died raises ferry.PeerLost naming it; the others are ended.
+    """
+    context = multiprocessing.get_context(method)
+    address = f"spawn-{os.getpid()}-{secrets.token_hex(8)}"
+    pipes, processes = [], []
+    try:
+        for rank in range(num_ranks):
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=_play, args=(theirs, address, rank, num_ranks, deadline, fn, args),
+                                      name=f"ferry rank {rank}")
+            process.start()
+            theirs.close()
+            pipes.append(ours)
+            processes.append(process)
+        return _collect(pipes, processes)
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.terminate()
+        for process in processes:
+            process.join()
+
+
+def _collect(pipes, processes):
+    results, waiting = [None] * len(pipes), dict(enumerate(pipes))
+    while waiting:
+        ready = multiprocessing.connection.wait(list(waiting.values()))
+        for rank in [rank for rank, pipe in waiting.items() if pipe in ready]:
+            try:
+                results[rank] = pickle.loads(waiting.pop(rank).recv_bytes())
+            except EOFError:
+                processes[rank].join()
+                text = f"rank {rank} (pid {processes[rank].pid}) ended with exit code {processes[rank].exitcode}"
+                raise errors.make_error("peer_lost", text, rank, False) from None
+            if isinstance(results[rank], _Failure):
+                failure = results[rank]
+                raise failure.error from RuntimeError(f"rank {rank}:\n{failure.text}")
+    return results

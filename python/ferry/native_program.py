@@ -1,0 +1,25 @@
+"""Finds the native program `ferry` (bench, launch, doctor) that is installed with the package, as ferry/bin/ferry."""
+
+import os
+from pathlib import Path
+
+import ferry
+
+
+def path():
+    """Raises FileNotFoundError that says where it was looked for."""
+    places = [Path(folder) / "bin" / "ferry" for folder in ferry.__path__]
+    for place in places:
+        if place.is_file():
+            return str(place)
+    raise FileNotFoundError(f"the native program is not installed at {' or '.join(map(str, places))}: "
+                            "install the package with pip, which builds it")
+
+
+def replace_process(arguments):
+    """This process becomes the native program; returns what sys.exit() is to be told only if there is none."""
+    try:
+        program = path()
+    except FileNotFoundError as error:
+        return f"ferry {arguments[0]}: {error}"
+    os.execv(program, ["ferry", *arguments])

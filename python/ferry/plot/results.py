@@ -1,0 +1,141 @@
+"""Owns the reading of files that pictures are made of: what `ferry bench --json` and `--trace`, `make bench` and
+`python -m ferry compare` write. Every fault of a file is a ResultsError that names it."""
+
+import json
+import re
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, Optional, Tuple
+
+from .words import setting_of
+
+
+class ResultsError(ValueError):
+    """A file that no picture can be made of."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One program at one shape; times are medians over the rounds of a file, microseconds."""
+
+    program: str
+    setting: Dict[str, str]  # all of the shape but the tokens: {"ranks": "8 ranks", ...}
+    tokens: int              # per rank
+    pair_us: float
+    limit_us: Optional[float]    # of the same shape, whichever program measured it
+    over_limit: Optional[float]  # pair over limit, taken within a round
+
+
+@dataclass(frozen=True)
+class Span:
+    """What one rank did for a while; microseconds since the trace began."""
+
+    rank: int
+    operation: str  # "dispatch" or "combine"
+    exchange: int
+    phase: str      # "" for the whole operation
+    begin_us: float
+    end_us: float
+    wait_us: Tuple[float, ...] = ()  # of a whole operation: waited for each rank
+
+
+def read(path) -> Tuple[str, list]:
+    """("points" | "runs", [Result]) or ("trace", [Span]). Of output that ends in JSON, the last line counts."""
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ResultsError(f"{path}: {getattr(error, 'strerror', None) or 'not text'}") from None
+    content = parse(path, text)
+    try:
+        if "traceEvents" in content:
+            return "trace", spans(content["traceEvents"])
+        if "runs" in content:
+            return "runs", medians(content["runs"])
+        return "points", points(content)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise ResultsError(f"{path}: neither results nor a trace of ferry ({type(error).__name__}: {error})") from None
+
+
+def parse(path, text) -> dict:
+    for part in (text, text.strip().rpartition("\n")[2]):
+        try:
+            content = json.loads(part)
+        except json.JSONDecodeError as error:
+            fault = f"line {error.lineno}, column {error.colno}: {error.msg}"
+            continue
+        if isinstance(content, dict):
+            return content
+        fault = f"a {type(content).__name__}, not an object"
+    raise ResultsError(f"{path}: not JSON of ferry: {fault}")
+
+
+def points(content) -> List[Result]:
+    """Of `ferry bench --json`: one point, or those of a sweep."""
+    setting = setting_of(content["options"])
+    return [Result("ferry", setting, point["tokens"], point["pair_us"]["median"], point["limit_us"]["pair"],
+                   point["limit_ratio"]) for point in content.get("points", [content])]
+
+
+def program_name(program, result) -> str:
+    """make bench runs several programs over one library: "Open MPI v4.1.4", "dedup" is "Open MPI, dedup"."""
+    library = result.get("library")
+    return f"{library.rpartition(' ')[0] or library}, {program}" if library else program
+
+
+def by_case(runs) -> Dict[tuple, Dict[str, dict]]:
+    """{(tokens, hidden, ranks, experts): {program: {round: result}}} of section "shapes", where runs succeeded."""
+    cases = defaultdict(lambda: defaultdict(dict))
+    for run in runs:
+        if run["section"] == "shapes" and "error" not in run["result"]:
+            name = program_name(run["program"], run["result"])
+            cases[tuple(run["case"])][name][run["round"]] = run["result"]
+    return cases
+
+
+def pair_times(rounds) -> Dict[int, float]:
+    return {number: result["pair_us"]["median"] for number, result in rounds.items()}
+
+
+def limits_of(programs) -> Dict[int, float]:
+    """Of each round, whichever program measured it."""
+    return {number: result["limit_us"]["pair"] for rounds in programs.values()
+            for number, result in rounds.items() if "limit_us" in result}
+
+
+def median_ratio(tops, bottoms) -> Optional[float]:
+    """Ratios are taken within a round; None where no round has both."""
+    ratios = [tops[number] / bottoms[number] for number in tops.keys() & bottoms.keys()]
+    return statistics.median(ratios) if ratios else None
+
+
+def medians(runs) -> List[Result]:
+    found = []
+    for (tokens, *_), programs in by_case(runs).items():
+        options = (result["options"] for rounds in programs.values() for result in rounds.values()
+                   if "options" in result)
+        setting, limits = setting_of(next(options)), limits_of(programs)
+        for program, rounds in programs.items():
+            pairs = pair_times(rounds)
+            found.append(Result(program, setting, tokens, statistics.median(pairs.values()),
+                                statistics.median(limits.values()) if limits else None, median_ratio(pairs, limits)))
+    if not found:
+        raise ValueError("no run of section 'shapes' succeeded")
+    return found
+
+
+def spans(events) -> List[Span]:
+    """A whole operation ("dispatch 7") carries its waits; the phases that follow it are its own."""
+    found, exchange = [], 0
+    for event in events:
+        if event["ph"] != "X":
+            continue
+        whole = re.fullmatch(rf"{event['cat']} (\d+)", event["name"])
+        exchange = int(whole[1]) if whole else exchange
+        waits = event.get("args", {}).get("wait_us", {})
+        found.append(Span(event["tid"], event["cat"], exchange, "" if whole else event["name"], event["ts"],
+                          event["ts"] + event["dur"], tuple(waits.values())))
+    if not found:
+        raise ValueError("no spans")
+    return found

@@ -1,0 +1,59 @@
+"""Owns the words of pictures and tables: what was measured, and times as one reads them."""
+
+from typing import Dict, List, Tuple
+
+def plural(count, noun):
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+# Options of a measurement that tell it from others: how each reads, and the value that goes without saying.
+SETTING = {"ranks": (lambda options: plural(options["ranks"], "rank"), None),
+           "hidden": ("hidden {hidden}".format_map, None),
+           "experts": ("top {top_k} of {experts} experts".format_map, None),
+           "dtype": ("{dtype}".format_map, None),
+           "mode": ("{mode}".format_map, "processes"),
+           "workers": (lambda options: plural(options["workers"], "worker"), 1),
+           "layout": ("{layout}".format_map, "expert_major"),
+           "wire": ("wire {wire}".format_map, "none"),
+           "combine_wire": ("combine wire {combine_wire}".format_map, "none"),
+           "routing": ("routing {routing}".format_map, "uniform"),
+           "mask_fraction": ("{mask_fraction:.0%} masked".format_map, 0),
+           "shared_experts": (lambda options: plural(options["shared_experts"], "shared expert"), 0)}
+
+
+def setting_of(options) -> Dict[str, str]:
+    """What goes without saying is left out."""
+    return {name: words(options) for name, (words, silent) in SETTING.items() if options.get(name, silent) != silent}
+
+
+def split_setting(results) -> Tuple[List[str], List[List[str]]]:
+    """(what all results have in common, per result what tells it from others): words for titles and labels."""
+    names = list(dict.fromkeys(name for result in results for name in result.setting))
+    apart = [name for name in names if len({result.setting.get(name) for result in results}) > 1]
+    shared = [results[0].setting[name] for name in names if name not in apart]
+    return shared, [[result.setting[name] for name in apart if name in result.setting] for result in results]
+
+
+def in_unit(us) -> Tuple[float, str]:
+    for unit in ("µs", "ms"):
+        if us < 999.5:
+            return us, unit
+        us /= 1000
+    return us, "s"
+
+
+def three_digits(value):
+    """1.25, 12.5, 125, 1250"""
+    return f"{value:.{max(0, 3 - len(str(int(value))))}f}"
+
+
+def time_text(us):
+    """12345 is "12.3 ms"."""
+    value, unit = in_unit(us)
+    return f"{three_digits(value)} {unit}"
+
+
+def tick_text(us):
+    """Of an axis, where times are round: 100000 is "100 ms"."""
+    value, unit = in_unit(us)
+    return f"{value:g} {unit}" if us else "0"

@@ -1,0 +1,35 @@
+"""Named tuples that the native module returns."""
+
+from typing import List, NamedTuple
+
+
+class WindowBytes(NamedTuple):
+    """Shared memory of one rank, bytes."""
+
+    expected: int
+    """Committed at creation: balanced routing and a margin, one receive buffer."""
+    worst: int
+    """Reserved: all buffers, every token of every rank sent here."""
+
+
+class Stats(NamedTuple):
+    """What an exchange has done since it was made, and the waits of its last operations."""
+
+    dispatches: int
+    combines: int
+    rows_sent: int
+    rows_received: int
+    bytes_sent: int
+    """Row bytes that dispatch wrote into windows."""
+    bytes_pulled: int
+    """Row bytes that combine read from windows."""
+    bytes_copied: int
+    """Row bytes copied into the window by combine, or out of it by dispatch."""
+    window_growths: int
+    """Times a receive buffer had to grow."""
+    dispatch_wait_ns: List[int]
+    """[R]: time the last dispatch waited for each source, nanoseconds."""
+    combine_wait_ns: List[int]
+    """[R]: the same for the last combine."""
+    imbalance: float
+    """Rows of the busiest local expert over the mean of the local experts, last dispatch; 1 is even."""

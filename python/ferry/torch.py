@@ -1,0 +1,191 @@
+"""Dispatch and combine that autograd can differentiate.
+
+Both only move and add rows, so each is linear, and they are each other's transpose: the gradient of a dispatch is a
+plain combine with its handle, that of a plain combine is a cached dispatch. A combine that weights the rows dispatches
+its gradient unscaled; where the rows are, that gives weight * gradient, and the float32 dot of row and gradient, which
+goes home as the gradient of the weight.
+
+So backward() is as collective as the calls: all ranks call it, in the same order, on graphs that hold the same calls,
+and what requires a gradient does so on all of them, those included that sent or received no row.
+
+T tokens of this rank, H hidden, K top-k, N rows received. Calls ferry.Exchange; no other module of ferry calls this.
+"""
+
+from typing import NamedTuple, Optional
+
+import torch
+
+from ferry import Exchange, Handle, InvalidArgument
+
+__all__ = ["Dispatched", "combine", "dispatch"]
+
+# torch.compile cannot look into native calls: it runs these two as they are, between its graphs. (Since torch 2.1.)
+_uncompiled = getattr(torch, "_disable_dynamo", lambda function: function)
+
+
+class Dispatched(NamedTuple):
+    """What a dispatch received. Gradients flow through rows and weights."""
+
+    rows: torch.Tensor  # [N, H], padded [L, C, H]; zeros where no token was placed
+    weights: Optional[torch.Tensor]  # float32 [N], rank_major [N, K]; None without topk_weights
+    handle: Handle
+    sources: torch.Tensor  # int32 [N, 3]: source rank, token, k
+    topk_ids: Optional[torch.Tensor]  # rank_major: int32 [N, K], local expert or -1; else None
+
+
+@_uncompiled
+def dispatch(
+    exchange: Exchange,
+    tokens: torch.Tensor,
+    topk_ids: Optional[torch.Tensor] = None,
+    topk_weights: Optional[torch.Tensor] = None,
+    *,
+    copy: bool = True,
+    **routing,
+) -> Dispatched:
+    """Sends tokens [T, H] to the ranks of their experts and returns Dispatched.
+
+    Differentiable in tokens and in topk_weights, float32 [T, K], which arrive as `weights`: for experts that weight
+    their rows themselves, as those of rank_major must; given by all ranks or by none. `routing`: more arguments of
+    Exchange.dispatch, such as handle.
+
+    copy: the results lie in torch's own memory, for as long as autograd wants them. False: they are views that pin a
+    buffer of the window until the graph is gone, see Received.
+
+    Raises InvalidArgument when the exchange does more than move rows (a wire, copy or constant experts), and what
+    Exchange.dispatch raises.
+    """
+    routing["topk_ids"] = topk_ids
+    return Dispatched(*_Dispatch.apply(_linear(exchange), tokens, topk_weights, copy, routing))
+
+
+@_uncompiled
+def combine(
+    exchange: Exchange,
+    rows: torch.Tensor,
+    handle: Handle,
+    topk_weights: Optional[torch.Tensor] = None,
+    *,
+    out_dtype: Optional[torch.dtype] = None,
+) -> torch.Tensor:
+    """Brings the rows [N, H] of the experts home; returns [T, H] of out_dtype, by default that of the rows.
+
+    out[t] is the sum over k of topk_weights[t, k] * row of (t, k), or without topk_weights the plain sum.
+    Differentiable in rows and in topk_weights, float32 [T, K]. Gradients travel in the exchange's dtype. Weights that
+    need a gradient make autograd keep the rows: those that lie in the window pin their buffer until backward.
+
+    Raises InvalidArgument as dispatch does, and for rows that need a gradient and are not as wide as a token, on this
+    rank, PeerRejected on the others; and what Exchange.combine raises.
+    """
+    _check_width(_linear(exchange), rows, topk_weights)
+    if topk_weights is None:
+        return _Combine.apply(exchange, handle, rows, None, out_dtype)[0]
+    return _WeightedCombine.apply(exchange, handle, rows, topk_weights, out_dtype)
+
+
+class _Dispatch(torch.autograd.Function):
+    """tokens [T, H], topk_weights [T, K] -> rows [N, H], weights [N]. The transpose of _Combine."""
+
+    @staticmethod
+    def forward(ctx, exchange, tokens, topk_weights, copy, routing):
+        received = exchange.dispatch(_dense(tokens), topk_weights=_dense(topk_weights), **routing)
+        ctx.exchange, ctx.handle = exchange, received.handle
+        weights = None if topk_weights is None else received.weights
+        results = [received.rows, weights, received.sources, received.topk_ids]
+        _zero_gaps(exchange, received.handle, results[:2])
+        if copy:
+            results = [result if result is None else result.clone() for result in results]
+        return (*results[:2], received.handle, *results[2:])
+
+    @staticmethod
+    def backward(ctx, grad_rows, grad_weights, *_):
+        grads = _Combine.apply(ctx.exchange, ctx.handle, grad_rows, grad_weights, None)
+        wanted = [grad if needed else None for grad, needed in zip(grads, ctx.needs_input_grad[1:])]
+        return (None, *wanted, None, None)
+
+
+class _Combine(torch.autograd.Function):
+    """rows [N, H], row_weights [N] -> their sums [T, H], row_weights where they came from [T, K]."""
+
+    @staticmethod
+    def forward(ctx, exchange, handle, rows, row_weights, out_dtype):
+        home = None if row_weights is None else row_weights.new_empty(handle.num_tokens, exchange.config["top_k"])
+        weights = dict(row_weights=_dense(row_weights), out_topk_weights=home)
+        out = exchange.combine(_dense(rows), handle, out_dtype=out_dtype, **weights)
+        ctx.exchange, ctx.handle, ctx.shape = exchange, handle, rows.shape
+        return out, home
+
+    @staticmethod
+    def backward(ctx, grad_out, grad_home):
+        needs_rows = ctx.needs_input_grad[2]
+        if not needs_rows:  # they were there for their weights, and may have had any width
+            grad_out = grad_out.new_zeros(len(grad_out), ctx.exchange.config["hidden"])
+        grad_rows, grad_row_weights = _dispatch_again(ctx, grad_out, grad_home)
+        return None, None, grad_rows.view(ctx.shape) if needs_rows else None, grad_row_weights, None
+
+
+class _WeightedCombine(torch.autograd.Function):
+    """rows [N, H], topk_weights [T, K] -> weighted sums [T, H]."""
+
+    @staticmethod
+    def forward(ctx, exchange, handle, rows, topk_weights, out_dtype):
+        out = exchange.combine(_dense(rows), handle, _dense(topk_weights), out_dtype=out_dtype)
+        ctx.exchange, ctx.handle, ctx.shape = exchange, handle, rows.shape
+        ctx.save_for_backward(rows if ctx.needs_input_grad[3] else None, topk_weights)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        rows, topk_weights = ctx.saved_tensors
+        grads, weights = _dispatch_again(ctx, grad_out, topk_weights)
+        grads = grads.view(ctx.shape)
+        grad_rows = grad_topk_weights = None
+        if ctx.needs_input_grad[2]:
+            grad_rows = weights.view(*ctx.shape[:-1], 1) * grads  # float32; autograd rounds it to the type of rows
+        if ctx.needs_input_grad[3]:
+            dots = (rows.float() * grads.float()).sum(-1).flatten()
+            carriers = dots.new_zeros(len(dots), 1)
+            grad_topk_weights = _Combine.apply(ctx.exchange, ctx.handle, carriers, dots, None)[1]
+        return None, None, grad_rows, grad_topk_weights, None
+
+
+def _dispatch_again(ctx, tokens, topk_weights):
+    """Rows and weights of a cached dispatch; views of the window unless a second derivative may keep them."""
+    tokens = tokens.to(getattr(torch, ctx.exchange.config["dtype"]))
+    return _Dispatch.apply(ctx.exchange, tokens, topk_weights, torch.is_grad_enabled(), {"handle": ctx.handle})[:2]
+
+
+def _linear(exchange):
+    """The exchange, unless it does more than move rows and add them. All ranks agree: they have the same config."""
+    needed = {"wire": "none", "combine_wire": "none", "copy_experts": 0, "constant_experts": 0}
+    for name, value in needed.items():
+        if exchange.config[name] != value:
+            raise InvalidArgument(f"ferry.torch needs an exchange with {name}={value!r}, not {exchange.config[name]!r}")
+    return exchange
+
+
+def _check_width(exchange, rows, topk_weights):
+    if not (torch.is_grad_enabled() and torch.is_tensor(rows)):
+        return
+    hidden = exchange.config["hidden"]
+    need_gradient = rows.requires_grad or (torch.is_tensor(topk_weights) and topk_weights.requires_grad)
+    if need_gradient and rows.shape[-1:] != (hidden,):
+        message = f"combine: rows {list(rows.shape)} need gradients, which travel as tokens of hidden {hidden}"
+        exchange.refuse_combine(message)
+        raise InvalidArgument(message)
+
+
+def _zero_gaps(exchange, handle, arrays):
+    """What lies behind an expert's rows is undefined; NaN there would poison a parameter though its gradient is 0."""
+    if exchange.config["layout"] == "rank_major" or exchange.config["zero_gaps"]:
+        return
+    offsets = handle.expert_offsets
+    for begin, end in zip((offsets[:-1] + handle.tokens_per_expert).tolist(), offsets[1:].tolist()):
+        for array in arrays:
+            if array is not None and begin < end:
+                array.view(handle.num_rows, -1)[begin:end] = 0
+
+
+def _dense(tensor):
+    """Dense (a gradient is often one number, expanded). The exchange refuses what is no tensor, on all ranks."""
+    return tensor.contiguous() if torch.is_tensor(tensor) else tensor

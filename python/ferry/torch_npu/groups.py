@@ -1,0 +1,95 @@
+"""Names for groups: what an HCCL communicator's name is to torch_npu, `group_ep` is here.
+
+A name belongs to the thread that registers it, so that ranks which are threads can share one. The other threads of
+the process may use it too, as long as no second thread has registered it.
+"""
+
+import sys
+import threading
+from typing import Dict
+
+from ferry import _core
+from ferry.errors import InvalidArgument
+
+_lock = threading.Lock()
+_communicators: Dict[str, Dict[threading.Thread, _core.CannCommunicator]] = {}
+
+
+class Registration:
+    """What register_group returns: ends with a `with` block, or with unregister_group."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        unregister_group(self.name)
+
+
+def register_group(name, group, *, group_tp="", workers=1):
+    """Lets `group_ep=name` mean `group` (a ferry.Group) in this rank's calls; local. Registering a name again
+    replaces it.
+
+    group_tp: the name of the tensor-parallel domain, for calls with tp_world_size > 1. `group` then has all
+    ep_world_size * tp_world_size ranks, rank ep_rank_id * tp_world_size + tp_rank_id.
+    workers: threads that move rows for this rank, the caller included.
+    Returns an object that unregisters the name at the end of a `with` block.
+    Raises InvalidArgument when the name is no string of 1 to 127 characters, or equal to group_tp.
+    """
+    if not isinstance(name, str) or not 1 <= len(name) <= 127:
+        raise InvalidArgument(f"register_group: name is {name!r}, need a string of 1 to 127 characters")
+    if name == group_tp:
+        raise InvalidArgument(f"register_group: group_tp is {group_tp!r}, need another name than the group's")
+    communicator = _core.CannCommunicator(group, name, group_tp, workers)
+    with _lock:
+        alive = {t: c for t, c in _communicators.get(name, {}).items() if t.is_alive()}
+        _communicators[name] = {**alive, threading.current_thread(): communicator}
+    return Registration(name)
+
+
+def unregister_group(name):
+    """Forgets a name that this thread, or a single other one, registered. The group itself goes on.
+
+    Raises InvalidArgument for an unknown name.
+    """
+    with _lock:
+        owner = _owner(name)
+        del _communicators[name][owner]
+        if not _communicators[name]:
+            del _communicators[name]
+
+
+def communicator_of(name):
+    """The communicator that `name` means for this thread. Raises InvalidArgument, listing the known names."""
+    with _lock:
+        owner = _owner(name)
+        return _communicators[name][owner]
+
+
+def _owner(name):
+    owners = _communicators.get(name, {})
+    thread = threading.current_thread()
+    if thread in owners:
+        return thread
+    if len(owners) == 1:
+        return next(iter(owners))
+    if owners:
+        raise InvalidArgument(
+            f"group {name!r} is registered by {len(owners)} threads, and {thread.name} is none of them: "
+            "call register_group in the thread that makes the call"
+        )
+    known = ", ".join(repr(other) for other in sorted(_communicators)) or "none"
+    raise InvalidArgument(f"group {name!r} is not registered with ferry.torch_npu.register_group; known: {known}")
+
+
+def install():
+    """Makes `import torch_npu` find ferry.torch_npu in this process. Nothing else changes: torch itself has no
+    `npu` device, and torch.ops no `npu` namespace.
+
+    Raises RuntimeError when another torch_npu is imported already.
+    """
+    ours = sys.modules[__package__]
+    if sys.modules.setdefault("torch_npu", ours) is not ours:
+        raise RuntimeError(f"another torch_npu is imported already: {sys.modules['torch_npu']!r}")

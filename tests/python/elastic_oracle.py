@@ -1,0 +1,137 @@
+"""What DeepEP's ElasticBuffer returns, in slow and obvious torch, from the inputs of all ranks (deep_ep_oracle.Inputs).
+
+Written from the facts about DeepEP: order of rows, alignment, contents of handles, and how combine rounds.
+"""
+
+import functools
+from typing import NamedTuple
+
+import torch
+
+
+class Slot(NamedTuple):
+    """A row of the expanded layout; source -1: between experts."""
+
+    source: int
+    token: int
+    k: int
+
+
+GAP = Slot(-1, -1, -1)
+
+
+def aligned(count, alignment):
+    return -(-count // alignment) * alignment
+
+
+@functools.lru_cache(maxsize=None)
+def arrivals(inputs, rank):
+    return inputs.arrivals(rank)
+
+
+@functools.lru_cache(maxsize=None)
+def entries(inputs, rank, source, token):
+    """[(k, local expert)] of a token at a rank."""
+    experts = inputs.experts_of(rank)
+    ids = inputs.topk_idx[source][token].tolist()
+    return [(k, e - experts.start) for k, e in enumerate(ids) if e in experts]
+
+
+def counts(inputs, rank):
+    """Rows of each local expert."""
+    arrived = [local for arrival in arrivals(inputs, rank) for _, local in entries(inputs, rank, *arrival)]
+    return [arrived.count(local) for local in range(len(inputs.experts_of(rank)))]
+
+
+@functools.lru_cache(maxsize=None)
+def slots(inputs, rank, alignment):
+    """The rows of the expanded layout."""
+    rows = []
+    for local in range(len(inputs.experts_of(rank))):
+        rows += [Slot(source, token, k) for source, token in arrivals(inputs, rank)
+                 for k, expert in entries(inputs, rank, source, token) if expert == local]
+        rows += [GAP] * (aligned(len(rows), alignment) - len(rows))
+    return rows
+
+
+def expanded(inputs, rank, alignment, of):
+    """Rows of `of` (a list by rank of [T, ...]) in the expanded layout, zeros in gaps."""
+    rows = [of[slot.source][slot.token] if slot != GAP else of[rank].new_zeros(of[rank].shape[1:])
+            for slot in slots(inputs, rank, alignment)]
+    return torch.stack(rows) if rows else of[rank].new_empty(0, *of[rank].shape[1:])
+
+
+def expanded_weights(inputs, rank, alignment):
+    weights = inputs.topk_weights
+    return torch.tensor([weights[slot.source][slot.token, slot.k] if slot != GAP else 0.0
+                         for slot in slots(inputs, rank, alignment)])
+
+
+def psum_per_expert(inputs, rank, alignment, expand):
+    """int32 [L]: inclusive sums of aligned counts; expanded: aligned start and real count."""
+    ends, start = [], 0
+    for count in counts(inputs, rank):
+        ends.append(start + count if expand else start + aligned(count, alignment))
+        start += aligned(count, alignment)
+    return torch.tensor(ends, dtype=torch.int32)
+
+
+def psum_per_rank(inputs, rank):
+    sources = [source for source, _ in arrivals(inputs, rank)]
+    return torch.tensor([sum(s <= source for s in sources) for source in range(inputs.num_ranks)], dtype=torch.int32)
+
+
+def metadata(inputs, rank, max_tokens, alignment, expand):
+    """int32 [N, K + 2]."""
+    where = {slot: row for row, slot in enumerate(slots(inputs, rank, alignment))} if expand else {}
+    rows = []
+    for source, token in arrivals(inputs, rank):
+        columns = [where.get(Slot(source, token, k), -1) for k in range(inputs.top_k)]
+        rows.append([source * max_tokens + token, max(k for k, _ in entries(inputs, rank, source, token)), *columns])
+    return torch.tensor(rows, dtype=torch.int32).reshape(len(rows), inputs.top_k + 2)
+
+
+def slot_idx(inputs, rank):
+    """int32 [T, K]: tokens that went to the expert's rank before this one."""
+    table = torch.full_like(inputs.topk_idx[rank], -1, dtype=torch.int32)
+    for receiver in range(inputs.num_ranks):
+        sent = [token for source, token in arrivals(inputs, receiver) if source == rank]
+        for place, token in enumerate(sent):
+            for k, _ in entries(inputs, receiver, rank, token):
+                table[token, k] = place
+    return table
+
+
+def combined(inputs, rank, outputs, biases=(), *, alignment=1, expand=False, multiple_reduction=True):
+    """[T, H']: outputs is a list by rank of rows as the dispatch ordered them. Everything in float32 from +0."""
+    dtype, hidden = outputs[0].dtype, outputs[0].shape[1]
+    where = []
+    for receiver in range(inputs.num_ranks):
+        order = slots(inputs, receiver, alignment) if expand else arrivals(inputs, receiver)
+        where.append({row: place for place, row in enumerate(order)})
+    result = torch.empty(inputs.num_tokens[rank], hidden, dtype=dtype)
+    for token in range(inputs.num_tokens[rank]):
+        total = torch.zeros(hidden)
+        for bias in biases:
+            total = total + bias[token].float()
+        for term in _terms(inputs, rank, token, outputs, where, expand, multiple_reduction):
+            total = total + term.float()
+        result[token] = total.to(dtype)
+    return result
+
+
+def _terms(inputs, rank, token, outputs, where, expand, multiple_reduction):
+    receivers = inputs.ranks_of(rank, token)
+    if not expand:
+        return [outputs[receiver][where[receiver][rank, token]] for receiver in receivers]
+    terms = {}
+    for receiver in receivers:
+        here = [k for k, _ in entries(inputs, receiver, rank, token)]
+        rows = {k: outputs[receiver][where[receiver][Slot(rank, token, k)]] for k in here}
+        if multiple_reduction:
+            partial = torch.zeros(outputs[0].shape[1])
+            for k in sorted(rows):
+                partial = partial + rows[k].float()
+            rows = {max(rows): partial.to(outputs[0].dtype)}
+        terms.update(rows)
+    return [terms[k] for k in sorted(terms)]

@@ -1,0 +1,208 @@
+"""Cases of low-latency dispatch and combine, and an oracle in torch that follows the stated rules (docs/deep_ep.md,
+"Low latency"; docs/numerics.md). Every rank makes the inputs of all ranks from the seed of a case, so it knows what it
+has to receive.
+"""
+
+import dataclasses
+
+import torch
+
+from ferry.deep_ep import Buffer
+
+MODES = {
+    "bf16": dict(use_fp8=False),
+    "fp8": dict(use_fp8=True),
+    "pow2": dict(use_fp8=True, round_scale=True),
+    "ue8m0": dict(use_fp8=True, round_scale=True, use_ue8m0=True),
+}
+RANKS = [1, 2, 3, 4, 8]
+LOW_32 = (1 << 32) - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    ranks: int
+    max_tokens: int = 6
+    hidden: int = 512
+    num_experts: int = 0  # 0: two per rank
+    top_k: int = 2
+    seed: int = 1
+    tokens: tuple = ()  # per rank; none: anything from 0 to max_tokens
+    duplicates: bool = False
+    drop: float = 0.15  # share of entries that are -1
+    dtype: torch.dtype = torch.bfloat16
+
+    def __post_init__(self):
+        object.__setattr__(self, "num_experts", self.num_experts or 2 * self.ranks)
+
+    @property
+    def capacity(self):
+        return self.ranks * self.max_tokens
+
+    def inputs(self, rank):
+        """x [T, H], topk_idx int64 [T, K], topk_weights float32 [T, K] of a rank."""
+        random = torch.Generator().manual_seed(1000 * self.seed + rank)
+        count = self.tokens[rank] if self.tokens else int(torch.randint(self.max_tokens + 1, (), generator=random))
+        x = torch.randn(count, self.hidden, generator=random)
+        x *= torch.exp2(torch.randint(-6, 7, (count, 1), generator=random))
+        x[: count // 5] = 0  # groups of zeros
+        if self.duplicates:
+            ids = torch.randint(self.num_experts, (count, self.top_k), generator=random)
+        else:
+            ids = torch.rand(count, self.num_experts, generator=random).argsort(1)[:, : self.top_k].contiguous()
+        ids[torch.rand(ids.shape, generator=random) < self.drop] = -1
+        return x.to(self.dtype), ids, torch.rand(count, self.top_k, generator=random)
+
+    def my_experts(self, rank):
+        """Contiguous blocks; the first ranks have one more where they are not even."""
+        even, more = divmod(self.num_experts, self.ranks)
+        begin = rank * even + min(rank, more)
+        return range(begin, begin + even + (rank < more))
+
+    def arrivals(self, expert, sources=None):
+        """(source rank, token) of each copy that the expert receives, in the order of ferry."""
+        found = []
+        for source in range(self.ranks) if sources is None else sources:
+            ids = self.inputs(source)[1]
+            found += [(source, token) for token, k in (ids == expert).nonzero().tolist()]
+        return found
+
+
+# ---- the oracle: deepep-api.md 1.1, low_latency_dispatch and low_latency_combine
+
+
+def in_groups(x):
+    missing = -x.shape[-1] % 128
+    return torch.nn.functional.pad(x.float(), (0, missing)).unflatten(-1, (-1, 128))
+
+
+def quantised(x, mode):
+    """bytes uint8 [T, H], scales float32 [T, ceil(H / 128)] of the fp8 modes."""
+    groups = in_groups(x)
+    largest = groups.abs().amax(-1, keepdim=True).clamp(min=1e-4)
+    scales = largest / 448
+    if mode == "fp8":
+        scaled = groups * torch.full_like(largest, 448).div(largest)  # 448 / largest would be 448 * (1 / largest)
+    else:
+        fraction, exponent = torch.frexp(scales)  # scales = fraction * 2^exponent, fraction in [0.5, 1)
+        scales = torch.ldexp(torch.ones_like(scales), torch.where(fraction == 0.5, exponent - 1, exponent))
+        scaled = groups / scales
+    bytes_ = scaled.to(torch.float8_e4m3fn).view(torch.uint8)
+    return bytes_.flatten(-2)[..., : x.shape[-1]].contiguous(), scales.squeeze(-1)
+
+
+def unpacked(scales):
+    """int32 [..., n] of packed exponents -> float32 [..., 4 * n]."""
+    exponents = scales.clone(memory_format=torch.contiguous_format).view(torch.uint8).int() - 127
+    return torch.ldexp(torch.ones(exponents.shape), exponents)
+
+
+def restored(bytes_, scales):
+    """float32 [T, H] of e4m3 bytes and their scales."""
+    values = in_groups(bytes_.view(torch.float8_e4m3fn).float()) * scales.unsqueeze(-1)
+    return values.flatten(-2)[..., : bytes_.shape[-1]]
+
+
+def as_bytes(rows):
+    return rows.contiguous().view(torch.uint8)
+
+
+def seen_by_experts(x, mode):
+    """float32 [T, H]: a token as its experts read it."""
+    return x.float() if mode == "bf16" else restored(*quantised(x, mode))
+
+
+def expert(rows, number, dtype=torch.bfloat16):
+    return (rows.float() * (1 + number / 8)).to(dtype)
+
+
+def expected_sum(case, rank, mode, masked=()):
+    x, ids, weights = case.inputs(rank)
+    rows = seen_by_experts(x, mode)
+    total = torch.zeros(x.shape)
+    for k in range(case.top_k):
+        for token in range(len(x)):
+            number = int(ids[token, k])
+            if number >= 0 and not any(number in case.my_experts(out) for out in masked):
+                total[token] += weights[token, k] * expert(rows[token], number, case.dtype).float()
+    return total.to(case.dtype)
+
+
+# ---- what every rank does with it
+
+
+def make_buffer(group, **options):
+    return Buffer(group, low_latency_mode=True, **options)
+
+
+def dispatch(buffer, case, mode="bf16", **options):
+    x, ids, _ = case.inputs(buffer.rank)
+    return buffer.low_latency_dispatch(x, ids, case.max_tokens, case.num_experts, **MODES[mode], **options)
+
+
+def combine(buffer, case, rows, handle, **options):
+    _, ids, weights = case.inputs(buffer.rank)
+    return buffer.low_latency_combine(rows, ids, weights, handle, **options)
+
+
+def run_experts(case, rank, received, counts, mode):
+    """Outputs [L, R * M, H] of the rows that counts names, NaN elsewhere."""
+    rows, scales = (received, None) if mode == "bf16" else received
+    outputs = torch.full(rows.shape, float("nan"), dtype=case.dtype)
+    for local, number in enumerate(case.my_experts(rank)):
+        count = int(counts[local])
+        values = rows[local, :count]
+        if scales is not None:
+            factors = unpacked(scales[local, :count]) if mode == "ue8m0" else scales[local, :count]
+            values = restored(as_bytes(values), factors[:, : -(-case.hidden // 128)])
+        outputs[local, :count] = expert(values, number, case.dtype)
+    return outputs
+
+
+def check_received(case, rank, mode, received, counts, handle, sources=None):
+    rows, scales = (received, None) if mode == "bf16" else received
+    shape = (len(case.my_experts(rank)), case.capacity, case.hidden)
+    assert tuple(rows.shape) == shape and rows.is_contiguous()
+    assert scales is None or scales.shape[:2] == rows.shape[:2]
+    assert rows.dtype == (case.dtype if mode == "bf16" else torch.float8_e4m3fn)
+    assert counts.dtype == torch.int32 and tuple(counts.shape) == shape[:1]
+    source_tokens, layout_range, max_tokens, hidden, num_experts = handle
+    assert (max_tokens, hidden, num_experts) == (case.max_tokens, case.hidden, case.num_experts)
+    assert source_tokens.dtype == torch.int32 and tuple(source_tokens.shape) == shape[:2]
+    assert layout_range.dtype == torch.int64 and tuple(layout_range.shape) == (shape[0], case.ranks)
+    for local, number in enumerate(case.my_experts(rank)):
+        arrived = case.arrivals(number, sources)
+        assert int(counts[local]) == len(arrived)
+        assert source_tokens[local, : len(arrived)].tolist() == [token for _, token in arrived]
+        assert blocks_of(layout_range[local]) == blocks_by_source(case, arrived)
+        for place, (source, token) in enumerate(arrived):
+            x = case.inputs(source)[0][token]
+            if mode == "bf16":
+                assert torch.equal(rows[local, place], x)
+                continue
+            bytes_, exact = quantised(x[None], mode)
+            assert torch.equal(as_bytes(rows[local, place]), bytes_[0])
+            check_scales(case, scales, mode, (local, place), exact[0])
+
+
+def check_scales(case, scales, mode, at, exact):
+    groups = -(-case.hidden // 128)
+    columns = -(-groups // 4) if mode == "ue8m0" else groups
+    assert scales.dtype == (torch.int32 if mode == "ue8m0" else torch.float32)
+    assert tuple(scales.shape[1:]) == (case.capacity, columns)
+    assert scales.stride(1) == 1 and (columns == 1 or scales.stride(2) >= case.capacity)  # column-major
+    found = unpacked(scales[at]) if mode == "ue8m0" else scales[at]
+    assert torch.equal(found[:groups], exact)
+
+
+def blocks_of(layout_range):
+    return [(int(value) >> 32, int(value) & LOW_32) for value in layout_range]
+
+
+def blocks_by_source(case, arrived):
+    blocks, begin = [], 0
+    for source in range(case.ranks):
+        count = sum(1 for place in arrived if place[0] == source)
+        blocks.append((begin, count))
+        begin += count
+    return blocks

@@ -1,0 +1,71 @@
+"""What spawned ranks run in test_group.py: functions of a module, so that they can be pickled."""
+
+import os
+import signal
+import time
+
+import ferry
+
+
+def sum_of_ranks(group, factor):
+    parts = group.all_gather(bytes([group.rank * factor]))
+    group.barrier()
+    return [part[0] for part in parts]
+
+
+def raise_on_one(group):
+    if group.rank == 1:
+        raise KeyError("this rank will not")
+    group.barrier()
+
+
+def die_on_one(group):
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    group.barrier()
+
+
+def exchange_once(group):
+    import torch
+
+    exchange = group.exchange(max_tokens=4, hidden=8, num_experts=4, top_k=1, dtype="float32")
+    rows = exchange.dispatch(torch.full((4, 8), float(group.rank)), torch.arange(4).reshape(4, 1))
+    return exchange.combine(rows.rows, rows.handle).mean().item()
+
+
+def fork_after_init(group):
+    """The child learns that it is no member; the parent's group goes on."""
+    exchange = group.exchange(max_tokens=4, hidden=8, num_experts=4, top_k=1, dtype="float32")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = []
+        for call in (lambda: group.barrier(), lambda: exchange.stats(), lambda: group.exchange(max_tokens=1)):
+            try:
+                call()
+                said.append("no error")
+            except ferry.Closed as error:
+                said.append(str(error))
+        del exchange, group
+        os.write(write, "\n".join(said).encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    text = os.read(read, 65536).decode()
+    group.barrier()
+    return text, exchange_once(group)
+
+
+def wait_for_a_late_rank(group, seconds):
+    """Rank 0 gets SIGINT while it waits; returns how long the wait took to end."""
+    if group.rank == 1:
+        time.sleep(seconds)
+        return None
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    begin = time.monotonic()
+    try:
+        group.barrier()
+    except KeyboardInterrupt:
+        return time.monotonic() - begin
+    return -1.0

@@ -1,0 +1,65 @@
+"""python -m ferry: the native commands pass through, unknown ones and a missing program are told."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import ferry
+from ferry import native_program
+from ferry.__main__ import main
+
+
+def command(*arguments):
+    return subprocess.run([sys.executable, "-m", "ferry", *map(str, arguments)], capture_output=True, text=True)
+
+
+def test_bench_is_the_native_one_with_all_its_options():
+    done = command("bench", "--ranks", 2, "--tokens", 4, "--hidden", 64, "--experts", 4, "--top-k", 2,
+                   "--iterations", 2, "--check", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.strip().split("\n")[-1])
+    assert result["options"]["hidden"] == 64 and result["wrong"] == 0 and result["compared"] > 0
+
+
+def test_a_native_command_keeps_its_exit_code_and_its_help():
+    done = command("bench", "--sweep", "bogus")
+    assert done.returncode == 2 and "'bogus' is not of the form tokens=1,2,.." in done.stderr
+    assert "--tokens-per-rank" in command("bench", "--help").stdout
+
+
+def test_launch_starts_ranks_and_doctor_describes_the_machine():
+    done = command("launch", "-n", 2, "--", sys.executable, "-c", "import os; print(os.environ['RANK'])")
+    assert done.returncode == 0 and sorted(done.stdout.split("\n")[:2]) == ["[0] 0", "[1] 1"]
+    assert json.loads(command("doctor", "--json").stdout)["machine"]["cores"] >= 1
+
+
+def test_help_names_every_command_and_a_wrong_one_is_refused():
+    told = command("--help").stdout
+    for name in ("bench", "launch", "doctor", "plot", "compare"):
+        assert f"\n    {name} " in told
+    for arguments in ((), ("wash",)):
+        done = command(*arguments)
+        assert done.returncode == 2 and "usage: python -m ferry" in done.stderr
+
+
+def test_a_missing_native_program_is_told_with_the_place(monkeypatch, tmp_path):
+    monkeypatch.setattr(ferry, "__path__", [str(tmp_path)])
+    told = main(["doctor"])
+    assert told.startswith(f"ferry doctor: the native program is not installed at {tmp_path}/bin/ferry")
+    with pytest.raises(FileNotFoundError, match="install the package with pip"):
+        native_program.path()
+
+
+def test_plot_draws_and_tells_faults(tmp_path):
+    file, out = tmp_path / "point.json", tmp_path / "out.svg"
+    bench = command("bench", "--ranks", 1, "--tokens", 2, "--hidden", 64, "--experts", 4, "--top-k", 2,
+                    "--iterations", 2, "--json")
+    file.write_text(bench.stdout)
+    done = command("plot", file, "-o", out, "--title", "one point")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "") and "one point" in out.read_text()
+    done = command("plot", tmp_path / "none.json", "-o", out)
+    assert done.returncode == 1 and done.stderr == f"ferry plot: {tmp_path}/none.json: No such file or directory\n"
+    assert command("plot", file).returncode == 2  # no --out
+    assert "invalid choice: 'pie'" in command("plot", file, "-o", out, "--kind", "pie").stderr

@@ -1,0 +1,59 @@
+"""Runs the Python blocks of docs/python.md: whole programs as programs, the others in order as one, on two ranks."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import ferry  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "python.md").read_text()
+
+
+def blocks():
+    """(line, source) of each fenced block; compiled with blank lines before it, errors name the line of the page."""
+    for match in re.finditer(r"^```python\n(.*?)^```", PAGE, flags=re.S | re.M):
+        yield PAGE.count("\n", 0, match.start(1)), match[1]
+
+
+BLOCKS = list(blocks())
+PROGRAMS = [block for block in BLOCKS if "__main__" in block[1]]
+LAUNCHED = [block for block in BLOCKS if "ferry.init()" in block[1]]
+FRAGMENTS = [block for block in BLOCKS if block not in PROGRAMS + LAUNCHED]
+
+
+def test_every_block_is_of_a_kind():
+    assert (len(PROGRAMS), len(LAUNCHED)) == (1, 1) and len(FRAGMENTS) >= 9
+
+
+def test_fragments():
+    def body(group):
+        names = {"group": group}
+        for line, source in FRAGMENTS:
+            exec(compile("\n" * line + source, "docs/python.md", "exec"), names)
+
+    ferry.run_threads(2, body)
+
+
+def start(source, folder, **environment):
+    path = folder / "program.py"
+    path.write_text(source)
+    return subprocess.Popen([sys.executable, str(path)], env={**os.environ, **environment})
+
+
+def test_programs(tmp_path):
+    for _, source in PROGRAMS:
+        assert start(source, tmp_path).wait(60) == 0
+
+
+def test_programs_of_a_launcher(tmp_path):
+    for _, source in LAUNCHED:
+        job = dict(WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT="29400", TORCHELASTIC_RUN_ID=tmp_path.name)
+        ranks = [start(source, tmp_path, RANK=str(rank), LOCAL_RANK=str(rank), **job) for rank in range(2)]
+        assert [rank.wait(60) for rank in ranks] == [0, 0]

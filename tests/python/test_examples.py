@@ -1,0 +1,33 @@
+"""The examples, run as their readers run them."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
+
+
+def run(name, *arguments):
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_moe_layer():
+    expected = [f"rank {rank}: 100 tokens as in the dense layer" for rank in range(4)]
+    assert run("moe_layer.py").splitlines() == expected
+
+
+def test_train_moe_has_the_same_losses_on_one_rank_and_on_four():
+    output = run("train_moe.py", "24")
+    assert "losses that differ: 0" in output
+    rows = re.findall(r"^ *\d+ +([\d.]+) +([\d.]+) +0\.0e\+00$", output, flags=re.M)
+    assert len(rows) >= 8 and all(one == four for one, four in rows), output
+    assert float(rows[-1][1]) < float(rows[0][1]) - 0.5, output

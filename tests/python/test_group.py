@@ -1,0 +1,155 @@
+"""Groups: threads, processes, torch's process group, callbacks; ranks that raise, die or are interrupted; forks."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import ferry
+import rank_programs
+
+
+def test_threads_and_processes_give_results_by_rank():
+    assert ferry.run_threads(3, rank_programs.sum_of_ranks, 2) == [[0, 2, 4]] * 3
+    assert ferry.spawn(3, rank_programs.sum_of_ranks, 2) == [[0, 2, 4]] * 3
+
+
+def test_an_exception_of_one_rank_ends_the_others_and_is_raised_with_its_traceback():
+    with pytest.raises(KeyError, match="will not"):
+        ferry.run_threads(3, rank_programs.raise_on_one)
+    with pytest.raises((KeyError, ferry.PeerLost)) as caught:
+        ferry.spawn(3, rank_programs.raise_on_one)
+    if caught.type is KeyError:
+        assert "raise_on_one" in str(caught.value.__cause__)
+
+
+def test_a_rank_that_dies_is_named():
+    begin = time.monotonic()
+    with pytest.raises(ferry.PeerLost, match="rank 1") as caught:
+        ferry.spawn(3, rank_programs.die_on_one)
+    assert not caught.value.group_usable and time.monotonic() - begin < 30
+
+
+def test_ctrl_c_ends_a_wait():
+    took = ferry.spawn(2, rank_programs.wait_for_a_late_rank, 3.0)[0]
+    assert 0.2 < took < 2.5
+
+
+def test_ctrl_c_in_run_threads_ends_all_ranks():
+    program = (
+        "import os, signal, threading, time, ferry\n"
+        "def body(group):\n"
+        "    if group.rank == 0:\n"
+        "        time.sleep(0.3); os.kill(os.getpid(), signal.SIGINT); time.sleep(0.3)\n"
+        "    else:\n"
+        "        group.barrier()\n"
+        "try:\n"
+        "    ferry.run_threads(3, body)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', threading.active_count())\n")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["interrupted", "1"], done.stderr
+
+
+def test_a_forked_child_is_told_and_does_no_harm():
+    for text, mean in ferry.spawn(2, rank_programs.fork_after_init):
+        assert text.count("was forked after") == 3, text
+        assert mean in (0.0, 1.0)
+
+
+def test_a_deadline_names_who_is_missing():
+    def body(group):
+        if group.rank == 1:
+            done.wait(30)
+            return None
+        with pytest.raises(ferry.Timeout, match="rank 1.*deadline 0.3 s") as caught:
+            group.barrier()
+        done.set()
+        assert caught.value.culprit == 1 and not group.usable
+        with pytest.raises(ferry.Broken):
+            group.barrier()
+
+    done = threading.Event()
+    ferry.run_threads(2, body, deadline=0.3)
+
+
+def test_init_takes_an_all_gather_an_address_and_a_process_group():
+    parts, barrier = {}, threading.Barrier(2)
+
+    def rank(number):
+        def gather(mine):
+            parts[number] = mine
+            barrier.wait()
+            everybody = [parts[0], parts[1]]
+            barrier.wait()
+            return everybody
+
+        with ferry.init(all_gather=gather, rank=number, size=2) as group:
+            answers[number] = (group.size, group.origin[0], rank_programs.exchange_once(group))
+
+    answers = {}
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {0: (2, "callback", 0.0), 1: (2, "callback", 1.0)}
+    with ferry.init(address=f"test-{os.getpid()}", rank=0, size=1) as group:
+        assert (group.rank, group.size, group.origin[0]) == (0, 1, "address")
+
+
+GLOO = """
+import sys, torch.distributed as dist, ferry
+sys.path.insert(0, sys.argv[3])
+import rank_programs
+dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 2), rank=int(sys.argv[1]), world_size=2)
+with ferry.init(process_group=dist.group.WORLD) as group:
+    print(group.rank, group.size, rank_programs.exchange_once(group))
+dist.destroy_process_group()
+"""
+
+
+def test_a_torch_process_group(tmp_path):
+    pytest.importorskip("torch")
+    here = os.path.dirname(__file__)
+    ranks = [subprocess.Popen([sys.executable, "-c", GLOO, str(rank), str(tmp_path / "store"), here],
+                              stdout=subprocess.PIPE, text=True) for rank in range(2)]
+    assert [rank.communicate(timeout=120)[0].split() for rank in ranks] == [["0", "2", "0.0"], ["1", "2", "1.0"]]
+
+
+def test_ferry_launch_and_its_environment():
+    program = "import ferry; g = ferry.init(); print(g.rank, g.size, g.origin[0])"
+    done = subprocess.run([sys.executable, "-m", "ferry", "launch", "-n", "2", "--", sys.executable, "-c", program],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n"))[1:] == ["[0] 0 2 torchrun", "[1] 1 2 torchrun"]
+
+
+@pytest.mark.parametrize("arguments, message", [
+    ({"rank": 0}, "need an address"),
+    ({"address": "a"}, "rank is None and size is None"),
+    ({"address": "a", "all_gather": list, "rank": 0, "size": 1}, "one of"),
+    ({"address": "a", "rank": 2, "size": 2}, "rank 2 of 2"),
+    ({"address": "a", "rank": 0, "size": 1, "deadline": 0.0}, "deadline is 0"),
+])
+def test_what_init_refuses(arguments, message):
+    with pytest.raises(ferry.InvalidArgument, match=message):
+        ferry.init(**arguments)
+
+
+def test_no_launcher_is_said(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "FERRY_ADDR", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ferry.Error, match="FERRY_ADDR"):
+        ferry.init()
+
+
+def test_an_all_gather_that_raises_is_raised():
+    def gather(mine):
+        raise ZeroDivisionError("of the caller")
+
+    with pytest.raises(ZeroDivisionError, match="of the caller"):
+        ferry.init(all_gather=gather, rank=0, size=2)

@@ -1,0 +1,76 @@
+"""The wheel that scripts/test.sh made: what is in it, alone in a new environment, and on an old processor."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WHEELS = sorted(ROOT.glob("build/wheel/ferry-*.whl"))
+pytestmark = pytest.mark.skipif(not WHEELS, reason="no wheel in build/wheel: scripts/test.sh python makes it")
+
+# No numpy, no torch: memoryviews in and out.
+PROGRAM = """
+from array import array
+import sys
+import ferry
+
+def body(group):
+    exchange = group.exchange(max_tokens=2, hidden=40, num_experts=4, top_k=2, dtype="float32")
+    tokens = memoryview(array("f", range(80))).cast("B").cast("f", (2, 40))
+    ids = memoryview(array("q", [0, 3, 2, 1])).cast("B").cast("q", (2, 2))
+    rows = exchange.dispatch(tokens, ids)
+    out = memoryview(exchange.combine(rows.rows, rows.handle))
+    assert out.tolist() == [[2.0 * x for x in range(40)], [2.0 * x for x in range(40, 80)]], out.tolist()
+
+ferry.run_threads(2, body)
+assert "numpy" not in sys.modules and "torch" not in sys.modules
+print("ferry", ferry.__version__, "works")
+"""
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The Python of a new environment that has the wheel and nothing else."""
+    folder = tmp_path_factory.mktemp("alone")
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = str(folder / "bin" / "python")
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", str(WHEELS[-1])], check=True)
+    return python
+
+
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_wheel_has_the_package_its_types_and_the_command_line():
+    names = set(zipfile.ZipFile(WHEELS[-1]).namelist())
+    assert {"ferry/__init__.py", "ferry/_core.pyi", "ferry/py.typed", "ferry/bin/ferry", "ferry/deep_ep/__init__.py",
+            "ferry/torch_npu/__init__.py"} <= names
+    assert not [name for name in names if "/include/" in name or name.endswith((".cc", ".h"))]
+
+
+def test_it_works_without_numpy_and_torch(alone):
+    assert run(alone, "-c", PROGRAM) == "ferry 0.1.0 works\n"
+
+
+def test_it_works_on_a_processor_of_2008(alone):
+    emulator = shutil.which("qemu-x86_64")
+    if emulator is None or "x86_64" not in WHEELS[-1].name:
+        pytest.skip("no qemu-x86_64, or not that processor")
+    assert run(emulator, "-cpu", "Nehalem", alone, "-c", PROGRAM) == "ferry 0.1.0 works\n"
+
+
+def test_the_fronts_say_what_they_need(alone):
+    done = subprocess.run([alone, "-c", "import ferry.deep_ep"], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and "torch" in done.stderr
+
+
+def test_the_command_line_is_there(alone):
+    assert "bench" in run(alone, "-m", "ferry", "--help")
+    assert "wrong" in run(alone, "-m", "ferry", "bench", "--ranks", "2", "--tokens", "2", "--hidden", "64", "--check")
