@@ -10,10 +10,10 @@
 #include <string>
 
 #include "core/errors.h"
+#include "core/given.h"
 #include "core/group.h"
 #include "core/tensor.h"
 #include "ferry/cann.h"
-#include "core/given.h"
 
 namespace ferry::python {
 
