@@ -146,16 +146,16 @@ def token_journey(path, text):
         yield 1, "names no file with its function"
 
 
-def readme_example(path, text):
+def readme_examples(path, text):
     if str(path) == "README.md":
-        blocks = re.findall(r"```(?:cpp|c\+\+)\n(.*?)```", text, flags=re.S)
-        example = (ROOT / "examples/dispatch_combine.cc").read_text()
-        if example not in blocks:
-            yield 1, "no C++ block that equals examples/dispatch_combine.cc"
+        blocks = re.findall(r"```(?:cpp|python)\n(.*?)```", text, flags=re.S)
+        for example in "examples/dispatch_combine.cc", "examples/python/moe_layer.py":
+            if (ROOT / example).read_text() not in blocks:
+                yield 1, f"no block that equals {example}"
 
 
 RULES = [names, length, lines, places, first_line, function_length, memory_orders]
-RULES += [environment_writes, links, token_journey, readme_example]
+RULES += [environment_writes, links, token_journey, readme_examples]
 QUOTES_THE_RULES = {"tests/tidy.py", "tests/tidy_test.py"}
 
 

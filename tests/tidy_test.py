@@ -74,9 +74,11 @@ class Tidy(unittest.TestCase):
         self.expect(name, "words\n", good, "names no file with")
 
     def test_readme(self):
-        example = (tidy.ROOT / "examples/dispatch_combine.cc").read_text()
-        good = f"```cpp\n{example}```\n"
-        self.expect("README.md", good.replace("16", "17"), good, "no C++ block")
+        native = (tidy.ROOT / "examples/dispatch_combine.cc").read_text()
+        python = (tidy.ROOT / "examples/python/moe_layer.py").read_text()
+        good = f"```cpp\n{native}```\n```python\n{python}```\n"
+        self.expect("README.md", good.replace("kTokens = 16", "kTokens = 17"), good, "equals examples/dispatch_combine.cc")
+        self.expect("README.md", good.replace("topk(2)", "topk(3)"), good, "equals examples/python/moe_layer.py")
 
 
 if __name__ == "__main__":
