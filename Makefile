@@ -13,7 +13,7 @@ run:
 
 # Everything that CI checks.
 test:
-	@scripts/install.sh build test style model cross python
+	@scripts/install.sh build test style model cross bench python
 	@scripts/test.sh
 
 bench:

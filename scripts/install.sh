@@ -13,7 +13,7 @@ declare -A packages=(
   [model]="spin"
   [cross]="g++-aarch64-linux-gnu qemu-user googletest"
   [bench]="python3 libopenmpi-dev openmpi-bin"
-  [python]="python3-dev python3-venv openmpi-bin"
+  [python]="python3-dev python3-venv"
 )
 
 missing=()
