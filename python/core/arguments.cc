@@ -1,4 +1,5 @@
 #include "core/arguments.h"
+#include "core/arrays.h"
 
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>

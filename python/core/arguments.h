@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/libraries.h"
 #include "core/tensor.h"
 #include "ferry/exchange.h"
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "core/arrays.h"
 #include "core/errors.h"
 #include "core/given.h"
 #include "core/group.h"

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "core/arguments.h"
+#include "core/arrays.h"
 #include "core/config.h"
 #include "core/docs.h"
 #include "core/errors.h"

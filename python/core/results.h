@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "core/arrays.h"
 #include "core/forked.h"
 #include "core/tensor.h"
 #include "ferry/exchange.h"

@@ -1,0 +1,96 @@
+#include "core/arrays.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
+
+#include "core/dlpack.h"
+#include "core/forked.h"
+
+namespace ferry::python {
+
+namespace {
+
+// What a new tensor of torch is made of: the pin, and the shape that DLPack points to.
+struct Exported {
+  Exported(std::shared_ptr<const void> memory, const View& view)
+      : pin(std::move(memory)),
+        shape(view.shape.begin(), view.shape.end()),
+        strides(view.strides) {}
+
+  Kept<std::shared_ptr<const void>> pin;
+  std::vector<std::int64_t> shape, strides;
+  ManagedTensor managed = {};
+};
+
+nb::object make_by_table(const View& view, nb::dlpack::dtype dtype, const ExchangeTable& table) {
+  auto exported = std::make_unique<Exported>(view.pin, view);
+  if (exported->strides.empty()) {
+    exported->strides.resize(view.shape.size());
+    std::int64_t stride = 1;
+    for (std::size_t i = view.shape.size(); i-- > 0; stride *= exported->shape[i])
+      exported->strides[i] = stride;
+  }
+  exported->managed.context = exported.get();
+  exported->managed.deleter = [](ManagedTensor* managed) {
+    delete static_cast<Exported*>(managed->context);
+  };
+  exported->managed.tensor = {.data = const_cast<void*>(view.data),
+                              .device = {nb::device::cpu::value, 0},
+                              .ndim = static_cast<std::int32_t>(view.shape.size()),
+                              .dtype = dtype,
+                              .shape = exported->shape.data(),
+                              .strides = exported->strides.data()};
+  void* object = nullptr;
+  if (table.object_from_managed(&exported.release()->managed, &object) != 0)
+    throw nb::python_error();
+  return nb::steal(static_cast<PyObject*>(object));
+}
+
+}  // namespace
+
+nb::object make_array(const View& view, Library library) {
+  // What a library cannot import goes in as bytes or halves of the same width.
+  const bool foreign = view.element == Element::kFp8E4m3 ||
+                       (view.element == Element::kBf16 && library != Library::kTorch);
+  nb::dlpack::dtype dtype = dlpack_type(view.element);
+  if (foreign) dtype.code = static_cast<std::uint8_t>(nb::dlpack::dtype_code::UInt);
+  if (library == Library::kTorch && !foreign && torch_table())
+    return make_by_table(view, dtype, *torch_table());
+  const nb::capsule owner(new Kept<std::shared_ptr<const void>>(view.pin), [](void* pin) noexcept {
+    delete static_cast<Kept<std::shared_ptr<const void>>*>(pin);
+  });
+  void* data = const_cast<void*>(view.data);
+  const std::int64_t* strides = view.strides.empty() ? nullptr : view.strides.data();
+  const auto as = [&](auto framework) {
+    return nb::cast(nb::ndarray<decltype(framework)>(data, view.shape.size(), view.shape.data(),
+                                                     owner, strides, dtype, nb::device::cpu::value,
+                                                     0, 'C'));
+  };
+  if (library == Library::kNone) return as(nb::memview());
+  nb::object array = library == Library::kTorch ? as(nb::pytorch()) : as(nb::numpy());
+  if (!foreign) return array;
+  // bf16 and fp8 by torch or ml_dtypes where they have them, plain integers where not.
+  const nb::object types = imported(library == Library::kTorch ? "torch" : "ml_dtypes");
+  const char* name = element_name(view.element);
+  if (types.is_none() || !nb::hasattr(types, name)) return array;
+  return array.attr("view")(types.attr(name));
+}
+
+nb::object new_array(const std::vector<std::int64_t>& shape, Element element, Library library) {
+  if (library == Library::kTorch) {
+    static nb::handle empty, dtypes[kNumElements];
+    nb::handle& dtype = dtypes[static_cast<std::size_t>(element)];
+    attribute_of("torch", element_name(element), dtype);
+    if (!dtype.is_valid()) attribute_of("torch", "uint8", dtype);  // an older torch has no fp8
+    return attribute_of("torch", "empty", empty)(nb::cast(shape), nb::arg("dtype") = dtype);
+  }
+  std::vector<std::size_t> extents(shape.begin(), shape.end());
+  std::size_t bytes = element_bytes(element);
+  for (const std::size_t extent : extents) bytes *= extent;
+  const std::shared_ptr<std::byte[]> memory(new std::byte[bytes > 0 ? bytes : 1]);
+  return make_array(
+      {.data = memory.get(), .shape = std::move(extents), .element = element, .pin = memory},
+      library);
+}
+
+}  // namespace ferry::python
