@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "core/errors.h"
 #include "core/results.h"
 #include "ferry/status.h"
 
@@ -85,8 +86,7 @@ void read_scales(const DispatchObjects& objects, const ExchangeConfig& config,
   }
   if (objects.token_scales.is_none()) return;
   Tensor scales = read_tensor(objects.token_scales, "token_scales");
-  const std::int64_t bytes =
-      scales.size() * static_cast<std::int64_t>(element_bytes(scales.element));
+  const std::int64_t bytes = scales.size() * static_cast<std::int64_t>(scales.item_bytes);
   const std::int64_t tokens = input.args.tokens.num_rows;
   if (!scales.dense() || scales.shape.size() != 2 || scales.dim(0) != tokens ||
       bytes != tokens * config.scale_bytes) {
@@ -101,11 +101,7 @@ void read_scales(const DispatchObjects& objects, const ExchangeConfig& config,
 }  // namespace
 
 std::chrono::nanoseconds read_deadline(nb::handle deadline) {
-  if (deadline.is_none()) return std::chrono::nanoseconds(0);
-  const auto seconds = nb::cast<double>(deadline);
-  if (!(seconds > 0)) refuse(fmt::format("deadline is {} s, need more than 0", seconds));
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(seconds));
+  return deadline.is_none() ? std::chrono::nanoseconds(0) : to_deadline(nb::cast<double>(deadline));
 }
 
 void read_dispatch(const DispatchObjects& objects, const ExchangeConfig& config,
@@ -134,10 +130,20 @@ void read_dispatch(const DispatchObjects& objects, const ExchangeConfig& config,
 
 namespace {
 
+constexpr const char* kDispatchNames[] = {
+    "tokens", "topk_ids",     "topk_weights",  "handle",       "token_mask", "topk_mask",
+    "scales", "token_scales", "replica_table", "active_ranks", "deadline"};
+
 // dispatched: the arguments of the dispatch, by name.
 std::unique_ptr<DispatchInput> read_dispatched(nb::handle object, const ExchangeConfig& config) {
   const nb::object none = nb::none();
   const auto given = nb::cast<nb::dict>(object);
+  for (const auto& [key, unused] : given) {
+    const auto name = nb::cast<std::string>(key);
+    if (std::find(std::begin(kDispatchNames), std::end(kDispatchNames), name) ==
+        std::end(kDispatchNames))
+      refuse(fmt::format("dispatched has \"{}\", which dispatch has not", name));
+  }
   const auto entry = [&](const char* name) -> nb::handle {
     return given.contains(name) ? nb::handle(PyDict_GetItemString(given.ptr(), name))
                                 : nb::handle(none);

@@ -26,6 +26,7 @@ constexpr ElementInfo kElements[] = {
     {Element::kFp64, "float64", Dlpack::Float, 64},
     {Element::kInt8, "int8", Dlpack::Int, 8},
     {Element::kUint8, "uint8", Dlpack::UInt, 8},
+    {Element::kUint16, "uint16", Dlpack::UInt, 16},
     {Element::kInt32, "int32", Dlpack::Int, 32},
     {Element::kInt64, "int64", Dlpack::Int, 64},
     {Element::kBool, "bool", Dlpack::Bool, 8},

@@ -20,6 +20,7 @@ enum class Element {
   kFp64,
   kInt8,
   kUint8,
+  kUint16,  // as rows: the bits of bf16, where numpy has no ml_dtypes
   kInt32,
   kInt64,
   kBool,

@@ -1,6 +1,8 @@
 #include "core/errors.h"
 
-#include <pthread.h>
+#include <fmt/format.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <string>
 
@@ -9,8 +11,6 @@ namespace ferry::python {
 namespace nb = nanobind;
 
 namespace {
-
-const pthread_t main_thread = pthread_self();  // of the thread that loads the module
 
 void set_error(const Status& status) {
   // errors.py, once it is loaded, is never unloaded: the reference is kept.
@@ -42,9 +42,18 @@ void check(const Status& status) {
   throw nb::python_error();
 }
 
+std::chrono::nanoseconds to_deadline(double seconds) {
+  constexpr double kCentury = 100.0 * 365 * 24 * 3600;
+  if (!(seconds > 0)) {
+    throw Error(Code::kInvalidArgument, fmt::format("deadline is {} s, need more than 0", seconds));
+  }
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(seconds < kCentury ? seconds : kCentury));
+}
+
 // Python runs its handlers on the main thread only; the others need not take the GIL to learn that.
 bool signal_raised() noexcept {
-  if (!pthread_equal(pthread_self(), main_thread)) return false;
+  if (syscall(SYS_gettid) != getpid()) return false;
   nb::gil_scoped_acquire acquire;
   return PyErr_Occurred() || PyErr_CheckSignals() != 0;
 }

@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <chrono>
+
 #include "ferry/status.h"
 
 namespace ferry::python {
@@ -13,6 +15,10 @@ void bind_errors(nanobind::module_& module);
 // Raises unless the status is ok. A signal handler that raised while ferry waited (Ctrl-C) goes
 // first.
 void check(const Status& status);
+
+// A deadline in seconds; beyond a century it is a century. Throws Error(kInvalidArgument) unless it
+// is more than 0.
+std::chrono::nanoseconds to_deadline(double seconds);
 
 // True when a wait of this thread must end: a signal handler of Python raised. For
 // GroupOptions::interrupted, called without the GIL.

@@ -4,6 +4,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -19,16 +22,11 @@ using nb::arg;
 
 namespace {
 
-std::chrono::nanoseconds seconds(double deadline) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(deadline));
-}
-
 using Stop = std::shared_ptr<std::atomic<bool>>;
 
 GroupOptions options(const std::string& name, double deadline, const Stop& stop) {
   return {
-      .deadline = seconds(deadline),
+      .deadline = to_deadline(deadline),
       .interrupted = [stop] { return stop->load(std::memory_order_relaxed) || signal_raised(); },
       .name = name};
 }
@@ -91,13 +89,41 @@ std::vector<PyGroup> threads(int size, const std::string& name, double deadline)
   return groups;
 }
 
+// What is gathered first: how much everybody has, and all of it when it fits.
+struct Head {
+  std::uint64_t bytes;
+  char data[1016];
+};
+
+// Throws on all ranks unless they give equally much.
+void check_equal(const std::vector<Head>& heads) {
+  for (std::size_t rank = 1; rank < heads.size(); ++rank) {
+    if (heads[rank].bytes == heads[0].bytes) continue;
+    check({Code::kMismatch,
+           fmt::format("all_gather: rank 0 gives {} bytes, rank {} gives {}: need equal lengths",
+                       heads[0].bytes, rank, heads[rank].bytes),
+           static_cast<int>(rank)});
+  }
+}
+
 nb::list all_gather(const PyGroup& self, const nb::bytes& mine) {
-  Group& group = self.get();
-  const std::size_t bytes = mine.size();
-  std::string all(bytes * group.size(), '\0');
-  check(without_gil([&] { return group.all_gather(mine.data(), bytes, all.data()); }));
+  Group group = self.get();
+  const std::size_t bytes = mine.size(), inside = std::min(bytes, sizeof(Head::data));
+  Head head{bytes, {}};
+  std::memcpy(head.data, mine.data(), inside);
+  std::vector<Head> heads(group.size());
+  check(without_gil([&] { return group.all_gather(&head, sizeof head, heads.data()); }));
+  check_equal(heads);
+  const std::size_t more = bytes - inside;
+  std::string tails(more * group.size(), '\0');
+  const char* from = static_cast<const char*>(mine.data()) + inside;
+  if (more) check(without_gil([&] { return group.all_gather(from, more, tails.data()); }));
   nb::list parts;
-  for (int r = 0; r < group.size(); ++r) parts.append(nb::bytes(all.data() + r * bytes, bytes));
+  for (int rank = 0; rank < group.size(); ++rank) {
+    std::string part(heads[rank].data, inside);
+    part.append(tails, rank * more, more);
+    parts.append(nb::bytes(part.data(), part.size()));
+  }
   return parts;
 }
 
@@ -136,7 +162,7 @@ void bind_group(nb::module_& module) {
       .def(
           "barrier",
           [](const PyGroup& self) {
-            Group& group = self.get();
+            Group group = self.get();  // its own: destroy() may come while it waits
             check(without_gil([&] { return group.barrier(); }));
           },
           "Waits until every rank has called it.")

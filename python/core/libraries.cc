@@ -40,6 +40,11 @@ const ExchangeTable* torch_table() {
   return table;
 }
 
+Library loaded_library() {
+  if (!imported("torch").is_none()) return Library::kTorch;
+  return imported("numpy").is_none() ? Library::kNone : Library::kNumpy;
+}
+
 Library library_of(nb::handle tensor) {
   static nb::handle numpy_array;
   if (is_instance(tensor, torch_tensor_type())) return Library::kTorch;

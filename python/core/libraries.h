@@ -13,6 +13,8 @@ namespace nb = nanobind;
 // The library whose arrays a caller uses, and gets back.
 enum class Library { kTorch, kNumpy, kNone };
 Library library_of(nb::handle tensor);
+// torch if it is loaded, else numpy if that is.
+Library loaded_library();
 
 // A module that is already imported, or None: nobody who does not use a library has it loaded.
 nb::object imported(const char* name);

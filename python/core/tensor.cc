@@ -42,10 +42,16 @@ nb::object as_integers(nb::handle object, Element& element) {
                      name, class_of(object), writable ? " writable" : "n"));
 }
 
-// A gradient would end here unseen.
-void refuse_gradient(nb::handle object, const char* name) {
-  if (!PyObject_IsTrue(nb::object(object.attr("requires_grad")).ptr())) return;
-  if (!PyObject_IsTrue(imported("torch").attr("is_grad_enabled")().ptr())) return;
+bool is_true(const nb::object& object) { return PyObject_IsTrue(object.ptr()) == 1; }
+
+// What the elements in memory do not say: a gradient, which would end here unseen, and a pending
+// sign.
+void refuse_laziness(nb::handle object, const char* name) {
+  if (is_true(object.attr("is_neg")())) {
+    refuse(fmt::format("{} is a negated view: give {}.resolve_neg()", name, name));
+  }
+  if (!is_true(object.attr("requires_grad"))) return;
+  if (!is_true(imported("torch").attr("is_grad_enabled")())) return;
   refuse(fmt::format("{} requires a gradient: give {}.detach(), or use ferry.torch", name, name));
 }
 
@@ -54,6 +60,7 @@ bool take(const nb::dlpack::dltensor& from, Tensor& tensor) {
   tensor.data = static_cast<std::byte*>(from.data) + from.byte_offset;
   tensor.shape.assign(from.shape, from.shape + from.ndim);
   tensor.strides.assign(from.strides, from.strides + from.ndim);
+  tensor.item_bytes = (from.dtype.bits * from.dtype.lanes + 7) / 8;
   if (tensor.element == Element::kOther) tensor.element = element_of(from.dtype);
   return true;
 }
@@ -117,7 +124,7 @@ Tensor read_tensor(nb::handle object, const char* name, bool writable) {
   Tensor tensor;
   if (object.is_none()) return tensor;
   if (library_of(object) == Library::kTorch) {
-    refuse_gradient(object, name);
+    refuse_laziness(object, name);
     if (torch_table() && import_by_table(object, *torch_table(), tensor)) return tensor;
   }
   if (import_any(object, writable, tensor)) return tensor;
@@ -144,6 +151,7 @@ void check_shape(const Tensor& tensor, const char* name, const std::vector<std::
 Tensor read_dense(nb::handle object, const Expected& expected) {
   Tensor tensor = read_tensor(object, expected.name, expected.writable);
   if (!tensor.given()) return tensor;
+  if (tensor.element == Element::kUint16) tensor.element = Element::kBf16;
   if (std::find(expected.elements.begin(), expected.elements.end(), tensor.element) ==
       expected.elements.end()) {
     std::vector<const char*> names;
@@ -165,6 +173,7 @@ DataType data_type(const Tensor& tensor, const char* name) {
     case Element::kFp16: return DataType::kFp16;
     case Element::kFp32: return DataType::kFp32;
     case Element::kUint8: return DataType::kBytes;
+    case Element::kUint16: return DataType::kBf16;
     case Element::kInt8: return DataType::kInt8;
     case Element::kFp8E4m3: return DataType::kFp8E4m3;
     default:

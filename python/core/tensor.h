@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct Tensor {
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;
   Element element = Element::kOther;
+  std::size_t item_bytes = 0;
 
   bool given() const noexcept { return owner.is_valid(); }
   std::int64_t dim(std::size_t i) const noexcept { return shape[i]; }
@@ -31,8 +33,8 @@ struct Tensor {
 };
 
 // Reads `object`; None gives an empty Tensor. Throws Error(kInvalidArgument) that begins with
-// `name` for what is no tensor, lies on another device, needs a gradient, or (writable) is
-// read-only.
+// `name` for what is no tensor, lies on another device, needs a gradient, is lazily negated,
+// or (writable) is read-only.
 Tensor read_tensor(nb::handle object, const char* name, bool writable = false);
 
 // The same, and checks: dense, of one of the elements, of the shape (-1: any extent).

@@ -3,12 +3,14 @@
 Called by users; calls ferry._core. All ranks of a group make it together.
 """
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
 import pickle
 import secrets
 import threading
+import time
 import traceback
 
 from ferry import _core, errors
@@ -69,8 +71,8 @@ def run_threads(num_ranks, fn, *args, name="", deadline=100.0):
     def play(rank, group):
         try:
             results[rank] = fn(group, *args)
-        except BaseException as error:  # also SystemExit: a rank that leaves is an error here
-            failures.append(error)
+        except BaseException as error:
+            failures.append(_told(rank, error))
         finally:
             group.destroy()
             ended.release()
@@ -99,27 +101,39 @@ def run_threads(num_ranks, fn, *args, name="", deadline=100.0):
 class _Failure:
     """What a rank's process sends home instead of a result."""
 
-    def __init__(self, error):
+    def __init__(self, rank, error):
         self.text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        self.error = error if _picklable(error) else errors.Error(f"{type(error).__name__}: {error}")
+        self.error = _told(rank, error)
+        try:
+            pickle.loads(pickle.dumps(self.error))
+        except Exception:
+            self.error = errors.Error(f"{type(error).__name__}: {error}")
+
+    @property
+    def follows(self):
+        """True for an error that another rank's failure causes."""
+        return isinstance(self.error, (errors.PeerLost, errors.Broken, errors.PeerRejected))
 
 
-def _picklable(error):
-    try:
-        pickle.loads(pickle.dumps(error))
-        return True
-    except Exception:
-        return False
+def _told(rank, error):
+    """A rank that exits is an error for the others."""
+    if isinstance(error, SystemExit):
+        return errors.Error(f"rank {rank} called sys.exit({error.code})")
+    return error
 
 
 def _play(connection, address, rank, size, deadline, fn, args):
     try:
         with _core.connect(address, rank, size, "", deadline) as group:
-            # Plain pickles hold tensors by value: torch's own would be lost with this process.
-            answer = pickle.dumps(fn(group, *args))
-    except BaseException as error:
-        answer = pickle.dumps(_Failure(error))
-    connection.send_bytes(answer)
+            try:
+                # Plain pickles hold tensors by value: torch's own would be lost with this process.
+                answer = pickle.dumps(fn(group, *args))
+            except BaseException as error:  # told before the others learn that this rank left
+                answer = pickle.dumps(_Failure(rank, error))
+            connection.send_bytes(answer)
+    except BaseException as error:  # of connect, or of a parent that is gone
+        with contextlib.suppress(OSError):
+            connection.send_bytes(pickle.dumps(_Failure(rank, error)))
 
 
 def spawn(num_ranks, fn, *args, deadline=100.0, method="spawn"):
@@ -135,33 +149,60 @@ def spawn(num_ranks, fn, *args, deadline=100.0, method="spawn"):
     try:
         for rank in range(num_ranks):
             ours, theirs = context.Pipe(duplex=False)
+            pipes.append(ours)
             process = context.Process(target=_play, args=(theirs, address, rank, num_ranks, deadline, fn, args),
                                       name=f"ferry rank {rank}")
             process.start()
             theirs.close()
-            pipes.append(ours)
             processes.append(process)
-        return _collect(pipes, processes)
-    finally:
-        for process in processes:
-            if process.is_alive():
-                process.terminate()
-        for process in processes:
+        results = _collect(pipes, processes)
+        for process in processes:  # which may have something of their own to finish
             process.join()
+        return results
+    finally:
+        _end(processes)
+        for pipe in pipes:
+            pipe.close()
+
+
+def _end(processes):
+    """Ends those that still run, asked first and then not."""
+    for process in processes:
+        if process.is_alive():
+            process.terminate()
+    for process in processes:
+        process.join(5)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        process.close()
 
 
 def _collect(pipes, processes):
-    results, waiting = [None] * len(pipes), dict(enumerate(pipes))
+    """The results by rank, or the failure that came first; one that only follows from another waits a second for it."""
+    results, waiting, failure, until = [None] * len(pipes), dict(enumerate(pipes)), None, None
     while waiting:
-        ready = multiprocessing.connection.wait(list(waiting.values()))
+        timeout = None if until is None else max(until - time.monotonic(), 0)
+        ready = multiprocessing.connection.wait(list(waiting.values()), timeout)
+        if until is not None and not ready:
+            break
         for rank in [rank for rank, pipe in waiting.items() if pipe in ready]:
-            try:
-                results[rank] = pickle.loads(waiting.pop(rank).recv_bytes())
-            except EOFError:
-                processes[rank].join()
-                text = f"rank {rank} (pid {processes[rank].pid}) ended with exit code {processes[rank].exitcode}"
-                raise errors.make_error("peer_lost", text, rank, False) from None
-            if isinstance(results[rank], _Failure):
+            results[rank] = _answer(rank, waiting.pop(rank), processes[rank])
+            if isinstance(results[rank], _Failure) and (failure is None or failure.follows):
                 failure = results[rank]
-                raise failure.error from RuntimeError(f"rank {rank}:\n{failure.text}")
+        if failure is not None:
+            if not failure.follows:
+                break
+            until = until or time.monotonic() + 1
+    if failure is not None:
+        raise failure.error from RuntimeError(f"traceback of the rank:\n{failure.text}")
     return results
+
+
+def _answer(rank, pipe, process):
+    try:
+        return pickle.loads(pipe.recv_bytes())
+    except (EOFError, OSError):
+        process.join()
+        text = f"rank {rank} (pid {process.pid}) ended with exit code {process.exitcode}"
+        return _Failure(rank, errors.make_error("peer_lost", text, rank, False))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import ferry
@@ -23,6 +24,31 @@ def die_on_one(group):
     if group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     group.barrier()
+
+
+def exit_on_one(group):
+    if group.rank == 1:
+        raise SystemExit(0)
+    group.barrier()
+
+
+def fail_at_length(group):
+    if group.rank == 1:
+        raise AssertionError("x" * 5_000_000)
+    group.barrier()
+
+
+def write_late(group, folder):
+    """The result is home before the file is written."""
+    rank = group.rank
+
+    def write():
+        time.sleep(1)
+        with open(os.path.join(folder, str(rank)), "w") as file:
+            file.write("done")
+
+    threading.Thread(target=write).start()
+    return rank
 
 
 def exchange_once(group):
@@ -61,6 +87,7 @@ def wait_for_a_late_rank(group, seconds):
     if group.rank == 1:
         time.sleep(seconds)
         return None
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background ignores
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     begin = time.monotonic()

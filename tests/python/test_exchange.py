@@ -1,5 +1,7 @@
 """Exchange, Received and Handle: rows, order, counts and sums against the oracle; the libraries; what is refused."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -280,6 +282,7 @@ REFUSED = {
     "mask of a type": ({"token_mask": torch.zeros(2)}, "need bool or uint8"),
     "handle of a type": ({"handle": 3}, "handle is a int, need a ferry.Handle"),
     "deadline": ({"deadline": -1.0}, "deadline is -1"),
+    "a pending sign": ({"tokens": torch._neg_view(torch.zeros(2, 4))}, "tokens is a negated view"),
 }
 
 
@@ -306,6 +309,8 @@ REFUSED_COMBINES = {
     "bias of a type": ({"bias": torch.zeros(2, 4).half()}, "bias is float16"),
     "three biases": ({"bias": [torch.zeros(2, 4)] * 3}, "3 tensors, need at most 2"),
     "partials": ({"partials": "some"}, 'partials is "some"'),
+    "no epsilon": ({"epsilon": None}, "wrong Python type"),
+    "dispatched": ({"dispatched": {"token": 1}}, 'dispatched has "token"'),
 }
 
 
@@ -346,6 +351,72 @@ def test_settings_are_read_back():
     config = ferry.run_threads(1, body)[0]
     assert (config["dtype"], config["layout"], config["zero_gaps"], config["depth"]) == (
         "float16", "expert_major", True, 2)
+
+
+def test_an_operation_that_is_dropped_is_received_by_the_next_call():
+    def body(group):
+        exchange = group.exchange(max_tokens=8, hidden=64, num_experts=2, top_k=1, dtype="float32")
+        ids = torch.tensor([[0], [1]] * 4)
+        for i in range(6):  # more than are in flight
+            tokens = torch.full((8, 64), float(i))
+            exchange.dispatch_send(tokens, ids)
+            rows = exchange.dispatch(tokens, ids)
+            exchange.combine_send(rows.rows.clone(), rows.handle)  # writes to a result that nobody has
+            assert torch.equal(exchange.combine(rows.rows, rows.handle), tokens)
+        return exchange.stats().combines
+
+    assert ferry.run_threads(2, body, deadline=20.0) == [12, 12]
+
+
+def test_an_exchange_may_be_closed_and_watched_while_it_waits():
+    import threading
+
+    def body(group):
+        exchange = group.exchange(max_tokens=1, hidden=8, num_experts=2, top_k=1, dtype="float32")
+        tokens, ids = torch.ones(1, 8), torch.zeros(1, 1, dtype=torch.int64)
+        exchange.dispatch(tokens, ids)
+        if group.rank == 1:
+            assert closed.wait(20)
+            return exchange.dispatch(tokens, ids).num_rows
+
+        def watch():
+            time.sleep(0.2)
+            seen.append(exchange.stats().dispatches)
+            exchange.close()
+            closed.set()
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        num_rows = exchange.dispatch(tokens, ids).num_rows
+        thread.join()
+        return num_rows
+
+    seen, closed = [], threading.Event()
+    assert ferry.run_threads(2, body, deadline=30.0) == [2, 0] and seen == [1]
+
+
+def test_an_exchange_that_one_rank_refuses_is_made_by_none_and_the_next_one_works():
+    def body(group):
+        for wrong in ({"top_k": 99}, {"layout": "columns"}, {"hidden": -1}):
+            settings = dict(max_tokens=2, hidden=4, num_experts=4, top_k=2, dtype="float32")
+            error = ferry.InvalidArgument if group.rank == 1 else ferry.PeerRejected
+            with pytest.raises(error, match=next(iter(wrong))):
+                group.exchange(**{**settings, **(wrong if group.rank == 1 else {})})
+        return group.exchange(**settings).dispatch(**GOOD).num_rows
+
+    assert sum(ferry.run_threads(3, body, deadline=20.0)) == 12
+
+
+def test_bits_of_bfloat16_are_uint16():
+    def body(group):
+        exchange = group.exchange(max_tokens=2, hidden=2, num_experts=2, top_k=1)
+        tokens = np.array([[1, 2], [3, 4]], ml_dtypes.bfloat16)
+        rows = exchange.dispatch(tokens.view(np.uint16), np.array([[0], [1]]))
+        out = np.empty((2, 2), np.uint16)
+        assert exchange.combine(rows.rows, rows.handle, out=out) is out
+        return out.view(ml_dtypes.bfloat16).tolist() == tokens.tolist()
+
+    assert all(ferry.run_threads(2, body))
 
 
 def test_two_threads_in_one_exchange_are_told():

@@ -26,6 +26,59 @@ def test_an_exception_of_one_rank_ends_the_others_and_is_raised_with_its_traceba
         assert "raise_on_one" in str(caught.value.__cause__)
 
 
+@pytest.mark.parametrize("start", [ferry.run_threads, ferry.spawn])
+def test_a_rank_that_exits_is_an_error(start):
+    with pytest.raises(ferry.Error, match=r"rank 1 called sys.exit\(0\)"):
+        start(2, rank_programs.exit_on_one)
+
+
+def test_the_cause_wins_over_what_follows_from_it():
+    with pytest.raises(AssertionError, match="xxx"):
+        ferry.spawn(3, rank_programs.fail_at_length)
+
+
+def test_ranks_may_finish_after_their_results_are_home(tmp_path):
+    assert ferry.spawn(2, rank_programs.write_late, str(tmp_path)) == [0, 1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+
+
+def test_all_gather_of_any_length_and_unequal_lengths():
+    def body(group):
+        for length in (0, 1, 1016, 1017, 5000):
+            mine = bytes([65 + group.rank]) * length
+            assert group.all_gather(mine) == [b"A" * length, b"B" * length, b"C" * length]
+        with pytest.raises(ferry.Mismatch, match="rank 0 gives 3 bytes, rank 1 gives 100000"):
+            group.all_gather(b"x" * (100000 if group.rank == 1 else 3))
+        return group.all_gather(b"y")
+
+    assert ferry.run_threads(3, body, deadline=20.0) == [[b"y"] * 3] * 3
+
+
+def test_a_group_may_be_destroyed_while_it_waits():
+    def body(group):
+        if group.rank == 1:
+            done.wait(20)
+            return
+        threading.Timer(0.2, group.destroy).start()
+        with pytest.raises(ferry.Error):
+            group.all_gather(b"x")
+        done.set()
+
+    done = threading.Event()
+    ferry.run_threads(2, body, deadline=3.0)
+
+
+def test_groups_leave_no_descriptors_and_no_threads_behind():
+    def count():
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    ferry.run_threads(2, rank_programs.exchange_once)
+    before = count()
+    for _ in range(20):
+        ferry.run_threads(2, rank_programs.exchange_once)
+    assert count() == before
+
+
 def test_a_rank_that_dies_is_named():
     begin = time.monotonic()
     with pytest.raises(ferry.PeerLost, match="rank 1") as caught:
@@ -41,6 +94,7 @@ def test_ctrl_c_ends_a_wait():
 def test_ctrl_c_in_run_threads_ends_all_ranks():
     program = (
         "import os, signal, threading, time, ferry\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def body(group):\n"
         "    if group.rank == 0:\n"
         "        time.sleep(0.3); os.kill(os.getpid(), signal.SIGINT); time.sleep(0.3)\n"
@@ -134,6 +188,7 @@ def test_ferry_launch_and_its_environment():
     ({"address": "a", "all_gather": list, "rank": 0, "size": 1}, "one of"),
     ({"address": "a", "rank": 2, "size": 2}, "rank 2 of 2"),
     ({"address": "a", "rank": 0, "size": 1, "deadline": 0.0}, "deadline is 0"),
+    ({"address": "a", "rank": 0, "size": 1, "deadline": float("nan")}, "deadline is nan"),
 ])
 def test_what_init_refuses(arguments, message):
     with pytest.raises(ferry.InvalidArgument, match=message):

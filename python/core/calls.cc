@@ -1,0 +1,324 @@
+#include "core/calls.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <optional>
+#include <vector>
+
+#include "core/arrays.h"
+#include "core/config.h"
+#include "core/errors.h"
+#include "ferry/exchange.h"
+
+namespace ferry::python {
+
+struct Half {
+  Operation operation;
+  DispatchInput dispatch;
+  std::unique_ptr<CombineInput> combine;  // of a combine
+};
+
+// Everything but `exchange` is read and written with the GIL only.
+struct State {
+  Exchange exchange;
+  PyGroup group;  // outlives the exchange
+  std::atomic<bool> busy{false};
+  std::optional<Library> library;           // of the last dispatch's tokens
+  std::vector<std::shared_ptr<Half>> sent;  // and not received
+  // As the last call left them, for whoever asks while another one runs.
+  Handle handle = {};
+  ExchangeStats stats = {};
+  std::vector<std::int64_t> dispatch_wait_ns, combine_wait_ns;
+
+  void look() {
+    stats = exchange.stats();
+    dispatch_wait_ns = exchange.last_dispatch_times().wait_ns;
+    combine_wait_ns = exchange.last_combine_times().wait_ns;
+  }
+};
+
+std::shared_ptr<State> PyExchange::get() const {
+  if (!kept->mine())
+    throw Error(Code::kClosed, "this process was forked after the exchange was made");
+  if (!**kept) throw Error(Code::kClosed, "this exchange was closed");
+  return **kept;
+}
+
+namespace {
+
+// One caller at a time.
+class Turn {
+ public:
+  explicit Turn(const PyExchange& exchange) : state_(exchange.get()) {
+    if (state_->busy.exchange(true, std::memory_order_acquire)) {
+      throw Error(Code::kInvalidArgument,
+                  "another thread is in a call of this exchange: one caller at a time (or one "
+                  "exchange per thread)");
+    }
+  }
+  ~Turn() {
+    state_->look();
+    state_->busy.store(false, std::memory_order_release);  // partner: the constructor
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  State& operator*() const noexcept { return *state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// Reads arguments; what is refused here is refused on all ranks.
+template <typename Read, typename Refuse>
+void read_or_refuse(const Read& read, const Refuse& refuse) {
+  Status status;
+  try {
+    return read();
+  } catch (const Error& error) {
+    status = {error.code(), error.what()};
+  } catch (const nb::python_error& error) {
+    const Status why(Code::kInvalidArgument, "its arguments raised an exception in Python");
+    static_cast<void>(without_gil([&] { return refuse(why); }));
+    throw;
+  } catch (const nb::cast_error&) {
+    status = {Code::kInvalidArgument, "an argument is of the wrong Python type"};
+  }
+  check(without_gil([&] { return refuse(status); }));
+}
+
+void read_into(State& state, const DispatchObjects& objects, DispatchInput& input) {
+  read_or_refuse([&] { read_dispatch(objects, state.exchange.config(), input); },
+                 [&](const Status& why) {
+                   return state.exchange.refuse_dispatch(why, input.args.active_ranks);
+                 });
+  state.library = input.library;
+}
+
+void read_into(State& state, const CombineObjects& objects, CombineInput& input) {
+  read_or_refuse([&] { read_combine(objects, state.exchange.config(), input); },
+                 [&](const Status& why) {
+                   return state.exchange.refuse_combine(
+                       why, input.args.dispatched ? input.args.dispatched->active_ranks
+                                                  : std::span<const int>{});
+                 });
+}
+
+PyReceived received_of(State& state, Received&& received, const DispatchInput& input) {
+  PyReceived result;
+  state.handle = received.handle;
+  **result.kept = std::move(received);
+  result.library = input.library;
+  result.config = state.exchange.config();
+  result.scale_element = input.scale_element;
+  result.num_ranks = state.group.get().size();
+  return result;
+}
+
+Status receive_half(State& state, const Half& half, Received& received) {
+  return without_gil([&] {
+    return half.combine ? state.exchange.combine_recv(half.operation)
+                        : state.exchange.dispatch_recv(half.operation, received);
+  });
+}
+
+void forget(State& state, const Half& half) {
+  const auto is_it = [&](const std::shared_ptr<Half>& each) { return each.get() == &half; };
+  state.sent.erase(std::remove_if(state.sent.begin(), state.sent.end(), is_it), state.sent.end());
+}
+
+// Halves that nobody can receive any more: their results go.
+void receive_dropped(State& state) {
+  const auto dropped = [](const std::shared_ptr<Half>& each) { return each.use_count() == 1; };
+  while (true) {
+    const auto found = std::find_if(state.sent.begin(), state.sent.end(), dropped);
+    if (found == state.sent.end()) return;
+    const std::shared_ptr<Half> half = *found;
+    forget(state, *half);
+    Received received;
+    const Status status = receive_half(state, *half, received);
+    if (!status.group_usable()) check(status);
+  }
+}
+
+template <auto call>
+bool refuse(const PyExchange& self, const std::string& why, nb::handle active_ranks) {
+  const Turn turn(self);
+  State& state = *turn;
+  receive_dropped(state);
+  std::vector<int> active;
+  if (!active_ranks.is_none()) active = nb::cast<std::vector<int>>(active_ranks);
+  const Status status(Code::kInvalidArgument, why);
+  bool by_all = false;
+  const Status done = without_gil([&] { return (state.exchange.*call)(status, active, &by_all); });
+  if (done.code() != Code::kInvalidArgument) check(done);  // what broke, instead of `why`
+  return by_all;
+}
+
+double imbalance(const Handle& handle) {
+  if (!handle || handle.tokens_per_expert().empty()) return 1;
+  std::int64_t most = 0, all = 0;
+  for (const std::int64_t count : handle.tokens_per_expert()) {
+    most = std::max(most, count);
+    all += count;
+  }
+  const auto experts = static_cast<double>(handle.tokens_per_expert().size());
+  return all ? static_cast<double>(most) * experts / static_cast<double>(all) : 1;
+}
+
+// What a rank says before an exchange is made: nothing, or why it will not.
+struct Consent {
+  char refusal[256] = {};
+};
+
+// Throws on all ranks when one does not consent.
+void agree_to_make(Group& group, const Consent& mine) {
+  std::vector<Consent> all(group.size());
+  check(without_gil([&] { return group.all_gather(&mine, sizeof mine, all.data()); }));
+  if (mine.refusal[0]) throw Error(Code::kInvalidArgument, mine.refusal);
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (!all[rank].refusal[0]) continue;
+    check({Code::kPeerRejected,
+           fmt::format("rank {} refused its exchange: {}", rank, all[rank].refusal), rank});
+  }
+}
+
+}  // namespace
+
+PyExchange make_exchange(const PyGroup& group, const nb::kwargs& keywords) {
+  Group members = group.get();
+  ExchangeConfig config;
+  Consent consent;
+  try {
+    config = read_config(keywords);
+    static_cast<void>(window_bytes(config, members.size()));  // checks it
+  } catch (const Error& error) {
+    std::snprintf(consent.refusal, sizeof consent.refusal, "%s", error.what());
+  }
+  agree_to_make(members, consent);
+  auto state = std::make_shared<State>();
+  state->group = group;
+  state->exchange = without_gil([&] { return Exchange(members, config); });
+  return {std::make_shared<Kept<std::shared_ptr<State>>>(std::move(state))};
+}
+
+PyReceived dispatch(const PyExchange& self, const DispatchObjects& objects) {
+  const Turn turn(self);
+  State& state = *turn;
+  receive_dropped(state);
+  DispatchInput input;
+  read_into(state, objects, input);
+  Received received;
+  check(without_gil([&] { return state.exchange.dispatch(input.args, received); }));
+  return received_of(state, std::move(received), input);
+}
+
+PyOperation dispatch_send(const PyExchange& self, const DispatchObjects& objects) {
+  const Turn turn(self);
+  State& state = *turn;
+  receive_dropped(state);
+  auto half = std::make_shared<Half>();
+  read_into(state, objects, half->dispatch);
+  check(without_gil(
+      [&] { return state.exchange.dispatch_send(half->dispatch.args, half->operation); }));
+  half->dispatch.tensors.clear();  // the rows have been read
+  state.sent.push_back(half);
+  return {self, std::move(half)};
+}
+
+nb::object combine(const PyExchange& self, const CombineObjects& objects) {
+  const Turn turn(self);
+  State& state = *turn;
+  receive_dropped(state);
+  CombineInput input;
+  read_into(state, objects, input);
+  check(without_gil([&] { return state.exchange.combine(input.args); }));
+  return input.out;
+}
+
+PyOperation combine_send(const PyExchange& self, const CombineObjects& objects) {
+  const Turn turn(self);
+  State& state = *turn;
+  receive_dropped(state);
+  auto half = std::make_shared<Half>();
+  half->combine = std::make_unique<CombineInput>();
+  read_into(state, objects, *half->combine);
+  check(without_gil(
+      [&] { return state.exchange.combine_send(half->combine->args, half->operation); }));
+  state.sent.push_back(half);
+  return {self, std::move(half)};
+}
+
+nb::object receive(const PyOperation& self) {
+  const Turn turn(self.exchange);
+  State& state = *turn;
+  Received received;
+  const Status status = receive_half(state, *self.half, received);
+  forget(state, *self.half);
+  check(status);
+  if (self.half->combine) return self.half->combine->out;
+  return nb::cast(received_of(state, std::move(received), self.half->dispatch));
+}
+
+bool ready(const PyOperation& self) {
+  const Turn turn(self.exchange);
+  return (*turn).exchange.poll(self.half->operation);
+}
+
+bool refuse_dispatch(const PyExchange& self, const std::string& why, nb::handle active_ranks) {
+  return refuse<&Exchange::refuse_dispatch>(self, why, active_ranks);
+}
+
+bool refuse_combine(const PyExchange& self, const std::string& why, nb::handle active_ranks) {
+  return refuse<&Exchange::refuse_combine>(self, why, active_ranks);
+}
+
+nb::object empty(const PyExchange& self, std::int64_t num_rows, nb::handle hidden,
+                 nb::handle dtype) {
+  const Turn turn(self);
+  State& state = *turn;
+  const ExchangeConfig& config = state.exchange.config();
+  const std::int64_t width = hidden.is_none() ? config.hidden : nb::cast<std::int64_t>(hidden);
+  Tensor type;
+  type.element = dtype.is_none() ? element_of(config.dtype) : element_from_object(dtype);
+  OutputRows outputs;
+  check(state.exchange.allocate_outputs(num_rows, width, data_type(type, "dtype"), outputs));
+  return make_array({.data = outputs.data,
+                     .shape = {static_cast<std::size_t>(num_rows), static_cast<std::size_t>(width)},
+                     .element = type.element,
+                     .pin = outputs.pin},
+                    state.library.value_or(loaded_library()));
+}
+
+nb::object stats(const PyExchange& self) {
+  const std::shared_ptr<State> state = self.get();
+  const ExchangeStats& counts = state->stats;
+  return nb::module_::import_("ferry.stats")
+      .attr("Stats")(counts.dispatches, counts.combines, counts.rows_sent, counts.rows_received,
+                     counts.bytes_sent, counts.bytes_pulled, counts.bytes_copied,
+                     counts.window_growths, state->dispatch_wait_ns, state->combine_wait_ns,
+                     imbalance(state->handle));
+}
+
+nb::object window_bytes_of(const PyExchange& self) {
+  const Turn turn(self);
+  const WindowBytes bytes = (*turn).exchange.window_bytes();
+  return nb::module_::import_("ferry.stats").attr("WindowBytes")(bytes.expected, bytes.worst);
+}
+
+nb::dict config_of(const PyExchange& self) { return write_config(self.get()->exchange.config()); }
+
+int num_local_experts(const PyExchange& self) { return self.get()->exchange.num_local_experts(); }
+
+PyGroup group_of(const PyExchange& self) { return self.get()->group; }
+
+void close(const PyExchange& self) {
+  if (self.kept->mine()) (**self.kept).reset();
+}
+
+}  // namespace ferry::python

@@ -1,0 +1,57 @@
+// The calls of an Exchange as Python makes them: arguments are read with the GIL, rows move without
+// it. Bound by exchange.cc.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <string>
+
+#include "core/arguments.h"
+#include "core/forked.h"
+#include "core/group.h"
+#include "core/results.h"
+
+namespace ferry::python {
+
+struct State;
+struct Half;
+
+// Whoever is in a call keeps the state; close() lets go of it.
+struct PyExchange {
+  std::shared_ptr<Kept<std::shared_ptr<State>>> kept;
+
+  // Throws Error(kClosed) after close(), and in a forked child.
+  std::shared_ptr<State> get() const;
+};
+
+// An operation between its halves. What it writes to stays until the receive half has run, also
+// when this object is gone: the exchange's next call then runs it.
+struct PyOperation {
+  PyExchange exchange;
+  std::shared_ptr<Half> half;
+};
+
+PyExchange make_exchange(const PyGroup& group, const nb::kwargs& keywords);
+
+PyReceived dispatch(const PyExchange& self, const DispatchObjects& objects);
+PyOperation dispatch_send(const PyExchange& self, const DispatchObjects& objects);
+nb::object combine(const PyExchange& self, const CombineObjects& objects);
+PyOperation combine_send(const PyExchange& self, const CombineObjects& objects);
+nb::object receive(const PyOperation& self);
+bool ready(const PyOperation& self);
+
+// Return whether every rank refused.
+bool refuse_dispatch(const PyExchange& self, const std::string& why, nb::handle active_ranks);
+bool refuse_combine(const PyExchange& self, const std::string& why, nb::handle active_ranks);
+
+nb::object empty(const PyExchange& self, std::int64_t num_rows, nb::handle hidden,
+                 nb::handle dtype);
+nb::object stats(const PyExchange& self);
+nb::object window_bytes_of(const PyExchange& self);
+nb::dict config_of(const PyExchange& self);
+int num_local_experts(const PyExchange& self);
+PyGroup group_of(const PyExchange& self);
+void close(const PyExchange& self);
+
+}  // namespace ferry::python
