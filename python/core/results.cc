@@ -98,7 +98,7 @@ nb::object rows(const PyReceived& self) {
 nb::object per_row(const PyReceived& self, std::span<const float> values) {
   const Received& received = live(self);
   const auto num_rows = static_cast<std::size_t>(received.num_rows);
-  if (values.data() == nullptr) return nb::none();
+  if (values.empty() && num_rows > 0) return nb::none();
   std::vector<std::size_t> shape{num_rows};
   if (self.config.layout == Layout::kRankMajor) shape.push_back(self.config.top_k);
   return view(values, std::move(shape), self.library, received.pin);

@@ -65,6 +65,20 @@ def test_dispatch_and_combine(num_ranks, shape):
     ferry.run_threads(num_ranks, body)
 
 
+def test_biases_that_are_parameters():
+    inputs = Inputs(6, TOKENS[:2])
+
+    def body(group):
+        rank, buffer = group.rank, Buffer(group)
+        *_, handle, _ = send(buffer, inputs, rank)
+        bias = torch.randn(inputs.num_tokens[rank], inputs.hidden).bfloat16()
+        for given in (torch.nn.Parameter(bias), (None, torch.nn.Parameter(bias))):
+            out, _, _ = buffer.combine(outputs_of(inputs)[rank], handle, bias=given)
+            assert same_bits(out, inputs.combined(rank, outputs_of(inputs), [bias])) and not out.requires_grad
+
+    ferry.run_threads(2, body)
+
+
 @pytest.mark.parametrize("num_ranks", [1, 3, 4])
 def test_dispatch_without_topk(num_ranks):
     inputs = Inputs(7, TOKENS[:num_ranks], num_experts=10, top_k=3)

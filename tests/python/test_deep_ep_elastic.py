@@ -251,6 +251,51 @@ def test_combine_of_wider_types(dtype, expand):
     ferry.run_threads(3, body)
 
 
+def sum_of_summed(inputs, rank, outputs, bias):
+    """[T, H']: the rows [N, H'] of all ranks, each added in the place of the rank's last expert of the token."""
+    out = torch.empty_like(bias)
+    for token in range(inputs.num_tokens[rank]):
+        total = torch.zeros(bias.shape[1]) + bias[token].float()
+        for receiver in sorted(inputs.ranks_of(rank, token),
+                               key=lambda receiver: oracle.entries(inputs, receiver, rank, token)[-1]):
+            total = total + outputs[receiver][oracle.arrivals(inputs, receiver).index((rank, token))].float()
+        out[token] = total.to(bias.dtype)
+    return out
+
+
+@pytest.mark.parametrize("shape", ["plain", "K larger than L", "experts twice"])
+@pytest.mark.parametrize("cpu_sync", [True, False])
+@pytest.mark.parametrize("multiple", [True, False])
+def test_an_expanded_dispatch_whose_rows_the_caller_sums(shape, cpu_sync, multiple):
+    """Engines say so by handle.do_expand = False, and give a row for each of recv_src_metadata."""
+    inputs = Inputs(44, TOKENS[:4], **SHAPES[shape])
+    mode = Mode(inputs, True, cpu_sync, False, 128, False, False)
+    outputs = floats(inputs, lambda rank: len(oracle.arrivals(inputs, rank)), 45, 24, torch.bfloat16)
+    biases = floats(inputs, inputs.num_tokens.__getitem__, 46, 24, torch.bfloat16)
+    expected = [sum_of_summed(inputs, rank, outputs, biases[rank]) for rank in range(4)]
+
+    def body(group):
+        rank = group.rank
+        buffer = ElasticBuffer(group, num_max_tokens_per_rank=M, allow_multiple_reduction=multiple)
+        *_, handle, _ = buffer.dispatch(**mode.arguments(rank), do_handle_copy=False)
+        handle.do_expand = False
+        num_rows = handle.recv_src_metadata.shape[0]
+        given = longer(inputs.received(rank, inputs.topk_weights), num_rows)
+        for weights in (None, given):
+            out, home, _ = buffer.combine(longer(outputs[rank], num_rows), handle, weights, bias=biases[rank])
+            assert same_bits(out, expected[rank])
+        idx = inputs.topk_idx[rank]
+        assert same_bits(home, torch.where(idx >= 0, inputs.topk_weights[rank], torch.zeros(())))
+        for wrong in (dict(x=torch.zeros(num_rows + 1, 24)), dict(topk_weights=given[:, 0].contiguous())):
+            with pytest.raises(ferry.InvalidArgument, match=f"need .*{num_rows}, "):
+                buffer.combine(**{"x": torch.zeros(num_rows, 24), "handle": handle, **wrong})
+        handle.recv_src_metadata = None  # says which row is which
+        with pytest.raises(ferry.InvalidArgument, match="recv_src_metadata is NoneType"):
+            buffer.combine(outputs[rank], handle)
+
+    ferry.run_threads(4, body)
+
+
 @pytest.mark.parametrize("expand", [False, True])
 def test_rows_of_another_type_follow_a_handle(expand):
     """Forward in fp8, gradients in bfloat16; zero padding and column-major scales, which the handle had not."""
@@ -374,11 +419,12 @@ def test_what_a_buffer_says_of_itself():
         assert hint < ElasticBuffer.get_buffer_size_hint(group, 128, 7168)
         assert ElasticBuffer(group).num_bytes == 0
         assert ElasticBuffer(group, num_max_tokens_per_rank=128, hidden=7168, num_topk=8).num_bytes == hint
+        tokens = dict(x=torch.zeros(1, 8), topk_idx=torch.zeros(1, 1, dtype=torch.int64), num_max_tokens_per_rank=1)
+        buffer.dispatch(**tokens, num_experts=3)
         buffer.destroy()
-        with pytest.raises(ferry.Closed):
-            buffer.barrier()
-        with pytest.raises(ferry.Closed):
-            buffer.dispatch(torch.zeros(1, 8), torch.zeros(1, 1, dtype=torch.int64), num_experts=3)
+        for gone in (buffer.barrier, lambda: buffer.dispatch(**tokens, num_experts=4)) if group.rank == 0 else ():
+            with pytest.raises(ferry.Closed):
+                gone()
         group.barrier()
 
     ferry.run_threads(3, body)

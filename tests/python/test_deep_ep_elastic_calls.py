@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 import ferry
 from deep_ep_oracle import Inputs, same_bits
-from ferry.deep_ep import ElasticBuffer, EPHandle
+from ferry.deep_ep import Buffer, ElasticBuffer, EPHandle
 
 M = 9
 WRONG = 1
@@ -182,6 +182,47 @@ def test_bad_combine(name):
         buffer.combine(**{**given, **(wrong if rank == WRONG else {})})
 
     refused(call, match)
+
+
+def use_wrongly(use, buffer, rank, handle, wrong, dtype=torch.bfloat16):
+    x = INPUTS.x[rank].to(dtype) if use == "dispatch" else INPUTS.received(rank, INPUTS.x)
+    getattr(buffer, use)(x, handle=wrong if rank == WRONG else handle)
+
+
+@pytest.mark.parametrize("use", ["dispatch", "combine"])
+def test_a_handle_of_another_kind(use):
+    def call(buffer, rank, handle):
+        other = Buffer(buffer.group)
+        per_rank, _, per_expert, mask, _ = other.get_dispatch_layout(INPUTS.topk_idx[rank], 6)
+        *_, normal, _ = other.dispatch(INPUTS.x[rank], num_tokens_per_rank=per_rank, is_token_in_rank=mask,
+                                       num_tokens_per_expert=per_expert)
+        wrong = EPHandle(**{**dict.fromkeys(vars(handle)), "recv_src_metadata": normal[3]})
+        use_wrongly(use, buffer, rank, handle, wrong)
+
+    refused(call, "of Buffer.dispatch, need one of ElasticBuffer.dispatch")
+
+
+@pytest.mark.parametrize("use", ["dispatch", "combine"])
+def test_no_handle_after_an_all_gather(use):
+    """The others are in the exchange of the last dispatch, not in that of the gathered tensors."""
+
+    def call(buffer, rank, handle):
+        with buffer.agrs_new_session():
+            buffer.all_gather(torch.zeros(3))
+        use_wrongly(use, buffer, rank, handle, EPHandle(*[None] * 14))
+
+    refused(call, "no tensor that a dispatch")
+
+
+@pytest.mark.parametrize("use", ["dispatch", "combine"])
+def test_no_handle_after_a_dispatch_of_another_type(use):
+    """The others dispatch where a handle's routes are repeated for that type, but combine where they were made."""
+
+    def call(buffer, rank, handle):
+        buffer.dispatch(INPUTS.x[rank].float(), handle=handle)
+        use_wrongly(use, buffer, rank, handle, EPHandle(*[None] * 14), torch.float32)
+
+    refused(call, "no tensor that a dispatch")
 
 
 def test_weights_of_expanded_rows_need_multiple_reduction():

@@ -60,15 +60,15 @@ def zero_copy_rows(group, case):
         assert filled.shape == received.shape and filled.dtype == case.dtype
         assert buffer.get_next_low_latency_combine_buffer(handle).data_ptr() == filled.data_ptr()
         filled.copy_(run_experts(case, group.rank, received, counts, "bf16"))
-        before = buffer.exchanges.last.stats().bytes_copied
+        before = buffer._last_low_latency.stats().bytes_copied
         summed = combine(buffer, case, received, handle, zero_copy=True)[0]  # the buffer is read, not x
-        assert buffer.exchanges.last.stats().bytes_copied == before
+        assert buffer._last_low_latency.stats().bytes_copied == before
         assert torch.equal(summed, expected_sum(case, group.rank, "bf16"))
         assert buffer.get_next_low_latency_combine_buffer(handle).data_ptr() != filled.data_ptr()  # others may read it
     rows = run_experts(case, group.rank, received, counts, "bf16")
     assert torch.equal(combine(buffer, case, rows, handle)[0], summed)  # the handle still serves
     expected = case.hidden * 2 * sum(len(case.arrivals(number)) for number in case.my_experts(group.rank))
-    assert buffer.exchanges.last.stats().bytes_copied == before + expected
+    assert buffer._last_low_latency.stats().bytes_copied == before + expected
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -80,7 +80,7 @@ def received_rows_are_the_window(group, case):
     buffer = make_buffer(group)
     for mode in list(MODES) * 10:  # more than the window has room for, were they kept
         received = dispatch(buffer, case, mode)[0]
-        assert buffer.exchanges.last.stats().bytes_copied == 0
+        assert buffer._last_low_latency.stats().bytes_copied == 0
     del received
 
 
@@ -113,7 +113,7 @@ def edited_handles(group, case):
     for wrong, said in (((handle[0].clone(), handle[1].clone(), *handle[2:]), "handle"),
                         ((*handle[:2], case.max_tokens + 1, *handle[3:]), f"{case.max_tokens + 1}"),
                         ((*handle[:4], case.num_experts + 1), f"{case.num_experts + 1}"),
-                        (handle[:2], "handle"), (None, "handle"), (normal_handle(buffer, case), "of dispatch")):
+                        (handle[:2], "handle"), (None, "handle"), (normal_handle(buffer, case), "of Buffer.dispatch")):
         with pytest.raises(ferry.InvalidArgument, match=said):
             combine(buffer, case, outputs, wrong)
     assert torch.equal(combine(buffer, case, outputs, handle)[0], expected)
@@ -226,13 +226,17 @@ def one_left_out(group, case, left_out, mode, stays):
 
 def round_of(buffer, case, mode, masked, hooks=False):
     sources = [rank for rank in range(case.ranks) if rank not in masked]
-    received, counts, handle, _, hook = dispatch(buffer, case, mode, return_recv_hook=hooks)
+    waited = torch.zeros(2, case.ranks, dtype=torch.int64)
+    received, counts, handle, _, hook = dispatch(buffer, case, mode, return_recv_hook=hooks,
+                                                 dispatch_wait_recv_cost_stats=waited[0])
     hooks and hook()
     inside = buffer.rank in sources
     check_received(case, buffer.rank, mode, received, counts, handle, sources if inside else [])
     outputs = run_experts(case, buffer.rank, received, counts, mode)
-    summed, _, hook = combine(buffer, case, outputs, handle, return_recv_hook=hooks)
+    summed, _, hook = combine(buffer, case, outputs, handle, return_recv_hook=hooks,
+                              combine_wait_recv_cost_stats=waited[1])
     hooks and hook()
+    assert not waited[:, list(masked) if inside else slice(None)].any()
     expected = expected_sum(case, buffer.rank, mode, masked if inside else range(case.ranks))
     assert torch.equal(summed, expected)
     summed = combine(buffer, case, outputs, handle, use_logfmt=True)[0].float()
@@ -382,7 +386,7 @@ def sized(group, case):
     buffer.clean_low_latency_buffer(case.max_tokens, case.hidden, case.num_experts)
     for mode in MODES:
         dispatch(buffer, case, mode)
-        assert hint >= buffer.exchanges.last.window_bytes.worst
+        assert hint >= buffer._last_low_latency.window_bytes.worst
     assert hint >= 2 * case.capacity * len(case.my_experts(0)) * case.hidden * 2
 
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import ferry
 from deep_ep_oracle import Inputs, same_bits
-from ferry.deep_ep import Buffer, Config, EventHandle, EventOverlap
+from ferry.deep_ep import Buffer, Config, ElasticBuffer, EventHandle, EventOverlap
 from test_deep_ep_buffer import check_combine, outputs_of, send
 
 INPUTS = Inputs(61, [6, 9, 4], num_experts=6, top_k=2)
@@ -119,6 +119,40 @@ def test_combine(case):
         buffer.combine(**{**arguments, **(wrong if mine else {})})
 
     refused(call, match)
+
+
+def other_handle(kind, buffer, rank, handle):
+    """Tensors of a handle that is none of Buffer.dispatch, made by all ranks."""
+    x, ids = INPUTS.x[rank], INPUTS.topk_idx[rank]
+    if kind == "V2":
+        *_, other, _ = ElasticBuffer(buffer.group).dispatch(x, ids, num_experts=6, num_max_tokens_per_rank=9)
+        return [other.recv_src_metadata]
+    if kind == "none, after another type":
+        buffer.dispatch(x.float(), handle=handle)
+        return ()
+    received = buffer.low_latency_dispatch(x, ids, 9, 6, use_fp8=False)
+    return received[2] if kind == "low latency" else ()
+
+
+OTHER_HANDLES = {
+    "low latency": "of Buffer.low_latency_dispatch, need one of Buffer.dispatch",
+    "V2": "of ElasticBuffer.dispatch, need one of Buffer.dispatch",
+    "none, after low latency": "no tensor that a dispatch",
+    "none, after another type": "no tensor that a dispatch",
+}
+
+
+@pytest.mark.parametrize("use", ["dispatch", "combine"])
+@pytest.mark.parametrize("kind", OTHER_HANDLES)
+def test_other_handles(kind, use):
+    """A rank that brings one meets the others where they are: in the exchange of the handle's own kind."""
+    rows = INPUTS.x if use == "dispatch" else outputs_of(INPUTS)
+
+    def call(buffer, rank, handle, mine):
+        wrong = other_handle(kind, buffer, rank, handle)
+        getattr(buffer, use)(rows[rank], handle=wrong if mine else handle)
+
+    refused(call, OTHER_HANDLES[kind])
 
 
 def test_ranks_that_want_different_things():

@@ -84,11 +84,11 @@ def play_combine(case, rank, dispatched, expert_x):
     inputs = case.ranks[rank]
     _, _, indices, _, ep_counts, tp_counts, expand_scales = dispatched
     given = dict(common(case, rank), tp_send_counts=tp_counts, expand_scales=expand_scales)
+    given.update(shared_expert_x=inputs.shared_x, comm_quant_mode=case.comm_quant_mode)
     weights = torch.empty(0) if case.plain_sum else inputs.weights
     if case.version == 1:
-        return torch_npu.npu_moe_distribute_combine(expert_x, inputs.ids, indices, ep_counts, weights, **given,
-                                                    comm_quant_mode=case.comm_quant_mode)
-    given.update(specials(case), shared_expert_x=inputs.shared_x, comm_quant_mode=case.comm_quant_mode)
+        return torch_npu.npu_moe_distribute_combine(expert_x, inputs.ids, indices, ep_counts, weights, **given)
+    given.update(specials(case))
     if case.copy or case.constant:
         given.update(ori_x=inputs.x, const_expert_alpha_1=case.alpha1, const_expert_alpha_2=case.alpha2,
                      const_expert_v=case.v)
@@ -179,7 +179,7 @@ def check(case):
         dict(ep=3, moe=7, k=7, h=33),  # experts that do not divide by ranks
         dict(ep=4, moe=2, k=1),  # ranks without experts
         dict(version=1),
-        dict(version=1, ep=4, moe=6, nums_type=0),
+        dict(version=1, ep=4, moe=6, nums_type=0, shared_x=True),
         dict(nums_type=0),
         dict(unequal=True, ep=3, moe=6, bs=6),
         dict(unequal=True, mask="any", ep=3, moe=6),

@@ -409,7 +409,8 @@ WORLD = ["group_ep", "ep_world_size", "ep_rank_id", "moe_expert_num"]
               scales_dtype=None)),
         ("combine", ["expand_x", "expert_ids", "expand_idx", "ep_send_counts", "expert_scales"],
          dict(COMMON, tp_send_counts=None, x_active_mask=None, activation_scale=None, weight_scale=None,
-              group_list=None, expand_scales=None, out_dtype=0, comm_quant_mode=0, group_list_type=0)),
+              group_list=None, expand_scales=None, shared_expert_x=None, out_dtype=0, comm_quant_mode=0,
+              group_list_type=0)),
         ("combine_v2", ["expand_x", "expert_ids", "assist_info_for_combine", "ep_send_counts", "expert_scales"],
          dict(COMMON, **SPECIAL, **CONST_TENSORS, tp_send_counts=None, x_active_mask=None, expand_scales=None,
               shared_expert_x=None, elastic_info=None, performance_info=None, comm_quant_mode=0, comm_alg="")),
@@ -417,7 +418,7 @@ WORLD = ["group_ep", "ep_world_size", "ep_rank_id", "moe_expert_num"]
          ["expand_x", "expert_ids", "expand_idx", "ep_send_counts", "expert_scales", "residual_x", "gamma"],
          dict(COMMON, **SPECIAL, **CONST_TENSORS, tp_send_counts=None, x_active_mask=None, activation_scale=None,
               weight_scale=None, group_list=None, expand_scales=None, shared_expert_x=None, elastic_info=None,
-              out_dtype=0, comm_quant_mode=0, group_list_type=0, norm_eps=1e-6)),
+              out_dtype=0, comm_quant_mode=0, group_list_type=0, comm_alg="", norm_eps=1e-6)),
     ],
 )
 def test_signatures_are_torch_npus(function, positional, keywords):

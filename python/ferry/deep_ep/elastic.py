@@ -9,12 +9,12 @@ import torch
 
 import ferry
 from ferry.deep_ep import groups
-from ferry.deep_ep.elastic_handle import Call, EPHandle, State, find_state, make_handle
+from ferry.deep_ep.elastic_handle import Call, EPHandle, State, expanded, find_state, make_handle, summed_tokens
 from ferry.deep_ep.elastic_sessions import NotBuilt, Sessions, num_ranks, rounded_up
 from ferry.deep_ep.events import EventHandle, Stream, overlap
 from ferry.deep_ep.exchanges import Exchanges
 from ferry.deep_ep.layout import cpu_array, describe
-from ferry.deep_ep.rows import FLOATS, Rows, resized
+from ferry.deep_ep.rows import FLOATS, Rows, detached, resized
 from ferry.errors import InvalidArgument, Mismatch
 
 __all__ = ["EPHandle", "ElasticBuffer", "NotBuilt", "get_logical_domain_size", "get_physical_domain_size"]
@@ -70,6 +70,7 @@ class ElasticBuffer(Sessions):
             members, num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch)
         self._exchanges = Exchanges(members)
         self._owns_group = members is not group
+        self._last = None  # the exchange that a dispatch found last
         self._agreed = set()  # shapes that all ranks have met over
 
     @property
@@ -82,7 +83,7 @@ class ElasticBuffer(Sessions):
     def destroy(self):
         """Lets go of memory and group, here and now; the other ranks need not call it at the same time. What was
         received stays valid. Allowed with and without explicitly_destroy."""
-        exchanges, self._exchanges = self.exchanges, None
+        exchanges, self._exchanges, self._last = self.exchanges, None, None
         if self._owns_group:
             exchanges.group.destroy()
 
@@ -167,13 +168,13 @@ class ElasticBuffer(Sessions):
             _check_call(call)
         except Exception as error:
             self._refuse(error)
-        exchange = self._find(rows, call)
+        exchange = self.exchanges.last = self._find(rows, call)
         try:
             _check_tokens(rows, call, topk_weights)
             stats = _check_stats(cumulative_local_expert_recv_stats, exchange)
         except Exception as error:
             self._refuse(error, exchange)
-        received = exchange.dispatch(rows.tokens, topk_idx, _detached(topk_weights), token_scales=rows.scales,
+        received = exchange.dispatch(rows.tokens, topk_idx, detached(topk_weights), token_scales=rows.scales,
                                      deadline=self.deadline)
         if stats is not None:
             stats += received.handle.tokens_per_expert.numpy()
@@ -208,7 +209,7 @@ class ElasticBuffer(Sessions):
         exchange = state.exchange if rows.format == state.format else self._find(rows, state.call)
         route = state.routes.get(exchange)
         topk_idx = state.call.topk_idx if route is None else None
-        received = exchange.dispatch(rows.tokens, topk_idx, _detached(topk_weights), handle=route,
+        received = exchange.dispatch(rows.tokens, topk_idx, detached(topk_weights), handle=route,
                                      token_scales=rows.scales, deadline=self.deadline)
         state.routes[exchange] = received.handle
         return self._results(received, rows, state, topk_weights is not None, do_zero_padding, handle)
@@ -221,37 +222,46 @@ class ElasticBuffer(Sessions):
         may be written to as soon as this returns. out[t] = biases + rows: of ranks ascending, whose experts the caller
         has summed. Expanded: with multiple reduction each rank's rows in k order, rounded to x's type, in the place of
         the last one; without it every row in k order. bias: one or two [T, H'] of x's type.
-        topk_weights: float32, of recv_topk_weights' shape; entries for experts of other ranks are ignored. Not for
-        expanded rows without multiple reduction, as in DeepEP.
+        handle.do_expand = False after an expanded dispatch: the caller has summed each token's rows; x has a row for
+        each of recv_src_metadata, which is added in the place of the rank's last one, multiple reduction or not.
+        topk_weights: float32, of recv_topk_weights' shape, [rows of x, K] for summed rows; entries for experts of other
+        ranks are ignored. Not for expanded rows without multiple reduction, as in DeepEP.
         Returns (combined_x [T, H'], combined_topk_weights [T, K], 0 where the id is -1, or None, event).
         """
         state = None
         try:
             state = find_state(handle)
-            x, row_weights = self._combined_rows(x, topk_weights, state)
+            summed = summed_tokens(handle, state)
+            x, row_weights = self._combined_rows(x, topk_weights, state, summed)
         except Exception as error:
             self.exchanges.refuse_combine(error, state and state.exchange)
         home = None if row_weights is None else torch.empty(state.call.topk_idx.shape, dtype=torch.float32)
         partials = "per_rank" if state.call.do_expand and self.allow_multiple_reduction else "none"
-        out = state.exchange.combine(x, state.route, bias=_detached(bias), row_weights=row_weights,
+        out = state.exchange.combine(x, state.route, bias=detached(bias), row_weights=row_weights,
                                      out_topk_weights=home, partials=partials, in_place=False, deadline=self.deadline)
         return out, home, overlap()
 
-    def _combined_rows(self, x, topk_weights, state):
-        """x and topk_weights without the rows behind the real ones."""
-        num_rows, call = state.route.num_rows, state.call
-        if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.dtype not in FLOATS or len(x) != state.num_rows:
+    def _combined_rows(self, x, topk_weights, state, summed):
+        """x and topk_weights as the exchange has the rows, without those behind the real ones."""
+        call, num_rows = state.call, state.num_rows if summed is None else len(summed)
+        if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.dtype not in FLOATS or len(x) != num_rows:
             what = describe(x) if isinstance(x, torch.Tensor) else type(x).__name__
-            raise InvalidArgument(f"x is {what}, need bfloat16, float16 or float32 [{state.num_rows}, hidden]")
+            raise InvalidArgument(f"x is {what}, need bfloat16, float16 or float32 [{num_rows}, hidden]")
+        by_expert = call.do_expand and summed is None
+        if topk_weights is not None:
+            if by_expert and not self.allow_multiple_reduction:
+                raise InvalidArgument("expanded rows bring no topk_weights home when multiple reduction is off")
+            shape = (num_rows,) if by_expert else (num_rows, call.top_k)
+            cpu_array(topk_weights, "topk_weights", (torch.float32,), shape)
+            topk_weights = topk_weights.detach()
+        num_rows = state.route.num_rows
+        if summed is not None:
+            return expanded(x.detach(), topk_weights, summed, num_rows)
         x = resized(x.detach(), num_rows)
         if topk_weights is None:
             return x, None
-        if call.do_expand and not self.allow_multiple_reduction:
-            raise InvalidArgument("expanded rows bring no topk_weights home when multiple reduction is off")
-        shape = (state.num_rows,) if call.do_expand else (state.num_rows, call.top_k)
-        cpu_array(topk_weights, "topk_weights", (torch.float32,), shape)
-        weights = resized(topk_weights.detach(), num_rows)
-        return x, weights if call.do_expand else torch.where(state.is_local, weights, torch.zeros(()))
+        weights = resized(topk_weights, num_rows)
+        return x, weights if by_expert else torch.where(state.is_local, weights, torch.zeros(()))
 
     def _results(self, received, rows, state, has_weights, do_zero_padding, handle):
         call, num_rows = state.call, state.num_rows
@@ -273,12 +283,13 @@ class ElasticBuffer(Sessions):
         if (key, call.max_tokens) not in self._agreed:
             self._meet((*key, ("num_max_tokens_per_rank", call.max_tokens)))
             self._agreed.add((key, call.max_tokens))
-        return self.exchanges.hold(call.max_tokens, key)
+        self._last = self.exchanges.hold(call.max_tokens, key)
+        return self._last
 
     def _meet(self, shape):
         """All ranks leave the exchange that was used last before they agree on another one: a rank that is alone with a
         new shape finds that out there."""
-        last = self.exchanges.last
+        last = self._last
         named = ", ".join(f"{name}={value}" for name, value in shape)
         if last is not None and not last.refuse_dispatch(f"its dispatch has another shape: {named}"):
             raise Mismatch(f"this rank's dispatch has a shape that is new ({named}), those of other ranks have not")
@@ -287,7 +298,7 @@ class ElasticBuffer(Sessions):
     def _refuse(self, error, exchange=None):
         """Takes the place of a dispatch and raises: in its exchange, or where the others most likely are; and where
         they meet, if all of them left it."""
-        exchange = exchange or self.exchanges.last
+        exchange = exchange or self._last
         if exchange is None or exchange.refuse_dispatch(str(error)):
             self.exchanges.refuse(error)
         raise error
@@ -315,13 +326,6 @@ def _check_stats(stats, exchange):
     if stats is None:
         return None
     return cpu_array(stats, "cumulative_local_expert_recv_stats", (torch.int32,), (exchange.num_local_experts,))
-
-
-def _detached(tensors):
-    """A tensor, a pair of them or None, without gradients."""
-    if isinstance(tensors, (tuple, list)):
-        return tuple(map(_detached, tensors))
-    return tensors.detach() if isinstance(tensors, torch.Tensor) else tensors
 
 
 def _zero_gaps(received):

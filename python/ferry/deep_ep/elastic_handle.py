@@ -9,15 +9,17 @@ T tokens of this rank, K top-k, R ranks, L local experts, M most tokens of a ran
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from ferry.deep_ep import handles
-from ferry.deep_ep.layout import owners
+from ferry.deep_ep.layout import cpu_array, owners
 
 
 class EPHandle:
     """Returned by ElasticBuffer.dispatch, for combine and for dispatches along the same routes.
 
-    do_expand, num_experts, expert_alignment, num_max_tokens_per_rank (M), num_sms: as dispatch was called.
+    do_expand, num_experts, expert_alignment, num_max_tokens_per_rank (M), num_sms: as dispatch was called. Callers
+    may set do_expand = False, see combine.
     topk_idx [T, K]: what dispatch was given, or a copy.
     num_recv_tokens: N, or M * R without CPU sync; num_expanded_tokens: rows of recv_x.
     num_recv_tokens_per_expert_list: rows of each local expert, rounded up to the alignment; [] without CPU sync.
@@ -83,6 +85,8 @@ class Call(NamedTuple):
 class State:
     """What an EPHandle stands for: the routes of one dispatch, in every exchange that has used them."""
 
+    made_by = "ElasticBuffer.dispatch"
+
     def __init__(self, exchange, rows_format, call, num_rows):
         self.exchange = exchange
         self.routes = {}  # exchange: ferry.Handle
@@ -100,7 +104,31 @@ def find_state(handle):
     """The State behind an EPHandle; ferry.InvalidArgument when none of its tensors leads to one."""
     names = ("recv_src_metadata", "psum_num_recv_tokens_per_expert", "psum_num_recv_tokens_per_scaleup_rank",
              "num_unaligned_recv_tokens_per_expert", "dst_buffer_slot_idx")
-    return handles.find([getattr(handle, name, None) for name in names]).state
+    return handles.find([getattr(handle, name, None) for name in names], State).state
+
+
+def summed_tokens(handle, state):
+    """recv_src_metadata if the caller has summed the rows of each token that a dispatch had expanded, and says so by
+    handle.do_expand = False; else None."""
+    if handle.do_expand or not state.call.do_expand:
+        return None
+    metadata = handle.recv_src_metadata
+    cpu_array(metadata, "recv_src_metadata", (torch.int32,), (None, state.call.top_k + 2))
+    return metadata
+
+
+def expanded(x, topk_weights, metadata, num_rows):
+    """Rows of tokens [N, H'], with topk_weights [N, K] or None, as num_rows expanded ones: a token's row stands in the
+    place of its highest column here, and in its others zeros, which add nothing."""
+    came = metadata[metadata[:, 0] >= 0].long()
+    column, places = came[:, 1:2], came[:, 2:]
+    rows = x.new_zeros(num_rows, x.shape[1])
+    rows[places.gather(1, column).squeeze(1)] = x[:len(came)]
+    if topk_weights is None:
+        return rows, None
+    weights, is_local = topk_weights.new_zeros(num_rows), places >= 0
+    weights[places[is_local]] = topk_weights[:len(came)][is_local]
+    return rows, weights
 
 
 def make_handle(state, received, group, num_sms):

@@ -20,7 +20,7 @@ class Exchanges:
 
     def __init__(self, group):
         self.group = group
-        self.last = None  # the exchange found last
+        self.last = None  # of the last dispatch that returned a new handle, which sets it: where combines are
         self._by_config = {}
         self._described = {}
 
@@ -52,8 +52,8 @@ class Exchanges:
         raise error
 
     def refuse_combine(self, error, exchange=None):
-        """Takes the place of a combine and raises `error`; without the exchange it was meant for, of the one found
-        last, where the others most likely are."""
+        """Takes the place of a combine and raises `error`; without the exchange it was meant for, in `last`, where the
+        others most likely are."""
         exchange = exchange or self.last
         if exchange is not None:
             exchange.refuse_combine(str(error))
@@ -69,7 +69,6 @@ class Exchanges:
             room = 1 << max(max_tokens - 1, 0).bit_length()
             exchange = self.group.exchange(max_tokens=room, **dict(key))
             self._by_config[key] = room, exchange
-        self.last = exchange
         return exchange
 
     def _gather(self, num_tokens, digest, text, counts=b""):

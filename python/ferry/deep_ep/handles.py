@@ -18,7 +18,8 @@ _alive = weakref.WeakValueDictionary()  # address of a tensor's storage -> the M
 
 
 class Memory(np.ndarray):
-    """The bytes of a handle's tensors. `state` must not refer to them: such a circle would never be freed."""
+    """The bytes of a handle's tensors. `state`, whose `made_by` names the call that returned the handle, must not refer
+    to them: such a circle would never be freed."""
 
     state = None
 
@@ -41,17 +42,22 @@ def allocate(state, *parts):
     return arrays, [torch.from_numpy(array) for array in arrays]
 
 
-def find(handle):
-    """The Memory that the tensors of a handle (any sequence) lie in, or those of them that are left.
+def find(handle, kind):
+    """The Memory that the tensors of a handle (any sequence) lie in, or those of them that are left; its state is a
+    `kind`.
 
-    Raises ferry.InvalidArgument when none is a tensor, or a view of one, that a dispatch returned.
+    Raises ferry.InvalidArgument when none is a tensor, or a view of one, that a dispatch returned, or when that
+    dispatch was of another kind.
     """
     parts = handle if isinstance(handle, (tuple, list)) else [handle]
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
     for tensor in tensors:
         memory = _alive.get(_storage_address(tensor))
-        if memory is not None:
-            return memory
+        if memory is None:
+            continue
+        if not isinstance(memory.state, kind):
+            raise InvalidArgument(f"the handle is of {memory.state.made_by}, need one of {kind.made_by}")
+        return memory
     raise InvalidArgument(f"the handle ({len(parts)} entries, {len(tensors)} of them tensors) has no tensor that a "
                           "dispatch of this process returned: copies of a handle's tensors do not lead to its dispatch")
 

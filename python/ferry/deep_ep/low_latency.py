@@ -90,7 +90,7 @@ class LowLatency:
         """
         last = self._last_low_latency
         with _refusing(last and last.refuse_combine, self._active_ranks()):
-            sent = _find_sent(handle)
+            sent = handles.find(handle, Sent).state
         with _refusing(sent.exchange.refuse_combine, sent.active_ranks):
             arguments.check_combine(use_logfmt, zero_copy, async_finish and return_recv_hook)
             arguments.check_handle(handle, sent)
@@ -107,7 +107,7 @@ class LowLatency:
         def hook():
             while pending:
                 pending.pop().recv()
-                if combine_wait_recv_cost_stats is not None:
+                if combine_wait_recv_cost_stats is not None and sent.takes_part(self.rank):
                     add_waits(combine_wait_recv_cost_stats, exchange.stats().combine_wait_ns, self.rank)
 
         if return_recv_hook:
@@ -118,7 +118,7 @@ class LowLatency:
     def get_next_low_latency_combine_buffer(self, handle: Tuple) -> torch.Tensor:
         """[L, R * M, H] of the window, of the tokens' type and with the handle's H, to be filled for a combine with
         zero_copy. The same one until that combine; not to be written to afterwards. Local."""
-        sent = _find_sent(handle)
+        sent = handles.find(handle, Sent).state
         arguments.check_handle(handle, sent)
         places = self._places(sent)
         if sent.outputs is None or sent.outputs.shape[2] != handle[3]:
@@ -197,10 +197,3 @@ def _refusing(refuse, active_ranks):
         if refuse is not None:
             refuse(str(error), active_ranks)
         raise
-
-
-def _find_sent(handle):
-    sent = handles.find(handle).state
-    if not isinstance(sent, Sent):
-        raise InvalidArgument("the handle is of dispatch, need one of low_latency_dispatch")
-    return sent

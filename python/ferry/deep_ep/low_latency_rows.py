@@ -16,6 +16,8 @@ _GROUP = 128  # channels that share a scale
 class Sent:
     """The state behind a handle: where a dispatch went, and its route once it was received."""
 
+    made_by = "Buffer.low_latency_dispatch"
+
     def __init__(self, exchange, ids, active_ranks, max_tokens, num_experts):
         """ids: numpy [T, K]."""
         self.exchange = exchange
@@ -27,7 +29,8 @@ class Sent:
         self.outputs = None  # [L, C, H] of the window, for a combine with zero_copy
 
     def takes_part(self, rank):
-        """False: `rank` was left out of the dispatch; it sends and receives nothing."""
+        """False: `rank` was left out of the dispatch; it sends and receives nothing, and waits for nobody (times that
+        the exchange has are of earlier calls)."""
         return self.active_ranks is None or rank in self.active_ranks
 
 
@@ -79,7 +82,7 @@ class Arrival:
         counts, waits = self._statistics
         if counts is not None:
             counts.add_(self.counts)
-        if waits is not None:
+        if waits is not None and self._sent.takes_part(self._rank):
             add_waits(waits, self._sent.exchange.stats().dispatch_wait_ns, self._rank)
         return received
 

@@ -14,7 +14,7 @@ import torch
 
 from ferry.deep_ep import channels, handles
 from ferry.deep_ep.layout import cpu_array, describe, ranks_of, read_topk_idx
-from ferry.deep_ep.rows import FLOATS, Rows, resized
+from ferry.deep_ep.rows import FLOATS, Rows, detached, resized
 from ferry.errors import InvalidArgument
 
 _INTS = (torch.int32,)
@@ -43,6 +43,8 @@ class Form(NamedTuple):
 
 class _State:
     """What a handle stands for: the routes of one dispatch, in every exchange that has used them."""
+
+    made_by = "Buffer.dispatch"
 
     def __init__(self, exchange, route, rows_format, top_k, num_rows):
         self.exchange = exchange
@@ -108,7 +110,7 @@ def dispatch(exchanges, x, layout, form):
     call = key if routing.weights is not None else (*key, ("num_tokens_per_expert", len(routing.per_expert)))
     said = exchanges.agree(rows.num_tokens, call, routing.counts.tobytes())
     counts = np.frombuffer(b"".join(theirs for _, theirs in said), np.int32).reshape(group.size, group.size)
-    exchange = exchanges.hold(max(tokens for tokens, _ in said), key)
+    exchange = exchanges.last = exchanges.hold(max(tokens for tokens, _ in said), key)
     num_rows = _num_rows(form.num_worst_tokens, int(counts[:, group.rank].sum()), exchange)
     received = exchange.dispatch(rows.tokens, routing.ids, routing.weights, token_scales=rows.scales)
     facts = channels.Facts(group.rank, routing.mask, routing.running, [tokens for tokens, _ in said], counts,
@@ -165,7 +167,7 @@ def dispatch_cached(exchanges, x, handle, topk_idx, topk_weights):
     Rows may be of another type or width than those were; the first time they are routed anew, by the handle's mask.
     """
     try:
-        memory = handles.find(handle)
+        memory = handles.find(handle, _State)
         rows, state = Rows(x), memory.state
         if topk_idx is not None or topk_weights is not None:
             raise InvalidArgument("a dispatch with a handle brings no topk_idx and topk_weights: its layout is known")
@@ -192,8 +194,9 @@ def combine(exchanges, x, handle, topk_weights=None, bias=None):
     """Buffer.combine; returns (combined_x, combined_topk_weights or None)."""
     state = None
     try:
-        state = handles.find(handle).state
+        state = handles.find(handle, _State).state
         x, weights = _combined_rows(x, topk_weights, state)
+        bias = detached(bias)
     except Exception as error:
         exchanges.refuse_combine(error, state and state.exchange)
     exchange, route = state.exchange, state.route

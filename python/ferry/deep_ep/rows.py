@@ -61,6 +61,13 @@ class Rows:
         return rows, scales if scales.dtype == self.scales.dtype else scales.view(self.scales.dtype)
 
 
+def detached(tensors):
+    """A tensor, a pair of them or None, without gradients."""
+    if isinstance(tensors, (tuple, list)):
+        return tuple(map(detached, tensors))
+    return tensors.detach() if isinstance(tensors, torch.Tensor) else tensors
+
+
 def resized(rows, num_rows, fill=None):
     """The first num_rows of rows [N, ...]; more than N are new memory that starts with them."""
     if len(rows) >= num_rows:
