@@ -66,6 +66,8 @@ Result call(const Communicator& communicator, const char* name, Purpose purpose,
   }
 }
 
+void refuse_for_caller(const Status& why) { throw Refused{status_code(why.code()), why}; }
+
 void check_float_type(const char* name, DataType type) {
   require_value(type == DataType::kBf16 || type == DataType::kFp16 || type == DataType::kFp32,
                 "{} is {}, need bf16, fp16 or fp32", name, data_type_name(type));

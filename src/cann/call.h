@@ -15,6 +15,9 @@ namespace ferry::cann::internal {
 Result call(const Communicator& communicator, const char* name, Purpose purpose,
             const std::function<Result(ExchangeCache&)>& body) noexcept;
 
+// The refusal of a caller that takes the place of an operator: throws Refused.
+[[noreturn]] void refuse_for_caller(const Status& why);
+
 // A tensor of floats: [rows, columns] of a type in which ferry computes.
 void check_rows(const char* name, const Rows& rows, std::int64_t num_rows, std::int64_t hidden);
 void check_float_type(const char* name, DataType type);

@@ -188,7 +188,7 @@ Result refuse_combine(const Communicator& communicator, const CombineArgs& args,
       cache.expect(internal::combine_config(args, {group.rank(), group.size()}));
     } catch (const internal::Refused&) {  // it stays with the rows
     }
-    throw internal::Refused{status_code(why.code()), why};
+    internal::refuse_for_caller(why);
   };
   return internal::call(communicator, internal::kCombine, internal::Purpose::kCombine, refuse);
 }

@@ -233,7 +233,7 @@ Result refuse_dispatch(const Communicator& communicator, const DispatchArgs& arg
       cache.expect(internal::dispatch_config(args, {group.rank(), group.size()}));
     } catch (const internal::Refused&) {  // it stays with the rows
     }
-    throw internal::Refused{status_code(why.code()), why};
+    internal::refuse_for_caller(why);
   };
   return internal::call(communicator, internal::kName, internal::Purpose::kDispatch, refuse);
 }
