@@ -165,6 +165,7 @@ void add_options(CLI::App& app, JobOptions& options) {
   app.add_option("--top-k", options.top_k, "Experts of a token")->check(CLI::Range(1, 32));
   app.add_option("--experts", options.experts, "Of all ranks")->check(CLI::Range(1, 65536));
   app.add_option("--routing", options.routing, "As of ferry bench");
+  app.add_option("--top-groups", options.top_groups, "As of ferry bench");
   app.add_option("--iterations", options.iterations)->check(CLI::Range(1, 1000000));
   app.add_option("--warmup", options.warmup)->check(CLI::Range(0, 1000000));
   app.add_option("--seed", options.seed, "Seed of tokens and routing");

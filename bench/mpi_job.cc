@@ -39,9 +39,11 @@ Job::Job(const JobOptions& options)
   MPI_Comm_size(MPI_COMM_WORLD, &num_ranks);
   check_options(options, num_ranks);
   local_experts = options.experts / num_ranks;
+  const RoutingSpec routing = parse_routing(options.routing);
   const std::vector<double> shares =
-      expert_shares(parse_routing(options.routing), options.experts, options.tokens, options.seed);
-  const Choices choices = choose_experts(shares, options.tokens, options.top_k, options.seed, rank);
+      expert_shares(routing, options.experts, options.tokens, options.seed);
+  const Gate gate = gate_of(routing, options.top_k, options.top_groups);
+  const Choices choices = choose_experts(shares, options.tokens, gate, options.seed, rank);
   experts.assign(choices.topk_ids.begin(), choices.topk_ids.end());
   weights = choices.topk_weights;
   tokens = Rows(num_tokens, row_bytes);

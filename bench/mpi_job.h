@@ -22,6 +22,7 @@ struct JobOptions {
   int top_k = 8;
   int experts = 256;
   std::string routing = "uniform";
+  int top_groups = 0;
   int iterations = 0;  // 0: as many as fill about half a second, 20 to 2000, as `ferry bench` does
   int warmup = 5;
   std::uint64_t seed = 1;

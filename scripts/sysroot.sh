@@ -5,8 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 sysroot=$PWD/build/aarch64-sysroot
-packages=(libfmt-dev libfmt9 libhwy-dev libhwy1)
-[ ! -e "$sysroot/complete" ] || exit 0
+packages=(libfmt-dev libfmt9 libhwy-dev libhwy1 libssl-dev libssl3)
+[ "$(cat "$sysroot/complete" 2>/dev/null)" != "${packages[*]}" ] || exit 0
 
 echo "fetching ${packages[*]} for arm64"
 rm -rf "$sysroot"
@@ -23,4 +23,4 @@ for archive in *.deb; do
   dpkg -x "$archive" "$sysroot"
 done
 rm -rf "$sysroot/apt"
-touch "$sysroot/complete"
+echo "${packages[*]}" >"$sysroot/complete"

@@ -1,5 +1,6 @@
 // `ferry doctor`: gathers the findings in an order that keeps fork before threads. Called by
-// main.cc; calls machine, doctor_kernel, doctor_speed and doctor_report.
+// main.cc; calls machine, doctor_kernel, doctor_speed, doctor_network, doctor_link and
+// doctor_report.
 #include "doctor.h"
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <memory>
 
 #include "doctor_findings.h"
+#include "doctor_link.h"
 #include "doctor_report.h"
 #include "ferry/status.h"
 #include "kernels/kernels.h"
@@ -35,7 +37,7 @@ Findings examine() {
   int num_targets = 0;
   const char* const* const targets = internal::simd_targets(&num_targets);
   findings.simd.assign(targets, targets + num_targets);
-  findings.ucx = ucx_version();
+  findings.network = find_network();
   find_launcher(findings);
   return findings;
 }
@@ -46,9 +48,19 @@ void add_doctor(CLI::App& app, int& exit_code) {
   CLI::App* const verb =
       app.add_subcommand("doctor", "What this machine offers, and what to change for speed");
   verb->footer("Exit code: 0 if ferry can work here, 1 if not.");
-  const auto json = std::make_shared<bool>(false);
+  const auto json = std::make_shared<bool>(false), link = std::make_shared<bool>(false);
+  const auto mode = std::make_shared<std::string>("environment");
   verb->add_flag("--json", *json, "One JSON object instead of text");
-  verb->callback([json, &exit_code] {
+  verb->add_flag("--link", *link,
+                 "Test the links between nodes instead; run by ferry launch --hosts, torchrun, ..");
+  verb->add_option("--mode", *mode, "Of --link: environment | threads (two, on this host)")
+      ->check(CLI::IsMember({"environment", "threads"}))
+      ->capture_default_str();
+  verb->callback([json, link, mode, &exit_code] {
+    if (*link) {
+      exit_code = test_links({.threads = *mode == "threads", .json = *json});
+      return;
+    }
     const Findings findings = examine();
     std::cout << (*json ? doctor_json(findings) : doctor_text(findings)) << std::flush;
     exit_code = problems(findings).empty() ? 0 : 1;

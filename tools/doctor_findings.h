@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "doctor_kernel.h"
+#include "doctor_network.h"
 #include "doctor_speed.h"
 #include "machine.h"
 #include "transport/environment.h"
@@ -16,9 +17,9 @@ namespace ferry::tools {
 struct Findings {
   Machine machine;
   std::vector<Trial> trials;
-  std::optional<Speed> speed;              // none where a needed trial failed
-  std::vector<std::string> simd;           // best first; the first is in use
-  std::string ucx;                         // version, empty: not found
+  std::optional<Speed> speed;     // none where a needed trial failed
+  std::vector<std::string> simd;  // best first; the first is in use
+  Network network;
   std::optional<internal::Launch> launch;  // the launcher in the environment
   std::string no_launch;                   // why there is none
 };

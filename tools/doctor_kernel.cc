@@ -2,7 +2,6 @@
 // what they own.
 #include "doctor_kernel.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -135,15 +134,6 @@ std::vector<Trial> try_kernel() {
   return {run_trial("memfd", true, try_segment),      run_trial("huge pages", false, try_collapse),
           run_trial("futex", true, try_futex),        run_trial("pidfd", false, try_pidfd),
           run_trial("unix socket", true, try_socket), run_trial("group", true, try_group)};
-}
-
-std::string ucx_version() {
-  void* const library = dlopen("libucp.so.0", RTLD_LAZY | RTLD_LOCAL);
-  if (!library) return "";
-  using VersionText = const char*();
-  const auto version = reinterpret_cast<VersionText*>(dlsym(library, "ucp_get_version_string"));
-  // Never unloaded: UCX leaves signal handlers behind.
-  return version ? version() : "";
 }
 
 }  // namespace ferry::tools

@@ -17,8 +17,4 @@ struct Trial {
 // In the order in which ferry builds on them; the last one is two processes that form a group.
 std::vector<Trial> try_kernel();
 
-// The version of libucp if it can be loaded, else empty. Informative: ranks of one host do not use
-// it.
-std::string ucx_version();
-
 }  // namespace ferry::tools

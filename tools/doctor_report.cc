@@ -88,13 +88,17 @@ void add_kernel(std::string& text, const Findings& findings) {
   }
 }
 
-void add_transports(std::string& text, const Findings& findings) {
-  section(text, "transports");
-  line(text, "shared memory", problems(findings).empty() ? "yes" : "no");
+void add_network(std::string& text, const Network& network) {
+  section(text, "between hosts");
   line(text, "UCX",
-       findings.ucx.empty()
+       network.ucx.empty()
            ? "not found (ranks of one host do not need it)"
-           : fmt::format("{} found (ranks of one host do not use it)", findings.ucx));
+           : fmt::format("{} found (ranks of one host do not use it)", network.ucx));
+  line(text, "link", network.no_link.empty() ? network.link : "none: " + network.no_link);
+  for (const NetworkInterface& interface : network.interfaces) {
+    line(text, interface.name,
+         fmt::format("{}{}", interface.address, interface.up ? "" : ", down"));
+  }
 }
 
 void add_speed(std::string& text, const Findings& findings) {
@@ -189,6 +193,18 @@ json speed_json(const Findings& findings) {
           {"copy_bytes_per_s", speed.copy_bytes_per_s}};
 }
 
+json network_json(const Network& network) {
+  json interfaces = json::array();
+  for (const NetworkInterface& interface : network.interfaces) {
+    interfaces.push_back(
+        {{"name", interface.name}, {"address", interface.address}, {"up", interface.up}});
+  }
+  return {{"ucx", network.ucx.empty() ? json(nullptr) : json(network.ucx)},
+          {"link", network.link.empty() ? json(nullptr) : json(network.link)},
+          {"no_link", network.no_link.empty() ? json(nullptr) : json(network.no_link)},
+          {"interfaces", interfaces}};
+}
+
 json launcher_json(const Findings& findings) {
   if (!findings.launch) return {{"found", nullptr}, {"reason", findings.no_launch}};
   return {{"found", findings.launch->launcher},
@@ -223,7 +239,7 @@ std::string doctor_text(const Findings& findings) {
   add_processors(text, findings);
   add_memory(text, findings.machine);
   add_kernel(text, findings);
-  add_transports(text, findings);
+  add_network(text, findings.network);
   add_speed(text, findings);
   add_launcher(text, findings);
   const std::vector<Advice> broken = problems(findings), slow = advise(findings);
@@ -244,7 +260,7 @@ std::string doctor_json(const Findings& findings) {
                        {"machine", machine_json(findings.machine)},
                        {"simd", findings.simd},
                        {"trials", trials_json(findings.trials)},
-                       {"ucx", findings.ucx.empty() ? json(nullptr) : json(findings.ucx)},
+                       {"network", network_json(findings.network)},
                        {"speed", speed_json(findings)},
                        {"launcher", launcher_json(findings)},
                        {"problems", advice_json(problems(findings))},

@@ -1,5 +1,5 @@
-// `ferry launch`: options and their limits. Called by main.cc; calls launch_environment and
-// launch_job.
+// `ferry launch`: options and their limits. Called by main.cc; calls launch_environment,
+// launch_job, and launch_hosts or launch_agent.
 #include "launch.h"
 
 #include <fcntl.h>
@@ -10,11 +10,18 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
+#include <iterator>
 #include <memory>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
 #include <string_view>
 
+#include "launch_agent.h"
 #include "launch_environment.h"
+#include "launch_hosts.h"
 #include "launch_job.h"
 
 namespace ferry::tools {
@@ -34,25 +41,57 @@ Rank 0 reads the launcher's input, the others read nothing. SIGINT, SIGTERM, SIG
 SIGUSR1 and SIGUSR2 go to all ranks and their children; a second SIGINT kills them. What ranks
 leave behind is killed. If the launcher itself is killed, its ranks are, too.
 
+With --hosts, `ssh -o BatchMode=yes HOST` starts this program there, which starts the ranks in this
+directory and with this environment; docs/hosts.md has more. They meet at FERRY_ADDR,
+tcp://FIRST_HOST:PORT, and read no input.
+
 Exit code: the largest of the ranks that ended by themselves (128 + number for a signal), 124 after
 --timeout, 127 if the program is not found, 126 if it cannot be run, 2 for a wrong command line.)";
 
 struct LaunchOptions {
+  bool ranks_given = false;
   long long num_ranks = 0;
   std::string name = "ferry";
   bool tag = true;
   double timeout_s = 0;
   double grace_s = 5;
+  std::string hosts_text;
+  std::vector<HostRanks> hosts;
+  std::string ssh = "ssh -o BatchMode=yes -o ConnectTimeout=10";
+  int port = 0;
+  bool remote_agent = false;
 };
 
 std::chrono::nanoseconds from_seconds(double seconds) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
 }
 
+std::vector<std::string> split(const std::string& text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
+[[noreturn]] void refuse(const std::string& text) {
+  throw CLI::ValidationError("ferry launch", text);
+}
+
+// -n, or --hosts and its numbers.
+void resolve_ranks(LaunchOptions& options) {
+  if (options.hosts_text.empty()) {
+    if (!options.ranks_given) refuse("-n (--ranks) or --hosts is required");
+    return;
+  }
+  if (options.ranks_given) refuse("-n and --hosts both set the number of ranks: give one");
+  try {
+    options.hosts = parse_hosts(options.hosts_text);
+  } catch (const std::invalid_argument& error) {
+    refuse(fmt::format("--hosts: {}", error.what()));
+  }
+  for (const HostRanks& host : options.hosts) options.num_ranks += host.num_ranks;
+  if (split(options.ssh).empty()) refuse("--ssh: no command");
+}
+
 void check(const LaunchOptions& options, const std::vector<std::string>& program) {
-  const auto refuse = [](const std::string& text) {
-    throw CLI::ValidationError("ferry launch", text);
-  };
   if (options.num_ranks < 1 || options.num_ranks > kMostRanks) {
     refuse(fmt::format("-n {}: a launch has 1 to {} ranks", options.num_ranks, kMostRanks));
   }
@@ -60,7 +99,7 @@ void check(const LaunchOptions& options, const std::vector<std::string>& program
   getrlimit(RLIMIT_NOFILE, &descriptors);
   const auto needed = static_cast<rlim_t>(2 * options.num_ranks +
                                           32);  // two pipes a rank, and some for the launcher
-  if (options.tag && needed > descriptors.rlim_max) {
+  if (options.hosts.empty() && options.tag && needed > descriptors.rlim_max) {
     refuse(fmt::format(
         "-n {} needs {} file descriptors, the limit (ulimit -Hn) is {}; --no-tag needs few",
         options.num_ranks, needed, descriptors.rlim_max));
@@ -82,6 +121,8 @@ void check(const LaunchOptions& options, const std::vector<std::string>& program
   }
   if (program.empty() || program[0].empty())
     refuse("no program: ferry launch -n 8 -- program arguments");
+  if (options.port < 0 || options.port > 65535)
+    refuse(fmt::format("--port {}: 1 to 65535", options.port));
 }
 
 // Pipes must not take the numbers 0 to 2 when the launcher was started with these closed.
@@ -98,37 +139,77 @@ bool log_wanted() {
   return level && (std::string_view(level) == "info" || std::string_view(level) == "debug");
 }
 
+std::optional<std::chrono::nanoseconds> timeout(const LaunchOptions& options) {
+  if (options.timeout_s == 0) return std::nullopt;
+  return from_seconds(options.timeout_s);
+}
+
+int launch_here(const LaunchOptions& options, const std::vector<std::string>& program,
+                const LaunchIdentity& identity) {
+  const int num_ranks = static_cast<int>(options.num_ranks);
+  Job job({.share = {.num_ranks = num_ranks, .world_size = num_ranks},
+           .tag = options.tag,
+           .timeout = timeout(options),
+           .grace = from_seconds(options.grace_s)});
+  job.start(program, identity);
+  return job.watch();
+}
+
+int launch_on_hosts(const LaunchOptions& options, const std::vector<std::string>& program,
+                    LaunchIdentity identity) {
+  HostsJob job({.hosts = options.hosts,
+                .ssh = split(options.ssh),
+                .ferry = std::filesystem::read_symlink("/proc/self/exe"),
+                .tag = options.tag,
+                .timeout = timeout(options),
+                .grace = from_seconds(options.grace_s)});
+  job.start({.host = {},
+             .directory = std::filesystem::current_path(),
+             .identity = std::move(identity),
+             .share = {},
+             .environment = {},
+             .program = program});
+  return job.watch();
+}
+
 int launch(const LaunchOptions& options, const std::vector<std::string>& program) {
   open_standard_streams();
-  const LaunchIdentity identity = make_identity(options.name);
+  const std::string first = options.hosts.empty() ? "" : options.hosts[0].name();
+  LaunchIdentity identity = make_identity(options.name, first, options.port);
   if (log_wanted()) {
     std::cerr << fmt::format(
-        "ferry launch: {} ranks, TORCHELASTIC_RUN_ID={}, MASTER_PORT={} ({})\n", options.num_ranks,
-        identity.run_id, identity.master_port, identity.port_reason);
+        "ferry launch: {} ranks, TORCHELASTIC_RUN_ID={}, MASTER_PORT={} ({}){}\n",
+        options.num_ranks, identity.run_id, identity.master_port, identity.port_reason,
+        first.empty() ? "" : ", FERRY_ADDR=" + identity.ferry_addr);
   }
-  JobOptions job_options{.num_ranks = static_cast<int>(options.num_ranks),
-                         .tag = options.tag,
-                         .grace = from_seconds(options.grace_s)};
-  if (options.timeout_s > 0) job_options.timeout = from_seconds(options.timeout_s);
-  Job job(job_options);
   try {
-    job.start(program, identity);
+    return first.empty() ? launch_here(options, program, identity)
+                         : launch_on_hosts(options, program, std::move(identity));
   } catch (const SpawnError& error) {
     std::cerr << "ferry launch: " << error.what() << '\n';
     return error.exit_code();
   }
-  return job.watch();
 }
 
 }  // namespace
 
 void add_launch(CLI::App& app, const std::vector<std::string>& program, int& exit_code) {
   CLI::App* const verb = app.add_subcommand(
-      "launch",
-      "Start ranks of a program on this host: ferry launch -n 8 [options] -- program arguments");
+      "launch", "Start ranks of a program: ferry launch -n 8 [options] -- program arguments");
   const auto options = std::make_shared<LaunchOptions>();
   verb->footer(kFooter);
-  verb->add_option("-n,--ranks", options->num_ranks, "Number of ranks")->required();
+  CLI::Option* const ranks =
+      verb->add_option("-n,--ranks", options->num_ranks, "Number of ranks, on this host");
+  verb->add_option("--hosts", options->hosts_text,
+                   "or hosts, [USER@]NAME:RANKS,.., where ranks are started by ssh");
+  verb->add_option("--ssh", options->ssh, "Command that gets a host and a line for its shell")
+      ->envname("FERRY_SSH")
+      ->capture_default_str();
+  verb->add_option("--port", options->port,
+                   "TCP port of the first host where ranks meet; 0: the one after MASTER_PORT")
+      ->envname("FERRY_PORT")
+      ->capture_default_str();
+  verb->add_flag("--remote-agent", options->remote_agent)->group("");
   verb->add_option("--name", options->name, "First part of TORCHELASTIC_RUN_ID")
       ->capture_default_str();
   verb->add_flag("--tag,!--no-tag", options->tag,
@@ -140,7 +221,13 @@ void add_launch(CLI::App& app, const std::vector<std::string>& program, int& exi
   verb->add_option("--grace", options->grace_s,
                    "Seconds that ranks have to end after one has failed")
       ->capture_default_str();
-  verb->callback([options, &program, &exit_code] {
+  verb->callback([options, ranks, &program, &exit_code] {
+    if (options->remote_agent) {
+      exit_code = run_agent();
+      return;
+    }
+    options->ranks_given = ranks->count() > 0;
+    resolve_ranks(*options);
     check(*options, program);
     exit_code = launch(*options, program);
   });

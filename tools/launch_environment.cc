@@ -1,5 +1,5 @@
 // Chooses run id, secret and port of a launch, and builds each rank's environment. Called by
-// launch.cc, launch_job.cc.
+// launch.cc, launch_hosts.cc, launch_job.cc.
 #include "launch_environment.h"
 
 #include <arpa/inet.h>
@@ -97,9 +97,10 @@ void choose_port(LaunchIdentity& identity) {
   // A machine may hand out nearly all ports; then one of those must do.
   const bool avoid = ephemeral.first - kFirstPort + kLastPort - ephemeral.last >= 1000;
   for (int i = 0; i < kTries; ++i) {
-    const int port = kFirstPort + static_cast<int>(random_bits() % (kLastPort - kFirstPort + 1));
+    constexpr int kPairs = (kLastPort - kFirstPort + 1) / 2;
+    const int port = kFirstPort + 2 * static_cast<int>(random_bits() % kPairs);
     if (kFirstTorchPort <= port && port <= kLastTorchPort) continue;
-    if ((avoid && ephemeral.contains(port)) || !is_free(port)) continue;
+    if ((avoid && ephemeral.contains(port)) || !is_free(port) || !is_free(port + 1)) continue;
     identity.port_claim = claim(port);
     if (!identity.port_claim) continue;
     identity.master_port = port;
@@ -116,35 +117,43 @@ void choose_port(LaunchIdentity& identity) {
 
 }  // namespace
 
-LaunchIdentity make_identity(const std::string& name) {
+LaunchIdentity make_identity(const std::string& name, const std::string& hosts_address,
+                             int ferry_port) {
   LaunchIdentity identity;
   identity.run_id = fmt::format("{}-{:012x}", name, random_bits() >> 16);
   const char* const given = std::getenv("FERRY_SECRET");
   identity.secret =
       given && *given ? given : fmt::format("{:016x}{:016x}", random_bits(), random_bits());
   choose_port(identity);
+  if (hosts_address.empty()) return identity;
+  identity.master_addr = hosts_address;
+  identity.ferry_addr =
+      fmt::format("tcp://{}:{}", hosts_address, ferry_port ? ferry_port : identity.master_port + 1);
   return identity;
 }
 
-std::vector<std::string> rank_environment(const LaunchIdentity& identity, int rank, int num_ranks) {
-  const std::string rank_text = std::to_string(rank), size_text = std::to_string(num_ranks);
-  const std::map<std::string, std::string, std::less<>> set = {
+std::vector<std::string> rank_environment(const LaunchIdentity& identity, const HostShare& share,
+                                          int local_rank) {
+  const std::string rank_text = std::to_string(share.first_rank + local_rank),
+                    size_text = std::to_string(share.world_size);
+  std::map<std::string, std::string, std::less<>> set = {
       {"RANK", rank_text},
       {"WORLD_SIZE", size_text},
-      {"LOCAL_RANK", rank_text},
-      {"LOCAL_WORLD_SIZE", size_text},
-      {"GROUP_RANK", "0"},
-      {"GROUP_WORLD_SIZE", "1"},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"LOCAL_WORLD_SIZE", std::to_string(share.num_ranks)},
+      {"GROUP_RANK", std::to_string(share.host)},
+      {"GROUP_WORLD_SIZE", std::to_string(share.num_hosts)},
       {"ROLE_NAME", "default"},
       {"ROLE_RANK", rank_text},
       {"ROLE_WORLD_SIZE", size_text},
-      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_ADDR", identity.master_addr},
       {"MASTER_PORT", std::to_string(identity.master_port)},
       {"TORCHELASTIC_RUN_ID", identity.run_id},
       {"TORCHELASTIC_RESTART_COUNT", "0"},
       {"TORCHELASTIC_MAX_RESTARTS", "0"},
       {"FERRY_SECRET", identity.secret},
   };
+  if (!identity.ferry_addr.empty()) set.emplace("FERRY_ADDR", identity.ferry_addr);
   std::vector<std::string> environment;
   for (char** entry = environ; *entry; ++entry) {
     const std::string_view text(*entry), name = text.substr(0, text.find('='));

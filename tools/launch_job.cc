@@ -1,20 +1,16 @@
-// The event loop of `ferry launch`: signals, ends of ranks, stages. Called by launch.cc.
+// The event loop of `ferry launch` on one host: signals, ends of ranks, stages. Called by
+// launch.cc and launch_agent.cc.
 #include "launch_job.h"
 
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
+#include <charconv>
 #include <csignal>
-#include <cstring>
 #include <fstream>
-
-#include "ferry/status.h"
 
 namespace ferry::tools {
 namespace {
@@ -29,36 +25,6 @@ constexpr nanoseconds kLeftoverSpan = seconds(1);
 constexpr nanoseconds kLeftoverRound = milliseconds(50);
 constexpr int kLeftoverRounds = 60;
 
-// Passed on to the ranks. The first four ask a program to end.
-constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
-bool asks_to_end(int signal) {
-  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
-}
-
-sigset_t watched_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (int signal : kForwarded) sigaddset(&set, signal);
-  sigaddset(&set, SIGCHLD);
-  sigaddset(&set, SIGTSTP);
-  return set;
-}
-
-std::string describe_end(int status) {
-  if (WIFEXITED(status)) return fmt::format("exited with code {}", WEXITSTATUS(status));
-  const char* const name = sigabbrev_np(WTERMSIG(status));
-  return fmt::format("was killed by signal {} (SIG{}{})", WTERMSIG(status), name ? name : "?",
-                     WCOREDUMP(status) ? ", core dumped" : "");
-}
-
-int shell_code(int status) {
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-std::string in_seconds(nanoseconds span) {
-  return fmt::format("{:g} s", static_cast<double>(span.count()) / 1e9);
-}
-
 // Orphans of the ranks are children of the launcher, because it is a subreaper.
 std::vector<pid_t> own_children() {
   std::vector<pid_t> children;
@@ -70,35 +36,31 @@ std::vector<pid_t> own_children() {
 }  // namespace
 
 Job::Job(const JobOptions& options) : options_(options), out_(STDOUT_FILENO), err_(STDERR_FILENO) {
-  const sigset_t watched = watched_signals();
-  signals_ = internal::Descriptor(signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signals_) throw Error(Code::kSystem, fmt::format("signalfd: {}", std::strerror(errno)));
-  sigset_t blocked = watched;
-  sigaddset(&blocked,
-            SIGTTIN);  // a launcher in the background must not be stopped by reading its terminal
-  sigprocmask(SIG_BLOCK, &blocked, &old_mask_);
-  std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGCHLD, SIG_DFL);  // where a caller ignores it, nobody learns how ranks ended
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
 Job::~Job() { signal_ranks(SIGKILL); }
 
+ChildInput Job::input_of(int index) const {
+  if (index > 0 || options_.orders) return ChildInput::kNothing;
+  return isatty(STDIN_FILENO) ? ChildInput::kPiped : ChildInput::kInherited;
+}
+
 void Job::start(std::vector<std::string> program, const LaunchIdentity& identity) {
-  ChildSetup setup{
-      .program = std::move(program), .pipe_output = options_.tag, .signal_mask = old_mask_};
+  ChildSetup setup{.program = std::move(program),
+                   .pipe_output = options_.tag,
+                   .signal_mask = signals_.old_mask()};
   getrlimit(RLIMIT_NOFILE, &setup.descriptor_limit);
   const rlimit raised{setup.descriptor_limit.rlim_max, setup.descriptor_limit.rlim_max};
   setrlimit(RLIMIT_NOFILE, &raised);
-  const ChildInput first = isatty(STDIN_FILENO) ? ChildInput::kPiped : ChildInput::kInherited;
-  for (int rank = 0; rank < options_.num_ranks; ++rank) {
+  for (int index = 0; index < options_.share.num_ranks; ++index) {
+    const int rank = options_.share.first_rank + index;
     Child child;
     try {
-      child = spawn(setup, rank_environment(identity, rank, options_.num_ranks),
-                    rank == 0 ? first : ChildInput::kNothing);
+      child = spawn(setup, rank_environment(identity, options_.share, index), input_of(index));
     } catch (const SpawnError& error) {
-      throw SpawnError(error.exit_code(),
-                       fmt::format("rank {} of {}: {}", rank, options_.num_ranks, error.what()));
+      throw SpawnError(error.exit_code(), fmt::format("rank {} of {}: {}", rank,
+                                                      options_.share.world_size, error.what()));
     }
     const std::string prefix = fmt::format("[{}] ", rank);
     ranks_.push_back({child.pid, LineStream(std::move(child.out), prefix, out_),
@@ -111,23 +73,26 @@ void Job::start(std::vector<std::string> program, const LaunchIdentity& identity
 }
 
 int Job::watch() {
+  obey(false);
   while (!finished()) {
     std::vector<pollfd> fds = poll_set();
     poll(fds.data(), fds.size(), poll_ms());
     if (fds[0].revents) handle_signals();
+    if (fds[5].revents) obey(true);
     move_streams(fds);
     if (stage_end_ && stage_end_->passed()) escalate();
   }
   return forced_code_ ? forced_code_ : worst_code_;
 }
 
-// signalfd, stdout, stderr, terminal, rank 0's input, then stdout and stderr of each rank.
+// signalfd, stdout, stderr, terminal, rank 0's input, orders, then stdout and stderr of each rank.
 std::vector<pollfd> Job::poll_set() const {
   std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0},
                              {out_.empty() ? -1 : out_.fd(), POLLOUT, 0},
                              {err_.empty() ? -1 : err_.fd(), POLLOUT, 0},
                              {input_.terminal_fd(), POLLIN, 0},
-                             {input_.rank_fd(), POLLOUT, 0}};
+                             {input_.rank_fd(), POLLOUT, 0},
+                             {options_.orders ? options_.orders->fd() : -1, POLLIN, 0}};
   for (const Rank& rank : ranks_) {
     fds.push_back({rank.out.fd(), POLLIN, 0});
     fds.push_back({rank.err.fd(), POLLIN, 0});
@@ -146,17 +111,15 @@ void Job::move_streams(const std::vector<pollfd>& fds) {
   if (fds[3].revents) input_.read_terminal();
   if (fds[4].revents) input_.write_rank();
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    if (fds[5 + 2 * i].revents || childless_) ranks_[i].out.read(childless_);
-    if (fds[6 + 2 * i].revents || childless_) ranks_[i].err.read(childless_);
+    if (fds[6 + 2 * i].revents || childless_) ranks_[i].out.read(childless_);
+    if (fds[7 + 2 * i].revents || childless_) ranks_[i].err.read(childless_);
   }
   out_.flush();
   err_.flush();
 }
 
 void Job::handle_signals() {
-  signalfd_siginfo info;
-  while (read(signals_.fd(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-    const int signal = static_cast<int>(info.ssi_signo);
+  while (const int signal = signals_.next()) {
     if (signal == SIGCHLD) {
       reap();
     } else if (signal == SIGTSTP) {
@@ -167,8 +130,23 @@ void Job::handle_signals() {
   }
 }
 
+// Once the launcher is gone, everything goes.
+void Job::obey(bool ready) {
+  if (!options_.orders) return;
+  for (const std::string& order : options_.orders->read(ready)) {
+    int signal = 0;
+    if (order == kOrderTerminate && stage_ < Stage::kTerminating) {
+      terminate();
+    } else if (order.starts_with(kOrderSignal)) {
+      std::from_chars(order.data() + kOrderSignal.size(), order.data() + order.size(), signal);
+      forward(signal);
+    }
+  }
+  if (options_.orders->fd() < 0) kill_ranks();
+}
+
 void Job::forward(int signal) {
-  if (childless_ && asks_to_end(signal)) abandon_output_ = true;
+  if (childless_ && LaunchSignals::asks_to_end(signal)) abandon_output_ = true;
   if (signal == SIGINT && ++num_interrupts_ >= 2) {
     if (stage_ < Stage::kKilling)
       say(fmt::format("interrupted twice; killing ranks {}", running_ranks()));
@@ -201,8 +179,8 @@ void Job::reap() {
   }
 }
 
-void Job::rank_ended(int rank, int status) {
-  Rank& ended = ranks_[static_cast<std::size_t>(rank)];
+void Job::rank_ended(int index, int status) {
+  Rank& ended = ranks_[static_cast<std::size_t>(index)];
   ended.running = false;
   --num_running_;
   // Its last words come before the launcher's.
@@ -218,16 +196,24 @@ void Job::rank_ended(int rank, int status) {
     worst_code_ = std::max(worst_code_, code);
   }
   if (code != 0 && stage_ == Stage::kRunning) {
-    first_failure_ = fmt::format("rank {} (pid {}) {}", rank, ended.pid, describe_end(status));
-    const std::string others =
-        num_running_ == 0 ? ""
-                          : fmt::format("; the others have {} to end", in_seconds(options_.grace));
-    say(first_failure_ + others);
-    enter(Stage::kGrace, options_.grace);
+    note_failure(fmt::format("rank {} (pid {}) {}", options_.share.first_rank + index, ended.pid,
+                             describe_end(status)));
   }
   if (num_running_ > 0) return;
   say_summary();
   enter(Stage::kLeftovers, stage_ == Stage::kKilling ? kLeftoverRound : kLeftoverSpan);
+}
+
+void Job::note_failure(const std::string& what) {
+  first_failure_ = what;
+  if (options_.orders) {
+    err_.add(kAnswerFailed, what, "");
+    return enter(Stage::kGrace, std::nullopt);
+  }
+  say(what + (num_running_ == 0
+                  ? ""
+                  : fmt::format("; the others have {} to end", in_seconds(options_.grace))));
+  enter(Stage::kGrace, options_.grace);
 }
 
 void Job::enter(Stage stage, std::optional<nanoseconds> limit) {
@@ -293,17 +279,22 @@ std::string Job::running_ranks() const {
     if (!ranks_[first].running) continue;
     std::size_t last = first;
     while (last + 1 < ranks_.size() && ranks_[last + 1].running) ++last;
-    text += fmt::format("{}{}", text.empty() ? "" : ",", first);
-    if (last > first) text += fmt::format("-{}", last);
+    const std::size_t offset = static_cast<std::size_t>(options_.share.first_rank);
+    text += fmt::format("{}{}", text.empty() ? "" : ",", offset + first);
+    if (last > first) text += fmt::format("-{}", offset + last);
     first = last;
   }
   return text;
 }
 
 void Job::say_summary() {
-  if (first_failure_.empty() || options_.num_ranks == 1) return;
+  if (options_.orders) {
+    err_.add(kAnswerEnded, fmt::format("{} {}", num_failed_, num_stopped_), "");
+    return;
+  }
+  if (first_failure_.empty() || options_.share.num_ranks == 1) return;
   say(fmt::format("of {} ranks {} failed and {} were stopped; the first to fail: {}",
-                  options_.num_ranks, num_failed_, num_stopped_, first_failure_));
+                  options_.share.num_ranks, num_failed_, num_stopped_, first_failure_));
 }
 
 bool Job::drained() const {

@@ -1,6 +1,6 @@
-// Job: the running ranks of one launch and the loop that watches over them. Called by launch.cc;
-// calls launch_process (start), launch_output and launch_input (streams), launch_environment
-// (variables).
+// Job: the running ranks of one launch on this host and the loop that watches over them. Called by
+// launch.cc, and by launch_agent.cc for a part of a launch on several hosts; calls launch_process
+// (start), launch_output and launch_input (streams), launch_environment (variables).
 //
 // One thread, one poll(2) over a signalfd and the pipes. A job passes through these stages:
 //   running      until the last rank ends
@@ -8,6 +8,7 @@
 //   terminating  ranks that still run have got SIGTERM (also when --timeout is over)
 //   killing      ranks that still run have got SIGKILL
 //   leftovers    all ranks have ended; what they started and left behind goes too
+// With orders, the launcher that gives them is told of a failure, and says when grace is over.
 #pragma once
 
 #include <poll.h>
@@ -21,17 +22,20 @@
 #include "base/clock.h"
 #include "launch_environment.h"
 #include "launch_input.h"
+#include "launch_orders.h"
 #include "launch_output.h"
 #include "launch_process.h"
-#include "transport/socket.h"
+#include "launch_signals.h"
 
 namespace ferry::tools {
 
 struct JobOptions {
-  int num_ranks = 0;
+  HostShare share = {};
   bool tag = true;  // false: ranks write to the launcher's streams themselves
   std::optional<std::chrono::nanoseconds> timeout{};  // none: as long as it takes
   std::chrono::nanoseconds grace = std::chrono::seconds(5);
+  std::string speaker = "ferry launch";  // whose words these are
+  Orders* orders = nullptr;              // of a launcher elsewhere
 };
 
 class Job {
@@ -55,11 +59,14 @@ class Job {
     bool running = true;
   };
 
+  ChildInput input_of(int index) const;
   void handle_signals();
+  void obey(bool ready);
   void forward(int signal);
   void suspend();
   void reap();
-  void rank_ended(int rank, int status);
+  void rank_ended(int index, int status);
+  void note_failure(const std::string& what);
   void move_streams(const std::vector<pollfd>& fds);
   std::vector<pollfd> poll_set() const;
   int poll_ms() const;
@@ -73,14 +80,13 @@ class Job {
   bool finished() const;
   void say_summary();
   std::string running_ranks() const;
-  void say(const std::string& text) { err_.add("ferry launch: ", text, ""); }
+  void say(const std::string& text) { err_.add(options_.speaker + ": ", text, ""); }
 
   JobOptions options_;
-  sigset_t old_mask_{};
-  internal::Descriptor signals_;
+  LaunchSignals signals_;
   Output out_, err_;
   TerminalInput input_;
-  std::vector<Rank> ranks_;
+  std::vector<Rank> ranks_;  // of this host
 
   Stage stage_ = Stage::kRunning;
   std::optional<internal::Deadline> stage_end_;

@@ -1,6 +1,7 @@
 // Reads ranks' pipes, writes whole prefixed lines. Called by launch_job.cc.
 #include "launch_output.h"
 
+#include <fmt/format.h>
 #include <limits.h>
 #include <poll.h>
 #include <unistd.h>
@@ -53,19 +54,29 @@ bool LineStream::read(bool last) {
 void LineStream::take(std::string_view bytes) {
   for (std::size_t end; (end = bytes.find('\n')) != std::string_view::npos;
        bytes.remove_prefix(end + 1)) {
-    output_->add(prefix_, partial_, bytes.substr(0, end));
-    partial_.clear();
+    end_line(bytes.substr(0, end));
   }
   partial_.append(bytes);
-  if (partial_.size() < kLongestLine) return;
-  output_->add(prefix_, partial_, "");
+  if (partial_.size() >= kLongestLine) end_line("");
+}
+
+void LineStream::end_line(std::string_view tail) {
+  if (edit_) {
+    partial_.append(tail);
+    if (const auto line = edit_(partial_)) output_->add(prefix_, *line, "");
+  } else {
+    output_->add(prefix_, partial_, tail);
+  }
   partial_.clear();
 }
 
 void LineStream::close() {
-  if (!partial_.empty()) output_->add(prefix_, partial_, "");
-  partial_.clear();
+  if (!partial_.empty()) end_line("");
   pipe_ = {};
+}
+
+std::string in_seconds(std::chrono::nanoseconds span) {
+  return fmt::format("{:g} s", static_cast<double>(span.count()) / 1e9);
 }
 
 }  // namespace ferry::tools

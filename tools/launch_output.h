@@ -1,9 +1,12 @@
 // What ranks print, line by line: LineStream reads one rank's pipe and gives whole lines to an
 // Output, which writes to the launcher's stdout or stderr without ever blocking the launcher.
-// Called by launch_job.cc.
+// Called by launch_job.cc and, for what agents on other hosts print, launch_hosts.cc.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -37,8 +40,14 @@ class Output {
 
 class LineStream {
  public:
-  LineStream(internal::Descriptor pipe, std::string prefix, Output& output)
-      : pipe_(std::move(pipe)), prefix_(std::move(prefix)), output_(&output) {}
+  // What becomes of a line; nothing: it is not shown.
+  using Edit = std::function<std::optional<std::string_view>(std::string_view line)>;
+
+  LineStream(internal::Descriptor pipe, std::string prefix, Output& output, Edit edit = {})
+      : pipe_(std::move(pipe)),
+        prefix_(std::move(prefix)),
+        output_(&output),
+        edit_(std::move(edit)) {}
 
   bool open() const noexcept { return pipe_.fd() >= 0; }
   // For poll(2): negative while there is nothing to wait for.
@@ -49,6 +58,7 @@ class LineStream {
 
  private:
   void take(std::string_view bytes);
+  void end_line(std::string_view tail);
   void close();
 
   // A longer line is cut: memory is bounded, and so is the time for which a rank's line can be held
@@ -58,7 +68,11 @@ class LineStream {
   internal::Descriptor pipe_;
   std::string prefix_;
   Output* output_;
+  Edit edit_;
   std::string partial_;  // the line that has not ended yet
 };
+
+// "0.5 s".
+std::string in_seconds(std::chrono::nanoseconds span);
 
 }  // namespace ferry::tools

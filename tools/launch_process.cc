@@ -1,4 +1,5 @@
-// fork and exec of one rank. Called by launch_job.cc; calls the kernel.
+// fork and exec of one rank or ssh, and words for its end. Called by launch_job.cc and
+// launch_hosts.cc; calls the kernel.
 #include "launch_process.h"
 
 #include <fcntl.h>
@@ -83,6 +84,17 @@ void check_exec(const std::string& program, pid_t pid, int failure) {
 }
 
 }  // namespace
+
+std::string describe_end(int status) {
+  if (WIFEXITED(status)) return fmt::format("exited with code {}", WEXITSTATUS(status));
+  const char* const name = sigabbrev_np(WTERMSIG(status));
+  return fmt::format("was killed by signal {} (SIG{}{})", WTERMSIG(status), name ? name : "?",
+                     WCOREDUMP(status) ? ", core dumped" : "");
+}
+
+int shell_code(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
 
 Child spawn(const ChildSetup& setup, const std::vector<std::string>& environment,
             ChildInput input) {

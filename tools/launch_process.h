@@ -1,4 +1,5 @@
-// Starts one rank: pipes, process group, death with the launcher, exec. Called by launch_job.cc.
+// Starts one rank, or the ssh to a host: pipes, process group, death with the launcher, exec.
+// Called by launch_job.cc and launch_hosts.cc.
 #pragma once
 
 #include <signal.h>
@@ -48,5 +49,10 @@ class SpawnError : public std::runtime_error {
 // Returns once the program runs (exec has succeeded). The child gets SIGKILL when the launcher
 // dies.
 Child spawn(const ChildSetup& setup, const std::vector<std::string>& environment, ChildInput input);
+
+// "exited with code 3", "was killed by signal 9 (SIGKILL)".
+std::string describe_end(int status);
+// What a shell makes of it: 128 + number for a signal.
+int shell_code(int status);
 
 }  // namespace ferry::tools

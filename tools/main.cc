@@ -12,6 +12,7 @@
 #include "bench/bench.h"
 #include "doctor.h"
 #include "launch.h"
+#include "topology.h"
 
 namespace {
 
@@ -29,6 +30,7 @@ int run(int argc, char** argv) {
   ferry::tools::add_bench(app, exit_code);
   ferry::tools::add_launch(app, program, exit_code);
   ferry::tools::add_doctor(app, exit_code);
+  ferry::tools::add_topology(app, exit_code);
   try {
     app.parse(static_cast<int>(split - argv), argv);
   } catch (const CLI::ParseError& error) {

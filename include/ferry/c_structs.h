@@ -92,6 +92,19 @@ typedef enum ferry_replica_choice {
   FERRY_REPLICA_CHOICE_BY_TABLE,  // ferry_dispatch_args.replica_table
 } ferry_replica_choice;
 
+typedef enum ferry_algorithm {
+  FERRY_ALGORITHM_AUTO,          // chosen from the topology
+  FERRY_ALGORITHM_FULLMESH,      // a token crosses to another node once for every rank there
+  FERRY_ALGORITHM_HIERARCHICAL,  // once for every node
+  FERRY_ALGORITHM_ALLGATHER,     // every token crosses to every node
+} ferry_algorithm;
+
+typedef enum ferry_node_sums {
+  FERRY_NODE_SUMS_ROW_TYPE,  // what comes home from a node is rounded to the rows' type
+  FERRY_NODE_SUMS_FP32,      // it stays float32
+  FERRY_NODE_SUMS_EXACT,     // every row comes home: the result is that of one node
+} ferry_node_sums;
+
 typedef enum ferry_partials {
   FERRY_PARTIALS_NONE,      // one rounding, at the end
   FERRY_PARTIALS_PER_RANK,  // the terms of one rank are summed and rounded first
@@ -129,6 +142,7 @@ typedef struct ferry_group_options {
   int64_t deadline_ns;  // every wait of the group and its exchanges ends by then; 0: 100 s
   const char* name;     // tells apart groups that the same ranks make at the same time; may be NULL
   const ferry_allocator* allocator;  // copied; NULL: malloc and free
+  const char* topology;              // such as "host:2,rank:4"; NULL: as found
 } ferry_group_options;
 
 // What an exchange is; equal on all ranks but for `workers`, and compared when it is created.
@@ -166,6 +180,8 @@ typedef struct ferry_config {
   int64_t num_logical_experts;       // 0: no replicas
   const int64_t* replica_offsets;    // [num_logical_experts + 1], begins with 0, does not descend
   const int32_t* replica_instances;  // [replica_offsets[num_logical_experts]]: experts in [0, E)
+  int32_t algorithm;  // ferry_algorithm
+  int32_t node_sums;  // ferry_node_sums
 } ferry_config;
 
 // Bytes of shared memory of one rank.
@@ -306,6 +322,8 @@ typedef struct ferry_stats {
   uint64_t bytes_pulled;    // row bytes read from windows by combine
   uint64_t bytes_copied;    // row bytes copied into the window by combine, or out of it by dispatch
   uint64_t window_growths;  // times a receive buffer had to grow
+  uint64_t link_row_bytes;  // bytes of rows, scales and sums that this rank sent to other nodes
+  uint64_t link_bytes;      // all bytes that it sent there
 } ferry_stats;
 
 // What the last finished operation of a kind spent its time on.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "ferry/export.h"
@@ -50,6 +51,28 @@ struct Replicas {
   ReplicaChoice choice = ReplicaChoice::kByRank;
 };
 
+// How rows cross the links between nodes. On one node all of them are the same.
+enum class Algorithm : std::uint8_t {
+  kAuto,          // chosen from the topology; Exchange::algorithm says what and why
+  kFullmesh,      // a token crosses once for every rank it goes to
+  kHierarchical,  // once for every node; the mate there stores its rows, and sums them on the way
+                  // home
+  kAllgather,     // every token crosses to every node, which picks what it needs
+};
+
+// What kAuto stands for in an exchange.
+struct AlgorithmChoice {
+  Algorithm algorithm = Algorithm::kFullmesh;
+  std::string reason;  // one sentence, with numbers
+};
+
+// What comes home from another node for a token (design 5).
+enum class NodeSums : std::uint8_t {
+  kRowType,  // the sum of its rows there, rounded to their type
+  kFp32,     // the sum in float32
+  kExact,    // every row: the result is that of one node, bit for bit
+};
+
 // Equal on all ranks; compared when the exchange is created.
 struct ExchangeConfig {
   std::int64_t max_tokens = 0;  // most tokens that any rank gives to one dispatch
@@ -90,6 +113,10 @@ struct ExchangeConfig {
   // its own domain's first, then the next position's (cyclic). Combine adds the rows of a group,
   // rounded to their type, before they travel.
   int tp_size = 1;
+
+  // Between nodes.
+  Algorithm algorithm = Algorithm::kAuto;
+  NodeSums node_sums = NodeSums::kRowType;
 };
 
 // Bytes of shared memory of one rank, for a configuration on `num_ranks` ranks.

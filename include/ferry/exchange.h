@@ -230,6 +230,8 @@ struct ExchangeStats {
   // Row bytes copied into the window by combine_send, or out of it by dispatch_recv
   std::uint64_t bytes_copied = 0;
   std::uint64_t window_growths = 0;  // times a receive buffer had to grow
+  // Bytes that this rank sent to other nodes: rows (their scales, sums of them), and everything.
+  std::uint64_t link_row_bytes = 0, link_bytes = 0;
 };
 
 // One caller at a time per exchange; different exchanges may be used concurrently. All calls but
@@ -271,6 +273,7 @@ class FERRY_EXPORT Exchange {
   int num_local_experts() const;     // L
   WindowBytes window_bytes() const;  // of this rank; `expected` is what is committed now
   ExchangeStats stats() const;
+  const AlgorithmChoice& algorithm() const;  // never kAuto
   const OperationTimes& last_dispatch_times() const;
   const OperationTimes& last_combine_times() const;
 

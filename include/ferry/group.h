@@ -17,8 +17,9 @@ namespace internal {
 class GroupState;
 }
 
-// A caller's own all-gather, used once at creation: every rank gives `bytes` bytes at `mine` and
-// finds the bytes of all ranks, in rank order, at `all` when it returns true.
+// A caller's own all-gather, used at creation, once, or twice where ranks are on several hosts:
+// every rank gives `bytes` bytes at `mine` and finds the bytes of all ranks, in rank order, at
+// `all` when it returns true.
 using AllGather = std::function<bool(const void* mine, void* all, std::size_t bytes)>;
 
 struct GroupOptions {
@@ -30,6 +31,10 @@ struct GroupOptions {
   // Distinguishes groups that the same ranks create at the same time; equal on all ranks of one
   // group.
   std::string name = {};
+  // Levels of the group, such as "host:2,rank:4" (Topology::parse), equal on all ranks; empty: as
+  // FERRY_TOPOLOGY says, else as found. Ranks of different hosts of it use the network even where
+  // they could share memory.
+  std::string topology = {};
 };
 
 // Where a group came from: which launcher was found in the environment, and why it was believed.
@@ -45,17 +50,22 @@ class FERRY_EXPORT Group {
  public:
   Group() = default;  // not a member of anything; every call but destroy() throws or fails
 
-  // Ranks as processes of one host. Reads, in this order: FERRY_ADDR (with FERRY_RANK, FERRY_SIZE),
-  // torchrun, Open MPI, Hydra (MPICH), PMIx, Slurm. Throws Error when none is found, naming what
-  // was looked for.
+  // Ranks as processes, of one host or of several. Reads, in this order: FERRY_ADDR (with
+  // FERRY_RANK, FERRY_SIZE), torchrun, Open MPI, Hydra (MPICH), PMIx, Slurm. Throws Error when none
+  // is found, naming what was looked for. A job that spans hosts meets at rank 0's host, at
+  // FERRY_ADDR=tcp://host:port, which goes with any launcher, else at MASTER_ADDR, or Slurm's first
+  // host, and FERRY_PORT or MASTER_PORT + 1; it needs FERRY_SECRET as connect() does.
   static Group from_environment(const GroupOptions& options = {});
 
-  // Ranks as processes of one host that agree on `address`, any text of at most 64 bytes.
+  // Ranks as processes that agree on `address`. tcp://host:port, where rank 0 can be reached: ranks
+  // of any hosts that have the same FERRY_SECRET, 16 or more characters, which is proven and never
+  // sent; rank 0 listens on all interfaces, or on those that FERRY_SOCKET_IFNAME names. Any other
+  // text, of at most 64 bytes: ranks of one host and user.
   static Group connect(const std::string& address, int rank, int size,
                        const GroupOptions& options = {});
 
-  // Ranks as processes of one host that already have an all-gather (MPI, a store, a torch process
-  // group).
+  // Ranks as processes, of one host or of several, that already have an all-gather (MPI, a store, a
+  // torch process group). Across hosts a secret made up for this group travels in it.
   static Group from_all_gather(int rank, int size, const AllGather& all_gather,
                                const GroupOptions& options = {});
 

@@ -96,6 +96,8 @@ const std::map<std::string, Setting, std::less<>>& settings() {
       {"replicas", field(FERRY_AT(replicas.instances))},
       {"replica_choice", one_of({"by_rank", "by_token", "by_table"}, FERRY_AT(replicas.choice))},
       {"tp_size", field(FERRY_AT(tp_size))},
+      {"algorithm", one_of({"auto", "fullmesh", "hierarchical", "allgather"}, FERRY_AT(algorithm))},
+      {"node_sums", one_of({"row_type", "fp32", "exact"}, FERRY_AT(node_sums))},
   };
 #undef FERRY_AT
   return all;

@@ -27,6 +27,10 @@ class Stats(NamedTuple):
     """Row bytes copied into the window by combine, or out of it by dispatch."""
     window_growths: int
     """Times a receive buffer had to grow."""
+    link_row_bytes: int
+    """Bytes of rows, their scales and sums of them that this rank sent to other nodes."""
+    link_bytes: int
+    """All bytes that it sent there."""
     dispatch_wait_ns: List[int]
     """[R]: time the last dispatch waited for each source, nanoseconds."""
     combine_wait_ns: List[int]

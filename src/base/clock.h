@@ -3,6 +3,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -25,6 +26,11 @@ class Deadline {
   }
   bool passed() const noexcept {
     return now_ns() >= at_ns_ || (interrupted_ && *interrupted_ && (*interrupted_)());
+  }
+  // This deadline, or `span` from now where that is earlier.
+  Deadline sooner(std::chrono::nanoseconds span) const noexcept {
+    return Deadline(std::min(at_ns_, now_ns() + static_cast<std::int64_t>(span.count())),
+                    interrupted_);
   }
   std::int64_t remaining_ns() const noexcept { return at_ns_ - now_ns(); }
   // For poll(2): rounded up, never negative, at most `cap_ms`.

@@ -29,7 +29,8 @@ FERRY_AT(ferry_group_options, version, 4);
 FERRY_AT(ferry_group_options, deadline_ns, 8);
 FERRY_AT(ferry_group_options, name, 16);
 FERRY_AT(ferry_group_options, allocator, 24);
-static_assert(sizeof(ferry_group_options) == 32);
+FERRY_AT(ferry_group_options, topology, 32);
+static_assert(sizeof(ferry_group_options) == 40);
 
 FERRY_AT(ferry_config, struct_size, 0);
 FERRY_AT(ferry_config, version, 4);
@@ -62,7 +63,9 @@ FERRY_AT(ferry_config, replica_choice, 140);
 FERRY_AT(ferry_config, num_logical_experts, 144);
 FERRY_AT(ferry_config, replica_offsets, 152);
 FERRY_AT(ferry_config, replica_instances, 160);
-static_assert(sizeof(ferry_config) == 168);
+FERRY_AT(ferry_config, algorithm, 168);
+FERRY_AT(ferry_config, node_sums, 172);
+static_assert(sizeof(ferry_config) == 176);
 
 FERRY_AT(ferry_window, struct_size, 0);
 FERRY_AT(ferry_window, version, 4);
@@ -175,7 +178,9 @@ FERRY_AT(ferry_stats, bytes_sent, 40);
 FERRY_AT(ferry_stats, bytes_pulled, 48);
 FERRY_AT(ferry_stats, bytes_copied, 56);
 FERRY_AT(ferry_stats, window_growths, 64);
-static_assert(sizeof(ferry_stats) == 72);
+FERRY_AT(ferry_stats, link_row_bytes, 72);
+FERRY_AT(ferry_stats, link_bytes, 80);
+static_assert(sizeof(ferry_stats) == 88);
 
 FERRY_AT(ferry_times, struct_size, 0);
 FERRY_AT(ferry_times, version, 4);

@@ -70,9 +70,10 @@ GroupSettings to_group_settings(const ferry_group_options* given) {
   if (given == nullptr) return settings;
   const ferry_group_options c = read(given, "ferry_group_options");
   // C callers have no signals of their own to look for: `interrupted` stays empty.
-  auto& [deadline, interrupted, name] = settings.options;
+  auto& [deadline, interrupted, name, topology] = settings.options;
   deadline = std::chrono::nanoseconds(or_default<std::int64_t>(c.deadline_ns, deadline.count()));
   name = c.name ? c.name : "";
+  topology = c.topology ? c.topology : "";
   if (c.allocator) settings.allocator = Allocator(read(c.allocator, "ferry_allocator"));
   return settings;
 }
@@ -90,7 +91,8 @@ ExchangeConfig to_config(const ferry_config* given) {
   ExchangeConfig config;
   auto& [max_tokens, hidden, num_experts, top_k, dtype, layout, expert_alignment, zero_gaps,
          row_capacity, expert_capacity, expert_rank, max_output_row_bytes, depth, workers, wire,
-         combine_wire, scale_order, scale_bytes, shared, special, replicas, tp_size] = config;
+         combine_wire, scale_order, scale_bytes, shared, special, replicas, tp_size, algorithm,
+         node_sums] = config;
   max_tokens = c.max_tokens;
   hidden = c.hidden;
   num_experts = c.num_experts;
@@ -114,6 +116,8 @@ ExchangeConfig to_config(const ferry_config* given) {
   special = {c.num_zero_experts, c.num_copy_experts, c.num_constant_experts};
   replicas = {to_instances(c), enum_of<ReplicaChoice>(c.replica_choice)};
   tp_size = or_default(c.tp_size, tp_size);
+  algorithm = enum_of<Algorithm>(c.algorithm);
+  node_sums = enum_of<NodeSums>(c.node_sums);
   return config;
 }
 
@@ -197,6 +201,8 @@ ferry_config from_config(const ExchangeConfig& config, const FlatReplicas& flat)
   c.num_logical_experts = static_cast<std::int64_t>(config.replicas.instances.size());
   c.replica_offsets = first_of<std::int64_t>(flat.offsets);
   c.replica_instances = first_of<std::int32_t>(flat.instances);
+  c.algorithm = static_cast<std::int32_t>(config.algorithm);
+  c.node_sums = static_cast<std::int32_t>(config.node_sums);
   return c;
 }
 
@@ -256,7 +262,7 @@ ferry_window from_window_bytes(const WindowBytes& bytes) {
 ferry_stats from_stats(const ExchangeStats& stats) {
   ferry_stats c = {};
   const auto& [dispatches, combines, rows_sent, rows_received, bytes_sent, bytes_pulled,
-               bytes_copied, window_growths] = stats;
+               bytes_copied, window_growths, link_row_bytes, link_bytes] = stats;
   c.dispatches = dispatches;
   c.combines = combines;
   c.rows_sent = rows_sent;
@@ -265,6 +271,8 @@ ferry_stats from_stats(const ExchangeStats& stats) {
   c.bytes_pulled = bytes_pulled;
   c.bytes_copied = bytes_copied;
   c.window_growths = window_growths;
+  c.link_row_bytes = link_row_bytes;
+  c.link_bytes = link_bytes;
   return c;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "exchange/refusal.h"
+#include "exchange/crossing.h"
 #include "exchange/state.h"
 
 namespace ferry::internal {
@@ -16,7 +17,7 @@ Status ExchangeState::check_active(std::span<const int> chosen) {
   } else if (!std::equal(chosen.begin(), chosen.end(), active_->chosen.begin(),
                          active_->chosen.end())) {
     try {
-      active_ = std::make_shared<ActiveSet>(config_, size_, rank_, chosen);
+      active_ = std::make_shared<ActiveSet>(config_, group_->nodes(), rank_, chosen);
     } catch (const Error& error) {
       active_ = last_set_;
       return {error.code(), error.what(), rank_};
@@ -30,6 +31,7 @@ Status ExchangeState::check_active(std::span<const int> chosen) {
   }
   if (!active_->contains_me()) return {};
   if (changed) let_last_set_finish();
+  if (changed && crossing_) crossing_->reach(*active_);
   last_set_ = active_;
   last_taken_ = issued_;
   return {};

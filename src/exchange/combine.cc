@@ -6,8 +6,10 @@
 #include <cstring>
 #include <new>
 
+#include "exchange/crossing.h"
 #include "exchange/refusal.h"
 #include "exchange/state.h"
+#include "exchange/token_groups.h"
 #include "kernels/row_sums.h"
 
 namespace ferry::internal {
@@ -29,6 +31,9 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
   if (refusal.ok()) refusal = publish_outputs(sent);
   if (!refusal.ok()) return refuse(Kind::kCombine, refusal, deadline);
   publish(issued_, Stage::kDelivered);
+  if (crossing_ && !sent.unplaced) {
+    if (Status status = ask_for_sums(sent); !status.ok()) return status;
+  }
   sent.times.spans.push_back({"publish", began, now_ns()});
   operation.number = issued_;
   in_flight_.push_back(std::move(sent));
@@ -183,10 +188,18 @@ Status ExchangeState::reduce(InFlight& operation) {
   const Route& route = *operation.route;
   const Stores stores = stores_for(route.total_rows * dense_pitch(args.expert_rows));
   find_outputs(operation);
+  if (crossing_) {
+    // With a handle the questions went out with the outputs.
+    if (operation.unplaced) status = ask_for_sums(operation);
+    if (status.ok()) status = await_sums(operation);
+    if (!status.ok()) return status;
+  }
   crew_.run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
-    Summands sum(args.expert_rows.hidden, encoded_row_bytes(args.expert_rows));
+    const HomeFormat format = home_format(operation);
+    Summands sum(format.hidden, format.wire_bytes()), part(format.hidden, format.wire_bytes());
+    HomeRows rows(format);
     for (std::int64_t token = begin; token < end; ++token) {
-      reduce_token(operation, token, {sum, stores});
+      reduce_token(operation, token, {sum, part, rows, stores});
       if (args.out_topk_weights) bring_weights_home(operation, token);
     }
     if (stores == Stores::kStreaming) stores_fence();
@@ -196,7 +209,7 @@ Status ExchangeState::reduce(InFlight& operation) {
   stats_.bytes_pulled +=
       route.order.size() * route.active->num_positions * dense_pitch(args.expert_rows);
   ++stats_.combines;
-  return {};
+  return crossing_ ? await_served(operation) : Status{};
 }
 
 // The counts that came with the outputs say where everybody's rows are; all ranks see whose outputs
@@ -224,10 +237,14 @@ Status ExchangeState::place_combined(InFlight& operation) {
 void ExchangeState::find_outputs(const InFlight& operation) {
   outputs_.clear();
   for (const int peer : operation.active->ranks) {
+    if (!here(peer)) {
+      outputs_.push_back({});
+      continue;
+    }
     const Record& theirs = record(peer, operation.number);
     const Published& rows = theirs.published;
-    outputs_.push_back({window(peer) + rows.rows_offset, rows.pitch_bytes,
-                        reinterpret_cast<const float*>(window(peer) + rows.weights_offset),
+    outputs_.push_back({view_.window(peer) + rows.rows_offset, rows.pitch_bytes,
+                        reinterpret_cast<const float*>(view_.window(peer) + rows.weights_offset),
                         theirs.encoded});
   }
 }
@@ -238,7 +255,7 @@ void ExchangeState::reduce_token(const InFlight& operation, std::int64_t token,
   const std::int64_t hidden = args.expert_rows.hidden;
   const std::size_t out_row = hidden * element_bytes(args.out_dtype);
   job.sum.clear();
-  collect_terms(operation, token, job.sum);
+  collect_terms(operation, token, job);
   const auto row_of = [&](const void* matrix) {
     return matrix ? static_cast<const std::byte*>(matrix) + token * out_row : nullptr;
   };
@@ -269,29 +286,69 @@ void ExchangeState::reduce_token(const InFlight& operation, std::int64_t token,
                  .rstd = args.norm.rstd ? args.norm.rstd + token : &unused});
 }
 
-// kRankMajor: sums [K] over ranks ascending. Expert layouts: the scalar of the row of (token, k).
-// Over several tensor-parallel positions: the sum of theirs, mine first.
+// kRankMajor: sums [K] over ranks ascending, of each group first. Expert layouts: the scalar of the
+// row of (token, k).
 void ExchangeState::bring_weights_home(const InFlight& operation, std::int64_t token) const {
   const Route& route = *operation.route;
-  const ActiveSet& active = *route.active;
+  const std::int64_t first = token * route.num_entries;
   float* home = operation.combine.out_topk_weights + token * route.top_k;
   std::memset(home, 0, route.top_k * sizeof(float));
+  RowScalars of_entry;
+  find_scalars(operation, token, of_entry);
+  if (!rank_major()) {
+    for (int k = 0; k < route.top_k; ++k) {
+      if (route.refs[first + k].sent()) home[k] = of_entry[k][0];
+    }
+    return;
+  }
+  const auto add = [&](float* sum, const float* scalars) {
+    for (int j = 0; j < route.top_k; ++j) sum[j] += scalars[j];
+  };
+  if (!crossing_ || crossing_->exact()) {
+    for (int k = 0; k < route.num_entries; ++k) {
+      if (route.refs[first + k].sent()) add(home, of_entry[k].data());
+    }
+    return;
+  }
+  const TokenGroups groups(grouping(), route, first, route.num_entries);
+  for (int i = 0; i < groups.count(); ++i) {
+    float sum[kMaxTopK] = {};
+    for (const std::int64_t entry : groups[i].entries) add(sum, of_entry[entry - first].data());
+    add(home, sum);
+  }
+}
+
+// What each row of a token brings: over several tensor-parallel positions the sum of theirs, mine
+// first.
+void ExchangeState::find_scalars(const InFlight& operation, std::int64_t token,
+                                 RowScalars& of_entry) const {
+  const Route& route = *operation.route;
+  const ActiveSet& active = *route.active;
+  const std::int64_t first = token * route.num_entries;
+  const auto scalars = static_cast<int>(layout_.weights_per_row());
   for (int k = 0; k < route.num_entries; ++k) {
-    const std::int64_t entry = token * route.num_entries + k;
-    const RowRef ref = route.refs[entry];
-    if (!ref.sent() || (!rank_major() && k >= route.top_k)) continue;
-    const auto scalar = [&](int j) {
-      float sum = 0;
-      for (int i = 0; i < active.num_positions; ++i) {
-        const int position = (active.position + i) % active.num_positions;
-        const float* theirs = outputs_[active.index(ref.member, position)].weights +
-                              row_at(route, entry, position) * layout_.weights_per_row();
-        sum = i == 0 ? theirs[j] : sum + theirs[j];
-      }
-      return sum;
-    };
-    if (!rank_major()) home[k] = scalar(0);
-    for (int j = 0; rank_major() && j < route.top_k; ++j) home[j] += scalar(j);
+    const RowRef ref = route.refs[first + k];
+    if (!ref.sent() || outputs_[active.index(ref.member, active.position)].rows == nullptr)
+      continue;
+    for (int i = 0; i < active.num_positions; ++i) {
+      const int position = (active.position + i) % active.num_positions;
+      const float* theirs = outputs_[active.index(ref.member, position)].weights +
+                            row_at(route, first + k, position) * scalars;
+      for (int j = 0; j < scalars; ++j)
+        of_entry[k][j] = i == 0 ? theirs[j] : of_entry[k][j] + theirs[j];
+    }
+  }
+  if (!crossing_) return;
+  const HomeFormat format = home_format(operation);
+  const TokenGroups groups(grouping(), route, first, route.num_entries);
+  for (int i = 0; i < groups.count(); ++i) {
+    const std::byte* share = operation.shares[operation.first_share[token] + i];
+    if (share == nullptr) continue;
+    share += crossing_->scalars_at(static_cast<int>(groups[i].entries.size()), format);
+    for (const std::int64_t entry : groups[i].entries) {
+      std::memcpy(of_entry[entry - first].data(), share, scalars * sizeof(float));
+      share += scalars * sizeof(float);
+    }
   }
 }
 

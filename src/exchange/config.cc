@@ -7,8 +7,10 @@
 #include <cmath>
 #include <new>
 
+#include "exchange/crossing.h"
 #include "exchange/state.h"
 #include "topology/caches.h"
+#include "topology/choose.h"
 
 namespace ferry::internal {
 
@@ -43,10 +45,11 @@ std::string describe_config(const ExchangeConfig& c) {
   text += fmt::format(
       " wire={} combine_wire={} scale_order={} scale_bytes={} shared={}x{} rule {} "
       "special={},{},{} "
-      "tp_size={} replicas={}",
+      "tp_size={} algorithm={} node_sums={} replicas={}",
       wire_name(c.wire), wire_name(c.combine_wire), static_cast<int>(c.scale_order), c.scale_bytes,
       c.shared.num_experts, c.shared.num_ranks, static_cast<int>(c.shared.rule), c.special.zero,
-      c.special.copy, c.special.constant, c.tp_size, static_cast<int>(c.replicas.choice));
+      c.special.copy, c.special.constant, c.tp_size, static_cast<int>(c.algorithm), static_cast<int>(c.node_sums),
+      static_cast<int>(c.replicas.choice));
   for (const std::vector<int>& instances : c.replicas.instances)
     text += fmt::format("[{}]", fmt::join(instances, ","));
   return text;
@@ -70,6 +73,11 @@ GroupState& usable(const std::shared_ptr<GroupState>& group) {
   if (Status verdict = group->verdict(); !verdict.ok())
     throw Error(verdict.code(), verdict.message());
   return *group;
+}
+
+AlgorithmChoice choose(const GroupState& group, const ExchangeConfig& config) {
+  if (config.algorithm != Algorithm::kAuto) return {config.algorithm, "the configuration says so"};
+  return choose_algorithm(group.topology(), traffic_of(config, group.size()));
 }
 
 // Tells exchanges of this process apart, so that a handle is only used where it was made.
@@ -175,6 +183,8 @@ ExchangeConfig complete_config(ExchangeConfig c, int num_ranks) {
   require_in("depth", c.depth, 1, kMaxDepth);
   require_in("workers", c.workers, 1, kMaxWorkers);
   require_in("tp_size", c.tp_size, 1, kMaxPositions);
+  require_in("algorithm", static_cast<int>(c.algorithm), 0, 3);
+  require_in("node_sums", static_cast<int>(c.node_sums), 0, 2);
   require_in("special.zero", c.special.zero, 0, kMaxExperts);
   require_in("special.copy", c.special.copy, 0, kMaxExperts);
   require_in("special.constant", c.special.constant, 0, kMaxExperts);
@@ -188,10 +198,11 @@ ExchangeConfig complete_config(ExchangeConfig c, int num_ranks) {
   return c;
 }
 
-WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, int num_ranks) {
+WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, const Nodes& nodes) {
   const WireFormat& wire = wire_format(config.wire);
   const bool as_they_are = wire.encode == nullptr;
-  return {.num_ranks = num_ranks,
+  return {.num_ranks = nodes.num_ranks(),
+          .num_windows = nodes.most_ranks(),
           .num_columns = map.num_columns(),
           .max_local = map.max_num_local(),
           .row_bytes = as_they_are ? config.hidden * element_bytes(config.dtype)
@@ -207,11 +218,14 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
       size_(group_->size()),
       wire_(wire_format(config_.wire)),
       combine_wire_(wire_format(config_.combine_wire)),
-      everybody_(std::make_shared<ActiveSet>(config_, size_, rank_, std::span<const int>())),
-      layout_(config_, window_shape(config_, everybody_->map, size_)),
+      everybody_(std::make_shared<ActiveSet>(config_, group_->nodes(), rank_,
+                                             std::span<const int>())),
+      layout_(config_, window_shape(config_, everybody_->map, group_->nodes())),
       id_(next_id()),
       crew_(config_.workers),
-      crowded_(size_ * config_.workers > group_->num_cpus()),
+      crowded_(static_cast<int>(group_->nodes().ranks_here().size()) * config_.workers >
+               group_->num_cpus()),
+      choice_(choose(*group_, config_)),
       cache_bytes_(last_level_cache_bytes()),
       active_(everybody_),
       last_set_(everybody_) {
@@ -219,13 +233,14 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
   const Deadline by = group_->deadline();
   require_agreement(*group_, config_);
   index_replicas();
-  segment_ = rendezvous.share_segment(layout_.segment_bytes(), by);
-  pool_ = std::make_shared<Pool>(segment_, layout_, rank_);
-  bool backed = segment_->commit(layout_.control(rank_), layout_.control_bytes());
-  if (backed) new (&control(rank_)) ControlWords{};
+  const Nodes& nodes = group_->nodes();
+  view_ = {rendezvous.share_segment(layout_.segment_bytes(), by), &layout_, &nodes};
+  pool_ = std::make_shared<Pool>(view_.segment, layout_, nodes.position(rank_));
+  bool backed = back_words();
   const int first = pool_->free_buffer().value();
   backed = backed && pool_->back_rows(first, num_sections(), layout_.expected_section_rows());
   pool_->mark_used(first);
+  if (!nodes.one()) cross_nodes();
   const std::vector<std::string> all = rendezvous.all_gather(backed ? "1" : "0", by);
   const auto refused = std::find(all.begin(), all.end(), "0");
   if (refused != all.end()) {
@@ -233,14 +248,40 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
                 fmt::format("rank {} could not get memory for its window of {} expected bytes",
                             refused - all.begin(), pool_->backed_bytes()));
   }
-  for (int peer = 0; peer < size_; ++peer) {
-    segment_->map_in(layout_.control(peer), layout_.control_bytes());
-    segment_->map_in(layout_.window(peer) + layout_.buffer(first),
-                     layout_.expected_section_rows() * layout_.row_bytes());
-  }
+  for (int peer = 0; peer < size_; ++peer)
+    view_.segment->map_in(layout_.control(peer), layout_.control_bytes());
+  for (std::size_t window = 0; window < nodes.ranks_here().size(); ++window)
+    view_.segment->map_in(layout_.window(static_cast<int>(window)) + layout_.buffer(first),
+                          layout_.expected_section_rows() * layout_.row_bytes());
   group_->log(GroupState::LogLevel::kInfo,
               fmt::format("exchange {}: {}; {} bytes of window backed, {} reserved", id_,
                           describe_config(config_), pool_->backed_bytes(), layout_.window_bytes()));
+}
+
+// Before anybody can send a message: the all-gather that follows is a barrier.
+void ExchangeState::cross_nodes() {
+  const Nodes& nodes = group_->nodes();
+  for (int rank = 0; rank < size_; ++rank) {
+    const int first = rank - rank % config_.tp_size;
+    if (nodes.node_of(rank) == nodes.node_of(first)) continue;
+    throw Error(Code::kInvalidArgument,
+                fmt::format("tp_size is {}: ranks {} and {} share rows and must be of one node, "
+                            "they are of nodes {} and {}",
+                            config_.tp_size, first, rank, nodes.node_of(first),
+                            nodes.node_of(rank)));
+  }
+  crossing_ = std::make_unique<Crossing>(*group_, view_, config_, combine_wire_);
+  crossing_->reach(*everybody_);
+}
+
+// My own words, and those of the ranks of other nodes that I write down here.
+bool ExchangeState::back_words() {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_ && (group_->nodes().one() || !everybody_->clients[peer])) continue;
+    if (!view_.segment->commit(layout_.control(peer), layout_.control_bytes())) return false;
+    new (&control(peer)) ControlWords{};
+  }
+  return true;
 }
 
 void ExchangeState::index_replicas() {
@@ -256,6 +297,14 @@ ExchangeState::~ExchangeState() {
   raise(control(rank_).read_through, kLeft);
   raise(control(rank_).progress, kLeft);
   group_->ring();
+  if (crossing_) crossing_->tell_left();
+}
+
+ExchangeStats ExchangeState::stats() const noexcept {
+  ExchangeStats stats = stats_;
+  if (crossing_) stats.link_row_bytes = crossing_->row_bytes();
+  if (crossing_) stats.link_bytes = crossing_->all_bytes();
+  return stats;
 }
 
 WindowBytes ExchangeState::window_bytes() const noexcept {
@@ -270,8 +319,9 @@ WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks) {
   if (num_ranks < 1)
     throw Error(Code::kInvalidArgument, fmt::format("num_ranks is {}, need 1 or more", num_ranks));
   const ExchangeConfig complete = internal::complete_config(config, num_ranks);
-  const internal::ActiveSet everybody(complete, num_ranks, 0, {});
-  const internal::WindowShape shape = internal::window_shape(complete, everybody.map, num_ranks);
+  const internal::Nodes nodes(std::vector<int>(num_ranks), 0);
+  const internal::ActiveSet everybody(complete, nodes, 0, {});
+  const internal::WindowShape shape = internal::window_shape(complete, everybody.map, nodes);
   const internal::WindowLayout layout(complete, shape);
   const std::uint64_t sections = complete.layout == Layout::kPadded ? shape.max_local : 1;
   const std::uint64_t row = layout.row_bytes() + layout.scale_bytes() + 12 +

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <new>
 
+#include "exchange/crossing.h"
 #include "exchange/state.h"
 
 namespace ferry::internal {
@@ -53,7 +54,7 @@ Status ExchangeState::dispatch_send(const DispatchArgs& args, Operation& operati
     if (status.group_usable()) conclude(sent.number);
     return status;
   }
-  send_rows(sent, args);
+  if (status = send_rows(sent, args); !status.ok()) return status;
   publish(sent.number, Stage::kDelivered);
   sent.times.spans = {{"count", began, counted},
                       {"counts", counted, met},
@@ -167,6 +168,7 @@ Status ExchangeState::receive(InFlight& operation) {
   const std::int64_t began = now_ns();
   Status status = await(operation, "rows", progress_of(operation.number, Stage::kDelivered),
                         &operation.times.wait_ns);
+  if (status.ok() && crossing_) status = await_left(operation);
   operation.times.spans.push_back({"receive", began, now_ns()});
   operation.weights = status.ok() && agreed_weights(operation) == Agreed::kYes;
   return status;

@@ -7,18 +7,19 @@
 #include <cstdio>
 #include <new>
 
+#include "exchange/crossing.h"
 #include "exchange/state.h"
 
 namespace ferry::internal {
+
+const char* kind_name(Kind kind) noexcept {
+  return kind == Kind::kDispatch ? "dispatch" : kind == Kind::kCombine ? "combine" : "nothing";
+}
 
 namespace {
 
 // How long a change of the active ranks waits for those that are left out.
 constexpr std::chrono::seconds kLastSetWait{1};
-
-const char* kind_name(Kind kind) {
-  return kind == Kind::kDispatch ? "dispatch" : kind == Kind::kCombine ? "combine" : "nothing";
-}
 
 bool agree(const Terms& a, const Terms& b) {
   const bool weights =
@@ -60,6 +61,7 @@ Status ExchangeState::finish(InFlight& operation) {
                           rank_};
     }
     operation.finished = true;
+    if (crossing_) crossing_->forget_sums(operation.number);
     if (operation.status.group_usable()) conclude(operation.number);
   }
   return operation.status;
@@ -85,6 +87,7 @@ void ExchangeState::conclude(std::uint64_t number) noexcept {
   read_through_ = through;
   raise(control(rank_).read_through, through);
   group_->ring();
+  if (crossing_) crossing_->tell(*active_, number);
 }
 
 // Those that read my records and rows so far are not all among those that will keep me from writing
@@ -293,6 +296,7 @@ Agreed ExchangeState::agreed_weights(const InFlight& operation) const noexcept {
 void ExchangeState::publish(std::uint64_t number, Stage stage) noexcept {
   raise(control(rank_).progress, progress_of(number, stage));
   group_->ring();
+  if (crossing_) crossing_->tell(*active_, number);
 }
 
 // What every record of this rank says, a refusal's too.
@@ -313,6 +317,7 @@ bool ExchangeState::poll(Operation operation) noexcept {
   for (const InFlight& sent : in_flight_) {
     if (sent.number != operation.number) continue;
     if (sent.finished || !group_->usable()) return true;
+    group_->progress();
     for (const int peer : sent.active->ranks) {
       // Acquire is left to the wait in the receive half.
       const std::uint64_t seen = control(peer).progress.load(std::memory_order_relaxed);

@@ -29,6 +29,9 @@ struct RankInput {
   // The same for every rank, those outside included; of a rank outside nothing else is read. Empty:
   // all take part.
   std::vector<int> active_ranks = {};
+  // Equal for ranks that share memory; given for ranks outside as well. Where it differs,
+  // ExchangeConfig::algorithm is not kAuto.
+  int node = 0;
 };
 
 // Scales beside rows, as struct Scales describes them.

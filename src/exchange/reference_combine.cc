@@ -1,7 +1,8 @@
 // The oracle's combine: for each token, the rows that the dispatch placed for it and the terms that
-// its own rank computes, summed in the order of design 5. Called by tests and by `ferry bench
-// --check`; calls reference_routing.cc, reference_rows.cc and reference_wire.cc, nothing of the
-// engine but the scalar conversions.
+// its own rank computes, summed in the order of design 5, between nodes in two steps. Called by
+// tests and by `ferry bench --check`; calls reference_routing.cc, reference_rows.cc and
+// reference_wire.cc, nothing of the engine but the scalar conversions.
+#include <algorithm>
 #include <map>
 #include <span>
 #include <utility>
@@ -39,6 +40,12 @@ struct Combine {
   std::vector<std::vector<TermsOfToken>> terms;  // [R][T]
 
   bool rank_major() const { return config.layout == Layout::kRankMajor; }
+  // Rows are summed where they are, and the sums at the source.
+  bool sums_at_nodes() const {
+    const auto elsewhere = [&](const RankInput& input) { return input.node != inputs[0].node; };
+    return config.node_sums != NodeSums::kExact &&
+           std::any_of(inputs.begin(), inputs.end(), elsewhere);
+  }
 };
 
 void add_rows_of_rank(Combine& combine, int member, int position) {
@@ -131,11 +138,14 @@ class TokenSide {
     add_matrix(sum, own_.bias[0], token);
     add_matrix(sum, own_.bias[1], token);
     const TermsOfToken& terms = combine_.terms[rank_][token];
-    if (combine_.rank_major()) {
-      for (const auto& [order, term] : terms) add(sum, arrived(combine_, term));
+    const bool rows_first = combine_.sums_at_nodes() || combine_.rank_major();
+    if (combine_.sums_at_nodes()) {
+      for (const auto& [lowest, rows] : origins(token)) add(sum, sum_of_origin(token, rows));
+    } else if (combine_.rank_major()) {
+      add_rows(sum, token, terms);
     }
     for (int k = 0; k < combine_.routing.entries_per_token; ++k) {
-      if (!combine_.rank_major() && terms.contains({k, 0})) add_routed(sum, token, k);
+      if (!rows_first && terms.contains({k, 0})) add_routed(sum, token, k, terms);
       const int special = combine_.routing.entry(rank_, token, k).special;
       if (special >= combine_.config.special.zero)
         add_term(sum, token, k, special_term(token, special - combine_.config.special.zero));
@@ -147,9 +157,42 @@ class TokenSide {
 
   // The scalars that came home, [K].
   Floats weights_home(std::int64_t token) const {
+    const bool at_nodes = combine_.rank_major() && combine_.sums_at_nodes();
+    if (!at_nodes) return weights_of(combine_.terms[rank_][token]);
+    Floats home(combine_.config.top_k, 0.0F);
+    for (const auto& [lowest, terms] : origins(token)) add(home, weights_of(terms));
+    return home;
+  }
+
+ private:
+  // The token's rows by where they are summed before they come home: their node; with kFullmesh
+  // the rank that has them, outside the source's own node. In order: by the lowest rank there.
+  std::map<int, TermsOfToken> origins(std::int64_t token) const {
+    const std::vector<RankInput>& ranks = combine_.inputs;
+    std::map<int, TermsOfToken> origins;
+    for (const auto& [order, term] : combine_.terms[rank_][token]) {
+      const int rank = term[0].rank;
+      int lowest = 0;
+      while (ranks[lowest].node != ranks[rank].node) ++lowest;
+      if (combine_.config.algorithm == Algorithm::kFullmesh && ranks[rank].node != input_.node)
+        lowest = rank;
+      origins[lowest][order] = term;
+    }
+    return origins;
+  }
+
+  // As it comes home.
+  Floats sum_of_origin(std::int64_t token, const TermsOfToken& terms) const {
+    Floats sum(combine_.hidden, 0.0F);
+    add_rows(sum, token, terms);
+    if (combine_.config.node_sums == NodeSums::kFp32) return sum;
+    return floats_of(round_to(combine_.row_type, sum), combine_.row_type);
+  }
+
+  Floats weights_of(const TermsOfToken& terms) const {
     const int top_k = combine_.config.top_k;
     Floats home(top_k, 0.0F);
-    for (const auto& [order, term] : combine_.terms[rank_][token]) {
+    for (const auto& [order, term] : terms) {
       for (int k = 0; k < top_k; ++k) {
         if (combine_.rank_major()) home[k] = home[k] + scalar(term, top_k, k);
         if (!combine_.rank_major() && order.first == k) home[k] = scalar(term, 1, 0);
@@ -158,7 +201,6 @@ class TokenSide {
     return home;
   }
 
- private:
   // The group's scalars added, in the order of their rows.
   float scalar(const Term& term, int columns, int column) const {
     float sum = 0.0F;
@@ -175,10 +217,19 @@ class TokenSide {
     add(sum, floats_of(row_of(matrix, token, combine_.hidden, own_.out_type), own_.out_type));
   }
 
+  void add_rows(Floats& sum, std::int64_t token, const TermsOfToken& terms) const {
+    for (const auto& [order, term] : terms) {
+      if (combine_.rank_major()) {
+        add(sum, arrived(combine_, term));
+      } else {
+        add_routed(sum, token, order.first, terms);
+      }
+    }
+  }
+
   // The row of entry k; or, with partials, nothing until the last entry of its rank, then the sum
   // of all of that rank.
-  void add_routed(Floats& sum, std::int64_t token, int k) const {
-    const TermsOfToken& terms = combine_.terms[rank_][token];
+  void add_routed(Floats& sum, std::int64_t token, int k, const TermsOfToken& terms) const {
     const Term& here = terms.at({k, 0});
     if (own_.partials == Partials::kNone) return add_term(sum, token, k, arrived(combine_, here));
     Floats partial(combine_.hidden, 0.0F);

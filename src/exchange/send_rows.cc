@@ -10,24 +10,27 @@ namespace ferry::internal {
 namespace {
 
 // Rows that one token can have: entries at every tensor-parallel position.
-constexpr int kMaxDestinations = (kMaxTopK + kMaxSharedExperts) * kMaxPositions;
+constexpr int kMaxDestinations = kMaxEntries * kMaxPositions;
 
 }  // namespace
 
-void ExchangeState::send_rows(const InFlight& operation, const DispatchArgs& args) {
+Status ExchangeState::send_rows(const InFlight& operation, const DispatchArgs& args) {
   const Route& route = *operation.route;
   const ActiveSet& active = *operation.active;
   const SendJob job{args, route, stores_for(route.total_rows * layout_.row_bytes())};
   posted_.clear();
-  for (const int peer : active.ranks)
-    posted_.push_back(window(peer) + layout_.buffer(record(peer, operation.number).posted.buffer));
+  for (const int peer : active.ranks) {
+    const int buffer = record(peer, operation.number).posted.buffer;
+    posted_.push_back(here(peer) ? view_.window(peer) + layout_.buffer(buffer) : nullptr);
+  }
   scale_strides_.clear();
   for (std::size_t i = 0; layout_.scale_bytes() > 0 && i < route.section_rows.size(); ++i)
     scale_strides_.push_back(layout_.scale_strides(route.section_rows[i]));
+  if (crossing_) {
+    if (Status status = cross_rows(operation, job); !status.ok()) return status;
+  }
   crew_.run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
-    const std::size_t scratch_bytes =
-        wire_.encode ? scales_in_scratch() + layout_.scale_bytes() : 0;
-    const auto scratch = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes);
+    const auto scratch = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes());
     for (std::int64_t token = begin; token < end; ++token) send_token(job, token, scratch.get());
     if (job.stores == Stores::kStreaming) stores_fence();
   });
@@ -37,6 +40,7 @@ void ExchangeState::send_rows(const InFlight& operation, const DispatchArgs& arg
   stats_.rows_sent += rows_sent;
   stats_.bytes_sent += rows_sent * layout_.row_bytes();
   ++stats_.dispatches;
+  return {};
 }
 
 // With factors by expert a token is another row for each of its experts, else it is one row for
@@ -59,6 +63,7 @@ void ExchangeState::send_entries(const SendJob& job, std::int64_t first, int cou
   for (std::int64_t entry = first; entry < first + count; ++entry) {
     const RowRef ref = route.refs[entry];
     for (int position = 0; ref.sent() && position < active.num_positions; ++position) {
+      if (posted_[active.index(ref.member, position)] == nullptr) continue;  // cross_rows.cc
       to[num_rows] = {active.index(ref.member, position), row_at(route, entry, position)};
       rows[num_rows] =
           posted_[to[num_rows].index] + layout_.rows() + to[num_rows].row * layout_.row_bytes();
@@ -68,10 +73,18 @@ void ExchangeState::send_entries(const SendJob& job, std::int64_t first, int cou
   if (num_rows == 0) return;
   copy_encoded(job, first, {rows, static_cast<std::size_t>(num_rows)}, scratch);
   if (layout_.scale_bytes() == 0) return;
-  const std::byte* scales = wire_.encode ? scratch + scales_in_scratch()
-                                         : static_cast<const std::byte*>(job.args.token_scales) +
-                                               first / route.num_entries * layout_.scale_bytes();
-  for (int i = 0; i < num_rows; ++i) put_scales(route, to[i], scales);
+  const std::byte* scales = scales_of_row(job, first, scratch);
+  for (int i = 0; i < num_rows; ++i)
+    layout_.put_scales(posted_[to[i].index], scale_strides_[to[i].index % active.num_members],
+                       to[i].row, scales);
+}
+
+// After copy_encoded().
+const std::byte* ExchangeState::scales_of_row(const SendJob& job, std::int64_t entry,
+                                              const std::byte* scratch) const noexcept {
+  if (wire_.encode) return scratch + scales_in_scratch();
+  return static_cast<const std::byte*>(job.args.token_scales) +
+         entry / job.route.num_entries * layout_.scale_bytes();
 }
 
 // Encodes the row of `entry` into `scratch` and copies it to `rows`.
@@ -111,17 +124,6 @@ RowFactors ExchangeState::factors(const SendJob& job, std::int64_t entry) const 
   return {scales.data + row * scales.num_channels, scales.num_channels > 1};
 }
 
-void ExchangeState::put_scales(const Route& route, Destination row, const std::byte* scales) {
-  const Scales& strides = scale_strides_[row.index % route.active->num_members];
-  std::byte* to = posted_[row.index] + layout_.scales() + layout_.scales_of(strides, row.row);
-  if (strides.column_stride == strides.element_bytes) {
-    std::memcpy(to, scales, layout_.scale_bytes());
-    return;
-  }
-  for (std::int64_t column = 0; column < strides.columns; ++column)
-    std::memcpy(to + column * strides.column_stride, scales + column * 4, 4);
-}
-
 // In the order of the rows, so that lines which hold the metadata of several rows are fetched once
 // and not taken from the sources next door again and again. Starts at a different peer per rank.
 void ExchangeState::send_all_metadata(const SendJob& job) {
@@ -137,39 +139,46 @@ void ExchangeState::send_all_metadata(const SendJob& job) {
   });
 }
 
-// Source triplet and weights of the row that refs[entry] names.
 void ExchangeState::send_metadata(const SendJob& job, std::int64_t entry, int position) {
+  const RowRef ref = job.route.refs[entry];
+  const std::int64_t at = row_at(job.route, entry, position);
+  std::byte* buffer = posted_[job.route.active->index(ref.member, position)];
+  if (buffer == nullptr) return;
+  fill_metadata(job, entry,
+                {.source = reinterpret_cast<std::int32_t*>(buffer + layout_.sources()) + at * 3,
+                 .weights = reinterpret_cast<float*>(buffer + layout_.weights()) +
+                            at * layout_.weights_per_row(),
+                 .ids = reinterpret_cast<std::int32_t*>(buffer + layout_.topk_ids()) +
+                        at * layout_.ids_per_row()});
+}
+
+// Source triplet and weights of the row that refs[entry] names.
+void ExchangeState::fill_metadata(const SendJob& job, std::int64_t entry,
+                                  const RowMetadata& to) const {
   const Route& route = job.route;
-  const RowRef ref = route.refs[entry];
-  const std::int64_t at = row_at(route, entry, position);
+  const int member = route.refs[entry].member;
   // 32 bits: this division runs for every row.
   const std::uint32_t token =
       static_cast<std::uint32_t>(entry) / static_cast<std::uint32_t>(route.num_entries);
   const int k = static_cast<int>(entry - std::int64_t{token} * route.num_entries);
-  std::byte* buffer = posted_[route.active->index(ref.member, position)];
   const float* weights =
       job.args.topk_weights ? job.args.topk_weights + std::int64_t{token} * route.top_k : nullptr;
-  auto* source = reinterpret_cast<std::int32_t*>(buffer + layout_.sources()) + at * 3;
-  source[0] = route.active->member;
-  source[1] = static_cast<std::int32_t>(token);
-  source[2] = k;
-  auto* row_weights =
-      reinterpret_cast<float*>(buffer + layout_.weights()) + at * layout_.weights_per_row();
+  to.source[0] = route.active->member;
+  to.source[1] = static_cast<std::int32_t>(token);
+  to.source[2] = k;
   if (!rank_major()) {
-    if (weights) row_weights[0] = k < route.top_k ? weights[k] : 1.0f;
+    if (weights) to.weights[0] = k < route.top_k ? weights[k] : 1.0f;
     return;
   }
   const ExpertMap& map = route.active->map;
   const std::int32_t* columns = route.columns.data() + (entry - k);
-  auto* ids =
-      reinterpret_cast<std::int32_t*>(buffer + layout_.topk_ids()) + at * layout_.ids_per_row();
-  source[2] = -1;
+  to.source[2] = -1;
   for (int j = 0; j < route.num_entries; ++j) {
-    const bool here = columns[j] >= 0 && map.owner(columns[j]) == ref.member;
-    if (here && source[2] < 0) source[2] = j;
+    const bool local = columns[j] >= 0 && map.owner(columns[j]) == member;
+    if (local && to.source[2] < 0) to.source[2] = j;
     if (j >= route.top_k) continue;
-    ids[j] = here ? map.local(columns[j]) : -1;
-    if (weights) row_weights[j] = here ? weights[j] : 0.0f;
+    to.ids[j] = local ? map.local(columns[j]) : -1;
+    if (weights) to.weights[j] = local ? weights[j] : 0.0f;
   }
 }
 
@@ -193,7 +202,7 @@ void ExchangeState::clear_gaps(const InFlight& operation) {
                 count * layout_.row_bytes());
     const std::vector<std::byte> zeros(layout_.scale_bytes());
     for (std::int64_t row = first; row < first + count && !zeros.empty(); ++row)
-      put_scales(route, {route.active->my_index(), row}, zeros.data());
+      layout_.put_scales(buffer, scale_strides_[route.active->member], row, zeros.data());
   }
 }
 

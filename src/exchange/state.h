@@ -6,8 +6,10 @@
 //                         (docs/protocol.md)
 //   dispatch.cc           count, place, send | receive; send_rows.cc, received.cc
 //   combine.cc            publish | reduce; terms.cc: what a token is the sum of
+//   cross_rows.cc         between nodes: rows that go out; incoming_sums.cc: sums that come home
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,7 +18,11 @@
 #include <vector>
 
 #include "exchange/crew.h"
+#include "exchange/home_rows.h"
+#include "exchange/limits.h"
+#include "exchange/message_stream.h"
 #include "exchange/summands.h"
+#include "exchange/token_groups.h"
 #include "ferry/exchange.h"
 #include "group/state.h"
 #include "group/wait.h"
@@ -24,18 +30,23 @@
 #include "kernels/wire_formats.h"
 #include "memory/pool.h"
 #include "memory/window_layout.h"
+#include "memory/window_view.h"
 #include "routing/active_set.h"
 #include "routing/placement.h"
 #include "routing/route.h"
 
 namespace ferry::internal {
 
+class Crossing;
+
 // Throws Error(kInvalidArgument) unless the configuration is legal for `num_ranks` ranks; fills in
 // the defaults.
 ExchangeConfig complete_config(ExchangeConfig config, int num_ranks);
 
 // Of a complete configuration.
-WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, int num_ranks);
+WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, const Nodes& nodes);
+
+const char* kind_name(Kind kind) noexcept;
 
 // Bytes from one row to the next: without gaps, and as the caller has them.
 inline std::int64_t dense_pitch(const Rows& rows) noexcept {
@@ -44,10 +55,6 @@ inline std::int64_t dense_pitch(const Rows& rows) noexcept {
 inline std::int64_t pitch_of(const Rows& rows) noexcept {
   return rows.pitch_bytes ? rows.pitch_bytes : dense_pitch(rows);
 }
-
-inline constexpr int kMaxTopK = 32;
-inline constexpr int kMaxSharedExperts = 4;
-inline constexpr int kMaxPositions = 8;  // tensor-parallel
 
 // From the first byte of the first row to the last of the last.
 inline std::size_t extent_of(const Rows& rows) noexcept {
@@ -74,7 +81,8 @@ class ExchangeState {
   const ExchangeConfig& config() const noexcept { return config_; }
   int num_local_experts() const noexcept { return everybody_->map.num_local(everybody_->member); }
   WindowBytes window_bytes() const noexcept;
-  const ExchangeStats& stats() const noexcept { return stats_; }
+  ExchangeStats stats() const noexcept;
+  const AlgorithmChoice& algorithm() const noexcept { return choice_; }
   const OperationTimes& last_dispatch_times() const noexcept { return dispatch_times_; }
   const OperationTimes& last_combine_times() const noexcept { return combine_times_; }
 
@@ -94,6 +102,11 @@ class ExchangeState {
     bool weights = false;           // dispatch: weights travelled
     CombineArgs combine = {};       // combine
     OperationTimes times = {};
+    // Combine between nodes: where the answers of each node go, null: none; and for each token
+    // (from first_share[token]) and group, where its sum comes, null: rows of this node.
+    std::vector<std::byte*> sums = {};
+    std::vector<std::size_t> first_share = {};
+    std::vector<const std::byte*> shares = {};
   };
 
   // Where a rank's outputs lie in this address space.
@@ -107,8 +120,15 @@ class ExchangeState {
   // What a worker of a combine has.
   struct ReduceJob {
     Summands& sum;
+    Summands& part;  // of one group
+    HomeRows& rows;
     Stores stores;
   };
+  struct TokenEntry {
+    std::int64_t token;
+    int k;
+  };
+  using RowScalars = std::array<std::array<float, kMaxTopK>, kMaxEntries>;
   struct SpecialTerm {
     float weight;
     Summands& sum;
@@ -126,7 +146,25 @@ class ExchangeState {
     Stores stores;
   };
 
-  void index_replicas();  // config.cc
+  // Where the metadata of a row goes.
+  struct RowMetadata {
+    std::int32_t* source;
+    float* weights;
+    std::int32_t* ids;
+  };
+
+  // What packs rows for another node.
+  struct CrossJob {
+    const InFlight& operation;
+    const SendJob& send;
+    MessageStream& stream;
+    std::byte* scratch;
+  };
+
+  // config.cc
+  void index_replicas();
+  bool back_words();
+  void cross_nodes();
 
   // operations.cc
   Status begin();
@@ -182,15 +220,17 @@ class ExchangeState {
   Status receive(InFlight& operation);
 
   // send_rows.cc
-  void send_rows(const InFlight& operation, const DispatchArgs& args);
+  Status send_rows(const InFlight& operation, const DispatchArgs& args);
   void send_token(const SendJob& job, std::int64_t token, std::byte* scratch);
   void send_entries(const SendJob& job, std::int64_t first, int count, std::byte* scratch);
   RowFactors factors(const SendJob& job, std::int64_t entry) const noexcept;
   void copy_encoded(const SendJob& job, std::int64_t entry, std::span<void*> rows,
                     std::byte* scratch) const;
-  void put_scales(const Route& route, Destination row, const std::byte* scales);
   void send_all_metadata(const SendJob& job);
   void send_metadata(const SendJob& job, std::int64_t entry, int position);
+  void fill_metadata(const SendJob& job, std::int64_t entry, const RowMetadata& to) const;
+  const std::byte* scales_of_row(const SendJob& job, std::int64_t entry,
+                                 const std::byte* scratch) const noexcept;
   void clear_gaps(const InFlight& operation);
 
   // received.cc
@@ -207,26 +247,49 @@ class ExchangeState {
   void find_outputs(const InFlight& operation);
   void reduce_token(const InFlight& operation, std::int64_t token, const ReduceJob& job) const;
   void bring_weights_home(const InFlight& operation, std::int64_t token) const;
+  void find_scalars(const InFlight& operation, std::int64_t token, RowScalars& of_entry) const;
 
   // terms.cc
-  void collect_terms(const InFlight& operation, std::int64_t token, Summands& sum) const;
-  void prefetch_output(const Route& route, std::int64_t entry, const Rows& rows) const noexcept;
-  const void* returned_row(const InFlight& operation, std::int64_t entry, Summands& sum) const;
-  void add_partial(const InFlight& operation, std::int64_t token, int k, Summands& sum) const;
+  float weight_of(const CombineArgs& args, const Route& route, TokenEntry at) const noexcept;
+  void collect_terms(const InFlight& operation, std::int64_t token, const ReduceJob& job) const;
+  void add_entries(const InFlight& operation, std::int64_t token, const ReduceJob& job,
+                   bool rows) const;
+  void add_groups(const InFlight& operation, std::int64_t token, const ReduceJob& job) const;
+  void find_rows(const InFlight& operation, std::int64_t token, HomeRows& rows) const;
+  void find_row(const InFlight& operation, TokenEntry at, HomeRows::Row& row) const;
+  void prefetch_outputs(const InFlight& operation, std::int64_t token) const noexcept;
   void add_special(const CombineArgs& args, std::int64_t token, int special,
                    const SpecialTerm& term) const;
 
-  std::byte* at(std::size_t offset) const noexcept { return segment_->data() + offset; }
-  ControlWords& control(int rank) const noexcept {
-    return *reinterpret_cast<ControlWords*>(at(layout_.control(rank)));
-  }
+  // cross_rows.cc
+  Status cross_rows(const InFlight& operation, const SendJob& job);
+  Status cross_unit(const CrossJob& cross, std::int64_t first,
+                    std::span<const std::int64_t> entries);
+  Status append(const InFlight& operation, MessageStream& stream, std::size_t bytes,
+                std::byte*& piece);
+
+  // incoming_sums.cc
+  HomeFormat home_format(const InFlight& operation) const;
+  Status ask_for_sums(InFlight& operation);
+  Status send_terms(InFlight& operation, int scalars);
+  Status send_term(const InFlight& operation, MessageStream& stream,
+                   std::span<const std::int64_t> entries);
+  Status await_sums(const InFlight& operation);
+  Status await_served(const InFlight& operation);
+  Status await_left(const InFlight& operation);
+  Status await_crossing(const InFlight& operation, const char* phase,
+                        const std::atomic<std::uint64_t>* flags, std::uint64_t value,
+                        const std::vector<bool>& only);
+
+  ControlWords& control(int rank) const noexcept { return view_.control(rank); }
   Record& record(int rank, std::uint64_t number) const noexcept {
-    return *reinterpret_cast<Record*>(at(layout_.record(rank, number)));
+    return view_.record(rank, number);
   }
   std::int32_t* count_row(int rank, std::uint64_t number) const noexcept {
-    return reinterpret_cast<std::int32_t*>(at(layout_.count_row(rank, number)));
+    return view_.count_row(rank, number);
   }
-  std::byte* window(int rank) const noexcept { return at(layout_.window(rank)); }
+  bool here(int rank) const noexcept { return view_.nodes->here(rank); }
+  Grouping grouping() const noexcept { return {view_.nodes, choice_.algorithm}; }
   int num_sections() const noexcept {
     return config_.layout == Layout::kPadded ? num_local_experts() : 1;
   }
@@ -248,6 +311,9 @@ class ExchangeState {
   std::size_t scales_in_scratch() const noexcept {
     return (layout_.row_bytes() + kLineBytes - 1) / kLineBytes * kLineBytes;
   }
+  std::size_t scratch_bytes() const noexcept {
+    return wire_.encode ? scales_in_scratch() + layout_.scale_bytes() : 0;
+  }
   std::size_t encoded_row_bytes(const Rows& rows) const noexcept {
     return combine_wire_.encode ? combine_wire_.encoded_bytes(rows.hidden, rows.dtype)
                                 : dense_pitch(rows);
@@ -267,10 +333,11 @@ class ExchangeState {
   std::shared_ptr<const ActiveSet> everybody_;
   WindowLayout layout_;
   std::uint64_t id_;
-  std::shared_ptr<Segment> segment_;
+  WindowView view_ = {};
   std::shared_ptr<Pool> pool_;
   Crew crew_;
   bool crowded_;
+  AlgorithmChoice choice_;
   std::uint64_t cache_bytes_;
 
   std::uint64_t issued_ = 0;                     // number of the last operation
@@ -288,6 +355,7 @@ class ExchangeState {
   std::vector<PublishedRows> outputs_;           // [active ranks] of the combine being reduced
   ExchangeStats stats_;
   OperationTimes dispatch_times_, combine_times_;
+  std::unique_ptr<Crossing> crossing_;  // with several nodes; last: messages come until it ends
 };
 
 }  // namespace ferry::internal

@@ -1,137 +1,145 @@
 // What one token's result is the sum of, in the order of design 5: routed rows, copies and
 // constants by k, rows of shared experts, the caller's shared output, the residual. Called by
 // combine.cc.
+#include "exchange/crossing.h"
 #include "exchange/state.h"
+#include "exchange/token_groups.h"
 #include "kernels/row_sums.h"
 
 namespace ferry::internal {
 
-namespace {
-
-// Of entry k of a token; shared experts have none.
-float weight_of(const CombineArgs& args, const Route& route, std::int64_t token, int k) {
-  return args.topk_weights && k < route.top_k ? args.topk_weights[token * route.top_k + k] : 1.0f;
+// kRankMajor: rows of ranks, which weigh nothing. Shared experts have no weight.
+float ExchangeState::weight_of(const CombineArgs& args, const Route& route,
+                               TokenEntry at) const noexcept {
+  if (args.topk_weights == nullptr || rank_major() || at.k >= route.top_k) return 1.0f;
+  return args.topk_weights[at.token * route.top_k + at.k];
 }
 
-}  // namespace
-
 void ExchangeState::collect_terms(const InFlight& operation, std::int64_t token,
-                                  Summands& sum) const {
+                                  const ReduceJob& job) const {
   const CombineArgs& args = operation.combine;
-  const Route& route = *operation.route;
-  const std::int64_t first = token * route.num_entries;
-  const bool more = token + 1 < route.num_tokens;
   const std::size_t out_row = args.expert_rows.hidden * element_bytes(args.out_dtype);
   const auto add_row_of = [&](const void* matrix) {
-    if (matrix) sum.add(static_cast<const std::byte*>(matrix) + token * out_row, args.out_dtype);
+    if (matrix)
+      job.sum.add(static_cast<const std::byte*>(matrix) + token * out_row, args.out_dtype);
   };
   // A sum that is not rounded to the type of the biases takes them as terms.
   for (int i = 0; args.norm.residual && i < 2; ++i) add_row_of(args.bias[i]);
-  const auto weight = [&](int k) { return weight_of(args, route, token, k); };
-  for (int k = 0; k < route.num_entries; ++k) {
-    if (more) prefetch_output(route, first + route.num_entries + k, args.expert_rows);
-    const RowRef ref = route.refs[first + k];
-    if (ref.sent() && args.partials == Partials::kPerRank) {
-      add_partial(operation, token, k, sum);
-    } else if (ref.sent()) {
-      sum.add(returned_row(operation, first + k, sum), args.expert_rows.dtype,
-              rank_major() ? 1.0f : weight(k));
-    } else if (ref.member <= kFirstSpecial) {
-      add_special(args, token, kFirstSpecial - ref.member, {weight(k), sum});
-    }
+  prefetch_outputs(operation, token + 1);
+  const bool grouped = crossing_ && !crossing_->exact();
+  if (grouped) {
+    add_groups(operation, token, job);
+  } else {
+    find_rows(operation, token, job.rows);
   }
-  for (int k = 0; rank_major() && k < route.top_k; ++k) {
-    const std::int32_t column = route.columns[first + k];
-    if (column <= kFirstSpecial) add_special(args, token, kFirstSpecial - column, {weight(k), sum});
-  }
+  add_entries(operation, token, job, !grouped);
   add_row_of(args.shared_output);
   add_row_of(args.norm.residual);
 }
 
-// The terms of a rank come in the place of its highest k, as one row of the rows' type.
-void ExchangeState::add_partial(const InFlight& operation, std::int64_t token, int k,
-                                Summands& sum) const {
+// Rows (unless they are in the sum as groups already) and special experts, by k; with kRankMajor
+// rows by rank, then special experts by k.
+void ExchangeState::add_entries(const InFlight& operation, std::int64_t token,
+                                const ReduceJob& job, bool rows) const {
   const CombineArgs& args = operation.combine;
   const Route& route = *operation.route;
   const std::int64_t first = token * route.num_entries;
-  const auto is_here = [&](int other) {
-    return route.refs[first + other].member == route.refs[first + k].member;
+  const auto add = [&](int k, int special) {
+    const float weight =
+        args.topk_weights && k < route.top_k ? args.topk_weights[token * route.top_k + k] : 1.0f;
+    add_special(args, token, special, {weight, job.sum});
   };
-  for (int later = k + 1; later < route.num_entries; ++later) {
-    if (is_here(later)) return;
+  for (int k = 0, row = 0; k < route.num_entries; ++k) {
+    const RowRef ref = route.refs[first + k];
+    if (ref.sent() && rows) job.rows.add_term(row++, job.sum);
+    if (!ref.sent() && ref.member <= kFirstSpecial) add(k, kFirstSpecial - ref.member);
   }
-  const void* rows[kMaxTopK + kMaxSharedExperts];
-  float weights[kMaxTopK + kMaxSharedExperts];
-  int count = 0;
-  for (int i = 0; i <= k; ++i) {
-    if (!is_here(i)) continue;
-    rows[count] = returned_row(operation, first + i, sum);
-    weights[count++] = weight_of(args, route, token, i);
+  for (int k = 0; rank_major() && k < route.top_k; ++k) {
+    const std::int32_t column = route.columns[first + k];
+    if (column <= kFirstSpecial) add(k, kFirstSpecial - column);
   }
-  const DataType type = args.expert_rows.dtype;
-  // One row as it is: added to +0 and rounded to its own type it stays what it was.
-  if (count == 1 && weights[0] == 1.0f) return sum.add(rows[0], type);
-  std::byte* partial = sum.scratch();
-  reduce_rows({.rows = rows,
-               .weights = args.topk_weights ? weights : nullptr,
-               .num_rows = count,
-               .row_type = type,
-               .bias = {nullptr, nullptr},
-               .out = partial,
-               .out_type = type,
-               .hidden = args.expert_rows.hidden,
-               .stores = Stores::kCached});
-  sum.add(partial, type);
 }
 
-void ExchangeState::prefetch_output(const Route& route, std::int64_t entry,
-                                    const Rows& rows) const noexcept {
-  const RowRef ref = route.refs[entry];
-  if (!ref.sent()) return;
-  const PublishedRows& theirs = outputs_[route.active->index(ref.member, route.active->position)];
-  prefetch_row(theirs.rows + ref.row * theirs.pitch_bytes, dense_pitch(rows));
+// All rows of a token, by entry. Those of other nodes have come side by side (NodeSums::kExact).
+void ExchangeState::find_rows(const InFlight& operation, std::int64_t token,
+                              HomeRows& rows) const {
+  const Route& route = *operation.route;
+  const std::int64_t first = token * route.num_entries;
+  rows.clear();
+  std::array<HomeRows::Row*, kMaxEntries> of_entry;
+  for (int k = 0; k < route.num_entries; ++k) {
+    if (!route.refs[first + k].sent()) continue;
+    of_entry[k] = &rows.add();
+    find_row(operation, {token, k}, *of_entry[k]);
+  }
+  if (!crossing_) return;
+  const TokenGroups groups(grouping(), route, first, route.num_entries);
+  for (int i = 0; i < groups.count(); ++i) {
+    const std::byte* share = operation.shares[operation.first_share[token] + i];
+    for (const std::int64_t entry : groups[i].entries) {
+      if (share == nullptr) break;
+      HomeRows::Row& row = *of_entry[entry - first];
+      row.parts[0] = share;
+      row.num_parts = 1;
+      row.encoded = combine_wire_.encode != nullptr;
+      share += rows.format().wire_bytes();
+    }
+  }
 }
 
-// A row as it comes home: those of all tensor-parallel positions added and rounded to their type,
-// then through the wire format of combine.
-const void* ExchangeState::returned_row(const InFlight& operation, std::int64_t entry,
-                                        Summands& sum) const {
+// Where the row of an entry lies in this node.
+void ExchangeState::find_row(const InFlight& operation, TokenEntry at,
+                             HomeRows::Row& row) const {
   const Route& route = *operation.route;
   const ActiveSet& active = *route.active;
-  const Rows& rows = operation.combine.expert_rows;
+  const std::int64_t entry = at.token * route.num_entries + at.k;
   const int member = route.refs[entry].member;
-  const auto at = [&](int position) {
+  row.owner = member;
+  row.weight = weight_of(operation.combine, route, at);
+  row.num_parts = active.num_positions;
+  for (int i = 0; i < active.num_positions; ++i) {
+    const int position = active.num_positions == 1
+                             ? 0
+                             : (active.position + i) % active.num_positions;
     const PublishedRows& theirs = outputs_[active.index(member, position)];
-    return theirs.rows + row_at(route, entry, position) * theirs.pitch_bytes;
-  };
-  const void* row = at(active.position);
-  if (active.num_positions > 1) {
-    const void* parts[kMaxPositions];
-    for (int i = 0; i < active.num_positions; ++i)
-      parts[i] = at((active.position + i) % active.num_positions);
-    std::byte* total = sum.scratch();
-    reduce_rows({.rows = parts,
-                 .weights = nullptr,
-                 .num_rows = active.num_positions,
-                 .row_type = rows.dtype,
-                 .bias = {nullptr, nullptr},
-                 .out = total,
-                 .out_type = rows.dtype,
-                 .hidden = rows.hidden,
-                 .stores = Stores::kCached});
-    row = total;
+    row.parts[i] = theirs.rows + row_at(route, entry, position) * theirs.pitch_bytes;
+    row.encoded = theirs.encoded;
   }
-  if (!combine_wire_.encode) return row;
-  if (!outputs_[active.index(member, active.position)].encoded) {
-    std::byte* encoded = sum.encoded();
-    combine_wire_.encode(
-        {.row = row, .row_type = rows.dtype, .hidden = rows.hidden, .out = encoded});
-    row = encoded;
+}
+
+// The sum of each group as one term: those of other nodes have come, that of mine is made here.
+void ExchangeState::add_groups(const InFlight& operation, std::int64_t token,
+                               const ReduceJob& job) const {
+  const Route& route = *operation.route;
+  const DataType type = crossing_->sum_type(operation.combine.expert_rows.dtype);
+  const std::int64_t first = token * route.num_entries;
+  const TokenGroups groups(grouping(), route, first, route.num_entries);
+  for (int i = 0; i < groups.count(); ++i) {
+    const std::byte* share = operation.shares[operation.first_share[token] + i];
+    if (share != nullptr) {
+      job.sum.add(share, type);
+      continue;
+    }
+    job.rows.clear();
+    for (const std::int64_t entry : groups[i].entries)
+      find_row(operation, {token, static_cast<int>(entry - first)}, job.rows.add());
+    std::byte* mine = job.sum.scratch();
+    job.part.clear();
+    job.rows.add_up(job.part, type, mine);
+    job.sum.add(mine, type);
   }
-  std::byte* decoded = sum.scratch();
-  combine_wire_.decode(
-      {.encoded = row, .row_type = rows.dtype, .hidden = rows.hidden, .out = decoded});
-  return decoded;
+}
+
+void ExchangeState::prefetch_outputs(const InFlight& operation, std::int64_t token) const noexcept {
+  const Route& route = *operation.route;
+  if (token >= route.num_tokens) return;
+  const std::size_t row_bytes = dense_pitch(operation.combine.expert_rows);
+  for (int k = 0; k < route.num_entries; ++k) {
+    const RowRef ref = route.refs[token * route.num_entries + k];
+    if (!ref.sent()) continue;
+    const PublishedRows& theirs = outputs_[route.active->index(ref.member, route.active->position)];
+    prefetch_row(theirs.rows + ref.row * theirs.pitch_bytes, row_bytes);
+  }
 }
 
 // Special expert `special` of zero, copy, constant experts in this order.

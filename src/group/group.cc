@@ -5,20 +5,19 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <optional>
-#include <random>
 #include <thread>
 
+#include "group/join.h"
 #include "group/state.h"
 #include "transport/environment.h"
+#include "transport/tcp.h"
 
 namespace ferry {
 
 namespace {
 
-using internal::Deadline;
 using internal::GroupState;
 
 constexpr std::size_t kMaxAddress = 64;
@@ -38,16 +37,6 @@ void check_options(const GroupOptions& options) {
   }
 }
 
-std::shared_ptr<GroupState> join(const std::string& address, int rank, int size,
-                                 const GroupOptions& options, GroupOrigin origin) {
-  check_members(rank, size);
-  check_options(options);
-  const std::string name = options.name.empty() ? address : address + "/" + options.name;
-  auto rendezvous = internal::process_rendezvous(
-      name, rank, size, Deadline::after(options.deadline, &options.interrupted));
-  return std::make_shared<GroupState>(std::move(rendezvous), options, std::move(origin));
-}
-
 }  // namespace
 
 Group Group::from_environment(const GroupOptions& options) {
@@ -55,49 +44,43 @@ Group Group::from_environment(const GroupOptions& options) {
     const char* value = std::getenv(name.c_str());
     return value ? std::optional<std::string>(value) : std::nullopt;
   });
-  return Group(
-      join(launch.job, launch.rank, launch.size, options, {launch.launcher, launch.reason}));
+  check_members(launch.rank, launch.size);
+  check_options(options);
+  auto rendezvous = internal::meet_by_appointment(
+      {launch.address, launch.job, launch.rank, launch.size}, options);
+  return Group(std::make_shared<GroupState>(std::move(rendezvous), options,
+                                            GroupOrigin{launch.launcher, launch.reason}));
 }
 
 Group Group::connect(const std::string& address, int rank, int size, const GroupOptions& options) {
-  if (address.empty() || address.size() > kMaxAddress) {
+  if (!internal::is_tcp(address) && (address.empty() || address.size() > kMaxAddress)) {
     throw Error(Code::kInvalidArgument, fmt::format("the address \"{}\" has {} bytes, need 1 to {}",
                                                     address, address.size(), kMaxAddress));
   }
-  return Group(join(address, rank, size, options,
-                    {"address", fmt::format("connect(\"{}\", {}, {})", address, rank, size)}));
+  check_members(rank, size);
+  check_options(options);
+  auto rendezvous = internal::meet_by_appointment({address, address, rank, size}, options);
+  const std::string reason = fmt::format("connect(\"{}\", {}, {})", address, rank, size);
+  return Group(
+      std::make_shared<GroupState>(std::move(rendezvous), options, GroupOrigin{"address", reason}));
 }
 
-// The all-gather tells the others the name that rank 0 made up; everything else goes the way of
-// connect().
 Group Group::from_all_gather(int rank, int size, const AllGather& all_gather,
                              const GroupOptions& options) {
   check_members(rank, size);
   if (!all_gather)
     throw Error(Code::kInvalidArgument, "from_all_gather needs an all-gather function, got none");
-  std::random_device random;
-  char mine[32] = {};
-  fmt::format_to_n(mine, sizeof mine - 1, "cb-{:08x}{:08x}", random(), random());
-  std::vector<char> all(sizeof mine * size);
-  if (!all_gather(mine, all.data(), sizeof mine)) {
-    throw Error(Code::kSystem,
-                fmt::format("the caller's all-gather of {} bytes failed on rank {} of {}",
-                            sizeof mine, rank, size));
-  }
-  if (std::memcmp(all.data() + rank * sizeof mine, mine, sizeof mine) != 0) {
-    throw Error(
-        Code::kInvalidArgument,
-        fmt::format("the caller's all-gather did not return rank {}'s own {} bytes at its place",
-                    rank, sizeof mine));
-  }
-  all[sizeof mine - 1] = '\0';
-  return Group(join(all.data(), rank, size, options, {"callback", "a caller's all-gather"}));
+  check_options(options);
+  auto rendezvous = internal::meet_by_all_gather(rank, size, all_gather, options);
+  return Group(std::make_shared<GroupState>(std::move(rendezvous), options,
+                                            GroupOrigin{"callback", "a caller's all-gather"}));
 }
 
 std::vector<Group> Group::threads(int size, const GroupOptions& options) {
   check_members(0, size);
   check_options(options);
-  std::vector<std::unique_ptr<internal::Rendezvous>> rendezvous = internal::thread_rendezvous(size);
+  std::vector<std::unique_ptr<internal::Rendezvous>> rendezvous =
+      internal::thread_rendezvous(internal::split_nodes(options, size));
   std::vector<Group> groups(size);
   std::vector<std::exception_ptr> failures(size);
   std::vector<std::thread> threads;

@@ -35,9 +35,10 @@ std::string allowed_cpus() {
   return text;
 }
 
-int count_union(const std::vector<std::string>& masks) {
+int count_union(const std::vector<std::string>& masks, const std::vector<int>& ranks) {
   std::string all(CPU_SETSIZE, '0');
-  for (const std::string& mask : masks) {
+  for (const int rank : ranks) {
+    const std::string& mask = masks[rank];
     for (std::size_t cpu = 0; cpu < mask.size(); ++cpu) all[cpu] = std::max(all[cpu], mask[cpu]);
   }
   return std::max(1, static_cast<int>(std::count(all.begin(), all.end(), '1')));
@@ -52,9 +53,13 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
       origin_(std::move(origin)),
       rank_(rendezvous_->rank()),
       size_(rendezvous_->size()),
-      log_level_(log_level_from_environment()) {
+      nodes_(rendezvous_->nodes(), rank_),
+      topology_(options_.topology.empty() ? Topology::from_nodes(rendezvous_->nodes())
+                                          : Topology::parse(options_.topology)),
+      log_level_(log_level_from_environment()),
+      lost_(size_) {
   const Deadline by = deadline();
-  num_cpus_ = count_union(rendezvous_->all_gather(allowed_cpus(), by));
+  num_cpus_ = count_union(rendezvous_->all_gather(allowed_cpus(), by), nodes_.ranks_here());
   const std::size_t slots = size_ * sizeof(GroupSlot);
   const std::size_t words = size_ * (sizeof(*abort_) + sizeof(*doorbell_) + sizeof(*sleeping_));
   segment_ = rendezvous_->share_segment(slots + words, by);
@@ -62,17 +67,25 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
   abort_ = reinterpret_cast<std::atomic<std::uint64_t>*>(slots_ + size_);
   doorbell_ = reinterpret_cast<std::atomic<std::uint32_t>*>(abort_ + size_);
   sleeping_ = doorbell_ + size_;
-  if (rank_ == 0 && !segment_->commit(0, slots + words)) {
+  if (rank_ == nodes_.ranks_here()[0] && !segment_->commit(0, slots + words)) {
     throw Error(Code::kSystem, fmt::format("no memory for the {} control bytes of a group of {}",
                                            slots + words, size_));
   }
   rendezvous_->all_gather("", by);  // memory is there for all
   segment_->map_in(0, slots + words);
-  log(LogLevel::kInfo, fmt::format("joined a group of {} by {} ({}), {} processors", size_,
-                                   origin_.launcher, origin_.reason, num_cpus_));
+  if (!nodes_.one()) join_nodes(by);
+  log(LogLevel::kInfo,
+      fmt::format("joined a group of {} by {} ({}), {} processors{}", size_, origin_.launcher,
+                  origin_.reason, num_cpus_,
+                  mail_ ? fmt::format(", node {} of {} over {}", nodes_.mine(), nodes_.count(),
+                                      mail_->describe())
+                        : ""));
 }
 
-GroupState::~GroupState() { leave(); }
+GroupState::~GroupState() {
+  leave();
+  mail_.reset();  // its thread reads into what follows
+}
 
 void GroupState::leave() noexcept {
   if (closed_.exchange(true, std::memory_order_acq_rel) || abort_ == nullptr) return;
@@ -82,6 +95,7 @@ void GroupState::leave() noexcept {
   abort_[rank_].compare_exchange_strong(none, AbortWord::make(Code::kClosed, rank_),
                                         std::memory_order_release, std::memory_order_relaxed);
   ring();
+  tell_abort(abort_[rank_].load(std::memory_order_relaxed));
 }
 
 Status GroupState::verdict() noexcept {
@@ -122,15 +136,20 @@ Status GroupState::break_group(Code code, int culprit, const std::string& text) 
     broken_.store(true, std::memory_order_release);  // partner: verdict()
   }
   ring();
+  tell_abort(abort_[rank_].load(std::memory_order_relaxed));
   log(LogLevel::kWarn, status.message());
   return status;
 }
 
-Status GroupState::barrier() noexcept {
+Status GroupState::barrier() noexcept { return arrive({}); }
+
+// `piece`: what lies in my slot, for the other nodes.
+Status GroupState::arrive(std::span<const std::byte> piece) noexcept {
   if (Status status = verdict(); !status.ok()) return status;
   const std::uint64_t number = ++num_barriers_;
   raise(slots_[rank_].barrier, number);
   ring();
+  tell_nodes(kBarrier, number, piece);
   return wait({.operation = "barrier",
                .number = number,
                .phase = "arrival",
@@ -138,7 +157,7 @@ Status GroupState::barrier() noexcept {
                .stride_bytes = sizeof(GroupSlot),
                .value = number,
                .limit = options_.deadline,
-               .crowded = size_ > num_cpus_});
+               .crowded = static_cast<int>(nodes_.ranks_here().size()) > num_cpus_});
 }
 
 // Pieces of at most kBytes; the barrier after the copy keeps a fast rank from overwriting a piece
@@ -152,7 +171,7 @@ Status GroupState::all_gather(const void* mine, std::size_t bytes, void* all) no
   for (std::size_t done = 0; done < bytes; done += GroupSlot::kBytes) {
     const std::size_t piece = std::min(GroupSlot::kBytes, bytes - done);
     std::memcpy(slots_[rank_].slot, static_cast<const std::byte*>(mine) + done, piece);
-    if (Status status = barrier(); !status.ok()) return status;
+    if (Status status = arrive({slots_[rank_].slot, piece}); !status.ok()) return status;
     for (int peer = 0; peer < size_; ++peer) {
       std::memcpy(static_cast<std::byte*>(all) + peer * bytes + done, slots_[peer].slot, piece);
     }

@@ -5,14 +5,19 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "ferry/group.h"
+#include "ferry/topology.h"
 #include "memory/segment.h"
+#include "topology/nodes.h"
+#include "transport/mail.h"
 #include "transport/rendezvous.h"
 
 namespace ferry::internal {
@@ -31,11 +36,28 @@ struct alignas(128) GroupSlot {
 };
 static_assert(sizeof(GroupSlot) == 4096);
 
-class GroupState {
+// The first bytes of every message between nodes.
+struct MessageHead {
+  std::uint32_t channel;  // 0: the group, else an exchange
+  std::uint32_t kind;     // of the channel's own
+  std::uint64_t number;   // of the operation
+};
+
+// A part of ferry that gets messages from other nodes. Called with the lock of Mail held.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  virtual void read(int from, const MessageHead& head, std::span<const std::byte> body) = 0;
+  // As Mail::Reader's.
+  virtual bool go_on() = 0;
+};
+
+// Between nodes it reads the messages of Mail: its own, and those of its channels.
+class GroupState final : private Mail::Reader {
  public:
   GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
              GroupOrigin origin);
-  ~GroupState();
+  ~GroupState() override;
   GroupState(const GroupState&) = delete;
   GroupState& operator=(const GroupState&) = delete;
 
@@ -48,8 +70,10 @@ class GroupState {
     return Deadline::after(options_.deadline, &options_.interrupted);
   }
 
-  // Processors that the ranks of this host may run on, taken together.
+  // Processors that the ranks of this node may run on, taken together.
   int num_cpus() const noexcept { return num_cpus_; }
+  const Nodes& nodes() const noexcept { return nodes_; }
+  const Topology& topology() const noexcept { return topology_; }
 
   Status barrier() noexcept;
   Status all_gather(const void* mine, std::size_t bytes, void* all) noexcept;
@@ -58,8 +82,20 @@ class GroupState {
   // deadline passes.
   Status wait(const Await& await) noexcept;
 
-  // Wakes the ranks that sleep. Call after raising a flag with raise().
+  // Wakes the ranks of this node that sleep. Call after raising a flag with raise().
   void ring() noexcept;
+
+  // Between nodes (between_nodes.cc); all but progress() only when there are several.
+  // Moves messages, on a rank that makes its own progress.
+  bool progress() noexcept {
+    return mail_ && !own_thread_ && mail_->progress();
+  }
+  Mail& mail() const noexcept { return *mail_; }
+  // Before the first message to a rank.
+  void reach(int peer);
+  // Collective order numbers the channels. Closed by its owner, in whose place nothing is read then.
+  std::uint32_t open_channel(Channel* channel);
+  void close_channel(std::uint32_t number) noexcept;
 
   // True once some rank has given up on the group.
   bool aborted() const noexcept;
@@ -75,6 +111,9 @@ class GroupState {
   void log(LogLevel level, const std::string& text) const noexcept;
 
  private:
+  // Kinds of the group's own messages.
+  enum : std::uint32_t { kBarrier, kAbort };
+
   // What a rank tells the others when it gives up: a Code and the culprit, or that it left.
   struct AbortWord {
     static constexpr std::uint64_t kNone = 0;
@@ -91,6 +130,18 @@ class GroupState {
     }
   };
 
+  // Mail::Reader
+  void read(int from, std::span<const std::byte> message) override;
+  bool go_on() override;
+  void lost(int peer, const std::string& why) override;
+
+  void join_nodes(const Deadline& by);
+  void tell_nodes(std::uint32_t kind, std::uint64_t number, std::span<const std::byte> body) noexcept;
+  void tell_abort(std::uint64_t word) noexcept;
+  void read_abort(int from, std::uint64_t word, std::span<const std::byte> report) noexcept;
+  Status arrive(std::span<const std::byte> piece) noexcept;
+  const char* state_of(int rank) const noexcept;
+
   bool left(int rank) const noexcept;
   Status give_up(const Await& await, Code code, int culprit) noexcept;
   Status break_group(Code code, int culprit, const std::string& text) noexcept;
@@ -103,17 +154,30 @@ class GroupState {
   GroupOrigin origin_;
   int rank_;
   int size_;
+  Nodes nodes_;
+  Topology topology_;
   int num_cpus_ = 1;
   std::uint64_t num_barriers_ = 0;
   LogLevel log_level_ = LogLevel::kNone;
 
-  // In the shared segment. abort_[r] and slots_[r] are written by rank r alone; doorbell_ and
-  // sleeping_ by anyone.
+  // In the segment of this node. abort_[r] and slots_[r] are written by rank r alone, those of a
+  // rank of another node by the rank here that it sends its messages to; doorbell_ and sleeping_ by
+  // anyone.
   std::shared_ptr<Segment> segment_;
   GroupSlot* slots_ = nullptr;
   std::atomic<std::uint64_t>* abort_ = nullptr;
   std::atomic<std::uint32_t>* doorbell_ = nullptr;
   std::atomic<std::uint32_t>* sleeping_ = nullptr;
+
+  // Empty on one node.
+  std::unique_ptr<Mail> mail_;
+  bool own_thread_ = false;                 // Mail makes progress by itself
+  std::vector<std::string> addresses_;      // [ranks] for Mail
+  std::vector<bool> reached_;               // guarded by the lock of mail_, like what follows
+  std::map<std::uint32_t, Channel*> channels_;
+  std::uint32_t num_channels_ = 0;
+  std::vector<int> mates_;                  // [nodes] who reads my messages there; mine: -1
+  std::vector<std::atomic<bool>> lost_;     // [ranks] Mail lost it: set once, release and acquire
 
   mutable std::mutex verdict_mutex_;
   Status verdict_;  // set once, guarded by verdict_mutex_

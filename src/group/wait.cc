@@ -24,6 +24,9 @@ constexpr std::int64_t kYieldNs = 1'000'000;  // yielding turns into sleeping
 constexpr std::int64_t kSleepNs =
     2'000'000;  // longest sleep before peers and deadline are looked at
 
+// A rank that waits for the network does not hear the bell of its own node.
+constexpr int kNetworkSleepUs = 100;
+
 void pause_processor() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -53,6 +56,7 @@ Status GroupState::wait(const Await& await) noexcept {
     }
     if (peer_began_ns == 0) peer_began_ns = now_ns();
     if (began_ns == 0) began_ns = peer_began_ns;
+    if (progress()) calm = 0;
     if (calm++ < spins) {
       pause_processor();
       continue;
@@ -74,6 +78,7 @@ Status GroupState::wait(const Await& await) noexcept {
 // Sequentially consistent on `sleeping_` and the flag: either this rank sees the flag up, or the
 // raiser sees it sleeping and rings (partners: raise() and ring()).
 void GroupState::sleep_until_rung(const Await& await, int peer) noexcept {
+  if (mail_ && !own_thread_) return mail_->sleep(kNetworkSleepUs);
   sleeping_[rank_].fetch_add(1, std::memory_order_seq_cst);
   const std::uint32_t rung = doorbell_[rank_].load(std::memory_order_seq_cst);
   if (await.flag(peer).load(std::memory_order_seq_cst) < await.value) {
@@ -84,8 +89,7 @@ void GroupState::sleep_until_rung(const Await& await, int peer) noexcept {
 }
 
 void GroupState::ring() noexcept {
-  for (int i = 1; i < size_; ++i) {
-    const int peer = (rank_ + i) % size_;
+  for (const int peer : nodes_.ranks_here()) {
     if (sleeping_[peer].load(std::memory_order_seq_cst) == 0) continue;
     doorbell_[peer].fetch_add(1, std::memory_order_seq_cst);
     futex(&doorbell_[peer], FUTEX_WAKE, 1 << 30, nullptr);
@@ -106,7 +110,8 @@ Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
   const std::vector<int> missing = missing_ranks(await);
   if (missing.empty()) return {};
   for (const int peer : missing) {
-    if (left(peer) || !rendezvous_->alive(peer)) {
+    // Acquire: partner lost().
+    if (left(peer) || !rendezvous_->alive(peer) || lost_[peer].load(std::memory_order_acquire)) {
       if (await.up(peer)) continue;  // its last act
       return give_up(await, Code::kPeerLost, peer);
     }
@@ -140,16 +145,23 @@ Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept 
     text +=
         fmt::format("{} {}", i ? "," : "", await.flag(missing[i]).load(std::memory_order_relaxed));
   }
-  const char* state = left(culprit)                  ? "has left the group"
-                      : !rendezvous_->alive(culprit) ? "is dead"
-                      : rendezvous_->pid(culprit) != 0
-                          ? "is alive but did not arrive (stopped, stuck, or skipped a call?)"
-                          : "is a thread that did not arrive (stuck, or skipped a call?)";
-  text += fmt::format("; rank {} (pid {}) {}", culprit, rendezvous_->pid(culprit), state);
+  text += fmt::format("; rank {} (pid {}) {}", culprit, rendezvous_->pid(culprit), state_of(culprit));
   if (code == Code::kTimeout) {
     text += fmt::format("; deadline {:.3g} s", std::chrono::duration<double>(await.limit).count());
   }
   return break_group(code, culprit, text + "; the group is broken");
+}
+
+const char* GroupState::state_of(int rank) const noexcept {
+  if (left(rank)) return "has left the group";
+  if (!rendezvous_->alive(rank)) return "is dead";
+  if (lost_[rank].load(std::memory_order_acquire))  // partner: lost()
+    return "of another node cannot be reached any more (dead, or its link is cut)";
+  if (!nodes_.here(rank))
+    return "of another node did not arrive (stopped, stuck, its link cut, or skipped a call?)";
+  return rendezvous_->pid(rank) != 0
+             ? "is alive but did not arrive (stopped, stuck, or skipped a call?)"
+             : "is a thread that did not arrive (stuck, or skipped a call?)";
 }
 
 bool GroupState::aborted() const noexcept {

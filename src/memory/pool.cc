@@ -12,11 +12,11 @@ Pin::Pin(std::shared_ptr<Pool> pool, int buffer) : pool_(std::move(pool)), buffe
 // free_buffer).
 Pin::~Pin() { pool_->buffers_[buffer_].pins.fetch_sub(1, std::memory_order_release); }
 
-Pool::Pool(std::shared_ptr<Segment> segment, const WindowLayout& layout, int rank)
+Pool::Pool(std::shared_ptr<Segment> segment, const WindowLayout& layout, int index)
     : segment_(std::move(segment)),
       layout_(layout),
-      window_(segment_->data() + layout.window(rank)),
-      window_offset_(layout.window(rank)),
+      window_(segment_->data() + layout.window(index)),
+      window_offset_(layout.window(index)),
       buffers_(layout.num_buffers()) {
   for (Buffer& buffer : buffers_)
     buffer.chunks.resize((layout.buffer_bytes() + kChunk - 1) / kChunk);

@@ -31,7 +31,8 @@ class Pin {
 
 class Pool {
  public:
-  Pool(std::shared_ptr<Segment> segment, const WindowLayout& layout, int rank);
+  // `index`: of my window.
+  Pool(std::shared_ptr<Segment> segment, const WindowLayout& layout, int index);
 
   // The most recently used buffer that nobody pins: the warmest in the cache. With
   // `finished_through`, only one whose published rows all ranks have read.

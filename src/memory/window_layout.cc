@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "memory/segment.h"
@@ -121,7 +122,7 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shap
   const std::size_t widest_row = std::max<std::size_t>(row_bytes_, config.max_output_row_bytes);
   const std::size_t row_cost =
       widest_row + scale_bytes_ + 12 + 4 * (weights_per_row_ + ids_per_row_);
-  const std::size_t address_rows = kMaxAddressBytes / num_ranks / num_buffers_ / row_cost;
+  const std::size_t address_rows = kMaxAddressBytes / shape.num_windows / num_buffers_ / row_cost;
   max_rows_ = std::min<std::int64_t>(max_rows_, std::max<std::size_t>(address_rows, 1));
   section_stride_ = padded_ ? config.expert_capacity : max_rows_;
   max_section_rows_ = std::min(section_stride_, max_rows_);
@@ -149,7 +150,7 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shap
   Accumulator segment;
   segment.take(checked_mul(control_stride_, num_ranks), kPage);
   windows_ = segment.align(Segment::kHugePage);
-  segment.take(checked_mul(window_bytes_, num_ranks), Segment::kHugePage);
+  segment.take(checked_mul(window_bytes_, shape.num_windows), Segment::kHugePage);
   segment_bytes_ = segment.align(Segment::kHugePage);
 }
 
@@ -174,6 +175,17 @@ Scales WindowLayout::scale_strides(std::int64_t section_rows) const noexcept {
       padded_ ? (column_major_ ? strides.columns * strides.column_stride : section_stride_ * bytes)
               : 0;
   return strides;
+}
+
+void WindowLayout::put_scales(std::byte* buffer, const Scales& strides, std::int64_t row,
+                              const std::byte* scales) const noexcept {
+  std::byte* to = buffer + scales_ + scales_of(strides, row);
+  if (strides.column_stride == strides.element_bytes) {
+    std::memcpy(to, scales, scale_bytes_);
+    return;
+  }
+  for (std::int64_t column = 0; column < strides.columns; ++column)
+    std::memcpy(to + column * strides.column_stride, scales + column * 4, 4);
 }
 
 }  // namespace ferry::internal

@@ -1,7 +1,7 @@
 // WindowLayout: every byte offset of an exchange's segment, and the words that ranks share in it.
 // Nowhere else does ferry do this arithmetic. docs/window_layout.md draws it.
 //
-//   segment: control of rank 0, 1, ... R-1 | window of rank 0, 1, ... R-1
+//   segment: control of rank 0, 1, ... R-1 | window of rank 0, 1, ... of this node
 //   control: ControlWords | ring of Records | ring of count rows
 //   window:  buffer 0, 1, ... ; each: rows | sources | weights | topk_ids | scales
 #pragma once
@@ -82,6 +82,7 @@ static_assert(offsetof(Record, reason) == 64);
 // What a configuration alone does not tell.
 struct WindowShape {
   int num_ranks;
+  int num_windows;          // ranks of a node, at most
   int num_columns;          // of the count matrix (ExpertMap)
   int max_local;            // most experts that any rank owns
   std::size_t row_bytes;    // of a received row
@@ -103,7 +104,9 @@ class WindowLayout {
   std::size_t count_row(int rank, std::uint64_t number) const noexcept {
     return control(rank) + counts_ + (number & ring_mask_) * count_row_bytes_;
   }
-  std::size_t window(int rank) const noexcept { return windows_ + rank * window_bytes_; }
+  // By position in the node.
+  std::size_t window(int index) const noexcept { return windows_ + index * window_bytes_; }
+  std::size_t count_row_bytes() const noexcept { return count_row_bytes_; }
 
   // Inside a window.
   std::size_t window_bytes() const noexcept { return window_bytes_; }
@@ -143,6 +146,9 @@ class WindowLayout {
     return row / section_stride_ * strides.section_stride +
            row % section_stride_ * strides.row_stride;
   }
+  // Writes the scales of a row, scale_bytes() in a run, into a buffer.
+  void put_scales(std::byte* buffer, const Scales& strides, std::int64_t row,
+                  const std::byte* scales) const noexcept;
 
  private:
   std::size_t records_, counts_, count_row_bytes_, control_stride_;

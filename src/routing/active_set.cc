@@ -50,17 +50,18 @@ std::uint32_t digest_of(std::span<const int> ranks) {
 
 }  // namespace
 
-ActiveSet::ActiveSet(const ExchangeConfig& config, int num_ranks, int rank,
+ActiveSet::ActiveSet(const ExchangeConfig& config, const Nodes& nodes, int rank,
                      std::span<const int> active)
     : chosen(active.begin(), active.end()),
       num_members(0),
       num_positions(config.tp_size),
       member(-1),
       position(rank % config.tp_size),
-      waited(num_ranks),
-      map(config, num_ranks / config.tp_size, domain_members(config, num_ranks, active)),
+      waited(nodes.num_ranks()),
+      map(config, nodes.num_ranks() / config.tp_size,
+          domain_members(config, nodes.num_ranks(), active)),
       digest(digest_of(active)) {
-  const std::vector<int> members = domain_members(config, num_ranks, active);
+  const std::vector<int> members = domain_members(config, nodes.num_ranks(), active);
   num_members = static_cast<int>(members.size());
   for (int p = 0; p < num_positions; ++p) {
     for (int m = 0; m < num_members; ++m) {
@@ -69,6 +70,23 @@ ActiveSet::ActiveSet(const ExchangeConfig& config, int num_ranks, int rank,
       if (ranks.back() == rank) member = m;
     }
   }
+  if (!nodes.one()) find_mates(nodes, rank);
+}
+
+// Positions are counted among those that take part; a rank that does not keeps its own.
+void ActiveSet::find_mates(const Nodes& nodes, int rank) {
+  std::vector<std::vector<int>> parts(nodes.count());
+  std::vector<int> place(nodes.num_ranks());
+  for (int peer = 0; peer < nodes.num_ranks(); ++peer) {
+    std::vector<int>& part = parts[nodes.node_of(peer)];
+    place[peer] = waited[peer] ? static_cast<int>(part.size()) : nodes.position(peer);
+    if (waited[peer]) part.push_back(peer);
+  }
+  for (int node = 0; node < nodes.count(); ++node)
+    mates.push_back(node == nodes.mine() ? -1 : mate_at(parts[node], place[rank]));
+  for (int peer = 0; peer < nodes.num_ranks(); ++peer)
+    clients.push_back(waited[peer] && !nodes.here(peer) &&
+                      mate_at(parts[nodes.mine()], place[peer]) == rank);
 }
 
 }  // namespace ferry::internal

@@ -8,13 +8,15 @@
 #include <vector>
 
 #include "routing/expert_map.h"
+#include "topology/nodes.h"
 
 namespace ferry::internal {
 
 struct ActiveSet {
   // Throws Error(kInvalidArgument) when the list is not one of distinct ranks, or the configuration
   // does not fit it. Empty: all ranks.
-  ActiveSet(const ExchangeConfig& config, int num_ranks, int rank, std::span<const int> active);
+  ActiveSet(const ExchangeConfig& config, const Nodes& nodes, int rank,
+            std::span<const int> active);
 
   // Index of a rank in `ranks`.
   int index(int member, int position) const noexcept { return position * num_members + member; }
@@ -31,6 +33,13 @@ struct ActiveSet {
   std::vector<bool> waited;  // [all ranks]: takes part
   ExpertMap map;
   std::uint32_t digest;  // of the list, to compare
+  // Between nodes: who takes my messages in each node, -1 in mine and where nobody takes part; and
+  // whose I take [all ranks].
+  std::vector<int> mates;
+  std::vector<bool> clients;
+
+ private:
+  void find_mates(const Nodes& nodes, int rank);
 };
 
 }  // namespace ferry::internal

@@ -4,6 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
+
 #include "ferry/status.h"
 
 namespace ferry::internal {
@@ -31,6 +34,18 @@ void check_rank(int rank, int size) {
   if (rank >= 0 && rank < size) return;
   throw Error(Code::kInvalidArgument,
               fmt::format("rank {} is outside of 0 to {} (size is {})", rank, size - 1, size));
+}
+
+std::vector<int> number_nodes(const std::vector<std::string>& keys) {
+  std::map<std::string, int> numbers;
+  std::vector<int> nodes;
+  for (const std::string& key : keys)
+    nodes.push_back(numbers.try_emplace(key, static_cast<int>(numbers.size())).first->second);
+  return nodes;
+}
+
+int num_nodes(const std::vector<int>& nodes) noexcept {
+  return nodes.empty() ? 0 : *std::max_element(nodes.begin(), nodes.end()) + 1;
 }
 
 void check_same_bytes(const std::vector<std::string>& bytes) {

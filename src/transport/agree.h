@@ -1,5 +1,5 @@
-// What both kinds of rendezvous check, and how they name ranks. Called by threads.cc, meeting.cc
-// and processes.cc.
+// What all kinds of rendezvous check, and how they name ranks. Called by threads.cc, meeting.cc,
+// hub.cc and processes.cc.
 #pragma once
 
 #include <string>
@@ -12,6 +12,12 @@ std::string rank_list(const std::vector<int>& ranks);
 
 // Throws Error(kInvalidArgument) unless 0 <= rank < size.
 void check_rank(int rank, int size);
+
+// The node of each rank, numbered from 0 by the lowest rank: ranks of equal keys share one.
+std::vector<int> number_nodes(const std::vector<std::string>& keys);
+
+// Of `nodes` as number_nodes() makes them.
+int num_nodes(const std::vector<int>& nodes) noexcept;
 
 // `bytes` of all ranks, as text: throws Error(kMismatch) naming two ranks that ask for different
 // segments.

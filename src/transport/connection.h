@@ -1,5 +1,6 @@
-// Connection: framed messages, and sometimes a descriptor, over one Unix socket, without ever
-// blocking. Called by hub.cc and spoke.cc, which wait with service(); calls the kernel.
+// Connection: framed messages, and sometimes a descriptor, over one socket, without ever
+// blocking. Descriptors go over Unix sockets only. Called by hub.cc and spoke.cc, which wait with
+// service(); calls the kernel.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +19,15 @@ namespace ferry::internal {
 // What a frame says. Hello and failure keep their form in all versions of ferry, so that versions
 // can be named.
 enum class Kind : std::uint32_t {
-  kHello = 1,     // spoke: who I am (hello.h)
-  kFailure = 2,   // either: code and message; nothing follows
-  kWelcome = 3,   // hub: the process ids of all ranks
-  kGather = 4,    // spoke: my text
-  kGathered = 5,  // hub: all texts
-  kSegment = 6,   // hub: a segment's descriptor, or none when the payload is empty
+  kHello = 1,      // spoke: who I am (hello.h); between hosts with its proof (secret.h)
+  kFailure = 2,    // either: code and message; nothing follows
+  kWelcome = 3,    // hub: all have come
+  kGather = 4,     // spoke: my text
+  kGathered = 5,   // hub: all texts
+  kSegment = 6,    // hub: a segment's descriptor, or none when the payload is empty
+  kChallenge = 7,  // hub, between hosts: prove that you know the secret
+  kProof = 8,      // hub, between hosts: so do I, and who I am
+  kElsewhere = 9,  // hub: another group of your job meets here now; its name
 };
 
 struct Frame {
@@ -56,7 +60,8 @@ class Connection {
   bool closed() const noexcept { return closed_; }
   bool unsent() const noexcept { return !closed_ && !out_.empty(); }
 
-  // Before this, frames are small and few: strangers must not make us allocate.
+  // Before this, and the kernel or a proof says who it is, frames are small and few: strangers must
+  // not make us allocate.
   void trust() noexcept { trusted_ = true; }
 
   // For service(): -1 when nothing can come any more.

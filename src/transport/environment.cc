@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "ferry/status.h"
+#include "transport/across_hosts.h"
+#include "transport/tcp.h"
 
 namespace ferry::internal {
 namespace {
@@ -94,16 +96,6 @@ const std::vector<Launcher>& launchers() {
 
 Error malformed(const std::string& text) { return Error(Code::kInvalidArgument, text); }
 
-// A whole number from `least` to `most`, or an Error that names the variable.
-int number(const std::string& name, const std::string& text, int least, int most) {
-  int value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error == std::errc() && stop == end && value >= least && value <= most) return value;
-  throw malformed(
-      fmt::format("{}=\"{}\" is not a whole number from {} to {}", name, text, least, most));
-}
-
 constexpr int kMostRanks = 1 << 20;
 
 class Reader {
@@ -123,18 +115,18 @@ class Reader {
   Launch read(pid_t parent) const {
     Launch launch;
     launch.launcher = launcher_.name;
-    launch.size = number(launcher_.size, *value(launcher_.size), 1, kMostRanks);
-    launch.rank = number(launcher_.rank, *value(launcher_.rank), 0, kMostRanks);
+    launch.size = whole_number(launcher_.size, *value(launcher_.size), 1, kMostRanks);
+    launch.rank = whole_number(launcher_.rank, *value(launcher_.rank), 0, kMostRanks);
     if (launch.rank >= launch.size) {
       throw malformed(fmt::format("{}={} is outside of 0 to {}, as {}={}", launcher_.rank,
                                   launch.rank, launch.size - 1, launcher_.size, launch.size));
     }
     launch.local_rank = launch.rank;
     if (const auto text = value(launcher_.local_rank)) {
-      launch.local_rank = number(launcher_.local_rank, *text, 0, launch.rank);
+      launch.local_rank = whole_number(launcher_.local_rank, *text, 0, launch.rank);
     }
     if (const auto text = value(launcher_.local_size)) {
-      launch.local_size = number(launcher_.local_size, *text, 1, launch.size);
+      launch.local_size = whole_number(launcher_.local_size, *text, 1, launch.size);
     }
     launch.job = job(parent);
     launch.reason = reason(launch);
@@ -172,26 +164,26 @@ class Reader {
   const Launcher& launcher_;
 };
 
-void refuse_several_hosts(const Launch& launch, const std::string& title, const std::string& why) {
-  throw malformed(fmt::format(
-      "{} started {} ranks on several hosts ({}): this version of ferry connects ranks of one "
-      "host only",
-      title, launch.size, why));
-}
-
-void check_one_host(const Reader& reader, const Launcher& launcher, Launch& launch) {
+// What shows that the job spans hosts; empty when it does not, as far as the launcher says.
+std::string several_hosts(const Reader& reader, const Launcher& launcher, Launch& launch) {
   if (launch.launcher == "slurm") {
     const bool step = reader.value("SLURM_STEP_NUM_NODES").has_value();
     const std::string name = step ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES";
-    const int nodes = number(name, reader.value(name).value_or("1"), 1, kMostRanks);
-    if (nodes > 1) refuse_several_hosts(launch, launcher.title, fmt::format("{}={}", name, nodes));
+    const int nodes = whole_number(name, reader.value(name).value_or("1"), 1, kMostRanks);
+    if (nodes > 1) return fmt::format("{}={}", name, nodes);
     launch.local_size = launch.size;
   }
-  if (launch.local_size != 0 && launch.local_size < launch.size) {
-    refuse_several_hosts(launch, launcher.title,
-                         fmt::format("{}={}, {}={}", launcher.local_size, launch.local_size,
-                                     launcher.size, launch.size));
-  }
+  if (launch.local_size == 0 || launch.local_size == launch.size) return "";
+  return fmt::format("{}={}, {}={}", launcher.local_size, launch.local_size, launcher.size,
+                     launch.size);
+}
+
+// An address of TCP goes with any launcher's ranks, and names the job as well.
+Launch meet_at(const std::string& address, Launch launch) {
+  parse_tcp(address);
+  launch.job = launch.address = address;
+  if (launch.launcher == "address") launch.local_size = 0;
+  return launch;
 }
 
 Error nothing_found(const std::vector<std::string>& looked_for) {
@@ -203,17 +195,33 @@ Error nothing_found(const std::vector<std::string>& looked_for) {
 
 }  // namespace
 
+int whole_number(const std::string& name, const std::string& text, int least, int most) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc() && stop == end && value >= least && value <= most) return value;
+  throw malformed(
+      fmt::format("{}=\"{}\" is not a whole number from {} to {}", name, text, least, most));
+}
+
 Launch launch_from_environment(const GetEnvironment& get, pid_t parent) {
   std::vector<std::string> looked_for;
   for (const Launcher& launcher : launchers()) {
     const Reader reader(get, launcher);
     const std::vector<std::string> missing = reader.missing();
+    const std::string address = reader.value("FERRY_ADDR").value_or("");
+    const bool given = !address.empty();
     if (missing.empty()) {
       Launch launch = reader.read(parent);
-      check_one_host(reader, launcher, launch);
+      if (is_tcp(address)) return meet_at(address, std::move(launch));
+      const std::string why = several_hosts(reader, launcher, launch);
+      launch.address = why.empty() ? launch.job : address_across_hosts(get, launch, why);
+      if (!why.empty() && launcher.job.empty())
+        launch.job = launch.address;  // a pid names no hosts
       return launch;
     }
-    if (reader.value("FERRY_ADDR")) {
+    const bool half = reader.value("FERRY_RANK") || reader.value("FERRY_SIZE");
+    if (given && (half || !is_tcp(address))) {
       throw malformed(
           fmt::format("FERRY_ADDR is set and needs FERRY_RANK and FERRY_SIZE: {} not set",
                       fmt::join(missing, ", ")));

@@ -14,7 +14,7 @@ namespace ferry::internal {
 namespace {
 
 // Of the messages in connection.h and of what they carry.
-constexpr int kProtocol = 1;
+constexpr int kProtocol = 2;
 
 std::string link_target(const char* path) {
   char target[128];
@@ -28,9 +28,14 @@ std::string first_line(const char* path) {
   return std::getline(file, line) ? line : "unknown";
 }
 
-std::string host_name() {
-  char name[HOST_NAME_MAX + 1] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
+// "0*4,1*4": runs of ranks of one node.
+std::string runs_of(const std::vector<int>& nodes) {
+  std::vector<std::string> runs;
+  for (std::size_t first = 0, next = 0; first < nodes.size(); first = next) {
+    while (next < nodes.size() && nodes[next] == nodes[first]) ++next;
+    runs.push_back(fmt::format("{}*{}", nodes[first], next - first));
+  }
+  return fmt::format("{}", fmt::join(runs, ","));
 }
 
 // Addresses are any text: newlines and backslashes may be in them.
@@ -54,15 +59,39 @@ std::string at_rank(const Hello& hello, const std::string& value) {
   return fmt::format("rank {} (pid {}, host {}) has {}", hello.rank, hello.pid, hello.host, value);
 }
 
+struct Field {
+  const char* name;
+  std::string a, b;
+};
+
+std::string first_difference(const Hello& a, const Hello& b, std::initializer_list<Field> fields) {
+  for (const Field& field : fields) {
+    if (field.a == field.b) continue;
+    return fmt::format("{}: {}, {}", field.name, at_rank(a, field.a), at_rank(b, field.b));
+  }
+  return "";
+}
+
 }  // namespace
 
-Hello own_hello(const std::string& address, int rank, int size) {
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
+}
+
+std::string identity(const Hello& hello) {
+  return fmt::format("{} {} {} {}", hello.boot_id, hello.pid_namespace, hello.net_namespace,
+                     hello.user_namespace);
+}
+
+Hello own_hello(const std::string& address, int rank, const std::vector<int>& nodes) {
   return {.protocol = kProtocol,
           .version = FERRY_VERSION,
           .build = FERRY_BUILD_ID,
           .address = address,
           .rank = rank,
-          .size = size,
+          .size = static_cast<int>(nodes.size()),
+          .nodes = runs_of(nodes),
           .pid = getpid(),
           .boot_id = first_line("/proc/sys/kernel/random/boot_id"),
           .pid_namespace = link_target("/proc/self/ns/pid"),
@@ -73,12 +102,13 @@ Hello own_hello(const std::string& address, int rank, int size) {
 
 std::string encode(const Hello& hello) {
   return fmt::format(
-      "protocol={}\nversion={}\nbuild={}\naddress={}\nrank={}\nsize={}\npid={}\nboot_id={}\npid_"
+      "protocol={}\nversion={}\nbuild={}\naddress={}\nrank={}\nsize={}\nnodes={}\npid={}\nboot_id={"
+      "}\npid_"
       "namespace={}\n"
       "net_namespace={}\nuser_namespace={}\nhost={}\n",
       hello.protocol, hello.version, hello.build, escaped(hello.address), hello.rank, hello.size,
-      hello.pid, hello.boot_id, hello.pid_namespace, hello.net_namespace, hello.user_namespace,
-      hello.host);
+      hello.nodes, hello.pid, hello.boot_id, hello.pid_namespace, hello.net_namespace,
+      hello.user_namespace, hello.host);
 }
 
 std::optional<Hello> decode_hello(const std::string& text) {
@@ -99,6 +129,7 @@ std::optional<Hello> decode_hello(const std::string& text) {
                .address = unescaped(values["address"]),
                .rank = number("rank"),
                .size = number("size"),
+               .nodes = values["nodes"],
                .pid = number("pid"),
                .boot_id = values["boot_id"],
                .pid_namespace = values["pid_namespace"],
@@ -108,35 +139,33 @@ std::optional<Hello> decode_hello(const std::string& text) {
 }
 
 std::string disagreement(const Hello& a, const Hello& b) {
+  return first_difference(
+      a, b,
+      {{"different versions of ferry", a.version, b.version},
+       {"different protocols of ferry", std::to_string(a.protocol), std::to_string(b.protocol)},
+       {"different builds of ferry", a.build, b.build},
+       {"different group sizes", std::to_string(a.size), std::to_string(b.size)},
+       {"different topologies (nodes of the ranks)", a.nodes, b.nodes}});
+}
+
+std::string disagreement_on_host(const Hello& a, const Hello& b) {
   if (a.boot_id != b.boot_id) {
     return fmt::format(
-        "rank {} is on host {} (boot id {}), rank {} on host {} (boot id {}): ferry connects ranks "
-        "of "
-        "one host only",
+        "rank {} is on host {} (boot id {}), rank {} on host {} (boot id {}): a group that spans "
+        "hosts needs an address tcp://host:port",
         a.rank, a.host, a.boot_id, b.rank, b.host, b.boot_id);
   }
-  struct Field {
-    const char* name;
-    std::string a, b;
-  };
-  const Field fields[] = {
-      {"different versions of ferry", a.version, b.version},
-      {"different protocols of ferry", std::to_string(a.protocol), std::to_string(b.protocol)},
-      {"different builds of ferry", a.build, b.build},
-      {"different addresses", '"' + a.address + '"', '"' + b.address + '"'},
-      {"different group sizes", std::to_string(a.size), std::to_string(b.size)},
-      {"different pid namespaces (containers?); ranks of one group share theirs", a.pid_namespace,
-       b.pid_namespace},
-      {"different network namespaces; ranks of one group share theirs", a.net_namespace,
-       b.net_namespace},
-      {"different user namespaces; ranks of one group share theirs", a.user_namespace,
-       b.user_namespace},
-  };
-  for (const Field& field : fields) {
-    if (field.a == field.b) continue;
-    return fmt::format("{}: {}, {}", field.name, at_rank(a, field.a), at_rank(b, field.b));
-  }
-  return "";
+  const std::string programs = disagreement(a, b);
+  if (!programs.empty()) return programs;
+  return first_difference(
+      a, b,
+      {{"different addresses", '"' + a.address + '"', '"' + b.address + '"'},
+       {"different pid namespaces (containers?); ranks of one host share theirs", a.pid_namespace,
+        b.pid_namespace},
+       {"different network namespaces; ranks of one host share theirs", a.net_namespace,
+        b.net_namespace},
+       {"different user namespaces; ranks of one host share theirs", a.user_namespace,
+        b.user_namespace}});
 }
 
 }  // namespace ferry::internal

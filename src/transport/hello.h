@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace ferry::internal {
 
@@ -14,17 +15,23 @@ struct Hello {
   std::string address;  // whole, also where the socket's name had to be cut
   int rank = 0;
   int size = 0;
-  long pid = 0;  // as the process sees itself
-  // Node identity. The boot id names the machine. Of the namespaces those count without which ferry
-  // does not work: pid (liveness), net (abstract sockets) and user (the meaning of uids). Memory
-  // goes by descriptor, so ipc and mnt may differ.
+  std::string nodes;  // of all ranks, as the topology says: "0*4,1*4"
+  long pid = 0;       // as the process sees itself
+  // What shares memory. The boot id names the machine. Of the namespaces those count without which
+  // ferry does not work: pid (liveness), net (abstract sockets) and user (the meaning of uids).
+  // Memory goes by descriptor, so ipc and mnt may differ.
   std::string boot_id;
   std::string pid_namespace, net_namespace, user_namespace;
   std::string host;  // for messages only
 };
 
-// This process, as `rank` of `size`.
-Hello own_hello(const std::string& address, int rank, int size);
+// This process, as `rank` of nodes.size().
+Hello own_hello(const std::string& address, int rank, const std::vector<int>& nodes);
+
+std::string host_name();
+
+// Equal for processes that can share memory and watch each other.
+std::string identity(const Hello& hello);
 
 // Lines of "key=value". Unknown keys are ignored; nullopt when rank, size or version are missing.
 std::string encode(const Hello& hello);
@@ -32,5 +39,8 @@ std::optional<Hello> decode_hello(const std::string& text);
 
 // Empty when both may be in one group, else what differs, naming both values.
 std::string disagreement(const Hello& a, const Hello& b);
+
+// Likewise for a group of one host, whose ranks share memory.
+std::string disagreement_on_host(const Hello& a, const Hello& b);
 
 }  // namespace ferry::internal

@@ -1,41 +1,31 @@
-// The hub's side of finding each other: accept, hear the hello, seat by rank.
+// The hub's side of finding each other: who arrives is seated by rank.
 #include "transport/meeting.h"
 
 #include <fmt/format.h>
-#include <time.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <optional>
 
 #include "transport/agree.h"
+#include "transport/entrance.h"
 
 namespace ferry::internal {
 namespace {
 
 constexpr int kPollMs = 100;
-// Connections that have not said hello, beyond one per rank; then the oldest is dropped. It can try
-// again.
-constexpr std::size_t kMaxStrangers = 64;
 // After a misfit, how long to wait for ranks that are on their way, so that they hear it too.
 constexpr std::chrono::seconds kLinger{1};
 
 class Meeting {
  public:
-  Meeting(const Hello& self, Deadline deadline)
-      : self_(self),
-        deadline_(deadline),
-        name_(socket_name(self.address, self.size)),
-        seats_(static_cast<std::size_t>(self.size)) {}
+  Meeting(const Party& party, Deadline deadline)
+      : party_(party), deadline_(deadline), entrance_(party, deadline), seats_(party.size()) {}
 
-  std::vector<std::unique_ptr<Connection>> run() {
-    listen();
+  std::vector<Member> run() {
     while (!absent().empty() && !until().passed()) {
-      service(connections(), until().remaining_ms(kPollMs), listener_.fd());
-      accept_guests();
-      hear_guests();
+      service(connections(), until().remaining_ms(kPollMs), entrance_.fd());
+      std::optional<Error> problem;
+      for (Entrance::Arrival& arrival : entrance_.arrivals(problem)) receive(std::move(arrival));
+      if (problem) object(problem->code(), problem->what());
       watch_seats();
     }
     if (!problem_ && !absent().empty()) object(Code::kTimeout, missing_text());
@@ -49,96 +39,53 @@ class Meeting {
  private:
   Deadline until() const noexcept { return problem_ ? *linger_ : deadline_; }
 
-  // An earlier group of the same address may still be closing its listener.
-  void listen() {
-    while (!(listener_ = listen_at(name_))) {
-      if (deadline_.passed()) {
-        const Descriptor holder = connect_to(name_);
-        const Credentials who = holder ? credentials_of(holder) : Credentials{};
-        throw Error(
-            Code::kTimeout,
-            fmt::format("rank 0 cannot listen at @{}: pid {} (uid {}) has held it until the "
-                        "deadline",
-                        name_, who.pid, who.uid));
-      }
-      usleep(2000);
+  // Groups of one job may come to one port at the same time; the other tries again later.
+  void receive(Entrance::Arrival arrival) {
+    if (!party_.door.secret || arrival.hello.address == party_.self.address) {
+      seat(std::move(arrival.connection), arrival.hello);
+      return;
     }
-  }
-
-  void accept_guests() {
-    while (Descriptor socket = accept_from(listener_)) {
-      auto guest = std::make_unique<Connection>(std::move(socket));
-      if (guest->credentials().uid != geteuid()) {
-        refused_ = fmt::format(
-            "pid {} runs as uid {}, rank 0 (pid {}) as uid {}: ranks of one group share their user",
-            guest->credentials().pid, guest->credentials().uid, getpid(), geteuid());
-        guest->send_failure(Error(Code::kInvalidArgument, refused_));
-        continue;
-      }
-      guests_.push_back(std::move(guest));
-      if (guests_.size() > seats_.size() + kMaxStrangers) guests_.erase(guests_.begin());
-    }
-    if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS) return;
-    object(
-        Code::kSystem,
-        fmt::format("rank 0 cannot accept more connections: {} (it needs one descriptor per rank: "
-                    "ulimit -n)",
-                    std::strerror(errno)));
-  }
-
-  void hear_guests() {
-    for (auto& guest : guests_) {
-      const std::optional<Frame> frame = guest->take();
-      if (!frame && !guest->closed()) continue;
-      const auto hello =
-          frame && frame->kind == Kind::kHello ? decode_hello(frame->payload) : std::nullopt;
-      if (hello) {
-        seat(std::move(guest), *hello);
-      } else {
-        refused_ = fmt::format("pid {} connected without a hello", guest->credentials().pid);
-      }
-      guest.reset();
-    }
-    std::erase(guests_, nullptr);
+    arrival.connection->send(Kind::kElsewhere, 0, party_.self.address);
+    misfits_.push_back(std::move(arrival.connection));
   }
 
   // A rank that does not fit gets its seat all the same, so that it counts as come.
   void seat(std::unique_ptr<Connection> guest, const Hello& hello) {
-    const std::string problem = disagreement(self_, hello);
-    const bool in_range = hello.rank >= 1 && hello.rank < self_.size;
-    auto* seat = in_range ? &seats_[static_cast<std::size_t>(hello.rank)] : nullptr;
+    const std::string problem = party_.door.secret ? disagreement(party_.self, hello)
+                                                   : disagreement_on_host(party_.self, hello);
+    const int place = hello.rank == party_.hub() ? -1 : party_.seat(hello.rank);
+    Member* seat = place < 0 ? nullptr : &seats_[static_cast<std::size_t>(place)];
     if (!problem.empty()) {
       object(Code::kMismatch, problem);
-    } else if (!in_range) {
+    } else if (seat == nullptr) {
       object(Code::kInvalidArgument,
-             fmt::format("pid {} says it is rank {}; rank 0 of {} waits for ranks 1 to {}",
-                         hello.pid, hello.rank, self_.size, self_.size - 1));
-    } else if (*seat) {
-      object(Code::kInvalidArgument,
-             fmt::format("two processes say they are rank {}: pid {} and pid {}", hello.rank,
-                         (*seat)->credentials().pid, guest->credentials().pid));
+             fmt::format("{} says it is rank {}; rank {} of {} waits for {}", who(hello),
+                         hello.rank, party_.hub(), party_.self.size, rank_list(others())));
+    } else if (seat->connection) {
+      object(Code::kInvalidArgument, fmt::format("two processes say they are rank {}: {} and {}",
+                                                 hello.rank, seat->who, who(hello)));
     }
     if (problem_) guest->send_failure(*problem_);
-    if (seat == nullptr || *seat) {
+    if (seat == nullptr || seat->connection) {
       misfits_.push_back(std::move(guest));
       return;
     }
     guest->trust();
-    *seat = std::move(guest);
+    *seat = {std::move(guest), who(hello)};
   }
 
   // Seated ranks have nothing to say, unless they give up; and they may end.
   void watch_seats() {
-    for (std::size_t rank = 1; rank < seats_.size(); ++rank) {
-      if (!seats_[rank]) continue;
-      const std::optional<Frame> frame = seats_[rank]->take();
+    for (std::size_t seat = 1; seat < seats_.size(); ++seat) {
+      const Member& member = seats_[seat];
+      if (!member.connection) continue;
+      const std::optional<Frame> frame = member.connection->take();
       if (frame && frame->kind == Kind::kFailure) {
         const Error error = failure_in(frame->payload);
         object(error.code(), fmt::format("{}; {}", error.what(), missing_text()));
-      } else if (seats_[rank]->closed()) {
-        object(Code::kPeerLost,
-               fmt::format("rank {} (pid {}) ended or left while {} had not come", rank,
-                           seats_[rank]->credentials().pid, rank_list(absent())));
+      } else if (member.connection->closed()) {
+        object(Code::kPeerLost, fmt::format("rank {} ({}) ended or left while {} had not come",
+                                            party_.ranks[seat], member.who, rank_list(absent())));
       }
     }
   }
@@ -147,54 +94,54 @@ class Meeting {
   void object(Code code, const std::string& text) {
     if (problem_) return;
     problem_.emplace(code, text);
-    linger_ = Deadline::after(std::min<std::chrono::nanoseconds>(
-        kLinger, std::chrono::nanoseconds(std::max<std::int64_t>(deadline_.remaining_ns(), 0))));
-    for (Connection* connection : connections()) {
-      if (connection != nullptr) connection->send_failure(*problem_);
+    linger_ = deadline_.sooner(kLinger);
+    entrance_.send_failure(*problem_);
+    for (const Member& member : seats_) {
+      if (member.connection) member.connection->send_failure(*problem_);
     }
   }
 
+  std::string who(const Hello& hello) const {
+    return party_.door.secret ? fmt::format("pid {}, host {}", hello.pid, hello.host)
+                              : fmt::format("pid {}", hello.pid);
+  }
+
+  std::vector<int> others() const { return {party_.ranks.begin() + 1, party_.ranks.end()}; }
+
   std::vector<int> absent() const {
     std::vector<int> ranks;
-    for (std::size_t rank = 1; rank < seats_.size(); ++rank) {
-      if (!seats_[rank]) ranks.push_back(static_cast<int>(rank));
+    for (std::size_t seat = 1; seat < seats_.size(); ++seat) {
+      if (!seats_[seat].connection) ranks.push_back(party_.ranks[seat]);
     }
     return ranks;
   }
 
   std::string missing_text() const {
-    return fmt::format(
-        "{} of {} did not come to @{} before the deadline; they must run on this host ({}) as uid "
-        "{} "
-        "and be told the same address and size{}{}",
-        rank_list(absent()), self_.size, name_, self_.host, geteuid(),
-        refused_.empty() ? "" : "; refused: ", refused_);
+    return fmt::format("{} of {} did not come to {} before the deadline; they must run {}{}",
+                       rank_list(absent()), party_.self.size, party_.door.name, party_.door.advice,
+                       entrance_.refused());
   }
 
   std::vector<Connection*> connections() const {
-    std::vector<Connection*> all;
-    for (const auto* group : {&guests_, &seats_, &misfits_}) {
-      for (const auto& connection : *group) all.push_back(connection.get());
-    }
+    std::vector<Connection*> all = entrance_.connections();
+    for (const Member& member : seats_) all.push_back(member.connection.get());
+    for (const auto& misfit : misfits_) all.push_back(misfit.get());
     return all;
   }
 
-  const Hello& self_;
+  const Party& party_;
   const Deadline deadline_;
-  const std::string name_;
-  Descriptor listener_;
-  std::vector<std::unique_ptr<Connection>> guests_;   // no hello yet
-  std::vector<std::unique_ptr<Connection>> seats_;    // by rank
-  std::vector<std::unique_ptr<Connection>> misfits_;  // neither
-  std::string refused_;                               // the last stranger
+  Entrance entrance_;
+  std::vector<Member> seats_;
+  std::vector<std::unique_ptr<Connection>> misfits_;  // told why, and kept until they hear it
   std::optional<Error> problem_;
   std::optional<Deadline> linger_;
 };
 
 }  // namespace
 
-std::vector<std::unique_ptr<Connection>> meet(const Hello& self, Deadline deadline) {
-  return Meeting(self, deadline).run();
+std::vector<Member> meet(const Party& party, Deadline deadline) {
+  return Meeting(party, deadline).run();
 }
 
 }  // namespace ferry::internal

@@ -1,7 +1,7 @@
 // Rendezvous: how ranks find each other and agree, before they share memory. Control plane only:
-// throws Error. Two ways in: threads of one process (threads.cc), processes of one host over an
-// abstract Unix socket (processes.cc). Called by group creation and exchange creation; it is never
-// on the path of a token.
+// throws Error. Three ways in: threads of one process (threads.cc), processes of one host over an
+// abstract Unix socket, processes of several hosts over TCP (both processes.cc). Called by group
+// creation and exchange creation; it is never on the path of a token.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "memory/segment.h"
+#include "transport/door.h"
 
 namespace ferry::internal {
 
@@ -23,13 +24,15 @@ class Rendezvous {
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
+  // [size]: the node of each rank, numbered by their lowest rank. Ranks of a node share memory.
+  const std::vector<int>& nodes() const noexcept { return nodes_; }
 
   // Collective. Every rank's text, in rank order; lengths may differ. Throws Error(kTimeout) naming
   // the ranks that did not come, Error(kPeerLost) naming a rank that went away.
   virtual std::vector<std::string> all_gather(std::string_view mine, Deadline deadline) = 0;
 
-  // Collective. Rank 0 creates a segment, every rank gets a mapping of it (threads share one
-  // mapping).
+  // Collective. Every node gets a segment of its own, every rank a mapping of its node's (threads
+  // share one mapping).
   virtual std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) = 0;
 
   // False once the process of `peer` has ended (pidfd). Cheap enough to call every few
@@ -40,20 +43,30 @@ class Rendezvous {
   virtual int pid(int peer) const noexcept = 0;
 
  protected:
-  Rendezvous(int rank, int size) : rank_(rank), size_(size) {}
+  Rendezvous(int rank, std::vector<int> nodes)
+      : rank_(rank), size_(static_cast<int>(nodes.size())), nodes_(std::move(nodes)) {}
 
  private:
   int rank_;
   int size_;
+  std::vector<int> nodes_;
 };
 
-// Element i is for the thread that plays rank i; all share one state.
-std::vector<std::unique_ptr<Rendezvous>> thread_rendezvous(int size);
+// Element i is for the thread that plays rank i, of node nodes[i]; all share one state.
+std::vector<std::unique_ptr<Rendezvous>> thread_rendezvous(const std::vector<int>& nodes);
 
-// Meets at the abstract Unix socket @ferry-<uid>-<address>-<size>. Rank 0 listens, peers are
-// checked by SO_PEERCRED (same user), ferry's version and build are compared at hello, and ranks of
-// different hosts or namespaces are named.
-std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int rank, int size,
-                                               Deadline deadline);
+// Processes of one host. Meets at the abstract Unix socket @ferry-<uid>-<address>-<size>, where
+// size is that of `nodes`. Rank 0 listens, peers are checked by SO_PEERCRED (same user), ferry's
+// version and build are compared at hello, and ranks of different hosts or namespaces are named.
+std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int rank,
+                                               const std::vector<int>& nodes, Deadline deadline);
+
+// Processes of any hosts. Rank 0 listens at a TCP port; both sides of each connection prove that
+// they know the secret (secret.h) before anything else they say is believed. A node is what shares
+// memory (boot id and namespaces, hello.h), and is `split` [ranks] further, equal on all ranks.
+// Ranks of one host then meet by the other way too. alive() of ranks of other hosts is always
+// true, pid() 0.
+std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpMeeting& meeting, int rank,
+                                           const std::vector<int>& split, Deadline deadline);
 
 }  // namespace ferry::internal

@@ -1,5 +1,5 @@
 // Abstract Unix sockets: names in the kernel only, nothing in a file system, gone with the process.
-// Owns descriptors. Called by connection.cc, hub.cc and spoke.cc.
+// Owns descriptors. Called by connection.cc and door.cc.
 #pragma once
 
 #include <sys/types.h>

@@ -5,61 +5,91 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <sstream>
 
 namespace ferry::internal {
 namespace {
 
 constexpr int kPollMs = 1000;
-constexpr useconds_t kFirstPauseUs = 1000, kLongestPauseUs = 20'000;
+constexpr std::chrono::milliseconds kFirstPause{1};
 // After the own deadline: rank 0 answers at once when it waits too, and then it knows who is
 // missing.
 constexpr std::chrono::milliseconds kVerdict{500};
+// Rank 0 answers a stranger at once; who does not is something else, or has many to answer.
+constexpr std::chrono::seconds kProofPatience{10};
 
 }  // namespace
 
-Spoke::Spoke(const Hello& self, Deadline deadline) : rank_(self.rank) {
-  const std::string name = socket_name(self.address, self.size);
-  seen_ = "nobody listens there";
-  useconds_t pause_us = kFirstPauseUs;
-  while (!try_to_join(self, name, deadline)) {
+Spoke::Spoke(const Party& party, Deadline deadline) : rank_(party.self.rank), hub_(party.hub()) {
+  std::chrono::milliseconds pause = kFirstPause;
+  while (!try_to_join(party, deadline)) {
     if (deadline.passed()) {
-      throw Error(
-          Code::kTimeout,
-          fmt::format("rank 0 of {} did not come to @{} before the deadline of rank {} ({}); it "
-                      "must run on this host ({}) as uid {} and be told the same address and "
-                      "size",
-                      self.size, name, rank_, seen_, self.host, geteuid()));
+      throw Error(Code::kTimeout,
+                  fmt::format("rank {} of {} did not come to {} before the deadline of rank {} "
+                              "({}); it must run {}",
+                              hub_, party.self.size, party.door.name, rank_,
+                              seen_.empty() ? unreached_ : seen_, party.door.advice));
     }
-    usleep(pause_us);
-    pause_us = std::min(pause_us * 2, kLongestPauseUs);
+    usleep(static_cast<useconds_t>(std::chrono::microseconds(pause).count()));
+    pause = std::min(pause * 2, party.door.longest_pause);
   }
 }
 
 // False: try again. A listener of an earlier group hangs up or is about to go.
-bool Spoke::try_to_join(const Hello& self, const std::string& name, Deadline deadline) {
-  Descriptor socket = connect_to(name);
-  if (!socket) return false;
-  connection_ = std::make_unique<Connection>(std::move(socket));
+bool Spoke::try_to_join(const Party& party, Deadline deadline) {
+  Attempt attempt = party.door.connect(deadline);
+  if (!attempt.socket) {
+    unreached_ = attempt.why;
+    return false;
+  }
+  connection_ = std::make_unique<Connection>(std::move(attempt.socket));
+  if (!(party.door.secret ? greet_with_proof(party, deadline) : greet_on_host(party))) return false;
+  connection_->trust();
+  const std::optional<Frame> frame = frame_or_verdict(deadline, "the meeting");
+  if (frame && frame->kind == Kind::kWelcome) return true;
+  seen_ = frame && frame->kind == Kind::kElsewhere
+              ? fmt::format("another group of this job met there: {}", frame->payload)
+              : fmt::format("{} listened there and hung up", who_);
+  return false;
+}
+
+bool Spoke::greet_on_host(const Party& party) {
   const Credentials& hub = connection_->credentials();
   if (hub.uid != geteuid()) {
     throw Error(Code::kInvalidArgument,
-                fmt::format("@{} is held by pid {} of uid {}, rank {} runs as uid {}: ranks of "
-                            "one group share their user",
-                            name, hub.pid, hub.uid, rank_, geteuid()));
+                fmt::format("{} is held by pid {} of uid {}, rank {} runs as uid {}: ranks of one "
+                            "group share their user",
+                            party.door.name, hub.pid, hub.uid, rank_, geteuid()));
   }
-  connection_->trust();
-  connection_->send(Kind::kHello, 0, encode(self));
-  const std::optional<Frame> frame = frame_or_verdict(deadline, "the meeting");
-  if (!frame || frame->kind != Kind::kWelcome) {
-    seen_ = fmt::format("pid {} listened there and hung up", hub.pid);
-    return false;
+  who_ = fmt::format("pid {}", hub.pid);
+  connection_->send(Kind::kHello, 0, encode(party.self));
+  return true;
+}
+
+bool Spoke::greet_with_proof(const Party& party, Deadline deadline) {
+  const Secret& secret = *party.door.secret;
+  seen_ = "who listened there is not rank 0 of this job";
+  Handshake handshake;
+  std::optional<Frame> frame = next_frame(deadline.sooner(kProofPatience));
+  const auto job = frame && frame->kind == Kind::kChallenge ? handshake.challenged(frame->payload)
+                                                            : std::nullopt;
+  if (!job) return false;
+  if (*job != secret.digest()) {
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("wrong FERRY_SECRET: rank {}'s has the digest {}, that of rank {} at {} "
+                    "has {} (another job at the same port has another one too)",
+                    rank_, secret.digest(), hub_, party.door.name, *job));
   }
-  std::istringstream pids(frame->payload);
-  for (pid_t pid; pids >> pid;) pids_.push_back(pid);
-  if (pids_.size() == static_cast<std::size_t>(self.size)) return true;
-  throw Error(Code::kMismatch,
-              fmt::format("rank 0 named {} processes for {} ranks", pids_.size(), self.size));
+  connection_->send(Kind::kHello, 0,
+                    handshake.prove(Handshake::Side::kSpoke, secret, encode(party.self)));
+  frame = next_frame(deadline.sooner(kProofPatience));
+  const auto text = frame && frame->kind == Kind::kProof
+                        ? handshake.proven(Handshake::Side::kHub, secret, frame->payload)
+                        : std::nullopt;
+  const auto hub = text ? decode_hello(*text) : std::nullopt;
+  if (!hub) return false;
+  who_ = fmt::format("pid {}, host {}", hub->pid, hub->host);
+  return true;
 }
 
 void Spoke::say(std::uint32_t call, std::string_view text) {
@@ -69,15 +99,14 @@ void Spoke::say(std::uint32_t call, std::string_view text) {
 Frame Spoke::await(Kind kind, std::uint32_t call, Deadline deadline) {
   std::optional<Frame> frame = frame_or_verdict(deadline, fmt::format("collective {}", call));
   if (!frame) {
-    throw Error(Code::kPeerLost, fmt::format("rank 0 (pid {}) ended or left the group",
-                                             connection_->credentials().pid));
+    throw Error(Code::kPeerLost, fmt::format("rank {} ({}) ended or left the group", hub_, who_));
   }
   if (frame->kind == kind && frame->call == call) return std::move(*frame);
   throw Error(
       Code::kMismatch,
-      fmt::format("rank {} is at collective {}, rank 0 at {}: ranks make the same calls in the "
+      fmt::format("rank {} is at collective {}, rank {} at {}: ranks make the same calls in the "
                   "same order",
-                  rank_, call, frame->call));
+                  rank_, call, hub_, frame->call));
 }
 
 std::optional<Frame> Spoke::frame_or_verdict(Deadline deadline, const std::string& awaited) {
@@ -90,8 +119,8 @@ std::optional<Frame> Spoke::frame_or_verdict(Deadline deadline, const std::strin
   if (!frame && connection_->closed()) return std::nullopt;
   if (!frame) {
     throw Error(Code::kTimeout,
-                fmt::format("rank 0 (pid {}) did not come to {} before the deadline of rank {}",
-                            connection_->credentials().pid, awaited, rank_));
+                fmt::format("rank {} ({}) did not come to {} before the deadline of rank {}", hub_,
+                            who_, awaited, rank_));
   }
   if (frame->kind == Kind::kFailure) throw failure_in(frame->payload);
   return frame;

@@ -1,26 +1,22 @@
 // Spoke: the side of ranks 1, 2, ... of the rendezvous of processes. It finds rank 0, then talks to
-// it alone. Owns one connection. Called by processes.cc; calls Connection and Hello.
+// it alone. Owns one connection. Called by star.cc; calls Connection, Door and Hello.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/clock.h"
 #include "transport/connection.h"
-#include "transport/hello.h"
+#include "transport/party.h"
 
 namespace ferry::internal {
 
 class Spoke {
  public:
   // Tries until rank 0 lets this rank in. Throws Error with rank 0's reason when it does not.
-  Spoke(const Hello& self, Deadline deadline);
-
-  // Process ids, in rank order.
-  const std::vector<pid_t>& pids() const noexcept { return pids_; }
+  Spoke(const Party& party, Deadline deadline);
 
   void say(std::uint32_t call, std::string_view text);
 
@@ -28,15 +24,19 @@ class Spoke {
   Frame await(Kind kind, std::uint32_t call, Deadline deadline);
 
  private:
-  bool try_to_join(const Hello& self, const std::string& name, Deadline deadline);
+  bool try_to_join(const Party& party, Deadline deadline);
+  // Whether the kernel, or a proof of the secret, says that rank 0 may be at the other end.
+  bool greet_on_host(const Party& party);
+  bool greet_with_proof(const Party& party, Deadline deadline);
   std::optional<Frame> next_frame(Deadline deadline);
   // The frame, or nothing when rank 0 hung up.
   std::optional<Frame> frame_or_verdict(Deadline deadline, const std::string& awaited);
 
-  int rank_;
+  int rank_, hub_;
   std::unique_ptr<Connection> connection_;
-  std::vector<pid_t> pids_;
-  std::string seen_;  // what was met at the address, for the message of a deadline
+  std::string who_;        // rank 0, for messages: "pid 12, host a"
+  std::string seen_;       // what was met at the door, for the message of a deadline
+  std::string unreached_;  // why nobody was
 };
 
 }  // namespace ferry::internal

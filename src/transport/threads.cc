@@ -55,14 +55,14 @@ struct Board {
   // Once set, for all ranks and for good. Each thread throws an Error of its own: the text inside
   // of an exception is counted by code that ThreadSanitizer cannot see.
   std::optional<Failure> failure;
-  std::shared_ptr<Segment> segment;  // offered by rank 0, until all have taken it
+  std::vector<std::shared_ptr<Segment>> segments;  // [nodes]: offered by rank 0, until all took one
   int num_taken = 0;
 };
 
 class ThreadRendezvous final : public Rendezvous {
  public:
-  ThreadRendezvous(std::shared_ptr<Board> board, int rank, int size)
-      : Rendezvous(rank, size), board_(std::move(board)) {}
+  ThreadRendezvous(std::shared_ptr<Board> board, int rank, const std::vector<int>& nodes)
+      : Rendezvous(rank, nodes), board_(std::move(board)) {}
 
   ~ThreadRendezvous() override {
     const std::lock_guard lock(board_->mutex);
@@ -86,13 +86,14 @@ class ThreadRendezvous final : public Rendezvous {
 
   std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) override {
     check_same_bytes(all_gather(std::to_string(bytes), deadline));
-    check_no_problem(all_gather(rank() == 0 ? offer_segment(bytes) : "", deadline));
+    check_no_problem(all_gather(rank() == 0 ? offer_segments(bytes) : "", deadline));
     // Rank 0 offers another only after all have come to its next call, so this one is taken in
     // peace.
     const std::lock_guard lock(board_->mutex);
-    std::shared_ptr<Segment> segment = board_->segment;
-    if (++board_->num_taken == size()) {  // the board must not keep it alive
-      board_->segment.reset();
+    const int node = nodes()[static_cast<std::size_t>(rank())];
+    std::shared_ptr<Segment> segment = board_->segments[static_cast<std::size_t>(node)];
+    if (++board_->num_taken == size()) {  // the board must not keep them alive
+      board_->segments.clear();
       board_->num_taken = 0;
     }
     return segment;
@@ -134,12 +135,14 @@ class ThreadRendezvous final : public Rendezvous {
     throw Error(board_->failure->code, board_->failure->text);
   }
 
-  // Empty, or why there is no segment.
-  std::string offer_segment(std::size_t bytes) {
+  // Empty, or why there are no segments.
+  std::string offer_segments(std::size_t bytes) {
     try {
-      auto segment = Segment::create(bytes);
+      std::vector<std::shared_ptr<Segment>> segments;
+      for (int node = 0; node < num_nodes(nodes()); ++node)
+        segments.push_back(Segment::create(bytes));
       const std::lock_guard lock(board_->mutex);
-      board_->segment = std::move(segment);
+      board_->segments = std::move(segments);
       return "";
     } catch (const Error& error) {
       return error.what();
@@ -151,13 +154,14 @@ class ThreadRendezvous final : public Rendezvous {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Rendezvous>> thread_rendezvous(int size) {
+std::vector<std::unique_ptr<Rendezvous>> thread_rendezvous(const std::vector<int>& nodes) {
+  const int size = static_cast<int>(nodes.size());
   check_rank(0, size);
   const auto board = std::make_shared<Board>(size);
   std::vector<std::unique_ptr<Rendezvous>> ranks;
-  ranks.reserve(static_cast<std::size_t>(size));
+  ranks.reserve(nodes.size());
   for (int rank = 0; rank < size; ++rank)
-    ranks.push_back(std::make_unique<ThreadRendezvous>(board, rank, size));
+    ranks.push_back(std::make_unique<ThreadRendezvous>(board, rank, nodes));
   return ranks;
 }
 

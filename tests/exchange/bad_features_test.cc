@@ -173,8 +173,8 @@ TEST(BadFeatures, InstancesThatAreNotThere) {
       input.replica_table = {1, 0, 2};
     }
     Random random(5);
-    expect_dispatch(config, round);
-    round.combines = {random_combine(config, round, config.hidden, config.dtype, random)};
+    expect_dispatch(scenario.config, round);
+    round.combines = {random_combine(scenario.config, round, config.hidden, config.dtype, random)};
   }
   try_bad_dispatch(Mode::kThreads, scenario,
                    {"Table",

@@ -122,7 +122,7 @@ TEST_P(BadUse, HandleOfAnotherExchange) {
 // The first exchanges of two groups are different exchanges.
 TEST(BadUseThreads, HandleOfAnExchangeOfAnotherGroup) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 85);
-  std::vector<Group> others = Group::threads(kRanks);
+  std::vector<Group> others = Group::threads(kRanks, on_test_nodes({}, kRanks));
   run_ranks(Mode::kThreads, kRanks, [&](Group group) {
     Seat other(others[group.rank()], scenario);
     const Handle foreign = other.dispatch(0).handle;

@@ -7,12 +7,12 @@ namespace ferry::test {
 
 TEST_P(Conformance, WholeCallsEqualTheOracle) {
   const ConformanceCase& c = GetParam();
-  run_scenario(c.mode, make_scenario(c.num_ranks, static_cast<std::uint64_t>(c.seed)), {});
+  run_scenario(c.mode, make_scenario(c.nodes, static_cast<std::uint64_t>(c.seed)), {});
 }
 
 TEST_P(Conformance, HalvesInAnyLegalOrderEqualTheOracle) {
   const ConformanceCase& c = GetParam();
-  run_scenario(c.mode, make_scenario(c.num_ranks, static_cast<std::uint64_t>(c.seed) + 1000),
+  run_scenario(c.mode, make_scenario(c.nodes, static_cast<std::uint64_t>(c.seed) + 1000),
                {.halves = true, .delays = true});
 }
 

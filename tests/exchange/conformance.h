@@ -4,42 +4,73 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
+#include <map>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "frame.h"
+#include "scenario.h"
 
 namespace ferry::test {
 
 struct ConformanceCase {
   Mode mode = Mode::kThreads;
-  int num_ranks = 1;
+  Nodes nodes;
   int seed = 0;
 };
 
 inline std::ostream& operator<<(std::ostream& stream, const ConformanceCase& c) {
-  return stream << c.num_ranks << " " << mode_name(c.mode) << ", seed " << c.seed;
+  return stream << c.nodes.of_rank.size() << " " << mode_name(c.mode) << " " << c.nodes.topology
+                << ", seed " << c.seed;
 }
 
 class Conformance : public testing::TestWithParam<ConformanceCase> {};
 
 inline constexpr int kSeeds = 30;
 
-// Every rank count with seeds [0, num_seeds).
-inline std::vector<ConformanceCase> conformance_cases(Mode mode,
-                                                      const std::vector<int>& rank_counts,
+// Every shape with seeds [0, num_seeds).
+inline std::vector<ConformanceCase> conformance_cases(Mode mode, const std::vector<Nodes>& shapes,
                                                       int num_seeds) {
   std::vector<ConformanceCase> cases;
-  for (const int num_ranks : rank_counts) {
-    for (int seed = 0; seed < num_seeds; ++seed) cases.push_back({mode, num_ranks, seed});
+  for (const Nodes& nodes : shapes) {
+    for (int seed = 0; seed < num_seeds; ++seed) cases.push_back({mode, nodes, seed});
   }
   return cases;
 }
 
-// "8_ranks_seed_3"
+// Every rank count.
+inline std::vector<ConformanceCase> conformance_cases(Mode mode,
+                                                      const std::vector<int>& rank_counts,
+                                                      int num_seeds) {
+  std::vector<Nodes> shapes;
+  for (const int num_ranks : rank_counts) shapes.push_back(test_nodes(num_ranks));
+  return conformance_cases(mode, shapes, num_seeds);
+}
+
+// "8_ranks_seed_3", "host_2_rank_3_5_seed_3"
 inline std::string conformance_name(const testing::TestParamInfo<ConformanceCase>& info) {
-  return std::to_string(info.param.num_ranks) + "_ranks_seed_" + std::to_string(info.param.seed);
+  const Nodes& nodes = info.param.nodes;
+  std::string shape = nodes.topology;
+  if (shape.empty()) shape = std::to_string(nodes.of_rank.size()) + "_ranks";
+  std::replace_if(
+      shape.begin(), shape.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return shape + "_seed_" + std::to_string(info.param.seed);
+}
+
+// How often the suite has each feature.
+inline std::map<std::string, int> features_found(const std::vector<ConformanceCase>& cases) {
+  std::map<std::string, int> found;
+  for (const ConformanceCase& c : cases) {
+    for (const std::uint64_t first_seed : {0, 1000}) {
+      const Scenario scenario =
+          make_scenario(c.nodes, first_seed + static_cast<std::uint64_t>(c.seed));
+      for (const auto& [feature, times] : scenario.features()) found[feature] += times;
+    }
+  }
+  return found;
 }
 
 }  // namespace ferry::test

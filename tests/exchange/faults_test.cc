@@ -305,7 +305,7 @@ TEST(Recovery, SurvivorsMakeANewGroup) {
     require(!rounds_until_error(seat, three).ok(), "rank 1 is dead");
     const int new_rank = group.rank() == 0 ? 0 : 1;
     group.destroy();
-    Group survivors = Group::connect(address, new_rank, 2);
+    Group survivors = Group::connect(address, new_rank, 2, on_test_nodes({}, 2));
     play(survivors, two, {});
   });
   std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));

@@ -14,6 +14,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "nodes.h"
+
 namespace ferry::test {
 namespace {
 
@@ -38,7 +40,7 @@ std::string lower(std::string text) {
 }
 
 std::vector<RankEnd> run_as_threads(int size, const GroupOptions& options, const Body& body) {
-  std::vector<Group> groups = Group::threads(size, options);
+  std::vector<Group> groups = Group::threads(size, on_test_nodes(options, size));
   std::vector<RankEnd> ends(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -102,6 +104,11 @@ void require_same_bytes(const void* seen, const void* expected, std::size_t byte
                 std::to_string(a[at]) + " instead of " + std::to_string(b[at]));
 }
 
+GroupOptions on_test_nodes(GroupOptions options, int num_ranks) {
+  if (options.topology.empty()) options.topology = test_nodes(num_ranks).topology;
+  return options;
+}
+
 ProcessRanks::ProcessRanks(int size, const GroupOptions& options, const Body& body) {
   static int groups_made = 0;
   const std::string address =
@@ -126,7 +133,7 @@ void ProcessRanks::run_child(int rank, int size, const std::string& address,
                              const GroupOptions& options, const Body& body, int pipe) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const std::string failure =
-      failure_of([&] { body(Group::connect(address, rank, size, options)); });
+      failure_of([&] { body(Group::connect(address, rank, size, on_test_nodes(options, size))); });
   // What the body says is short enough for the pipe's buffer.
   const ssize_t written = write(pipe, failure.data(), failure.size());
   _exit(failure.empty() && written == 0 ? 0 : 1);

@@ -60,6 +60,9 @@ struct RankEnd {
 
 using Body = std::function<void(Group)>;
 
+// `options` on the nodes of the test, unless they name a topology.
+GroupOptions on_test_nodes(GroupOptions options, int num_ranks);
+
 // Ranks as processes that the test can look at, signal and wait for.
 class ProcessRanks {
  public:

@@ -42,8 +42,8 @@ Scenario cached_scenario(int num_ranks, const ExchangeConfig& config, int num_ro
     for (int rank = 0; rank < num_ranks; ++rank) {
       round.inputs[rank].topk_ids = scenario.rounds[0].inputs[rank].topk_ids;
     }
-    expect_dispatch(config, round);
-    round.combines = {random_combine(config, round, config.hidden, config.dtype, random)};
+    expect_dispatch(scenario.config, round);
+    round.combines = {random_combine(scenario.config, round, config.hidden, config.dtype, random)};
   }
   return scenario;
 }

@@ -219,6 +219,7 @@ void play(Group& group, const Scenario& scenario, const PlayOptions& options) {
 void run_scenario(Mode mode, const Scenario& scenario, const PlayOptions& options) {
   GroupOptions group_options;
   group_options.deadline = std::chrono::seconds(60);
+  group_options.topology = scenario.nodes.topology;
   run_ranks(
       mode, scenario.num_ranks, [&](Group group) { play(group, scenario, options); },
       scenario.describe() + " " + mode_name(mode), group_options);

@@ -4,41 +4,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <span>
-
 #include "kernels/kernels.h"
+#include "reference_cases.h"
 
 namespace ferry::internal {
 namespace {
-
-std::vector<std::byte> bytes_of(const std::vector<float>& values) {
-  const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
-  return {bytes.begin(), bytes.end()};
-}
-
-std::vector<float> floats_of(const std::vector<std::byte>& bytes) {
-  std::vector<float> values(bytes.size() / sizeof(float));
-  std::memcpy(values.data(), bytes.data(), bytes.size());
-  return values;
-}
-
-using Ids = std::vector<std::int64_t>;
-using Floats = std::vector<float>;
-using Ints = std::vector<std::int32_t>;
-
-// Two ranks, three experts: 0 and 1 on rank 0, 2 on rank 1. Rank 0 has two tokens of one element,
-// rank 1 has one.
-ExchangeConfig small_config(Layout layout) {
-  ExchangeConfig config;
-  config.max_tokens = 2;
-  config.hidden = 1;
-  config.num_experts = 3;
-  config.top_k = 2;
-  config.dtype = DataType::kFp32;
-  config.layout = layout;
-  return config;
-}
 
 std::vector<RankInput> small_inputs() {
   return {{2, bytes_of({10, 20}), {2, 0, 1, 0}, {0.5, 0.25, 2, 4}, {}, {}},
@@ -191,29 +161,6 @@ TEST(Reference, RankMajorCombineAddsRanksAscending) {
   EXPECT_EQ(floats_of(combined[0].out), (Floats{17, 2}));
   EXPECT_EQ(combined[0].out_topk_weights, (Floats{5, 1, 2, 3}));
   EXPECT_EQ(combined[1].out_topk_weights, (Floats{4, 0}));
-}
-
-// One token of one element for each given id row, {first, first + 1, ...}; weights are 2.
-RankInput tokens(float first, int top_k, const Ids& ids) {
-  RankInput input{.num_tokens = static_cast<std::int64_t>(ids.size()) / top_k, .topk_ids = ids};
-  Floats values(input.num_tokens, first);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] += static_cast<float>(i);
-  input.tokens = bytes_of(values);
-  input.topk_weights.assign(ids.size(), 2.0F);
-  return input;
-}
-
-ExchangeConfig config_of(int num_experts, int top_k, Layout layout = Layout::kExpertMajor) {
-  ExchangeConfig config = small_config(layout);
-  config.max_tokens = 8;
-  config.num_experts = num_experts;
-  config.top_k = top_k;
-  return config;
-}
-
-// What one element of fp32 each of `values` gives as expert rows.
-RankOutput rows(const Floats& values) {
-  return {.expert_rows = bytes_of(values), .out_type = DataType::kFp32};
 }
 
 TEST(ReferenceShared, ByRankSendsEachTokenToOneRankOfEverySharedExpert) {

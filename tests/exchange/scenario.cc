@@ -96,7 +96,9 @@ void make_some_peculiar(const ExchangeConfig& config, RankInput& input, Random& 
 }
 
 void draw_tokens(const ExchangeConfig& config, bool plain, RankInput& input, Random& random) {
+  const int node = input.node;
   input = random_input(config, input.num_tokens, random);
+  input.node = node;
   if (!plain && config.dtype != DataType::kBytes && !combine_reads_tokens(config))
     make_some_peculiar(config, input, random);
 }
@@ -127,6 +129,7 @@ std::vector<RankInput> draw_inputs(const Scenario& scenario, Random& random) {
   std::vector<RankInput> inputs;
   for (int rank = 0; rank < num_ranks; ++rank) {
     RankInput input;
+    input.node = scenario.nodes.of_rank[rank];
     input.num_tokens = random.one_in(2) ? config.max_tokens : random.between(0, config.max_tokens);
     if (random.one_in(6) || (only_one_rank && rank != busy_rank)) input.num_tokens = 0;
     draw_tokens(config, scenario.plain, input, random);
@@ -242,12 +245,19 @@ void expect_dispatch(const ExchangeConfig& config, Round& round) {
 }
 
 Scenario make_scenario(int num_ranks, std::uint64_t seed, const ScenarioLimits& limits) {
-  Random random(seed, static_cast<std::uint64_t>(num_ranks));
+  return make_scenario(test_nodes(num_ranks), seed, limits);
+}
+
+Scenario make_scenario(const Nodes& nodes, std::uint64_t seed, const ScenarioLimits& limits) {
+  std::uint64_t stream = nodes.of_rank.size();  // shapes of as many ranks draw other things
+  for (const char c : nodes.topology) stream = stream * 31 + static_cast<unsigned char>(c);
+  Random random(seed, stream);
   Scenario scenario;
   scenario.seed = seed;
-  scenario.num_ranks = num_ranks;
+  scenario.num_ranks = static_cast<int>(nodes.of_rank.size());
+  scenario.nodes = nodes;
   scenario.plain = random.one_in(3);
-  scenario.config = draw_config(num_ranks, scenario.plain, limits, random);
+  scenario.config = draw_config(nodes, scenario.plain, limits, random);
   const std::int64_t num_rounds = random.between(1, limits.max_rounds);
   for (int i = 0; i < num_rounds; ++i) {
     Round round;
@@ -285,11 +295,15 @@ static void add_plain_combine(const Scenario& scenario, Round& round, Random& ra
 Scenario plain_scenario(int num_ranks, const ExchangeConfig& config, int num_rounds,
                         std::uint64_t seed) {
   Random random(seed);
-  Scenario scenario{seed, num_ranks, true, config, {}};
+  Scenario scenario{seed, num_ranks, test_nodes(num_ranks), true, config, {}};
+  if (scenario.nodes.several() && config.algorithm == Algorithm::kAuto)
+    scenario.config.algorithm = Algorithm::kHierarchical;
   for (int i = 0; i < num_rounds; ++i) {
     Round round;
-    for (int rank = 0; rank < num_ranks; ++rank)
+    for (const int node : scenario.nodes.of_rank) {
       round.inputs.push_back(random_input(config, config.max_tokens, random));
+      round.inputs.back().node = node;
+    }
     add_plain_combine(scenario, round, random);
     scenario.rounds.push_back(std::move(round));
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "exchange/reference.h"
+#include "nodes.h"
 #include "random.h"
 
 namespace ferry::test {
@@ -30,6 +31,9 @@ struct CombineCase {
   bool from_tensors = false;  // no handle: what dispatch was given says where the rows are
 };
 
+const char* name_of(Algorithm algorithm);
+const char* name_of(NodeSums sums);
+
 // One dispatch and its combines.
 struct Round {
   int cached_from = -1;                          // the round whose routing is used again
@@ -45,6 +49,7 @@ struct Round {
 struct Scenario {
   std::uint64_t seed = 0;
   int num_ranks = 0;
+  Nodes nodes;
   bool plain = false;  // drawn without wires, shared or special experts, active ranks and the like
   ExchangeConfig config;
   std::vector<Round> rounds;
@@ -54,6 +59,8 @@ struct Scenario {
   std::map<std::string, int> features() const;
 };
 
+Scenario make_scenario(const Nodes& nodes, std::uint64_t seed, const ScenarioLimits& limits = {});
+// On the nodes of the test, as are the following.
 Scenario make_scenario(int num_ranks, std::uint64_t seed, const ScenarioLimits& limits = {});
 
 // Rounds of max_tokens tokens on every rank, routed evenly at random, one combine each (fp32 rows

@@ -20,11 +20,21 @@ void draw_shape(const ScenarioLimits& limits, ExchangeConfig& config, Random& ra
   }
 }
 
+// Groups of `size` neighbours, none on two nodes.
+bool groups_fit(const Nodes& nodes, int size) {
+  const int num_ranks = static_cast<int>(nodes.of_rank.size());
+  for (int first = 0; first < num_ranks; first += size) {
+    const int last = first + size - 1;
+    if (last >= num_ranks || nodes.of_rank[first] != nodes.of_rank[last]) return false;
+  }
+  return true;
+}
+
 // As many tokens in all whatever the group.
-void draw_group(int num_ranks, ExchangeConfig& config, Random& random) {
+void draw_group(const Nodes& nodes, ExchangeConfig& config, Random& random) {
   std::vector<int> sizes;
-  for (int size = 2; size <= num_ranks; ++size) {
-    if (num_ranks % size == 0) sizes.push_back(size);
+  for (int size = 2; size <= static_cast<int>(nodes.of_rank.size()); ++size) {
+    if (groups_fit(nodes, size)) sizes.push_back(size);
   }
   if (sizes.empty()) return;
   config.tp_size = random.pick(sizes);
@@ -82,6 +92,14 @@ void draw_replicas(ExchangeConfig& config, Random& random) {
   }
 }
 
+void draw_crossing(ExchangeConfig& config, Random& random) {
+  constexpr std::array kAlgorithms = {Algorithm::kFullmesh, Algorithm::kHierarchical,
+                                      Algorithm::kHierarchical, Algorithm::kAllgather};
+  constexpr std::array kSums = {NodeSums::kRowType, NodeSums::kFp32, NodeSums::kExact};
+  config.algorithm = random.pick(kAlgorithms);
+  config.node_sums = random.pick(kSums);
+}
+
 }  // namespace
 
 std::int64_t draw_hidden(const ScenarioLimits& limits, Random& random) {
@@ -137,7 +155,7 @@ std::vector<std::int64_t> ids_of_rank(const ExchangeConfig& config, int num_rank
   return ids;
 }
 
-ExchangeConfig draw_config(int num_ranks, bool plain, const ScenarioLimits& limits,
+ExchangeConfig draw_config(const Nodes& nodes, bool plain, const ScenarioLimits& limits,
                            Random& random) {
   constexpr std::array kTopK = {1, 1, 2, 3, 4, 6, 8, 8, 16, 32};
   constexpr std::array kTypes = {DataType::kBf16, DataType::kFp16, DataType::kFp32,
@@ -147,8 +165,8 @@ ExchangeConfig draw_config(int num_ranks, bool plain, const ScenarioLimits& limi
                                         CombineWire::kLogfmt10};
   ExchangeConfig config;
   draw_shape(limits, config, random);
-  if (!plain && random.one_in(4)) draw_group(num_ranks, config, random);
-  const int members = num_ranks / config.tp_size;
+  if (!plain && random.one_in(4)) draw_group(nodes, config, random);
+  const int members = static_cast<int>(nodes.of_rank.size()) / config.tp_size;
   config.num_experts =
       static_cast<int>(random.one_in(5) ? random.between(1, members) : random.between(1, 40));
   config.top_k = random.pick(kTopK);
@@ -163,6 +181,7 @@ ExchangeConfig draw_config(int num_ranks, bool plain, const ScenarioLimits& limi
   }
   config.depth = static_cast<int>(random.between(1, 3));
   config.workers = static_cast<int>(random.between(1, 3));
+  if (!nodes.topology.empty()) draw_crossing(config, random);
   if (plain) return config;
   if (random.one_in(3)) draw_shared(members, config, random);
   if (!random.one_in(3)) draw_wire(config, random);

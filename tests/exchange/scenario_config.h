@@ -11,7 +11,8 @@
 namespace ferry::test {
 
 // `plain`: nothing but rows of one type from ranks to experts.
-ExchangeConfig draw_config(int num_ranks, bool plain, const ScenarioLimits& limits, Random& random);
+ExchangeConfig draw_config(const Nodes& nodes, bool plain, const ScenarioLimits& limits,
+                           Random& random);
 
 std::int64_t draw_hidden(const ScenarioLimits& limits, Random& random);
 DataType draw_float_type(Random& random);

@@ -151,6 +151,26 @@ void note_input(const ExchangeConfig& config, const internal::RankInput& input, 
        input.factor_rows > 1 && !config.replicas.instances.empty());
 }
 
+// Of a scenario on several nodes.
+void note_nodes(const ExchangeConfig& config, Features& found) {
+  for (const Algorithm algorithm :
+       {Algorithm::kFullmesh, Algorithm::kHierarchical, Algorithm::kAllgather}) {
+    const bool here = config.algorithm == algorithm;
+    const std::string name = name_of(algorithm);
+    for (const NodeSums sums : {NodeSums::kRowType, NodeSums::kFp32, NodeSums::kExact})
+      note(found, name + ", sums " + name_of(sums), here && config.node_sums == sums);
+    for (const Layout layout : kLayouts)
+      note(found, of_layout(name, layout), here && config.layout == layout);
+    note(found, name + " and wire", here && config.wire != Wire::kNone);
+    note(found, name + " and combine wire", here && config.combine_wire != CombineWire::kNone);
+    note(found, name + " and shared", here && config.shared.num_ranks > 0);
+    note(found, name + " and special", here && config.special.total() > 0);
+    note(found, name + " and groups", here && config.tp_size > 1);
+  }
+  const bool exact = config.node_sums == NodeSums::kExact;
+  note(found, "exact and combine wire", exact && config.combine_wire != CombineWire::kNone);
+}
+
 void note_combine(const ExchangeConfig& config, const Round& round, const CombineCase& combine,
                   Features& found) {
   const bool from_tensors = combine.from_tensors;
@@ -218,10 +238,22 @@ void note_round(const ExchangeConfig& config, const Round& round, Features& foun
 
 }  // namespace
 
+const char* name_of(Algorithm algorithm) {
+  constexpr const char* kNames[] = {"auto", "fullmesh", "hierarchical", "allgather"};
+  return kNames[static_cast<int>(algorithm)];
+}
+
+const char* name_of(NodeSums sums) {
+  constexpr const char* kNames[] = {"row_type", "fp32", "exact"};
+  return kNames[static_cast<int>(sums)];
+}
+
 std::string Scenario::describe() const {
   std::ostringstream text;
-  text << "seed " << seed << ": " << num_ranks << " ranks, T <= " << config.max_tokens << ", H "
-       << config.hidden << ", E " << config.num_experts
+  text << "seed " << seed << ": " << num_ranks << " ranks"
+       << (nodes.topology.empty() ? "" : " (" + nodes.topology + ")") << ", "
+       << name_of(config.algorithm) << ", sums " << name_of(config.node_sums)
+       << ", T <= " << config.max_tokens << ", H " << config.hidden << ", E " << config.num_experts
        << (config.expert_rank.empty() ? "" : " (placed)") << ", K " << config.top_k << ", "
        << data_type_name(config.dtype) << ", " << layout_name(config.layout) << ", alignment "
        << config.expert_alignment << ", depth " << config.depth << ", workers " << config.workers
@@ -242,6 +274,7 @@ std::map<std::string, int> Scenario::features() const {
   note_shape(config, num_ranks, found);
   note_wires(config, found);
   note_experts(config, found);
+  if (nodes.several()) note_nodes(config, found);
   for (const Round& round : rounds) note_round(config, round, found);
   return found;
 }

@@ -1,4 +1,4 @@
-"""What combine must give each rank. Rules: docs/numerics.md, "Combine" and after it; include/ferry/exchange.h
+"""What combine must give each rank. Rules: docs/numerics.md, "Combine" and what follows; include/ferry/exchange.h
 (CombineArgs). Called by check.py."""
 
 import numpy as np
@@ -20,6 +20,19 @@ class Combine:
 
     def rank_at(self, member, position):
         return self.routing.ranks[member * self.routing.tp_size + position]
+
+    def sums_at_nodes(self):
+        return self.settings["node_sums"] != "exact" and len(set(self.settings["nodes"])) > 1
+
+    def origins(self, rank, mine):
+        """The entries of `rank` among `mine` that were sent, by where they are summed first."""
+        routing, nodes = self.routing, np.array(self.settings["nodes"])
+        sent = mine[routing.goes_to[mine] >= 0]
+        owner = np.array(routing.ranks)[routing.goes_to[sent] * routing.tp_size + routing.position[sent]]
+        origin = np.array([np.flatnonzero(nodes == nodes[r])[0] for r in owner], int)
+        if self.settings["algorithm"] == "fullmesh":
+            origin = np.where(nodes[owner] == nodes[rank], origin, owner)
+        return [sent[origin == lowest] for lowest in np.unique(origin)]
 
     def positions(self, entry):
         """In the order of addition: the source's own, then the next ones."""
@@ -72,15 +85,12 @@ def combined(combine, rank):
 
     for name in ("bias_0", "bias_1"):
         acc = acc + given(name)
-    partials = Partials(combine) if settings["per_rank_partials"][rank] else None
-    for entries in groups(routing, rank):
-        tokens, values = routing.token[entries], terms(combine, rank, entries)
-        if partials:
-            tokens, values = partials.take(entries, values)
-        acc[tokens] = acc[tokens] + values
-        is_sent = routing.goes_to[entries] >= 0
-        if settings["weights_home"]:
-            bring_home(combine, entries[is_sent], home)
+    mine = np.flatnonzero(routing.rank == rank)
+    if combine.sums_at_nodes():
+        for here in combine.origins(rank, mine):
+            acc, home = add_origin(combine, rank, here, (acc, home))
+        mine = mine[routing.goes_to[mine] < 0]
+    add_terms(combine, rank, mine, (acc, home))
     acc = acc + given("shared_output")
     told = {"out_topk_weights": home if settings["weights_home"] else None, "y": None, "rstd": None}
     if case.of_rank("residual", rank) is None:
@@ -88,6 +98,31 @@ def combined(combine, rank):
     gamma = to_float32(case.of_rank("gamma", rank), out_type)
     out, y, rstd = norm(acc + given("residual"), gamma, F32(settings["epsilon"][rank]), out_type)
     return told | {"out": out, "y": y, "rstd": rstd}
+
+
+def add_terms(combine, rank, mine, totals):
+    """Adds the terms of the entries `mine` to `totals`: the sum [T, H'], and the scalars that come home [T, K]."""
+    routing, (acc, home) = combine.routing, totals
+    partials = Partials(combine) if combine.settings["per_rank_partials"][rank] else None
+    for entries in groups(routing, mine):
+        tokens, values = routing.token[entries], terms(combine, rank, entries)
+        if partials:
+            tokens, values = partials.take(entries, values)
+        acc[tokens] = acc[tokens] + values
+        is_sent = routing.goes_to[entries] >= 0
+        if combine.settings["weights_home"]:
+            bring_home(combine, entries[is_sent], home)
+
+
+def add_origin(combine, rank, here, totals):
+    """The totals with what comes home from one origin."""
+    acc, home = totals
+    sums, scalars = np.zeros_like(acc), np.zeros_like(home) if combine.routing.is_rank_major else home
+    add_terms(combine, rank, here, (sums, scalars))
+    if combine.settings["node_sums"] == "row_type":
+        row_type = combine.settings["row_type"]
+        sums = to_float32(from_float32(sums, row_type), row_type)
+    return acc + sums, home + scalars if combine.routing.is_rank_major else scalars
 
 
 class Partials:
@@ -117,9 +152,8 @@ class Partials:
         return np.flatnonzero(here & (routing.goes_to == routing.goes_to[entry])).max()
 
 
-def groups(routing, rank):
-    """The entries of `rank` that have a term, in groups with no token twice, in the order of addition."""
-    mine = np.flatnonzero(routing.rank == rank)
+def groups(routing, mine):
+    """The entries of `mine` that have a term, in groups with no token twice, in the order of addition."""
     if routing.is_rank_major:
         for member in range(routing.num_members):
             here = mine[routing.goes_to[mine] == member]

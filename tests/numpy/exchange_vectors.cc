@@ -18,13 +18,15 @@ using internal::RankOutput;
 using internal::RankReceived;
 
 constexpr int kMaxRanks = 8;
-constexpr int kScenariosOfARankCount = 60;
+constexpr int kScenariosOfAShape = 40;
 // Rows of up to two groups of channels; small, for padded layouts multiply everything.
 constexpr ScenarioLimits kLimits{
     .max_rounds = 2, .max_tokens = 12, .max_hidden = 140, .wide_rows = false};
 
 Json settings_of(const ExchangeConfig& config, const std::vector<RankInput>& inputs) {
   const auto [shared_experts, shared_ranks, shared_rule] = config.shared;
+  std::vector<int> nodes;
+  for (const RankInput& input : inputs) nodes.push_back(input.node);
   constexpr const char* kChoices[] = {"by_rank", "by_token", "by_table"};
   return {{"num_ranks", inputs.size()},
           {"active_ranks", inputs[0].active_ranks},
@@ -49,7 +51,10 @@ Json settings_of(const ExchangeConfig& config, const std::vector<RankInput>& inp
           {"constant_experts", config.special.constant},
           {"replicas", config.replicas.instances},
           {"replica_choice", kChoices[static_cast<int>(config.replicas.choice)]},
-          {"tp_size", config.tp_size}};
+          {"tp_size", config.tp_size},
+          {"nodes", nodes},
+          {"algorithm", name_of(config.algorithm)},
+          {"node_sums", name_of(config.node_sums)}};
 }
 
 std::int64_t size_of(const auto& numbers) { return static_cast<std::int64_t>(numbers.size()); }
@@ -198,23 +203,28 @@ void write_combine(VectorFile& file, const ExchangeConfig& config, const Round& 
   }
 }
 
+void write_scenario(VectorFile& file, Scenario scenario) {
+  Random random(scenario.seed, 77);
+  for (Round& round : scenario.rounds) {
+    write_dispatch(file, scenario.config, round);
+    for (CombineCase& combine : round.combines) {
+      spoil_rows(round, combine, random);
+      combine.expected = internal::reference_combine(scenario.config, round.inputs, combine.outputs,
+                                                     combine.hidden, combine.row_type);
+      write_combine(file, scenario.config, round, combine);
+    }
+  }
+}
+
 }  // namespace
 
 void write_exchanges(VectorFile& file, std::uint64_t seed) {
-  for (int num_ranks = 1; num_ranks <= kMaxRanks; ++num_ranks) {
-    for (std::uint64_t i = 0; i < kScenariosOfARankCount; ++i) {
-      Scenario scenario = make_scenario(num_ranks, seed * kScenariosOfARankCount + i, kLimits);
-      Random random(scenario.seed, 77);
-      for (Round& round : scenario.rounds) {
-        write_dispatch(file, scenario.config, round);
-        for (CombineCase& combine : round.combines) {
-          spoil_rows(round, combine, random);
-          combine.expected = internal::reference_combine(
-              scenario.config, round.inputs, combine.outputs, combine.hidden, combine.row_type);
-          write_combine(file, scenario.config, round, combine);
-        }
-      }
-    }
+  std::vector<Nodes> shapes = every_shape();
+  for (int num_ranks = 1; num_ranks <= kMaxRanks; ++num_ranks)
+    shapes.push_back(test_nodes(num_ranks));
+  for (const Nodes& nodes : shapes) {
+    for (std::uint64_t i = 0; i < kScenariosOfAShape; ++i)
+      write_scenario(file, make_scenario(nodes, seed * kScenariosOfAShape + i, kLimits));
   }
 }
 

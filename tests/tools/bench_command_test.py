@@ -16,7 +16,8 @@ LIMIT_S = 100  # of one run, on a busy machine
 SMALL = ["--ranks", "3", "--hidden", "33", "--experts", "10", "--top-k", "3", "--tokens", "9",
          "--iterations", "4", "--warmup", "1"]
 KEYS = {"options", "tokens", "iterations", "dispatch_us", "combine_us", "pair_us", "limit_us",
-        "limit_ratio", "rows", "remote_rows", "dispatch_bytes", "combine_bytes", "window_bytes",
+        "limit_ratio", "rows", "algorithm", "algorithm_reason", "level_bytes", "level_limit_us",
+        "remote_rows", "dispatch_bytes", "combine_bytes", "window_bytes",
         "imbalance", "compared", "wrong"}
 
 
@@ -118,6 +119,69 @@ class Report(unittest.TestCase):
             self.assertEqual(len(operations), 40)
             self.assertEqual(len(operations[0]["args"]["wait_us"]), 3)
             self.assertLessEqual({"send", "reduce"}, {e["name"] for e in spans})
+
+
+class BetweenNodes(unittest.TestCase):
+    RANKS, ROW_BYTES, TOKENS = 4, 66, 9
+
+    def setUp(self):
+        done = subprocess.run([FERRY, "doctor", "--json"], capture_output=True, text=True)
+        reason = json.loads(done.stdout)["network"]["no_link"]
+        if reason:
+            self.skipTest(reason)
+
+    def run_nodes(self, *arguments):
+        return bench_json("--ranks", str(self.RANKS), "--topology", "host:2@0.001GB/s,rank:2",
+                          "--check", *arguments)
+
+    def test_every_algorithm_agrees_with_the_oracle_and_counts_what_crosses(self):
+        crossed = {}
+        for algorithm in "fullmesh", "hierarchical", "allgather":
+            for sums in "row", "fp32", "exact":
+                result = self.run_nodes("--algorithm", algorithm, "--node-sums", sums)
+                self.assertEqual((result["wrong"], result["algorithm"]), (0, algorithm))
+                crossed[algorithm, sums] = result["level_bytes"]["host"]
+                self.assertLess(crossed[algorithm, sums], result["level_all_bytes"]["host"])
+                limit = crossed[algorithm, sums] / 1000
+                self.assertAlmostEqual(result["level_limit_us"]["host"], limit)
+        self.assertLessEqual(crossed["hierarchical", "row"], crossed["fullmesh", "row"])
+        # Each of a node's tokens goes to the other node, at least.
+        every_token = 2 * self.TOKENS * self.ROW_BYTES
+        self.assertGreaterEqual(crossed["allgather", "row"], every_token)
+
+    def test_processes_and_auto(self):
+        result = self.run_nodes("--mode", "processes")
+        self.assertEqual(result["wrong"], 0)
+        self.assertNotEqual(result["algorithm"], "auto")
+        self.assertGreater(len(result["algorithm_reason"]), 10)
+
+    def test_table_says_what_crossed(self):
+        code, out, _ = bench("--ranks", "4", "--topology", "host:2@1GB/s,rank:2")
+        self.assertEqual(code, 0)
+        self.assertRegex(out, r"between nodes: .*MB out of the busiest.*link limit")
+
+
+class Launched(unittest.TestCase):
+    def launch(self, *arguments):
+        return subprocess.run([FERRY, "launch", "-n", "3", "--no-tag", "--", FERRY, "bench", *SMALL,
+                               "--mode", "environment", *arguments], capture_output=True, text=True,
+                              timeout=LIMIT_S)
+
+    def test_first_rank_speaks_for_all(self):
+        done = self.launch("--check", "--json", "--sweep", "tokens=3,9")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        points = json.loads(done.stdout.splitlines()[-1])["points"]
+        expected = bench_json("--seed", "1")
+        self.assertEqual((points[1]["rows"], points[1]["wrong"]), (expected["rows"], 0))
+        self.assertEqual(points[1]["dispatch_bytes"], expected["dispatch_bytes"])
+        self.assertGreater(points[1]["compared"], 0)
+        self.assertGreater(points[1]["pair_us"]["median"], 0)
+        self.assertEqual(list(points[1]["level_bytes"]), ["rank"])
+        self.assertEqual(done.stdout.count("# ferry bench on"), 1)
+
+    def test_without_launcher_is_an_error(self):
+        code, _, err = bench("--mode", "environment")
+        self.assertEqual((code, "no launcher was found" in err), (1, True), err)
 
 
 class Failure(unittest.TestCase):

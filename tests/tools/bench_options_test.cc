@@ -67,7 +67,7 @@ TEST(BenchOptions, WhatIsRefusedIsNamed) {
     std::string named;
   } cases[] = {
       {{"--ranks", "0"}, "--ranks"},
-      {{"--mode", "fibres"}, "'fibres' is none of processes | threads"},
+      {{"--mode", "fibres"}, "'fibres' is none of environment | processes | threads"},
       {{"--dtype", "int8"}, "'int8' is none of bf16 | fp16 | fp32"},
       {{"--layout", "flat"}, "'flat'"},
       {{"--hidden", "0"}, "--hidden"},
@@ -79,6 +79,13 @@ TEST(BenchOptions, WhatIsRefusedIsNamed) {
       {{"--ranks", "1", "--tokens-per-rank", "1", "--sweep", "tokens=1"}, "give one of them"},
       {{"--iterations", "0"}, "--iterations"},
       {{"--routing", "even"}, "'even'"},
+      {{"--algorithm", "ring"},
+       "'ring' is none of allgather | auto | fullmesh | hierarchical"},
+      {{"--node-sums", "bf16"}, "'bf16' is none of exact | fp32 | row"},
+      {{"--topology", "host:2,rank:3"},
+       "--topology host:2,rank:3 has 6 ranks, but --ranks is 8"},
+      {{"--topology", "host:2"}, "--topology:"},
+      {{"--mode", "environment", "--trace", "t.json"}, "not with --mode environment"},
       {{"--sweep", "hidden=1"}, "'hidden=1' is not of the form"},
       {{"--sweep", "tokens=1,,2"}, "'' is not a number of tokens"},
       {{"--sweep", "tokens=1,2", "--trace", "t.json"},

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <numeric>
@@ -165,9 +166,42 @@ TEST(BenchRouting, RecordedLoadThatDoesNotFitIsNamed) {
             std::string::npos);
 }
 
+TEST(BenchRouting, GroupsLimitWhereATokensExpertsAre) {
+  const RoutingSpec spec = parse_routing("groups:4");
+  const std::vector<double> shares = expert_shares(spec, kExperts, 128, 1);
+  const Gate gate = gate_of(spec, kTopK, 2);
+  const Choices choices = choose_experts(shares, 2000, gate, 1, 0);
+  std::array<int, 4> chosen = {};
+  for (std::size_t token = 0; token < 2000; ++token) {
+    std::set<std::int64_t> experts, groups;
+    for (std::size_t k = 0; k < kTopK; ++k) {
+      experts.insert(choices.topk_ids[token * kTopK + k]);
+      groups.insert(choices.topk_ids[token * kTopK + k] / (kExperts / 4));
+    }
+    EXPECT_EQ(experts.size(), static_cast<std::size_t>(kTopK));
+    EXPECT_LE(groups.size(), 2u);
+    for (const std::int64_t group : groups) ++chosen[static_cast<std::size_t>(group)];
+  }
+  for (const int count : chosen) EXPECT_NEAR(count, 1000, 100);
+}
+
+TEST(BenchRouting, AllGroupsAreNoLimit) {
+  const std::vector<double> shares = expert_shares(parse_routing("uniform"), kExperts, 128, 1);
+  EXPECT_EQ(choose_experts(shares, 50, {kTopK, 4, 4}, 1, 0).topk_ids,
+            choose_experts(shares, 50, kTopK, 1, 0).topk_ids);
+}
+
+TEST(BenchRouting, GateThatDoesNotFitIsNamed) {
+  const std::vector<double> shares = expert_shares(parse_routing("uniform"), 12, 128, 1);
+  for (const Gate& gate : {Gate(2, 4, 0), Gate(2, 4, 5), Gate(2, 5, 1), Gate(4, 4, 1)})
+    EXPECT_NE(error_of([&] { choose_experts(shares, 1, gate, 1, 0); }).find("--top-groups"),
+              std::string::npos);
+}
+
 TEST(BenchRouting, UnknownTextIsNamed) {
   for (const char* text :
-       {"", "even", "zipf", "zipf:", "zipf:x", "zipf:-1", "zipf:1.2x", "zipf:nan", "load:"}) {
+       {"", "even", "zipf", "zipf:", "zipf:x", "zipf:-1", "zipf:1.2x", "zipf:nan", "load:",
+        "groups:", "groups:0", "groups:2:1"}) {
     EXPECT_NE(error_of([&] { parse_routing(text); }), "") << text;
   }
   EXPECT_EQ(parse_routing("load:a:b").file, "a:b");

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "ferry/status.h"
+#include "transport/across_hosts.h"
 
 namespace ferry::internal {
 namespace {
@@ -98,10 +99,64 @@ TEST(Environment, RankAndWorldSizeAloneSuffice) {
   EXPECT_EQ(found.local_size, 0);
 }
 
-TEST(Environment, TorchrunOverTwoHostsIsRefused) {
-  EXPECT_THAT(refusal(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "4"}})),
-              AllOf(HasSubstr("8 ranks on several hosts"), HasSubstr("LOCAL_WORLD_SIZE=4"),
-                    HasSubstr("WORLD_SIZE=8")));
+TEST(Environment, TorchrunOverTwoHostsMeetsBesideTorchsPort) {
+  const Variables hosts =
+      with(kTorchrun, {{"LOCAL_WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "node01"}});
+  const Launch found = launch(hosts);
+  EXPECT_EQ(found.launcher, "torchrun");
+  EXPECT_EQ(found.address, "tcp://node01:29501");
+  EXPECT_EQ(found.job, "torchrun-none-0-node01-29500");
+  EXPECT_EQ(launch(with(hosts, {{"FERRY_PORT", "4000"}})).address, "tcp://node01:4000");
+  EXPECT_EQ(launch(with(hosts, {{"MASTER_ADDR", "::1"}})).address, "tcp://[::1]:29501");
+  EXPECT_EQ(launch(kTorchrun).address, launch(kTorchrun).job) << "one host";
+}
+
+TEST(Environment, TorchrunOverTwoHostsNeedsAMasterAndAPort) {
+  const Variables hosts = with(kTorchrun, {{"LOCAL_WORLD_SIZE", "4"}});
+  EXPECT_THAT(refusal(with(hosts, {{"MASTER_ADDR", ""}})),
+              AllOf(HasSubstr("8 ranks on several hosts (LOCAL_WORLD_SIZE=4, WORLD_SIZE=8)"),
+                    HasSubstr("FERRY_ADDR=tcp://host:port")));
+  EXPECT_THAT(refusal(with(hosts, {{"MASTER_PORT", "65535"}})),
+              HasSubstr("MASTER_PORT=\"65535\" is not a whole number from 1 to 65534"));
+  EXPECT_THAT(refusal(with(hosts, {{"FERRY_PORT", "0"}})), HasSubstr("FERRY_PORT=\"0\""));
+}
+
+TEST(Environment, TcpAddressWithItsOwnRanks) {
+  const Launch found = launch(
+      with(kTorchrun, {{"FERRY_ADDR", "tcp://a:1"}, {"FERRY_RANK", "1"}, {"FERRY_SIZE", "2"}}));
+  EXPECT_EQ(found.launcher, "address");
+  EXPECT_EQ(found.address, "tcp://a:1");
+  EXPECT_EQ(found.size, 2);
+  EXPECT_EQ(found.local_size, 0) << "of this host nothing is said";
+}
+
+TEST(Environment, TcpAddressGoesWithAnyLauncher) {
+  for (const Variables& launcher : {kTorchrun, kOpenMpi, kHydra, kSlurm}) {
+    const Launch found = launch(with(launcher, {{"FERRY_ADDR", "tcp://a:1"}}));
+    EXPECT_EQ(found.address, "tcp://a:1");
+    EXPECT_EQ(found.job, "tcp://a:1") << "equal on all hosts";
+    EXPECT_EQ(found.rank, launch(launcher).rank);
+    EXPECT_EQ(found.launcher, launch(launcher).launcher);
+  }
+  EXPECT_THAT(refusal(with(kTorchrun, {{"FERRY_ADDR", "tcp://a"}})), HasSubstr("\"tcp://a\""));
+  EXPECT_THAT(refusal(with(kTorchrun, {{"FERRY_ADDR", "tcp://a:1"}, {"FERRY_RANK", "1"}})),
+              HasSubstr("FERRY_SIZE not set"));
+  EXPECT_THAT(refusal({{"FERRY_ADDR", "tcp://a:1"}}), HasSubstr("no launcher was found"));
+}
+
+TEST(Environment, MpiOverTwoHostsNeedsAnAddress) {
+  const std::pair<Variables, const char*> launchers[] = {{kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                                                         {kHydra, "MPI_LOCALNRANKS"}};
+  for (const auto& [launcher, local_size] : launchers) {
+    const std::string local_rank =
+        launcher.contains("PMI_RANK") ? "MPI_LOCALRANKID" : "OMPI_COMM_WORLD_LOCAL_RANK";
+    const Variables hosts = with(launcher, {{local_size, "1"}, {local_rank, "0"}});
+    EXPECT_THAT(refusal(hosts),
+                AllOf(HasSubstr(local_size), HasSubstr("set FERRY_ADDR=tcp://host:port")));
+    const Launch found = launch(with(hosts, {{"MASTER_ADDR", "a"}, {"FERRY_PORT", "7"}}));
+    EXPECT_EQ(found.address, "tcp://a:7");
+    EXPECT_THAT(found.job, testing::Not(HasSubstr("4711"))) << "a pid names no hosts";
+  }
 }
 
 TEST(Environment, OpenMpi) {
@@ -160,10 +215,27 @@ TEST(Environment, SlurmBatchScriptIsNotARank) {
               HasSubstr("no launcher was found"));
 }
 
-TEST(Environment, SlurmOverTwoHostsIsRefused) {
-  EXPECT_THAT(refusal(with(kSlurm, {{"SLURM_STEP_NUM_NODES", "2"}})),
-              AllOf(HasSubstr("Slurm started 4 ranks on several hosts"),
-                    HasSubstr("SLURM_STEP_NUM_NODES=2")));
+TEST(Environment, SlurmOverTwoHostsMeetsAtTheFirst) {
+  const Variables hosts = with(kSlurm, {{"SLURM_STEP_NUM_NODES", "2"}});
+  const Variables listed =
+      with(hosts, {{"SLURM_STEP_NODELIST", "node[03-04]"}, {"SLURM_JOB_NODELIST", "node[01-04]"}});
+  EXPECT_EQ(launch(listed).address, "tcp://node03:21237") << "20000 + 77 * 16 + 5";
+  EXPECT_EQ(launch(with(hosts, {{"SLURM_JOB_NODELIST", "a,b"}})).address, "tcp://a:21237");
+  EXPECT_EQ(launch(with(listed, {{"MASTER_ADDR", "m"}, {"MASTER_PORT", "5"}})).address,
+            "tcp://m:6");
+  EXPECT_EQ(launch(with(listed, {{"FERRY_PORT", "9"}})).address, "tcp://node03:9");
+  EXPECT_EQ(launch(listed).job, "slurm-77-5");
+  EXPECT_THAT(refusal(hosts), AllOf(HasSubstr("slurm started 4 ranks on several hosts"),
+                                    HasSubstr("SLURM_STEP_NUM_NODES=2")));
+}
+
+TEST(Environment, FirstHostOfSlurmsLists) {
+  EXPECT_EQ(first_host("login1"), "login1");
+  EXPECT_EQ(first_host("a,b[1-3]"), "a");
+  EXPECT_EQ(first_host("node[01-04]"), "node01");
+  EXPECT_EQ(first_host("node[07,09-12],other"), "node07");
+  EXPECT_EQ(first_host("rack[1-2]n[3-4]x,other"), "rack1n3x");
+  EXPECT_EQ(first_host(""), "");
 }
 
 TEST(Environment, MalformedValuesAreNamed) {

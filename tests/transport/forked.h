@@ -68,6 +68,11 @@ class Forked {
   int result_fd_ = -1;
 };
 
+// `size` ranks that share memory.
+inline std::vector<int> one_node(int size) {
+  return std::vector<int>(static_cast<std::size_t>(size));
+}
+
 // body(rank) in a process for each of `ranks`; results in that order.
 inline std::vector<std::string> in_processes(const std::vector<int>& ranks,
                                              const std::function<std::string(int)>& body) {

@@ -54,7 +54,7 @@ TEST_P(Processes, AllGatherKeepsRankOrderForTextsOfAnyLength) {
     return std::string(static_cast<std::size_t>(rank) * 300'000, char('a' + rank % 26));
   };
   const auto results = in_processes(ranks(size), [&](int rank) -> std::string {
-    const auto rendezvous = process_rendezvous(at, rank, size, soon());
+    const auto rendezvous = process_rendezvous(at, rank, one_node(size), soon());
     for (int round = 0; round < 3; ++round) {
       const auto texts = rendezvous->all_gather(text(rank), soon());
       if (texts.size() != static_cast<std::size_t>(size)) return "wrong number";
@@ -72,7 +72,7 @@ TEST_P(Processes, SegmentIsTheSameMemoryEverywhere) {
   const int size = GetParam();
   const std::string at = address("segment");
   const auto results = in_processes(ranks(size), [&](int rank) -> std::string {
-    const auto rendezvous = process_rendezvous(at, rank, size, soon());
+    const auto rendezvous = process_rendezvous(at, rank, one_node(size), soon());
     const auto first = rendezvous->share_segment(1000, soon());
     const auto segment = rendezvous->share_segment(std::size_t{8} << 20, soon());
     if (!segment->commit(static_cast<std::size_t>(rank) * 4096, 4096)) return "refused";
@@ -94,7 +94,7 @@ TEST_P(Processes, FiftyGroupsOfOneAddressOneAfterAnotherLeakNoDescriptor) {
   const auto results = in_processes(ranks(size), [&](int rank) -> std::string {
     const int before = open_descriptors();
     for (int group = 0; group < 50; ++group) {
-      const auto rendezvous = process_rendezvous(at, rank, size, soon());
+      const auto rendezvous = process_rendezvous(at, rank, one_node(size), soon());
       rendezvous->share_segment(4096, soon());
       const auto texts = rendezvous->all_gather(fmt::format("{}", group), soon());
       if (texts !=
@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Processes, testing::Values(1, 2, 3, 8));
 TEST(Rendezvous, SixtyFourRanksMeet) {
   const std::string at = address("many");
   const auto results = in_processes(ranks(64), [&](int rank) {
-    const auto rendezvous = process_rendezvous(at, rank, 64, soon(seconds(50)));
+    const auto rendezvous = process_rendezvous(at, rank, one_node(64), soon(seconds(50)));
     return fmt::format("{}", rendezvous->all_gather("x", soon()).size());
   });
   EXPECT_THAT(results, Each("64"));
@@ -122,7 +122,8 @@ TEST(Rendezvous, TwoAddressesAtOnceDoNotMix) {
   const std::string base = address("two");
   const auto results = in_processes(ranks(8), [&](int i) {
     const std::string at = base + (i % 2 == 0 ? "even" : "odd");
-    return joined(process_rendezvous(at, i / 2, 4, soon())->all_gather(std::to_string(i), soon()));
+    return joined(
+        process_rendezvous(at, i / 2, one_node(4), soon())->all_gather(std::to_string(i), soon()));
   });
   for (int i = 0; i < 8; ++i)
     EXPECT_EQ(results[static_cast<std::size_t>(i)], i % 2 == 0 ? "0,2,4,6" : "1,3,5,7");
@@ -132,7 +133,8 @@ TEST(Rendezvous, LongAddressesThatDifferAtTheEndDoNotMix) {
   const std::string base = address("long") + std::string(300, 'x');
   const auto results = in_processes(ranks(4), [&](int i) {
     const std::string at = base + (i % 2 == 0 ? "a" : "b");
-    return joined(process_rendezvous(at, i / 2, 2, soon())->all_gather(std::to_string(i), soon()));
+    return joined(
+        process_rendezvous(at, i / 2, one_node(2), soon())->all_gather(std::to_string(i), soon()));
   });
   EXPECT_THAT(results, testing::ElementsAre("0,2", "1,3", "0,2", "1,3"));
 }
@@ -142,8 +144,8 @@ TEST(Rendezvous, LateRanksAreWaitedFor) {
     const std::string at = address("late");
     const auto results = in_processes(ranks(3), [&](int rank) {
       if (rank == late) usleep(300'000);
-      return joined(
-          process_rendezvous(at, rank, 3, soon())->all_gather(std::to_string(rank), soon()));
+      return joined(process_rendezvous(at, rank, one_node(3), soon())
+                        ->all_gather(std::to_string(rank), soon()));
     });
     EXPECT_THAT(results, Each("0,1,2"));
   }
@@ -153,7 +155,7 @@ TEST(Rendezvous, MissingRanksAreNamedToAllAtTheDeadline) {
   const std::string at = address("missing");
   const std::int64_t begin = now_ns();
   const auto results = in_processes({0, 1, 3}, [&](int rank) {
-    process_rendezvous(at, rank, 6, soon(milliseconds(400)));
+    process_rendezvous(at, rank, one_node(6), soon(milliseconds(400)));
     return "met";
   });
   EXPECT_THAT(results, Each(AllOf(StartsWith("timeout: "),
@@ -164,7 +166,7 @@ TEST(Rendezvous, MissingRanksAreNamedToAllAtTheDeadline) {
 TEST(Rendezvous, RankZeroIsNamedWhenItIsMissing) {
   const std::string at = address("headless");
   const auto results = in_processes({1, 2}, [&](int rank) {
-    process_rendezvous(at, rank, 3, soon(milliseconds(300)));
+    process_rendezvous(at, rank, one_node(3), soon(milliseconds(300)));
     return "met";
   });
   EXPECT_THAT(results, Each(AllOf(StartsWith("timeout: "), HasSubstr("rank 0 of 3 did not come"))));
@@ -174,7 +176,8 @@ TEST(Rendezvous, ARankThatGivesUpEarlyHearsWhoIsMissing) {
   const std::string at = address("early");
   const std::int64_t begin = now_ns();
   const auto results = in_processes({0, 1}, [&](int rank) {
-    process_rendezvous(at, rank, 3, rank == 1 ? soon(milliseconds(300)) : soon(seconds(30)));
+    process_rendezvous(at, rank, one_node(3),
+                       rank == 1 ? soon(milliseconds(300)) : soon(seconds(30)));
     return "met";
   });
   EXPECT_THAT(results, Each(AllOf(StartsWith("timeout: "), HasSubstr("rank 1 reached its deadline"),
@@ -185,7 +188,7 @@ TEST(Rendezvous, ARankThatGivesUpEarlyHearsWhoIsMissing) {
 TEST(Rendezvous, DifferentSizesNeverMeetAndTheMessageSaysSo) {
   const std::string at = address("sizes");
   const auto results = in_processes({0, 1}, [&](int rank) {
-    process_rendezvous(at, rank, 2 + rank, soon(milliseconds(300)));
+    process_rendezvous(at, rank, one_node(2 + rank), soon(milliseconds(300)));
     return "met";
   });
   EXPECT_THAT(results,
@@ -195,7 +198,7 @@ TEST(Rendezvous, DifferentSizesNeverMeetAndTheMessageSaysSo) {
 TEST(Rendezvous, TwoProcessesOfOneRankAreNamed) {
   const std::string at = address("twins");
   const auto results = in_processes({0, 1, 1}, [&](int rank) {
-    process_rendezvous(at, rank, 3, soon());
+    process_rendezvous(at, rank, one_node(3), soon());
     return "met";
   });
   EXPECT_THAT(results, Each(AllOf(StartsWith("invalid_argument: "),
@@ -203,15 +206,15 @@ TEST(Rendezvous, TwoProcessesOfOneRankAreNamed) {
 }
 
 TEST(Rendezvous, RanksOutsideOfTheGroupAreRefused) {
-  EXPECT_THROW(process_rendezvous("x", 2, 2, soon()), Error);
-  EXPECT_THROW(process_rendezvous("x", -1, 2, soon()), Error);
-  EXPECT_THROW(process_rendezvous("x", 0, 0, soon()), Error);
+  EXPECT_THROW(process_rendezvous("x", 2, one_node(2), soon()), Error);
+  EXPECT_THROW(process_rendezvous("x", -1, one_node(2), soon()), Error);
+  EXPECT_THROW(process_rendezvous("x", 0, one_node(0), soon()), Error);
 }
 
 TEST(Rendezvous, KilledRankIsFoundDeadAndNamed) {
   const std::string at = address("killed");
   const auto results = in_processes(ranks(4), [&](int rank) -> std::string {
-    const auto rendezvous = process_rendezvous(at, rank, 4, soon());
+    const auto rendezvous = process_rendezvous(at, rank, one_node(4), soon());
     const int victim = rendezvous->pid(2);
     rendezvous->all_gather("", soon());
     if (rank == 2) pause();
@@ -246,7 +249,7 @@ TEST(Rendezvous, RankKilledInACollectiveIsNamedAtOnce) {
     const std::string at = address("killed-inside");
     const std::int64_t begin = now_ns();
     const auto results = in_processes(ranks(3), [&](int rank) {
-      const auto rendezvous = process_rendezvous(at, rank, 3, soon());
+      const auto rendezvous = process_rendezvous(at, rank, one_node(3), soon());
       if (rank == victim) {
         usleep(100'000);
         raise(SIGKILL);
@@ -264,7 +267,7 @@ TEST(Rendezvous, RankKilledInACollectiveIsNamedAtOnce) {
 TEST(Rendezvous, ALeavingRankFailsTheNextCollectiveOfTheOthers) {
   const std::string at = address("leaves");
   const auto results = in_processes(ranks(3), [&](int rank) -> std::string {
-    auto rendezvous = process_rendezvous(at, rank, 3, soon());
+    auto rendezvous = process_rendezvous(at, rank, one_node(3), soon());
     rendezvous->all_gather("", soon());
     if (rank == 1) {
       rendezvous.reset();
@@ -283,7 +286,7 @@ TEST(Rendezvous, StoppedRankIsAliveAndNamedAtTheDeadline) {
   std::vector<Forked> children;
   for (int rank = 0; rank < 3; ++rank) {
     children.emplace_back([&at, rank]() -> std::string {
-      const auto rendezvous = process_rendezvous(at, rank, 3, soon());
+      const auto rendezvous = process_rendezvous(at, rank, one_node(3), soon());
       if (rank == 2) raise(SIGSTOP);
       usleep(50'000);
       if (!rendezvous->alive(2)) return "dead";
@@ -304,7 +307,7 @@ TEST(Rendezvous, SignalsWithoutRestartDoNoHarm) {
     const itimerval often{{0, 700}, {0, 700}};
     setitimer(ITIMER_REAL, &often, nullptr);
     for (int group = 0; group < 10; ++group) {
-      const auto rendezvous = process_rendezvous(at, rank, 3, soon());
+      const auto rendezvous = process_rendezvous(at, rank, one_node(3), soon());
       if (!rendezvous->share_segment(1 << 20, soon())->commit(0, 1 << 20)) return "refused";
       for (int i = 0; i < 20; ++i) rendezvous->all_gather(std::string(100'000, 'x'), soon());
     }
@@ -316,7 +319,7 @@ TEST(Rendezvous, SignalsWithoutRestartDoNoHarm) {
 TEST(Rendezvous, RefusedSegmentIsAnErrorOnAllRanksAndTheGroupGoesOn) {
   const std::string at = address("refused");
   const auto results = in_processes(ranks(3), [&](int rank) -> std::string {
-    const auto rendezvous = process_rendezvous(at, rank, 3, soon());
+    const auto rendezvous = process_rendezvous(at, rank, one_node(3), soon());
     std::string why;
     try {
       rendezvous->share_segment(std::size_t{1} << 60, soon());
@@ -332,7 +335,7 @@ TEST(Rendezvous, RefusedSegmentIsAnErrorOnAllRanksAndTheGroupGoesOn) {
 TEST(Rendezvous, RanksThatAskForDifferentSegmentsAreNamedAndTheGroupGoesOn) {
   const std::string at = address("mismatch");
   const auto results = in_processes(ranks(2), [&](int rank) -> std::string {
-    const auto rendezvous = process_rendezvous(at, rank, 2, soon());
+    const auto rendezvous = process_rendezvous(at, rank, one_node(2), soon());
     std::string why;
     try {
       rendezvous->share_segment(rank == 0 ? 4096 : 8192, soon());
@@ -354,7 +357,7 @@ TEST(Rendezvous, TooFewDescriptorsForAllRanksIsAnErrorThatSaysSo) {
   const auto results = in_processes(ranks(8), [&](int rank) -> std::string {
     const rlimit few{8, 8};
     if (rank == 0) setrlimit(RLIMIT_NOFILE, &few);
-    process_rendezvous(at, rank, 8, soon(seconds(5)));
+    process_rendezvous(at, rank, one_node(8), soon(seconds(5)));
     return "met";
   });
   EXPECT_THAT(results[0],
@@ -369,7 +372,7 @@ TEST(Rendezvous, DeathIsFoundWithoutPidfdsToo) {
   const auto results = in_processes(ranks(3), [&](int rank) -> std::string {
     const rlimit few{11, 11};  // not four times the ranks
     setrlimit(RLIMIT_NOFILE, &few);
-    const auto rendezvous = process_rendezvous(at, rank, 3, soon());
+    const auto rendezvous = process_rendezvous(at, rank, one_node(3), soon());
     rendezvous->all_gather("", soon());
     if (rank == 1) raise(SIGKILL);
     const std::int64_t begin = now_ns();

@@ -56,7 +56,9 @@ std::string failure_of(Connection& connection) {
 TEST(Strangers, GarbageAndSilenceHoldUpNobody) {
   const std::string at = address("garbage"), name = socket_name(at, 2);
   Forked hub([&] {
-    return process_rendezvous(at, 0, 2, soon())->all_gather("", soon()).size() == 2 ? "met" : "no";
+    return process_rendezvous(at, 0, one_node(2), soon())->all_gather("", soon()).size() == 2
+               ? "met"
+               : "no";
   });
   std::vector<Descriptor> strangers;
   for (int i = 0; i < 100; ++i) strangers.push_back(connect_patiently(name));
@@ -68,7 +70,9 @@ TEST(Strangers, GarbageAndSilenceHoldUpNobody) {
            std::string("ferry/u\n\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 24));  // an empty hello
   shutdown(strangers[4].fd(), SHUT_RDWR);
   Forked peer([&] {
-    return process_rendezvous(at, 1, 2, soon())->all_gather("", soon()).size() == 2 ? "met" : "no";
+    return process_rendezvous(at, 1, one_node(2), soon())->all_gather("", soon()).size() == 2
+               ? "met"
+               : "no";
   });
   EXPECT_EQ(peer.result(), "met");
   EXPECT_EQ(hub.result(), "met");
@@ -77,11 +81,11 @@ TEST(Strangers, GarbageAndSilenceHoldUpNobody) {
 TEST(Strangers, OtherVersionsAreNamedToBothSides) {
   const std::string at = address("version");
   Forked hub([&] {
-    process_rendezvous(at, 0, 2, soon());
+    process_rendezvous(at, 0, one_node(2), soon());
     return "met";
   });
   Connection connection(connect_patiently(socket_name(at, 2)));
-  Hello hello = own_hello(at, 1, 2);
+  Hello hello = own_hello(at, 1, one_node(2));
   const std::string version = hello.version;
   hello.version = "7.7.7";
   connection.send(Kind::kHello, 0, encode(hello));
@@ -94,16 +98,16 @@ TEST(Strangers, OtherVersionsAreNamedToBothSides) {
 TEST(Strangers, AllThatComeSoonHearWhyThereIsNoGroup) {
   const std::string at = address("build");
   Forked hub([&] {
-    process_rendezvous(at, 0, 3, soon());
+    process_rendezvous(at, 0, one_node(3), soon());
     return "met";
   });
   Connection connection(connect_patiently(socket_name(at, 3)));
-  Hello hello = own_hello(at, 1, 3);
+  Hello hello = own_hello(at, 1, one_node(3));
   hello.build = "another";
   connection.send(Kind::kHello, 0, encode(hello));
   usleep(200'000);
   Forked late([&] {
-    process_rendezvous(at, 2, 3, soon());
+    process_rendezvous(at, 2, one_node(3), soon());
     return "met";
   });
   EXPECT_THAT(late.result(), StartsWith("mismatch: different builds of ferry"));
@@ -113,11 +117,11 @@ TEST(Strangers, AllThatComeSoonHearWhyThereIsNoGroup) {
 TEST(Strangers, RankThatEndsBeforeAllHaveComeIsNamed) {
   const std::string at = address("ends");
   Forked hub([&] {
-    process_rendezvous(at, 0, 3, soon());
+    process_rendezvous(at, 0, one_node(3), soon());
     return "met";
   });
   Forked victim([&] {
-    process_rendezvous(at, 1, 3, soon());
+    process_rendezvous(at, 1, one_node(3), soon());
     return "met";
   });
   usleep(300'000);
@@ -135,8 +139,9 @@ TEST(Strangers, AnAbandonedListenerIsWaitedOut) {
   });
   usleep(100'000);
   const auto results = in_processes({0, 1}, [&](int rank) {
-    return process_rendezvous(at, rank, 2, soon())->all_gather("", soon()).size() == 2 ? "met"
-                                                                                       : "no";
+    return process_rendezvous(at, rank, one_node(2), soon())->all_gather("", soon()).size() == 2
+               ? "met"
+               : "no";
   });
   EXPECT_THAT(results, Each("met"));
 }
@@ -145,7 +150,7 @@ TEST(Strangers, AListenerThatStaysIsNamed) {
   const std::string at = address("squatted");
   const Descriptor listener = listen_at(socket_name(at, 2));
   const auto results = in_processes({0, 1}, [&](int rank) {
-    process_rendezvous(at, rank, 2, soon(milliseconds(300)));
+    process_rendezvous(at, rank, one_node(2), soon(milliseconds(300)));
     return "met";
   });
   EXPECT_THAT(results,
@@ -163,7 +168,7 @@ TEST(Strangers, AListenerOfAnotherUserIsRefusedNamingBothUsers) {
   });
   usleep(200'000);
   const auto results = in_processes({1}, [&](int rank) {
-    process_rendezvous(at, rank, 2, soon());
+    process_rendezvous(at, rank, one_node(2), soon());
     return "met";
   });
   EXPECT_THAT(results[0], AllOf(StartsWith("invalid_argument: "), HasSubstr("of uid 65534"),
@@ -174,27 +179,31 @@ TEST(Strangers, AnotherUserIsRefusedAndTheGroupGoesOn) {
   if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: only root can play two users";
   const std::string at = address("user"), name = socket_name(at, 2);
   Forked hub([&] {
-    return process_rendezvous(at, 0, 2, soon())->all_gather("", soon()).size() == 2 ? "met" : "no";
+    return process_rendezvous(at, 0, one_node(2), soon())->all_gather("", soon()).size() == 2
+               ? "met"
+               : "no";
   });
   Forked stranger([&]() -> std::string {
     if (setuid(65534) != 0) return "no";
     Connection connection(connect_patiently(name));
-    connection.send(Kind::kHello, 0, encode(own_hello(at, 1, 2)));
+    connection.send(Kind::kHello, 0, encode(own_hello(at, 1, one_node(2))));
     return failure_of(connection);
   });
   EXPECT_THAT(stranger.result(), AllOf(HasSubstr("uid 65534"), HasSubstr("as uid 0")));
   Forked peer([&] {
-    return process_rendezvous(at, 1, 2, soon())->all_gather("", soon()).size() == 2 ? "met" : "no";
+    return process_rendezvous(at, 1, one_node(2), soon())->all_gather("", soon()).size() == 2
+               ? "met"
+               : "no";
   });
   EXPECT_EQ(peer.result(), "met");
   EXPECT_EQ(hub.result(), "met");
 }
 
 TEST(Hello, SurvivesItsText) {
-  Hello hello = own_hello("an address\nof two lines\\n with = and \\", 3, 8);
+  Hello hello = own_hello("an address\nof two lines\\n with = and \\", 3, one_node(8));
   const auto read = decode_hello(encode(hello));
   ASSERT_TRUE(read);
-  EXPECT_EQ(disagreement(hello, *read), "");
+  EXPECT_EQ(disagreement_on_host(hello, *read), "");
   EXPECT_EQ(read->rank, 3);
   EXPECT_EQ(read->pid, getpid());
   EXPECT_FALSE(decode_hello(""));
@@ -202,22 +211,22 @@ TEST(Hello, SurvivesItsText) {
 }
 
 TEST(Hello, RanksOfTwoHostsAreNamed) {
-  Hello a = own_hello("x", 0, 4), b = own_hello("x", 3, 4);
+  Hello a = own_hello("x", 0, one_node(4)), b = own_hello("x", 3, one_node(4));
   a.host = "alpha";
   b.host = "beta";
-  EXPECT_EQ(disagreement(a, b), "") << "the name of a host is not its identity";
+  EXPECT_EQ(disagreement_on_host(a, b), "") << "the name of a host is not its identity";
   b.boot_id = "another";
-  EXPECT_THAT(disagreement(a, b),
+  EXPECT_THAT(disagreement_on_host(a, b),
               AllOf(HasSubstr("rank 0 is on host alpha"), HasSubstr("rank 3 on host beta"),
-                    HasSubstr("ranks of one host only")));
+                    HasSubstr("needs an address tcp://")));
 }
 
 TEST(Hello, RanksOfTwoPidNamespacesAreNamed) {
-  const Hello a = own_hello("x", 0, 4);
-  Hello b = own_hello("x", 3, 4);
+  const Hello a = own_hello("x", 0, one_node(4));
+  Hello b = own_hello("x", 3, one_node(4));
   b.pid_namespace = "pid:[1]";
-  EXPECT_THAT(disagreement(a, b), AllOf(HasSubstr("different pid namespaces"), HasSubstr("pid:[1]"),
-                                        HasSubstr(a.pid_namespace)));
+  EXPECT_THAT(disagreement_on_host(a, b), AllOf(HasSubstr("different pid namespaces"),
+                                                HasSubstr("pid:[1]"), HasSubstr(a.pid_namespace)));
 }
 
 }  // namespace

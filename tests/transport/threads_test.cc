@@ -29,7 +29,7 @@ using Body = std::function<std::string(std::unique_ptr<Rendezvous>)>;
 std::vector<std::string> in_threads(int size, const Body& body) {
   std::vector<std::string> results(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
-  auto all = thread_rendezvous(size);
+  auto all = thread_rendezvous(std::vector<int>(static_cast<std::size_t>(size)));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     threads.emplace_back([&body, &result = results[rank], mine = std::move(all[rank])]() mutable {
       try {

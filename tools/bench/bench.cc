@@ -11,6 +11,7 @@
 
 #include "bench/measure.h"
 #include "bench/options.h"
+#include "bench/ranks.h"
 #include "bench/report.h"
 
 namespace ferry::bench {
@@ -29,7 +30,9 @@ Progress progress_of(std::int64_t tokens) {
   };
 }
 
-void print(const std::string& text) {
+// Of several ranks that a launcher started, the first speaks for all.
+void print(const Options& options, const std::string& text) {
+  if (options.rank > 0) return;
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);  // also: a forked rank must not inherit unwritten text
 }
@@ -40,20 +43,21 @@ int run(const Options& options) {
                                                : options.sweep_tokens;
   std::vector<Measurement> measurements;
   std::uint64_t wrong = 0;
-  print(table_header(options));
+  print(options, table_header(options));
   for (const std::int64_t tokens : points) {
     Plan plan = make_plan(options, tokens);
     measurements.push_back(measure(plan, progress_of(plan.options.tokens)));
     wrong += measurements.back().wrong;
-    print(table_line(options, measurements.back()));
+    print(options, table_line(options, measurements.back()));
   }
-  print(table_footer(options, measurements));
-  if (options.json) print(to_json(options, measurements) + "\n");
+  print(options, table_footer(options, measurements));
+  if (options.json) print(options, to_json(options, measurements) + "\n");
   return wrong == 0 ? 0 : kWrong;
 }
 
 int finish_and_run(Options& options) {
   try {
+    join_launched(options);
     finish_options(options);
     return run(options);
   } catch (const std::invalid_argument& error) {

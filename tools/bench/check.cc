@@ -67,9 +67,11 @@ void compare_counts(const internal::RankReceived& expected, const Handle& handle
 // What the oracle says of one rank's tokens alone: a result depends on its own token's rows only.
 class OneRankOracle {
  public:
-  OneRankOracle(const Plan& plan, std::size_t rank, std::uint64_t salt)
+  OneRankOracle(const Plan& plan, std::size_t rank, std::uint64_t salt, const Crossing& crossing)
       : plan_(plan), rank_(rank), salt_(salt), config_(plan.config), inputs_(plan.inputs.size()) {
     config_.wire = Wire::kNone;  // the experts' outputs are the tokens, not what came of them
+    config_.algorithm = crossing.algorithm;
+    for (std::size_t i = 0; i < crossing.nodes.size(); ++i) inputs_[i].node = crossing.nodes[i];
   }
 
   // [count, hidden]: results of tokens first, first + 1, ..
@@ -157,8 +159,8 @@ Comparison compare_received(const Plan& plan, std::size_t rank, std::uint64_t sa
 }
 
 Comparison compare_combined(const Plan& plan, std::size_t rank, std::uint64_t salt,
-                            const std::byte* out) {
-  OneRankOracle oracle(plan, rank, salt);
+                            const std::byte* out, const Crossing& crossing) {
+  OneRankOracle oracle(plan, rank, salt, crossing);
   Comparison comparison;
   const std::int64_t tokens = plan.inputs[rank].num_tokens;
   for (std::int64_t first = 0; first < tokens; first += kTokensAtATime) {

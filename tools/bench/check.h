@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "bench/plan.h"
 #include "ferry/exchange.h"
@@ -21,8 +22,14 @@ struct Comparison {
 Comparison compare_received(const Plan& plan, std::size_t rank, std::uint64_t salt,
                             const Received& received);
 
+// How rows came home between nodes, which rounds: as the group and its exchange say.
+struct Crossing {
+  std::vector<int> nodes = {};  // [R]; empty: one
+  Algorithm algorithm = Algorithm::kFullmesh;
+};
+
 // `out`: [tokens, hidden], the combine of the tokens as they were sent (identity experts).
 Comparison compare_combined(const Plan& plan, std::size_t rank, std::uint64_t salt,
-                            const std::byte* out);
+                            const std::byte* out, const Crossing& crossing = {});
 
 }  // namespace ferry::bench

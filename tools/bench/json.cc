@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/report.h"
+#include "topology/choose.h"
 
 namespace ferry::bench {
 namespace {
@@ -21,10 +22,14 @@ Json options_json(const Options& options) {
           {"layout", layout_name(options.layout)},
           {"wire", wire_name(options.wire)},
           {"combine_wire", wire_name(options.combine_wire)},
+          {"algorithm", internal::algorithm_name(options.algorithm)},
+          {"node_sums", node_sums_name(options.node_sums)},
+          {"topology", options.topology},
           {"shared_experts", options.shared_experts},
           {"shared_ranks", options.shared_ranks},
           {"mask_fraction", options.mask_fraction},
           {"routing", options.routing_text},
+          {"top_groups", options.top_groups},
           {"iterations", options.iterations},
           {"warmup", options.warmup},
           {"seed", options.seed},
@@ -38,17 +43,31 @@ Json quantiles_json(const Quantiles& us) {
   return {{"min", us.min}, {"median", us.median}, {"p99", us.p99}};
 }
 
+// By level. Limits are null where the topology gives no bandwidth.
+void add_levels(Json& object, const Measurement& m) {
+  object["algorithm"] = internal::algorithm_name(m.algorithm);
+  object["algorithm_reason"] = m.algorithm_reason;
+  for (const LevelBytes& level : m.levels) {
+    object["level_bytes"][level.name] = level.bytes;
+    object["level_all_bytes"][level.name] = level.all_bytes;
+    object["level_limit_us"][level.name] = level.limit_us > 0 ? Json(level.limit_us) : Json();
+  }
+}
+
 void add_measurement(Json& object, const Measurement& m) {
   object["tokens"] = m.tokens;
   object["iterations"] = m.iterations;
   object["dispatch_us"] = quantiles_json(m.dispatch_us);
   object["combine_us"] = quantiles_json(m.combine_us);
   object["pair_us"] = quantiles_json(m.pair_us);
-  object["limit_us"] = {{"dispatch", m.limit.dispatch_us},
-                        {"combine", m.limit.combine_us},
-                        {"pair", m.limit.pair_us}};
-  object["limit_way"] = {{"copy", m.limit.copy}, {"reduce", m.limit.reduce}};
-  object["limit_ratio"] = m.limit_ratio();
+  if (m.limit.pair_us > 0) {
+    object["limit_us"] = {{"dispatch", m.limit.dispatch_us},
+                          {"combine", m.limit.combine_us},
+                          {"pair", m.limit.pair_us}};
+    object["limit_way"] = {{"copy", m.limit.copy}, {"reduce", m.limit.reduce}};
+    object["limit_ratio"] = m.limit_ratio();
+  }
+  add_levels(object, m);
   object["rows"] = m.rows;
   object["remote_rows"] = m.remote_rows;
   object["dispatch_bytes"] = m.dispatch_bytes;

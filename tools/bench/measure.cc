@@ -2,6 +2,9 @@
 #include "bench/measure.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -9,13 +12,14 @@
 #include "bench/ranks.h"
 #include "bench/results.h"
 #include "bench/trace.h"
+#include "ferry/topology.h"
 
 namespace ferry::bench {
 namespace {
 
 constexpr std::size_t kMostBatches = 10;
 constexpr double kDefaultRunUs = 500'000;
-constexpr int kFewestIterations = 20, kMostIterations = 2000;
+constexpr int kFewestIterations = 20, kMostIterations = 2000, kLaunchedIterations = 50;
 
 // Last end minus first start over ranks, in microseconds, of each of `count` intervals a rank has.
 std::vector<double> spans_us(const SharedArray<Interval>& intervals, std::size_t ranks,
@@ -50,14 +54,59 @@ void summarise(const Plan& plan, const Results& results, Measurement& measuremen
   }
 }
 
+// At the bandwidth that the topology gives for a level, 0 where it gives none.
+double link_limit_us(const Options& options, const char* level, double bytes) {
+  const char* const set = std::getenv("FERRY_TOPOLOGY");
+  const std::string text = !options.topology.empty() ? options.topology : set ? set : "";
+  if (text.empty()) return 0;
+  const Topology topology = Topology::parse(text);
+  const int index = topology.find_level(level);
+  if (index < 0) return 0;
+  const Topology::Link& link = topology.level(index).link;
+  const double bytes_per_us = link.bandwidth_gb_s * link.count * 1e3;
+  return bytes_per_us > 0 ? bytes / bytes_per_us : 0;
+}
+
+void summarise_levels(const Plan& plan, const Results& results, Measurement& measurement) {
+  std::map<int, LevelBytes> out_of_node;
+  LevelBytes inside{.name = std::string(Topology::kRank)};
+  for (std::size_t rank = 0; rank < results.num_ranks; ++rank) {
+    const RankSummary& summary = results.summary[rank];
+    LevelBytes& node = out_of_node[summary.node];
+    node.bytes += static_cast<double>(summary.link_row_bytes);
+    node.all_bytes += static_cast<double>(summary.link_bytes);
+    inside.bytes =
+        std::max(inside.bytes, static_cast<double>(summary.sent_bytes + summary.pulled_bytes));
+  }
+  inside.all_bytes = inside.bytes;
+  if (out_of_node.size() > 1) {
+    LevelBytes between{.name = std::string(Topology::kHost)};
+    for (const auto& [number, node] : out_of_node) {
+      between.bytes = std::max(between.bytes, node.bytes);
+      between.all_bytes = std::max(between.all_bytes, node.all_bytes);
+    }
+    measurement.levels.push_back(between);
+  }
+  measurement.levels.push_back(inside);
+  for (LevelBytes& level : measurement.levels)
+    level.limit_us = link_limit_us(plan.options, level.name.c_str(), level.bytes);
+  measurement.algorithm = results.summary[0].algorithm;
+  measurement.algorithm_reason = results.summary[0].reason.data();
+}
+
 }  // namespace
 
 Measurement measure(Plan& plan, const Progress& progress) {
+  // Ranks on several hosts have no memory traffic in common.
+  const bool one_machine = plan.options.mode != Mode::kEnvironment;
   Limit limit(plan);
-  progress("measuring the limit");
-  limit.run();
+  if (one_machine) {
+    progress("measuring the limit");
+    limit.run();
+  }
   if (plan.options.iterations == 0) {
-    const double wanted = kDefaultRunUs / std::max(limit.times().pair_us, 1.0);
+    const double wanted =
+        one_machine ? kDefaultRunUs / std::max(limit.times().pair_us, 1.0) : kLaunchedIterations;
     plan.options.iterations =
         static_cast<int>(std::clamp<double>(wanted, kFewestIterations, kMostIterations));
   }
@@ -66,18 +115,21 @@ Measurement measure(Plan& plan, const Progress& progress) {
                   std::min(iterations, kMostBatches), !plan.options.trace.empty());
   progress("measuring the ranks");
   run_ranks(plan.options, [&](Group group) { run_rank(plan, results, std::move(group)); });
-  progress("measuring the limit again");
-  limit.run();
+  if (one_machine) {
+    progress("measuring the limit again");
+    limit.run();
+  }
   progress("");
   if (!plan.options.trace.empty()) write_trace(plan.options.trace, results);
   Measurement measurement;
   measurement.tokens = plan.options.tokens;
   measurement.iterations = plan.options.iterations;
-  measurement.limit = limit.times();
+  if (one_machine) measurement.limit = limit.times();
   measurement.rows = plan.num_rows;
   measurement.remote_rows = plan.remote_rows;
   measurement.imbalance = plan.imbalance;
   summarise(plan, results, measurement);
+  summarise_levels(plan, results, measurement);
   return measurement;
 }
 

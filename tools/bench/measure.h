@@ -4,12 +4,22 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "bench/limit.h"
 #include "bench/plan.h"
 #include "bench/statistics.h"
 
 namespace ferry::bench {
+
+// What crosses a level of the topology in one pair.
+struct LevelBytes {
+  std::string name;      // "host": between nodes; "rank": inside, of the busiest rank
+  double bytes = 0;      // rows and scales; between nodes, out of the busiest node
+  double all_bytes = 0;  // headers and flags included
+  double limit_us = 0;   // bytes at the bandwidth that the topology gives; 0: it gives none
+};
 
 // Of one exchange; bytes and rows summed over ranks.
 struct Measurement {
@@ -25,6 +35,9 @@ struct Measurement {
   std::uint64_t combine_bytes = 0;
   std::uint64_t window_bytes = 0;
   double imbalance = 0;
+  std::vector<LevelBytes> levels;  // from the outside in
+  Algorithm algorithm = Algorithm::kAuto;
+  std::string algorithm_reason;
   std::uint64_t compared = 0;
   std::uint64_t wrong = 0;
 

@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "ferry/status.h"
+#include "ferry/topology.h"
 #include "kernels/wire_formats.h"
 
 namespace ferry::bench {
@@ -75,6 +77,34 @@ void add_choice(CLI::App& app, const std::string& option, const std::string& tex
       ->default_str(standard);
 }
 
+// What matters between nodes.
+void add_crossing(CLI::App& app, Options& options) {
+  const std::map<std::string, Algorithm> algorithms = {{"auto", Algorithm::kAuto},
+                                                       {"fullmesh", Algorithm::kFullmesh},
+                                                       {"hierarchical", Algorithm::kHierarchical},
+                                                       {"allgather", Algorithm::kAllgather}};
+  const std::map<std::string, NodeSums> sums = {
+      {"row", NodeSums::kRowType}, {"fp32", NodeSums::kFp32}, {"exact", NodeSums::kExact}};
+  add_choice(app, "--algorithm", "How rows cross between nodes", algorithms, options.algorithm);
+  add_choice(app, "--node-sums", "What comes home from a node", sums, options.node_sums);
+  app.add_option("--topology", options.topology,
+                 "Levels of the ranks, such as host:2@0.125GB/s,rank:4: where ranks of one host "
+                 "play several, and how fast links are (default: FERRY_TOPOLOGY, or as found)");
+}
+
+void check_topology(const Options& options) {
+  if (options.topology.empty()) return;
+  int ranks = 0;
+  try {
+    ranks = Topology::parse(options.topology).num_ranks();
+  } catch (const Error& error) {
+    throw std::invalid_argument(fmt::format("--topology: {}", error.what()));
+  }
+  if (ranks == options.ranks) return;
+  throw std::invalid_argument(fmt::format("--topology {} has {} ranks, but --ranks is {}",
+                                          options.topology, ranks, options.ranks));
+}
+
 // What an exchange can do beyond moving rows as they are.
 void add_features(CLI::App& app, Options& options) {
   const std::map<std::string, Wire> wires = {{"none", Wire::kNone},
@@ -114,12 +144,27 @@ std::size_t Options::wire_scale_bytes() const noexcept {
 }
 
 const char* mode_name(Mode mode) noexcept {
-  return mode == Mode::kProcesses ? "processes" : "threads";
+  switch (mode) {
+    case Mode::kProcesses: return "processes";
+    case Mode::kThreads: return "threads";
+    case Mode::kEnvironment: break;
+  }
+  return "environment";
+}
+
+const char* node_sums_name(NodeSums sums) noexcept {
+  switch (sums) {
+    case NodeSums::kRowType: return "row";
+    case NodeSums::kFp32: return "fp32";
+    case NodeSums::kExact: break;
+  }
+  return "exact";
 }
 
 void add_options(CLI::App& app, Options& options) {
   const std::map<std::string, Mode> modes = {{"processes", Mode::kProcesses},
-                                             {"threads", Mode::kThreads}};
+                                             {"threads", Mode::kThreads},
+                                             {"environment", Mode::kEnvironment}};
   const std::map<std::string, DataType> types = {
       {"bf16", DataType::kBf16}, {"fp16", DataType::kFp16}, {"fp32", DataType::kFp32}};
   const std::map<std::string, Layout> layouts = {{"rank_major", Layout::kRankMajor},
@@ -153,8 +198,12 @@ void add_options(CLI::App& app, Options& options) {
   add_choice(app, "--dtype", "Type of an element", types, options.dtype);
   add_choice(app, "--layout", "How received rows lie", layouts, options.layout);
   add_features(app, options);
-  app.add_option("--routing", options.routing_text, "uniform | zipf:S | real | load:FILE[:LAYER]")
+  add_crossing(app, options);
+  app.add_option("--routing", options.routing_text,
+                 "uniform | zipf:S | real | load:FILE[:LAYER] | groups:G")
       ->capture_default_str();
+  app.add_option("--top-groups", options.top_groups, "Groups that a token's experts are in")
+      ->check(CLI::Range(1, 65536));
   app.add_option("--iterations", options.iterations,
                  "Measured exchanges (default: about half a second)")
       ->check(CLI::Range(1, 1000000));
@@ -170,6 +219,7 @@ void add_options(CLI::App& app, Options& options) {
 }
 
 void finish_options(Options& options) {
+  check_topology(options);
   options.routing = parse_routing(options.routing_text);
   check_tokens_per_rank(options);
   if (!options.sweep_text.empty()) options.sweep_tokens = parse_sweep(options.sweep_text);
@@ -185,6 +235,10 @@ void finish_options(Options& options) {
         fmt::format("--shared-ranks {} need to be a multiple of --shared-experts {} and less than "
                     "--ranks {}",
                     holders, shared, options.ranks));
+  }
+  if (!options.trace.empty() && options.mode == Mode::kEnvironment) {
+    throw std::invalid_argument(
+        "--trace needs one clock for all ranks: not with --mode environment");
   }
   if (!options.trace.empty() && options.sweep_tokens.size() > 1) {
     throw std::invalid_argument(

@@ -8,15 +8,20 @@
 #include <vector>
 
 #include "bench/routing.h"
+#include "ferry/config.h"
+#include "ferry/group.h"
 #include "ferry/types.h"
 
 namespace ferry::bench {
 
-enum class Mode : std::uint8_t { kProcesses, kThreads };
+// kEnvironment: this process is one rank of a job that a launcher started.
+enum class Mode : std::uint8_t { kProcesses, kThreads, kEnvironment };
 const char* mode_name(Mode mode) noexcept;
+const char* node_sums_name(NodeSums sums) noexcept;
 
 struct Options {
-  int ranks = 8;
+  int ranks = 8;  // kEnvironment: as the launcher says
+  int rank = 0;   // kEnvironment: of this process
   Mode mode = Mode::kProcesses;
   int workers = 1;
   std::int64_t tokens = 128;
@@ -28,10 +33,14 @@ struct Options {
   Layout layout = Layout::kExpertMajor;
   Wire wire = Wire::kNone;
   CombineWire combine_wire = CombineWire::kNone;
+  Algorithm algorithm = Algorithm::kAuto;
+  NodeSums node_sums = NodeSums::kRowType;
+  std::string topology;  // empty: FERRY_TOPOLOGY, or as found
   int shared_experts = 0;
   int shared_ranks = 0;
   double mask_fraction = 0;  // of the top-k entries, not sent
   std::string routing_text = "uniform";
+  int top_groups = 0;  // of routing groups:G
   RoutingSpec routing;
   int iterations = 0;  // 0: as many as fill about half a second, 20 to 2000
   int warmup = 5;
@@ -51,6 +60,7 @@ struct Options {
   std::size_t wire_scale_bytes() const noexcept;
   // Rows of a token at most.
   int entries() const noexcept { return top_k + shared_experts; }
+  GroupOptions group_options() const { return {.topology = topology}; }
 };
 
 // Adds the options to `app`, which fills `options` when it parses.

@@ -27,10 +27,11 @@ std::vector<internal::RankInput> make_inputs(const Options& options,
   const std::int64_t most = *std::max_element(tokens.begin(), tokens.end());
   const std::vector<double> shares =
       expert_shares(options.routing, options.experts, most, options.seed);
+  const Gate gate = gate_of(options.routing, options.top_k, options.top_groups);
   std::vector<internal::RankInput> inputs(tokens.size());
   for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
     Choices choices =
-        choose_experts(shares, tokens[rank], options.top_k, options.seed, static_cast<int>(rank));
+        choose_experts(shares, tokens[rank], gate, options.seed, static_cast<int>(rank));
     inputs[rank].num_tokens = tokens[rank];
     inputs[rank].topk_ids = std::move(choices.topk_ids);
     inputs[rank].topk_weights = std::move(choices.topk_weights);
@@ -61,6 +62,8 @@ ExchangeConfig make_config(const Options& options, const std::vector<internal::R
   config.workers = options.workers;
   config.wire = options.wire;
   config.combine_wire = options.combine_wire;
+  config.algorithm = options.algorithm;
+  config.node_sums = options.node_sums;
   config.shared.num_experts = options.shared_experts;
   config.shared.num_ranks = options.shared_ranks;
   if (options.layout == Layout::kPadded)

@@ -9,6 +9,7 @@
 #include "bench/check.h"
 #include "bench/memory.h"
 #include "ferry/exchange.h"
+#include "group/state.h"
 
 namespace ferry::bench {
 namespace {
@@ -29,6 +30,7 @@ class RankBench {
   void summarise();
 
  private:
+  Crossing crossing() const;
   std::size_t num_tokens() const {
     return static_cast<std::size_t>(dispatch_args_.tokens.num_rows);
   }
@@ -191,13 +193,21 @@ void RankBench::trace() {
   }
 }
 
+Crossing RankBench::crossing() const {
+  Crossing crossing{.nodes = {}, .algorithm = exchange_.algorithm().algorithm};
+  for (int rank = 0; rank < group_.size(); ++rank)
+    crossing.nodes.push_back(group_.state()->nodes().node_of(rank));
+  return crossing;
+}
+
 void RankBench::compare(std::uint64_t salt) {
   std::memset(out_.data(), 0xff, num_tokens() * plan_.options.row_bytes());
   dispatch();
   combine();
   RankSummary& summary = results_.summary[rank_];
-  for (const Comparison& comparison : {compare_received(plan_, rank_, salt, received_),
-                                       compare_combined(plan_, rank_, salt, out_.data())}) {
+  for (const Comparison& comparison :
+       {compare_received(plan_, rank_, salt, received_),
+        compare_combined(plan_, rank_, salt, out_.data(), crossing())}) {
     summary.compared += comparison.compared;
     summary.wrong += comparison.wrong;
   }
@@ -219,7 +229,13 @@ void RankBench::summarise() {
   if (num_exchanges_ > 0) {
     summary.sent_bytes = stats.bytes_sent / num_exchanges_;
     summary.pulled_bytes = stats.bytes_pulled / num_exchanges_;
+    summary.link_row_bytes = stats.link_row_bytes / num_exchanges_;
+    summary.link_bytes = stats.link_bytes / num_exchanges_;
   }
+  summary.node = group_.state()->nodes().mine();
+  const auto& choice = exchange_.algorithm();
+  summary.algorithm = choice.algorithm;
+  choice.reason.copy(summary.reason.data(), summary.reason.size() - 1);
   summary.window_bytes = exchange_.window_bytes().expected;
 }
 
@@ -231,13 +247,14 @@ std::size_t pairs_per_batch(const Plan& plan, const Results& results) noexcept {
 }
 
 void run_rank(const Plan& plan, Results& results, Group group) {
-  RankBench bench(plan, results, std::move(group));
+  RankBench bench(plan, results, group);
   bench.warm_up();
   bench.time_phases();
   bench.time_pairs();
   if (!plan.options.trace.empty()) bench.trace();
   if (plan.options.check) bench.check();
   bench.summarise();
+  if (plan.options.mode == Mode::kEnvironment) results.gather(group);
 }
 
 }  // namespace ferry::bench

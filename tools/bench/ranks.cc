@@ -71,7 +71,7 @@ void pin_rank(const Options& options, int rank) {
                             Failure& failure, const std::function<void(Group)>& body) {
   catch_failure(failure, [&] {
     pin_rank(options, rank);
-    body(Group::connect(address, rank, options.ranks));
+    body(Group::connect(address, rank, options.ranks, options.group_options()));
   });
   _exit(failure.cause == Failure::Cause::kNone ? 0 : 1);
 }
@@ -146,18 +146,36 @@ void run_processes(const Options& options, SharedArray<Failure>& failures,
 
 void run_as_threads(const Options& options, SharedArray<Failure>& failures,
                     const std::function<void(Group)>& body) {
-  run_threads(options.ranks, [&](Group group) {
+  const auto run = [&](Group group) {
     const int rank = group.rank();
     catch_failure(failures[static_cast<std::size_t>(rank)], [&] {
       pin_rank(options, rank);
       body(std::move(group));
     });
-  });
+  };
+  run_threads(options.ranks, run, options.group_options());
+}
+
+// For the life of this process.
+Group& launched_group(const Options& options) {
+  static Group group = Group::from_environment(options.group_options());
+  return group;
 }
 
 }  // namespace
 
+void join_launched(Options& options) {
+  if (options.mode != Mode::kEnvironment) return;
+  const Group& group = launched_group(options);
+  options.ranks = group.size();
+  options.rank = group.rank();
+}
+
 void run_ranks(const Options& options, const std::function<void(Group)>& body) {
+  if (options.mode == Mode::kEnvironment) {
+    pin_rank(options, options.rank);
+    return body(launched_group(options));
+  }
   SharedArray<Failure> failures(static_cast<std::size_t>(options.ranks));
   if (options.mode == Mode::kProcesses) {
     run_processes(options, failures, body);

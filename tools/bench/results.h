@@ -1,6 +1,6 @@
 // What ranks hand back to the process that started them: arrays in memory that both see, written by
-// their rank only and read after all ranks are done. Made by measure.cc, filled by rank_bench.cc,
-// read by measure.cc and trace.cc.
+// their rank only and read after all ranks are done; ranks that a launcher started exchange them.
+// Made by measure.cc, filled by rank_bench.cc, read by measure.cc and trace.cc.
 #pragma once
 
 #include <array>
@@ -8,6 +8,8 @@
 #include <cstdint>
 
 #include "bench/memory.h"
+#include "ferry/config.h"
+#include "ferry/group.h"
 
 namespace ferry::bench {
 
@@ -18,11 +20,16 @@ struct Interval {
 };
 
 struct RankSummary {
-  std::uint64_t sent_bytes = 0;    // row bytes written by one dispatch
-  std::uint64_t pulled_bytes = 0;  // row bytes read by one combine
-  std::uint64_t window_bytes = 0;  // committed at the end
-  std::uint64_t compared = 0;      // elements compared with the oracle
-  std::uint64_t wrong = 0;         // of these, different
+  std::uint64_t sent_bytes = 0;      // row bytes written by one dispatch
+  std::uint64_t pulled_bytes = 0;    // row bytes read by one combine
+  std::uint64_t link_row_bytes = 0;  // rows and scales sent to other nodes by a pair
+  std::uint64_t link_bytes = 0;      // all bytes
+  std::uint64_t window_bytes = 0;    // committed at the end
+  std::uint64_t compared = 0;        // elements compared with the oracle
+  std::uint64_t wrong = 0;           // of these, different
+  int node = 0;
+  Algorithm algorithm = Algorithm::kAuto;  // that was used, and why
+  std::array<char, 200> reason = {};
 };
 
 struct TracedSpan {
@@ -58,6 +65,10 @@ struct Results {
   SharedArray<RankSummary> summary;          // [R]
   SharedArray<TracedOperation> traced;       // [R, kTracedExchanges, 2]: dispatch, combine
   SharedArray<std::int64_t> traced_wait_ns;  // [R, kTracedExchanges, 2, R]
+
+  // Collective: gives every rank the results of all, where they see no common memory. Clocks of
+  // hosts differ, so an interval is then from 0 to its length. Throws ferry::Error.
+  void gather(Group& group);
 };
 
 }  // namespace ferry::bench

@@ -74,6 +74,49 @@ std::vector<double> real_shares(int num_experts, std::int64_t tokens, std::uint6
   return shares;
 }
 
+using Key = std::pair<double, std::int64_t>;  // of an expert: greater is chosen first
+
+void check_gate(const std::vector<double>& shares, const Gate& gate) {
+  const auto possible =
+      std::count_if(shares.begin(), shares.end(), [](double share) { return share > 0; });
+  if (possible < gate.top_k) {
+    throw std::invalid_argument(fmt::format(
+        "--top-k {}: only {} experts are ever chosen in this routing", gate.top_k, possible));
+  }
+  const int experts = static_cast<int>(shares.size());
+  if (gate.top_groups < 1 || gate.top_groups > gate.groups || experts % gate.groups != 0 ||
+      experts / gate.groups * gate.top_groups < gate.top_k) {
+    throw std::invalid_argument(fmt::format(
+        "--top-groups {} of --routing groups:{}: need 1 to all of the groups, which have equally "
+        "many of the {} experts, and in them --top-k {} experts",
+        gate.top_groups, gate.groups, experts, gate.top_k));
+  }
+}
+
+// Experts outside of a token's groups are never chosen.
+void limit_groups(std::vector<Key>& keys, const Gate& gate) {
+  if (gate.top_groups == gate.groups) return;
+  const std::size_t size = keys.size() / static_cast<std::size_t>(gate.groups);
+  std::vector<Key> groups;  // score and first expert
+  for (std::size_t first = 0; first < keys.size(); first += size) {
+    std::vector<Key> members(keys.begin() + static_cast<std::ptrdiff_t>(first),
+                             keys.begin() + static_cast<std::ptrdiff_t>(first + size));
+    const std::size_t best = std::min<std::size_t>(2, size);
+    std::partial_sort(members.begin(), members.begin() + static_cast<std::ptrdiff_t>(best),
+                      members.end(), std::greater<>());
+    const double score = members[0].first + (best > 1 ? members[1].first : 0);
+    groups.emplace_back(score, static_cast<std::int64_t>(first));
+  }
+  std::sort(groups.begin(), groups.end(), std::greater<>());
+  for (std::size_t group = static_cast<std::size_t>(gate.top_groups); group < groups.size();
+       ++group) {
+    for (std::size_t i = 0; i < size; ++i) {
+      keys[static_cast<std::size_t>(groups[group].second) + i].first =
+          -std::numeric_limits<double>::infinity();
+    }
+  }
+}
+
 // Parses all of `text`; false when it is not a number.
 template <typename T>
 bool parse_number(std::string_view text, T& value) {
@@ -103,6 +146,12 @@ RoutingSpec parse_routing(std::string_view text) {
   if (text == "real")
     return {.kind = RoutingSpec::Kind::kReal, .exponent = 0, .file = {}, .layer = -1};
   if (text.starts_with("load:")) return parse_load(text.substr(5));
+  if (text.starts_with("groups:")) {
+    RoutingSpec spec{.kind = RoutingSpec::Kind::kGroups, .exponent = 0, .file = {}, .layer = -1};
+    if (parse_number(text.substr(7), spec.groups) && spec.groups >= 1) return spec;
+    throw std::invalid_argument(
+        fmt::format("--routing {}: the number of groups must be 1 or more", text));
+  }
   if (text.starts_with("zipf:")) {
     double exponent = -1;
     if (!parse_number(text.substr(5), exponent) || !(exponent >= 0 && exponent <= 10)) {
@@ -111,15 +160,16 @@ RoutingSpec parse_routing(std::string_view text) {
     }
     return {.kind = RoutingSpec::Kind::kZipf, .exponent = exponent, .file = {}, .layer = -1};
   }
-  throw std::invalid_argument(
-      fmt::format("--routing: '{}' is none of uniform, zipf:S, real, load:FILE[:LAYER]", text));
+  throw std::invalid_argument(fmt::format(
+      "--routing: '{}' is none of uniform, zipf:S, real, load:FILE[:LAYER], groups:G", text));
 }
 
 std::vector<double> expert_shares(const RoutingSpec& spec, int num_experts, std::int64_t tokens,
                                   std::uint64_t seed) {
   std::vector<double> shares(static_cast<std::size_t>(num_experts), 1.0);
   switch (spec.kind) {
-    case RoutingSpec::Kind::kUniform: break;
+    case RoutingSpec::Kind::kUniform:
+    case RoutingSpec::Kind::kGroups: break;
     case RoutingSpec::Kind::kZipf: shares = zipf_shares(spec.exponent, num_experts, seed); break;
     case RoutingSpec::Kind::kReal: shares = real_shares(num_experts, tokens, seed); break;
     case RoutingSpec::Kind::kLoad:
@@ -131,14 +181,15 @@ std::vector<double> expert_shares(const RoutingSpec& spec, int num_experts, std:
   return shares;
 }
 
-Choices choose_experts(const std::vector<double>& shares, std::int64_t tokens, int top_k,
+Gate gate_of(const RoutingSpec& spec, int top_k, int top_groups) noexcept {
+  return spec.kind == RoutingSpec::Kind::kGroups ? Gate(top_k, spec.groups, top_groups)
+                                                 : Gate(top_k);
+}
+
+Choices choose_experts(const std::vector<double>& shares, std::int64_t tokens, const Gate& gate,
                        std::uint64_t seed, int rank) {
-  const auto possible =
-      std::count_if(shares.begin(), shares.end(), [](double share) { return share > 0; });
-  if (possible < top_k) {
-    throw std::invalid_argument(fmt::format(
-        "--top-k {}: only {} experts are ever chosen in this routing", top_k, possible));
-  }
+  check_gate(shares, gate);
+  const int top_k = gate.top_k;
   std::vector<double> log_share(shares.size());
   std::transform(shares.begin(), shares.end(), log_share.begin(), [](double share) {
     return share > 0 ? std::log(share) : -std::numeric_limits<double>::infinity();
@@ -147,12 +198,13 @@ Choices choose_experts(const std::vector<double>& shares, std::int64_t tokens, i
   choices.topk_ids.reserve(static_cast<std::size_t>(tokens * top_k));
   choices.topk_weights.reserve(static_cast<std::size_t>(tokens * top_k));
   Random random(stream_seed(seed, 16 + static_cast<std::uint64_t>(rank)));
-  std::vector<std::pair<double, std::int64_t>> keys(shares.size());
+  std::vector<Key> keys(shares.size());
   for (std::int64_t token = 0; token < tokens; ++token) {
     for (std::size_t expert = 0; expert < keys.size(); ++expert) {
       keys[expert] = {log_share[expert] - std::log(-std::log(random.uniform())),
                       static_cast<std::int64_t>(expert)};
     }
+    limit_groups(keys, gate);
     std::partial_sort(keys.begin(), keys.begin() + top_k, keys.end(), std::greater<>());
     std::vector<float> weights(static_cast<std::size_t>(top_k));
     for (float& weight : weights) weight = 0.1f + static_cast<float>(random.uniform());

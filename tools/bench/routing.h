@@ -11,15 +11,16 @@
 namespace ferry::bench {
 
 struct RoutingSpec {
-  enum class Kind : std::uint8_t { kUniform, kZipf, kReal, kLoad };
+  enum class Kind : std::uint8_t { kUniform, kZipf, kReal, kLoad, kGroups };
   Kind kind = Kind::kUniform;
   double exponent = 0;  // kZipf: the i-th most popular expert has popularity 1 / i^exponent
   std::string file;     // kLoad
   int layer = -1;       // kLoad; -1: the layer of median skew
+  int groups = 1;       // kGroups: uniform, but for the groups of Gate
 };
 
-// Reads "uniform", "zipf:S", "real" or "load:FILE[:LAYER]". Throws std::invalid_argument naming the
-// text.
+// Reads "uniform", "zipf:S", "real", "load:FILE[:LAYER]" or "groups:G". Throws
+// std::invalid_argument naming the text.
 RoutingSpec parse_routing(std::string_view text);
 
 // splitmix64: a counter and a mix, so any stream can be started anywhere.
@@ -52,10 +53,21 @@ struct Choices {
   std::vector<float> topk_weights;     // positive, each token's sum to 1
 };
 
-// Draws experts without replacement, in proportion to their shares (the Gumbel top-k trick).
-// Group-limited routing is not modelled: only how often an expert is chosen, not which experts are
-// chosen together.
-Choices choose_experts(const std::vector<double>& shares, std::int64_t tokens, int top_k,
+// How a token chooses. Node-limited routing: experts are in `groups` equal groups, in order, and a
+// token's come from its best `top_groups` of them; a group is as good as its best two experts are
+// together (DeepSeek-V3).
+struct Gate {
+  Gate(int k, int num_groups = 1, int num_top_groups = 1)
+      : top_k(k), groups(num_groups), top_groups(num_top_groups) {}
+  int top_k, groups, top_groups;
+};
+
+Gate gate_of(const RoutingSpec& spec, int top_k, int top_groups) noexcept;
+
+// Draws experts without replacement, in proportion to their shares (the Gumbel top-k trick), which
+// says how often an expert is chosen; which are chosen together, only the gate's groups say. Throws
+// std::invalid_argument when the gate does not fit the experts.
+Choices choose_experts(const std::vector<double>& shares, std::int64_t tokens, const Gate& gate,
                        std::uint64_t seed, int rank);
 
 }  // namespace ferry::bench

@@ -5,6 +5,7 @@
 
 #include "bench/cores.h"
 #include "bench/report.h"
+#include "topology/choose.h"
 
 namespace ferry::bench {
 namespace {
@@ -43,7 +44,26 @@ std::string features_text(const Options& options) {
   }
   if (options.mask_fraction > 0)
     text += fmt::format(", {} of entries masked", options.mask_fraction);
+  if (options.algorithm != Algorithm::kAuto)
+    text += fmt::format(", algorithm {}", internal::algorithm_name(options.algorithm));
+  if (options.node_sums != NodeSums::kRowType)
+    text += fmt::format(", node sums {}", node_sums_name(options.node_sums));
+  if (!options.topology.empty()) text += fmt::format(", topology {}", options.topology);
   return text.empty() ? text : "# " + text.substr(2) + "\n";
+}
+
+// What crossed between nodes, in a line below the measurement; nothing on one node.
+std::string crossing_text(const Measurement& m) {
+  if (m.levels.size() < 2) return "";
+  const LevelBytes& link = m.levels.front();
+  std::string text = fmt::format(
+      "#   between nodes: {} ({}); {:.3f} MB out of the busiest, {:.3f} MB with headers",
+      internal::algorithm_name(m.algorithm), m.algorithm_reason, link.bytes * 1e-6,
+      link.all_bytes * 1e-6);
+  if (link.limit_us > 0)
+    text += fmt::format("; link limit {} us, pair/limit {:.2f}", short_number(link.limit_us),
+                        m.pair_us.median / link.limit_us);
+  return text + "\n";
 }
 
 constexpr std::string_view kLine =
@@ -77,14 +97,17 @@ std::string table_line(const Options& options, const Measurement& m) {
   const double moved = static_cast<double>(m.dispatch_bytes + m.combine_bytes);
   const double wire = static_cast<double>(m.remote_rows) *
                       static_cast<double>(options.wire_row_bytes() + options.row_bytes());
-  return fmt::format(
+  const bool one_machine = m.limit.pair_us > 0;
+  const std::string line = fmt::format(
       kLine, m.tokens, m.rows, short_number(static_cast<double>(m.dispatch_bytes) * 1e-6),
       data_type_name(options.dtype), short_number(m.dispatch_us.median),
       short_number(m.combine_us.median), short_number(m.pair_us.median),
       fmt::format("{:.1f}", gigabytes_per_second(moved, m.pair_us.median)),
       fmt::format("{:.1f}", gigabytes_per_second(wire, m.pair_us.median)),
-      short_number(m.limit.pair_us), short_number(m.limit_ratio()),
-      fmt::format("{:.2f}", m.imbalance), options.check ? fmt::format("{}", m.wrong) : "n/a");
+      one_machine ? short_number(m.limit.pair_us) : "n/a",
+      one_machine ? short_number(m.limit_ratio()) : "n/a", fmt::format("{:.2f}", m.imbalance),
+      options.check ? fmt::format("{}", m.wrong) : "n/a");
+  return line + crossing_text(m);
 }
 
 std::string table_footer(const Options& options, const std::vector<Measurement>& measurements) {

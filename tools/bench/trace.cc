@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "topology/choose.h"
+
 namespace ferry::bench {
 namespace {
 
@@ -74,12 +76,26 @@ class TraceWriter {
   std::int64_t start_ns_ = std::numeric_limits<std::int64_t>::max();
 };
 
+// Of one pair, by rank.
+Json crossing(const Results& results) {
+  Json link_row_bytes = Json::array(), link_bytes = Json::array();
+  for (std::size_t rank = 0; rank < results.num_ranks; ++rank) {
+    link_row_bytes.push_back(results.summary[rank].link_row_bytes);
+    link_bytes.push_back(results.summary[rank].link_bytes);
+  }
+  return {{"algorithm", internal::algorithm_name(results.summary[0].algorithm)},
+          {"link_row_bytes", link_row_bytes},
+          {"link_bytes", link_bytes}};
+}
+
 }  // namespace
 
 void write_trace(const std::string& file, const Results& results) {
   std::ofstream stream(file);
-  stream << Json{{"displayTimeUnit", "ns"}, {"traceEvents", TraceWriter(results).events()}}.dump()
-         << '\n';
+  const Json trace = {{"displayTimeUnit", "ns"},
+                      {"traceEvents", TraceWriter(results).events()},
+                      {"otherData", crossing(results)}};
+  stream << trace.dump() << '\n';
   stream.close();
   if (!stream) throw std::runtime_error(fmt::format("--trace: cannot write '{}'", file));
 }

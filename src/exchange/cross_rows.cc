@@ -1,0 +1,110 @@
+// My rows on their way to other nodes: a unit for each token and node (kFullmesh: and rank), with the
+// slots it goes to; the mate there stores it (stored_rows.cc). Encoded once, at the source. Called by
+// send_rows.cc before the rows of this node move, so that both go on at once.
+#include <cstring>
+
+#include "exchange/crossing.h"
+#include "exchange/state.h"
+#include "exchange/token_groups.h"
+
+namespace ferry::internal {
+
+Status ExchangeState::cross_rows(const InFlight& operation, const SendJob& job) {
+  std::vector<MessageStream> streams;  // [nodes] but mine
+  std::vector<int> stream_of(group_->nodes().count(), -1);
+  for (std::size_t node = 0; node < stream_of.size(); ++node) {
+    const int mate = operation.active->mates[node];
+    if (mate < 0) continue;
+    stream_of[node] = static_cast<int>(streams.size());
+    streams.emplace_back(group_->mail(), mate,
+                         crossing_->head(Crossing::kRows, operation.number));
+  }
+  const auto scratch = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes());
+  const Route& route = job.route;
+  const bool by_expert = job.args.scales.num_rows > 1;  // another row for each expert
+  const int step = by_expert ? 1 : route.num_entries;
+  const std::int64_t num_entries = route.num_tokens * route.num_entries;
+  for (std::int64_t first = 0; first < num_entries; first += step) {
+    const TokenGroups groups(grouping(), route, first, step);
+    std::vector<bool> crossed(streams.size(), choice_.algorithm != Algorithm::kAllgather);
+    for (int i = 0; i < groups.count(); ++i) {
+      const int stream = stream_of[groups[i].node];
+      if (stream < 0) continue;
+      const CrossJob cross{operation, job, streams[stream], scratch.get()};
+      if (Status status = cross_unit(cross, first, groups[i].entries); !status.ok()) return status;
+      crossed[stream] = true;
+    }
+    for (std::size_t stream = 0; stream < streams.size(); ++stream) {
+      const CrossJob cross{operation, job, streams[stream], scratch.get()};
+      if (crossed[stream]) continue;
+      if (Status status = cross_unit(cross, first, {}); !status.ok()) return status;
+    }
+  }
+  const auto lock = group_->mail().lock();
+  for (MessageStream& stream : streams) {
+    stream.flush();
+    crossing_->count_bytes(0, stream.bytes());
+  }
+  group_->mail().progress();
+  return {};
+}
+
+// Entries of one token that send the same row to one group.
+Status ExchangeState::cross_unit(const CrossJob& cross, std::int64_t first,
+                                 std::span<const std::int64_t> entries) {
+  const Route& route = cross.send.route;
+  const int num_positions = route.active->num_positions;
+  const int num_rows = static_cast<int>(entries.size()) * num_positions;
+  std::byte* unit = nullptr;
+  if (Status status =
+          append(cross.operation, cross.stream, unit_size(num_rows, layout_), unit);
+      !status.ok())
+    return status;
+  const UnitHead head{num_rows};
+  std::memcpy(unit, &head, sizeof head);
+  std::byte* at = unit + sizeof head;
+  for (const std::int64_t entry : entries) {
+    const int member = route.refs[entry].member;
+    for (int position = 0; position < num_positions; ++position) {
+      UnitRow to{.rank = route.active->ranks[route.active->index(member, position)],
+                 .row = static_cast<std::int32_t>(row_at(route, entry, position)),
+                 .section_rows = static_cast<std::int32_t>(route.section_rows[member]),
+                 .source = {}};
+      std::memset(at + sizeof to, 0, unit_row_bytes(layout_) - sizeof to);
+      auto* weights = reinterpret_cast<float*>(at + sizeof to);
+      fill_metadata(cross.send, entry,
+                    {.source = to.source,
+                     .weights = weights,
+                     .ids = reinterpret_cast<std::int32_t*>(weights + layout_.weights_per_row())});
+      std::memcpy(at, &to, sizeof to);
+      at += unit_row_bytes(layout_);
+    }
+  }
+  void* row = unit + unit_row_at(num_rows, layout_);
+  copy_encoded(cross.send, first, {&row, 1}, cross.scratch);
+  if (layout_.scale_bytes() > 0)
+    std::memcpy(static_cast<std::byte*>(row) + layout_.row_bytes(),
+                scales_of_row(cross.send, first, cross.scratch), layout_.scale_bytes());
+  crossing_->count_bytes(layout_.row_bytes() + layout_.scale_bytes(), 0);
+  return {};
+}
+
+// Waits for room, as long as the operation may.
+Status ExchangeState::append(const InFlight& operation, MessageStream& stream, std::size_t bytes,
+                             std::byte*& piece) {
+  while (true) {
+    {
+      const auto lock = group_->mail().lock();
+      piece = stream.append(bytes);
+    }
+    if (piece != nullptr) return {};
+    std::vector<bool> only(size_);
+    only[stream.peer()] = true;
+    if (Status status = await_crossing(operation, "room", crossing_->room(),
+                                       crossing_->want_room(stream.peer()), only);
+        !status.ok())
+      return status;
+  }
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,229 @@
+#include "exchange/crossing.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace ferry::internal {
+
+namespace {
+
+// The words of a rank, as they travel.
+struct Words {
+  std::uint64_t progress, read_through;
+  std::int32_t growth;  // Code, of the dispatch `number`
+  std::int32_t num_counts;
+};
+
+template <typename T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+// The words of a rank whose mate has just changed come by two ways: the later ones hold.
+void raise_to(std::atomic<std::uint64_t>& flag, std::uint64_t value) noexcept {
+  std::uint64_t seen = flag.load(std::memory_order_relaxed);
+  // As raise() (group/wait.h).
+  while (seen < value && !flag.compare_exchange_weak(seen, value, std::memory_order_seq_cst)) {
+  }
+}
+
+bool has_counts(const Terms& terms) {
+  return terms.kind == Kind::kDispatch ? !terms.cached : terms.route == 0;
+}
+
+}  // namespace
+
+Crossing::Crossing(GroupState& group, const WindowView& view, const ExchangeConfig& config,
+                   const WireFormat& combine_wire)
+    : group_(&group),
+      view_(view),
+      config_(&config),
+      combine_wire_(&combine_wire),
+      rank_(group.rank()),
+      duties_(group.size()),
+      wanted_(group.size()),
+      summed_(group.size()),
+      served_(group.size()),
+      room_(group.size()) {
+  channel_ = group.open_channel(this);
+}
+
+Crossing::~Crossing() { group_->close_channel(channel_); }
+
+void Crossing::reach(const ActiveSet& active) {
+  for (const int mate : active.mates) {
+    if (mate >= 0) group_->reach(mate);
+  }
+  for (int peer = 0; peer < group_->size(); ++peer) {
+    if (active.clients[peer]) group_->reach(peer);
+  }
+}
+
+void Crossing::send(int peer, const MessageHead& head, std::span<const std::byte> body) {
+  mail().send_now(peer, bytes_of(head), body);
+  count_bytes(0, sizeof head + body.size());
+}
+
+void Crossing::tell(const ActiveSet& active, std::uint64_t number) {
+  const auto lock = mail().lock();
+  const ControlWords& mine = view_.control(rank_);
+  const Record& record = view_.record(rank_, number);
+  const bool first = told_ < number && record.number == number;
+  const std::size_t counts = first && has_counts(record.terms) ? view_.layout->count_row_bytes() : 0;
+  const Words words{.progress = mine.progress.load(std::memory_order_relaxed),
+                    .read_through = mine.read_through.load(std::memory_order_relaxed),
+                    .growth = static_cast<std::int32_t>(
+                        record.terms.kind == Kind::kDispatch ? record.posted.growth
+                                                                             : Code::kOk),
+                    .num_counts = static_cast<std::int32_t>(counts / sizeof(std::int32_t))};
+  std::vector<std::byte> body(sizeof words + (first ? sizeof record + counts : 0));
+  std::memcpy(body.data(), &words, sizeof words);
+  if (first) {
+    std::memcpy(body.data() + sizeof words, &record, sizeof record);
+    std::memcpy(body.data() + sizeof words + sizeof record, view_.count_row(rank_, number), counts);
+    told_ = number;
+  }
+  for (const int mate : active.mates) {
+    if (mate >= 0) send(mate, head(first ? kRecord : kFlags, number), body);
+  }
+}
+
+void Crossing::tell_left() {
+  const auto lock = mail().lock();
+  const Words words{.progress = kLeft, .read_through = kLeft, .growth = 0, .num_counts = 0};
+  const Nodes& nodes = group_->nodes();
+  for (int node = 0; node < nodes.count(); ++node) {
+    if (node == nodes.mine()) continue;
+    send(mate_at(nodes.ranks_of(node), nodes.position(rank_)), head(kFlags, 0), bytes_of(words));
+  }
+  mail().progress();
+}
+
+void Crossing::read(int from, const MessageHead& head, std::span<const std::byte> body) {
+  switch (head.kind) {
+    case kRecord:
+      return read_record(from, head.number, body);
+    case kFlags:
+      return read_flags(from, head.number, body);
+    case kRows:
+      return store_rows(head.number, body);
+    case kAsk:
+      return read_ask(from, head.number, body);
+    case kTerms:
+      return read_terms(from, head.number, body);
+    case kSums:
+      return read_sums(from, head.number, body);
+    default:
+      return;
+  }
+}
+
+void Crossing::read_record(int from, std::uint64_t number, std::span<const std::byte> body) {
+  Words words;
+  const std::size_t heads = sizeof words + sizeof(Record);
+  if (body.size() < heads) return;
+  std::memcpy(&words, body.data(), sizeof words);
+  const std::size_t counts = body.size() - heads;
+  if (counts > view_.layout->count_row_bytes()) return;
+  std::memcpy(static_cast<void*>(&view_.record(from, number)), body.data() + sizeof words,
+              sizeof(Record));
+  std::memcpy(view_.count_row(from, number), body.data() + heads, counts);
+  read_flags(from, 0, body.first(sizeof words));
+}
+
+void Crossing::read_flags(int from, std::uint64_t number, std::span<const std::byte> body) {
+  Words words;
+  if (body.size() != sizeof words) return;
+  std::memcpy(&words, body.data(), sizeof words);
+  if (words.progress == progress_of(number, Stage::kGrown))
+    view_.record(from, number).posted.growth = static_cast<Code>(words.growth);
+  raise_to(view_.control(from).read_through, words.read_through);
+  raise_to(view_.control(from).progress, words.progress);
+  group_->ring();
+}
+
+std::uint64_t Crossing::want_room(int peer) {
+  const auto lock = mail().lock();
+  wanted_[peer] = true;
+  return room_[peer].load(std::memory_order_relaxed) + 1;
+}
+
+std::uint64_t Crossing::want_left() {
+  const auto lock = mail().lock();
+  return want_left_ = left_.load(std::memory_order_relaxed) + 1;
+}
+
+// Serves whoever waits for sums, and tells this rank's caller what it waits for.
+bool Crossing::go_on() {
+  bool moved = false;
+  for (std::size_t client = 0; client < duties_.size(); ++client) {
+    std::deque<Duty>& duties = duties_[client];
+    while (!duties.empty() && serve(static_cast<int>(client), duties.front())) {
+      raise(served_[client], duties.front().number);
+      duties.pop_front();
+      moved = true;
+    }
+  }
+  for (std::size_t peer = 0; peer < wanted_.size(); ++peer) {
+    if (!wanted_[peer] || !mail().room(static_cast<int>(peer))) continue;
+    wanted_[peer] = false;
+    room_[peer].fetch_add(1, std::memory_order_seq_cst);
+    moved = true;
+  }
+  if (want_left_ > left_.load(std::memory_order_relaxed) && mail().all_sent()) {
+    raise(left_, want_left_);
+    moved = true;
+  }
+  if (moved) group_->ring();
+  return moved;
+}
+
+void Crossing::ask(int mate, std::uint64_t number, const Ask& ask) {
+  const auto lock = mail().lock();
+  send(mate, head(kAsk, number), bytes_of(ask));
+}
+
+// Memory is kept: the pages of a first use cost more than the sums.
+std::byte* Crossing::expect_sums(std::uint64_t number, int mate, std::size_t bytes) {
+  const auto lock = mail().lock();
+  Incoming incoming{.number = number, .mate = mate, .memory = {}, .size = bytes, .filled = 0};
+  const auto fits = std::find_if(spare_.begin(), spare_.end(),
+                                 [&](const auto& spare) { return spare.first >= bytes; });
+  std::size_t capacity = std::max<std::size_t>(bytes, 1);
+  if (fits != spare_.end()) {
+    capacity = fits->first;
+    incoming.memory = std::move(fits->second);
+    spare_.erase(fits);
+  } else {
+    if (!spare_.empty()) spare_.pop_back();  // too small
+    incoming.memory = std::make_unique_for_overwrite<std::byte[]>(capacity);
+  }
+  incoming.capacity = capacity;
+  incoming_.push_back(std::move(incoming));
+  return incoming_.back().data();
+}
+
+void Crossing::forget_sums(std::uint64_t number) {
+  const auto lock = mail().lock();
+  for (auto it = incoming_.begin(); it != incoming_.end();) {
+    if (it->number != number) {
+      ++it;
+      continue;
+    }
+    spare_.emplace_back(it->capacity, std::move(it->memory));
+    it = incoming_.erase(it);
+  }
+}
+
+void Crossing::read_sums(int from, std::uint64_t number, std::span<const std::byte> body) {
+  for (Incoming& incoming : incoming_) {
+    if (incoming.number != number || incoming.mate != from) continue;
+    if (body.size() > incoming.size - incoming.filled) return;
+    std::memcpy(incoming.data() + incoming.filled, body.data(), body.size());
+    incoming.filled += body.size();
+    if (incoming.filled == incoming.size) raise(summed_[from], number);
+    return;
+  }
+}
+
+}  // namespace ferry::internal

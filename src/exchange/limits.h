@@ -1,0 +1,11 @@
+// The most that a configuration may ask for.
+#pragma once
+
+namespace ferry::internal {
+
+inline constexpr int kMaxTopK = 32;
+inline constexpr int kMaxSharedExperts = 4;
+inline constexpr int kMaxEntries = kMaxTopK + kMaxSharedExperts;  // of a token
+inline constexpr int kMaxPositions = 8;                           // tensor-parallel
+
+}  // namespace ferry::internal

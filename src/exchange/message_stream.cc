@@ -1,0 +1,42 @@
+#include "exchange/message_stream.h"
+
+#include <cstring>
+#include <span>
+
+namespace ferry::internal {
+
+namespace {
+
+// So that what has come is stored while more comes (docs/decisions/between_nodes.md).
+constexpr std::size_t kMessageBytes = Mail::kParcelBytes / 2;
+
+}  // namespace
+
+std::byte* MessageStream::append(std::size_t bytes) {
+  if (!large_.empty() || (parcel_ && used_ + bytes > kMessageBytes)) flush();
+  if (!parcel_) {
+    parcel_ = mail_->room(peer_);
+    if (!parcel_) return nullptr;
+    std::memcpy(parcel_->data(), &head_, sizeof head_);
+    used_ = sizeof head_;
+    bytes_ += sizeof head_;
+  }
+  bytes_ += bytes;
+  if (used_ + bytes > Mail::kParcelBytes) {
+    parcel_.reset();
+    large_.resize(bytes);
+    return large_.data();
+  }
+  std::byte* piece = parcel_->data() + used_;
+  used_ += bytes;
+  return piece;
+}
+
+void MessageStream::flush() {
+  if (!large_.empty()) mail_->send_now(peer_, std::as_bytes(std::span(&head_, 1)), large_);
+  if (parcel_) mail_->send(std::move(*parcel_), used_);
+  large_.clear();
+  parcel_.reset();
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,37 @@
+// MessageStream: pieces for one peer, one after the other, in as few messages as they fit. Called by
+// cross_rows.cc, incoming_sums.cc and served_sums.cc with the lock of Mail held; calls Mail.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "group/state.h"
+#include "transport/mail.h"
+
+namespace ferry::internal {
+
+class MessageStream {
+ public:
+  MessageStream(Mail& mail, int peer, const MessageHead& head)
+      : mail_(&mail), peer_(peer), head_(head) {}
+
+  int peer() const noexcept { return peer_; }
+  // Room for a piece of `bytes`, not split; null while too much is under way to this peer.
+  std::byte* append(std::size_t bytes);
+  // Sends what there is.
+  void flush();
+  // Of messages, sent and not.
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  Mail* mail_;
+  int peer_;
+  MessageHead head_;
+  std::optional<Mail::Parcel> parcel_;
+  std::size_t used_ = 0;         // of parcel_
+  std::vector<std::byte> large_;  // a piece that no parcel holds
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace ferry::internal

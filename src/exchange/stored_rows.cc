@@ -1,0 +1,78 @@
+// A client's rows: from a message to their slots at the ranks of this node, their scales, sources and
+// weights beside them. What send_rows.cc does for its own node. Everything in a message is looked at
+// before it is believed.
+#include <cstring>
+
+#include "exchange/crossing.h"
+
+namespace ferry::internal {
+
+namespace {
+
+constexpr std::size_t kAlign = 16;
+
+std::size_t round_up(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+}  // namespace
+
+std::size_t unit_row_bytes(const WindowLayout& layout) noexcept {
+  return sizeof(UnitRow) + 4 * (layout.weights_per_row() + layout.ids_per_row());
+}
+
+std::size_t unit_row_at(int num_rows, const WindowLayout& layout) noexcept {
+  return round_up(sizeof(UnitHead) + num_rows * unit_row_bytes(layout));
+}
+
+std::size_t unit_size(int num_rows, const WindowLayout& layout) noexcept {
+  return unit_row_at(num_rows, layout) + round_up(layout.row_bytes() + layout.scale_bytes());
+}
+
+void Crossing::store_rows(std::uint64_t number, std::span<const std::byte> body) const {
+  while (!body.empty()) {
+    const std::size_t bytes = store_unit(number, body);
+    if (bytes == 0) return;
+    body = body.subspan(bytes);
+  }
+}
+
+// Bytes of the unit; 0: what is there is none.
+std::size_t Crossing::store_unit(std::uint64_t number, std::span<const std::byte> unit) const {
+  const WindowLayout& layout = *view_.layout;
+  UnitHead head;
+  if (unit.size() < sizeof head) return 0;
+  std::memcpy(&head, unit.data(), sizeof head);
+  if (head.num_rows < 0 || head.num_rows > kMaxEntries * kMaxPositions) return 0;
+  const std::size_t bytes = unit_size(head.num_rows, layout);
+  if (unit.size() < bytes) return 0;
+  const std::byte* row = unit.data() + unit_row_at(head.num_rows, layout);
+  void* rows[kMaxEntries * kMaxPositions];
+  int count = 0;
+  for (int i = 0; i < head.num_rows; ++i) {
+    const std::byte* at = unit.data() + sizeof head + i * unit_row_bytes(layout);
+    UnitRow to;
+    std::memcpy(&to, at, sizeof to);
+    const bool known = to.rank >= 0 && to.rank < view_.nodes->num_ranks() &&
+                       view_.nodes->here(to.rank) && to.row >= 0 && to.row < layout.max_rows();
+    if (!known) return 0;
+    std::byte* buffer =
+        view_.window(to.rank) + layout.buffer(view_.record(to.rank, number).posted.buffer);
+    rows[count++] = buffer + layout.rows() + to.row * layout.row_bytes();
+    store_metadata(buffer, to, at + sizeof to);
+    if (layout.scale_bytes() > 0)
+      layout.put_scales(buffer, layout.scale_strides(to.section_rows), to.row,
+                        row + layout.row_bytes());
+  }
+  copy_row_to_many(rows, count, row, layout.row_bytes(), Stores::kCached);
+  return bytes;
+}
+
+void Crossing::store_metadata(std::byte* buffer, const UnitRow& to, const std::byte* rest) const {
+  const WindowLayout& layout = *view_.layout;
+  const std::size_t weights = layout.weights_per_row() * sizeof(float);
+  const std::size_t ids = layout.ids_per_row() * sizeof(std::int32_t);
+  std::memcpy(buffer + layout.sources() + to.row * sizeof to.source, to.source, sizeof to.source);
+  std::memcpy(buffer + layout.weights() + to.row * weights, rest, weights);
+  std::memcpy(buffer + layout.topk_ids() + to.row * ids, rest + weights, ids);
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,120 @@
+// What a group does with several nodes: it finds its mates, tells them the words that the ranks of
+// their nodes wait for, and writes down those that come. The words of a rank of another node lie
+// here as if it had written them itself, so nothing else needs to know where a rank is.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "group/state.h"
+#include "group/wait.h"
+
+namespace ferry::internal {
+
+namespace {
+
+std::string random_job() {
+  std::random_device random;
+  return std::to_string((std::uint64_t{random()} << 32) | random());
+}
+
+bool thread_from_environment() {
+  const char* text = std::getenv("FERRY_PROGRESS");
+  if (text == nullptr || std::strcmp(text, "inline") == 0) return false;
+  if (std::strcmp(text, "thread") == 0) return true;
+  throw Error(Code::kInvalidArgument,
+              fmt::format("FERRY_PROGRESS is \"{}\", expected inline or thread", text));
+}
+
+}  // namespace
+
+void GroupState::join_nodes(const Deadline& by) {
+  own_thread_ = thread_from_environment();
+  const std::vector<std::string> jobs = rendezvous_->all_gather(rank_ == 0 ? random_job() : "", by);
+  mail_ = std::make_unique<Mail>(link_factory()(), rank_, size_, std::stoull(jobs[0]), own_thread_);
+  mail_->read_by(this);
+  addresses_ = rendezvous_->all_gather(mail_->address(), by);
+  reached_.resize(size_);
+  for (int node = 0; node < nodes_.count(); ++node) {
+    const bool mine = node == nodes_.mine();
+    mates_.push_back(mine ? -1 : mate_at(nodes_.ranks_of(node), nodes_.position(rank_)));
+    if (!mine) reach(mates_.back());
+  }
+}
+
+void GroupState::reach(int peer) {
+  const auto lock = mail_->lock();
+  if (reached_[peer]) return;
+  mail_->connect(peer, addresses_[peer]);
+  reached_[peer] = true;
+}
+
+std::uint32_t GroupState::open_channel(Channel* channel) {
+  const auto lock = mail_->lock();
+  channels_[++num_channels_] = channel;
+  return num_channels_;
+}
+
+void GroupState::close_channel(std::uint32_t number) noexcept {
+  const auto lock = mail_->lock();
+  channels_.erase(number);
+}
+
+void GroupState::tell_nodes(std::uint32_t kind, std::uint64_t number,
+                            std::span<const std::byte> body) noexcept {
+  if (!mail_) return;
+  const MessageHead head{.channel = 0, .kind = kind, .number = number};
+  for (const int mate : mates_) {
+    if (mate >= 0) mail_->send_now(mate, std::as_bytes(std::span(&head, 1)), body);
+  }
+}
+
+void GroupState::tell_abort(std::uint64_t word) noexcept {
+  const char* report = slots_[rank_].report;
+  tell_nodes(kAbort, word, std::as_bytes(std::span(report, GroupSlot::kReportBytes)));
+  if (mail_) mail_->progress();
+}
+
+void GroupState::read(int from, std::span<const std::byte> message) {
+  MessageHead head;
+  if (message.size() < sizeof head) return;
+  std::memcpy(&head, message.data(), sizeof head);
+  const std::span<const std::byte> body = message.subspan(sizeof head);
+  if (head.channel != 0) {
+    const auto channel = channels_.find(head.channel);
+    if (channel != channels_.end()) channel->second->read(from, head, body);
+    return;
+  }
+  if (head.kind == kAbort) return read_abort(from, head.number, body);
+  if (body.size() > GroupSlot::kBytes) return;
+  if (!body.empty()) std::memcpy(slots_[from].slot, body.data(), body.size());
+  raise(slots_[from].barrier, head.number);
+  ring();
+}
+
+void GroupState::read_abort(int from, std::uint64_t word,
+                            std::span<const std::byte> report) noexcept {
+  if (report.size() != GroupSlot::kReportBytes) return;
+  std::uint64_t none = AbortWord::kNone;
+  if (abort_[from].load(std::memory_order_relaxed) != none) return;
+  std::memcpy(slots_[from].report, report.data(), report.size());
+  // As break_group() and leave() do.
+  abort_[from].compare_exchange_strong(none, word, std::memory_order_release,
+                                       std::memory_order_relaxed);
+  ring();
+}
+
+bool GroupState::go_on() {
+  bool moved = false;
+  for (const auto& [number, channel] : channels_) moved = channel->go_on() || moved;
+  return moved;
+}
+
+void GroupState::lost(int peer, const std::string& why) {
+  log(LogLevel::kWarn, fmt::format("rank {} of another node is lost: {}", peer, why));
+  lost_[peer].store(true, std::memory_order_release);  // partner: check()
+  ring();
+}
+
+}  // namespace ferry::internal

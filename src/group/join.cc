@@ -1,0 +1,156 @@
+// Ways to meet.
+#include "group/join.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+#include "ferry/topology.h"
+#include "transport/hello.h"
+#include "transport/secret.h"
+#include "transport/tcp.h"
+
+namespace ferry::internal {
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+Deadline deadline_of(const GroupOptions& options) {
+  return Deadline::after(options.deadline, &options.interrupted);
+}
+
+std::string named(const std::string& base, const GroupOptions& options) {
+  return options.name.empty() ? base : base + "/" + options.name;
+}
+
+// Texts in records of one size, as all-gathers want them; zeros follow.
+template <std::size_t kBytes>
+void put(char (&field)[kBytes], const std::string& text) {
+  text.copy(field, kBytes - 1);
+}
+
+struct Introduction {
+  char name[32];       // made up; rank 0's becomes the group's
+  char identity[224];  // what shares memory (hello.h)
+};
+
+struct Invitation {
+  char hosts[512];  // rank 0's addresses, comma-separated
+  char secret[2 * kNonceBytes + 8];
+  int port;  // 0: rank 0 could not listen
+};
+
+template <typename Record>
+std::vector<Record> gather(int rank, int size, const AllGather& all_gather, const Record& mine) {
+  std::vector<Record> all(size);
+  if (!all_gather(&mine, all.data(), sizeof mine)) {
+    throw Error(Code::kSystem,
+                fmt::format("the caller's all-gather of {} bytes failed on rank {} of {}",
+                            sizeof mine, rank, size));
+  }
+  if (std::memcmp(&all[rank], &mine, sizeof mine) == 0) return all;
+  throw Error(
+      Code::kInvalidArgument,
+      fmt::format("the caller's all-gather did not return rank {}'s own {} bytes at its place",
+                  rank, sizeof mine));
+}
+
+// Rank 0's; listens, so that the port is its own until the others come. They wait in the
+// all-gather: a failure goes out in place of the hosts.
+Invitation invite(const std::string& interfaces, std::shared_ptr<Descriptor>& listener) {
+  Invitation invitation{};
+  try {
+    std::vector<std::string> hosts = own_addresses(interfaces);
+    if (interfaces.empty()) hosts.push_back("127.0.0.1");  // containers may share that only
+    while (fmt::format("{}", fmt::join(hosts, ",")).size() >= sizeof invitation.hosts)
+      hosts.erase(hosts.end() - 2);
+    put(invitation.hosts, fmt::format("{}", fmt::join(hosts, ",")));
+    put(invitation.secret, hex(fresh_nonce()));
+    listener = std::make_shared<Descriptor>(tcp_listen(interfaces, 0));
+    invitation.port = port_of(*listener);
+  } catch (const Error& error) {
+    put(invitation.hosts, error.what());
+  }
+  return invitation;
+}
+
+TcpMeeting meeting_of(const Invitation& invitation, const std::string& name) {
+  if (invitation.port == 0) {
+    throw Error(Code::kSystem,
+                fmt::format("rank 0 cannot listen for ranks of other hosts: {}", invitation.hosts));
+  }
+  TcpMeeting meeting;
+  meeting.secret = invitation.secret;
+  meeting.name = name;
+  std::istringstream hosts(invitation.hosts);
+  for (std::string host; std::getline(hosts, host, ',');) meeting.address.hosts.push_back(host);
+  meeting.address.port = invitation.port;
+  return meeting;
+}
+
+}  // namespace
+
+std::vector<int> split_nodes(const GroupOptions& options, int size) {
+  const std::string text = options.topology.empty() ? variable("FERRY_TOPOLOGY") : options.topology;
+  if (text.empty()) return std::vector<int>(size);
+  const Topology topology = Topology::parse(text);
+  if (topology.num_ranks() == size) return topology.nodes();
+  throw Error(Code::kInvalidArgument,
+              fmt::format("the topology \"{}\" has {} ranks, the group has {}", text,
+                          topology.num_ranks(), size));
+}
+
+std::unique_ptr<Rendezvous> meet_by_appointment(const Appointment& appointment,
+                                                const GroupOptions& options) {
+  const std::vector<int> split = split_nodes(options, appointment.size);
+  const Deadline deadline = deadline_of(options);
+  if (!is_tcp(appointment.address)) {
+    return process_rendezvous(named(appointment.address, options), appointment.rank, split,
+                              deadline);
+  }
+  TcpMeeting meeting{.address = parse_tcp(appointment.address),
+                     .secret = variable("FERRY_SECRET"),
+                     .name = named(appointment.job, options),
+                     .interfaces = variable("FERRY_SOCKET_IFNAME"),
+                     .listener = nullptr};
+  if (meeting.secret.empty()) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("a group at {} needs FERRY_SECRET, the same text of {} or more "
+                            "characters for all ranks and for nobody else (`ferry launch` makes "
+                            "one; so does `openssl rand -hex 16`)",
+                            appointment.address, Secret::kLeastBytes));
+  }
+  return tcp_rendezvous(meeting, appointment.rank, split, deadline);
+}
+
+std::unique_ptr<Rendezvous> meet_by_all_gather(int rank, int size, const AllGather& all_gather,
+                                               const GroupOptions& options) {
+  const std::vector<int> split = split_nodes(options, size);
+  Introduction mine{};
+  put(mine.name, "cb-" + hex(fresh_nonce()).substr(0, 16));
+  put(mine.identity, identity(own_hello("", rank, split)));
+  const std::vector<Introduction> all = gather(rank, size, all_gather, mine);
+  const std::string name = named({all[0].name, strnlen(all[0].name, sizeof mine.name)}, options);
+  const bool one_host = std::all_of(all.begin(), all.end(), [&](const Introduction& one) {
+    return std::memcmp(one.identity, mine.identity, sizeof mine.identity) == 0;
+  });
+  if (one_host) return process_rendezvous(name, rank, split, deadline_of(options));
+
+  const std::string interfaces = variable("FERRY_SOCKET_IFNAME");
+  std::shared_ptr<Descriptor> listener;
+  const Invitation none{};
+  const Invitation invitation =
+      gather(rank, size, all_gather, rank == 0 ? invite(interfaces, listener) : none)[0];
+  TcpMeeting meeting = meeting_of(invitation, name);
+  meeting.interfaces = interfaces;
+  meeting.listener = listener;
+  return tcp_rendezvous(meeting, rank, split, deadline_of(options));
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,34 @@
+// Join: which rendezvous a new group meets at, and what the environment adds to its options. Called
+// by group.cc; calls the rendezvous of src/transport and Topology.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ferry/group.h"
+#include "transport/rendezvous.h"
+
+namespace ferry::internal {
+
+// The node of each rank, as the topology says (GroupOptions, else FERRY_TOPOLOGY); without one all
+// ranks of a host share theirs. Throws Error naming both numbers of ranks when they differ.
+std::vector<int> split_nodes(const GroupOptions& options, int size);
+
+// Processes that were told where to meet: at "tcp://host:port", with the secret of FERRY_SECRET, or
+// at any other text on their host. `job` tells groups apart that meet at one port.
+struct Appointment {
+  std::string address;
+  std::string job;
+  int rank = 0;
+  int size = 1;
+};
+std::unique_ptr<Rendezvous> meet_by_appointment(const Appointment& appointment,
+                                                const GroupOptions& options);
+
+// Processes with an all-gather of their own, which tells them where each of them is, and, when that
+// is not one host, rank 0's addresses and a secret made up for this group.
+std::unique_ptr<Rendezvous> meet_by_all_gather(int rank, int size, const AllGather& all_gather,
+                                               const GroupOptions& options);
+
+}  // namespace ferry::internal

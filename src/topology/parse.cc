@@ -1,0 +1,160 @@
+// Topology::parse: levels and presets from text. Called by group creation and the tools.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <ranges>
+
+#include "ferry/status.h"
+#include "ferry/topology.h"
+
+namespace ferry {
+
+namespace {
+
+using Level = Topology::Level;
+
+// Machines of the field, as far as their makers' software tells: `hosts` of them, each with the
+// levels `inside`. Speeds are for the user to add ("gpu8:4@50GB/s").
+struct Preset {
+  std::string_view name;
+  int num_hosts;  // 0: the user says, 1 by default
+  int links;      // of a host
+  std::string_view inside;
+};
+constexpr std::array<Preset, 4> kPresets = {{
+    {"gpu8", 0, 1, "rank:8"},
+    {"rails8x8", 8, 8, "rank:8"},
+    {"dies16", 0, 16, "vnode:4,rank:4"},
+    {"superpod384", 0, 1, "server:24,rank:16"},
+}};
+
+std::string preset_names() {
+  std::string names;
+  for (const Preset& preset : kPresets)
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", preset.name);
+  return names;
+}
+
+// Reads one text and says, in every complaint, which.
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : text_(text) {}
+
+  std::vector<Level> levels() const {
+    const Preset* const preset = find_preset(text_.substr(0, text_.find_first_of(":@,")));
+    if (preset) return Parser(expand(*preset)).levels();
+    std::vector<Level> levels;
+    for (const auto part : std::views::split(text_, ',')) {
+      levels.push_back(level(std::string_view(part.begin(), part.end())));
+      check_name(levels);
+    }
+    if (levels.empty() || levels.back().name != Topology::kRank)
+      refuse("the last level must be 'rank', such as rank:8; presets are " + preset_names());
+    return levels;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Error(Code::kInvalidArgument, fmt::format("topology '{}': {}", text_, what));
+  }
+
+  static const Preset* find_preset(std::string_view name) {
+    const auto found = std::ranges::find(kPresets, name, &Preset::name);
+    return found == kPresets.end() ? nullptr : &*found;
+  }
+
+  // "gpu8:2@50GB/s" -> "host:2@50GB/s,rank:8".
+  std::string expand(const Preset& preset) const {
+    const std::string_view rest = text_.substr(preset.name.size());
+    const std::size_t at = std::min(rest.find('@'), rest.size());
+    const std::string_view count = rest.substr(0, at), properties = rest.substr(at);
+    if (rest.find(',') != rest.npos)
+      refuse(fmt::format("'{}' is a preset and stands alone", preset.name));
+    if (!count.empty() && preset.num_hosts > 0)
+      refuse(fmt::format("preset '{}' has {} hosts and takes no number", preset.name,
+                         preset.num_hosts));
+    const int hosts = preset.num_hosts > 0 ? preset.num_hosts : 1;
+    const int given = count.empty() ? hosts : integer(count.substr(1), "hosts");
+    const bool has_links = preset.links == 1 || properties.find("links") != properties.npos;
+    const std::string links = has_links ? "" : fmt::format("@{}links", preset.links);
+    return fmt::format("host:{}{}{},{}", given, links, properties, preset.inside);
+  }
+
+  Level level(std::string_view part) const {
+    const std::size_t colon = part.find(':');
+    if (part.empty() || colon == part.npos)
+      refuse(fmt::format("'{}' is not of the form name:count", part));
+    Level level{.name = std::string(part.substr(0, colon)), .fanout = {}, .first = {}};
+    std::string_view rest = part.substr(colon + 1);
+    const std::string_view fanout = rest.substr(0, rest.find('@'));
+    for (const auto count : std::views::split(fanout, '+'))
+      level.fanout.push_back(integer(std::string_view(count.begin(), count.end()), level.name));
+    if (level.fanout.empty()) refuse(fmt::format("level '{}' has no count", level.name));
+    std::vector<std::string_view> seen;
+    while (rest.find('@') != rest.npos) {
+      rest.remove_prefix(rest.find('@') + 1);
+      seen.push_back(set_property(rest.substr(0, rest.find('@')), level));
+      if (std::ranges::count(seen, seen.back()) > 1)
+        refuse(fmt::format("level '{}' has two {}", level.name, seen.back()));
+    }
+    return level;
+  }
+
+  // A name is new, well formed, and 'rank' comes last.
+  void check_name(const std::vector<Level>& levels) const {
+    const std::string& name = levels.back().name;
+    const bool letters = !name.empty() && std::ranges::all_of(name, [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+    });
+    if (!letters || (name[0] >= '0' && name[0] <= '9'))
+      refuse(fmt::format("'{}' is no name of a level: a-z, 0-9, _, a letter first", name));
+    if (find_preset(name)) refuse(fmt::format("'{}' is a preset and stands alone", name));
+    if (std::ranges::count(levels, name, &Level::name) > 1)
+      refuse(fmt::format("two levels are named '{}'", name));
+    if (levels.size() > 1 && levels[levels.size() - 2].name == Topology::kRank)
+      refuse(fmt::format("level '{}' is inside 'rank', which is the innermost", name));
+  }
+
+  int integer(std::string_view digits, std::string_view what) const {
+    int value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || end != digits.data() + digits.size() || value < 1 ||
+        value > Topology::kMostRanks) {
+      refuse(
+          fmt::format("{}: '{}' is not a number from 1 to {}", what, digits, Topology::kMostRanks));
+    }
+    return value;
+  }
+
+  // "12.5GB/s", "100Gbit/s", "5us", "8links"; returns what it is.
+  std::string_view set_property(std::string_view text, Level& level) const {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const std::string_view unit(end, text.data() + text.size());
+    const bool number = error == std::errc() && text[0] >= '0' && text[0] <= '9';
+    if (!number || (unit != "GB/s" && unit != "Gbit/s" && unit != "us" && unit != "links")) {
+      refuse(fmt::format("level '{}': '{}' is not a number with GB/s, Gbit/s, us or links",
+                         level.name, text));
+    }
+    if (unit == "links") {
+      level.link.count = integer(text.substr(0, text.size() - unit.size()), level.name);
+      return "numbers of links";
+    }
+    if (unit == "us") {
+      level.link.latency_us = value;
+      return "latencies";
+    }
+    level.link.bandwidth_gb_s = unit == "GB/s" ? value : value / 8;
+    return "bandwidths";
+  }
+
+  std::string_view text_;
+};
+
+}  // namespace
+
+Topology Topology::parse(std::string_view text) { return Topology(Parser(text).levels()); }
+
+}  // namespace ferry

@@ -1,0 +1,182 @@
+#include "ferry/topology.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+#include "ferry/status.h"
+#include "topology/nodes.h"
+
+namespace ferry {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) { throw Error(Code::kInvalidArgument, what); }
+
+void check_range(const char* what, int value, int end) {
+  if (value < 0 || value >= end) refuse(fmt::format("{} {} is not in [0, {})", what, value, end));
+}
+
+// Groups of each level, from the outside in. A fan-out of one number goes for all groups above.
+int count_groups(std::vector<Topology::Level>& levels) {
+  std::int64_t above = 1;
+  for (Topology::Level& level : levels) {
+    if (level.fanout.size() == 1) level.fanout.resize(above, level.fanout[0]);
+    if (std::ssize(level.fanout) != above) {
+      refuse(
+          fmt::format("level '{}' has {} fan-outs, but there {} {} above it: give one number for "
+                      "all, or one for each, such as 3+5",
+                      level.name, level.fanout.size(), above == 1 ? "is" : "are",
+                      above == 1 ? "1 group" : fmt::format("{} groups", above)));
+    }
+    above = std::accumulate(level.fanout.begin(), level.fanout.end(), std::int64_t{0});
+    if (above > Topology::kMostRanks) {
+      refuse(fmt::format("level '{}' has {} groups, at most {}", level.name, above,
+                         Topology::kMostRanks));
+    }
+  }
+  return static_cast<int>(above);
+}
+
+// Where the ranks of each group begin, from the inside out.
+void place_groups(std::vector<Topology::Level>& levels, int num_ranks) {
+  std::vector<int> inner(num_ranks + 1);
+  std::iota(inner.begin(), inner.end(), 0);
+  for (auto level = levels.rbegin(); level != levels.rend(); ++level) {
+    level->first = inner;
+    inner = {0};
+    int end = 0;
+    for (const int groups : level->fanout) inner.push_back(level->first[end += groups]);
+  }
+}
+
+std::string fanout_text(const std::vector<int>& fanout) {
+  const bool even = std::ranges::all_of(fanout, [&](int count) { return count == fanout[0]; });
+  return even ? std::to_string(fanout[0]) : fmt::format("{}", fmt::join(fanout, "+"));
+}
+
+std::string link_text(const Topology::Link& link) {
+  std::string text;
+  if (link.count != 1) text += fmt::format("@{}links", link.count);
+  if (link.bandwidth_gb_s != 0) text += fmt::format("@{}GB/s", link.bandwidth_gb_s);
+  if (link.latency_us != 0) text += fmt::format("@{}us", link.latency_us);
+  return text;
+}
+
+// Ranks of each node, ascending.
+std::vector<std::vector<int>> group_by_node(const std::vector<int>& nodes) {
+  std::vector<std::vector<int>> ranks;
+  for (int rank = 0; rank < std::ssize(nodes); ++rank) {
+    if (nodes[rank] == std::ssize(ranks)) ranks.emplace_back();
+    if (nodes[rank] < 0 || nodes[rank] >= std::ssize(ranks)) {
+      refuse(
+          fmt::format("rank {} is on node {}, but nodes are numbered by their lowest rank: the "
+                      "next new one is {}",
+                      rank, nodes[rank], ranks.size()));
+    }
+    ranks[nodes[rank]].push_back(rank);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+Topology::Topology() : Topology(from_nodes({0})) {}
+
+Topology::Topology(std::vector<Level> levels) : levels_(std::move(levels)) {
+  const int num_ranks = count_groups(levels_);
+  place_groups(levels_, num_ranks);
+  order_.resize(num_ranks);
+  std::iota(order_.begin(), order_.end(), 0);
+  place_ = order_;
+}
+
+Topology Topology::from_nodes(const std::vector<int>& nodes) {
+  if (nodes.empty()) refuse("a topology of no ranks");
+  const std::vector<std::vector<int>> ranks = group_by_node(nodes);
+  Level hosts{.name = std::string(kHost), .fanout = {static_cast<int>(ranks.size())}, .first = {}};
+  Level inner{.name = std::string(kRank), .fanout = {}, .first = {}};
+  for (const std::vector<int>& node : ranks) inner.fanout.push_back(static_cast<int>(node.size()));
+  Topology topology({std::move(hosts), std::move(inner)});
+  auto leaf = topology.order_.begin();
+  for (const std::vector<int>& node : ranks) leaf = std::ranges::copy(node, leaf).out;
+  for (int place = 0; place < topology.num_ranks(); ++place)
+    topology.place_[topology.order_[place]] = place;
+  return topology;
+}
+
+std::string Topology::to_text() const {
+  std::string text;
+  for (const Level& level : levels_) {
+    text += fmt::format("{}{}:{}{}", text.empty() ? "" : ",", level.name, fanout_text(level.fanout),
+                        link_text(level.link));
+  }
+  return text;
+}
+
+int Topology::find_level(std::string_view name) const noexcept {
+  for (int index = 0; index < num_levels(); ++index) {
+    if (levels_[index].name == name) return index;
+  }
+  return -1;
+}
+
+int Topology::group_of(int rank, int level) const {
+  check_range("rank", rank, num_ranks());
+  check_range("level", level, num_levels());
+  const std::vector<int>& first = levels_[level].first;
+  const auto next = std::ranges::upper_bound(first, place_[rank]);
+  return static_cast<int>(next - first.begin()) - 1;
+}
+
+std::span<const int> Topology::members(int group, int level) const {
+  check_range("level", level, num_levels());
+  check_range("group", group, levels_[level].num_groups());
+  const int begin = levels_[level].first[group];
+  return std::span(order_).subspan(begin, levels_[level].first[group + 1] - begin);
+}
+
+int Topology::position(int rank, int level) const {
+  const int group = group_of(rank, level);
+  return place_[rank] - levels_[level].first[group];
+}
+
+int Topology::link_of(int rank, int level) const {
+  const auto size = std::ssize(members(group_of(rank, level), level));
+  return static_cast<int>(std::int64_t{position(rank, level)} * levels_[level].link.count / size);
+}
+
+int Topology::num_nodes() const noexcept {
+  const int host = find_level(kHost);
+  return host < 0 ? 1 : levels_[host].num_groups();
+}
+
+int Topology::node_of(int rank) const {
+  check_range("rank", rank, num_ranks());
+  const int host = find_level(kHost);
+  return host < 0 ? 0 : group_of(rank, host);
+}
+
+std::span<const int> Topology::node_ranks(int node) const {
+  check_range("node", node, num_nodes());
+  const int host = find_level(kHost);
+  return host < 0 ? std::span<const int>(order_) : members(node, host);
+}
+
+std::vector<int> Topology::nodes() const {
+  std::vector<int> nodes(num_ranks());
+  for (int rank = 0; rank < num_ranks(); ++rank) nodes[rank] = node_of(rank);
+  return nodes;
+}
+
+int Topology::mate(int rank, int node) const {
+  const int host = find_level(kHost);
+  const std::span<const int> serving = node_ranks(node);
+  check_range("rank", rank, num_ranks());
+  const int mine = host < 0 ? place_[rank] : position(rank, host);
+  return internal::mate_at(serving, mine);
+}
+
+}  // namespace ferry

@@ -1,0 +1,74 @@
+// Link: packets between this rank and ranks of other nodes, over whatever network there is. Nothing
+// is lost before lost() is told, but no order is promised, and a packet may come twice (Mail mends
+// both). Nothing here blocks but sleep(). One per rank, owned by its Mail; one thread at a time is
+// inside, except for sleep(). ucx_link.cc is the real one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace ferry::internal {
+
+class Link {
+ public:
+  // A packet is a head of at most this many bytes, and a body.
+  static constexpr std::size_t kMaxHeadBytes = 64;
+
+  // Called from progress() only; may send.
+  class Events {
+   public:
+    virtual ~Events() = default;
+    // The packet is valid during the call; its body may lie at any address.
+    virtual void arrived(std::span<const std::byte> head, std::span<const std::byte> body) = 0;
+    // The memory of this send is the caller's again.
+    virtual void sent(std::uint64_t ticket) = 0;
+    // Nothing more will come from or go to `peer`; sends under way end with sent().
+    virtual void lost(int peer, const std::string& why) = 0;
+  };
+
+  virtual ~Link() = default;
+  Link() = default;
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  // What a peer must know to connect(); any bytes.
+  virtual std::string address() const = 0;
+  // Before the first send to `peer`. Throws Error(kSystem).
+  virtual void connect(int peer, const std::string& address) = 0;
+
+  // Most bytes that the body of the next packet may have; need not be the same each time.
+  virtual std::size_t max_body_bytes() = 0;
+  // Head and body stay untouched until sent(ticket). True when the memory is the caller's again at
+  // once, and sent() is not called.
+  virtual bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
+                    std::uint64_t ticket) = 0;
+  // Moves what can move now; true when something did.
+  virtual bool progress(Events& events) = 0;
+
+  // To be called before sleep(): whatever happens from here on ends it. False when something can
+  // move already.
+  virtual bool arm() = 0;
+  // Sleeps until something can move, at most `wait_us`. Safe beside any other call.
+  virtual void sleep(int wait_us) = 0;
+  // Ends the sleeps of other threads.
+  virtual void wake() = 0;
+
+  // Such as "UCX 1.13 tcp".
+  virtual std::string describe() const = 0;
+};
+
+// Over UCX. Throws Error(kSystem) when ferry was built without it, or it finds no network.
+// FERRY_SOCKET_IFNAME chooses interfaces (several by comma), as UCX_NET_DEVICES does, which goes
+// first.
+std::unique_ptr<Link> ucx_link();
+
+// Makes the link of a group's rank: ucx_link, unless a test puts another network underneath before
+// it creates a group.
+using LinkFactory = std::function<std::unique_ptr<Link>()>;
+LinkFactory& link_factory();
+
+}  // namespace ferry::internal

@@ -1,0 +1,19 @@
+// The conformance suite between nodes, with ranks as threads of one process.
+#include "conformance.h"
+
+namespace ferry::test {
+
+constexpr int kSeedsOfAShape = 20;
+
+INSTANTIATE_TEST_SUITE_P(Threads, Conformance,
+                         testing::ValuesIn(conformance_cases(Mode::kThreads, every_shape(),
+                                                             kSeedsOfAShape)),
+                         conformance_name);
+
+TEST(ConformanceSuite, CoversEveryFeatureBetweenNodes) {
+  const std::map<std::string, int> found =
+      features_found(conformance_cases(Mode::kThreads, every_shape(), kSeedsOfAShape));
+  for (const auto& [feature, times] : found) EXPECT_GE(times, 4) << feature;
+}
+
+}  // namespace ferry::test

@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+"""Several hosts on one machine, for tests and measurements between them: each has its own network, shared memory
+(IPC and mount namespaces), processes and name; two are joined by a cable (veth pair), more by a switch (bridge).
+
+    hosts.py --hosts 2 [--rate 1gbit] [--loss 1] -- ferry launch --hosts a:4,b:4 -- program
+
+runs a command beside hosts a, b, ..; `ferry launch` reaches them through FERRY_SSH, a stand-in for ssh that works
+beside the hosts and on them. Needs root. Exit code 77: this machine does not allow it. As a module: class Hosts.
+Calls unshare, nsenter, ip, tc; clang with --loss.
+
+Nothing is left behind after any exit, SIGKILL included, because nothing has a name outside of the namespaces: a
+host lives as long as its first process, which ends when the pipe from this process does, and takes all others of
+the host with it."""
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+SKIPPED = 77
+NAMES = "abcdefgh"
+SOCKET = "FERRY_TEST_HOSTS"  # the Unix socket of SshServer
+BURST, LONGEST_QUEUE = "256kb", "50ms"
+# The first process of a host. /dev/shm and /etc/hosts are its own; it ends with its input.
+LIFE = ('hostname "$1" && mount -t tmpfs none /dev/shm && mount --bind "$2" /etc/hosts && ip link set lo up'
+        ' && echo up && exec cat >/dev/null')
+# Drops packets that leave, with the probability THRESHOLD / 2^32; 7 is bpf_get_prandom_u32, 2 TC_ACT_SHOT.
+LOSS = """
+static unsigned (*random_bits)(void) = (void*)7;
+__attribute__((section("tc"), used)) int drop(void* packet) { return random_bits() < THRESHOLDu ? 2 : 0; }
+char license[] __attribute__((section("license"), used)) = "GPL";
+"""
+
+
+class Unavailable(RuntimeError):
+    """Why there are no hosts here."""
+
+
+def address(index):
+    return f"10.77.0.{index + 1}"
+
+
+def run(*words):
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Unavailable(f"{shlex.join(words)}: {done.stderr.strip() or done.returncode}")
+
+
+def why_not(loss=0):
+    """What this machine lacks; None when it lacks nothing."""
+    missing = [tool for tool in ("unshare", "nsenter", "ip", "tc") if shutil.which(tool) is None]
+    if loss and shutil.which("clang") is None:
+        missing.append("clang, for loss")
+    if missing:
+        return f"not found: {', '.join(missing)}"
+    return None if os.geteuid() == 0 else "only root may make network namespaces"
+
+
+def skip_unless_possible():
+    """For a test program: says why there are no hosts here, and exits."""
+    try:
+        with Hosts(2):
+            pass
+    except Unavailable as reason:
+        skip(reason)
+
+
+def skip(reason):
+    print(f"SKIPPED, no hosts on this machine: {reason}", file=sys.stderr)
+    sys.exit(SKIPPED)
+
+
+def die_with_parent():
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+
+
+class Box:
+    """A set of namespaces and the process that keeps them."""
+
+    def __init__(self, name, hosts_file):
+        words = ["unshare", "--net", "--ipc", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc",
+                 "sh", "-c", LIFE, "sh", name, hosts_file]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        preexec_fn=die_with_parent)
+        if self.process.stdout.readline() != b"up\n":
+            self.process.kill()
+            words = self.process.communicate()[1].decode().strip()
+            raise Unavailable(f"host {name}: {words or 'unshare ended'}")
+        pid = self.process.pid
+        self.pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+
+    def enter(self, *words):
+        return ["nsenter", "-t", str(self.pid), "-n", "-i", "-u", "-p", "-m", "--", *words]
+
+    def ip(self, *words):
+        run("nsenter", "-t", str(self.pid), "-n", "ip", *words)
+
+    def tc(self, *words):
+        run("nsenter", "-t", str(self.pid), "-n", "tc", *words)
+
+    def close(self):
+        self.process.communicate()  # closes its input, waits
+
+
+class SshServer:
+    """Gives lines to shells of the hosts, with the streams of whoever asks; files are what hosts have in common."""
+
+    def __init__(self, boxes, path):
+        self.boxes, self.path = boxes, str(path)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen(64)
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+            except OSError:  # closed
+                return
+            threading.Thread(target=self.answer, args=[client], daemon=True).start()
+
+    def answer(self, client):
+        with client:
+            question, streams, _, _ = socket.recv_fds(client, 1 << 20, 3)
+            host, line = json.loads(question)
+            try:
+                if host not in self.boxes:
+                    return
+                shell = subprocess.Popen(self.boxes[host].enter("sh", "-c", line), stdin=streams[0], stdout=streams[1],
+                                         stderr=streams[2], start_new_session=True)
+            finally:
+                for stream in streams:
+                    os.close(stream)
+            code = shell.wait()
+            with contextlib.suppress(OSError):  # who asked may have been killed
+                client.sendall(str(code if code >= 0 else 255).encode())
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
+def ssh(words):
+    """As ssh: words[0] is the host, the others go to its shell; exit code 255: no such host, or it is gone."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(os.environ[SOCKET])
+        socket.send_fds(server, [json.dumps([words[0], " ".join(words[1:])]).encode()], [0, 1, 2])
+        code = server.recv(8)
+    sys.exit(int(code or 255))
+
+
+class Hosts:
+    """`with Hosts(2, rate="1gbit") as hosts:` has hosts a and b, at address(0) and address(1). `rate` limits each
+    direction of each host's cable, `loss` is the percentage of packets that get lost on the way out of each end."""
+
+    def __init__(self, count, rate="", loss=0.0, mtu=9000):
+        if not 2 <= count <= len(NAMES):
+            raise ValueError(f"{count} hosts: 2 to {len(NAMES)} are possible")
+        reason = why_not(loss)
+        if reason:
+            raise Unavailable(reason)
+        self.names = list(NAMES[:count])
+        self.rate, self.loss, self.mtu = rate, loss, mtu
+        self.boxes = {}
+        self.server = None
+        self._folder = tempfile.TemporaryDirectory(prefix="ferry-hosts-")
+
+    def __enter__(self):
+        try:
+            self._make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        if self.server:
+            self.server.close()
+        for box in self.boxes.values():
+            box.close()
+        self._folder.cleanup()
+
+    def _make(self):
+        table = Path(self._folder.name, "hosts")
+        table.write_text("127.0.0.1 localhost\n" +
+                         "".join(f"{address(i)} {name}\n" for i, name in enumerate(self.names)))
+        for name in self.names if len(self.names) == 2 else [*self.names, "switch"]:
+            self.boxes[name] = Box(name, str(table))
+        if len(self.names) == 2:
+            a, b = self.names
+            self._cable((a, "eth0"), (b, "eth0"))
+        else:
+            self.boxes["switch"].ip("link", "add", "ports", "type", "bridge")
+            self.boxes["switch"].ip("link", "set", "ports", "mtu", str(self.mtu), "up")
+            for name in self.names:
+                self._cable((name, "eth0"), ("switch", f"to-{name}"))
+                self.boxes["switch"].ip("link", "set", f"to-{name}", "master", "ports")
+        for index, name in enumerate(self.names):
+            self.boxes[name].ip("addr", "add", f"{address(index)}/24", "dev", "eth0")
+        self.server = SshServer(self.boxes, Path(self._folder.name, "ssh"))
+
+    def _cable(self, *ends):
+        (first, device), (second, peer) = ends
+        mtu = ["mtu", str(self.mtu)]
+        run("ip", "link", "add", device, "netns", str(self.boxes[first].pid), *mtu, "type", "veth",
+            "peer", "name", peer, "netns", str(self.boxes[second].pid), *mtu)
+        for name, end in ends:
+            self.boxes[name].ip("link", "set", end, "up")
+            if self.rate:
+                self.boxes[name].tc("qdisc", "add", "dev", end, "root", "tbf", "rate", self.rate, "burst", BURST,
+                                    "latency", LONGEST_QUEUE)
+            if self.loss:
+                self._lose(self.boxes[name], end)
+
+    def _lose(self, box, device):
+        source, program = Path(self._folder.name, "loss.c"), Path(self._folder.name, "loss.o")
+        source.write_text(LOSS.replace("THRESHOLD", str(min(2**32 - 1, int(self.loss / 100 * 2**32)))))
+        run("clang", "-O2", "-target", "bpf", "-c", str(source), "-o", str(program))
+        box.tc("qdisc", "add", "dev", device, "clsact")
+        box.tc("filter", "add", "dev", device, "egress", "bpf", "da", "obj", str(program), "sec", "tc")
+
+    @property
+    def environment(self):
+        """For commands beside the hosts and on them: this process's, and how to reach them."""
+        return {**os.environ, SOCKET: self.server.path, "FERRY_SSH": f"{sys.executable} {Path(__file__).resolve()} ssh"}
+
+    def command(self, name, *words):
+        """`words`, to be run on a host."""
+        return self.boxes[name].enter(*words)
+
+    def run(self, name, *words, **options):
+        """Runs a command on a host to its end, in this working directory: subprocess.CompletedProcess of text."""
+        inside = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(words)}"
+        return subprocess.run(self.command(name, "sh", "-c", inside), env=self.environment, capture_output=True,
+                              text=True, **options)
+
+    def cut(self, name):
+        """Cuts a host off: packets from it and to it are lost without a word. join() ends that."""
+        # To a hardware address that nobody has: no device goes down, so no socket gets told.
+        nobody = ["lladdr", "02:00:00:00:00:00", "dev", "eth0", "nud", "permanent"]
+        for box, far in self._ways_of(name):
+            box.ip("neigh", "replace", far, *nobody)
+
+    def join(self, name):
+        for box, far in self._ways_of(name):
+            box.ip("neigh", "del", far, "dev", "eth0")
+
+    def _ways_of(self, name):
+        mine = address(self.names.index(name))
+        for index, other in enumerate(self.names):
+            if other != name:
+                yield self.boxes[name], address(index)
+                yield self.boxes[other], mine
+
+    def sent_bytes(self, name):
+        """All bytes that left a host so far, headers included."""
+        words = ["nsenter", "-t", str(self.boxes[name].pid), "-n", "cat", "/proc/net/dev"]
+        text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        return int(text.partition("eth0:")[2].split()[8])
+
+
+def main(arguments):
+    if arguments[:1] == ["ssh"]:
+        ssh(arguments[1:])
+    parser = argparse.ArgumentParser(description="Runs a command beside several hosts a, b, .. on this machine.")
+    parser.add_argument("--hosts", type=int, default=2, help="how many (%(default)s)")
+    parser.add_argument("--rate", default="", help="of each direction of each cable, such as 1gbit")
+    parser.add_argument("--loss", type=float, default=0.0, help="percentage of packets lost, needs clang")
+    parser.add_argument("--mtu", type=int, default=9000, help="bytes of a packet (%(default)s)")
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args(arguments)
+    try:
+        with Hosts(options.hosts, options.rate, options.loss, options.mtu) as hosts:
+            return subprocess.run(options.command, env=hosts.environment, preexec_fn=die_with_parent).returncode
+    except Unavailable as reason:
+        skip(reason)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""`ferry launch --hosts` on hosts that are apart: ranks run there, end with the launcher, and form a group.
+Called by ctest with the ferry program as its first argument; exit code 77 where there are no hosts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import hosts
+from hosts import Hosts
+
+FERRY = sys.argv.pop(1)
+LIMIT_S = 100
+
+
+class Launch(unittest.TestCase):
+    def setUp(self):
+        self.bench = Hosts(2)
+        self.bench.__enter__()
+        self.addCleanup(self.bench.__exit__)
+
+    def command(self, *words):
+        return [FERRY, "launch", "--hosts", "a:2,b:2", *words]
+
+    def launch(self, *words, **options):
+        return subprocess.run(self.command(*words), env=self.bench.environment, capture_output=True, text=True,
+                              timeout=LIMIT_S, **options)
+
+    def ranks_on(self, name):
+        return int(self.bench.run(name, "sh", "-c", "grep -lx sleep /proc/[0-9]*/comm | wc -l").stdout)
+
+    def ranks_come_to(self, count):
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            found = [self.ranks_on(name) for name in "ab"]
+            if found == [count, count]:
+                break
+            time.sleep(0.05)
+        return found
+
+    def test_ranks_run_where_they_should(self):
+        done = self.launch("--", "sh", "-c", "echo $(hostname) $LOCAL_RANK $(pwd)")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()),
+                         [f"[{rank}] {'ab'[rank // 2]} {rank % 2} {os.getcwd()}" for rank in range(4)])
+
+    def test_ranks_end_with_the_launcher(self):
+        process = subprocess.Popen(self.command("--", "sleep", "1000"), env=self.bench.environment)
+        self.assertEqual(self.ranks_come_to(2), [2, 2])
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.assertEqual(self.ranks_come_to(0), [0, 0])
+
+    def test_a_failure_on_one_host_ends_the_others(self):
+        done = self.launch("--grace", "0.3", "--", "sh", "-c", "[ $RANK = 3 ] && exit 7; exec sleep 1000")
+        self.assertEqual(done.returncode, 7)
+        self.assertIn("on b: rank 3 (pid", done.stderr)
+        self.assertEqual(self.ranks_come_to(0), [0, 0])
+
+    def test_a_host_that_goes_down_is_named(self):
+        process = subprocess.Popen(self.command("--grace", "0.3", "--", "sleep", "1000"), env=self.bench.environment,
+                                   stderr=subprocess.PIPE, text=True)
+        self.assertEqual(self.ranks_come_to(2), [2, 2])
+        self.bench.boxes["b"].close()
+        text = process.communicate(timeout=LIMIT_S)[1]
+        self.assertNotEqual(process.returncode, 0)
+        self.assertIn("the connection to b", text)
+        self.assertEqual(self.ranks_on("a"), 0)
+
+    def test_ranks_form_a_group_and_exchange(self):
+        doctor = subprocess.run([FERRY, "doctor", "--json"], capture_output=True, text=True)
+        reason = json.loads(doctor.stdout)["network"]["no_link"]
+        if reason:
+            self.skipTest(reason)
+        done = self.launch("--no-tag", "--", FERRY, "bench", "--mode", "environment", "--hidden", "64", "--experts",
+                           "16", "--tokens", "20", "--iterations", "5", "--check", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        result = json.loads(done.stdout.splitlines()[-1])
+        self.assertEqual((result["wrong"], result["options"]["ranks"]), (0, 4))
+        self.assertGreater(result["level_bytes"]["host"], 0)
+        done = self.launch("--no-tag", "--", FERRY, "doctor", "--link", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        links = json.loads(done.stdout)["links"]
+        self.assertEqual([link["hosts"] for link in links], [["a", "b"]])
+
+
+if __name__ == "__main__":
+    hosts.skip_unless_possible()
+    unittest.main()

@@ -1,0 +1,73 @@
+// The rule of Algorithm::kAuto and its reasons.
+#include "topology/choose.h"
+
+#include <gmock/gmock.h>
+
+namespace ferry::internal {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+AlgorithmChoice choose(const char* text, const ExchangeConfig& config) {
+  const Topology topology = Topology::parse(text);
+  return choose_algorithm(topology, traffic_of(config, topology.num_ranks()));
+}
+
+const ExchangeConfig kShape = {.max_tokens = 128, .hidden = 7168, .num_experts = 256, .top_k = 8};
+
+TEST(Choose, OneNodeHasNothingToCross) {
+  for (const char* text : {"rank:8", "host:1,numa:2,rank:4", "superpod384"}) {
+    ExchangeConfig config = kShape;
+    config.num_experts = 384;
+    EXPECT_EQ(choose(text, config).algorithm, Algorithm::kFullmesh);
+    EXPECT_EQ(choose(text, config).reason, "one node: nothing crosses");
+  }
+}
+
+TEST(Choose, ComparesBytesWhereNoBandwidthIsKnown) {
+  const AlgorithmChoice choice = choose("host:2@5us,rank:4", kShape);
+  EXPECT_EQ(choice.algorithm, Algorithm::kHierarchical);
+  EXPECT_EQ(choice.reason,
+            "2 nodes: a dispatch and its combine put on the busiest link of a host 14.6 MB with "
+            "hierarchical, 38.9 MB with fullmesh, 14.7 MB with allgather, routing uniform");
+}
+
+TEST(Choose, ComparesTimesWhereItIs) {
+  const AlgorithmChoice choice = choose("host:4@0.125GB/s@5us,rank:2", kShape);
+  EXPECT_EQ(choice.algorithm, Algorithm::kHierarchical);
+  EXPECT_THAT(choice.reason,
+              AllOf(HasSubstr("4 nodes"), HasSubstr("MB with fullmesh ("), HasSubstr(" ms)")));
+}
+
+TEST(Choose, EqualCostsGoToHierarchical) {
+  // One rank on each node; one expert for each token; no tokens at all.
+  EXPECT_EQ(choose("host:8,rank:1", kShape).algorithm, Algorithm::kHierarchical);
+  ExchangeConfig one = kShape;
+  one.top_k = 1;
+  EXPECT_EQ(choose("host:3,rank:3+2+3", one).algorithm, Algorithm::kHierarchical);
+  ExchangeConfig none = kShape;
+  none.max_tokens = 0;
+  EXPECT_EQ(choose("host:2,rank:4", none).algorithm, Algorithm::kHierarchical);
+}
+
+TEST(Choose, SlowRacksCount) {
+  const Topology topology = Topology::parse("rack:2@1GB/s@10us,host:2@100GB/s,rank:4");
+  const AlgorithmChoice choice = choose_algorithm(topology, traffic_of(kShape, 16));
+  const auto bytes = level_bytes(topology, traffic_of(kShape, 16), Algorithm::kHierarchical);
+  EXPECT_THAT(choice.reason, HasSubstr(time_text(20 + bytes[0].pair() / 1e3)));
+}
+
+TEST(Choose, NamesAndUnits) {
+  EXPECT_STREQ(algorithm_name(Algorithm::kAllgather), "allgather");
+  EXPECT_STREQ(algorithm_name(Algorithm::kAuto), "auto");
+  EXPECT_EQ(bytes_text(0), "0 B");
+  EXPECT_EQ(bytes_text(14336), "14.3 KB");
+  EXPECT_EQ(bytes_text(999600), "1 MB");
+  EXPECT_EQ(time_text(27.54), "27.5 us");
+  EXPECT_EQ(time_text(2.5e9), "2.5 ks");
+}
+
+}  // namespace
+}  // namespace ferry::internal

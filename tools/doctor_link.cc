@@ -1,0 +1,218 @@
+// Pairs of ranks of two nodes send each other small messages by turns, then large ones one way; see
+// doctor_link.h. All other ranks wait in a barrier, so that nothing else moves.
+#include "doctor_link.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/clock.h"
+#include "ferry/group.h"
+#include "group/state.h"
+
+namespace ferry::tools {
+namespace {
+
+using internal::MessageHead;
+
+constexpr int kWarmUp = 100, kTurns = 1000;
+constexpr std::uint64_t kBulkBytes = std::uint64_t{64} << 20;
+
+void expect(const Status& status) {
+  if (!status.ok()) throw Error(status.code(), status.message());
+}
+
+struct LinkSpeed {
+  int from = 0, to = 0;  // ranks
+  double latency_us = 0;
+  double there_bytes_per_s = 0, back_bytes_per_s = 0;
+};
+
+// One rank's end of all tests.
+class LinkEnd final : private internal::Channel {
+ public:
+  explicit LinkEnd(internal::GroupState& state)
+      : state_(state), number_(state.open_channel(this)) {}
+  ~LinkEnd() override { state_.close_channel(number_); }
+
+  // The two ranks of a test call these at the same time. Half of a turn.
+  double latency_us(int peer, bool first);
+  // Of the one that sends.
+  double bytes_per_s(int peer, bool sends);
+
+ private:
+  enum : std::uint32_t { kSmall, kBulk };
+
+  void read(int from, const MessageHead& head, std::span<const std::byte> body) override;
+  bool go_on() override { return false; }
+  void say(int peer);
+  void hear();
+  void send_bulk(int peer);
+  template <typename Condition>
+  void wait(const Condition& condition);
+
+  internal::GroupState& state_;
+  std::uint32_t number_;
+  std::atomic<std::uint64_t> small_{0}, bulk_bytes_{0};  // that came; read with the lock of Mail
+  std::uint64_t heard_ = 0, bulk_seen_ = 0;
+};
+
+void LinkEnd::read(int, const MessageHead& head, std::span<const std::byte> body) {
+  // Release: nothing else is published. Partner: wait().
+  if (head.kind == kSmall) small_.fetch_add(1, std::memory_order_release);
+  if (head.kind == kBulk) bulk_bytes_.fetch_add(body.size(), std::memory_order_release);
+}
+
+template <typename Condition>
+void LinkEnd::wait(const Condition& condition) {
+  const internal::Deadline deadline = state_.deadline();
+  while (!condition()) {
+    if (!state_.progress()) sched_yield();
+    expect(state_.verdict());
+    if (state_.aborted()) throw Error(Code::kPeerLost, "a rank gave up during the test of a link");
+    if (deadline.passed()) throw Error(Code::kTimeout, "a message of the link test did not come");
+  }
+}
+
+void LinkEnd::say(int peer) {
+  const MessageHead head{.channel = number_, .kind = kSmall, .number = 0};
+  state_.mail().send_now(peer, std::as_bytes(std::span(&head, 1)));
+}
+
+void LinkEnd::hear() {
+  ++heard_;
+  wait([this] { return small_.load(std::memory_order_acquire) >= heard_; });
+}
+
+double LinkEnd::latency_us(int peer, bool first) {
+  std::int64_t begin_ns = 0;
+  for (int turn = 0; turn < kWarmUp + kTurns; ++turn) {
+    if (turn == kWarmUp) begin_ns = internal::now_ns();
+    if (first) say(peer);
+    hear();
+    if (!first) say(peer);
+  }
+  return static_cast<double>(internal::now_ns() - begin_ns) * 1e-3 / (2.0 * kTurns);
+}
+
+void LinkEnd::send_bulk(int peer) {
+  const MessageHead head{.channel = number_, .kind = kBulk, .number = 0};
+  for (std::uint64_t left = kBulkBytes; left > 0;) {
+    auto parcel = state_.mail().room(peer);
+    wait([&] { return parcel.has_value() || (parcel = state_.mail().room(peer)).has_value(); });
+    const std::uint64_t bytes =
+        std::min<std::uint64_t>(left, internal::Mail::kParcelBytes - sizeof head);
+    std::memcpy(parcel->data(), &head, sizeof head);
+    std::memset(parcel->data() + sizeof head, 0, bytes);  // as rows would be written
+    state_.mail().send(std::move(*parcel), sizeof head + bytes);
+    left -= bytes;
+  }
+}
+
+double LinkEnd::bytes_per_s(int peer, bool sends) {
+  const std::int64_t begin_ns = internal::now_ns();
+  if (sends) {
+    send_bulk(peer);
+    hear();
+    return static_cast<double>(kBulkBytes) * 1e9 /
+           static_cast<double>(internal::now_ns() - begin_ns);
+  }
+  bulk_seen_ += kBulkBytes;
+  wait([this] { return bulk_bytes_.load(std::memory_order_acquire) >= bulk_seen_; });
+  say(peer);
+  return 0;
+}
+
+// Between the first ranks of node 0 and of another; collective. Rank 0 knows the result.
+LinkSpeed test_link(Group& group, LinkEnd& end, int node) {
+  const internal::Nodes& nodes = group.state()->nodes();
+  LinkSpeed speed{.from = nodes.ranks_of(0)[0], .to = nodes.ranks_of(node)[0]};
+  expect(group.barrier());
+  if (group.rank() == speed.from) {
+    group.state()->reach(speed.to);
+    speed.latency_us = end.latency_us(speed.to, true);
+    speed.there_bytes_per_s = end.bytes_per_s(speed.to, true);
+    end.bytes_per_s(speed.to, false);
+  } else if (group.rank() == speed.to) {
+    group.state()->reach(speed.from);
+    end.latency_us(speed.from, false);
+    end.bytes_per_s(speed.from, false);
+    speed.back_bytes_per_s = end.bytes_per_s(speed.from, true);
+  }
+  std::vector<LinkSpeed> all(static_cast<std::size_t>(group.size()));
+  expect(group.all_gather(&speed, sizeof speed, all.data()));
+  speed = all[static_cast<std::size_t>(speed.from)];
+  speed.back_bytes_per_s = all[static_cast<std::size_t>(speed.to)].back_bytes_per_s;
+  return speed;
+}
+
+std::vector<std::string> host_names(Group& group) {
+  std::array<char, 65> mine = {};
+  gethostname(mine.data(), mine.size() - 1);
+  std::vector<std::array<char, 65>> all(static_cast<std::size_t>(group.size()));
+  expect(group.all_gather(&mine, sizeof mine, all.data()));
+  std::vector<std::string> names;
+  for (const auto& name : all) names.emplace_back(name.data());
+  return names;
+}
+
+void print(const std::vector<LinkSpeed>& speeds, const std::vector<std::string>& hosts,
+           const std::string& transport, bool json) {
+  nlohmann::json links = nlohmann::json::array();
+  std::string text = fmt::format("links between nodes, over {}\n", transport);
+  for (const LinkSpeed& speed : speeds) {
+    const std::string& from = hosts[static_cast<std::size_t>(speed.from)];
+    const std::string& to = hosts[static_cast<std::size_t>(speed.to)];
+    text += fmt::format(
+        "  rank {} on {} and rank {} on {}: {:.1f} us, {:.3f} GB/s there, "
+        "{:.3f} GB/s back\n",
+        speed.from, from, speed.to, to, speed.latency_us, speed.there_bytes_per_s * 1e-9,
+        speed.back_bytes_per_s * 1e-9);
+    links.push_back({{"ranks", {speed.from, speed.to}},
+                     {"hosts", {from, to}},
+                     {"latency_us", speed.latency_us},
+                     {"there_bytes_per_s", speed.there_bytes_per_s},
+                     {"back_bytes_per_s", speed.back_bytes_per_s}});
+  }
+  if (json) text = nlohmann::json({{"transport", transport}, {"links", links}}).dump(2) + "\n";
+  std::cout << text << std::flush;
+}
+
+void test_all(Group group, bool json) {
+  internal::GroupState& state = *group.state();
+  if (state.nodes().one()) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("--link: all {} ranks are on one node, so there is no link to test",
+                            group.size()));
+  }
+  LinkEnd end(state);
+  std::vector<LinkSpeed> speeds;
+  for (int node = 1; node < state.nodes().count(); ++node)
+    speeds.push_back(test_link(group, end, node));
+  const std::vector<std::string> hosts = host_names(group);
+  if (group.rank() == 0) print(speeds, hosts, state.mail().describe(), json);
+  expect(group.barrier());
+}
+
+}  // namespace
+
+int test_links(const LinkTestOptions& options) {
+  const auto run = [&](Group group) { test_all(std::move(group), options.json); };
+  if (options.threads) {
+    run_threads(2, run, {.topology = "host:2,rank:1"});
+  } else {
+    run(Group::from_environment());
+  }
+  return 0;
+}
+
+}  // namespace ferry::tools

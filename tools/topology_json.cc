@@ -1,0 +1,74 @@
+// The JSON form of a topology, by way of its text. Called by topology.cc and topology_report.cc.
+#include "topology_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+namespace ferry::tools {
+
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+// "3+5" of 3, or of [3, 5]; Topology::parse says what is wrong with the numbers.
+std::string fanout_text(const json& fanout) {
+  if (!fanout.is_array()) return fanout.dump();
+  std::string text;
+  for (const json& count : fanout) text += (text.empty() ? "" : "+") + count.dump();
+  return text;
+}
+
+std::string level_text(const json& level) {
+  const json& name = level.at("name");
+  std::string text = fmt::format("{}:{}", name.get<std::string>(), fanout_text(level.at("fanout")));
+  for (const auto& [key, value] : level.items()) {
+    if (key == "name" || key == "fanout") continue;
+    if (key == "links")
+      text += fmt::format("@{}links", value.dump());
+    else if (key == "bandwidth_gb_s")
+      text += fmt::format("@{}GB/s", value.dump());
+    else if (key == "latency_us")
+      text += fmt::format("@{}us", value.dump());
+    else
+      throw std::invalid_argument(fmt::format(
+          "JSON topology: level {} has '{}', which is none of name, fanout, links, bandwidth_gb_s, "
+          "latency_us",
+          name.dump(), key));
+  }
+  return text;
+}
+
+}  // namespace
+
+Topology topology_from_json(const std::string& text) try {
+  const json levels = json::parse(text).at("levels");
+  std::string all;
+  for (const json& level : levels) all += (all.empty() ? "" : ",") + level_text(level);
+  Topology topology = Topology::parse(all);
+  if (topology.num_levels() != std::ssize(levels))
+    throw std::invalid_argument(fmt::format("JSON topology: '{}' is not one level each", all));
+  return topology;
+} catch (const json::exception& error) {
+  throw std::invalid_argument(fmt::format("JSON topology: {}", error.what()));
+}
+
+ordered_json levels_json(const Topology& topology) {
+  ordered_json levels = ordered_json::array();
+  for (int index = 0; index < topology.num_levels(); ++index) {
+    const Topology::Level& level = topology.level(index);
+    const int first = level.fanout[0];
+    const bool even = std::ranges::count(level.fanout, first) == std::ssize(level.fanout);
+    levels.push_back({{"name", level.name},
+                      {"fanout", even ? ordered_json(first) : ordered_json(level.fanout)},
+                      {"links", level.link.count},
+                      {"bandwidth_gb_s", level.link.bandwidth_gb_s},
+                      {"latency_us", level.link.latency_us}});
+  }
+  return levels;
+}
+
+}  // namespace ferry::tools
