@@ -189,7 +189,7 @@ std::string topology_text(const Topology& topology, const ExchangeConfig& config
   add_tree(topology, 0, 0, tree);
   if (!tree.empty()) text += '\n' + cut(tree);
   text += mates_text(topology) + bytes_table(topology, config);
-  const internal::AlgorithmChoice choice =
+  const AlgorithmChoice choice =
       internal::choose_algorithm(topology, internal::traffic_of(config, topology.num_ranks()));
   return text + fmt::format("\nauto is {}\n{}", internal::algorithm_name(choice.algorithm),
                             wrapped(choice.reason));
@@ -197,7 +197,7 @@ std::string topology_text(const Topology& topology, const ExchangeConfig& config
 
 std::string topology_json(const Topology& topology, const ExchangeConfig& config) {
   const internal::Traffic traffic = internal::traffic_of(config, topology.num_ranks());
-  const internal::AlgorithmChoice choice = internal::choose_algorithm(topology, traffic);
+  const AlgorithmChoice choice = internal::choose_algorithm(topology, traffic);
   ordered_json mates = ordered_json::array(), bytes = ordered_json::object();
   for (std::int64_t position = 0; position < most_ranks_of_a_node(topology); ++position)
     mates.push_back(mates_of(topology, position));

@@ -223,8 +223,7 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
       layout_(config_, window_shape(config_, everybody_->map, group_->nodes())),
       id_(next_id()),
       crew_(config_.workers),
-      crowded_(static_cast<int>(group_->nodes().ranks_here().size()) * config_.workers >
-               group_->num_cpus()),
+      crowded_(group_->crowded(config_.workers)),
       choice_(choose(*group_, config_)),
       cache_bytes_(last_level_cache_bytes()),
       active_(everybody_),

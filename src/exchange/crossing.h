@@ -85,7 +85,8 @@ class Crossing final : private Channel {
     return config_->node_sums == NodeSums::kFp32 ? DataType::kFp32 : row_type;
   }
   bool exact() const noexcept { return config_->node_sums == NodeSums::kExact; }
-  // Of the unit of `num_terms` rows on its way back: where the scalars begin, and its end.
+  // Of the unit of `num_terms` rows on its way back: its rows, where the scalars begin, its end.
+  std::size_t rows_bytes(int num_terms, const HomeFormat& format) const noexcept;
   std::size_t scalars_at(int num_terms, const HomeFormat& format) const noexcept;
   std::size_t unit_bytes(int num_terms, int scalars, const HomeFormat& format) const noexcept;
 
@@ -151,7 +152,7 @@ class Crossing final : private Channel {
   enum class Ready { kNo, kYes, kNever };
   Ready ready(const Duty& duty) const;
   void find_ranks(Duty& duty) const;
-  bool serve_unit(Duty& duty) const;
+  bool serve_unit(Duty& duty);
   bool find_unit(Duty& duty, int num_terms, std::size_t at) const;
   void put_scalars(const Duty& duty, std::size_t at, float* out) const;
 

@@ -25,10 +25,13 @@ std::size_t term_bytes(int num_positions) {
 
 }  // namespace
 
+std::size_t Crossing::rows_bytes(int num_terms, const HomeFormat& format) const noexcept {
+  return exact() ? num_terms * format.wire_bytes()
+                 : format.hidden * element_bytes(sum_type(format.type));
+}
+
 std::size_t Crossing::scalars_at(int num_terms, const HomeFormat& format) const noexcept {
-  const std::size_t rows = exact() ? num_terms * format.wire_bytes()
-                                   : format.hidden * element_bytes(sum_type(format.type));
-  return (rows + sizeof(float) - 1) / sizeof(float) * sizeof(float);
+  return (rows_bytes(num_terms, format) + sizeof(float) - 1) / sizeof(float) * sizeof(float);
 }
 
 std::size_t Crossing::unit_bytes(int num_terms, int scalars,
@@ -75,6 +78,7 @@ bool Crossing::serve(int client, Duty& duty) {
     if (!serve_unit(duty)) return false;
   }
   duty.out->flush();
+  count_bytes(0, duty.out->bytes());
   return true;
 }
 
@@ -122,13 +126,14 @@ Crossing::Ready Crossing::ready(const Duty& duty) const {
 }
 
 // False: there is no room now.
-bool Crossing::serve_unit(Duty& duty) const {
+bool Crossing::serve_unit(Duty& duty) {
   const HomeFormat& format = duty.rows->format();
   const auto num_terms = static_cast<int>(value_at<std::int64_t>(duty.terms.data() + duty.at));
   const std::size_t first = duty.at + sizeof(std::int64_t);
   std::byte* out = duty.out->append(unit_bytes(num_terms, duty.ask.scalars, format));
   if (out == nullptr) return false;
   duty.at = first + num_terms * term_bytes(duty.ask.num_positions);
+  count_bytes(rows_bytes(num_terms, format), 0);
   duty.sum->clear();
   if (!find_unit(duty, num_terms, first)) return true;
   if (exact()) {

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "group/wait.h"
+#include "transport/hello.h"
 
 namespace ferry::internal {
 
@@ -35,15 +36,6 @@ std::string allowed_cpus() {
   return text;
 }
 
-int count_union(const std::vector<std::string>& masks, const std::vector<int>& ranks) {
-  std::string all(CPU_SETSIZE, '0');
-  for (const int rank : ranks) {
-    const std::string& mask = masks[rank];
-    for (std::size_t cpu = 0; cpu < mask.size(); ++cpu) all[cpu] = std::max(all[cpu], mask[cpu]);
-  }
-  return std::max(1, static_cast<int>(std::count(all.begin(), all.end(), '1')));
-}
-
 }  // namespace
 
 GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
@@ -59,7 +51,7 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
       log_level_(log_level_from_environment()),
       lost_(size_) {
   const Deadline by = deadline();
-  num_cpus_ = count_union(rendezvous_->all_gather(allowed_cpus(), by), nodes_.ranks_here());
+  count_neighbours(by);
   const std::size_t slots = size_ * sizeof(GroupSlot);
   const std::size_t words = size_ * (sizeof(*abort_) + sizeof(*doorbell_) + sizeof(*sleeping_));
   segment_ = rendezvous_->share_segment(slots + words, by);
@@ -80,6 +72,19 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
                   mail_ ? fmt::format(", node {} of {} over {}", nodes_.mine(), nodes_.count(),
                                       mail_->describe())
                         : ""));
+}
+
+void GroupState::count_neighbours(const Deadline& by) {
+  const std::string machine = boot_id() + " ";
+  std::string cpus(CPU_SETSIZE, '0');
+  num_neighbours_ = 0;
+  for (const std::string& theirs : rendezvous_->all_gather(machine + allowed_cpus(), by)) {
+    if (!theirs.starts_with(machine)) continue;
+    ++num_neighbours_;
+    for (std::size_t cpu = 0; machine.size() + cpu < theirs.size(); ++cpu)
+      cpus[cpu] = std::max(cpus[cpu], theirs[machine.size() + cpu]);
+  }
+  num_cpus_ = std::max(1, static_cast<int>(std::count(cpus.begin(), cpus.end(), '1')));
 }
 
 GroupState::~GroupState() {
@@ -157,7 +162,7 @@ Status GroupState::arrive(std::span<const std::byte> piece) noexcept {
                .stride_bytes = sizeof(GroupSlot),
                .value = number,
                .limit = options_.deadline,
-               .crowded = static_cast<int>(nodes_.ranks_here().size()) > num_cpus_});
+               .crowded = crowded(1)});
 }
 
 // Pieces of at most kBytes; the barrier after the copy keeps a fast rank from overwriting a piece

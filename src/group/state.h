@@ -70,8 +70,9 @@ class GroupState final : private Mail::Reader {
     return Deadline::after(options_.deadline, &options_.interrupted);
   }
 
-  // Processors that the ranks of this node may run on, taken together.
-  int num_cpus() const noexcept { return num_cpus_; }
+  // True when the ranks of this machine, each with so many threads, are more than the processors
+  // that they may run on, taken together. A machine may be several nodes (GroupOptions::topology).
+  bool crowded(int workers) const noexcept { return num_neighbours_ * workers > num_cpus_; }
   const Nodes& nodes() const noexcept { return nodes_; }
   const Topology& topology() const noexcept { return topology_; }
 
@@ -147,6 +148,7 @@ class GroupState final : private Mail::Reader {
   Status break_group(Code code, int culprit, const std::string& text) noexcept;
   Status check(const Await& await, std::int64_t began_ns) noexcept;
   void sleep_until_rung(const Await& await, int peer) noexcept;
+  void count_neighbours(const Deadline& by);
   std::vector<int> missing_ranks(const Await& await) const;
 
   std::unique_ptr<Rendezvous> rendezvous_;
@@ -156,7 +158,7 @@ class GroupState final : private Mail::Reader {
   int size_;
   Nodes nodes_;
   Topology topology_;
-  int num_cpus_ = 1;
+  int num_cpus_ = 1, num_neighbours_ = 1;
   std::uint64_t num_barriers_ = 0;
   LogLevel log_level_ = LogLevel::kNone;
 

@@ -84,6 +84,8 @@ std::string identity(const Hello& hello) {
                      hello.user_namespace);
 }
 
+std::string boot_id() { return first_line("/proc/sys/kernel/random/boot_id"); }
+
 Hello own_hello(const std::string& address, int rank, const std::vector<int>& nodes) {
   return {.protocol = kProtocol,
           .version = FERRY_VERSION,
@@ -93,7 +95,7 @@ Hello own_hello(const std::string& address, int rank, const std::vector<int>& no
           .size = static_cast<int>(nodes.size()),
           .nodes = runs_of(nodes),
           .pid = getpid(),
-          .boot_id = first_line("/proc/sys/kernel/random/boot_id"),
+          .boot_id = boot_id(),
           .pid_namespace = link_target("/proc/self/ns/pid"),
           .net_namespace = link_target("/proc/self/ns/net"),
           .user_namespace = link_target("/proc/self/ns/user"),

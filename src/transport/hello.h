@@ -25,6 +25,9 @@ struct Hello {
   std::string host;  // for messages only
 };
 
+// Names the machine, whatever container a process is in; changes with every boot.
+std::string boot_id();
+
 // This process, as `rank` of nodes.size().
 Hello own_hello(const std::string& address, int rank, const std::vector<int>& nodes);
 

@@ -38,7 +38,7 @@ Spoke::Spoke(const Party& party, Deadline deadline) : rank_(party.self.rank), hu
 bool Spoke::try_to_join(const Party& party, Deadline deadline) {
   Attempt attempt = party.door.connect(deadline);
   if (!attempt.socket) {
-    unreached_ = attempt.why;
+    if (!attempt.why.empty()) unreached_ = attempt.why;  // empty: no time was left to try
     return false;
   }
   connection_ = std::make_unique<Connection>(std::move(attempt.socket));

@@ -179,7 +179,7 @@ TcpAddress parse_tcp(const std::string& text) {
   const std::string rest = is_tcp(text) ? text.substr(kScheme.size()) : "";
   const std::size_t colon = rest.rfind(':');
   std::string host = rest.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   } else if (host.find(':') != std::string::npos) {
     host.clear();  // whose last part is the port?

@@ -115,7 +115,7 @@ void compare(const Topology& topology, const Traffic& traffic) {
 // Every rank with two experts, the last with none or one.
 Traffic small_traffic(const Topology& topology, int last) {
   Traffic traffic;
-  traffic.tokens = 5, traffic.top_k = 3;
+  traffic.tokens = 5, traffic.top_k = topology.num_ranks() > 5 ? 2 : 3;
   traffic.rank_experts.assign(topology.num_ranks(), 2);
   traffic.rank_experts.back() = last;
   traffic.row_bytes = 7, traffic.output_bytes = 11, traffic.sum_bytes = 13;

@@ -86,7 +86,9 @@ TEST(Nodes, ProcessesOfOtherNodesAreWatchedToo) {
       if (now_ns() - begin > 5'000'000'000) return "still alive";
       usleep(500);
     }
-    return rendezvous->alive(2 - rank) ? "ok" : "the other died";
+    const bool well = rendezvous->alive(2 - rank);
+    usleep(300'000);  // until the other has looked
+    return well ? "ok" : "the other died";
   });
   EXPECT_THAT(results, ElementsAre("ok", "", "ok"));
 }

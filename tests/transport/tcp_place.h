@@ -23,7 +23,7 @@ inline int free_port() { return port_of(tcp_listen("lo", 0)); }
 inline TcpMeeting meeting_at(int port, const std::string& job = "the job") {
   TcpMeeting meeting;
   meeting.address = {{"127.0.0.1"}, port};
-  meeting.secret = "the secret of " + job;
+  meeting.secret = "the shared secret of " + job;
   meeting.name = "a group";
   meeting.interfaces = "lo";
   return meeting;

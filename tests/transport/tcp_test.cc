@@ -72,10 +72,11 @@ TEST_P(Tcp, TopologySplitsIntoNodesWithSegmentsOfTheirOwn) {
     segment->data()[rank] = std::byte(rank + 1);
     rendezvous->all_gather("", soon());
     for (int peer = 0; peer < size; ++peer) {
-      const std::byte expected(split[peer] == split[rank] ? peer + 1 : 0);
+      const auto expected = std::byte(split[peer] == split[rank] ? peer + 1 : 0);
       if (segment->data()[peer] != expected) return "wrong segment";
       if (!rendezvous->alive(peer) || rendezvous->pid(peer) == 0) return "not seen";
     }
+    rendezvous->all_gather("", soon());  // all have looked
     return "ok";
   });
   EXPECT_THAT(results, Each("ok"));

@@ -1,0 +1,151 @@
+// How a new group finds its rendezvous: topology, secret, and a caller's own all-gather, on one
+// host and across what ferry takes for several (user namespaces: processes that may not share
+// memory).
+#include "group/join.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "transport/forked.h"
+#include "transport/tcp.h"
+
+namespace ferry::internal {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int kSize = 3;
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+GroupOptions with_topology(const std::string& topology) {
+  GroupOptions options;
+  options.deadline = std::chrono::seconds(20);
+  options.topology = topology;
+  return options;
+}
+
+TEST(Join, TopologySplitsRanksIntoNodes) {
+  EXPECT_THAT(split_nodes(with_topology(""), 3), ElementsAre(0, 0, 0));
+  EXPECT_THAT(split_nodes(with_topology("host:2,rank:1+2"), 3), ElementsAre(0, 1, 1));
+  setenv("FERRY_TOPOLOGY", "host:3,rank:1", 1);
+  EXPECT_THAT(split_nodes(with_topology(""), 3), ElementsAre(0, 1, 2));
+  EXPECT_THAT(split_nodes(with_topology("host:2,rank:1+2"), 3), ElementsAre(0, 1, 1));
+  unsetenv("FERRY_TOPOLOGY");
+}
+
+TEST(Join, TopologyOfAnotherSizeNamesBoth) {
+  EXPECT_THAT(refusal([] { split_nodes(with_topology("host:2,rank:4"), 7); }),
+              AllOf(HasSubstr("\"host:2,rank:4\" has 8 ranks"), HasSubstr("the group has 7")));
+}
+
+TEST(Join, TcpNeedsASecretAndSaysHowToMakeOne) {
+  const Appointment appointment{"tcp://127.0.0.1:1", "job", 0, 2};
+  unsetenv("FERRY_SECRET");
+  EXPECT_THAT(refusal([&] { meet_by_appointment(appointment, {}); }),
+              AllOf(HasSubstr("needs FERRY_SECRET"), HasSubstr("16 or more characters"),
+                    HasSubstr("ferry launch")));
+  setenv("FERRY_SECRET", "short", 1);
+  EXPECT_THAT(refusal([&] { meet_by_appointment(appointment, {}); }),
+              AllOf(HasSubstr("FERRY_SECRET has 5 characters"), testing::Not(HasSubstr("short"))));
+  unsetenv("FERRY_SECRET");
+}
+
+TEST(Join, ByAppointmentOverTcp) {
+  setenv("FERRY_SECRET", "sixteen or more characters", 1);
+  const int port = port_of(tcp_listen("", 0));
+  for (const char* host : {"127.0.0.1", "localhost"}) {
+    const Appointment at{fmt::format("tcp://{}:{}", host, port), "job"};
+    const auto results = in_processes({0, 1, 2}, [&](int rank) {
+      const auto met =
+          meet_by_appointment({at.address, at.job, rank, kSize}, with_topology("host:2,rank:1+2"));
+      met->all_gather("", Deadline::after(std::chrono::seconds(20)));
+      return fmt::format("{}", fmt::join(met->nodes(), " "));
+    });
+    EXPECT_THAT(results, Each("0 1 1"));
+  }
+  unsetenv("FERRY_SECRET");
+}
+
+// An all-gather in memory that children inherit: what MPI or a store is to a caller.
+struct Board {
+  std::atomic<int> came[2];  // in each round
+  char records[2][kSize][1024];
+
+  static Board* shared() {
+    void* memory =
+        mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return new (memory) Board{};
+  }
+  bool gather(int round, int rank, const void* mine, void* all, std::size_t bytes) {
+    std::memcpy(records[round][rank], mine, bytes);
+    came[round].fetch_add(1, std::memory_order_acq_rel);
+    // Acquire: the records of those that came. Partner: the line above.
+    while (came[round].load(std::memory_order_acquire) < kSize) usleep(500);
+    for (int peer = 0; peer < kSize; ++peer)
+      std::memcpy(static_cast<char*>(all) + peer * bytes, records[round][peer], bytes);
+    return true;
+  }
+};
+
+// "<nodes>; <all-gathers>; <pids known>", when all ranks hear each other.
+std::string meet_by(Board& board, int rank) {
+  int round = 0;
+  const AllGather gather = [&](const void* mine, void* all, std::size_t bytes) {
+    return board.gather(round++, rank, mine, all, bytes);
+  };
+  const auto met = meet_by_all_gather(rank, kSize, gather, with_topology(""));
+  const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  if (met->all_gather(std::to_string(rank), deadline)[2] != "2") return "mixed";
+  if (!met->share_segment(4096, deadline)) return "no segment";
+  std::string seen;
+  for (int peer = 0; peer < kSize; ++peer) {
+    seen += met->pid(peer) == 0 ? '-' : '+';
+    if (!met->alive(peer)) return "dead";
+  }
+  met->all_gather("", deadline);
+  return fmt::format("{}; {}; {}", fmt::join(met->nodes(), " "), round, seen);
+}
+
+TEST(Join, ByAllGatherOnOneHost) {
+  Board* board = Board::shared();
+  const auto results = in_processes({0, 1, 2}, [&](int rank) { return meet_by(*board, rank); });
+  EXPECT_THAT(results, Each("0 0 0; 1; +++"));
+}
+
+bool namespaces_are_allowed() {
+  return Forked([] { return unshare(CLONE_NEWUSER) == 0 ? "yes" : "no"; }).result() == "yes";
+}
+
+TEST(Join, ByAllGatherAcrossHosts) {
+  if (!namespaces_are_allowed()) GTEST_SKIP() << "NOT TESTED: user namespaces are not allowed here";
+  const auto with_rank_apart = [](int apart) {
+    Board* board = Board::shared();
+    return in_processes({0, 1, 2}, [&](int rank) -> std::string {
+      if (rank == apart && unshare(CLONE_NEWUSER) != 0) return "refused";
+      return meet_by(*board, rank);
+    });
+  };
+  EXPECT_THAT(with_rank_apart(2), ElementsAre("0 0 1; 2; ++-", "0 0 1; 2; ++-", "0 0 1; 2; --+"));
+  EXPECT_THAT(with_rank_apart(0), ElementsAre("0 1 1; 2; +--", "0 1 1; 2; -++", "0 1 1; 2; -++"));
+}
+
+}  // namespace
+}  // namespace ferry::internal
