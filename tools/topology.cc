@@ -26,7 +26,8 @@ constexpr int kUsageError = 2;
 
 struct Options {
   std::string text;  // empty: what is found here
-  int ranks = 0;     // 0: one for each hardware thread
+  bool found = false;
+  int ranks = 0;  // 0: one for each hardware thread
   ExchangeConfig config = {.max_tokens = 128, .hidden = 7168, .num_experts = 256, .top_k = 8};
   std::string picture;  // file name, empty for none
   bool json = false;
@@ -132,7 +133,7 @@ void add_topology(CLI::App& app, int& exit_code) {
       "topology", options->text,
       "Levels (host:2@12.5GB/s@5us,rank:4), a preset (gpu8:N, rails8x8, dies16:N, superpod384) or "
       "a file .json; none: what is found here");
-  verb->add_flag("--found", "This machine, which is the default")->excludes(text);
+  verb->add_flag("--found", options->found, "This machine, which is the default")->excludes(text);
   verb->add_option("--ranks", options->ranks,
                    "Ranks of this machine (default: one for each hardware thread)")
       ->check(CLI::Range(1, Topology::kMostRanks));

@@ -180,8 +180,8 @@ typedef struct ferry_config {
   int64_t num_logical_experts;       // 0: no replicas
   const int64_t* replica_offsets;    // [num_logical_experts + 1], begins with 0, does not descend
   const int32_t* replica_instances;  // [replica_offsets[num_logical_experts]]: experts in [0, E)
-  int32_t algorithm;  // ferry_algorithm
-  int32_t node_sums;  // ferry_node_sums
+  int32_t algorithm;                 // ferry_algorithm
+  int32_t node_sums;                 // ferry_node_sums
 } ferry_config;
 
 // Bytes of shared memory of one rank.

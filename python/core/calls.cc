@@ -301,7 +301,8 @@ nb::object stats(const PyExchange& self) {
   return nb::module_::import_("ferry.stats")
       .attr("Stats")(counts.dispatches, counts.combines, counts.rows_sent, counts.rows_received,
                      counts.bytes_sent, counts.bytes_pulled, counts.bytes_copied,
-                     counts.window_growths, counts.link_row_bytes, counts.link_bytes, state->dispatch_wait_ns, state->combine_wait_ns,
+                     counts.window_growths, counts.link_row_bytes, counts.link_bytes,
+                     state->dispatch_wait_ns, state->combine_wait_ns,
                      imbalance(state->handle));
 }
 

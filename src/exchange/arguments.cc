@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "exchange/refusal.h"
 #include "exchange/crossing.h"
+#include "exchange/refusal.h"
 #include "exchange/state.h"
 
 namespace ferry::internal {

@@ -48,8 +48,8 @@ std::string describe_config(const ExchangeConfig& c) {
       "tp_size={} algorithm={} node_sums={} replicas={}",
       wire_name(c.wire), wire_name(c.combine_wire), static_cast<int>(c.scale_order), c.scale_bytes,
       c.shared.num_experts, c.shared.num_ranks, static_cast<int>(c.shared.rule), c.special.zero,
-      c.special.copy, c.special.constant, c.tp_size, static_cast<int>(c.algorithm), static_cast<int>(c.node_sums),
-      static_cast<int>(c.replicas.choice));
+      c.special.copy, c.special.constant, c.tp_size, static_cast<int>(c.algorithm),
+      static_cast<int>(c.node_sums), static_cast<int>(c.replicas.choice));
   for (const std::vector<int>& instances : c.replicas.instances)
     text += fmt::format("[{}]", fmt::join(instances, ","));
   return text;
@@ -218,8 +218,8 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
       size_(group_->size()),
       wire_(wire_format(config_.wire)),
       combine_wire_(wire_format(config_.combine_wire)),
-      everybody_(std::make_shared<ActiveSet>(config_, group_->nodes(), rank_,
-                                             std::span<const int>())),
+      everybody_(
+          std::make_shared<ActiveSet>(config_, group_->nodes(), rank_, std::span<const int>())),
       layout_(config_, window_shape(config_, everybody_->map, group_->nodes())),
       id_(next_id()),
       crew_(config_.workers),
@@ -263,11 +263,11 @@ void ExchangeState::cross_nodes() {
   for (int rank = 0; rank < size_; ++rank) {
     const int first = rank - rank % config_.tp_size;
     if (nodes.node_of(rank) == nodes.node_of(first)) continue;
-    throw Error(Code::kInvalidArgument,
-                fmt::format("tp_size is {}: ranks {} and {} share rows and must be of one node, "
-                            "they are of nodes {} and {}",
-                            config_.tp_size, first, rank, nodes.node_of(first),
-                            nodes.node_of(rank)));
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("tp_size is {}: ranks {} and {} share rows and must be of one node, "
+                    "they are of nodes {} and {}",
+                    config_.tp_size, first, rank, nodes.node_of(first), nodes.node_of(rank)));
   }
   crossing_ = std::make_unique<Crossing>(*group_, view_, config_, combine_wire_);
   crossing_->reach(*everybody_);

@@ -1,6 +1,6 @@
-// My rows on their way to other nodes: a unit for each token and node (kFullmesh: and rank), with the
-// slots it goes to; the mate there stores it (stored_rows.cc). Encoded once, at the source. Called by
-// send_rows.cc before the rows of this node move, so that both go on at once.
+// My rows on their way to other nodes: a unit for each token and node (kFullmesh: and rank), with
+// the slots it goes to; the mate there stores it (stored_rows.cc). Encoded once, at the source.
+// Called by send_rows.cc before the rows of this node move, so that both go on at once.
 #include <cstring>
 
 #include "exchange/crossing.h"
@@ -16,8 +16,7 @@ Status ExchangeState::cross_rows(const InFlight& operation, const SendJob& job) 
     const int mate = operation.active->mates[node];
     if (mate < 0) continue;
     stream_of[node] = static_cast<int>(streams.size());
-    streams.emplace_back(group_->mail(), mate,
-                         crossing_->head(Crossing::kRows, operation.number));
+    streams.emplace_back(group_->mail(), mate, crossing_->head(Crossing::kRows, operation.number));
   }
   const auto scratch = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes());
   const Route& route = job.route;
@@ -56,8 +55,7 @@ Status ExchangeState::cross_unit(const CrossJob& cross, std::int64_t first,
   const int num_positions = route.active->num_positions;
   const int num_rows = static_cast<int>(entries.size()) * num_positions;
   std::byte* unit = nullptr;
-  if (Status status =
-          append(cross.operation, cross.stream, unit_size(num_rows, layout_), unit);
+  if (Status status = append(cross.operation, cross.stream, unit_size(num_rows, layout_), unit);
       !status.ok())
     return status;
   const UnitHead head{num_rows};

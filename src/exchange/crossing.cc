@@ -69,12 +69,12 @@ void Crossing::tell(const ActiveSet& active, std::uint64_t number) {
   const ControlWords& mine = view_.control(rank_);
   const Record& record = view_.record(rank_, number);
   const bool first = told_ < number && record.number == number;
-  const std::size_t counts = first && has_counts(record.terms) ? view_.layout->count_row_bytes() : 0;
+  const std::size_t counts =
+      first && has_counts(record.terms) ? view_.layout->count_row_bytes() : 0;
   const Words words{.progress = mine.progress.load(std::memory_order_relaxed),
                     .read_through = mine.read_through.load(std::memory_order_relaxed),
                     .growth = static_cast<std::int32_t>(
-                        record.terms.kind == Kind::kDispatch ? record.posted.growth
-                                                                             : Code::kOk),
+                        record.terms.kind == Kind::kDispatch ? record.posted.growth : Code::kOk),
                     .num_counts = static_cast<std::int32_t>(counts / sizeof(std::int32_t))};
   std::vector<std::byte> body(sizeof words + (first ? sizeof record + counts : 0));
   std::memcpy(body.data(), &words, sizeof words);
@@ -101,20 +101,13 @@ void Crossing::tell_left() {
 
 void Crossing::read(int from, const MessageHead& head, std::span<const std::byte> body) {
   switch (head.kind) {
-    case kRecord:
-      return read_record(from, head.number, body);
-    case kFlags:
-      return read_flags(from, head.number, body);
-    case kRows:
-      return store_rows(head.number, body);
-    case kAsk:
-      return read_ask(from, head.number, body);
-    case kTerms:
-      return read_terms(from, head.number, body);
-    case kSums:
-      return read_sums(from, head.number, body);
-    default:
-      return;
+    case kRecord: return read_record(from, head.number, body);
+    case kFlags: return read_flags(from, head.number, body);
+    case kRows: return store_rows(head.number, body);
+    case kAsk: return read_ask(from, head.number, body);
+    case kTerms: return read_terms(from, head.number, body);
+    case kSums: return read_sums(from, head.number, body);
+    default: return;
   }
 }
 

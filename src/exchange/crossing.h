@@ -1,9 +1,9 @@
-// Crossing: the side of an exchange that faces other nodes. It tells the mates this rank's words, and
-// writes down those of the ranks that it serves (its clients); it stores their rows at the ranks of
-// this node, sums rows of this node for them, and takes in the sums that come back for this rank.
-// Made by config.cc when there are several nodes; called by operations, dispatch and combine, and by
-// the group when messages come, maybe on a thread of its own: what both touch is guarded by the lock
-// of Mail. docs/protocol.md, "Between nodes".
+// Crossing: the side of an exchange that faces other nodes. It tells the mates this rank's words,
+// and writes down those of the ranks that it serves (its clients); it stores their rows at the
+// ranks of this node, sums rows of this node for them, and takes in the sums that come back for
+// this rank. Made by config.cc when there are several nodes; called by operations, dispatch and
+// combine, and by the group when messages come, maybe on a thread of its own: what both touch is
+// guarded by the lock of Mail. docs/protocol.md, "Between nodes".
 //   crossing.cc        words, waiting     stored_rows.cc  a client's rows, from here to their slots
 //   incoming_sums.cc   asking for sums    served_sums.cc  a client's sums, from rows of this node
 //   cross_rows.cc      (of ExchangeState) my rows, packed for each node
@@ -169,7 +169,7 @@ class Crossing final : private Channel {
   std::vector<std::deque<Duty>> duties_;
   std::vector<Incoming> incoming_;
   std::vector<std::pair<std::size_t, std::unique_ptr<std::byte[]>>> spare_;  // used before
-  std::vector<bool> wanted_;  // [ranks] room
+  std::vector<bool> wanted_;                                                 // [ranks] room
   std::uint64_t want_left_ = 0;
   // Raised here, awaited by this rank's caller.
   std::vector<std::atomic<std::uint64_t>> summed_, served_, room_;

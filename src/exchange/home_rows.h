@@ -1,6 +1,7 @@
 // HomeRows: expert rows of one token on their way home: where they lie, whose they are, what they
-// weigh. All rows of a token, or those of one node that are summed there. One per worker, used again
-// for every token. Filled and summed by terms.cc at the source and by served_sums.cc at a mate.
+// weigh. All rows of a token, or those of one node that are summed there. One per worker, used
+// again for every token. Filled and summed by terms.cc at the source and by served_sums.cc at a
+// mate.
 #pragma once
 
 #include <array>
@@ -36,7 +37,7 @@ class HomeRows {
   struct Row {
     std::array<const void*, kMaxPositions> parts;  // by tensor-parallel position, mine first
     int num_parts;
-    int owner;                                     // equal for the rows of one rank
+    int owner;  // equal for the rows of one rank
     float weight;
     bool encoded;  // in the wire format already; one part then
   };

@@ -13,8 +13,7 @@ namespace ferry::internal {
 namespace {
 
 std::size_t asked_bytes(std::size_t num_terms, int num_positions) {
-  return sizeof(std::int64_t) +
-         num_terms * (sizeof(TermHead) + num_positions * sizeof(TermPlace));
+  return sizeof(std::int64_t) + num_terms * (sizeof(TermHead) + num_positions * sizeof(TermPlace));
 }
 
 template <typename T>
@@ -37,9 +36,8 @@ HomeFormat ExchangeState::home_format(const InFlight& operation) const {
 // Sizes first: the answers' places are known before the questions leave.
 Status ExchangeState::ask_for_sums(InFlight& operation) {
   const Route& route = *operation.route;
-  const int scalars = operation.combine.out_topk_weights
-                          ? static_cast<int>(layout_.weights_per_row())
-                          : 0;
+  const int scalars =
+      operation.combine.out_topk_weights ? static_cast<int>(layout_.weights_per_row()) : 0;
   const HomeFormat format = home_format(operation);
   const int num_positions = operation.active->num_positions;
   const int num_nodes = group_->nodes().count();
@@ -75,10 +73,10 @@ Status ExchangeState::send_terms(InFlight& operation, int scalars) {
   const HomeFormat format = home_format(operation);
   std::vector<std::unique_ptr<MessageStream>> streams;  // [nodes]
   for (const int mate : operation.active->mates) {
-    streams.push_back(mate < 0 ? nullptr
-                               : std::make_unique<MessageStream>(
-                                     group_->mail(), mate,
-                                     crossing_->head(Crossing::kTerms, operation.number)));
+    streams.push_back(
+        mate < 0 ? nullptr
+                 : std::make_unique<MessageStream>(
+                       group_->mail(), mate, crossing_->head(Crossing::kTerms, operation.number)));
   }
   std::vector<const std::byte*> next(operation.sums.begin(), operation.sums.end());
   for (std::int64_t token = 0; token < route.num_tokens; ++token) {

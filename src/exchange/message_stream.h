@@ -1,5 +1,5 @@
-// MessageStream: pieces for one peer, one after the other, in as few messages as they fit. Called by
-// cross_rows.cc, incoming_sums.cc and served_sums.cc with the lock of Mail held; calls Mail.
+// MessageStream: pieces for one peer, one after the other, in as few messages as they fit. Called
+// by cross_rows.cc, incoming_sums.cc and served_sums.cc with the lock of Mail held; calls Mail.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ class MessageStream {
   int peer_;
   MessageHead head_;
   std::optional<Mail::Parcel> parcel_;
-  std::size_t used_ = 0;         // of parcel_
+  std::size_t used_ = 0;          // of parcel_
   std::vector<std::byte> large_;  // a piece that no parcel holds
   std::size_t bytes_ = 0;
 };

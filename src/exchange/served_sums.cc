@@ -1,5 +1,5 @@
-// A client's sums: it asks for its tokens' rows of this node, which are summed once all outputs here
-// are published, and sent as there is room. Everything in a message is looked at before it is
+// A client's sums: it asks for its tokens' rows of this node, which are summed once all outputs
+// here are published, and sent as there is room. Everything in a message is looked at before it is
 // believed.
 #include <algorithm>
 #include <cstring>
@@ -90,13 +90,13 @@ void Crossing::find_ranks(Duty& duty) const {
   while (at + sizeof(std::int64_t) <= duty.terms.size()) {
     const auto num_terms = value_at<std::int64_t>(duty.terms.data() + at);
     at += sizeof num_terms;
-    const bool whole = num_terms >= 1 && num_terms <= kMaxEntries &&
-                       num_terms * term <= duty.terms.size() - at;
+    const bool whole =
+        num_terms >= 1 && num_terms <= kMaxEntries && num_terms * term <= duty.terms.size() - at;
     if (!whole) return duty.terms.clear();
     for (std::int64_t i = 0; i < num_terms; ++i, at += term) {
       for (int p = 0; p < duty.ask.num_positions; ++p) {
-        const auto place = value_at<TermPlace>(duty.terms.data() + at + sizeof(TermHead) +
-                                               p * sizeof(TermPlace));
+        const auto place =
+            value_at<TermPlace>(duty.terms.data() + at + sizeof(TermHead) + p * sizeof(TermPlace));
         if (place.rank < 0 || place.rank >= view_.nodes->num_ranks() ||
             !view_.nodes->here(place.rank))
           return duty.terms.clear();

@@ -1,6 +1,6 @@
-// A client's rows: from a message to their slots at the ranks of this node, their scales, sources and
-// weights beside them. What send_rows.cc does for its own node. Everything in a message is looked at
-// before it is believed.
+// A client's rows: from a message to their slots at the ranks of this node, their scales, sources
+// and weights beside them. What send_rows.cc does for its own node. Everything in a message is
+// looked at before it is believed.
 #include <cstring>
 
 #include "exchange/crossing.h"

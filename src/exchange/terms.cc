@@ -39,8 +39,8 @@ void ExchangeState::collect_terms(const InFlight& operation, std::int64_t token,
 
 // Rows (unless they are in the sum as groups already) and special experts, by k; with kRankMajor
 // rows by rank, then special experts by k.
-void ExchangeState::add_entries(const InFlight& operation, std::int64_t token,
-                                const ReduceJob& job, bool rows) const {
+void ExchangeState::add_entries(const InFlight& operation, std::int64_t token, const ReduceJob& job,
+                                bool rows) const {
   const CombineArgs& args = operation.combine;
   const Route& route = *operation.route;
   const std::int64_t first = token * route.num_entries;
@@ -61,8 +61,7 @@ void ExchangeState::add_entries(const InFlight& operation, std::int64_t token,
 }
 
 // All rows of a token, by entry. Those of other nodes have come side by side (NodeSums::kExact).
-void ExchangeState::find_rows(const InFlight& operation, std::int64_t token,
-                              HomeRows& rows) const {
+void ExchangeState::find_rows(const InFlight& operation, std::int64_t token, HomeRows& rows) const {
   const Route& route = *operation.route;
   const std::int64_t first = token * route.num_entries;
   rows.clear();
@@ -88,8 +87,7 @@ void ExchangeState::find_rows(const InFlight& operation, std::int64_t token,
 }
 
 // Where the row of an entry lies in this node.
-void ExchangeState::find_row(const InFlight& operation, TokenEntry at,
-                             HomeRows::Row& row) const {
+void ExchangeState::find_row(const InFlight& operation, TokenEntry at, HomeRows::Row& row) const {
   const Route& route = *operation.route;
   const ActiveSet& active = *route.active;
   const std::int64_t entry = at.token * route.num_entries + at.k;
@@ -98,9 +96,8 @@ void ExchangeState::find_row(const InFlight& operation, TokenEntry at,
   row.weight = weight_of(operation.combine, route, at);
   row.num_parts = active.num_positions;
   for (int i = 0; i < active.num_positions; ++i) {
-    const int position = active.num_positions == 1
-                             ? 0
-                             : (active.position + i) % active.num_positions;
+    const int position =
+        active.num_positions == 1 ? 0 : (active.position + i) % active.num_positions;
     const PublishedRows& theirs = outputs_[active.index(member, position)];
     row.parts[i] = theirs.rows + row_at(route, entry, position) * theirs.pitch_bytes;
     row.encoded = theirs.encoded;

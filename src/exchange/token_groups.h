@@ -1,6 +1,6 @@
-// TokenGroups: the entries of one token by the group of ranks that they go to, which is what a token
-// crosses a link once for, and what is summed before it comes home (docs/numerics.md, "Between
-// nodes"). Pure. Called by cross_rows.cc, incoming_sums.cc and terms.cc.
+// TokenGroups: the entries of one token by the group of ranks that they go to, which is what a
+// token crosses a link once for, and what is summed before it comes home (docs/numerics.md,
+// "Between nodes"). Pure. Called by cross_rows.cc, incoming_sums.cc and terms.cc.
 #pragma once
 
 #include <array>

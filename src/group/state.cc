@@ -66,12 +66,11 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
   rendezvous_->all_gather("", by);  // memory is there for all
   segment_->map_in(0, slots + words);
   if (!nodes_.one()) join_nodes(by);
-  log(LogLevel::kInfo,
-      fmt::format("joined a group of {} by {} ({}), {} processors{}", size_, origin_.launcher,
-                  origin_.reason, num_cpus_,
-                  mail_ ? fmt::format(", node {} of {} over {}", nodes_.mine(), nodes_.count(),
-                                      mail_->describe())
-                        : ""));
+  log(LogLevel::kInfo, fmt::format("joined a group of {} by {} ({}), {} processors{}", size_,
+                                   origin_.launcher, origin_.reason, num_cpus_,
+                                   mail_ ? fmt::format(", node {} of {} over {}", nodes_.mine(),
+                                                       nodes_.count(), mail_->describe())
+                                         : ""));
 }
 
 void GroupState::count_neighbours(const Deadline& by) {

@@ -88,13 +88,12 @@ class GroupState final : private Mail::Reader {
 
   // Between nodes (between_nodes.cc); all but progress() only when there are several.
   // Moves messages, on a rank that makes its own progress.
-  bool progress() noexcept {
-    return mail_ && !own_thread_ && mail_->progress();
-  }
+  bool progress() noexcept { return mail_ && !own_thread_ && mail_->progress(); }
   Mail& mail() const noexcept { return *mail_; }
   // Before the first message to a rank.
   void reach(int peer);
-  // Collective order numbers the channels. Closed by its owner, in whose place nothing is read then.
+  // Collective order numbers the channels. Closed by its owner, in whose place nothing is read
+  // then.
   std::uint32_t open_channel(Channel* channel);
   void close_channel(std::uint32_t number) noexcept;
 
@@ -137,7 +136,8 @@ class GroupState final : private Mail::Reader {
   void lost(int peer, const std::string& why) override;
 
   void join_nodes(const Deadline& by);
-  void tell_nodes(std::uint32_t kind, std::uint64_t number, std::span<const std::byte> body) noexcept;
+  void tell_nodes(std::uint32_t kind, std::uint64_t number,
+                  std::span<const std::byte> body) noexcept;
   void tell_abort(std::uint64_t word) noexcept;
   void read_abort(int from, std::uint64_t word, std::span<const std::byte> report) noexcept;
   Status arrive(std::span<const std::byte> piece) noexcept;
@@ -173,13 +173,13 @@ class GroupState final : private Mail::Reader {
 
   // Empty on one node.
   std::unique_ptr<Mail> mail_;
-  bool own_thread_ = false;                 // Mail makes progress by itself
-  std::vector<std::string> addresses_;      // [ranks] for Mail
-  std::vector<bool> reached_;               // guarded by the lock of mail_, like what follows
+  bool own_thread_ = false;             // Mail makes progress by itself
+  std::vector<std::string> addresses_;  // [ranks] for Mail
+  std::vector<bool> reached_;           // guarded by the lock of mail_, like what follows
   std::map<std::uint32_t, Channel*> channels_;
   std::uint32_t num_channels_ = 0;
-  std::vector<int> mates_;                  // [nodes] who reads my messages there; mine: -1
-  std::vector<std::atomic<bool>> lost_;     // [ranks] Mail lost it: set once, release and acquire
+  std::vector<int> mates_;               // [nodes] who reads my messages there; mine: -1
+  std::vector<std::atomic<bool>> lost_;  // [ranks] Mail lost it: set once, release and acquire
 
   mutable std::mutex verdict_mutex_;
   Status verdict_;  // set once, guarded by verdict_mutex_

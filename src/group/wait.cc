@@ -145,7 +145,8 @@ Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept 
     text +=
         fmt::format("{} {}", i ? "," : "", await.flag(missing[i]).load(std::memory_order_relaxed));
   }
-  text += fmt::format("; rank {} (pid {}) {}", culprit, rendezvous_->pid(culprit), state_of(culprit));
+  text +=
+      fmt::format("; rank {} (pid {}) {}", culprit, rendezvous_->pid(culprit), state_of(culprit));
   if (code == Code::kTimeout) {
     text += fmt::format("; deadline {:.3g} s", std::chrono::duration<double>(await.limit).count());
   }

@@ -1,5 +1,5 @@
-// WindowView: the segment of an exchange as the objects that lie in it. A value; used by the exchange
-// and by what it does between nodes.
+// WindowView: the segment of an exchange as the objects that lie in it. A value; used by the
+// exchange and by what it does between nodes.
 #pragma once
 
 #include <cstddef>
@@ -28,9 +28,7 @@ struct WindowView {
     return reinterpret_cast<std::int32_t*>(at(layout->count_row(rank, number)));
   }
   // Of a rank of this node.
-  std::byte* window(int rank) const noexcept {
-    return at(layout->window(nodes->position(rank)));
-  }
+  std::byte* window(int rank) const noexcept { return at(layout->window(nodes->position(rank))); }
 };
 
 }  // namespace ferry::internal

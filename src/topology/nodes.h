@@ -1,6 +1,6 @@
 // Nodes: which ranks share memory with which, and who serves whom across the border. Pure data,
-// equal on all ranks but for `rank`. Made from what the rendezvous found; read by group, routing and
-// exchange.
+// equal on all ranks but for `rank`. Made from what the rendezvous found; read by group, routing
+// and exchange.
 #pragma once
 
 #include <span>

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -25,7 +24,7 @@ class Link {
     // The packet is valid during the call; its body may lie at any address.
     virtual void arrived(std::span<const std::byte> head, std::span<const std::byte> body) = 0;
     // The memory of this send is the caller's again.
-    virtual void sent(std::uint64_t ticket) = 0;
+    virtual void sent(void* ticket) = 0;
     // Nothing more will come from or go to `peer`; sends under way end with sent().
     virtual void lost(int peer, const std::string& why) = 0;
   };
@@ -45,7 +44,7 @@ class Link {
   // Head and body stay untouched until sent(ticket). True when the memory is the caller's again at
   // once, and sent() is not called.
   virtual bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
-                    std::uint64_t ticket) = 0;
+                    void* ticket) = 0;
   // Moves what can move now; true when something did.
   virtual bool progress(Events& events) = 0;
 

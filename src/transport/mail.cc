@@ -209,8 +209,7 @@ void Mail::send_packets(Outgoing* message, std::size_t bytes) {
     ++message->packets_left;
     ++counters_.packets_sent;
     counters_.bytes_sent += body.size();
-    const auto ticket = reinterpret_cast<std::uintptr_t>(message);
-    if (link_->send(message->peer, std::as_bytes(head), body, ticket)) packet_left(message);
+    if (link_->send(message->peer, std::as_bytes(head), body, message)) packet_left(message);
     cut += body.size();
     if (cut == bytes) break;
   }
@@ -270,9 +269,7 @@ std::string Mail::describe() const {
   return link_->describe();
 }
 
-void Mail::sent(std::uint64_t ticket) {
-  packet_left(reinterpret_cast<Outgoing*>(static_cast<std::uintptr_t>(ticket)));
-}
+void Mail::sent(void* ticket) { packet_left(static_cast<Outgoing*>(ticket)); }
 
 void Mail::lost(int peer, const std::string& why) {
   Peer& from = *peers_[static_cast<std::size_t>(peer)];

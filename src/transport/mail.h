@@ -107,7 +107,7 @@ class Mail : private Link::Events {
   struct Peer;
 
   void arrived(std::span<const std::byte> head, std::span<const std::byte> body) override;
-  void sent(std::uint64_t ticket) override;
+  void sent(void* ticket) override;
   void lost(int peer, const std::string& why) override;
 
   Outgoing* new_message(int peer);

@@ -38,7 +38,7 @@ class UcxLink final : public Link {
   void connect(int peer, const std::string& address) override;
   std::size_t max_body_bytes() override { return kMaxBodyBytes; }
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
-            std::uint64_t ticket) override;
+            void* ticket) override;
   bool progress(Events& events) override;
   bool arm() override;
   void sleep(int wait_us) override;
@@ -52,6 +52,7 @@ class UcxLink final : public Link {
     ucp_ep_h endpoint;  // null once lost
   };
 
+  // NOLINTNEXTLINE(readability-function-size): the parameters are UCX's
   static ucs_status_t on_packet(void* link, const void* head, std::size_t head_bytes, void* body,
                                 std::size_t body_bytes, const ucp_am_recv_param_t* param);
   static void on_sent(void* request, ucs_status_t status, void* ticket);
@@ -67,7 +68,7 @@ class UcxLink final : public Link {
   int wake_fd_ = -1;
   std::map<int, Peer> peers_;  // its elements do not move: UCX points to them
   Events* events_ = nullptr;   // during progress()
-  std::vector<std::uint64_t> sent_;
+  std::vector<void*> sent_;    // tickets
   std::vector<std::pair<int, ucs_status_t>> failed_;
   std::vector<void*> closing_;  // requests
 };
@@ -177,7 +178,7 @@ UcxLink::UcxLink() {
   }
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_REQUEST_SIZE;
-  params.request_size = sizeof(std::uint64_t);  // a ticket
+  params.request_size = sizeof(void*);  // a ticket
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   const ucs_status_t status =
       ucx_.init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config.read(), &context_);
@@ -238,7 +239,7 @@ void UcxLink::connect(int rank, const std::string& address) {
 }
 
 bool UcxLink::send(int rank, std::span<const std::byte> head, std::span<const std::byte> body,
-                   std::uint64_t ticket) {
+                   void* ticket) {
   const Peer& peer = peers_.at(rank);
   if (peer.endpoint == nullptr) return true;
   ucp_request_param_t param{};
@@ -251,13 +252,13 @@ bool UcxLink::send(int rank, std::span<const std::byte> head, std::span<const st
                                    body.size(), &param);
   // An error here has been, or will be, told to on_failure as well.
   if (!UCS_PTR_IS_PTR(request)) return true;
-  *static_cast<std::uint64_t*>(request) = ticket;
+  *static_cast<void**>(request) = ticket;
   return false;
 }
 
 void UcxLink::on_sent(void* request, ucs_status_t, void* link) {
   UcxLink& self = *static_cast<UcxLink*>(link);
-  self.sent_.push_back(*static_cast<std::uint64_t*>(request));
+  self.sent_.push_back(*static_cast<void**>(request));
   self.ucx_.request_free(request);
 }
 
@@ -266,6 +267,7 @@ void UcxLink::on_failure(void* peer, ucp_ep_h, ucs_status_t status) {
   failed.link->failed_.emplace_back(failed.rank, status);
 }
 
+// NOLINTNEXTLINE(readability-function-size)
 ucs_status_t UcxLink::on_packet(void* link, const void* head, std::size_t head_bytes, void* body,
                                 std::size_t body_bytes, const ucp_am_recv_param_t*) {
   Events* events = static_cast<UcxLink*>(link)->events_;

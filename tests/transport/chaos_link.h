@@ -28,7 +28,7 @@ class ChaosLink final : public internal::Link {
     return kind < 8 ? std::min<std::size_t>(most, 1 + below(20'000)) : most;
   }
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
-            std::uint64_t ticket) override {
+            void* ticket) override {
     return link_->send(peer, head, body, ticket);
   }
 
@@ -62,11 +62,11 @@ class ChaosLink final : public internal::Link {
     void arrived(std::span<const std::byte> head, std::span<const std::byte> body) override {
       packets.push_back({{head.begin(), head.end()}, {body.begin(), body.end()}});
     }
-    void sent(std::uint64_t ticket) override { tickets.push_back(ticket); }
+    void sent(void* ticket) override { tickets.push_back(ticket); }
     void lost(int peer, const std::string& why) override { losses.emplace_back(peer, why); }
 
     std::vector<Packet> packets;
-    std::vector<std::uint64_t> tickets;
+    std::vector<void*> tickets;
     std::vector<std::pair<int, std::string>> losses;
   };
 

@@ -28,12 +28,12 @@ class LocalNetwork {
     std::vector<std::byte> head;
     std::vector<std::byte> copy;
     std::span<const std::byte> theirs;  // not copied yet: lies in the sender's memory
-    std::uint64_t ticket;
+    void* ticket;
   };
   // What one link has still to take.
   struct Box {
     std::deque<Packet> packets;
-    std::vector<std::uint64_t> sent;
+    std::vector<void*> sent;
     std::vector<int> gone;
     bool open = true;
     bool changed = false;
@@ -82,7 +82,7 @@ class LocalNetwork::LocalLink final : public internal::Link {
   std::size_t max_body_bytes() override { return std::size_t{1} << 18; }
 
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
-            std::uint64_t ticket) override {
+            void* ticket) override {
     const std::lock_guard held(state_->mutex);
     Box& to = state_->boxes[static_cast<std::size_t>(ids_.at(peer))];
     if (!to.open) return true;
@@ -95,7 +95,7 @@ class LocalNetwork::LocalLink final : public internal::Link {
 
   bool progress(Events& events) override {
     std::deque<Packet> packets;
-    std::vector<std::uint64_t> sent;
+    std::vector<void*> sent;
     std::vector<int> gone;
     {
       const std::lock_guard held(state_->mutex);
@@ -104,7 +104,7 @@ class LocalNetwork::LocalLink final : public internal::Link {
       if (box_->packets.empty()) gone = std::exchange(box_->gone, {});
     }
     for (const Packet& packet : packets) events.arrived(packet.head, packet.copy);
-    for (const std::uint64_t ticket : sent) events.sent(ticket);
+    for (void* ticket : sent) events.sent(ticket);
     for (const int id : gone) {
       if (peers_.contains(id)) events.lost(peers_[id], "its link is gone");
     }
