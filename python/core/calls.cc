@@ -302,8 +302,7 @@ nb::object stats(const PyExchange& self) {
       .attr("Stats")(counts.dispatches, counts.combines, counts.rows_sent, counts.rows_received,
                      counts.bytes_sent, counts.bytes_pulled, counts.bytes_copied,
                      counts.window_growths, counts.link_row_bytes, counts.link_bytes,
-                     state->dispatch_wait_ns, state->combine_wait_ns,
-                     imbalance(state->handle));
+                     state->dispatch_wait_ns, state->combine_wait_ns, imbalance(state->handle));
 }
 
 nb::object window_bytes_of(const PyExchange& self) {

@@ -24,11 +24,19 @@ namespace {
 
 using Stop = std::shared_ptr<std::atomic<bool>>;
 
-GroupOptions options(const std::string& name, double deadline, const Stop& stop) {
+// What every way to make a group takes.
+struct Given {
+  const std::string& name;
+  double deadline;
+  const std::string& topology;
+};
+
+GroupOptions options(const Given& given, const Stop& stop) {
   return {
-      .deadline = to_deadline(deadline),
+      .deadline = to_deadline(given.deadline),
       .interrupted = [stop] { return stop->load(std::memory_order_relaxed) || signal_raised(); },
-      .name = name};
+      .name = given.name,
+      .topology = given.topology};
 }
 
 PyGroup hold(Group group, const Stop& stop) {
@@ -37,26 +45,26 @@ PyGroup hold(Group group, const Stop& stop) {
 
 // Creates a group without the GIL; `create` gets the options.
 template <typename Create>
-PyGroup create_group(const std::string& name, double deadline, const Create& create) {
+PyGroup create_group(const Given& given, const Create& create) {
   const Stop stop = std::make_shared<std::atomic<bool>>(false);
-  return hold(without_gil([&] { return create(options(name, deadline, stop)); }), stop);
+  return hold(without_gil([&] { return create(options(given, stop)); }), stop);
 }
 
-PyGroup from_environment(const std::string& name, double deadline) {
-  return create_group(name, deadline,
+PyGroup from_environment(const std::string& name, double deadline, const std::string& topology) {
+  return create_group({name, deadline, topology},
                       [](const GroupOptions& o) { return Group::from_environment(o); });
 }
 
 PyGroup connect(const std::string& address, int rank, int size, const std::string& name,
-                double deadline) {
-  return create_group(name, deadline, [&](const GroupOptions& o) {
+                double deadline, const std::string& topology) {
+  return create_group({name, deadline, topology}, [&](const GroupOptions& o) {
     return Group::connect(address, rank, size, o);
   });
 }
 
 // `gather`: bytes of this rank -> list of the bytes of all ranks, in rank order.
 PyGroup from_all_gather(int rank, int size, const nb::callable& gather, const std::string& name,
-                        double deadline) {
+                        double deadline, const std::string& topology) {
   const AllGather call = [&](const void* mine, void* all, std::size_t bytes) {
     nb::gil_scoped_acquire acquire;
     try {
@@ -75,15 +83,16 @@ PyGroup from_all_gather(int rank, int size, const nb::callable& gather, const st
       return false;
     }
   };
-  return create_group(name, deadline, [&](const GroupOptions& o) {
+  return create_group({name, deadline, topology}, [&](const GroupOptions& o) {
     return Group::from_all_gather(rank, size, call, o);
   });
 }
 
-std::vector<PyGroup> threads(int size, const std::string& name, double deadline) {
+std::vector<PyGroup> threads(int size, const std::string& name, double deadline,
+                             const std::string& topology) {
   const Stop stop = std::make_shared<std::atomic<bool>>(false);
   std::vector<PyGroup> groups;
-  for (Group& group : Group::threads(size, options(name, deadline, stop))) {
+  for (Group& group : Group::threads(size, options({name, deadline, topology}, stop))) {
     groups.push_back(hold(std::move(group), stop));
   }
   return groups;
@@ -190,12 +199,12 @@ void bind_group(nb::module_& module) {
           return nb::str("<ferry.Group, not a member>");
         return nb::str("<ferry.Group rank {} of {}>").format(self.get().rank(), self.get().size());
       });
-  module.def("from_environment", &from_environment, arg("name"), arg("deadline"));
+  module.def("from_environment", &from_environment, arg("name"), arg("deadline"), arg("topology"));
   module.def("connect", &connect, arg("address"), arg("rank"), arg("size"), arg("name"),
-             arg("deadline"));
+             arg("deadline"), arg("topology"));
   module.def("from_all_gather", &from_all_gather, arg("rank"), arg("size"), arg("all_gather"),
-             arg("name"), arg("deadline"));
-  module.def("threads", &threads, arg("size"), arg("name"), arg("deadline"));
+             arg("name"), arg("deadline"), arg("topology"));
+  module.def("threads", &threads, arg("size"), arg("name"), arg("deadline"), arg("topology"));
   module.def(
       "window_bytes",
       [](int num_ranks, const nb::kwargs& config) {

@@ -17,34 +17,35 @@ from ferry import _core, errors
 
 
 def init(*, process_group=None, comm=None, all_gather=None, rank=None, size=None, address=None, name="",
-         deadline=100.0):
-    """Joins the ranks of a job on this host; returns this rank's Group.
+         deadline=100.0, topology=""):
+    """Joins the ranks of a job; returns this rank's Group.
 
     With no argument the job is found in the environment: ferry launch, torchrun, Open MPI, Hydra (MPICH), PMIx, Slurm.
     process_group: a torch.distributed ProcessGroup; comm: an mpi4py communicator; all_gather: a callable, bytes of this
-    rank -> list of the bytes of all ranks (with rank and size): each is used once, here. address (any text), rank and
-    size: processes of this host that agree on them. name tells groups apart that the same ranks make at the same time.
-    deadline: seconds after which every wait of the group ends. Collective. Raises ferry.Error.
+    rank -> list of the bytes of all ranks (with rank and size): each is used once, here. address, rank and size:
+    processes that agree on them, any text on one host, "tcp://host:port" on several (docs/hosts.md). name tells groups
+    apart that the same ranks make at the same time. deadline: seconds after which every wait of the group ends.
+    topology: levels such as "host:2,rank:4" (docs/topology.md); "": as found. Collective. Raises ferry.Error.
     """
     ways = [way for way in (process_group, comm, all_gather, address) if way is not None]
     if len(ways) > 1:
         raise errors.InvalidArgument("init takes one of process_group, comm, all_gather and address")
     if process_group is not None:
-        return _from_process_group(process_group, name, deadline)
+        return _from_process_group(process_group, name, deadline, topology)
     if comm is not None:
-        return _core.from_all_gather(comm.Get_rank(), comm.Get_size(), comm.allgather, name, deadline)
+        return _core.from_all_gather(comm.Get_rank(), comm.Get_size(), comm.allgather, name, deadline, topology)
     if all_gather is None and address is None:
         if rank is not None or size is not None:
             raise errors.InvalidArgument("rank and size need an address or an all_gather")
-        return _core.from_environment(name, deadline)
+        return _core.from_environment(name, deadline, topology)
     if rank is None or size is None:
         raise errors.InvalidArgument(f"rank is {rank} and size is {size}: both are needed here")
     if address is not None:
-        return _core.connect(address, rank, size, name, deadline)
-    return _core.from_all_gather(rank, size, all_gather, name, deadline)
+        return _core.connect(address, rank, size, name, deadline, topology)
+    return _core.from_all_gather(rank, size, all_gather, name, deadline, topology)
 
 
-def _from_process_group(process_group, name, deadline):
+def _from_process_group(process_group, name, deadline, topology):
     import torch.distributed as dist
 
     def gather(mine):
@@ -55,16 +56,16 @@ def _from_process_group(process_group, name, deadline):
     rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
     if rank < 0:
         raise errors.InvalidArgument("this process is not in the process group")
-    return _core.from_all_gather(rank, size, gather, name, deadline)
+    return _core.from_all_gather(rank, size, gather, name, deadline, topology)
 
 
-def run_threads(num_ranks, fn, *args, name="", deadline=100.0):
+def run_threads(num_ranks, fn, *args, name="", deadline=100.0, topology=""):
     """Runs fn(group, *args) on num_ranks threads, one a rank; returns the results by rank.
 
     The first exception (of the rank that raised first) is raised here; the other ranks' waits end. For tests and
-    notebooks: Python code of the ranks takes turns, rows move in parallel.
+    notebooks: Python code of the ranks takes turns, rows move in parallel. topology as for init.
     """
-    groups = _core.threads(num_ranks, name, deadline)
+    groups = _core.threads(num_ranks, name, deadline, topology)
     results, failures = [None] * num_ranks, []
     ended = threading.Semaphore(0)  # Thread.join forgets a thread when Ctrl-C interrupts it
 
@@ -124,7 +125,7 @@ def _told(rank, error):
 
 def _play(connection, address, rank, size, deadline, fn, args):
     try:
-        with _core.connect(address, rank, size, "", deadline) as group:
+        with _core.connect(address, rank, size, "", deadline, "") as group:
             try:
                 # Plain pickles hold tensors by value: torch's own would be lost with this process.
                 answer = pickle.dumps(fn(group, *args))

@@ -55,7 +55,7 @@ class UcxLink final : public Link {
   // NOLINTNEXTLINE(readability-function-size): the parameters are UCX's
   static ucs_status_t on_packet(void* link, const void* head, std::size_t head_bytes, void* body,
                                 std::size_t body_bytes, const ucp_am_recv_param_t* param);
-  static void on_sent(void* request, ucs_status_t status, void* ticket);
+  static void on_sent(void* request, ucs_status_t status, void* link);
   static void on_failure(void* peer, ucp_ep_h endpoint, ucs_status_t status);
   void create_worker();
   void close(Peer& peer);
