@@ -118,6 +118,8 @@ ExchangeConfig exchange_config(const Attributes& a, const Batch& batch) {
   config.special = {static_cast<int>(a.zero_expert_num), static_cast<int>(a.copy_expert_num),
                     static_cast<int>(a.const_expert_num)};
   config.tp_size = tp_positions(a);
+  if (a.comm_alg == "hierarchy") config.algorithm = Algorithm::kHierarchical;
+  if (a.comm_alg.starts_with("fullmesh")) config.algorithm = Algorithm::kFullmesh;
   return config;
 }
 

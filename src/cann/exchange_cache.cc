@@ -18,7 +18,7 @@ static_assert(sizeof(Verdict) == 256);
 bool same_rows(const ExchangeConfig& have, const ExchangeConfig& wanted) {
   const SharedExperts &shared = have.shared, &wanted_shared = wanted.shared;
   const SpecialExperts &special = have.special, &wanted_special = wanted.special;
-  return have.max_tokens >= wanted.max_tokens &&
+  return have.max_tokens >= wanted.max_tokens && have.algorithm == wanted.algorithm &&
          (have.hidden == wanted.hidden || wanted.hidden == 0) &&
          (have.top_k == wanted.top_k || wanted.top_k == 0) &&
          have.num_experts == wanted.num_experts && have.tp_size == wanted.tp_size &&
