@@ -88,7 +88,10 @@ void add_kernel(std::string& text, const Findings& findings) {
   }
 }
 
-void add_network(std::string& text, const Network& network) {
+void add_transports(std::string& text, const Findings& findings) {
+  const Network& network = findings.network;
+  section(text, "on a host");
+  line(text, "shared memory", problems(findings).empty() ? "yes" : "no");
   section(text, "between hosts");
   line(text, "UCX",
        network.ucx.empty()
@@ -239,7 +242,7 @@ std::string doctor_text(const Findings& findings) {
   add_processors(text, findings);
   add_memory(text, findings.machine);
   add_kernel(text, findings);
-  add_network(text, findings.network);
+  add_transports(text, findings);
   add_speed(text, findings);
   add_launcher(text, findings);
   const std::vector<Advice> broken = problems(findings), slow = advise(findings);

@@ -51,7 +51,9 @@ struct FullConfig {
                          .replica_choice = FERRY_REPLICA_CHOICE_BY_TABLE,
                          .num_logical_experts = 3,
                          .replica_offsets = offsets.data(),
-                         .replica_instances = instances.data()};
+                         .replica_instances = instances.data(),
+                         .algorithm = FERRY_ALGORITHM_ALLGATHER,
+                         .node_sums = FERRY_NODE_SUMS_EXACT};
 };
 
 TEST(CapiConvert, Config) {
@@ -85,6 +87,8 @@ TEST(CapiConvert, Config) {
   EXPECT_EQ(seen.replicas.choice, ReplicaChoice::kByTable);
   const std::vector<std::vector<int>> instances = {{3, 1}, {}, {0, 2, 1}};
   EXPECT_EQ(seen.replicas.instances, instances);
+  EXPECT_EQ(seen.algorithm, Algorithm::kAllgather);
+  EXPECT_EQ(seen.node_sums, NodeSums::kExact);
 }
 
 TEST(CapiConvert, ConfigThereAndBack) {

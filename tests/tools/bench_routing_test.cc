@@ -199,9 +199,8 @@ TEST(BenchRouting, GateThatDoesNotFitIsNamed) {
 }
 
 TEST(BenchRouting, UnknownTextIsNamed) {
-  for (const char* text :
-       {"", "even", "zipf", "zipf:", "zipf:x", "zipf:-1", "zipf:1.2x", "zipf:nan", "load:",
-        "groups:", "groups:0", "groups:2:1"}) {
+  for (const char* text : {"", "even", "zipf", "zipf:", "zipf:x", "zipf:-1", "zipf:1.2x",
+                           "zipf:nan", "load:", "groups:", "groups:0", "groups:2:1"}) {
     EXPECT_NE(error_of([&] { parse_routing(text); }), "") << text;
   }
   EXPECT_EQ(parse_routing("load:a:b").file, "a:b");
