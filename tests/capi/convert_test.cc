@@ -294,7 +294,7 @@ TEST(CapiConvert, Received) {
 }
 
 TEST(CapiConvert, StatsTimesAndWindow) {
-  const ferry_stats stats = capi::from_stats({1, 2, 3, 4, 5, 6, 7, 8});
+  const ferry_stats stats = capi::from_stats({1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
   EXPECT_EQ(stats.dispatches, 1U);
   EXPECT_EQ(stats.combines, 2U);
   EXPECT_EQ(stats.rows_sent, 3U);
@@ -303,6 +303,8 @@ TEST(CapiConvert, StatsTimesAndWindow) {
   EXPECT_EQ(stats.bytes_pulled, 6U);
   EXPECT_EQ(stats.bytes_copied, 7U);
   EXPECT_EQ(stats.window_growths, 8U);
+  EXPECT_EQ(stats.link_row_bytes, 9U);
+  EXPECT_EQ(stats.link_bytes, 10U);
   const OperationTimes times = {{{"count", 1, 2}, {"counts", 3, 4}}, {5, 6, 7}};
   const ferry_times seen = capi::from_times(times);
   EXPECT_EQ(seen.num_spans, 2);
