@@ -87,7 +87,7 @@ void ExchangeState::conclude(std::uint64_t number) noexcept {
   read_through_ = through;
   raise(control(rank_).read_through, through);
   group_->ring();
-  if (crossing_) crossing_->tell(*active_, number);
+  if (crossing_ && active_->contains_me()) crossing_->tell(*active_, number);
 }
 
 // Those that read my records and rows so far are not all among those that will keep me from writing

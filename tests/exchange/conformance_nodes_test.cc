@@ -3,7 +3,7 @@
 
 namespace ferry::test {
 
-constexpr int kSeedsOfAShape = 20;
+constexpr int kSeedsOfAShape = 24;
 
 INSTANTIATE_TEST_SUITE_P(Threads, Conformance,
                          testing::ValuesIn(conformance_cases(Mode::kThreads, every_shape(),
