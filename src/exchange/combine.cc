@@ -31,8 +31,8 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
   if (refusal.ok()) refusal = publish_outputs(sent);
   if (!refusal.ok()) return refuse(Kind::kCombine, refusal, deadline);
   publish(issued_, Stage::kDelivered);
-  if (crossing_ && !sent.unplaced) {
-    if (Status status = ask_for_sums(sent); !status.ok()) return status;
+  if (crossing_) {
+    if (Status status = cross_combine(sent); !status.ok()) return status;
   }
   sent.times.spans.push_back({"publish", began, now_ns()});
   operation.number = issued_;
@@ -189,10 +189,7 @@ Status ExchangeState::reduce(InFlight& operation) {
   const Stores stores = stores_for(route.total_rows * dense_pitch(args.expert_rows));
   find_outputs(operation);
   if (crossing_) {
-    // With a handle the questions went out with the outputs.
-    if (operation.unplaced) status = ask_for_sums(operation);
-    if (status.ok()) status = await_sums(operation);
-    if (!status.ok()) return status;
+    if (status = await_sums(operation); !status.ok()) return status;
   }
   crew_.run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
     const HomeFormat format = home_format(operation);

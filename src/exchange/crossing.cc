@@ -105,7 +105,6 @@ void Crossing::read(int from, const MessageHead& head, std::span<const std::byte
     case kFlags: return read_flags(from, head.number, body);
     case kRows: return store_rows(head.number, body);
     case kAsk: return read_ask(from, head.number, body);
-    case kTerms: return read_terms(from, head.number, body);
     case kSums: return read_sums(from, head.number, body);
     default: return;
   }
@@ -132,6 +131,10 @@ void Crossing::read_flags(int from, std::uint64_t number, std::span<const std::b
     view_.record(from, number).posted.growth = static_cast<Code>(words.growth);
   raise_to(view_.control(from).read_through, words.read_through);
   raise_to(view_.control(from).progress, words.progress);
+  if (words.progress == kLeft) {  // it asks for nothing more, and sums nothing more
+    raise(served_[from], kLeft);
+    raise(summed_[from], kLeft);
+  }
   group_->ring();
 }
 
@@ -171,9 +174,13 @@ bool Crossing::go_on() {
   return moved;
 }
 
-void Crossing::ask(int mate, std::uint64_t number, const Ask& ask) {
+void Crossing::ask(int mate, std::uint64_t number, const Ask& ask,
+                   std::span<const std::byte> terms) {
+  std::vector<std::byte> body(sizeof ask + terms.size());
+  std::memcpy(body.data(), &ask, sizeof ask);
+  if (!terms.empty()) std::memcpy(body.data() + sizeof ask, terms.data(), terms.size());
   const auto lock = mail().lock();
-  send(mate, head(kAsk, number), bytes_of(ask));
+  send(mate, head(kAsk, number), body);
 }
 
 // Memory is kept: the pages of a first use cost more than the sums.
@@ -206,6 +213,13 @@ void Crossing::forget_sums(std::uint64_t number) {
     spare_.emplace_back(it->capacity, std::move(it->memory));
     it = incoming_.erase(it);
   }
+}
+
+bool Crossing::all_here(std::uint64_t number, int mate) const {
+  const auto lock = mail().lock();
+  return std::any_of(incoming_.begin(), incoming_.end(), [&](const Incoming& incoming) {
+    return incoming.number == number && incoming.mate == mate && incoming.filled == incoming.size;
+  });
 }
 
 void Crossing::read_sums(int from, std::uint64_t number, std::span<const std::byte> body) {

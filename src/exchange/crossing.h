@@ -41,10 +41,10 @@ std::size_t unit_size(int num_rows, const WindowLayout& layout) noexcept;
 
 // What a source asks of the combine's rows in a node, before the terms.
 struct Ask {
-  std::uint64_t term_bytes;  // of all units
   std::int64_t hidden;
   std::int32_t row_type, num_positions, partials, weighted;
   std::int32_t scalars;  // floats of each row to send along, 0: none
+  std::int32_t unused;
 };
 // A unit of a combine: rows that come home as one sum, or with kExact side by side. Their number as
 // int64, then for each a TermHead and where it is at each position.
@@ -91,16 +91,16 @@ class Crossing final : private Channel {
   std::size_t unit_bytes(int num_terms, int scalars, const HomeFormat& format) const noexcept;
 
   // Messages of an exchange.
-  enum Message : std::uint32_t { kRecord, kFlags, kRows, kAsk, kTerms, kSums };
+  enum Message : std::uint32_t { kRecord, kFlags, kRows, kAsk, kSums };
   MessageHead head(Message kind, std::uint64_t number) const noexcept {
     return {.channel = channel_, .kind = kind, .number = number};
   }
 
-  // Announces the terms that follow (kTerms).
-  void ask(int mate, std::uint64_t number, const Ask& ask);
+  void ask(int mate, std::uint64_t number, const Ask& ask, std::span<const std::byte> terms);
   // Where the sums of combine `number` from `mate` go; and when it is over.
   std::byte* expect_sums(std::uint64_t number, int mate, std::size_t bytes);
   void forget_sums(std::uint64_t number);
+  bool all_here(std::uint64_t number, int mate) const;
 
   // Bytes sent to other nodes: of rows and their scales, and of everything.
   std::uint64_t row_bytes() const noexcept { return row_bytes_.load(std::memory_order_relaxed); }
@@ -147,7 +147,6 @@ class Crossing final : private Channel {
 
   // served_sums.cc
   void read_ask(int from, std::uint64_t number, std::span<const std::byte> body);
-  void read_terms(int from, std::uint64_t number, std::span<const std::byte> body);
   bool serve(int client, Duty& duty);
   enum class Ready { kNo, kYes, kNever };
   Ready ready(const Duty& duty) const;

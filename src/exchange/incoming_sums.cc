@@ -1,8 +1,9 @@
 // Sums of a combine from other nodes, as the source asks for them: every mate is told which rows of
 // its node each of my tokens wants, and its answers are laid out before they come, so that nothing
 // has to be said about what is where. Called by combine.cc.
-#include <algorithm>
-#include <cstring>
+#include <fmt/format.h>
+
+#include <span>
 
 #include "exchange/crossing.h"
 #include "exchange/state.h"
@@ -12,14 +13,10 @@ namespace ferry::internal {
 
 namespace {
 
-std::size_t asked_bytes(std::size_t num_terms, int num_positions) {
-  return sizeof(std::int64_t) + num_terms * (sizeof(TermHead) + num_positions * sizeof(TermPlace));
-}
-
 template <typename T>
-std::byte* put(std::byte* at, const T& value) {
-  std::memcpy(at, &value, sizeof value);
-  return at + sizeof value;
+void put(std::vector<std::byte>& to, const T& value) {
+  const auto bytes = std::as_bytes(std::span(&value, 1));
+  to.insert(to.end(), bytes.begin(), bytes.end());
 }
 
 }  // namespace
@@ -33,102 +30,88 @@ HomeFormat ExchangeState::home_format(const InFlight& operation) const {
           .weighted = args.topk_weights != nullptr};
 }
 
-// Sizes first: the answers' places are known before the questions leave.
-Status ExchangeState::ask_for_sums(InFlight& operation) {
+// Between nodes a combine without a handle waits here, as a dispatch does: others wait for my
+// questions in their receive half, and must not have to wait for mine.
+Status ExchangeState::cross_combine(InFlight& operation) {
+  Status status;
+  if (operation.unplaced) {
+    status = await(operation, "outputs", progress_of(operation.number, Stage::kDelivered), nullptr);
+    if (status.ok()) status = examine(operation);
+    if (status.ok()) status = place_combined(operation);
+    operation.unplaced.reset();
+  }
+  if (status.ok()) {
+    ask_for_sums(operation);
+  } else if (status.group_usable()) {
+    conclude(operation.number);
+  }
+  return status;
+}
+
+// The answers are laid out, and the questions leave.
+void ExchangeState::ask_for_sums(InFlight& operation) {
   const Route& route = *operation.route;
+  const HomeFormat format = home_format(operation);
   const int scalars =
       operation.combine.out_topk_weights ? static_cast<int>(layout_.weights_per_row()) : 0;
-  const HomeFormat format = home_format(operation);
-  const int num_positions = operation.active->num_positions;
   const int num_nodes = group_->nodes().count();
-  std::vector<std::size_t> asked(num_nodes), answered(num_nodes);
+  std::vector<std::size_t> answered(num_nodes);
+  std::vector<std::vector<std::byte>> asked(num_nodes);
+  std::vector<std::size_t> offsets;  // of the shares
+  std::vector<int> nodes;
   for (std::int64_t token = 0; token < route.num_tokens; ++token) {
+    operation.first_share.push_back(offsets.size());
     const TokenGroups groups(grouping(), route, token * route.num_entries, route.num_entries);
     for (int i = 0; i < groups.count(); ++i) {
-      const std::size_t terms = groups[i].entries.size();
-      asked[groups[i].node] += asked_bytes(terms, num_positions);
-      answered[groups[i].node] += crossing_->unit_bytes(static_cast<int>(terms), scalars, format);
+      const TokenGroups::Group group = groups[i];
+      nodes.push_back(group.node);
+      offsets.push_back(answered[group.node]);
+      if (group.node == group_->nodes().mine()) continue;
+      answered[group.node] +=
+          crossing_->unit_bytes(static_cast<int>(group.entries.size()), scalars, format);
+      add_terms(operation, group.entries, asked[group.node]);
     }
   }
+  operation.first_share.push_back(offsets.size());
   operation.sums.resize(num_nodes);
   for (int node = 0; node < num_nodes; ++node) {
     const int mate = operation.active->mates[node];
     if (mate < 0) continue;
     if (answered[node] > 0)
       operation.sums[node] = crossing_->expect_sums(operation.number, mate, answered[node]);
-    const Ask ask{.term_bytes = asked[node],
-                  .hidden = format.hidden,
-                  .row_type = static_cast<std::int32_t>(format.type),
-                  .num_positions = num_positions,
-                  .partials = static_cast<std::int32_t>(format.partials),
-                  .weighted = format.weighted,
-                  .scalars = scalars};
-    crossing_->ask(mate, operation.number, ask);
+    crossing_->ask(mate, operation.number,
+                   {.hidden = format.hidden,
+                    .row_type = static_cast<std::int32_t>(format.type),
+                    .num_positions = operation.active->num_positions,
+                    .partials = static_cast<std::int32_t>(format.partials),
+                    .weighted = format.weighted,
+                    .scalars = scalars,
+                    .unused = 0},
+                   asked[node]);
   }
-  return send_terms(operation, scalars);
-}
-
-Status ExchangeState::send_terms(InFlight& operation, int scalars) {
-  const Route& route = *operation.route;
-  const HomeFormat format = home_format(operation);
-  std::vector<std::unique_ptr<MessageStream>> streams;  // [nodes]
-  for (const int mate : operation.active->mates) {
-    streams.push_back(
-        mate < 0 ? nullptr
-                 : std::make_unique<MessageStream>(
-                       group_->mail(), mate, crossing_->head(Crossing::kTerms, operation.number)));
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    const std::byte* sums = operation.sums[nodes[i]];
+    operation.shares.push_back(sums ? sums + offsets[i] : nullptr);
   }
-  std::vector<const std::byte*> next(operation.sums.begin(), operation.sums.end());
-  for (std::int64_t token = 0; token < route.num_tokens; ++token) {
-    operation.first_share.push_back(operation.shares.size());
-    const TokenGroups groups(grouping(), route, token * route.num_entries, route.num_entries);
-    for (int i = 0; i < groups.count(); ++i) {
-      const TokenGroups::Group group = groups[i];
-      const int terms = static_cast<int>(group.entries.size());
-      const std::byte*& at = next[group.node];
-      operation.shares.push_back(at);
-      if (streams[group.node] == nullptr) continue;
-      at += crossing_->unit_bytes(terms, scalars, format);
-      if (Status status = send_term(operation, *streams[group.node], group.entries); !status.ok())
-        return status;
-    }
-  }
-  operation.first_share.push_back(operation.shares.size());
-  const auto lock = group_->mail().lock();
-  for (const auto& stream : streams) {
-    if (stream == nullptr) continue;
-    stream->flush();
-    crossing_->count_bytes(0, stream->bytes());
-  }
-  group_->mail().progress();
-  return {};
+  group_->progress();
 }
 
 // One unit: the rows of one token that one group has.
-Status ExchangeState::send_term(const InFlight& operation, MessageStream& stream,
-                                std::span<const std::int64_t> entries) {
+void ExchangeState::add_terms(const InFlight& operation, std::span<const std::int64_t> entries,
+                              std::vector<std::byte>& terms) const {
   const Route& route = *operation.route;
   const ActiveSet& active = *route.active;
-  const CombineArgs& args = operation.combine;
-  std::byte* at = nullptr;
-  if (Status status =
-          append(operation, stream, asked_bytes(entries.size(), active.num_positions), at);
-      !status.ok())
-    return status;
-  at = put(at, static_cast<std::int64_t>(entries.size()));
+  put(terms, static_cast<std::int64_t>(entries.size()));
   for (const std::int64_t entry : entries) {
     const int member = route.refs[entry].member;
-    at = put(at, TermHead{.owner = member,
-                          .weight = weight_of(args, route,
-                                              {entry / route.num_entries,
-                                               static_cast<int>(entry % route.num_entries)})});
+    const TokenEntry at{entry / route.num_entries, static_cast<int>(entry % route.num_entries)};
+    put(terms, TermHead{.owner = member, .weight = weight_of(operation.combine, route, at)});
     for (int i = 0; i < active.num_positions; ++i) {
       const int position = (active.position + i) % active.num_positions;
-      at = put(at, TermPlace{.rank = active.ranks[active.index(member, position)],
-                             .row = static_cast<std::int32_t>(row_at(route, entry, position))});
+      put(terms, TermPlace{.rank = active.ranks[active.index(member, position)],
+                           .row = static_cast<std::int32_t>(row_at(route, entry, position))});
     }
   }
-  return {};
 }
 
 // The sums are here, and I have given the others theirs.
@@ -137,7 +120,16 @@ Status ExchangeState::await_sums(const InFlight& operation) {
   for (std::size_t node = 0; node < operation.sums.size(); ++node) {
     if (operation.sums[node] != nullptr) mates[operation.active->mates[node]] = true;
   }
-  return await_crossing(operation, "sums", crossing_->summed(), operation.number, mates);
+  Status status = await_crossing(operation, "sums", crossing_->summed(), operation.number, mates);
+  for (int mate = 0; mate < size_ && status.ok(); ++mate) {
+    if (!mates[mate] || crossing_->all_here(operation.number, mate)) continue;
+    status = {Code::kMismatch,
+              fmt::format("operation {}: rank {} destroyed this exchange before it had summed rows "
+                          "for rank {}",
+                          operation.number, mate, rank_),
+              mate};
+  }
+  return status;
 }
 
 // No receive half returns before its duty is done.

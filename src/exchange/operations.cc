@@ -87,7 +87,7 @@ void ExchangeState::conclude(std::uint64_t number) noexcept {
   read_through_ = through;
   raise(control(rank_).read_through, through);
   group_->ring();
-  if (crossing_ && active_->contains_me()) crossing_->tell(*active_, number);
+  if (crossing_) crossing_->tell(*last_set_, number);
 }
 
 // Those that read my records and rows so far are not all among those that will keep me from writing
@@ -256,7 +256,8 @@ Status ExchangeState::await(const InFlight& operation, const char* phase, std::u
                        .limit = operation.deadline,
                        .crowded = crowded_,
                        .only = only ? only : &operation.active->waited,
-                       .wait_ns = wait_ns});
+                       .wait_ns = wait_ns,
+                       .via = crossing_ ? &operation.active->via : nullptr});
 }
 
 Status ExchangeState::await_read_through(const InFlight& operation, std::uint64_t number,
@@ -270,6 +271,7 @@ Status ExchangeState::await_read_through(const InFlight& operation, std::uint64_
                        .limit = operation.deadline,
                        .crowded = crowded_,
                        .only = &operation.active->waited,
+                       .via = crossing_ ? &operation.active->via : nullptr,
                        .patient = patient});
 }
 
@@ -296,7 +298,7 @@ Agreed ExchangeState::agreed_weights(const InFlight& operation) const noexcept {
 void ExchangeState::publish(std::uint64_t number, Stage stage) noexcept {
   raise(control(rank_).progress, progress_of(number, stage));
   group_->ring();
-  if (crossing_) crossing_->tell(*active_, number);
+  if (crossing_) crossing_->tell(*last_set_, number);
 }
 
 // What every record of this rank says, a refusal's too.

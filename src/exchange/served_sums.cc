@@ -41,25 +41,17 @@ std::size_t Crossing::unit_bytes(int num_terms, int scalars,
 }
 
 void Crossing::read_ask(int from, std::uint64_t number, std::span<const std::byte> body) {
-  if (body.size() != sizeof(Ask)) return;
+  if (body.size() < sizeof(Ask)) return;
   const Ask ask = value_at<Ask>(body.data());
   const bool sane = ask.num_positions >= 1 && ask.num_positions <= kMaxPositions &&
                     ask.hidden >= 1 && ask.scalars >= 0 && ask.scalars <= kMaxEntries;
   if (!sane) return;
-  Duty duty{.number = number, .ask = ask, .terms = {}};
-  duty.terms.reserve(ask.term_bytes);
-  duties_[from].push_back(std::move(duty));
-}
-
-void Crossing::read_terms(int from, std::uint64_t number, std::span<const std::byte> body) {
-  if (duties_[from].empty() || duties_[from].back().number != number) return;
-  Duty& duty = duties_[from].back();
-  duty.terms.insert(duty.terms.end(), body.begin(), body.end());
+  const std::span<const std::byte> terms = body.subspan(sizeof ask);
+  duties_[from].push_back({.number = number, .ask = ask, .terms = {terms.begin(), terms.end()}});
 }
 
 // True when it is done with.
 bool Crossing::serve(int client, Duty& duty) {
-  if (duty.terms.size() < duty.ask.term_bytes) return false;
   if (!duty.out) {
     const Ask& ask = duty.ask;
     const HomeFormat format{.wire = combine_wire_,

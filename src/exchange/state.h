@@ -270,10 +270,10 @@ class ExchangeState {
 
   // incoming_sums.cc
   HomeFormat home_format(const InFlight& operation) const;
-  Status ask_for_sums(InFlight& operation);
-  Status send_terms(InFlight& operation, int scalars);
-  Status send_term(const InFlight& operation, MessageStream& stream,
-                   std::span<const std::int64_t> entries);
+  Status cross_combine(InFlight& operation);
+  void ask_for_sums(InFlight& operation);
+  void add_terms(const InFlight& operation, std::span<const std::int64_t> entries,
+                 std::vector<std::byte>& terms) const;
   Status await_sums(const InFlight& operation);
   Status await_served(const InFlight& operation);
   Status await_left(const InFlight& operation);

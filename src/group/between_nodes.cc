@@ -3,6 +3,7 @@
 // here as if it had written them itself, so nothing else needs to know where a rank is.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -13,6 +14,9 @@
 namespace ferry::internal {
 
 namespace {
+
+constexpr std::chrono::seconds kLinger{1};
+constexpr int kLingerSleepUs = 200;
 
 std::string random_job() {
   std::random_device random;
@@ -36,10 +40,15 @@ void GroupState::join_nodes(const Deadline& by) {
   mail_->read_by(this);
   addresses_ = rendezvous_->all_gather(mail_->address(), by);
   reached_.resize(size_);
+  heard_.resize(size_);
   for (int node = 0; node < nodes_.count(); ++node) {
     const bool mine = node == nodes_.mine();
     mates_.push_back(mine ? -1 : mate_at(nodes_.ranks_of(node), nodes_.position(rank_)));
     if (!mine) reach(mates_.back());
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    via_.push_back(nodes_.here(peer) ? peer : mate_at(nodes_.ranks_here(), nodes_.position(peer)));
+    if (!nodes_.here(peer) && via_[peer] == rank_) reach(peer);
   }
 }
 
@@ -87,6 +96,10 @@ void GroupState::read(int from, std::span<const std::byte> message) {
     return;
   }
   if (head.kind == kAbort) return read_abort(from, head.number, body);
+  if (head.kind == kHeard) {
+    heard_[from] = true;
+    return;
+  }
   if (body.size() > GroupSlot::kBytes) return;
   if (!body.empty()) std::memcpy(slots_[from].slot, body.data(), body.size());
   raise(slots_[from].barrier, head.number);
@@ -96,6 +109,8 @@ void GroupState::read(int from, std::span<const std::byte> message) {
 void GroupState::read_abort(int from, std::uint64_t word,
                             std::span<const std::byte> report) noexcept {
   if (report.size() != GroupSlot::kReportBytes) return;
+  const MessageHead heard{.channel = 0, .kind = kHeard, .number = 0};
+  mail_->send_now(from, std::as_bytes(std::span(&heard, 1)));
   std::uint64_t none = AbortWord::kNone;
   if (abort_[from].load(std::memory_order_relaxed) != none) return;
   std::memcpy(slots_[from].report, report.data(), report.size());
@@ -103,6 +118,22 @@ void GroupState::read_abort(int from, std::uint64_t word,
   abort_[from].compare_exchange_strong(none, word, std::memory_order_release,
                                        std::memory_order_relaxed);
   ring();
+}
+
+// A network that is closed while words are under way may take with it those that have arrived. So
+// whoever leaves stays until its mates have heard, or are gone, or do not listen for a while.
+void GroupState::linger() noexcept {
+  const Deadline by = Deadline::after(kLinger);
+  const auto done = [&] {
+    const auto lock = mail_->lock();
+    return std::all_of(mates_.begin(), mates_.end(), [&](int mate) {
+      return mate < 0 || heard_[mate] || left(mate) ||
+             lost_[mate].load(std::memory_order_acquire);  // partner: lost()
+    });
+  };
+  while (!done() && !by.passed()) {
+    if (!mail_->progress()) mail_->sleep(kLingerSleepUs);
+  }
 }
 
 bool GroupState::go_on() {

@@ -100,6 +100,7 @@ void GroupState::leave() noexcept {
                                         std::memory_order_release, std::memory_order_relaxed);
   ring();
   tell_abort(abort_[rank_].load(std::memory_order_relaxed));
+  if (mail_ && !broken_.load(std::memory_order_relaxed)) linger();
 }
 
 Status GroupState::verdict() noexcept {
@@ -161,7 +162,8 @@ Status GroupState::arrive(std::span<const std::byte> piece) noexcept {
                .stride_bytes = sizeof(GroupSlot),
                .value = number,
                .limit = options_.deadline,
-               .crowded = crowded(1)});
+               .crowded = crowded(1),
+               .via = mail_ ? &via_ : nullptr});
 }
 
 // Pieces of at most kBytes; the barrier after the copy keeps a fast rank from overwriting a piece

@@ -112,7 +112,7 @@ class GroupState final : private Mail::Reader {
 
  private:
   // Kinds of the group's own messages.
-  enum : std::uint32_t { kBarrier, kAbort };
+  enum : std::uint32_t { kBarrier, kAbort, kHeard };
 
   // What a rank tells the others when it gives up: a Code and the culprit, or that it left.
   struct AbortWord {
@@ -142,6 +142,9 @@ class GroupState final : private Mail::Reader {
   void read_abort(int from, std::uint64_t word, std::span<const std::byte> report) noexcept;
   Status arrive(std::span<const std::byte> piece) noexcept;
   const char* state_of(int rank) const noexcept;
+  int answerable(const Await& await, int missing) const noexcept;
+  bool gone(int rank) const noexcept;
+  void linger() noexcept;
 
   bool left(int rank) const noexcept;
   Status give_up(const Await& await, Code code, int culprit) noexcept;
@@ -175,9 +178,10 @@ class GroupState final : private Mail::Reader {
   std::unique_ptr<Mail> mail_;
   bool own_thread_ = false;             // Mail makes progress by itself
   std::vector<std::string> addresses_;  // [ranks] for Mail
-  std::vector<bool> reached_;           // guarded by the lock of mail_, like what follows
+  std::vector<bool> reached_, heard_;   // guarded by the lock of mail_, like what follows
   std::map<std::uint32_t, Channel*> channels_;
   std::uint32_t num_channels_ = 0;
+  std::vector<int> via_;                 // [ranks] as Await::via, of the group's own words
   std::vector<int> mates_;               // [nodes] who reads my messages there; mine: -1
   std::vector<std::atomic<bool>> lost_;  // [ranks] Mail lost it: set once, release and acquire
 

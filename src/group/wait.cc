@@ -110,11 +110,9 @@ Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
   const std::vector<int> missing = missing_ranks(await);
   if (missing.empty()) return {};
   for (const int peer : missing) {
-    // Acquire: partner lost().
-    if (left(peer) || !rendezvous_->alive(peer) || lost_[peer].load(std::memory_order_acquire)) {
-      if (await.up(peer)) continue;  // its last act
-      return give_up(await, Code::kPeerLost, peer);
-    }
+    const int culprit = answerable(await, peer);
+    if (!gone(culprit) || await.up(peer)) continue;  // its last act
+    return give_up(await, Code::kPeerLost, culprit);
   }
   for (int peer = 0; peer < size_; ++peer) {
     const std::uint64_t word = abort_[peer].load(std::memory_order_acquire);  // partner: give_up
@@ -131,7 +129,22 @@ Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
     return await.flag(a).load(std::memory_order_relaxed) <
            await.flag(b).load(std::memory_order_relaxed);
   });
-  return give_up(await, interrupted ? Code::kInterrupted : Code::kTimeout, last);
+  return give_up(await, interrupted ? Code::kInterrupted : Code::kTimeout, answerable(await, last));
+}
+
+// Who holds up a rank that is missing: itself, or the rank of this node that its words come by.
+int GroupState::answerable(const Await& await, int missing) const noexcept {
+  const int mate = await.via ? (*await.via)[missing] : missing;
+  if (mate < 0 || mate == missing || mate == rank_) return missing;
+  return gone(mate) || !await.up(mate) ? mate : missing;
+}
+
+// The process of a rank of another node may be seen dead, on this machine, before its last words
+// have been read: those come by the network, which says when there are no more.
+bool GroupState::gone(int rank) const noexcept {
+  if (left(rank)) return true;
+  return nodes_.here(rank) ? !rendezvous_->alive(rank)
+                           : lost_[rank].load(std::memory_order_acquire);  // partner: lost()
 }
 
 Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept {

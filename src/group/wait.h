@@ -21,7 +21,10 @@ struct Await {
   bool crowded;                                  // more threads than processors: yield early
   const std::vector<bool>* only = nullptr;       // wait for these ranks; null: for all
   std::vector<std::int64_t>* wait_ns = nullptr;  // [R] += time waited for each rank
-  bool patient = false;                          // giving up is an answer: the group stays whole
+  // [R] of several nodes: the rank of this node that writes down each rank's flag; null: each its
+  // own.
+  const std::vector<int>* via = nullptr;
+  bool patient = false;  // giving up is an answer: the group stays whole
 
   const std::atomic<std::uint64_t>& flag(int rank) const noexcept {
     return *reinterpret_cast<const std::atomic<std::uint64_t>*>(

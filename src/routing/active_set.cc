@@ -84,9 +84,10 @@ void ActiveSet::find_mates(const Nodes& nodes, int rank) {
   }
   for (int node = 0; node < nodes.count(); ++node)
     mates.push_back(node == nodes.mine() ? -1 : mate_at(parts[node], place[rank]));
-  for (int peer = 0; peer < nodes.num_ranks(); ++peer)
-    clients.push_back(waited[peer] && !nodes.here(peer) &&
-                      mate_at(parts[nodes.mine()], place[peer]) == rank);
+  for (int peer = 0; peer < nodes.num_ranks(); ++peer) {
+    via.push_back(nodes.here(peer) ? peer : mate_at(parts[nodes.mine()], place[peer]));
+    clients.push_back(waited[peer] && !nodes.here(peer) && via[peer] == rank);
+  }
 }
 
 }  // namespace ferry::internal

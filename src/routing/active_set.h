@@ -37,6 +37,9 @@ struct ActiveSet {
   // whose I take [all ranks].
   std::vector<int> mates;
   std::vector<bool> clients;
+  // [all ranks] the rank of this node that writes down the words of each; itself, if it is of this
+  // node.
+  std::vector<int> via;
 
  private:
   void find_mates(const Nodes& nodes, int rank);
