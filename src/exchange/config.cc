@@ -296,7 +296,7 @@ ExchangeState::~ExchangeState() {
   raise(control(rank_).read_through, kLeft);
   raise(control(rank_).progress, kLeft);
   group_->ring();
-  if (crossing_) crossing_->tell_left();
+  if (crossing_) crossing_->tell_left(*last_set_);
 }
 
 ExchangeStats ExchangeState::stats() const noexcept {

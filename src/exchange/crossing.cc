@@ -88,13 +88,11 @@ void Crossing::tell(const ActiveSet& active, std::uint64_t number) {
   }
 }
 
-void Crossing::tell_left() {
+void Crossing::tell_left(const ActiveSet& active) {
   const auto lock = mail().lock();
   const Words words{.progress = kLeft, .read_through = kLeft, .growth = 0, .num_counts = 0};
-  const Nodes& nodes = group_->nodes();
-  for (int node = 0; node < nodes.count(); ++node) {
-    if (node == nodes.mine()) continue;
-    send(mate_at(nodes.ranks_of(node), nodes.position(rank_)), head(kFlags, 0), bytes_of(words));
+  for (const int mate : active.mates) {
+    if (mate >= 0) send(mate, head(kFlags, 0), bytes_of(words));
   }
   mail().progress();
 }

@@ -68,7 +68,8 @@ class Crossing final : private Channel {
   // What peers of other nodes must know once progress says `number`: the first time the record, and
   // with it the counts where there are any.
   void tell(const ActiveSet& active, std::uint64_t number);
-  void tell_left();
+  // By the way of all words before.
+  void tell_left(const ActiveSet& active);
 
   // Flags to wait for, [ranks].
   const std::atomic<std::uint64_t>* summed() const noexcept { return summed_.data(); }
