@@ -55,6 +55,13 @@ std::string describe_config(const ExchangeConfig& c) {
   return text;
 }
 
+// Between nodes all come here first: a rank may still owe others messages of an exchange that it
+// has destroyed, and moves none while it waits in a rendezvous.
+void meet(GroupState& group) {
+  if (group.nodes().one()) return;
+  if (Status status = group.barrier(); !status.ok()) throw Error(status.code(), status.message());
+}
+
 void require_agreement(GroupState& group, const ExchangeConfig& config) {
   const std::vector<std::string> all =
       group.rendezvous().all_gather(describe_config(config), group.deadline());
@@ -230,6 +237,7 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
       last_set_(everybody_) {
   Rendezvous& rendezvous = group_->rendezvous();
   const Deadline by = group_->deadline();
+  meet(*group_);
   require_agreement(*group_, config_);
   index_replicas();
   const Nodes& nodes = group_->nodes();
@@ -269,7 +277,7 @@ void ExchangeState::cross_nodes() {
                     "they are of nodes {} and {}",
                     config_.tp_size, first, rank, nodes.node_of(first), nodes.node_of(rank)));
   }
-  crossing_ = std::make_unique<Crossing>(*group_, view_, config_, combine_wire_);
+  crossing_ = std::make_shared<Crossing>(*group_, view_, config_, combine_wire_);
   crossing_->reach(*everybody_);
 }
 
@@ -296,7 +304,9 @@ ExchangeState::~ExchangeState() {
   raise(control(rank_).read_through, kLeft);
   raise(control(rank_).progress, kLeft);
   group_->ring();
-  if (crossing_) crossing_->tell_left(*last_set_);
+  if (!crossing_) return;
+  crossing_->tell_left(*last_set_);
+  group_->leave_open(std::move(crossing_));
 }
 
 ExchangeStats ExchangeState::stats() const noexcept {

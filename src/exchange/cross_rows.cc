@@ -25,8 +25,8 @@ Status ExchangeState::cross_rows(const InFlight& operation, const SendJob& job) 
   const std::int64_t num_entries = route.num_tokens * route.num_entries;
   for (std::int64_t first = 0; first < num_entries; first += step) {
     const TokenGroups groups(grouping(), route, first, step);
-    const bool all = choice_.algorithm == Algorithm::kAllgather &&
-                     (!by_expert || route.refs[first].sent());
+    const bool all =
+        choice_.algorithm == Algorithm::kAllgather && (!by_expert || route.refs[first].sent());
     std::vector<bool> crossed(streams.size(), !all);
     for (int i = 0; i < groups.count(); ++i) {
       const int stream = stream_of[groups[i].node];

@@ -36,8 +36,9 @@ bool has_counts(const Terms& terms) {
 Crossing::Crossing(GroupState& group, const WindowView& view, const ExchangeConfig& config,
                    const WireFormat& combine_wire)
     : group_(&group),
-      view_(view),
-      config_(&config),
+      config_(config),
+      layout_(*view.layout),
+      view_{view.segment, &layout_, view.nodes},
       combine_wire_(&combine_wire),
       rank_(group.rank()),
       duties_(group.size()),
@@ -179,6 +180,16 @@ void Crossing::ask(int mate, std::uint64_t number, const Ask& ask,
   if (!terms.empty()) std::memcpy(body.data() + sizeof ask, terms.data(), terms.size());
   const auto lock = mail().lock();
   send(mate, head(kAsk, number), body);
+}
+
+// All those that speak through this rank have destroyed their exchange too.
+bool Crossing::done() const {
+  const Nodes& nodes = *view_.nodes;
+  for (int peer = 0; peer < nodes.num_ranks(); ++peer) {
+    if (nodes.here(peer) || mate_at(nodes.ranks_here(), nodes.position(peer)) != rank_) continue;
+    if (view_.control(peer).progress.load(std::memory_order_relaxed) != kLeft) return false;
+  }
+  return true;
 }
 
 // Memory is kept: the pages of a first use cost more than the sums.

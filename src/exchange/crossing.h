@@ -56,7 +56,7 @@ struct TermPlace {
   std::int32_t rank, row;
 };
 
-class Crossing final : private Channel {
+class Crossing final : public Channel {
  public:
   Crossing(GroupState& group, const WindowView& view, const ExchangeConfig& config,
            const WireFormat& combine_wire);
@@ -83,9 +83,9 @@ class Crossing final : private Channel {
   Mail& mail() const noexcept { return group_->mail(); }
   std::uint32_t channel() const noexcept { return channel_; }
   DataType sum_type(DataType row_type) const noexcept {
-    return config_->node_sums == NodeSums::kFp32 ? DataType::kFp32 : row_type;
+    return config_.node_sums == NodeSums::kFp32 ? DataType::kFp32 : row_type;
   }
-  bool exact() const noexcept { return config_->node_sums == NodeSums::kExact; }
+  bool exact() const noexcept { return config_.node_sums == NodeSums::kExact; }
   // Of the unit of `num_terms` rows on its way back: its rows, where the scalars begin, its end.
   std::size_t rows_bytes(int num_terms, const HomeFormat& format) const noexcept;
   std::size_t scalars_at(int num_terms, const HomeFormat& format) const noexcept;
@@ -136,6 +136,7 @@ class Crossing final : private Channel {
 
   void read(int from, const MessageHead& head, std::span<const std::byte> body) override;
   bool go_on() override;
+  bool done() const override;
 
   void read_record(int from, std::uint64_t number, std::span<const std::byte> body);
   void read_flags(int from, std::uint64_t number, std::span<const std::byte> body);
@@ -159,8 +160,10 @@ class Crossing final : private Channel {
   void read_sums(int from, std::uint64_t number, std::span<const std::byte> body);
 
   GroupState* group_;
+  // Its own: it may outlive its exchange.
+  ExchangeConfig config_;
+  WindowLayout layout_;
   WindowView view_;
-  const ExchangeConfig* config_;
   const WireFormat* combine_wire_;
   int rank_;
   std::uint32_t channel_;

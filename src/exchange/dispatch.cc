@@ -52,7 +52,7 @@ Status ExchangeState::dispatch_send(const DispatchArgs& args, Operation& operati
   const std::int64_t placed = now_ns();
   if (!status.ok()) {
     if (status.group_usable()) conclude(sent.number);
-    return status;
+    return leave(sent, status);
   }
   if (status = send_rows(sent, args); !status.ok()) return status;
   publish(sent.number, Stage::kDelivered);
@@ -168,7 +168,6 @@ Status ExchangeState::receive(InFlight& operation) {
   const std::int64_t began = now_ns();
   Status status = await(operation, "rows", progress_of(operation.number, Stage::kDelivered),
                         &operation.times.wait_ns);
-  if (status.ok() && crossing_) status = await_left(operation);
   operation.times.spans.push_back({"receive", began, now_ns()});
   operation.weights = status.ok() && agreed_weights(operation) == Agreed::kYes;
   return status;

@@ -42,10 +42,10 @@ Status ExchangeState::cross_combine(InFlight& operation) {
   }
   if (status.ok()) {
     ask_for_sums(operation);
-  } else if (status.group_usable()) {
-    conclude(operation.number);
+    return {};
   }
-  return status;
+  if (status.group_usable()) conclude(operation.number);
+  return leave(operation, status);
 }
 
 // The answers are laid out, and the questions leave.
@@ -134,9 +134,15 @@ Status ExchangeState::await_sums(const InFlight& operation) {
 
 // No receive half returns before its duty is done.
 Status ExchangeState::await_served(const InFlight& operation) {
-  Status status = await_crossing(operation, "questions", crossing_->served(), operation.number,
-                                 operation.active->clients);
-  return status.ok() ? await_left(operation) : status;
+  return await_crossing(operation, "questions", crossing_->served(), operation.number,
+                        operation.active->clients);
+}
+
+// The end of a call: what others wait for has left this rank, which may go on to something else.
+Status ExchangeState::leave(const InFlight& operation, const Status& status) {
+  if (!crossing_ || !status.group_usable() || !operation.active->contains_me()) return status;
+  const Status left = await_left(operation);
+  return status.ok() || !left.group_usable() ? left : status;
 }
 
 Status ExchangeState::await_left(const InFlight& operation) {

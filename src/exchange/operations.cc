@@ -121,7 +121,8 @@ Status ExchangeState::stay_out(Kind kind, Operation& operation) {
   nothing->exchange_id = id_;
   nothing->number = issued_;
   nothing->active = active_;
-  in_flight_.push_back({.number = issued_, .kind = kind, .finished = true, .route = nothing});
+  in_flight_.push_back(
+      {.number = issued_, .kind = kind, .finished = true, .active = active_, .route = nothing});
   conclude(issued_);
   return {};
 }
@@ -147,7 +148,7 @@ Status ExchangeState::collect(Operation operation, Kind kind, InFlight& collecte
   Status status = finish(*sent);
   collected = std::move(*sent);
   in_flight_.erase(in_flight_.begin() + (sent - in_flight_.data()));
-  return status;
+  return leave(collected, status);
 }
 
 // A refused call still takes part: its record is a poison, so that every rank returns an error and
@@ -168,7 +169,7 @@ Status ExchangeState::refuse(Kind kind, const Status& refusal, std::chrono::nano
                           [&](int peer) { return record(peer, issued_).status != Code::kOk; });
   }
   conclude(issued_);
-  return refusal;
+  return leave(operation, refusal);
 }
 
 Status ExchangeState::refuse_for_front(Kind kind, const Status& why,

@@ -277,6 +277,7 @@ class ExchangeState {
   Status await_sums(const InFlight& operation);
   Status await_served(const InFlight& operation);
   Status await_left(const InFlight& operation);
+  Status leave(const InFlight& operation, const Status& status);
   Status await_crossing(const InFlight& operation, const char* phase,
                         const std::atomic<std::uint64_t>* flags, std::uint64_t value,
                         const std::vector<bool>& only);
@@ -355,7 +356,7 @@ class ExchangeState {
   std::vector<PublishedRows> outputs_;           // [active ranks] of the combine being reduced
   ExchangeStats stats_;
   OperationTimes dispatch_times_, combine_times_;
-  std::unique_ptr<Crossing> crossing_;  // with several nodes; last: messages come until it ends
+  std::shared_ptr<Crossing> crossing_;  // with several nodes; last: messages come until it ends
 };
 
 }  // namespace ferry::internal

@@ -70,6 +70,11 @@ void GroupState::close_channel(std::uint32_t number) noexcept {
   channels_.erase(number);
 }
 
+void GroupState::leave_open(std::shared_ptr<Channel> channel) {
+  const auto lock = mail_->lock();
+  left_open_.push_back(std::move(channel));
+}
+
 void GroupState::tell_nodes(std::uint32_t kind, std::uint64_t number,
                             std::span<const std::byte> body) noexcept {
   if (!mail_) return;
@@ -120,6 +125,19 @@ void GroupState::read_abort(int from, std::uint64_t word,
   ring();
 }
 
+// Whoever goes on to something else than ferry must not keep words that others wait for.
+Status GroupState::flush() noexcept {
+  const Deadline by = deadline();
+  while (!mail_->all_sent()) {
+    if (Status status = verdict(); !status.ok()) return status;
+    if (by.passed())
+      return {Code::kTimeout, "barrier: words for other nodes did not leave before the deadline",
+              rank_};
+    if (own_thread_ || !mail_->progress()) mail_->sleep(kLingerSleepUs);
+  }
+  return {};
+}
+
 // A network that is closed while words are under way may take with it those that have arrived. So
 // whoever leaves stays until its mates have heard, or are gone, or do not listen for a while.
 void GroupState::linger() noexcept {
@@ -139,6 +157,7 @@ void GroupState::linger() noexcept {
 bool GroupState::go_on() {
   bool moved = false;
   for (const auto& [number, channel] : channels_) moved = channel->go_on() || moved;
+  std::erase_if(left_open_, [](const auto& channel) { return channel->done(); });
   return moved;
 }
 

@@ -88,6 +88,7 @@ void GroupState::count_neighbours(const Deadline& by) {
 
 GroupState::~GroupState() {
   leave();
+  left_open_.clear();
   mail_.reset();  // its thread reads into what follows
 }
 
@@ -155,15 +156,16 @@ Status GroupState::arrive(std::span<const std::byte> piece) noexcept {
   raise(slots_[rank_].barrier, number);
   ring();
   tell_nodes(kBarrier, number, piece);
-  return wait({.operation = "barrier",
-               .number = number,
-               .phase = "arrival",
-               .flags = &slots_[0].barrier,
-               .stride_bytes = sizeof(GroupSlot),
-               .value = number,
-               .limit = options_.deadline,
-               .crowded = crowded(1),
-               .via = mail_ ? &via_ : nullptr});
+  Status status = wait({.operation = "barrier",
+                        .number = number,
+                        .phase = "arrival",
+                        .flags = &slots_[0].barrier,
+                        .stride_bytes = sizeof(GroupSlot),
+                        .value = number,
+                        .limit = options_.deadline,
+                        .crowded = crowded(1),
+                        .via = mail_ ? &via_ : nullptr});
+  return status.ok() && mail_ ? flush() : status;
 }
 
 // Pieces of at most kBytes; the barrier after the copy keeps a fast rank from overwriting a piece

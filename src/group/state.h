@@ -50,6 +50,8 @@ class Channel {
   virtual void read(int from, const MessageHead& head, std::span<const std::byte> body) = 0;
   // As Mail::Reader's.
   virtual bool go_on() = 0;
+  // True when nobody needs it any more (GroupState::leave_open).
+  virtual bool done() const { return true; }
 };
 
 // Between nodes it reads the messages of Mail: its own, and those of its channels.
@@ -96,6 +98,8 @@ class GroupState final : private Mail::Reader {
   // then.
   std::uint32_t open_channel(Channel* channel);
   void close_channel(std::uint32_t number) noexcept;
+  // Its owner is gone, others still speak through this rank: it stays until it is done.
+  void leave_open(std::shared_ptr<Channel> channel);
 
   // True once some rank has given up on the group.
   bool aborted() const noexcept;
@@ -145,6 +149,7 @@ class GroupState final : private Mail::Reader {
   int answerable(const Await& await, int missing) const noexcept;
   bool gone(int rank) const noexcept;
   void linger() noexcept;
+  Status flush() noexcept;
 
   bool left(int rank) const noexcept;
   Status give_up(const Await& await, Code code, int culprit) noexcept;
@@ -181,6 +186,7 @@ class GroupState final : private Mail::Reader {
   std::vector<bool> reached_, heard_;   // guarded by the lock of mail_, like what follows
   std::map<std::uint32_t, Channel*> channels_;
   std::uint32_t num_channels_ = 0;
+  std::vector<std::shared_ptr<Channel>> left_open_;
   std::vector<int> via_;                 // [ranks] as Await::via, of the group's own words
   std::vector<int> mates_;               // [nodes] who reads my messages there; mine: -1
   std::vector<std::atomic<bool>> lost_;  // [ranks] Mail lost it: set once, release and acquire
