@@ -136,6 +136,8 @@ Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
 int GroupState::answerable(const Await& await, int missing) const noexcept {
   const int mate = await.via ? (*await.via)[missing] : missing;
   if (mate < 0 || mate == missing || mate == rank_) return missing;
+  // What a mate said before it went is worth more than that it went.
+  if (AbortWord::gave_up(abort_[mate].load(std::memory_order_acquire))) return missing;
   return gone(mate) || !await.up(mate) ? mate : missing;
 }
 
