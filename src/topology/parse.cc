@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <ranges>
 
 #include "ferry/status.h"
 #include "ferry/topology.h"
@@ -37,6 +36,18 @@ std::string preset_names() {
   return names;
 }
 
+// None of an empty text. (std::views::split is more than clang 14 reads.)
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (!text.empty() || !parts.empty()) {
+    const std::size_t end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == text.npos) break;
+    text.remove_prefix(end + 1);
+  }
+  return parts;
+}
+
 // Reads one text and says, in every complaint, which.
 class Parser {
  public:
@@ -46,8 +57,8 @@ class Parser {
     const Preset* const preset = find_preset(text_.substr(0, text_.find_first_of(":@,")));
     if (preset) return Parser(expand(*preset)).levels();
     std::vector<Level> levels;
-    for (const auto part : std::views::split(text_, ',')) {
-      levels.push_back(level(std::string_view(part.begin(), part.end())));
+    for (const std::string_view part : split(text_, ',')) {
+      levels.push_back(level(part));
       check_name(levels);
     }
     if (levels.empty() || levels.back().name != Topology::kRank)
@@ -89,8 +100,8 @@ class Parser {
     Level level{.name = std::string(part.substr(0, colon)), .fanout = {}, .first = {}};
     std::string_view rest = part.substr(colon + 1);
     const std::string_view fanout = rest.substr(0, rest.find('@'));
-    for (const auto count : std::views::split(fanout, '+'))
-      level.fanout.push_back(integer(std::string_view(count.begin(), count.end()), level.name));
+    for (const std::string_view count : split(fanout, '+'))
+      level.fanout.push_back(integer(count, level.name));
     if (level.fanout.empty()) refuse(fmt::format("level '{}' has no count", level.name));
     std::vector<std::string_view> seen;
     while (rest.find('@') != rest.npos) {

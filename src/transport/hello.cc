@@ -157,7 +157,7 @@ std::string disagreement_on_host(const Hello& a, const Hello& b) {
         "hosts needs an address tcp://host:port",
         a.rank, a.host, a.boot_id, b.rank, b.host, b.boot_id);
   }
-  const std::string programs = disagreement(a, b);
+  std::string programs = disagreement(a, b);
   if (!programs.empty()) return programs;
   return first_difference(
       a, b,
