@@ -57,6 +57,7 @@ struct Choices {
 // token's come from its best `top_groups` of them; a group is as good as its best two experts are
 // together (DeepSeek-V3).
 struct Gate {
+  // NOLINTNEXTLINE(google-explicit-constructor): without groups a gate is its top-k
   Gate(int k, int num_groups = 1, int num_top_groups = 1)
       : top_k(k), groups(num_groups), top_groups(num_top_groups) {}
   int top_k, groups, top_groups;
