@@ -14,6 +14,7 @@ struct Place {
   std::uint64_t numa = 0;
   std::uint64_t cache = 0;  // the last-level one
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy takes the zero of <=> for a pointer
   auto operator<=>(const Place&) const = default;
 };
 
