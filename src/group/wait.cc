@@ -141,12 +141,11 @@ int GroupState::answerable(const Await& await, int missing) const noexcept {
   return gone(mate) || !await.up(mate) ? mate : missing;
 }
 
-// The process of a rank of another node may be seen dead, on this machine, before its last words
-// have been read: those come by the network, which says when there are no more.
+// A rank of another node may be known to have left, or be seen dead on this machine, before its
+// last words have been read: those come by the network, which says when there are no more.
 bool GroupState::gone(int rank) const noexcept {
-  if (left(rank)) return true;
-  return nodes_.here(rank) ? !rendezvous_->alive(rank)
-                           : lost_[rank].load(std::memory_order_acquire);  // partner: lost()
+  if (nodes_.here(rank)) return left(rank) || !rendezvous_->alive(rank);
+  return lost_[rank].load(std::memory_order_acquire);  // partner: lost()
 }
 
 Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept {
