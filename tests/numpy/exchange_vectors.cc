@@ -20,7 +20,7 @@ using internal::RankReceived;
 constexpr int kMaxRanks = 8;
 constexpr int kScenariosOfAShape = 40;
 // Rows of up to two groups of channels; small, for padded layouts multiply everything.
-constexpr ScenarioLimits kLimits{
+const ScenarioLimits kLimits{
     .max_rounds = 2, .max_tokens = 12, .max_hidden = 140, .wide_rows = false};
 
 Json settings_of(const ExchangeConfig& config, const std::vector<RankInput>& inputs) {
