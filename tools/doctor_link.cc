@@ -132,18 +132,17 @@ double LinkEnd::bytes_per_s(int peer, bool sends) {
   return 0;
 }
 
-// Between the first ranks of node 0 and of another; collective. Rank 0 knows the result.
+// Between the first ranks of node 0 and of another, which are mates; collective. Rank 0 knows the
+// result.
 LinkSpeed test_link(Group& group, LinkEnd& end, int node) {
   const internal::Nodes& nodes = group.state()->nodes();
   LinkSpeed speed{.from = nodes.ranks_of(0)[0], .to = nodes.ranks_of(node)[0]};
   expect(group.barrier());
   if (group.rank() == speed.from) {
-    group.state()->reach(speed.to);
     speed.latency_us = end.latency_us(speed.to, true);
     speed.there_bytes_per_s = end.bytes_per_s(speed.to, true);
     end.bytes_per_s(speed.to, false);
   } else if (group.rank() == speed.to) {
-    group.state()->reach(speed.from);
     end.latency_us(speed.from, false);
     end.bytes_per_s(speed.from, false);
     speed.back_bytes_per_s = end.bytes_per_s(speed.from, true);

@@ -31,7 +31,7 @@ Status ExchangeState::check_active(std::span<const int> chosen) {
   }
   if (!active_->contains_me()) return {};
   if (changed) let_last_set_finish();
-  if (changed && crossing_) crossing_->reach(*active_);
+  if (changed && crossing_) group_->reach(active_->border);
   last_set_ = active_;
   last_taken_ = issued_;
   return {};

@@ -110,7 +110,7 @@ Status ExchangeState::stage(const InFlight& operation, Record& mine, bool rows, 
   const int buffer = pool_->free_buffer(min_read_through()).value();
   const std::int64_t num_rows = args.expert_rows.num_rows;
   const std::size_t raw_row = dense_pitch(args.expert_rows);
-  const std::size_t encoded_row = encoded_row_bytes(args.expert_rows);
+  const std::size_t encoded_row = home_format(operation).wire_bytes();
   const bool encoded = rows && encoded_row < raw_row && operation.active->num_positions == 1;
   const std::size_t row_bytes = encoded ? encoded_row : raw_row;
   const std::size_t weights_bytes =
@@ -328,7 +328,7 @@ void ExchangeState::find_scalars(const InFlight& operation, std::int64_t token,
     if (!ref.sent() || outputs_[active.index(ref.member, active.position)].rows == nullptr)
       continue;
     for (int i = 0; i < active.num_positions; ++i) {
-      const int position = (active.position + i) % active.num_positions;
+      const int position = active.position_from_mine(i);
       const float* theirs = outputs_[active.index(ref.member, position)].weights +
                             row_at(route, first + k, position) * scalars;
       for (int j = 0; j < scalars; ++j)

@@ -278,13 +278,13 @@ void ExchangeState::cross_nodes() {
                     config_.tp_size, first, rank, nodes.node_of(first), nodes.node_of(rank)));
   }
   crossing_ = std::make_shared<Crossing>(*group_, view_, config_, combine_wire_);
-  crossing_->reach(*everybody_);
+  group_->reach(everybody_->border);
 }
 
 // My own words, and those of the ranks of other nodes that I write down here.
 bool ExchangeState::back_words() {
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_ && (group_->nodes().one() || !everybody_->clients[peer])) continue;
+    if (peer != rank_ && (group_->nodes().one() || !everybody_->border.is_client[peer])) continue;
     if (!view_.segment->commit(layout_.control(peer), layout_.control_bytes())) return false;
     new (&control(peer)) ControlWords{};
   }
@@ -305,7 +305,7 @@ ExchangeState::~ExchangeState() {
   raise(control(rank_).progress, kLeft);
   group_->ring();
   if (!crossing_) return;
-  crossing_->tell_left(*last_set_);
+  crossing_->tell_left(last_set_->border);
   group_->leave_open(std::move(crossing_));
 }
 

@@ -10,11 +10,9 @@
 namespace ferry::internal {
 
 Status ExchangeState::cross_rows(const InFlight& operation, const SendJob& job) {
-  std::vector<MessageStream> streams;  // [nodes] but mine
+  std::vector<MessageStream> streams;  // [mates]
   std::vector<int> stream_of(group_->nodes().count(), -1);
-  for (std::size_t node = 0; node < stream_of.size(); ++node) {
-    const int mate = operation.active->mates[node];
-    if (mate < 0) continue;
+  for (const auto& [node, mate] : operation.active->border.mates) {
     stream_of[node] = static_cast<int>(streams.size());
     streams.emplace_back(group_->mail(), mate, crossing_->head(Crossing::kRows, operation.number));
   }

@@ -41,8 +41,6 @@ Crossing::Crossing(GroupState& group, const WindowView& view, const ExchangeConf
       view_{view.segment, &layout_, view.nodes},
       combine_wire_(&combine_wire),
       rank_(group.rank()),
-      duties_(group.size()),
-      wanted_(group.size()),
       summed_(group.size()),
       served_(group.size()),
       room_(group.size()) {
@@ -51,21 +49,12 @@ Crossing::Crossing(GroupState& group, const WindowView& view, const ExchangeConf
 
 Crossing::~Crossing() { group_->close_channel(channel_); }
 
-void Crossing::reach(const ActiveSet& active) {
-  for (const int mate : active.mates) {
-    if (mate >= 0) group_->reach(mate);
-  }
-  for (int peer = 0; peer < group_->size(); ++peer) {
-    if (active.clients[peer]) group_->reach(peer);
-  }
-}
-
 void Crossing::send(int peer, const MessageHead& head, std::span<const std::byte> body) {
   mail().send_now(peer, bytes_of(head), body);
   count_bytes(0, sizeof head + body.size());
 }
 
-void Crossing::tell(const ActiveSet& active, std::uint64_t number) {
+void Crossing::tell(const Border& border, std::uint64_t number) {
   const auto lock = mail().lock();
   const ControlWords& mine = view_.control(rank_);
   const Record& record = view_.record(rank_, number);
@@ -84,17 +73,14 @@ void Crossing::tell(const ActiveSet& active, std::uint64_t number) {
     std::memcpy(body.data() + sizeof words + sizeof record, view_.count_row(rank_, number), counts);
     told_ = number;
   }
-  for (const int mate : active.mates) {
-    if (mate >= 0) send(mate, head(first ? kRecord : kFlags, number), body);
-  }
+  for (const Border::Mate& mate : border.mates)
+    send(mate.rank, head(first ? kRecord : kFlags, number), body);
 }
 
-void Crossing::tell_left(const ActiveSet& active) {
+void Crossing::tell_left(const Border& border) {
   const auto lock = mail().lock();
   const Words words{.progress = kLeft, .read_through = kLeft, .growth = 0, .num_counts = 0};
-  for (const int mate : active.mates) {
-    if (mate >= 0) send(mate, head(kFlags, 0), bytes_of(words));
-  }
+  for (const Border::Mate& mate : border.mates) send(mate.rank, head(kFlags, 0), bytes_of(words));
   mail().progress();
 }
 
@@ -139,36 +125,26 @@ void Crossing::read_flags(int from, std::uint64_t number, std::span<const std::b
 
 std::uint64_t Crossing::want_room(int peer) {
   const auto lock = mail().lock();
-  wanted_[peer] = true;
+  wanted_.push_back(peer);
   return room_[peer].load(std::memory_order_relaxed) + 1;
-}
-
-std::uint64_t Crossing::want_left() {
-  const auto lock = mail().lock();
-  return want_left_ = left_.load(std::memory_order_relaxed) + 1;
 }
 
 // Serves whoever waits for sums, and tells this rank's caller what it waits for.
 bool Crossing::go_on() {
   bool moved = false;
-  for (std::size_t client = 0; client < duties_.size(); ++client) {
-    std::deque<Duty>& duties = duties_[client];
-    while (!duties.empty() && serve(static_cast<int>(client), duties.front())) {
+  for (auto& [client, duties] : duties_) {
+    while (!duties.empty() && serve(client, duties.front())) {
       raise(served_[client], duties.front().number);
       duties.pop_front();
       moved = true;
     }
   }
-  for (std::size_t peer = 0; peer < wanted_.size(); ++peer) {
-    if (!wanted_[peer] || !mail().room(static_cast<int>(peer))) continue;
-    wanted_[peer] = false;
+  const std::size_t given = std::erase_if(wanted_, [&](int peer) {
+    if (!mail().room(peer)) return false;
     room_[peer].fetch_add(1, std::memory_order_seq_cst);
-    moved = true;
-  }
-  if (want_left_ > left_.load(std::memory_order_relaxed) && mail().all_sent()) {
-    raise(left_, want_left_);
-    moved = true;
-  }
+    return true;
+  });
+  moved = moved || given > 0;
   if (moved) group_->ring();
   return moved;
 }
@@ -184,10 +160,10 @@ void Crossing::ask(int mate, std::uint64_t number, const Ask& ask,
 
 // All those that speak through this rank have destroyed their exchange too.
 bool Crossing::done() const {
-  const Nodes& nodes = *view_.nodes;
-  for (int peer = 0; peer < nodes.num_ranks(); ++peer) {
-    if (nodes.here(peer) || mate_at(nodes.ranks_here(), nodes.position(peer)) != rank_) continue;
-    if (view_.control(peer).progress.load(std::memory_order_relaxed) != kLeft) return false;
+  for (int peer = 0; peer < group_->size(); ++peer) {
+    if (group_->border().is_client[peer] &&
+        view_.control(peer).progress.load(std::memory_order_relaxed) != kLeft)
+      return false;
   }
   return true;
 }

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -24,6 +25,9 @@
 #include "routing/route.h"
 
 namespace ferry::internal {
+
+// Messages of rows and of sums are units, each of which begins at a multiple of this.
+constexpr std::size_t kUnitAlign = 16;
 
 // A unit of a dispatch: a row and where it goes; the destinations, the row and its scales follow.
 struct UnitHead {
@@ -62,23 +66,18 @@ class Crossing final : public Channel {
            const WireFormat& combine_wire);
   ~Crossing() override;
 
-  // Before the first operation of a set of ranks.
-  void reach(const ActiveSet& active);
-
   // What peers of other nodes must know once progress says `number`: the first time the record, and
   // with it the counts where there are any.
-  void tell(const ActiveSet& active, std::uint64_t number);
+  void tell(const Border& border, std::uint64_t number);
   // By the way of all words before.
-  void tell_left(const ActiveSet& active);
+  void tell_left(const Border& border);
 
   // Flags to wait for, [ranks].
   const std::atomic<std::uint64_t>* summed() const noexcept { return summed_.data(); }
   const std::atomic<std::uint64_t>* served() const noexcept { return served_.data(); }
   const std::atomic<std::uint64_t>* room() const noexcept { return room_.data(); }
-  const std::atomic<std::uint64_t>* left() const noexcept { return &left_; }
-  // The value of room()[peer] that says there is some; of left() that says everything has gone.
+  // The value of room()[peer] that says there is some.
   std::uint64_t want_room(int peer);
-  std::uint64_t want_left();
 
   Mail& mail() const noexcept { return group_->mail(); }
   std::uint32_t channel() const noexcept { return channel_; }
@@ -168,15 +167,13 @@ class Crossing final : public Channel {
   int rank_;
   std::uint32_t channel_;
 
-  std::uint64_t told_ = 0;  // last record that was told
-  std::vector<std::deque<Duty>> duties_;
+  std::uint64_t told_ = 0;                  // last record that was told
+  std::map<int, std::deque<Duty>> duties_;  // of each client that has asked
   std::vector<Incoming> incoming_;
   std::vector<std::pair<std::size_t, std::unique_ptr<std::byte[]>>> spare_;  // used before
-  std::vector<bool> wanted_;                                                 // [ranks] room
-  std::uint64_t want_left_ = 0;
+  std::vector<int> wanted_;                                                  // peers: room for them
   // Raised here, awaited by this rank's caller.
   std::vector<std::atomic<std::uint64_t>> summed_, served_, room_;
-  std::atomic<std::uint64_t> left_{0};
   std::atomic<std::uint64_t> row_bytes_{0}, all_bytes_{0};
 };
 

@@ -74,9 +74,7 @@ void ExchangeState::ask_for_sums(InFlight& operation) {
   }
   operation.first_share.push_back(offsets.size());
   operation.sums.resize(num_nodes);
-  for (int node = 0; node < num_nodes; ++node) {
-    const int mate = operation.active->mates[node];
-    if (mate < 0) continue;
+  for (const auto& [node, mate] : operation.active->border.mates) {
     if (answered[node] > 0)
       operation.sums[node] = crossing_->expect_sums(operation.number, mate, answered[node]);
     crossing_->ask(mate, operation.number,
@@ -107,7 +105,7 @@ void ExchangeState::add_terms(const InFlight& operation, std::span<const std::in
     const TokenEntry at{entry / route.num_entries, static_cast<int>(entry % route.num_entries)};
     put(terms, TermHead{.owner = member, .weight = weight_of(operation.combine, route, at)});
     for (int i = 0; i < active.num_positions; ++i) {
-      const int position = (active.position + i) % active.num_positions;
+      const int position = active.position_from_mine(i);
       put(terms, TermPlace{.rank = active.ranks[active.index(member, position)],
                            .row = static_cast<std::int32_t>(row_at(route, entry, position))});
     }
@@ -116,63 +114,43 @@ void ExchangeState::add_terms(const InFlight& operation, std::span<const std::in
 
 // The sums are here, and I have given the others theirs.
 Status ExchangeState::await_sums(const InFlight& operation) {
-  std::vector<bool> mates(size_);
-  for (std::size_t node = 0; node < operation.sums.size(); ++node) {
-    if (operation.sums[node] != nullptr) mates[operation.active->mates[node]] = true;
+  std::vector<bool> asked(size_);
+  for (const auto& [node, mate] : operation.active->border.mates)
+    asked[mate] = operation.sums[node] != nullptr;
+  Status status = await_crossing(operation, "sums", crossing_->summed(), operation.number, asked);
+  if (!status.ok()) return status;
+  for (const auto& [node, mate] : operation.active->border.mates) {
+    if (!asked[mate] || crossing_->all_here(operation.number, mate)) continue;
+    return {Code::kMismatch,
+            fmt::format("operation {}: rank {} destroyed this exchange before it had summed rows "
+                        "for rank {}",
+                        operation.number, mate, rank_),
+            mate};
   }
-  Status status = await_crossing(operation, "sums", crossing_->summed(), operation.number, mates);
-  for (int mate = 0; mate < size_ && status.ok(); ++mate) {
-    if (!mates[mate] || crossing_->all_here(operation.number, mate)) continue;
-    status = {Code::kMismatch,
-              fmt::format("operation {}: rank {} destroyed this exchange before it had summed rows "
-                          "for rank {}",
-                          operation.number, mate, rank_),
-              mate};
-  }
-  return status;
+  return {};
 }
 
 // No receive half returns before its duty is done.
 Status ExchangeState::await_served(const InFlight& operation) {
   return await_crossing(operation, "questions", crossing_->served(), operation.number,
-                        operation.active->clients);
+                        operation.active->border.is_client);
 }
 
 // The end of a call: what others wait for has left this rank, which may go on to something else.
 Status ExchangeState::leave(const InFlight& operation, const Status& status) {
   if (!crossing_ || !status.group_usable() || !operation.active->contains_me()) return status;
-  const Status left = await_left(operation);
+  const Status left =
+      group_->await_left(awaiting(operation, "room", 0), operation.active->border.is_mate);
   return status.ok() || !left.group_usable() ? left : status;
-}
-
-Status ExchangeState::await_left(const InFlight& operation) {
-  std::vector<bool> mates(size_);
-  for (const int mate : operation.active->mates) {
-    if (mate >= 0) mates[mate] = true;
-  }
-  return group_->wait({.operation = kind_name(operation.kind),
-                       .number = operation.number,
-                       .phase = "room",
-                       .flags = crossing_->left(),
-                       .stride_bytes = 0,
-                       .value = crossing_->want_left(),
-                       .limit = operation.deadline,
-                       .crowded = crowded_,
-                       .only = &mates});
 }
 
 Status ExchangeState::await_crossing(const InFlight& operation, const char* phase,
                                      const std::atomic<std::uint64_t>* flags, std::uint64_t value,
                                      const std::vector<bool>& only) {
-  return group_->wait({.operation = kind_name(operation.kind),
-                       .number = operation.number,
-                       .phase = phase,
-                       .flags = flags,
-                       .stride_bytes = sizeof *flags,
-                       .value = value,
-                       .limit = operation.deadline,
-                       .crowded = crowded_,
-                       .only = &only});
+  Await await = awaiting(operation, phase, value);
+  await.flags = flags;
+  await.only = &only;
+  return group_->wait(await);
 }
 
 }  // namespace ferry::internal

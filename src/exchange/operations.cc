@@ -87,7 +87,7 @@ void ExchangeState::conclude(std::uint64_t number) noexcept {
   read_through_ = through;
   raise(control(rank_).read_through, through);
   group_->ring();
-  if (crossing_) crossing_->tell(*last_set_, number);
+  if (crossing_) crossing_->tell(last_set_->border, number);
 }
 
 // Those that read my records and rows so far are not all among those that will keep me from writing
@@ -246,34 +246,44 @@ std::string ExchangeState::describe(int rank, std::uint64_t number) const {
                      theirs.reason[0] ? ", active ranks " : "", theirs.reason);
 }
 
+// What every wait of an operation says; its flags, and for whom, follow.
+Await ExchangeState::awaiting(const InFlight& operation, const char* phase,
+                              std::uint64_t value) const noexcept {
+  return {.operation = kind_name(operation.kind),
+          .number = operation.number,
+          .phase = phase,
+          .flags = nullptr,
+          .stride_bytes = sizeof(std::atomic<std::uint64_t>),
+          .value = value,
+          .limit = operation.deadline,
+          .crowded = crowded_,
+          .only = &operation.active->waited};
+}
+
+// Words of all ranks, those of other nodes by way of a rank of mine.
+Await ExchangeState::awaiting_words(const InFlight& operation, const char* phase,
+                                    std::uint64_t value) const noexcept {
+  Await await = awaiting(operation, phase, value);
+  await.stride_bytes = layout_.control_bytes();
+  await.via = crossing_ ? &operation.active->border.via : nullptr;
+  return await;
+}
+
 Status ExchangeState::await(const InFlight& operation, const char* phase, std::uint64_t value,
                             std::vector<std::int64_t>* wait_ns, const std::vector<bool>* only) {
-  return group_->wait({.operation = kind_name(operation.kind),
-                       .number = operation.number,
-                       .phase = phase,
-                       .flags = &control(0).progress,
-                       .stride_bytes = layout_.control_bytes(),
-                       .value = value,
-                       .limit = operation.deadline,
-                       .crowded = crowded_,
-                       .only = only ? only : &operation.active->waited,
-                       .wait_ns = wait_ns,
-                       .via = crossing_ ? &operation.active->via : nullptr});
+  Await await = awaiting_words(operation, phase, value);
+  await.flags = &control(0).progress;
+  await.wait_ns = wait_ns;
+  if (only) await.only = only;
+  return group_->wait(await);
 }
 
 Status ExchangeState::await_read_through(const InFlight& operation, std::uint64_t number,
                                          bool patient) {
-  return group_->wait({.operation = kind_name(operation.kind),
-                       .number = operation.number,
-                       .phase = "reuse",
-                       .flags = &control(0).read_through,
-                       .stride_bytes = layout_.control_bytes(),
-                       .value = number,
-                       .limit = operation.deadline,
-                       .crowded = crowded_,
-                       .only = &operation.active->waited,
-                       .via = crossing_ ? &operation.active->via : nullptr,
-                       .patient = patient});
+  Await await = awaiting_words(operation, "reuse", number);
+  await.flags = &control(0).read_through;
+  await.patient = patient;
+  return group_->wait(await);
 }
 
 std::uint64_t ExchangeState::min_read_through() const noexcept {
@@ -299,7 +309,7 @@ Agreed ExchangeState::agreed_weights(const InFlight& operation) const noexcept {
 void ExchangeState::publish(std::uint64_t number, Stage stage) noexcept {
   raise(control(rank_).progress, progress_of(number, stage));
   group_->ring();
-  if (crossing_) crossing_->tell(*last_set_, number);
+  if (crossing_) crossing_->tell(last_set_->border, number);
 }
 
 // What every record of this rank says, a refusal's too.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <span>
 
+#include "base/round_up.h"
 #include "exchange/reference_rows.h"
 #include "exchange/reference_wire.h"
 
@@ -16,10 +17,6 @@ namespace {
 constexpr std::int64_t kScaleBytes = 4;      // of a wire
 constexpr std::int64_t kScaleGroup = 128;    // channels
 constexpr std::int64_t kColumnMultiple = 4;  // elements: columns start at multiples of 16 bytes
-
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 DataType received_type(const ExchangeConfig& config) {
   switch (config.wire) {

@@ -2,12 +2,10 @@
 // reference.cc and reference_combine.cc; calls nothing.
 #include "exchange/reference_rows.h"
 
+#include "base/round_up.h"
+
 namespace ferry::internal {
 namespace {
-
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // One rank's view: its own place, and all sources.
 class Receiver {

@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/round_up.h"
 #include "exchange/crossing.h"
 
 namespace ferry::internal {
 
 namespace {
-
-constexpr std::size_t kAlign = 16;
 
 template <typename T>
 T value_at(const std::byte* at) {
@@ -31,13 +30,12 @@ std::size_t Crossing::rows_bytes(int num_terms, const HomeFormat& format) const 
 }
 
 std::size_t Crossing::scalars_at(int num_terms, const HomeFormat& format) const noexcept {
-  return (rows_bytes(num_terms, format) + sizeof(float) - 1) / sizeof(float) * sizeof(float);
+  return round_up(rows_bytes(num_terms, format), sizeof(float));
 }
 
 std::size_t Crossing::unit_bytes(int num_terms, int scalars,
                                  const HomeFormat& format) const noexcept {
-  const std::size_t bytes = scalars_at(num_terms, format) + num_terms * scalars * sizeof(float);
-  return (bytes + kAlign - 1) / kAlign * kAlign;
+  return round_up(scalars_at(num_terms, format) + num_terms * scalars * sizeof(float), kUnitAlign);
 }
 
 void Crossing::read_ask(int from, std::uint64_t number, std::span<const std::byte> body) {

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/round_up.h"
 #include "exchange/crew.h"
 #include "exchange/home_rows.h"
 #include "exchange/limits.h"
@@ -179,6 +180,9 @@ class ExchangeState {
   Status examine(const InFlight& operation) const;
   Status name_mismatch(const InFlight& operation) const;
   std::string describe(int rank, std::uint64_t number) const;
+  Await awaiting(const InFlight& operation, const char* phase, std::uint64_t value) const noexcept;
+  Await awaiting_words(const InFlight& operation, const char* phase,
+                       std::uint64_t value) const noexcept;
   Status await(const InFlight& operation, const char* phase, std::uint64_t value,
                std::vector<std::int64_t>* wait_ns, const std::vector<bool>* only = nullptr);
   Status await_read_through(const InFlight& operation, std::uint64_t number, bool patient = false);
@@ -276,7 +280,6 @@ class ExchangeState {
                  std::vector<std::byte>& terms) const;
   Status await_sums(const InFlight& operation);
   Status await_served(const InFlight& operation);
-  Status await_left(const InFlight& operation);
   Status leave(const InFlight& operation, const Status& status);
   Status await_crossing(const InFlight& operation, const char* phase,
                         const std::atomic<std::uint64_t>* flags, std::uint64_t value,
@@ -310,14 +313,10 @@ class ExchangeState {
   }
   // Where a worker keeps the scales of the row that it encodes: behind it, on a line of their own.
   std::size_t scales_in_scratch() const noexcept {
-    return (layout_.row_bytes() + kLineBytes - 1) / kLineBytes * kLineBytes;
+    return round_up(layout_.row_bytes(), kLineBytes);
   }
   std::size_t scratch_bytes() const noexcept {
     return wire_.encode ? scales_in_scratch() + layout_.scale_bytes() : 0;
-  }
-  std::size_t encoded_row_bytes(const Rows& rows) const noexcept {
-    return combine_wire_.encode ? combine_wire_.encoded_bytes(rows.hidden, rows.dtype)
-                                : dense_pitch(rows);
   }
   // Experts that top-k ids can name: with replicas, logical ones.
   int num_ids() const noexcept {

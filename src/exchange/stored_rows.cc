@@ -3,28 +3,22 @@
 // looked at before it is believed.
 #include <cstring>
 
+#include "base/round_up.h"
 #include "exchange/crossing.h"
 
 namespace ferry::internal {
-
-namespace {
-
-constexpr std::size_t kAlign = 16;
-
-std::size_t round_up(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-
-}  // namespace
 
 std::size_t unit_row_bytes(const WindowLayout& layout) noexcept {
   return sizeof(UnitRow) + 4 * (layout.weights_per_row() + layout.ids_per_row());
 }
 
 std::size_t unit_row_at(int num_rows, const WindowLayout& layout) noexcept {
-  return round_up(sizeof(UnitHead) + num_rows * unit_row_bytes(layout));
+  return round_up(sizeof(UnitHead) + num_rows * unit_row_bytes(layout), kUnitAlign);
 }
 
 std::size_t unit_size(int num_rows, const WindowLayout& layout) noexcept {
-  return unit_row_at(num_rows, layout) + round_up(layout.row_bytes() + layout.scale_bytes());
+  return unit_row_at(num_rows, layout) +
+         round_up(layout.row_bytes() + layout.scale_bytes(), kUnitAlign);
 }
 
 void Crossing::store_rows(std::uint64_t number, std::span<const std::byte> body) const {

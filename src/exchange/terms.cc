@@ -96,8 +96,7 @@ void ExchangeState::find_row(const InFlight& operation, TokenEntry at, HomeRows:
   row.weight = weight_of(operation.combine, route, at);
   row.num_parts = active.num_positions;
   for (int i = 0; i < active.num_positions; ++i) {
-    const int position =
-        active.num_positions == 1 ? 0 : (active.position + i) % active.num_positions;
+    const int position = active.position_from_mine(i);
     const PublishedRows& theirs = outputs_[active.index(member, position)];
     row.parts[i] = theirs.rows + row_at(route, entry, position) * theirs.pitch_bytes;
     row.encoded = theirs.encoded;

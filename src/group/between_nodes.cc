@@ -41,19 +41,18 @@ void GroupState::join_nodes(const Deadline& by) {
   addresses_ = rendezvous_->all_gather(mail_->address(), by);
   reached_.resize(size_);
   heard_.resize(size_);
-  for (int node = 0; node < nodes_.count(); ++node) {
-    const bool mine = node == nodes_.mine();
-    mates_.push_back(mine ? -1 : mate_at(nodes_.ranks_of(node), nodes_.position(rank_)));
-    if (!mine) reach(mates_.back());
-  }
+  border_ = Border(nodes_, rank_, std::vector<bool>(size_, true));
+  reach(border_);
+}
+
+void GroupState::reach(const Border& border) {
+  const auto lock = mail_->lock();
   for (int peer = 0; peer < size_; ++peer) {
-    via_.push_back(nodes_.here(peer) ? peer : mate_at(nodes_.ranks_here(), nodes_.position(peer)));
-    if (!nodes_.here(peer) && via_[peer] == rank_) reach(peer);
+    if (border.is_mate[peer] || border.is_client[peer]) connect(peer);
   }
 }
 
-void GroupState::reach(int peer) {
-  const auto lock = mail_->lock();
+void GroupState::connect(int peer) {
   if (reached_[peer]) return;
   mail_->connect(peer, addresses_[peer]);
   reached_[peer] = true;
@@ -79,9 +78,8 @@ void GroupState::tell_nodes(std::uint32_t kind, std::uint64_t number,
                             std::span<const std::byte> body) noexcept {
   if (!mail_) return;
   const MessageHead head{.channel = 0, .kind = kind, .number = number};
-  for (const int mate : mates_) {
-    if (mate >= 0) mail_->send_now(mate, std::as_bytes(std::span(&head, 1)), body);
-  }
+  for (const Border::Mate& mate : border_.mates)
+    mail_->send_now(mate.rank, std::as_bytes(std::span(&head, 1)), body);
 }
 
 void GroupState::tell_abort(std::uint64_t word) noexcept {
@@ -125,17 +123,17 @@ void GroupState::read_abort(int from, std::uint64_t word,
   ring();
 }
 
-// Whoever goes on to something else than ferry must not keep words that others wait for.
-Status GroupState::flush() noexcept {
-  const Deadline by = deadline();
-  while (!mail_->all_sent()) {
-    if (Status status = verdict(); !status.ok()) return status;
-    if (by.passed())
-      return {Code::kTimeout, "barrier: words for other nodes did not leave before the deadline",
-              rank_};
-    if (own_thread_ || !mail_->progress()) mail_->sleep(kLingerSleepUs);
+Status GroupState::await_left(Await await, const std::vector<bool>& mates) noexcept {
+  await.phase = "room";
+  await.flags = &left_;
+  await.stride_bytes = 0;
+  await.only = &mates;
+  {
+    const auto lock = mail_->lock();
+    if (mail_->all_sent()) return {};
+    await.value = want_left_ = left_.load(std::memory_order_relaxed) + 1;
   }
-  return {};
+  return wait(await);
 }
 
 // A network that is closed while words are under way may take with it those that have arrived. So
@@ -144,9 +142,9 @@ void GroupState::linger() noexcept {
   const Deadline by = Deadline::after(kLinger);
   const auto done = [&] {
     const auto lock = mail_->lock();
-    return std::all_of(mates_.begin(), mates_.end(), [&](int mate) {
-      return mate < 0 || heard_[mate] || left(mate) ||
-             lost_[mate].load(std::memory_order_acquire);  // partner: lost()
+    return std::all_of(border_.mates.begin(), border_.mates.end(), [&](const Border::Mate& mate) {
+      return heard_[mate.rank] || left(mate.rank) ||
+             lost_[mate.rank].load(std::memory_order_acquire);  // partner: lost()
     });
   };
   while (!done() && !by.passed()) {
@@ -158,6 +156,11 @@ bool GroupState::go_on() {
   bool moved = false;
   for (const auto& [number, channel] : channels_) moved = channel->go_on() || moved;
   std::erase_if(left_open_, [](const auto& channel) { return channel->done(); });
+  if (want_left_ > left_.load(std::memory_order_relaxed) && mail_->all_sent()) {
+    raise(left_, want_left_);
+    ring();
+    moved = true;
+  }
   return moved;
 }
 

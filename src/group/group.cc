@@ -22,19 +22,23 @@ using internal::GroupState;
 
 constexpr std::size_t kMaxAddress = 64;
 
-void check_members(int rank, int size) {
+void check(int rank, int size, const GroupOptions& options) {
   if (size < 1 || rank < 0 || rank >= size) {
     throw Error(
         Code::kInvalidArgument,
         fmt::format("rank {} of {} ranks: need size >= 1 and 0 <= rank < size", rank, size));
   }
-}
-
-void check_options(const GroupOptions& options) {
   if (options.deadline <= std::chrono::nanoseconds(0)) {
     throw Error(Code::kInvalidArgument,
                 fmt::format("the deadline is {} ns, need more than 0", options.deadline.count()));
   }
+}
+
+std::shared_ptr<GroupState> keep_appointment(const internal::Appointment& appointment,
+                                             const GroupOptions& options, GroupOrigin origin) {
+  check(appointment.rank, appointment.size, options);
+  return std::make_shared<GroupState>(internal::meet_by_appointment(appointment, options), options,
+                                      std::move(origin));
 }
 
 }  // namespace
@@ -44,12 +48,8 @@ Group Group::from_environment(const GroupOptions& options) {
     const char* value = std::getenv(name.c_str());
     return value ? std::optional<std::string>(value) : std::nullopt;
   });
-  check_members(launch.rank, launch.size);
-  check_options(options);
-  auto rendezvous = internal::meet_by_appointment(
-      {launch.address, launch.job, launch.rank, launch.size}, options);
-  return Group(std::make_shared<GroupState>(std::move(rendezvous), options,
-                                            GroupOrigin{launch.launcher, launch.reason}));
+  return Group(keep_appointment({launch.address, launch.job, launch.rank, launch.size}, options,
+                                {launch.launcher, launch.reason}));
 }
 
 Group Group::connect(const std::string& address, int rank, int size, const GroupOptions& options) {
@@ -57,28 +57,23 @@ Group Group::connect(const std::string& address, int rank, int size, const Group
     throw Error(Code::kInvalidArgument, fmt::format("the address \"{}\" has {} bytes, need 1 to {}",
                                                     address, address.size(), kMaxAddress));
   }
-  check_members(rank, size);
-  check_options(options);
-  auto rendezvous = internal::meet_by_appointment({address, address, rank, size}, options);
-  const std::string reason = fmt::format("connect(\"{}\", {}, {})", address, rank, size);
   return Group(
-      std::make_shared<GroupState>(std::move(rendezvous), options, GroupOrigin{"address", reason}));
+      keep_appointment({address, address, rank, size}, options,
+                       {"address", fmt::format("connect(\"{}\", {}, {})", address, rank, size)}));
 }
 
 Group Group::from_all_gather(int rank, int size, const AllGather& all_gather,
                              const GroupOptions& options) {
-  check_members(rank, size);
+  check(rank, size, options);
   if (!all_gather)
     throw Error(Code::kInvalidArgument, "from_all_gather needs an all-gather function, got none");
-  check_options(options);
   auto rendezvous = internal::meet_by_all_gather(rank, size, all_gather, options);
   return Group(std::make_shared<GroupState>(std::move(rendezvous), options,
                                             GroupOrigin{"callback", "a caller's all-gather"}));
 }
 
 std::vector<Group> Group::threads(int size, const GroupOptions& options) {
-  check_members(0, size);
-  check_options(options);
+  check(0, size, options);
   std::vector<std::unique_ptr<internal::Rendezvous>> rendezvous =
       internal::thread_rendezvous(internal::split_nodes(options, size));
   std::vector<Group> groups(size);

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <sstream>
 
-#include "ferry/topology.h"
 #include "transport/hello.h"
 #include "transport/secret.h"
 #include "transport/tcp.h"
@@ -19,6 +18,10 @@ namespace {
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
+}
+
+std::string topology_text(const GroupOptions& options) {
+  return options.topology.empty() ? variable("FERRY_TOPOLOGY") : options.topology;
 }
 
 Deadline deadline_of(const GroupOptions& options) {
@@ -97,13 +100,29 @@ TcpMeeting meeting_of(const Invitation& invitation, const std::string& name) {
 }  // namespace
 
 std::vector<int> split_nodes(const GroupOptions& options, int size) {
-  const std::string text = options.topology.empty() ? variable("FERRY_TOPOLOGY") : options.topology;
+  const std::string text = topology_text(options);
   if (text.empty()) return std::vector<int>(size);
   const Topology topology = Topology::parse(text);
   if (topology.num_ranks() == size) return topology.nodes();
   throw Error(Code::kInvalidArgument,
               fmt::format("the topology \"{}\" has {} ranks, the group has {}", text,
                           topology.num_ranks(), size));
+}
+
+Topology topology_of(const GroupOptions& options, const std::vector<int>& nodes) {
+  const std::string text = topology_text(options);
+  if (text.empty()) return Topology::from_nodes(nodes);
+  Topology topology = Topology::parse(text);
+  for (int rank = 0; rank < topology.num_ranks(); ++rank) {
+    const int first = topology.node_ranks(topology.node_of(rank))[0];
+    if (nodes[first] == nodes[rank]) continue;
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("the topology \"{}\" has ranks {} and {} on one host, but they share no "
+                    "memory (does it lack the level \"{}\"?)",
+                    text, first, rank, Topology::kHost));
+  }
+  return topology;
 }
 
 std::unique_ptr<Rendezvous> meet_by_appointment(const Appointment& appointment,

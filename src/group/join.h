@@ -1,5 +1,5 @@
 // Join: which rendezvous a new group meets at, and what the environment adds to its options. Called
-// by group.cc; calls the rendezvous of src/transport and Topology.
+// by group.cc and state.cc; calls the rendezvous of src/transport and Topology.
 #pragma once
 
 #include <memory>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ferry/group.h"
+#include "ferry/topology.h"
 #include "transport/rendezvous.h"
 
 namespace ferry::internal {
@@ -14,6 +15,10 @@ namespace ferry::internal {
 // The node of each rank, as the topology says (GroupOptions, else FERRY_TOPOLOGY); without one all
 // ranks of a host share theirs. Throws Error naming both numbers of ranks when they differ.
 std::vector<int> split_nodes(const GroupOptions& options, int size);
+
+// That topology, or one of the nodes that were found. Throws Error naming two ranks that are of one
+// host in it and in truth are not.
+Topology topology_of(const GroupOptions& options, const std::vector<int>& nodes);
 
 // Processes that were told where to meet: at "tcp://host:port", with the secret of FERRY_SECRET, or
 // at any other text on their host. `job` tells groups apart that meet at one port.

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "group/join.h"
 #include "group/wait.h"
 #include "transport/hello.h"
 
@@ -46,8 +47,7 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
       rank_(rendezvous_->rank()),
       size_(rendezvous_->size()),
       nodes_(rendezvous_->nodes(), rank_),
-      topology_(options_.topology.empty() ? Topology::from_nodes(rendezvous_->nodes())
-                                          : Topology::parse(options_.topology)),
+      topology_(topology_of(options_, rendezvous_->nodes())),
       log_level_(log_level_from_environment()),
       lost_(size_) {
   const Deadline by = deadline();
@@ -156,16 +156,17 @@ Status GroupState::arrive(std::span<const std::byte> piece) noexcept {
   raise(slots_[rank_].barrier, number);
   ring();
   tell_nodes(kBarrier, number, piece);
-  Status status = wait({.operation = "barrier",
-                        .number = number,
-                        .phase = "arrival",
-                        .flags = &slots_[0].barrier,
-                        .stride_bytes = sizeof(GroupSlot),
-                        .value = number,
-                        .limit = options_.deadline,
-                        .crowded = crowded(1),
-                        .via = mail_ ? &via_ : nullptr});
-  return status.ok() && mail_ ? flush() : status;
+  const Await arrival{.operation = "barrier",
+                      .number = number,
+                      .phase = "arrival",
+                      .flags = &slots_[0].barrier,
+                      .stride_bytes = sizeof(GroupSlot),
+                      .value = number,
+                      .limit = options_.deadline,
+                      .crowded = crowded(1),
+                      .via = mail_ ? &border_.via : nullptr};
+  Status status = wait(arrival);
+  return status.ok() && mail_ ? await_left(arrival, border_.is_mate) : status;
 }
 
 // Pieces of at most kBytes; the barrier after the copy keeps a fast rank from overwriting a piece

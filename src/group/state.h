@@ -92,14 +92,19 @@ class GroupState final : private Mail::Reader {
   // Moves messages, on a rank that makes its own progress.
   bool progress() noexcept { return mail_ && !own_thread_ && mail_->progress(); }
   Mail& mail() const noexcept { return *mail_; }
-  // Before the first message to a rank.
-  void reach(int peer);
+  // Before the first message to any of them.
+  void reach(const Border& border);
   // Collective order numbers the channels. Closed by its owner, in whose place nothing is read
   // then.
   std::uint32_t open_channel(Channel* channel);
   void close_channel(std::uint32_t number) noexcept;
   // Its owner is gone, others still speak through this rank: it stays until it is done.
   void leave_open(std::shared_ptr<Channel> channel);
+  // Of all ranks.
+  const Border& border() const noexcept { return border_; }
+  // Waits until what was sent has left this rank, which may go on to something else than ferry and
+  // must not keep words that others wait for. `await` says who waits; `mates` are answerable.
+  Status await_left(Await await, const std::vector<bool>& mates) noexcept;
 
   // True once some rank has given up on the group.
   bool aborted() const noexcept;
@@ -149,7 +154,7 @@ class GroupState final : private Mail::Reader {
   int answerable(const Await& await, int missing) const noexcept;
   bool gone(int rank) const noexcept;
   void linger() noexcept;
-  Status flush() noexcept;
+  void connect(int peer);
 
   bool left(int rank) const noexcept;
   Status give_up(const Await& await, Code code, int culprit) noexcept;
@@ -187,8 +192,10 @@ class GroupState final : private Mail::Reader {
   std::map<std::uint32_t, Channel*> channels_;
   std::uint32_t num_channels_ = 0;
   std::vector<std::shared_ptr<Channel>> left_open_;
-  std::vector<int> via_;                 // [ranks] as Await::via, of the group's own words
-  std::vector<int> mates_;               // [nodes] who reads my messages there; mine: -1
+  std::uint64_t want_left_ = 0;
+  std::atomic<std::uint64_t> left_{
+      0};  // raised to want_left_ when everything has left; awaited by await_left
+  Border border_;
   std::vector<std::atomic<bool>> lost_;  // [ranks] Mail lost it: set once, release and acquire
 
   mutable std::mutex verdict_mutex_;

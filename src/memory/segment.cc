@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/round_up.h"
 #include "ferry/status.h"
 #include "memory/available.h"
 
@@ -35,9 +36,6 @@ std::size_t page_bytes() noexcept {
 }
 
 std::size_t round_down(std::size_t value, std::size_t unit) noexcept { return value / unit * unit; }
-std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
-  return round_down(value + unit - 1, unit);
-}
 
 // The file and the mapping are whole huge pages; the caller sees the bytes it asked for.
 std::size_t mapped_bytes(std::size_t bytes) noexcept { return round_up(bytes, Segment::kHugePage); }

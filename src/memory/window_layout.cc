@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/round_up.h"
 #include "memory/segment.h"
 
 namespace ferry::internal {
@@ -90,7 +91,7 @@ std::int64_t expected_rows(const ExchangeConfig& config, const WindowShape& shap
          (aligned ? shape.max_local * (config.expert_alignment - 1) : 0);
 }
 
-std::int64_t round_up_to_4(std::int64_t rows) { return (rows + 3) / 4 * 4; }
+constexpr std::int64_t kColumnMultiple = 4;  // elements: columns start at multiples of 16 bytes
 
 }  // namespace
 
@@ -142,7 +143,8 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shap
   weights_ = buffer.take(checked_mul(max_rows_, weights_per_row_ * sizeof(float)), kPage);
   topk_ids_ = buffer.take(checked_mul(max_rows_, ids_per_row_ * sizeof(std::int32_t)), kPage);
   scales_ = buffer.take(
-      checked_mul(sections * round_up_to_4(padded_ ? section_stride_ : max_rows_), scale_bytes_),
+      checked_mul(sections * round_up(padded_ ? section_stride_ : max_rows_, kColumnMultiple),
+                  scale_bytes_),
       kPage);
   buffer_bytes_ = buffer.align(Segment::kHugePage);
   window_bytes_ = checked_mul(buffer_bytes_, num_buffers_);
@@ -170,7 +172,7 @@ Scales WindowLayout::scale_strides(std::int64_t section_rows) const noexcept {
   strides.row_stride = column_major_ ? strides.element_bytes : bytes;
   strides.column_stride = strides.element_bytes;
   if (column_major_)
-    strides.column_stride *= round_up_to_4(padded_ ? section_stride_ : section_rows);
+    strides.column_stride *= round_up(padded_ ? section_stride_ : section_rows, kColumnMultiple);
   strides.section_stride =
       padded_ ? (column_major_ ? strides.columns * strides.column_stride : section_stride_ * bytes)
               : 0;

@@ -70,24 +70,7 @@ ActiveSet::ActiveSet(const ExchangeConfig& config, const Nodes& nodes, int rank,
       if (ranks.back() == rank) member = m;
     }
   }
-  if (!nodes.one()) find_mates(nodes, rank);
-}
-
-// Positions are counted among those that take part; a rank that does not keeps its own.
-void ActiveSet::find_mates(const Nodes& nodes, int rank) {
-  std::vector<std::vector<int>> parts(nodes.count());
-  std::vector<int> place(nodes.num_ranks());
-  for (int peer = 0; peer < nodes.num_ranks(); ++peer) {
-    std::vector<int>& part = parts[nodes.node_of(peer)];
-    place[peer] = waited[peer] ? static_cast<int>(part.size()) : nodes.position(peer);
-    if (waited[peer]) part.push_back(peer);
-  }
-  for (int node = 0; node < nodes.count(); ++node)
-    mates.push_back(node == nodes.mine() ? -1 : mate_at(parts[node], place[rank]));
-  for (int peer = 0; peer < nodes.num_ranks(); ++peer) {
-    via.push_back(nodes.here(peer) ? peer : mate_at(parts[nodes.mine()], place[peer]));
-    clients.push_back(waited[peer] && !nodes.here(peer) && via[peer] == rank);
-  }
+  if (!nodes.one()) border = Border(nodes, rank, waited);
 }
 
 }  // namespace ferry::internal

@@ -20,6 +20,11 @@ struct ActiveSet {
 
   // Index of a rank in `ranks`.
   int index(int member, int position) const noexcept { return position * num_members + member; }
+  // The `i`-th of all positions, counted from mine: the order in which I add them up.
+  int position_from_mine(int i) const noexcept {
+    const int at = position + i;
+    return at < num_positions ? at : at - num_positions;
+  }
   int my_index() const noexcept { return index(member, position); }
   bool contains_me() const noexcept { return member >= 0; }
   bool all() const noexcept { return chosen.empty(); }
@@ -33,16 +38,7 @@ struct ActiveSet {
   std::vector<bool> waited;  // [all ranks]: takes part
   ExpertMap map;
   std::uint32_t digest;  // of the list, to compare
-  // Between nodes: who takes my messages in each node, -1 in mine and where nobody takes part; and
-  // whose I take [all ranks].
-  std::vector<int> mates;
-  std::vector<bool> clients;
-  // [all ranks] the rank of this node that writes down the words of each; itself, if it is of this
-  // node.
-  std::vector<int> via;
-
- private:
-  void find_mates(const Nodes& nodes, int rank);
+  Border border;         // empty on one node
 };
 
 }  // namespace ferry::internal

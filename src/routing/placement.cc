@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/round_up.h"
+
 namespace ferry::internal {
 
 namespace {
-
-// Without a division for the common multiple of 1: this runs once per expert and dispatch.
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return multiple == 1 ? value : (value + multiple - 1) / multiple * multiple;
-}
 
 // True when no earlier entry of the token goes to the same member.
 bool first_of_member(const ExpertMap& map, const std::int32_t* columns, int k) {
@@ -148,7 +145,7 @@ void count_received(const PlacementRules& rules, const ColumnSums& sums,
   }
   const std::int32_t my_rows = active.map.num_columns() + active.member;
   for (int i = 0; i < active.num_positions; ++i) {
-    const int position = (active.position + i) % active.num_positions;
+    const int position = active.position_from_mine(i);
     const auto sources = count_rows.subspan(active.index(0, position), active.num_members);
     run_counts(mine, sources, route.running_counts);
     if (!rules.rank_major()) continue;

@@ -3,14 +3,9 @@
 // and exchange.
 #pragma once
 
-#include <span>
 #include <vector>
 
 namespace ferry::internal {
-
-// The mate in a group of ranks of the one at `position` in its own: the same position, counted
-// round where the groups are uneven. -1: the group is empty.
-int mate_at(std::span<const int> ranks, int position) noexcept;
 
 class Nodes {
  public:
@@ -34,6 +29,23 @@ class Nodes {
   std::vector<int> node_of_, position_;
   std::vector<std::vector<int>> ranks_;
   int mine_;
+};
+
+// Border: who serves whom between my node and the others, among the ranks that take part.
+struct Border {
+  Border() = default;
+  // `taking_part` [ranks]. Positions are counted among those that do; a rank that does not keeps
+  // its own.
+  Border(const Nodes& nodes, int rank, const std::vector<bool>& taking_part);
+
+  // Who takes my messages, in each other node where somebody takes part.
+  struct Mate {
+    int node, rank;
+  };
+  std::vector<Mate> mates;
+  std::vector<bool> is_mate, is_client;  // [ranks] takes my messages; I take its
+  // [ranks] who of this node writes down the words of each: itself, if it is of this node.
+  std::vector<int> via;
 };
 
 }  // namespace ferry::internal

@@ -176,7 +176,7 @@ int Topology::mate(int rank, int node) const {
   const std::span<const int> serving = node_ranks(node);
   check_range("rank", rank, num_ranks());
   const int mine = host < 0 ? place_[rank] : position(rank, host);
-  return internal::mate_at(serving, mine);
+  return serving[mine % serving.size()];
 }
 
 }  // namespace ferry
