@@ -56,6 +56,24 @@ TEST(Join, TopologyOfAnotherSizeNamesBoth) {
               AllOf(HasSubstr("\"host:2,rank:4\" has 8 ranks"), HasSubstr("the group has 7")));
 }
 
+TEST(Join, TopologyOfAGroupComesFromTheOptionsTheEnvironmentOrTheHosts) {
+  GroupOptions options;
+  EXPECT_EQ(topology_of(options, {0, 1}).to_text(), "host:2,rank:1");
+  setenv("FERRY_TOPOLOGY", "host:2@10GB/s,rank:1", 1);
+  EXPECT_EQ(topology_of(options, {0, 1}).to_text(), "host:2@10GB/s,rank:1");
+  options.topology = "host:2@20GB/s,rank:1";
+  EXPECT_EQ(topology_of(options, {0, 1}).to_text(), "host:2@20GB/s,rank:1");
+  unsetenv("FERRY_TOPOLOGY");
+}
+
+TEST(Join, TopologyThatPutsTwoHostsIntoOneNamesTwoOfTheirRanks) {
+  GroupOptions options;
+  options.topology = "numa:2,rank:2";
+  EXPECT_EQ(topology_of(options, {0, 0, 0, 0}).num_nodes(), 1);
+  EXPECT_THAT([&] { topology_of(options, {0, 0, 1, 1}); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("ranks 0 and 2"), HasSubstr("\"host\""))));
+}
+
 TEST(Join, TcpNeedsASecretAndSaysHowToMakeOne) {
   const Appointment appointment{"tcp://127.0.0.1:1", "job", 0, 2};
   unsetenv("FERRY_SECRET");
