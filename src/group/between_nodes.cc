@@ -15,7 +15,7 @@ namespace ferry::internal {
 
 namespace {
 
-constexpr std::chrono::seconds kLinger{1};
+constexpr std::chrono::seconds kLinger{2};
 constexpr int kLingerSleepUs = 200;
 
 std::string random_job() {
@@ -37,12 +37,12 @@ void GroupState::join_nodes(const Deadline& by) {
   own_thread_ = thread_from_environment();
   const std::vector<std::string> jobs = rendezvous_->all_gather(rank_ == 0 ? random_job() : "", by);
   mail_ = std::make_unique<Mail>(link_factory()(), rank_, size_, std::stoull(jobs[0]), own_thread_);
-  mail_->read_by(this);
   addresses_ = rendezvous_->all_gather(mail_->address(), by);
   reached_.resize(size_);
   heard_.resize(size_);
   border_ = Border(nodes_, rank_, std::vector<bool>(size_, true));
   reach(border_);
+  mail_->read_by(this);  // last: whoever is read may be answered
 }
 
 void GroupState::reach(const Border& border) {
@@ -128,6 +128,7 @@ Status GroupState::await_left(Await await, const std::vector<bool>& mates) noexc
   await.flags = &left_;
   await.stride_bytes = 0;
   await.only = &mates;
+  await.outgoing = true;
   {
     const auto lock = mail_->lock();
     if (mail_->all_sent()) return {};
@@ -136,8 +137,9 @@ Status GroupState::await_left(Await await, const std::vector<bool>& mates) noexc
   return wait(await);
 }
 
-// A network that is closed while words are under way may take with it those that have arrived. So
-// whoever leaves stays until its mates have heard, or are gone, or do not listen for a while.
+// A network that is closed while words are under way may take with it those that have arrived, and
+// why a group broke is behind the rows on their way. So whoever leaves stays until its mates have
+// heard, or are gone, or do not listen for a while.
 void GroupState::linger() noexcept {
   const Deadline by = Deadline::after(kLinger);
   const auto done = [&] {

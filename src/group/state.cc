@@ -88,8 +88,9 @@ void GroupState::count_neighbours(const Deadline& by) {
 
 GroupState::~GroupState() {
   leave();
+  if (mail_) mail_->read_by(nullptr);  // its thread reads into what follows
   left_open_.clear();
-  mail_.reset();  // its thread reads into what follows
+  mail_.reset();
 }
 
 void GroupState::leave() noexcept {
@@ -101,7 +102,7 @@ void GroupState::leave() noexcept {
                                         std::memory_order_release, std::memory_order_relaxed);
   ring();
   tell_abort(abort_[rank_].load(std::memory_order_relaxed));
-  if (mail_ && !broken_.load(std::memory_order_relaxed)) linger();
+  if (mail_) linger();
 }
 
 Status GroupState::verdict() noexcept {

@@ -111,7 +111,9 @@ Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
   if (missing.empty()) return {};
   for (const int peer : missing) {
     const int culprit = answerable(await, peer);
-    if (!gone(culprit) || await.up(peer)) continue;  // its last act
+    if (await.outgoing || !gone(culprit) || await.up(peer)) continue;  // its last act
+    // What it said before it went is worth more than that it went.
+    if (AbortWord::gave_up(abort_[culprit].load(std::memory_order_acquire))) continue;
     return give_up(await, Code::kPeerLost, culprit);
   }
   for (int peer = 0; peer < size_; ++peer) {

@@ -24,6 +24,8 @@ struct Await {
   // [R] of several nodes: the rank of this node that writes down each rank's flag; null: each its
   // own.
   const std::vector<int>* via = nullptr;
+  // Raised here when what this rank sent has ended, which it does too towards a rank that is gone.
+  bool outgoing = false;
   bool patient = false;  // giving up is an answer: the group stays whole
 
   const std::atomic<std::uint64_t>& flag(int rank) const noexcept {

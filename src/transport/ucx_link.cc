@@ -73,17 +73,22 @@ class UcxLink final : public Link {
   std::vector<void*> closing_;  // requests
 };
 
+std::vector<std::string> rdma_devices() {
+  std::vector<std::string> names;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator("/sys/class/infiniband", none))
+    names.push_back(entry.path().filename());
+  return names;
+}
+
 // Network interfaces and RDMA devices of this host.
 std::vector<std::string> devices() {
-  std::vector<std::string> names;
+  std::vector<std::string> names = rdma_devices();
   if (struct if_nameindex* interfaces = if_nameindex(); interfaces != nullptr) {
     for (struct if_nameindex* i = interfaces; i->if_name != nullptr; ++i)
       names.emplace_back(i->if_name);
     if_freenameindex(interfaces);
   }
-  std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator("/sys/class/infiniband", none))
-    names.push_back(entry.path().filename());
   return names;
 }
 
@@ -167,6 +172,12 @@ UcxLink::UcxLink() {
   // A whole packet in one piece: over TCP, where the default of 64 KiB has every packet put
   // together, this saves a third of the processor time.
   config.prefer("TCP", "RX_SEG_SIZE", kTcpPiece);
+  // UCX 1.13 aborts when a connection ends while it sends over TCP without a copy. The copy costs
+  // no more than what it saves in system calls (docs/decisions/between_nodes.md).
+  if (rdma_devices().empty()) {
+    config.prefer("TCP", "TX_SEG_SIZE", kTcpPiece);
+    config.prefer("ZCOPY_THRESH", "inf");
+  }
   // A peer that says nothing is asked after.
   config.prefer("KEEPALIVE_INTERVAL", "1s");
   config.prefer("TCP", "KEEPIDLE", "1s");
