@@ -37,7 +37,7 @@ LIFE = ('hostname "$1" && mount -t tmpfs none /dev/shm && mount --bind "$2" /etc
 LOSS = """
 static unsigned (*random_bits)(void) = (void*)7;
 __attribute__((section("tc"), used)) int drop(void* packet) { return random_bits() < THRESHOLDu ? 2 : 0; }
-char license[] __attribute__((section("license"), used)) = "GPL";
+char _license[] __attribute__((section("license"), used)) = "GPL";
 """
 
 
@@ -55,10 +55,15 @@ def run(*words):
         raise Unavailable(f"{shlex.join(words)}: {done.stderr.strip() or done.returncode}")
 
 
+def clang():
+    """Debian's clang-tools, which come with clang-tidy, have the version in the name."""
+    return next((found for name in ("clang", "clang-14", "clang-19") if (found := shutil.which(name))), None)
+
+
 def why_not(loss=0):
     """What this machine lacks; None when it lacks nothing."""
     missing = [tool for tool in ("unshare", "nsenter", "ip", "tc") if shutil.which(tool) is None]
-    if loss and shutil.which("clang") is None:
+    if loss and clang() is None:
         missing.append("clang, for loss")
     if missing:
         return f"not found: {', '.join(missing)}"
@@ -225,7 +230,7 @@ class Hosts:
     def _lose(self, box, device):
         source, program = Path(self._folder.name, "loss.c"), Path(self._folder.name, "loss.o")
         source.write_text(LOSS.replace("THRESHOLD", str(min(2**32 - 1, int(self.loss / 100 * 2**32)))))
-        run("clang", "-O2", "-target", "bpf", "-c", str(source), "-o", str(program))
+        run(clang(), "-O2", "-target", "bpf", "-c", str(source), "-o", str(program))
         box.tc("qdisc", "add", "dev", device, "clsact")
         box.tc("filter", "add", "dev", device, "egress", "bpf", "da", "obj", str(program), "sec", "tc")
 

@@ -1,0 +1,109 @@
+// One rank of faults_test.py: joins, plays rounds of a dispatch and a combine, compares each result
+// with the oracle, and prints how that ended.
+//   crossing_rank DEADLINE_S TOKENS ROUNDS [dispatch | combine ROUND]
+// With a place to stop at it prints "stopped" there and goes on with the next line of its input.
+// What it prints last is "end CODE CULPRIT MESSAGE".
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <string>
+
+#include "exchange/seat.h"
+
+namespace ferry::test {
+namespace {
+
+constexpr int kRanks = 4;
+constexpr int kScenarioRounds = 2;  // played by turns
+
+struct Plan {
+  double deadline_s = 0;
+  std::int64_t tokens = 0;
+  int rounds = 0;
+  std::string stop_before;  // dispatch, combine; empty: nowhere
+  int stop_round = -1;
+
+  void stop(const char* before, int round) const {
+    if (stop_before != before || stop_round != round) return;
+    std::cout << "stopped" << std::endl;
+    std::string line;
+    std::getline(std::cin, line);
+  }
+};
+
+Plan read_plan(int argc, char** argv) {
+  if (argc != 4 && argc != 6) throw std::runtime_error("wrong number of arguments");
+  Plan plan;
+  plan.deadline_s = std::atof(argv[1]);
+  plan.tokens = std::atoll(argv[2]);
+  plan.rounds = std::atoi(argv[3]);
+  if (argc == 6) plan.stop_before = argv[4], plan.stop_round = std::atoi(argv[5]);
+  return plan;
+}
+
+Scenario scenario_of(const Plan& plan) {
+  ExchangeConfig config;
+  config.max_tokens = plan.tokens;
+  config.hidden = 4096;
+  config.num_experts = 12;
+  config.top_k = 2;
+  config.algorithm = Algorithm::kHierarchical;
+  return plain_scenario(kRanks, config, std::min(plan.rounds, kScenarioRounds), 41);
+}
+
+Status play_rounds(Seat& seat, const Scenario& scenario, const Plan& plan) {
+  Random random(static_cast<std::uint64_t>(seat.rank()));
+  for (int i = 0; i < plan.rounds; ++i) {
+    const std::string what = "round " + std::to_string(i);
+    const Round& round = scenario.rounds[i % kScenarioRounds];
+    DispatchCall dispatch(scenario, round, seat.rank(), random);
+    plan.stop("dispatch", i);
+    Received received;
+    if (Status status = seat.exchange().dispatch(dispatch.args(), received); !status.ok())
+      return status;
+    check_received(scenario, round, seat.rank(), received, what);
+    CombineCall combine(seat.exchange(), scenario, round, round.combines[0], seat.rank(),
+                        received.handle, nullptr, random);
+    plan.stop("combine", i);
+    if (Status status = seat.exchange().combine(combine.args()); !status.ok()) return status;
+    combine.check(what);
+  }
+  return {};
+}
+
+Status play(const Plan& plan) {
+  GroupOptions options;
+  options.deadline = std::chrono::nanoseconds(static_cast<std::int64_t>(plan.deadline_s * 1e9));
+  const Scenario scenario = scenario_of(plan);
+  const Group group = Group::from_environment(options);
+  Seat seat(group, scenario);
+  return play_rounds(seat, scenario, plan);
+}
+
+// Outside of play(): what a rank says after it has left, and nothing of it can be in the way.
+int run(int argc, char** argv) {
+  Status end;
+  try {
+    end = play(read_plan(argc, argv));
+  } catch (const Error& error) {
+    end = {error.code(), error.what()};
+  }
+  std::cout << fmt::format("end {} {} {}", code_name(end.code()), end.culprit(), end.message())
+            << std::endl;
+  return end.ok() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace ferry::test
+
+int main(int argc, char** argv) {
+  try {
+    return ferry::test::run(argc, argv);
+  } catch (const std::exception& error) {  // a result that is wrong
+    std::cerr << "crossing_rank: " << error.what() << '\n';
+    return 2;
+  }
+}

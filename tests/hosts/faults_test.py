@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""What goes wrong between two hosts of two ranks each, in each phase: a cable cut, a rank killed or missing, packets
+lost. Whoever waits for a rank of the other host is told in time, by the right name, and nothing is left behind.
+Called by ctest with the program crossing_rank as its first argument; exit code 77 where there are no hosts."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+import unittest
+
+import hosts
+from hosts import Hosts
+
+PROGRAM = sys.argv.pop(1)
+SIZE = 4
+DEADLINE_S = 1.5
+LONG_S = 30
+# Of a rank that has its error: it says so to ranks that may not hear it, and closes its sockets.
+LEAVING_S = 4
+FEW, MANY = 4, 160  # tokens of each rank
+RATE = "12mbit"  # the rows of MANY tokens, 8 KiB each, cross for 1.7 s, as do their sums
+UNDER_WAY_S = 0.4
+HOST_OF = "aabb"
+# Whom the ranks of a host may blame.
+CUT = {"a": [2, 3], "b": [0, 1]}
+LOST = {"a": [3], "b": [3]}
+
+
+class Rank:
+    """A process on its host; what it says, and when it ended."""
+
+    def __init__(self, bench, rank, *arguments):
+        self.name = HOST_OF[rank]
+        variables = {"FERRY_ADDR": "tcp://a:4711", "FERRY_RANK": rank, "FERRY_SIZE": SIZE,
+                     "FERRY_SECRET": "a secret of this test", "FERRY_TEST_NODES": 2}
+        words = ["env", *[f"{name}={value}" for name, value in variables.items()], PROGRAM, *map(str, arguments)]
+        self.process = subprocess.Popen(bench.command(self.name, *words), stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def go(self):
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def kill(self):
+        """The rank, not nsenter around it."""
+        pid = self.process.pid
+        with open(f"/proc/{pid}/task/{pid}/children") as children:
+            os.kill(int(children.read()), 9)
+
+    def end(self, within_s):
+        """(code, culprit, message); what it said to stderr when it ended in another way."""
+        out, err = self.process.communicate(timeout=within_s)
+        found = re.search(r"^end (\w+) (-?\d+) (.*)$", out, re.MULTILINE | re.DOTALL)
+        return (found[1], int(found[2]), found[3]) if found else ("no end", -1, out + err)
+
+
+class Faults(unittest.TestCase):
+    def start(self, *arguments, ranks=range(SIZE), **options):
+        """Hosts, and ranks that have come to where they stop, if they do."""
+        self.bench = Hosts(2, **options)
+        self.bench.__enter__()
+        self.addCleanup(self.bench.__exit__)
+        self.ranks = {}
+        for rank in ranks:
+            self.add(rank, *arguments)
+        if len(arguments) > 3:
+            for rank in self.ranks.values():
+                self.assertEqual(rank.process.stdout.readline(), "stopped\n")
+
+    def add(self, rank, *arguments):
+        self.ranks[rank] = Rank(self.bench, rank, *arguments)
+        self.addCleanup(self.close, self.ranks[rank].process)
+
+    def close(self, process):
+        process.kill()
+        process.communicate()
+
+    def go(self):
+        for rank in self.ranks.values():
+            rank.go()
+
+    def go_slowly(self):
+        """Returns while rows are under way."""
+        for name in self.bench.names:
+            self.bench.boxes[name].tc("qdisc", "add", "dev", "eth0", "root", "tbf", "rate", RATE,
+                                      "burst", hosts.BURST, "latency", hosts.LONGEST_QUEUE)
+        self.go()
+        time.sleep(UNDER_WAY_S)
+
+    def ends(self, within_s):
+        """{rank: how it ended}, of all that have not been asked yet."""
+        end = time.monotonic() + within_s
+        return {rank: process.end(max(0.1, end - time.monotonic())) for rank, process in self.ranks.items()}
+
+    def expect_told(self, within_s, culprits, codes=("timeout", "peer_lost"), words=()):
+        """All ranks end with an error that names one of culprits[host]; nothing is left of them. The messages."""
+        messages = []
+        for rank, (code, culprit, message) in self.ends(within_s).items():
+            text = f"rank {rank}: {code} {culprit} {message}"
+            expected = culprits[HOST_OF[rank]]
+            self.assertIn(code, codes, text)
+            self.assertIn(culprit, [-1, *expected], text)  # what is thrown while joining has none
+            self.assertRegex(message, rf"\branks?( \d+ and)? ({'|'.join(map(str, expected))})\b", text)
+            for word in words:
+                self.assertIn(word, message, text)
+            messages.append(message)
+        self.expect_nothing_left()
+        return messages
+
+    def expect_well(self):
+        for rank, end in self.ends(LONG_S).items():
+            self.assertEqual(end, ("ok", -1, "\n"), rank)
+        self.expect_nothing_left()
+
+    def expect_nothing_left(self):
+        for name in "ab":
+            left = self.bench.run(name, "sh", "-c", "grep -l crossing_rank /proc/[0-9]*/comm; ls /dev/shm")
+            self.assertEqual(left.stdout, "")
+
+
+class Joining(Faults):
+    def test_a_rank_never_joins(self):
+        self.start(DEADLINE_S, FEW, 1, ranks=[0, 1, 2])
+        self.expect_told(DEADLINE_S + LEAVING_S, LOST, codes=["timeout"], words=["did not come to tcp://a:4711"])
+
+    def test_the_link_is_cut(self):
+        self.start(DEADLINE_S, FEW, 1, ranks=[0, 1, 2])
+        time.sleep(0.3)  # they meet
+        self.bench.cut("b")
+        self.add(3, DEADLINE_S, FEW, 1)
+        self.expect_told(DEADLINE_S + LEAVING_S, CUT, codes=["timeout"])
+
+
+class LinkIsCut(Faults):
+    def cut_stopped(self, *place):
+        self.start(DEADLINE_S, FEW, 3, *place)
+        self.bench.cut("b")
+        self.go()
+
+    def cut_under_way(self, *place):
+        """The messages: a rank may have all it wants, and be told in the next operation."""
+        self.start(DEADLINE_S, MANY, 2, *place)
+        self.go_slowly()
+        self.bench.cut("b")
+        return "\n".join(self.expect_told(DEADLINE_S + LEAVING_S, CUT))
+
+    def test_before_the_counts_of_a_dispatch(self):
+        self.cut_stopped("dispatch", 1)
+        self.expect_told(DEADLINE_S + LEAVING_S, CUT, words=["dispatch 3", "counts"])
+
+    def test_while_rows_are_under_way(self):
+        self.assertIn("dispatch 1: gave up waiting for ro", self.cut_under_way("dispatch", 0))  # rows, or room
+
+    def test_between_dispatch_and_combine(self):
+        self.cut_stopped("combine", 1)
+        self.expect_told(DEADLINE_S + LEAVING_S, CUT, words=["combine 4", "outputs"])
+
+    def test_while_sums_are_under_way(self):
+        self.assertIn("combine 2: gave up waiting for", self.cut_under_way("combine", 0))
+
+    def test_for_a_second_and_mended(self):
+        self.start(LONG_S, FEW, 20, "dispatch", 5)
+        self.bench.cut("b")
+        self.go()
+        time.sleep(1)
+        self.bench.join("b")
+        self.expect_well()
+
+
+class RankIsKilled(Faults):
+    """Told long before the deadline: the network says that nobody is there."""
+
+    def kill_under_way(self, *place):
+        self.start(LONG_S, MANY, 100, *place)
+        self.go_slowly()
+        self.ranks[3].kill()
+        self.ranks.pop(3).process.wait()
+        # "broken": a call that waits for nobody was told before.
+        self.expect_told(2 * LEAVING_S, LOST, codes=["peer_lost", "broken"])
+
+    def test_in_a_dispatch(self):
+        self.kill_under_way("dispatch", 0)
+
+    def test_in_a_combine(self):
+        self.kill_under_way("combine", 0)
+
+
+class Loss(Faults):
+    def test_of_two_packets_in_a_hundred_changes_nothing(self):
+        reason = hosts.why_not(loss=1)
+        if reason:
+            self.skipTest(reason)
+        self.start(LONG_S, FEW, 100, loss=2)
+        self.expect_well()
+        for name in "ab":
+            dropped = re.search(r"clsact.*\n.*dropped (\d+)", self.bench.run(name, "tc", "-s", "qdisc").stdout)
+            self.assertGreater(int(dropped[1]), 0)
+
+
+if __name__ == "__main__":
+    hosts.skip_unless_possible()
+    unittest.main()
