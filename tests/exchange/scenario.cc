@@ -258,6 +258,7 @@ Scenario make_scenario(const Nodes& nodes, std::uint64_t seed, const ScenarioLim
   scenario.nodes = nodes;
   scenario.plain = random.one_in(3);
   scenario.config = draw_config(nodes, scenario.plain, limits, random);
+  if (limits.adjust) limits.adjust(scenario.config);
   const std::int64_t num_rounds = random.between(1, limits.max_rounds);
   for (int i = 0; i < num_rounds; ++i) {
     Round round;

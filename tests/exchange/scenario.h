@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@ struct ScenarioLimits {
   std::int64_t max_tokens = 40;
   std::int64_t max_hidden = 300;
   bool wide_rows = true;  // now and then a few rows of thousands of elements
+  std::function<void(ExchangeConfig&)> adjust = {};  // what was drawn, before inputs are
 };
 
 struct CombineCase {
