@@ -70,8 +70,11 @@ TEST(Join, TopologyThatPutsTwoHostsIntoOneNamesTwoOfTheirRanks) {
   GroupOptions options;
   options.topology = "numa:2,rank:2";
   EXPECT_EQ(topology_of(options, {0, 0, 0, 0}).num_nodes(), 1);
-  EXPECT_THAT([&] { topology_of(options, {0, 0, 1, 1}); },
-              ThrowsMessage<Error>(AllOf(HasSubstr("ranks 0 and 2"), HasSubstr("\"host\""))));
+  EXPECT_THAT(
+      [&] {
+        topology_of(options, {0, 0, 1, 1});
+      },
+      ThrowsMessage<Error>(AllOf(HasSubstr("ranks 0 and 2"), HasSubstr("\"host\""))));
 }
 
 TEST(Join, TcpNeedsASecretAndSaysHowToMakeOne) {
