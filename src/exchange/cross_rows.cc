@@ -58,7 +58,7 @@ Status ExchangeState::cross_unit(const CrossJob& cross, std::int64_t first,
   if (Status status = append(cross.operation, cross.stream, unit_size(num_rows, layout_), unit);
       !status.ok())
     return status;
-  const UnitHead head{num_rows};
+  const UnitHead head{num_rows, cross.send.stores == Stores::kStreaming};
   std::memcpy(unit, &head, sizeof head);
   std::byte* at = unit + sizeof head;
   for (const std::int64_t entry : entries) {

@@ -32,6 +32,7 @@ constexpr std::size_t kUnitAlign = 16;
 // A unit of a dispatch: a row and where it goes; the destinations, the row and its scales follow.
 struct UnitHead {
   std::int32_t num_rows;
+  std::int32_t streaming;  // 1: all rows of the dispatch together do not fit the caches
 };
 struct UnitRow {
   std::int32_t rank, row, section_rows;

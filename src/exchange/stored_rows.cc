@@ -24,9 +24,10 @@ std::size_t unit_size(int num_rows, const WindowLayout& layout) noexcept {
 void Crossing::store_rows(std::uint64_t number, std::span<const std::byte> body) const {
   while (!body.empty()) {
     const std::size_t bytes = store_unit(number, body);
-    if (bytes == 0) return;
+    if (bytes == 0) break;
     body = body.subspan(bytes);
   }
+  stores_fence();
 }
 
 // Bytes of the unit; 0: what is there is none.
@@ -56,7 +57,8 @@ std::size_t Crossing::store_unit(std::uint64_t number, std::span<const std::byte
       layout.put_scales(buffer, layout.scale_strides(to.section_rows), to.row,
                         row + layout.row_bytes());
   }
-  copy_row_to_many(rows, count, row, layout.row_bytes(), Stores::kCached);
+  copy_row_to_many(rows, count, row, layout.row_bytes(),
+                   head.streaming != 0 ? Stores::kStreaming : Stores::kCached);
   return bytes;
 }
 

@@ -74,18 +74,20 @@ void GroupState::leave_open(std::shared_ptr<Channel> channel) {
   left_open_.push_back(std::move(channel));
 }
 
-void GroupState::tell_nodes(std::uint32_t kind, std::uint64_t number,
-                            std::span<const std::byte> body) noexcept {
-  if (!mail_) return;
+void GroupState::tell(int peer, std::uint32_t kind, std::uint64_t number,
+                      std::span<const std::byte> body) noexcept {
   const MessageHead head{.channel = 0, .kind = kind, .number = number};
-  for (const Border::Mate& mate : border_.mates)
-    mail_->send_now(mate.rank, std::as_bytes(std::span(&head, 1)), body);
+  mail_->send_now(peer, std::as_bytes(std::span(&head, 1)), body);
 }
 
+// To whoever has had a word of mine, the mates of smaller sets of ranks too (linger).
 void GroupState::tell_abort(std::uint64_t word) noexcept {
-  const char* report = slots_[rank_].report;
-  tell_nodes(kAbort, word, std::as_bytes(std::span(report, GroupSlot::kReportBytes)));
-  if (mail_) mail_->progress();
+  if (!mail_) return;
+  const auto lock = mail_->lock();
+  for (int peer = 0; peer < size_; ++peer) {
+    if (reached_[peer]) tell(peer, kAbort, word, std::as_bytes(std::span(slots_[rank_].report)));
+  }
+  mail_->progress();
 }
 
 void GroupState::read(int from, std::span<const std::byte> message) {
@@ -112,8 +114,7 @@ void GroupState::read(int from, std::span<const std::byte> message) {
 void GroupState::read_abort(int from, std::uint64_t word,
                             std::span<const std::byte> report) noexcept {
   if (report.size() != GroupSlot::kReportBytes) return;
-  const MessageHead heard{.channel = 0, .kind = kHeard, .number = 0};
-  mail_->send_now(from, std::as_bytes(std::span(&heard, 1)));
+  if (reached_[from]) tell(from, kHeard, 0);
   std::uint64_t none = AbortWord::kNone;
   if (abort_[from].load(std::memory_order_relaxed) != none) return;
   std::memcpy(slots_[from].report, report.data(), report.size());
@@ -138,16 +139,18 @@ Status GroupState::await_left(Await await, const std::vector<bool>& mates) noexc
 }
 
 // A network that is closed while words are under way may take with it those that have arrived, and
-// why a group broke is behind the rows on their way. So whoever leaves stays until its mates have
-// heard, or are gone, or do not listen for a while.
+// why a group broke is behind the rows on their way. So whoever leaves stays until all that had
+// words of it have heard, or are gone, or do not listen for a while.
 void GroupState::linger() noexcept {
   const Deadline by = Deadline::after(kLinger);
   const auto done = [&] {
     const auto lock = mail_->lock();
-    return std::all_of(border_.mates.begin(), border_.mates.end(), [&](const Border::Mate& mate) {
-      return heard_[mate.rank] || left(mate.rank) ||
-             lost_[mate.rank].load(std::memory_order_acquire);  // partner: lost()
-    });
+    for (int peer = 0; peer < size_; ++peer) {
+      const bool gone =
+          left(peer) || lost_[peer].load(std::memory_order_acquire);  // partner: lost()
+      if (reached_[peer] && !heard_[peer] && !gone) return false;
+    }
+    return true;
   };
   while (!done() && !by.passed()) {
     if (!mail_->progress()) mail_->sleep(kLingerSleepUs);

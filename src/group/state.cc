@@ -156,7 +156,7 @@ Status GroupState::arrive(std::span<const std::byte> piece) noexcept {
   const std::uint64_t number = ++num_barriers_;
   raise(slots_[rank_].barrier, number);
   ring();
-  tell_nodes(kBarrier, number, piece);
+  for (const Border::Mate& mate : border_.mates) tell(mate.rank, kBarrier, number, piece);
   const Await arrival{.operation = "barrier",
                       .number = number,
                       .phase = "arrival",

@@ -145,8 +145,8 @@ class GroupState final : private Mail::Reader {
   void lost(int peer, const std::string& why) override;
 
   void join_nodes(const Deadline& by);
-  void tell_nodes(std::uint32_t kind, std::uint64_t number,
-                  std::span<const std::byte> body) noexcept;
+  void tell(int peer, std::uint32_t kind, std::uint64_t number,
+            std::span<const std::byte> body = {}) noexcept;
   void tell_abort(std::uint64_t word) noexcept;
   void read_abort(int from, std::uint64_t word, std::span<const std::byte> report) noexcept;
   Status arrive(std::span<const std::byte> piece) noexcept;
