@@ -8,7 +8,7 @@ namespace ferry::internal {
 namespace {
 
 // So that what has come is stored while more comes (docs/decisions/between_nodes.md).
-constexpr std::size_t kMessageBytes = Mail::kParcelBytes / 2;
+constexpr std::size_t kMessageBytes = Mail::kParcelBytes / 4;
 
 }  // namespace
 
