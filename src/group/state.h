@@ -151,6 +151,7 @@ class GroupState final : private Mail::Reader {
   void read_abort(int from, std::uint64_t word, std::span<const std::byte> report) noexcept;
   Status arrive(std::span<const std::byte> piece) noexcept;
   const char* state_of(int rank) const noexcept;
+  int gone_culprit(const Await& await, const std::vector<int>& missing) const noexcept;
   int answerable(const Await& await, int missing) const noexcept;
   bool gone(int rank) const noexcept;
   void linger() noexcept;

@@ -109,13 +109,8 @@ std::vector<int> GroupState::missing_ranks(const Await& await) const {
 Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
   const std::vector<int> missing = missing_ranks(await);
   if (missing.empty()) return {};
-  for (const int peer : missing) {
-    const int culprit = answerable(await, peer);
-    if (await.outgoing || !gone(culprit) || await.up(peer)) continue;  // its last act
-    // What it said before it went is worth more than that it went.
-    if (AbortWord::gave_up(abort_[culprit].load(std::memory_order_acquire))) continue;
+  if (const int culprit = gone_culprit(await, missing); culprit >= 0)
     return give_up(await, Code::kPeerLost, culprit);
-  }
   for (int peer = 0; peer < size_; ++peer) {
     const std::uint64_t word = abort_[peer].load(std::memory_order_acquire);  // partner: give_up
     if (!AbortWord::gave_up(word)) continue;
@@ -132,6 +127,22 @@ Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
            await.flag(b).load(std::memory_order_relaxed);
   });
   return give_up(await, interrupted ? Code::kInterrupted : Code::kTimeout, answerable(await, last));
+}
+
+// A rank that is gone and is waited for in vain; -1: there is none.
+int GroupState::gone_culprit(const Await& await, const std::vector<int>& missing) const noexcept {
+  if (await.outgoing) return -1;
+  if (await.patient) {
+    const auto is_gone = [this](int peer) { return gone(peer); };
+    return std::all_of(missing.begin(), missing.end(), is_gone) ? missing[0] : -1;
+  }
+  for (const int peer : missing) {
+    const int culprit = answerable(await, peer);
+    if (!gone(culprit) || await.up(peer)) continue;  // its last act
+    // What it said before it went is worth more than that it went.
+    if (!AbortWord::gave_up(abort_[culprit].load(std::memory_order_acquire))) return culprit;
+  }
+  return -1;
 }
 
 // Who holds up a rank that is missing: itself, or the rank of this node that its words come by.

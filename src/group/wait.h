@@ -26,7 +26,9 @@ struct Await {
   const std::vector<int>* via = nullptr;
   // Raised here when what this rank sent has ended, which it does too towards a rank that is gone.
   bool outgoing = false;
-  bool patient = false;  // giving up is an answer: the group stays whole
+  // Giving up is an answer: the group stays whole, and those that are gone do not end the wait for
+  // the others.
+  bool patient = false;
 
   const std::atomic<std::uint64_t>& flag(int rank) const noexcept {
     return *reinterpret_cast<const std::atomic<std::uint64_t>*>(
