@@ -2,17 +2,20 @@
 // Called by the tests of this folder.
 #pragma once
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <functional>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ferry/status.h"
+#include "transport/rendezvous.h"
 
 namespace ferry::internal {
 
@@ -71,6 +74,33 @@ class Forked {
 // `size` ranks that share memory.
 inline std::vector<int> one_node(int size) {
   return std::vector<int>(static_cast<std::size_t>(size));
+}
+
+inline std::vector<int> ranks(int size) {
+  std::vector<int> all = one_node(size);
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+// Of this process.
+inline int open_descriptors() {
+  DIR* folder = opendir("/proc/self/fd");
+  int count = 0;
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count;
+}
+
+// Why a segment that is too large for any machine was refused; the next one is not.
+inline std::string refused_segment(Rendezvous& mine, const Deadline& by) {
+  std::string why;
+  try {
+    mine.share_segment(std::size_t{1} << 60, by);
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  mine.share_segment(4096, by);
+  return why;
 }
 
 // body(rank) in a process for each of `ranks`; results in that order.

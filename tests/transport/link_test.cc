@@ -1,6 +1,5 @@
 // Mail over UCX between processes, by TCP on this host: in bad weather too; a peer that is killed,
 // a peer that leaves, what is left behind, and what UCX does to the process.
-#include <dirent.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,6 +27,7 @@ using internal::in_processes;
 using internal::Link;
 using internal::Mail;
 using internal::now_ns;
+using internal::open_descriptors;
 using internal::ucx_link;
 
 constexpr std::uint64_t kJob = 77;
@@ -199,14 +199,6 @@ TEST(UcxLink, LastWordsOfAPeerThatLeavesAreRead) {
 }
 
 // ---- what is left behind
-
-int open_descriptors() {
-  int count = 0;
-  DIR* folder = opendir("/proc/self/fd");
-  while (readdir(folder) != nullptr) ++count;
-  closedir(folder);
-  return count;
-}
 
 long resident_kib() {
   long pages = 0, resident = 0;

@@ -1,12 +1,9 @@
 // The rendezvous of processes, between real processes.
-#include <dirent.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/time.h>
-
-#include <numeric>
 
 #include "transport/forked.h"
 #include "transport/rendezvous.h"
@@ -26,22 +23,8 @@ Deadline soon(milliseconds span = seconds(20)) { return Deadline::after(span); }
 // Differs between test programs that run at the same time.
 std::string address(const std::string& test) { return fmt::format("test-{}-{}", test, getpid()); }
 
-std::vector<int> ranks(int size) {
-  std::vector<int> all(static_cast<std::size_t>(size));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
-
 std::string joined(const std::vector<std::string>& texts) {
   return fmt::format("{}", fmt::join(texts, ","));
-}
-
-int open_descriptors() {
-  DIR* folder = opendir("/proc/self/fd");
-  int count = 0;
-  while (readdir(folder) != nullptr) ++count;
-  closedir(folder);
-  return count;
 }
 
 class Processes : public testing::TestWithParam<int> {};
@@ -320,14 +303,7 @@ TEST(Rendezvous, RefusedSegmentIsAnErrorOnAllRanksAndTheGroupGoesOn) {
   const std::string at = address("refused");
   const auto results = in_processes(ranks(3), [&](int rank) -> std::string {
     const auto rendezvous = process_rendezvous(at, rank, one_node(3), soon());
-    std::string why;
-    try {
-      rendezvous->share_segment(std::size_t{1} << 60, soon());
-    } catch (const Error& error) {
-      why = error.what();
-    }
-    rendezvous->share_segment(4096, soon());
-    return why;
+    return refused_segment(*rendezvous, soon());
   });
   EXPECT_THAT(results, Each(AllOf(StartsWith("rank 0: "), HasSubstr("1152921504606846976 bytes"))));
 }

@@ -1,12 +1,9 @@
 // The rendezvous over TCP, between real processes. They are of one host, so one node unless the
 // topology splits them; two hosts are in tests/hosts.
-#include <dirent.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-
-#include <numeric>
 
 #include "transport/forked.h"
 #include "transport/tcp_place.h"
@@ -21,20 +18,6 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
-
-std::vector<int> ranks(int size) {
-  std::vector<int> all(static_cast<std::size_t>(size));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
-
-int open_descriptors() {
-  DIR* folder = opendir("/proc/self/fd");
-  int count = 0;
-  while (readdir(folder) != nullptr) ++count;
-  closedir(folder);
-  return count;
-}
 
 class Tcp : public testing::TestWithParam<int> {};
 
@@ -186,14 +169,7 @@ TEST(TcpMeeting, RefusedSegmentIsAnErrorOnAllRanksAndTheGroupGoesOn) {
   const TcpMeeting meeting = meeting_at(free_port());
   const auto results = in_processes(ranks(3), [&](int rank) -> std::string {
     const auto rendezvous = tcp_rendezvous(meeting, rank, {0, 0, 1}, soon());
-    std::string why;
-    try {
-      rendezvous->share_segment(std::size_t{1} << 60, soon());
-    } catch (const Error& error) {
-      why = error.what();
-    }
-    rendezvous->share_segment(4096, soon());
-    return why;
+    return refused_segment(*rendezvous, soon());
   });
   EXPECT_THAT(results, Each(AllOf(StartsWith("rank 0: "), HasSubstr("1152921504606846976 bytes"))));
 }
