@@ -15,7 +15,7 @@ from hosts import Hosts
 
 PROGRAM = sys.argv.pop(1)
 SIZE = 4
-DEADLINE_S = 1.5
+DEADLINE_S = 3
 LONG_S = 30
 # Of a rank that has its error: it says so to ranks that may not hear it, and closes its sockets.
 LEAVING_S = 4
