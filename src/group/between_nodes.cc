@@ -146,9 +146,7 @@ void GroupState::linger() noexcept {
   const auto done = [&] {
     const auto lock = mail_->lock();
     for (int peer = 0; peer < size_; ++peer) {
-      const bool gone =
-          left(peer) || lost_[peer].load(std::memory_order_acquire);  // partner: lost()
-      if (reached_[peer] && !heard_[peer] && !gone) return false;
+      if (reached_[peer] && !heard_[peer] && !left(peer) && !gone(peer)) return false;
     }
     return true;
   };

@@ -194,8 +194,8 @@ class GroupState final : private Mail::Reader {
   std::uint32_t num_channels_ = 0;
   std::vector<std::shared_ptr<Channel>> left_open_;
   std::uint64_t want_left_ = 0;
-  std::atomic<std::uint64_t> left_{
-      0};  // raised to want_left_ when everything has left; awaited by await_left
+  // Raised to want_left_ when everything has left (await_left).
+  std::atomic<std::uint64_t> left_{0};
   Border border_;
   std::vector<std::atomic<bool>> lost_;  // [ranks] Mail lost it: set once, release and acquire
 

@@ -97,4 +97,11 @@ void expect_all_well(const std::vector<RankEnd>& ends, const std::string& contex
 // sanitizers).
 double stress_scale();
 
+// Whether this program runs ten times slower, and keeps memory of its own.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 }  // namespace ferry::test

@@ -9,12 +9,7 @@
 namespace ferry::test {
 namespace {
 
-// Sanitizers slow each of them down ten times.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kExchanges = 2'000;
-#else
-constexpr int kExchanges = 10'000;
-#endif
+constexpr int kExchanges = kSanitized ? 2'000 : 10'000;
 constexpr int kRoundsAtMost = 40;
 constexpr int kExchangesPerGroup = 4;
 

@@ -25,12 +25,6 @@
 namespace ferry::test {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
 constexpr std::array kAlgorithms = {Algorithm::kFullmesh, Algorithm::kHierarchical,
                                     Algorithm::kAllgather};
 constexpr std::array kSums = {NodeSums::kRowType, NodeSums::kFp32, NodeSums::kExact};
