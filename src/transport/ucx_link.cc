@@ -51,6 +51,13 @@ class UcxLink final : public Link {
     int rank;
     ucp_ep_h endpoint;  // null once lost
   };
+  // A send from inside UCX's progress. A connection that turns out to be broken there would be
+  // closed under UCX's feet: 1.13 aborts the process when it finds it among the events at hand.
+  struct Late {
+    int peer;
+    std::span<const std::byte> head, body;
+    void* ticket;
+  };
 
   // NOLINTNEXTLINE(readability-function-size): the parameters are UCX's
   static ucs_status_t on_packet(void* link, const void* head, std::size_t head_bytes, void* body,
@@ -58,6 +65,7 @@ class UcxLink final : public Link {
   static void on_sent(void* request, ucs_status_t status, void* link);
   static void on_failure(void* peer, ucp_ep_h endpoint, ucs_status_t status);
   void create_worker();
+  void send_late();
   void close(Peer& peer);
   bool closed(Deadline deadline);
   [[nodiscard]] Error error(const std::string& what, ucs_status_t status) const;
@@ -67,8 +75,9 @@ class UcxLink final : public Link {
   ucp_worker_h worker_ = nullptr;
   int wake_fd_ = -1;
   std::map<int, Peer> peers_;  // its elements do not move: UCX points to them
-  Events* events_ = nullptr;   // during progress()
-  std::vector<void*> sent_;    // tickets
+  Events* events_ = nullptr;   // inside UCX's progress
+  std::vector<Late> late_;
+  std::vector<void*> sent_;  // tickets
   std::vector<std::pair<int, ucs_status_t>> failed_;
   std::vector<void*> closing_;  // requests
 };
@@ -253,6 +262,10 @@ bool UcxLink::send(int rank, std::span<const std::byte> head, std::span<const st
                    void* ticket) {
   const Peer& peer = peers_.at(rank);
   if (peer.endpoint == nullptr) return true;
+  if (events_ != nullptr) {
+    late_.push_back({rank, head, body, ticket});
+    return false;
+  }
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
@@ -265,6 +278,12 @@ bool UcxLink::send(int rank, std::span<const std::byte> head, std::span<const st
   if (!UCS_PTR_IS_PTR(request)) return true;
   *static_cast<void**>(request) = ticket;
   return false;
+}
+
+void UcxLink::send_late() {
+  for (const Late& late : std::exchange(late_, {})) {
+    if (send(late.peer, late.head, late.body, late.ticket)) sent_.push_back(late.ticket);
+  }
 }
 
 void UcxLink::on_sent(void* request, ucs_status_t, void* link) {
@@ -289,13 +308,15 @@ ucs_status_t UcxLink::on_packet(void* link, const void* head, std::size_t head_b
 }
 
 bool UcxLink::progress(Events& events) {
-  events_ = &events;
   bool moved = false;
   for (int round = 0; round < kRoundsPerProgress; ++round) {
-    if (ucx_.worker_progress(worker_) == 0) break;
+    events_ = &events;
+    const unsigned count = ucx_.worker_progress(worker_);
+    events_ = nullptr;
+    if (count == 0) break;
+    send_late();
     moved = true;
   }
-  events_ = nullptr;
   for (const auto& [rank, status] : std::exchange(failed_, {})) {
     close(peers_.at(rank));
     events.lost(rank, fmt::format("the link to it ended (UCX: {})", ucx_.status_string(status)));
