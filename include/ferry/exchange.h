@@ -273,6 +273,10 @@ class FERRY_EXPORT Exchange {
   int num_local_experts() const;     // L
   WindowBytes window_bytes() const;  // of this rank; `expected` is what is committed now
   ExchangeStats stats() const;
+  // Bytes of rows, their scales and sums that this rank sent to other groups of each level of the
+  // topology, from the outermost to the nodes: the last is ExchangeStats::link_row_bytes. Empty on
+  // one node.
+  std::vector<std::uint64_t> level_row_bytes() const;
   const AlgorithmChoice& algorithm() const;  // never kAuto
   const OperationTimes& last_dispatch_times() const;
   const OperationTimes& last_combine_times() const;

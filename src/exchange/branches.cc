@@ -1,27 +1,22 @@
-#include "exchange/token_groups.h"
+#include "exchange/branches.h"
 
 namespace ferry::internal {
 
-TokenGroups::TokenGroups(const Grouping& grouping, const Route& route, std::int64_t first,
-                         int count) {
-  const ActiveSet& active = *route.active;
-  for (std::int64_t entry = first; entry < first + count; ++entry) {
-    const RowRef ref = route.refs[entry];
-    if (!ref.sent()) continue;
-    const int rank = active.ranks[active.index(ref.member, active.position)];
-    const int group = grouping.group_of(rank);
-    int at = num_entries_++;
-    for (; at > 0 && group_[at - 1] > group; --at) {
-      group_[at] = group_[at - 1];
-      node_[at] = node_[at - 1];
-      entries_[at] = entries_[at - 1];
-    }
-    group_[at] = group;
-    node_[at] = grouping.nodes->node_of(rank);
-    entries_[at] = entry;
+void Branches::insert(int branch, int way, std::int64_t item) noexcept {
+  int at = num_items_++;
+  for (; at > 0 && branch_[at - 1] > branch; --at) {
+    branch_[at] = branch_[at - 1];
+    way_[at] = way_[at - 1];
+    items_[at] = items_[at - 1];
   }
-  for (int i = 0; i < num_entries_; ++i) {
-    if (i == 0 || group_[i] != group_[i - 1]) begin_[num_groups_++] = i;
+  branch_[at] = branch;
+  way_[at] = way;
+  items_[at] = item;
+}
+
+void Branches::divide() noexcept {
+  for (int i = 0; i < num_items_; ++i) {
+    if (i == 0 || branch_[i] != branch_[i - 1]) begin_[num_branches_++] = i;
   }
 }
 

@@ -1,6 +1,7 @@
-// TokenGroups: the entries of one token by the group of ranks that they go to, which is what a
-// token crosses a link once for, and what is summed before it comes home (docs/numerics.md,
-// "Between nodes"). Pure. Called by cross_rows.cc, incoming_sums.cc and terms.cc.
+// Branches: what goes to which part of the tree of ranks, as seen from this one: to its own node,
+// or by which of its mates; a token crosses a link once for each, and one sum of each comes home
+// (docs/numerics.md, "Between nodes"). Pure. Called by cross_rows.cc, incoming_sums.cc and terms.cc
+// with the entries of a token, by passed_on.cc and served_sums.cc with what came in a message.
 #pragma once
 
 #include <array>
@@ -8,46 +9,55 @@
 #include <span>
 
 #include "exchange/limits.h"
-#include "ferry/config.h"
-#include "routing/route.h"
 #include "topology/nodes.h"
 
 namespace ferry::internal {
 
-// What a group is: a node, or with kFullmesh a rank of another node. Numbered by its lowest rank.
-struct Grouping {
-  const Nodes* nodes;
-  Algorithm algorithm;
-
-  int group_of(int rank) const noexcept {
-    const int node = nodes->node_of(rank);
-    const bool alone = algorithm == Algorithm::kFullmesh && node != nodes->mine();
-    return alone ? rank : nodes->ranks_of(node)[0];
-  }
+struct Branching {
+  const Border* border;
+  bool alone = false;  // kFullmesh: each rank of another node is a branch of its own
 };
 
-class TokenGroups {
+class Branches {
  public:
-  struct Group {
-    int group;
-    int node;
-    std::span<const std::int64_t> entries;  // ascending
+  struct Branch {
+    int way;   // place of its mate in Border::mates; -1: my node
+    int tier;  // of that mate; -1: my node
+    std::span<const std::int64_t> items;
   };
 
-  // Of the entries [first, first + count) that are sent. Ascending groups.
-  TokenGroups(const Grouping& grouping, const Route& route, std::int64_t first, int count);
-
-  int count() const noexcept { return num_groups_; }
-  Group operator[](int i) const noexcept {
-    const int begin = begin_[i], end = i + 1 < num_groups_ ? begin_[i + 1] : num_entries_;
-    return {group_[begin], node_[begin],
-            std::span(entries_).subspan(begin, static_cast<std::size_t>(end - begin))};
+  // Of the items [first, first + count), kMostItems at most; `rank_of` says where each goes, -1:
+  // nowhere. By the lowest rank of each branch; inside one they keep their order.
+  template <typename RankOf>
+  Branches(const Branching& branching, std::int64_t first, int count, const RankOf& rank_of)
+      : border_(branching.border) {
+    for (std::int64_t item = first; item < first + count; ++item) {
+      const int rank = rank_of(item);
+      if (rank < 0) continue;
+      const bool alone = branching.alone && border_->way[rank] >= 0;
+      insert(alone ? rank : border_->branch[rank], border_->way[rank], item);
+    }
+    divide();
   }
 
+  int count() const noexcept { return num_branches_; }
+  Branch operator[](int i) const noexcept {
+    const int begin = begin_[i], end = i + 1 < num_branches_ ? begin_[i + 1] : num_items_;
+    const int way = way_[begin];
+    return {way, way < 0 ? -1 : border_->mates[way].tier,
+            std::span(items_).subspan(begin, static_cast<std::size_t>(end - begin))};
+  }
+
+  static constexpr int kMostItems = kMaxEntries * kMaxPositions;
+
  private:
-  int num_groups_ = 0, num_entries_ = 0;
-  std::array<int, kMaxEntries> begin_, group_, node_;
-  std::array<std::int64_t, kMaxEntries> entries_;
+  void insert(int branch, int way, std::int64_t item) noexcept;
+  void divide() noexcept;
+
+  const Border* border_;
+  int num_branches_ = 0, num_items_ = 0;
+  std::array<int, kMostItems> begin_, branch_, way_;
+  std::array<std::int64_t, kMostItems> items_;
 };
 
 }  // namespace ferry::internal

@@ -9,7 +9,6 @@
 #include "exchange/crossing.h"
 #include "exchange/refusal.h"
 #include "exchange/state.h"
-#include "exchange/token_groups.h"
 #include "kernels/row_sums.h"
 
 namespace ferry::internal {
@@ -194,9 +193,11 @@ Status ExchangeState::reduce(InFlight& operation) {
   crew_.run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
     const HomeFormat format = home_format(operation);
     Summands sum(format.hidden, format.wire_bytes()), part(format.hidden, format.wire_bytes());
+    BranchSums branches(format.hidden, crossing_ ? crossing_->sum_type(format.type) : format.type,
+                        route.active->border.outermost_tier());
     HomeRows rows(format);
     for (std::int64_t token = begin; token < end; ++token) {
-      reduce_token(operation, token, {sum, part, rows, stores});
+      reduce_token(operation, token, {sum, part, branches, rows, stores});
       if (args.out_topk_weights) bring_weights_home(operation, token);
     }
     if (stores == Stores::kStreaming) stores_fence();
@@ -283,8 +284,8 @@ void ExchangeState::reduce_token(const InFlight& operation, std::int64_t token,
                  .rstd = args.norm.rstd ? args.norm.rstd + token : &unused});
 }
 
-// kRankMajor: sums [K] over ranks ascending, of each group first. Expert layouts: the scalar of the
-// row of (token, k).
+// kRankMajor: sums [K] over ranks ascending, of each group of the outermost tier first. Expert
+// layouts: the scalar of the row of (token, k).
 void ExchangeState::bring_weights_home(const InFlight& operation, std::int64_t token) const {
   const Route& route = *operation.route;
   const std::int64_t first = token * route.num_entries;
@@ -307,10 +308,15 @@ void ExchangeState::bring_weights_home(const InFlight& operation, std::int64_t t
     }
     return;
   }
-  const TokenGroups groups(grouping(), route, first, route.num_entries);
-  for (int i = 0; i < groups.count(); ++i) {
+  const Branches branches = branches_of(route, first, route.num_entries);
+  const int outermost = route.active->border.outermost_tier();
+  for (int i = 0; i < branches.count();) {
     float sum[kMaxTopK] = {};
-    for (const std::int64_t entry : groups[i].entries) add(sum, of_entry[entry - first].data());
+    const bool mine = branches[i].tier < outermost;
+    do {
+      for (const std::int64_t entry : branches[i].items) add(sum, of_entry[entry - first].data());
+      ++i;
+    } while (mine && i < branches.count() && branches[i].tier < outermost);
     add(home, sum);
   }
 }
@@ -337,12 +343,12 @@ void ExchangeState::find_scalars(const InFlight& operation, std::int64_t token,
   }
   if (!crossing_) return;
   const HomeFormat format = home_format(operation);
-  const TokenGroups groups(grouping(), route, first, route.num_entries);
-  for (int i = 0; i < groups.count(); ++i) {
+  const Branches branches = branches_of(route, first, route.num_entries);
+  for (int i = 0; i < branches.count(); ++i) {
     const std::byte* share = operation.shares[operation.first_share[token] + i];
     if (share == nullptr) continue;
-    share += crossing_->scalars_at(static_cast<int>(groups[i].entries.size()), format);
-    for (const std::int64_t entry : groups[i].entries) {
+    share += crossing_->scalars_at(static_cast<int>(branches[i].items.size()), format);
+    for (const std::int64_t entry : branches[i].items) {
       std::memcpy(of_entry[entry - first].data(), share, scalars * sizeof(float));
       share += scalars * sizeof(float);
     }

@@ -87,6 +87,11 @@ AlgorithmChoice choose(const GroupState& group, const ExchangeConfig& config) {
   return choose_algorithm(group.topology(), traffic_of(config, group.size()));
 }
 
+// With kFullmesh nobody passes on for others.
+int num_tiers(const GroupState& group, const AlgorithmChoice& choice) {
+  return choice.algorithm == Algorithm::kFullmesh ? 1 : group.nodes().num_tiers();
+}
+
 // Tells exchanges of this process apart, so that a handle is only used where it was made.
 std::uint64_t next_id() noexcept {
   static std::atomic<std::uint64_t> last{0};
@@ -225,13 +230,13 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
       size_(group_->size()),
       wire_(wire_format(config_.wire)),
       combine_wire_(wire_format(config_.combine_wire)),
-      everybody_(
-          std::make_shared<ActiveSet>(config_, group_->nodes(), rank_, std::span<const int>())),
+      choice_(choose(*group_, config_)),
+      everybody_(std::make_shared<ActiveSet>(config_, group_->nodes(), rank_,
+                                             std::span<const int>(), num_tiers(*group_, choice_))),
       layout_(config_, window_shape(config_, everybody_->map, group_->nodes())),
       id_(next_id()),
       crew_(config_.workers),
       crowded_(group_->crowded(config_.workers)),
-      choice_(choose(*group_, config_)),
       cache_bytes_(last_level_cache_bytes()),
       active_(everybody_),
       last_set_(everybody_) {
@@ -277,7 +282,8 @@ void ExchangeState::cross_nodes() {
                     "they are of nodes {} and {}",
                     config_.tp_size, first, rank, nodes.node_of(first), nodes.node_of(rank)));
   }
-  crossing_ = std::make_shared<Crossing>(*group_, view_, config_, combine_wire_);
+  crossing_ =
+      std::make_shared<Crossing>(*group_, view_, config_, combine_wire_, everybody_->border);
   group_->reach(everybody_->border);
 }
 
@@ -311,9 +317,19 @@ ExchangeState::~ExchangeState() {
 
 ExchangeStats ExchangeState::stats() const noexcept {
   ExchangeStats stats = stats_;
-  if (crossing_) stats.link_row_bytes = crossing_->row_bytes();
-  if (crossing_) stats.link_bytes = crossing_->all_bytes();
+  if (!crossing_) return stats;
+  for (int tier = 0; tier < group_->nodes().num_tiers(); ++tier)
+    stats.link_row_bytes += crossing_->row_bytes(tier);
+  stats.link_bytes = crossing_->all_bytes();
   return stats;
+}
+
+// What leaves a group of a level has crossed that level or one further out.
+std::vector<std::uint64_t> ExchangeState::level_row_bytes() const {
+  std::vector<std::uint64_t> levels;
+  for (int tier = group_->nodes().num_tiers() - 1; crossing_ && tier >= 0; --tier)
+    levels.push_back((levels.empty() ? 0 : levels.back()) + crossing_->row_bytes(tier));
+  return levels;
 }
 
 WindowBytes ExchangeState::window_bytes() const noexcept {

@@ -1,54 +1,51 @@
-// My rows on their way to other nodes: a unit for each token and node (kFullmesh: and rank), with
-// the slots it goes to; the mate there stores it (stored_rows.cc). Encoded once, at the source.
+// My rows on their way to other nodes: a unit for each token and branch, with the slots it goes to;
+// the mate there stores it (stored_rows.cc) and passes it on (passed_on.cc). Encoded once, at the
+// source.
 // Called by send_rows.cc before the rows of this node move, so that both go on at once.
 #include <cstring>
 
 #include "exchange/crossing.h"
 #include "exchange/state.h"
-#include "exchange/token_groups.h"
 
 namespace ferry::internal {
 
 Status ExchangeState::cross_rows(const InFlight& operation, const SendJob& job) {
   std::vector<MessageStream> streams;  // [mates]
-  std::vector<int> stream_of(group_->nodes().count(), -1);
-  for (const auto& [node, mate] : operation.active->border.mates) {
-    stream_of[node] = static_cast<int>(streams.size());
-    streams.emplace_back(group_->mail(), mate, crossing_->head(Crossing::kRows, operation.number));
-  }
+  for (const auto& [tier, mate] : operation.active->border.mates)
+    streams.emplace_back(group_->mail(), mate,
+                         crossing_->head(Crossing::kRows, operation.number, tier, rank_));
   const auto scratch = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes());
   const Route& route = job.route;
   const bool by_expert = job.args.scales.num_rows > 1;  // another row for each expert
   const int step = by_expert ? 1 : route.num_entries;
   const std::int64_t num_entries = route.num_tokens * route.num_entries;
   for (std::int64_t first = 0; first < num_entries; first += step) {
-    const TokenGroups groups(grouping(), route, first, step);
-    const bool all =
-        choice_.algorithm == Algorithm::kAllgather && (!by_expert || route.refs[first].sent());
+    const Branches branches = branches_of(route, first, step);
+    const bool all = everywhere() && (!by_expert || route.refs[first].sent());
     std::vector<bool> crossed(streams.size(), !all);
-    for (int i = 0; i < groups.count(); ++i) {
-      const int stream = stream_of[groups[i].node];
-      if (stream < 0) continue;
-      const CrossJob cross{operation, job, streams[stream], scratch.get()};
-      if (Status status = cross_unit(cross, first, groups[i].entries); !status.ok()) return status;
-      crossed[stream] = true;
+    const auto cross = [&](int way, std::span<const std::int64_t> entries) {
+      crossed[way] = true;
+      return cross_unit({operation, job, streams[way], scratch.get()}, first, entries);
+    };
+    for (int i = 0; i < branches.count(); ++i) {
+      if (branches[i].way < 0) continue;
+      if (Status status = cross(branches[i].way, branches[i].items); !status.ok()) return status;
     }
-    for (std::size_t stream = 0; stream < streams.size(); ++stream) {
-      const CrossJob cross{operation, job, streams[stream], scratch.get()};
-      if (crossed[stream]) continue;
-      if (Status status = cross_unit(cross, first, {}); !status.ok()) return status;
+    for (std::size_t way = 0; way < streams.size(); ++way) {
+      if (crossed[way]) continue;
+      if (Status status = cross(static_cast<int>(way), {}); !status.ok()) return status;
     }
   }
   const auto lock = group_->mail().lock();
   for (MessageStream& stream : streams) {
     stream.flush();
-    crossing_->count_bytes(0, stream.bytes());
+    crossing_->count_all(stream.bytes());
   }
   group_->mail().progress();
   return {};
 }
 
-// Entries of one token that send the same row to one group.
+// Entries of one token that send the same row to one branch.
 Status ExchangeState::cross_unit(const CrossJob& cross, std::int64_t first,
                                  std::span<const std::int64_t> entries) {
   const Route& route = cross.send.route;
@@ -58,7 +55,9 @@ Status ExchangeState::cross_unit(const CrossJob& cross, std::int64_t first,
   if (Status status = append(cross.operation, cross.stream, unit_size(num_rows, layout_), unit);
       !status.ok())
     return status;
-  const UnitHead head{num_rows, cross.send.stores == Stores::kStreaming};
+  const UnitHead head{num_rows,
+                      (cross.send.stores == Stores::kStreaming ? UnitHead::kStreaming : 0) |
+                          (everywhere() ? UnitHead::kEverywhere : 0)};
   std::memcpy(unit, &head, sizeof head);
   std::byte* at = unit + sizeof head;
   for (const std::int64_t entry : entries) {
@@ -83,7 +82,7 @@ Status ExchangeState::cross_unit(const CrossJob& cross, std::int64_t first,
   if (layout_.scale_bytes() > 0)
     std::memcpy(static_cast<std::byte*>(row) + layout_.row_bytes(),
                 scales_of_row(cross.send, first, cross.scratch), layout_.scale_bytes());
-  crossing_->count_bytes(layout_.row_bytes() + layout_.scale_bytes(), 0);
+  crossing_->count_rows(cross.stream.peer(), layout_.row_bytes() + layout_.scale_bytes());
   return {};
 }
 

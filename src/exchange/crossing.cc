@@ -34,16 +34,18 @@ bool has_counts(const Terms& terms) {
 }  // namespace
 
 Crossing::Crossing(GroupState& group, const WindowView& view, const ExchangeConfig& config,
-                   const WireFormat& combine_wire)
+                   const WireFormat& combine_wire, const Border& border)
     : group_(&group),
       config_(config),
       layout_(*view.layout),
       view_{view.segment, &layout_, view.nodes},
       combine_wire_(&combine_wire),
+      border_(border),
       rank_(group.rank()),
       summed_(group.size()),
       served_(group.size()),
-      room_(group.size()) {
+      room_(group.size()),
+      row_bytes_(group.nodes().num_tiers()) {
   channel_ = group.open_channel(this);
 }
 
@@ -51,7 +53,7 @@ Crossing::~Crossing() { group_->close_channel(channel_); }
 
 void Crossing::send(int peer, const MessageHead& head, std::span<const std::byte> body) {
   mail().send_now(peer, bytes_of(head), body);
-  count_bytes(0, sizeof head + body.size());
+  count_all(sizeof head + body.size());
 }
 
 void Crossing::tell(const Border& border, std::uint64_t number) {
@@ -74,51 +76,56 @@ void Crossing::tell(const Border& border, std::uint64_t number) {
     told_ = number;
   }
   for (const Border::Mate& mate : border.mates)
-    send(mate.rank, head(first ? kRecord : kFlags, number), body);
+    send(mate.rank, head(first ? kRecord : kFlags, number, mate.tier, rank_), body);
 }
 
 void Crossing::tell_left(const Border& border) {
   const auto lock = mail().lock();
   const Words words{.progress = kLeft, .read_through = kLeft, .growth = 0, .num_counts = 0};
-  for (const Border::Mate& mate : border.mates) send(mate.rank, head(kFlags, 0), bytes_of(words));
+  for (const Border::Mate& mate : border.mates)
+    send(mate.rank, head(kFlags, 0, mate.tier, rank_), bytes_of(words));
   mail().progress();
 }
 
 void Crossing::read(int from, const MessageHead& head, std::span<const std::byte> body) {
+  const bool known = head.origin < view_.nodes->num_ranks() && head.tier < view_.nodes->num_tiers();
+  if (!known) return;
+  if (head.kind == kSums) return read_sums(from, head, body);
+  if (view_.nodes->here(head.origin)) return;
+  if (head.kind == kAsk) return read_ask(from, head, body);
+  pass_on(head, body);
   switch (head.kind) {
-    case kRecord: return read_record(from, head.number, body);
-    case kFlags: return read_flags(from, head.number, body);
+    case kRecord: return read_record(head.origin, head.number, body);
+    case kFlags: return read_flags(head.origin, head.number, body);
     case kRows: return store_rows(head.number, body);
-    case kAsk: return read_ask(from, head.number, body);
-    case kSums: return read_sums(from, head.number, body);
     default: return;
   }
 }
 
-void Crossing::read_record(int from, std::uint64_t number, std::span<const std::byte> body) {
+void Crossing::read_record(int origin, std::uint64_t number, std::span<const std::byte> body) {
   Words words;
   const std::size_t heads = sizeof words + sizeof(Record);
   if (body.size() < heads) return;
   std::memcpy(&words, body.data(), sizeof words);
   const std::size_t counts = body.size() - heads;
   if (counts > view_.layout->count_row_bytes()) return;
-  std::memcpy(static_cast<void*>(&view_.record(from, number)), body.data() + sizeof words,
+  std::memcpy(static_cast<void*>(&view_.record(origin, number)), body.data() + sizeof words,
               sizeof(Record));
-  std::memcpy(view_.count_row(from, number), body.data() + heads, counts);
-  read_flags(from, 0, body.first(sizeof words));
+  std::memcpy(view_.count_row(origin, number), body.data() + heads, counts);
+  read_flags(origin, 0, body.first(sizeof words));
 }
 
-void Crossing::read_flags(int from, std::uint64_t number, std::span<const std::byte> body) {
+void Crossing::read_flags(int origin, std::uint64_t number, std::span<const std::byte> body) {
   Words words;
   if (body.size() != sizeof words) return;
   std::memcpy(&words, body.data(), sizeof words);
   if (words.progress == progress_of(number, Stage::kGrown))
-    view_.record(from, number).posted.growth = static_cast<Code>(words.growth);
-  raise_to(view_.control(from).read_through, words.read_through);
-  raise_to(view_.control(from).progress, words.progress);
+    view_.record(origin, number).posted.growth = static_cast<Code>(words.growth);
+  raise_to(view_.control(origin).read_through, words.read_through);
+  raise_to(view_.control(origin).progress, words.progress);
   if (words.progress == kLeft) {  // it asks for nothing more, and sums nothing more
-    raise(served_[from], kLeft);
-    raise(summed_[from], kLeft);
+    raise(served_[origin], kLeft);
+    raise(summed_[origin], kLeft);
   }
   group_->ring();
 }
@@ -129,11 +136,12 @@ std::uint64_t Crossing::want_room(int peer) {
   return room_[peer].load(std::memory_order_relaxed) + 1;
 }
 
-// Serves whoever waits for sums, and tells this rank's caller what it waits for.
+// Passes on what waited, serves whoever waits for sums, and tells this rank's caller what it waits
+// for.
 bool Crossing::go_on() {
-  bool moved = false;
+  bool moved = pass_waiting();
   for (auto& [client, duties] : duties_) {
-    while (!duties.empty() && serve(client, duties.front())) {
+    while (!duties.empty() && serve(duties.front())) {
       raise(served_[client], duties.front().number);
       duties.pop_front();
       moved = true;
@@ -149,19 +157,19 @@ bool Crossing::go_on() {
   return moved;
 }
 
-void Crossing::ask(int mate, std::uint64_t number, const Ask& ask,
+void Crossing::ask(const Border::Mate& mate, std::uint64_t number, int origin, const Ask& ask,
                    std::span<const std::byte> terms) {
   std::vector<std::byte> body(sizeof ask + terms.size());
   std::memcpy(body.data(), &ask, sizeof ask);
   if (!terms.empty()) std::memcpy(body.data() + sizeof ask, terms.data(), terms.size());
   const auto lock = mail().lock();
-  send(mate, head(kAsk, number), body);
+  send(mate.rank, head(kAsk, number, mate.tier, origin), body);
 }
 
 // All those that speak through this rank have destroyed their exchange too.
 bool Crossing::done() const {
   for (int peer = 0; peer < group_->size(); ++peer) {
-    if (group_->border().is_client[peer] &&
+    if (border_.is_client[peer] &&
         view_.control(peer).progress.load(std::memory_order_relaxed) != kLeft)
       return false;
   }
@@ -169,29 +177,33 @@ bool Crossing::done() const {
 }
 
 // Memory is kept: the pages of a first use cost more than the sums.
-std::byte* Crossing::expect_sums(std::uint64_t number, int mate, std::size_t bytes) {
+Crossing::Incoming& Crossing::expect(std::uint64_t number, int origin, int mate,
+                                     std::size_t bytes) {
   const auto lock = mail().lock();
-  Incoming incoming{.number = number, .mate = mate, .memory = {}, .size = bytes, .filled = 0};
+  Incoming incoming{.number = number,
+                    .origin = origin,
+                    .mate = mate,
+                    .memory = {},
+                    .size = bytes,
+                    .filled = 0,
+                    .capacity = std::max<std::size_t>(bytes, 1)};
   const auto fits = std::find_if(spare_.begin(), spare_.end(),
                                  [&](const auto& spare) { return spare.first >= bytes; });
-  std::size_t capacity = std::max<std::size_t>(bytes, 1);
   if (fits != spare_.end()) {
-    capacity = fits->first;
+    incoming.capacity = fits->first;
     incoming.memory = std::move(fits->second);
     spare_.erase(fits);
   } else {
     if (!spare_.empty()) spare_.pop_back();  // too small
-    incoming.memory = std::make_unique_for_overwrite<std::byte[]>(capacity);
+    incoming.memory = std::make_unique_for_overwrite<std::byte[]>(incoming.capacity);
   }
-  incoming.capacity = capacity;
-  incoming_.push_back(std::move(incoming));
-  return incoming_.back().data();
+  return incoming_.emplace_back(std::move(incoming));
 }
 
-void Crossing::forget_sums(std::uint64_t number) {
+void Crossing::forget_sums(std::uint64_t number, int origin) {
   const auto lock = mail().lock();
   for (auto it = incoming_.begin(); it != incoming_.end();) {
-    if (it->number != number) {
+    if (it->number != number || it->origin != origin) {
       ++it;
       continue;
     }
@@ -203,17 +215,19 @@ void Crossing::forget_sums(std::uint64_t number) {
 bool Crossing::all_here(std::uint64_t number, int mate) const {
   const auto lock = mail().lock();
   return std::any_of(incoming_.begin(), incoming_.end(), [&](const Incoming& incoming) {
-    return incoming.number == number && incoming.mate == mate && incoming.filled == incoming.size;
+    return incoming.number == number && incoming.origin == rank_ && incoming.mate == mate &&
+           incoming.filled == incoming.size;
   });
 }
 
-void Crossing::read_sums(int from, std::uint64_t number, std::span<const std::byte> body) {
+void Crossing::read_sums(int from, const MessageHead& head, std::span<const std::byte> body) {
   for (Incoming& incoming : incoming_) {
-    if (incoming.number != number || incoming.mate != from) continue;
+    if (incoming.number != head.number || incoming.origin != head.origin || incoming.mate != from)
+      continue;
     if (body.size() > incoming.size - incoming.filled) return;
     std::memcpy(incoming.data() + incoming.filled, body.data(), body.size());
     incoming.filled += body.size();
-    if (incoming.filled == incoming.size) raise(summed_[from], number);
+    if (incoming.filled == incoming.size && head.origin == rank_) raise(summed_[from], head.number);
     return;
   }
 }

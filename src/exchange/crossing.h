@@ -1,22 +1,28 @@
 // Crossing: the side of an exchange that faces other nodes. It tells the mates this rank's words,
 // and writes down those of the ranks that it serves (its clients); it stores their rows at the
 // ranks of this node, sums rows of this node for them, and takes in the sums that come back for
-// this rank. Made by config.cc when there are several nodes; called by operations, dispatch and
+// this rank. What is for nodes further in it passes on to its own mates there, whose sums it adds.
+// Made by config.cc when there are several nodes; called by operations, dispatch and
 // combine, and by the group when messages come, maybe on a thread of its own: what both touch is
 // guarded by the lock of Mail. docs/protocol.md, "Between nodes".
 //   crossing.cc        words, waiting     stored_rows.cc  a client's rows, from here to their slots
 //   incoming_sums.cc   asking for sums    served_sums.cc  a client's sums, from rows of this node
-//   cross_rows.cc      (of ExchangeState) my rows, packed for each node
+//   asked_sums.cc      a client's question, as it comes
+//   passed_on.cc       a client's words and rows, on to the mates further in
+//   cross_rows.cc      (of ExchangeState) my rows, packed for each mate
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "exchange/branch_sums.h"
+#include "exchange/branches.h"
 #include "exchange/home_rows.h"
 #include "exchange/message_stream.h"
 #include "group/state.h"
@@ -31,8 +37,12 @@ constexpr std::size_t kUnitAlign = 16;
 
 // A unit of a dispatch: a row and where it goes; the destinations, the row and its scales follow.
 struct UnitHead {
+  enum : std::int32_t {
+    kStreaming = 1,   // all rows of the dispatch together do not fit the caches
+    kEverywhere = 2,  // to every node, wanted or not (kAllgather)
+  };
   std::int32_t num_rows;
-  std::int32_t streaming;  // 1: all rows of the dispatch together do not fit the caches
+  std::int32_t flags;
 };
 struct UnitRow {
   std::int32_t rank, row, section_rows;
@@ -43,6 +53,9 @@ struct UnitRow {
 std::size_t unit_row_bytes(const WindowLayout& layout) noexcept;
 std::size_t unit_row_at(int num_rows, const WindowLayout& layout) noexcept;
 std::size_t unit_size(int num_rows, const WindowLayout& layout) noexcept;
+// Bytes of the unit that `bytes` begin with, and its head; 0: there is none.
+std::size_t whole_unit(std::span<const std::byte> bytes, const WindowLayout& layout,
+                       UnitHead& head) noexcept;
 
 // What a source asks of the combine's rows in a node, before the terms.
 struct Ask {
@@ -60,11 +73,13 @@ struct TermHead {
 struct TermPlace {
   std::int32_t rank, row;
 };
+std::size_t term_bytes(int num_positions) noexcept;
 
 class Crossing final : public Channel {
  public:
+  // `border`: of all ranks; what comes is passed on along it.
   Crossing(GroupState& group, const WindowView& view, const ExchangeConfig& config,
-           const WireFormat& combine_wire);
+           const WireFormat& combine_wire, const Border& border);
   ~Crossing() override;
 
   // What peers of other nodes must know once progress says `number`: the first time the record, and
@@ -92,72 +107,126 @@ class Crossing final : public Channel {
   std::size_t unit_bytes(int num_terms, int scalars, const HomeFormat& format) const noexcept;
 
   // Messages of an exchange.
-  enum Message : std::uint32_t { kRecord, kFlags, kRows, kAsk, kSums };
-  MessageHead head(Message kind, std::uint64_t number) const noexcept {
-    return {.channel = channel_, .kind = kind, .number = number};
+  enum Message : std::uint8_t { kRecord, kFlags, kRows, kAsk, kSums };
+  // `origin`: whose words or rows they are, and who asks.
+  MessageHead head(Message kind, std::uint64_t number, int tier, int origin) const noexcept {
+    return {.channel = channel_,
+            .kind = kind,
+            .tier = static_cast<std::uint8_t>(tier),
+            .origin = static_cast<std::uint16_t>(origin),
+            .number = number};
   }
 
-  void ask(int mate, std::uint64_t number, const Ask& ask, std::span<const std::byte> terms);
-  // Where the sums of combine `number` from `mate` go; and when it is over.
-  std::byte* expect_sums(std::uint64_t number, int mate, std::size_t bytes);
-  void forget_sums(std::uint64_t number);
+  // Of combine `number` and rank `origin`.
+  void ask(const Border::Mate& mate, std::uint64_t number, int origin, const Ask& ask,
+           std::span<const std::byte> terms);
+  // Where the sums of my own combine `number` from `mate` go; and when that of `origin` is over.
+  std::byte* expect_sums(std::uint64_t number, int mate, std::size_t bytes) {
+    return expect(number, rank_, mate, bytes).data();
+  }
+  void forget_sums(std::uint64_t number, int origin);
   bool all_here(std::uint64_t number, int mate) const;
 
-  // Bytes sent to other nodes: of rows and their scales, and of everything.
-  std::uint64_t row_bytes() const noexcept { return row_bytes_.load(std::memory_order_relaxed); }
+  // Bytes sent to other nodes: of rows, their scales and sums by the outermost tier that they
+  // cross; and of everything.
+  std::uint64_t row_bytes(int tier) const noexcept {
+    return row_bytes_[tier].load(std::memory_order_relaxed);
+  }
   std::uint64_t all_bytes() const noexcept { return all_bytes_.load(std::memory_order_relaxed); }
-  void count_bytes(std::size_t rows, std::size_t all) noexcept {
-    row_bytes_.fetch_add(rows, std::memory_order_relaxed);
-    all_bytes_.fetch_add(all, std::memory_order_relaxed);
+  void count_rows(int peer, std::size_t bytes) noexcept {
+    const int tier = view_.nodes->tier_between(rank_, peer, view_.nodes->num_tiers());
+    row_bytes_[tier].fetch_add(bytes, std::memory_order_relaxed);
+  }
+  void count_all(std::size_t bytes) noexcept {
+    all_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   }
 
  private:
-  // A client's question, while it is answered.
-  struct Duty {
-    std::uint64_t number;
-    Ask ask;
-    std::vector<std::byte> terms;
-    std::size_t at = 0;  // terms served
-    std::vector<int> ranks = {};
-    std::unique_ptr<HomeRows> rows = {};
-    std::unique_ptr<Summands> sum = {};
-    std::unique_ptr<MessageStream> out = {};
-  };
   // Sums on their way here.
   struct Incoming {
     std::uint64_t number;
-    int mate;
+    int origin, mate;  // for whom, from whom
     std::unique_ptr<std::byte[]> memory;
-    std::size_t size, filled;
-    std::size_t capacity = 0;
+    std::size_t size, filled, capacity;
 
     std::byte* data() const noexcept { return memory.get(); }
+  };
+  // What a mate further in has to say to a question.
+  struct Part {
+    const Incoming* sums = nullptr;  // null: nothing
+    std::size_t at = 0;              // bytes used
+  };
+  // A client's question, while it is answered.
+  struct Duty {
+    std::uint64_t number;
+    int origin, asker, tier;  // who asks, by whom, over which tier
+    Ask ask;
+    std::vector<std::byte> terms;
+    std::size_t at = 0;            // terms served
+    std::vector<int> ranks = {};   // whose rows are asked for
+    std::vector<Part> parts = {};  // [mates]
+    std::unique_ptr<HomeRows> rows = {};
+    std::unique_ptr<Summands> sum = {};
+    std::unique_ptr<BranchSums> sums = {};
+    std::unique_ptr<MessageStream> out = {};
+  };
+  // What a mate further in is asked.
+  struct Question {
+    std::vector<std::byte> terms;
+    std::size_t answer_bytes = 0;
+  };
+  // What is left of a message that waits for room on its way on.
+  struct Passing {
+    MessageHead head;
+    std::vector<std::byte> body;
+    std::size_t at = 0;
   };
 
   void read(int from, const MessageHead& head, std::span<const std::byte> body) override;
   bool go_on() override;
+  bool holds() const override { return !passing_.empty(); }
   bool done() const override;
 
-  void read_record(int from, std::uint64_t number, std::span<const std::byte> body);
-  void read_flags(int from, std::uint64_t number, std::span<const std::byte> body);
+  void read_record(int origin, std::uint64_t number, std::span<const std::byte> body);
+  void read_flags(int origin, std::uint64_t number, std::span<const std::byte> body);
   void send(int peer, const MessageHead& head, std::span<const std::byte> body);
+  Incoming& expect(std::uint64_t number, int origin, int mate, std::size_t bytes);
+  void read_sums(int from, const MessageHead& head, std::span<const std::byte> body);
+
+  // passed_on.cc
+  // Mates over tiers further in than `tier`: the last ones in the border.
+  std::span<const Border::Mate> further_in(int tier) const noexcept;
+  void pass_on(const MessageHead& head, std::span<const std::byte> body);
+  bool pass_waiting();
+  std::size_t pass(const MessageHead& head, std::span<const std::byte> body);
+  std::size_t pass_rows(const MessageHead& head, std::span<const std::byte> body);
+  std::size_t pass_unit(std::span<const std::byte> unit, std::span<MessageStream> streams);
 
   // stored_rows.cc
   void store_rows(std::uint64_t number, std::span<const std::byte> body) const;
   std::size_t store_unit(std::uint64_t number, std::span<const std::byte> unit) const;
   void store_metadata(std::byte* buffer, const UnitRow& to, const std::byte* rest) const;
 
+  // asked_sums.cc
+  void read_ask(int from, const MessageHead& head, std::span<const std::byte> body);
+  bool split(Duty& duty, std::vector<Question>& questions) const;
+  bool reaches(int rank, int tier) const noexcept;
+  void add_unit(const Duty& duty, std::size_t first, std::span<const std::int64_t> items,
+                Question& question) const;
+  TermPlace place_of(const Duty& duty, std::size_t first, std::int64_t term, int position) const;
+  Branches branches_of(const Duty& duty, std::size_t first, int num_terms) const;
+
   // served_sums.cc
-  void read_ask(int from, std::uint64_t number, std::span<const std::byte> body);
-  bool serve(int client, Duty& duty);
+  bool serve(Duty& duty);
   enum class Ready { kNo, kYes, kNever };
   Ready ready(const Duty& duty) const;
-  void find_ranks(Duty& duty) const;
   bool serve_unit(Duty& duty);
-  bool find_unit(Duty& duty, int num_terms, std::size_t at) const;
-  void put_scalars(const Duty& duty, std::size_t at, float* out) const;
-
-  void read_sums(int from, std::uint64_t number, std::span<const std::byte> body);
+  std::size_t part_bytes(const Duty& duty, const Branches::Branch& branch) const noexcept;
+  bool has_come(const Duty& duty, const Branches& branches) const;
+  bool find_rows(Duty& duty, std::size_t first, std::span<const std::int64_t> items) const;
+  void ship(Duty& duty, const Branches& branches, std::byte* out) const;
+  void add_up(Duty& duty, const Branches& branches, std::byte* out) const;
+  void put_scalars(const Duty& duty, std::size_t first, const Branches& branches, float* out) const;
 
   GroupState* group_;
   // Its own: it may outlive its exchange.
@@ -165,17 +234,20 @@ class Crossing final : public Channel {
   WindowLayout layout_;
   WindowView view_;
   const WireFormat* combine_wire_;
+  Border border_;
   int rank_;
   std::uint32_t channel_;
 
-  std::uint64_t told_ = 0;                  // last record that was told
-  std::map<int, std::deque<Duty>> duties_;  // of each client that has asked
-  std::vector<Incoming> incoming_;
+  std::uint64_t told_ = 0;                      // last record that was told
+  std::map<int, std::deque<Duty>> duties_;      // of each client that has asked
+  std::map<int, std::deque<Passing>> passing_;  // of each client, in the order they came
+  std::list<Incoming> incoming_;
   std::vector<std::pair<std::size_t, std::unique_ptr<std::byte[]>>> spare_;  // used before
   std::vector<int> wanted_;                                                  // peers: room for them
   // Raised here, awaited by this rank's caller.
   std::vector<std::atomic<std::uint64_t>> summed_, served_, room_;
-  std::atomic<std::uint64_t> row_bytes_{0}, all_bytes_{0};
+  std::vector<std::atomic<std::uint64_t>> row_bytes_;  // [tiers]
+  std::atomic<std::uint64_t> all_bytes_{0};
 };
 
 }  // namespace ferry::internal

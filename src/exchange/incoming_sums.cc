@@ -1,13 +1,12 @@
 // Sums of a combine from other nodes, as the source asks for them: every mate is told which rows of
-// its node each of my tokens wants, and its answers are laid out before they come, so that nothing
-// has to be said about what is where. Called by combine.cc.
+// its branch each of my tokens wants, and its answers are laid out before they come, so that
+// nothing has to be said about what is where. Called by combine.cc.
 #include <fmt/format.h>
 
 #include <span>
 
 #include "exchange/crossing.h"
 #include "exchange/state.h"
-#include "exchange/token_groups.h"
 
 namespace ferry::internal {
 
@@ -54,30 +53,30 @@ void ExchangeState::ask_for_sums(InFlight& operation) {
   const HomeFormat format = home_format(operation);
   const int scalars =
       operation.combine.out_topk_weights ? static_cast<int>(layout_.weights_per_row()) : 0;
-  const int num_nodes = group_->nodes().count();
-  std::vector<std::size_t> answered(num_nodes);
-  std::vector<std::vector<std::byte>> asked(num_nodes);
+  const std::vector<Border::Mate>& mates = operation.active->border.mates;
+  std::vector<std::size_t> answered(mates.size());
+  std::vector<std::vector<std::byte>> asked(mates.size());
   std::vector<std::size_t> offsets;  // of the shares
-  std::vector<int> nodes;
+  std::vector<int> ways;
   for (std::int64_t token = 0; token < route.num_tokens; ++token) {
     operation.first_share.push_back(offsets.size());
-    const TokenGroups groups(grouping(), route, token * route.num_entries, route.num_entries);
-    for (int i = 0; i < groups.count(); ++i) {
-      const TokenGroups::Group group = groups[i];
-      nodes.push_back(group.node);
-      offsets.push_back(answered[group.node]);
-      if (group.node == group_->nodes().mine()) continue;
-      answered[group.node] +=
-          crossing_->unit_bytes(static_cast<int>(group.entries.size()), scalars, format);
-      add_terms(operation, group.entries, asked[group.node]);
+    const Branches branches = branches_of(route, token * route.num_entries, route.num_entries);
+    for (int i = 0; i < branches.count(); ++i) {
+      const auto& [way, tier, entries] = branches[i];
+      ways.push_back(way);
+      offsets.push_back(way < 0 ? 0 : answered[way]);
+      if (way < 0) continue;
+      answered[way] += crossing_->unit_bytes(static_cast<int>(entries.size()), scalars, format);
+      add_terms(operation, entries, asked[way]);
     }
   }
   operation.first_share.push_back(offsets.size());
-  operation.sums.resize(num_nodes);
-  for (const auto& [node, mate] : operation.active->border.mates) {
-    if (answered[node] > 0)
-      operation.sums[node] = crossing_->expect_sums(operation.number, mate, answered[node]);
-    crossing_->ask(mate, operation.number,
+  operation.sums.resize(mates.size());
+  for (std::size_t way = 0; way < mates.size(); ++way) {
+    if (answered[way] > 0)
+      operation.sums[way] =
+          crossing_->expect_sums(operation.number, mates[way].rank, answered[way]);
+    crossing_->ask(mates[way], operation.number, rank_,
                    {.hidden = format.hidden,
                     .row_type = static_cast<std::int32_t>(format.type),
                     .num_positions = operation.active->num_positions,
@@ -85,16 +84,16 @@ void ExchangeState::ask_for_sums(InFlight& operation) {
                     .weighted = format.weighted,
                     .scalars = scalars,
                     .unused = 0},
-                   asked[node]);
+                   asked[way]);
   }
   for (std::size_t i = 0; i < offsets.size(); ++i) {
-    const std::byte* sums = operation.sums[nodes[i]];
+    const std::byte* sums = ways[i] < 0 ? nullptr : operation.sums[ways[i]];
     operation.shares.push_back(sums ? sums + offsets[i] : nullptr);
   }
   group_->progress();
 }
 
-// One unit: the rows of one token that one group has.
+// One unit: the rows of one token that one branch has.
 void ExchangeState::add_terms(const InFlight& operation, std::span<const std::int64_t> entries,
                               std::vector<std::byte>& terms) const {
   const Route& route = *operation.route;
@@ -115,11 +114,12 @@ void ExchangeState::add_terms(const InFlight& operation, std::span<const std::in
 // The sums are here, and I have given the others theirs.
 Status ExchangeState::await_sums(const InFlight& operation) {
   std::vector<bool> asked(size_);
-  for (const auto& [node, mate] : operation.active->border.mates)
-    asked[mate] = operation.sums[node] != nullptr;
+  const std::vector<Border::Mate>& mates = operation.active->border.mates;
+  for (std::size_t way = 0; way < mates.size(); ++way)
+    asked[mates[way].rank] = operation.sums[way] != nullptr;
   Status status = await_crossing(operation, "sums", crossing_->summed(), operation.number, asked);
   if (!status.ok()) return status;
-  for (const auto& [node, mate] : operation.active->border.mates) {
+  for (const auto& [tier, mate] : mates) {
     if (!asked[mate] || crossing_->all_here(operation.number, mate)) continue;
     return {Code::kMismatch,
             fmt::format("operation {}: rank {} destroyed this exchange before it had summed rows "
@@ -132,8 +132,11 @@ Status ExchangeState::await_sums(const InFlight& operation) {
 
 // No receive half returns before its duty is done.
 Status ExchangeState::await_served(const InFlight& operation) {
-  return await_crossing(operation, "questions", crossing_->served(), operation.number,
-                        operation.active->border.is_client);
+  Await await = awaiting(operation, "questions", operation.number);
+  await.flags = crossing_->served();
+  await.only = &operation.active->border.is_client;
+  await.via = &operation.active->border.via;
+  return group_->wait(await);
 }
 
 // The end of a call: what others wait for has left this rank, which may go on to something else.

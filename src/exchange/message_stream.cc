@@ -12,16 +12,21 @@ constexpr std::size_t kMessageBytes = Mail::kParcelBytes / 4;
 
 }  // namespace
 
-std::byte* MessageStream::append(std::size_t bytes) {
-  if (!large_.empty() || (parcel_ && used_ + bytes > kMessageBytes)) flush();
+bool MessageStream::open(std::size_t bytes) {
+  const bool full = parcel_ && used_ > sizeof head_ && used_ + bytes > kMessageBytes;
+  if (!large_.empty() || full) flush();
   if (!parcel_) {
     parcel_ = mail_->room(peer_);
-    if (!parcel_) return nullptr;
+    if (!parcel_) return false;
     std::memcpy(parcel_->data(), &head_, sizeof head_);
     used_ = sizeof head_;
-    bytes_ += sizeof head_;
   }
-  bytes_ += bytes;
+  return true;
+}
+
+std::byte* MessageStream::append(std::size_t bytes) {
+  if (!open(bytes)) return nullptr;
+  bytes_ += bytes + (used_ == sizeof head_ ? sizeof head_ : 0);
   if (used_ + bytes > Mail::kParcelBytes) {
     parcel_.reset();
     large_.resize(bytes);
@@ -34,7 +39,7 @@ std::byte* MessageStream::append(std::size_t bytes) {
 
 void MessageStream::flush() {
   if (!large_.empty()) mail_->send_now(peer_, std::as_bytes(std::span(&head_, 1)), large_);
-  if (parcel_) mail_->send(std::move(*parcel_), used_);
+  if (parcel_ && used_ > sizeof head_) mail_->send(std::move(*parcel_), used_);
   large_.clear();
   parcel_.reset();
 }

@@ -1,5 +1,5 @@
 // MessageStream: pieces for one peer, one after the other, in as few messages as they fit. Called
-// by cross_rows.cc, incoming_sums.cc and served_sums.cc with the lock of Mail held; calls Mail.
+// by cross_rows.cc, passed_on.cc and served_sums.cc with the lock of Mail held; calls Mail.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,8 @@ class MessageStream {
       : mail_(&mail), peer_(peer), head_(head) {}
 
   int peer() const noexcept { return peer_; }
+  // True when a piece of `bytes` has room, which append() then gives it.
+  bool open(std::size_t bytes);
   // Room for a piece of `bytes`, not split; null while too much is under way to this peer.
   std::byte* append(std::size_t bytes);
   // Sends what there is.

@@ -61,7 +61,7 @@ Status ExchangeState::finish(InFlight& operation) {
                           rank_};
     }
     operation.finished = true;
-    if (crossing_) crossing_->forget_sums(operation.number);
+    if (crossing_) crossing_->forget_sums(operation.number, rank_);
     if (operation.status.group_usable()) conclude(operation.number);
   }
   return operation.status;

@@ -32,6 +32,8 @@ struct RankInput {
   // Equal for ranks that share memory; given for ranks outside as well. Where it differs,
   // ExchangeConfig::algorithm is not kAuto.
   int node = 0;
+  // The groups that the node is in, from the outside in, as many for every rank.
+  std::vector<int> outer = {};
 };
 
 // Scales beside rows, as struct Scales describes them.

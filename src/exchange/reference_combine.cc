@@ -140,7 +140,7 @@ class TokenSide {
     const TermsOfToken& terms = combine_.terms[rank_][token];
     const bool rows_first = combine_.sums_at_nodes() || combine_.rank_major();
     if (combine_.sums_at_nodes()) {
-      for (const auto& [lowest, rows] : origins(token)) add(sum, sum_of_origin(token, rows));
+      for (const auto& [lowest, rows] : origins(terms, 0)) add(sum, sum_of_origin(token, rows, 0));
     } else if (combine_.rank_major()) {
       add_rows(sum, token, terms);
     }
@@ -160,31 +160,47 @@ class TokenSide {
     const bool at_nodes = combine_.rank_major() && combine_.sums_at_nodes();
     if (!at_nodes) return weights_of(combine_.terms[rank_][token]);
     Floats home(combine_.config.top_k, 0.0F);
-    for (const auto& [lowest, terms] : origins(token)) add(home, weights_of(terms));
+    for (const auto& [lowest, terms] : origins(combine_.terms[rank_][token], 0))
+      add(home, weights_of(terms));
     return home;
   }
 
  private:
-  // The token's rows by where they are summed before they come home: their node; with kFullmesh
-  // the rank that has them, outside the source's own node. In order: by the lowest rank there.
-  std::map<int, TermsOfToken> origins(std::int64_t token) const {
-    const std::vector<RankInput>& ranks = combine_.inputs;
+  bool fullmesh() const { return combine_.config.algorithm == Algorithm::kFullmesh; }
+  // Of groups in which rows are summed, from the outside in: the last are nodes, and the only ones
+  // when rows go straight to their node, or not all ranks take part.
+  int num_levels() const {
+    const bool straight = fullmesh() || !input_.active_ranks.empty();
+    return straight ? 1 : static_cast<int>(input_.outer.size()) + 1;
+  }
+  int group_of(int rank, int level) const {
+    const RankInput& input = combine_.inputs[rank];
+    return level + 1 == num_levels() ? input.node : input.outer[level];
+  }
+
+  // Rows by the group of a level where they are summed; with kFullmesh by the rank that has them,
+  // outside the source's own node. In order: by the lowest rank there.
+  std::map<int, TermsOfToken> origins(const TermsOfToken& terms, int level) const {
     std::map<int, TermsOfToken> origins;
-    for (const auto& [order, term] : combine_.terms[rank_][token]) {
+    for (const auto& [order, term] : terms) {
       const int rank = term[0].rank;
       int lowest = 0;
-      while (ranks[lowest].node != ranks[rank].node) ++lowest;
-      if (combine_.config.algorithm == Algorithm::kFullmesh && ranks[rank].node != input_.node)
-        lowest = rank;
+      while (group_of(lowest, level) != group_of(rank, level)) ++lowest;
+      if (fullmesh() && combine_.inputs[rank].node != input_.node) lowest = rank;
       origins[lowest][order] = term;
     }
     return origins;
   }
 
   // As it comes home.
-  Floats sum_of_origin(std::int64_t token, const TermsOfToken& terms) const {
+  Floats sum_of_origin(std::int64_t token, const TermsOfToken& terms, int level) const {
     Floats sum(combine_.hidden, 0.0F);
-    add_rows(sum, token, terms);
+    if (level + 1 == num_levels()) {
+      add_rows(sum, token, terms);
+    } else {
+      for (const auto& [lowest, part] : origins(terms, level + 1))
+        add(sum, sum_of_origin(token, part, level + 1));
+    }
     if (combine_.config.node_sums == NodeSums::kFp32) return sum;
     return floats_of(round_to(combine_.row_type, sum), combine_.row_type);
   }

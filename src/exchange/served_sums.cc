@@ -1,6 +1,5 @@
-// A client's sums: it asks for its tokens' rows of this node, which are summed once all outputs
-// here are published, and sent as there is room. Everything in a message is looked at before it is
-// believed.
+// A client's sums: its tokens' rows of this node are summed once all outputs that it asked for are
+// published, with them what mates further in have summed, and sent as there is room.
 #include <algorithm>
 #include <cstring>
 
@@ -8,21 +7,6 @@
 #include "exchange/crossing.h"
 
 namespace ferry::internal {
-
-namespace {
-
-template <typename T>
-T value_at(const std::byte* at) {
-  T value;
-  std::memcpy(&value, at, sizeof value);
-  return value;
-}
-
-std::size_t term_bytes(int num_positions) {
-  return sizeof(TermHead) + num_positions * sizeof(TermPlace);
-}
-
-}  // namespace
 
 std::size_t Crossing::rows_bytes(int num_terms, const HomeFormat& format) const noexcept {
   return exact() ? num_terms * format.wire_bytes()
@@ -38,65 +22,26 @@ std::size_t Crossing::unit_bytes(int num_terms, int scalars,
   return round_up(scalars_at(num_terms, format) + num_terms * scalars * sizeof(float), kUnitAlign);
 }
 
-void Crossing::read_ask(int from, std::uint64_t number, std::span<const std::byte> body) {
-  if (body.size() < sizeof(Ask)) return;
-  const Ask ask = value_at<Ask>(body.data());
-  const bool sane = ask.num_positions >= 1 && ask.num_positions <= kMaxPositions &&
-                    ask.hidden >= 1 && ask.scalars >= 0 && ask.scalars <= kMaxEntries;
-  if (!sane) return;
-  const std::span<const std::byte> terms = body.subspan(sizeof ask);
-  duties_[from].push_back({.number = number, .ask = ask, .terms = {terms.begin(), terms.end()}});
-}
-
 // True when it is done with.
-bool Crossing::serve(int client, Duty& duty) {
-  if (!duty.out) {
-    const Ask& ask = duty.ask;
-    const HomeFormat format{.wire = combine_wire_,
-                            .type = static_cast<DataType>(ask.row_type),
-                            .hidden = ask.hidden,
-                            .partials = static_cast<Partials>(ask.partials),
-                            .weighted = ask.weighted != 0};
-    find_ranks(duty);
-    duty.rows = std::make_unique<HomeRows>(format);
-    duty.sum = std::make_unique<Summands>(format.hidden, format.wire_bytes());
-    duty.out = std::make_unique<MessageStream>(mail(), client, head(kSums, duty.number));
-  }
+bool Crossing::serve(Duty& duty) {
   const Ready state = ready(duty);
-  if (state != Ready::kYes) return state == Ready::kNever;
-  while (duty.at < duty.terms.size()) {
-    if (!serve_unit(duty)) return false;
-  }
-  duty.out->flush();
-  count_bytes(0, duty.out->bytes());
-  return true;
-}
-
-// The ranks of this node whose rows are asked for.
-void Crossing::find_ranks(Duty& duty) const {
-  const std::size_t term = term_bytes(duty.ask.num_positions);
-  std::vector<bool> asked(view_.nodes->num_ranks());
-  std::size_t at = 0;
-  while (at + sizeof(std::int64_t) <= duty.terms.size()) {
-    const auto num_terms = value_at<std::int64_t>(duty.terms.data() + at);
-    at += sizeof num_terms;
-    const bool whole =
-        num_terms >= 1 && num_terms <= kMaxEntries && num_terms * term <= duty.terms.size() - at;
-    if (!whole) return duty.terms.clear();
-    for (std::int64_t i = 0; i < num_terms; ++i, at += term) {
-      for (int p = 0; p < duty.ask.num_positions; ++p) {
-        const auto place =
-            value_at<TermPlace>(duty.terms.data() + at + sizeof(TermHead) + p * sizeof(TermPlace));
-        if (place.rank < 0 || place.rank >= view_.nodes->num_ranks() ||
-            !view_.nodes->here(place.rank))
-          return duty.terms.clear();
-        asked[place.rank] = true;
-      }
+  if (state == Ready::kNo) return false;
+  if (state == Ready::kYes) {
+    const HomeFormat& format = duty.rows->format();
+    if (!duty.out) {
+      duty.sum = std::make_unique<Summands>(format.hidden, format.wire_bytes());
+      duty.sums = std::make_unique<BranchSums>(format.hidden, sum_type(format.type), duty.tier);
+      duty.out = std::make_unique<MessageStream>(mail(), duty.asker,
+                                                 head(kSums, duty.number, duty.tier, duty.origin));
     }
+    while (duty.at < duty.terms.size()) {
+      if (!serve_unit(duty)) return false;
+    }
+    duty.out->flush();
+    count_all(duty.out->bytes());
   }
-  for (const int rank : view_.nodes->ranks_here()) {
-    if (asked[rank]) duty.ranks.push_back(rank);
-  }
+  forget_sums(duty.number, duty.origin);
+  return true;
 }
 
 // Never: a rank refused or ended the combine with an error, and the client knows it too.
@@ -115,43 +60,61 @@ Crossing::Ready Crossing::ready(const Duty& duty) const {
   return Ready::kYes;
 }
 
-// False: there is no room now.
+// False: not all of it is here, or there is no room now.
 bool Crossing::serve_unit(Duty& duty) {
   const HomeFormat& format = duty.rows->format();
-  const auto num_terms = static_cast<int>(value_at<std::int64_t>(duty.terms.data() + duty.at));
-  const std::size_t first = duty.at + sizeof(std::int64_t);
-  std::byte* out = duty.out->append(unit_bytes(num_terms, duty.ask.scalars, format));
+  std::int64_t num_terms;
+  std::memcpy(&num_terms, duty.terms.data() + duty.at, sizeof num_terms);
+  const int count = static_cast<int>(num_terms);
+  const std::size_t first = duty.at + sizeof num_terms;
+  const Branches branches = branches_of(duty, first, count);
+  if (!has_come(duty, branches)) return false;
+  std::byte* out = duty.out->append(unit_bytes(count, duty.ask.scalars, format));
   if (out == nullptr) return false;
-  duty.at = first + num_terms * term_bytes(duty.ask.num_positions);
-  count_bytes(rows_bytes(num_terms, format), 0);
-  duty.sum->clear();
-  if (!find_unit(duty, num_terms, first)) return true;
+  count_rows(duty.asker, rows_bytes(count, format));
+  for (int i = 0; i < branches.count(); ++i) {
+    if (branches[i].way < 0 && !find_rows(duty, first, branches[i].items)) duty.rows->clear();
+  }
   if (exact()) {
-    for (int i = 0; i < num_terms; ++i) {
-      duty.sum->clear();
-      duty.rows->ship(i, *duty.sum, out + i * format.wire_bytes());
-    }
+    ship(duty, branches, out);
   } else {
-    duty.rows->add_up(*duty.sum, sum_type(format.type), out);
+    add_up(duty, branches, out);
   }
   if (duty.ask.scalars > 0)
-    put_scalars(duty, first, reinterpret_cast<float*>(out + scalars_at(num_terms, format)));
+    put_scalars(duty, first, branches, reinterpret_cast<float*>(out + scalars_at(count, format)));
+  for (int i = 0; i < branches.count(); ++i) {
+    if (branches[i].way >= 0) duty.parts[branches[i].way].at += part_bytes(duty, branches[i]);
+  }
+  duty.at = first + num_terms * term_bytes(duty.ask.num_positions);
   return true;
 }
 
-// False: it names rows that were not published.
-bool Crossing::find_unit(Duty& duty, int num_terms, std::size_t at) const {
+std::size_t Crossing::part_bytes(const Duty& duty, const Branches::Branch& branch) const noexcept {
+  return unit_bytes(static_cast<int>(branch.items.size()), duty.ask.scalars, duty.rows->format());
+}
+
+bool Crossing::has_come(const Duty& duty, const Branches& branches) const {
+  for (int i = 0; i < branches.count(); ++i) {
+    if (branches[i].way < 0) continue;
+    const Part& part = duty.parts[branches[i].way];
+    if (part.sums->filled < part.at + part_bytes(duty, branches[i])) return false;
+  }
+  return true;
+}
+
+// Of this node. False: they were not published.
+bool Crossing::find_rows(Duty& duty, std::size_t first, std::span<const std::int64_t> items) const {
   const int num_positions = duty.ask.num_positions;
   duty.rows->clear();
-  for (int i = 0; i < num_terms; ++i) {
-    const auto term = value_at<TermHead>(duty.terms.data() + at);
+  for (const std::int64_t item : items) {
+    TermHead term;
+    std::memcpy(&term, duty.terms.data() + first + item * term_bytes(num_positions), sizeof term);
     HomeRows::Row& row = duty.rows->add();
     row.owner = term.owner;
     row.weight = term.weight;
     row.num_parts = num_positions;
-    at += sizeof term;
-    for (int p = 0; p < num_positions; ++p, at += sizeof(TermPlace)) {
-      const auto place = value_at<TermPlace>(duty.terms.data() + at);
+    for (int p = 0; p < num_positions; ++p) {
+      const TermPlace place = place_of(duty, first, item, p);
       const Record& theirs = view_.record(place.rank, duty.number);
       if (place.row < 0 || place.row >= theirs.num_rows) return false;
       row.parts[p] = view_.window(place.rank) + theirs.published.rows_offset +
@@ -162,18 +125,60 @@ bool Crossing::find_unit(Duty& duty, int num_terms, std::size_t at) const {
   return true;
 }
 
+void Crossing::ship(Duty& duty, const Branches& branches, std::byte* out) const {
+  const std::size_t row_bytes = duty.rows->format().wire_bytes();
+  for (int i = 0; i < branches.count(); ++i) {
+    const auto& [way, tier, items] = branches[i];
+    for (std::size_t j = 0; j < items.size(); ++j) {
+      std::byte* to = out + items[j] * row_bytes;
+      if (way >= 0) {
+        std::memcpy(to, duty.parts[way].sums->data() + duty.parts[way].at + j * row_bytes,
+                    row_bytes);
+      } else if (static_cast<int>(j) < duty.rows->count()) {
+        duty.sum->clear();
+        duty.rows->ship(static_cast<int>(j), *duty.sum, to);
+      }
+    }
+  }
+}
+
+void Crossing::add_up(Duty& duty, const Branches& branches, std::byte* out) const {
+  const DataType type = sum_type(duty.rows->format().type);
+  duty.sum->clear();
+  if (branches.count() == 1 && branches[0].way < 0) return duty.rows->add_up(*duty.sum, type, out);
+  duty.sums->clear();
+  for (int i = 0; i < branches.count(); ++i) {
+    const auto& [way, tier, items] = branches[i];
+    if (way < 0) duty.rows->add_up(*duty.sum, type, duty.sums->own());
+    duty.sums->add(tier,
+                   way < 0 ? duty.sums->own() : duty.parts[way].sums->data() + duty.parts[way].at);
+  }
+  duty.sums->sum(duty.tier - 1, out);
+}
+
 // The weights of each row, over all tensor-parallel positions.
-void Crossing::put_scalars(const Duty& duty, std::size_t at, float* out) const {
+void Crossing::put_scalars(const Duty& duty, std::size_t first, const Branches& branches,
+                           float* out) const {
   const int scalars = duty.ask.scalars;
-  for (int i = 0; i < duty.rows->count(); ++i, out += scalars) {
-    at += sizeof(TermHead);
-    for (int p = 0; p < duty.ask.num_positions; ++p, at += sizeof(TermPlace)) {
-      const auto place = value_at<TermPlace>(duty.terms.data() + at);
-      const auto* theirs = reinterpret_cast<const float*>(
-                               view_.window(place.rank) +
-                               view_.record(place.rank, duty.number).published.weights_offset) +
-                           static_cast<std::int64_t>(place.row) * scalars;
-      for (int j = 0; j < scalars; ++j) out[j] = p == 0 ? theirs[j] : out[j] + theirs[j];
+  for (int i = 0; i < branches.count(); ++i) {
+    const auto& [way, tier, items] = branches[i];
+    for (std::size_t j = 0; j < items.size(); ++j) {
+      float* to = out + items[j] * scalars;
+      if (way >= 0) {
+        const Part& part = duty.parts[way];
+        const std::size_t at = scalars_at(static_cast<int>(items.size()), duty.rows->format()) +
+                               j * scalars * sizeof *to;
+        std::memcpy(to, part.sums->data() + part.at + at, scalars * sizeof *to);
+        continue;
+      }
+      for (int p = 0; p < duty.ask.num_positions && duty.rows->count() > 0; ++p) {
+        const TermPlace place = place_of(duty, first, items[j], p);
+        const auto* theirs = reinterpret_cast<const float*>(
+                                 view_.window(place.rank) +
+                                 view_.record(place.rank, duty.number).published.weights_offset) +
+                             static_cast<std::int64_t>(place.row) * scalars;
+        for (int s = 0; s < scalars; ++s) to[s] = p == 0 ? theirs[s] : to[s] + theirs[s];
+      }
     }
   }
 }

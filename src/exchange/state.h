@@ -18,12 +18,13 @@
 #include <vector>
 
 #include "base/round_up.h"
+#include "exchange/branch_sums.h"
+#include "exchange/branches.h"
 #include "exchange/crew.h"
 #include "exchange/home_rows.h"
 #include "exchange/limits.h"
 #include "exchange/message_stream.h"
 #include "exchange/summands.h"
-#include "exchange/token_groups.h"
 #include "ferry/exchange.h"
 #include "group/state.h"
 #include "group/wait.h"
@@ -83,6 +84,7 @@ class ExchangeState {
   int num_local_experts() const noexcept { return everybody_->map.num_local(everybody_->member); }
   WindowBytes window_bytes() const noexcept;
   ExchangeStats stats() const noexcept;
+  std::vector<std::uint64_t> level_row_bytes() const;
   const AlgorithmChoice& algorithm() const noexcept { return choice_; }
   const OperationTimes& last_dispatch_times() const noexcept { return dispatch_times_; }
   const OperationTimes& last_combine_times() const noexcept { return combine_times_; }
@@ -103,8 +105,8 @@ class ExchangeState {
     bool weights = false;           // dispatch: weights travelled
     CombineArgs combine = {};       // combine
     OperationTimes times = {};
-    // Combine between nodes: where the answers of each node go, null: none; and for each token
-    // (from first_share[token]) and group, where its sum comes, null: rows of this node.
+    // Combine between nodes: where the answers of each mate go, null: none; and for each token
+    // (from first_share[token]) and branch, where its sum comes, null: rows of this node.
     std::vector<std::byte*> sums = {};
     std::vector<std::size_t> first_share = {};
     std::vector<const std::byte*> shares = {};
@@ -121,7 +123,8 @@ class ExchangeState {
   // What a worker of a combine has.
   struct ReduceJob {
     Summands& sum;
-    Summands& part;  // of one group
+    Summands& part;  // of my node
+    BranchSums& branches;
     HomeRows& rows;
     Stores stores;
   };
@@ -258,7 +261,7 @@ class ExchangeState {
   void collect_terms(const InFlight& operation, std::int64_t token, const ReduceJob& job) const;
   void add_entries(const InFlight& operation, std::int64_t token, const ReduceJob& job,
                    bool rows) const;
-  void add_groups(const InFlight& operation, std::int64_t token, const ReduceJob& job) const;
+  void add_branches(const InFlight& operation, std::int64_t token, const ReduceJob& job) const;
   void find_rows(const InFlight& operation, std::int64_t token, HomeRows& rows) const;
   void find_row(const InFlight& operation, TokenEntry at, HomeRows::Row& row) const;
   void prefetch_outputs(const InFlight& operation, std::int64_t token) const noexcept;
@@ -293,7 +296,9 @@ class ExchangeState {
     return view_.count_row(rank, number);
   }
   bool here(int rank) const noexcept { return view_.nodes->here(rank); }
-  Grouping grouping() const noexcept { return {view_.nodes, choice_.algorithm}; }
+  // Of some entries of a token.
+  Branches branches_of(const Route& route, std::int64_t first, int count) const;
+  bool everywhere() const noexcept { return choice_.algorithm == Algorithm::kAllgather; }
   int num_sections() const noexcept {
     return config_.layout == Layout::kPadded ? num_local_experts() : 1;
   }
@@ -330,6 +335,7 @@ class ExchangeState {
   int size_;
   const WireFormat& wire_;
   const WireFormat& combine_wire_;
+  AlgorithmChoice choice_;
   std::shared_ptr<const ActiveSet> everybody_;
   WindowLayout layout_;
   std::uint64_t id_;
@@ -337,7 +343,6 @@ class ExchangeState {
   std::shared_ptr<Pool> pool_;
   Crew crew_;
   bool crowded_;
-  AlgorithmChoice choice_;
   std::uint64_t cache_bytes_;
 
   std::uint64_t issued_ = 0;                     // number of the last operation

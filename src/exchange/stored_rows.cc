@@ -21,6 +21,15 @@ std::size_t unit_size(int num_rows, const WindowLayout& layout) noexcept {
          round_up(layout.row_bytes() + layout.scale_bytes(), kUnitAlign);
 }
 
+std::size_t whole_unit(std::span<const std::byte> bytes, const WindowLayout& layout,
+                       UnitHead& head) noexcept {
+  if (bytes.size() < sizeof head) return 0;
+  std::memcpy(&head, bytes.data(), sizeof head);
+  if (head.num_rows < 0 || head.num_rows > Branches::kMostItems) return 0;
+  const std::size_t size = unit_size(head.num_rows, layout);
+  return bytes.size() < size ? 0 : size;
+}
+
 void Crossing::store_rows(std::uint64_t number, std::span<const std::byte> body) const {
   while (!body.empty()) {
     const std::size_t bytes = store_unit(number, body);
@@ -30,25 +39,23 @@ void Crossing::store_rows(std::uint64_t number, std::span<const std::byte> body)
   stores_fence();
 }
 
-// Bytes of the unit; 0: what is there is none.
+// Bytes of the unit; 0: what is there is none. Rows of other nodes were passed on.
 std::size_t Crossing::store_unit(std::uint64_t number, std::span<const std::byte> unit) const {
   const WindowLayout& layout = *view_.layout;
   UnitHead head;
-  if (unit.size() < sizeof head) return 0;
-  std::memcpy(&head, unit.data(), sizeof head);
-  if (head.num_rows < 0 || head.num_rows > kMaxEntries * kMaxPositions) return 0;
-  const std::size_t bytes = unit_size(head.num_rows, layout);
-  if (unit.size() < bytes) return 0;
+  const std::size_t bytes = whole_unit(unit, layout, head);
+  if (bytes == 0) return 0;
   const std::byte* row = unit.data() + unit_row_at(head.num_rows, layout);
-  void* rows[kMaxEntries * kMaxPositions];
+  void* rows[Branches::kMostItems];
   int count = 0;
   for (int i = 0; i < head.num_rows; ++i) {
     const std::byte* at = unit.data() + sizeof head + i * unit_row_bytes(layout);
     UnitRow to;
     std::memcpy(&to, at, sizeof to);
-    const bool known = to.rank >= 0 && to.rank < view_.nodes->num_ranks() &&
-                       view_.nodes->here(to.rank) && to.row >= 0 && to.row < layout.max_rows();
+    const bool known = to.rank >= 0 && to.rank < view_.nodes->num_ranks() && to.row >= 0 &&
+                       to.row < layout.max_rows();
     if (!known) return 0;
+    if (!view_.nodes->here(to.rank)) continue;
     std::byte* buffer =
         view_.window(to.rank) + layout.buffer(view_.record(to.rank, number).posted.buffer);
     rows[count++] = buffer + layout.rows() + to.row * layout.row_bytes();
@@ -58,7 +65,7 @@ std::size_t Crossing::store_unit(std::uint64_t number, std::span<const std::byte
                         row + layout.row_bytes());
   }
   copy_row_to_many(rows, count, row, layout.row_bytes(),
-                   head.streaming != 0 ? Stores::kStreaming : Stores::kCached);
+                   (head.flags & UnitHead::kStreaming) != 0 ? Stores::kStreaming : Stores::kCached);
   return bytes;
 }
 

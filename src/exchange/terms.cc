@@ -3,7 +3,6 @@
 // combine.cc.
 #include "exchange/crossing.h"
 #include "exchange/state.h"
-#include "exchange/token_groups.h"
 #include "kernels/row_sums.h"
 
 namespace ferry::internal {
@@ -28,7 +27,7 @@ void ExchangeState::collect_terms(const InFlight& operation, std::int64_t token,
   prefetch_outputs(operation, token + 1);
   const bool grouped = crossing_ && !crossing_->exact();
   if (grouped) {
-    add_groups(operation, token, job);
+    add_branches(operation, token, job);
   } else {
     find_rows(operation, token, job.rows);
   }
@@ -37,7 +36,7 @@ void ExchangeState::collect_terms(const InFlight& operation, std::int64_t token,
   add_row_of(args.norm.residual);
 }
 
-// Rows (unless they are in the sum as groups already) and special experts, by k; with kRankMajor
+// Rows (unless they are in the sum as branches already) and special experts, by k; with kRankMajor
 // rows by rank, then special experts by k.
 void ExchangeState::add_entries(const InFlight& operation, std::int64_t token, const ReduceJob& job,
                                 bool rows) const {
@@ -72,10 +71,10 @@ void ExchangeState::find_rows(const InFlight& operation, std::int64_t token, Hom
     find_row(operation, {token, k}, *of_entry[k]);
   }
   if (!crossing_) return;
-  const TokenGroups groups(grouping(), route, first, route.num_entries);
-  for (int i = 0; i < groups.count(); ++i) {
+  const Branches branches = branches_of(route, first, route.num_entries);
+  for (int i = 0; i < branches.count(); ++i) {
     const std::byte* share = operation.shares[operation.first_share[token] + i];
-    for (const std::int64_t entry : groups[i].entries) {
+    for (const std::int64_t entry : branches[i].items) {
       if (share == nullptr) break;
       HomeRows::Row& row = *of_entry[entry - first];
       row.parts[0] = share;
@@ -103,27 +102,35 @@ void ExchangeState::find_row(const InFlight& operation, TokenEntry at, HomeRows:
   }
 }
 
-// The sum of each group as one term: those of other nodes have come, that of mine is made here.
-void ExchangeState::add_groups(const InFlight& operation, std::int64_t token,
-                               const ReduceJob& job) const {
+// Sums instead of rows: those of other branches have come, that of my node is made here.
+void ExchangeState::add_branches(const InFlight& operation, std::int64_t token,
+                                 const ReduceJob& job) const {
   const Route& route = *operation.route;
   const DataType type = crossing_->sum_type(operation.combine.expert_rows.dtype);
   const std::int64_t first = token * route.num_entries;
-  const TokenGroups groups(grouping(), route, first, route.num_entries);
-  for (int i = 0; i < groups.count(); ++i) {
+  const Branches branches = branches_of(route, first, route.num_entries);
+  job.branches.clear();
+  for (int i = 0; i < branches.count(); ++i) {
     const std::byte* share = operation.shares[operation.first_share[token] + i];
-    if (share != nullptr) {
-      job.sum.add(share, type);
-      continue;
+    if (share == nullptr) {
+      job.rows.clear();
+      for (const std::int64_t entry : branches[i].items)
+        find_row(operation, {token, static_cast<int>(entry - first)}, job.rows.add());
+      job.part.clear();
+      job.rows.add_up(job.part, type, job.branches.own());
     }
-    job.rows.clear();
-    for (const std::int64_t entry : groups[i].entries)
-      find_row(operation, {token, static_cast<int>(entry - first)}, job.rows.add());
-    std::byte* mine = job.sum.scratch();
-    job.part.clear();
-    job.rows.add_up(job.part, type, mine);
-    job.sum.add(mine, type);
+    job.branches.add(branches[i].tier, share ? share : job.branches.own());
   }
+  job.branches.add_to(job.sum, route.active->border.outermost_tier());
+}
+
+Branches ExchangeState::branches_of(const Route& route, std::int64_t first, int count) const {
+  const ActiveSet& active = *route.active;
+  const Branching branching{&active.border, choice_.algorithm == Algorithm::kFullmesh};
+  return {branching, first, count, [&](std::int64_t entry) {
+            const RowRef ref = route.refs[entry];
+            return ref.sent() ? active.ranks[active.index(ref.member, active.position)] : -1;
+          }};
 }
 
 void ExchangeState::prefetch_outputs(const InFlight& operation, std::int64_t token) const noexcept {

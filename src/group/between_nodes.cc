@@ -74,9 +74,13 @@ void GroupState::leave_open(std::shared_ptr<Channel> channel) {
   left_open_.push_back(std::move(channel));
 }
 
-void GroupState::tell(int peer, std::uint32_t kind, std::uint64_t number,
+void GroupState::tell(int peer, std::uint8_t kind, std::uint64_t number,
                       std::span<const std::byte> body) noexcept {
-  const MessageHead head{.channel = 0, .kind = kind, .number = number};
+  const MessageHead head{.channel = 0,
+                         .kind = kind,
+                         .tier = 0,
+                         .origin = static_cast<std::uint16_t>(rank_),
+                         .number = number};
   mail_->send_now(peer, std::as_bytes(std::span(&head, 1)), body);
 }
 
@@ -132,10 +136,15 @@ Status GroupState::await_left(Await await, const std::vector<bool>& mates) noexc
   await.outgoing = true;
   {
     const auto lock = mail_->lock();
-    if (mail_->all_sent()) return {};
+    if (all_left()) return {};
     await.value = want_left_ = left_.load(std::memory_order_relaxed) + 1;
   }
   return wait(await);
+}
+
+bool GroupState::all_left() const {
+  const auto holds = [](const auto& channel) { return channel.second->holds(); };
+  return mail_->all_sent() && std::none_of(channels_.begin(), channels_.end(), holds);
 }
 
 // A network that is closed while words are under way may take with it those that have arrived, and
@@ -159,7 +168,7 @@ bool GroupState::go_on() {
   bool moved = false;
   for (const auto& [number, channel] : channels_) moved = channel->go_on() || moved;
   std::erase_if(left_open_, [](const auto& channel) { return channel->done(); });
-  if (want_left_ > left_.load(std::memory_order_relaxed) && mail_->all_sent()) {
+  if (want_left_ > left_.load(std::memory_order_relaxed) && all_left()) {
     raise(left_, want_left_);
     ring();
     moved = true;

@@ -27,6 +27,17 @@ GroupState::LogLevel log_level_from_environment() {
               fmt::format("FERRY_LOG is \"{}\", expected warn, info or debug", text));
 }
 
+// [tiers outside the nodes][ranks], from the inside out.
+std::vector<std::vector<int>> outer_groups(const Topology& topology) {
+  std::vector<std::vector<int>> outer;
+  for (int level = topology.find_level(Topology::kHost) - 1; level >= 0; --level) {
+    std::vector<int>& groups = outer.emplace_back();
+    for (int rank = 0; rank < topology.num_ranks(); ++rank)
+      groups.push_back(topology.group_of(rank, level));
+  }
+  return outer;
+}
+
 // The processors this thread may run on, one '1' per processor.
 std::string allowed_cpus() {
   cpu_set_t cpus;
@@ -46,8 +57,8 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
       origin_(std::move(origin)),
       rank_(rendezvous_->rank()),
       size_(rendezvous_->size()),
-      nodes_(rendezvous_->nodes(), rank_),
       topology_(topology_of(options_, rendezvous_->nodes())),
+      nodes_(rendezvous_->nodes(), rank_, outer_groups(topology_)),
       log_level_(log_level_from_environment()),
       lost_(size_) {
   const Deadline by = deadline();

@@ -39,9 +39,12 @@ static_assert(sizeof(GroupSlot) == 4096);
 // The first bytes of every message between nodes.
 struct MessageHead {
   std::uint32_t channel;  // 0: the group, else an exchange
-  std::uint32_t kind;     // of the channel's own
+  std::uint8_t kind;      // of the channel's own
+  std::uint8_t tier;      // that it crosses; whoever reads it passes it on at the tiers further in
+  std::uint16_t origin;   // the rank that it is of
   std::uint64_t number;   // of the operation
 };
+static_assert(Topology::kMostRanks <= 65536);
 
 // A part of ferry that gets messages from other nodes. Called with the lock of Mail held.
 class Channel {
@@ -50,6 +53,8 @@ class Channel {
   virtual void read(int from, const MessageHead& head, std::span<const std::byte> body) = 0;
   // As Mail::Reader's.
   virtual bool go_on() = 0;
+  // True while it keeps messages that others wait for.
+  virtual bool holds() const { return false; }
   // True when nobody needs it any more (GroupState::leave_open).
   virtual bool done() const { return true; }
 };
@@ -121,7 +126,7 @@ class GroupState final : private Mail::Reader {
 
  private:
   // Kinds of the group's own messages.
-  enum : std::uint32_t { kBarrier, kAbort, kHeard };
+  enum : std::uint8_t { kBarrier, kAbort, kHeard };
 
   // What a rank tells the others when it gives up: a Code and the culprit, or that it left.
   struct AbortWord {
@@ -145,7 +150,8 @@ class GroupState final : private Mail::Reader {
   void lost(int peer, const std::string& why) override;
 
   void join_nodes(const Deadline& by);
-  void tell(int peer, std::uint32_t kind, std::uint64_t number,
+  bool all_left() const;
+  void tell(int peer, std::uint8_t kind, std::uint64_t number,
             std::span<const std::byte> body = {}) noexcept;
   void tell_abort(std::uint64_t word) noexcept;
   void read_abort(int from, std::uint64_t word, std::span<const std::byte> report) noexcept;
@@ -170,8 +176,8 @@ class GroupState final : private Mail::Reader {
   GroupOrigin origin_;
   int rank_;
   int size_;
-  Nodes nodes_;
   Topology topology_;
+  Nodes nodes_;
   int num_cpus_ = 1, num_neighbours_ = 1;
   std::uint64_t num_barriers_ = 0;
   LogLevel log_level_ = LogLevel::kNone;

@@ -145,13 +145,18 @@ int GroupState::gone_culprit(const Await& await, const std::vector<int>& missing
   return -1;
 }
 
-// Who holds up a rank that is missing: itself, or the rank of this node that its words come by.
+// Who holds up a rank that is missing: itself, or the last one on the way of its words to this node
+// who is gone or missing too.
 int GroupState::answerable(const Await& await, int missing) const noexcept {
-  const int mate = await.via ? (*await.via)[missing] : missing;
-  if (mate < 0 || mate == missing || mate == rank_) return missing;
-  // What a mate said before it went is worth more than that it went.
-  if (AbortWord::gave_up(abort_[mate].load(std::memory_order_acquire))) return missing;
-  return gone(mate) || !await.up(mate) ? mate : missing;
+  if (!await.via) return missing;
+  int culprit = missing;
+  for (int from = missing, mate = (*await.via)[from]; mate != from && mate != rank_;
+       from = mate, mate = (*await.via)[from]) {
+    // What a mate said before it went is worth more than that it went.
+    if (AbortWord::gave_up(abort_[mate].load(std::memory_order_acquire))) continue;
+    if (gone(mate) || !await.up(mate)) culprit = mate;
+  }
+  return culprit;
 }
 
 // A rank of another node may be known to have left, or be seen dead on this machine, before its

@@ -14,9 +14,9 @@ namespace ferry::internal {
 
 struct ActiveSet {
   // Throws Error(kInvalidArgument) when the list is not one of distinct ranks, or the configuration
-  // does not fit it. Empty: all ranks.
-  ActiveSet(const ExchangeConfig& config, const Nodes& nodes, int rank,
-            std::span<const int> active);
+  // does not fit it. Empty: all ranks. `num_tiers`: of the border.
+  ActiveSet(const ExchangeConfig& config, const Nodes& nodes, int rank, std::span<const int> active,
+            int num_tiers = 1);
 
   // Index of a rank in `ranks`.
   int index(int member, int position) const noexcept { return position * num_members + member; }

@@ -9,15 +9,16 @@ namespace ferry::internal {
 
 class Nodes {
  public:
-  // `node_of` [ranks], nodes numbered from 0.
-  Nodes(std::vector<int> node_of, int rank);
+  // `node_of` [ranks], nodes numbered from 0. `outer`: the groups that nodes are in, from the
+  // inside out, each [ranks].
+  Nodes(std::vector<int> node_of, int rank, std::vector<std::vector<int>> outer = {});
 
   int count() const noexcept { return static_cast<int>(ranks_.size()); }
-  int num_ranks() const noexcept { return static_cast<int>(node_of_.size()); }
+  int num_ranks() const noexcept { return static_cast<int>(position_.size()); }
   bool one() const noexcept { return ranks_.size() == 1; }
   int mine() const noexcept { return mine_; }
-  int node_of(int rank) const noexcept { return node_of_[rank]; }
-  bool here(int rank) const noexcept { return node_of_[rank] == mine_; }
+  int node_of(int rank) const noexcept { return tiers_[0][rank]; }
+  bool here(int rank) const noexcept { return node_of(rank) == mine_; }
   // Ascending.
   const std::vector<int>& ranks_of(int node) const noexcept { return ranks_[node]; }
   const std::vector<int>& ranks_here() const noexcept { return ranks_[mine_]; }
@@ -25,27 +26,44 @@ class Nodes {
   int position(int rank) const noexcept { return position_[rank]; }
   int most_ranks() const noexcept;
 
+  // Tiers of groups that a network joins, from the inside out: tier 0 is that of the nodes.
+  int num_tiers() const noexcept { return static_cast<int>(tiers_.size()); }
+  int group_of(int rank, int tier) const noexcept { return tiers_[tier][rank]; }
+  // The outermost tier, of the first `num_tiers`, at which two ranks are of different groups; -1:
+  // there is none.
+  int tier_between(int a, int b, int num_tiers) const noexcept;
+
  private:
-  std::vector<int> node_of_, position_;
+  std::vector<std::vector<int>> tiers_;  // [tiers][ranks]: groups
+  std::vector<int> position_;
   std::vector<std::vector<int>> ranks_;
   int mine_;
 };
 
-// Border: who serves whom between my node and the others, among the ranks that take part.
+// Border: who serves whom between my node and the others, among the ranks that take part. What a
+// rank sends goes to its mate in each other group of the outermost tier, and of each tier further
+// in to those that are in one group with it so far; each of them serves its group in the same way.
 struct Border {
   Border() = default;
   // `taking_part` [ranks]. Positions are counted among those that do; a rank that does not keeps
-  // its own.
-  Border(const Nodes& nodes, int rank, const std::vector<bool>& taking_part);
+  // its own. Tiers from `num_tiers` on are as if there were none.
+  Border(const Nodes& nodes, int rank, const std::vector<bool>& taking_part, int num_tiers = 1);
 
-  // Who takes my messages, in each other node where somebody takes part.
+  // Who takes my messages, in each group where somebody takes part.
   struct Mate {
-    int node, rank;
+    int tier, rank;
   };
-  std::vector<Mate> mates;
-  std::vector<bool> is_mate, is_client;  // [ranks] takes my messages; I take its
-  // [ranks] who of this node writes down the words of each: itself, if it is of this node.
+  std::vector<Mate> mates;  // the outermost tier first
+  int outermost_tier() const noexcept { return mates.empty() ? 0 : mates[0].tier; }
+  std::vector<bool> is_mate;
+  // [ranks] what it sends comes here, maybe by others, and it is I who writes it down.
+  std::vector<bool> is_client;
+  // [ranks] who passes on the words of each towards this node: itself, if it is of this node.
   std::vector<int> via;
+  // [ranks] the mate by whom I reach each, as its place in `mates`; -1: none is needed, or there.
+  std::vector<int> way;
+  // [ranks] the lowest rank of the group that is served by that mate; of mine, of my node.
+  std::vector<int> branch;
 };
 
 }  // namespace ferry::internal

@@ -4,36 +4,52 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "ferry/topology.h"
+
 namespace ferry::test {
 
 bool Nodes::several() const { return of_rank.front() != of_rank.back(); }
 
-Nodes nodes_of_sizes(const std::vector<int>& sizes) {
-  Nodes nodes;
-  std::string fanout;
-  for (std::size_t node = 0; node < sizes.size(); ++node) {
-    fanout += (node == 0 ? "" : "+") + std::to_string(sizes[node]);
-    nodes.of_rank.insert(nodes.of_rank.end(), sizes[node], static_cast<int>(node));
+void Nodes::place(int rank, internal::RankInput& input) const {
+  input.node = of_rank[rank];
+  if (!outer.empty()) input.outer = outer[rank];
+}
+
+Nodes nodes_of(const std::string& text) {
+  const Topology topology = Topology::parse(text);
+  Nodes nodes{text, topology.nodes()};
+  for (int rank = 0; rank < topology.num_ranks(); ++rank) {
+    std::vector<int>& groups = nodes.outer.emplace_back();
+    for (int level = 0; level < topology.find_level(Topology::kHost); ++level)
+      groups.push_back(topology.group_of(rank, level));
   }
-  nodes.topology = "host:" + std::to_string(sizes.size()) + ",rank:" + fanout;
   return nodes;
 }
 
+Nodes nodes_of_sizes(const std::vector<int>& sizes) {
+  std::string fanout;
+  for (const int size : sizes) fanout += (fanout.empty() ? "" : "+") + std::to_string(size);
+  return nodes_of("host:" + std::to_string(sizes.size()) + ",rank:" + fanout);
+}
+
 std::vector<Nodes> every_shape() {
-  return {{"host:2,rank:1", {0, 1}},
-          {"host:2,rank:4", {0, 0, 0, 0, 1, 1, 1, 1}},
-          {"host:4,rank:2", {0, 0, 1, 1, 2, 2, 3, 3}},
-          {"host:2,numa:2,rank:2", {0, 0, 0, 0, 1, 1, 1, 1}},
-          {"numa:2,rank:2", {0, 0, 0, 0}},
+  return {nodes_of("host:2,rank:1"),
+          nodes_of("host:2,rank:4"),
+          nodes_of("host:4,rank:2"),
+          nodes_of("host:2,numa:2,rank:2"),
+          nodes_of("numa:2,rank:2"),
           nodes_of_sizes({1, 3}),
           nodes_of_sizes({3, 5}),
-          nodes_of_sizes({2, 1, 4})};
+          nodes_of_sizes({2, 1, 4}),
+          nodes_of("rack:2,host:2,rank:2"),
+          nodes_of("rack:3,host:1+3+2,rank:2+1+2+1+1+1"),
+          nodes_of("zone:2,rack:2,host:1+2+1+1,rank:2+1+1+2+1")};
 }
 
 Nodes test_nodes(int num_ranks) {
   const char* const text = std::getenv("FERRY_TEST_NODES");
   const int num_nodes = text == nullptr ? 1 : std::clamp(std::atoi(text), 1, num_ranks);
-  if (num_nodes == 1) return {"", std::vector<int>(num_ranks, 0)};
+  if (num_nodes == 1) return {"", std::vector<int>(num_ranks, 0), {}};
   std::vector<int> sizes;
   for (int left = num_nodes; left > 0; --left) {
     sizes.push_back(num_ranks / left);

@@ -6,16 +6,23 @@
 #include <string>
 #include <vector>
 
+#include "exchange/reference.h"
+
 namespace ferry::test {
 
 struct Nodes {
-  std::string topology;      // GroupOptions::topology; empty: one node
-  std::vector<int> of_rank;  // [R]
+  std::string topology;                      // GroupOptions::topology; empty: one node
+  std::vector<int> of_rank;                  // [R]
+  std::vector<std::vector<int>> outer = {};  // [R]: groups that the node is in, from the outside in
 
   bool several() const;
+  // Says where a rank is.
+  void place(int rank, internal::RankInput& input) const;
 };
 
-// "host:2,rank:3+5": the first three ranks, then five.
+Nodes nodes_of(const std::string& topology);
+
+// Of "host:2,rank:3+5": the first three ranks, then five.
 Nodes nodes_of_sizes(const std::vector<int>& sizes);
 
 // What the conformance suites between nodes run on.

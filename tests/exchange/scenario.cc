@@ -97,8 +97,10 @@ void make_some_peculiar(const ExchangeConfig& config, RankInput& input, Random& 
 
 void draw_tokens(const ExchangeConfig& config, bool plain, RankInput& input, Random& random) {
   const int node = input.node;
+  std::vector<int> outer = std::move(input.outer);
   input = random_input(config, input.num_tokens, random);
   input.node = node;
+  input.outer = std::move(outer);
   if (!plain && config.dtype != DataType::kBytes && !combine_reads_tokens(config))
     make_some_peculiar(config, input, random);
 }
@@ -129,7 +131,7 @@ std::vector<RankInput> draw_inputs(const Scenario& scenario, Random& random) {
   std::vector<RankInput> inputs;
   for (int rank = 0; rank < num_ranks; ++rank) {
     RankInput input;
-    input.node = scenario.nodes.of_rank[rank];
+    scenario.nodes.place(rank, input);
     input.num_tokens = random.one_in(2) ? config.max_tokens : random.between(0, config.max_tokens);
     if (random.one_in(6) || (only_one_rank && rank != busy_rank)) input.num_tokens = 0;
     draw_tokens(config, scenario.plain, input, random);
@@ -301,9 +303,9 @@ Scenario plain_scenario(int num_ranks, const ExchangeConfig& config, int num_rou
     scenario.config.algorithm = Algorithm::kHierarchical;
   for (int i = 0; i < num_rounds; ++i) {
     Round round;
-    for (const int node : scenario.nodes.of_rank) {
+    for (int rank = 0; rank < num_ranks; ++rank) {
       round.inputs.push_back(random_input(config, config.max_tokens, random));
-      round.inputs.back().node = node;
+      scenario.nodes.place(rank, round.inputs.back());
     }
     add_plain_combine(scenario, round, random);
     scenario.rounds.push_back(std::move(round));

@@ -21,17 +21,23 @@ class Combine:
     def rank_at(self, member, position):
         return self.routing.ranks[member * self.routing.tp_size + position]
 
-    def sums_at_nodes(self):
-        return self.settings["node_sums"] != "exact" and len(set(self.settings["nodes"])) > 1
+    def groups(self):
+        """[ranks, levels], from the outside in: the last are nodes."""
+        groups = np.array(self.settings["groups"])
+        straight = self.settings["algorithm"] == "fullmesh" or self.settings["active_ranks"]
+        return groups[:, -1:] if straight else groups
 
-    def origins(self, rank, mine):
-        """The entries of `rank` among `mine` that were sent, by where they are summed first."""
-        routing, nodes = self.routing, np.array(self.settings["nodes"])
+    def sums_at_nodes(self):
+        return self.settings["node_sums"] != "exact" and len(set(self.groups()[:, -1])) > 1
+
+    def origins(self, rank, mine, level=0):
+        """The entries of `rank` among `mine` that were sent, by the group of a level where they are summed."""
+        routing, groups = self.routing, self.groups()[:, level]
         sent = mine[routing.goes_to[mine] >= 0]
         owner = np.array(routing.ranks)[routing.goes_to[sent] * routing.tp_size + routing.position[sent]]
-        origin = np.array([np.flatnonzero(nodes == nodes[r])[0] for r in owner], int)
+        origin = np.array([np.flatnonzero(groups == groups[r])[0] for r in owner], int)
         if self.settings["algorithm"] == "fullmesh":
-            origin = np.where(nodes[owner] == nodes[rank], origin, owner)
+            origin = np.where(groups[owner] == groups[rank], origin, owner)
         return [sent[origin == lowest] for lowest in np.unique(origin)]
 
     def positions(self, entry):
@@ -117,12 +123,23 @@ def add_terms(combine, rank, mine, totals):
 def add_origin(combine, rank, here, totals):
     """The totals with what comes home from one origin."""
     acc, home = totals
-    sums, scalars = np.zeros_like(acc), np.zeros_like(home) if combine.routing.is_rank_major else home
-    add_terms(combine, rank, here, (sums, scalars))
-    if combine.settings["node_sums"] == "row_type":
-        row_type = combine.settings["row_type"]
-        sums = to_float32(from_float32(sums, row_type), row_type)
+    scalars = np.zeros_like(home) if combine.routing.is_rank_major else home
+    sums = sum_of_origin(combine, rank, here, (np.zeros_like(acc), scalars))
     return acc + sums, home + scalars if combine.routing.is_rank_major else scalars
+
+
+def sum_of_origin(combine, rank, here, totals, level=0):
+    """The sum of the entries `here` of one group as it travels: that of the sums of the groups in it, to the nodes."""
+    sums, scalars = totals
+    if level + 1 == combine.groups().shape[1]:
+        add_terms(combine, rank, here, totals)
+    else:
+        for part in combine.origins(rank, here, level + 1):
+            sums = sums + sum_of_origin(combine, rank, part, (np.zeros_like(sums), scalars), level + 1)
+    if combine.settings["node_sums"] == "fp32":
+        return sums
+    row_type = combine.settings["row_type"]
+    return to_float32(from_float32(sums, row_type), row_type)
 
 
 class Partials:

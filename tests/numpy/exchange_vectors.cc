@@ -25,8 +25,11 @@ const ScenarioLimits kLimits{
 
 Json settings_of(const ExchangeConfig& config, const std::vector<RankInput>& inputs) {
   const auto [shared_experts, shared_ranks, shared_rule] = config.shared;
-  std::vector<int> nodes;
-  for (const RankInput& input : inputs) nodes.push_back(input.node);
+  std::vector<std::vector<int>> groups;  // of each rank, from the outside in; the last is its node
+  for (const RankInput& input : inputs) {
+    groups.push_back(input.outer);
+    groups.back().push_back(input.node);
+  }
   constexpr const char* kChoices[] = {"by_rank", "by_token", "by_table"};
   return {{"num_ranks", inputs.size()},
           {"active_ranks", inputs[0].active_ranks},
@@ -52,7 +55,7 @@ Json settings_of(const ExchangeConfig& config, const std::vector<RankInput>& inp
           {"replicas", config.replicas.instances},
           {"replica_choice", kChoices[static_cast<int>(config.replicas.choice)]},
           {"tp_size", config.tp_size},
-          {"nodes", nodes},
+          {"groups", groups},
           {"algorithm", name_of(config.algorithm)},
           {"node_sums", name_of(config.node_sums)}};
 }

@@ -9,7 +9,7 @@ import numpy as np
 KNOWN_SETTINGS = set(
     "num_ranks active_ranks max_tokens hidden num_experts top_k type layout expert_alignment expert_capacity "
     "expert_rank wire combine_wire column_major_scales scale_bytes shared_experts shared_ranks shared_rule "
-    "zero_experts copy_experts constant_experts replicas replica_choice tp_size nodes algorithm node_sums "
+    "zero_experts copy_experts constant_experts replicas replica_choice tp_size groups algorithm node_sums "
     "row_type row_hidden weights_home weighted out_type epsilon per_rank_partials".split()
 )
 

@@ -76,7 +76,8 @@ TEST(Topology, AgreesWithTheNodesOfTheEngine) {
       const internal::Nodes nodes(found, rank);
       const internal::Border border(nodes, rank, std::vector<bool>(found.size(), true));
       ASSERT_EQ(border.mates.size(), nodes.count() - 1u);
-      for (const auto& [node, mate] : border.mates) EXPECT_EQ(topology.mate(rank, node), mate);
+      for (const auto& [tier, mate] : border.mates)
+        EXPECT_EQ(topology.mate(rank, nodes.node_of(mate)), mate);
     }
   }
 }

@@ -1,0 +1,117 @@
+// A client's question as it comes: which rows of this node it wants summed, and which of nodes
+// further in, whose mates are asked for them in turn. Everything in a message is looked at before
+// it is believed.
+#include <cstring>
+
+#include "exchange/crossing.h"
+
+namespace ferry::internal {
+
+std::size_t term_bytes(int num_positions) noexcept {
+  return sizeof(TermHead) + num_positions * sizeof(TermPlace);
+}
+
+void Crossing::read_ask(int from, const MessageHead& head, std::span<const std::byte> body) {
+  Ask ask;
+  if (body.size() < sizeof ask) return;
+  std::memcpy(&ask, body.data(), sizeof ask);
+  const bool sane = ask.num_positions >= 1 && ask.num_positions <= kMaxPositions &&
+                    ask.hidden >= 1 && ask.scalars >= 0 && ask.scalars <= kMaxEntries;
+  if (!sane) return;
+  const std::span<const std::byte> terms = body.subspan(sizeof ask);
+  Duty duty{.number = head.number,
+            .origin = head.origin,
+            .asker = from,
+            .tier = head.tier,
+            .ask = ask,
+            .terms = {terms.begin(), terms.end()},
+            .parts = std::vector<Part>(border_.mates.size())};
+  const HomeFormat format{.wire = combine_wire_,
+                          .type = static_cast<DataType>(ask.row_type),
+                          .hidden = ask.hidden,
+                          .partials = static_cast<Partials>(ask.partials),
+                          .weighted = ask.weighted != 0};
+  duty.rows = std::make_unique<HomeRows>(format);
+  std::vector<Question> questions(border_.mates.size());
+  if (!split(duty, questions)) duty.terms.clear();
+  const std::span<const Border::Mate> mates = further_in(head.tier);
+  for (std::size_t way = border_.mates.size() - mates.size(); way < border_.mates.size(); ++way) {
+    const Border::Mate& mate = border_.mates[way];
+    const Question& question = questions[way];
+    if (question.answer_bytes > 0)
+      duty.parts[way].sums = &expect(head.number, head.origin, mate.rank, question.answer_bytes);
+    this->ask(mate, head.number, head.origin, ask, question.terms);
+  }
+  duties_[head.origin].push_back(std::move(duty));
+}
+
+// The ranks whose rows are asked for, and what mates further in are asked. False: what is there is
+// no question for this rank.
+bool Crossing::split(Duty& duty, std::vector<Question>& questions) const {
+  const std::size_t term = term_bytes(duty.ask.num_positions);
+  const std::size_t bytes = duty.terms.size();
+  std::vector<bool> asked(view_.nodes->num_ranks());
+  for (std::size_t at = 0; at < bytes;) {
+    std::int64_t num_terms;
+    if (bytes - at < sizeof num_terms) return false;
+    std::memcpy(&num_terms, duty.terms.data() + at, sizeof num_terms);
+    at += sizeof num_terms;
+    const bool whole = num_terms >= 1 && num_terms <= kMaxEntries && num_terms * term <= bytes - at;
+    if (!whole) return false;
+    for (int i = 0; i < num_terms * duty.ask.num_positions; ++i) {
+      const int rank =
+          place_of(duty, at, i / duty.ask.num_positions, i % duty.ask.num_positions).rank;
+      if (!reaches(rank, duty.tier)) return false;
+      asked[rank] = true;
+    }
+    const Branches branches = branches_of(duty, at, static_cast<int>(num_terms));
+    for (int i = 0; i < branches.count(); ++i) {
+      if (branches[i].way >= 0) add_unit(duty, at, branches[i].items, questions[branches[i].way]);
+    }
+    at += num_terms * term;
+  }
+  for (int rank = 0; rank < view_.nodes->num_ranks(); ++rank) {
+    if (asked[rank]) duty.ranks.push_back(rank);
+  }
+  return true;
+}
+
+// Of this node, or further in than `tier`.
+bool Crossing::reaches(int rank, int tier) const noexcept {
+  if (rank < 0 || rank >= view_.nodes->num_ranks()) return false;
+  const int way = border_.way[rank];
+  return way < 0 ? view_.nodes->here(rank) : border_.mates[way].tier < tier;
+}
+
+void Crossing::add_unit(const Duty& duty, std::size_t first, std::span<const std::int64_t> items,
+                        Question& question) const {
+  const std::size_t term = term_bytes(duty.ask.num_positions);
+  std::vector<std::byte>& terms = question.terms;
+  const auto put = [&terms](const void* from, std::size_t bytes) {
+    const auto* begin = static_cast<const std::byte*>(from);
+    terms.insert(terms.end(), begin, begin + bytes);
+  };
+  const auto num_terms = static_cast<std::int64_t>(items.size());
+  put(&num_terms, sizeof num_terms);
+  for (const std::int64_t item : items) put(duty.terms.data() + first + item * term, term);
+  question.answer_bytes +=
+      unit_bytes(static_cast<int>(num_terms), duty.ask.scalars, duty.rows->format());
+}
+
+TermPlace Crossing::place_of(const Duty& duty, std::size_t first, std::int64_t term,
+                             int position) const {
+  TermPlace place;
+  std::memcpy(&place,
+              duty.terms.data() + first + term * term_bytes(duty.ask.num_positions) +
+                  sizeof(TermHead) + position * sizeof place,
+              sizeof place);
+  return place;
+}
+
+Branches Crossing::branches_of(const Duty& duty, std::size_t first, int num_terms) const {
+  return {{&border_}, 0, num_terms, [&](std::int64_t term) {
+            return place_of(duty, first, term, 0).rank;
+          }};
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,110 @@
+// What a client says to nodes further in, on its way through this rank: its words and the rows that
+// go there, in the order they came, as there is room. Questions are asked anew (asked_sums.cc).
+#include <algorithm>
+#include <cstring>
+
+#include "exchange/crossing.h"
+
+namespace ferry::internal {
+
+std::span<const Border::Mate> Crossing::further_in(int tier) const noexcept {
+  const std::span<const Border::Mate> mates = border_.mates;
+  const auto inside = [tier](const Border::Mate& mate) { return mate.tier < tier; };
+  return mates.subspan(std::find_if(mates.begin(), mates.end(), inside) - mates.begin());
+}
+
+void Crossing::pass_on(const MessageHead& head, std::span<const std::byte> body) {
+  if (further_in(head.tier).empty()) return;
+  const auto waiting = passing_.find(head.origin);
+  const std::size_t at = waiting == passing_.end() ? pass(head, body) : 0;
+  if (at < body.size()) passing_[head.origin].push_back({head, {body.begin(), body.end()}, at});
+}
+
+// True when something moved.
+bool Crossing::pass_waiting() {
+  bool moved = false;
+  for (auto& [client, messages] : passing_) {
+    while (!messages.empty()) {
+      Passing& next = messages.front();
+      const std::size_t passed = pass(next.head, std::span(next.body).subspan(next.at));
+      moved = moved || passed > 0;
+      next.at += passed;
+      if (next.at < next.body.size()) break;
+      messages.pop_front();
+    }
+  }
+  std::erase_if(passing_, [](const auto& of_client) { return of_client.second.empty(); });
+  return moved;
+}
+
+// How much of the body has gone.
+std::size_t Crossing::pass(const MessageHead& head, std::span<const std::byte> body) {
+  if (head.kind == kRows) return pass_rows(head, body);
+  for (const Border::Mate& mate : further_in(head.tier)) {
+    MessageHead on = head;
+    on.tier = static_cast<std::uint8_t>(mate.tier);
+    send(mate.rank, on, body);
+  }
+  return body.size();
+}
+
+std::size_t Crossing::pass_rows(const MessageHead& head, std::span<const std::byte> body) {
+  std::vector<MessageStream> streams;  // to the mates further in
+  for (const Border::Mate& mate : further_in(head.tier))
+    streams.emplace_back(mail(), mate.rank, this->head(kRows, head.number, mate.tier, head.origin));
+  std::size_t at = 0;
+  while (at < body.size()) {
+    const std::size_t passed = pass_unit(body.subspan(at), streams);
+    if (passed == 0) break;
+    at += passed;
+  }
+  for (MessageStream& stream : streams) {
+    stream.flush();
+    count_all(stream.bytes());
+  }
+  return at;
+}
+
+// Bytes of the unit; 0: there is no room for it now. Each mate gets the row with its own part of
+// the destinations.
+std::size_t Crossing::pass_unit(std::span<const std::byte> unit, std::span<MessageStream> streams) {
+  UnitHead head;
+  const std::size_t bytes = whole_unit(unit, layout_, head);
+  if (bytes == 0) return unit.size();  // there is none
+  const std::byte* rows = unit.data() + sizeof head;
+  const int first = static_cast<int>(border_.mates.size() - streams.size());
+  const Branches branches({&border_}, 0, head.num_rows, [&](std::int64_t i) {
+    UnitRow to;
+    std::memcpy(&to, rows + i * unit_row_bytes(layout_), sizeof to);
+    return to.rank >= 0 && to.rank < view_.nodes->num_ranks() ? to.rank : -1;
+  });
+  std::vector<std::span<const std::int64_t>> parts(streams.size());
+  std::vector<bool> wanted(streams.size(), (head.flags & UnitHead::kEverywhere) != 0);
+  for (int i = 0; i < branches.count(); ++i) {
+    if (branches[i].way < first) continue;
+    parts[branches[i].way - first] = branches[i].items;
+    wanted[branches[i].way - first] = true;
+  }
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    if (wanted[i] && !streams[i].open(unit_size(static_cast<int>(parts[i].size()), layout_)))
+      return 0;
+  }
+  const std::byte* row = unit.data() + unit_row_at(head.num_rows, layout_);
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    if (!wanted[i]) continue;
+    head.num_rows = static_cast<std::int32_t>(parts[i].size());
+    std::byte* out = streams[i].append(unit_size(head.num_rows, layout_));
+    std::memcpy(out, &head, sizeof head);
+    std::byte* at = out + sizeof head;
+    for (const std::int64_t item : parts[i]) {
+      std::memcpy(at, rows + item * unit_row_bytes(layout_), unit_row_bytes(layout_));
+      at += unit_row_bytes(layout_);
+    }
+    const std::size_t row_bytes = layout_.row_bytes() + layout_.scale_bytes();
+    std::memcpy(out + unit_row_at(head.num_rows, layout_), row, row_bytes);
+    count_rows(streams[i].peer(), row_bytes);
+  }
+  return bytes;
+}
+
+}  // namespace ferry::internal
