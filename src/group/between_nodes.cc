@@ -76,11 +76,7 @@ void GroupState::leave_open(std::shared_ptr<Channel> channel) {
 
 void GroupState::tell(int peer, std::uint8_t kind, std::uint64_t number,
                       std::span<const std::byte> body) noexcept {
-  const MessageHead head{.channel = 0,
-                         .kind = kind,
-                         .tier = 0,
-                         .origin = static_cast<std::uint16_t>(rank_),
-                         .number = number};
+  const MessageHead head{.channel = 0, .kind = kind, .number = number};
   mail_->send_now(peer, std::as_bytes(std::span(&head, 1)), body);
 }
 

@@ -40,9 +40,11 @@ static_assert(sizeof(GroupSlot) == 4096);
 struct MessageHead {
   std::uint32_t channel;  // 0: the group, else an exchange
   std::uint8_t kind;      // of the channel's own
-  std::uint8_t tier;      // that it crosses; whoever reads it passes it on at the tiers further in
-  std::uint16_t origin;   // the rank that it is of
-  std::uint64_t number;   // of the operation
+  // Of an exchange: the tier that it crosses, for whoever reads it passes it on at those further in,
+  // and the rank that it is of.
+  std::uint8_t tier = 0;
+  std::uint16_t origin = 0;
+  std::uint64_t number;  // of the operation
 };
 static_assert(Topology::kMostRanks <= 65536);
 
