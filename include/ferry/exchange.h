@@ -234,6 +234,11 @@ struct ExchangeStats {
   std::uint64_t link_row_bytes = 0, link_bytes = 0;
 };
 
+// Rows, their scales and sums; and everything.
+struct CrossedBytes {
+  std::uint64_t rows = 0, all = 0;
+};
+
 // One caller at a time per exchange; different exchanges may be used concurrently. All calls but
 // poll, allocate_outputs, stats and times are collective: the same order of operations on every
 // rank.
@@ -273,10 +278,9 @@ class FERRY_EXPORT Exchange {
   int num_local_experts() const;     // L
   WindowBytes window_bytes() const;  // of this rank; `expected` is what is committed now
   ExchangeStats stats() const;
-  // Bytes of rows, their scales and sums that this rank sent to other groups of each level of the
-  // topology, from the outermost to the nodes: the last is ExchangeStats::link_row_bytes. Empty on
-  // one node.
-  std::vector<std::uint64_t> level_row_bytes() const;
+  // What this rank sent to other groups of each level of the topology, from the outermost to the
+  // nodes: the last is as ExchangeStats::link_row_bytes and link_bytes. Empty on one node.
+  std::vector<CrossedBytes> crossed_bytes() const;
   const AlgorithmChoice& algorithm() const;  // never kAuto
   const OperationTimes& last_dispatch_times() const;
   const OperationTimes& last_combine_times() const;

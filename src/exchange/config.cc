@@ -318,17 +318,22 @@ ExchangeState::~ExchangeState() {
 ExchangeStats ExchangeState::stats() const noexcept {
   ExchangeStats stats = stats_;
   if (!crossing_) return stats;
-  for (int tier = 0; tier < group_->nodes().num_tiers(); ++tier)
-    stats.link_row_bytes += crossing_->row_bytes(tier);
-  stats.link_bytes = crossing_->all_bytes();
+  for (int tier = 0; tier < group_->nodes().num_tiers(); ++tier) {
+    stats.link_row_bytes += crossing_->crossed(tier).rows;
+    stats.link_bytes += crossing_->crossed(tier).all;
+  }
   return stats;
 }
 
 // What leaves a group of a level has crossed that level or one further out.
-std::vector<std::uint64_t> ExchangeState::level_row_bytes() const {
-  std::vector<std::uint64_t> levels;
-  for (int tier = group_->nodes().num_tiers() - 1; crossing_ && tier >= 0; --tier)
-    levels.push_back((levels.empty() ? 0 : levels.back()) + crossing_->row_bytes(tier));
+std::vector<CrossedBytes> ExchangeState::crossed_bytes() const {
+  std::vector<CrossedBytes> levels;
+  CrossedBytes outside;
+  for (int tier = group_->nodes().num_tiers() - 1; crossing_ && tier >= 0; --tier) {
+    const CrossedBytes crossed = crossing_->crossed(tier);
+    outside.rows += crossed.rows, outside.all += crossed.all;
+    levels.push_back(outside);
+  }
   return levels;
 }
 

@@ -39,7 +39,7 @@ Status ExchangeState::cross_rows(const InFlight& operation, const SendJob& job) 
   const auto lock = group_->mail().lock();
   for (MessageStream& stream : streams) {
     stream.flush();
-    crossing_->count_all(stream.bytes());
+    crossing_->count_all(stream.peer(), stream.bytes());
   }
   group_->mail().progress();
   return {};

@@ -45,7 +45,7 @@ Crossing::Crossing(GroupState& group, const WindowView& view, const ExchangeConf
       summed_(group.size()),
       served_(group.size()),
       room_(group.size()),
-      row_bytes_(group.nodes().num_tiers()) {
+      crossed_(group.nodes().num_tiers()) {
   channel_ = group.open_channel(this);
 }
 
@@ -53,7 +53,7 @@ Crossing::~Crossing() { group_->close_channel(channel_); }
 
 void Crossing::send(int peer, const MessageHead& head, std::span<const std::byte> body) {
   mail().send_now(peer, bytes_of(head), body);
-  count_all(sizeof head + body.size());
+  count_all(peer, sizeof head + body.size());
 }
 
 void Crossing::tell(const Border& border, std::uint64_t number) {

@@ -127,21 +127,22 @@ class Crossing final : public Channel {
   void forget_sums(std::uint64_t number, int origin);
   bool all_here(std::uint64_t number, int mate) const;
 
-  // Bytes sent to other nodes: of rows, their scales and sums by the outermost tier that they
-  // cross; and of everything.
-  std::uint64_t row_bytes(int tier) const noexcept {
-    return row_bytes_[tier].load(std::memory_order_relaxed);
+  // Sent to other nodes, by the outermost tier that it crosses.
+  CrossedBytes crossed(int tier) const noexcept {
+    const Crossed& of = crossed_[tier];
+    return {of.rows.load(std::memory_order_relaxed), of.all.load(std::memory_order_relaxed)};
   }
-  std::uint64_t all_bytes() const noexcept { return all_bytes_.load(std::memory_order_relaxed); }
   void count_rows(int peer, std::size_t bytes) noexcept {
-    const int tier = view_.nodes->tier_between(rank_, peer, view_.nodes->num_tiers());
-    row_bytes_[tier].fetch_add(bytes, std::memory_order_relaxed);
+    crossed_to(peer).rows.fetch_add(bytes, std::memory_order_relaxed);
   }
-  void count_all(std::size_t bytes) noexcept {
-    all_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  void count_all(int peer, std::size_t bytes) noexcept {
+    crossed_to(peer).all.fetch_add(bytes, std::memory_order_relaxed);
   }
 
  private:
+  struct Crossed {
+    std::atomic<std::uint64_t> rows{0}, all{0};
+  };
   // Sums on their way here.
   struct Incoming {
     std::uint64_t number;
@@ -187,6 +188,9 @@ class Crossing final : public Channel {
   bool holds() const override { return !passing_.empty(); }
   bool done() const override;
 
+  Crossed& crossed_to(int peer) noexcept {
+    return crossed_[view_.nodes->tier_between(rank_, peer, view_.nodes->num_tiers())];
+  }
   void read_record(int origin, std::uint64_t number, std::span<const std::byte> body);
   void read_flags(int origin, std::uint64_t number, std::span<const std::byte> body);
   void send(int peer, const MessageHead& head, std::span<const std::byte> body);
@@ -246,8 +250,7 @@ class Crossing final : public Channel {
   std::vector<int> wanted_;                                                  // peers: room for them
   // Raised here, awaited by this rank's caller.
   std::vector<std::atomic<std::uint64_t>> summed_, served_, room_;
-  std::vector<std::atomic<std::uint64_t>> row_bytes_;  // [tiers]
-  std::atomic<std::uint64_t> all_bytes_{0};
+  std::vector<Crossed> crossed_;  // [tiers]
 };
 
 }  // namespace ferry::internal

@@ -93,9 +93,7 @@ const ExchangeConfig& Exchange::config() const { return made(state_).config(); }
 int Exchange::num_local_experts() const { return made(state_).num_local_experts(); }
 WindowBytes Exchange::window_bytes() const { return made(state_).window_bytes(); }
 ExchangeStats Exchange::stats() const { return made(state_).stats(); }
-std::vector<std::uint64_t> Exchange::level_row_bytes() const {
-  return made(state_).level_row_bytes();
-}
+std::vector<CrossedBytes> Exchange::crossed_bytes() const { return made(state_).crossed_bytes(); }
 const AlgorithmChoice& Exchange::algorithm() const { return made(state_).algorithm(); }
 const OperationTimes& Exchange::last_dispatch_times() const {
   return made(state_).last_dispatch_times();

@@ -60,7 +60,7 @@ std::size_t Crossing::pass_rows(const MessageHead& head, std::span<const std::by
   }
   for (MessageStream& stream : streams) {
     stream.flush();
-    count_all(stream.bytes());
+    count_all(stream.peer(), stream.bytes());
   }
   return at;
 }

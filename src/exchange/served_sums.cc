@@ -38,7 +38,7 @@ bool Crossing::serve(Duty& duty) {
       if (!serve_unit(duty)) return false;
     }
     duty.out->flush();
-    count_all(duty.out->bytes());
+    count_all(duty.asker, duty.out->bytes());
   }
   forget_sums(duty.number, duty.origin);
   return true;

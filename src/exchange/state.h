@@ -84,7 +84,7 @@ class ExchangeState {
   int num_local_experts() const noexcept { return everybody_->map.num_local(everybody_->member); }
   WindowBytes window_bytes() const noexcept;
   ExchangeStats stats() const noexcept;
-  std::vector<std::uint64_t> level_row_bytes() const;
+  std::vector<CrossedBytes> crossed_bytes() const;
   const AlgorithmChoice& algorithm() const noexcept { return choice_; }
   const OperationTimes& last_dispatch_times() const noexcept { return dispatch_times_; }
   const OperationTimes& last_combine_times() const noexcept { return combine_times_; }

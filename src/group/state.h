@@ -40,8 +40,8 @@ static_assert(sizeof(GroupSlot) == 4096);
 struct MessageHead {
   std::uint32_t channel;  // 0: the group, else an exchange
   std::uint8_t kind;      // of the channel's own
-  // Of an exchange: the tier that it crosses, for whoever reads it passes it on at those further in,
-  // and the rank that it is of.
+  // Of an exchange: the tier that it crosses, for whoever reads it passes it on at those further
+  // in, and the rank that it is of.
   std::uint8_t tier = 0;
   std::uint16_t origin = 0;
   std::uint64_t number;  // of the operation

@@ -71,7 +71,10 @@ class OneRankOracle {
       : plan_(plan), rank_(rank), salt_(salt), config_(plan.config), inputs_(plan.inputs.size()) {
     config_.wire = Wire::kNone;  // the experts' outputs are the tokens, not what came of them
     config_.algorithm = crossing.algorithm;
-    for (std::size_t i = 0; i < crossing.nodes.size(); ++i) inputs_[i].node = crossing.nodes[i];
+    for (std::size_t i = 0; i < crossing.nodes.size(); ++i) {
+      inputs_[i].node = crossing.nodes[i];
+      inputs_[i].outer = crossing.outer[i];
+    }
   }
 
   // [count, hidden]: results of tokens first, first + 1, ..

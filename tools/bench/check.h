@@ -24,7 +24,8 @@ Comparison compare_received(const Plan& plan, std::size_t rank, std::uint64_t sa
 
 // How rows came home between nodes, which rounds: as the group and its exchange say.
 struct Crossing {
-  std::vector<int> nodes = {};  // [R]; empty: one
+  std::vector<int> nodes = {};               // [R]; empty: one
+  std::vector<std::vector<int>> outer = {};  // [R]: groups that the node is in, from the outside in
   Algorithm algorithm = Algorithm::kFullmesh;
 };
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,42 +53,58 @@ void summarise(const Plan& plan, const Results& results, Measurement& measuremen
   }
 }
 
-// At the bandwidth that the topology gives for a level, 0 where it gives none.
-double link_limit_us(const Options& options, const char* level, double bytes) {
+// Of the group: as it was given, or its nodes.
+Topology topology_of(const Options& options, const Results& results) {
   const char* const set = std::getenv("FERRY_TOPOLOGY");
   const std::string text = !options.topology.empty() ? options.topology : set ? set : "";
-  if (text.empty()) return 0;
-  const Topology topology = Topology::parse(text);
-  const int index = topology.find_level(level);
-  if (index < 0) return 0;
-  const Topology::Link& link = topology.level(index).link;
+  if (!text.empty()) return Topology::parse(text);
+  std::vector<int> nodes;
+  for (std::size_t rank = 0; rank < results.num_ranks; ++rank)
+    nodes.push_back(results.summary[rank].node);
+  return Topology::from_nodes(nodes);
+}
+
+double limit_us(const Topology::Link& link, double bytes) {
   const double bytes_per_us = link.bandwidth_gb_s * link.count * 1e3;
   return bytes_per_us > 0 ? bytes / bytes_per_us : 0;
 }
 
-void summarise_levels(const Plan& plan, const Results& results, Measurement& measurement) {
-  std::map<int, LevelBytes> out_of_node;
-  LevelBytes inside{.name = std::string(Topology::kRank)};
+// Of the group of a level that sends most to the others, by all its links.
+LevelBytes crossed_bytes(const Topology& topology, int index, const Results& results) {
+  const Topology::Level& level = topology.level(index);
+  LevelBytes most{.name = level.name};
+  for (int group = 0; group < level.num_groups(); ++group) {
+    CrossedBytes sent;
+    for (const int rank : topology.members(group, index)) {
+      sent.rows += results.summary[rank].crossed[index].rows;
+      sent.all += results.summary[rank].crossed[index].all;
+    }
+    most.bytes = std::max(most.bytes, static_cast<double>(sent.rows));
+    most.all_bytes = std::max(most.all_bytes, static_cast<double>(sent.all));
+  }
+  most.limit_us = limit_us(level.link, most.bytes);
+  return most;
+}
+
+// What a rank writes and reads.
+LevelBytes moved_bytes(const Topology& topology, const Results& results) {
+  LevelBytes most{.name = std::string(Topology::kRank)};
   for (std::size_t rank = 0; rank < results.num_ranks; ++rank) {
     const RankSummary& summary = results.summary[rank];
-    LevelBytes& node = out_of_node[summary.node];
-    node.bytes += static_cast<double>(summary.link_row_bytes);
-    node.all_bytes += static_cast<double>(summary.link_bytes);
-    inside.bytes =
-        std::max(inside.bytes, static_cast<double>(summary.sent_bytes + summary.pulled_bytes));
+    most.bytes =
+        std::max(most.bytes, static_cast<double>(summary.sent_bytes + summary.pulled_bytes));
   }
-  inside.all_bytes = inside.bytes;
-  if (out_of_node.size() > 1) {
-    LevelBytes between{.name = std::string(Topology::kHost)};
-    for (const auto& [number, node] : out_of_node) {
-      between.bytes = std::max(between.bytes, node.bytes);
-      between.all_bytes = std::max(between.all_bytes, node.all_bytes);
-    }
-    measurement.levels.push_back(between);
-  }
-  measurement.levels.push_back(inside);
-  for (LevelBytes& level : measurement.levels)
-    level.limit_us = link_limit_us(plan.options, level.name.c_str(), level.bytes);
+  most.all_bytes = most.bytes;
+  most.limit_us = limit_us(topology.level(topology.num_levels() - 1).link, most.bytes);
+  return most;
+}
+
+void summarise_levels(const Plan& plan, const Results& results, Measurement& measurement) {
+  const Topology topology = topology_of(plan.options, results);
+  const int host = topology.num_nodes() > 1 ? topology.find_level(Topology::kHost) : -1;
+  for (int index = 0; index <= host && index < RankSummary::kMostLevels; ++index)
+    measurement.levels.push_back(crossed_bytes(topology, index, results));
+  measurement.levels.push_back(moved_bytes(topology, results));
   measurement.algorithm = results.summary[0].algorithm;
   measurement.algorithm_reason = results.summary[0].reason.data();
 }

@@ -194,9 +194,14 @@ void RankBench::trace() {
 }
 
 Crossing RankBench::crossing() const {
-  Crossing crossing{.nodes = {}, .algorithm = exchange_.algorithm().algorithm};
-  for (int rank = 0; rank < group_.size(); ++rank)
-    crossing.nodes.push_back(group_.state()->nodes().node_of(rank));
+  Crossing crossing{.nodes = {}, .outer = {}, .algorithm = exchange_.algorithm().algorithm};
+  const internal::Nodes& nodes = group_.state()->nodes();
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    crossing.nodes.push_back(nodes.node_of(rank));
+    std::vector<int>& groups = crossing.outer.emplace_back();
+    for (int tier = nodes.num_tiers() - 1; tier > 0; --tier)
+      groups.push_back(nodes.group_of(rank, tier));
+  }
   return crossing;
 }
 
@@ -231,6 +236,9 @@ void RankBench::summarise() {
     summary.pulled_bytes = stats.bytes_pulled / num_exchanges_;
     summary.link_row_bytes = stats.link_row_bytes / num_exchanges_;
     summary.link_bytes = stats.link_bytes / num_exchanges_;
+    const std::vector<CrossedBytes> levels = exchange_.crossed_bytes();
+    for (std::size_t i = 0; i < std::min(levels.size(), summary.crossed.size()); ++i)
+      summary.crossed[i] = {levels[i].rows / num_exchanges_, levels[i].all / num_exchanges_};
   }
   summary.node = group_.state()->nodes().mine();
   const auto& choice = exchange_.algorithm();

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "bench/memory.h"
-#include "ferry/config.h"
+#include "ferry/exchange.h"
 #include "ferry/group.h"
 
 namespace ferry::bench {
@@ -20,13 +20,17 @@ struct Interval {
 };
 
 struct RankSummary {
+  static constexpr int kMostLevels = 8;
+
   std::uint64_t sent_bytes = 0;      // row bytes written by one dispatch
   std::uint64_t pulled_bytes = 0;    // row bytes read by one combine
   std::uint64_t link_row_bytes = 0;  // rows and scales sent to other nodes by a pair
   std::uint64_t link_bytes = 0;      // all bytes
-  std::uint64_t window_bytes = 0;    // committed at the end
-  std::uint64_t compared = 0;        // elements compared with the oracle
-  std::uint64_t wrong = 0;           // of these, different
+  // The same to other groups of each level, from the outermost to the nodes.
+  std::array<CrossedBytes, kMostLevels> crossed = {};
+  std::uint64_t window_bytes = 0;  // committed at the end
+  std::uint64_t compared = 0;      // elements compared with the oracle
+  std::uint64_t wrong = 0;         // of these, different
   int node = 0;
   Algorithm algorithm = Algorithm::kAuto;  // that was used, and why
   std::array<char, 200> reason = {};
