@@ -133,6 +133,19 @@ void add_cluster(const Topology& topology, int level, Groups groups, std::string
   }
 }
 
+// Between groups that are next to each other.
+void add_mates(const Topology& topology, int level, std::string& dot) {
+  int next = 0;
+  for (const int siblings : topology.level(level).fanout) {
+    for (const int end = next++ + siblings; next < end; ++next) {
+      const auto ranks = topology.members(next - 1, level), mates = topology.members(next, level);
+      for (std::size_t position = 0; position < ranks.size(); ++position)
+        dot += fmt::format("  r{} -- r{} [style=dashed];\n", ranks[position],
+                           mates[position % mates.size()]);
+    }
+  }
+}
+
 }  // namespace
 
 std::string topology_svg(const Topology& topology, const std::vector<std::string>& lines) {
@@ -156,11 +169,8 @@ std::string topology_dot(const Topology& topology, const std::vector<std::string
       fmt::format("graph topology {{\n  node [shape=box style=filled];\n  label=\"{}\";\n",
                   fmt::join(lines, "\\l"));
   add_cluster(topology, 0, {0, topology.level(0).num_groups()}, dot);
-  for (int rank = 0; rank < topology.num_ranks(); ++rank) {
-    const int next = topology.node_of(rank) + 1;
-    if (next < topology.num_nodes())
-      dot += fmt::format("  r{} -- r{} [style=dashed];\n", rank, topology.mate(rank, next));
-  }
+  for (int level = 0; level <= topology.find_level(Topology::kHost); ++level)
+    add_mates(topology, level, dot);
   return dot + "}\n";
 }
 

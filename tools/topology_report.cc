@@ -63,36 +63,42 @@ void add_tree(const Topology& topology, int level, int first, std::vector<std::s
   }
 }
 
-std::int64_t most_ranks_of_a_node(const Topology& topology) {
-  std::int64_t most = 0;
-  for (int node = 0; node < topology.num_nodes(); ++node)
-    most = std::max<std::int64_t>(most, std::ssize(topology.node_ranks(node)));
-  return most;
-}
-
-// The rank that serves position `position` in each node.
-std::vector<int> mates_of(const Topology& topology, std::int64_t position) {
-  std::vector<int> mates;
-  for (int node = 0; node < topology.num_nodes(); ++node) {
-    const auto ranks = topology.node_ranks(node);
-    mates.push_back(ranks[static_cast<std::size_t>(position) % ranks.size()]);
+// [positions][groups of the level]: who serves the ranks at a position of their group.
+std::vector<std::vector<int>> mates_of(const Topology& topology, int level) {
+  const int num_groups = topology.level(level).num_groups();
+  std::size_t most = 0;
+  for (int group = 0; group < num_groups; ++group)
+    most = std::max(most, topology.members(group, level).size());
+  std::vector<std::vector<int>> mates(most);
+  for (std::size_t position = 0; position < most; ++position) {
+    for (int group = 0; group < num_groups; ++group) {
+      const auto ranks = topology.members(group, level);
+      mates[position].push_back(ranks[position % ranks.size()]);
+    }
   }
   return mates;
 }
 
-std::string mates_text(const Topology& topology) {
-  if (topology.num_nodes() == 1) return "\none node: nobody needs a mate\n";
+std::string mates_text(const Topology& topology, int level) {
   std::vector<std::string> lines;
-  for (std::int64_t position = 0; position < most_ranks_of_a_node(topology); ++position) {
-    std::vector<int> mates = mates_of(topology, position);
+  for (std::vector<int>& mates : mates_of(topology, level)) {
     const bool all = std::ssize(mates) <= kMostColumns;
     if (!all) mates.resize(kMostColumns);
     lines.push_back(
-        fmt::format("  {:>8}  {:>5}{}", position, fmt::join(mates, " "), all ? "" : " .."));
+        fmt::format("  {:>8}  {:>5}{}", lines.size(), fmt::join(mates, " "), all ? "" : " .."));
   }
   return fmt::format(
-      "\nmates: who serves the ranks at a position of their node, in node 0, 1, ..\n{}",
-      cut(lines));
+      "\nmates: who serves the ranks at a position of their {0}, in {0} 0, 1, ..{1}\n{2}",
+      topology.level(level).name,
+      level == 0 ? "" : fmt::format(" of the same {}", topology.level(level - 1).name), cut(lines));
+}
+
+std::string mates_text(const Topology& topology) {
+  if (topology.num_nodes() == 1) return "\none node: nobody needs a mate\n";
+  std::string text;
+  for (int level = 0; level <= topology.find_level(Topology::kHost); ++level)
+    if (topology.level(level).num_groups() > 1) text += mates_text(topology, level);
+  return text;
 }
 
 std::string shape_text(const ExchangeConfig& config) {
@@ -159,19 +165,19 @@ std::string link_text(const Topology::Link& link) {
 
 std::vector<std::string> traffic_lines(const Topology& topology, const ExchangeConfig& config) {
   const internal::Traffic traffic = internal::traffic_of(config, topology.num_ranks());
+  std::vector<std::vector<LinkBytes>> bytes;
+  for (const Algorithm algorithm : kAlgorithms)
+    bytes.push_back(internal::level_bytes(topology, traffic, algorithm));
   std::vector<std::string> lines = {shape_text(config) +
                                     ": bytes of a dispatch and its combine on the busiest link"};
   for (int level = 0; level < topology.num_levels(); ++level) {
     std::vector<std::string> parts;
-    for (const Algorithm algorithm : kAlgorithms) {
-      const LinkBytes bytes = internal::level_bytes(topology, traffic, algorithm)[level];
-      parts.push_back(
-          fmt::format("{} {}", internal::algorithm_name(algorithm), bytes_text(bytes.pair())));
+    for (std::size_t i = 0; i < kAlgorithms.size(); ++i) {
+      parts.push_back(fmt::format("{} {}", internal::algorithm_name(kAlgorithms[i]),
+                                  bytes_text(bytes[i][level].pair())));
     }
     const bool network = level <= topology.find_level(Topology::kHost);
-    if (!network)
-      parts = {bytes_text(internal::level_bytes(topology, traffic, kAlgorithms[0])[level].pair()) +
-               " of loads and stores"};
+    if (!network) parts = {bytes_text(bytes[0][level].pair()) + " of loads and stores"};
     lines.push_back(fmt::format("{}: {}", topology.level(level).name, fmt::join(parts, ", ")));
   }
   if (topology.num_nodes() > 1) lines.emplace_back("equal colours: mates");
@@ -198,9 +204,9 @@ std::string topology_text(const Topology& topology, const ExchangeConfig& config
 std::string topology_json(const Topology& topology, const ExchangeConfig& config) {
   const internal::Traffic traffic = internal::traffic_of(config, topology.num_ranks());
   const AlgorithmChoice choice = internal::choose_algorithm(topology, traffic);
-  ordered_json mates = ordered_json::array(), bytes = ordered_json::object();
-  for (std::int64_t position = 0; position < most_ranks_of_a_node(topology); ++position)
-    mates.push_back(mates_of(topology, position));
+  ordered_json mates = ordered_json::object(), bytes = ordered_json::object();
+  for (int level = 0; level <= topology.find_level(Topology::kHost); ++level)
+    mates[topology.level(level).name] = mates_of(topology, level);
   for (const Algorithm algorithm : kAlgorithms) {
     ordered_json& levels = bytes[internal::algorithm_name(algorithm)];
     const std::vector<LinkBytes> found = internal::level_bytes(topology, traffic, algorithm);

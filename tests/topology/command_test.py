@@ -34,6 +34,8 @@ class Report(unittest.TestCase):
         for line in ("8 ranks, 2 nodes", "  host 1: ranks 3-7", "         4      1     7",
                      "auto is hierarchical"):
             self.assertIn(line + "\n", out)
+        self.assertIn("of their host, in host 0, 1, ..\n", out)
+        self.assertIn("in host 0, 1, .. of the same rack\n", topology("rack:2,host:2,rank:4")[1])
         for word in ("1 link of 12.5 GB/s, 5 us", "network", "loads and stores", "(1."):
             self.assertIn(word, out)
         self.assertLessEqual(max(map(len, out.splitlines())), 100)
@@ -48,7 +50,8 @@ class Report(unittest.TestCase):
         found = topology_json("rack:2,host:1+2@5us,rank:3")
         self.assertEqual(found["topology"], "rack:2,host:1+2@5us,rank:3")
         self.assertEqual(found["nodes"], [0, 0, 0, 1, 1, 1, 2, 2, 2])
-        self.assertEqual(found["mates"], [[0, 3, 6], [1, 4, 7], [2, 5, 8]])
+        self.assertEqual(found["mates"], {"rack": [[0, 3], [1, 4], [2, 5], [0, 6], [1, 7], [2, 8]],
+                                          "host": [[0, 3, 6], [1, 4, 7], [2, 5, 8]]})
         self.assertEqual(found["auto"]["algorithm"], "hierarchical")
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "found.json")

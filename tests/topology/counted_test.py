@@ -115,7 +115,7 @@ class Page(unittest.TestCase):
 
     def test_its_tokens_go_to_their_mates(self):
         for topology, source, mates in ("gpu8:2", 3, {11}), ("rails8x8", 3, {11, 59}), ("dies16:2", 5, {21}):
-            self.assertLessEqual(mates, set(ferry("topology", topology, "--json")["mates"][source]))
+            self.assertLessEqual(mates, set(ferry("topology", topology, "--json")["mates"]["host"][source]))
             for mate in mates:
                 self.assertRegex(PAGE, rf"ranks?\s+(\d+\s+and\s+)?{mate}\b")
 
