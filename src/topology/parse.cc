@@ -14,19 +14,20 @@ namespace {
 
 using Level = Topology::Level;
 
-// Machines of the field, as far as their makers' software tells: `hosts` of them, each with the
+// Machines of the field, as far as their makers' software tells: a number of them, each with the
 // levels `inside`. Speeds are for the user to add ("gpu8:4@50GB/s").
 struct Preset {
   std::string_view name;
-  int num_hosts;  // 0: the user says, 1 by default
-  int links;      // of a host
+  std::string_view outermost;  // level: what there is a number of
+  int count;                   // 0: the user says, 1 by default
+  int links;                   // of each
   std::string_view inside;
 };
 constexpr std::array<Preset, 4> kPresets = {{
-    {"gpu8", 0, 1, "rank:8"},
-    {"rails8x8", 8, 8, "rank:8"},
-    {"dies16", 0, 16, "vnode:4,rank:4"},
-    {"superpod384", 0, 1, "server:24,rank:16"},
+    {"gpu8", "host", 0, 1, "rank:8"},
+    {"rails8x8", "host", 8, 8, "rank:8"},
+    {"dies16", "machine", 0, 16, "host:4,rank:4"},
+    {"superpod384", "host", 0, 1, "server:24,rank:16"},
 }};
 
 std::string preset_names() {
@@ -83,14 +84,14 @@ class Parser {
     const std::string_view count = rest.substr(0, at), properties = rest.substr(at);
     if (rest.find(',') != rest.npos)
       refuse(fmt::format("'{}' is a preset and stands alone", preset.name));
-    if (!count.empty() && preset.num_hosts > 0)
-      refuse(fmt::format("preset '{}' has {} hosts and takes no number", preset.name,
-                         preset.num_hosts));
-    const int hosts = preset.num_hosts > 0 ? preset.num_hosts : 1;
-    const int given = count.empty() ? hosts : integer(count.substr(1), "hosts");
+    if (!count.empty() && preset.count > 0)
+      refuse(fmt::format("preset '{}' has {} {}s and takes no number", preset.name, preset.count,
+                         preset.outermost));
+    const int by_default = preset.count > 0 ? preset.count : 1;
+    const int given = count.empty() ? by_default : integer(count.substr(1), preset.outermost);
     const bool has_links = preset.links == 1 || properties.find("links") != properties.npos;
     const std::string links = has_links ? "" : fmt::format("@{}links", preset.links);
-    return fmt::format("host:{}{}{},{}", given, links, properties, preset.inside);
+    return fmt::format("{}:{}{}{},{}", preset.outermost, given, links, properties, preset.inside);
   }
 
   Level level(std::string_view part) const {

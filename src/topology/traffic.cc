@@ -12,7 +12,7 @@ namespace ferry::internal {
 
 namespace {
 
-// What a token leaves in a set of ranks, on average.
+// What a token puts on a way, on average.
 struct Rows {
   double dispatch = 0;
   double combine = 0;
@@ -24,63 +24,136 @@ struct Rows {
   Rows operator*(double tokens) const { return {dispatch * tokens, combine * tokens}; }
 };
 
-// Of one link; combine's rows go the other way.
+// Of one link, or what one rank puts on it; combine's rows go the other way.
 struct Load {
   Rows out, in;
+
+  void operator+=(const Load& other) { out += other.out, in += other.in; }
 };
 
-// Rows of all tokens over the links of a level, by adding up what each rank sends and receives. The
-// rank that moves a token inside a node is its source, or the source's mate there.
+// The walk of all tokens down the tree. Who serves whom does not depend on the token, and whether
+// it gets there only on the group: so all that is known of a rank is how many tokens it *holds*,
+// its own and those that it was sent as a mate.
 class LevelLoads {
  public:
   LevelLoads(const Topology& topology, const Traffic& traffic, Algorithm algorithm)
-      : topology_(topology), traffic_(traffic), algorithm_(algorithm) {
-    for (int node = 0; node < topology.num_nodes(); ++node) {
-      const std::span<const int> ranks = topology.node_ranks(node);
-      ++num_nodes_of_[std::ssize(ranks)];
-      crossing_.push_back(crossing(ranks));
-      all_crossing_ += crossing_.back();
-    }
-  }
+      : topology_(topology),
+        traffic_(traffic),
+        algorithm_(algorithm),
+        host_(topology.find_level(Topology::kHost)),
+        num_experts_(std::accumulate(traffic.rank_experts.begin(), traffic.rank_experts.end(), 0)),
+        held_(topology.num_ranks(), 1),
+        loads_(topology.num_ranks()) {}
 
-  // Of whole nodes, towards others.
-  std::vector<Load> network(int level, int group) const {
-    const std::span<const int> ranks = topology_.members(group, level);
-    Rows inside;
-    NodesBySize outside = num_nodes_of_;
-    for (std::size_t first = 0; first < ranks.size();) {
-      const int node = topology_.node_of(ranks[first]);
-      const std::span<const int> its_ranks = topology_.node_ranks(node);
-      inside += crossing_[node];
-      --outside[std::ssize(its_ranks)];
-      first += its_ranks.size();
+  // Called for one level after the other, from the outermost: what each rank puts on its link.
+  const std::vector<Load>& next(int level) {
+    if (level > host_) {
+      for (int node = 0; node < topology_.num_nodes(); ++node) store(level, node);
+      return loads_;
     }
-    std::vector<Load> links(topology_.level(level).link.count);
-    for (const int rank : ranks) {
-      Load& link = links[topology_.link_of(rank, level)];
-      link.out += all_crossing_ - inside;
-      link.in += crossing_[topology_.node_of(rank)] * num_served(rank, outside);
+    int end = 0;
+    for (const int siblings : topology_.level(level).fanout) {
+      const Groups groups = {end, end += siblings};
+      const Side all = side(level, groups);
+      for (int group = groups.begin; group < groups.end; ++group) cross(level, group, all);
     }
-    return links;
-  }
-
-  // Of a part of a node, towards the rest of it.
-  std::vector<Load> memory(int level, int group) const {
-    const std::span<const int> ranks = topology_.members(group, level);
-    const std::span<const int> node = topology_.node_ranks(topology_.node_of(ranks[0]));
-    const Rows rest = stored(node) - stored(ranks);
-    const double rest_moves = moves(node) - moves(ranks);
-    std::vector<Load> links(topology_.level(level).link.count);
-    for (const int rank : ranks) {
-      Load& link = links[topology_.link_of(rank, level)];
-      link.out += rest * moves(std::span(&rank, 1));
-      link.in += stored(std::span(&rank, 1)) * rest_moves;
-    }
-    return links;
+    return loads_;
   }
 
  private:
-  using NodesBySize = std::map<std::int64_t, int>;
+  // Of one level, next to each other.
+  struct Groups {
+    int begin, end;
+  };
+
+  // Some groups with mates, as those outside see them.
+  struct Side {
+    Rows copies;               // that a token sends there
+    std::vector<double> held;  // [positions in a group] tokens that their ranks send from there
+
+    // Tokens whose mate in a group of `size` ranks is at `position`.
+    double served(std::size_t position, std::size_t size) const {
+      double tokens = 0;
+      for (; position < held.size(); position += size) tokens += held[position];
+      return tokens;
+    }
+  };
+
+  // Between a group and its siblings, of which `all` are. What crosses here crosses the links of
+  // all levels down to the host, so loads add up from level to level.
+  void cross(int level, int group, const Side& all) {
+    const Side own = side(level, {group, group + 1});
+    const Groups inside = with_mates(level, {group, group + 1});
+    for (int served = inside.begin; served < inside.end; ++served) {
+      const std::span<const int> ranks = topology_.members(served, level_of_mates(level));
+      const Rows copies = copies_to(ranks);
+      for (std::size_t position = 0; position < ranks.size(); ++position) {
+        const int rank = ranks[position];
+        const double arrived =
+            all.served(position, ranks.size()) - own.served(position, ranks.size());
+        loads_[rank] += {(all.copies - own.copies) * sent_on(rank), copies * arrived};
+        held_[rank] += arrived;
+      }
+    }
+  }
+
+  Side side(int level, const Groups& groups) {
+    Side side;
+    const Groups inside = with_mates(level, groups);
+    for (int group = inside.begin; group < inside.end; ++group) {
+      const std::span<const int> ranks = topology_.members(group, level_of_mates(level));
+      side.copies += copies_to(ranks);
+      side.held.resize(std::max(side.held.size(), ranks.size()));
+      for (std::size_t position = 0; position < ranks.size(); ++position)
+        side.held[position] += sent_on(ranks[position]);
+    }
+    return side;
+  }
+
+  // Fullmesh goes straight to the node, from whatever level.
+  bool flat() const { return algorithm_ == Algorithm::kFullmesh; }
+  int level_of_mates(int level) const { return flat() ? host_ : level; }
+  Groups with_mates(int level, const Groups& groups) const {
+    if (!flat()) return groups;
+    return {topology_.group_of(topology_.members(groups.begin, level).front(), host_),
+            topology_.group_of(topology_.members(groups.end - 1, level).back(), host_) + 1};
+  }
+  double sent_on(int rank) const { return flat() ? 1 : held_[rank]; }
+
+  // Of a token, from outside to a group with mates.
+  Rows copies_to(std::span<const int> group) {
+    const double copies = flat() ? ranks_touched(group) : touched(experts_of(group));
+    return {.dispatch = algorithm_ == Algorithm::kAllgather ? 1 : copies,
+            .combine = traffic_.exact ? rows_in(group) : copies};
+  }
+
+  // Between the parts of a node: whoever holds a token stores its rows wherever they belong.
+  void store(int level, int node) {
+    const std::span<const int> whole = topology_.node_ranks(node);
+    const double rows = rows_in(whole), held = held_by(whole);
+    for (int part = topology_.group_of(whole.front(), level);
+         part <= topology_.group_of(whole.back(), level); ++part) {
+      const std::span<const int> ranks = topology_.members(part, level);
+      const double other_rows = rows - rows_in(ranks), held_elsewhere = held - held_by(ranks);
+      for (const int rank : ranks) {
+        const double out = held_[rank] * other_rows;
+        const double in = held_elsewhere * rows_in(std::span(&rank, 1));
+        loads_[rank] = {.out = {out, out}, .in = {in, in}};
+      }
+    }
+  }
+
+  // Rows in windows, of any token.
+  double rows_in(std::span<const int> ranks) {
+    if (traffic_.row_per_rank) return ranks_touched(ranks);
+    return static_cast<double>(traffic_.top_k) * experts_of(ranks) / num_experts_;
+  }
+
+  double held_by(std::span<const int> ranks) const {
+    double tokens = 0;
+    for (const int rank : ranks) tokens += held_[rank];
+    return tokens;
+  }
 
   int experts_of(std::span<const int> ranks) const {
     int experts = 0;
@@ -88,57 +161,26 @@ class LevelLoads {
     return experts;
   }
 
-  double ranks_touched(std::span<const int> ranks) const {
-    double touched = 0;
-    for (const int rank : ranks)
-      touched += touch_probability(traffic_, traffic_.rank_experts[rank]);
-    return touched;
+  double ranks_touched(std::span<const int> ranks) {
+    double sum = 0;
+    for (const int rank : ranks) sum += touched(traffic_.rank_experts[rank]);
+    return sum;
   }
 
-  // Rows on the network, of a token of another node.
-  Rows crossing(std::span<const int> node) const {
-    const double copies = algorithm_ == Algorithm::kFullmesh
-                              ? ranks_touched(node)
-                              : touch_probability(traffic_, experts_of(node));
-    return {.dispatch = algorithm_ == Algorithm::kAllgather ? 1 : copies,
-            .combine = traffic_.exact ? stored(node).combine : copies};
-  }
-
-  // Rows in windows.
-  Rows stored(std::span<const int> ranks) const {
-    const double all =
-        std::accumulate(traffic_.rank_experts.begin(), traffic_.rank_experts.end(), 0);
-    const double rows =
-        traffic_.row_per_rank ? ranks_touched(ranks) : traffic_.top_k * experts_of(ranks) / all;
-    return {rows, rows};
-  }
-
-  // Ranks in these nodes whose mate is `rank`.
-  double num_served(int rank, const NodesBySize& nodes) const {
-    const std::span<const int> its_node = topology_.node_ranks(topology_.node_of(rank));
-    const auto size = std::ssize(its_node);
-    const auto position = std::ranges::lower_bound(its_node, rank) - its_node.begin();
-    std::int64_t served = 0;
-    for (const auto& [ranks, count] : nodes)
-      served += count * (ranks / size + (position < ranks % size ? 1 : 0));
-    return static_cast<double>(served);
-  }
-
-  // Ranks whose tokens these ranks of one node move in it: themselves, and those they serve.
-  double moves(std::span<const int> ranks) const {
-    NodesBySize others = num_nodes_of_;
-    --others[std::ssize(topology_.node_ranks(topology_.node_of(ranks[0])))];
-    double moved = 0;
-    for (const int rank : ranks) moved += 1 + num_served(rank, others);
-    return moved;
+  double touched(int experts) {
+    const auto [found, is_new] = touched_.try_emplace(experts);
+    if (is_new) found->second = touch_probability(traffic_, experts);
+    return found->second;
   }
 
   const Topology& topology_;
   const Traffic& traffic_;
   const Algorithm algorithm_;
-  NodesBySize num_nodes_of_;
-  std::vector<Rows> crossing_;  // [nodes]
-  Rows all_crossing_;
+  const int host_;
+  const int num_experts_;
+  std::vector<double> held_;       // [ranks]
+  std::vector<Load> loads_;        // [ranks]
+  std::map<int, double> touched_;  // by numbers of experts
 };
 
 }  // namespace
@@ -182,21 +224,24 @@ double touch_probability(const Traffic& traffic, int experts) {
 
 std::vector<LinkBytes> level_bytes(const Topology& topology, const Traffic& traffic,
                                    Algorithm algorithm) {
-  const LevelLoads loads(topology, traffic, algorithm);
+  LevelLoads loads(topology, traffic, algorithm);
   const auto tokens = static_cast<double>(traffic.tokens);
-  const int host = topology.find_level(Topology::kHost);
+  const double row_bytes = tokens * traffic.row_bytes;
   const double home_bytes = traffic.exact ? traffic.output_bytes : traffic.sum_bytes;
   std::vector<LinkBytes> levels(topology.num_levels());
   for (int level = 0; level < topology.num_levels(); ++level) {
-    const bool network = level <= host;
-    const double combine_bytes = network ? home_bytes : traffic.output_bytes;
+    const bool network = level <= topology.find_level(Topology::kHost);
+    const double back_bytes = tokens * (network ? home_bytes : traffic.output_bytes);
+    const std::vector<Load>& of_ranks = loads.next(level);
+    LinkBytes& most = levels[level];
     for (int group = 0; group < topology.level(level).num_groups(); ++group) {
-      for (const Load& link : network ? loads.network(level, group) : loads.memory(level, group)) {
-        LinkBytes& most = levels[level];
-        most.dispatch = std::max({most.dispatch, tokens * traffic.row_bytes * link.out.dispatch,
-                                  tokens * traffic.row_bytes * link.in.dispatch});
-        most.combine = std::max({most.combine, tokens * combine_bytes * link.out.combine,
-                                 tokens * combine_bytes * link.in.combine});
+      std::vector<Load> links(topology.level(level).link.count);
+      for (const int rank : topology.members(group, level))
+        links[topology.link_of(rank, level)] += of_ranks[rank];
+      for (const auto& [out, in] : links) {
+        most.dispatch =
+            std::max({most.dispatch, row_bytes * out.dispatch, row_bytes * in.dispatch});
+        most.combine = std::max({most.combine, back_bytes * out.combine, back_bytes * in.combine});
       }
     }
   }

@@ -37,7 +37,8 @@ struct LinkBytes {
 };
 
 // [levels]. From level "host" outwards: what crosses the network, which depends on the algorithm.
-// Inside: loads and stores, which do not.
+// Inside: loads and stores, of sources and mates; algorithms differ there only where a tree with
+// levels outside the host is uneven, as other ranks are mates then.
 std::vector<LinkBytes> level_bytes(const Topology& topology, const Traffic& traffic,
                                    Algorithm algorithm);
 

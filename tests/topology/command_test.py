@@ -84,10 +84,11 @@ class Report(unittest.TestCase):
             self.assertEqual(topology("dies16:2", "--draw", dot)[0], 0)
             space = "{http://www.w3.org/2000/svg}"
             words = [text.text for text in xml.etree.ElementTree.parse(svg).iter(space + "text")]
-            self.assertLessEqual({"host 1: 16 links", "vnode 7", "31"}, set(words))
+            self.assertLessEqual({"machine 1: 16 links", "host 7", "31"}, set(words))
             with open(dot) as file:
                 lines = file.read().splitlines()
-            self.assertEqual(sum(" -- " in line for line in lines), 16)  # mates
+            # Mates: of a machine with the other, of a host with the next of its machine.
+            self.assertEqual(sum(" -- " in line for line in lines), 16 + 2 * 3 * 4)
             self.assertEqual(sum(line.count("{") - line.count("}") for line in lines), 0)
 
 

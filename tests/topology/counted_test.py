@@ -114,8 +114,12 @@ class Page(unittest.TestCase):
                 self.assertRegex(printed, r"\n *" + r" +".join(map(re.escape, row)) + " ")
 
     def test_its_tokens_go_to_their_mates(self):
-        for topology, source, mates in ("gpu8:2", 3, {11}), ("rails8x8", 3, {11, 59}), ("dies16:2", 5, {21}):
-            self.assertLessEqual(mates, set(ferry("topology", topology, "--json")["mates"]["host"][source]))
+        for topology, level, position, mates in (("gpu8:2", "host", 3, {11}), ("rails8x8", "host", 3, {11, 59}),
+                                                 ("rack:2,host:2,rank:4", "rack", 6, {14}),
+                                                 ("rack:2,host:2,rank:4", "host", 2, {2, 10}),
+                                                 ("dies16:2", "machine", 5, {21}),
+                                                 ("dies16:2", "host", 1, {1, 17, 29})):
+            self.assertLessEqual(mates, set(ferry("topology", topology, "--json")["mates"][level][position]))
             for mate in mates:
                 self.assertRegex(PAGE, rf"ranks?\s+(\d+\s+and\s+)?{mate}\b")
 

@@ -74,8 +74,9 @@ TEST(Docs, TableOfBytes) {
     EXPECT_EQ(bytes, row->bytes) << line;
     seen.insert(row->topology + " " + row->level);
   }
-  for (const char* shown : {"host:2,rank:4 host", "host:2,rank:3+5 host", "gpu8:4 host",
-                            "rails8x8 host", "dies16:2 vnode", "superpod384 server"}) {
+  for (const char* shown :
+       {"host:2,rank:4 host", "host:2,rank:3+5 host", "gpu8:4 host", "rails8x8 host",
+        "dies16:2 machine", "dies16:2 host", "superpod384 server"}) {
     EXPECT_EQ(seen.count(shown), 1U) << shown;
   }
 }
@@ -89,6 +90,21 @@ TEST(Docs, ExampleByHand) {
                              bytes_text(4 * row * node)));
   expect_on_page(fmt::format("times 4 * {:.4f} = {:.3f} distinct ranks = {}", rank, 4 * rank,
                              bytes_text(4 * row * 4 * rank)));
+}
+
+TEST(Docs, ExampleWithRacks) {
+  const Traffic racks = traffic(16);
+  const double row = 128 * 14336, rack = touch_probability(racks, 128);
+  const double host = touch_probability(racks, 64), sent = 4 * rack + 8 * host;
+  expect_on_page(fmt::format("P(64) = {:.4f}", host));
+  expect_on_page(fmt::format("8 * P(128) = {:.3f} copies", 8 * rack));
+  expect_on_page(fmt::format("link of their rack, {}", bytes_text(8 * row * rack)));
+  expect_on_page(fmt::format("{:.2f} copies, {}", sent, bytes_text(row * sent)));
+  expect_on_page(
+      fmt::format("4 * 3 * P(64) = {:.2f} copies, {}", 12 * host, bytes_text(12 * row * host)));
+  expect_on_page(fmt::format("8 * 2 * P(64) = {:.2f}", 16 * host));
+  expect_on_page(fmt::format("{} instead of {}", bytes_text(16 * row * host),
+                             fmt::format("{:.1f}", 8 * row * rack / 1e6)));
 }
 
 TEST(Docs, NodesAndRanksTouched) {

@@ -67,8 +67,10 @@ TEST(Parse, KnowsThePresets) {
   EXPECT_EQ(Topology::parse("gpu8:4@50GB/s@5us").to_text(), "host:4@50GB/s@5us,rank:8");
   EXPECT_EQ(Topology::parse("rails8x8").to_text(), "host:8@8links,rank:8");
   EXPECT_EQ(Topology::parse("rails8x8@50GB/s").to_text(), "host:8@8links@50GB/s,rank:8");
-  EXPECT_EQ(Topology::parse("dies16:2").to_text(), "host:2@16links,vnode:4,rank:4");
-  EXPECT_EQ(Topology::parse("dies16:2@4links").to_text(), "host:2@4links,vnode:4,rank:4");
+  EXPECT_EQ(Topology::parse("dies16").to_text(), "machine:1@16links,host:4,rank:4");
+  EXPECT_EQ(Topology::parse("dies16:2@50GB/s").to_text(), "machine:2@16links@50GB/s,host:4,rank:4");
+  EXPECT_EQ(Topology::parse("dies16:2@4links").to_text(), "machine:2@4links,host:4,rank:4");
+  EXPECT_EQ(Topology::parse("dies16:2").num_nodes(), 8);
   EXPECT_EQ(Topology::parse("superpod384").to_text(), "host:1,server:24,rank:16");
   EXPECT_EQ(Topology::parse("superpod384").num_ranks(), 384);
   EXPECT_EQ(Topology::parse("superpod384").num_nodes(), 1);

@@ -64,31 +64,70 @@ class Walk {
     }
   }
 
+  // Where a token's rows in a group lie. Outside of all levels: in the only one.
+  std::vector<int> rows_in(int group, int level, const std::vector<int>& owners) const {
+    std::vector<int> here;
+    for (const int owner : owners)
+      if (level < 0 || topology_.group_of(owner, level) == group) here.push_back(owner);
+    if (!traffic_.row_per_rank) return here;
+    const std::set<int> ranks(here.begin(), here.end());
+    return {ranks.begin(), ranks.end()};
+  }
+
   void send(int source, const std::vector<int>& owners) {
+    const int host = topology_.find_level(Topology::kHost);
+    if (algorithm_ != Algorithm::kFullmesh) return serve(source, 0, owners);
+    store(source, owners);
     for (int node = 0; node < topology_.num_nodes(); ++node) {
-      std::vector<int> here;
-      for (const int owner : owners)
-        if (topology_.node_of(owner) == node) here.push_back(owner);
-      const std::set<int> ranks(here.begin(), here.end());
-      const std::vector<int> rows =
-          traffic_.row_per_rank ? std::vector<int>(ranks.begin(), ranks.end()) : here;
       const int mate = topology_.mate(source, node);
-      if (mate != source) cross(source, mate, ranks.size(), rows.size());
-      for (const int owner : rows) {
-        add(mate, owner, tokens_ * traffic_.row_bytes, dispatch_);
-        add(owner, mate, tokens_ * traffic_.output_bytes, combine_);
-      }
+      if (mate == source) continue;
+      cross(source, mate, rows_in(node, host, owners));
+      store(mate, owners);
     }
   }
 
-  void cross(int source, int mate, std::size_t ranks, std::size_t rows) {
-    const double once = rows > 0 ? 1 : 0;
-    const double copies = algorithm_ == Algorithm::kFullmesh ? static_cast<double>(ranks) : once;
+  // `holder` has the token, and serves its group of the level above.
+  void serve(int holder, int level, const std::vector<int>& owners) {
+    if (level > topology_.find_level(Topology::kHost)) return store(holder, owners);
+    const int own = topology_.group_of(holder, level);
+    const std::span<const int> mine = topology_.members(own, level);
+    const auto position = std::ranges::find(mine, holder) - mine.begin();
+    for (int group = 0; group < topology_.level(level).num_groups(); ++group) {
+      const std::span<const int> ranks = topology_.members(group, level);
+      if (group == own || !beside(holder, ranks[0], level)) continue;
+      const int mate = ranks[position % ranks.size()];
+      cross(holder, mate, rows_in(group, level, owners));
+      serve(mate, level + 1, owners);
+    }
+    serve(holder, level + 1, owners);
+  }
+
+  // In one group of the level above.
+  bool beside(int rank, int other, int level) const {
+    return level == 0 ||
+           topology_.group_of(rank, level - 1) == topology_.group_of(other, level - 1);
+  }
+
+  // Into the windows of its node, and back.
+  void store(int holder, const std::vector<int>& owners) {
+    const int host = topology_.find_level(Topology::kHost);
+    for (const int owner : rows_in(topology_.node_of(holder), host, owners)) {
+      add(holder, owner, tokens_ * traffic_.row_bytes, dispatch_);
+      add(owner, holder, tokens_ * traffic_.output_bytes, combine_);
+    }
+  }
+
+  // From mate to mate, and back: `rows` are those of the group.
+  void cross(int holder, int mate, const std::vector<int>& rows) {
+    const std::set<int> ranks(rows.begin(), rows.end());
+    const double once = rows.empty() ? 0 : 1;
+    const double copies =
+        algorithm_ == Algorithm::kFullmesh ? static_cast<double>(ranks.size()) : once;
     const double there = algorithm_ == Algorithm::kAllgather ? 1 : copies;
-    const double back = traffic_.exact ? static_cast<double>(rows) * traffic_.output_bytes
+    const double back = traffic_.exact ? static_cast<double>(rows.size()) * traffic_.output_bytes
                                        : copies * traffic_.sum_bytes;
-    add(source, mate, tokens_ * there * traffic_.row_bytes, dispatch_);
-    add(mate, source, tokens_ * back, combine_);
+    add(holder, mate, tokens_ * there * traffic_.row_bytes, dispatch_);
+    add(mate, holder, tokens_ * back, combine_);
   }
 
   const Topology& topology_;
@@ -126,7 +165,11 @@ TEST(Traffic, EqualsTheCountOverAllChoices) {
   for (const char* text :
        {"rank:4", "host:1,numa:2,rank:2", "host:2,rank:2", "host:2,rank:1+3", "host:3,rank:1+2+3",
         "rack:2,host:2+1,numa:1+2+1,rank:2+1+1+2", "host:2@2links,vnode:2@2links,rank:2",
-        "rack:2@3links,host:2@2links,rank:2+1+1+3", "host:2@2links,rank:2+5"}) {
+        "rack:2@3links,host:2@2links,rank:2+1+1+3", "host:2@2links,rank:2+5",
+        "rack:2,host:2,rank:3", "rack:3,host:1+2+3,rank:1+2+1+1+2+1", "rack:1,host:3,rank:2",
+        "row:2@2links,rack:2,host:1+2+1+1@2links,numa:2+1+1+1+2,rank:1+2+1+1+1+1+1",
+        "machine:2@8links,host:2,rank:2@2links", "row:2,rack:1+2,host:2+1+2,rank:1+3+2+1+2",
+        "row:3,rack:1+2+1,host:1,rank:2+1+2+1"}) {
     const Topology topology = Topology::parse(text);
     for (const int last : {0, 1}) {
       Traffic traffic = small_traffic(topology, last);
@@ -154,6 +197,36 @@ TEST(Traffic, TokenReachesTwoAndAHalfRemoteRanks) {
   EXPECT_NEAR(ranks, 2.65, 0.01);
   EXPECT_NEAR(level_bytes(topology, traffic, Algorithm::kFullmesh)[0].dispatch, 4 * ranks * 2,
               1e-9);
+}
+
+// 2 x 2 x 4 ranks. Both racks get a token of each rank of the other, if they want it. A host sends
+// those of its four to the other rack, and to the host beside it eight: theirs, and those that its
+// four have got from their mates in the other rack.
+TEST(Traffic, TokenCrossesToARackOnce) {
+  const Topology topology = Topology::parse("rack:2,host:2,rank:4");
+  const Traffic all =
+      traffic_of({.max_tokens = 1, .hidden = 1, .num_experts = 16, .top_k = 16}, 16);
+  const Traffic some =
+      traffic_of({.max_tokens = 1, .hidden = 1, .num_experts = 256, .top_k = 8}, 16);
+  const double rack = touch_probability(some, 128), host = touch_probability(some, 64);
+  const auto rows = [&](const Traffic& traffic, Algorithm algorithm) {
+    std::vector<double> rows;  // of two bytes
+    for (const LinkBytes& link : level_bytes(topology, traffic, algorithm)) {
+      rows.push_back(link.dispatch / 2);
+      rows.push_back(link.combine / 2);
+    }
+    return rows;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(rows(all, Algorithm::kHierarchical), ElementsAre(8, 8, 12, 12, 12, 12));
+  EXPECT_THAT(rows(all, Algorithm::kAllgather), ElementsAre(8, 8, 12, 12, 12, 12));
+  EXPECT_THAT(rows(all, Algorithm::kFullmesh), ElementsAre(64, 64, 48, 48, 12, 12));
+  EXPECT_THAT(rows(some, Algorithm::kHierarchical),
+              testing::Pointwise(testing::DoubleEq(), {8 * rack, 8 * rack, 4 * rack + 8 * host,
+                                                       4 * rack + 8 * host, 6.0, 6.0}));
+  EXPECT_THAT(rows(some, Algorithm::kAllgather),
+              testing::Pointwise(testing::DoubleEq(),
+                                 {8.0, 8 * rack, 12.0, 4 * rack + 8 * host, 6.0, 6.0}));
 }
 
 TEST(Traffic, ProbabilityOfTheWholeAndOfNothing) {
