@@ -9,26 +9,39 @@ namespace ferry::internal {
 
 namespace {
 
-struct Cost {
-  double us = 0;     // of the levels whose bandwidth is known, latencies included
-  double bytes = 0;  // of the busiest link of a host
+// The levels that are crossed, down to the host. The bytes of the outermost decide where no
+// bandwidth is known: a level outside the host is named for its links, which more ranks share.
+struct Levels {
+  int outermost, host;
 };
 
-// Of one dispatch and its combine. Levels are crossed at the same time, so the slowest counts.
-Cost cost_of(const Topology& topology, const std::vector<LinkBytes>& levels) {
-  const int host = topology.find_level(Topology::kHost);
-  double dispatch_us = 0, combine_us = 0;
-  for (int level = 0; level <= host; ++level) {
+Levels crossed_levels(const Topology& topology) {
+  int outermost = 0;
+  while (topology.level(outermost).num_groups() == 1) ++outermost;
+  return {outermost, topology.find_level(Topology::kHost)};
+}
+
+// Of one dispatch and its combine, on the levels whose bandwidth is known. Chunks cross all levels
+// at the same time, so the slowest counts; but a mate sends on only what has come, so that
+// latencies add up. With fullmesh nobody sends on.
+double time_of(const Topology& topology, const std::vector<LinkBytes>& bytes, Algorithm algorithm) {
+  const auto [outermost, host] = crossed_levels(topology);
+  const bool flat = algorithm == Algorithm::kFullmesh;
+  double latencies_us = 0, dispatch_us = 0, combine_us = 0;
+  for (int level = outermost; level <= host; ++level) {
     const auto [bandwidth, latency, count] = topology.level(level).link;
     const double us_per_byte = bandwidth > 0 ? 1 / (bandwidth * 1e3) : 0;
-    dispatch_us = std::max(dispatch_us, latency + levels[level].dispatch * us_per_byte);
-    combine_us = std::max(combine_us, latency + levels[level].combine * us_per_byte);
+    const double own_us = flat ? latency : 0;
+    latencies_us += latency - own_us;
+    dispatch_us = std::max(dispatch_us, own_us + bytes[level].dispatch * us_per_byte);
+    combine_us = std::max(combine_us, own_us + bytes[level].combine * us_per_byte);
   }
-  return {dispatch_us + combine_us, levels[host].pair()};
+  return 2 * latencies_us + dispatch_us + combine_us;
 }
 
 bool knows_bandwidth(const Topology& topology) {
-  for (int level = 0; level <= topology.find_level(Topology::kHost); ++level) {
+  const auto [outermost, host] = crossed_levels(topology);
+  for (int level = outermost; level <= host; ++level) {
     if (topology.level(level).link.bandwidth_gb_s > 0) return true;
   }
   return false;
@@ -50,20 +63,22 @@ AlgorithmChoice choose_algorithm(const Topology& topology, const Traffic& traffi
   constexpr std::array kCandidates = {Algorithm::kHierarchical, Algorithm::kFullmesh,
                                       Algorithm::kAllgather};
   const bool timed = knows_bandwidth(topology);
+  const int outermost = crossed_levels(topology).outermost;
   AlgorithmChoice choice{.algorithm = kCandidates[0], .reason = {}};
   double least = 0;
   for (const Algorithm algorithm : kCandidates) {
-    const Cost cost = cost_of(topology, level_bytes(topology, traffic, algorithm));
-    const double value = timed ? cost.us : cost.bytes;
+    const std::vector<LinkBytes> levels = level_bytes(topology, traffic, algorithm);
+    const double bytes = levels[outermost].pair(), us = time_of(topology, levels, algorithm);
+    const double value = timed ? us : bytes;
     if (algorithm == kCandidates[0] || value < least * kEqual)
       choice.algorithm = algorithm, least = value;
     choice.reason += fmt::format("{}{} with {}", choice.reason.empty() ? "" : ", ",
-                                 bytes_text(cost.bytes), algorithm_name(algorithm));
-    if (timed) choice.reason += fmt::format(" ({})", time_text(cost.us));
+                                 bytes_text(bytes), algorithm_name(algorithm));
+    if (timed) choice.reason += fmt::format(" ({})", time_text(us));
   }
   choice.reason = fmt::format(
-      "{} nodes: a dispatch and its combine put on the busiest link of a host {}, routing uniform",
-      topology.num_nodes(), choice.reason);
+      "{} nodes: a dispatch and its combine put on the busiest link of a {} {}, routing uniform",
+      topology.num_nodes(), topology.level(outermost).name, choice.reason);
   return choice;
 }
 

@@ -11,8 +11,8 @@
 namespace ferry::internal {
 
 // Whichever needs the least time for the expected bytes of a dispatch and its combine over the
-// busiest links between nodes; where no bandwidth is known, whichever sends the fewest bytes. Equal
-// costs go to kHierarchical.
+// busiest links between nodes; where no bandwidth is known, whichever puts the fewest bytes on
+// those of the outermost level. Equal costs go to kHierarchical.
 AlgorithmChoice choose_algorithm(const Topology& topology, const Traffic& traffic);
 
 // "auto", "fullmesh", "hierarchical" or "allgather".

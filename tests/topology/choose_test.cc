@@ -60,6 +60,32 @@ TEST(Choose, SlowRacksAndLatenciesCount) {
   EXPECT_THAT(choose_algorithm(topology, small).reason, HasSubstr(time_text(20 + bytes / 1e3)));
 }
 
+// Two racks of two hosts: whatever goes on from a mate is later by the latency of a host.
+TEST(Choose, LatenciesAddUpWhereMatesSendOn) {
+  const Topology topology = Topology::parse("rack:2@1000GB/s@10us,host:2@1000GB/s@4us,rank:4");
+  ExchangeConfig config = kShape;
+  config.max_tokens = 0;
+  const AlgorithmChoice choice = choose_algorithm(topology, traffic_of(config, 16));
+  EXPECT_EQ(choice.algorithm, Algorithm::kFullmesh);
+  EXPECT_THAT(choice.reason, AllOf(HasSubstr("hierarchical (28 us)"), HasSubstr("fullmesh (20 us)"),
+                                   HasSubstr("allgather (28 us)")));
+}
+
+// Of 64 hosts in eight racks a host sends less with fullmesh, a rack with hierarchical.
+TEST(Choose, ComparesBytesOfTheOutermostLevel) {
+  ExchangeConfig config = kShape;
+  config.num_experts = 512;
+  const Topology topology = Topology::parse("rack:8,host:8,rank:8");
+  const Traffic traffic = traffic_of(config, topology.num_ranks());
+  EXPECT_GT(level_bytes(topology, traffic, Algorithm::kHierarchical)[1].pair(),
+            level_bytes(topology, traffic, Algorithm::kFullmesh)[1].pair());
+  EXPECT_EQ(choose_algorithm(topology, traffic).algorithm, Algorithm::kHierarchical);
+  EXPECT_THAT(choose("rack:8,host:8,rank:8", config).reason,
+              HasSubstr("64 nodes: a dispatch and its combine put on the busiest link of a rack"));
+  EXPECT_THAT(choose("machine:1,host:4,rank:4", kShape).reason,
+              HasSubstr("on the busiest link of a host"));
+}
+
 TEST(Choose, NamesAndUnits) {
   EXPECT_STREQ(algorithm_name(Algorithm::kAllgather), "allgather");
   EXPECT_STREQ(algorithm_name(Algorithm::kAuto), "auto");
