@@ -48,6 +48,8 @@ std::vector<Nodes> every_shape() {
 
 Nodes test_nodes(int num_ranks) {
   const char* const text = std::getenv("FERRY_TEST_NODES");
+  if (text != nullptr && std::string(text) == "racks" && num_ranks > 2)
+    return nodes_of("rack:2,host:1+" + std::to_string(num_ranks - 1) + ",rank:1");
   const int num_nodes = text == nullptr ? 1 : std::clamp(std::atoi(text), 1, num_ranks);
   if (num_nodes == 1) return {"", std::vector<int>(num_ranks, 0), {}};
   std::vector<int> sizes;

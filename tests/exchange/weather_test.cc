@@ -32,7 +32,8 @@ constexpr std::array kLayouts = {Layout::kRankMajor, Layout::kExpertMajor, Layou
 constexpr std::array kProgress = {"inline", "thread"};
 
 std::vector<Nodes> shapes() {
-  return {nodes_of_sizes({2, 2}), nodes_of_sizes({1, 1, 1, 1}), nodes_of_sizes({2, 1, 3})};
+  return {nodes_of_sizes({2, 2}), nodes_of_sizes({1, 1, 1, 1}), nodes_of_sizes({2, 1, 3}),
+          nodes_of("rack:2,host:2+1,rank:2+1+2")};
 }
 
 // While it lives, the links of groups that are made are in bad weather, and their ranks move
@@ -265,7 +266,7 @@ TEST_P(Endurance, ManyGroupsLeaveNothingBehind) {
 
 TEST_P(Endurance, OneGroupDoesNotGrow) {
   const BadWeather weather(3, GetParam());
-  const Nodes nodes = nodes_of_sizes({2, 1, 3});
+  const Nodes nodes = nodes_of("rack:2,host:2+1,rank:1+1+2");
   const std::vector<Scenario> scenarios = small_scenarios(nodes, 95'000);
   const int laps = std::max(2, num_exchanges() / kTests / count_exchanges(scenarios) + 1);
   Holdings warm, end;  // rank 0's to write
