@@ -158,7 +158,7 @@ class BetweenNodes(unittest.TestCase):
     def test_table_says_what_crossed(self):
         code, out, _ = bench("--ranks", "4", "--topology", "host:2@1GB/s,rank:2")
         self.assertEqual(code, 0)
-        self.assertRegex(out, r"between nodes: .*MB out of the busiest.*link limit")
+        self.assertRegex(out, r"(?s)between nodes: .*host: .*MB out of the busiest.*link limit")
 
 
 class Launched(unittest.TestCase):

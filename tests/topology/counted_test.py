@@ -28,16 +28,17 @@ def ferry(*arguments):
 
 
 def computed(topology, *shape, sums="row_type"):
-    """{algorithm: {level: bytes}} as the bench counts: what leaves a node by all its links, and what a rank writes and
-    reads, its own rows too. In presets all groups of a level are alike, so what comes in is what goes out."""
+    """{algorithm: {level: bytes}} as the bench counts: what leaves a group by all its links, and what a rank writes and
+    reads, its own rows too. Here all groups of a level are alike, so what comes in is what goes out."""
     found = ferry("topology", topology, *shape, "--node-sums", sums, "--json")
     links = {level["name"]: level["links"] for level in found["levels"]}
+    network = list(links)[:list(links).index("host") + 1] if "host" in links else []
     ranks = found["nodes"].count(0)
     counted = {}
     for algorithm in ALGORITHMS:
         pair = {level: sum(both.values()) for level, both in found["level_bytes"][algorithm].items()}
-        counted[algorithm] = {"host": pair.get("host", 0) * links.get("host", 0),
-                              "rank": pair["rank"] * ranks / (ranks - 1)}
+        counted[algorithm] = {level: pair[level] * links[level] for level in network}
+        counted[algorithm]["rank"] = pair["rank"] * ranks / (ranks - 1)
     return counted
 
 
@@ -61,7 +62,8 @@ class Counted(unittest.TestCase):
 
     def test_every_expert_of_every_token_to_the_byte(self):
         rows = ROW.findall(PAGE)
-        self.assertEqual({row[0] for row in rows}, {"gpu8:2", "host:4@8links,rank:8", "dies16:2", "server:4,rank:4"})
+        self.assertEqual({row[0] for row in rows}, {"gpu8:2", "host:4@8links,rank:8", "dies16:2",
+                                                    "rack:2,host:2,rank:4", "server:4,rank:4"})
         for topology, experts, level, *bytes_on_page in rows:
             of_row = shape(4, 256, experts, experts)
             expected = computed(topology, *of_row)
@@ -90,11 +92,11 @@ class Counted(unittest.TestCase):
         self.assertEqual(more - expected, 512)  # out of its node; its sum out of the other
 
     def test_experts_by_chance_come_close(self):
-        for topology in "gpu8:2", "rails8x8":
-            by_chance = shape(128, 16, 8, 256)
-            expected = {name: levels["host"] for name, levels in computed(topology, *by_chance).items()}
+        by_chance = shape(128, 16, 8, 256)
+        for topology, level in ("gpu8:2", "host"), ("rails8x8", "host"), ("rack:2,host:2,rank:4", "rack"):
+            expected = {name: levels[level] for name, levels in computed(topology, *by_chance).items()}
             for algorithm in ALGORITHMS:
-                found = counted(topology, algorithm, *by_chance)["host"]
+                found = counted(topology, algorithm, *by_chance)[level]
                 near = {name for name in ALGORITHMS if abs(found / expected[name] - 1) < CLOSE}
                 alike = {name for name in ALGORITHMS if abs(expected[algorithm] / expected[name] - 1) < 2 * CLOSE}
                 self.assertIn(algorithm, near, (topology, found, expected))

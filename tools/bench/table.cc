@@ -1,6 +1,7 @@
 // Owns the table of `ferry bench`, in the style of nccl-tests; see report.h.
 #include <fmt/format.h>
 
+#include <span>
 #include <string_view>
 
 #include "bench/cores.h"
@@ -52,18 +53,20 @@ std::string features_text(const Options& options) {
   return text.empty() ? text : "# " + text.substr(2) + "\n";
 }
 
-// What crossed between nodes, in a line below the measurement; nothing on one node.
+// What crossed between nodes, below the measurement, a line for each level; nothing on one node.
 std::string crossing_text(const Measurement& m) {
   if (m.levels.size() < 2) return "";
-  const LevelBytes& link = m.levels.front();
-  std::string text = fmt::format(
-      "#   between nodes: {} ({}); {:.3f} MB out of the busiest, {:.3f} MB with headers",
-      internal::algorithm_name(m.algorithm), m.algorithm_reason, link.bytes * 1e-6,
-      link.all_bytes * 1e-6);
-  if (link.limit_us > 0)
-    text += fmt::format("; link limit {} us, pair/limit {:.2f}", short_number(link.limit_us),
-                        m.pair_us.median / link.limit_us);
-  return text + "\n";
+  std::string text = fmt::format("#   between nodes: {} ({})\n",
+                                 internal::algorithm_name(m.algorithm), m.algorithm_reason);
+  for (const LevelBytes& level : std::span(m.levels).first(m.levels.size() - 1)) {
+    text += fmt::format("#   {}: {:.3f} MB out of the busiest, {:.3f} MB with headers", level.name,
+                        level.bytes * 1e-6, level.all_bytes * 1e-6);
+    if (level.limit_us > 0)
+      text += fmt::format("; link limit {} us, pair/limit {:.2f}", short_number(level.limit_us),
+                          m.pair_us.median / level.limit_us);
+    text += "\n";
+  }
+  return text;
 }
 
 constexpr std::string_view kLine =
