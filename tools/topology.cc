@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "ferry/config.h"
@@ -27,7 +28,8 @@ constexpr int kUsageError = 2;
 struct Options {
   std::string text;  // empty: what is found here
   bool found = false;
-  int ranks = 0;  // 0: one for each hardware thread
+  bool job = false;  // what is found on all its hosts
+  int ranks = 0;     // 0: one for each hardware thread
   ExchangeConfig config = {.max_tokens = 128, .hidden = 7168, .num_experts = 256, .top_k = 8};
   std::string picture;  // file name, empty for none
   bool json = false;
@@ -75,7 +77,13 @@ void add_shape(CLI::App& app, ExchangeConfig& config) {
       config.node_sums);
 }
 
-Topology read_topology(const Options& options) {
+// Nothing on ranks of a job that leave it to the first to tell.
+std::optional<Topology> read_topology(const Options& options) {
+  if (options.job) {
+    Group group = Group::from_environment();
+    const std::string text = found_in_job(group);
+    return group.rank() == 0 ? std::optional(Topology::parse(text)) : std::nullopt;
+  }
   if (options.text.empty()) {
     const std::vector<Place> places = places_here();
     const int ranks = options.ranks > 0 ? options.ranks : static_cast<int>(places.size());
@@ -114,11 +122,12 @@ void draw(const Options& options, const Topology& topology) {
 }
 
 void run(const Options& options) {
-  const Topology topology = read_topology(options);
-  check(options, topology);
-  if (!options.picture.empty()) draw(options, topology);
-  std::cout << (options.json ? topology_json(topology, options.config)
-                             : topology_text(topology, options.config))
+  const std::optional<Topology> topology = read_topology(options);
+  if (!topology) return;
+  check(options, *topology);
+  if (!options.picture.empty()) draw(options, *topology);
+  std::cout << (options.json ? topology_json(*topology, options.config)
+                             : topology_text(*topology, options.config))
             << std::flush;
 }
 
@@ -133,7 +142,14 @@ void add_topology(CLI::App& app, int& exit_code) {
       "topology", options->text,
       "Levels (host:2@12.5GB/s@5us,rank:4), a preset (gpu8:N, rails8x8, dies16:N, superpod384) or "
       "a file .json; none: what is found here");
-  verb->add_flag("--found", options->found, "This machine, which is the default")->excludes(text);
+  auto* const found =
+      verb->add_flag("--found", options->found, "This machine, which is the default")
+          ->excludes(text);
+  verb->add_flag("--job", options->job,
+                 "All hosts of the ranks that a launcher started this for: ferry launch --hosts "
+                 "a:4,b:4 -- ferry topology --job")
+      ->excludes(text)
+      ->excludes(found);
   verb->add_option("--ranks", options->ranks,
                    "Ranks of this machine (default: one for each hardware thread)")
       ->check(CLI::Range(1, Topology::kMostRanks));

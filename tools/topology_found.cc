@@ -5,7 +5,9 @@
 #include <hwloc.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 
 #include "bench/cores.h"
@@ -76,6 +78,41 @@ std::string found_levels(std::vector<Place> places, int num_ranks) {
   const bool shows_caches = in_cache.size() > in_domain.size();
   if (shows_caches) text += ",cache:" + fanout(caches);
   return text + ",rank:" + fanout(shows_caches ? in_cache : in_domain);
+}
+
+// A level that divides nothing on some host has one group there in each of the groups above.
+std::string join_hosts(const std::vector<Topology>& hosts) {
+  std::string text = fmt::format("host:{}", hosts.size());
+  std::vector<std::size_t> above(hosts.size(), 1);  // groups so far, of each host
+  for (const char* name : {"numa", "cache", "rank"}) {
+    std::vector<int> counts;
+    bool is_there = false;
+    for (std::size_t host = 0; host < hosts.size(); ++host) {
+      const int level = hosts[host].find_level(name);
+      const std::vector<int> fanouts =
+          level < 0 ? std::vector<int>(above[host], 1) : hosts[host].level(level).fanout;
+      is_there = is_there || level >= 0;
+      counts.insert(counts.end(), fanouts.begin(), fanouts.end());
+      above[host] = static_cast<std::size_t>(std::accumulate(fanouts.begin(), fanouts.end(), 0));
+    }
+    if (is_there) text += fmt::format(",{}:{}", name, fanout(counts));
+  }
+  return text;
+}
+
+std::string found_in_job(Group& group) {
+  using Text = std::array<char, 1024>;
+  const Topology& met = group.topology();
+  const auto num_ranks = static_cast<int>(met.node_ranks(met.node_of(group.rank())).size());
+  Text mine{};
+  found_levels(places_here(), num_ranks).copy(mine.data(), mine.size() - 1);
+  std::vector<Text> all(static_cast<std::size_t>(group.size()));
+  const Status status = group.all_gather(&mine, sizeof mine, all.data());
+  if (!status.ok()) throw Error(status.code(), status.message());
+  std::vector<Topology> hosts;
+  for (int node = 0; node < met.num_nodes(); ++node)
+    hosts.push_back(Topology::parse(all[static_cast<std::size_t>(met.node_ranks(node)[0])].data()));
+  return join_hosts(hosts);
 }
 
 }  // namespace ferry::tools

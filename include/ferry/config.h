@@ -55,9 +55,9 @@ struct Replicas {
 enum class Algorithm : std::uint8_t {
   kAuto,          // chosen from the topology; Exchange::algorithm says what and why
   kFullmesh,      // a token crosses once for every rank it goes to
-  kHierarchical,  // once for every node; the mate there stores its rows, and sums them on the way
-                  // home
-  kAllgather,     // every token crosses to every node, which picks what it needs
+  kHierarchical,  // once for every group of each level, from the outermost down to the nodes; the
+                  // mate there serves its group, and sums its rows on the way home
+  kAllgather,     // the same way to every node, which picks what it needs
 };
 
 // What kAuto stands for in an exchange.

@@ -10,6 +10,7 @@
 
 #include "ferry/export.h"
 #include "ferry/status.h"
+#include "ferry/topology.h"
 
 namespace ferry {
 
@@ -44,8 +45,8 @@ struct GroupOrigin {
   std::string reason;    // such as "RANK=3 and WORLD_SIZE=8 are set"
 };
 
-// One rank's membership. Copies share it. All calls but rank(), size(), origin(), usable() and
-// destroy() are collective: every rank calls them in the same order.
+// One rank's membership. Copies share it. All calls but rank(), size(), origin(), topology(),
+// usable() and destroy() are collective: every rank calls them in the same order.
 class FERRY_EXPORT Group {
  public:
   Group() = default;  // not a member of anything; every call but destroy() throws or fails
@@ -75,6 +76,8 @@ class FERRY_EXPORT Group {
   int rank() const;
   int size() const;
   const GroupOrigin& origin() const;
+  // As it was given, else the hosts that the ranks met from: two levels, "host" and "rank".
+  const Topology& topology() const;
 
   // Waits until every rank has called it.
   [[nodiscard]] Status barrier() noexcept;

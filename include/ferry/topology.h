@@ -77,8 +77,8 @@ class FERRY_EXPORT Topology {
   int node_of(int rank) const;
   std::span<const int> node_ranks(int node) const;  // ascending
   std::vector<int> nodes() const;                   // [num_ranks]
-  // The rank that serves `rank` in `node`: at its position in its own node, modulo that node's
-  // size.
+  // The rank that serves `rank` in `node` when it sends there directly: at its position in its own
+  // node, modulo that node's size.
   int mate(int rank, int node) const;
 
   bool operator==(const Topology&) const = default;

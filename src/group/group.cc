@@ -115,6 +115,7 @@ const Status kNotAMember{Code::kClosed,
 int Group::rank() const { return member(state_).rank(); }
 int Group::size() const { return member(state_).size(); }
 const GroupOrigin& Group::origin() const { return member(state_).origin(); }
+const Topology& Group::topology() const { return member(state_).topology(); }
 
 Status Group::barrier() noexcept { return state_ ? state_->barrier() : kNotAMember; }
 

@@ -32,7 +32,8 @@ int play_all(const Nodes& nodes, std::uint64_t num_seeds) {
 int main(int argc, char** argv) {
   try {
     if (argc != 3) throw std::runtime_error("wrong number of arguments");
-    return ferry::test::play_all(ferry::test::nodes_of(argv[1]), std::strtoull(argv[2], nullptr, 10));
+    return ferry::test::play_all(ferry::test::nodes_of(argv[1]),
+                                 std::strtoull(argv[2], nullptr, 10));
   } catch (const std::exception& error) {
     std::cerr << "conformance_rank: " << error.what() << '\n';
     return 1;

@@ -86,6 +86,10 @@ class Launch(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         links = json.loads(done.stdout)["links"]
         self.assertEqual([link["hosts"] for link in links], [["a", "b"]])
+        done = self.launch("--no-tag", "--", FERRY, "topology", "--job", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = json.loads(done.stdout)
+        self.assertEqual((found["num_ranks"], found["nodes"]), (4, [0, 0, 1, 1]))
 
 
 if __name__ == "__main__":

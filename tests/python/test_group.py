@@ -142,6 +142,7 @@ def test_init_takes_an_all_gather_an_address_and_a_process_group():
             return everybody
 
         with ferry.init(all_gather=gather, rank=number, size=2) as group:
+            assert group.topology == f"host:1,rank:{group.size}"
             answers[number] = (group.size, group.origin[0], rank_programs.exchange_once(group))
 
     answers = {}

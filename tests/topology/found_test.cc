@@ -32,6 +32,23 @@ TEST(Found, SpreadsRanksEvenly) {
   EXPECT_EQ(found_levels(machine(3, 1, 1), 2), "host:1,numa:2,rank:1");  // a domain stays empty
 }
 
+std::string joined(const std::vector<std::string>& hosts) {
+  std::vector<Topology> found;
+  for (const std::string& text : hosts) found.push_back(Topology::parse(text));
+  return join_hosts(found);
+}
+
+TEST(Found, JoinsHostsOfAJob) {
+  EXPECT_EQ(joined({"host:1,rank:2", "host:1,rank:2"}), "host:2,rank:2");
+  EXPECT_EQ(joined({"host:1,rank:3", "host:1,rank:5"}), "host:2,rank:3+5");
+  EXPECT_EQ(joined({"host:1,numa:2,cache:4,rank:2", "host:1,numa:2,cache:4,rank:2"}),
+            "host:2,numa:2,cache:4,rank:2");
+  EXPECT_EQ(joined({"host:1,numa:2,rank:2", "host:1,cache:3,rank:2"}),
+            "host:2,numa:2+1,cache:1+1+3,rank:2");
+  EXPECT_EQ(joined({"host:1,rank:1", "host:1,numa:2,cache:2+1,rank:1"}),
+            "host:2,numa:1+2,cache:1+2+1,rank:1");
+}
+
 TEST(Found, TakesThreadsInAnyOrder) {
   const std::vector<Place> dealt = {{0, 1}, {7, 2}, {0, 1}, {7, 2}};
   EXPECT_EQ(found_levels(dealt, 4), "host:1,numa:2,rank:2");
