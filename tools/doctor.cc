@@ -3,6 +3,7 @@
 // doctor_report.
 #include "doctor.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>

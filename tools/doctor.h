@@ -2,7 +2,9 @@
 // main.cc.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace ferry::tools {
 

@@ -1,9 +1,12 @@
 // The verb `ferry launch`: starts n ranks of a program on this host. Called by main.cc.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace ferry::tools {
 

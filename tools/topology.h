@@ -2,7 +2,9 @@
 // each link. Called by main.cc.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace ferry::tools {
 

@@ -2,6 +2,7 @@
 #include "bench/options.h"
 
 #include <gtest/gtest.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <stdexcept>

@@ -2,6 +2,7 @@
 #include "bench/options.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <charconv>
 #include <map>

@@ -2,7 +2,6 @@
 // the command.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,6 +10,10 @@
 #include "ferry/config.h"
 #include "ferry/group.h"
 #include "ferry/types.h"
+
+namespace CLI {
+class App;
+}
 
 namespace ferry::bench {
 
