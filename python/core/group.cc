@@ -167,8 +167,7 @@ void bind_group(nb::module_& module) {
           "(launcher, reason): where the group came from, and why that was believed.")
       .def_prop_ro(
           "topology", [](const PyGroup& self) { return self.get().topology().to_text(); },
-          "Levels of the ranks, such as \"host:2,rank:4\": as given, else the hosts that they met "
-          "from.")
+          "Levels of the ranks, \"host:2,rank:4\": as given, else the hosts they met from.")
       .def_prop_ro(
           "usable", [](const PyGroup& self) { return self.kept->mine() && self.get().usable(); },
           "False after a rank died, left, or missed a deadline: a new group is then needed.")
