@@ -147,6 +147,14 @@ Group& PyGroup::get() const {
   return **kept;
 }
 
+namespace {
+
+void destroy(const PyGroup& self) {
+  if (self.kept->mine()) self.get().destroy();
+}
+
+}  // namespace
+
 void bind_group(nb::module_& module) {
   nb::class_<PyGroup>(
       module, "Group",
@@ -184,19 +192,11 @@ void bind_group(nb::module_& module) {
           "interrupt",
           [](const PyGroup& self) { self.stop->store(true, std::memory_order_relaxed); },
           "Ends the waits of this rank (of all ranks, if they are threads) with ferry.Interrupted; "
-          "breaks the "
-          "group. May be called from any thread.")
-      .def(
-          "destroy",
-          [](const PyGroup& self) {
-            if (self.kept->mine()) self.get().destroy();
-          },
-          "Leaves the group: local, immediate. Received rows and handles stay valid.")
+          "breaks the group. May be called from any thread.")
+      .def("destroy", &destroy,
+           "Leaves the group: local, immediate. Received rows and handles stay valid.")
       .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
-      .def("__exit__",
-           [](const PyGroup& self, const nb::args&) {
-             if (self.kept->mine()) self.get().destroy();
-           })
+      .def("__exit__", [](const PyGroup& self, const nb::args&) { destroy(self); })
       .def("__repr__", [](const PyGroup& self) {
         if (!self.kept->mine() || !self.get().state())
           return nb::str("<ferry.Group, not a member>");
