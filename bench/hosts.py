@@ -3,6 +3,7 @@
 
     link     links of 1 Gbit/s: each algorithm, its bytes, and the time these need
     limited  4 hosts: routing that is limited to 2 of them
+    racks    2 racks of 2 hosts, joined by links of 1 Gbit/s: with mates for racks, and without
     peers    unshaped: ferry beside Gloo and Open MPI over TCP
 
 Programs of one part run by turns in every round; only ratios of one run are claimed. Needs root, a build with
@@ -53,11 +54,11 @@ class Commands:
     def launch(self, *words):
         return [str(self.options.build / "tools/ferry"), "launch", "--hosts", self.hosts, "--no-tag", "--", *words]
 
-    def ferry(self, name, *more):
-        host = f"host:{len(self.bench.names)}" + (f"@{RATE_GB_S}GB/s" if self.bench.rate else "")
+    def ferry(self, name, *more, levels=""):
+        levels = levels or f"host:{len(self.bench.names)}" + (f"@{RATE_GB_S}GB/s" if self.bench.rate else "")
         return Program(name, self.launch(
             str(self.options.build / "tools/ferry"), "bench", "--mode", "environment", "--topology",
-            f"{host},rank:{self.ranks}", *self.shape, "--check", "--json", *more))
+            f"{levels},rank:{self.ranks}", *self.shape, "--check", "--json", *more))
 
     def gloo(self):
         """In the usual torch pipeline, with the malloc that suits it."""
@@ -124,8 +125,9 @@ def print_table(title, results, base):
           f"pair / {base} | wrong |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     for name, rounds in results.items():
         times = [f"{median_us(rounds, what) / 1000:.2f}" for what in ("dispatch", "combine", "pair")]
-        across = rounds[0].get("level_bytes", {}).get("host")
-        limit_us = rounds[0].get("level_limit_us", {}).get("host")
+        level = next((level for level, us in rounds[0].get("level_limit_us", {}).items() if us), "host")
+        across = rounds[0].get("level_bytes", {}).get(level)
+        limit_us = rounds[0].get("level_limit_us", {}).get(level)
         link = [f"{across / 1e6:.2f}" if across else "", f"{limit_us / 1000:.2f}" if limit_us else "",
                 f"{median_us(rounds, 'pair') / limit_us:.2f}" if limit_us else ""]
         compared = f"{ratio(rounds, results[base]):.2f}" if base in results else ""
@@ -156,6 +158,20 @@ def limited(options):
     return results
 
 
+def racks(options):
+    with Hosts(4, racks=2, rack_rate=RATE) as bench:
+        commands = Commands(options, bench, 2)
+        walked = f"rack:2@{RATE_GB_S}GB/s,host:2"
+        programs = [commands.ferry("hierarchical, mates for racks", "--algorithm", "hierarchical", levels=walked),
+                    commands.ferry("hierarchical, hosts only", "--algorithm", "hierarchical", levels="host:4"),
+                    commands.ferry("fullmesh", "--algorithm", "fullmesh", levels=walked),
+                    commands.ferry("allgather, mates for racks", "--algorithm", "allgather", levels=walked)]
+        results = measure(programs, bench, options)
+    print_table(f"2 racks x 2 hosts x 2 ranks, links of {RATE} each way between racks, {options.tokens} tokens", results,
+                "hierarchical, mates for racks")
+    return results
+
+
 def peers(options):
     with Hosts(2) as bench:
         commands = Commands(options, bench, 4)
@@ -165,7 +181,7 @@ def peers(options):
     return results
 
 
-PARTS = {"link": link, "limited": limited, "peers": peers}
+PARTS = {"link": link, "limited": limited, "racks": racks, "peers": peers}
 
 
 def main():

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Several hosts on one machine, for tests and measurements between them: each has its own network, shared memory
-(IPC and mount namespaces), processes and name; two are joined by a cable (veth pair), more by a switch (bridge).
+(IPC and mount namespaces), processes and name; two are joined by a cable (veth pair), more by a switch (bridge), or
+by one in each rack.
 
     hosts.py --hosts 2 [--rate 1gbit] [--loss 1] -- ferry launch --hosts a:4,b:4 -- program
 
@@ -166,16 +167,19 @@ def ssh(words):
 
 class Hosts:
     """`with Hosts(2, rate="1gbit") as hosts:` has hosts a and b, at address(0) and address(1). `rate` limits each
-    direction of each host's cable, `loss` is the percentage of packets that get lost on the way out of each end."""
+    direction of each host's cable, `loss` is the percentage of packets that get lost on the way out of each end.
+    `racks` deals them out evenly, in order; `rack_rate` is that of the cable of each rack to the others."""
 
-    def __init__(self, count, rate="", loss=0.0, mtu=9000):
+    def __init__(self, count, rate="", loss=0.0, mtu=9000, racks=1, rack_rate=""):
         if not 2 <= count <= len(NAMES):
             raise ValueError(f"{count} hosts: 2 to {len(NAMES)} are possible")
+        if count % racks != 0 or (racks > 1 and count == 2):
+            raise ValueError(f"{count} hosts in {racks} racks: as many in each, and more than 2")
         reason = why_not(loss)
         if reason:
             raise Unavailable(reason)
         self.names = list(NAMES[:count])
-        self.rate, self.loss, self.mtu = rate, loss, mtu
+        self.rate, self.loss, self.mtu, self.racks, self.rack_rate = rate, loss, mtu, racks, rack_rate
         self.boxes = {}
         self.server = None
         self._folder = tempfile.TemporaryDirectory(prefix="ferry-hosts-")
@@ -203,26 +207,38 @@ class Hosts:
             self.boxes[name] = Box(name, str(table))
         if len(self.names) == 2:
             a, b = self.names
-            self._cable((a, "eth0"), (b, "eth0"))
+            self._cable((a, "eth0"), (b, "eth0"), self.rate)
         else:
-            self.boxes["switch"].ip("link", "add", "ports", "type", "bridge")
-            self.boxes["switch"].ip("link", "set", "ports", "mtu", str(self.mtu), "up")
-            for name in self.names:
-                self._cable((name, "eth0"), ("switch", f"to-{name}"))
-                self.boxes["switch"].ip("link", "set", f"to-{name}", "master", "ports")
+            self._switch("ports")
+            if self.racks > 1:
+                for rack in range(self.racks):
+                    self._switch(f"rack{rack}")
+                    self._cable(("switch", f"up{rack}"), ("switch", f"to-rack{rack}"), self.rack_rate)
+                    self._plug(f"up{rack}", f"rack{rack}")
+                    self._plug(f"to-rack{rack}", "ports")
+            for index, name in enumerate(self.names):
+                self._cable((name, "eth0"), ("switch", f"to-{name}"), self.rate)
+                self._plug(f"to-{name}", f"rack{index * self.racks // len(self.names)}" if self.racks > 1 else "ports")
         for index, name in enumerate(self.names):
             self.boxes[name].ip("addr", "add", f"{address(index)}/24", "dev", "eth0")
         self.server = SshServer(self.boxes, Path(self._folder.name, "ssh"))
 
-    def _cable(self, *ends):
-        (first, device), (second, peer) = ends
+    def _switch(self, name):
+        self.boxes["switch"].ip("link", "add", name, "type", "bridge")
+        self.boxes["switch"].ip("link", "set", name, "mtu", str(self.mtu), "up")
+
+    def _plug(self, device, switch):
+        self.boxes["switch"].ip("link", "set", device, "master", switch)
+
+    def _cable(self, near, far, rate):
+        (first, device), (second, peer) = near, far
         mtu = ["mtu", str(self.mtu)]
         run("ip", "link", "add", device, "netns", str(self.boxes[first].pid), *mtu, "type", "veth",
             "peer", "name", peer, "netns", str(self.boxes[second].pid), *mtu)
-        for name, end in ends:
+        for name, end in (near, far):
             self.boxes[name].ip("link", "set", end, "up")
-            if self.rate:
-                self.boxes[name].tc("qdisc", "add", "dev", end, "root", "tbf", "rate", self.rate, "burst", BURST,
+            if rate:
+                self.boxes[name].tc("qdisc", "add", "dev", end, "root", "tbf", "rate", rate, "burst", BURST,
                                     "latency", LONGEST_QUEUE)
             if self.loss:
                 self._lose(self.boxes[name], end)
@@ -281,11 +297,13 @@ def main(arguments):
     parser.add_argument("--hosts", type=int, default=2, help="how many (%(default)s)")
     parser.add_argument("--rate", default="", help="of each direction of each cable, such as 1gbit")
     parser.add_argument("--loss", type=float, default=0.0, help="percentage of packets lost, needs clang")
+    parser.add_argument("--racks", type=int, default=1, help="of as many hosts each (%(default)s)")
+    parser.add_argument("--rack-rate", default="", help="of each direction of each rack's cable to the others")
     parser.add_argument("--mtu", type=int, default=9000, help="bytes of a packet (%(default)s)")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(arguments)
     try:
-        with Hosts(options.hosts, options.rate, options.loss, options.mtu) as hosts:
+        with Hosts(options.hosts, options.rate, options.loss, options.mtu, options.racks, options.rack_rate) as hosts:
             return subprocess.run(options.command, env=hosts.environment, preexec_fn=die_with_parent).returncode
     except Unavailable as reason:
         skip(reason)

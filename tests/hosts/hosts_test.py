@@ -77,6 +77,13 @@ class Bench(unittest.TestCase):
                     self.assertGreater(seconds, 0.28)  # 0.32 s but for the burst
                 self.assertGreater(bench.sent_bytes("a"), 4_000_000)
 
+    def test_rate_of_a_rack_limits_what_leaves_it(self):
+        with Hosts(4, racks=2, rack_rate="100mbit") as bench:
+            for target, least_s, most_s in ("b", 0, 0.25), ("c", 0.28, 5):
+                seconds, got = self.send(bench, "a", target, 4_000_000)
+                self.assertEqual(got, 4_000_000)
+                self.assertTrue(least_s < seconds < most_s, (target, seconds))
+
     def test_a_cut_is_silent_and_can_be_mended(self):
         with Hosts(2) as bench:
             receiver = begin(bench, "b", RECEIVE)
