@@ -167,8 +167,8 @@ def racks(options):
                     commands.ferry("fullmesh", "--algorithm", "fullmesh", levels=walked),
                     commands.ferry("allgather, mates for racks", "--algorithm", "allgather", levels=walked)]
         results = measure(programs, bench, options)
-    print_table(f"2 racks x 2 hosts x 2 ranks, links of {RATE} each way between racks, {options.tokens} tokens", results,
-                "hierarchical, mates for racks")
+    print_table(f"2 racks x 2 hosts x 2 ranks, links of {RATE} between racks each way, {options.tokens} tokens",
+                results, "hierarchical, mates for racks")
     return results
 
 
