@@ -14,8 +14,9 @@ namespace ferry {
 
 class FERRY_EXPORT Topology {
  public:
-  // Ranks at most.
+  // Ranks and levels at most.
   static constexpr int kMostRanks = 65536;
+  static constexpr int kMostLevels = 64;
   // The level whose groups are the nodes: ranks that share memory.
   static constexpr std::string_view kHost = "host";
   // The innermost level; each of its groups is one rank.

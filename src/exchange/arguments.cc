@@ -30,8 +30,12 @@ Status ExchangeState::check_active(std::span<const int> chosen) {
     if (Status status = settle(last_taken_); !status.ok()) return status;
   }
   if (!active_->contains_me()) return {};
+  if (changed && crossing_) {
+    group_->reach(active_->border);
+    // By the way that is common from now on: whoever passed on words before may not be here.
+    if (last_taken_ > 0) crossing_->tell(active_->border, last_taken_);
+  }
   if (changed) let_last_set_finish();
-  if (changed && crossing_) group_->reach(active_->border);
   last_set_ = active_;
   last_taken_ = issued_;
   return {};

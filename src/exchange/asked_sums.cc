@@ -16,8 +16,12 @@ void Crossing::read_ask(int from, const MessageHead& head, std::span<const std::
   if (body.size() < sizeof ask) return;
   std::memcpy(&ask, body.data(), sizeof ask);
   const bool sane = ask.num_positions >= 1 && ask.num_positions <= kMaxPositions &&
-                    ask.hidden >= 1 && ask.scalars >= 0 && ask.scalars <= kMaxEntries;
-  if (!sane) return;
+                    ask.hidden >= 1 && ask.hidden <= config_.max_output_row_bytes &&
+                    ask.row_type >= 0 &&
+                    ask.row_type <= static_cast<std::int32_t>(DataType::kBytes) &&
+                    ask.scalars >= 0 && ask.scalars <= kMaxEntries;
+  const std::deque<Duty>& before = duties_[head.origin];
+  if (!sane || (!before.empty() && before.back().number >= head.number)) return;
   const std::span<const std::byte> terms = body.subspan(sizeof ask);
   Duty duty{.number = head.number,
             .origin = head.origin,
@@ -50,7 +54,8 @@ void Crossing::read_ask(int from, const MessageHead& head, std::span<const std::
 bool Crossing::split(Duty& duty, std::vector<Question>& questions) const {
   const std::size_t term = term_bytes(duty.ask.num_positions);
   const std::size_t bytes = duty.terms.size();
-  std::vector<bool> asked(view_.nodes->num_ranks());
+  const Nodes& nodes = *view_.nodes;
+  std::vector<bool> asked(nodes.num_ranks());
   for (std::size_t at = 0; at < bytes;) {
     std::int64_t num_terms;
     if (bytes - at < sizeof num_terms) return false;
@@ -59,9 +64,10 @@ bool Crossing::split(Duty& duty, std::vector<Question>& questions) const {
     const bool whole = num_terms >= 1 && num_terms <= kMaxEntries && num_terms * term <= bytes - at;
     if (!whole) return false;
     for (int i = 0; i < num_terms * duty.ask.num_positions; ++i) {
-      const int rank =
-          place_of(duty, at, i / duty.ask.num_positions, i % duty.ask.num_positions).rank;
-      if (!reaches(rank, duty.tier)) return false;
+      const int of_term = i / duty.ask.num_positions;
+      const int rank = place_of(duty, at, of_term, i % duty.ask.num_positions).rank;
+      const int first = place_of(duty, at, of_term, 0).rank;
+      if (!reaches(rank, duty.tier) || nodes.node_of(rank) != nodes.node_of(first)) return false;
       asked[rank] = true;
     }
     const Branches branches = branches_of(duty, at, static_cast<int>(num_terms));
@@ -70,7 +76,7 @@ bool Crossing::split(Duty& duty, std::vector<Question>& questions) const {
     }
     at += num_terms * term;
   }
-  for (int rank = 0; rank < view_.nodes->num_ranks(); ++rank) {
+  for (int rank = 0; rank < nodes.num_ranks(); ++rank) {
     if (asked[rank]) duty.ranks.push_back(rank);
   }
   return true;

@@ -1,7 +1,8 @@
 // Branches: what goes to which part of the tree of ranks, as seen from this one: to its own node,
 // or by which of its mates; a token crosses a link once for each, and one sum of each comes home
 // (docs/numerics.md, "Between nodes"). Pure. Called by cross_rows.cc, incoming_sums.cc and terms.cc
-// with the entries of a token, by passed_on.cc and served_sums.cc with what came in a message.
+// with the entries of a token, by passed_on.cc, asked_sums.cc and served_sums.cc with what came in
+// a message.
 #pragma once
 
 #include <array>

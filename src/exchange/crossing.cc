@@ -88,7 +88,8 @@ void Crossing::tell_left(const Border& border) {
 }
 
 void Crossing::read(int from, const MessageHead& head, std::span<const std::byte> body) {
-  const bool known = head.origin < view_.nodes->num_ranks() && head.tier < view_.nodes->num_tiers();
+  const bool known = head.origin < view_.nodes->num_ranks() &&
+                     head.tier < view_.nodes->num_tiers() && !view_.nodes->here(from);
   if (!known) return;
   if (head.kind == kSums) return read_sums(from, head, body);
   if (view_.nodes->here(head.origin)) return;
@@ -166,8 +167,20 @@ void Crossing::ask(const Border::Mate& mate, std::uint64_t number, int origin, c
   send(mate.rank, head(kAsk, number, mate.tier, origin), body);
 }
 
+bool Crossing::waits_for(int peer) const {
+  return std::any_of(duties_.begin(), duties_.end(), [&](const auto& of_client) {
+    const std::deque<Duty>& duties = of_client.second;
+    if (duties.empty() || ready(duties.front()) != Ready::kYes) return false;
+    const auto owed = [&](const Part& part) {
+      return part.sums && part.sums->mate == peer && part.sums->filled < part.sums->size;
+    };
+    return std::any_of(duties.front().parts.begin(), duties.front().parts.end(), owed);
+  });
+}
+
 // All those that speak through this rank have destroyed their exchange too.
 bool Crossing::done() const {
+  if (holds()) return false;
   for (int peer = 0; peer < group_->size(); ++peer) {
     if (border_.is_client[peer] &&
         view_.control(peer).progress.load(std::memory_order_relaxed) != kLeft)

@@ -57,7 +57,7 @@ std::size_t unit_size(int num_rows, const WindowLayout& layout) noexcept;
 std::size_t whole_unit(std::span<const std::byte> bytes, const WindowLayout& layout,
                        UnitHead& head) noexcept;
 
-// What a source asks of the combine's rows in a node, before the terms.
+// What a source asks of the combine's rows in the group of a mate, before the terms.
 struct Ask {
   std::int64_t hidden;
   std::int32_t row_type, num_positions, partials, weighted;
@@ -186,6 +186,7 @@ class Crossing final : public Channel {
   void read(int from, const MessageHead& head, std::span<const std::byte> body) override;
   bool go_on() override;
   bool holds() const override { return !passing_.empty(); }
+  bool waits_for(int peer) const override;
   bool done() const override;
 
   Crossed& crossed_to(int peer) noexcept {

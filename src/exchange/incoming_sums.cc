@@ -111,7 +111,7 @@ void ExchangeState::add_terms(const InFlight& operation, std::span<const std::in
   }
 }
 
-// The sums are here, and I have given the others theirs.
+// The sums are here.
 Status ExchangeState::await_sums(const InFlight& operation) {
   std::vector<bool> asked(size_);
   const std::vector<Border::Mate>& mates = operation.active->border.mates;
@@ -121,6 +121,8 @@ Status ExchangeState::await_sums(const InFlight& operation) {
   if (!status.ok()) return status;
   for (const auto& [tier, mate] : mates) {
     if (!asked[mate] || crossing_->all_here(operation.number, mate)) continue;
+    // Whoever gave up has left as well, and said why.
+    if (Status verdict = group_->verdict(); !verdict.ok()) return verdict;
     return {Code::kMismatch,
             fmt::format("operation {}: rank {} destroyed this exchange before it had summed rows "
                         "for rank {}",

@@ -70,7 +70,7 @@ std::size_t Crossing::pass_rows(const MessageHead& head, std::span<const std::by
 std::size_t Crossing::pass_unit(std::span<const std::byte> unit, std::span<MessageStream> streams) {
   UnitHead head;
   const std::size_t bytes = whole_unit(unit, layout_, head);
-  if (bytes == 0) return unit.size();  // there is none
+  if (bytes == 0) return unit.size();  // no unit: what is left is dropped
   const std::byte* rows = unit.data() + sizeof head;
   const int first = static_cast<int>(border_.mates.size() - streams.size());
   const Branches branches({&border_}, 0, head.num_rows, [&](std::int64_t i) {

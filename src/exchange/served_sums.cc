@@ -44,7 +44,8 @@ bool Crossing::serve(Duty& duty) {
   return true;
 }
 
-// Never: a rank refused or ended the combine with an error, and the client knows it too.
+// Never: a rank refused or ended the combine with an error, and the client knows it too. Asked
+// again at each look: a mate further in may find out first, and never send its part.
 Crossing::Ready Crossing::ready(const Duty& duty) const {
   for (const int rank : duty.ranks) {
     // Acquire: their rows and records are there. Partner: publish().

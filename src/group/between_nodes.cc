@@ -144,12 +144,14 @@ bool GroupState::all_left() const {
 }
 
 // A network that is closed while words are under way may take with it those that have arrived, and
-// why a group broke is behind the rows on their way. So whoever leaves stays until all that had
-// words of it have heard, or are gone, or do not listen for a while.
+// why a group broke is behind the rows on their way. So whoever leaves stays until it has passed on
+// what it keeps, and all that had words of it have heard, or are gone, or do not listen for a
+// while.
 void GroupState::linger() noexcept {
   const Deadline by = Deadline::after(kLinger);
   const auto done = [&] {
     const auto lock = mail_->lock();
+    if (!all_left()) return false;
     for (int peer = 0; peer < size_; ++peer) {
       if (reached_[peer] && !heard_[peer] && !left(peer) && !gone(peer)) return false;
     }

@@ -57,6 +57,8 @@ class Channel {
   virtual bool go_on() = 0;
   // True while it keeps messages that others wait for.
   virtual bool holds() const { return false; }
+  // True while others wait for what `peer` still owes this rank.
+  virtual bool waits_for(int) const { return false; }
   // True when nobody needs it any more (GroupState::leave_open).
   virtual bool done() const { return true; }
 };
@@ -161,6 +163,7 @@ class GroupState final : private Mail::Reader {
   const char* state_of(int rank) const noexcept;
   int gone_culprit(const Await& await, const std::vector<int>& missing) const noexcept;
   int answerable(const Await& await, int missing) const noexcept;
+  int owing(bool lost) const noexcept;
   bool gone(int rank) const noexcept;
   void linger() noexcept;
   void connect(int peer);

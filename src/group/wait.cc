@@ -126,7 +126,9 @@ Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
     return await.flag(a).load(std::memory_order_relaxed) <
            await.flag(b).load(std::memory_order_relaxed);
   });
-  return give_up(await, interrupted ? Code::kInterrupted : Code::kTimeout, answerable(await, last));
+  const int owes = interrupted || await.patient ? -1 : owing(/*lost=*/false);
+  return give_up(await, interrupted ? Code::kInterrupted : Code::kTimeout,
+                 owes < 0 ? answerable(await, last) : owes);
 }
 
 // A rank that is gone and is waited for in vain; -1: there is none.
@@ -141,6 +143,20 @@ int GroupState::gone_culprit(const Await& await, const std::vector<int>& missing
     if (!gone(culprit) || await.up(peer)) continue;  // its last act
     // What it said before it went is worth more than that it went.
     if (!AbortWord::gave_up(abort_[culprit].load(std::memory_order_acquire))) return culprit;
+  }
+  return owing(/*lost=*/true);
+}
+
+// Who owes this rank what others wait for, and is lost without a word, if `lost`; -1: nobody.
+int GroupState::owing(bool lost) const noexcept {
+  if (!mail_) return -1;
+  const auto lock = mail_->lock();
+  for (int peer = 0; peer < size_; ++peer) {
+    if (lost && (!lost_[peer].load(std::memory_order_acquire) ||  // partner: lost()
+                 AbortWord::gave_up(abort_[peer].load(std::memory_order_acquire))))
+      continue;
+    const auto waits = [peer](const auto& channel) { return channel.second->waits_for(peer); };
+    if (std::any_of(channels_.begin(), channels_.end(), waits)) return peer;
   }
   return -1;
 }
@@ -179,6 +195,8 @@ Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept 
   }
   text +=
       fmt::format("; rank {} (pid {}) {}", culprit, rendezvous_->pid(culprit), state_of(culprit));
+  if (await.via && (*await.via)[culprit] != culprit)
+    text += fmt::format("; its words come by rank {}", (*await.via)[culprit]);
   if (code == Code::kTimeout) {
     text += fmt::format("; deadline {:.3g} s", std::chrono::duration<double>(await.limit).count());
   }

@@ -62,6 +62,8 @@ class Parser {
       levels.push_back(level(part));
       check_name(levels);
     }
+    if (std::ssize(levels) > Topology::kMostLevels)
+      refuse(fmt::format("{} levels, at most {}", levels.size(), Topology::kMostLevels));
     if (levels.empty() || levels.back().name != Topology::kRank)
       refuse("the last level must be 'rank', such as rank:8; presets are " + preset_names());
     return levels;

@@ -1,7 +1,8 @@
 // Mail: messages between this rank and ranks of other nodes; each arrives once, and those of one
 // sender in the order they were sent. Over a Link, which promises neither. Memory is bounded:
-// kUnsent parcels to a peer are under way at a time. Called by group (flags) and exchange (rows),
-// from any thread; with FERRY_PROGRESS=thread a thread of its own makes progress as well.
+// kUnsent parcels to a peer are under way at a time (what send_now copies is not counted). Called
+// by group (flags) and exchange (rows), from any thread; with FERRY_PROGRESS=thread a thread of its
+// own makes progress as well.
 #pragma once
 
 #include <atomic>

@@ -313,8 +313,8 @@ bool UcxLink::progress(Events& events) {
     events_ = &events;
     const unsigned count = ucx_.worker_progress(worker_);
     events_ = nullptr;
-    if (count == 0) break;
     send_late();
+    if (count == 0) break;
     moved = true;
   }
   for (const auto& [rank, status] : std::exchange(failed_, {})) {

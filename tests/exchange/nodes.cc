@@ -48,8 +48,12 @@ std::vector<Nodes> every_shape() {
 
 Nodes test_nodes(int num_ranks) {
   const char* const text = std::getenv("FERRY_TEST_NODES");
-  if (text != nullptr && std::string(text) == "racks" && num_ranks > 2)
-    return nodes_of("rack:2,host:1+" + std::to_string(num_ranks - 1) + ",rank:1");
+  const std::string name = text == nullptr ? "" : text;
+  if ((name == "racks" || name == "inner") && num_ranks > 2) {
+    const int fewer = num_ranks / 2, more = num_ranks - fewer;
+    return nodes_of("rack:2,host:" + std::to_string(name == "racks" ? fewer : more) + "+" +
+                    std::to_string(name == "racks" ? more : fewer) + ",rank:1");
+  }
   const int num_nodes = text == nullptr ? 1 : std::clamp(std::atoi(text), 1, num_ranks);
   if (num_nodes == 1) return {"", std::vector<int>(num_ranks, 0), {}};
   std::vector<int> sizes;

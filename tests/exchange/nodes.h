@@ -29,8 +29,9 @@ Nodes nodes_of_sizes(const std::vector<int>& sizes);
 std::vector<Nodes> every_shape();
 
 // As many nodes as FERRY_TEST_NODES says, one if it says nothing; their sizes as even as can be,
-// the last ones one more. At most one node per rank. "racks": rank 0 has a rack of its own, the
-// others share one, each on a node of its own, and rank 1 passes on to them what rank 0 says.
+// the last ones one more. At most one node per rank. "racks": two racks, in which each
+// rank is a node; of three ranks the second is the one that passes on for the first. "inner": the
+// same the other way round; of three the first passes on to the second.
 Nodes test_nodes(int num_ranks);
 
 }  // namespace ferry::test
