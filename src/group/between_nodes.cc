@@ -115,6 +115,8 @@ void GroupState::read_abort(int from, std::uint64_t word,
                             std::span<const std::byte> report) noexcept {
   if (report.size() != GroupSlot::kReportBytes) return;
   if (reached_[from]) tell(from, kHeard, 0);
+  if (AbortWord::code(word) == Code::kClosed)
+    farewell_[from].store(true, std::memory_order_release);  // partner: said_all()
   std::uint64_t none = AbortWord::kNone;
   if (abort_[from].load(std::memory_order_relaxed) != none) return;
   std::memcpy(slots_[from].report, report.data(), report.size());

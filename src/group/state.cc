@@ -60,7 +60,8 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
       topology_(topology_of(options_, rendezvous_->nodes())),
       nodes_(rendezvous_->nodes(), rank_, outer_groups(topology_)),
       log_level_(log_level_from_environment()),
-      lost_(size_) {
+      lost_(size_),
+      farewell_(size_) {
   const Deadline by = deadline();
   count_neighbours(by);
   const std::size_t slots = size_ * sizeof(GroupSlot);

@@ -165,6 +165,7 @@ class GroupState final : private Mail::Reader {
   int answerable(const Await& await, int missing) const noexcept;
   int owing(bool lost) const noexcept;
   bool gone(int rank) const noexcept;
+  bool said_all(const Await& await, int rank) const noexcept;
   void linger() noexcept;
   void connect(int peer);
 
@@ -208,7 +209,8 @@ class GroupState final : private Mail::Reader {
   // Raised to want_left_ when everything has left (await_left).
   std::atomic<std::uint64_t> left_{0};
   Border border_;
-  std::vector<std::atomic<bool>> lost_;  // [ranks] Mail lost it: set once, release and acquire
+  // [ranks] Mail lost it; it told me itself that it left: set once, release and acquire.
+  std::vector<std::atomic<bool>> lost_, farewell_;
 
   mutable std::mutex verdict_mutex_;
   Status verdict_;  // set once, guarded by verdict_mutex_

@@ -140,7 +140,8 @@ int GroupState::gone_culprit(const Await& await, const std::vector<int>& missing
   }
   for (const int peer : missing) {
     const int culprit = answerable(await, peer);
-    if (!gone(culprit) || await.up(peer)) continue;  // its last act
+    const bool nothing_comes = gone(culprit) || said_all(await, culprit);
+    if (!nothing_comes || await.up(peer)) continue;  // its last act
     // What it said before it went is worth more than that it went.
     if (!AbortWord::gave_up(abort_[culprit].load(std::memory_order_acquire))) return culprit;
   }
@@ -180,6 +181,12 @@ int GroupState::answerable(const Await& await, int missing) const noexcept {
 bool GroupState::gone(int rank) const noexcept {
   if (nodes_.here(rank)) return left(rank) || !rendezvous_->alive(rank);
   return lost_[rank].load(std::memory_order_acquire);  // partner: lost()
+}
+
+// It sends its words to me, and the last of them is that it left.
+bool GroupState::said_all(const Await& await, int rank) const noexcept {
+  return await.via && (*await.via)[rank] == rank_ &&
+         farewell_[rank].load(std::memory_order_acquire);  // partner: read_abort()
 }
 
 Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept {
