@@ -176,6 +176,12 @@ class Crossing final : public Channel {
     std::vector<std::byte> terms;
     std::size_t answer_bytes = 0;
   };
+  // Rows on their way to a mate further in: which of a unit's, if it wants the unit.
+  struct Onward {
+    MessageStream stream;
+    std::span<const std::int64_t> rows = {};
+    bool wanted = false;
+  };
   // What is left of a message that waits for room on its way on.
   struct Passing {
     MessageHead head;
@@ -205,7 +211,8 @@ class Crossing final : public Channel {
   bool pass_waiting();
   std::size_t pass(const MessageHead& head, std::span<const std::byte> body);
   std::size_t pass_rows(const MessageHead& head, std::span<const std::byte> body);
-  std::size_t pass_unit(std::span<const std::byte> unit, std::span<MessageStream> streams);
+  std::size_t pass_unit(std::span<const std::byte> unit, std::span<Onward> onward);
+  void put_unit(std::span<const std::byte> unit, UnitHead head, Onward& to);
 
   // stored_rows.cc
   void store_rows(std::uint64_t number, std::span<const std::byte> body) const;

@@ -49,62 +49,69 @@ std::size_t Crossing::pass(const MessageHead& head, std::span<const std::byte> b
 }
 
 std::size_t Crossing::pass_rows(const MessageHead& head, std::span<const std::byte> body) {
-  std::vector<MessageStream> streams;  // to the mates further in
+  std::vector<Onward> onward;
   for (const Border::Mate& mate : further_in(head.tier))
-    streams.emplace_back(mail(), mate.rank, this->head(kRows, head.number, mate.tier, head.origin));
+    onward.push_back(
+        {MessageStream(mail(), mate.rank, this->head(kRows, head.number, mate.tier, head.origin))});
   std::size_t at = 0;
   while (at < body.size()) {
-    const std::size_t passed = pass_unit(body.subspan(at), streams);
+    const std::size_t passed = pass_unit(body.subspan(at), onward);
     if (passed == 0) break;
     at += passed;
   }
-  for (MessageStream& stream : streams) {
-    stream.flush();
-    count_all(stream.peer(), stream.bytes());
+  for (Onward& to : onward) {
+    to.stream.flush();
+    count_all(to.stream.peer(), to.stream.bytes());
   }
   return at;
 }
 
 // Bytes of the unit; 0: there is no room for it now. Each mate gets the row with its own part of
 // the destinations.
-std::size_t Crossing::pass_unit(std::span<const std::byte> unit, std::span<MessageStream> streams) {
+std::size_t Crossing::pass_unit(std::span<const std::byte> unit, std::span<Onward> onward) {
   UnitHead head;
   const std::size_t bytes = whole_unit(unit, layout_, head);
   if (bytes == 0) return unit.size();  // no unit: what is left is dropped
   const std::byte* rows = unit.data() + sizeof head;
-  const int first = static_cast<int>(border_.mates.size() - streams.size());
+  const int first = static_cast<int>(border_.mates.size() - onward.size());
   const Branches branches({&border_}, 0, head.num_rows, [&](std::int64_t i) {
     UnitRow to;
     std::memcpy(&to, rows + i * unit_row_bytes(layout_), sizeof to);
     return to.rank >= 0 && to.rank < view_.nodes->num_ranks() ? to.rank : -1;
   });
-  std::vector<std::span<const std::int64_t>> parts(streams.size());
-  std::vector<bool> wanted(streams.size(), (head.flags & UnitHead::kEverywhere) != 0);
+  for (Onward& to : onward) {
+    to.rows = {};
+    to.wanted = (head.flags & UnitHead::kEverywhere) != 0;
+  }
   for (int i = 0; i < branches.count(); ++i) {
     if (branches[i].way < first) continue;
-    parts[branches[i].way - first] = branches[i].items;
-    wanted[branches[i].way - first] = true;
+    onward[branches[i].way - first].rows = branches[i].items;
+    onward[branches[i].way - first].wanted = true;
   }
-  for (std::size_t i = 0; i < streams.size(); ++i) {
-    if (wanted[i] && !streams[i].open(unit_size(static_cast<int>(parts[i].size()), layout_)))
+  for (Onward& to : onward) {
+    if (to.wanted && !to.stream.open(unit_size(static_cast<int>(to.rows.size()), layout_)))
       return 0;
   }
-  const std::byte* row = unit.data() + unit_row_at(head.num_rows, layout_);
-  for (std::size_t i = 0; i < streams.size(); ++i) {
-    if (!wanted[i]) continue;
-    head.num_rows = static_cast<std::int32_t>(parts[i].size());
-    std::byte* out = streams[i].append(unit_size(head.num_rows, layout_));
-    std::memcpy(out, &head, sizeof head);
-    std::byte* at = out + sizeof head;
-    for (const std::int64_t item : parts[i]) {
-      std::memcpy(at, rows + item * unit_row_bytes(layout_), unit_row_bytes(layout_));
-      at += unit_row_bytes(layout_);
-    }
-    const std::size_t row_bytes = layout_.row_bytes() + layout_.scale_bytes();
-    std::memcpy(out + unit_row_at(head.num_rows, layout_), row, row_bytes);
-    count_rows(streams[i].peer(), row_bytes);
+  for (Onward& to : onward) {
+    if (to.wanted) put_unit(unit, head, to);
   }
   return bytes;
+}
+
+void Crossing::put_unit(std::span<const std::byte> unit, UnitHead head, Onward& to) {
+  const std::byte* rows = unit.data() + sizeof head;
+  const std::byte* row = unit.data() + unit_row_at(head.num_rows, layout_);
+  head.num_rows = static_cast<std::int32_t>(to.rows.size());
+  std::byte* out = to.stream.append(unit_size(head.num_rows, layout_));
+  std::memcpy(out, &head, sizeof head);
+  std::byte* at = out + sizeof head;
+  for (const std::int64_t item : to.rows) {
+    std::memcpy(at, rows + item * unit_row_bytes(layout_), unit_row_bytes(layout_));
+    at += unit_row_bytes(layout_);
+  }
+  const std::size_t row_bytes = layout_.row_bytes() + layout_.scale_bytes();
+  std::memcpy(out + unit_row_at(head.num_rows, layout_), row, row_bytes);
+  count_rows(to.stream.peer(), row_bytes);
 }
 
 }  // namespace ferry::internal

@@ -45,10 +45,12 @@ void GroupState::join_nodes(const Deadline& by) {
   mail_->read_by(this);  // last: whoever is read may be answered
 }
 
+// Both ends: whom I send to, and who sends to me.
 void GroupState::reach(const Border& border) {
   const auto lock = mail_->lock();
   for (int peer = 0; peer < size_; ++peer) {
-    if (border.is_mate[peer] || border.is_client[peer]) connect(peer);
+    const bool sends_here = border.is_client[peer] && border.via[peer] == rank_;
+    if (border.is_mate[peer] || sends_here) connect(peer);
   }
 }
 
