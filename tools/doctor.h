@@ -2,9 +2,7 @@
 // main.cc.
 #pragma once
 
-namespace CLI {
-class App;
-}
+#include "cli.h"
 
 namespace ferry::tools {
 

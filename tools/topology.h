@@ -2,9 +2,7 @@
 // each link. Called by main.cc.
 #pragma once
 
-namespace CLI {
-class App;
-}
+#include "cli.h"
 
 namespace ferry::tools {
 

@@ -2,9 +2,7 @@
 // traffic alone. Called by tools/main.cc.
 #pragma once
 
-namespace CLI {
-class App;
-}
+#include "cli.h"
 
 namespace ferry::tools {
 

@@ -7,13 +7,10 @@
 #include <vector>
 
 #include "bench/routing.h"
+#include "cli.h"
 #include "ferry/config.h"
 #include "ferry/group.h"
 #include "ferry/types.h"
-
-namespace CLI {
-class App;
-}
 
 namespace ferry::bench {
 
