@@ -33,7 +33,7 @@ Status ExchangeState::check_active(std::span<const int> chosen) {
   if (changed && crossing_) {
     group_->reach(active_->border);
     // By the way that is common from now on: whoever passed on words before may not be here.
-    if (last_taken_ > 0) crossing_->tell(active_->border, last_taken_);
+    crossing_->tell_read(active_->border);
   }
   if (changed) let_last_set_finish();
   last_set_ = active_;

@@ -79,12 +79,23 @@ void Crossing::tell(const Border& border, std::uint64_t number) {
     send(mate.rank, head(first ? kRecord : kFlags, number, mate.tier, rank_), body);
 }
 
+void Crossing::tell_read(const Border& border) {
+  // Relaxed: my own word.
+  send_words(border, 0, view_.control(rank_).read_through.load(std::memory_order_relaxed));
+}
+
 void Crossing::tell_left(const Border& border) {
+  send_words(border, kLeft, kLeft);
+  mail().progress();
+}
+
+void Crossing::send_words(const Border& border, std::uint64_t progress,
+                          std::uint64_t read_through) {
   const auto lock = mail().lock();
-  const Words words{.progress = kLeft, .read_through = kLeft, .growth = 0, .num_counts = 0};
+  const Words words{
+      .progress = progress, .read_through = read_through, .growth = 0, .num_counts = 0};
   for (const Border::Mate& mate : border.mates)
     send(mate.rank, head(kFlags, 0, mate.tier, rank_), bytes_of(words));
-  mail().progress();
 }
 
 void Crossing::read(int from, const MessageHead& head, std::span<const std::byte> body) {

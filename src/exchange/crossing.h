@@ -85,6 +85,8 @@ class Crossing final : public Channel {
   // What peers of other nodes must know once progress says `number`: the first time the record, and
   // with it the counts where there are any.
   void tell(const Border& border, std::uint64_t number);
+  // How far I have read, and nothing of what may still be on its way by another border.
+  void tell_read(const Border& border);
   // By the way of all words before.
   void tell_left(const Border& border);
 
@@ -201,6 +203,7 @@ class Crossing final : public Channel {
   void read_record(int origin, std::uint64_t number, std::span<const std::byte> body);
   void read_flags(int origin, std::uint64_t number, std::span<const std::byte> body);
   void send(int peer, const MessageHead& head, std::span<const std::byte> body);
+  void send_words(const Border& border, std::uint64_t progress, std::uint64_t read_through);
   Incoming& expect(std::uint64_t number, int origin, int mate, std::size_t bytes);
   void read_sums(int from, const MessageHead& head, std::span<const std::byte> body);
 

@@ -118,7 +118,7 @@ void GroupState::read_abort(int from, std::uint64_t word,
   if (report.size() != GroupSlot::kReportBytes) return;
   if (reached_[from]) tell(from, kHeard, 0);
   if (AbortWord::code(word) == Code::kClosed)
-    farewell_[from].store(true, std::memory_order_release);  // partner: said_all()
+    farewell_[from].store(true, std::memory_order_release);  // partner: gone()
   std::uint64_t none = AbortWord::kNone;
   if (abort_[from].load(std::memory_order_relaxed) != none) return;
   std::memcpy(slots_[from].report, report.data(), report.size());
@@ -157,7 +157,8 @@ void GroupState::linger() noexcept {
     const auto lock = mail_->lock();
     if (!all_left()) return false;
     for (int peer = 0; peer < size_; ++peer) {
-      if (reached_[peer] && !heard_[peer] && !left(peer) && !gone(peer)) return false;
+      const bool lost = lost_[peer].load(std::memory_order_acquire);  // partner: lost()
+      if (reached_[peer] && !heard_[peer] && !left(peer) && !lost) return false;
     }
     return true;
   };

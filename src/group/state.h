@@ -164,8 +164,7 @@ class GroupState final : private Mail::Reader {
   int gone_culprit(const Await& await, const std::vector<int>& missing) const noexcept;
   int answerable(const Await& await, int missing) const noexcept;
   int owing(bool lost) const noexcept;
-  bool gone(int rank) const noexcept;
-  bool said_all(const Await& await, int rank) const noexcept;
+  bool gone(const Await& await, int rank) const noexcept;
   void linger() noexcept;
   void connect(int peer);
 

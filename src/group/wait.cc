@@ -135,13 +135,12 @@ Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
 int GroupState::gone_culprit(const Await& await, const std::vector<int>& missing) const noexcept {
   if (await.outgoing) return -1;
   if (await.patient) {
-    const auto is_gone = [this](int peer) { return gone(peer); };
+    const auto is_gone = [&](int peer) { return gone(await, peer); };
     return std::all_of(missing.begin(), missing.end(), is_gone) ? missing[0] : -1;
   }
   for (const int peer : missing) {
     const int culprit = answerable(await, peer);
-    const bool nothing_comes = gone(culprit) || said_all(await, culprit);
-    if (!nothing_comes || await.up(peer)) continue;  // its last act
+    if (!gone(await, culprit) || await.up(peer)) continue;  // its last act
     // What it said before it went is worth more than that it went.
     if (!AbortWord::gave_up(abort_[culprit].load(std::memory_order_acquire))) return culprit;
   }
@@ -171,21 +170,18 @@ int GroupState::answerable(const Await& await, int missing) const noexcept {
        from = mate, mate = (*await.via)[from]) {
     // What a mate said before it went is worth more than that it went.
     if (AbortWord::gave_up(abort_[mate].load(std::memory_order_acquire))) continue;
-    if (gone(mate) || !await.up(mate)) culprit = mate;
+    if (gone(await, mate) || !await.up(mate)) culprit = mate;
   }
   return culprit;
 }
 
-// A rank of another node may be known to have left, or be seen dead on this machine, before its
-// last words have been read: those come by the network, which says when there are no more.
-bool GroupState::gone(int rank) const noexcept {
+// Nothing more comes from it. Of a rank of another node only whoever it sends its words to can
+// tell: to others they may be on their way when it has left, and that it left may be known before
+// they are read.
+bool GroupState::gone(const Await& await, int rank) const noexcept {
   if (nodes_.here(rank)) return left(rank) || !rendezvous_->alive(rank);
-  return lost_[rank].load(std::memory_order_acquire);  // partner: lost()
-}
-
-// It sends its words to me, and the last of them is that it left.
-bool GroupState::said_all(const Await& await, int rank) const noexcept {
-  return await.via && (*await.via)[rank] == rank_ &&
+  if (await.via && (*await.via)[rank] != rank_) return false;
+  return lost_[rank].load(std::memory_order_acquire) ||    // partner: lost()
          farewell_[rank].load(std::memory_order_acquire);  // partner: read_abort()
 }
 
