@@ -5,15 +5,12 @@
 #include <unistd.h>
 
 #include <optional>
-#include <thread>
 
 #include "base/clock.h"
-#include "frame.h"
+#include "seat.h"
 
 namespace ferry::test {
 namespace {
-
-using std::chrono::milliseconds;
 
 // One expert on each rank, one for each token.
 struct Shape {
@@ -60,8 +57,6 @@ class Played {
   std::vector<std::int64_t> ids_;
 };
 
-void nap(milliseconds time) { std::this_thread::sleep_for(time); }
-
 void run_on(const Shape& shape, const Body& body, int killed = -1) {
   GroupOptions options;
   options.topology = shape.topology;
@@ -82,11 +77,11 @@ TEST(Racks, DeathOfAMateOfAMateIsToldByItsName) {
     Played played(group, shape, 0, 2);
     Received received;
     require_ok(played.exchange().dispatch(played.dispatch_args(), received), "dispatch");
-    if (group.rank() != 2) nap(milliseconds(group.rank() == 0 ? 300 : 600));
+    if (group.rank() != 2) nap(group.rank() == 0 ? 300 : 600);
     Operation operation;
     require_ok(played.exchange().combine_send(played.combine_args(received), operation), "send");
     if (group.rank() == 2) {
-      nap(milliseconds(1000));
+      nap(1000);
       kill(getpid(), SIGKILL);
     }
     const std::int64_t began = internal::now_ns();
@@ -106,7 +101,7 @@ TEST(Racks, WhoLeavesHasPassedEverythingOn) {
     Received received;
     Operation operation;
     require_ok(played.exchange().dispatch_send(played.dispatch_args(), operation), "send");
-    if (group.rank() == 4) nap(milliseconds(1000));
+    if (group.rank() == 4) nap(1000);
     if (group.rank() != 3) {
       require_ok(played.exchange().dispatch_recv(operation, received), "receive");
       const std::int64_t expected = group.rank() == 4 ? shape.tokens : 0;
@@ -129,11 +124,11 @@ TEST(Racks, SetWithoutThoseThatPassOnStartsAtOnce) {
     Operation operation;
     require_ok(played.exchange().combine_send(played.combine_args(received), operation), "send");
     const bool stays = group.rank() == 0 || group.rank() == 3;
-    if (stays) nap(milliseconds(50));
+    if (stays) nap(50);
     require_ok(played.exchange().combine_recv(operation), "combine");
     received.release();
-    if (!stays) return nap(milliseconds(3000));
-    nap(milliseconds(100));
+    if (!stays) return nap(3000);
+    nap(100);
     const std::vector<int> active = {0, 3};
     DispatchArgs args = played.dispatch_args();
     args.active_ranks = active;
@@ -141,7 +136,7 @@ TEST(Racks, SetWithoutThoseThatPassOnStartsAtOnce) {
     require_ok(played.exchange().dispatch(args, received), "dispatch of two");
     require(internal::now_ns() - began < 500'000'000, "it took a while");
     received.release();
-    nap(milliseconds(3000));
+    nap(3000);
   };
   run_on(shape, body);
 }
