@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "bootstrap/environment.h"
 #include "doctor_kernel.h"
 #include "doctor_network.h"
 #include "doctor_speed.h"
 #include "machine.h"
-#include "transport/environment.h"
 
 namespace ferry::tools {
 

@@ -16,9 +16,9 @@
 #include <cstring>
 #include <functional>
 
+#include "bootstrap/socket.h"
 #include "ferry/group.h"
 #include "memory/segment.h"
-#include "transport/socket.h"
 
 namespace ferry::tools {
 namespace {

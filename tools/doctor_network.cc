@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "ferry/status.h"
-#include "transport/link.h"
+#include "network/link.h"
 
 namespace ferry::tools {
 namespace {

@@ -1,5 +1,5 @@
 // What this host has for groups that span hosts: UCX, and network interfaces. Called by doctor.cc,
-// after everything that forks (UCX starts threads); calls transport/link.h.
+// after everything that forks (UCX starts threads); calls bootstrap/link.h.
 #pragma once
 
 #include <string>

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "transport/socket.h"
+#include "bootstrap/socket.h"
 
 namespace ferry::tools {
 

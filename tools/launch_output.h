@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "transport/socket.h"
+#include "bootstrap/socket.h"
 
 namespace ferry::tools {
 

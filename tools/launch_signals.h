@@ -4,7 +4,7 @@
 
 #include <signal.h>
 
-#include "transport/socket.h"
+#include "bootstrap/socket.h"
 
 namespace ferry::tools {
 

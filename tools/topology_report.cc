@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "doctor_report.h"
-#include "topology/choose.h"
-#include "topology/traffic.h"
+#include "plan/choose.h"
+#include "plan/traffic.h"
 #include "topology_json.h"
 
 namespace ferry::tools {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "exchange/crossing.h"
+#include "exchange/internode/forwarder.h"
 #include "exchange/refusal.h"
 #include "exchange/state.h"
 
@@ -30,10 +30,10 @@ Status ExchangeState::check_active(std::span<const int> chosen) {
     if (Status status = settle(last_taken_); !status.ok()) return status;
   }
   if (!active_->contains_me()) return {};
-  if (changed && crossing_) {
-    group_->reach(active_->border);
+  if (changed && forwarder_) {
+    group_->reach(active_->forwarding);
     // By the way that is common from now on: whoever passed on words before may not be here.
-    crossing_->tell_read(active_->border);
+    forwarder_->tell_read(active_->forwarding);
   }
   if (changed) let_last_set_finish();
   last_set_ = active_;

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <new>
 
-#include "exchange/crossing.h"
+#include "exchange/internode/forwarder.h"
 #include "exchange/refusal.h"
 #include "exchange/state.h"
 #include "kernels/row_sums.h"
@@ -30,7 +30,7 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
   if (refusal.ok()) refusal = publish_outputs(sent);
   if (!refusal.ok()) return refuse(Kind::kCombine, refusal, deadline);
   publish(issued_, Stage::kDelivered);
-  if (crossing_) {
+  if (forwarder_) {
     if (Status status = cross_combine(sent); !status.ok()) return status;
   }
   sent.times.spans.push_back({"publish", began, now_ns()});
@@ -151,7 +151,7 @@ void ExchangeState::copy_rows_in(const InFlight& operation, std::byte* to, const
         {.row = raw, .row_type = from.dtype, .hidden = from.hidden, .out = copied});
   };
   const auto copy = [&](std::int64_t first, std::int64_t count) {
-    crew_.run(count, [&](std::int64_t begin, std::int64_t end) {
+    workers_.run(count, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = first + begin; row < first + end; ++row) copy_one(row);
       if (stores == Stores::kStreaming) stores_fence();
     });
@@ -187,17 +187,18 @@ Status ExchangeState::reduce(InFlight& operation) {
   const Route& route = *operation.route;
   const Stores stores = stores_for(route.total_rows * dense_pitch(args.expert_rows));
   find_outputs(operation);
-  if (crossing_) {
+  if (forwarder_) {
     if (status = await_sums(operation); !status.ok()) return status;
   }
-  crew_.run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
+  workers_.run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
     const HomeFormat format = home_format(operation);
     Summands sum(format.hidden, format.wire_bytes()), part(format.hidden, format.wire_bytes());
-    BranchSums branches(format.hidden, crossing_ ? crossing_->sum_type(format.type) : format.type,
-                        route.active->border.outermost_tier());
+    SubtreeSums subtrees(format.hidden,
+                         forwarder_ ? forwarder_->sum_type(format.type) : format.type,
+                         route.active->forwarding.outermost_level());
     HomeRows rows(format);
     for (std::int64_t token = begin; token < end; ++token) {
-      reduce_token(operation, token, {sum, part, branches, rows, stores});
+      reduce_token(operation, token, {sum, part, subtrees, rows, stores});
       if (args.out_topk_weights) bring_weights_home(operation, token);
     }
     if (stores == Stores::kStreaming) stores_fence();
@@ -207,7 +208,7 @@ Status ExchangeState::reduce(InFlight& operation) {
   stats_.bytes_pulled +=
       route.order.size() * route.active->num_positions * dense_pitch(args.expert_rows);
   ++stats_.combines;
-  return crossing_ ? await_served(operation) : Status{};
+  return forwarder_ ? await_served(operation) : Status{};
 }
 
 // The counts that came with the outputs say where everybody's rows are; all ranks see whose outputs
@@ -302,21 +303,21 @@ void ExchangeState::bring_weights_home(const InFlight& operation, std::int64_t t
   const auto add = [&](float* sum, const float* scalars) {
     for (int j = 0; j < route.top_k; ++j) sum[j] += scalars[j];
   };
-  if (!crossing_ || crossing_->exact()) {
+  if (!forwarder_ || forwarder_->exact()) {
     for (int k = 0; k < route.num_entries; ++k) {
       if (route.refs[first + k].sent()) add(home, of_entry[k].data());
     }
     return;
   }
-  const Branches branches = branches_of(route, first, route.num_entries);
-  const int outermost = route.active->border.outermost_tier();
-  for (int i = 0; i < branches.count();) {
+  const Subtrees subtrees = subtrees_of(route, first, route.num_entries);
+  const int outermost = route.active->forwarding.outermost_level();
+  for (int i = 0; i < subtrees.count();) {
     float sum[kMaxTopK] = {};
-    const bool mine = branches[i].tier < outermost;
+    const bool mine = subtrees[i].level < outermost;
     do {
-      for (const std::int64_t entry : branches[i].items) add(sum, of_entry[entry - first].data());
+      for (const std::int64_t entry : subtrees[i].items) add(sum, of_entry[entry - first].data());
       ++i;
-    } while (mine && i < branches.count() && branches[i].tier < outermost);
+    } while (mine && i < subtrees.count() && subtrees[i].level < outermost);
     add(home, sum);
   }
 }
@@ -341,14 +342,14 @@ void ExchangeState::find_scalars(const InFlight& operation, std::int64_t token,
         of_entry[k][j] = i == 0 ? theirs[j] : of_entry[k][j] + theirs[j];
     }
   }
-  if (!crossing_) return;
+  if (!forwarder_) return;
   const HomeFormat format = home_format(operation);
-  const Branches branches = branches_of(route, first, route.num_entries);
-  for (int i = 0; i < branches.count(); ++i) {
+  const Subtrees subtrees = subtrees_of(route, first, route.num_entries);
+  for (int i = 0; i < subtrees.count(); ++i) {
     const std::byte* share = operation.shares[operation.first_share[token] + i];
     if (share == nullptr) continue;
-    share += crossing_->scalars_at(static_cast<int>(branches[i].items.size()), format);
-    for (const std::int64_t entry : branches[i].items) {
+    share += forwarder_->scalars_at(static_cast<int>(subtrees[i].items.size()), format);
+    for (const std::int64_t entry : subtrees[i].items) {
       std::memcpy(of_entry[entry - first].data(), share, scalars * sizeof(float));
       share += scalars * sizeof(float);
     }

@@ -7,10 +7,10 @@
 #include <cmath>
 #include <new>
 
-#include "exchange/crossing.h"
+#include "exchange/internode/forwarder.h"
 #include "exchange/state.h"
+#include "plan/choose.h"
 #include "topology/caches.h"
-#include "topology/choose.h"
 
 namespace ferry::internal {
 
@@ -88,8 +88,8 @@ AlgorithmChoice choose(const GroupState& group, const ExchangeConfig& config) {
 }
 
 // With kFullmesh nobody passes on for others.
-int num_tiers(const GroupState& group, const AlgorithmChoice& choice) {
-  return choice.algorithm == Algorithm::kFullmesh ? 1 : group.nodes().num_tiers();
+int num_levels(const GroupState& group, const AlgorithmChoice& choice) {
+  return choice.algorithm == Algorithm::kFullmesh ? 1 : group.nodes().num_levels();
 }
 
 // Tells exchanges of this process apart, so that a handle is only used where it was made.
@@ -232,10 +232,10 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
       combine_wire_(wire_format(config_.combine_wire)),
       choice_(choose(*group_, config_)),
       everybody_(std::make_shared<ActiveSet>(config_, group_->nodes(), rank_,
-                                             std::span<const int>(), num_tiers(*group_, choice_))),
+                                             std::span<const int>(), num_levels(*group_, choice_))),
       layout_(config_, window_shape(config_, everybody_->map, group_->nodes())),
       id_(next_id()),
-      crew_(config_.workers),
+      workers_(config_.workers),
       crowded_(group_->crowded(config_.workers)),
       cache_bytes_(last_level_cache_bytes()),
       active_(everybody_),
@@ -282,15 +282,16 @@ void ExchangeState::cross_nodes() {
                     "they are of nodes {} and {}",
                     config_.tp_size, first, rank, nodes.node_of(first), nodes.node_of(rank)));
   }
-  crossing_ =
-      std::make_shared<Crossing>(*group_, view_, config_, combine_wire_, everybody_->border);
-  group_->reach(everybody_->border);
+  forwarder_ =
+      std::make_shared<Forwarder>(*group_, view_, config_, combine_wire_, everybody_->forwarding);
+  group_->reach(everybody_->forwarding);
 }
 
 // My own words, and those of the ranks of other nodes that I write down here.
 bool ExchangeState::back_words() {
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_ && (group_->nodes().one() || !everybody_->border.is_client[peer])) continue;
+    if (peer != rank_ && (group_->nodes().one() || !everybody_->forwarding.is_served[peer]))
+      continue;
     if (!view_.segment->commit(layout_.control(peer), layout_.control_bytes())) return false;
     new (&control(peer)) ControlWords{};
   }
@@ -310,17 +311,17 @@ ExchangeState::~ExchangeState() {
   raise(control(rank_).read_through, kLeft);
   raise(control(rank_).progress, kLeft);
   group_->ring();
-  if (!crossing_) return;
-  crossing_->tell_left(last_set_->border);
-  group_->leave_open(std::move(crossing_));
+  if (!forwarder_) return;
+  forwarder_->tell_left(last_set_->forwarding);
+  group_->leave_open(std::move(forwarder_));
 }
 
 ExchangeStats ExchangeState::stats() const noexcept {
   ExchangeStats stats = stats_;
-  if (!crossing_) return stats;
-  for (int tier = 0; tier < group_->nodes().num_tiers(); ++tier) {
-    stats.link_row_bytes += crossing_->crossed(tier).rows;
-    stats.link_bytes += crossing_->crossed(tier).all;
+  if (!forwarder_) return stats;
+  for (int level = 0; level < group_->nodes().num_levels(); ++level) {
+    stats.link_row_bytes += forwarder_->crossed(level).rows;
+    stats.link_bytes += forwarder_->crossed(level).all;
   }
   return stats;
 }
@@ -329,8 +330,8 @@ ExchangeStats ExchangeState::stats() const noexcept {
 std::vector<CrossedBytes> ExchangeState::crossed_bytes() const {
   std::vector<CrossedBytes> levels;
   CrossedBytes outside;
-  for (int tier = group_->nodes().num_tiers() - 1; crossing_ && tier >= 0; --tier) {
-    const CrossedBytes crossed = crossing_->crossed(tier);
+  for (int level = group_->nodes().num_levels() - 1; forwarder_ && level >= 0; --level) {
+    const CrossedBytes crossed = forwarder_->crossed(level);
     outside.rows += crossed.rows, outside.all += crossed.all;
     levels.push_back(outside);
   }

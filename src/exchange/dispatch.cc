@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <new>
 
-#include "exchange/crossing.h"
+#include "exchange/internode/forwarder.h"
 #include "exchange/state.h"
 
 namespace ferry::internal {

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <new>
 
-#include "exchange/crossing.h"
+#include "exchange/internode/forwarder.h"
 #include "exchange/state.h"
 
 namespace ferry::internal {
@@ -61,7 +61,7 @@ Status ExchangeState::finish(InFlight& operation) {
                           rank_};
     }
     operation.finished = true;
-    if (crossing_) crossing_->forget_sums(operation.number, rank_);
+    if (forwarder_) forwarder_->forget_sums(operation.number, rank_);
     if (operation.status.group_usable()) conclude(operation.number);
   }
   return operation.status;
@@ -87,7 +87,7 @@ void ExchangeState::conclude(std::uint64_t number) noexcept {
   read_through_ = through;
   raise(control(rank_).read_through, through);
   group_->ring();
-  if (crossing_) crossing_->tell(last_set_->border, number);
+  if (forwarder_) forwarder_->tell(last_set_->forwarding, number);
 }
 
 // Those that read my records and rows so far are not all among those that will keep me from writing
@@ -265,7 +265,7 @@ Await ExchangeState::awaiting_words(const InFlight& operation, const char* phase
                                     std::uint64_t value) const noexcept {
   Await await = awaiting(operation, phase, value);
   await.stride_bytes = layout_.control_bytes();
-  await.via = crossing_ ? &operation.active->border.via : nullptr;
+  await.last_hop = forwarder_ ? &operation.active->forwarding.last_hop : nullptr;
   return await;
 }
 
@@ -309,7 +309,7 @@ Agreed ExchangeState::agreed_weights(const InFlight& operation) const noexcept {
 void ExchangeState::publish(std::uint64_t number, Stage stage) noexcept {
   raise(control(rank_).progress, progress_of(number, stage));
   group_->ring();
-  if (crossing_) crossing_->tell(last_set_->border, number);
+  if (forwarder_) forwarder_->tell(last_set_->forwarding, number);
 }
 
 // What every record of this rank says, a refusal's too.

@@ -26,10 +26,10 @@ Status ExchangeState::send_rows(const InFlight& operation, const DispatchArgs& a
   scale_strides_.clear();
   for (std::size_t i = 0; layout_.scale_bytes() > 0 && i < route.section_rows.size(); ++i)
     scale_strides_.push_back(layout_.scale_strides(route.section_rows[i]));
-  if (crossing_) {
+  if (forwarder_) {
     if (Status status = cross_rows(operation, job); !status.ok()) return status;
   }
-  crew_.run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
+  workers_.run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
     const auto scratch = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes());
     for (std::int64_t token = begin; token < end; ++token) send_token(job, token, scratch.get());
     if (job.stores == Stores::kStreaming) stores_fence();
@@ -130,7 +130,7 @@ void ExchangeState::send_all_metadata(const SendJob& job) {
   const Route& route = job.route;
   const auto count = static_cast<std::int64_t>(route.order.size());
   const std::int64_t first = count * rank_ / size_;
-  crew_.run(count, [&](std::int64_t begin, std::int64_t end) {
+  workers_.run(count, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = first + begin; i < first + end; ++i) {
       const std::int32_t entry = route.order[i < count ? i : i - count];
       for (int position = 0; position < route.active->num_positions; ++position)

@@ -18,13 +18,13 @@
 #include <vector>
 
 #include "base/round_up.h"
-#include "exchange/branch_sums.h"
-#include "exchange/branches.h"
-#include "exchange/crew.h"
 #include "exchange/home_rows.h"
+#include "exchange/internode/message_stream.h"
+#include "exchange/internode/subtree_sums.h"
+#include "exchange/internode/subtrees.h"
 #include "exchange/limits.h"
-#include "exchange/message_stream.h"
 #include "exchange/summands.h"
+#include "exchange/worker_pool.h"
 #include "ferry/exchange.h"
 #include "group/state.h"
 #include "group/wait.h"
@@ -39,7 +39,7 @@
 
 namespace ferry::internal {
 
-class Crossing;
+class Forwarder;
 
 // Throws Error(kInvalidArgument) unless the configuration is legal for `num_ranks` ranks; fills in
 // the defaults.
@@ -124,7 +124,7 @@ class ExchangeState {
   struct ReduceJob {
     Summands& sum;
     Summands& part;  // of my node
-    BranchSums& branches;
+    SubtreeSums& subtrees;
     HomeRows& rows;
     Stores stores;
   };
@@ -261,7 +261,7 @@ class ExchangeState {
   void collect_terms(const InFlight& operation, std::int64_t token, const ReduceJob& job) const;
   void add_entries(const InFlight& operation, std::int64_t token, const ReduceJob& job,
                    bool rows) const;
-  void add_branches(const InFlight& operation, std::int64_t token, const ReduceJob& job) const;
+  void add_subtrees(const InFlight& operation, std::int64_t token, const ReduceJob& job) const;
   void find_rows(const InFlight& operation, std::int64_t token, HomeRows& rows) const;
   void find_row(const InFlight& operation, TokenEntry at, HomeRows::Row& row) const;
   void prefetch_outputs(const InFlight& operation, std::int64_t token) const noexcept;
@@ -284,9 +284,9 @@ class ExchangeState {
   Status await_sums(const InFlight& operation);
   Status await_served(const InFlight& operation);
   Status leave(const InFlight& operation, const Status& status);
-  Status await_crossing(const InFlight& operation, const char* phase,
-                        const std::atomic<std::uint64_t>* flags, std::uint64_t value,
-                        const std::vector<bool>& only);
+  Status await_forwarder(const InFlight& operation, const char* phase,
+                         const std::atomic<std::uint64_t>* flags, std::uint64_t value,
+                         const std::vector<bool>& only);
 
   ControlWords& control(int rank) const noexcept { return view_.control(rank); }
   Record& record(int rank, std::uint64_t number) const noexcept {
@@ -297,7 +297,7 @@ class ExchangeState {
   }
   bool here(int rank) const noexcept { return view_.nodes->here(rank); }
   // Of some entries of a token.
-  Branches branches_of(const Route& route, std::int64_t first, int count) const;
+  Subtrees subtrees_of(const Route& route, std::int64_t first, int count) const;
   bool everywhere() const noexcept { return choice_.algorithm == Algorithm::kAllgather; }
   int num_sections() const noexcept {
     return config_.layout == Layout::kPadded ? num_local_experts() : 1;
@@ -341,7 +341,7 @@ class ExchangeState {
   std::uint64_t id_;
   WindowView view_ = {};
   std::shared_ptr<Pool> pool_;
-  Crew crew_;
+  WorkerPool workers_;
   bool crowded_;
   std::uint64_t cache_bytes_;
 
@@ -360,7 +360,7 @@ class ExchangeState {
   std::vector<PublishedRows> outputs_;           // [active ranks] of the combine being reduced
   ExchangeStats stats_;
   OperationTimes dispatch_times_, combine_times_;
-  std::shared_ptr<Crossing> crossing_;  // with several nodes; last: messages come until it ends
+  std::shared_ptr<Forwarder> forwarder_;  // with several nodes; last: messages come until it ends
 };
 
 }  // namespace ferry::internal

@@ -1,7 +1,7 @@
 // What one token's result is the sum of, in the order of design 5: routed rows, copies and
 // constants by k, rows of shared experts, the caller's shared output, the residual. Called by
 // combine.cc.
-#include "exchange/crossing.h"
+#include "exchange/internode/forwarder.h"
 #include "exchange/state.h"
 #include "kernels/row_sums.h"
 
@@ -25,9 +25,9 @@ void ExchangeState::collect_terms(const InFlight& operation, std::int64_t token,
   // A sum that is not rounded to the type of the biases takes them as terms.
   for (int i = 0; args.norm.residual && i < 2; ++i) add_row_of(args.bias[i]);
   prefetch_outputs(operation, token + 1);
-  const bool grouped = crossing_ && !crossing_->exact();
+  const bool grouped = forwarder_ && !forwarder_->exact();
   if (grouped) {
-    add_branches(operation, token, job);
+    add_subtrees(operation, token, job);
   } else {
     find_rows(operation, token, job.rows);
   }
@@ -70,11 +70,11 @@ void ExchangeState::find_rows(const InFlight& operation, std::int64_t token, Hom
     of_entry[k] = &rows.add();
     find_row(operation, {token, k}, *of_entry[k]);
   }
-  if (!crossing_) return;
-  const Branches branches = branches_of(route, first, route.num_entries);
-  for (int i = 0; i < branches.count(); ++i) {
+  if (!forwarder_) return;
+  const Subtrees subtrees = subtrees_of(route, first, route.num_entries);
+  for (int i = 0; i < subtrees.count(); ++i) {
     const std::byte* share = operation.shares[operation.first_share[token] + i];
-    for (const std::int64_t entry : branches[i].items) {
+    for (const std::int64_t entry : subtrees[i].items) {
       if (share == nullptr) break;
       HomeRows::Row& row = *of_entry[entry - first];
       row.parts[0] = share;
@@ -103,31 +103,31 @@ void ExchangeState::find_row(const InFlight& operation, TokenEntry at, HomeRows:
 }
 
 // Sums instead of rows: those of other branches have come, that of my node is made here.
-void ExchangeState::add_branches(const InFlight& operation, std::int64_t token,
+void ExchangeState::add_subtrees(const InFlight& operation, std::int64_t token,
                                  const ReduceJob& job) const {
   const Route& route = *operation.route;
-  const DataType type = crossing_->sum_type(operation.combine.expert_rows.dtype);
+  const DataType type = forwarder_->sum_type(operation.combine.expert_rows.dtype);
   const std::int64_t first = token * route.num_entries;
-  const Branches branches = branches_of(route, first, route.num_entries);
-  job.branches.clear();
-  for (int i = 0; i < branches.count(); ++i) {
+  const Subtrees subtrees = subtrees_of(route, first, route.num_entries);
+  job.subtrees.clear();
+  for (int i = 0; i < subtrees.count(); ++i) {
     const std::byte* share = operation.shares[operation.first_share[token] + i];
     if (share == nullptr) {
       job.rows.clear();
-      for (const std::int64_t entry : branches[i].items)
+      for (const std::int64_t entry : subtrees[i].items)
         find_row(operation, {token, static_cast<int>(entry - first)}, job.rows.add());
       job.part.clear();
-      job.rows.add_up(job.part, type, job.branches.own());
+      job.rows.add_up(job.part, type, job.subtrees.own());
     }
-    job.branches.add(branches[i].tier, share ? share : job.branches.own());
+    job.subtrees.add(subtrees[i].level, share ? share : job.subtrees.own());
   }
-  job.branches.add_to(job.sum, route.active->border.outermost_tier());
+  job.subtrees.add_to(job.sum, route.active->forwarding.outermost_level());
 }
 
-Branches ExchangeState::branches_of(const Route& route, std::int64_t first, int count) const {
+Subtrees ExchangeState::subtrees_of(const Route& route, std::int64_t first, int count) const {
   const ActiveSet& active = *route.active;
-  const Branching branching{&active.border, choice_.algorithm == Algorithm::kFullmesh};
-  return {branching, first, count, [&](std::int64_t entry) {
+  const SubtreeRule rule{&active.forwarding, choice_.algorithm == Algorithm::kFullmesh};
+  return {rule, first, count, [&](std::int64_t entry) {
             const RowRef ref = route.refs[entry];
             return ref.sent() ? active.ranks[active.index(ref.member, active.position)] : -1;
           }};

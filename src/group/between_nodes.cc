@@ -36,60 +36,61 @@ bool thread_from_environment() {
 void GroupState::join_nodes(const Deadline& by) {
   own_thread_ = thread_from_environment();
   const std::vector<std::string> jobs = rendezvous_->all_gather(rank_ == 0 ? random_job() : "", by);
-  mail_ = std::make_unique<Mail>(link_factory()(), rank_, size_, std::stoull(jobs[0]), own_thread_);
-  addresses_ = rendezvous_->all_gather(mail_->address(), by);
+  messages_ = std::make_unique<MessageChannel>(link_factory()(), rank_, size_, std::stoull(jobs[0]),
+                                               own_thread_);
+  addresses_ = rendezvous_->all_gather(messages_->address(), by);
   reached_.resize(size_);
   heard_.resize(size_);
-  border_ = Border(nodes_, rank_, std::vector<bool>(size_, true));
-  reach(border_);
-  mail_->read_by(this);  // last: whoever is read may be answered
+  forwarding_ = ForwardingTable(nodes_, rank_, std::vector<bool>(size_, true));
+  reach(forwarding_);
+  messages_->read_by(this);  // last: whoever is read may be answered
 }
 
 // Both ends: whom I send to, and who sends to me.
-void GroupState::reach(const Border& border) {
-  const auto lock = mail_->lock();
+void GroupState::reach(const ForwardingTable& forwarding) {
+  const auto lock = messages_->lock();
   for (int peer = 0; peer < size_; ++peer) {
-    const bool sends_here = border.is_client[peer] && border.via[peer] == rank_;
-    if (border.is_mate[peer] || sends_here) connect(peer);
+    const bool sends_here = forwarding.is_served[peer] && forwarding.last_hop[peer] == rank_;
+    if (forwarding.is_mate[peer] || sends_here) connect(peer);
   }
 }
 
 void GroupState::connect(int peer) {
   if (reached_[peer]) return;
-  mail_->connect(peer, addresses_[peer]);
+  messages_->connect(peer, addresses_[peer]);
   reached_[peer] = true;
 }
 
 std::uint32_t GroupState::open_channel(Channel* channel) {
-  const auto lock = mail_->lock();
+  const auto lock = messages_->lock();
   channels_[++num_channels_] = channel;
   return num_channels_;
 }
 
 void GroupState::close_channel(std::uint32_t number) noexcept {
-  const auto lock = mail_->lock();
+  const auto lock = messages_->lock();
   channels_.erase(number);
 }
 
 void GroupState::leave_open(std::shared_ptr<Channel> channel) {
-  const auto lock = mail_->lock();
+  const auto lock = messages_->lock();
   left_open_.push_back(std::move(channel));
 }
 
 void GroupState::tell(int peer, std::uint8_t kind, std::uint64_t number,
                       std::span<const std::byte> body) noexcept {
   const MessageHead head{.channel = 0, .kind = kind, .number = number};
-  mail_->send_now(peer, std::as_bytes(std::span(&head, 1)), body);
+  messages_->send_now(peer, std::as_bytes(std::span(&head, 1)), body);
 }
 
 // To whoever has had a word of mine, the mates of smaller sets of ranks too (linger).
 void GroupState::tell_abort(std::uint64_t word) noexcept {
-  if (!mail_) return;
-  const auto lock = mail_->lock();
+  if (!messages_) return;
+  const auto lock = messages_->lock();
   for (int peer = 0; peer < size_; ++peer) {
     if (reached_[peer]) tell(peer, kAbort, word, std::as_bytes(std::span(slots_[rank_].report)));
   }
-  mail_->progress();
+  messages_->progress();
 }
 
 void GroupState::read(int from, std::span<const std::byte> message) {
@@ -135,7 +136,7 @@ Status GroupState::await_left(Await await, const std::vector<bool>& mates) noexc
   await.only = &mates;
   await.outgoing = true;
   {
-    const auto lock = mail_->lock();
+    const auto lock = messages_->lock();
     if (all_left()) return {};
     await.value = want_left_ = left_.load(std::memory_order_relaxed) + 1;
   }
@@ -144,7 +145,7 @@ Status GroupState::await_left(Await await, const std::vector<bool>& mates) noexc
 
 bool GroupState::all_left() const {
   const auto holds = [](const auto& channel) { return channel.second->holds(); };
-  return mail_->all_sent() && std::none_of(channels_.begin(), channels_.end(), holds);
+  return messages_->all_sent() && std::none_of(channels_.begin(), channels_.end(), holds);
 }
 
 // A network that is closed while words are under way may take with it those that have arrived, and
@@ -154,7 +155,7 @@ bool GroupState::all_left() const {
 void GroupState::linger() noexcept {
   const Deadline by = Deadline::after(kLinger);
   const auto done = [&] {
-    const auto lock = mail_->lock();
+    const auto lock = messages_->lock();
     if (!all_left()) return false;
     for (int peer = 0; peer < size_; ++peer) {
       const bool lost = lost_[peer].load(std::memory_order_acquire);  // partner: lost()
@@ -163,7 +164,7 @@ void GroupState::linger() noexcept {
     return true;
   };
   while (!done() && !by.passed()) {
-    if (!mail_->progress()) mail_->sleep(kLingerSleepUs);
+    if (!messages_->progress()) messages_->sleep(kLingerSleepUs);
   }
 }
 

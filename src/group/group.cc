@@ -9,10 +9,10 @@
 #include <optional>
 #include <thread>
 
+#include "bootstrap/environment.h"
+#include "bootstrap/tcp.h"
 #include "group/join.h"
 #include "group/state.h"
-#include "transport/environment.h"
-#include "transport/tcp.h"
 
 namespace ferry {
 

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <sstream>
 
-#include "transport/hello.h"
-#include "transport/secret.h"
-#include "transport/tcp.h"
+#include "bootstrap/hello.h"
+#include "bootstrap/secret.h"
+#include "bootstrap/tcp.h"
 
 namespace ferry::internal {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "bootstrap/rendezvous.h"
 #include "ferry/group.h"
 #include "ferry/topology.h"
-#include "transport/rendezvous.h"
 
 namespace ferry::internal {
 

@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "bootstrap/hello.h"
 #include "group/join.h"
 #include "group/wait.h"
-#include "transport/hello.h"
 
 namespace ferry::internal {
 
@@ -80,9 +80,9 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
   if (!nodes_.one()) join_nodes(by);
   log(LogLevel::kInfo, fmt::format("joined a group of {} by {} ({}), {} processors{}", size_,
                                    origin_.launcher, origin_.reason, num_cpus_,
-                                   mail_ ? fmt::format(", node {} of {} over {}", nodes_.mine(),
-                                                       nodes_.count(), mail_->describe())
-                                         : ""));
+                                   messages_ ? fmt::format(", node {} of {} over {}", nodes_.mine(),
+                                                           nodes_.count(), messages_->describe())
+                                             : ""));
 }
 
 void GroupState::count_neighbours(const Deadline& by) {
@@ -100,9 +100,9 @@ void GroupState::count_neighbours(const Deadline& by) {
 
 GroupState::~GroupState() {
   leave();
-  if (mail_) mail_->read_by(nullptr);  // its thread reads into what follows
+  if (messages_) messages_->read_by(nullptr);  // its thread reads into what follows
   left_open_.clear();
-  mail_.reset();
+  messages_.reset();
 }
 
 void GroupState::leave() noexcept {
@@ -114,7 +114,7 @@ void GroupState::leave() noexcept {
                                         std::memory_order_release, std::memory_order_relaxed);
   ring();
   tell_abort(abort_[rank_].load(std::memory_order_relaxed));
-  if (mail_) linger();
+  if (messages_) linger();
 }
 
 Status GroupState::verdict() noexcept {
@@ -168,7 +168,8 @@ Status GroupState::arrive(std::span<const std::byte> piece) noexcept {
   const std::uint64_t number = ++num_barriers_;
   raise(slots_[rank_].barrier, number);
   ring();
-  for (const Border::Mate& mate : border_.mates) tell(mate.rank, kBarrier, number, piece);
+  for (const ForwardingTable::Mate& mate : forwarding_.mates)
+    tell(mate.rank, kBarrier, number, piece);
   const Await arrival{.operation = "barrier",
                       .number = number,
                       .phase = "arrival",
@@ -177,9 +178,9 @@ Status GroupState::arrive(std::span<const std::byte> piece) noexcept {
                       .value = number,
                       .limit = options_.deadline,
                       .crowded = crowded(1),
-                      .via = mail_ ? &border_.via : nullptr};
+                      .last_hop = messages_ ? &forwarding_.last_hop : nullptr};
   Status status = wait(arrival);
-  return status.ok() && mail_ ? await_left(arrival, border_.is_mate) : status;
+  return status.ok() && messages_ ? await_left(arrival, forwarding_.is_mate) : status;
 }
 
 // Pieces of at most kBytes; the barrier after the copy keeps a fast rank from overwriting a piece

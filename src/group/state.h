@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "bootstrap/rendezvous.h"
 #include "ferry/group.h"
 #include "ferry/topology.h"
 #include "memory/segment.h"
+#include "network/message_channel.h"
 #include "topology/nodes.h"
-#include "transport/mail.h"
-#include "transport/rendezvous.h"
 
 namespace ferry::internal {
 
@@ -42,7 +42,7 @@ struct MessageHead {
   std::uint8_t kind;      // of the channel's own
   // Of an exchange: the tier that it crosses, for whoever reads it passes it on at those further
   // in, and the rank that it is of.
-  std::uint8_t tier = 0;
+  std::uint8_t level = 0;
   std::uint16_t origin = 0;
   std::uint64_t number;  // of the operation
 };
@@ -64,7 +64,7 @@ class Channel {
 };
 
 // Between nodes it reads the messages of Mail: its own, and those of its channels.
-class GroupState final : private Mail::Reader {
+class GroupState final : private MessageChannel::Reader {
  public:
   GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
              GroupOrigin origin);
@@ -99,10 +99,10 @@ class GroupState final : private Mail::Reader {
 
   // Between nodes (between_nodes.cc); all but progress() only when there are several.
   // Moves messages, on a rank that makes its own progress.
-  bool progress() noexcept { return mail_ && !own_thread_ && mail_->progress(); }
-  Mail& mail() const noexcept { return *mail_; }
+  bool progress() noexcept { return messages_ && !own_thread_ && messages_->progress(); }
+  MessageChannel& messages() const noexcept { return *messages_; }
   // Before the first message to any of them.
-  void reach(const Border& border);
+  void reach(const ForwardingTable& forwarding);
   // Collective order numbers the channels. Closed by its owner, in whose place nothing is read
   // then.
   std::uint32_t open_channel(Channel* channel);
@@ -110,7 +110,7 @@ class GroupState final : private Mail::Reader {
   // Its owner is gone, others still speak through this rank: it stays until it is done.
   void leave_open(std::shared_ptr<Channel> channel);
   // Of all ranks.
-  const Border& border() const noexcept { return border_; }
+  const ForwardingTable& forwarding() const noexcept { return forwarding_; }
   // Waits until what was sent has left this rank, which may go on to something else than ferry and
   // must not keep words that others wait for. `await` says who waits; `mates` are answerable.
   Status await_left(Await await, const std::vector<bool>& mates) noexcept;
@@ -197,7 +197,7 @@ class GroupState final : private Mail::Reader {
   std::atomic<std::uint32_t>* sleeping_ = nullptr;
 
   // Empty on one node.
-  std::unique_ptr<Mail> mail_;
+  std::unique_ptr<MessageChannel> messages_;
   bool own_thread_ = false;             // Mail makes progress by itself
   std::vector<std::string> addresses_;  // [ranks] for Mail
   std::vector<bool> reached_, heard_;   // guarded by the lock of mail_, like what follows
@@ -207,7 +207,7 @@ class GroupState final : private Mail::Reader {
   std::uint64_t want_left_ = 0;
   // Raised to want_left_ when everything has left (await_left).
   std::atomic<std::uint64_t> left_{0};
-  Border border_;
+  ForwardingTable forwarding_;
   // [ranks] Mail lost it; it told me itself that it left: set once, release and acquire.
   std::vector<std::atomic<bool>> lost_, farewell_;
 

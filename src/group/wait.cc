@@ -78,7 +78,7 @@ Status GroupState::wait(const Await& await) noexcept {
 // Sequentially consistent on `sleeping_` and the flag: either this rank sees the flag up, or the
 // raiser sees it sleeping and rings (partners: raise() and ring()).
 void GroupState::sleep_until_rung(const Await& await, int peer) noexcept {
-  if (mail_ && !own_thread_) return mail_->sleep(kNetworkSleepUs);
+  if (messages_ && !own_thread_) return messages_->sleep(kNetworkSleepUs);
   sleeping_[rank_].fetch_add(1, std::memory_order_seq_cst);
   const std::uint32_t rung = doorbell_[rank_].load(std::memory_order_seq_cst);
   if (await.flag(peer).load(std::memory_order_seq_cst) < await.value) {
@@ -149,8 +149,8 @@ int GroupState::gone_culprit(const Await& await, const std::vector<int>& missing
 
 // Who owes this rank what others wait for, and is lost without a word, if `lost`; -1: nobody.
 int GroupState::owing(bool lost) const noexcept {
-  if (!mail_) return -1;
-  const auto lock = mail_->lock();
+  if (!messages_) return -1;
+  const auto lock = messages_->lock();
   for (int peer = 0; peer < size_; ++peer) {
     if (lost && (!lost_[peer].load(std::memory_order_acquire) ||  // partner: lost()
                  AbortWord::gave_up(abort_[peer].load(std::memory_order_acquire))))
@@ -164,10 +164,10 @@ int GroupState::owing(bool lost) const noexcept {
 // Who holds up a rank that is missing: itself, or the last one on the way of its words to this node
 // who is gone or missing too.
 int GroupState::answerable(const Await& await, int missing) const noexcept {
-  if (!await.via) return missing;
+  if (!await.last_hop) return missing;
   int culprit = missing;
-  for (int from = missing, mate = (*await.via)[from]; mate != from && mate != rank_;
-       from = mate, mate = (*await.via)[from]) {
+  for (int from = missing, mate = (*await.last_hop)[from]; mate != from && mate != rank_;
+       from = mate, mate = (*await.last_hop)[from]) {
     // What a mate said before it went is worth more than that it went.
     if (AbortWord::gave_up(abort_[mate].load(std::memory_order_acquire))) continue;
     if (gone(await, mate) || !await.up(mate)) culprit = mate;
@@ -180,7 +180,7 @@ int GroupState::answerable(const Await& await, int missing) const noexcept {
 // they are read.
 bool GroupState::gone(const Await& await, int rank) const noexcept {
   if (nodes_.here(rank)) return left(rank) || !rendezvous_->alive(rank);
-  if (await.via && (*await.via)[rank] != rank_) return false;
+  if (await.last_hop && (*await.last_hop)[rank] != rank_) return false;
   return lost_[rank].load(std::memory_order_acquire) ||    // partner: lost()
          farewell_[rank].load(std::memory_order_acquire);  // partner: read_abort()
 }
@@ -198,8 +198,8 @@ Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept 
   }
   text +=
       fmt::format("; rank {} (pid {}) {}", culprit, rendezvous_->pid(culprit), state_of(culprit));
-  if (await.via && (*await.via)[culprit] != culprit)
-    text += fmt::format("; its words come by rank {}", (*await.via)[culprit]);
+  if (await.last_hop && (*await.last_hop)[culprit] != culprit)
+    text += fmt::format("; its words come by rank {}", (*await.last_hop)[culprit]);
   if (code == Code::kTimeout) {
     text += fmt::format("; deadline {:.3g} s", std::chrono::duration<double>(await.limit).count());
   }

@@ -23,7 +23,7 @@ struct Await {
   std::vector<std::int64_t>* wait_ns = nullptr;  // [R] += time waited for each rank
   // [R] of several nodes: who passes on each rank's flag towards this node (Border::via); null:
   // each its own.
-  const std::vector<int>* via = nullptr;
+  const std::vector<int>* last_hop = nullptr;
   // Raised here when what this rank sent has ended, which it does too towards a rank that is gone.
   bool outgoing = false;
   // Giving up is an answer: the group stays whole, and those that are gone do not end the wait for

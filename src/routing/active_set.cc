@@ -51,7 +51,7 @@ std::uint32_t digest_of(std::span<const int> ranks) {
 }  // namespace
 
 ActiveSet::ActiveSet(const ExchangeConfig& config, const Nodes& nodes, int rank,
-                     std::span<const int> active, int num_tiers)
+                     std::span<const int> active, int num_levels)
     : chosen(active.begin(), active.end()),
       num_members(0),
       num_positions(config.tp_size),
@@ -70,7 +70,7 @@ ActiveSet::ActiveSet(const ExchangeConfig& config, const Nodes& nodes, int rank,
       if (ranks.back() == rank) member = m;
     }
   }
-  if (!nodes.one()) border = Border(nodes, rank, waited, num_tiers);
+  if (!nodes.one()) forwarding = ForwardingTable(nodes, rank, waited, num_levels);
 }
 
 }  // namespace ferry::internal

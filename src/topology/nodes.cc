@@ -10,13 +10,13 @@ namespace {
 // The ranks that take part, by tier and group, and where each rank is among those of its group.
 class Parts {
  public:
-  Parts(const Nodes& nodes, const std::vector<bool>& taking_part, int num_tiers)
-      : tiers_(num_tiers) {
-    for (int tier = 0; tier < num_tiers; ++tier) {
+  Parts(const Nodes& nodes, const std::vector<bool>& taking_part, int num_levels)
+      : levels_(num_levels) {
+    for (int level = 0; level < num_levels; ++level) {
       std::vector<int> positions;
       for (int rank = 0; rank < nodes.num_ranks(); ++rank) {
-        Tier& its = tiers_[tier];
-        const std::size_t group = nodes.group_of(rank, tier);
+        Level& its = levels_[level];
+        const std::size_t group = nodes.group_of(rank, level);
         if (group >= its.parts.size()) {
           its.parts.resize(group + 1);
           its.lowest.resize(group + 1, nodes.num_ranks());
@@ -30,22 +30,22 @@ class Parts {
     }
   }
 
-  int num_groups(int tier) const { return static_cast<int>(tiers_[tier].parts.size()); }
-  int lowest(int group, int tier) const { return tiers_[tier].lowest[group]; }
+  int num_groups(int level) const { return static_cast<int>(levels_[level].parts.size()); }
+  int lowest(int group, int level) const { return levels_[level].lowest[group]; }
   // Who serves `rank` in a group: the one at its place, counted round where groups are uneven. -1:
   // nobody takes part there.
-  int mate(int rank, int group, int tier) const {
-    const std::vector<int>& part = tiers_[tier].parts[group];
-    return part.empty() ? -1 : part[tiers_[tier].place[rank] % part.size()];
+  int mate(int rank, int group, int level) const {
+    const std::vector<int>& part = levels_[level].parts[group];
+    return part.empty() ? -1 : part[levels_[level].place[rank] % part.size()];
   }
 
  private:
-  struct Tier {
+  struct Level {
     std::vector<std::vector<int>> parts;  // [groups]
     std::vector<int> lowest;              // [groups]
     std::vector<int> place;               // [ranks]
   };
-  std::vector<Tier> tiers_;
+  std::vector<Level> levels_;
 };
 
 }  // namespace
@@ -58,8 +58,8 @@ Nodes::Nodes(std::vector<int> node_of, int rank, std::vector<std::vector<int>> o
     position_.push_back(static_cast<int>(ranks_[node].size()));
     ranks_[node].push_back(static_cast<int>(peer));
   }
-  tiers_.push_back(std::move(node_of));
-  std::ranges::move(outer, std::back_inserter(tiers_));
+  levels_.push_back(std::move(node_of));
+  std::ranges::move(outer, std::back_inserter(levels_));
 }
 
 int Nodes::most_ranks() const noexcept {
@@ -68,39 +68,41 @@ int Nodes::most_ranks() const noexcept {
   return static_cast<int>(most);
 }
 
-int Nodes::tier_between(int a, int b, int num_tiers) const noexcept {
-  int tier = num_tiers - 1;
-  while (tier >= 0 && group_of(a, tier) == group_of(b, tier)) --tier;
-  return tier;
+int Nodes::level_between(int a, int b, int num_levels) const noexcept {
+  int level = num_levels - 1;
+  while (level >= 0 && group_of(a, level) == group_of(b, level)) --level;
+  return level;
 }
 
-Border::Border(const Nodes& nodes, int rank, const std::vector<bool>& taking_part, int num_tiers)
-    : is_mate(nodes.num_ranks()), is_client(nodes.num_ranks()), branch(nodes.num_ranks()) {
-  const Parts parts(nodes, taking_part, num_tiers);
-  std::vector<std::vector<int>> way_to(num_tiers);  // [tiers][groups]
-  for (int tier = num_tiers - 1; tier >= 0; --tier) {
-    for (int group = 0; group < parts.num_groups(tier); ++group) {
-      way_to[tier].push_back(-1);
-      const int mate = parts.mate(rank, group, tier);
-      const bool beside = nodes.tier_between(rank, parts.lowest(group, tier), num_tiers) == tier;
+ForwardingTable::ForwardingTable(const Nodes& nodes, int rank, const std::vector<bool>& taking_part,
+                                 int num_levels)
+    : is_mate(nodes.num_ranks()), is_served(nodes.num_ranks()), subtree(nodes.num_ranks()) {
+  const Parts parts(nodes, taking_part, num_levels);
+  std::vector<std::vector<int>> next_hop_to(num_levels);  // [tiers][groups]
+  for (int level = num_levels - 1; level >= 0; --level) {
+    for (int group = 0; group < parts.num_groups(level); ++group) {
+      next_hop_to[level].push_back(-1);
+      const int mate = parts.mate(rank, group, level);
+      const bool beside =
+          nodes.level_between(rank, parts.lowest(group, level), num_levels) == level;
       if (mate < 0 || !beside) continue;
-      way_to[tier].back() = static_cast<int>(mates.size());
-      mates.push_back({tier, mate});
+      next_hop_to[level].back() = static_cast<int>(mates.size());
+      mates.push_back({level, mate});
       is_mate[mate] = true;
     }
   }
   for (int peer = 0; peer < nodes.num_ranks(); ++peer) {
-    const int tier = nodes.tier_between(rank, peer, num_tiers);
-    const int group = nodes.group_of(peer, std::max(tier, 0));
-    way.push_back(tier < 0 ? -1 : way_to[tier][group]);
-    branch[peer] = parts.lowest(group, std::max(tier, 0));
-    const int mate = tier < 0 ? peer : parts.mate(peer, nodes.group_of(rank, tier), tier);
-    via.push_back(mate < 0 ? peer : mate);
+    const int level = nodes.level_between(rank, peer, num_levels);
+    const int group = nodes.group_of(peer, std::max(level, 0));
+    next_hop.push_back(level < 0 ? -1 : next_hop_to[level][group]);
+    subtree[peer] = parts.lowest(group, std::max(level, 0));
+    const int mate = level < 0 ? peer : parts.mate(peer, nodes.group_of(rank, level), level);
+    last_hop.push_back(mate < 0 ? peer : mate);
   }
   for (int peer = 0; peer < nodes.num_ranks(); ++peer) {
     int writer = peer;
-    while (via[writer] != writer) writer = via[writer];
-    is_client[peer] = taking_part[peer] && !nodes.here(peer) && writer == rank;
+    while (last_hop[writer] != writer) writer = last_hop[writer];
+    is_served[peer] = taking_part[peer] && !nodes.here(peer) && writer == rank;
   }
 }
 

@@ -17,7 +17,7 @@ class Nodes {
   int num_ranks() const noexcept { return static_cast<int>(position_.size()); }
   bool one() const noexcept { return ranks_.size() == 1; }
   int mine() const noexcept { return mine_; }
-  int node_of(int rank) const noexcept { return tiers_[0][rank]; }
+  int node_of(int rank) const noexcept { return levels_[0][rank]; }
   bool here(int rank) const noexcept { return node_of(rank) == mine_; }
   // Ascending.
   const std::vector<int>& ranks_of(int node) const noexcept { return ranks_[node]; }
@@ -27,14 +27,14 @@ class Nodes {
   int most_ranks() const noexcept;
 
   // Tiers of groups that a network joins, from the inside out: tier 0 is that of the nodes.
-  int num_tiers() const noexcept { return static_cast<int>(tiers_.size()); }
-  int group_of(int rank, int tier) const noexcept { return tiers_[tier][rank]; }
+  int num_levels() const noexcept { return static_cast<int>(levels_.size()); }
+  int group_of(int rank, int level) const noexcept { return levels_[level][rank]; }
   // The outermost tier, of the first `num_tiers`, at which two ranks are of different groups; -1:
   // there is none.
-  int tier_between(int a, int b, int num_tiers) const noexcept;
+  int level_between(int a, int b, int num_levels) const noexcept;
 
  private:
-  std::vector<std::vector<int>> tiers_;  // [tiers][ranks]: groups
+  std::vector<std::vector<int>> levels_;  // [tiers][ranks]: groups
   std::vector<int> position_;
   std::vector<std::vector<int>> ranks_;
   int mine_;
@@ -43,27 +43,28 @@ class Nodes {
 // Border: who serves whom between my node and the others, among the ranks that take part. What a
 // rank sends goes to its mate in each other group of the outermost tier, and of each tier further
 // in to those that are in one group with it so far; each of them serves its group in the same way.
-struct Border {
-  Border() = default;
+struct ForwardingTable {
+  ForwardingTable() = default;
   // `taking_part` [ranks]. Positions are counted among those that do; a rank that does not keeps
   // its own. Tiers from `num_tiers` on are as if there were none.
-  Border(const Nodes& nodes, int rank, const std::vector<bool>& taking_part, int num_tiers = 1);
+  ForwardingTable(const Nodes& nodes, int rank, const std::vector<bool>& taking_part,
+                  int num_levels = 1);
 
   // Who takes my messages, in each group where somebody takes part.
   struct Mate {
-    int tier, rank;
+    int level, rank;
   };
   std::vector<Mate> mates;  // the outermost tier first
-  int outermost_tier() const noexcept { return mates.empty() ? 0 : mates[0].tier; }
+  int outermost_level() const noexcept { return mates.empty() ? 0 : mates[0].level; }
   std::vector<bool> is_mate;
   // [ranks] what it sends comes here, maybe by others, and it is I who writes it down.
-  std::vector<bool> is_client;
+  std::vector<bool> is_served;
   // [ranks] who passes on the words of each towards this node: itself, if it is of this node.
-  std::vector<int> via;
+  std::vector<int> last_hop;
   // [ranks] the mate by whom I reach each, as its place in `mates`; -1: none is needed, or there.
-  std::vector<int> way;
+  std::vector<int> next_hop;
   // [ranks] the lowest rank of the group that is served by that mate; of mine, of my node.
-  std::vector<int> branch;
+  std::vector<int> subtree;
 };
 
 }  // namespace ferry::internal

@@ -13,8 +13,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "transport/forked.h"
-#include "transport/tcp.h"
+#include "bootstrap/forked.h"
+#include "bootstrap/tcp.h"
 
 namespace ferry::internal {
 namespace {

@@ -1,5 +1,5 @@
 // The rule of Algorithm::kAuto and its reasons.
-#include "topology/choose.h"
+#include "plan/choose.h"
 
 #include <gmock/gmock.h>
 

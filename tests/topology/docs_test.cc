@@ -9,7 +9,7 @@
 #include <sstream>
 #include <vector>
 
-#include "topology/choose.h"
+#include "plan/choose.h"
 
 namespace ferry::internal {
 namespace {

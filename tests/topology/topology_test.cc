@@ -74,9 +74,10 @@ TEST(Topology, AgreesWithTheNodesOfTheEngine) {
     const Topology topology = Topology::from_nodes(found);
     for (int rank = 0; rank < topology.num_ranks(); ++rank) {
       const internal::Nodes nodes(found, rank);
-      const internal::Border border(nodes, rank, std::vector<bool>(found.size(), true));
-      ASSERT_EQ(border.mates.size(), nodes.count() - 1u);
-      for (const auto& [tier, mate] : border.mates)
+      const internal::ForwardingTable forwarding(nodes, rank,
+                                                 std::vector<bool>(found.size(), true));
+      ASSERT_EQ(forwarding.mates.size(), nodes.count() - 1u);
+      for (const auto& [level, mate] : forwarding.mates)
         EXPECT_EQ(topology.mate(rank, nodes.node_of(mate)), mate);
     }
   }

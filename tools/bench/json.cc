@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/report.h"
-#include "topology/choose.h"
+#include "plan/choose.h"
 
 namespace ferry::bench {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "bench/cores.h"
 #include "bench/report.h"
-#include "topology/choose.h"
+#include "plan/choose.h"
 
 namespace ferry::bench {
 namespace {

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "topology/choose.h"
+#include "plan/choose.h"
 
 namespace ferry::bench {
 namespace {

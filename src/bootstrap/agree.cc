@@ -1,0 +1,68 @@
+// Checks and texts shared by the rendezvous of threads and of processes. Calls nothing of ferry but
+// Error.
+#include "bootstrap/agree.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "ferry/status.h"
+
+namespace ferry::internal {
+
+std::string rank_list(const std::vector<int>& ranks) {
+  if (ranks.empty()) return "no rank";
+  std::vector<std::string> runs;
+  for (std::size_t first = 0, next = 0; first < ranks.size(); first = next) {
+    next = first + 1;
+    while (next < ranks.size() && ranks[next] == ranks[next - 1] + 1) ++next;
+    if (next - first <= 2) next = first + 1;  // "4, 5" reads better than "4 to 5"
+    runs.push_back(next - first == 1 ? fmt::format("{}", ranks[first])
+                                     : fmt::format("{} to {}", ranks[first], ranks[next - 1]));
+  }
+  std::string text = (ranks.size() == 1 ? "rank " : "ranks ") + runs.front();
+  for (std::size_t i = 1; i < runs.size(); ++i)
+    text += (i + 1 == runs.size() ? " and " : ", ") + runs[i];
+  return text;
+}
+
+void check_rank(int rank, int size) {
+  if (size < 1)
+    throw Error(Code::kInvalidArgument,
+                fmt::format("a group has at least one rank, size is {}", size));
+  if (rank >= 0 && rank < size) return;
+  throw Error(Code::kInvalidArgument,
+              fmt::format("rank {} is outside of 0 to {} (size is {})", rank, size - 1, size));
+}
+
+std::vector<int> number_nodes(const std::vector<std::string>& keys) {
+  std::map<std::string, int> numbers;
+  std::vector<int> nodes;
+  for (const std::string& key : keys)
+    nodes.push_back(numbers.try_emplace(key, static_cast<int>(numbers.size())).first->second);
+  return nodes;
+}
+
+int num_nodes(const std::vector<int>& nodes) noexcept {
+  return nodes.empty() ? 0 : *std::max_element(nodes.begin(), nodes.end()) + 1;
+}
+
+void check_same_bytes(const std::vector<std::string>& bytes) {
+  for (std::size_t rank = 1; rank < bytes.size(); ++rank) {
+    if (bytes[rank] == bytes[0]) continue;
+    throw Error(Code::kMismatch,
+                fmt::format("ranks ask for different shared segments: rank 0 for {} bytes, rank {} "
+                            "for {} bytes",
+                            bytes[0], rank, bytes[rank]));
+  }
+}
+
+void check_no_problem(const std::vector<std::string>& problems) {
+  for (std::size_t rank = 0; rank < problems.size(); ++rank) {
+    if (!problems[rank].empty())
+      throw Error(Code::kSystem, fmt::format("rank {}: {}", rank, problems[rank]));
+  }
+}
+
+}  // namespace ferry::internal

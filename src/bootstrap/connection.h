@@ -1,0 +1,108 @@
+// Connection: framed messages, and sometimes a descriptor, over one socket, without ever
+// blocking. Descriptors go over Unix sockets only. Called by hub.cc and spoke.cc, which wait with
+// service(); calls the kernel.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "bootstrap/socket.h"
+#include "ferry/status.h"
+
+namespace ferry::internal {
+
+// What a frame says. Hello and failure keep their form in all versions of ferry, so that versions
+// can be named.
+enum class Kind : std::uint32_t {
+  kHello = 1,      // spoke: who I am (hello.h); between hosts with its proof (secret.h)
+  kFailure = 2,    // either: code and message; nothing follows
+  kWelcome = 3,    // hub: all have come
+  kGather = 4,     // spoke: my text
+  kGathered = 5,   // hub: all texts
+  kSegment = 6,    // hub: a segment's descriptor, or none when the payload is empty
+  kChallenge = 7,  // hub, between hosts: prove that you know the secret
+  kProof = 8,      // hub, between hosts: so do I, and who I am
+  kElsewhere = 9,  // hub: another group of your job meets here now; its name
+};
+
+struct Frame {
+  Kind kind;
+  std::uint32_t call;  // number of the collective, equal on all ranks
+  std::string payload;
+  Descriptor passed;  // kSegment
+};
+
+class Connection {
+ public:
+  explicit Connection(Descriptor socket)
+      : credentials_(credentials_of(socket)), socket_(std::move(socket)) {}
+
+  const Credentials& credentials() const noexcept { return credentials_; }
+
+  // Queues a frame; many connections may share a payload. service() sends it.
+  void send(Kind kind, std::uint32_t call, std::shared_ptr<const std::string> payload,
+            std::shared_ptr<const Descriptor> passed = nullptr);
+  void send(Kind kind, std::uint32_t call, std::string payload) {
+    send(kind, call, std::make_shared<const std::string>(std::move(payload)));
+  }
+  void send_failure(const Error& error);
+
+  // The oldest frame that has arrived whole.
+  std::optional<Frame> take();
+
+  // The other end is gone, or sent something that is no frame. Frames that came before can still be
+  // taken.
+  bool closed() const noexcept { return closed_; }
+  bool unsent() const noexcept { return !closed_ && !out_.empty(); }
+
+  // Before this, and the kernel or a proof says who it is, frames are small and few: strangers must
+  // not make us allocate.
+  void trust() noexcept { trusted_ = true; }
+
+  // For service(): -1 when nothing can come any more.
+  int poll_fd() const noexcept { return closed_ ? -1 : socket_.fd(); }
+  // Moves what the socket gives and takes now.
+  void advance();
+
+ private:
+  struct Outgoing {
+    std::string header;
+    std::shared_ptr<const std::string> payload;
+    std::shared_ptr<const Descriptor> passed;
+    std::size_t sent;  // bytes of header and payload
+  };
+
+  void receive();
+  void flush() noexcept;
+  void parse();
+
+  Credentials credentials_;
+  Descriptor socket_;
+  std::deque<Outgoing> out_;
+  std::string in_;
+  std::deque<Frame> arrived_;
+  Descriptor passed_;  // came with bytes of a frame that is not whole yet
+  bool trusted_ = false;
+  bool closed_ = false;
+};
+
+// The error in a kFailure frame.
+Error failure_in(const std::string& payload);
+
+// Waits until one of the connections (null ones are skipped) or `extra_fd` has something to do, at
+// most `wait_ms`, and advances the connections. Frames are then to be taken. True when extra_fd is
+// readable.
+bool service(const std::vector<Connection*>& connections, int wait_ms, int extra_fd = -1);
+
+// Sends what is queued. False when some is left at the deadline.
+bool flush_all(const std::vector<Connection*>& connections, Deadline deadline);
+
+// Sends the failure to all that take it within a second.
+void tell_failure(const std::vector<Connection*>& connections, const Error& error);
+
+}  // namespace ferry::internal

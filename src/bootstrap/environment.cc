@@ -1,0 +1,235 @@
+// One table row per launcher: which variables it sets, and what names its job.
+#include "bootstrap/environment.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <initializer_list>
+#include <string_view>
+#include <vector>
+
+#include "bootstrap/across_hosts.h"
+#include "bootstrap/tcp.h"
+#include "ferry/status.h"
+
+namespace ferry::internal {
+namespace {
+
+struct Launcher {
+  const char* name;
+  const char* title;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+  // Further variables without which this launcher is not believed.
+  std::vector<const char*> required;
+  // Those that are set, joined, name the job.
+  std::vector<const char*> job;
+};
+
+const std::vector<Launcher>& launchers() {
+  static const std::vector<Launcher> all = {
+      {"address",
+       "an explicit address",
+       "FERRY_RANK",
+       "FERRY_SIZE",
+       "FERRY_RANK",
+       "FERRY_SIZE",
+       {"FERRY_ADDR"},
+       {"FERRY_ADDR"}},
+      // The default run id is "none" for every static job, so the address of torch's store belongs
+      // to the name. It is only a name: ferry never binds that port.
+      {"torchrun",
+       "torchrun",
+       "RANK",
+       "WORLD_SIZE",
+       "LOCAL_RANK",
+       "LOCAL_WORLD_SIZE",
+       {},
+       {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"}},
+      {"openmpi",
+       "Open MPI",
+       "OMPI_COMM_WORLD_RANK",
+       "OMPI_COMM_WORLD_SIZE",
+       "OMPI_COMM_WORLD_LOCAL_RANK",
+       "OMPI_COMM_WORLD_LOCAL_SIZE",
+       {},
+       {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
+      // Other launchers set PMI_RANK and PMI_SIZE too; the local pair is Hydra's.
+      {"hydra",
+       "Hydra (MPICH)",
+       "PMI_RANK",
+       "PMI_SIZE",
+       "MPI_LOCALRANKID",
+       "MPI_LOCALNRANKS",
+       {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+       {}},
+      // PMIx tells the size through its own library only; PMIX_SIZE is for users to pass on.
+      {"pmix",
+       "PMIx",
+       "PMIX_RANK",
+       "PMIX_SIZE",
+       "PMIX_LOCAL_RANK",
+       "PMIX_LOCAL_SIZE",
+       {"PMIX_NAMESPACE"},
+       {"PMIX_NAMESPACE"}},
+      {"slurm",
+       "Slurm",
+       "SLURM_PROCID",
+       "SLURM_STEP_NUM_TASKS",
+       "SLURM_LOCALID",
+       "",
+       {"SLURM_JOB_ID"},
+       {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+      {"slurm",
+       "Slurm (older)",
+       "SLURM_PROCID",
+       "SLURM_NTASKS",
+       "SLURM_LOCALID",
+       "",
+       {"SLURM_JOB_ID", "SLURM_STEP_ID"},
+       {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+  };
+  return all;
+}
+
+Error malformed(const std::string& text) { return Error(Code::kInvalidArgument, text); }
+
+constexpr int kMostRanks = 1 << 20;
+
+class Reader {
+ public:
+  Reader(const GetEnvironment& get, const Launcher& launcher) : get_(get), launcher_(launcher) {}
+
+  // The variables that are needed and not there; an empty one is not there.
+  std::vector<std::string> missing() const {
+    std::vector<std::string> names;
+    for (const char* name : needed()) {
+      if (!value(name)) names.push_back(name);
+    }
+    return names;
+  }
+  bool any() const { return missing().size() < needed().size(); }
+
+  Launch read(pid_t parent) const {
+    Launch launch;
+    launch.launcher = launcher_.name;
+    launch.size = whole_number(launcher_.size, *value(launcher_.size), 1, kMostRanks);
+    launch.rank = whole_number(launcher_.rank, *value(launcher_.rank), 0, kMostRanks);
+    if (launch.rank >= launch.size) {
+      throw malformed(fmt::format("{}={} is outside of 0 to {}, as {}={}", launcher_.rank,
+                                  launch.rank, launch.size - 1, launcher_.size, launch.size));
+    }
+    launch.local_rank = launch.rank;
+    if (const auto text = value(launcher_.local_rank)) {
+      launch.local_rank = whole_number(launcher_.local_rank, *text, 0, launch.rank);
+    }
+    if (const auto text = value(launcher_.local_size)) {
+      launch.local_size = whole_number(launcher_.local_size, *text, 1, launch.size);
+    }
+    launch.job = job(parent);
+    launch.reason = reason(launch);
+    return launch;
+  }
+
+  std::optional<std::string> value(const std::string& name) const {
+    auto text = name.empty() ? std::nullopt : get_(name);
+    return text && !text->empty() ? text : std::nullopt;
+  }
+
+ private:
+  std::vector<const char*> needed() const {
+    std::vector<const char*> names = launcher_.required;
+    names.insert(names.end(), {launcher_.rank, launcher_.size});
+    return names;
+  }
+
+  std::string job(pid_t parent) const {
+    if (launcher_.name == std::string_view("address")) return *value("FERRY_ADDR");
+    std::string text = launcher_.name;
+    for (const char* name : launcher_.job) {
+      if (const auto part = value(name)) text += "-" + *part;
+    }
+    if (launcher_.job.empty()) text += fmt::format("-{}", parent);
+    return text;
+  }
+
+  std::string reason(const Launch& launch) const {
+    return fmt::format("{}={} and {}={} are set", launcher_.rank, launch.rank, launcher_.size,
+                       launch.size);
+  }
+
+  const GetEnvironment& get_;
+  const Launcher& launcher_;
+};
+
+// What shows that the job spans hosts; empty when it does not, as far as the launcher says.
+std::string several_hosts(const Reader& reader, const Launcher& launcher, Launch& launch) {
+  if (launch.launcher == "slurm") {
+    const bool step = reader.value("SLURM_STEP_NUM_NODES").has_value();
+    const std::string name = step ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES";
+    const int nodes = whole_number(name, reader.value(name).value_or("1"), 1, kMostRanks);
+    if (nodes > 1) return fmt::format("{}={}", name, nodes);
+    launch.local_size = launch.size;
+  }
+  if (launch.local_size == 0 || launch.local_size == launch.size) return "";
+  return fmt::format("{}={}, {}={}", launcher.local_size, launch.local_size, launcher.size,
+                     launch.size);
+}
+
+// An address of TCP goes with any launcher's ranks, and names the job as well.
+Launch meet_at(const std::string& address, Launch launch) {
+  parse_tcp(address);
+  launch.job = launch.address = address;
+  if (launch.launcher == "address") launch.local_size = 0;
+  return launch;
+}
+
+Error nothing_found(const std::vector<std::string>& looked_for) {
+  return malformed(fmt::format(
+      "no launcher was found in the environment; looked for {}. Start the ranks with `ferry "
+      "launch`, torchrun, mpirun or srun, or set FERRY_ADDR, FERRY_RANK and FERRY_SIZE",
+      fmt::join(looked_for, ", ")));
+}
+
+}  // namespace
+
+int whole_number(const std::string& name, const std::string& text, int least, int most) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc() && stop == end && value >= least && value <= most) return value;
+  throw malformed(
+      fmt::format("{}=\"{}\" is not a whole number from {} to {}", name, text, least, most));
+}
+
+Launch launch_from_environment(const GetEnvironment& get, pid_t parent) {
+  std::vector<std::string> looked_for;
+  for (const Launcher& launcher : launchers()) {
+    const Reader reader(get, launcher);
+    const std::vector<std::string> missing = reader.missing();
+    const std::string address = reader.value("FERRY_ADDR").value_or("");
+    const bool given = !address.empty();
+    if (missing.empty()) {
+      Launch launch = reader.read(parent);
+      if (is_tcp(address)) return meet_at(address, std::move(launch));
+      const std::string why = several_hosts(reader, launcher, launch);
+      launch.address = why.empty() ? launch.job : address_across_hosts(get, launch, why);
+      if (!why.empty() && launcher.job.empty())
+        launch.job = launch.address;  // a pid names no hosts
+      return launch;
+    }
+    const bool half = reader.value("FERRY_RANK") || reader.value("FERRY_SIZE");
+    if (given && (half || !is_tcp(address))) {
+      throw malformed(
+          fmt::format("FERRY_ADDR is set and needs FERRY_RANK and FERRY_SIZE: {} not set",
+                      fmt::join(missing, ", ")));
+    }
+    looked_for.push_back(fmt::format("{} ({} {})", launcher.title, fmt::join(missing, ", "),
+                                     reader.any() ? "missing" : "not set"));
+  }
+  throw nothing_found(looked_for);
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,98 @@
+// System calls of abstract Unix sockets. All descriptors are close-on-exec and non-blocking.
+#include "bootstrap/socket.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "ferry/status.h"
+
+namespace ferry::internal {
+namespace {
+
+constexpr std::size_t kMaxAddressBytes = 64;
+constexpr int kBacklog =
+    4096;  // the kernel cuts it to net.core.somaxconn; clients try again when it is full
+
+struct SocketAddress {
+  explicit SocketAddress(const std::string& name) {
+    address.sun_family = AF_UNIX;
+    // sun_path[0] stays 0: an abstract name.
+    name.copy(address.sun_path + 1, sizeof(address.sun_path) - 1);
+    bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  }
+  const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
+
+  sockaddr_un address{};
+  socklen_t bytes;
+};
+
+std::uint64_t fnv1a(const std::string& text) noexcept {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+Descriptor new_socket() {
+  Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) throw Error(Code::kSystem, fmt::format("no Unix socket: {}", std::strerror(errno)));
+  return socket;
+}
+
+}  // namespace
+
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
+std::string socket_name(const std::string& address, int size) {
+  std::string text = address;
+  if (text.size() > kMaxAddressBytes) {
+    text = fmt::format("{}-{:016x}", address.substr(0, kMaxAddressBytes - 17), fnv1a(address));
+  }
+  return fmt::format("ferry-{}-{}-{}", geteuid(), text, size);
+}
+
+Descriptor listen_at(const std::string& name) {
+  Descriptor socket = new_socket();
+  const SocketAddress address(name);
+  if (bind(socket.fd(), address.get(), address.bytes) != 0) {
+    if (errno == EADDRINUSE) return {};
+    throw Error(Code::kSystem, fmt::format("cannot bind @{}: {}", name, std::strerror(errno)));
+  }
+  if (listen(socket.fd(), kBacklog) != 0) {
+    throw Error(Code::kSystem, fmt::format("cannot listen at @{}: {}", name, std::strerror(errno)));
+  }
+  return socket;
+}
+
+Descriptor connect_to(const std::string& name) {
+  Descriptor socket = new_socket();
+  const SocketAddress address(name);
+  if (connect(socket.fd(), address.get(), address.bytes) == 0) return socket;
+  if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return {};
+  throw Error(Code::kSystem, fmt::format("cannot connect to @{}: {}", name, std::strerror(errno)));
+}
+
+Descriptor accept_from(const Descriptor& listener) noexcept {
+  int fd;
+  do {
+    fd = accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  } while (fd < 0 && (errno == EINTR || errno == ECONNABORTED));
+  return Descriptor(fd);
+}
+
+Credentials credentials_of(const Descriptor& socket) noexcept {
+  ucred who{};
+  socklen_t bytes = sizeof(who);
+  if (getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0)
+    return {0, static_cast<uid_t>(-1)};
+  return {who.pid, who.uid};
+}
+
+}  // namespace ferry::internal

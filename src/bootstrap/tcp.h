@@ -1,0 +1,46 @@
+// TCP sockets between hosts, without ever blocking for longer than a deadline (resolving a name
+// may: the resolver has limits of its own). Called by door.cc and by group creation; calls the
+// kernel and the resolver.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "bootstrap/socket.h"
+
+namespace ferry::internal {
+
+// Where rank 0 of a group that spans hosts is found: at one of `hosts`, names or addresses.
+struct TcpAddress {
+  std::vector<std::string> hosts;
+  int port = 0;
+
+  // "tcp://a:29501", "tcp://[::1]:29501".
+  std::string text() const;
+};
+
+// Whether an address is meant to be one of TCP.
+bool is_tcp(const std::string& text);
+
+// Throws Error(kInvalidArgument) naming the text when it is not tcp://host:port.
+TcpAddress parse_tcp(const std::string& text);
+
+// A listener at the port of all interfaces, or of those named (comma-separated) the first that has
+// an address. Port 0: any that is free. Empty when another socket holds the port. Throws
+// Error(kSystem).
+Descriptor tcp_listen(const std::string& interfaces, int port);
+int port_of(const Descriptor& socket) noexcept;
+
+// A connection, or why there is none.
+struct Attempt {
+  Descriptor socket;
+  std::string why;
+};
+// Tries each host's addresses in turn.
+Attempt tcp_connect(const TcpAddress& address, Deadline deadline);
+
+// Addresses that other hosts may reach this one at, those of the named interfaces only, if any.
+std::vector<std::string> own_addresses(const std::string& interfaces);
+
+}  // namespace ferry::internal

@@ -1,0 +1,168 @@
+// Rendezvous of the threads of one process: a board under a mutex where each rank leaves its text.
+// Called by group creation; calls Segment.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "bootstrap/agree.h"
+#include "bootstrap/rendezvous.h"
+#include "ferry/status.h"
+
+namespace ferry::internal {
+namespace {
+
+using Texts = std::vector<std::string>;
+
+struct Failure {
+  Code code;
+  std::string text;
+};
+
+// What the ranks share. One gather at a time: the next begins when the last rank has come to this
+// one.
+struct Board {
+  explicit Board(int size)
+      : size(size), texts(static_cast<std::size_t>(size)), came(texts.size()), left(texts.size()) {}
+
+  std::vector<int> missing() const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size; ++rank) {
+      if (!came[static_cast<std::size_t>(rank)]) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+
+  // The first missing rank that will never come, or -1.
+  int lost() const {
+    for (const int rank : missing()) {
+      if (left[static_cast<std::size_t>(rank)]) return rank;
+    }
+    return -1;
+  }
+
+  const int size;
+  std::mutex mutex;
+  std::condition_variable changed;
+  Texts texts;
+  std::vector<bool> came, left;
+  int num_came = 0;
+  std::shared_ptr<const Texts> gathered;  // of the last complete gather
+  std::uint64_t num_gathers = 0;
+  // Once set, for all ranks and for good. Each thread throws an Error of its own: the text inside
+  // of an exception is counted by code that ThreadSanitizer cannot see.
+  std::optional<Failure> failure;
+  std::vector<std::shared_ptr<Segment>> segments;  // [nodes]: offered by rank 0, until all took one
+  int num_taken = 0;
+};
+
+class ThreadRendezvous final : public Rendezvous {
+ public:
+  ThreadRendezvous(std::shared_ptr<Board> board, int rank, const std::vector<int>& nodes)
+      : Rendezvous(rank, nodes), board_(std::move(board)) {}
+
+  ~ThreadRendezvous() override {
+    const std::lock_guard lock(board_->mutex);
+    board_->left[static_cast<std::size_t>(rank())] = true;
+    board_->changed.notify_all();
+  }
+
+  Texts all_gather(std::string_view mine, Deadline deadline) override {
+    std::unique_lock lock(board_->mutex);
+    if (board_->failure) throw Error(board_->failure->code, board_->failure->text);
+    const std::uint64_t gather = board_->num_gathers;
+    board_->texts[static_cast<std::size_t>(rank())] = mine;
+    board_->came[static_cast<std::size_t>(rank())] = true;
+    if (++board_->num_came == size()) {
+      finish_gather();
+    } else {
+      wait_for_others(lock, gather, deadline);
+    }
+    return *board_->gathered;
+  }
+
+  std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) override {
+    check_same_bytes(all_gather(std::to_string(bytes), deadline));
+    check_no_problem(all_gather(rank() == 0 ? offer_segments(bytes) : "", deadline));
+    // Rank 0 offers another only after all have come to its next call, so this one is taken in
+    // peace.
+    const std::lock_guard lock(board_->mutex);
+    const int node = nodes()[static_cast<std::size_t>(rank())];
+    std::shared_ptr<Segment> segment = board_->segments[static_cast<std::size_t>(node)];
+    if (++board_->num_taken == size()) {  // the board must not keep them alive
+      board_->segments.clear();
+      board_->num_taken = 0;
+    }
+    return segment;
+  }
+
+  bool alive(int) noexcept override { return true; }
+  int pid(int) const noexcept override { return getpid(); }
+
+ private:
+  void finish_gather() {
+    board_->gathered = std::make_shared<const Texts>(std::move(board_->texts));
+    board_->texts.assign(static_cast<std::size_t>(size()), {});
+    board_->came.assign(board_->came.size(), false);
+    board_->num_came = 0;
+    ++board_->num_gathers;
+    board_->changed.notify_all();
+  }
+
+  void wait_for_others(std::unique_lock<std::mutex>& lock, std::uint64_t gather,
+                       Deadline deadline) {
+    while (board_->num_gathers == gather) {
+      if (board_->failure) throw Error(board_->failure->code, board_->failure->text);
+      if (const int lost = board_->lost(); lost >= 0) {
+        fail(Code::kPeerLost,
+             fmt::format("rank {} left the group while rank {} waited for it", lost, rank()));
+      }
+      if (deadline.passed()) {
+        fail(Code::kTimeout, fmt::format("{} of {} did not come before the deadline of rank {}",
+                                         rank_list(board_->missing()), size(), rank()));
+      }
+      constexpr int kLookMs = 50;  // how often the deadline is asked, which may end early
+      board_->changed.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms(kLookMs)));
+    }
+  }
+
+  [[noreturn]] void fail(Code code, std::string text) {
+    board_->failure = Failure{code, std::move(text)};
+    board_->changed.notify_all();
+    throw Error(board_->failure->code, board_->failure->text);
+  }
+
+  // Empty, or why there are no segments.
+  std::string offer_segments(std::size_t bytes) {
+    try {
+      std::vector<std::shared_ptr<Segment>> segments;
+      for (int node = 0; node < num_nodes(nodes()); ++node)
+        segments.push_back(Segment::create(bytes));
+      const std::lock_guard lock(board_->mutex);
+      board_->segments = std::move(segments);
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  }
+
+  std::shared_ptr<Board> board_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Rendezvous>> thread_rendezvous(const std::vector<int>& nodes) {
+  const int size = static_cast<int>(nodes.size());
+  check_rank(0, size);
+  const auto board = std::make_shared<Board>(size);
+  std::vector<std::unique_ptr<Rendezvous>> ranks;
+  ranks.reserve(nodes.size());
+  for (int rank = 0; rank < size; ++rank)
+    ranks.push_back(std::make_unique<ThreadRendezvous>(board, rank, nodes));
+  return ranks;
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,47 @@
+#include "exchange/internode/message_stream.h"
+
+#include <cstring>
+#include <span>
+
+namespace ferry::internal {
+
+namespace {
+
+// So that what has come is stored while more comes (docs/decisions/between_nodes.md).
+constexpr std::size_t kMessageBytes = MessageChannel::kParcelBytes / 4;
+
+}  // namespace
+
+bool MessageStream::open(std::size_t bytes) {
+  const bool full = parcel_ && used_ > sizeof head_ && used_ + bytes > kMessageBytes;
+  if (!large_.empty() || full) flush();
+  if (!parcel_) {
+    parcel_ = messages_->room(peer_);
+    if (!parcel_) return false;
+    std::memcpy(parcel_->data(), &head_, sizeof head_);
+    used_ = sizeof head_;
+  }
+  return true;
+}
+
+std::byte* MessageStream::append(std::size_t bytes) {
+  if (!open(bytes)) return nullptr;
+  bytes_ += bytes + (used_ == sizeof head_ ? sizeof head_ : 0);
+  if (used_ + bytes > MessageChannel::kParcelBytes) {
+    parcel_.reset();
+    large_.resize(bytes);
+    return large_.data();
+  }
+  std::byte* piece = parcel_->data() + used_;
+  used_ += bytes;
+  return piece;
+}
+
+void MessageStream::flush() {
+  if (!large_.empty()) messages_->send_now(peer_, std::as_bytes(std::span(&head_, 1)), large_);
+  if (parcel_ && used_ > sizeof head_) messages_->send(std::move(*parcel_), used_);
+  large_.clear();
+  parcel_.reset();
+}
+
+}  // namespace ferry::internal

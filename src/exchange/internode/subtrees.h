@@ -1,0 +1,64 @@
+// Branches: what goes to which part of the tree of ranks, as seen from this one: to its own node,
+// or by which of its mates; a token crosses a link once for each, and one sum of each comes home
+// (docs/numerics.md, "Between nodes"). Pure. Called by cross_rows.cc, incoming_sums.cc and terms.cc
+// with the entries of a token, by passed_on.cc, asked_sums.cc and served_sums.cc with what came in
+// a message.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "exchange/limits.h"
+#include "topology/nodes.h"
+
+namespace ferry::internal {
+
+struct SubtreeRule {
+  const ForwardingTable* forwarding;
+  bool alone = false;  // kFullmesh: each rank of another node is a branch of its own
+};
+
+class Subtrees {
+ public:
+  struct Subtree {
+    int next_hop;  // place of its mate in Border::mates; -1: my node
+    int level;     // of that mate; -1: my node
+    std::span<const std::int64_t> items;
+  };
+
+  // Of the items [first, first + count), kMostItems at most; `rank_of` says where each goes, -1:
+  // nowhere. By the lowest rank of each branch; inside one they keep their order.
+  template <typename RankOf>
+  Subtrees(const SubtreeRule& rule, std::int64_t first, int count, const RankOf& rank_of)
+      : forwarding_(rule.forwarding) {
+    for (std::int64_t item = first; item < first + count; ++item) {
+      const int rank = rank_of(item);
+      if (rank < 0) continue;
+      const bool alone = rule.alone && forwarding_->next_hop[rank] >= 0;
+      insert(alone ? rank : forwarding_->subtree[rank], forwarding_->next_hop[rank], item);
+    }
+    divide();
+  }
+
+  int count() const noexcept { return num_subtrees_; }
+  Subtree operator[](int i) const noexcept {
+    const int begin = begin_[i], end = i + 1 < num_subtrees_ ? begin_[i + 1] : num_items_;
+    const int next_hop = next_hop_[begin];
+    return {next_hop, next_hop < 0 ? -1 : forwarding_->mates[next_hop].level,
+            std::span(items_).subspan(begin, static_cast<std::size_t>(end - begin))};
+  }
+
+  static constexpr int kMostItems = kMaxEntries * kMaxPositions;
+
+ private:
+  void insert(int subtree, int next_hop, std::int64_t item) noexcept;
+  void divide() noexcept;
+
+  const ForwardingTable* forwarding_;
+  int num_subtrees_ = 0, num_items_ = 0;
+  std::array<int, kMostItems> begin_, subtree_, next_hop_;
+  std::array<std::int64_t, kMostItems> items_;
+};
+
+}  // namespace ferry::internal

@@ -1,0 +1,75 @@
+// pidfds, and /proc where they are not to be had.
+#include "network/liveness.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+namespace ferry::internal {
+namespace {
+
+// A quarter of what the process may open; the caller's program needs some too.
+bool descriptors_suffice(std::size_t num) noexcept {
+  rlimit limit{};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 && num * 4 <= limit.rlim_cur;
+}
+
+Descriptor open_pidfd(pid_t pid) noexcept {
+  return Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec by itself
+}
+
+// Field 22 of /proc/<pid>/stat; 0 when it cannot be read or the process is a zombie. No allocation,
+// no throw.
+std::uint64_t start_time_of(pid_t pid) noexcept {
+  char path[32];
+  std::snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+  const Descriptor file(open(path, O_RDONLY | O_CLOEXEC));
+  if (!file) return 0;
+  char text[512];
+  const ssize_t bytes = read(file.fd(), text, sizeof(text) - 1);
+  if (bytes <= 0) return 0;
+  text[bytes] = 0;
+  // The name, in parentheses, may hold anything; the state follows the last of them.
+  const char* rest = std::strrchr(text, ')');
+  char state = 0;
+  unsigned long long start_time = 0;
+  const int read_fields =
+      rest == nullptr
+          ? 0
+          : std::sscanf(
+                rest + 1,
+                " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                &state, &start_time);
+  return read_fields == 2 && state != 'Z' && state != 'X' ? start_time : 0;
+}
+
+}  // namespace
+
+Liveness::Liveness(const std::vector<pid_t>& pids) {
+  const bool with_pidfds = descriptors_suffice(pids.size());
+  processes_.reserve(pids.size());
+  for (const pid_t pid : pids) {
+    Process process{pid, with_pidfds ? open_pidfd(pid) : Descriptor(), 0};
+    if (!process.pidfd) process.start_time = start_time_of(pid);
+    processes_.push_back(std::move(process));
+  }
+}
+
+bool Liveness::alive(int rank) const noexcept {
+  const Process& process = processes_[static_cast<std::size_t>(rank)];
+  if (process.pidfd) {
+    pollfd ended{process.pidfd.fd(), POLLIN, 0};
+    return poll(&ended, 1, 0) <= 0;
+  }
+  if (kill(process.pid, 0) != 0 && errno == ESRCH) return false;
+  return process.start_time == 0 || start_time_of(process.pid) == process.start_time;
+}
+
+}  // namespace ferry::internal

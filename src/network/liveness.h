@@ -1,0 +1,33 @@
+// Liveness: whether the processes of the other ranks still run. Owns their pidfds. Called by
+// processes.cc; alive() is what every wait of the group asks every few milliseconds.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "bootstrap/socket.h"
+
+namespace ferry::internal {
+
+class Liveness {
+ public:
+  Liveness() = default;
+  // To be made while all of `pids` are known to run. A pidfd stays with its process, so a reused
+  // pid cannot fool it; where there are none (old kernels, descriptors short) the start time in
+  // /proc does the same.
+  explicit Liveness(const std::vector<pid_t>& pids);
+
+  // False once the process has ended, reaped or not.
+  bool alive(int rank) const noexcept;
+  pid_t pid(int rank) const noexcept { return processes_[static_cast<std::size_t>(rank)].pid; }
+
+ private:
+  struct Process {
+    pid_t pid;
+    Descriptor pidfd;              // empty: start_time decides
+    std::uint64_t start_time = 0;  // 0: unknown
+  };
+  std::vector<Process> processes_;
+};
+
+}  // namespace ferry::internal

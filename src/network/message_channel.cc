@@ -1,0 +1,378 @@
+// Order and exactly-once by sequence numbers; joining of messages that were cut; parcels.
+#include "network/message_channel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <new>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace ferry::internal {
+namespace {
+
+// What came before its turn is kept up to here; a network that goes further has lost a packet.
+constexpr std::size_t kMaxEarlyPackets = 4096;
+constexpr std::size_t kMaxEarlyBytes = std::size_t{16} << 20;
+// Buffers of larger messages are not kept.
+constexpr std::size_t kKeptBytes = std::size_t{64} << 10;
+
+constexpr std::align_val_t kPage{4096};
+constexpr std::chrono::milliseconds kLastWords{100};
+
+// The own thread: how often it looks again at once, and how long it sleeps. Sleeps are short since
+// a reader also waits for what no packet announces.
+constexpr int kLooks = 50;
+constexpr int kShortestNapUs = 50;
+constexpr int kLongestNapUs = 2000;
+
+struct FreePages {
+  void operator()(std::byte* pages) const noexcept { ::operator delete[](pages, kPage); }
+};
+using Pages = std::unique_ptr<std::byte[], FreePages>;
+
+// Every page is touched here, once.
+Pages make_pages(std::size_t bytes) {
+  Pages pages(static_cast<std::byte*>(::operator new[](bytes, kPage)));
+  std::memset(pages.get(), 0, bytes);
+  return pages;
+}
+
+}  // namespace
+
+// First in every packet. `sequence` counts the packets from `from` to their receiver and wraps.
+struct MessageChannel::Head {
+  std::uint64_t job;
+  std::uint64_t left;  // bytes of the message from this packet's body on
+  std::uint32_t sequence;
+  std::uint32_t from;
+  std::uint32_t body_bytes;
+  std::uint32_t reserved;
+};
+
+struct MessageChannel::Outgoing {
+  int peer = 0;
+  Pages parcel;                 // null: a message of send_now
+  std::vector<std::byte> copy;  // of send_now
+  std::deque<Head> heads;       // one per packet; they do not move
+  std::size_t packets_left = 0;
+
+  const std::byte* data() const noexcept { return parcel ? parcel.get() : copy.data(); }
+};
+
+struct MessageChannel::Early {
+  std::uint64_t left;
+  std::vector<std::byte> body;
+};
+
+struct MessageChannel::Peer {
+  std::uint32_t next_out = 0;
+  std::uint32_t next_in = 0;
+  bool is_lost = false;
+  int num_parcels = 0;
+  std::vector<Outgoing*> parcels;  // that are free
+  std::map<std::uint32_t, Early> early;
+  std::size_t early_bytes = 0;
+  std::vector<std::byte> joined;  // the message whose packets are coming
+  std::uint64_t to_join = 0;      // bytes of it that are missing
+
+  void forget() {
+    early.clear();
+    early_bytes = 0;
+    joined = {};
+  }
+};
+
+MessageChannel::Parcel::Parcel(Parcel&& other) noexcept
+    : messages_(other.messages_), message_(std::exchange(other.message_, nullptr)) {}
+
+MessageChannel::Parcel& MessageChannel::Parcel::operator=(Parcel&& other) noexcept {
+  std::swap(messages_, other.messages_);
+  std::swap(message_, other.message_);
+  return *this;
+}
+
+MessageChannel::Parcel::~Parcel() {
+  if (message_ == nullptr) return;
+  const auto held = messages_->lock();
+  messages_->give_back(message_);
+}
+
+std::byte* MessageChannel::Parcel::data() const noexcept { return message_->parcel.get(); }
+
+int MessageChannel::Parcel::peer() const noexcept { return message_->peer; }
+
+MessageChannel::MessageChannel(std::unique_ptr<Link> link, int rank, int size, std::uint64_t job,
+                               bool own_thread)
+    : link_(std::move(link)), rank_(rank), job_(job), own_thread_(own_thread) {
+  static_assert(sizeof(Head) == 32 && sizeof(Head) <= Link::kMaxHeadBytes);
+  for (int peer = 0; peer < size; ++peer) peers_.push_back(std::make_unique<Peer>());
+}
+
+MessageChannel::~MessageChannel() {
+  ending_.store(true, std::memory_order_relaxed);
+  if (thread_.joinable()) {
+    {
+      const auto held = lock();
+      link_->wake();
+    }
+    thread_.join();
+  }
+  // What comes now is dropped, but it is taken: a socket that is closed over unread bytes takes
+  // back what it sent last.
+  reader_ = nullptr;
+  const Deadline deadline = Deadline::after(kLastWords);
+  while (!deadline.passed()) {
+    if (link_->progress(*this)) continue;
+    if (all_sent()) break;
+    if (link_->arm()) link_->sleep(kLongestNapUs);
+  }
+  link_.reset();  // before the memory of what it still sends
+}
+
+std::string MessageChannel::address() const {
+  const auto held = lock();
+  return link_->address();
+}
+
+void MessageChannel::connect(int peer, const std::string& address) {
+  const auto held = lock();
+  link_->connect(peer, address);
+}
+
+void MessageChannel::read_by(Reader* reader) {
+  const auto held = lock();
+  reader_ = reader;
+  if (own_thread_ && !thread_.joinable()) thread_ = std::thread([this] { live(); });
+}
+
+std::unique_lock<std::recursive_mutex> MessageChannel::lock() const {
+  // Relaxed: a hint for live(); the mutex orders everything else.
+  waiting_.fetch_add(1, std::memory_order_relaxed);
+  std::unique_lock held(mutex_);
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
+  return held;
+}
+
+std::optional<MessageChannel::Parcel> MessageChannel::room(int peer) {
+  const auto held = lock();
+  Peer& to = *peers_[static_cast<std::size_t>(peer)];
+  if (to.parcels.empty()) {
+    if (to.num_parcels == kUnsent) return std::nullopt;
+    Outgoing* message = new_message(peer);
+    message->parcel = make_pages(kParcelBytes);
+    ++to.num_parcels;
+    to.parcels.push_back(message);
+  }
+  Outgoing* message = to.parcels.back();
+  to.parcels.pop_back();
+  return Parcel(this, message);
+}
+
+void MessageChannel::send(Parcel parcel, std::size_t bytes) {
+  const auto held = lock();
+  send_packets(std::exchange(parcel.message_, nullptr), bytes);
+}
+
+void MessageChannel::send_now(int peer, std::span<const std::byte> head,
+                              std::span<const std::byte> body) {
+  const auto held = lock();
+  if (spare_.empty()) spare_.push_back(new_message(peer));
+  Outgoing* message = spare_.back();
+  spare_.pop_back();
+  message->peer = peer;
+  message->copy.assign(head.begin(), head.end());
+  message->copy.insert(message->copy.end(), body.begin(), body.end());
+  send_packets(message, message->copy.size());
+}
+
+MessageChannel::Outgoing* MessageChannel::new_message(int peer) {
+  messages_.push_back(std::make_unique<Outgoing>());
+  messages_.back()->peer = peer;
+  return messages_.back().get();
+}
+
+void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
+  Peer& to = *peers_[static_cast<std::size_t>(message->peer)];
+  ++under_way_;
+  message->packets_left = 1;  // until all are cut
+  for (std::size_t cut = 0; !to.is_lost;) {
+    const std::span body(message->data() + cut, std::min(bytes - cut, link_->max_body_bytes()));
+    message->heads.push_back({.job = job_,
+                              .left = bytes - cut,
+                              .sequence = to.next_out++,
+                              .from = static_cast<std::uint32_t>(rank_),
+                              .body_bytes = static_cast<std::uint32_t>(body.size()),
+                              .reserved = 0});
+    const std::span head(&message->heads.back(), 1);
+    ++message->packets_left;
+    ++counters_.packets_sent;
+    counters_.bytes_sent += body.size();
+    if (link_->send(message->peer, std::as_bytes(head), body, message)) packet_left(message);
+    cut += body.size();
+    if (cut == bytes) break;
+  }
+  packet_left(message);
+  if (asleep_ > 0 && under_way_ > 0) link_->wake();
+}
+
+void MessageChannel::packet_left(Outgoing* message) {
+  if (--message->packets_left > 0) return;
+  --under_way_;
+  give_back(message);
+}
+
+void MessageChannel::give_back(Outgoing* message) {
+  message->heads.clear();
+  if (message->parcel) {
+    peers_[static_cast<std::size_t>(message->peer)]->parcels.push_back(message);
+    return;
+  }
+  if (message->copy.capacity() > kKeptBytes) message->copy = {};
+  spare_.push_back(message);
+}
+
+bool MessageChannel::progress() {
+  const auto held = lock();
+  if (reader_ == nullptr || progressing_) return false;
+  progressing_ = true;
+  const bool moved = link_->progress(*this);
+  const bool went_on = reader_->go_on();
+  progressing_ = false;
+  return moved || went_on;
+}
+
+bool MessageChannel::all_sent() const {
+  const auto held = lock();
+  return under_way_ == 0;
+}
+
+void MessageChannel::sleep(int wait_us) {
+  {
+    const auto held = lock();
+    if (!link_->arm()) return;
+    ++asleep_;
+  }
+  link_->sleep(wait_us);
+  const auto held = lock();
+  --asleep_;
+}
+
+MessageChannel::Counters MessageChannel::counters() const {
+  const auto held = lock();
+  return counters_;
+}
+
+std::string MessageChannel::describe() const {
+  const auto held = lock();
+  return link_->describe();
+}
+
+void MessageChannel::sent(void* ticket) { packet_left(static_cast<Outgoing*>(ticket)); }
+
+void MessageChannel::lost(int peer, const std::string& why) {
+  Peer& from = *peers_[static_cast<std::size_t>(peer)];
+  if (from.is_lost) return;
+  from.is_lost = true;
+  from.forget();
+  if (reader_ != nullptr) reader_->lost(peer, why);
+}
+
+bool MessageChannel::is_ours(const Head& head, std::size_t body_bytes) const {
+  const bool cut_well = head.body_bytes == body_bytes && body_bytes <= head.left &&
+                        (body_bytes > 0 || head.left == 0);
+  return head.job == job_ && head.from < peers_.size() &&
+         head.from != static_cast<std::uint32_t>(rank_) && cut_well;
+}
+
+void MessageChannel::arrived(std::span<const std::byte> head_bytes,
+                             std::span<const std::byte> body) {
+  Head head{};
+  if (head_bytes.size() == sizeof(head)) std::memcpy(&head, head_bytes.data(), sizeof(head));
+  if (head_bytes.size() != sizeof(head) || !is_ours(head, body.size())) {
+    ++counters_.strangers;
+    return;
+  }
+  const int from = static_cast<int>(head.from);
+  Peer& peer = *peers_[head.from];
+  if (peer.is_lost || reader_ == nullptr) {
+    ++counters_.unread;
+    return;
+  }
+  const auto ahead = static_cast<std::int32_t>(head.sequence - peer.next_in);
+  if (ahead < 0) ++counters_.duplicates;
+  if (ahead > 0) hold(from, head, body);
+  if (ahead != 0) return;
+  take(from, head.left, body);
+  while (!peer.early.empty()) {
+    const auto next = peer.early.find(peer.next_in);
+    if (next == peer.early.end()) break;
+    const Early early = std::move(next->second);
+    peer.early.erase(next);
+    peer.early_bytes -= early.body.size();
+    take(from, early.left, early.body);
+  }
+}
+
+void MessageChannel::hold(int from, const Head& head, std::span<const std::byte> body) {
+  Peer& peer = *peers_[head.from];
+  const auto [place, is_new] = peer.early.try_emplace(head.sequence);
+  if (!is_new) {
+    ++counters_.duplicates;
+    return;
+  }
+  ++counters_.reordered;
+  place->second = {head.left, {body.begin(), body.end()}};
+  peer.early_bytes += body.size();
+  if (peer.early.size() <= kMaxEarlyPackets && peer.early_bytes <= kMaxEarlyBytes) return;
+  lost(from, fmt::format("packet {} of rank {} has not come, and {} packets ({} bytes) after it "
+                         "have: at most {} packets and {} bytes are kept",
+                         peer.next_in, from, peer.early.size(), peer.early_bytes, kMaxEarlyPackets,
+                         kMaxEarlyBytes));
+}
+
+void MessageChannel::take(int from, std::uint64_t left, std::span<const std::byte> body) {
+  Peer& peer = *peers_[static_cast<std::size_t>(from)];
+  ++peer.next_in;
+  ++counters_.packets_read;
+  counters_.bytes_read += body.size();
+  const bool is_first = peer.to_join == 0;
+  if (!is_first && left != peer.to_join) {
+    lost(from, fmt::format("a packet of rank {} says that {} bytes of its message are missing, and "
+                           "the one before it says {}",
+                           from, left, peer.to_join));
+    return;
+  }
+  peer.to_join = left - body.size();
+  if (is_first && peer.to_join == 0) {
+    reader_->read(from, body);
+    return;
+  }
+  peer.joined.insert(peer.joined.end(), body.begin(), body.end());
+  if (peer.to_join > 0) return;
+  reader_->read(from, peer.joined);
+  peer.joined.clear();
+  if (peer.joined.capacity() > kParcelBytes) peer.joined = {};
+}
+
+void MessageChannel::live() {
+  int looks = 0;
+  int nap_us = kShortestNapUs;
+  while (!ending_.load(std::memory_order_relaxed)) {
+    while (waiting_.load(std::memory_order_relaxed) > 0) std::this_thread::yield();
+    if (progress()) {
+      looks = 0;
+      nap_us = kShortestNapUs;
+    } else if (++looks < kLooks) {
+      std::this_thread::yield();
+    } else {
+      sleep(nap_us);
+      nap_us = std::min(2 * nap_us, kLongestNapUs);
+    }
+  }
+}
+
+}  // namespace ferry::internal

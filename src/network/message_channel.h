@@ -1,0 +1,144 @@
+// Mail: messages between this rank and ranks of other nodes; each arrives once, and those of one
+// sender in the order they were sent. Over a Link, which promises neither. Memory is bounded:
+// kUnsent parcels to a peer are under way at a time (what send_now copies is not counted). Called
+// by group (flags) and exchange (rows), from any thread; with FERRY_PROGRESS=thread a thread of its
+// own makes progress as well.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "network/link.h"
+
+namespace ferry::internal {
+
+class MessageChannel : private Link::Events {
+  struct Outgoing;
+
+ public:
+  static constexpr std::size_t kParcelBytes = std::size_t{256} << 10;  // room for one message
+  static constexpr int kUnsent = 4;
+
+  // Whoever reads messages. Called with the lock held, from progress() of any thread; may send.
+  class Reader {
+   public:
+    virtual ~Reader() = default;
+    // `message` is valid during the call; it may lie at any address.
+    virtual void read(int from, std::span<const std::byte> message) = 0;
+    // Called in every progress(): goes on with what waited for room or for other ranks. True when
+    // something moved.
+    virtual bool go_on() = 0;
+    // Nothing more comes from `peer`, and what goes to it is thrown away. Once per peer.
+    virtual void lost(int peer, const std::string& why) = 0;
+  };
+
+  // A message being written: kParcelBytes at data(), aligned to 64. One that is not sent goes back.
+  // Not to outlive its Mail.
+  class Parcel {
+   public:
+    Parcel(Parcel&& other) noexcept;
+    Parcel& operator=(Parcel&& other) noexcept;
+    ~Parcel();
+    std::byte* data() const noexcept;
+    int peer() const noexcept;
+
+   private:
+    friend class MessageChannel;
+    Parcel(MessageChannel* messages, Outgoing* message) noexcept
+        : messages_(messages), message_(message) {}
+    MessageChannel* messages_;
+    Outgoing* message_;  // null once sent
+  };
+
+  struct Counters {
+    std::uint64_t packets_sent = 0, bytes_sent = 0;  // bytes of messages, heads not counted
+    std::uint64_t packets_read = 0, bytes_read = 0;
+    std::uint64_t duplicates = 0;  // dropped: had come already
+    std::uint64_t strangers = 0;   // dropped: of another job, or no packet of ferry
+    std::uint64_t reordered = 0;   // kept until those before it came
+    std::uint64_t unread = 0;      // dropped: from peers that are lost
+  };
+
+  // `job` is equal on all ranks of the group and on no others: packets of others are dropped.
+  // `own_thread`: FERRY_PROGRESS=thread.
+  MessageChannel(std::unique_ptr<Link> link, int rank, int size, std::uint64_t job,
+                 bool own_thread);
+  // The reader is not called any more. What is still to be sent has 100 ms to leave.
+  ~MessageChannel() override;
+  MessageChannel(const MessageChannel&) = delete;
+  MessageChannel& operator=(const MessageChannel&) = delete;
+
+  // What a peer must know to connect(). Both before any message.
+  std::string address() const;
+  void connect(int peer, const std::string& address);
+  // The one reader. Nothing moves before; what comes earlier waits in the network.
+  void read_by(Reader* reader);
+
+  // Held while messages are read. Recursive.
+  [[nodiscard]] std::unique_lock<std::recursive_mutex> lock() const;
+
+  // A parcel for `peer`; nullopt while kUnsent are under way (progress() and ask again).
+  std::optional<Parcel> room(int peer);
+  // Sends the first `bytes` of a parcel.
+  void send(Parcel parcel, std::size_t bytes);
+  // Sends head and body, copied, at once whatever is under way: for flags and small words; of any
+  // size.
+  void send_now(int peer, std::span<const std::byte> head, std::span<const std::byte> body = {});
+
+  // Moves what can move now, reads what arrived. True when something did. Inside a Reader's call it
+  // does nothing.
+  bool progress();
+  // True when everything sent has left this rank.
+  bool all_sent() const;
+  // Sleeps until something can move, at most `wait_us`. Not with the lock held.
+  void sleep(int wait_us);
+  Counters counters() const;
+  std::string describe() const;
+
+ private:
+  struct Head;
+  struct Early;  // a packet that came before its turn
+  struct Peer;
+
+  void arrived(std::span<const std::byte> head, std::span<const std::byte> body) override;
+  void sent(void* ticket) override;
+  void lost(int peer, const std::string& why) override;
+
+  Outgoing* new_message(int peer);
+  void send_packets(Outgoing* message, std::size_t bytes);
+  void packet_left(Outgoing* message);
+  void give_back(Outgoing* message);
+  bool is_ours(const Head& head, std::size_t body_bytes) const;
+  void hold(int from, const Head& head, std::span<const std::byte> body);
+  void take(int from, std::uint64_t left, std::span<const std::byte> body);
+  void live();
+  void stop_thread();
+
+  mutable std::recursive_mutex mutex_;
+  mutable std::atomic<int> waiting_{0};  // threads that want mutex_; the own thread lets them first
+  std::unique_ptr<Link> link_;
+  const int rank_;
+  const std::uint64_t job_;
+  const bool own_thread_;
+  Reader* reader_ = nullptr;
+  bool progressing_ = false;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<std::unique_ptr<Outgoing>> messages_;  // all that there are
+  std::vector<Outgoing*> spare_;                     // those for send_now that are free
+  std::size_t under_way_ = 0;                        // messages
+  int asleep_ = 0;                                   // threads inside sleep()
+  Counters counters_;
+  std::atomic<bool> ending_{false};
+  std::thread thread_;
+};
+
+}  // namespace ferry::internal

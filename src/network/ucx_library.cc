@@ -1,0 +1,84 @@
+#include "network/ucx_library.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <csignal>
+
+#include "ferry/status.h"
+
+namespace ferry::internal {
+namespace {
+
+// Signal handlers as they were before UCX was loaded.
+class KeptHandlers {
+ public:
+  KeptHandlers() {
+    for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], nullptr, &kept_[i]);
+  }
+  ~KeptHandlers() {
+    for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &kept_[i], nullptr);
+  }
+  KeptHandlers(const KeptHandlers&) = delete;
+  KeptHandlers& operator=(const KeptHandlers&) = delete;
+
+ private:
+  static constexpr std::array kSignals{SIGHUP, SIGILL, SIGBUS, SIGFPE, SIGSEGV};
+  std::array<struct sigaction, kSignals.size()> kept_{};
+};
+
+template <typename Function>
+void find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (function == nullptr) {
+    throw Error(Code::kSystem, fmt::format("the UCX of this host has no {}: ferry needs UCX 1.{} "
+                                           "or later",
+                                           name, UCP_API_MINOR));
+  }
+}
+
+UcxLibrary load() {
+  const KeptHandlers handlers;
+  // Local: nothing else in the process shall find UCX's names here.
+  void* library = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) {
+    throw Error(Code::kSystem, fmt::format("this group spans hosts, and UCX could not be loaded: "
+                                           "{}. Install libucx0 (Debian)",
+                                           dlerror()));
+  }
+  UcxLibrary ucx;
+  find(library, "ucp_get_version", ucx.version);
+  find(library, "ucp_get_version_string", ucx.version_string);
+  find(library, "ucp_config_read", ucx.config_read);
+  find(library, "ucp_config_modify", ucx.config_modify);
+  find(library, "ucp_config_release", ucx.config_release);
+  find(library, "ucp_init_version", ucx.init_version);
+  find(library, "ucp_cleanup", ucx.cleanup);
+  find(library, "ucp_worker_create", ucx.worker_create);
+  find(library, "ucp_worker_destroy", ucx.worker_destroy);
+  find(library, "ucp_worker_get_address", ucx.worker_get_address);
+  find(library, "ucp_worker_release_address", ucx.worker_release_address);
+  find(library, "ucp_worker_get_efd", ucx.worker_get_efd);
+  find(library, "ucp_worker_arm", ucx.worker_arm);
+  find(library, "ucp_worker_signal", ucx.worker_signal);
+  find(library, "ucp_worker_progress", ucx.worker_progress);
+  find(library, "ucp_worker_set_am_recv_handler", ucx.worker_set_am_recv_handler);
+  find(library, "ucp_am_send_nbx", ucx.am_send_nbx);
+  find(library, "ucp_ep_create", ucx.ep_create);
+  find(library, "ucp_ep_close_nbx", ucx.ep_close_nbx);
+  find(library, "ucp_ep_print_info", ucx.ep_print_info);
+  find(library, "ucp_request_check_status", ucx.request_check_status);
+  find(library, "ucp_request_free", ucx.request_free);
+  find(library, "ucs_status_string", ucx.status_string);
+  return ucx;
+}
+
+}  // namespace
+
+const UcxLibrary& ucx_library() {
+  static const UcxLibrary library = load();
+  return library;
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,233 @@
+// What else may sit at, or come to, the address of a group: old listeners, other users, garbage,
+// other versions.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "bootstrap/connection.h"
+#include "bootstrap/forked.h"
+#include "bootstrap/hello.h"
+#include "bootstrap/rendezvous.h"
+#include "bootstrap/socket.h"
+
+namespace ferry::internal {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+Deadline soon(milliseconds span = seconds(20)) { return Deadline::after(span); }
+std::string address(const std::string& test) {
+  return fmt::format("stranger-{}-{}", test, getpid());
+}
+
+Descriptor connect_patiently(const std::string& name) {
+  const Deadline deadline = soon();
+  while (!deadline.passed()) {
+    if (Descriptor socket = connect_to(name)) return socket;
+    usleep(1000);
+  }
+  return {};
+}
+
+void write_to(const Descriptor& socket, const std::string& bytes) {
+  static_cast<void>(send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
+}
+
+// The failure that arrives on a connection, as "<code>: <message>".
+std::string failure_of(Connection& connection) {
+  const Deadline deadline = soon();
+  while (!deadline.passed()) {
+    if (const auto frame = connection.take()) {
+      const Error error = failure_in(frame->payload);
+      return fmt::format("{}: {}", code_name(error.code()), error.what());
+    }
+    if (connection.closed()) return "closed";
+    service({&connection}, 100);
+  }
+  return "nothing";
+}
+
+TEST(Strangers, GarbageAndSilenceHoldUpNobody) {
+  const std::string at = address("garbage"), name = socket_name(at, 2);
+  Forked hub([&] {
+    return process_rendezvous(at, 0, one_node(2), soon())->all_gather("", soon()).size() == 2
+               ? "met"
+               : "no";
+  });
+  std::vector<Descriptor> strangers;
+  for (int i = 0; i < 100; ++i) strangers.push_back(connect_patiently(name));
+  write_to(strangers[0], "GET / HTTP/1.1\r\n\r\n");
+  write_to(strangers[1], "fer");  // the begin of a frame, no more
+  write_to(strangers[2],
+           std::string("ferry/u\n") + std::string(16, '\xff'));  // a frame of 2^64 bytes
+  write_to(strangers[3],
+           std::string("ferry/u\n\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 24));  // an empty hello
+  shutdown(strangers[4].fd(), SHUT_RDWR);
+  Forked peer([&] {
+    return process_rendezvous(at, 1, one_node(2), soon())->all_gather("", soon()).size() == 2
+               ? "met"
+               : "no";
+  });
+  EXPECT_EQ(peer.result(), "met");
+  EXPECT_EQ(hub.result(), "met");
+}
+
+TEST(Strangers, OtherVersionsAreNamedToBothSides) {
+  const std::string at = address("version");
+  Forked hub([&] {
+    process_rendezvous(at, 0, one_node(2), soon());
+    return "met";
+  });
+  Connection connection(connect_patiently(socket_name(at, 2)));
+  Hello hello = own_hello(at, 1, one_node(2));
+  const std::string version = hello.version;
+  hello.version = "7.7.7";
+  connection.send(Kind::kHello, 0, encode(hello));
+  const auto named = AllOf(StartsWith("mismatch: different versions of ferry: rank 0"),
+                           HasSubstr("has " + version), HasSubstr("has 7.7.7"));
+  EXPECT_THAT(failure_of(connection), named);
+  EXPECT_THAT(hub.result(), named);
+}
+
+TEST(Strangers, AllThatComeSoonHearWhyThereIsNoGroup) {
+  const std::string at = address("build");
+  Forked hub([&] {
+    process_rendezvous(at, 0, one_node(3), soon());
+    return "met";
+  });
+  Connection connection(connect_patiently(socket_name(at, 3)));
+  Hello hello = own_hello(at, 1, one_node(3));
+  hello.build = "another";
+  connection.send(Kind::kHello, 0, encode(hello));
+  usleep(200'000);
+  Forked late([&] {
+    process_rendezvous(at, 2, one_node(3), soon());
+    return "met";
+  });
+  EXPECT_THAT(late.result(), StartsWith("mismatch: different builds of ferry"));
+  EXPECT_THAT(hub.result(), StartsWith("mismatch: different builds of ferry"));
+}
+
+TEST(Strangers, RankThatEndsBeforeAllHaveComeIsNamed) {
+  const std::string at = address("ends");
+  Forked hub([&] {
+    process_rendezvous(at, 0, one_node(3), soon());
+    return "met";
+  });
+  Forked victim([&] {
+    process_rendezvous(at, 1, one_node(3), soon());
+    return "met";
+  });
+  usleep(300'000);
+  kill(victim.pid(), SIGKILL);
+  EXPECT_THAT(hub.result(),
+              AllOf(StartsWith("peer_lost: rank 1 (pid "), HasSubstr("rank 2 had not come")));
+}
+
+TEST(Strangers, AnAbandonedListenerIsWaitedOut) {
+  const std::string at = address("abandoned");
+  Forked holder([&] {
+    const Descriptor listener = listen_at(socket_name(at, 2));
+    usleep(400'000);  // never accepts; connections wait in its queue and end with it
+    return "gone";
+  });
+  usleep(100'000);
+  const auto results = in_processes({0, 1}, [&](int rank) {
+    return process_rendezvous(at, rank, one_node(2), soon())->all_gather("", soon()).size() == 2
+               ? "met"
+               : "no";
+  });
+  EXPECT_THAT(results, Each("met"));
+}
+
+TEST(Strangers, AListenerThatStaysIsNamed) {
+  const std::string at = address("squatted");
+  const Descriptor listener = listen_at(socket_name(at, 2));
+  const auto results = in_processes({0, 1}, [&](int rank) {
+    process_rendezvous(at, rank, one_node(2), soon(milliseconds(300)));
+    return "met";
+  });
+  EXPECT_THAT(results,
+              Each(AllOf(StartsWith("timeout: "), HasSubstr(fmt::format("pid {}", getpid())))));
+}
+
+TEST(Strangers, AListenerOfAnotherUserIsRefusedNamingBothUsers) {
+  if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: only root can play two users";
+  const std::string at = address("squatter"), name = socket_name(at, 2);
+  Forked holder([&] {
+    if (setuid(65534) != 0) return "no";
+    const Descriptor listener = listen_at(name);
+    pause();
+    return "";
+  });
+  usleep(200'000);
+  const auto results = in_processes({1}, [&](int rank) {
+    process_rendezvous(at, rank, one_node(2), soon());
+    return "met";
+  });
+  EXPECT_THAT(results[0], AllOf(StartsWith("invalid_argument: "), HasSubstr("of uid 65534"),
+                                HasSubstr("as uid 0")));
+}
+
+TEST(Strangers, AnotherUserIsRefusedAndTheGroupGoesOn) {
+  if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: only root can play two users";
+  const std::string at = address("user"), name = socket_name(at, 2);
+  Forked hub([&] {
+    return process_rendezvous(at, 0, one_node(2), soon())->all_gather("", soon()).size() == 2
+               ? "met"
+               : "no";
+  });
+  Forked stranger([&]() -> std::string {
+    if (setuid(65534) != 0) return "no";
+    Connection connection(connect_patiently(name));
+    connection.send(Kind::kHello, 0, encode(own_hello(at, 1, one_node(2))));
+    return failure_of(connection);
+  });
+  EXPECT_THAT(stranger.result(), AllOf(HasSubstr("uid 65534"), HasSubstr("as uid 0")));
+  Forked peer([&] {
+    return process_rendezvous(at, 1, one_node(2), soon())->all_gather("", soon()).size() == 2
+               ? "met"
+               : "no";
+  });
+  EXPECT_EQ(peer.result(), "met");
+  EXPECT_EQ(hub.result(), "met");
+}
+
+TEST(Hello, SurvivesItsText) {
+  Hello hello = own_hello("an address\nof two lines\\n with = and \\", 3, one_node(8));
+  const auto read = decode_hello(encode(hello));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(disagreement_on_host(hello, *read), "");
+  EXPECT_EQ(read->rank, 3);
+  EXPECT_EQ(read->pid, getpid());
+  EXPECT_FALSE(decode_hello(""));
+  EXPECT_FALSE(decode_hello("rank=1\nsize=2\n"));
+}
+
+TEST(Hello, RanksOfTwoHostsAreNamed) {
+  Hello a = own_hello("x", 0, one_node(4)), b = own_hello("x", 3, one_node(4));
+  a.host = "alpha";
+  b.host = "beta";
+  EXPECT_EQ(disagreement_on_host(a, b), "") << "the name of a host is not its identity";
+  b.boot_id = "another";
+  EXPECT_THAT(disagreement_on_host(a, b),
+              AllOf(HasSubstr("rank 0 is on host alpha"), HasSubstr("rank 3 on host beta"),
+                    HasSubstr("needs an address tcp://")));
+}
+
+TEST(Hello, RanksOfTwoPidNamespacesAreNamed) {
+  const Hello a = own_hello("x", 0, one_node(4));
+  Hello b = own_hello("x", 3, one_node(4));
+  b.pid_namespace = "pid:[1]";
+  EXPECT_THAT(disagreement_on_host(a, b), AllOf(HasSubstr("different pid namespaces"),
+                                                HasSubstr("pid:[1]"), HasSubstr(a.pid_namespace)));
+}
+
+}  // namespace
+}  // namespace ferry::internal

@@ -1,0 +1,43 @@
+// A TCP meeting at a free port of this host, for the tests between hosts. Called by tcp_test.cc and
+// tcp_strangers_test.cc.
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+
+#include "bootstrap/door.h"
+#include "bootstrap/rendezvous.h"
+
+namespace ferry::internal {
+
+inline Deadline soon(std::chrono::milliseconds span = std::chrono::seconds(20)) {
+  return Deadline::after(span);
+}
+
+// A port that nobody listens at.
+inline int free_port() { return port_of(tcp_listen("lo", 0)); }
+
+inline TcpMeeting meeting_at(int port, const std::string& job = "the job") {
+  TcpMeeting meeting;
+  meeting.address = {{"127.0.0.1"}, port};
+  meeting.secret = "the shared secret of " + job;
+  meeting.name = "a group";
+  meeting.interfaces = "lo";
+  return meeting;
+}
+
+// "met" when all ranks hear each other.
+inline std::string meet_over_tcp(const TcpMeeting& meeting, int rank, const std::vector<int>& split,
+                                 Deadline deadline = soon()) {
+  const auto rendezvous = tcp_rendezvous(meeting, rank, split, deadline);
+  const auto texts = rendezvous->all_gather(std::to_string(rank), deadline);
+  for (std::size_t peer = 0; peer < split.size(); ++peer) {
+    if (texts.size() != split.size() || texts[peer] != std::to_string(peer)) return "mixed";
+  }
+  return "met";
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,200 @@
+// The rendezvous over TCP, between real processes. They are of one host, so one node unless the
+// topology splits them; two hosts are in tests/hosts.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "bootstrap/forked.h"
+#include "bootstrap/tcp_place.h"
+
+namespace ferry::internal {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class Tcp : public testing::TestWithParam<int> {};
+
+TEST_P(Tcp, AllGatherKeepsRankOrderForTextsOfAnyLength) {
+  const int size = GetParam();
+  const TcpMeeting meeting = meeting_at(free_port());
+  const auto text = [](int rank) {
+    return std::string(static_cast<std::size_t>(rank) * 300'000, char('a' + rank % 26));
+  };
+  const auto results = in_processes(ranks(size), [&](int rank) -> std::string {
+    const auto rendezvous = tcp_rendezvous(meeting, rank, one_node(size), soon());
+    if (rendezvous->nodes() != one_node(size)) return "wrong nodes";
+    for (int round = 0; round < 3; ++round) {
+      const auto texts = rendezvous->all_gather(text(rank), soon());
+      for (int peer = 0; peer < size; ++peer) {
+        if (texts[static_cast<std::size_t>(peer)] != text(peer)) return "wrong text";
+      }
+    }
+    return "ok";
+  });
+  EXPECT_THAT(results, Each("ok"));
+}
+
+TEST_P(Tcp, TopologySplitsIntoNodesWithSegmentsOfTheirOwn) {
+  const int size = GetParam();
+  const TcpMeeting meeting = meeting_at(free_port());
+  std::vector<int> split(static_cast<std::size_t>(size));
+  for (int rank = 0; rank < size; ++rank) split[rank] = rank < (size + 1) / 2 ? 0 : 1;
+  const auto results = in_processes(ranks(size), [&](int rank) -> std::string {
+    const auto rendezvous = tcp_rendezvous(meeting, rank, split, soon());
+    if (rendezvous->nodes() != split) return "wrong nodes";
+    const auto segment = rendezvous->share_segment(4096, soon());
+    if (!segment->commit(0, 4096)) return "refused";
+    rendezvous->all_gather("", soon());
+    segment->data()[rank] = std::byte(rank + 1);
+    rendezvous->all_gather("", soon());
+    for (int peer = 0; peer < size; ++peer) {
+      const auto expected = std::byte(split[peer] == split[rank] ? peer + 1 : 0);
+      if (segment->data()[peer] != expected) return "wrong segment";
+      if (!rendezvous->alive(peer) || rendezvous->pid(peer) == 0) return "not seen";
+    }
+    rendezvous->all_gather("", soon());  // all have looked
+    return "ok";
+  });
+  EXPECT_THAT(results, Each("ok"));
+}
+
+TEST_P(Tcp, TwentyGroupsOfOnePortOneAfterAnotherLeakNothing) {
+  const int size = GetParam();
+  const TcpMeeting meeting = meeting_at(free_port());
+  const auto results = in_processes(ranks(size), [&](int rank) -> std::string {
+    const int before = open_descriptors();
+    for (int group = 0; group < 20; ++group) {
+      const auto rendezvous = tcp_rendezvous(meeting, rank, one_node(size), soon());
+      rendezvous->share_segment(4096, soon());
+    }
+    const int leaked = open_descriptors() - before;
+    return leaked == 0 ? "ok" : fmt::format("{} descriptors leaked", leaked);
+  });
+  EXPECT_THAT(results, Each("ok"));
+  EXPECT_TRUE(tcp_listen("lo", meeting.address.port)) << "the port is free again";
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Tcp, testing::Values(1, 2, 3, 8));
+
+TEST(TcpMeeting, PortIsFreeOnceAllHaveMet) {
+  const TcpMeeting meeting = meeting_at(free_port());
+  const auto results = in_processes({0, 1}, [&](int rank) -> std::string {
+    const auto rendezvous = tcp_rendezvous(meeting, rank, one_node(2), soon());
+    const bool is_free = rank != 0 || bool(tcp_listen("lo", meeting.address.port));
+    rendezvous->all_gather("", soon());
+    return is_free ? "free" : "held";
+  });
+  EXPECT_THAT(results, Each("free"));
+}
+
+TEST(TcpMeeting, GroupsOfOneJobMeetAtOnePortOneByOne) {
+  TcpMeeting first = meeting_at(free_port()), second = first;
+  second.name = "another group";
+  const auto results = in_processes(ranks(6), [&](int i) {
+    return meet_over_tcp(i % 2 == 0 ? first : second, i / 2, one_node(3));
+  });
+  EXPECT_THAT(results, Each("met"));
+}
+
+TEST(TcpMeeting, LateRanksAreWaitedFor) {
+  for (const int late : {0, 2}) {
+    const TcpMeeting meeting = meeting_at(free_port());
+    const auto results = in_processes(ranks(3), [&](int rank) {
+      if (rank == late) usleep(700'000);
+      return meet_over_tcp(meeting, rank, {0, 0, 1});
+    });
+    EXPECT_THAT(results, Each("met"));
+  }
+}
+
+TEST(TcpMeeting, MissingRanksAreNamedToAllAtTheDeadline) {
+  const TcpMeeting meeting = meeting_at(free_port());
+  const std::int64_t begin = now_ns();
+  const auto results = in_processes({0, 1, 3}, [&](int rank) {
+    return meet_over_tcp(meeting, rank, one_node(6), soon(seconds(1)));
+  });
+  EXPECT_THAT(results, Each(AllOf(StartsWith("timeout: "),
+                                  HasSubstr("ranks 2, 4 and 5 of 6 did not come to tcp://"))));
+  EXPECT_LT(now_ns() - begin, 5'000'000'000);
+}
+
+TEST(TcpMeeting, RankZeroIsNamedWhenItIsMissing) {
+  const TcpMeeting meeting = meeting_at(free_port());
+  const auto results = in_processes({1, 2}, [&](int rank) {
+    return meet_over_tcp(meeting, rank, one_node(3), soon(milliseconds(300)));
+  });
+  EXPECT_THAT(results, Each(AllOf(StartsWith("timeout: rank 0 of 3 did not come to tcp://"),
+                                  HasSubstr("127.0.0.1: Connection refused"))));
+}
+
+TEST(TcpMeeting, RankKilledBeforeAllHaveComeIsNamed) {
+  const TcpMeeting meeting = meeting_at(free_port());
+  Forked hub([&] { return meet_over_tcp(meeting, 0, one_node(3)); });
+  Forked victim([&] { return meet_over_tcp(meeting, 1, one_node(3)); });
+  usleep(700'000);
+  kill(victim.pid(), SIGKILL);
+  EXPECT_THAT(hub.result(), AllOf(StartsWith("peer_lost: rank 1 (pid "), HasSubstr(", host "),
+                                  HasSubstr("rank 2 had not come")));
+}
+
+TEST(TcpMeeting, RankKilledInACollectiveIsNamedAtOnce) {
+  for (const int victim : {0, 2}) {
+    const TcpMeeting meeting = meeting_at(free_port());
+    const std::int64_t begin = now_ns();
+    const auto results = in_processes(ranks(3), [&](int rank) -> std::string {
+      const auto rendezvous = tcp_rendezvous(meeting, rank, {0, 0, 1}, soon());
+      if (rank == victim) {
+        usleep(100'000);
+        raise(SIGKILL);
+      }
+      rendezvous->share_segment(4096, soon());
+      return "shared";
+    });
+    const auto named =
+        AllOf(StartsWith("peer_lost: "), HasSubstr(fmt::format("rank {} (pid ", victim)));
+    EXPECT_THAT(results[1], named);
+    EXPECT_THAT(results[static_cast<std::size_t>(2 - victim)], named);
+    EXPECT_LT(now_ns() - begin, 5'000'000'000);
+  }
+}
+
+TEST(TcpMeeting, RefusedSegmentIsAnErrorOnAllRanksAndTheGroupGoesOn) {
+  const TcpMeeting meeting = meeting_at(free_port());
+  const auto results = in_processes(ranks(3), [&](int rank) -> std::string {
+    const auto rendezvous = tcp_rendezvous(meeting, rank, {0, 0, 1}, soon());
+    return refused_segment(*rendezvous, soon());
+  });
+  EXPECT_THAT(results, Each(AllOf(StartsWith("rank 0: "), HasSubstr("1152921504606846976 bytes"))));
+}
+
+TEST(TcpAddress, IsReadAndWritten) {
+  EXPECT_EQ(parse_tcp("tcp://node01:29501").text(), "tcp://node01:29501");
+  const TcpAddress address = parse_tcp("tcp://[fe80::1]:1");
+  EXPECT_THAT(address.hosts, ElementsAre("fe80::1"));
+  EXPECT_EQ(address.port, 1);
+  EXPECT_EQ(address.text(), "tcp://[fe80::1]:1");
+  for (const char* bad :
+       {"tcp://", "tcp://a", "tcp://a:", "tcp://:1", "tcp://a:0", "tcp://a:65536", "tcp://a:1x",
+        "tcp://fe80::1:1", "tcp://a/b:1", "udp://a:1", "a:1", "tcp://a b:1", "tcp://[]:1"}) {
+    EXPECT_THROW(parse_tcp(bad), Error) << bad;
+  }
+}
+
+TEST(TcpAddress, InterfacesThatAreNotThereAreNamed) {
+  try {
+    tcp_listen("nothing0,nothing1", 0);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("FERRY_SOCKET_IFNAME=\"nothing0,nothing1\""));
+  }
+}
+
+}  // namespace
+}  // namespace ferry::internal

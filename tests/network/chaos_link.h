@@ -1,0 +1,141 @@
+// ChaosLink: any Link with bad weather, drawn from a seed. Packets come late, in another order and
+// twice; now and then a peer is out of reach for a while, and others get their packets first; the
+// ends of sends are told late; bodies are cut at random. Nothing is lost. Put under Mail by
+// mail_test and link_test, under whole groups by weather_test.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "network/link.h"
+
+namespace ferry::test {
+
+// What the weather did, on all links that share it: a test that saw none of it shows nothing.
+struct WeatherReport {
+  // Relaxed throughout: numbers, read when the links are gone.
+  std::atomic<std::uint64_t> repeated{0}, shuffled{0}, sent_late{0};
+};
+
+class ChaosLink final : public internal::Link {
+ public:
+  ChaosLink(std::unique_ptr<internal::Link> link, std::uint64_t seed,
+            WeatherReport* report = nullptr)
+      : link_(std::move(link)), random_(seed), report_(report) {}
+
+  std::string address() const override { return link_->address(); }
+  void connect(int peer, const std::string& address) override { link_->connect(peer, address); }
+  std::size_t max_body_bytes() override {
+    const std::size_t most = link_->max_body_bytes();
+    const std::uint64_t kind = below(16);
+    if (kind == 0) return std::min<std::size_t>(most, 1 + below(100));
+    return kind < 8 ? std::min<std::size_t>(most, 1 + below(20'000)) : most;
+  }
+  bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
+            void* ticket) override {
+    if (below(64) == 0) fog_[peer] = internal::now_ns() + nanoseconds_below(kLongestFogNs);
+    if (fog_[peer] <= internal::now_ns()) return link_->send(peer, head, body, ticket);
+    late_.push_back({peer, head, body, ticket});
+    note(&WeatherReport::sent_late);
+    return false;
+  }
+
+  bool progress(Events& events) override {
+    send_late();
+    const bool room = held_.packets.size() < kMostHeld;
+    const bool moved = room && link_->progress(held_);
+    if (below(4) == 0) return moved;  // a lull
+    for (std::uint64_t n = below(16); n > 0 && !held_.packets.empty(); --n) release_packet(events);
+    for (std::uint64_t n = below(4); n > 0 && !held_.tickets.empty(); --n)
+      events.sent(take_any(held_.tickets));
+    if (held_.packets.empty() && held_.tickets.empty()) {
+      for (const auto& [peer, why] : std::exchange(held_.losses, {})) events.lost(peer, why);
+    }
+    return moved;
+  }
+  bool arm() override {
+    return late_.empty() && held_.packets.empty() && held_.tickets.empty() &&
+           held_.losses.empty() && link_->arm();
+  }
+  void sleep(int wait_us) override { link_->sleep(wait_us); }
+  void wake() override { link_->wake(); }
+  std::string describe() const override { return link_->describe() + " in bad weather"; }
+
+ private:
+  struct Packet {
+    std::vector<std::byte> head, body;
+  };
+  // A send to a peer in fog; its memory stays the sender's until sent().
+  struct Late {
+    int peer;
+    std::span<const std::byte> head, body;
+    void* ticket;
+  };
+  static constexpr std::size_t kMostHeld = 64;
+  static constexpr std::uint64_t kLongestFogNs = 300'000;
+
+  // What the link told, before it is told on.
+  struct Held : Events {
+    void arrived(std::span<const std::byte> head, std::span<const std::byte> body) override {
+      packets.push_back({{head.begin(), head.end()}, {body.begin(), body.end()}});
+    }
+    void sent(void* ticket) override { tickets.push_back(ticket); }
+    void lost(int peer, const std::string& why) override { losses.emplace_back(peer, why); }
+
+    std::vector<Packet> packets;
+    std::vector<void*> tickets;
+    std::vector<std::pair<int, std::string>> losses;
+  };
+
+  std::uint64_t below(std::uint64_t limit) { return random_() % limit; }
+  std::int64_t nanoseconds_below(std::uint64_t limit) {
+    return static_cast<std::int64_t>(below(limit));
+  }
+  void note(std::atomic<std::uint64_t> WeatherReport::*what) {
+    if (report_ != nullptr) (report_->*what).fetch_add(1, std::memory_order_relaxed);
+  }
+
+  void send_late() {
+    const std::int64_t now = internal::now_ns();
+    std::erase_if(late_, [&](const Late& late) {
+      if (fog_[late.peer] > now) return false;
+      if (link_->send(late.peer, late.head, late.body, late.ticket))
+        held_.tickets.push_back(late.ticket);
+      return true;
+    });
+  }
+
+  template <typename Element>
+  Element take_any(std::vector<Element>& elements) {
+    std::swap(elements[below(elements.size())], elements.back());
+    Element taken = std::move(elements.back());
+    elements.pop_back();
+    return taken;
+  }
+  void release_packet(Events& events) {
+    if (held_.packets.size() > 1) note(&WeatherReport::shuffled);
+    const Packet packet = take_any(held_.packets);
+    if (below(16) == 0) {
+      held_.packets.push_back(packet);  // comes again
+      note(&WeatherReport::repeated);
+    }
+    events.arrived(packet.head, packet.body);
+  }
+
+  std::unique_ptr<internal::Link> link_;
+  std::mt19937_64 random_;
+  WeatherReport* report_;
+  std::map<int, std::int64_t> fog_;  // peer: until when, in now_ns()
+  std::vector<Late> late_;
+  Held held_;
+};
+
+}  // namespace ferry::test

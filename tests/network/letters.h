@@ -1,0 +1,79 @@
+// Letters: messages whose size and bytes follow from a seed, the sender, the receiver and a number,
+// and a reader that checks that each comes once, whole and in order. For the tests of Mail.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "network/message_channel.h"
+
+namespace ferry::test {
+
+struct Route {
+  int from, to;
+};
+
+// Mostly small; some fill parcels, few are larger.
+inline std::vector<std::byte> letter(std::uint64_t seed, Route route, std::uint64_t number) {
+  std::mt19937_64 random(seed + 1'000'003 * number +
+                         static_cast<std::uint64_t>(64 * route.from + route.to));
+  const std::uint64_t kind = random() % 1000;
+  const std::size_t most = kind < 900 ? 200 : kind < 990 ? 5'000 : kind < 999 ? 262'144 : 700'000;
+  std::vector<std::byte> bytes(random() % (most + 1));
+  const std::uint64_t first = random();
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>(first + 31 * i + (i >> 8));
+  return bytes;
+}
+
+class LetterReader final : public internal::MessageChannel::Reader {
+ public:
+  LetterReader(std::uint64_t seed, int rank) : seed_(seed), rank_(rank) {}
+
+  void read(int from, std::span<const std::byte> message) override {
+    const std::vector<std::byte> expected = letter(seed_, {from, rank_}, read_[from]++);
+    if (!std::equal(message.begin(), message.end(), expected.begin(), expected.end())) ++wrong_;
+    ++total_;
+  }
+  bool go_on() override { return false; }
+  void lost(int peer, const std::string& why) override { lost_.push_back({peer, why}); }
+
+  int rank() const { return rank_; }
+  std::uint64_t total() const { return total_; }
+  std::uint64_t wrong() const { return wrong_; }
+  const std::vector<std::pair<int, std::string>>& lost() const { return lost_; }
+
+ private:
+  std::uint64_t seed_;
+  int rank_;
+  std::map<int, std::uint64_t> read_;
+  std::uint64_t total_ = 0;
+  std::uint64_t wrong_ = 0;
+  std::vector<std::pair<int, std::string>> lost_;
+};
+
+// Sends the letter in a parcel where it fits, else at once. `pause` is called while there is no
+// room.
+inline void send_letter(internal::MessageChannel& messages, int to,
+                        const std::vector<std::byte>& bytes, const std::function<void()>& pause) {
+  using internal::MessageChannel;
+  const std::span all(bytes);
+  if (bytes.size() < 100 || bytes.size() > MessageChannel::kParcelBytes) {
+    const std::size_t half = bytes.size() / 2;
+    messages.send_now(to, all.first(half), all.subspan(half));
+    return;
+  }
+  std::optional<MessageChannel::Parcel> parcel;
+  while (!(parcel = messages.room(to))) pause();
+  std::memcpy(parcel->data(), bytes.data(), bytes.size());
+  messages.send(std::move(*parcel), bytes.size());
+}
+
+}  // namespace ferry::test

@@ -1,0 +1,165 @@
+// LocalNetwork: a Link between threads of one process, for tests. Small packets are copied at once;
+// the memory of large ones belongs to the link until the receiver has taken them, as with a network
+// card. A link that is destroyed is lost to the others once they have read what it sent.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "network/link.h"
+
+namespace ferry::test {
+
+class LocalNetwork {
+ public:
+  // Safe from any thread. Links keep what they need of the network.
+  std::unique_ptr<internal::Link> link() const;
+
+ private:
+  struct Packet {
+    int from;
+    std::vector<std::byte> head;
+    std::vector<std::byte> copy;
+    std::span<const std::byte> theirs;  // not copied yet: lies in the sender's memory
+    void* ticket;
+  };
+  // What one link has still to take.
+  struct Box {
+    std::deque<Packet> packets;
+    std::vector<void*> sent;
+    std::vector<int> gone;
+    bool open = true;
+    bool changed = false;
+    std::condition_variable bell;
+
+    bool empty() const { return packets.empty() && sent.empty() && gone.empty(); }
+    void ring() {
+      changed = true;
+      bell.notify_all();
+    }
+  };
+  struct State {
+    std::mutex mutex;
+    std::deque<Box> boxes;  // they do not move
+  };
+  class LocalLink;
+
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+class LocalNetwork::LocalLink final : public internal::Link {
+ public:
+  explicit LocalLink(std::shared_ptr<State> state) : state_(std::move(state)) {
+    const std::lock_guard held(state_->mutex);
+    id_ = static_cast<int>(state_->boxes.size());
+    box_ = &state_->boxes.emplace_back();
+  }
+  ~LocalLink() override {
+    const std::lock_guard held(state_->mutex);
+    box_->open = false;
+    take_packets(box_->packets.size());
+    for (Box& box : state_->boxes) {
+      for (Packet& packet : box.packets) {
+        if (packet.from == id_) copy(packet);
+      }
+      box.gone.push_back(id_);
+      box.ring();
+    }
+  }
+
+  std::string address() const override { return std::to_string(id_); }
+  void connect(int peer, const std::string& address) override {
+    ids_[peer] = std::stoi(address);
+    peers_[ids_[peer]] = peer;
+  }
+  std::size_t max_body_bytes() override { return std::size_t{1} << 18; }
+
+  bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
+            void* ticket) override {
+    const std::lock_guard held(state_->mutex);
+    Box& to = state_->boxes[static_cast<std::size_t>(ids_.at(peer))];
+    if (!to.open) return true;
+    to.packets.push_back({id_, {head.begin(), head.end()}, {}, body, ticket});
+    const bool at_once = body.size() <= kCopied;
+    if (at_once) copy(to.packets.back());
+    to.ring();
+    return at_once;
+  }
+
+  bool progress(Events& events) override {
+    std::deque<Packet> packets;
+    std::vector<void*> sent;
+    std::vector<int> gone;
+    {
+      const std::lock_guard held(state_->mutex);
+      packets = take_packets(kPacketsPerProgress);
+      sent = std::exchange(box_->sent, {});
+      if (box_->packets.empty()) gone = std::exchange(box_->gone, {});
+    }
+    for (const Packet& packet : packets) events.arrived(packet.head, packet.copy);
+    for (void* ticket : sent) events.sent(ticket);
+    for (const int id : gone) {
+      if (peers_.contains(id)) events.lost(peers_[id], "its link is gone");
+    }
+    return !packets.empty() || !sent.empty() || !gone.empty();
+  }
+
+  bool arm() override {
+    const std::lock_guard held(state_->mutex);
+    box_->changed = !box_->empty();
+    return !box_->changed;
+  }
+  void sleep(int wait_us) override {
+    std::unique_lock held(state_->mutex);
+    // ThreadSanitizer of g++ 12 does not know waits on the steady clock.
+    const auto until = std::chrono::system_clock::now() + std::chrono::microseconds(wait_us);
+    box_->bell.wait_until(held, until, [this] { return box_->changed; });
+  }
+  void wake() override {
+    const std::lock_guard held(state_->mutex);
+    box_->ring();
+  }
+  std::string describe() const override { return "threads"; }
+
+ private:
+  static constexpr std::size_t kCopied = 256;
+  static constexpr std::size_t kPacketsPerProgress = 32;
+
+  // With the network's lock.
+  std::deque<Packet> take_packets(std::size_t most) {
+    std::deque<Packet> taken;
+    for (; !box_->packets.empty() && taken.size() < most; box_->packets.pop_front()) {
+      Packet& packet = taken.emplace_back(std::move(box_->packets.front()));
+      if (packet.theirs.data() == nullptr) continue;
+      copy(packet);
+      Box& sender = state_->boxes[static_cast<std::size_t>(packet.from)];
+      sender.sent.push_back(packet.ticket);
+      sender.ring();
+    }
+    return taken;
+  }
+  static void copy(Packet& packet) {
+    if (packet.theirs.data() == nullptr) return;
+    packet.copy.assign(packet.theirs.begin(), packet.theirs.end());
+    packet.theirs = {};
+  }
+
+  std::shared_ptr<State> state_;
+  int id_ = 0;
+  Box* box_ = nullptr;
+  std::map<int, int> ids_;    // of peers
+  std::map<int, int> peers_;  // of ids
+};
+
+inline std::unique_ptr<internal::Link> LocalNetwork::link() const {
+  return std::make_unique<LocalLink>(state_);
+}
+
+}  // namespace ferry::test

@@ -1,0 +1,296 @@
+// Mail over links in threads, in bad weather: every message once, whole and in order; bounded
+// memory; strangers; lost peers; a thread of its own.
+#include "network/message_channel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <set>
+#include <thread>
+
+#include "base/clock.h"
+#include "network/chaos_link.h"
+#include "network/letters.h"
+#include "network/local_link.h"
+
+namespace ferry::test {
+namespace {
+
+using internal::Deadline;
+using internal::Link;
+using internal::MessageChannel;
+
+constexpr std::uint64_t kJob = 77;
+constexpr std::uint64_t kSeed = 20'240'607;
+#ifdef __SANITIZE_THREAD__
+constexpr std::uint64_t kMessages = 12'000;  // ten times slower
+#else
+constexpr std::uint64_t kMessages = 100'000;
+#endif
+
+Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
+
+void progress_or_sleep(MessageChannel& messages) {
+  if (!messages.progress()) messages.sleep(500);
+}
+
+// Two mails on one network, as ranks 0 and 1.
+struct Pair {
+  explicit Pair(bool own_thread = false) {
+    for (int rank = 0; rank < 2; ++rank)
+      channels[rank] = std::make_unique<MessageChannel>(network.link(), rank, 2, kJob, own_thread);
+    for (int rank = 0; rank < 2; ++rank) {
+      channels[rank]->connect(1 - rank, channels[1 - rank]->address());
+      channels[rank]->read_by(&readers[rank]);
+    }
+  }
+  // `count` small letters from rank 0 to rank 1.
+  void send_small(std::uint64_t count) {
+    for (std::uint64_t i = 0; i < count; ++i)
+      channels[0]->send_now(1, letter(kSeed, {0, 1}, sent++));
+  }
+
+  LocalNetwork network;
+  std::array<LetterReader, 2> readers{LetterReader(kSeed, 0), LetterReader(kSeed, 1)};
+  std::array<std::unique_ptr<MessageChannel>, 2> channels;
+  std::uint64_t sent = 0;
+};
+
+// ---- every message once, whole and in order
+
+struct Weather {
+  bool chaos;
+  bool own_thread;
+};
+
+class MessageChannelUnderChaos : public testing::TestWithParam<Weather> {
+ protected:
+  static constexpr int kRanks = 3;
+
+  std::unique_ptr<Link> link(int rank) {
+    std::unique_ptr<Link> link = network_.link();
+    if (!GetParam().chaos) return link;
+    return std::make_unique<ChaosLink>(std::move(link), kSeed + static_cast<std::uint64_t>(rank));
+  }
+
+  // One rank's part: `count` letters to each peer while those of the peers come in.
+  void play(int rank, std::uint64_t count) {
+    MessageChannel& messages = *channels_[rank];
+    const auto pause = [&] {
+      if (GetParam().own_thread) return std::this_thread::yield();
+      progress_or_sleep(messages);
+    };
+    for (std::uint64_t number = 0; number < count; ++number) {
+      for (int peer = 0; peer < kRanks; ++peer) {
+        if (peer != rank) send_letter(messages, peer, letter(kSeed, {rank, peer}, number), pause);
+      }
+      if (!GetParam().own_thread) messages.progress();
+    }
+    const auto done = [&] {
+      const auto held = messages.lock();
+      return readers_[rank].total() == (kRanks - 1) * count && messages.all_sent();
+    };
+    for (const Deadline deadline = soon(); !done() && !deadline.passed();) pause();
+    EXPECT_TRUE(done()) << "rank " << rank << " read " << readers_[rank].total();
+  }
+
+  LocalNetwork network_;
+  std::array<LetterReader, kRanks> readers_{LetterReader(kSeed, 0), LetterReader(kSeed, 1),
+                                            LetterReader(kSeed, 2)};
+  std::array<std::unique_ptr<MessageChannel>, kRanks> channels_;
+};
+
+TEST_P(MessageChannelUnderChaos, MessagesComeOnceWholeAndInOrder) {
+  for (int rank = 0; rank < kRanks; ++rank) {
+    channels_[rank] =
+        std::make_unique<MessageChannel>(link(rank), rank, kRanks, kJob, GetParam().own_thread);
+  }
+  for (int rank = 0; rank < kRanks; ++rank) {
+    for (int peer = 0; peer < kRanks; ++peer) {
+      if (peer != rank) channels_[rank]->connect(peer, channels_[peer]->address());
+    }
+  }
+  for (int rank = 0; rank < kRanks; ++rank) channels_[rank]->read_by(&readers_[rank]);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank)
+    threads.emplace_back([this, rank] { play(rank, kMessages / (kRanks * (kRanks - 1))); });
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const MessageChannel::Counters counters = channels_[rank]->counters();
+    EXPECT_EQ(readers_[rank].wrong(), 0u);
+    EXPECT_EQ(counters.strangers, 0u);
+    EXPECT_EQ(counters.reordered > 0, GetParam().chaos);
+    EXPECT_EQ(counters.duplicates > 0, GetParam().chaos);
+    EXPECT_THAT(readers_[rank].lost(), testing::IsEmpty());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(MessageChannel, MessageChannelUnderChaos,
+                         testing::Values(Weather{false, false}, Weather{false, true},
+                                         Weather{true, false}, Weather{true, true}),
+                         [](const auto& info) {
+                           return std::string(info.param.chaos ? "Bad" : "Fair") +
+                                  (info.param.own_thread ? "OwnThread" : "Inline");
+                         });
+
+// ---- memory
+
+TEST(MessageChannel, ParcelsAreBoundedAndReusedWhenThePeerDoesNotRead) {
+  Pair pair;
+  MessageChannel& messages = *pair.channels[0];
+  std::set<std::byte*> seen;
+  for (int i = 0; i < MessageChannel::kUnsent; ++i) {
+    auto parcel = messages.room(1);
+    ASSERT_TRUE(parcel);
+    EXPECT_EQ(parcel->peer(), 1);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(parcel->data()) % 64, 0u);
+    seen.insert(parcel->data());
+    messages.send(std::move(*parcel), MessageChannel::kParcelBytes);
+  }
+  for (int i = 0; i < 1000; ++i) {
+    messages.progress();
+    EXPECT_FALSE(messages.room(1));
+  }
+  EXPECT_FALSE(messages.all_sent());
+  for (int i = 0; i < 100; ++i) {
+    std::optional<MessageChannel::Parcel> parcel;
+    while (!(parcel = messages.room(1))) {
+      pair.channels[1]->progress();
+      messages.progress();
+    }
+    seen.insert(parcel->data());
+    messages.send(std::move(*parcel), 1000);
+  }
+  EXPECT_EQ(seen.size(), static_cast<std::size_t>(MessageChannel::kUnsent));
+}
+
+TEST(MessageChannel, AParcelThatIsNotSentGoesBack) {
+  Pair pair;
+  for (int i = 0; i < 10 * MessageChannel::kUnsent; ++i) EXPECT_TRUE(pair.channels[0]->room(1));
+  EXPECT_TRUE(pair.channels[0]->all_sent());
+}
+
+// ---- strangers and gaps
+
+// Keeps what comes; a peer of a Mail that is none.
+struct Wiretap : Link::Events {
+  void arrived(std::span<const std::byte> head, std::span<const std::byte> body) override {
+    packets.push_back({{head.begin(), head.end()}, {body.begin(), body.end()}});
+  }
+  void sent(void*) override {}
+  void lost(int, const std::string&) override {}
+
+  std::vector<std::pair<std::vector<std::byte>, std::vector<std::byte>>> packets;
+};
+
+// The packets of a Mail that sends `count` small letters as rank 0 of 2.
+std::vector<std::pair<std::vector<std::byte>, std::vector<std::byte>>> tapped(std::uint64_t job,
+                                                                              int count) {
+  LocalNetwork network;
+  LetterReader reader(kSeed, 0);
+  Wiretap tap;
+  const std::unique_ptr<Link> link = network.link();
+  MessageChannel messages(network.link(), 0, 2, job, false);
+  messages.connect(1, link->address());
+  messages.read_by(&reader);
+  for (int i = 0; i < count; ++i) messages.send_now(1, std::vector<std::byte>(8));
+  while (link->progress(tap)) {
+  }
+  return tap.packets;
+}
+
+// A Mail of rank 1 of 2, and a bare link to it.
+struct Target {
+  Target() : link(network.link()), messages(network.link(), 1, 2, kJob, false) {
+    link->connect(1, messages.address());
+    messages.read_by(&reader);
+  }
+  void send(const std::vector<std::byte>& head, const std::vector<std::byte>& body) {
+    link->send(1, head, body, nullptr);
+    messages.progress();
+  }
+
+  LocalNetwork network;
+  LetterReader reader{kSeed, 1};
+  std::unique_ptr<Link> link;
+  MessageChannel messages;
+};
+
+TEST(MessageChannel, PacketsOfStrangersAreDropped) {
+  Target target;
+  target.send(std::vector<std::byte>(7), {});
+  target.send(std::vector<std::byte>(64, std::byte{0xff}), std::vector<std::byte>(100));
+  for (const auto& [head, body] : tapped(kJob + 1, 3)) target.send(head, body);
+  auto cut = tapped(kJob, 1)[0];
+  cut.second.pop_back();
+  target.send(cut.first, cut.second);
+  EXPECT_EQ(target.messages.counters().strangers, 6u);
+  EXPECT_EQ(target.reader.total(), 0u);
+  for (const auto& [head, body] : tapped(kJob, 5)) target.send(head, body);
+  EXPECT_EQ(target.reader.total(), 5u);
+}
+
+TEST(MessageChannel, AGapThatDoesNotCloseLosesThePeer) {
+  Target target;
+  const auto packets = tapped(kJob, 5000);
+  for (std::size_t i = 0; i < packets.size(); ++i) {
+    if (i != 2) target.send(packets[i].first, packets[i].second);
+  }
+  EXPECT_EQ(target.reader.total(), 2u);
+  ASSERT_EQ(target.reader.lost().size(), 1u);
+  EXPECT_EQ(target.reader.lost()[0].first, 0);
+  EXPECT_THAT(target.reader.lost()[0].second,
+              testing::HasSubstr("packet 2 of rank 0 has not come"));
+  EXPECT_GT(target.messages.counters().unread, 0u);
+}
+
+// ---- ends
+
+TEST(MessageChannel, LastWordsArriveAndThenThePeerIsLostOnce) {
+  Pair pair;
+  pair.send_small(500);
+  pair.channels[0].reset();
+  for (int i = 0; i < 200; ++i) pair.channels[1]->progress();
+  EXPECT_EQ(pair.readers[1].total(), 500u);
+  EXPECT_EQ(pair.readers[1].wrong(), 0u);
+  EXPECT_EQ(pair.readers[1].lost().size(), 1u);
+}
+
+TEST(MessageChannel, WhatIsSentToALostPeerIsSwallowed) {
+  Pair pair;
+  pair.channels[1].reset();
+  while (pair.readers[0].lost().empty()) pair.channels[0]->progress();
+  pair.send_small(100);
+  for (int i = 0; i < 100; ++i) {
+    auto parcel = pair.channels[0]->room(1);
+    ASSERT_TRUE(parcel);
+    pair.channels[0]->send(std::move(*parcel), MessageChannel::kParcelBytes);
+  }
+  EXPECT_TRUE(pair.channels[0]->all_sent());
+}
+
+TEST(MessageChannel, TheDestructorIsBoundedWhenNobodyReads) {
+  Pair pair;
+  for (int i = 0; i < MessageChannel::kUnsent; ++i)
+    pair.channels[0]->send(std::move(*pair.channels[0]->room(1)), MessageChannel::kParcelBytes);
+  const std::int64_t began = internal::now_ns();
+  pair.channels[0].reset();
+  EXPECT_LT(internal::now_ns() - began, 5'000'000'000);
+}
+
+TEST(MessageChannel, ItsOwnThreadReadsWhileNobodyCalls) {
+  Pair pair(true);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // both sleep by now
+  pair.send_small(100);
+  const auto all_read = [&] {
+    const auto held = pair.channels[1]->lock();
+    return pair.readers[1].total() == 100;
+  };
+  for (const Deadline deadline = soon(); !all_read() && !deadline.passed();)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(all_read());
+}
+
+}  // namespace
+}  // namespace ferry::test
