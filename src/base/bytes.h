@@ -1,0 +1,129 @@
+// Bytes in and out: every encoding that ferry makes by hand (frames of the bootstrap, heads of
+// messages, rows and sums between nodes) is written by ByteWriter or append(), and read by
+// ByteReader, which never goes past the end. Values lie packed, in the byte order of the machine:
+// ranks of one group are of one build. Calls nothing.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstring>
+#include <ranges>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace ferry::internal {
+
+static_assert(std::endian::native == std::endian::little, "the encodings are little-endian");
+
+template <typename Value>
+concept Encodable = std::is_trivially_copyable_v<Value> && !std::is_pointer_v<Value>;
+
+// The bytes of one value, and of the elements of anything contiguous.
+template <Encodable Value>
+requires(!std::ranges::contiguous_range<Value>) std::span<const std::byte> bytes_of(
+    const Value& value)
+noexcept { return std::as_bytes(std::span(&value, 1)); }
+template <std::ranges::contiguous_range Values>
+std::span<const std::byte> bytes_of(const Values& values) noexcept {
+  return std::as_bytes(std::span(std::data(values), std::size(values)));
+}
+
+inline std::string_view as_text(std::span<const std::byte> bytes) noexcept {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// At the end of `out`, a std::string or a std::vector<std::byte>, which grows.
+template <typename Out>
+void append(Out& out, std::span<const std::byte> bytes) {
+  const auto* begin = reinterpret_cast<const typename Out::value_type*>(bytes.data());
+  static_assert(sizeof(*begin) == 1);
+  out.insert(out.end(), begin, begin + bytes.size());
+}
+template <typename Out, typename Value>
+void append(Out& out, const Value& value) {
+  append(out, bytes_of(value));
+}
+
+// Writes one value after the other into memory of a known size. What does not fit is not written,
+// nor is anything after it, and ok() is false from then on.
+class ByteWriter {
+ public:
+  explicit ByteWriter(std::span<std::byte> out) noexcept : out_(out) {}
+
+  // The next `bytes`, for the caller to fill; empty when they do not fit.
+  std::span<std::byte> reserve(std::size_t bytes) noexcept {
+    ok_ = ok_ && bytes <= left();
+    if (!ok_) return {};
+    const std::span piece = out_.subspan(at_, bytes);
+    at_ += bytes;
+    return piece;
+  }
+  void put_bytes(std::span<const std::byte> bytes) noexcept {
+    const std::span piece = reserve(bytes.size());
+    if (!piece.empty()) std::memcpy(piece.data(), bytes.data(), bytes.size());
+  }
+  template <typename Value>
+  void put(const Value& value) noexcept {
+    put_bytes(bytes_of(value));
+  }
+  void put_zeros(std::size_t bytes) noexcept {
+    const std::span piece = reserve(bytes);
+    std::fill(piece.begin(), piece.end(), std::byte{0});
+  }
+
+  bool ok() const noexcept { return ok_; }
+  std::size_t written() const noexcept { return at_; }
+  std::size_t left() const noexcept { return out_.size() - at_; }
+
+ private:
+  std::span<std::byte> out_;
+  std::size_t at_ = 0;
+  bool ok_ = true;
+};
+
+// Reads what a ByteWriter wrote. What would go past the end is read as zeros (no bytes), as is
+// everything after it, and ok() is false from then on: a reader reads all fields first, then asks
+// once.
+class ByteReader {
+ public:
+  explicit ByteReader(std::span<const std::byte> in) noexcept : in_(in) {}
+  explicit ByteReader(std::string_view in) noexcept : in_(std::as_bytes(std::span(in))) {}
+
+  // The next `bytes`, where they lie (at any address).
+  std::span<const std::byte> take(std::size_t bytes) noexcept {
+    ok_ = ok_ && bytes <= left();
+    if (!ok_) return {};
+    const std::span piece = in_.subspan(at_, bytes);
+    at_ += bytes;
+    return piece;
+  }
+  std::span<const std::byte> rest() noexcept { return take(left()); }
+  template <Encodable Value>
+  Value get() noexcept {
+    Value value{};
+    get_all(std::span(&value, 1));
+    return value;
+  }
+  // All elements of `values`, or none of them.
+  template <Encodable Value, std::size_t kCount>
+  void get_all(std::span<Value, kCount> values) noexcept {
+    const auto piece = take(values.size_bytes());
+    if (!piece.empty()) std::memcpy(values.data(), piece.data(), piece.size());
+  }
+
+  bool ok() const noexcept { return ok_; }
+  // Everything was read, and no more.
+  bool done() const noexcept { return ok_ && left() == 0; }
+  std::size_t left() const noexcept { return in_.size() - at_; }
+
+ private:
+  std::span<const std::byte> in_;
+  std::size_t at_ = 0;
+  bool ok_ = true;
+};
+
+}  // namespace ferry::internal
