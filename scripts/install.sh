@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 declare -A packages=(
   [build]="g++ cmake ninja-build pkg-config libfmt-dev libhwy-dev libssl-dev libucx-dev libhwloc-dev libcli11-dev
            nlohmann-json3-dev libgmock-dev"
-  [test]="python3 python3-numpy ccache iproute2"
+  [test]="python3 ccache iproute2"
   [style]="python3 clang-format clang-tidy"
   [model]="spin"
   [cross]="g++-aarch64-linux-gnu qemu-user googletest"

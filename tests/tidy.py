@@ -172,7 +172,7 @@ def repository_files():
     for folder, folders, files in os.walk(ROOT):
         skipped = re.compile(r"build.*|__pycache__|\.(?!ci$|github$).*")
         folders[:] = sorted(name for name in folders if not skipped.fullmatch(name))
-        yield from (Path(folder, name).relative_to(ROOT) for name in sorted(files))
+        yield from (Path(folder, name).relative_to(ROOT) for name in sorted(files) if name != ".git")  # a worktree
 
 
 def main():

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <span>
 
-#include "exchange/reference_wire.h"
 #include "kernels/kernels.h"
+#include "oracle/wire.h"
 
 namespace ferry::test {
 namespace {

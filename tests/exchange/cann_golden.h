@@ -1,12 +1,12 @@
 // The inputs and outputs that a real CANN run of MoeDistributeDispatch printed: 2 ranks, 32
 // experts, what rank 0 gave and got. K is not known; every one that gives distinct ids in each
-// token fits. Used by cann_golden_test.cc and by the NumPy check.
+// token fits. Used by cann_golden_test.cc and by tests/oracle.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "exchange/reference.h"
+#include "oracle/reference.h"
 
 namespace ferry::test::cann_golden {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "exchange/reference.h"
+#include "oracle/reference.h"
 
 namespace ferry::test {
 

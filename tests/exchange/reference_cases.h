@@ -4,7 +4,7 @@
 #include <cstring>
 #include <span>
 
-#include "exchange/reference.h"
+#include "oracle/reference.h"
 
 namespace ferry::internal {
 

@@ -1,6 +1,6 @@
 // The oracle against results worked out by hand, so that the engine and the oracle cannot be wrong
 // together.
-#include "exchange/reference.h"
+#include "oracle/reference.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The oracle's wire formats, constant terms and norm against values worked out by hand from
 // docs/numerics.md, so that the engine and the oracle cannot be wrong together.
-#include "exchange/reference_wire.h"
+#include "oracle/wire.h"
 
 #include <gmock/gmock.h>
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "exchange/reference.h"
 #include "nodes.h"
+#include "oracle/reference.h"
 #include "random.h"
 
 namespace ferry::test {

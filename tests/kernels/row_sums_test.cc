@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "exchange/reference_wire.h"
 #include "kernel_fixtures.h"
+#include "oracle/wire.h"
 
 namespace ferry::internal::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "exchange/reference_wire.h"
+#include "oracle/wire.h"
 
 namespace ferry::bench {
 namespace {

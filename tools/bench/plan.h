@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "bench/options.h"
-#include "exchange/reference.h"
 #include "ferry/exchange.h"
+#include "oracle/reference.h"
 
 namespace ferry::bench {
 

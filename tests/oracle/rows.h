@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "exchange/reference.h"
+#include "oracle/reference.h"
 
 namespace ferry::internal {
 

@@ -1,11 +1,11 @@
-// Cases of single rows: wire formats, terms of constant experts, norms. Part of oracle_vectors.
+// Cases of single rows: wire formats, terms of constant experts, norms. Part of vectors_test.cc.
 #include <array>
 #include <cmath>
 #include <numeric>
 
-#include "exchange/reference_wire.h"
-#include "numpy/oracle_vectors.h"
-#include "numpy/random_rows.h"
+#include "oracle/random_rows.h"
+#include "oracle/vectors.h"
+#include "oracle/wire.h"
 
 namespace ferry::test {
 namespace {
@@ -25,7 +25,6 @@ struct Matrix {
   std::int64_t num_rows = 0, hidden = 0;
   Bytes elements = {};
 
-  Shape shape() const { return {num_rows, hidden}; }
   std::span<const std::byte> row(std::int64_t i) const {
     const std::size_t bytes = static_cast<std::size_t>(hidden) * element_bytes(type);
     return std::span(elements).subspan(static_cast<std::size_t>(i) * bytes, bytes);
@@ -57,8 +56,8 @@ void append(std::vector<T>& all, const std::vector<T>& more) {
   all.insert(all.end(), more.begin(), more.end());
 }
 
-void write_matrix(VectorFile& file, std::string_view name, const Matrix& matrix) {
-  file.add(name, matrix.elements, matrix.type, matrix.shape());
+void add_matrix(CaseDigests& cases, const Matrix& matrix) {
+  cases.add(matrix.elements, matrix.type);
 }
 
 std::vector<float> random_factors(std::int64_t size, Random& random) {
@@ -69,10 +68,9 @@ std::vector<float> random_factors(std::int64_t size, Random& random) {
   return factors;
 }
 
-void write_dispatch_wire(VectorFile& file, Wire wire, const Matrix& x,
-                         const std::vector<float>& factors) {
-  file.begin_case(std::string("dispatch wire ") + wire_name(wire),
-                  {{"wire", wire_name(wire)}, {"type", data_type_name(x.type)}});
+void add_dispatch_wire(CaseDigests& cases, Wire wire, const Matrix& x,
+                       const std::vector<float>& factors) {
+  cases.begin_case(std::string("dispatch wire ") + wire_name(wire));
   Bytes elements, scales;
   std::vector<float> decoded;
   for (std::int64_t i = 0; i < x.num_rows; ++i) {
@@ -82,17 +80,15 @@ void write_dispatch_wire(VectorFile& file, Wire wire, const Matrix& x,
     append(scales, encoded.scales);
     append(decoded, internal::reference_decode(wire, encoded));
   }
-  write_matrix(file, "x", x);
-  file.add("factors", factors, {static_cast<std::int64_t>(factors.size())});
-  file.add("elements", elements, DataType::kBytes, x.shape());
-  const auto num_scales = static_cast<std::int64_t>(scales.size() / 4) / x.num_rows;
-  file.add("scales", scales, DataType::kFp32, {x.num_rows, num_scales});
-  file.add("decoded", decoded, x.shape());
+  add_matrix(cases, x);
+  cases.add(factors);
+  cases.add(elements, DataType::kBytes);
+  cases.add(scales, DataType::kFp32);
+  cases.add(decoded);
 }
 
-void write_combine_wire(VectorFile& file, CombineWire wire, const Matrix& x) {
-  file.begin_case(std::string("combine wire ") + wire_name(wire),
-                  {{"wire", wire_name(wire)}, {"type", data_type_name(x.type)}});
+void add_combine_wire(CaseDigests& cases, CombineWire wire, const Matrix& x) {
+  cases.begin_case(std::string("combine wire ") + wire_name(wire));
   Bytes encoded, travelled;
   std::vector<std::int64_t> encoded_bytes;
   for (std::int64_t i = 0; i < x.num_rows; ++i) {
@@ -101,38 +97,38 @@ void write_combine_wire(VectorFile& file, CombineWire wire, const Matrix& x) {
     encoded_bytes.push_back(static_cast<std::int64_t>(row.size()));
     append(travelled, internal::reference_travel(wire, x.row(i), x.type));
   }
-  write_matrix(file, "x", x);
-  file.add("encoded", encoded, DataType::kBytes, {static_cast<std::int64_t>(encoded.size())});
-  file.add("encoded_bytes", encoded_bytes, {x.num_rows});
-  file.add("travelled", travelled, x.type, x.shape());
+  add_matrix(cases, x);
+  cases.add(encoded, DataType::kBytes);
+  cases.add(encoded_bytes);
+  cases.add(travelled, x.type);
 }
 
 }  // namespace
 
-void write_dispatch_wires(VectorFile& file, Random& random) {
+void add_dispatch_wires(CaseDigests& cases, Random& random) {
   for (const Wire wire : kWires) {
     for (const DataType type : {DataType::kBf16, DataType::kFp16})
-      write_dispatch_wire(file, wire, every_number(type), {});
+      add_dispatch_wire(cases, wire, every_number(type), {});
     const bool takes_factors = wire == Wire::kInt8 || wire == Wire::kInt8Static;
     for (int i = 0; i < kCasesOfAWire; ++i) {
       const Matrix x = random_matrix(random);
       std::vector<float> factors;
       if (takes_factors && random.one_in(2))
         factors = random_factors(random.one_in(3) ? 1 : x.hidden, random);
-      write_dispatch_wire(file, wire, x, factors);
+      add_dispatch_wire(cases, wire, x, factors);
     }
   }
 }
 
-void write_combine_wires(VectorFile& file, Random& random) {
+void add_combine_wires(CaseDigests& cases, Random& random) {
   for (const CombineWire wire : kCombineWires) {
     for (const DataType type : {DataType::kBf16, DataType::kFp16})
-      write_combine_wire(file, wire, every_number(type));
-    for (int i = 0; i < kCasesOfAWire; ++i) write_combine_wire(file, wire, random_matrix(random));
+      add_combine_wire(cases, wire, every_number(type));
+    for (int i = 0; i < kCasesOfAWire; ++i) add_combine_wire(cases, wire, random_matrix(random));
   }
 }
 
-void write_constant_terms(VectorFile& file, Random& random) {
+void add_constant_terms(CaseDigests& cases, Random& random) {
   for (int i = 0; i < kCasesOfAWire; ++i) {
     Matrix x = random_matrix(random);
     if (!random.one_in(3)) x = ordinary_matrix(x, 1.0F, random);
@@ -145,16 +141,16 @@ void write_constant_terms(VectorFile& file, Random& random) {
     for (std::int64_t row = 0; row < x.num_rows; ++row)
       append(terms, internal::reference_constant_term(x.row(row), alpha1.row(row), alpha2.row(row),
                                                       v.row(row), x.type));
-    file.begin_case("constant term", {{"type", data_type_name(x.type)}});
-    write_matrix(file, "x", x);
-    write_matrix(file, "alpha1", alpha1);
-    write_matrix(file, "alpha2", alpha2);
-    write_matrix(file, "v", v);
-    file.add("terms", terms, x.shape());
+    cases.begin_case("constant term");
+    add_matrix(cases, x);
+    add_matrix(cases, alpha1);
+    add_matrix(cases, alpha2);
+    add_matrix(cases, v);
+    cases.add(terms);
   }
 }
 
-void write_norms(VectorFile& file, Random& random) {
+void add_norms(CaseDigests& cases, Random& random) {
   constexpr std::array kEpsilons = {1e-6F, 1e-5F, 0.0F, 1.0F};
   for (int i = 0; i < kCasesOfAWire; ++i) {
     Matrix gamma = random_matrix(random);
@@ -176,13 +172,12 @@ void write_norms(VectorFile& file, Random& random) {
       append(y, norm.y);
       rstd.push_back(norm.rstd);
     }
-    file.begin_case("norm", {{"type", data_type_name(gamma.type)}, {"epsilon", epsilon}});
-    const Shape shape = {num_rows, gamma.hidden};
-    file.add("gamma", gamma.elements, gamma.type, {gamma.hidden});
-    file.add("z", z, shape);
-    file.add("out", out, gamma.type, shape);
-    file.add("y", y, gamma.type, shape);
-    file.add("rstd", rstd, {num_rows});
+    cases.begin_case("norm");
+    cases.add(gamma.elements, gamma.type);
+    cases.add(z);
+    cases.add(out, gamma.type);
+    cases.add(y, gamma.type);
+    cases.add(rstd);
   }
 }
 

@@ -1,16 +1,16 @@
 // The oracle's combine: for each token, the rows that the dispatch placed for it and the terms that
 // its own rank computes, summed in the order of design 5, between nodes in two steps. Called by
-// tests and by `ferry bench --check`; calls reference_routing.cc, reference_rows.cc and
-// reference_wire.cc, nothing of the engine but the scalar conversions.
+// tests and by `ferry bench --check`; calls routing.cc, rows.cc and
+// wire.cc, nothing of the engine but the scalar conversions.
 #include <algorithm>
 #include <map>
 #include <span>
 #include <utility>
 
-#include "exchange/reference.h"
-#include "exchange/reference_rows.h"
-#include "exchange/reference_wire.h"
 #include "kernels/kernels.h"
+#include "oracle/reference.h"
+#include "oracle/rows.h"
+#include "oracle/wire.h"
 
 namespace ferry::internal {
 namespace {

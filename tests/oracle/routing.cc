@@ -1,8 +1,8 @@
 // The oracle's routing: who takes part, which experts each member has, and where every entry of
-// every token goes. Called by reference.cc and reference_combine.cc; calls nothing.
+// every token goes. Called by dispatch.cc and combine.cc; calls nothing.
 #include <algorithm>
 
-#include "exchange/reference_rows.h"
+#include "oracle/rows.h"
 
 namespace ferry::internal {
 namespace {

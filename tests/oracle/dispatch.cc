@@ -1,15 +1,15 @@
 // The oracle's dispatch: what each rank receives, row after row, as plain loops over all ranks'
-// inputs. Called by tests and by `ferry bench --check`; calls reference_routing.cc,
-// reference_rows.cc and reference_wire.cc, nothing of the engine. The oracle's combine is
-// reference_combine.cc.
-#include "exchange/reference.h"
+// inputs. Called by tests and by `ferry bench --check`; calls routing.cc,
+// rows.cc and wire.cc, nothing of the engine. The oracle's combine is
+// combine.cc.
+#include "oracle/reference.h"
 
 #include <algorithm>
 #include <span>
 
 #include "base/round_up.h"
-#include "exchange/reference_rows.h"
-#include "exchange/reference_wire.h"
+#include "oracle/rows.h"
+#include "oracle/wire.h"
 
 namespace ferry::internal {
 namespace {

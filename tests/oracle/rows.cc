@@ -1,6 +1,6 @@
 // The oracle's order of rows: which entries become rows of a rank, and where. Called by
-// reference.cc and reference_combine.cc; calls nothing.
-#include "exchange/reference_rows.h"
+// dispatch.cc and combine.cc; calls nothing.
+#include "oracle/rows.h"
 
 #include "base/round_up.h"
 

@@ -1,7 +1,7 @@
 // The oracle's wire formats of dispatch and of combine: docs/numerics.md, one element after the
-// other. Called by reference.cc, reference_combine.cc and tests; calls the scalar conversions of
+// other. Called by dispatch.cc, combine.cc and tests; calls the scalar conversions of
 // kernels.h.
-#include "exchange/reference_wire.h"
+#include "oracle/wire.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "numpy/random_rows.h"
+#include "oracle/random_rows.h"
 
 #include <algorithm>
 #include <array>

@@ -1,11 +1,11 @@
 // The oracle's terms of constant experts and its fused RMSNorm: docs/numerics.md, one element after
-// the other. Called by reference_combine.cc and tests; calls the scalar conversions of kernels.h.
+// the other. Called by combine.cc and tests; calls the scalar conversions of kernels.h.
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-#include "exchange/reference_wire.h"
 #include "kernels/kernels.h"
+#include "oracle/wire.h"
 
 namespace ferry::internal {
 namespace {
