@@ -62,7 +62,8 @@ class LinkEnd final : private internal::Channel {
 
   internal::GroupState& state_;
   std::uint32_t number_;
-  std::atomic<std::uint64_t> small_{0}, bulk_bytes_{0};  // that came; read with the lock of Mail
+  std::atomic<std::uint64_t> small_{0},
+      bulk_bytes_{0};  // that came; read with the lock of MessageChannel
   std::uint64_t heard_ = 0, bulk_seen_ = 0;
 };
 
@@ -85,7 +86,7 @@ void LinkEnd::wait(const Condition& condition) {
 
 void LinkEnd::say(int peer) {
   const MessageHead head{.channel = number_, .kind = kSmall, .number = 0};
-  state_.mail().send_now(peer, std::as_bytes(std::span(&head, 1)));
+  state_.messages().send_now(peer, std::as_bytes(std::span(&head, 1)));
 }
 
 void LinkEnd::hear() {
@@ -107,13 +108,13 @@ double LinkEnd::latency_us(int peer, bool first) {
 void LinkEnd::send_bulk(int peer) {
   const MessageHead head{.channel = number_, .kind = kBulk, .number = 0};
   for (std::uint64_t left = kBulkBytes; left > 0;) {
-    auto parcel = state_.mail().room(peer);
-    wait([&] { return parcel.has_value() || (parcel = state_.mail().room(peer)).has_value(); });
+    auto parcel = state_.messages().room(peer);
+    wait([&] { return parcel.has_value() || (parcel = state_.messages().room(peer)).has_value(); });
     const std::uint64_t bytes =
-        std::min<std::uint64_t>(left, internal::Mail::kParcelBytes - sizeof head);
+        std::min<std::uint64_t>(left, internal::MessageChannel::kParcelBytes - sizeof head);
     std::memcpy(parcel->data(), &head, sizeof head);
     std::memset(parcel->data() + sizeof head, 0, bytes);  // as rows would be written
-    state_.mail().send(std::move(*parcel), sizeof head + bytes);
+    state_.messages().send(std::move(*parcel), sizeof head + bytes);
     left -= bytes;
   }
 }
@@ -198,7 +199,7 @@ void test_all(Group group, bool json) {
   for (int node = 1; node < state.nodes().count(); ++node)
     speeds.push_back(test_link(group, end, node));
   const std::vector<std::string> hosts = host_names(group);
-  if (group.rank() == 0) print(speeds, hosts, state.mail().describe(), json);
+  if (group.rank() == 0) print(speeds, hosts, state.messages().describe(), json);
   expect(group.barrier());
 }
 

@@ -199,8 +199,8 @@ Crossing RankBench::crossing() const {
   for (int rank = 0; rank < group_.size(); ++rank) {
     crossing.nodes.push_back(nodes.node_of(rank));
     std::vector<int>& groups = crossing.outer.emplace_back();
-    for (int tier = nodes.num_tiers() - 1; tier > 0; --tier)
-      groups.push_back(nodes.group_of(rank, tier));
+    for (int level = nodes.num_levels() - 1; level > 0; --level)
+      groups.push_back(nodes.group_of(rank, level));
   }
   return crossing;
 }
