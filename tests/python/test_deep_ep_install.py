@@ -58,7 +58,7 @@ def test_another_deep_ep_is_not_replaced():
     assert sys.modules["deep_ep"] is another and "deep_ep.utils" not in sys.modules
 
 
-@pytest.mark.parametrize("arguments", [[], ["-c", "pass"]])
+@pytest.mark.parametrize("arguments", [[], ["-c", "pass"], ["--map-cuda"]])
 def test_no_program(arguments):
     with pytest.raises(SystemExit, match="usage"):
         program.start(arguments, {})

@@ -10,10 +10,11 @@ import torch
 import ferry
 from ferry.deep_ep import channels, groups, normal
 from ferry.deep_ep.config import NVL_PEERS, Config, combine_config, dispatch_config
-from ferry.deep_ep.events import EventHandle, EventOverlap, Stream, overlap
+from ferry.deep_ep.events import EventHandle, EventOverlap, overlap
 from ferry.deep_ep.exchanges import Exchanges
 from ferry.deep_ep.layout import dispatch_layout
 from ferry.deep_ep.low_latency import LowLatency
+from ferry.on_cpu.streams import Stream
 
 Rows = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
 

@@ -1,4 +1,4 @@
-"""EventOverlap, EventHandle and Stream: DeepEP's events and streams where calls are complete when they return.
+"""EventOverlap and EventHandle: DeepEP's events where calls are complete when they return.
 
 A CPU has no stream that runs beside the caller, so an event has happened as soon as it exists and every wait is over
 at once. What remains of their meaning is kept: hooks run once, at the wait; a released event is gone.
@@ -58,27 +58,6 @@ class EventOverlap:
         release, self._release_at_exit = self._release_at_exit, False
         if self.event is not None:
             self.current_stream_wait(release_handle=release)
-
-
-class Stream:
-    """The communication stream: empty, because no work of ferry outlives its call."""
-
-    def synchronize(self):
-        """Returns at once."""
-
-    def query(self):
-        """True: no work is queued."""
-        return True
-
-    def record_event(self, event=None):
-        """`event`, or a new one that has happened."""
-        return EventHandle() if event is None else event
-
-    def wait_event(self, event):
-        """Returns at once: events of a CPU have happened."""
-
-    def wait_stream(self, stream):
-        """Returns at once."""
 
 
 def overlap():

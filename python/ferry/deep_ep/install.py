@@ -6,8 +6,10 @@ import sys
 import types
 
 import ferry
+from ferry.deep_ep.beside import find_pkgs
 
 # Modules of DeepEP, 1.x and 2.x, and where their names are here.
+_BESIDE = "ferry.deep_ep.beside"
 _SUBMODULES = {
     "deep_ep.buffer": ["ferry.deep_ep.buffer", "ferry.deep_ep.config", "ferry.deep_ep.events"],
     "deep_ep.buffers": ["ferry.deep_ep"],
@@ -15,6 +17,9 @@ _SUBMODULES = {
     "deep_ep.buffers.legacy": ["ferry.deep_ep.buffer", "ferry.deep_ep.config", "ferry.deep_ep.events"],
     "deep_ep.utils": ["ferry.deep_ep.events"],
     "deep_ep.utils.event": ["ferry.deep_ep.events"],
+    **{f"deep_ep.utils.{name}": [f"{_BESIDE}.{name}"] for name in (
+        "math", "envs", "refs", "testing", "gate", "semantic", "comm", "find_pkgs")},
+    "deep_ep._C": [f"{_BESIDE}.private"],
 }
 _VERSION = "2.1.0+ferry"  # the release whose API this is
 
@@ -33,6 +38,7 @@ def install():
         raise ferry.InvalidArgument(f"deep_ep was imported before install(), from {origin}")
     module = _module("deep_ep", ["ferry.deep_ep"])
     module.__version__ = _VERSION
+    module.__dict__.update({name: getattr(find_pkgs, name) for name in ("find_cuda_home", "check_nccl_so", "init_jit")})
     module.__ferry__ = True
     for name, sources in _SUBMODULES.items():
         parent, _, child = name.rpartition(".")

@@ -10,19 +10,42 @@ import sys
 
 from ferry.deep_ep.install import install
 
+USAGE = """\
+usage: python -m ferry.deep_ep [--map-cuda] program.py [arguments...]
+       torchrun ... -m ferry.deep_ep [--map-cuda] program.py [arguments...]
+
+Runs a program that says `import deep_ep`, unchanged, with ferry in its place.
+
+  --map-cuda  the program's CUDA device is the CPU, NCCL is gloo, streams and events are idle, timers are of the
+              wall clock (docs/deep_ep.md, "Unchanged")
+  --help      prints this
+"""
+
 
 class Argv(list):
     """sys.argv with the path of the program; multiprocessing hands it on to processes."""
 
     program = ""
+    map_cuda = False
 
 
 def start(arguments, namespace):
-    """Runs the program arguments[0] with the others, in `namespace`, that of the main module."""
-    if not arguments or arguments[0].startswith("-"):
-        sys.exit("usage: python -m ferry.deep_ep program.py [arguments...]")
+    """Runs the program that `arguments` name with the others, in `namespace`, that of the main module."""
+    map_cuda = False
+    while arguments and arguments[0].startswith("-"):
+        option = arguments.pop(0)
+        if option in ("-h", "--help"):
+            print(USAGE, end="")
+            sys.exit(0)
+        if option != "--map-cuda":
+            sys.exit(f"{USAGE}\nunknown option {option}")
+        map_cuda = True
+    if not arguments:
+        sys.exit(f"{USAGE}\nno program is named")
+    if not os.path.isfile(arguments[0]):
+        sys.exit(f"{USAGE}\nthere is no program {arguments[0]}")
     sys.argv = Argv(arguments)
-    sys.argv.program = os.path.abspath(arguments[0])
+    sys.argv.program, sys.argv.map_cuda = os.path.abspath(arguments[0]), map_cuda
     sys.path[0] = os.path.dirname(sys.argv.program)
     for name in [name for name in namespace if not name.startswith("__")]:
         del namespace[name]
@@ -34,6 +57,10 @@ def start(arguments, namespace):
 def run(namespace):
     """Runs the program of sys.argv in `namespace`."""
     install()
+    if sys.argv.map_cuda:
+        from ferry import on_cpu
+
+        on_cpu.map_device("cuda")
     sys.argv[0] = namespace["__file__"] = sys.argv.program
     with open(sys.argv.program, "rb") as source:
         code = compile(source.read(), sys.argv.program, "exec")

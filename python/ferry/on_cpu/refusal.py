@@ -1,0 +1,19 @@
+"""What cannot work on a CPU says so by its name."""
+
+from ferry.errors import Error
+
+
+class NotMapped(Error, NotImplementedError):
+    """A call that needs a device, in a program whose device is the CPU."""
+
+    code = "not_mapped"
+
+
+def refusal(name, reason):
+    """A function, named `name`, that raises NotMapped."""
+
+    def refuse(*_, **__):
+        raise NotMapped(f"{name} does not work here: {reason}")
+
+    refuse.__name__ = refuse.__qualname__ = name.rpartition(".")[2]
+    return refuse

@@ -1,0 +1,137 @@
+"""Stream, Event and graphs of a device that is the CPU: all work is done when a call returns.
+
+A stream keeps its identity (current_stream() is the one that was entered), an event the time of the wall clock at which
+it was recorded. A graph can be made, but not captured: a capture that ran nothing again at replay() would be wrong
+without a word. Called by accelerator.py and by ferry.deep_ep.events.
+"""
+
+import contextlib
+import threading
+import time
+
+from ferry.on_cpu.refusal import refusal
+
+_thread = threading.local()
+_NO_GRAPHS = "a CPU runs calls at once, there is nothing to capture and replay; run the program without graphs"
+
+
+class Event:
+    """A moment: record() takes the time, everything before it has happened."""
+
+    def __init__(self, enable_timing=False, blocking=False, interprocess=False, **_):
+        self.enable_timing = enable_timing
+        self._time_ns = None
+
+    def record(self, stream=None):
+        """Takes the time."""
+        self._time_ns = time.perf_counter_ns()
+
+    def elapsed_time(self, end_event):
+        """Milliseconds from this event to end_event, more than 0. RuntimeError unless both were made to time."""
+        if not (self.enable_timing and end_event.enable_timing):
+            raise RuntimeError("elapsed_time needs two events that were made with enable_timing=True")
+        if self._time_ns is None or end_event._time_ns is None:
+            raise RuntimeError("elapsed_time needs two events that were recorded")
+        return max(end_event._time_ns - self._time_ns, 1) / 1e6
+
+    def query(self):
+        """True: it has happened."""
+        return True
+
+    def wait(self, stream=None):
+        """Returns at once."""
+
+    def synchronize(self):
+        """Returns at once."""
+
+    ipc_handle = refusal("Event.ipc_handle", "events are of one process")
+    from_ipc_handle = staticmethod(refusal("Event.from_ipc_handle", "events are of one process"))
+
+
+class Stream:
+    """A stream without work: no call of it outlives its return."""
+
+    stream_id = device_index = cuda_stream = npu_stream = 0
+
+    def __init__(self, device=None, priority=0, **_):
+        self.device, self.priority = device, priority
+        self._entered = []
+
+    def synchronize(self):
+        """Returns at once."""
+
+    def query(self):
+        """True: no work is queued."""
+        return True
+
+    def record_event(self, event=None):
+        """`event`, or a new one, recorded now."""
+        event = Event() if event is None else event
+        if isinstance(event, Event):
+            event.record(self)
+        return event
+
+    def wait_event(self, event):
+        """Returns at once: events of a CPU have happened."""
+
+    def wait_stream(self, stream):
+        """Returns at once."""
+
+    def __enter__(self):
+        self._entered.append(current_stream())
+        set_stream(self)
+        return self
+
+    def __exit__(self, *_):
+        set_stream(self._entered.pop())
+
+
+_default = Stream()
+
+
+def default_stream(device=None):
+    """The one stream that nobody made."""
+    return _default
+
+
+def current_stream(device=None):
+    """The stream that this thread entered last."""
+    return getattr(_thread, "stream", _default)
+
+
+def set_stream(stream):
+    """Makes `stream` this thread's current one; None changes nothing."""
+    if stream is not None:
+        _thread.stream = stream
+
+
+@contextlib.contextmanager
+def stream(stream):
+    """A block in which `stream` is the current one; None changes nothing."""
+    before = current_stream()
+    set_stream(stream)
+    try:
+        yield stream
+    finally:
+        set_stream(before)
+
+
+class Graph:
+    """Stands for a graph of a device in programs that ask for its type."""
+
+    capture_begin = refusal("capture_begin of a graph", _NO_GRAPHS)
+    capture_end = refusal("capture_end of a graph", _NO_GRAPHS)
+    replay = refusal("replay of a graph", _NO_GRAPHS)
+    pool = refusal("pool of a graph", _NO_GRAPHS)
+
+    def __init__(self, keep_graph=False):
+        pass
+
+    def reset(self):
+        """Does nothing: no graph was captured."""
+
+
+def graph_refusals(prefix):
+    """The functions that capture graphs, by name: `prefix` is that of the module."""
+    return {name: refusal(f"{prefix}.{name}", _NO_GRAPHS)
+            for name in ("graph", "make_graphed_callables", "graph_pool_handle")}

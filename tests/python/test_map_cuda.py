@@ -1,0 +1,59 @@
+"""Programs written for GPUs, unchanged, under `python -m ferry.deep_ep --map-cuda` and under torchrun."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+PROGRAMS = Path(__file__).parent / "programs"
+LAUNCH = [sys.executable, "-m", "ferry.deep_ep"]
+SMALL = ["--num-experts", "8", "--num-tokens", "16", "--hidden", "256", "--num-topk", "3"]
+
+
+def environment(port, **more):
+    base = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    return {**base, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(port), "PYTHONPATH": "", **more}
+
+
+def play(words, port, **more):
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, env=environment(port, **more))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name, last, port", [("normal_kernels", "normal kernels passed on node 0", 28361),
+                                              ("low_latency", "low latency passed", 28362),
+                                              ("elastic", "elastic passed", 28363)])
+def test_programs_that_spawn_their_ranks(name, last, port):
+    alignment = ["--alignment", "4"] if name == "elastic" else []
+    said = play([*LAUNCH, "--map-cuda", str(PROGRAMS / f"{name}.py"), "--num-processes", "2", *SMALL, *alignment], port)
+    assert said.splitlines()[-1] == last
+
+
+def test_a_program_of_torchrun():
+    said = play([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "28364", "-m",
+                 "ferry.deep_ep", "--map-cuda", str(PROGRAMS / "train.py")], 28364)
+    assert sorted(said.splitlines()) == ["trained on rank 0", "trained on rank 1"]
+
+
+def test_without_the_option_cuda_stays_what_it_is():
+    done = subprocess.run([*LAUNCH, str(PROGRAMS / "low_latency.py"), "--num-processes", "1", *SMALL],
+                          capture_output=True, text=True, timeout=120, env=environment(28365))
+    assert done.returncode != 0 and "CUDA" in done.stderr
+
+
+def test_calls_of_torch():
+    assert play([sys.executable, str(Path(__file__).parent / "mapped_calls.py")], 28366) == "all calls answered\n"
+
+
+@pytest.mark.parametrize("words, code, said", [
+    (["--help"], 0, "usage: python -m ferry.deep_ep"), (["--map-cuda", "-h"], 0, "--map-cuda"),
+    ([], 1, "no program is named"), (["--map-cuda"], 1, "no program is named"),
+    (["--map-npu", "x.py"], 1, "unknown option --map-npu"), (["missing.py"], 1, "there is no program missing.py")])
+def test_the_command_line(words, code, said):
+    done = subprocess.run([*LAUNCH, *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code and said in (done.stderr if code else done.stdout)
