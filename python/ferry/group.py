@@ -62,7 +62,8 @@ def _from_process_group(process_group, name, deadline, topology):
 def run_threads(num_ranks, fn, *args, name="", deadline=100.0, topology=""):
     """Runs fn(group, *args) on num_ranks threads, one a rank; returns the results by rank.
 
-    The first exception (of the rank that raised first) is raised here; the other ranks' waits end. For tests and
+    The exception of the rank that failed first is raised here, rather than one that follows from it; the other ranks'
+    waits end. For tests and
     notebooks: Python code of the ranks takes turns, rows move in parallel. topology as for init.
     """
     groups = _core.threads(num_ranks, name, deadline, topology)
@@ -95,8 +96,13 @@ def run_threads(num_ranks, fn, *args, name="", deadline=100.0, topology=""):
         for thread in threads:
             thread.join()
     if failures:
-        raise failures[0]
+        raise next((error for error in failures if not _follows(error)), failures[0])
     return results
+
+
+def _follows(error):
+    """True for an error that another rank's failure causes."""
+    return isinstance(error, (errors.PeerLost, errors.Broken, errors.PeerRejected))
 
 
 class _Failure:
@@ -112,8 +118,7 @@ class _Failure:
 
     @property
     def follows(self):
-        """True for an error that another rank's failure causes."""
-        return isinstance(self.error, (errors.PeerLost, errors.Broken, errors.PeerRejected))
+        return _follows(self.error)
 
 
 def _told(rank, error):
@@ -137,6 +142,10 @@ def _play(connection, address, rank, size, deadline, fn, args):
             connection.send_bytes(pickle.dumps(_Failure(rank, error)))
 
 
+# Exit code of a rank whose main module calls spawn() again while it is imported.
+_NO_GUARD = 71
+
+
 def spawn(num_ranks, fn, *args, deadline=100.0, method="spawn"):
     """Runs fn(group, *args) in num_ranks new processes, one a rank; returns the results by rank.
 
@@ -144,6 +153,8 @@ def spawn(num_ranks, fn, *args, deadline=100.0, method="spawn"):
     threads were used). The error of the rank that failed first is raised here, from one that has that rank's traceback;
     a rank that died raises ferry.PeerLost naming it; the others are ended.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # a new rank imports the main module
+        os._exit(_NO_GUARD)
     context = multiprocessing.get_context(method)
     address = f"spawn-{os.getpid()}-{secrets.token_hex(8)}"
     pipes, processes = [], []
@@ -205,5 +216,8 @@ def _answer(rank, pipe, process):
         return pickle.loads(pipe.recv_bytes())
     except (EOFError, OSError):
         process.join()
+        if process.exitcode == _NO_GUARD:
+            return _Failure(rank, errors.InvalidArgument("the main module calls ferry.spawn when it is imported, as every "
+                                                         "new rank does: put the call under if __name__ == '__main__':"))
         text = f"rank {rank} (pid {process.pid}) ended with exit code {process.exitcode}"
         return _Failure(rank, errors.make_error("peer_lost", text, rank, False))

@@ -5,6 +5,8 @@ import signal
 import threading
 import time
 
+import numpy
+
 import ferry
 
 
@@ -96,3 +98,10 @@ def wait_for_a_late_rank(group, seconds):
     except KeyboardInterrupt:
         return time.monotonic() - begin
     return -1.0
+
+
+def refuse_a_call_on_the_last_rank(group):
+    """The last rank gives a wrong argument; the others are refused with it."""
+    exchange = group.exchange(max_tokens=2, hidden=8, num_experts=4, top_k=1, dtype="float32")
+    ids = numpy.full((2, 1), 99 if group.rank == group.size - 1 else 0)
+    exchange.dispatch(numpy.zeros((2, 8), numpy.float32), ids)

@@ -27,6 +27,22 @@ def test_an_exception_of_one_rank_ends_the_others_and_is_raised_with_its_traceba
 
 
 @pytest.mark.parametrize("start", [ferry.run_threads, ferry.spawn])
+def test_the_cause_is_raised_and_not_what_follows_from_it(start):
+    for _ in range(3):  # whichever rank notices first
+        with pytest.raises(ferry.InvalidArgument, match="99"):
+            start(3, rank_programs.refuse_a_call_on_the_last_rank)
+
+
+def test_spawn_without_a_guard_says_so(tmp_path):
+    program = tmp_path / "no_guard.py"
+    program.write_text("import ferry\n\n\ndef body(group):\n    return group.rank\n\n\nferry.spawn(2, body)\n")
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "InvalidArgument: the main module calls ferry.spawn when it is imported" in done.stderr
+    assert done.stderr.count("Traceback") == 1  # the parent's; none of a rank's own
+
+
+@pytest.mark.parametrize("start", [ferry.run_threads, ferry.spawn])
 def test_a_rank_that_exits_is_an_error(start):
     with pytest.raises(ferry.Error, match=r"rank 1 called sys.exit\(0\)"):
         start(2, rank_programs.exit_on_one)
