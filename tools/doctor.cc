@@ -1,17 +1,13 @@
 // `ferry doctor`: gathers the findings in an order that keeps fork before threads. Called by
-// main.cc; calls machine, doctor_kernel, doctor_speed, doctor_network, doctor_link and
-// doctor_report.
-#include "doctor.h"
-
+// main.cc; calls what doctor_findings.h declares.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
 
+#include "commands.h"
 #include "doctor_findings.h"
-#include "doctor_link.h"
-#include "doctor_report.h"
 #include "ferry/status.h"
 #include "kernels/kernels.h"
 
@@ -59,11 +55,10 @@ void add_doctor(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   verb->callback([json, link, mode, &exit_code] {
     if (*link) {
-      exit_code = test_links({.threads = *mode == "threads", .json = *json});
-      return;
+      return test_links({.threads = *mode == "threads", .json = *json});
     }
     const Findings findings = examine();
-    std::cout << (*json ? doctor_json(findings) : doctor_text(findings)) << std::flush;
+    std::cout << doctor_report(findings).render(*json) << std::flush;
     exit_code = problems(findings).empty() ? 0 : 1;
   });
 }

@@ -1,12 +1,12 @@
-// From findings to advice: a pure function, one rule per function. Called by doctor_report.cc.
+// From findings to advice: one rule per function. Called by doctor_report.cc.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "doctor_findings.h"
-#include "doctor_report.h"
 #include "ferry/exchange.h"
+#include "text.h"
 
 namespace ferry::tools {
 namespace {
@@ -27,7 +27,7 @@ void check_cpus(const Machine& machine, Advices& out) {
   if (usable >= machine.num_threads) return;
   out.push_back(
       {fmt::format("this process may use {} of {} hardware threads (cpus {})", usable,
-                   machine.num_threads, cpus_text(machine.cpus)),
+                   machine.num_threads, ranges_text(machine.cpus)),
        usable == 1 ? "all ranks take turns on one core: each flag waits for a switch of processes"
                    : "ranks beyond that number take turns",
        "widen the affinity (taskset, the container's cpuset, the job's --cpus-per-task)"});

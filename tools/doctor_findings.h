@@ -1,5 +1,5 @@
-// What `ferry doctor` knows before it says anything, and the advice that follows from it. Filled by
-// doctor.cc, read by doctor_advice.cc (pure, tested with invented machines) and doctor_report.cc.
+// What `ferry doctor` finds out, and the advice that follows from it. Filled by doctor.cc; read by
+// doctor_advice.cc and doctor_report.cc, which are pure functions, tested with invented machines.
 #pragma once
 
 #include <optional>
@@ -7,12 +7,50 @@
 #include <vector>
 
 #include "bootstrap/environment.h"
-#include "doctor_kernel.h"
-#include "doctor_network.h"
-#include "doctor_speed.h"
 #include "machine.h"
+#include "report.h"
 
 namespace ferry::tools {
+
+// Something that ferry needs from the kernel, tried for real (doctor_kernel.cc).
+struct Trial {
+  std::string name;    // of the kernel's facility
+  bool needed = true;  // ferry cannot work without it
+  bool ok = false;
+  std::string detail;  // what was done, or what failed and why
+};
+
+// In the order in which ferry builds on them; the last one is two processes that form a group. Call
+// it before any thread is started, because it forks.
+std::vector<Trial> try_kernel();
+
+// What ferry's speed rests on, measured in less than a second (doctor_speed.cc).
+struct Speed {
+  double touch_ns = 0;   // first touch of 4 KiB of shared memory, small pages; 0: not measured
+  double commit_ns = 0;  // the same through Segment::commit, huge where the kernel allows
+  double hop_ns = 0;     // a flag from one thread to another
+  bool hop_on_two_cpus = false;  // false: both threads shared the only processor
+  double copy_bytes_per_s = 0;   // payload, one thread, memory beyond the caches
+};
+
+// `cpus`: those that this process may use.
+Speed measure_speed(const std::vector<int>& cpus);
+
+struct NetworkInterface {
+  std::string name, address;  // an interface with two addresses is there twice
+  bool up = false;
+};
+
+// What this host has for groups that span hosts (doctor_network.cc).
+struct Network {
+  std::string ucx;                           // version of libucp, empty: not found
+  std::string link;                          // what UCX would use, as ferry's link says
+  std::string no_link;                       // why there is none
+  std::vector<NetworkInterface> interfaces;  // without the loopback
+};
+
+// Call it after everything that forks, because UCX starts threads.
+Network find_network();
 
 struct Findings {
   Machine machine;
@@ -33,5 +71,16 @@ std::vector<Advice> problems(const Findings& findings);
 
 // What to change for speed: only what applies.
 std::vector<Advice> advise(const Findings& findings);
+
+Report doctor_report(const Findings& findings);
+
+// `ferry doctor --link`: latency and bandwidth between nodes, through the messages that dispatch
+// and combine use (doctor_link.cc). Runs as a rank of a job that a launcher started, or with two
+// threads that talk over this host's network. Prints on rank 0. Throws ferry::Error.
+struct LinkTestOptions {
+  bool threads = false;  // else Group::from_environment
+  bool json = false;
+};
+void test_links(const LinkTestOptions& options);
 
 }  // namespace ferry::tools

@@ -1,7 +1,5 @@
 // The trials of `ferry doctor`. Called by doctor.cc; calls the kernel, and ferry's own modules for
 // what they own.
-#include "doctor_kernel.h"
-
 #include <fmt/format.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -17,6 +15,7 @@
 #include <functional>
 
 #include "bootstrap/socket.h"
+#include "doctor_findings.h"
 #include "ferry/group.h"
 #include "memory/segment.h"
 

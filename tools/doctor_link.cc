@@ -1,7 +1,5 @@
 // Pairs of ranks of two nodes send each other small messages by turns, then large ones one way; see
-// doctor_link.h. All other ranks wait in a barrier, so that nothing else moves.
-#include "doctor_link.h"
-
+// doctor_findings.h. All other ranks wait in a barrier, so that nothing else moves.
 #include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
@@ -12,10 +10,10 @@
 #include <cstdint>
 #include <cstring>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/clock.h"
+#include "doctor_findings.h"
 #include "ferry/group.h"
 #include "group/state.h"
 
@@ -165,26 +163,27 @@ std::vector<std::string> host_names(Group& group) {
   return names;
 }
 
-void print(const std::vector<LinkSpeed>& speeds, const std::vector<std::string>& hosts,
-           const std::string& transport, bool json) {
-  nlohmann::json links = nlohmann::json::array();
-  std::string text = fmt::format("links between nodes, over {}\n", transport);
+Report report_of(const std::vector<LinkSpeed>& speeds, const std::vector<std::string>& hosts,
+                 const std::string& transport) {
+  Report report;
+  Report::Json links = Report::Json::array();
+  report.add(fmt::format("links between nodes, over {}\n", transport), {{"transport", transport}});
   for (const LinkSpeed& speed : speeds) {
     const std::string& from = hosts[static_cast<std::size_t>(speed.from)];
     const std::string& to = hosts[static_cast<std::size_t>(speed.to)];
-    text += fmt::format(
-        "  rank {} on {} and rank {} on {}: {:.1f} us, {:.3f} GB/s there, "
-        "{:.3f} GB/s back\n",
-        speed.from, from, speed.to, to, speed.latency_us, speed.there_bytes_per_s * 1e-9,
-        speed.back_bytes_per_s * 1e-9);
+    report.add(
+        fmt::format("  rank {} on {} and rank {} on {}: {:.1f} us, {:.3f} GB/s there, "
+                    "{:.3f} GB/s back\n",
+                    speed.from, from, speed.to, to, speed.latency_us,
+                    speed.there_bytes_per_s * 1e-9, speed.back_bytes_per_s * 1e-9));
     links.push_back({{"ranks", {speed.from, speed.to}},
                      {"hosts", {from, to}},
                      {"latency_us", speed.latency_us},
                      {"there_bytes_per_s", speed.there_bytes_per_s},
                      {"back_bytes_per_s", speed.back_bytes_per_s}});
   }
-  if (json) text = nlohmann::json({{"transport", transport}, {"links", links}}).dump(2) + "\n";
-  std::cout << text << std::flush;
+  report.add("", {{"links", links}});
+  return report;
 }
 
 void test_all(Group group, bool json) {
@@ -199,20 +198,20 @@ void test_all(Group group, bool json) {
   for (int node = 1; node < state.nodes().count(); ++node)
     speeds.push_back(test_link(group, end, node));
   const std::vector<std::string> hosts = host_names(group);
-  if (group.rank() == 0) print(speeds, hosts, state.messages().describe(), json);
+  if (group.rank() == 0)
+    std::cout << report_of(speeds, hosts, state.messages().describe()).render(json) << std::flush;
   expect(group.barrier());
 }
 
 }  // namespace
 
-int test_links(const LinkTestOptions& options) {
+void test_links(const LinkTestOptions& options) {
   const auto run = [&](Group group) { test_all(std::move(group), options.json); };
   if (options.threads) {
     run_threads(2, run, {.topology = "host:2,rank:1"});
   } else {
     run(Group::from_environment());
   }
-  return 0;
 }
 
 }  // namespace ferry::tools

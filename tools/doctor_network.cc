@@ -1,6 +1,4 @@
 // Makes a link as a group between hosts does, and lists interfaces; see doctor_network.h.
-#include "doctor_network.h"
-
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <ifaddrs.h>
@@ -10,6 +8,7 @@
 #include <array>
 #include <memory>
 
+#include "doctor_findings.h"
 #include "ferry/status.h"
 #include "network/link.h"
 

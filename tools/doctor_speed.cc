@@ -1,7 +1,5 @@
 // The measurements of `ferry doctor`. Called by doctor.cc; calls Segment, last_level_cache_bytes
 // and copy_row.
-#include "doctor_speed.h"
-
 #include <sched.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include "base/clock.h"
 #include "bench/cores.h"
 #include "bench/memory.h"
+#include "doctor_findings.h"
 #include "kernels/kernels.h"
 #include "memory/available.h"
 #include "memory/segment.h"

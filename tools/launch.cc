@@ -1,7 +1,5 @@
-// `ferry launch`: options and their limits. Called by main.cc; calls launch_environment,
-// launch_job, and launch_hosts or launch_agent.
-#include "launch.h"
-
+// `ferry launch`: options and their limits. Called by main.cc; calls launch_environment, launch_job
+// and launch_remote.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -20,10 +18,10 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "launch_agent.h"
+#include "commands.h"
 #include "launch_environment.h"
-#include "launch_hosts.h"
 #include "launch_job.h"
+#include "launch_remote.h"
 
 namespace ferry::tools {
 namespace {
@@ -140,37 +138,28 @@ bool log_wanted() {
   return level && (std::string_view(level) == "info" || std::string_view(level) == "debug");
 }
 
-std::optional<std::chrono::nanoseconds> timeout(const LaunchOptions& options) {
-  if (options.timeout_s == 0) return std::nullopt;
-  return from_seconds(options.timeout_s);
+JobOptions job_options(const LaunchOptions& options) {
+  JobOptions job{.hosts = options.hosts,
+                 .ssh = split(options.ssh),
+                 .tag = options.tag,
+                 .timeout = std::nullopt,
+                 .grace = from_seconds(options.grace_s)};
+  if (options.timeout_s > 0) job.timeout = from_seconds(options.timeout_s);
+  return job;
 }
 
-int launch_here(const LaunchOptions& options, const std::vector<std::string>& program,
-                const LaunchIdentity& identity) {
+Task make_task(const LaunchOptions& options, const std::vector<std::string>& program,
+               LaunchIdentity identity) {
   const int num_ranks = static_cast<int>(options.num_ranks);
-  Job job({.share = {.num_ranks = num_ranks, .world_size = num_ranks},
-           .tag = options.tag,
-           .timeout = timeout(options),
-           .grace = from_seconds(options.grace_s)});
-  job.start(program, identity);
-  return job.watch();
-}
-
-int launch_on_hosts(const LaunchOptions& options, const std::vector<std::string>& program,
-                    LaunchIdentity identity) {
-  HostsJob job({.hosts = options.hosts,
-                .ssh = split(options.ssh),
-                .ferry = std::filesystem::read_symlink("/proc/self/exe"),
-                .tag = options.tag,
-                .timeout = timeout(options),
-                .grace = from_seconds(options.grace_s)});
-  job.start({.host = {},
-             .directory = std::filesystem::current_path(),
-             .identity = std::move(identity),
-             .share = {},
-             .environment = {},
-             .program = program});
-  return job.watch();
+  Task task{.host = "",
+            .directory = std::filesystem::current_path(),
+            .identity = std::move(identity),
+            .share = {.num_ranks = num_ranks, .world_size = num_ranks},
+            .environment = {},
+            .program = program};
+  if (!options.hosts.empty()) task.share.num_hosts = static_cast<int>(options.hosts.size());
+  for (char** entry = environ; *entry; ++entry) task.environment.emplace_back(*entry);
+  return task;
 }
 
 int launch(const LaunchOptions& options, const std::vector<std::string>& program) {
@@ -184,8 +173,9 @@ int launch(const LaunchOptions& options, const std::vector<std::string>& program
         first.empty() ? "" : ", FERRY_ADDR=" + identity.ferry_addr);
   }
   try {
-    return first.empty() ? launch_here(options, program, identity)
-                         : launch_on_hosts(options, program, std::move(identity));
+    Job job(job_options(options));
+    job.start(make_task(options, program, std::move(identity)));
+    return job.watch();
   } catch (const SpawnError& error) {
     std::cerr << "ferry launch: " << error.what() << '\n';
     return error.exit_code();

@@ -1,5 +1,4 @@
-// Chooses run id, secret and port of a launch, and builds each rank's environment. Called by
-// launch.cc, launch_hosts.cc, launch_job.cc.
+// Chooses run id, secret and port of a launch, and builds each rank's environment.
 #include "launch_environment.h"
 
 #include <arpa/inet.h>
@@ -101,8 +100,9 @@ void choose_port(LaunchIdentity& identity) {
     const int port = kFirstPort + 2 * static_cast<int>(random_bits() % kPairs);
     if (kFirstTorchPort <= port && port <= kLastTorchPort) continue;
     if ((avoid && ephemeral.contains(port)) || !is_free(port) || !is_free(port + 1)) continue;
-    identity.port_claim = claim(port);
-    if (!identity.port_claim) continue;
+    internal::Descriptor held = claim(port);
+    if (!held) continue;
+    identity.port_claim = std::make_shared<const internal::Descriptor>(std::move(held));
     identity.master_port = port;
     identity.port_reason = fmt::format(
         "drawn at random, free when tried, {} the kernel's own range {} to {}, claimed among "

@@ -1,12 +1,12 @@
 // The environment variables that `ferry launch` gives to its ranks: those of torchrun, so that the
-// same program runs under both, and FERRY_SECRET. Called by launch.cc, launch_hosts.cc
-// and launch_job.cc.
+// same program runs under both, and FERRY_SECRET. Called by launch.cc and launch_job.cc.
 //
-// OMP_NUM_THREADS is left as it is: torchrun's 1 is a guess about the program, and the caller's
-// shell knows better. Variables that would outrank torchrun's in Group::from_environment, or that
-// an outer torchrun left behind and that would tell torch to join its store, are removed.
+// OMP_NUM_THREADS is left as it is: the caller knows the program. Variables that would outrank
+// torchrun's in Group::from_environment, or that an outer torchrun left behind and that would tell
+// torch to join its store, are removed.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,8 +22,8 @@ struct LaunchIdentity {
   int master_port = 0;      // even: the next one is for ferry's own rendezvous
   std::string ferry_addr;   // FERRY_ADDR where ranks are on several hosts, else empty
   std::string port_reason;  // how master_port was chosen
-  internal::Descriptor
-      port_claim;  // keeps other launches from choosing the same port; released by any exit
+  // Keeps other launches from choosing the same port; released by any exit.
+  std::shared_ptr<const internal::Descriptor> port_claim;
 };
 
 // The ranks of a launch that are on one host, numbered without gaps.

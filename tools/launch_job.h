@@ -1,41 +1,40 @@
-// Job: the running ranks of one launch on this host and the loop that watches over them. Called by
-// launch.cc, and by launch_agent.cc for a part of a launch on several hosts; calls launch_process
-// (start), launch_output and launch_input (streams), launch_environment (variables).
+// Job: the children of one launch, and the loop that watches them. A child is a rank of this host,
+// or the ssh to an agent on another host, which runs a Job of its own that takes orders. Called by
+// launch.cc, and by the agent in launch_remote.cc; calls launch_process (start), launch_output
+// (streams), launch_environment (variables).
 //
 // One thread, one poll(2) over a signalfd and the pipes. A job passes through these stages:
-//   running      until the last rank ends
-//   grace        a rank has failed; the others may notice and say so
+//   running      until the last child ends
+//   grace        a rank has failed, or a connection is lost; the others may notice and end
 //   terminating  ranks that still run have got SIGTERM (also when --timeout is over)
-//   killing      ranks that still run have got SIGKILL
-//   leftovers    all ranks have ended; what they started and left behind goes too
-// With orders, the launcher that gives them is told of a failure, and says when grace is over.
+//   killing      children that still run have got SIGKILL; an agent then kills its ranks
+//   leftovers    all ranks have ended; what they started and left behind is killed, too
+// The launcher decides what follows a failure: an agent only tells it, and waits for orders.
 #pragma once
 
 #include <poll.h>
-#include <signal.h>
 
 #include <chrono>
+#include <deque>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
-#include "launch_environment.h"
-#include "launch_input.h"
-#include "launch_orders.h"
 #include "launch_output.h"
 #include "launch_process.h"
-#include "launch_signals.h"
+#include "launch_remote.h"
 
 namespace ferry::tools {
 
 struct JobOptions {
-  HostShare share = {};
-  bool tag = true;  // false: ranks write to the launcher's streams themselves
+  std::vector<HostRanks> hosts{};  // empty: the ranks run on this host
+  std::vector<std::string> ssh{};  // the command that gets a host and a line for its shell
+  bool tag = true;  // false: lines have no rank before them; ranks of this host write them directly
   std::optional<std::chrono::nanoseconds> timeout{};  // none: as long as it takes
   std::chrono::nanoseconds grace = std::chrono::seconds(5);
-  std::string speaker = "ferry launch";  // whose words these are
-  Orders* orders = nullptr;              // of a launcher elsewhere
+  Orders* orders = nullptr;  // of an agent
 };
 
 class Job {
@@ -45,61 +44,79 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // Starts all ranks or none. Throws SpawnError.
-  void start(std::vector<std::string> program, const LaunchIdentity& identity);
+  // Starts all children or none. With hosts, `task` says what is common to all of them. Throws
+  // SpawnError.
+  void start(Task task);
   // Watches until nothing is left. Returns the launcher's exit code.
   int watch();
 
  private:
   enum class Stage { kRunning, kGrace, kTerminating, kKilling, kLeftovers };
 
-  struct Rank {
+  struct Watched {
+    std::string name;  // number of the rank, or host
     pid_t pid = -1;
+    internal::Descriptor in;  // an agent's, or that of a rank that reads the launcher's terminal
     LineStream out, err;
+    std::string unsent{};  // to `in`
     bool running = true;
   };
 
+  struct Outcome {
+    int num_failed = 0;   // ranks that failed by themselves
+    int num_stopped = 0;  // ranks that the launcher stopped
+    int worst_code = 0;   // of ranks that ended by themselves
+    int forced_code = 0;  // of --timeout and of a second SIGINT
+    std::string first_failure;
+  };
+
+  bool remote() const noexcept { return !options_.hosts.empty(); }
+  void start_ranks(const ChildSetup& setup);
+  void start_agents(ChildSetup setup);
   ChildInput input_of(int index) const;
-  void handle_signals();
+  LineStream::Edit edit_lines_of(const std::string& host);
+  void hear(const std::string& host, std::string_view answer);
+  void order(const std::string& text);
+  void send(Watched& child);
+  void read_terminal();
   void obey(bool ready);
+  void handle_signals();
   void forward(int signal);
   void suspend();
   void reap();
-  void rank_ended(int index, int status);
+  void child_ended(Watched& ended, int status);
+  std::string name_of(const Watched& child) const;
   void note_failure(const std::string& what);
-  void move_streams(const std::vector<pollfd>& fds);
   std::vector<pollfd> poll_set() const;
   int poll_ms() const;
+  void move_streams(const std::vector<pollfd>& fds);
   void escalate();
   void terminate();
-  void kill_ranks();
+  void kill_children();
   void kill_leftovers();
+  void end_leftovers();
   void enter(Stage stage, std::optional<std::chrono::nanoseconds> limit);
   void signal_ranks(int signal);
   bool drained() const;
   bool finished() const;
   void say_summary();
   std::string running_ranks() const;
-  void say(const std::string& text) { err_.add(options_.speaker + ": ", text, ""); }
+  void say(const std::string& text);
 
   JobOptions options_;
+  Task task_;
   LaunchSignals signals_;
   Output out_, err_;
-  TerminalInput input_;
-  std::vector<Rank> ranks_;  // of this host
+  std::deque<Watched> children_;
+  int num_running_ = 0;
+  Outcome outcome_;
 
   Stage stage_ = Stage::kRunning;
   std::optional<internal::Deadline> stage_end_;
-  int num_running_ = 0;
-  int num_failed_ = 0;   // by themselves
-  int num_stopped_ = 0;  // by the launcher
-  int worst_code_ = 0;   // of those that ended by themselves
-  std::string first_failure_;
-  int forced_code_ = 0;     // --timeout, second SIGINT
   int num_interrupts_ = 0;  // SIGINT so far
   int leftover_rounds_ = 0;
-  bool childless_ = false;  // no descendant is left
-  bool abandon_output_ = false;
+  bool childless_ = false;       // no descendant is left
+  bool abandon_output_ = false;  // nobody waits for what is not written yet
 };
 
 }  // namespace ferry::tools

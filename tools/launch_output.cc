@@ -1,4 +1,4 @@
-// Reads ranks' pipes, writes whole prefixed lines. Called by launch_job.cc.
+// Reads pipes, writes whole lines with their prefix; see launch_output.h.
 #include "launch_output.h"
 
 #include <fmt/format.h>
@@ -46,7 +46,7 @@ bool LineStream::read(bool last) {
   } else if (got == 0 || last || (errno != EAGAIN && errno != EINTR)) {
     close();
   }
-  // The rank is to notice that nobody reads, as it would without launcher (SIGPIPE).
+  // The rank gets SIGPIPE when nobody reads, as it would without a launcher.
   if (output_->broken()) pipe_ = {};
   return got > 0;
 }
@@ -73,10 +73,6 @@ void LineStream::end_line(std::string_view tail) {
 void LineStream::close() {
   if (!partial_.empty()) end_line("");
   pipe_ = {};
-}
-
-std::string in_seconds(std::chrono::nanoseconds span) {
-  return fmt::format("{:g} s", static_cast<double>(span.count()) / 1e9);
 }
 
 }  // namespace ferry::tools

@@ -1,9 +1,8 @@
-// What ranks print, line by line: LineStream reads one rank's pipe and gives whole lines to an
-// Output, which writes to the launcher's stdout or stderr without ever blocking the launcher.
-// Called by launch_job.cc and, for what agents on other hosts print, launch_hosts.cc.
+// What children of a launch print, line by line: LineStream reads the pipe of one child and gives
+// whole lines to an Output, which writes to the launcher's stdout or stderr without ever blocking
+// the launcher. Called by launch_job.cc.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <optional>
@@ -24,8 +23,8 @@ class Output {
 
   int fd() const noexcept { return fd_; }
   bool empty() const noexcept { return pending_.empty(); }
-  // The reader is slow: ranks are not read until it has caught up, so that they wait as they would
-  // without launcher.
+  // The reader is slow: pipes are not read until it has caught up, so that ranks wait as they would
+  // without a launcher.
   bool congested() const noexcept { return pending_.size() >= kMostPending; }
   // Nobody reads any more.
   bool broken() const noexcept { return broken_; }
@@ -61,8 +60,7 @@ class LineStream {
   void end_line(std::string_view tail);
   void close();
 
-  // A longer line is cut: memory is bounded, and so is the time for which a rank's line can be held
-  // back.
+  // A longer line is cut, which bounds memory.
   static constexpr std::size_t kLongestLine = std::size_t{16} << 20;
 
   internal::Descriptor pipe_;
@@ -71,8 +69,5 @@ class LineStream {
   Edit edit_;
   std::string partial_;  // the line that has not ended yet
 };
-
-// "0.5 s".
-std::string in_seconds(std::chrono::nanoseconds span);
 
 }  // namespace ferry::tools

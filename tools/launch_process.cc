@@ -1,15 +1,18 @@
-// fork and exec of one rank or ssh, and words for its end. Called by launch_job.cc and
-// launch_hosts.cc; calls the kernel.
+// fork and exec of one rank or ssh, texts for its end, and the signalfd; see launch_process.h.
 #include "launch_process.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+
+#include "ferry/status.h"
 
 namespace ferry::tools {
 namespace {
@@ -125,6 +128,26 @@ Child spawn(const ChildSetup& setup, const std::vector<std::string>& environment
   failure.write = {};
   check_exec(setup.program[0], child.pid, failure.read.fd());
   return child;
+}
+
+LaunchSignals::LaunchSignals() {
+  sigset_t watched;
+  sigemptyset(&watched);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD, SIGTSTP})
+    sigaddset(&watched, signal);
+  signals_ = internal::Descriptor(signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_) throw Error(Code::kSystem, fmt::format("signalfd: {}", std::strerror(errno)));
+  // Reading its terminal must not stop a launcher in the background.
+  sigaddset(&watched, SIGTTIN);
+  sigprocmask(SIG_BLOCK, &watched, &old_mask_);
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGCHLD, SIG_DFL);  // where a caller ignores it, the ends of ranks go unnoticed
+}
+
+int LaunchSignals::next() {
+  signalfd_siginfo info;
+  const ssize_t got = read(signals_.fd(), &info, sizeof info);
+  return got == static_cast<ssize_t>(sizeof info) ? static_cast<int>(info.ssi_signo) : 0;
 }
 
 }  // namespace ferry::tools

@@ -1,5 +1,5 @@
-// Starts one rank, or the ssh to a host: pipes, process group, death with the launcher, exec.
-// Called by launch_job.cc and launch_hosts.cc.
+// Starts one rank, or the ssh to a host: pipes, process group, death with the launcher, exec. And
+// the signals that a launcher waits for. Called by launch_job.cc.
 #pragma once
 
 #include <signal.h>
@@ -20,7 +20,7 @@ enum class ChildInput {
   kPiped,      // from Child::in
 };
 
-// What is the same for all ranks of a launch.
+// What is the same for all children of a launch.
 struct ChildSetup {
   std::vector<std::string> program;  // looked up in PATH, and its arguments
   bool pipe_output = true;           // false: the launcher's own stdout and stderr
@@ -49,6 +49,28 @@ class SpawnError : public std::runtime_error {
 // Returns once the program runs (exec has succeeded). The child gets SIGKILL when the launcher
 // dies.
 Child spawn(const ChildSetup& setup, const std::vector<std::string>& environment, ChildInput input);
+
+// The signals that a launcher waits for, as a descriptor for poll(2).
+class LaunchSignals {
+ public:
+  // Blocks those that are passed on to ranks, SIGCHLD and SIGTSTP; ignores SIGPIPE. Throws
+  // ferry::Error.
+  LaunchSignals();
+
+  int fd() const noexcept { return signals_.fd(); }
+  // The next signal that came; 0: none is left.
+  int next();
+  // The mask from before, which ranks get.
+  const sigset_t& old_mask() const noexcept { return old_mask_; }
+
+  static bool asks_to_end(int signal) noexcept {
+    return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+  }
+
+ private:
+  sigset_t old_mask_{};
+  internal::Descriptor signals_;
+};
 
 // "exited with code 3", "was killed by signal 9 (SIGKILL)".
 std::string describe_end(int status);

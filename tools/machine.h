@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-namespace ferry::tools {
+#include "text.h"
 
-inline constexpr std::uint64_t kUnlimited = UINT64_MAX;
+namespace ferry::tools {
 
 // All caches of one kind.
 struct Cache {

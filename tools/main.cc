@@ -1,6 +1,5 @@
-// The ferry command: parses the line and runs one verb. Each verb lives in its own files and is
-// registered here. What `ferry launch` has after its first `--` is not parsed: it is a program and
-// its arguments.
+// The ferry command: parses the line and runs one subcommand (commands.h). What `ferry launch` has
+// after its first `--` is a program and its arguments, and is not parsed.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <exception>
@@ -9,10 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/bench.h"
-#include "doctor.h"
-#include "launch.h"
-#include "topology.h"
+#include "commands.h"
 
 namespace {
 

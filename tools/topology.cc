@@ -1,24 +1,20 @@
-// `ferry topology`: its options, and where the topology comes from. Called by main.cc; calls
-// topology_found, topology_json, topology_report and topology_draw.
-#include "topology.h"
-
+// `ferry topology`: its options, and where the topology comes from. Called by main.cc; calls what
+// topology_parts.h declares.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 
+#include "commands.h"
 #include "ferry/config.h"
 #include "ferry/status.h"
-#include "topology_draw.h"
-#include "topology_found.h"
-#include "topology_json.h"
-#include "topology_report.h"
+#include "shape_options.h"
+#include "topology_parts.h"
 
 namespace ferry::tools {
 
@@ -36,49 +32,7 @@ struct Options {
   bool json = false;
 };
 
-// An option with one of a few names; what `value` holds is the default.
-template <typename T>
-void add_choice(CLI::App& app, const std::string& option, const std::string& text,
-                const std::map<std::string, T>& names, T& value) {
-  app.add_option(option, value, text)->transform(CLI::CheckedTransformer(names));
-}
-
-void add_shape(CLI::App& app, ExchangeConfig& config) {
-  app.add_option("--tokens", config.max_tokens, "Tokens of each rank")
-      ->check(CLI::Range(0, 1 << 24))
-      ->capture_default_str();
-  app.add_option("--hidden", config.hidden, "Elements of a token")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--top-k", config.top_k, "Experts of a token")
-      ->check(CLI::Range(1, 32))
-      ->capture_default_str();
-  app.add_option("--experts", config.num_experts, "Experts of all ranks")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  add_choice<DataType>(
-      app, "--dtype", "Type of an element, bf16 by default",
-      {{"bf16", DataType::kBf16}, {"fp16", DataType::kFp16}, {"fp32", DataType::kFp32}},
-      config.dtype);
-  add_choice<Layout>(app, "--layout", "How received rows lie, expert_major by default",
-                     {{"rank_major", Layout::kRankMajor},
-                      {"expert_major", Layout::kExpertMajor},
-                      {"padded", Layout::kPadded}},
-                     config.layout);
-  add_choice<Wire>(app, "--wire", "How rows travel with dispatch, as they are by default",
-                   {{"none", Wire::kNone},
-                    {"int8", Wire::kInt8},
-                    {"fp8", Wire::kFp8},
-                    {"fp8_pow2", Wire::kFp8Pow2},
-                    {"fp8_ue8m0", Wire::kFp8Ue8m0}},
-                   config.wire);
-  add_choice<NodeSums>(
-      app, "--node-sums", "What comes home from a node, row_type by default",
-      {{"row_type", NodeSums::kRowType}, {"fp32", NodeSums::kFp32}, {"exact", NodeSums::kExact}},
-      config.node_sums);
-}
-
-// Nothing on ranks of a job that leave it to the first to tell.
+// None on the ranks of a job that do not print.
 std::optional<Topology> read_topology(const Options& options) {
   if (options.job) {
     Group group = Group::from_environment();
@@ -101,11 +55,7 @@ void check(const Options& options, const Topology& topology) {
     throw std::invalid_argument(fmt::format("--ranks is {}, but '{}' has {} ranks", options.ranks,
                                             options.text, topology.num_ranks()));
   }
-  if (options.config.top_k > options.config.num_experts) {
-    throw std::invalid_argument(
-        fmt::format("--top-k {} needs that many distinct experts, but --experts is {}",
-                    options.config.top_k, options.config.num_experts));
-  }
+  check_shape(options.config);
   if (!options.picture.empty() && !options.picture.ends_with(".svg") &&
       !options.picture.ends_with(".dot")) {
     throw std::invalid_argument(
@@ -127,9 +77,7 @@ void run(const Options& options) {
   if (!topology) return;
   check(options, *topology);
   if (!options.picture.empty()) draw(options, *topology);
-  std::cout << (options.json ? topology_json(*topology, options.config)
-                             : topology_text(*topology, options.config))
-            << std::flush;
+  std::cout << topology_report(*topology, options.config).render(options.json) << std::flush;
 }
 
 }  // namespace

@@ -1,13 +1,11 @@
-// Pictures of a topology: SVG by boxes in boxes, DOT by clusters. Called by topology.cc; calls
-// topology_report.cc for the words.
-#include "topology_draw.h"
-
+// Pictures of a topology: SVG by boxes in boxes, DOT by clusters. Calls topology_report.cc for
+// texts.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "topology_report.h"
+#include "topology_parts.h"
 
 namespace ferry::tools {
 

@@ -1,6 +1,4 @@
 // Asks hwloc for the places of hardware threads, and makes levels of them. Called by topology.cc.
-#include "topology_found.h"
-
 #include <fmt/format.h>
 #include <hwloc.h>
 
@@ -11,6 +9,7 @@
 #include <stdexcept>
 
 #include "bench/cores.h"
+#include "topology_parts.h"
 
 namespace ferry::tools {
 

@@ -1,18 +1,16 @@
-// The JSON form of a topology, by way of its text. Called by topology.cc and topology_report.cc.
-#include "topology_json.h"
-
+// The JSON form of a topology, which is converted to and from its text.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
+
+#include "topology_parts.h"
 
 namespace ferry::tools {
 
 namespace {
 
 using nlohmann::json;
-using nlohmann::ordered_json;
 
 // "3+5" of 3, or of [3, 5]; Topology::parse says what is wrong with the numbers.
 std::string fanout_text(const json& fanout) {
@@ -56,14 +54,15 @@ Topology topology_from_json(const std::string& text) try {
   throw std::invalid_argument(fmt::format("JSON topology: {}", error.what()));
 }
 
-ordered_json levels_json(const Topology& topology) {
-  ordered_json levels = ordered_json::array();
+Report::Json levels_json(const Topology& topology) {
+  using Json = Report::Json;
+  Json levels = Json::array();
   for (int index = 0; index < topology.num_levels(); ++index) {
     const Topology::Level& level = topology.level(index);
     const int first = level.fanout[0];
     const bool even = std::ranges::count(level.fanout, first) == std::ssize(level.fanout);
     levels.push_back({{"name", level.name},
-                      {"fanout", even ? ordered_json(first) : ordered_json(level.fanout)},
+                      {"fanout", even ? Json(first) : Json(level.fanout)},
                       {"links", level.link.count},
                       {"bandwidth_gb_s", level.link.bandwidth_gb_s},
                       {"latency_us", level.link.latency_us}});

@@ -1,24 +1,20 @@
-// Text and JSON of `ferry topology`. Called by topology.cc; calls topology/choose.h.
-#include "topology_report.h"
-
+// What `ferry topology` says. Called by topology.cc; calls plan/choose.h.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 
-#include "doctor_report.h"
 #include "plan/choose.h"
 #include "plan/traffic.h"
-#include "topology_json.h"
+#include "text.h"
+#include "topology_parts.h"
 
 namespace ferry::tools {
 
 namespace {
 
-using internal::bytes_text;
 using internal::LinkBytes;
-using nlohmann::ordered_json;
+using Json = Report::Json;
 
 constexpr std::array kAlgorithms = {Algorithm::kFullmesh, Algorithm::kHierarchical,
                                     Algorithm::kAllgather};
@@ -32,10 +28,6 @@ std::string cut(const std::vector<std::string>& lines) {
   if (std::ssize(lines) > kMostLines)
     text += fmt::format("  .. and {} lines more\n", std::ssize(lines) - kMostLines);
   return text;
-}
-
-std::string counted(std::int64_t count, const char* noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 std::string level_text(const Topology& topology, int index) {
@@ -79,13 +71,13 @@ std::vector<std::vector<int>> mates_of(const Topology& topology, int level) {
   return mates;
 }
 
-std::string mates_text(const Topology& topology, int level) {
+std::string mates_text(const Topology& topology, int level, std::vector<std::vector<int>> mates) {
   std::vector<std::string> lines;
-  for (std::vector<int>& mates : mates_of(topology, level)) {
-    const bool all = std::ssize(mates) <= kMostColumns;
-    if (!all) mates.resize(kMostColumns);
-    lines.push_back(
-        fmt::format("  {:>8}  {:>5}{}", lines.size(), fmt::join(mates, " "), all ? "" : " .."));
+  for (std::vector<int>& of_position : mates) {
+    const bool all = std::ssize(of_position) <= kMostColumns;
+    if (!all) of_position.resize(kMostColumns);
+    lines.push_back(fmt::format("  {:>8}  {:>5}{}", lines.size(), fmt::join(of_position, " "),
+                                all ? "" : " .."));
   }
   return fmt::format(
       "\nmates: who serves the ranks at a position of their {0}, in {0} 0, 1, ..{1}\n{2}",
@@ -93,138 +85,119 @@ std::string mates_text(const Topology& topology, int level) {
       level == 0 ? "" : fmt::format(" of the same {}", topology.level(level - 1).name), cut(lines));
 }
 
-std::string mates_text(const Topology& topology) {
-  if (topology.num_nodes() == 1) return "\none node: nobody needs a mate\n";
-  std::string text;
-  for (int level = 0; level <= topology.find_level(Topology::kHost); ++level)
-    if (topology.level(level).num_groups() > 1) text += mates_text(topology, level);
-  return text;
+void add_mates(Report& report, const Topology& topology) {
+  Json all = Json::object();
+  if (topology.num_nodes() == 1) report.add("\none node: no rank needs a mate\n");
+  for (int level = 0; level <= topology.find_level(Topology::kHost); ++level) {
+    const std::vector<std::vector<int>> mates = mates_of(topology, level);
+    all[topology.level(level).name] = mates;
+    if (topology.num_nodes() > 1 && topology.level(level).num_groups() > 1)
+      report.add(mates_text(topology, level, mates));
+  }
+  report.add("", {{"mates", all}});
 }
 
 std::string shape_text(const ExchangeConfig& config) {
   return fmt::format("{} of each rank, hidden {}, {} of {}, {}, wire {}",
-                     counted(config.max_tokens, "token"), config.hidden, config.top_k,
-                     counted(config.num_experts, "expert"), data_type_name(config.dtype),
+                     count_text(config.max_tokens, "token"), config.hidden, config.top_k,
+                     count_text(config.num_experts, "expert"), data_type_name(config.dtype),
                      wire_name(config.wire));
 }
 
-std::string bytes_table(const Topology& topology, const ExchangeConfig& config) {
+// [algorithms][levels]
+std::vector<std::vector<LinkBytes>> bytes_of(const Topology& topology,
+                                             const ExchangeConfig& config) {
   const internal::Traffic traffic = internal::traffic_of(config, topology.num_ranks());
-  std::string text = fmt::format(
-      "\nbytes of the busiest link of each level, dispatch + combine\n({}; "
-      "routing uniform)\n  {:<10} ",
-      shape_text(config), "level");
   std::vector<std::vector<LinkBytes>> bytes;
-  for (const Algorithm algorithm : kAlgorithms) {
-    text += fmt::format(" {:>21}", internal::algorithm_name(algorithm));
+  for (const Algorithm algorithm : kAlgorithms)
     bytes.push_back(internal::level_bytes(topology, traffic, algorithm));
-  }
-  text += '\n';
-  const int host = topology.find_level(Topology::kHost);
-  for (int level = 0; level < topology.num_levels(); ++level) {
-    text += fmt::format("  {:<10} ", topology.level(level).name);
-    for (const auto& of_algorithm : bytes) {
-      text +=
-          fmt::format(" {:>21}", fmt::format("{} + {}", bytes_text(of_algorithm[level].dispatch),
-                                             bytes_text(of_algorithm[level].combine)));
-    }
-    text += level > host ? "  loads and stores\n" : "  network\n";
-  }
-  return text;
+  return bytes;
 }
 
-// In lines of a hundred columns.
-std::string wrapped(const std::string& sentence) {
-  constexpr std::size_t kColumns = 98;
-  std::string text;
-  std::string_view rest = sentence;
-  while (rest.size() > kColumns) {
-    const std::size_t blank = rest.rfind(' ', kColumns);
-    text += fmt::format("  {}\n", rest.substr(0, blank));
-    rest.remove_prefix(blank + 1);
+void add_bytes(Report& report, const Topology& topology, const ExchangeConfig& config) {
+  const std::vector<std::vector<LinkBytes>> bytes = bytes_of(topology, config);
+  report.add(
+      fmt::format("\nbytes of the busiest link of each level, dispatch + combine\n({}; "
+                  "routing uniform)\n  {:<10} ",
+                  shape_text(config), "level"));
+  for (const Algorithm algorithm : kAlgorithms)
+    report.add(fmt::format(" {:>21}", internal::algorithm_name(algorithm)));
+  Json all = Json::object();
+  for (int level = 0; level < topology.num_levels(); ++level) {
+    const std::string& name = topology.level(level).name;
+    report.add(fmt::format("\n  {:<10} ", name));
+    for (std::size_t i = 0; i < kAlgorithms.size(); ++i) {
+      const auto [dispatch, combine] = bytes[i][level];
+      report.add(fmt::format(" {:>21}", fmt::format("{} + {}", internal::bytes_text(dispatch),
+                                                    internal::bytes_text(combine))));
+      all[internal::algorithm_name(kAlgorithms[i])][name] = {{"dispatch", dispatch},
+                                                             {"combine", combine}};
+    }
+    const bool network = level <= topology.find_level(Topology::kHost);
+    report.add(network ? "  network" : "  loads and stores");
   }
-  return text + fmt::format("  {}\n", rest);
+  report.add("\n", {{"level_bytes", all}});
 }
 
 }  // namespace
 
 std::string ranks_text(const Topology& topology, int group, int level) {
   const auto ranks = topology.members(group, level);
-  return cpus_text({ranks.begin(), ranks.end()});
+  return ranges_text({ranks.begin(), ranks.end()});
 }
 
 std::string link_text(const Topology::Link& link) {
   std::vector<std::string> parts;
   if (link.bandwidth_gb_s > 0)
-    parts.push_back(fmt::format("{} of {} GB/s", counted(link.count, "link"), link.bandwidth_gb_s));
+    parts.push_back(
+        fmt::format("{} of {} GB/s", count_text(link.count, "link"), link.bandwidth_gb_s));
   else if (link.count > 1)
-    parts.push_back(counted(link.count, "link"));
+    parts.push_back(count_text(link.count, "link"));
   if (link.latency_us > 0) parts.push_back(fmt::format("{} us", link.latency_us));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 std::vector<std::string> traffic_lines(const Topology& topology, const ExchangeConfig& config) {
-  const internal::Traffic traffic = internal::traffic_of(config, topology.num_ranks());
-  std::vector<std::vector<LinkBytes>> bytes;
-  for (const Algorithm algorithm : kAlgorithms)
-    bytes.push_back(internal::level_bytes(topology, traffic, algorithm));
+  const std::vector<std::vector<LinkBytes>> bytes = bytes_of(topology, config);
   std::vector<std::string> lines = {shape_text(config) +
                                     ": bytes of a dispatch and its combine on the busiest link"};
   for (int level = 0; level < topology.num_levels(); ++level) {
     std::vector<std::string> parts;
     for (std::size_t i = 0; i < kAlgorithms.size(); ++i) {
       parts.push_back(fmt::format("{} {}", internal::algorithm_name(kAlgorithms[i]),
-                                  bytes_text(bytes[i][level].pair())));
+                                  internal::bytes_text(bytes[i][level].pair())));
     }
     const bool network = level <= topology.find_level(Topology::kHost);
-    if (!network) parts = {bytes_text(bytes[0][level].pair()) + " of loads and stores"};
+    if (!network) parts = {internal::bytes_text(bytes[0][level].pair()) + " of loads and stores"};
     lines.push_back(fmt::format("{}: {}", topology.level(level).name, fmt::join(parts, ", ")));
   }
   if (topology.num_nodes() > 1) lines.emplace_back("equal colours: mates");
   return lines;
 }
 
-std::string topology_text(const Topology& topology, const ExchangeConfig& config) {
-  std::string text =
-      fmt::format("{}\n{}, {}\n\n  {:<10} {:>6} {:>14}   links of each group\n", topology.to_text(),
-                  counted(topology.num_ranks(), "rank"), counted(topology.num_nodes(), "node"),
-                  "level", "groups", "in each above");
+Report topology_report(const Topology& topology, const ExchangeConfig& config) {
+  Report report;
+  const int num_ranks = topology.num_ranks();
+  report.add(topology.to_text() + "\n",
+             {{"topology", topology.to_text()}, {"num_ranks", num_ranks}});
+  report.add(fmt::format("{}, {}\n\n  {:<10} {:>6} {:>14}   links of each group\n",
+                         count_text(num_ranks, "rank"), count_text(topology.num_nodes(), "node"),
+                         "level", "groups", "in each above"));
   for (int level = 0; level < topology.num_levels(); ++level)
-    text += level_text(topology, level) + '\n';
+    report.add(level_text(topology, level) + '\n');
   std::vector<std::string> tree;
   add_tree(topology, 0, 0, tree);
-  if (!tree.empty()) text += '\n' + cut(tree);
-  text += mates_text(topology) + bytes_table(topology, config);
+  report.add(tree.empty() ? "" : '\n' + cut(tree),
+             {{"levels", levels_json(topology)}, {"nodes", topology.nodes()}});
+  add_mates(report, topology);
+  add_bytes(report, topology, config);
   const AlgorithmChoice choice =
-      internal::choose_algorithm(topology, internal::traffic_of(config, topology.num_ranks()));
-  return text + fmt::format("\nauto is {}\n{}", internal::algorithm_name(choice.algorithm),
-                            wrapped(choice.reason));
-}
-
-std::string topology_json(const Topology& topology, const ExchangeConfig& config) {
-  const internal::Traffic traffic = internal::traffic_of(config, topology.num_ranks());
-  const AlgorithmChoice choice = internal::choose_algorithm(topology, traffic);
-  ordered_json mates = ordered_json::object(), bytes = ordered_json::object();
-  for (int level = 0; level <= topology.find_level(Topology::kHost); ++level)
-    mates[topology.level(level).name] = mates_of(topology, level);
-  for (const Algorithm algorithm : kAlgorithms) {
-    ordered_json& levels = bytes[internal::algorithm_name(algorithm)];
-    const std::vector<LinkBytes> found = internal::level_bytes(topology, traffic, algorithm);
-    for (int level = 0; level < topology.num_levels(); ++level) {
-      levels[topology.level(level).name] = {{"dispatch", found[level].dispatch},
-                                            {"combine", found[level].combine}};
-    }
-  }
-  const ordered_json object = {
-      {"topology", topology.to_text()},
-      {"num_ranks", topology.num_ranks()},
-      {"levels", levels_json(topology)},
-      {"nodes", topology.nodes()},
-      {"mates", mates},
-      {"level_bytes", bytes},
-      {"auto",
-       {{"algorithm", internal::algorithm_name(choice.algorithm)}, {"reason", choice.reason}}}};
-  return object.dump(2) + '\n';
+      internal::choose_algorithm(topology, internal::traffic_of(config, num_ranks));
+  const char* const name = internal::algorithm_name(choice.algorithm);
+  report.add(
+      fmt::format("\nauto is {}\n  {}\n", name, fmt::join(wrapped(choice.reason, 98), "\n  ")),
+      {{"auto", {{"algorithm", name}, {"reason", choice.reason}}}});
+  return report;
 }
 
 }  // namespace ferry::tools

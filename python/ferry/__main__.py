@@ -1,5 +1,5 @@
-"""The command line: python -m ferry bench | launch | doctor | plot | compare. The first three are the native program
-`ferry`, which the package carries; what follows their name is passed on as it is."""
+"""The command line, `python -m ferry`: all subcommands of the native program `ferry`, which the package carries, and
+plot and compare. What follows the name of a native subcommand is passed on as it is."""
 
 import argparse
 import sys
@@ -7,14 +7,17 @@ import sys
 from . import compare, native_program, plot
 
 NATIVE = {"bench": "measure dispatch and combine, and compare them with the memory traffic alone",
-          "launch": "start ranks of a program on this host", "doctor": "what this machine offers, and what to change"}
+          "launch": "start ranks of a program, on this host or several",
+          "doctor": "what this machine offers, and what to change for speed",
+          "topology": "the tree of ranks, and what each algorithm puts on each link"}
 
 
 def main(arguments=None):
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments and arguments[0] in NATIVE:
+    if arguments and arguments[0] in (*NATIVE, "--version"):
         return native_program.replace_process(arguments)
     parser = argparse.ArgumentParser(prog="python -m ferry", description="dispatch and combine of Mixture-of-Experts")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, purpose in NATIVE.items():
         commands.add_parser(name, help=purpose, add_help=False)

@@ -1,4 +1,4 @@
-"""Finds the native program `ferry` (bench, launch, doctor) that is installed with the package, as ferry/bin/ferry."""
+"""Finds the native program `ferry` that is installed with the package, as ferry/bin/ferry."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,7 @@
 """python -m ferry: the native commands pass through, unknown ones and a missing program are told."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -37,11 +38,19 @@ def test_launch_starts_ranks_and_doctor_describes_the_machine():
 
 def test_help_names_every_command_and_a_wrong_one_is_refused():
     told = command("--help").stdout
-    for name in ("bench", "launch", "doctor", "plot", "compare"):
+    native = subprocess.run([native_program.path(), "--help"], capture_output=True, text=True).stdout
+    names = re.findall(r"^  (\w+) ", native.partition("Subcommands:\n")[2], re.MULTILINE)
+    assert "topology" in names
+    for name in (*names, "plot", "compare"):
         assert f"\n    {name} " in told
+        assert command(name, "--help").returncode == 0
     for arguments in ((), ("wash",)):
         done = command(*arguments)
         assert done.returncode == 2 and "usage: python -m ferry" in done.stderr
+
+
+def test_the_version_is_that_of_the_native_program_and_of_the_package():
+    assert command("--version").stdout == f"ferry {ferry.__version__}\n"
 
 
 def test_a_missing_native_program_is_told_with_the_place(monkeypatch, tmp_path):

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "doctor_findings.h"
-#include "doctor_report.h"
+#include "text.h"
 
 namespace ferry::tools {
 namespace {
@@ -131,14 +131,14 @@ TEST(DoctorReport, FailedTrialIsAProblem) {
   findings.speed.reset();
   ASSERT_EQ(problems(findings).size(), 1U);
   EXPECT_EQ(problems(findings)[0].finding, "memfd: EPERM");
-  EXPECT_THAT(doctor_text(findings), HasSubstr("ferry cannot work here\n  - memfd: EPERM"));
-  EXPECT_THAT(doctor_json(findings), HasSubstr("\"ok\": false"));
+  EXPECT_THAT(doctor_report(findings).render(false), HasSubstr("ferry cannot work here\n  - memfd: EPERM"));
+  EXPECT_THAT(doctor_report(findings).render(true), HasSubstr("\"ok\": false"));
 }
 
 TEST(DoctorReport, TextsOfNumbers) {
   EXPECT_EQ(bytes_text(1536), "1.5 KiB");
   EXPECT_EQ(bytes_text(kUnlimited), "unlimited");
-  EXPECT_EQ(cpus_text({0, 1, 2, 5, 7, 8}), "0-2,5,7-8");
+  EXPECT_EQ(ranges_text({0, 1, 2, 5, 7, 8}), "0-2,5,7-8");
 }
 
 }  // namespace

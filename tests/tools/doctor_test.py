@@ -82,8 +82,10 @@ class Frame(unittest.TestCase):
     def test_help_names_the_verbs(self):
         code, text, _ = ferry("--help")
         self.assertEqual(code, 0)
-        for verb in ("bench", "launch", "doctor"):
+        for verb in ("bench", "launch", "doctor", "topology"):
             self.assertIn(verb, text)
+            code, text_of_verb, _ = ferry(verb, "--help")
+            self.assertEqual((code, re.findall(r"[^\n -~]", text_of_verb)), (0, []), verb)
 
     def test_wrong_lines_are_refused(self):
         for arguments in ([], ["fly"], ["doctor", "--fast"], ["doctor", "--", "x"]):

@@ -84,6 +84,8 @@ class Environment(Case):
         self.assertEqual((code, lines), (0, [f"[{rank}] /" for rank in range(4)]))
         _, lines, _ = launch(*HOSTS, *shell('echo "$MINE"'), env={**os.environ, "MINE": value})
         self.assertIn("[3] $d", lines)
+        _, lines, _ = launch(*HOSTS, *shell('printf %s "$MINE" | od -An -tx1'), env={**os.environ, "MINE": "\udcff"})
+        self.assertEqual(lines[3], "[3]  ff")
 
     def test_port_can_be_chosen(self):
         self.assertEqual(self.variables("--port", "4711")[2]["FERRY_ADDR"], "tcp://a:4711")
@@ -163,7 +165,7 @@ class ExitCode(Case):
         done = subprocess.run([FERRY, "launch", "--remote-agent"], capture_output=True, text=True, input="")
         self.assertEqual(done.returncode, 1)
         self.assertIn("the launcher sent no task", done.stderr)
-        done = subprocess.run([FERRY, "launch", "--remote-agent"], capture_output=True, text=True, input="2\n0\0")
+        done = subprocess.run([FERRY, "launch", "--remote-agent"], capture_output=True, text=True, input="0 2\n..")
         self.assertIn("the launcher is ferry 0, this host has", done.stderr)
 
 
@@ -187,7 +189,7 @@ class Ending(Case):
     def test_timeout(self):
         code, _, errors = launch(*HOSTS, "--timeout", "0.5", "--", "sleep", "1000")
         self.assertEqual(code, 124)
-        self.assertIn("--timeout 0.5 s is over; stopping the ranks on a, b", errors)
+        self.assertIn("--timeout 0.5 s is over; stopping ranks on a, b", errors)
 
     def test_signals_reach_all_ranks(self):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):

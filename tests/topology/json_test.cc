@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "ferry/status.h"
-#include "topology_json.h"
+#include "topology_parts.h"
 
 namespace ferry::tools {
 namespace {

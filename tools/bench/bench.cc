@@ -1,6 +1,4 @@
 // The command itself: options, a measurement per point, reports, the exit code; see bench.h.
-#include "bench/bench.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
@@ -14,6 +12,7 @@
 #include "bench/options.h"
 #include "bench/ranks.h"
 #include "bench/report.h"
+#include "commands.h"
 
 namespace ferry::bench {
 namespace {

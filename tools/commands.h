@@ -1,0 +1,25 @@
+// The subcommands of `ferry`, which main.cc registers. The callback of each sets `exit_code`: 0
+// when all is well, 2 for a wrong command line, 1 for everything else unless its footer says more.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli.h"
+
+namespace ferry::tools {
+
+// Measures dispatch and combine on this machine beside the memory traffic alone.
+void add_bench(CLI::App& app, int& exit_code);
+
+// Starts ranks. `program` is what stood after `--`, a program and its arguments, taken as they are;
+// it must outlive the parsing.
+void add_launch(CLI::App& app, const std::vector<std::string>& program, int& exit_code);
+
+// What this machine offers, and what to change for speed.
+void add_doctor(CLI::App& app, int& exit_code);
+
+// The tree of ranks, and what each algorithm puts on each link.
+void add_topology(CLI::App& app, int& exit_code);
+
+}  // namespace ferry::tools

@@ -1,0 +1,52 @@
+// Names and ranges of the options of a shape; see shape_options.h.
+#include "shape_options.h"
+
+#include <stdexcept>
+
+namespace ferry::tools {
+
+void add_shape(CLI::App& app, ExchangeConfig& shape) {
+  app.add_option("--tokens", shape.max_tokens, "Tokens of each rank")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--hidden", shape.hidden, "Elements of a token")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--top-k", shape.top_k, "Experts of a token")
+      ->check(CLI::Range(1, 32))
+      ->capture_default_str();
+  app.add_option("--experts", shape.num_experts, "Experts of all ranks")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  add_choice<DataType>(
+      app, "--dtype", "Type of an element",
+      {{"bf16", DataType::kBf16}, {"fp16", DataType::kFp16}, {"fp32", DataType::kFp32}},
+      shape.dtype);
+  add_choice<Layout>(app, "--layout", "Order of the rows received",
+                     {{"rank_major", Layout::kRankMajor},
+                      {"expert_major", Layout::kExpertMajor},
+                      {"padded", Layout::kPadded}},
+                     shape.layout);
+  add_choice<Wire>(app, "--wire", "Encoding of rows in dispatch",
+                   {{"none", Wire::kNone},
+                    {"int8", Wire::kInt8},
+                    {"fp8", Wire::kFp8},
+                    {"fp8_pow2", Wire::kFp8Pow2},
+                    {"fp8_ue8m0", Wire::kFp8Ue8m0}},
+                   shape.wire);
+  add_choice<NodeSums>(app, "--node-sums", "What a node sends back for a token",
+                       {{"row", NodeSums::kRowType},
+                        {"row_type", NodeSums::kRowType},
+                        {"fp32", NodeSums::kFp32},
+                        {"exact", NodeSums::kExact}},
+                       shape.node_sums);
+}
+
+void check_shape(const ExchangeConfig& shape) {
+  if (shape.top_k <= shape.num_experts) return;
+  throw std::invalid_argument(
+      fmt::format("--top-k {} needs that many distinct experts, but --experts is {}", shape.top_k,
+                  shape.num_experts));
+}
+
+}  // namespace ferry::tools
