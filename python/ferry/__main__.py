@@ -4,7 +4,8 @@ plot and compare. What follows the name of a native subcommand is passed on as i
 import argparse
 import sys
 
-from . import compare, native_program, plot
+from . import native_program
+from .bench import compare, plot
 
 NATIVE = {"bench": "measure dispatch and combine, and compare them with the memory traffic alone",
           "launch": "start ranks of a program, on this host or several",

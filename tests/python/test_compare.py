@@ -1,7 +1,8 @@
-"""ferry.compare: the same routing for all, verified results, and a table of what was measured."""
+"""python -m ferry compare: the same routing for all, verified results, and a table of what was measured."""
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 
@@ -10,10 +11,11 @@ import pytest
 pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
-from ferry import compare, native_program  # noqa: E402
+from ferry import native_program  # noqa: E402
 from ferry.__main__ import main  # noqa: E402
-from ferry.compare import programs, table, work  # noqa: E402
-from ferry.plot import words  # noqa: E402
+from ferry.bench import compare, programs, work, words  # noqa: E402
+from ferry.bench.measure import run_once  # noqa: E402
+from ferry.bench.rank import summary  # noqa: E402
 
 SHAPE = work.Shape(tokens=6, hidden=64, ranks=2, experts=8, top_k=2)
 COMMAND = ["--ranks", "2", "--hidden", "64", "--experts", "8", "--top-k", "2", "--iterations", "3"]
@@ -131,7 +133,7 @@ def test_every_shape_gets_a_table_and_ratios_stay_within_a_round(compared):
 
     slower = [other(run, 10, round=1) for run in runs]  # all programs alike: no ratio changes
     larger = [other(run, 1, case=[1, *run["case"][1:]]) for run in runs]
-    one, two = table.text(runs), table.text(runs + slower + larger)
+    one, two = compare.text_of(runs), compare.text_of(runs + slower + larger)
     first, second = two.split("\n\n")
     assert first.startswith("6 tokens per rank") and first.split("\n")[0].endswith("medians of 2 rounds")
     assert second.startswith("1 token per rank")
@@ -152,7 +154,7 @@ def test_what_is_written_can_be_drawn(compared, tmp_path):
 @pytest.mark.skipif(programs.why_not("mpi") is not None, reason=str(programs.why_not("mpi")))
 def test_mpi_runs_and_is_verified():
     (mpi,) = programs.BASELINES["mpi"]
-    result = programs.run(mpi, SHAPE, 2, seed=4)
+    result = run_once(programs.job_of(mpi, SHAPE, 2, seed=4))
     assert result["wrong"] == 0 and result["compared"] > 0
 
 
@@ -161,7 +163,7 @@ def test_an_operation_takes_from_the_first_begin_to_the_last_end():
               "batches": [[0, 8000]], "pairs_per_batch": 2, "compared": 5, "wrong": 0},
              {"dispatch": [[2000, 9000], [10_500, 12_000]], "combine": [[100, 700], [0, 500]],
               "batches": [[-2000, 6000]], "pairs_per_batch": 2, "compared": 6, "wrong": 2}]
-    found = programs.summary(ranks)
+    found = summary(ranks)
     assert found["dispatch_us"] == {"min": 2, "median": 5, "p99": 8}
     assert found["combine_us"]["median"] == pytest.approx(0.6)
     assert found["pair_us"]["median"] == 5
@@ -179,8 +181,8 @@ def test_iterations_follow_the_bytes_that_move():
 
 def test_a_rank_that_fails_is_told_with_its_last_words():
     gloo = programs.BASELINES["gloo"][0]
-    with pytest.raises(programs.ProgramError, match="(?s)Gloo: exit code 1: .*memory"):
-        programs.run(gloo, work.Shape(1, 10**13, 2, 8, 2), 1, seed=1)
+    result = run_once(programs.job_of(gloo, work.Shape(1, 10**13, 2, 8, 2), 1, seed=1))
+    assert re.match("(?s)exit code 1: .*memory", result["error"])
 
 
 def test_settings_that_cannot_run_are_refused_before_anything_starts(capsys):

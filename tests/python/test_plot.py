@@ -12,7 +12,7 @@ import pytest
 matplotlib = pytest.importorskip("matplotlib")
 
 from ferry import native_program, plot  # noqa: E402
-from ferry.plot import ratio_chart, results, style, time_chart, timeline_chart, words  # noqa: E402
+from ferry.bench import ratio_chart, results, style, time_chart, timeline_chart, words  # noqa: E402
 
 SVG = "{http://www.w3.org/2000/svg}"
 SWEEP = [1, 4, 16]

@@ -131,7 +131,8 @@ TEST(DoctorReport, FailedTrialIsAProblem) {
   findings.speed.reset();
   ASSERT_EQ(problems(findings).size(), 1U);
   EXPECT_EQ(problems(findings)[0].finding, "memfd: EPERM");
-  EXPECT_THAT(doctor_report(findings).render(false), HasSubstr("ferry cannot work here\n  - memfd: EPERM"));
+  EXPECT_THAT(doctor_report(findings).render(false),
+              HasSubstr("ferry cannot work here\n  - memfd: EPERM"));
   EXPECT_THAT(doctor_report(findings).render(true), HasSubstr("\"ok\": false"));
 }
 

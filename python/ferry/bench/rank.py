@@ -1,10 +1,13 @@
-"""One rank of one program of a comparison: `python -m ferry.compare.rank JSON`, started by programs.py under
-`ferry launch` or mpirun. Writes its times and what it checked to a file of its own, rank.json in the folder."""
+"""One rank of one program of a comparison: `python -m ferry.bench.rank JSON`, started under `ferry launch` or mpirun
+(programs.py). Each rank writes its times and what it checked to a file of its own in the task's folder; rank 0 then
+prints what they say together, with the keys of `ferry bench --json`."""
 
 import json
 import os
+import statistics
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -98,6 +101,23 @@ def check(program, work):
     return compared, wrong
 
 
+def summary(ranks):
+    """Of the ranks' times: an operation takes from the first rank's begin to the last one's end."""
+
+    def spans_us(name, share=1):
+        return [(max(end for _, end in times) - min(begin for begin, _ in times)) / 1000 / share
+                for times in zip(*(rank[name] for rank in ranks))]
+
+    return {"dispatch_us": quantiles(spans_us("dispatch")), "combine_us": quantiles(spans_us("combine")),
+            "pair_us": quantiles(spans_us("batches", ranks[0]["pairs_per_batch"])),
+            "compared": sum(rank["compared"] for rank in ranks), "wrong": sum(rank["wrong"] for rank in ranks)}
+
+
+def quantiles(values):
+    return {"min": min(values), "median": statistics.median(values),
+            "p99": sorted(values)[int(0.99 * (len(values) - 1) + 0.5)]}
+
+
 def main(arguments):
     task = json.loads(arguments)
     torch.set_num_threads(1)
@@ -106,8 +126,13 @@ def main(arguments):
     work = Work(shape, task["seed"], owner.rank)
     found = measure(program, work, task["iterations"])
     found["compared"], found["wrong"] = check(program, work)
+    files = [Path(task["folder"], f"{rank}.json") for rank in range(shape.ranks)]
+    files[owner.rank].write_text(json.dumps(found))
     program.barrier()
-    Path(task["folder"], f"{owner.rank}.json").write_text(json.dumps(found))
+    if owner.rank == 0:
+        ranks = [json.loads(file.read_text()) for file in files]
+        print(json.dumps({"options": {**asdict(shape), "dtype": "bf16"}, **summary(ranks)}), flush=True)
+    program.barrier()  # the folder goes when the command ends
     owner.close()
 
 

@@ -1,6 +1,4 @@
-"""Pictures of measurements: `python -m ferry plot results.json ... -o out.svg`.
-
-    ferry.plot.draw(["sweep2.json", "sweep8.json"], "out.svg")
+"""Pictures of measurements: `python -m ferry plot results.json ... -o out.svg`, ferry.plot.draw in Python.
 
 Files are what `ferry bench --json` or `--trace`, `make bench` and `python -m ferry compare --json` write. Needs
 matplotlib (`pip install ferry[plot]`). The command line calls add_arguments() and run().
@@ -10,8 +8,6 @@ from .results import ResultsError, read
 
 KINDS = {"points": "time", "runs": "ratios", "trace": "timeline"}
 NEEDED = "python -m pip install matplotlib"
-
-__all__ = ["ResultsError", "draw"]
 
 
 def draw(files, out, kind=None, title=None):

@@ -84,18 +84,19 @@ def program_name(program, result) -> str:
     return f"{library.rpartition(' ')[0] or library}, {program}" if library else program
 
 
-def by_case(runs) -> Dict[tuple, Dict[str, dict]]:
-    """{(tokens, hidden, ranks, experts): {program: {round: result}}} of section "shapes", where runs succeeded."""
+def by_case(runs, section="shapes", name=program_name) -> Dict[tuple, Dict[str, dict]]:
+    """{case: {program: {round: result}}} of a section, where runs succeeded. Cases of "shapes" are (tokens, hidden,
+    ranks, experts)."""
     cases = defaultdict(lambda: defaultdict(dict))
     for run in runs:
-        if run["section"] == "shapes" and "error" not in run["result"]:
-            name = program_name(run["program"], run["result"])
-            cases[tuple(run["case"])][name][run["round"]] = run["result"]
+        if run["section"] == section and "error" not in run["result"]:
+            cases[tuple(run["case"])][name(run["program"], run["result"])][run["round"]] = run["result"]
     return cases
 
 
-def pair_times(rounds) -> Dict[int, float]:
-    return {number: result["pair_us"]["median"] for number, result in rounds.items()}
+def times_of(rounds, what="pair") -> Dict[int, float]:
+    """Medians of "dispatch", "combine" or "pair", microseconds, of each round."""
+    return {number: result[f"{what}_us"]["median"] for number, result in rounds.items()}
 
 
 def limits_of(programs) -> Dict[int, float]:
@@ -104,10 +105,19 @@ def limits_of(programs) -> Dict[int, float]:
             for number, result in rounds.items() if "limit_us" in result}
 
 
+def median(values) -> Optional[float]:
+    """Over rounds; None where there is none."""
+    return statistics.median(values.values()) if values else None
+
+
+def ratios(tops, bottoms) -> List[float]:
+    """Within each round that has both."""
+    return [tops[number] / bottoms[number] for number in sorted(tops.keys() & bottoms.keys())]
+
+
 def median_ratio(tops, bottoms) -> Optional[float]:
-    """Ratios are taken within a round; None where no round has both."""
-    ratios = [tops[number] / bottoms[number] for number in tops.keys() & bottoms.keys()]
-    return statistics.median(ratios) if ratios else None
+    found = ratios(tops, bottoms)
+    return statistics.median(found) if found else None
 
 
 def medians(runs) -> List[Result]:
@@ -117,9 +127,8 @@ def medians(runs) -> List[Result]:
                    if "options" in result)
         setting, limits = setting_of(next(options)), limits_of(programs)
         for program, rounds in programs.items():
-            pairs = pair_times(rounds)
-            found.append(Result(program, setting, tokens, statistics.median(pairs.values()),
-                                statistics.median(limits.values()) if limits else None, median_ratio(pairs, limits)))
+            pairs = times_of(rounds)
+            found.append(Result(program, setting, tokens, median(pairs), median(limits), median_ratio(pairs, limits)))
     if not found:
         raise ValueError("no run of section 'shapes' succeeded")
     return found

@@ -11,6 +11,11 @@ import importlib.util
 import json
 import sys
 
+from .measure import measure
+from .programs import ALWAYS, BASELINES, FERRY, NATIVE, ProgramError, job_of, why_not
+from .results import by_case, limits_of, median, median_ratio, times_of
+from .words import aligned, plural, setting_of, time_text
+
 NEEDED = ("numpy", "torch")
 # Iterations so that ferry takes about half a second, whatever the machine.
 BYTES_PER_RUN, FEWEST, MOST = 2_000_000_000, 10, 500
@@ -57,7 +62,6 @@ def fault_of(options):
 
 def choose_programs(text):
     """(programs, why some were left out). Raises ProgramError where nothing is left to compare with."""
-    from .programs import ALWAYS, BASELINES, ProgramError, why_not
     chosen, reasons = [], []
     for name in filter(None, (name.strip() for name in text.split(","))):
         if name not in BASELINES:
@@ -77,44 +81,44 @@ def iterations_for(shape):
     return min(MOST, max(FEWEST, BYTES_PER_RUN // moved))
 
 
-def compare(programs, shapes, rounds, seed, iterations=None, progress=lambda text: None):
-    """All runs, a list of {section, case, program, round, result}: what `make bench` writes, and plot reads."""
-    from .programs import run as run_program
-    runs = []
-    for number in range(rounds):
-        for shape in shapes:
-            for program in programs:
-                progress(f"round {number + 1} of {rounds}, {shape.tokens} tokens: {program.name} ..")
-                result = run_program(program, shape, iterations or iterations_for(shape), seed)
-                case = [shape.tokens, shape.hidden, shape.ranks, shape.experts]
-                runs.append({"section": "shapes", "case": case, "program": program.name, "round": number,
-                             "result": result})
-    progress("")
-    return runs
+def table_of(tokens, programs):
+    """Medians over rounds, ratios within a round, and below them what Python itself costs."""
+    limits, ferry = limits_of(programs), times_of(programs[FERRY])
+    lines = [["", "dispatch", "combine", "pair", "pair / limit", "pair / ferry's"]]
+    for program, rounds in programs.items():
+        times = [time_text(median(times_of(rounds, what))) for what in ("dispatch", "combine", "pair")]
+        pairs = times_of(rounds)
+        lines.append([program, *times, f"{median_ratio(pairs, limits):.2f}", f"{median_ratio(pairs, ferry):.2f}"])
+    setting = setting_of(next(iter(programs[FERRY].values()))["options"])
+    heading = ", ".join([f"{plural(tokens, 'token')} per rank", *setting.values()])
+    native = median_ratio(ferry, times_of(programs[NATIVE]))
+    return "\n".join([f"{heading}; medians of {plural(len(ferry), 'round')}", *aligned(lines),
+                      f"From Python a pair takes {native:.2f} of the C++ bench's time."])
 
 
-def say(text):
-    """A line that overwrites itself, on a terminal only."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+def text_of(runs):
+    """A table for each shape."""
+    return "\n\n".join(table_of(tokens, programs) for (tokens, *_), programs in by_case(runs).items())
 
 
 def run(options):
     fault = fault_of(options)
     if fault:
         return f"ferry compare: {fault}"
-    from . import table
-    from .programs import ProgramError
     from .work import Shape
     shapes = [Shape(tokens, options.hidden, options.ranks, options.experts, options.top_k) for tokens in options.tokens]
     try:
         programs, left_out = choose_programs(options.baselines)
         for line in left_out:
             print(f"ferry compare: {line}", file=sys.stderr)
-        runs = compare(programs, shapes, options.rounds, options.seed, options.iterations, say)
+        jobs = [job_of(program, shape, options.iterations or iterations_for(shape), options.seed)
+                for shape in shapes for program in programs]
     except (ProgramError, FileNotFoundError) as error:
         return f"ferry compare: {error}"
-    print(table.text(runs))
+    runs = measure(jobs, options.rounds)
+    if any("error" in run["result"] for run in runs):
+        return "ferry compare: a program failed"
+    print(text_of(runs))
     if options.json:
         try:
             with open(options.json, "w") as file:

@@ -2,6 +2,7 @@
 
 from typing import Dict, List, Tuple
 
+
 def plural(count, noun):
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
@@ -57,3 +58,14 @@ def tick_text(us):
     """Of an axis, where times are round: 100000 is "100 ms"."""
     value, unit = in_unit(us)
     return f"{value:g} {unit}" if us else "0"
+
+
+def aligned(lines) -> List[str]:
+    """Rows of a table for a terminal: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
+
+
+def markdown(lines) -> str:
+    """A table for a page; the first of `lines` is its head."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in [lines[0], ["---"] * len(lines[0]), *lines[1:]])

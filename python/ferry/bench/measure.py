@@ -1,0 +1,110 @@
+"""Owns the runs of a measurement: programs take turns in every round, and only ratios of one round are claimed. A
+program is a command whose last line is a JSON object. Called by compare, suite and bench/hosts.py."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from typing import Dict, List
+
+RUN_LIMIT_S = 900
+FOLDER = "@folder@"  # in a command: a folder that exists during the run
+DISTURBED = 0.06     # part of all processors that other programs may use during a run
+ATTEMPTS = 3         # of a run that others disturbed
+
+
+@dataclass
+class Job:
+    section: str  # "shapes" or another table
+    case: list    # the numbers that name it within the section
+    program: str  # what is compared within the case
+    command: List[str]
+    environment: Dict[str, str] = field(default_factory=dict)  # on top of this process's
+
+
+def processor_seconds():
+    """(busy, total) of all processors since boot; time stolen by other machines is busy."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    fields = [int(word) / ticks for word in open("/proc/stat").readline().split()[1:9]]
+    return sum(fields) - fields[3] - fields[4], sum(fields)
+
+
+def wait_until_idle(limit_s):
+    """False: it never was."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        before = processor_seconds()
+        time.sleep(0.3)
+        after = processor_seconds()
+        if after[0] - before[0] <= DISTURBED * (after[1] - before[1]):
+            return True
+    return False
+
+
+def children_seconds():
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def run_once(job):
+    """The object that the program printed, with the part of the processors that others used; or {"error": why}."""
+    before, mine = processor_seconds(), children_seconds()
+    with tempfile.TemporaryDirectory(prefix="ferry-bench-") as folder:
+        try:
+            done = subprocess.run([word.replace(FOLDER, folder) for word in job.command], capture_output=True,
+                                  env={**os.environ, **job.environment}, text=True, timeout=RUN_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return {"error": f"not done after {RUN_LIMIT_S} s"}
+    after = processor_seconds()
+    last = done.stdout.rstrip().rpartition("\n")[2]
+    if not last.startswith("{"):
+        last_words = (done.stderr or done.stdout).strip() or "no word"
+        return {"error": f"exit code {done.returncode}: {last_words[-2000:]}"}
+    others = after[0] - before[0] - (children_seconds() - mine)
+    return {**json.loads(last), "others": max(0.0, others / (after[1] - before[1]))}
+
+
+def run_undisturbed(job, idle_wait_s):
+    """The least disturbed of a few attempts. One is enough when nothing disturbed it, and when the machine has no idle
+    moment anyway."""
+    best = None
+    for _ in range(ATTEMPTS):
+        idle = idle_wait_s > 0 and wait_until_idle(idle_wait_s)
+        result = run_once(job)
+        if "error" in result:
+            return result
+        if best is None or result["others"] < best["others"]:
+            best = result
+        if best["others"] <= DISTURBED or not idle:
+            break
+    return best
+
+
+def say(text):
+    """A line that overwrites itself, on a terminal only."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def measure(jobs, rounds, idle_wait_s=0):
+    """All runs, a list of {section, case, program, round, result}; a job that failed is not run again."""
+    runs, failed = [], set()
+    for number in range(rounds):
+        for at, job in enumerate(jobs):
+            if at in failed:
+                continue
+            name = f"{job.section} {', '.join(map(str, job.case))}: {job.program}"
+            say(f"  round {number + 1} of {rounds}, run {at + 1} of {len(jobs)}: {name} ..")
+            result = run_undisturbed(job, idle_wait_s)
+            if "error" in result:
+                failed.add(at)
+                say("")
+                print(f"{name}: {result['error']}", file=sys.stderr)
+            runs.append({"section": job.section, "case": job.case, "program": job.program, "round": number,
+                         "result": result})
+    say("")
+    return runs

@@ -1,0 +1,86 @@
+"""Owns the programs that are compared: which there are, whether one can run here, and the command of each. Called by
+compare, suite and bench/hosts.py."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import Dict
+
+from .. import native_program
+from .measure import FOLDER, Job
+
+FERRY, NATIVE = "ferry", "ferry, C++ bench"
+# glibc hands no block back to the system and takes the large ones from its own heap, so that no page faults twice.
+TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(2**26)}
+OPEN_MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+class ProgramError(RuntimeError):
+    """A program that cannot run here, or did not run to its end."""
+
+
+@dataclass(frozen=True)
+class Program:
+    name: str     # as tables and pictures show it
+    kind: str     # "native", or what rank.py calls it
+    environment: Dict[str, str] = field(default_factory=dict)  # on top of this process's, for its ranks only
+
+
+ALWAYS = [Program(FERRY, "ferry"), Program(NATIVE, "native")]
+BASELINES = {"gloo": [Program("Gloo", "gloo"), Program("Gloo, malloc tuned", "gloo", TUNED)],
+             "mpi": [Program("MPI, malloc tuned", "mpi", {**OPEN_MPI_AS_ROOT, **TUNED})]}
+
+
+def why_not(baseline):
+    """Why a baseline cannot run here; None where it can."""
+    if baseline == "mpi":
+        if importlib.util.find_spec("mpi4py") is None:
+            return "mpi4py is not installed (python -m pip install mpi4py)"
+        return None if mpirun() else "mpi4py is installed, but neither mpirun nor mpiexec is found"
+    import torch.distributed as dist
+
+    return None if dist.is_available() and dist.is_gloo_available() else "this torch was built without Gloo"
+
+
+def mpirun():
+    return shutil.which("mpirun") or shutil.which("mpiexec")
+
+
+def mpi_launch(ranks, pin=False):
+    launcher = mpirun()
+    told = subprocess.run([launcher, "--version"], capture_output=True, text=True).stdout
+    if "Open MPI" not in told:
+        return [launcher, "-n", str(ranks)]
+    # Ranks that share a core must give it away while they wait.
+    crowded = ranks > len(os.sched_getaffinity(0))
+    placing = ["--bind-to", "core"] if pin and not crowded else ["--oversubscribe", "--bind-to", "none"]
+    return [launcher, *placing, *(["--mca", "mpi_yield_when_idle", "1"] if crowded else []), "-n", str(ranks)]
+
+
+def options_of(**values):
+    """top_k=8 is --top-k 8."""
+    return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def rank_command(kind, shape, iterations, seed):
+    """For one rank of a Python program; its last word is a task of rank.py."""
+    task = {"shape": asdict(shape), "iterations": iterations, "seed": seed, "program": kind, "folder": FOLDER}
+    return ["-m", "ferry.bench.rank", json.dumps(task)]
+
+
+def job_of(program, shape, iterations, seed):
+    case = [shape.tokens, shape.hidden, shape.ranks, shape.experts]
+    rank = rank_command(program.kind, shape, iterations, seed)
+    if program.kind == "native":
+        options = options_of(**asdict(shape), iterations=iterations, seed=seed)
+        command = [native_program.path(), "bench", *options, "--check", "--json"]
+    elif program.kind == "mpi":
+        command = [*mpi_launch(shape.ranks), sys.executable, "-m", "mpi4py", *rank]
+    else:
+        command = [native_program.path(), "launch", *options_of(ranks=shape.ranks), "--no-tag", "--", sys.executable,
+                   *rank]
+    return Job("shapes", case, program.name, command, program.environment)

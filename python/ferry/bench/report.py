@@ -1,0 +1,253 @@
+"""Owns the page that `make bench` writes: every ratio is taken within a round; what is shown is the median over rounds.
+Called by suite."""
+
+import statistics
+
+from .measure import DISTURBED
+from .results import by_case, limits_of, median, median_ratio, ratios, times_of
+from .words import markdown, plural, time_text
+
+# What the first version promised: ferry over Open MPI a2av, and over the limit, at most.
+GOALS = {(16, 7168, 2, 256): (0.28, 1.2), (16, 7168, 8, 256): (0.15, 1.4),
+         (128, 7168, 8, 256): (0.25, 1.12), (128, 2048, 4, 128): (0.13, 1.25),
+         (1024, 7168, 8, 256): (0.24, 1.1), (4096, 7168, 2, 256): (0.23, 1.1),
+         (4096, 2048, 4, 128): (0.23, 1.1)}
+MPI = ("dedup", "a2av")
+SHAPE_HEAD = "tokens per rank, H, ranks, E"
+
+INTRODUCTION = """# Benchmarks
+
+Written by `make bench`. {machine}
+
+Times are medians over {rounds} of interleaved runs, each after waiting for an idle machine.
+Absolute times move with the machine; ratios are taken within a round, and their median over rounds
+is shown.{disturbed}
+"""
+
+SHAPES_TEXT = """
+## A dispatch and its combine
+
+Ranks are processes, bf16, {top_k} experts per token, uniform routing, identity experts,
+expert-major rows. *pair*: one dispatch and one combine in a free-running loop. *limit*: the
+unavoidable memory traffic of the same routing, measured in the same run by pinned threads of one
+process that know every place beforehand: each token read and each of its rows written once, each
+row read and each result written once. Every run of ferry is compared with its oracle, bit for bit.
+
+"""
+
+MPI_TEXT = """
+## Against MPI collectives
+
+The same tokens, routing and loops over {library} ([bench](../bench/mpi_bench.cc)), with ferry's
+SIMD kernels and memory in huge pages. *a2av*: counts, rows sorted by expert, `MPI_Alltoallv`, a
+local move to expert-major order, and back. *dedup*: one row per distinct rank, expanded and summed
+by the receiver. Where ranks outnumber processors they yield while they wait, in MPI as in ferry. In
+brackets: the round in which MPI did best against ferry.
+
+"""
+
+OVERHEAD_TEXT = """
+## What a pair costs without rows
+
+One token of 128 channels per rank, {top_k} experts of 256: nothing but the protocol.
+
+"""
+
+SKEW_TEXT = """
+## Real skew
+
+`--routing real` against uniform routing: hidden 7168, {top_k} experts of 256, processes. *busiest*:
+rows of the busiest rank over the mean; *per 1000*: pair time for 1000 rows of that rank. Time may
+grow as the rows of the busiest rank do, and no more.
+
+"""
+
+FEATURES_TEXT = """
+## Wires, masks, shared experts
+
+Against the same shape with wire `none` and nothing special, in the same round: times of dispatch,
+combine and pair, and the rows that are sent. Expert outputs are bf16 in the window; combine's wires
+are then encoded and decoded while they are read, which costs and saves nothing inside a host.
+
+"""
+
+
+def cases_of(results, section):
+    return by_case(results["runs"], section, name=lambda program, result: program)
+
+
+def fixed(value):
+    return "failed" if value is None else f"{value:.2f}"
+
+
+def time_or_dash(us):
+    return "-" if us is None else time_text(us)
+
+
+def shape_text(shape):
+    return ", ".join(map(str, shape))
+
+
+def goal_text(shape, which):
+    return str(GOALS[shape][which]) if shape in GOALS else "-"
+
+
+def bytes_text(count):
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.3g} {unit}"
+        count /= 1024
+
+
+def machine_text(results):
+    machine = results["machine"]
+    caches = [f"L{cache['level']} {bytes_text(cache['bytes'])}"
+              + (f" for {cache['shared_by']} threads" if cache["shared_by"] > 1 else " each")
+              for cache in machine["caches"] if cache["level"] > 1]
+    threads = plural(len(machine["cpus"]), "hardware thread")
+    return (f"The machine: {threads} of {machine['processor']} ({plural(machine['cores'], 'core')},\n"
+            f"{', '.join(caches)}, {plural(machine['numa_domains'], 'NUMA domain')}), SIMD target "
+            f"{results['simd'][0]}, {bytes_text(machine['memory_bytes'])} of memory.")
+
+
+def disturbed_text(results):
+    parts = [run["result"].get("others", 0) for run in results["runs"]]
+    disturbed = [part for part in parts if part > DISTURBED]
+    if not disturbed:
+        return ""
+    return (f"\n\n**Other processes disturbed {len(disturbed)} of {len(parts)} runs**: they used up"
+            f" to {max(disturbed):.0%} of the processors.")
+
+
+def library_name(results):
+    return next((run["result"]["library"] for run in results["runs"] if "library" in run["result"]), None)
+
+
+def shapes(results):
+    """[(shape, programs)] of the shapes that ferry ran."""
+    return [(shape, programs) for shape, programs in cases_of(results, "shapes").items() if programs.get("ferry")]
+
+
+def over_limit(programs):
+    return median_ratio(times_of(programs["ferry"]), limits_of(programs))
+
+
+def over(programs, rival):
+    """Ratios of ferry's pair over the rival's."""
+    return ratios(times_of(programs["ferry"]), times_of(programs.get(rival, {})))
+
+
+def limit_table(cases):
+    lines = [[SHAPE_HEAD, "limit", "dispatch", "combine", "pair", "pair / limit", "goal: at most"]]
+    for shape, programs in cases:
+        times = [median(times_of(programs["ferry"], what)) for what in ("dispatch", "combine", "pair")]
+        lines.append([shape_text(shape), *map(time_or_dash, [median(limits_of(programs)), *times]),
+                      fixed(over_limit(programs)), goal_text(shape, 1)])
+    return markdown(lines)
+
+
+def mpi_table(cases):
+    lines = [[SHAPE_HEAD, "ferry", "dedup", "ferry / dedup", "a2av", "ferry / a2av", "goal: at most"]]
+    for shape, programs in cases:
+        line = [shape_text(shape), time_text(median(times_of(programs["ferry"])))]
+        for rival in MPI:
+            found = over(programs, rival)
+            line += [time_or_dash(median(times_of(programs.get(rival, {})))),
+                     f"{statistics.median(found):.2f} ({max(found):.2f})" if found else "failed"]
+        lines.append([*line, goal_text(shape, 0)])
+    return markdown(lines)
+
+
+def missed_text(cases):
+    missed = []
+    for shape, programs in cases:
+        of_a2av, of_limit = GOALS.get(shape, (float("inf"), float("inf")))
+        a2av = over(programs, "a2av")
+        if over_limit(programs) > of_limit:
+            missed.append(f"* goal missed: {shape_text(shape)} (limit)\n")
+        if a2av and statistics.median(a2av) > of_a2av:
+            missed.append(f"* goal missed: {shape_text(shape)} (a2av)\n")
+    return "".join(missed) or "Every goal measured here was met.\n"
+
+
+def overhead_table(cases):
+    each, before = ["per rank", "over half the ranks"], {}
+    lines = [["ranks", "processes", *each, "threads", *each]]
+    for (ranks,), modes in sorted(cases.items()):
+        line = [str(ranks)]
+        for mode in ("processes", "threads"):
+            us = median(times_of(modes[mode]))
+            line += [time_or_dash(us), time_or_dash(us and us / ranks),
+                     f"{us / before[mode]:.1f}" if us and before.get(mode) else "-"]
+            before[mode] = us
+        lines.append(line)
+    return markdown(lines)
+
+
+def busiest_rows(rounds):
+    """Rows of the busiest rank, of each round."""
+    return {number: result["imbalance"] * result["rows"] / result["options"]["ranks"]
+            for number, result in rounds.items()}
+
+
+def skew_table(cases):
+    each = ["busiest", "pair", "per 1000"]
+    lines = [["ranks", "tokens", *(f"uniform: {name}" for name in each), *(f"real: {name}" for name in each),
+              "its rows grow", "time grows"]]
+    for (ranks, tokens), routings in cases.items():
+        uniform, real = routings["uniform"], routings["real"]
+        rows_grow = median_ratio(busiest_rows(real), busiest_rows(uniform))
+        if rows_grow is None:
+            continue
+        line = [str(ranks), str(tokens)]
+        for rounds in (uniform, real):
+            line += [fixed(median({number: result["imbalance"] for number, result in rounds.items()})),
+                     time_text(median(times_of(rounds))),
+                     time_text(1000 * median_ratio(times_of(rounds), busiest_rows(rounds)))]
+        lines.append([*line, fixed(rows_grow), fixed(median_ratio(times_of(real), times_of(uniform)))])
+    return markdown(lines)
+
+
+def feature_table(cases):
+    whats = ("dispatch", "combine", "pair")
+    lines = [[SHAPE_HEAD, "", "dispatch", *(f"{what} / none" for what in (*whats, "rows"))]]
+    for shape, programs in cases.items():
+        plain = programs["none"]
+        for program, rounds in programs.items():
+            if not rounds.keys() & plain.keys():
+                continue
+            grown = [median_ratio(times_of(rounds, what), times_of(plain, what)) for what in whats]
+            rows = median_ratio(*({number: result["rows"] for number, result in one.items()}
+                                  for one in (rounds, plain)))
+            lines.append([shape_text(shape), program, time_text(median(times_of(rounds, "dispatch"))),
+                          *map(fixed, [*grown, rows])])
+    return markdown(lines)
+
+
+def document(results):
+    rounds = plural(1 + max(run["round"] for run in results["runs"]), "round")
+    options = next(run["result"]["options"] for run in results["runs"] if "options" in run["result"])
+    text = INTRODUCTION.format(machine=machine_text(results), rounds=rounds, disturbed=disturbed_text(results))
+    library, cases = library_name(results), shapes(results)
+    if cases:
+        text += SHAPES_TEXT.format(**options) + limit_table(cases)
+        text += "\n![pair time over the limit](pictures/pair.svg)\n"
+        text += MPI_TEXT.format(library=library) + mpi_table(cases) if library else ""
+        text += f"\n{missed_text(cases)}"
+    for section, words, table in (("overhead", OVERHEAD_TEXT, overhead_table), ("skew", SKEW_TEXT, skew_table),
+                                  ("features", FEATURES_TEXT, feature_table)):
+        cases = cases_of(results, section)
+        text += words.format(**options) + table(cases) if cases else ""
+    return text
+
+
+def readme_block(results):
+    library = library_name(results)
+    rivals = MPI if library else ()
+    lines = [[SHAPE_HEAD, "limit", "ferry", "ferry / limit", *(f"ferry / {library} {rival}" for rival in rivals)]]
+    for shape, programs in shapes(results):
+        found = [over(programs, rival) for rival in rivals]
+        lines.append([shape_text(shape), time_text(median(limits_of(programs))),
+                      time_text(median(times_of(programs["ferry"]))), fixed(over_limit(programs)),
+                      *(fixed(statistics.median(one) if one else None) for one in found)])
+    return f"{markdown(lines)}\n{machine_text(results)}\n"
