@@ -1,0 +1,20 @@
+# unity_by_folder(<target>): compiles the sources of each folder as one unit where FERRY_UNITY is on, as
+# headers cost more than the code does. Files that must stay alone say so by the property
+# SKIP_UNITY_BUILD_INCLUSION. Called once all sources of the target are named.
+option(FERRY_UNITY "Compile the sources of a folder together: all of them sooner, one of them later" OFF)
+
+function(unity_by_folder target)
+  get_target_property(sources ${target} SOURCES)
+  get_target_property(here ${target} SOURCE_DIR)
+  list(FILTER sources INCLUDE REGEX "\\.cc$")
+  foreach(source ${sources})
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${here})
+    cmake_path(GET source PARENT_PATH folder)
+    cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+    string(MAKE_C_IDENTIFIER ${folder} group)
+    set_source_files_properties(${source} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${group})
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${FERRY_UNITY} UNITY_BUILD_MODE GROUP)
+  # g++ takes a class of a .cc file, with a member of an unnamed namespace, for one of a header.
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+endfunction()
