@@ -134,8 +134,8 @@ double LinkEnd::bytes_per_s(int peer, bool sends) {
 // Between the first ranks of node 0 and of another, which are mates; collective. Rank 0 knows the
 // result.
 LinkSpeed test_link(Group& group, LinkEnd& end, int node) {
-  const internal::Nodes& nodes = group.state()->nodes();
-  LinkSpeed speed{.from = nodes.ranks_of(0)[0], .to = nodes.ranks_of(node)[0]};
+  const Topology& topology = group.topology();
+  LinkSpeed speed{.from = topology.node_ranks(0)[0], .to = topology.node_ranks(node)[0]};
   expect(group.barrier());
   if (group.rank() == speed.from) {
     speed.latency_us = end.latency_us(speed.to, true);
@@ -188,14 +188,14 @@ Report report_of(const std::vector<LinkSpeed>& speeds, const std::vector<std::st
 
 void test_all(Group group, bool json) {
   internal::GroupState& state = *group.state();
-  if (state.nodes().one()) {
+  if (state.one_node()) {
     throw Error(Code::kInvalidArgument,
                 fmt::format("--link: all {} ranks are on one node, so there is no link to test",
                             group.size()));
   }
   LinkEnd end(state);
   std::vector<LinkSpeed> speeds;
-  for (int node = 1; node < state.nodes().count(); ++node)
+  for (int node = 1; node < state.topology().num_nodes(); ++node)
     speeds.push_back(test_link(group, end, node));
   const std::vector<std::string> hosts = host_names(group);
   if (group.rank() == 0)

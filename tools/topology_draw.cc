@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "topology/mate.h"
 #include "topology_parts.h"
 
 namespace ferry::tools {
@@ -139,7 +140,7 @@ void add_mates(const Topology& topology, int level, std::string& dot) {
       const auto ranks = topology.members(next - 1, level), mates = topology.members(next, level);
       for (std::size_t position = 0; position < ranks.size(); ++position)
         dot += fmt::format("  r{} -- r{} [style=dashed];\n", ranks[position],
-                           mates[position % mates.size()]);
+                           mates[internal::mate_position(position, mates.size())]);
     }
   }
 }

@@ -7,6 +7,7 @@
 #include "plan/choose.h"
 #include "plan/traffic.h"
 #include "text.h"
+#include "topology/mate.h"
 #include "topology_parts.h"
 
 namespace ferry::tools {
@@ -65,7 +66,7 @@ std::vector<std::vector<int>> mates_of(const Topology& topology, int level) {
   for (std::size_t position = 0; position < most; ++position) {
     for (int group = 0; group < num_groups; ++group) {
       const auto ranks = topology.members(group, level);
-      mates[position].push_back(ranks[position % ranks.size()]);
+      mates[position].push_back(ranks[internal::mate_position(position, ranks.size())]);
     }
   }
   return mates;

@@ -17,7 +17,7 @@ Status ExchangeState::check_active(std::span<const int> chosen) {
   } else if (!std::equal(chosen.begin(), chosen.end(), active_->chosen.begin(),
                          active_->chosen.end())) {
     try {
-      active_ = std::make_shared<ActiveSet>(config_, group_->nodes(), rank_, chosen);
+      active_ = std::make_shared<ActiveSet>(config_, size_, rank_, chosen);
     } catch (const Error& error) {
       active_ = last_set_;
       return {error.code(), error.what(), rank_};
@@ -30,12 +30,13 @@ Status ExchangeState::check_active(std::span<const int> chosen) {
     if (Status status = settle(last_taken_); !status.ok()) return status;
   }
   if (!active_->contains_me()) return {};
-  if (changed && forwarder_) {
-    group_->reach(active_->forwarding);
-    // By the way that is common from now on: whoever passed on words before may not be here.
-    forwarder_->tell_read(active_->forwarding);
+  if (changed) {
+    std::optional<ForwardingTable> next;
+    // Told by the table that is common from now on: whoever passed on before may take no part.
+    if (forwarder_) next = forwarder_->tell_read(active_->waited, active_->all());
+    let_last_set_finish();
+    if (forwarder_) forwarder_->use(std::move(*next));
   }
-  if (changed) let_last_set_finish();
   last_set_ = active_;
   last_taken_ = issued_;
   return {};

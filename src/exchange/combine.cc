@@ -195,7 +195,7 @@ Status ExchangeState::reduce(InFlight& operation) {
     Summands sum(format.hidden, format.wire_bytes()), part(format.hidden, format.wire_bytes());
     SubtreeSums subtrees(format.hidden,
                          forwarder_ ? forwarder_->sum_type(format.type) : format.type,
-                         route.active->forwarding.outermost_level());
+                         group_->topology().num_levels());
     HomeRows rows(format);
     for (std::int64_t token = begin; token < end; ++token) {
       reduce_token(operation, token, {sum, part, subtrees, rows, stores});
@@ -310,14 +310,14 @@ void ExchangeState::bring_weights_home(const InFlight& operation, std::int64_t t
     return;
   }
   const Subtrees subtrees = subtrees_of(route, first, route.num_entries);
-  const int outermost = route.active->forwarding.outermost_level();
+  const int outermost = forwarder_->table().outermost;
   for (int i = 0; i < subtrees.count();) {
     float sum[kMaxTopK] = {};
-    const bool mine = subtrees[i].level < outermost;
+    const bool mine = subtrees[i].level > outermost;
     do {
       for (const std::int64_t entry : subtrees[i].items) add(sum, of_entry[entry - first].data());
       ++i;
-    } while (mine && i < subtrees.count() && subtrees[i].level < outermost);
+    } while (mine && i < subtrees.count() && subtrees[i].level > outermost);
     add(home, sum);
   }
 }

@@ -58,7 +58,7 @@ std::string describe_config(const ExchangeConfig& c) {
 // Between nodes all come here first: a rank may still owe others messages of an exchange that it
 // has destroyed, and moves none while it waits in a rendezvous.
 void meet(GroupState& group) {
-  if (group.nodes().one()) return;
+  if (group.one_node()) return;
   if (Status status = group.barrier(); !status.ok()) throw Error(status.code(), status.message());
 }
 
@@ -87,9 +87,11 @@ AlgorithmChoice choose(const GroupState& group, const ExchangeConfig& config) {
   return choose_algorithm(group.topology(), traffic_of(config, group.size()));
 }
 
-// With kFullmesh nobody passes on for others.
-int num_levels(const GroupState& group, const AlgorithmChoice& choice) {
-  return choice.algorithm == Algorithm::kFullmesh ? 1 : group.nodes().num_levels();
+int largest_node(const Topology& topology) {
+  std::size_t most = 0;
+  for (int node = 0; node < topology.num_nodes(); ++node)
+    most = std::max(most, topology.node_ranks(node).size());
+  return static_cast<int>(most);
 }
 
 // Tells exchanges of this process apart, so that a handle is only used where it was made.
@@ -210,11 +212,12 @@ ExchangeConfig complete_config(ExchangeConfig c, int num_ranks) {
   return c;
 }
 
-WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, const Nodes& nodes) {
+WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, int num_ranks,
+                         int num_windows) {
   const WireFormat& wire = wire_format(config.wire);
   const bool as_they_are = wire.encode == nullptr;
-  return {.num_ranks = nodes.num_ranks(),
-          .num_windows = nodes.most_ranks(),
+  return {.num_ranks = num_ranks,
+          .num_windows = num_windows,
           .num_columns = map.num_columns(),
           .max_local = map.max_num_local(),
           .row_bytes = as_they_are ? config.hidden * element_bytes(config.dtype)
@@ -231,9 +234,9 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
       wire_(wire_format(config_.wire)),
       combine_wire_(wire_format(config_.combine_wire)),
       choice_(choose(*group_, config_)),
-      everybody_(std::make_shared<ActiveSet>(config_, group_->nodes(), rank_,
-                                             std::span<const int>(), num_levels(*group_, choice_))),
-      layout_(config_, window_shape(config_, everybody_->map, group_->nodes())),
+      everybody_(std::make_shared<ActiveSet>(config_, size_, rank_, std::span<const int>())),
+      layout_(config_,
+              window_shape(config_, everybody_->map, size_, largest_node(group_->topology()))),
       id_(next_id()),
       workers_(config_.workers),
       crowded_(group_->crowded(config_.workers)),
@@ -245,14 +248,13 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
   meet(*group_);
   require_agreement(*group_, config_);
   index_replicas();
-  const Nodes& nodes = group_->nodes();
-  view_ = {rendezvous.share_segment(layout_.segment_bytes(), by), &layout_, &nodes};
-  pool_ = std::make_shared<Pool>(view_.segment, layout_, nodes.position(rank_));
+  view_ = {rendezvous.share_segment(layout_.segment_bytes(), by), &layout_, group_->positions()};
+  pool_ = std::make_shared<Pool>(view_.segment, layout_, group_->positions()[rank_]);
+  if (!group_->one_node()) cross_nodes();
   bool backed = back_words();
   const int first = pool_->free_buffer().value();
   backed = backed && pool_->back_rows(first, num_sections(), layout_.expected_section_rows());
   pool_->mark_used(first);
-  if (!nodes.one()) cross_nodes();
   const std::vector<std::string> all = rendezvous.all_gather(backed ? "1" : "0", by);
   const auto refused = std::find(all.begin(), all.end(), "0");
   if (refused != all.end()) {
@@ -262,9 +264,11 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
   }
   for (int peer = 0; peer < size_; ++peer)
     view_.segment->map_in(layout_.control(peer), layout_.control_bytes());
-  for (std::size_t window = 0; window < nodes.ranks_here().size(); ++window)
-    view_.segment->map_in(layout_.window(static_cast<int>(window)) + layout_.buffer(first),
-                          layout_.expected_section_rows() * layout_.row_bytes());
+  for (const int position : group_->positions()) {
+    if (position >= 0)
+      view_.segment->map_in(layout_.window(position) + layout_.buffer(first),
+                            layout_.expected_section_rows() * layout_.row_bytes());
+  }
   group_->log(GroupState::LogLevel::kInfo,
               fmt::format("exchange {}: {}; {} bytes of window backed, {} reserved", id_,
                           describe_config(config_), pool_->backed_bytes(), layout_.window_bytes()));
@@ -272,26 +276,23 @@ ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeCo
 
 // Before anybody can send a message: the all-gather that follows is a barrier.
 void ExchangeState::cross_nodes() {
-  const Nodes& nodes = group_->nodes();
+  const Topology& topology = group_->topology();
   for (int rank = 0; rank < size_; ++rank) {
     const int first = rank - rank % config_.tp_size;
-    if (nodes.node_of(rank) == nodes.node_of(first)) continue;
+    if (topology.node_of(rank) == topology.node_of(first)) continue;
     throw Error(
         Code::kInvalidArgument,
         fmt::format("tp_size is {}: ranks {} and {} share rows and must be of one node, "
                     "they are of nodes {} and {}",
-                    config_.tp_size, first, rank, nodes.node_of(first), nodes.node_of(rank)));
+                    config_.tp_size, first, rank, topology.node_of(first), topology.node_of(rank)));
   }
-  forwarder_ =
-      std::make_shared<Forwarder>(*group_, view_, config_, combine_wire_, everybody_->forwarding);
-  group_->reach(everybody_->forwarding);
+  forwarder_ = std::make_shared<Forwarder>(*group_, view_, config_, choice_.algorithm);
 }
 
 // My own words, and those of the ranks of other nodes that I write down here.
 bool ExchangeState::back_words() {
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_ && (group_->nodes().one() || !everybody_->forwarding.is_served[peer]))
-      continue;
+    if (peer != rank_ && (!forwarder_ || !forwarder_->table().is_served[peer])) continue;
     if (!view_.segment->commit(layout_.control(peer), layout_.control_bytes())) return false;
     new (&control(peer)) ControlWords{};
   }
@@ -312,29 +313,24 @@ ExchangeState::~ExchangeState() {
   raise(control(rank_).progress, kLeft);
   group_->ring();
   if (!forwarder_) return;
-  forwarder_->tell_left(last_set_->forwarding);
+  forwarder_->tell_left();
   group_->leave_open(std::move(forwarder_));
 }
 
 ExchangeStats ExchangeState::stats() const noexcept {
   ExchangeStats stats = stats_;
   if (!forwarder_) return stats;
-  for (int level = 0; level < group_->nodes().num_levels(); ++level) {
-    stats.link_row_bytes += forwarder_->crossed(level).rows;
-    stats.link_bytes += forwarder_->crossed(level).all;
-  }
+  const CrossedBytes crossed = forwarder_->crossed(group_->topology().find_level(Topology::kHost));
+  stats.link_row_bytes = crossed.rows;
+  stats.link_bytes = crossed.all;
   return stats;
 }
 
-// What leaves a group of a level has crossed that level or one further out.
 std::vector<CrossedBytes> ExchangeState::crossed_bytes() const {
   std::vector<CrossedBytes> levels;
-  CrossedBytes outside;
-  for (int level = group_->nodes().num_levels() - 1; forwarder_ && level >= 0; --level) {
-    const CrossedBytes crossed = forwarder_->crossed(level);
-    outside.rows += crossed.rows, outside.all += crossed.all;
-    levels.push_back(outside);
-  }
+  const int host = group_->topology().find_level(Topology::kHost);
+  for (int level = 0; forwarder_ && level <= host; ++level)
+    levels.push_back(forwarder_->crossed(level));
   return levels;
 }
 
@@ -350,9 +346,9 @@ WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks) {
   if (num_ranks < 1)
     throw Error(Code::kInvalidArgument, fmt::format("num_ranks is {}, need 1 or more", num_ranks));
   const ExchangeConfig complete = internal::complete_config(config, num_ranks);
-  const internal::Nodes nodes(std::vector<int>(num_ranks), 0);
-  const internal::ActiveSet everybody(complete, nodes, 0, {});
-  const internal::WindowShape shape = internal::window_shape(complete, everybody.map, nodes);
+  const internal::ActiveSet everybody(complete, num_ranks, 0, {});
+  const internal::WindowShape shape =
+      internal::window_shape(complete, everybody.map, num_ranks, num_ranks);
   const internal::WindowLayout layout(complete, shape);
   const std::uint64_t sections = complete.layout == Layout::kPadded ? shape.max_local : 1;
   const std::uint64_t row = layout.row_bytes() + layout.scale_bytes() + 12 +

@@ -87,7 +87,7 @@ void ExchangeState::conclude(std::uint64_t number) noexcept {
   read_through_ = through;
   raise(control(rank_).read_through, through);
   group_->ring();
-  if (forwarder_) forwarder_->tell(last_set_->forwarding, number);
+  if (forwarder_) forwarder_->tell(number);
 }
 
 // Those that read my records and rows so far are not all among those that will keep me from writing
@@ -265,7 +265,7 @@ Await ExchangeState::awaiting_words(const InFlight& operation, const char* phase
                                     std::uint64_t value) const noexcept {
   Await await = awaiting(operation, phase, value);
   await.stride_bytes = layout_.control_bytes();
-  await.last_hop = forwarder_ ? &operation.active->forwarding.last_hop : nullptr;
+  await.last_hop = forwarder_ ? &forwarder_->table().last_hop : nullptr;
   return await;
 }
 
@@ -309,7 +309,7 @@ Agreed ExchangeState::agreed_weights(const InFlight& operation) const noexcept {
 void ExchangeState::publish(std::uint64_t number, Stage stage) noexcept {
   raise(control(rank_).progress, progress_of(number, stage));
   group_->ring();
-  if (forwarder_) forwarder_->tell(last_set_->forwarding, number);
+  if (forwarder_) forwarder_->tell(number);
 }
 
 // What every record of this rank says, a refusal's too.

@@ -46,7 +46,8 @@ class Forwarder;
 ExchangeConfig complete_config(ExchangeConfig config, int num_ranks);
 
 // Of a complete configuration.
-WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, const Nodes& nodes);
+WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, int num_ranks,
+                         int num_windows);
 
 const char* kind_name(Kind kind) noexcept;
 
@@ -295,7 +296,7 @@ class ExchangeState {
   std::int32_t* count_row(int rank, std::uint64_t number) const noexcept {
     return view_.count_row(rank, number);
   }
-  bool here(int rank) const noexcept { return view_.nodes->here(rank); }
+  bool here(int rank) const noexcept { return view_.here(rank); }
   // Of some entries of a token.
   Subtrees subtrees_of(const Route& route, std::int64_t first, int count) const;
   bool everywhere() const noexcept { return choice_.algorithm == Algorithm::kAllgather; }

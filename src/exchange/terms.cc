@@ -121,12 +121,12 @@ void ExchangeState::add_subtrees(const InFlight& operation, std::int64_t token,
     }
     job.subtrees.add(subtrees[i].level, share ? share : job.subtrees.own());
   }
-  job.subtrees.add_to(job.sum, route.active->forwarding.outermost_level());
+  job.subtrees.add_to(job.sum, forwarder_->table().outermost);
 }
 
 Subtrees ExchangeState::subtrees_of(const Route& route, std::int64_t first, int count) const {
   const ActiveSet& active = *route.active;
-  const SubtreeRule rule{&active.forwarding, choice_.algorithm == Algorithm::kFullmesh};
+  const SubtreeRule rule{&forwarder_->table(), choice_.algorithm == Algorithm::kFullmesh};
   return {rule, first, count, [&](std::int64_t entry) {
             const RowRef ref = route.refs[entry];
             return ref.sent() ? active.ranks[active.index(ref.member, active.position)] : -1;

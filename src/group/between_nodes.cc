@@ -41,7 +41,7 @@ void GroupState::join_nodes(const Deadline& by) {
   addresses_ = rendezvous_->all_gather(messages_->address(), by);
   reached_.resize(size_);
   heard_.resize(size_);
-  forwarding_ = ForwardingTable(nodes_, rank_, std::vector<bool>(size_, true));
+  forwarding_ = ForwardingTable(topology_, rank_, std::vector<bool>(size_, true), /*flat=*/true);
   reach(forwarding_);
   messages_->read_by(this);  // last: whoever is read may be answered
 }

@@ -27,17 +27,6 @@ GroupState::LogLevel log_level_from_environment() {
               fmt::format("FERRY_LOG is \"{}\", expected warn, info or debug", text));
 }
 
-// [tiers outside the nodes][ranks], from the inside out.
-std::vector<std::vector<int>> outer_groups(const Topology& topology) {
-  std::vector<std::vector<int>> outer;
-  for (int level = topology.find_level(Topology::kHost) - 1; level >= 0; --level) {
-    std::vector<int>& groups = outer.emplace_back();
-    for (int rank = 0; rank < topology.num_ranks(); ++rank)
-      groups.push_back(topology.group_of(rank, level));
-  }
-  return outer;
-}
-
 // The processors this thread may run on, one '1' per processor.
 std::string allowed_cpus() {
   cpu_set_t cpus;
@@ -58,10 +47,13 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
       rank_(rendezvous_->rank()),
       size_(rendezvous_->size()),
       topology_(topology_of(options_, rendezvous_->nodes())),
-      nodes_(rendezvous_->nodes(), rank_, outer_groups(topology_)),
+      positions_(size_, -1),
       log_level_(log_level_from_environment()),
       lost_(size_),
       farewell_(size_) {
+  const std::span<const int> here = topology_.node_ranks(topology_.node_of(rank_));
+  node_ranks_.assign(here.begin(), here.end());
+  for (std::size_t i = 0; i < here.size(); ++i) positions_[here[i]] = static_cast<int>(i);
   const Deadline by = deadline();
   count_neighbours(by);
   const std::size_t slots = size_ * sizeof(GroupSlot);
@@ -71,18 +63,19 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
   abort_ = reinterpret_cast<std::atomic<std::uint64_t>*>(slots_ + size_);
   doorbell_ = reinterpret_cast<std::atomic<std::uint32_t>*>(abort_ + size_);
   sleeping_ = doorbell_ + size_;
-  if (rank_ == nodes_.ranks_here()[0] && !segment_->commit(0, slots + words)) {
+  if (rank_ == node_ranks_[0] && !segment_->commit(0, slots + words)) {
     throw Error(Code::kSystem, fmt::format("no memory for the {} control bytes of a group of {}",
                                            slots + words, size_));
   }
   rendezvous_->all_gather("", by);  // memory is there for all
   segment_->map_in(0, slots + words);
-  if (!nodes_.one()) join_nodes(by);
-  log(LogLevel::kInfo, fmt::format("joined a group of {} by {} ({}), {} processors{}", size_,
-                                   origin_.launcher, origin_.reason, num_cpus_,
-                                   messages_ ? fmt::format(", node {} of {} over {}", nodes_.mine(),
-                                                           nodes_.count(), messages_->describe())
-                                             : ""));
+  if (!one_node()) join_nodes(by);
+  log(LogLevel::kInfo,
+      fmt::format("joined a group of {} by {} ({}), {} processors{}", size_, origin_.launcher,
+                  origin_.reason, num_cpus_,
+                  messages_ ? fmt::format(", node {} of {} over {}", topology_.node_of(rank_),
+                                          topology_.num_nodes(), messages_->describe())
+                            : ""));
 }
 
 void GroupState::count_neighbours(const Deadline& by) {

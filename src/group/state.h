@@ -18,7 +18,7 @@
 #include "ferry/topology.h"
 #include "memory/segment.h"
 #include "network/message_channel.h"
-#include "topology/nodes.h"
+#include "topology/forwarding_table.h"
 
 namespace ferry::internal {
 
@@ -84,8 +84,11 @@ class GroupState final : private MessageChannel::Reader {
   // True when the ranks of this machine, each with so many threads, are more than the processors
   // that they may run on, taken together. A machine may be several nodes (GroupOptions::topology).
   bool crowded(int workers) const noexcept { return num_neighbours_ * workers > num_cpus_; }
-  const Nodes& nodes() const noexcept { return nodes_; }
   const Topology& topology() const noexcept { return topology_; }
+  bool one_node() const noexcept { return topology_.num_nodes() == 1; }
+  // [ranks] the position of each in this node; -1: it is of another.
+  const std::vector<int>& positions() const noexcept { return positions_; }
+  bool here(int rank) const noexcept { return positions_[rank] >= 0; }
 
   Status barrier() noexcept;
   Status all_gather(const void* mine, std::size_t bytes, void* all) noexcept;
@@ -182,7 +185,8 @@ class GroupState final : private MessageChannel::Reader {
   int rank_;
   int size_;
   Topology topology_;
-  Nodes nodes_;
+  std::vector<int> node_ranks_;  // of this node, ascending
+  std::vector<int> positions_;
   int num_cpus_ = 1, num_neighbours_ = 1;
   std::uint64_t num_barriers_ = 0;
   LogLevel log_level_ = LogLevel::kNone;

@@ -89,7 +89,7 @@ void GroupState::sleep_until_rung(const Await& await, int peer) noexcept {
 }
 
 void GroupState::ring() noexcept {
-  for (const int peer : nodes_.ranks_here()) {
+  for (const int peer : node_ranks_) {
     if (sleeping_[peer].load(std::memory_order_seq_cst) == 0) continue;
     doorbell_[peer].fetch_add(1, std::memory_order_seq_cst);
     futex(&doorbell_[peer], FUTEX_WAKE, 1 << 30, nullptr);
@@ -179,7 +179,7 @@ int GroupState::answerable(const Await& await, int missing) const noexcept {
 // tell: to others they may be on their way when it has left, and that it left may be known before
 // they are read.
 bool GroupState::gone(const Await& await, int rank) const noexcept {
-  if (nodes_.here(rank)) return left(rank) || !rendezvous_->alive(rank);
+  if (here(rank)) return left(rank) || !rendezvous_->alive(rank);
   if (await.last_hop && (*await.last_hop)[rank] != rank_) return false;
   return lost_[rank].load(std::memory_order_acquire) ||    // partner: lost()
          farewell_[rank].load(std::memory_order_acquire);  // partner: read_abort()
@@ -211,7 +211,7 @@ const char* GroupState::state_of(int rank) const noexcept {
   if (!rendezvous_->alive(rank)) return "is dead";
   if (lost_[rank].load(std::memory_order_acquire))  // partner: lost()
     return "of another node cannot be reached any more (dead, or its link is cut)";
-  if (!nodes_.here(rank))
+  if (!here(rank))
     return "of another node did not arrive (stopped, stuck, its link cut, or skipped a call?)";
   return rendezvous_->pid(rank) != 0
              ? "is alive but did not arrive (stopped, stuck, or skipped a call?)"

@@ -5,17 +5,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "memory/segment.h"
 #include "memory/window_layout.h"
-#include "topology/nodes.h"
 
 namespace ferry::internal {
 
 struct WindowView {
   std::shared_ptr<Segment> segment;
   const WindowLayout* layout;
-  const Nodes* nodes;
+  // [ranks] where in the segment the window of each lies; -1: it is of another node.
+  std::span<const int> positions;
 
   std::byte* at(std::size_t offset) const noexcept { return segment->data() + offset; }
   ControlWords& control(int rank) const noexcept {
@@ -27,8 +28,10 @@ struct WindowView {
   std::int32_t* count_row(int rank, std::uint64_t number) const noexcept {
     return reinterpret_cast<std::int32_t*>(at(layout->count_row(rank, number)));
   }
+  int num_ranks() const noexcept { return static_cast<int>(positions.size()); }
+  bool here(int rank) const noexcept { return positions[rank] >= 0; }
   // Of a rank of this node.
-  std::byte* window(int rank) const noexcept { return at(layout->window(nodes->position(rank))); }
+  std::byte* window(int rank) const noexcept { return at(layout->window(positions[rank])); }
 };
 
 }  // namespace ferry::internal

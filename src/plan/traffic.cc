@@ -7,6 +7,7 @@
 
 #include "kernels/wire_formats.h"
 #include "routing/expert_map.h"
+#include "topology/mate.h"
 
 namespace ferry::internal {
 
@@ -71,10 +72,11 @@ class LevelLoads {
     Rows copies;               // that a token sends there
     std::vector<double> held;  // [positions in a group] tokens that their ranks send from there
 
-    // Tokens whose mate in a group of `size` ranks is at `position`.
-    double served(std::size_t position, std::size_t size) const {
-      double tokens = 0;
-      for (; position < held.size(); position += size) tokens += held[position];
+    // [positions] tokens that the ranks of a group of `size` get from there as mates.
+    std::vector<double> served(std::size_t size) const {
+      std::vector<double> tokens(size);
+      for (std::size_t position = 0; position < held.size(); ++position)
+        tokens[mate_position(position, size)] += held[position];
       return tokens;
     }
   };
@@ -87,10 +89,11 @@ class LevelLoads {
     for (int served = inside.begin; served < inside.end; ++served) {
       const std::span<const int> ranks = topology_.members(served, level_of_mates(level));
       const Rows copies = copies_to(ranks);
+      const std::vector<double> by_all = all.served(ranks.size()),
+                                by_own = own.served(ranks.size());
       for (std::size_t position = 0; position < ranks.size(); ++position) {
         const int rank = ranks[position];
-        const double arrived =
-            all.served(position, ranks.size()) - own.served(position, ranks.size());
+        const double arrived = by_all[position] - by_own[position];
         loads_[rank] += {(all.copies - own.copies) * sent_on(rank), copies * arrived};
         held_[rank] += arrived;
       }

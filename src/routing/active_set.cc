@@ -50,18 +50,17 @@ std::uint32_t digest_of(std::span<const int> ranks) {
 
 }  // namespace
 
-ActiveSet::ActiveSet(const ExchangeConfig& config, const Nodes& nodes, int rank,
-                     std::span<const int> active, int num_levels)
+ActiveSet::ActiveSet(const ExchangeConfig& config, int num_ranks, int rank,
+                     std::span<const int> active)
     : chosen(active.begin(), active.end()),
       num_members(0),
       num_positions(config.tp_size),
       member(-1),
       position(rank % config.tp_size),
-      waited(nodes.num_ranks()),
-      map(config, nodes.num_ranks() / config.tp_size,
-          domain_members(config, nodes.num_ranks(), active)),
+      waited(num_ranks),
+      map(config, num_ranks / config.tp_size, domain_members(config, num_ranks, active)),
       digest(digest_of(active)) {
-  const std::vector<int> members = domain_members(config, nodes.num_ranks(), active);
+  const std::vector<int> members = domain_members(config, num_ranks, active);
   num_members = static_cast<int>(members.size());
   for (int p = 0; p < num_positions; ++p) {
     for (int m = 0; m < num_members; ++m) {
@@ -70,7 +69,6 @@ ActiveSet::ActiveSet(const ExchangeConfig& config, const Nodes& nodes, int rank,
       if (ranks.back() == rank) member = m;
     }
   }
-  if (!nodes.one()) forwarding = ForwardingTable(nodes, rank, waited, num_levels);
 }
 
 }  // namespace ferry::internal

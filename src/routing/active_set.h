@@ -8,15 +8,13 @@
 #include <vector>
 
 #include "routing/expert_map.h"
-#include "topology/nodes.h"
 
 namespace ferry::internal {
 
 struct ActiveSet {
   // Throws Error(kInvalidArgument) when the list is not one of distinct ranks, or the configuration
-  // does not fit it. Empty: all ranks. `num_tiers`: of the border.
-  ActiveSet(const ExchangeConfig& config, const Nodes& nodes, int rank, std::span<const int> active,
-            int num_levels = 1);
+  // does not fit it. Empty: all ranks.
+  ActiveSet(const ExchangeConfig& config, int num_ranks, int rank, std::span<const int> active);
 
   // Index of a rank in `ranks`.
   int index(int member, int position) const noexcept { return position * num_members + member; }
@@ -37,8 +35,7 @@ struct ActiveSet {
   std::vector<int> ranks;    // [positions, members]
   std::vector<bool> waited;  // [all ranks]: takes part
   ExpertMap map;
-  std::uint32_t digest;        // of the list, to compare
-  ForwardingTable forwarding;  // empty on one node
+  std::uint32_t digest;  // of the list, to compare
 };
 
 }  // namespace ferry::internal

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "ferry/status.h"
-#include "topology/nodes.h"
+#include "topology/mate.h"
 
 namespace ferry {
 
@@ -176,7 +176,7 @@ int Topology::mate(int rank, int node) const {
   const std::span<const int> serving = node_ranks(node);
   check_range("rank", rank, num_ranks());
   const int mine = host < 0 ? place_[rank] : position(rank, host);
-  return serving[mine % serving.size()];
+  return serving[internal::mate_position(mine, serving.size())];
 }
 
 }  // namespace ferry

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 
 #include "ferry/status.h"
-#include "topology/nodes.h"
 
 namespace ferry {
 namespace {
@@ -66,21 +65,6 @@ TEST(Topology, FromNodesTakesRanksInAnyOrder) {
   EXPECT_EQ(dealt.mate(3, 0), 2);
   EXPECT_FALSE(dealt == Topology::parse(dealt.to_text()));
   EXPECT_EQ(Topology::from_nodes({0, 0, 1, 1, 1}), Topology::parse("host:2,rank:2+3"));
-}
-
-TEST(Topology, AgreesWithTheNodesOfTheEngine) {
-  for (const std::vector<int>& found :
-       {std::vector<int>{0, 1, 0, 1, 0}, std::vector<int>{0, 1, 2, 2, 2, 1}, std::vector<int>{0}}) {
-    const Topology topology = Topology::from_nodes(found);
-    for (int rank = 0; rank < topology.num_ranks(); ++rank) {
-      const internal::Nodes nodes(found, rank);
-      const internal::ForwardingTable forwarding(nodes, rank,
-                                                 std::vector<bool>(found.size(), true));
-      ASSERT_EQ(forwarding.mates.size(), nodes.count() - 1u);
-      for (const auto& [level, mate] : forwarding.mates)
-        EXPECT_EQ(topology.mate(rank, nodes.node_of(mate)), mate);
-    }
-  }
 }
 
 TEST(Topology, FromNodesRefusesOtherNumbers) {

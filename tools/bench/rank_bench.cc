@@ -195,12 +195,12 @@ void RankBench::trace() {
 
 Crossing RankBench::crossing() const {
   Crossing crossing{.nodes = {}, .outer = {}, .algorithm = exchange_.algorithm().algorithm};
-  const internal::Nodes& nodes = group_.state()->nodes();
+  const Topology& topology = group_.topology();
   for (int rank = 0; rank < group_.size(); ++rank) {
-    crossing.nodes.push_back(nodes.node_of(rank));
+    crossing.nodes.push_back(topology.node_of(rank));
     std::vector<int>& groups = crossing.outer.emplace_back();
-    for (int level = nodes.num_levels() - 1; level > 0; --level)
-      groups.push_back(nodes.group_of(rank, level));
+    for (int level = 0; level < topology.find_level(Topology::kHost); ++level)
+      groups.push_back(topology.group_of(rank, level));
   }
   return crossing;
 }
@@ -240,7 +240,7 @@ void RankBench::summarise() {
     for (std::size_t i = 0; i < std::min(levels.size(), summary.crossed.size()); ++i)
       summary.crossed[i] = {levels[i].rows / num_exchanges_, levels[i].all / num_exchanges_};
   }
-  summary.node = group_.state()->nodes().mine();
+  summary.node = group_.topology().node_of(rank_);
   const auto& choice = exchange_.algorithm();
   summary.algorithm = choice.algorithm;
   choice.reason.copy(summary.reason.data(), summary.reason.size() - 1);

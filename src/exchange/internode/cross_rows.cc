@@ -11,7 +11,7 @@ namespace ferry::internal {
 
 Status ExchangeState::cross_rows(const InFlight& operation, const SendJob& job) {
   std::vector<MessageStream> streams;  // [mates]
-  for (const auto& [level, mate] : operation.active->forwarding.mates)
+  for (const auto& [level, mate] : forwarder_->table().mates)
     streams.emplace_back(group_->messages(), mate,
                          forwarder_->head(Forwarder::kRows, operation.number, level, rank_));
   const auto scratch = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes());

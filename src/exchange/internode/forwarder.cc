@@ -34,18 +34,21 @@ bool has_counts(const Terms& terms) {
 }  // namespace
 
 Forwarder::Forwarder(GroupState& group, const WindowView& view, const ExchangeConfig& config,
-                     const WireFormat& combine_wire, const ForwardingTable& forwarding)
+                     Algorithm algorithm)
     : group_(&group),
       config_(config),
       layout_(*view.layout),
-      view_{view.segment, &layout_, view.nodes},
-      combine_wire_(&combine_wire),
-      forwarding_(forwarding),
+      view_{view.segment, &layout_, view.positions},
+      combine_wire_(&wire_format(config.combine_wire)),
+      forwarding_(group.topology(), group.rank(), std::vector<bool>(group.size(), true),
+                  algorithm == Algorithm::kFullmesh),
+      table_(forwarding_),
       rank_(group.rank()),
       summed_(group.size()),
       served_(group.size()),
       room_(group.size()),
-      crossed_(group.nodes().num_levels()) {
+      crossed_(group.size()) {
+  group.reach(forwarding_);
   channel_ = group.open_channel(this);
 }
 
@@ -56,7 +59,7 @@ void Forwarder::send(int peer, const MessageHead& head, std::span<const std::byt
   count_all(peer, sizeof head + body.size());
 }
 
-void Forwarder::tell(const ForwardingTable& forwarding, std::uint64_t number) {
+void Forwarder::tell(std::uint64_t number) {
   const auto lock = messages().lock();
   const ControlWords& mine = view_.control(rank_);
   const Record& record = view_.record(rank_, number);
@@ -75,35 +78,40 @@ void Forwarder::tell(const ForwardingTable& forwarding, std::uint64_t number) {
     std::memcpy(body.data() + sizeof words + sizeof record, view_.count_row(rank_, number), counts);
     told_ = number;
   }
-  for (const ForwardingTable::Mate& mate : forwarding.mates)
+  for (const ForwardingTable::Mate& mate : table_.mates)
     send(mate.rank, head(first ? kRecord : kFlags, number, mate.level, rank_), body);
 }
 
-void Forwarder::tell_read(const ForwardingTable& forwarding) {
-  // Relaxed: my own word.
-  send_words(forwarding, 0, view_.control(rank_).read_through.load(std::memory_order_relaxed));
+ForwardingTable Forwarder::tell_read(const std::vector<bool>& taking_part, bool all) {
+  ForwardingTable next = forwarding_;
+  if (!all) next = ForwardingTable(group_->topology(), rank_, taking_part, /*flat=*/true);
+  group_->reach(next);
+  // Relaxed: my own flag.
+  send_flags(next, 0, view_.control(rank_).read_through.load(std::memory_order_relaxed));
+  return next;
 }
 
-void Forwarder::tell_left(const ForwardingTable& forwarding) {
-  send_words(forwarding, kLeft, kLeft);
+void Forwarder::tell_left() {
+  send_flags(table_, kLeft, kLeft);
   messages().progress();
 }
 
-void Forwarder::send_words(const ForwardingTable& forwarding, std::uint64_t progress,
+void Forwarder::send_flags(const ForwardingTable& table, std::uint64_t progress,
                            std::uint64_t read_through) {
   const auto lock = messages().lock();
   const Words words{
       .progress = progress, .read_through = read_through, .growth = 0, .num_counts = 0};
-  for (const ForwardingTable::Mate& mate : forwarding.mates)
+  for (const ForwardingTable::Mate& mate : table.mates)
     send(mate.rank, head(kFlags, 0, mate.level, rank_), bytes_of(words));
 }
 
 void Forwarder::read(int from, const MessageHead& head, std::span<const std::byte> body) {
-  const bool known = head.origin < view_.nodes->num_ranks() &&
-                     head.level < view_.nodes->num_levels() && !view_.nodes->here(from);
+  const bool known = head.origin < view_.num_ranks() &&
+                     head.level <= group_->topology().find_level(Topology::kHost) &&
+                     !view_.here(from);
   if (!known) return;
   if (head.kind == kSums) return read_sums(from, head, body);
-  if (view_.nodes->here(head.origin)) return;
+  if (view_.here(head.origin)) return;
   if (head.kind == kAsk) return read_ask(from, head, body);
   pass_on(head, body);
   switch (head.kind) {
@@ -140,6 +148,17 @@ void Forwarder::read_flags(int origin, std::uint64_t number, std::span<const std
     raise(summed_[origin], kLeft);
   }
   group_->ring();
+}
+
+CrossedBytes Forwarder::crossed(int level) const noexcept {
+  const Topology& topology = group_->topology();
+  CrossedBytes sum;
+  for (int peer = 0; peer < view_.num_ranks(); ++peer) {
+    if (topology.group_of(peer, level) == topology.group_of(rank_, level)) continue;
+    sum.rows += crossed_[peer].rows.load(std::memory_order_relaxed);
+    sum.all += crossed_[peer].all.load(std::memory_order_relaxed);
+  }
+  return sum;
 }
 
 std::uint64_t Forwarder::want_room(int peer) {

@@ -77,18 +77,22 @@ std::size_t term_bytes(int num_positions) noexcept;
 
 class Forwarder final : public Channel {
  public:
-  // `border`: of all ranks; what comes is passed on along it.
+  // With Algorithm::kFullmesh no rank forwards from one node to another.
   Forwarder(GroupState& group, const WindowView& view, const ExchangeConfig& config,
-            const WireFormat& combine_wire, const ForwardingTable& forwarding);
+            Algorithm algorithm);
   ~Forwarder() override;
 
+  // Of the ranks of the last operation in which this rank took part.
+  const ForwardingTable& table() const noexcept { return table_; }
   // What peers of other nodes must know once progress says `number`: the first time the record, and
   // with it the counts where there are any.
-  void tell(const ForwardingTable& forwarding, std::uint64_t number);
-  // How far I have read, and nothing of what may still be on its way by another border.
-  void tell_read(const ForwardingTable& forwarding);
-  // By the way of all words before.
-  void tell_left(const ForwardingTable& forwarding);
+  void tell(std::uint64_t number);
+  // Tells other ranks that will take part how far this rank has read, and nothing of what may still
+  // be under way by the table in use; returns their table. `all`: everybody takes part.
+  ForwardingTable tell_read(const std::vector<bool>& taking_part, bool all);
+  void use(ForwardingTable table) { table_ = std::move(table); }
+  // By the table of all messages before.
+  void tell_left();
 
   // Flags to wait for, [ranks].
   const std::atomic<std::uint64_t>* summed() const noexcept { return summed_.data(); }
@@ -129,16 +133,13 @@ class Forwarder final : public Channel {
   void forget_sums(std::uint64_t number, int origin);
   bool all_here(std::uint64_t number, int mate) const;
 
-  // Sent to other nodes, by the outermost tier that it crosses.
-  CrossedBytes crossed(int level) const noexcept {
-    const Crossed& of = crossed_[level];
-    return {of.rows.load(std::memory_order_relaxed), of.all.load(std::memory_order_relaxed)};
-  }
+  // Sent to other groups of a level.
+  CrossedBytes crossed(int level) const noexcept;
   void count_rows(int peer, std::size_t bytes) noexcept {
-    crossed_to(peer).rows.fetch_add(bytes, std::memory_order_relaxed);
+    crossed_[peer].rows.fetch_add(bytes, std::memory_order_relaxed);
   }
   void count_all(int peer, std::size_t bytes) noexcept {
-    crossed_to(peer).all.fetch_add(bytes, std::memory_order_relaxed);
+    crossed_[peer].all.fetch_add(bytes, std::memory_order_relaxed);
   }
 
  private:
@@ -197,19 +198,15 @@ class Forwarder final : public Channel {
   bool waits_for(int peer) const override;
   bool done() const override;
 
-  Crossed& crossed_to(int peer) noexcept {
-    return crossed_[view_.nodes->level_between(rank_, peer, view_.nodes->num_levels())];
-  }
   void read_record(int origin, std::uint64_t number, std::span<const std::byte> body);
   void read_flags(int origin, std::uint64_t number, std::span<const std::byte> body);
   void send(int peer, const MessageHead& head, std::span<const std::byte> body);
-  void send_words(const ForwardingTable& forwarding, std::uint64_t progress,
-                  std::uint64_t read_through);
+  void send_flags(const ForwardingTable& table, std::uint64_t progress, std::uint64_t read_through);
   Incoming& expect(std::uint64_t number, int origin, int mate, std::size_t bytes);
   void read_sums(int from, const MessageHead& head, std::span<const std::byte> body);
 
   // passed_on.cc
-  // Mates over tiers further in than `tier`: the last ones in the border.
+  // Mates of levels further in than `level`: the last ones in the table.
   std::span<const ForwardingTable::Mate> further_in(int level) const noexcept;
   void pass_on(const MessageHead& head, std::span<const std::byte> body);
   bool pass_waiting();
@@ -253,7 +250,8 @@ class Forwarder final : public Channel {
   WindowLayout layout_;
   WindowView view_;
   const WireFormat* combine_wire_;
-  ForwardingTable forwarding_;
+  ForwardingTable forwarding_;  // of all ranks: what comes is passed on by it
+  ForwardingTable table_;       // what this rank sends goes by it
   int rank_;
   std::uint32_t channel_;
 
@@ -265,7 +263,7 @@ class Forwarder final : public Channel {
   std::vector<int> wanted_;                                                  // peers: room for them
   // Raised here, awaited by this rank's caller.
   std::vector<std::atomic<std::uint64_t>> summed_, served_, room_;
-  std::vector<Crossed> crossed_;  // [tiers]
+  std::vector<Crossed> crossed_;  // [ranks]
 };
 
 }  // namespace ferry::internal

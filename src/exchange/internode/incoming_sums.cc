@@ -53,7 +53,7 @@ void ExchangeState::ask_for_sums(InFlight& operation) {
   const HomeFormat format = home_format(operation);
   const int scalars =
       operation.combine.out_topk_weights ? static_cast<int>(layout_.weights_per_row()) : 0;
-  const std::vector<ForwardingTable::Mate>& mates = operation.active->forwarding.mates;
+  const std::vector<ForwardingTable::Mate>& mates = forwarder_->table().mates;
   std::vector<std::size_t> answered(mates.size());
   std::vector<std::vector<std::byte>> asked(mates.size());
   std::vector<std::size_t> offsets;  // of the shares
@@ -115,7 +115,7 @@ void ExchangeState::add_terms(const InFlight& operation, std::span<const std::in
 // The sums are here.
 Status ExchangeState::await_sums(const InFlight& operation) {
   std::vector<bool> asked(size_);
-  const std::vector<ForwardingTable::Mate>& mates = operation.active->forwarding.mates;
+  const std::vector<ForwardingTable::Mate>& mates = forwarder_->table().mates;
   for (std::size_t next_hop = 0; next_hop < mates.size(); ++next_hop)
     asked[mates[next_hop].rank] = operation.sums[next_hop] != nullptr;
   Status status = await_forwarder(operation, "sums", forwarder_->summed(), operation.number, asked);
@@ -137,8 +137,8 @@ Status ExchangeState::await_sums(const InFlight& operation) {
 Status ExchangeState::await_served(const InFlight& operation) {
   Await await = awaiting(operation, "questions", operation.number);
   await.flags = forwarder_->served();
-  await.only = &operation.active->forwarding.is_served;
-  await.last_hop = &operation.active->forwarding.last_hop;
+  await.only = &forwarder_->table().is_served;
+  await.last_hop = &forwarder_->table().last_hop;
   return group_->wait(await);
 }
 
@@ -146,7 +146,7 @@ Status ExchangeState::await_served(const InFlight& operation) {
 Status ExchangeState::leave(const InFlight& operation, const Status& status) {
   if (!forwarder_ || !status.group_usable() || !operation.active->contains_me()) return status;
   const Status left =
-      group_->await_left(awaiting(operation, "room", 0), operation.active->forwarding.is_mate);
+      group_->await_left(awaiting(operation, "room", 0), forwarder_->table().is_mate);
   return status.ok() || !left.group_usable() ? left : status;
 }
 

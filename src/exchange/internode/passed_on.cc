@@ -9,7 +9,7 @@ namespace ferry::internal {
 
 std::span<const ForwardingTable::Mate> Forwarder::further_in(int level) const noexcept {
   const std::span<const ForwardingTable::Mate> mates = forwarding_.mates;
-  const auto inside = [level](const ForwardingTable::Mate& mate) { return mate.level < level; };
+  const auto inside = [level](const ForwardingTable::Mate& mate) { return mate.level > level; };
   return mates.subspan(std::find_if(mates.begin(), mates.end(), inside) - mates.begin());
 }
 
@@ -77,7 +77,7 @@ std::size_t Forwarder::pass_unit(std::span<const std::byte> unit, std::span<Onwa
   const Subtrees subtrees({&forwarding_}, 0, head.num_rows, [&](std::int64_t i) {
     UnitRow to;
     std::memcpy(&to, rows + i * unit_row_bytes(layout_), sizeof to);
-    return to.rank >= 0 && to.rank < view_.nodes->num_ranks() ? to.rank : -1;
+    return to.rank >= 0 && to.rank < view_.num_ranks() ? to.rank : -1;
   });
   for (Onward& to : onward) {
     to.rows = {};

@@ -30,8 +30,8 @@ bool Forwarder::serve(SumRequest& request) {
     const HomeFormat& format = request.rows->format();
     if (!request.out) {
       request.sum = std::make_unique<Summands>(format.hidden, format.wire_bytes());
-      request.sums =
-          std::make_unique<SubtreeSums>(format.hidden, sum_type(format.type), request.level);
+      request.sums = std::make_unique<SubtreeSums>(format.hidden, sum_type(format.type),
+                                                   group_->topology().num_levels());
       request.out = std::make_unique<MessageStream>(
           messages(), request.asker, head(kSums, request.number, request.level, request.origin));
     }
@@ -165,7 +165,7 @@ void Forwarder::add_up(SumRequest& request, const Subtrees& subtrees, std::byte*
         level, next_hop < 0 ? request.sums->own()
                             : request.parts[next_hop].sums->data() + request.parts[next_hop].at);
   }
-  request.sums->sum(request.level - 1, out);
+  request.sums->sum(request.level + 1, out);
 }
 
 // The weights of each row, over all tensor-parallel positions.

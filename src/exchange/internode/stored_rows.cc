@@ -52,10 +52,10 @@ std::size_t Forwarder::store_unit(std::uint64_t number, std::span<const std::byt
     const std::byte* at = unit.data() + sizeof head + i * unit_row_bytes(layout);
     UnitRow to;
     std::memcpy(&to, at, sizeof to);
-    const bool known = to.rank >= 0 && to.rank < view_.nodes->num_ranks() && to.row >= 0 &&
-                       to.row < layout.max_rows();
+    const bool known =
+        to.rank >= 0 && to.rank < view_.num_ranks() && to.row >= 0 && to.row < layout.max_rows();
     if (!known) return 0;
-    if (!view_.nodes->here(to.rank)) continue;
+    if (!view_.here(to.rank)) continue;
     std::byte* buffer =
         view_.window(to.rank) + layout.buffer(view_.record(to.rank, number).posted.buffer);
     rows[count++] = buffer + layout.rows() + to.row * layout.row_bytes();

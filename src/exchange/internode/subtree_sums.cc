@@ -15,12 +15,12 @@ std::byte* SubtreeSums::own() {
   return own_.get();
 }
 
-// Those of tiers further in are of the one group that this rank is in.
+// Those of levels further in are of the one group that this rank is in.
 void SubtreeSums::add_to(Summands& total, std::span<const Sum> sums, int level) {
   for (std::size_t i = 0; i < sums.size();) {
     std::size_t end = i;
-    while (end < sums.size() && sums[end].level < level) ++end;
-    total.add(end == i ? sums[i].row : sum_of(sums.subspan(i, end - i), level - 1), type_);
+    while (end < sums.size() && sums[end].level > level) ++end;
+    total.add(end == i ? sums[i].row : sum_of(sums.subspan(i, end - i), level + 1), type_);
     i = std::max(end, i + 1);
   }
 }
@@ -28,8 +28,8 @@ void SubtreeSums::add_to(Summands& total, std::span<const Sum> sums, int level) 
 // A group of which one part has rows has the sum of that part.
 const void* SubtreeSums::sum_of(std::span<const Sum> sums, int level) {
   if (sums.size() == 1) return sums[0].row;
-  const auto inside = [level](const Sum& sum) { return sum.level < level; };
-  if (std::all_of(sums.begin(), sums.end(), inside)) return sum_of(sums, level - 1);
+  const auto inside = [level](const Sum& sum) { return sum.level > level; };
+  if (std::all_of(sums.begin(), sums.end(), inside)) return sum_of(sums, level + 1);
   Summands& total = of_level_[level];
   total.clear();
   std::byte* out = total.scratch();

@@ -22,10 +22,10 @@ class SubtreeSums {
   void clear() noexcept { sums_.clear(); }
   // Where the sum of my own node may be made.
   std::byte* own();
-  // In the order of Branches; both stay until the result is there. `tier` as there.
+  // In the order of Branches; both stay until the result is there.
   void add(int level, const void* sum) { sums_.push_back({level, sum}); }
 
-  // As terms of `total`: one for each group of tier `tier`, all of them inside the same group of
+  // As terms of `total`: one for each group of `level`, all of them inside the same group of
   // the next one out.
   void add_to(Summands& total, int level) { add_to(total, sums_, level); }
   // The sum of all, rounded.

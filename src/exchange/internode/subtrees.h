@@ -10,7 +10,7 @@
 #include <span>
 
 #include "exchange/limits.h"
-#include "topology/nodes.h"
+#include "topology/forwarding_table.h"
 
 namespace ferry::internal {
 
@@ -22,8 +22,8 @@ struct SubtreeRule {
 class Subtrees {
  public:
   struct Subtree {
-    int next_hop;  // place of its mate in Border::mates; -1: my node
-    int level;     // of that mate; -1: my node
+    int next_hop;  // index of its mate in ForwardingTable::mates; -1: my node
+    int level;     // of that mate; of my node one further in than any
     std::span<const std::int64_t> items;
   };
 
@@ -45,7 +45,7 @@ class Subtrees {
   Subtree operator[](int i) const noexcept {
     const int begin = begin_[i], end = i + 1 < num_subtrees_ ? begin_[i + 1] : num_items_;
     const int next_hop = next_hop_[begin];
-    return {next_hop, next_hop < 0 ? -1 : forwarding_->mates[next_hop].level,
+    return {next_hop, next_hop < 0 ? Topology::kMostLevels : forwarding_->mates[next_hop].level,
             std::span(items_).subspan(begin, static_cast<std::size_t>(end - begin))};
   }
 

@@ -56,8 +56,8 @@ void Forwarder::read_ask(int from, const MessageHead& head, std::span<const std:
 bool Forwarder::split(SumRequest& request, std::vector<Question>& questions) const {
   const std::size_t term = term_bytes(request.ask.num_positions);
   const std::size_t bytes = request.terms.size();
-  const Nodes& nodes = *view_.nodes;
-  std::vector<bool> asked(nodes.num_ranks());
+  const Topology& topology = group_->topology();
+  std::vector<bool> asked(view_.num_ranks());
   for (std::size_t at = 0; at < bytes;) {
     std::int64_t num_terms;
     if (bytes - at < sizeof num_terms) return false;
@@ -69,7 +69,7 @@ bool Forwarder::split(SumRequest& request, std::vector<Question>& questions) con
       const int of_term = i / request.ask.num_positions;
       const int rank = place_of(request, at, of_term, i % request.ask.num_positions).rank;
       const int first = place_of(request, at, of_term, 0).rank;
-      if (!reaches(rank, request.level) || nodes.node_of(rank) != nodes.node_of(first))
+      if (!reaches(rank, request.level) || topology.node_of(rank) != topology.node_of(first))
         return false;
       asked[rank] = true;
     }
@@ -80,17 +80,17 @@ bool Forwarder::split(SumRequest& request, std::vector<Question>& questions) con
     }
     at += num_terms * term;
   }
-  for (int rank = 0; rank < nodes.num_ranks(); ++rank) {
+  for (int rank = 0; rank < view_.num_ranks(); ++rank) {
     if (asked[rank]) request.ranks.push_back(rank);
   }
   return true;
 }
 
-// Of this node, or further in than `tier`.
+// Of this node, or further in than `level`.
 bool Forwarder::reaches(int rank, int level) const noexcept {
-  if (rank < 0 || rank >= view_.nodes->num_ranks()) return false;
+  if (rank < 0 || rank >= view_.num_ranks()) return false;
   const int next_hop = forwarding_.next_hop[rank];
-  return next_hop < 0 ? view_.nodes->here(rank) : forwarding_.mates[next_hop].level < level;
+  return next_hop < 0 ? view_.here(rank) : forwarding_.mates[next_hop].level > level;
 }
 
 void Forwarder::add_unit(const SumRequest& request, std::size_t first,

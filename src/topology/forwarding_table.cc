@@ -1,0 +1,94 @@
+#include "topology/forwarding_table.h"
+
+#include <algorithm>
+#include <span>
+
+#include "topology/mate.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// The ranks that take part, in each group of the levels that have mates.
+class Members {
+ public:
+  Members(const Topology& topology, const std::vector<bool>& taking_part, bool flat)
+      : host(topology.find_level(Topology::kHost)),
+        outermost(flat ? host : 0),
+        topology_(topology),
+        active_(host + 1),
+        positions_(host + 1) {
+    for (int level = outermost; level <= host; ++level) {
+      positions_[level].resize(topology.num_ranks());
+      for (int group = 0; group < num_groups(level); ++group) {
+        std::vector<int>& active = active_[level].emplace_back();
+        int position = 0;
+        for (const int rank : topology.members(group, level)) {
+          const bool takes_part = taking_part[rank];
+          positions_[level][rank] = takes_part ? static_cast<int>(active.size()) : position;
+          if (takes_part) active.push_back(rank);
+          ++position;
+        }
+      }
+    }
+  }
+
+  int num_groups(int level) const { return topology_.level(level).num_groups(); }
+  int lowest(int group, int level) const { return topology_.members(group, level).front(); }
+  // -1: nobody takes part there.
+  int mate(int rank, int group, int level) const {
+    const std::vector<int>& active = active_[level][group];
+    if (active.empty()) return -1;
+    return active[mate_position(positions_[level][rank], active.size())];
+  }
+  // The outermost level at which two ranks are of different groups; host + 1: they are of one node.
+  int level_between(int a, int b) const {
+    int level = outermost;
+    while (level <= host && topology_.group_of(a, level) == topology_.group_of(b, level)) ++level;
+    return level;
+  }
+
+  const int host, outermost;
+
+ private:
+  const Topology& topology_;
+  std::vector<std::vector<std::vector<int>>> active_;  // [levels][groups]: ranks
+  std::vector<std::vector<int>> positions_;            // [levels][ranks]
+};
+
+}  // namespace
+
+ForwardingTable::ForwardingTable(const Topology& topology, int rank,
+                                 const std::vector<bool>& taking_part, bool flat)
+    : is_mate(topology.num_ranks()), is_served(topology.num_ranks()) {
+  const Members members(topology, taking_part, flat);
+  std::vector<std::vector<int>> hops(members.host + 1);  // [levels][groups]
+  for (int level = members.outermost; level <= members.host; ++level) {
+    hops[level].assign(members.num_groups(level), -1);
+    for (int group = 0; group < members.num_groups(level); ++group) {
+      const int mate = members.mate(rank, group, level);
+      const bool sibling = members.level_between(rank, members.lowest(group, level)) == level;
+      if (mate < 0 || !sibling) continue;
+      hops[level][group] = static_cast<int>(mates.size());
+      mates.push_back({level, mate});
+      is_mate[mate] = true;
+    }
+  }
+  outermost = mates.empty() ? members.host : mates[0].level;
+  for (int peer = 0; peer < topology.num_ranks(); ++peer) {
+    const int between = members.level_between(rank, peer);
+    const bool here = between > members.host;
+    const int level = std::min(between, members.host), group = topology.group_of(peer, level);
+    next_hop.push_back(here ? -1 : hops[level][group]);
+    subtree.push_back(members.lowest(group, level));
+    const int mate = here ? -1 : members.mate(peer, topology.group_of(rank, level), level);
+    last_hop.push_back(mate < 0 ? peer : mate);
+  }
+  for (int peer = 0; peer < topology.num_ranks(); ++peer) {
+    int writer = peer;
+    while (last_hop[writer] != writer) writer = last_hop[writer];
+    is_served[peer] = taking_part[peer] && peer != rank && writer == rank;
+  }
+}
+
+}  // namespace ferry::internal
