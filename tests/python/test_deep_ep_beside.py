@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import ferry
 import ferry.deep_ep
 from ferry.deep_ep.beside import comm, envs, find_pkgs, gate, math, private, refs, semantic, testing
-from low_latency_case import quantised
+from ferry.conformance.low_latency_case import quantised
 
 _ARGUMENTS = {
     "math": {"calc_diff": "x y", "safe_div": "a b", "ceil_div": "x y", "align": "x y", "per_token_cast_to_fp8": "x",

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ferry
-from deep_ep_oracle import Inputs, channel_ranges, same_bits
+from ferry.conformance.deep_ep_oracle import Inputs, channel_ranges, same_bits
 from ferry.deep_ep import Buffer, Config, handles
 
 RANKS = [1, 2, 3, 4, 8]

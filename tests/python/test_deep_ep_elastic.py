@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import elastic_oracle as oracle
+import ferry.conformance.elastic_oracle as oracle
 import ferry
-from deep_ep_oracle import Inputs, same_bits
+from ferry.conformance.deep_ep_oracle import Inputs, same_bits
 from ferry.deep_ep import ElasticBuffer, EPHandle, EventHandle, EventOverlap
 
 RANKS = [1, 2, 3, 4, 8]

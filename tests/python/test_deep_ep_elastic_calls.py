@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ferry
-from deep_ep_oracle import Inputs, same_bits
+from ferry.conformance.deep_ep_oracle import Inputs, same_bits
 from ferry.deep_ep import Buffer, ElasticBuffer, EPHandle
 
 M = 9

@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import elastic_oracle as oracle
+import ferry.conformance.elastic_oracle as oracle
 import ferry
-from deep_ep_oracle import Inputs, same_bits
+from ferry.conformance.deep_ep_oracle import Inputs, same_bits
 from ferry.deep_ep import ElasticBuffer
 from ferry.deep_ep.elastic_handle import find_state
 

@@ -1,6 +1,7 @@
 """ferry.deep_ep, low-latency calls: rows, scales and sums against the oracle, and the shapes that
 programs use them in: a test loop, an engine that overlaps two batches."""
 
+import functools
 import itertools
 
 import pytest
@@ -8,10 +9,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ferry  # noqa: E402
-from low_latency_case import (  # noqa: E402
+from ferry.conformance.low_latency_case import (  # noqa: E402
     Case, LOW_32, MODES, RANKS, as_bytes, check_received, combine, dispatch, expected_sum, expert,
-    in_groups, make_buffer, run_experts, seen_by_experts,
+    in_groups, run_experts, seen_by_experts,
 )
+from ferry.deep_ep import Buffer  # noqa: E402
+
+make_buffer = functools.partial(Buffer, low_latency_mode=True)
 
 
 def round_trip(group, case, mode):

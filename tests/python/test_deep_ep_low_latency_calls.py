@@ -1,6 +1,7 @@
 """ferry.deep_ep, low-latency calls: whose memory rows are, handles that were taken apart, statistics,
 ranks that are left out, refusals."""
 
+import functools
 import dataclasses
 import re
 import threading
@@ -12,9 +13,11 @@ torch = pytest.importorskip("torch")
 
 import ferry  # noqa: E402
 from ferry.deep_ep import Buffer  # noqa: E402
-from low_latency_case import (  # noqa: E402
-    Case, MODES, check_received, combine, dispatch, expected_sum, expert, make_buffer, run_experts,
+from ferry.conformance.low_latency_case import (  # noqa: E402
+    Case, MODES, check_received, combine, dispatch, expected_sum, expert, run_experts,
 )
+
+make_buffer = functools.partial(Buffer, low_latency_mode=True)
 
 
 # ---- whose memory it is

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist
 
 import ferry
-from deep_ep_oracle import Inputs, same_bits
+from ferry.conformance.deep_ep_oracle import Inputs, same_bits
 from ferry.deep_ep import Buffer, EventOverlap
 from test_deep_ep_buffer import check_combine, send
 

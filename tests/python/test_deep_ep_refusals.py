@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ferry
-from deep_ep_oracle import Inputs, same_bits
+from ferry.conformance.deep_ep_oracle import Inputs, same_bits
 from ferry.deep_ep import Buffer, Config, ElasticBuffer, EventHandle, EventOverlap
 from test_deep_ep_buffer import check_combine, outputs_of, send
 

@@ -1,4 +1,5 @@
-"""DeepEP's public names on ferry, for CPU tensors: Buffer (V1), ElasticBuffer (V2) and what goes with them.
+"""DeepEP's public names on ferry, for CPU tensors: Buffer (V1), ElasticBuffer (V2), EPBuffer
+(2.5) and what goes with them.
 
     from ferry.deep_ep import Buffer          # or: ferry.deep_ep.install(), then import deep_ep as ever
     buffer = Buffer(process_group)
@@ -12,12 +13,25 @@ import torch
 from ferry.deep_ep.buffer import Buffer
 from ferry.deep_ep.config import Config
 from ferry.deep_ep.elastic import ElasticBuffer, EPHandle, get_logical_domain_size, get_physical_domain_size
+from ferry.deep_ep.ep_buffer import (
+    BucketBuffer,
+    BucketSession,
+    BufferAllocator,
+    EngramBuffer,
+    EPBuffer,
+    PPBuffer,
+    get_num_allocation_alignment,
+    get_num_rdma_alignment,
+    get_num_tma_alignment,
+)
 from ferry.deep_ep.events import EventHandle, EventOverlap
 from ferry.deep_ep.install import install
 
 topk_idx_t = torch.int64
 
 __all__ = [
-    "Buffer", "Config", "EPHandle", "ElasticBuffer", "EventHandle", "EventOverlap", "get_logical_domain_size",
-    "get_physical_domain_size", "install", "topk_idx_t",
+    "BucketBuffer", "BucketSession", "Buffer", "BufferAllocator", "Config", "EPBuffer", "EPHandle", "ElasticBuffer",
+    "EngramBuffer", "EventHandle", "EventOverlap", "PPBuffer", "get_logical_domain_size",
+    "get_num_allocation_alignment", "get_num_rdma_alignment", "get_num_tma_alignment", "get_physical_domain_size",
+    "install", "topk_idx_t",
 ]

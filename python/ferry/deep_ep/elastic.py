@@ -5,6 +5,8 @@ that ranks agree on, so nothing but the dispatch itself is exchanged. Handles: e
 all-gather sessions: elastic_sessions.py. What is honoured, what has no meaning and what is refused: docs/deep_ep.md.
 """
 
+from types import SimpleNamespace
+
 import torch
 
 import ferry
@@ -156,45 +158,56 @@ class ElasticBuffer(Sessions):
         twice); rows behind the last one are undefined, their ids -1.
         use_tma_aligned_col_major_sf: scales, of 4 bytes, have strides (1, rows rounded up to 4).
         """
-        if handle is not None:
-            return self._dispatch_again(x, handle, topk_weights, {
-                "topk_idx": topk_idx, "cumulative_local_expert_recv_stats": cumulative_local_expert_recv_stats,
-                "do_cpu_sync": do_cpu_sync or None,
-            }, {"num_experts": num_experts, "max_tokens": num_max_tokens_per_rank, "expert_alignment": expert_alignment,
-                "do_expand": do_expand}, do_zero_padding, use_tma_aligned_col_major_sf)
+        return self._dispatch(SimpleNamespace(**{name: value for name, value in locals().items() if name != "self"}))
+
+    def _dispatch(self, asked, deferred=False):
+        """dispatch; `asked` has its arguments. Deferred: an event, whose wait does the receive half and returns what
+        dispatch does but the event."""
+        if asked.handle is not None:
+            return self._dispatch_again(asked, deferred)
+        topk_idx, topk_weights = asked.topk_idx, asked.topk_weights
         try:
-            rows = Rows(x, use_tma_aligned_col_major_sf)
-            call = Call(num_experts, self._or_default(num_max_tokens_per_rank), 1 if expert_alignment is None
-                        else expert_alignment, bool(do_expand), do_cpu_sync is None or bool(do_cpu_sync), topk_idx)
+            rows = Rows(asked.x, asked.use_tma_aligned_col_major_sf)
+            call = Call(asked.num_experts, self._or_default(asked.num_max_tokens_per_rank),
+                        1 if asked.expert_alignment is None else asked.expert_alignment, bool(asked.do_expand),
+                        asked.do_cpu_sync is None or bool(asked.do_cpu_sync), topk_idx)
             _check_call(call)
         except Exception as error:
             self._refuse(error)
         exchange = self.exchanges.last = self._find(rows, call)
         try:
             _check_tokens(rows, call, topk_weights)
-            stats = _check_stats(cumulative_local_expert_recv_stats, exchange)
+            stats = _check_stats(asked.cumulative_local_expert_recv_stats, exchange)
         except Exception as error:
             self._refuse(error, exchange)
-        received = exchange.dispatch(rows.tokens, topk_idx, detached(topk_weights), token_scales=rows.scales,
-                                     deadline=self.deadline)
-        if stats is not None:
-            stats += received.handle.tokens_per_expert.numpy()
-        call = call._replace(topk_idx=topk_idx.clone() if do_handle_copy else topk_idx)
-        worst = 0 if call.do_cpu_sync else call.worst_rows(self.num_ranks, exchange.num_local_experts)
-        state = State(exchange, rows.format, call, max(received.num_rows, worst))
-        state.routes[exchange] = received.handle
-        if not call.do_expand:
-            state.is_local = received.topk_ids >= 0
-        handle = make_handle(state, received, self.exchanges.group, num_sms or _FEWEST_SMS)
-        return self._results(received, rows, state, topk_weights is not None, do_zero_padding, handle)
+        call = call._replace(topk_idx=topk_idx.clone() if asked.do_handle_copy else topk_idx)
 
-    def _dispatch_again(self, x, handle, topk_weights, forbidden, given, do_zero_padding, column_major):
+        def finish(received):
+            if stats is not None:
+                stats[...] += received.handle.tokens_per_expert.numpy()
+            worst = 0 if call.do_cpu_sync else call.worst_rows(self.num_ranks, exchange.num_local_experts)
+            state = State(exchange, rows.format, call, max(received.num_rows, worst))
+            state.routes[exchange] = received.handle
+            if not call.do_expand:
+                state.is_local = received.topk_ids >= 0
+            handle = make_handle(state, received, self.exchanges.group, asked.num_sms or _FEWEST_SMS)
+            return self._results(received, rows, state, asked, handle)
+
+        arguments = dict(tokens=rows.tokens, topk_ids=topk_idx, topk_weights=detached(topk_weights),
+                         token_scales=rows.scales, deadline=self.deadline)
+        return _ended(exchange.dispatch, exchange.dispatch_send, arguments, finish, deferred)
+
+    def _dispatch_again(self, asked, deferred):
         """A dispatch with a handle. Rows of another type or width than its own are routed anew the first time, by its
         topk_idx: they come in the same order."""
-        state = None
+        handle, topk_weights, state = asked.handle, asked.topk_weights, None
+        forbidden = {"topk_idx": asked.topk_idx, "do_cpu_sync": asked.do_cpu_sync or None,
+                     "cumulative_local_expert_recv_stats": asked.cumulative_local_expert_recv_stats}
+        given = {"num_experts": asked.num_experts, "max_tokens": asked.num_max_tokens_per_rank,
+                 "expert_alignment": asked.expert_alignment, "do_expand": asked.do_expand}
         try:
             state = find_state(handle)
-            rows = Rows(x, column_major)
+            rows = Rows(asked.x, asked.use_tma_aligned_col_major_sf)
             for name, value in forbidden.items():
                 if value is not None:
                     raise InvalidArgument(f"a dispatch with a handle takes no {name}: it repeats the handle's")
@@ -210,10 +223,14 @@ class ElasticBuffer(Sessions):
         exchange = state.exchange if rows.format == state.format else self._find(rows, state.call)
         route = state.routes.get(exchange)
         topk_idx = state.call.topk_idx if route is None else None
-        received = exchange.dispatch(rows.tokens, topk_idx, detached(topk_weights), handle=route,
-                                     token_scales=rows.scales, deadline=self.deadline)
-        state.routes[exchange] = received.handle
-        return self._results(received, rows, state, topk_weights is not None, do_zero_padding, handle)
+
+        def finish(received):
+            state.routes[exchange] = received.handle
+            return self._results(received, rows, state, asked, handle)
+
+        arguments = dict(tokens=rows.tokens, topk_ids=topk_idx, topk_weights=detached(topk_weights), handle=route,
+                         token_scales=rows.scales, deadline=self.deadline)
+        return _ended(exchange.dispatch, exchange.dispatch_send, arguments, finish, deferred)
 
     def combine(self, x, handle, topk_weights=None, bias=None, num_sms=0, num_qps=0, previous_event=None,
                 previous_event_before_epilogue=None, async_with_compute_stream=False, allocate_on_comm_stream=False):
@@ -229,6 +246,9 @@ class ElasticBuffer(Sessions):
         ranks are ignored. Not for expanded rows without multiple reduction, as in DeepEP.
         Returns (combined_x [T, H'], combined_topk_weights [T, K], 0 where the id is -1, or None, event).
         """
+        return self._combine(x, handle, topk_weights, bias)
+
+    def _combine(self, x, handle, topk_weights, bias, deferred=False):
         state = None
         try:
             state = find_state(handle)
@@ -238,9 +258,9 @@ class ElasticBuffer(Sessions):
             self.exchanges.refuse_combine(error, state and state.exchange)
         home = None if row_weights is None else torch.empty(state.call.topk_idx.shape, dtype=torch.float32)
         partials = "per_rank" if state.call.do_expand and self.allow_multiple_reduction else "none"
-        out = state.exchange.combine(x, state.route, bias=detached(bias), row_weights=row_weights,
-                                     out_topk_weights=home, partials=partials, in_place=False, deadline=self.deadline)
-        return out, home, overlap()
+        arguments = dict(expert_rows=x, handle=state.route, bias=detached(bias), row_weights=row_weights,
+                         out_topk_weights=home, partials=partials, in_place=False, deadline=self.deadline)
+        return _ended(state.exchange.combine, state.exchange.combine_send, arguments, lambda out: (out, home), deferred)
 
     def _combined_rows(self, x, topk_weights, state, summed):
         """x and topk_weights as the exchange has the rows, without those behind the real ones."""
@@ -264,13 +284,14 @@ class ElasticBuffer(Sessions):
         weights = resized(topk_weights, num_rows)
         return x, weights if by_expert else torch.where(state.is_local, weights, torch.zeros(()))
 
-    def _results(self, received, rows, state, has_weights, do_zero_padding, handle):
+    def _results(self, received, rows, state, asked, handle):
         call, num_rows = state.call, state.num_rows
-        if do_zero_padding and call.do_expand and call.expert_alignment > 1:
+        if asked.do_zero_padding and call.do_expand and call.expert_alignment > 1:
             _zero_gaps(received)
         idx = None if call.do_expand else resized(received.topk_ids.to(call.topk_idx.dtype), num_rows, -1)
+        has_weights = asked.topk_weights is not None
         weights = resized(received.weights.clone(), num_rows) if has_weights else None  # a view would keep the rows
-        return rows.received(received, num_rows), idx, weights, handle, overlap()
+        return rows.received(received, num_rows), idx, weights, handle
 
     def _or_default(self, num_max_tokens_per_rank):
         return self.num_max_tokens_per_rank if num_max_tokens_per_rank is None else num_max_tokens_per_rank
@@ -303,6 +324,16 @@ class ElasticBuffer(Sessions):
         if exchange is None or exchange.refuse_dispatch(str(error)):
             self.exchanges.refuse(error)
         raise error
+
+
+def _ended(call, send, arguments, finish, deferred):
+    """(*results, event) of a call, `finish` making results of what it returns; deferred: an event whose first wait does
+    the receive half and returns the results."""
+    if not deferred:
+        return *finish(call(**arguments)), overlap()
+    operation, event = send(**arguments), overlap()
+    event.register_hook_after_wait(lambda: finish(operation.recv()))
+    return event
 
 
 def _check_call(call):

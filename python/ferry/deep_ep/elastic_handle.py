@@ -13,6 +13,7 @@ import torch
 
 from ferry.deep_ep import handles
 from ferry.deep_ep.layout import cpu_array, owners
+from ferry.errors import InvalidArgument
 
 
 class EPHandle:
@@ -94,6 +95,7 @@ class State:
         self.call = call
         self.num_rows = num_rows  # of recv_x
         self.is_local = None  # bool [N, K], not expanded: whether the expert of a column is here
+        self.version = _version(call.topk_idx)
 
     @property
     def route(self):
@@ -104,7 +106,15 @@ def find_state(handle):
     """The State behind an EPHandle; ferry.InvalidArgument when none of its tensors leads to one."""
     names = ("recv_src_metadata", "psum_num_recv_tokens_per_expert", "psum_num_recv_tokens_per_scaleup_rank",
              "num_unaligned_recv_tokens_per_expert", "dst_buffer_slot_idx")
-    return handles.find([getattr(handle, name, None) for name in names], State).state
+    state = handles.find([getattr(handle, name, None) for name in names], State).state
+    if _version(state.call.topk_idx) != state.version:
+        raise InvalidArgument("topk_idx was written to since the dispatch whose handle has it: rows would go elsewhere")
+    return state
+
+
+def _version(tensor):
+    """How often torch saw the tensor written to; inference tensors do not count."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def summed_tokens(handle, state):

@@ -7,8 +7,6 @@ import dataclasses
 
 import torch
 
-from ferry.deep_ep import Buffer
-
 MODES = {
     "bf16": dict(use_fp8=False),
     "fp8": dict(use_fp8=True),
@@ -129,10 +127,6 @@ def expected_sum(case, rank, mode, masked=()):
 
 
 # ---- what every rank does with it
-
-
-def make_buffer(group, **options):
-    return Buffer(group, low_latency_mode=True, **options)
 
 
 def dispatch(buffer, case, mode="bf16", **options):

@@ -1,0 +1,126 @@
+"""A clause is one promise of an interface: a name, the promise in a sentence, and a function that every rank runs.
+
+The function makes its calls first and compares with World.same and World.equal, which collect complaints: a rank that
+has one goes on, so that the others are not left waiting. Called by rank.py; the clauses are in the files of each API.
+"""
+
+import importlib
+from typing import Any, Callable, NamedTuple
+
+import torch
+
+APIS = {  # where the clauses of an interface are
+    "deep_ep": ["deep_ep_names", "deep_ep_normal", "deep_ep_low_latency", "deep_ep_elastic"],
+    "torch_npu": ["torch_npu_clauses"],
+}
+_MOST_COMPLAINTS = 5  # of a clause on a rank
+
+
+class Clause(NamedTuple):
+    name: str
+    text: str
+    check: Callable
+
+
+_clauses = {}
+
+
+def clause(name):
+    """Registers the decorated function; its docstring is the promise."""
+
+    def register(check):
+        assert name not in _clauses, name
+        _clauses[name] = Clause(name, " ".join(check.__doc__.split()), check)
+        return check
+
+    return register
+
+
+def clauses_of(api):
+    """All clauses of an API, by name, in order."""
+    modules = {f"{__package__}.{name}" for name in APIS[api]}
+    for module in sorted(modules, key=[f"{__package__}.{name}" for name in APIS[api]].index):
+        importlib.import_module(module)
+    return {name: each for name, each in _clauses.items() if each.check.__module__ in modules}
+
+
+def implementation(name):
+    """The module, or with "module:attribute" the object in it, that has the interface's names."""
+    module, _, attribute = name.partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found
+
+
+class World:
+    """What a clause knows: the implementation `api`, the process group and this rank's place in it."""
+
+    def __init__(self, api: Any, group: Any, rank: int, size: int, device: str, seed: int):
+        self.api, self.group, self.rank, self.size, self.device, self.seed = api, group, rank, size, device, seed
+        self.complaints = []
+        self._leaving = []  # what ends with the clause
+
+    def place(self, tensor):
+        """The tensor, or each of a pair, on the device."""
+        if isinstance(tensor, (tuple, list)):
+            return tuple(map(self.place, tensor))
+        return tensor if self.device == "cpu" or tensor is None else tensor.to(self.device)
+
+    def at_end(self, leave):
+        """`leave` is called when the clause ends."""
+        self._leaving.append(leave)
+
+    def end(self):
+        for leave in reversed(self._leaving):
+            leave()
+
+    def complain(self, text):
+        if len(self.complaints) < _MOST_COMPLAINTS:
+            self.complaints.append(text)
+
+    def holds(self, condition, text):
+        """Complains unless the condition is true."""
+        if not condition:
+            self.complain(text)
+
+    def equal(self, what, have, want):
+        """Compares Python values."""
+        if have != want:
+            self.complain(f"{what} is {have!r:.200}, need {want!r:.200}")
+
+    def same(self, what, have, want):
+        """Compares tensors, bit for bit: type, shape, contents."""
+        if not isinstance(have, torch.Tensor):
+            return self.complain(f"{what} is {type(have).__name__}, need a tensor {_described(want)}")
+        have = have.detach().cpu()
+        if have.dtype != want.dtype or have.shape != want.shape:
+            return self.complain(f"{what} is {_described(have)}, need {_described(want)}")
+        differs = _bits(have) != _bits(want)
+        if bool(differs.any()):
+            at = differs.nonzero()[0].tolist()
+            self.complain(f"{what}{at} is {have[tuple(at)].item()}, need {want[tuple(at)].item()} "
+                          f"({int(differs.sum())} of {differs.numel()} entries differ)")
+        return None
+
+    def near(self, what, have, want, tolerance):
+        """1 - cosine-like difference as DeepEP's programs compute it."""
+        x, y = have.detach().cpu().double() + 1, want.double() + 1
+        difference = float(1 - 2 * (x * y).sum() / (x * x + y * y).sum()) if x.numel() else 0.0
+        self.holds(have.shape == want.shape and difference <= tolerance,
+                   f"{what} differs by {difference:.2e}, need at most {tolerance:.0e}")
+
+    def raises(self, what, call):
+        """Complains unless the call raises, as it must on every rank."""
+        try:
+            call()
+        except Exception:
+            return
+        self.complain(f"{what} was accepted, it must raise")
+
+
+def _described(tensor):
+    return f"{str(tensor.dtype).replace('torch.', '')} {list(tensor.shape)}"
+
+
+def _bits(tensor):
+    views = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.contiguous().view(views[tensor.element_size()])

@@ -1,0 +1,129 @@
+"""A session: ranks that are processes, and clauses that are run on them one after another.
+
+A clause that does not end in its time, or in which a process ends, is broken; the ranks are then started anew. Called
+by __main__.py and by tests, which judge many implementations in one session.
+"""
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import pickle
+import sys
+import tempfile
+import time
+from typing import List, NamedTuple
+
+from ferry.conformance import rank as rank_of_session
+from ferry.conformance.clauses import clauses_of
+from ferry.errors import InvalidArgument
+
+
+_START_SECONDS = 120  # in which ranks start and meet
+_FOLLOW_SECONDS = 5  # that the other ranks have once a call of one raised
+
+
+class Verdict(NamedTuple):
+    """Of one clause. complaints: texts "rank r: ...", none if it holds."""
+
+    name: str
+    text: str
+    complaints: List[str]
+    seconds: float
+
+    @property
+    def holds(self):
+        return not self.complaints
+
+
+class Session:
+    """`with Session("deep_ep", 2) as session: session.judge("module")`. deadline: seconds for a clause."""
+
+    def __init__(self, api, ranks=2, device="cpu", seed=1, deadline=60.0):
+        self.clauses = clauses_of(api)
+        self.deadline = deadline
+        self._settings = dict(api=api, ranks=ranks, device=device, seed=seed, deadline=deadline, path=list(sys.path))
+        self._processes, self._epoch = [], 0
+        self._joined = False  # the ranks are in one process group, at the same place
+
+    def __enter__(self):
+        self._folder = tempfile.TemporaryDirectory(prefix="ferry-conformance-")
+        self._settings["folder"] = self._folder.name
+        return self
+
+    def __exit__(self, *_):
+        self._end()
+        self._folder.cleanup()
+
+    def judge(self, module, names=None):
+        """Verdicts of the clauses with these names (None: all), one by one."""
+        unknown = set(names or ()) - set(self.clauses)
+        if unknown:
+            raise InvalidArgument(f"no clause {', '.join(sorted(unknown))}; there are {', '.join(self.clauses)}")
+        for name in names or self.clauses:
+            begin = time.monotonic()
+            complaints = self._play(module, name)
+            yield Verdict(name, self.clauses[name].text, complaints, time.monotonic() - begin)
+
+    def _start(self):
+        context = multiprocessing.get_context("spawn")
+        settings = pickle.dumps(self._settings)
+        for rank in range(self._settings["ranks"]):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=rank_of_session.entry, args=(theirs, settings, rank), daemon=True,
+                                      name=f"conformance rank {rank}")
+            process.start()
+            theirs.close()
+            self._processes.append((process, ours))
+
+    def _end(self):
+        for process, pipe in self._processes:
+            pipe.close()
+            process.kill()
+            process.join()
+        self._processes, self._joined = [], False
+
+    def _play(self, module, name):
+        """Complaints of all ranks about one clause."""
+        if not self._joined:
+            complaints = self._join()
+            if complaints:
+                return complaints
+        complaints, raised = self._ask(("clause", module, name), self.deadline)
+        self._joined = self._joined and not raised
+        return complaints
+
+    def _join(self):
+        """Starts the ranks if there are none and lets them meet in a new process group; complaints if they do not."""
+        if not self._processes:
+            self._start()
+        self._epoch += 1
+        self._joined = True
+        return self._ask(("join", self._epoch), _START_SECONDS)[0]
+
+    def _ask(self, command, seconds):
+        """(complaints, whether a call raised): sends a command to the ranks and waits for their answers. Ranks that do
+        not answer in time, or that ended, are no more afterwards, nor are the others."""
+        waiting = {pipe: rank for rank, (_, pipe) in enumerate(self._processes)}
+        for pipe in waiting:
+            with contextlib.suppress(OSError):  # said below
+                pipe.send(command)
+        complaints, raised, ended, until = [], False, False, time.monotonic() + seconds
+        while waiting:
+            ready = multiprocessing.connection.wait(list(waiting), max(until - time.monotonic(), 0))
+            if not ready:
+                break
+            for pipe in ready:
+                rank = waiting.pop(pipe)
+                try:
+                    said, failed = pipe.recv()
+                except (EOFError, OSError):
+                    self._processes[rank][0].join()
+                    code = self._processes[rank][0].exitcode
+                    said, failed, ended = [f"the process ended with exit code {code}"], True, True
+                raised = raised or failed
+                until = min(until, time.monotonic() + _FOLLOW_SECONDS) if failed else until
+                complaints += [(rank, text) for text in said]
+        complaints += [(rank, "the call did not return in its time") for rank in sorted(waiting.values())]
+        if waiting or ended:
+            self._end()
+        return [f"rank {rank}: {text}" for rank, text in complaints], bool(raised)

@@ -1,0 +1,99 @@
+"""EPBuffer: what DeepEP 2.5 calls ElasticBuffer's dispatch and combine, with halves and with redundant experts.
+
+A deferred call does its send half; the wait of its event does the receive half and returns the results. Weights of
+redundant experts and their gradients: redundant_experts.py. What DeepEP 2.5 has beside: refused by name, below.
+"""
+
+from types import SimpleNamespace
+
+from ferry.deep_ep.elastic import ElasticBuffer
+from ferry.deep_ep.elastic_sessions import NotBuilt
+from ferry.deep_ep.redundant_experts import BufferAllocator, RedundantExperts
+from ferry.errors import InvalidArgument
+
+__all__ = ["BucketBuffer", "BucketSession", "BufferAllocator", "EPBuffer", "EngramBuffer", "PPBuffer",
+           "get_num_allocation_alignment", "get_num_rdma_alignment", "get_num_tma_alignment"]
+
+_SIZE_UNIT, _TMA_BYTES = 2 << 20, 32
+
+
+class EPBuffer(RedundantExperts, ElasticBuffer):
+    """ElasticBuffer under the name and with the signatures of DeepEP 2.5.
+
+    lb_allocation_plan_or_num_bytes: bytes, or a BufferAllocator whose tensors become memory here.
+    """
+
+    def __init__(self, group, num_bytes=None, num_max_tokens_per_rank=0, hidden=0, num_topk=0, use_fp8_dispatch=False,
+                 lb_allocation_plan_or_num_bytes=0, deterministic=False, allow_hybrid_mode=True,
+                 allow_multiple_reduction=True, prefer_overlap_with_compute=True, sl_idx=None, num_allocated_qps=0,
+                 num_cpu_timeout_secs=300, num_gpu_timeout_secs=100, explicitly_destroy=False):
+        super().__init__(group, num_bytes, 0, num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch,
+                         deterministic, allow_hybrid_mode, allow_multiple_reduction, prefer_overlap_with_compute,
+                         sl_idx, num_allocated_qps, num_cpu_timeout_secs, num_gpu_timeout_secs, explicitly_destroy)
+        plan = lb_allocation_plan_or_num_bytes
+        self.num_lb_bytes = plan.num_bytes if isinstance(plan, BufferAllocator) else plan
+        if isinstance(plan, BufferAllocator):
+            plan.materialize()
+        self.context = None
+
+    def dispatch(self, x, topk_idx=None, topk_weights=None, cumulative_local_expert_recv_stats=None, num_experts=None,
+                 num_max_tokens_per_rank=None, expert_alignment=None, num_sms=0, num_qps=0, previous_event=None,
+                 async_with_compute_stream=False, allocate_on_comm_stream=False, handle=None, do_handle_copy=False,
+                 do_cpu_sync=None, do_expand=False, do_zero_padding=False, use_tma_aligned_col_major_sf=False,
+                 defer_epilogue=False):
+        """As ElasticBuffer.dispatch; do_handle_copy is False: the handle has topk_idx itself, which may not change.
+
+        defer_epilogue, with async_with_compute_stream: sends, and returns an EventOverlap alone; its first wait(), on
+        every rank in the order of the calls, returns (recv_x, recv_topk_idx, recv_topk_weights, handle).
+        """
+        asked = SimpleNamespace(**{name: value for name, value in locals().items() if name != "self"})
+        try:
+            _check_deferred(defer_epilogue, async_with_compute_stream)
+            if do_handle_copy:
+                raise InvalidArgument("do_handle_copy is True: an EPBuffer's handle always has topk_idx itself")
+        except InvalidArgument as error:
+            self._refuse(error)
+        return self._dispatch(asked, defer_epilogue)
+
+    def combine(self, x, handle, topk_weights=None, bias=None, num_sms=0, num_qps=0, previous_event=None,
+                async_with_compute_stream=False, allocate_on_comm_stream=False, defer_epilogue=False):
+        """As ElasticBuffer.combine; deferred, the wait returns (combined_x, combined_topk_weights), and x and biases
+        may not change before."""
+        try:
+            _check_deferred(defer_epilogue, async_with_compute_stream)
+        except InvalidArgument as error:
+            self.exchanges.refuse_combine(error)
+        return self._combine(x, handle, topk_weights, bias, defer_epilogue)
+
+
+def _check_deferred(defer_epilogue, async_with_compute_stream):
+    if defer_epilogue and not async_with_compute_stream:
+        raise InvalidArgument("defer_epilogue needs async_with_compute_stream=True: the event's wait is the epilogue")
+
+
+def get_num_allocation_alignment():
+    """2 MiB: the unit of sizes."""
+    return _SIZE_UNIT
+
+
+def get_num_rdma_alignment():
+    """32 bytes."""
+    return _TMA_BYTES
+
+
+def get_num_tma_alignment():
+    """32 bytes."""
+    return _TMA_BYTES
+
+
+def _not_built(name, instead):
+    def __init__(self, *_, **__):
+        raise NotBuilt(f"{name} is not built: {instead}")
+
+    return type(name, (), {"__init__": __init__, "__doc__": f"Raises NotBuilt: {instead}.", "__module__": __name__})
+
+
+BucketBuffer = _not_built("BucketBuffer", "torch.distributed has all-gather, reduce-scatter and all-reduce")
+BucketSession = _not_built("BucketSession", "torch.distributed has all-gather, reduce-scatter and all-reduce")
+EngramBuffer = _not_built("EngramBuffer", "there is no storage of embeddings in other ranks' memory")
+PPBuffer = _not_built("PPBuffer", "torch.distributed has send and recv")
