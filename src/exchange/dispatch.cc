@@ -1,14 +1,13 @@
-// Dispatch: my tokens go straight to their final rows at the ranks that own their experts.
-//   send half:    count -> place -> send rows        receive half: wait for everybody's rows
-// The mirror of combine.cc; rows go out in send_rows.cc and are handed over in received.cc; steps
-// and words as in docs/protocol.md.
+#include "exchange/dispatch.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <new>
 
-#include "exchange/internode/forwarder.h"
+#include "exchange/argument_rules.h"
+#include "exchange/send_rows.h"
 #include "exchange/state.h"
+#include "routing/placement.h"
 
 namespace ferry::internal {
 
@@ -25,169 +24,195 @@ std::int64_t with_margin(std::int64_t rows, std::int64_t most) {
 Status ExchangeState::dispatch_send(const DispatchArgs& args, Operation& operation) {
   operation = {};
   const std::int64_t began = now_ns();
-  if (Status status = begin(); !status.ok()) return status;
-  const auto deadline = args.deadline.count() > 0 ? args.deadline : group_->default_deadline();
-  Status refusal = check_active(args.cached && args.active_ranks.empty()
-                                    ? std::span<const int>(args.cached.route()->active->chosen)
-                                    : args.active_ranks);
-  if (refusal.ok() && !active_->contains_me()) return stay_out(Kind::kDispatch, operation);
-  if (refusal.ok()) refusal = check_dispatch(args);
-  std::shared_ptr<Route> fresh;
-  if (refusal.ok()) refusal = args.cached ? check_cached(args) : make_route(args, fresh);
-  InFlight sent{.number = issued_, .kind = Kind::kDispatch, .active = active_};
-  sent.deadline = deadline;
-  sent.times.wait_ns.resize(size_);
-  if (refusal.ok()) {
-    sent.route = fresh ? fresh : args.cached.route();
-    refusal = post(sent, args);
+  Protocol& protocol = parts_.protocol;
+  if (Status status = protocol.begin(); !status.ok()) return status;
+  Status refusal = protocol.choose_active(args.cached && args.active_ranks.empty()
+                                              ? std::span(args.cached.route()->active->chosen)
+                                              : args.active_ranks);
+  const Issued issued = protocol.issue(OperationKind::kDispatch, args.deadline);
+  auto dispatch = std::make_unique<Dispatch>(parts_, issued);
+  if (refusal.ok() && !issued.active->contains_me()) {
+    dispatch->leave_empty();
+    protocol.keep_out(std::move(dispatch));
+    operation.number = issued.number;
+    return {};
   }
-  if (!refusal.ok()) return refuse(Kind::kDispatch, refusal, deadline);
-  const std::int64_t counted = now_ns();
-  Status status =
-      await(sent, "counts", progress_of(sent.number, Stage::kAnnounced), &sent.times.wait_ns);
-  const std::int64_t met = now_ns();
-  if (status.ok()) status = examine(sent);
-  if (status.ok() && fresh) status = plan(sent, *fresh);
-  if (status.ok()) status = guard_reuse(sent);
-  const std::int64_t placed = now_ns();
-  if (!status.ok()) {
-    if (status.group_usable()) conclude(sent.number);
-    return leave(sent, status);
-  }
-  if (status = send_rows(sent, args); !status.ok()) return status;
-  publish(sent.number, Stage::kDelivered);
-  sent.times.spans = {{"count", began, counted},
-                      {"counts", counted, met},
-                      {"place", met, placed},
-                      {"send", placed, now_ns()}};
-  operation.number = sent.number;
-  in_flight_.push_back(std::move(sent));
+  if (refusal.ok()) refusal = dispatch->announce(args);
+  if (!refusal.ok()) return protocol.refuse(issued, refusal);
+  dispatch->times.spans.push_back({"count", began, now_ns()});
+  if (Status status = dispatch->send(args); !status.ok()) return status;
+  operation.number = issued.number;
+  protocol.keep(std::move(dispatch));
   return {};
 }
 
-// Says which buffer receives, and what I send: the record, and my row of the count matrix.
-Status ExchangeState::post(InFlight& operation, const DispatchArgs& args) {
-  operation.buffer =
-      pool_->free_buffer().value();  // live views are limited, see copy_out and allocate_outputs
-  operation.pin = std::make_shared<Pin>(pool_, operation.buffer);
-  std::int64_t rows = layout_.expected_section_rows();
-  if (args.cached) rows = std::max(rows, operation.route->section_rows[operation.active->member]);
-  if (!pool_->back_rows(operation.buffer, num_sections(), rows)) {
+Status ExchangeState::dispatch_recv(Operation operation, Received& received) {
+  received.release();
+  std::unique_ptr<InFlight> sent;
+  const Status status = parts_.protocol.collect(operation, OperationKind::kDispatch, sent);
+  if (!status.ok()) return status;
+  auto& dispatch = static_cast<Dispatch&>(*sent);
+  dispatch.hand_over(received);
+  if (dispatch.active().contains_me()) dispatch_times_ = std::move(dispatch.times);
+  return {};
+}
+
+Dispatch::Dispatch(ExchangeParts& exchange, const Issued& issued)
+    : InFlight(issued), exchange_(exchange), setup_(*exchange.setup) {}
+
+void Dispatch::leave_empty() {
+  unplaced_ = std::make_shared<Route>();
+  unplaced_->exchange_id = setup_.id;
+  unplaced_->number = number();
+  unplaced_->active = issued().active;
+  route_ = unplaced_;
+}
+
+Status Dispatch::announce(const DispatchArgs& args) {
+  Status refusal = exchange_.protocol.check_depth(OperationKind::kDispatch);
+  if (refusal.ok()) refusal = check_dispatch(setup_, args);
+  if (refusal.ok()) refusal = check_window(*exchange_.pool, setup_.rank, args);
+  if (refusal.ok()) {
+    refusal = args.cached ? check_cached(setup_, active(), args)
+                          : make_route(setup_, issued(), args, unplaced_);
+  }
+  if (!refusal.ok()) return refusal;
+  route_ = args.cached ? args.cached.route() : unplaced_;
+  return post(args);
+}
+
+// The record, and my row of the count matrix.
+Status Dispatch::post(const DispatchArgs& args) {
+  const WindowLayout& layout = setup_.layout;
+  Pool& pool = *exchange_.pool;
+  buffer_ = pool.free_buffer().value();  // live views are limited, see copy_out, allocate_outputs
+  pin_ = std::make_shared<Pin>(exchange_.pool, buffer_);
+  std::int64_t rows = layout.expected_section_rows();
+  if (args.cached) rows = std::max(rows, route_->section_rows[active().member]);
+  if (!pool.back_rows(buffer_, setup_.num_sections(), rows)) {
     return {Code::kCapacity,
             fmt::format("dispatch: no memory for a receive buffer of {} rows of {} bytes", rows,
-                        layout_.row_bytes()),
-            rank_};
+                        layout.row_bytes()),
+            setup_.rank};
   }
-  Record& mine =
-      new_record(operation.number, {.kind = Kind::kDispatch,
-                                    .cached = static_cast<bool>(args.cached),
-                                    .weights = args.topk_weights      ? Agreed::kYes
-                                               : args.tokens.num_rows ? Agreed::kNo
-                                                                      : Agreed::kAny,
-                                    .row_type = config_.dtype,
-                                    .hidden = static_cast<std::uint32_t>(config_.hidden),
-                                    .route = args.cached ? args.cached.route()->number : 0});
-  mine.posted = {.section_rows = pool_->backed_rows(operation.buffer),
-                 .free_after = pool_->published(operation.buffer),
-                 .buffer = operation.buffer,
+  Record& mine = exchange_.protocol.new_record(
+      number(), {.kind = OperationKind::kDispatch,
+                 .cached = static_cast<bool>(args.cached),
+                 .weights = args.topk_weights      ? Agreed::kYes
+                            : args.tokens.num_rows ? Agreed::kNo
+                                                   : Agreed::kAny,
+                 .row_type = setup_.config.dtype,
+                 .hidden = static_cast<std::uint32_t>(setup_.config.hidden),
+                 .route = args.cached ? args.cached.route()->number : 0});
+  mine.posted = {.section_rows = pool.backed_rows(buffer_),
+                 .free_after = pool.published(buffer_),
+                 .buffer = buffer_,
                  .growth = Code::kOk};
-  if (!args.cached) count_entries(rules(), *operation.route, count_row(rank_, operation.number));
-  publish(operation.number, Stage::kAnnounced);
+  if (unplaced_)
+    count_entries(setup_.rules(), *route_, exchange_.view.count_row(setup_.rank, number()));
+  exchange_.protocol.publish(number(), Stage::kAnnounced);
   return {};
 }
 
-// All ranks hold the same matrix now and agree on every slot without more talk.
-Status ExchangeState::plan(InFlight& operation, Route& route) {
-  place_rows(operation.number, route);
-  for (int member = 0; member < operation.active->num_members; ++member) {
-    if (route.section_rows[member] <= layout_.max_section_rows()) continue;
-    const int rank = operation.active->ranks[member];
-    return {Code::kCapacity,
-            fmt::format("dispatch: rank {} would receive {} rows{}, the capacity is {}", rank,
-                        route.section_rows[member], num_sections() > 1 ? " for one expert" : "",
-                        layout_.max_section_rows()),
-            rank};
+Status Dispatch::send(const DispatchArgs& args) {
+  const std::int64_t counted = now_ns();
+  times.wait_ns.resize(exchange_.group->size());
+  Protocol& protocol = exchange_.protocol;
+  Status status = protocol.await(issued(), "counts", Stage::kAnnounced, &times.wait_ns);
+  const std::int64_t met = now_ns();
+  if (status.ok()) status = protocol.examine(issued());
+  if (status.ok() && unplaced_) status = plan();
+  if (status.ok()) status = guard_reuse();
+  const std::int64_t placed = now_ns();
+  if (!status.ok()) return protocol.fail(issued(), status);
+  status = RowSender(exchange_, issued(), *route_, args).send(buffer_);
+  if (!status.ok()) return status;
+  protocol.publish(number(), Stage::kDelivered);
+  times.spans.push_back({"counts", counted, met});
+  times.spans.push_back({"place", met, placed});
+  times.spans.push_back({"send", placed, now_ns()});
+  return {};
+}
+
+void place_rows(const ExchangeParts& exchange, std::uint64_t number, Route& route) {
+  std::vector<const std::int32_t*> count_rows;  // [active ranks]
+  for (const int peer : route.active->ranks)
+    count_rows.push_back(exchange.view.count_row(peer, number));
+  ColumnSums sums;
+  place(exchange.setup->rules(), count_rows, sums, route);
+}
+
+// All ranks hold the same matrix now and agree on every slot without more messages.
+Status Dispatch::plan() {
+  place_rows(exchange_, number(), *unplaced_);
+  const WindowLayout& layout = setup_.layout;
+  for (int member = 0; member < active().num_members; ++member) {
+    const std::int64_t rows = route_->section_rows[member];
+    if (rows <= layout.max_section_rows()) continue;
+    const int rank = active().ranks[member];
+    return {
+        Code::kCapacity,
+        fmt::format("dispatch: rank {} would receive {} rows{}, the capacity is {}", rank, rows,
+                    setup_.num_sections() > 1 ? " for one expert" : "", layout.max_section_rows()),
+        rank};
   }
-  return grow(operation, route);
+  return grow();
 }
 
-void ExchangeState::place_rows(std::uint64_t number, Route& route) {
-  count_rows_.clear();
-  for (const int peer : route.active->ranks) count_rows_.push_back(count_row(peer, number));
-  place(rules(), count_rows_, sums_, route);
-}
-
-// Ranks whose posted buffer is too small back it with more memory; everybody waits for them and
-// sees the same outcome.
-Status ExchangeState::grow(InFlight& operation, const Route& route) {
-  const ActiveSet& active = *operation.active;
-  std::vector<bool> growers(size_);
+// Ranks whose posted buffer is too small back it with more memory; all ranks wait for them and see
+// the same outcome.
+Status Dispatch::grow() {
+  const std::vector<int>& ranks = active().ranks;
+  std::vector<bool> growers(exchange_.group->size());
   bool any = false;
-  for (std::size_t i = 0; i < active.ranks.size(); ++i) {
-    const std::int64_t backed = record(active.ranks[i], operation.number).posted.section_rows;
-    const bool small = route.section_rows[i % active.num_members] > backed;
-    growers[active.ranks[i]] = small;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const std::int64_t backed = exchange_.record(ranks[i], number()).posted.section_rows;
+    const bool small = route_->section_rows[i % active().num_members] > backed;
+    growers[ranks[i]] = small;
     any = any || small;
   }
   if (!any) return {};
-  const std::int64_t needed = route.section_rows[active.member];
-  if (growers[rank_]) {
-    const bool grown = pool_->back_rows(operation.buffer, num_sections(),
-                                        with_margin(needed, layout_.max_section_rows())) ||
-                       pool_->back_rows(operation.buffer, num_sections(), needed);
-    record(rank_, operation.number).posted.growth = grown ? Code::kOk : Code::kCapacity;
-    ++stats_.window_growths;
-    publish(operation.number, Stage::kGrown);
+  const std::int64_t needed = route_->section_rows[active().member];
+  if (growers[setup_.rank]) {
+    const std::int64_t most = setup_.layout.max_section_rows();
+    const int sections = setup_.num_sections();
+    const bool grown = exchange_.pool->back_rows(buffer_, sections, with_margin(needed, most)) ||
+                       exchange_.pool->back_rows(buffer_, sections, needed);
+    exchange_.record(setup_.rank, number()).posted.growth = grown ? Code::kOk : Code::kCapacity;
+    ++exchange_.stats.window_growths;
+    exchange_.protocol.publish(number(), Stage::kGrown);
   }
-  if (Status status = await(operation, "growth", progress_of(operation.number, Stage::kGrown),
-                            nullptr, &growers);
-      !status.ok())
-    return status;
-  for (std::size_t i = 0; i < active.ranks.size(); ++i) {
-    const int peer = active.ranks[i];
-    if (!growers[peer] || record(peer, operation.number).posted.growth == Code::kOk) continue;
+  Status status = exchange_.protocol.await(issued(), "growth", Stage::kGrown, nullptr, &growers);
+  if (!status.ok()) return status;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const int peer = ranks[i];
+    if (!growers[peer] || exchange_.record(peer, number()).posted.growth == Code::kOk) continue;
     return {Code::kCapacity,
             fmt::format("dispatch: rank {} needs {} rows of {} bytes and memory was refused", peer,
-                        route.section_rows[i % active.num_members], layout_.row_bytes()),
+                        route_->section_rows[i % active().num_members], setup_.layout.row_bytes()),
             peer};
   }
   return {};
 }
 
-// Nobody may still read what my rows will overwrite. In the plain loop this holds already.
-Status ExchangeState::guard_reuse(const InFlight& operation) {
+// No rank may still read what my rows will overwrite. In the plain loop this holds already.
+Status Dispatch::guard_reuse() {
   std::uint64_t free_after = 0;
-  for (const int peer : operation.active->ranks)
-    free_after = std::max(free_after, record(peer, operation.number).posted.free_after);
-  if (min_read_through() >= free_after) return {};
-  if (Status status = settle(free_after); !status.ok()) return status;
-  return await_read_through(operation, free_after);
+  for (const int peer : active().ranks)
+    free_after = std::max(free_after, exchange_.record(peer, number()).posted.free_after);
+  Protocol& protocol = exchange_.protocol;
+  if (protocol.min_read_through() >= free_after) return {};
+  if (Status status = protocol.settle(free_after); !status.ok()) return status;
+  return protocol.await_read_through(issued(), free_after);
 }
 
-Status ExchangeState::receive(InFlight& operation) {
+Status Dispatch::receive() {
   const std::int64_t began = now_ns();
-  Status status = await(operation, "rows", progress_of(operation.number, Stage::kDelivered),
-                        &operation.times.wait_ns);
-  operation.times.spans.push_back({"receive", began, now_ns()});
-  operation.weights = status.ok() && agreed_weights(operation) == Agreed::kYes;
+  Protocol& protocol = exchange_.protocol;
+  Status status = protocol.await(issued(), "rows", Stage::kDelivered, &times.wait_ns);
+  times.spans.push_back({"receive", began, now_ns()});
+  weights_ = status.ok() && protocol.agreed_weights(issued()) == Agreed::kYes;
   return status;
-}
-
-Status ExchangeState::dispatch_recv(Operation operation, Received& received) {
-  InFlight sent;
-  received.release();
-  if (Status status = collect(operation, Kind::kDispatch, sent); !status.ok()) return status;
-  if (!sent.route->active->contains_me()) {
-    received.handle = Handle(sent.route);
-    return {};
-  }
-  fill_received(sent, received);
-  pool_->mark_used(sent.buffer);
-  stats_.rows_received += sent.route->num_rows;
-  dispatch_times_ = std::move(sent.times);
-  sent.pin.reset();
-  if (pool_->num_pinned() > layout_.live_buffers()) copy_out(received);
-  return {};
 }
 
 }  // namespace ferry::internal

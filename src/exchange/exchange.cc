@@ -71,14 +71,14 @@ bool Exchange::poll(Operation operation) noexcept { return !state_ || state_->po
 Status Exchange::refuse_dispatch(const Status& why, std::span<const int> active_ranks,
                                  bool* by_all) noexcept {
   return guarded(state_, [&](ExchangeState& state) {
-    return state.refuse_for_front(internal::Kind::kDispatch, why, active_ranks, by_all);
+    return state.refuse_for_front(internal::OperationKind::kDispatch, why, active_ranks, by_all);
   });
 }
 
 Status Exchange::refuse_combine(const Status& why, std::span<const int> active_ranks,
                                 bool* by_all) noexcept {
   return guarded(state_, [&](ExchangeState& state) {
-    return state.refuse_for_front(internal::Kind::kCombine, why, active_ranks, by_all);
+    return state.refuse_for_front(internal::OperationKind::kCombine, why, active_ranks, by_all);
   });
 }
 

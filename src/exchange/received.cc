@@ -1,40 +1,54 @@
 // What a dispatch hands over: views of the receive buffer, or copies when too many views are alive.
 #include <cstring>
 
-#include "exchange/state.h"
+#include "exchange/dispatch.h"
 
 namespace ferry::internal {
 
-void ExchangeState::fill_received(const InFlight& operation, Received& received) const {
-  const std::byte* buffer = pool_->data(operation.buffer);
-  const std::size_t rows = operation.route->num_rows;
-  received.data = pool_->data(operation.buffer) + layout_.rows();
-  received.num_rows = operation.route->num_rows;
-  received.hidden = config_.hidden;
-  received.dtype = wire_.encode ? wire_.element_type : config_.dtype;
-  received.sources = {reinterpret_cast<const std::int32_t*>(buffer + layout_.sources()), rows * 3};
-  if (operation.weights) {
-    received.weights = {reinterpret_cast<const float*>(buffer + layout_.weights()),
-                        rows * layout_.weights_per_row()};
+void Dispatch::hand_over(Received& received) {
+  if (!active().contains_me()) {
+    received.handle = Handle(route_);
+    return;
   }
-  received.topk_ids = {reinterpret_cast<const std::int32_t*>(buffer + layout_.topk_ids()),
-                       rows * layout_.ids_per_row()};
-  if (layout_.scale_bytes() > 0) {
-    received.scales =
-        layout_.scale_strides(operation.route->section_rows[operation.active->member]);
-    received.scales.data = buffer + layout_.scales();
+  fill(received);
+  Pool& pool = *exchange_.pool;
+  pool.mark_used(buffer_);
+  exchange_.stats.rows_received += route_->num_rows;
+  pin_.reset();
+  if (pool.num_pinned() > setup_.layout.live_buffers()) copy_out(received);
+}
+
+void Dispatch::fill(Received& received) const {
+  const WindowLayout& layout = setup_.layout;
+  std::byte* buffer = exchange_.pool->data(buffer_);
+  const std::size_t rows = route_->num_rows;
+  received.data = buffer + layout.rows();
+  received.num_rows = route_->num_rows;
+  received.hidden = setup_.config.hidden;
+  received.dtype = setup_.wire.encode ? setup_.wire.element_type : setup_.config.dtype;
+  received.sources = {reinterpret_cast<const std::int32_t*>(buffer + layout.sources()), rows * 3};
+  if (weights_) {
+    received.weights = {reinterpret_cast<const float*>(buffer + layout.weights()),
+                        rows * layout.weights_per_row()};
   }
-  received.handle = Handle(operation.route);
-  received.pin = operation.pin;
+  received.topk_ids = {reinterpret_cast<const std::int32_t*>(buffer + layout.topk_ids()),
+                       rows * layout.ids_per_row()};
+  if (layout.scale_bytes() > 0) {
+    received.scales = layout.scale_strides(route_->section_rows[active().member]);
+    received.scales.data = buffer + layout.scales();
+  }
+  received.handle = Handle(route_);
+  received.pin = pin_;
 }
 
 // Too many views are alive: this result moves to memory of its own, and its buffer is free again.
-void ExchangeState::copy_out(Received& received) {
+void Dispatch::copy_out(Received& received) const {
+  const WindowLayout& layout = setup_.layout;
   const std::int64_t stride = received.scales.section_stride;
   const std::size_t scales_bytes =
-      stride ? num_local_experts() * stride : layout_.section_scale_bytes(received.num_rows);
+      stride ? setup_.num_local_experts() * stride : layout.section_scale_bytes(received.num_rows);
   constexpr int kParts = 5;
-  const std::size_t parts[kParts] = {received.num_rows * layout_.row_bytes(),
+  const std::size_t parts[kParts] = {received.num_rows * layout.row_bytes(),
                                      received.sources.size_bytes(), received.weights.size_bytes(),
                                      received.topk_ids.size_bytes(), scales_bytes};
   const void* const from[kParts] = {received.data, received.sources.data(), received.weights.data(),
@@ -57,7 +71,7 @@ void ExchangeState::copy_out(Received& received) {
                        received.topk_ids.size()};
   if (received.scales.data) received.scales.data = memory.get() + offsets[4];
   received.pin = std::move(memory);
-  stats_.bytes_copied += parts[0];
+  exchange_.stats.bytes_copied += parts[0];
 }
 
 }  // namespace ferry::internal

@@ -96,7 +96,8 @@ constexpr std::int64_t kColumnMultiple = 4;  // elements: columns start at multi
 }  // namespace
 
 WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shape)
-    : row_bytes_(shape.row_bytes),
+    : record_bytes_(shape.record_bytes),
+      row_bytes_(shape.row_bytes),
       scale_bytes_(shape.scale_bytes),
       padded_(config.layout == Layout::kPadded),
       column_major_(config.scale_order == ScaleOrder::kColumnMajor),
@@ -111,8 +112,8 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shap
   ids_per_row_ = rank_major ? config.top_k : 0;
 
   Accumulator control;
-  control.take(sizeof(ControlWords), 128);
-  records_ = control.take((ring_mask_ + 1) * sizeof(Record), 128);
+  control.take(shape.flags_bytes, 128);
+  records_ = control.take((ring_mask_ + 1) * record_bytes_, 128);
   count_row_bytes_ = (shape.num_columns + (rank_major ? num_ranks : 0)) * sizeof(std::int32_t);
   count_row_bytes_ = (count_row_bytes_ + 63) / 64 * 64;
   counts_ = control.take((ring_mask_ + 1) * count_row_bytes_, 128);

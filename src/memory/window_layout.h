@@ -1,83 +1,17 @@
-// WindowLayout: every byte offset of an exchange's segment, and the words that ranks share in it.
-// Nowhere else does ferry do this arithmetic. docs/window_layout.md draws it.
+// WindowLayout: every byte offset of an exchange's segment. Nowhere else does ferry do this
+// arithmetic. docs/window_layout.md draws it; exchange/record.h has what lies in a control part.
 //
 //   segment: control of rank 0, 1, ... R-1 | window of rank 0, 1, ... of this node
-//   control: ControlWords | ring of Records | ring of count rows
+//   control: flags | ring of records | ring of count rows
 //   window:  buffer 0, 1, ... ; each: rows | sources | weights | topk_ids | scales
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 #include "ferry/exchange.h"
 
 namespace ferry::internal {
-
-// The flags of one rank. The owner is the only writer; both only grow (docs/protocol.md).
-struct alignas(128) ControlWords {
-  std::atomic<std::uint64_t> progress;      // 4 * number + Stage
-  std::atomic<std::uint64_t> read_through;  // operations up to this one are finished here
-};
-static_assert(sizeof(ControlWords) == 128 && std::atomic<std::uint64_t>::is_always_lock_free);
-
-enum class Stage : std::uint64_t { kAnnounced = 0, kGrown = 1, kDelivered = 2 };
-
-constexpr std::uint64_t progress_of(std::uint64_t number, Stage stage) {
-  return 4 * number + static_cast<std::uint64_t>(stage);
-}
-
-// A rank that destroyed its exchange: every wait passes, and its record is not that of the
-// operation.
-inline constexpr std::uint64_t kLeft = ~std::uint64_t{0};
-
-enum class Kind : std::uint8_t { kNone, kDispatch, kCombine };
-
-// A flag that must agree on all ranks, unless a rank has no rows to which it could apply.
-enum class Agreed : std::uint8_t { kNo, kYes, kAny };
-
-// What all ranks must agree on in one operation.
-struct Terms {
-  Kind kind = Kind::kNone;
-  bool cached = false;
-  Agreed weights = Agreed::kNo;  // dispatch: topk_weights travel; combine: row_weights come home
-  DataType row_type = DataType::kBf16;
-  std::uint32_t hidden = 0;
-  std::uint64_t route = 0;       // number of the dispatch whose handle is used, 0: none
-  std::uint32_t num_active = 0;  // ranks that take part
-  std::uint32_t active = 0;      // digest of their list (ActiveSet)
-};
-
-// Dispatch: the receive buffer that a rank posts.
-struct Posted {
-  std::int64_t section_rows;  // rows backed with memory in each section
-  std::uint64_t free_after;   // last operation that published rows of the buffer
-  std::int32_t buffer;
-  Code growth;  // outcome of growing; read after Stage::kGrown only
-};
-
-// Combine: the outputs that a rank publishes; offsets are from the start of its window.
-struct Published {
-  std::int64_t rows_offset;
-  std::int64_t pitch_bytes;
-  std::int64_t weights_offset;
-};
-
-// Published by a raised flag. Plain memory: written before the flag's release, read after its
-// acquire. One cache line, but for the reason of a poison.
-struct alignas(64) Record {
-  std::uint64_t number = 0;
-  Terms terms;
-  Code status = Code::kOk;    // anything else: a poison; `reason` says why
-  bool encoded = false;       // combine: the outputs are in the wire format of combine
-  std::int32_t num_rows = 0;  // combine: of the outputs
-  union {
-    Posted posted = {};
-    Published published;
-  };
-  char reason[192] = {};
-};
-static_assert(offsetof(Record, reason) == 64);
 
 // What a configuration alone does not tell.
 struct WindowShape {
@@ -87,6 +21,8 @@ struct WindowShape {
   int max_local;            // most experts that any rank owns
   std::size_t row_bytes;    // of a received row
   std::size_t scale_bytes;  // of its scales
+  std::size_t flags_bytes;  // of a rank
+  std::size_t record_bytes;
 };
 
 class WindowLayout {
@@ -99,7 +35,7 @@ class WindowLayout {
   std::size_t control(int rank) const noexcept { return rank * control_stride_; }
   std::size_t control_bytes() const noexcept { return control_stride_; }
   std::size_t record(int rank, std::uint64_t number) const noexcept {
-    return control(rank) + records_ + (number & ring_mask_) * sizeof(Record);
+    return control(rank) + records_ + (number & ring_mask_) * record_bytes_;
   }
   std::size_t count_row(int rank, std::uint64_t number) const noexcept {
     return control(rank) + counts_ + (number & ring_mask_) * count_row_bytes_;
@@ -151,7 +87,7 @@ class WindowLayout {
                   const std::byte* scales) const noexcept;
 
  private:
-  std::size_t records_, counts_, count_row_bytes_, control_stride_;
+  std::size_t records_, record_bytes_, counts_, count_row_bytes_, control_stride_;
   std::size_t windows_, window_bytes_, buffer_bytes_, sources_, weights_, topk_ids_, scales_,
       segment_bytes_;
   std::size_t row_bytes_, scale_bytes_, weights_per_row_, ids_per_row_;

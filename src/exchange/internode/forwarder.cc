@@ -28,7 +28,7 @@ void raise_to(std::atomic<std::uint64_t>& flag, std::uint64_t value) noexcept {
 }
 
 bool has_counts(const Terms& terms) {
-  return terms.kind == Kind::kDispatch ? !terms.cached : terms.route == 0;
+  return terms.kind == OperationKind::kDispatch ? !terms.cached : terms.route == 0;
 }
 
 }  // namespace
@@ -61,16 +61,17 @@ void Forwarder::send(int peer, const MessageHead& head, std::span<const std::byt
 
 void Forwarder::tell(std::uint64_t number) {
   const auto lock = messages().lock();
-  const ControlWords& mine = view_.control(rank_);
+  const ControlFlags& mine = view_.control(rank_);
   const Record& record = view_.record(rank_, number);
   const bool first = told_ < number && record.number == number;
   const std::size_t counts =
       first && has_counts(record.terms) ? view_.layout->count_row_bytes() : 0;
-  const Words words{.progress = mine.progress.load(std::memory_order_relaxed),
-                    .read_through = mine.read_through.load(std::memory_order_relaxed),
-                    .growth = static_cast<std::int32_t>(
-                        record.terms.kind == Kind::kDispatch ? record.posted.growth : Code::kOk),
-                    .num_counts = static_cast<std::int32_t>(counts / sizeof(std::int32_t))};
+  const Words words{
+      .progress = mine.progress.load(std::memory_order_relaxed),
+      .read_through = mine.read_through.load(std::memory_order_relaxed),
+      .growth = static_cast<std::int32_t>(
+          record.terms.kind == OperationKind::kDispatch ? record.posted.growth : Code::kOk),
+      .num_counts = static_cast<std::int32_t>(counts / sizeof(std::int32_t))};
   std::vector<std::byte> body(sizeof words + (first ? sizeof record + counts : 0));
   std::memcpy(body.data(), &words, sizeof words);
   if (first) {

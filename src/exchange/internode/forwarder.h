@@ -2,7 +2,7 @@
 // and writes down those of the ranks that it serves (its clients); it stores their rows at the
 // ranks of this node, sums rows of this node for them, and takes in the sums that come back for
 // this rank. What is for nodes further in it passes on to its own mates there, whose sums it adds.
-// Made by config.cc when there are several nodes; called by operations, dispatch and
+// Made by state.cc when there are several nodes; called by protocol, dispatch and
 // combine, and by the group when messages come, maybe on a thread of its own: what both touch is
 // guarded by the lock of Mail. docs/protocol.md, "Between nodes".
 //   crossing.cc        words, waiting     stored_rows.cc  a client's rows, from here to their slots
@@ -25,9 +25,9 @@
 #include "exchange/internode/message_stream.h"
 #include "exchange/internode/subtree_sums.h"
 #include "exchange/internode/subtrees.h"
+#include "exchange/window_view.h"
 #include "group/state.h"
 #include "group/wait.h"
-#include "memory/window_view.h"
 #include "routing/route.h"
 
 namespace ferry::internal {

@@ -54,7 +54,7 @@ Forwarder::Ready Forwarder::ready(const SumRequest& request) const {
     if (seen < progress_of(request.number, Stage::kDelivered)) return Ready::kNo;
     const Record& theirs = view_.record(rank, request.number);
     const bool fits = theirs.number == request.number && theirs.status == Code::kOk &&
-                      theirs.terms.kind == Kind::kCombine &&
+                      theirs.terms.kind == OperationKind::kCombine &&
                       theirs.terms.hidden == request.ask.hidden &&
                       static_cast<std::int32_t>(theirs.terms.row_type) == request.ask.row_type;
     if (!fits) return Ready::kNever;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "exchange/record.h"
 #include "memory/segment.h"
 #include "memory/window_layout.h"
 
@@ -19,8 +20,8 @@ struct WindowView {
   std::span<const int> positions;
 
   std::byte* at(std::size_t offset) const noexcept { return segment->data() + offset; }
-  ControlWords& control(int rank) const noexcept {
-    return *reinterpret_cast<ControlWords*>(at(layout->control(rank)));
+  ControlFlags& control(int rank) const noexcept {
+    return *reinterpret_cast<ControlFlags*>(at(layout->control(rank)));
   }
   Record& record(int rank, std::uint64_t number) const noexcept {
     return *reinterpret_cast<Record*>(at(layout->record(rank, number)));

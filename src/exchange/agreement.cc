@@ -1,0 +1,103 @@
+#include "exchange/agreement.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "exchange/configuration.h"
+#include "plan/choose.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// What a rank says: kRefused, a code as one character, a reason; or kWilling and its fields, each
+// ended by kEnd.
+constexpr char kRefused = '-', kWilling = '+', kEnd = '\n';
+
+std::string refusal_text(const Error& why) {
+  return fmt::format("{}{}{}", kRefused, static_cast<char>(why.code()), why.what());
+}
+
+std::string willing_text(const ExchangeConfig& config) {
+  std::string text(1, kWilling);
+  for (const auto& [name, value] : config_fields(config)) text += name + " is " + value + kEnd;
+  return text;
+}
+
+// The line of `text` that begins at `at`, which goes on to the next.
+std::string_view next_line(std::string_view text, std::size_t& at) {
+  const std::size_t end = std::min(text.find(kEnd, at), text.size());
+  const std::string_view line = text.substr(at, end - at);
+  at = end + 1;
+  return line;
+}
+
+// "hidden is 48 and 50, top_k is 2 and 3": fields come in the same order on all ranks.
+std::string differences(std::string_view first, std::string_view other) {
+  std::vector<std::string> found;
+  for (std::size_t a = 1, b = 1; a < first.size() && b < other.size();) {
+    const std::string_view mine = next_line(first, a), theirs = next_line(other, b);
+    if (mine == theirs) continue;
+    const std::size_t value = std::min(theirs.find(" is "), theirs.size() - 4) + 4;
+    found.push_back(fmt::format("{} and {}", mine, theirs.substr(value)));
+  }
+  return fmt::format("{}", fmt::join(found, ", "));
+}
+
+// Between nodes all come here first: a rank may still owe others messages of an exchange that it
+// has destroyed, and moves none while it waits in a rendezvous.
+std::vector<std::string> tell(GroupState& group, const std::string& mine) {
+  if (!group.one_node()) {
+    if (Status status = group.barrier(); !status.ok()) throw Error(status.code(), status.message());
+  }
+  return group.rendezvous().all_gather(mine, group.deadline());
+}
+
+void require_agreement(const std::vector<std::string>& all) {
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].starts_with(kRefused))
+      throw Error(Code::kPeerRejected, fmt::format("rank {} refused to make this exchange: {}",
+                                                   rank, std::string_view(all[rank]).substr(2)));
+  }
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    throw Error(Code::kMismatch, fmt::format("ranks 0 and {} make different exchanges: {}", rank,
+                                             differences(all[0], all[rank])));
+  }
+}
+
+AlgorithmChoice choose(const GroupState& group, const ExchangeConfig& config) {
+  if (config.algorithm != Algorithm::kAuto) return {config.algorithm, "the configuration says so"};
+  return choose_algorithm(group.topology(), traffic_of(config, group.size()));
+}
+
+std::unique_ptr<const Setup> make_setup(GroupState& group, const ExchangeConfig& config) {
+  const ExchangeConfig complete = complete_config(config, group.size());
+  return std::make_unique<const Setup>(complete, group.topology(), group.rank(),
+                                       choose(group, complete));
+}
+
+}  // namespace
+
+std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeConfig& config) {
+  std::unique_ptr<const Setup> setup;
+  try {
+    setup = make_setup(group, config);
+  } catch (const Error& refusal) {
+    refuse_setup(group, refusal);
+  }
+  require_agreement(tell(group, willing_text(setup->config)));
+  return setup;
+}
+
+void refuse_setup(GroupState& group, const Error& why) {
+  tell(group, refusal_text(why));
+  throw why;
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,114 @@
+// Combine: one combine from its send half to its receive half. The mirror of Dispatch. The source
+// reads its expert rows where they lie, weights and sums them in float32, and writes each result
+// once. The steps are those of docs/protocol.md:
+//   send half:     publish outputs
+//   receive half:  wait for everybody's outputs -> reduce
+// Made by ExchangeState.
+//   combine.cc          the halves, results            publish_outputs.cc  where my outputs lie
+//   terms.cc            what a token is the sum of     row_weights.cc      weights that return
+//   internode/incoming_sums.cc  sums of other nodes
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "exchange/home_rows.h"
+#include "exchange/internode/subtree_sums.h"
+#include "exchange/parts.h"
+#include "exchange/protocol.h"
+#include "exchange/summands.h"
+#include "ferry/exchange.h"
+#include "routing/route.h"
+
+namespace ferry::internal {
+
+class Combine final : public InFlight {
+ public:
+  Combine(ExchangeParts& exchange, const Issued& issued, const CombineArgs& args);
+
+  // Checks the arguments and publishes this rank's outputs. An error is this rank's refusal.
+  Status announce();
+  // Between nodes, the rest of the send half: asks for the sums of other nodes. An error ends the
+  // combine on all ranks alike, or breaks the group.
+  Status ask();
+  Status receive() override;
+
+  OperationTimes times;
+
+ private:
+  // Where a rank's outputs lie in this address space.
+  struct PublishedRows {
+    const std::byte* rows;  // null: of another node
+    std::int64_t pitch_bytes;
+    const float* weights;
+    bool encoded;
+  };
+  // What a worker has.
+  struct ReduceJob {
+    Summands& sum;
+    Summands& part;  // of my node
+    SubtreeSums& subtrees;
+    HomeRows& rows;
+    Stores stores;
+  };
+  struct TokenEntry {
+    std::int64_t token;
+    int k;
+  };
+  struct SpecialTerm {
+    float weight;
+    Summands& sum;
+  };
+  using RowScalars = std::array<std::array<float, kMaxTopK>, kMaxEntries>;
+
+  Status find_route();
+  Status reduce();
+  Status place();
+  void find_outputs();
+  void reduce_tokens(std::int64_t begin, std::int64_t end, Stores stores) const;
+  void reduce_token(std::int64_t token, const ReduceJob& job) const;
+  HomeFormat home_format() const;
+
+  // publish_outputs.cc
+  Status publish_outputs();
+  Status stage(Record& mine, bool rows, bool weights);
+  void copy_rows_in(std::byte* to, const Record& mine);
+
+  // terms.cc
+  float weight_of(TokenEntry at) const noexcept;
+  void collect_terms(std::int64_t token, const ReduceJob& job) const;
+  void add_entries(std::int64_t token, const ReduceJob& job, bool rows) const;
+  void add_subtrees(std::int64_t token, const ReduceJob& job) const;
+  void find_rows(std::int64_t token, HomeRows& rows) const;
+  void find_row(TokenEntry at, HomeRows::Row& row) const;
+  void prefetch_outputs(std::int64_t token) const noexcept;
+  void add_special(std::int64_t token, int special, const SpecialTerm& term) const;
+
+  // row_weights.cc
+  void return_weights(std::int64_t token) const;
+  void find_scalars(std::int64_t token, RowScalars& of_entry) const;
+
+  // internode/incoming_sums.cc
+  void ask_for_sums();
+  void add_terms(std::span<const std::int64_t> entries, std::vector<std::byte>& terms) const;
+  Status await_sums();
+  Status await_served();
+
+  ExchangeParts& exchange_;
+  const Setup& setup_;
+  const CombineArgs args_;
+  std::shared_ptr<const Route> route_;
+  std::shared_ptr<Route> unplaced_;     // the same, when its slots are not known yet
+  std::vector<PublishedRows> outputs_;  // [active ranks]
+  // Between nodes: where the answers of each mate go, null: none; and for each token (from
+  // first_share_[token]) and subtree, where its sum comes, null: rows of this node.
+  std::vector<std::byte*> sums_;
+  std::vector<std::size_t> first_share_;
+  std::vector<const std::byte*> shares_;
+};
+
+}  // namespace ferry::internal

@@ -1,0 +1,287 @@
+#include "exchange/protocol.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <new>
+
+#include "exchange/internode/forwarder.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// How long a change of the active ranks waits for those that are left out.
+constexpr std::chrono::seconds kLastSetWait{1};
+
+}  // namespace
+
+const char* kind_name(OperationKind kind) noexcept {
+  return kind == OperationKind::kDispatch  ? "dispatch"
+         : kind == OperationKind::kCombine ? "combine"
+                                           : "nothing";
+}
+
+Protocol::Protocol(GroupState& group, const Setup& setup, const WindowView& view,
+                   Forwarder* forwarder)
+    : group_(group),
+      setup_(setup),
+      view_(view),
+      forwarder_(forwarder),
+      crowded_(group.crowded(setup.config.workers)),
+      active_(setup.everybody),
+      last_set_(setup.everybody) {}
+
+void Protocol::close() noexcept {
+  raise(view_.control(setup_.rank).read_through, kLeft);
+  raise(view_.control(setup_.rank).progress, kLeft);
+  group_.ring();
+  if (forwarder_) forwarder_->tell_left();
+}
+
+Status Protocol::begin() {
+  if (Status verdict = group_.verdict(); !verdict.ok()) return verdict;
+  ++issued_;
+  const std::uint64_t depth = setup_.config.depth;
+  return issued_ > depth ? settle(issued_ - depth) : Status{};
+}
+
+Status Protocol::choose_active(std::span<const int> chosen) {
+  const auto& last = active_->chosen;
+  if (!std::equal(chosen.begin(), chosen.end(), last.begin(), last.end())) {
+    try {
+      active_ = setup_.active_set(chosen);
+    } catch (const Error& error) {
+      active_ = last_set_;
+      return {error.code(), error.what(), setup_.rank};
+    }
+  }
+  // At a change every rank finishes its own operations, those that stay out too: others wait for
+  // it.
+  const bool changed = active_ != last_set_ || last_taken_ + 1 < issued_;
+  if (changed) {
+    if (Status status = settle(last_taken_); !status.ok()) return status;
+  }
+  if (!active_->contains_me()) return {};
+  if (changed) {
+    std::optional<ForwardingTable> next;
+    // Told over the table that is common from now on: a rank that passed on control messages
+    // before may not take part.
+    if (forwarder_) next = forwarder_->tell_read(active_->waited, active_->all());
+    let_last_set_finish();
+    if (forwarder_) forwarder_->use(std::move(*next));
+  }
+  last_set_ = active_;
+  last_taken_ = issued_;
+  return {};
+}
+
+Issued Protocol::issue(OperationKind kind, std::chrono::nanoseconds deadline) const {
+  return {.number = issued_,
+          .kind = kind,
+          .active = active_,
+          .deadline = deadline.count() > 0 ? deadline : group_.default_deadline()};
+}
+
+Status Protocol::check_depth(OperationKind kind) const {
+  if (in_flight_.size() < static_cast<std::size_t>(setup_.config.depth)) return {};
+  return {Code::kInvalidArgument,
+          fmt::format("{}: {} operations are in flight, the depth is {}", kind_name(kind),
+                      in_flight_.size(), setup_.config.depth),
+          setup_.rank};
+}
+
+Record& Protocol::new_record(std::uint64_t number, const Terms& terms) noexcept {
+  Record& mine = *new (&view_.record(setup_.rank, number)) Record{};
+  mine.number = number;
+  mine.terms = terms;
+  mine.terms.num_active = static_cast<std::uint32_t>(active_->ranks.size());
+  mine.terms.active = active_->digest;
+  if (!active_->all()) {
+    const std::string chosen = fmt::format("[{}]", fmt::join(active_->chosen, ", "));
+    std::snprintf(mine.reason, sizeof mine.reason, "%s", chosen.c_str());
+  }
+  return mine;
+}
+
+void Protocol::publish(std::uint64_t number, Stage stage) noexcept {
+  raise(view_.control(setup_.rank).progress, progress_of(number, stage));
+  group_.ring();
+  if (forwarder_) forwarder_->tell(number);
+}
+
+Await Protocol::awaiting(const Issued& issued, const char* phase,
+                         std::uint64_t value) const noexcept {
+  return {.operation = kind_name(issued.kind),
+          .number = issued.number,
+          .phase = phase,
+          .flags = nullptr,
+          .stride_bytes = sizeof(std::atomic<std::uint64_t>),
+          .value = value,
+          .limit = issued.deadline,
+          .crowded = crowded_,
+          .only = &issued.active->waited};
+}
+
+// Flags of all ranks; those of other nodes come by way of a rank of this one.
+Await Protocol::awaiting_flags(const Issued& issued, const char* phase,
+                               std::uint64_t value) const noexcept {
+  Await await = awaiting(issued, phase, value);
+  await.stride_bytes = setup_.layout.control_bytes();
+  await.last_hop = forwarder_ ? &forwarder_->table().last_hop : nullptr;
+  return await;
+}
+
+Status Protocol::await(const Issued& issued, const char* phase, Stage stage,
+                       std::vector<std::int64_t>* wait_ns, const std::vector<bool>* only) {
+  Await await = awaiting_flags(issued, phase, progress_of(issued.number, stage));
+  await.flags = &view_.control(0).progress;
+  await.wait_ns = wait_ns;
+  if (only) await.only = only;
+  return group_.wait(await);
+}
+
+Status Protocol::await_read_through(const Issued& issued, std::uint64_t number) {
+  Await await = awaiting_flags(issued, "reuse", number);
+  await.flags = &view_.control(0).read_through;
+  return group_.wait(await);
+}
+
+// The ranks that read my records and rows so far are not all among those that will keep me from
+// writing over them. A rank that is stuck, which may be why it is left out, finds that it was
+// lapped when it goes on (lapped).
+void Protocol::let_last_set_finish() {
+  const Issued last{.number = issued_, .active = last_set_, .deadline = kLastSetWait};
+  Await await = awaiting_flags(last, "reuse", last_taken_);
+  await.flags = &view_.control(0).read_through;
+  await.patient = true;
+  const Status finished = group_.wait(await);
+  if (!finished.ok())
+    group_.log(GroupState::LogLevel::kWarn,
+               fmt::format("exchange {}: rank {} is left behind in operation {}", setup_.id,
+                           finished.culprit(), last_taken_));
+}
+
+std::uint64_t Protocol::min_read_through() const noexcept {
+  std::uint64_t least = read_through_;
+  // Whoever read my rows before the last set has finished (let_last_set_finish).
+  for (const int peer : last_set_->ranks) {
+    // Acquire: their reads come before my writes. Partner: conclude().
+    if (peer != setup_.rank)
+      least = std::min(least, view_.control(peer).read_through.load(std::memory_order_acquire));
+  }
+  return least;
+}
+
+// True when the others went on without this rank: none of them gets further than `depth` operations
+// past what this rank has announced while it takes part in them.
+bool Protocol::lapped(const Issued& issued) const noexcept {
+  for (const int peer : issued.active->ranks) {
+    // Acquire is as much as there is to order it after my reads: a diagnosis, not a guard.
+    const std::uint64_t seen = view_.control(peer).progress.load(std::memory_order_acquire);
+    if (seen != kLeft && seen / 4 > issued_ + setup_.config.depth) return true;
+  }
+  return false;
+}
+
+Status Protocol::settle(std::uint64_t through) {
+  for (const auto& operation : in_flight_) {
+    if (operation->outcome_ || operation->number() > through) continue;
+    if (Status status = finish(*operation); !status.group_usable()) return status;
+  }
+  return {};
+}
+
+Status Protocol::finish(InFlight& operation) {
+  if (!operation.outcome_) {
+    Status status = operation.receive();
+    if (status.ok() && lapped(operation.issued())) {
+      status = {Code::kMismatch,
+                fmt::format("operation {}: the others went on without rank {}, what it read may be "
+                            "theirs of later",
+                            operation.number(), setup_.rank),
+                setup_.rank};
+    }
+    operation.outcome_ = status;
+    if (status.group_usable()) conclude(operation.number());
+  }
+  return *operation.outcome_;
+}
+
+// Marks an operation finished here, whatever its outcome, and raises read_through over the finished
+// prefix.
+void Protocol::conclude(std::uint64_t number) noexcept {
+  ControlFlags& mine = view_.control(setup_.rank);
+  // Relaxed: my own flag.
+  if (active_->contains_me() &&
+      mine.progress.load(std::memory_order_relaxed) < progress_of(number, Stage::kDelivered)) {
+    publish(number, Stage::kDelivered);
+  }
+  early_.push_back(number);
+  std::uint64_t through = read_through_;
+  for (auto next = early_.begin(); next != early_.end();) {
+    next = std::find(early_.begin(), early_.end(), through + 1);
+    if (next == early_.end()) break;
+    early_.erase(next);
+    next = early_.begin();
+    ++through;
+  }
+  if (through == read_through_) return;
+  read_through_ = through;
+  raise(mine.read_through, through);
+  group_.ring();
+  if (forwarder_) forwarder_->tell(number);
+}
+
+// The end of a call: what others wait for has left this rank, which may go on to something else.
+Status Protocol::leave(const Issued& issued, const Status& status) {
+  if (!forwarder_ || !status.group_usable() || !issued.active->contains_me()) return status;
+  const Status left = group_.await_left(awaiting(issued, "room", 0), forwarder_->table().is_mate);
+  return status.ok() || !left.group_usable() ? left : status;
+}
+
+// It counts the operation, so that it can come back.
+void Protocol::keep_out(std::unique_ptr<InFlight> operation) {
+  operation->outcome_ = Status{};
+  conclude(operation->number());
+  keep(std::move(operation));
+}
+
+Status Protocol::collect(Operation operation, OperationKind kind,
+                         std::unique_ptr<InFlight>& collected) {
+  if (Status verdict = group_.verdict(); !verdict.ok()) return verdict;
+  const auto found = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const auto& sent) {
+    return sent->number() == operation.number && sent->issued().kind == kind;
+  });
+  if (found == in_flight_.end()) {
+    return {
+        Code::kInvalidArgument,
+        fmt::format("{}_recv: operation {} is not a {} in flight on this exchange ({} issued, {} "
+                    "in flight)",
+                    kind_name(kind), operation.number, kind_name(kind), issued_, in_flight_.size()),
+        setup_.rank};
+  }
+  const Status status = finish(**found);
+  collected = std::move(*found);
+  in_flight_.erase(found);
+  return leave(collected->issued(), status);
+}
+
+bool Protocol::poll(Operation operation) noexcept {
+  for (const auto& sent : in_flight_) {
+    if (sent->number() != operation.number) continue;
+    if (sent->outcome_ || !group_.usable()) return true;
+    group_.progress();
+    for (const int peer : sent->active().ranks) {
+      // Relaxed: acquire is left to the wait in the receive half.
+      const std::uint64_t seen = view_.control(peer).progress.load(std::memory_order_relaxed);
+      if (seen < progress_of(operation.number, Stage::kDelivered)) return false;
+    }
+    return true;
+  }
+  return true;  // not in flight: the receive half returns its error at once
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,75 @@
+// RowSender: the rows of one dispatch on their way: encoded once, written to their final slots,
+// their scales, source triplets and weights beside them. Lives while the send half moves rows;
+// called by dispatch.cc when every slot is known.
+//   send_rows.cc             rows of this node, metadata, gaps
+//   internode/cross_rows.cc  rows for other nodes, packed for each mate
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "exchange/internode/message_stream.h"
+#include "exchange/parts.h"
+#include "exchange/protocol.h"
+#include "ferry/exchange.h"
+#include "kernels/kernels.h"
+#include "kernels/wire_formats.h"
+#include "routing/route.h"
+
+namespace ferry::internal {
+
+class RowSender {
+ public:
+  RowSender(ExchangeParts& exchange, const Issued& issued, const Route& route,
+            const DispatchArgs& args);
+
+  // `buffer`: my own posted one, whose gaps are cleared.
+  Status send(int buffer);
+
+ private:
+  struct Destination {
+    int index;  // of the receiver among the active ranks
+    std::int64_t row;
+  };
+  // Where the metadata of a row goes.
+  struct RowMetadata {
+    std::int32_t* source;
+    float* weights;
+    std::int32_t* ids;
+  };
+  // What packs rows for another node.
+  struct CrossJob {
+    MessageStream& stream;
+    std::byte* scratch;
+  };
+
+  void send_token(std::int64_t token, std::byte* scratch) const;
+  void send_entries(std::int64_t first, int count, std::byte* scratch) const;
+  RowFactors factors(std::int64_t entry) const noexcept;
+  void copy_encoded(std::int64_t entry, std::span<void*> rows, std::byte* scratch) const;
+  const std::byte* scales_of_row(std::int64_t entry, const std::byte* scratch) const noexcept;
+  void send_all_metadata();
+  void send_metadata(std::int64_t entry, int position) const;
+  void fill_metadata(std::int64_t entry, const RowMetadata& to) const;
+  void clear_gaps(int buffer) const;
+
+  // internode/cross_rows.cc
+  Status cross_rows();
+  Status cross_unit(const CrossJob& cross, std::int64_t first,
+                    std::span<const std::int64_t> entries);
+  Status append(MessageStream& stream, std::size_t bytes, std::byte*& piece);
+
+  ExchangeParts& exchange_;
+  const Setup& setup_;
+  const WindowLayout& layout_;
+  const Issued& issued_;
+  const Route& route_;
+  const DispatchArgs& args_;
+  Stores stores_;
+  std::vector<std::byte*> posted_;     // [active ranks] receive buffers; null: of another node
+  std::vector<Scales> scale_strides_;  // [members] of those buffers
+};
+
+}  // namespace ferry::internal

@@ -1,0 +1,94 @@
+// Setup: what an exchange is from its creation to its end, on one rank: the agreed configuration
+// and what follows from it. Made by state.cc; read by everything in this folder, written by nobody.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/round_up.h"
+#include "ferry/exchange.h"
+#include "ferry/topology.h"
+#include "kernels/kernels.h"
+#include "kernels/wire_formats.h"
+#include "memory/window_layout.h"
+#include "routing/active_set.h"
+#include "routing/placement.h"
+#include "routing/route.h"
+
+namespace ferry::internal {
+
+// Of a complete configuration.
+WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, int num_ranks,
+                         int num_windows);
+
+struct Setup {
+  // Throws Error(kInvalidArgument) when the configuration does not fit the ranks. `config` is
+  // complete.
+  Setup(const ExchangeConfig& config, const Topology& topology, int rank, AlgorithmChoice choice);
+
+  // The ranks that `chosen` names; empty: all. Throws Error(kInvalidArgument) when it names no set
+  // of ranks.
+  std::shared_ptr<const ActiveSet> active_set(std::span<const int> chosen) const;
+
+  bool rank_major() const noexcept { return config.layout == Layout::kRankMajor; }
+  bool everywhere() const noexcept { return choice.algorithm == Algorithm::kAllgather; }
+  int num_local_experts() const noexcept { return everybody->map.num_local(everybody->member); }
+  int num_sections() const noexcept {
+    return config.layout == Layout::kPadded ? num_local_experts() : 1;
+  }
+  PlacementRules rules() const noexcept {
+    return {config.layout, config.expert_alignment, config.expert_capacity};
+  }
+  // Experts that top-k ids can name: with replicas, logical ones.
+  int num_ids() const noexcept {
+    return config.replicas.instances.empty() ? config.num_experts
+                                             : static_cast<int>(config.replicas.instances.size());
+  }
+  // Streaming stores when the rows of all ranks together do not fit the caches.
+  Stores stores_for(std::uint64_t bytes) const noexcept;
+  // The row of `entry` at another tensor-parallel position of its owner.
+  std::int64_t row_at(const Route& route, std::int64_t entry, int position) const noexcept {
+    const RowRef ref = route.refs[entry];
+    if (route.shifts.empty()) return ref.row;
+    const std::size_t columns = route.shifts.size() / route.active->num_positions;
+    const std::int32_t column = rank_major() ? ref.member : route.columns[entry];
+    return ref.row + route.shifts[position * columns + column];
+  }
+  // Where a worker keeps the scales of the row that it encodes: behind it, on a line of their own.
+  std::size_t scales_in_scratch() const noexcept {
+    return round_up(layout.row_bytes(), kLineBytes);
+  }
+  std::size_t scratch_bytes() const noexcept {
+    return wire.encode ? scales_in_scratch() + layout.scale_bytes() : 0;
+  }
+
+  ExchangeConfig config;
+  int num_ranks;
+  int rank;
+  std::uint64_t id;  // of this process
+  const WireFormat& wire;
+  const WireFormat& combine_wire;
+  AlgorithmChoice choice;
+  std::shared_ptr<const ActiveSet> everybody;
+  WindowLayout layout;
+  std::vector<std::int32_t> logical;  // [E] with replicas: the id that each stands for
+  std::uint64_t cache_bytes;
+};
+
+// Bytes from one row to the next: without gaps, and as the caller has them.
+inline std::int64_t dense_pitch(const Rows& rows) noexcept {
+  return rows.hidden * static_cast<std::int64_t>(element_bytes(rows.dtype));
+}
+inline std::int64_t pitch_of(const Rows& rows) noexcept {
+  return rows.pitch_bytes ? rows.pitch_bytes : dense_pitch(rows);
+}
+
+// From the first byte of the first row to the last of the last.
+inline std::size_t extent_of(const Rows& rows) noexcept {
+  return rows.num_rows ? (rows.num_rows - 1) * pitch_of(rows) + dense_pitch(rows) : 0;
+}
+
+}  // namespace ferry::internal

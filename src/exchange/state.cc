@@ -1,0 +1,176 @@
+#include "exchange/state.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <new>
+
+#include "exchange/agreement.h"
+#include "exchange/configuration.h"
+
+namespace ferry::internal {
+
+namespace {
+
+GroupState& usable(const std::shared_ptr<GroupState>& group) {
+  if (!group)
+    throw Error(Code::kClosed, "cannot create an exchange: this Group is not a member of anything");
+  if (Status verdict = group->verdict(); !verdict.ok())
+    throw Error(verdict.code(), verdict.message());
+  return *group;
+}
+
+WindowView share_window(GroupState& group, const Setup& setup) {
+  return {group.rendezvous().share_segment(setup.layout.segment_bytes(), group.deadline()),
+          &setup.layout, group.positions()};
+}
+
+// My own flags and records, and those of the ranks of other nodes that I write down here.
+bool back_control(const Setup& setup, const WindowView& view, const Forwarder* forwarder) {
+  for (int peer = 0; peer < setup.num_ranks; ++peer) {
+    const bool mine =
+        peer == setup.rank || (forwarder != nullptr && forwarder->table().is_served[peer]);
+    if (!mine) continue;
+    if (!view.segment->commit(setup.layout.control(peer), setup.layout.control_bytes()))
+      return false;
+    new (&view.control(peer)) ControlFlags{};
+  }
+  return true;
+}
+
+// After this all ranks have their memory, or all throw. Nobody sends a message before that.
+void require_memory(GroupState& group, bool backed, const Pool& pool) {
+  const std::vector<std::string> all =
+      group.rendezvous().all_gather(backed ? "1" : "0", group.deadline());
+  const auto refused = std::find(all.begin(), all.end(), "0");
+  if (refused == all.end()) return;
+  throw Error(Code::kCapacity,
+              fmt::format("rank {} could not get memory for its window of {} expected bytes",
+                          refused - all.begin(), pool.backed_bytes()));
+}
+
+// The pages of other ranks that this one reads or writes, so that the first operations need not.
+void map_in(const Setup& setup, const WindowView& view, int buffer) {
+  const WindowLayout& layout = setup.layout;
+  for (int peer = 0; peer < setup.num_ranks; ++peer) {
+    view.segment->map_in(layout.control(peer), layout.control_bytes());
+    if (view.here(peer))
+      view.segment->map_in(layout.window(view.positions[peer]) + layout.buffer(buffer),
+                           layout.expected_section_rows() * layout.row_bytes());
+  }
+}
+
+std::string text_of(const ExchangeConfig& config) {
+  std::string text;
+  for (const auto& [name, value] : config_fields(config))
+    text += fmt::format("{}={} ", name, value);
+  return text;
+}
+
+ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config) {
+  std::unique_ptr<const Setup> made = agree_on_setup(usable(group), config);
+  const Setup& setup = *made;
+  const WindowView view = share_window(*group, setup);
+  auto pool = std::make_shared<Pool>(view.segment, setup.layout, view.positions[setup.rank]);
+  std::shared_ptr<Forwarder> forwarder;
+  if (!group->one_node())
+    forwarder = std::make_shared<Forwarder>(*group, view, setup.config, setup.choice.algorithm);
+  const int first = pool->free_buffer().value();
+  const bool backed =
+      back_control(setup, view, forwarder.get()) &&
+      pool->back_rows(first, setup.num_sections(), setup.layout.expected_section_rows());
+  pool->mark_used(first);
+  require_memory(*group, backed, *pool);
+  map_in(setup, view, first);
+  group->log(GroupState::LogLevel::kInfo,
+             fmt::format("exchange {}: {}; {} bytes of window backed, {} reserved", setup.id,
+                         text_of(setup.config), pool->backed_bytes(), setup.layout.window_bytes()));
+  return {.group = group,
+          .setup = std::move(made),
+          .view = view,
+          .pool = std::move(pool),
+          .forwarder = forwarder,
+          .protocol = Protocol(*group, setup, view, forwarder.get()),
+          .workers = WorkerPool(setup.config.workers)};
+}
+
+}  // namespace
+
+ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeConfig& config)
+    : parts_(make_parts(group, config)) {}
+
+ExchangeState::~ExchangeState() {
+  parts_.protocol.close();
+  if (parts_.forwarder) parts_.group->leave_open(std::move(parts_.forwarder));
+}
+
+Status ExchangeState::refuse_for_front(OperationKind kind, const Status& why,
+                                       std::span<const int> active_ranks, bool* by_all) {
+  Protocol& protocol = parts_.protocol;
+  if (Status status = protocol.begin(); !status.ok()) return status;
+  const Status refusal = protocol.choose_active(active_ranks);
+  const Issued issued = protocol.issue(kind, {});
+  return refusal.ok() ? protocol.refuse(issued, why, by_all) : protocol.refuse(issued, refusal);
+}
+
+ExchangeStats ExchangeState::stats() const noexcept {
+  ExchangeStats stats = parts_.stats;
+  if (!parts_.forwarder) return stats;
+  const int host = parts_.group->topology().find_level(Topology::kHost);
+  const CrossedBytes crossed = parts_.forwarder->crossed(host);
+  stats.link_row_bytes = crossed.rows;
+  stats.link_bytes = crossed.all;
+  return stats;
+}
+
+std::vector<CrossedBytes> ExchangeState::crossed_bytes() const {
+  std::vector<CrossedBytes> levels;
+  const int host = parts_.group->topology().find_level(Topology::kHost);
+  for (int level = 0; parts_.forwarder && level <= host; ++level)
+    levels.push_back(parts_.forwarder->crossed(level));
+  return levels;
+}
+
+WindowBytes ExchangeState::window_bytes() const noexcept {
+  return {parts_.pool->backed_bytes(), parts_.setup->layout.window_bytes()};
+}
+
+Status ExchangeState::allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,
+                                       OutputRows& outputs) {
+  outputs.release();
+  const auto& pool = parts_.pool;
+  const Setup& setup = *parts_.setup;
+  if (Status verdict = parts_.group->verdict(); !verdict.ok()) return verdict;
+  const std::int64_t element = static_cast<std::int64_t>(element_bytes(dtype));
+  if (num_rows < 0 || num_rows > setup.layout.max_rows() || hidden < 1 || element == 0 ||
+      hidden > setup.config.max_output_row_bytes / element) {
+    return {Code::kInvalidArgument,
+            fmt::format("allocate_outputs: [{}, {}] of {}, need 0 to {} rows of at most {} bytes "
+                        "(max_output_row_bytes)",
+                        num_rows, hidden, data_type_name(dtype), setup.layout.max_rows(),
+                        setup.config.max_output_row_bytes),
+            setup.rank};
+  }
+  const std::optional<int> buffer = pool->free_buffer(parts_.protocol.min_read_through());
+  if (!buffer || pool->num_pinned() >= setup.layout.live_buffers()) {
+    return {Code::kCapacity,
+            fmt::format("allocate_outputs: {} views of the window are alive, the limit is {}",
+                        pool->num_pinned(), setup.layout.live_buffers()),
+            setup.rank};
+  }
+  if (!pool->back(*buffer, setup.layout.rows(), num_rows * hidden * element)) {
+    return {Code::kCapacity,
+            fmt::format("allocate_outputs: no memory for {} bytes", num_rows * hidden * element),
+            setup.rank};
+  }
+  pool->mark_used(*buffer);
+  outputs.data = pool->data(*buffer) + setup.layout.rows();
+  outputs.num_rows = num_rows;
+  outputs.hidden = hidden;
+  outputs.dtype = dtype;
+  outputs.pin = std::make_shared<Pin>(pool, *buffer);
+  return {};
+}
+
+}  // namespace ferry::internal

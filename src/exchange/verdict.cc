@@ -1,0 +1,119 @@
+// What the records of all ranks amount to: whether they agree, who refused, who disagrees with
+// whom. Every rank reads the same records and comes to the same outcome. Part of Protocol.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "exchange/protocol.h"
+
+namespace ferry::internal {
+
+namespace {
+
+bool agree(const Terms& a, const Terms& b) {
+  const bool weights =
+      a.weights == b.weights || a.weights == Agreed::kAny || b.weights == Agreed::kAny;
+  return weights && a.kind == b.kind && a.cached == b.cached && a.row_type == b.row_type &&
+         a.hidden == b.hidden && a.route == b.route && a.num_active == b.num_active &&
+         a.active == b.active;
+}
+
+}  // namespace
+
+Agreed Protocol::agreed_weights(const Issued& issued) const noexcept {
+  for (const int peer : issued.active->ranks) {
+    const Agreed said = view_.record(peer, issued.number).terms.weights;
+    if (said != Agreed::kAny) return said;
+  }
+  return Agreed::kAny;
+}
+
+Status Protocol::examine(const Issued& issued) const {
+  bool all_agree = true;
+  const std::uint64_t number = issued.number;
+  const Agreed weights = agreed_weights(issued);
+  const std::vector<int>& ranks = issued.active->ranks;
+  for (const int peer : ranks) {
+    const Record& theirs = view_.record(peer, number);
+    if (theirs.number != number) {
+      return {Code::kMismatch,
+              fmt::format("operation {}: rank {} destroyed this exchange", number, peer), peer};
+    }
+    // All ranks are compared, not each with this one: a rank without rows agrees with any, and
+    // would not notice that two others disagree.
+    const Agreed said = theirs.terms.weights;
+    all_agree = all_agree && agree(theirs.terms, view_.record(ranks[0], number).terms) &&
+                (said == Agreed::kAny || said == weights);
+  }
+  for (const int peer : ranks) {
+    const Record& theirs = view_.record(peer, number);
+    if (theirs.status == Code::kOk) continue;
+    return {Code::kPeerRejected,
+            fmt::format("operation {}: rank {} refused its {} ({}): {}", number, peer,
+                        kind_name(theirs.terms.kind), code_name(theirs.status), theirs.reason),
+            peer};
+  }
+  return all_agree ? Status{} : name_mismatch(issued);
+}
+
+// The culprit is the first rank outside the largest set of ranks that agree.
+Status Protocol::name_mismatch(const Issued& issued) const {
+  const std::uint64_t number = issued.number;
+  const std::vector<int>& ranks = issued.active->ranks;
+  int reference = ranks[0];
+  std::int64_t most = 0;
+  const auto agrees_with = [&](int rank) {
+    return [this, number, rank](int peer) {
+      return agree(view_.record(peer, number).terms, view_.record(rank, number).terms);
+    };
+  };
+  for (const int rank : ranks) {
+    const std::int64_t agreeing = std::count_if(ranks.begin(), ranks.end(), agrees_with(rank));
+    if (agreeing > most) most = agreeing, reference = rank;
+  }
+  const auto culprit = std::find_if_not(ranks.begin(), ranks.end(), agrees_with(reference));
+  const int other = culprit == ranks.end() ? reference : *culprit;
+  return {Code::kMismatch,
+          fmt::format("operation {}: rank {} called {}, rank {} called {}", number, other,
+                      describe(other, number), reference, describe(reference, number)),
+          other};
+}
+
+// A rank that is not active with everybody says with whom, as far as there is room (new_record).
+std::string Protocol::describe(int rank, std::uint64_t number) const {
+  const Record& theirs = view_.record(rank, number);
+  const Terms& terms = theirs.terms;
+  const char* weights = terms.weights == Agreed::kYes  ? "with"
+                        : terms.weights == Agreed::kNo ? "without"
+                                                       : "any";
+  return fmt::format("{}{} of {} {} {} row weights, handle of dispatch {}{}{}",
+                     terms.cached ? "cached " : "", kind_name(terms.kind), terms.hidden,
+                     data_type_name(terms.row_type), weights, terms.route,
+                     theirs.reason[0] ? ", active ranks " : "", theirs.reason);
+}
+
+Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
+  Record& mine = new_record(issued.number, {.kind = issued.kind});
+  mine.status = why.code();
+  std::snprintf(mine.reason, sizeof mine.reason, "%s", why.message().c_str());
+  publish(issued.number, Stage::kDelivered);
+  const Stage said =
+      issued.kind == OperationKind::kDispatch ? Stage::kAnnounced : Stage::kDelivered;
+  if (Status status = await(issued, "refusal", said, nullptr); !status.ok()) return status;
+  if (by_all != nullptr) {
+    const std::vector<int>& ranks = issued.active->ranks;
+    *by_all = std::all_of(ranks.begin(), ranks.end(), [&](int peer) {
+      return view_.record(peer, issued.number).status != Code::kOk;
+    });
+  }
+  conclude(issued.number);
+  return leave(issued, why);
+}
+
+Status Protocol::fail(const Issued& issued, const Status& why) {
+  if (why.group_usable()) conclude(issued.number);
+  return leave(issued, why);
+}
+
+}  // namespace ferry::internal
