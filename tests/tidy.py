@@ -146,6 +146,24 @@ def token_journey(path, text):
         yield 1, "names no file with its function"
 
 
+def record_names(path, text):
+    """The protocol's page and its model name the members of a record as the code does."""
+    if str(path) == "docs/protocol.md":
+        row = re.search(r"^\| record ring \|.*$", text, flags=re.M)
+        found = re.finditer(r"`(\w+)`", row[0]) if row else []
+        start = row.start() if row else 0
+        if not row:
+            yield 1, "no table row says what is in the record ring"
+    elif str(path) == "tests/model/exchange.pml":
+        found, start = re.finditer(r"\brecord_(?!begin\b|end\b)(\w+)\[", text), 0
+    else:
+        return
+    members = set(re.findall(r"\b(\w+)(?: = [^;]+| \{\}|\[\d+\] = \{\})?;", (ROOT / "src/exchange/record.h").read_text()))
+    for match in found:
+        if match[1] not in members:
+            yield line_at(text, start + match.start()), f"src/exchange/record.h has no member '{match[1]}'"
+
+
 def readme_examples(path, text):
     if str(path) == "README.md":
         blocks = re.findall(r"```(?:cpp|python)\n(.*?)```", text, flags=re.S)
@@ -155,7 +173,7 @@ def readme_examples(path, text):
 
 
 RULES = [names, length, lines, places, first_line, function_length, memory_orders]
-RULES += [environment_writes, links, token_journey, readme_examples]
+RULES += [environment_writes, links, token_journey, record_names, readme_examples]
 QUOTES_THE_RULES = {"tests/tidy.py", "tests/tidy_test.py"}
 
 

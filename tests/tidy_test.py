@@ -52,6 +52,13 @@ class Tidy(unittest.TestCase):
         table = HEAD + "int table[] = {\n" + "  1,\n" * 100 + "};\n"
         self.assertEqual(broken("src/a.cc", table), [])
 
+    def test_record_names(self):
+        row = "| record ring | `number`, `%s` |\n"
+        self.expect("docs/protocol.md", row % "refused", row % "growth", "has no member 'refused'")
+        self.expect("docs/protocol.md", "x\n", row % "growth", "no table row")
+        model = "bit record_begin[R];\nbit record_%s[R];\n"
+        self.expect("tests/model/exchange.pml", model % "refused", model % "growth", "has no member 'refused'")
+
     def test_memory_orders(self):
         good = HEAD + "x = flag->load(std::memory_order_acquire);\n// .load()\n"
         self.expect("src/a.cc", HEAD + "x = flag->load();\n", good, "load() without")

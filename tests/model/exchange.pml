@@ -47,7 +47,7 @@
 #define BELOW(r, v) (progress[r] < (v))
 #define UNREAD(r, v) (read_through[r] < (v))
 #define POISONED(r, n) (progress[r] >= 4 * (n) && record_begin[RECORD(r, n)] == (n) && \
-                        record_poison[RECORD(r, n)])
+                        record_status[RECORD(r, n)])
 
 /* The count matrix of a dispatch: bit s * R + d says that rank s sends its one row to rank d. The
  * rows that d receives lie in the order of their sources. */
@@ -76,20 +76,20 @@
 
 byte progress[R]; /* 4 * number + stage */
 byte read_through[R];
-/* Records and count rows carry their number in each half. */
+/* Records, named as in src/exchange/record.h, and count rows carry their number in each half. */
 byte record_begin[R * RING];
 byte record_end[R * RING];
 bit record_kind[R * RING];
 byte record_weights[R * RING]; /* stands for all that ranks must agree on; 0 agrees with any */
-bit record_poison[R * RING];
-bit record_refused[R * RING]; /* a word of its own, read after stage 1 only */
+bit record_status[R * RING]; /* 1: the rank refused its call */
+bit record_growth[R * RING]; /* 1: memory was refused; read after stage 1 only */
 byte record_buffer[R * RING];
 byte record_free_after[R * RING];
 byte count_begin[R * RING];
 byte count_end[R * RING];
 byte count_row[R * RING];
 byte slots[R * NB * R];
-byte record_capacity[R * RING];
+byte record_section_rows[R * RING];
 byte committed[R * NB] = COMMITTED; /* slots with memory behind them */
 
 /* Not shared memory, but the script of the run and what the checks compare. */
@@ -197,10 +197,10 @@ inline read_records(n) {
      assert(record_begin[RECORD(i, n)] == n && record_end[RECORD(i, n)] == n);
      if
 #ifndef IGNORE_POISON
-     :: record_poison[RECORD(i, n)] -> result = REJECTED
+     :: record_status[RECORD(i, n)] -> result = REJECTED
 #endif
 #ifndef IGNORE_MISMATCH
-     :: !record_poison[RECORD(i, n)] && record_kind[RECORD(i, n)] != kind_of[n] ->
+     :: !record_status[RECORD(i, n)] && record_kind[RECORD(i, n)] != kind_of[n] ->
         result = (result == REJECTED -> result : MISMATCH)
 #endif
      :: else
@@ -241,7 +241,7 @@ inline read_matrix(n) {
   do
   :: i < R ->
      if
-     :: ROWS(matrix[batch], i) > record_capacity[RECORD(i, n)] -> growing = growing | 1 << i
+     :: ROWS(matrix[batch], i) > record_section_rows[RECORD(i, n)] -> growing = growing | 1 << i
      :: else
      fi;
      if
@@ -374,14 +374,14 @@ inline announce(stage, buffer, capacity, free_after) {
     record_begin[RECORD(me, number)] = number;
     record_kind[RECORD(me, number)] = kind_of[number];
     record_weights[RECORD(me, number)] = (poison -> 0 : weights);
-    record_poison[RECORD(me, number)] = poison;
+    record_status[RECORD(me, number)] = poison;
     count_begin[RECORD(me, number)] = number
   }
   d_step {
     record_end[RECORD(me, number)] = number;
-    record_refused[RECORD(me, number)] = 0;
+    record_growth[RECORD(me, number)] = 0;
     record_buffer[RECORD(me, number)] = buffer;
-    record_capacity[RECORD(me, number)] = capacity;
+    record_section_rows[RECORD(me, number)] = capacity;
     record_free_after[RECORD(me, number)] = free_after;
     count_end[RECORD(me, number)] = number;
     count_row[RECORD(me, number)] = row;

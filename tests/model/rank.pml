@@ -65,16 +65,16 @@ inline fail_dispatch() {
 /* Step 4: the ranks whose buffers are too small enlarge them, or say that they cannot. */
 inline grow() {
 #ifdef REFUSAL_IN_RECORD
-#define SAY_REFUSED record_poison[RECORD(me, number)] = 1
+#define SAY_NOT_GROWN record_status[RECORD(me, number)] = 1
 #else
-#define SAY_REFUSED record_refused[RECORD(me, number)] = 1
+#define SAY_NOT_GROWN record_growth[RECORD(me, number)] = 1
 #endif
   if
   :: growing >> me & 1 ->
      atomic {
        if
        :: committed[me * NB + target] = R
-       :: refusals_left > 0 -> refusals_left--; SAY_REFUSED
+       :: refusals_left > 0 -> refusals_left--; SAY_NOT_GROWN
        fi;
        raise_progress(4 * number + 1)
      }
@@ -89,13 +89,13 @@ inline grow() {
     :: i < R ->
 #ifdef REFUSAL_IN_RECORD
        if
-       :: record_poison[RECORD(i, number)] -> result = CAPACITY
+       :: record_status[RECORD(i, number)] -> result = CAPACITY
        :: else
        fi;
 #endif
        assert(record_begin[RECORD(i, number)] == number);
        if
-       :: (growing >> i & 1) && record_refused[RECORD(i, number)] -> result = CAPACITY
+       :: (growing >> i & 1) && record_growth[RECORD(i, number)] -> result = CAPACITY
        :: else
        fi;
        i++
