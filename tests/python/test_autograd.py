@@ -93,7 +93,7 @@ def test_gradient_of_dispatch_is_the_ordered_sum_of_the_rows(layout, dtype):
                 continue
             if layout == "rank_major":
                 row_grads[source][token, rank] = rows[i]
-                weight_grads[source][token] += weights[i]
+                weight_grads[source][token] += weights[i] * (topk_ids[i] >= 0)  # the others are constants, zeros
             else:
                 row_grads[source][token, k] = rows[i]
                 weight_grads[source][token, k] = weights[i]
@@ -102,6 +102,29 @@ def test_gradient_of_dispatch_is_the_ordered_sum_of_the_rows(layout, dtype):
             mine = [grad for (t, _), grad in sorted(row_grads[rank].items(), key=lambda item: item[0]) if t == token]
             assert torch.equal(token_grad[token], ordered_sum(mine).to(dtype)), (world, rank, token)
         assert torch.equal(weight_grad, weight_grads[rank]), (world, rank)
+
+
+def wide_backward(group):
+    """Rows so wide that backward of the weighted sum takes them in blocks of four; none needed, one, or both."""
+    hidden, generator = 2**14, torch.Generator().manual_seed(0)
+    exchange = group.exchange(max_tokens=6, hidden=hidden, num_experts=3, top_k=3, dtype=torch.bfloat16)
+    tokens = torch.randn(6, hidden, generator=generator).bfloat16()
+    received = exchange.dispatch(tokens, torch.arange(3).repeat(6, 1))
+    values = torch.randn(18, hidden, generator=generator).bfloat16(), torch.randn(6, 3, generator=generator)
+    grad = torch.randn(6, hidden, generator=generator).bfloat16()
+    for needed in ((True, False), (False, True), (True, True)):
+        rows, weights = (value.clone().requires_grad_(need) for value, need in zip(values, needed))
+        ferry.torch.combine(exchange, rows, received.handle, weights).backward(grad)
+        _, token, k = received.sources.long().unbind(1)
+        scaled = (values[1][token, k, None] * grad[token]).bfloat16()
+        dots = torch.zeros(6, 3)
+        dots[token, k] = (values[0].float() * grad[token].float()).sum(-1)
+        assert torch.equal(rows.grad, scaled) if needed[0] else rows.grad is None
+        assert torch.equal(weights.grad, dots) if needed[1] else weights.grad is None
+
+
+def test_backward_of_a_weighted_sum_takes_its_rows_in_blocks():
+    ferry.run_threads(1, wide_backward)
 
 
 # ---- every kind of exchange: <forward(x), g> == <x, backward(g)>, summed over the ranks
