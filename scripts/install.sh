@@ -1,7 +1,8 @@
 #!/bin/bash
 # install.sh <group...>: installs the Debian packages of these groups that are missing, and with the
-# group python the virtual environment .venv; silent when nothing is. The one list of what ferry
-# needs, with requirements.txt. Called by every target of the Makefile.
+# group python the virtual environment .venv, with the group transformers what those tests need in it;
+# silent when nothing is. The one list of what ferry needs, with requirements*.txt. Called by every
+# target of the Makefile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,6 +15,7 @@ declare -A packages=(
   [cross]="g++-aarch64-linux-gnu qemu-user googletest"
   [bench]="python3 libopenmpi-dev openmpi-bin"
   [python]="python3-dev python3-venv"
+  [transformers]="python3-dev python3-venv"
 )
 
 missing=()
@@ -24,12 +26,12 @@ for group in "$@"; do
   done
 done
 
-# .venv is as requirements.txt says: it keeps a copy of what it was made from.
-make_venv() {
-  local wanted=scripts/requirements.txt made=.venv/requirements.txt
+# .venv is as the requirements say: it keeps a copy of each list that it was made from.
+install_requirements() {
+  local wanted=scripts/$1 made=.venv/$1
   cmp -s "$wanted" "$made" && return
-  echo "making .venv"
-  python3 -m venv .venv
+  echo "installing $1 in .venv"
+  [ -d .venv ] || python3 -m venv .venv
   .venv/bin/pip install --quiet --disable-pip-version-check -r "$wanted"
   cp "$wanted" "$made"
 }
@@ -48,4 +50,5 @@ install_packages() {
 }
 
 if [ ${#missing[@]} -gt 0 ]; then install_packages; fi
-if [[ " $* " == *" python "* ]]; then make_venv; fi
+if [[ " $* " =~ " python "|" transformers " ]]; then install_requirements requirements.txt; fi
+if [[ " $* " == *" transformers "* ]]; then install_requirements requirements-transformers.txt; fi

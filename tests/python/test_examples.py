@@ -31,3 +31,14 @@ def test_train_moe_has_the_same_losses_on_one_rank_and_on_four():
     rows = re.findall(r"^ *\d+ +([\d.]+) +([\d.]+) +0\.0e\+00$", output, flags=re.M)
     assert len(rows) >= 8 and all(one == four for one, four in rows), output
     assert float(rows[-1][1]) < float(rows[0][1]) - 0.5, output
+
+
+def test_transformers_train():
+    pytest.importorskip("transformers", minversion="5.23")
+    pytest.importorskip("accelerate")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    program = str(EXAMPLES / "transformers_train.py")
+    done = subprocess.run([*launch, program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    losses = [float(loss) for loss in re.findall(r"^step \d: loss ([\d.]+)$", done.stdout, flags=re.M)]
+    assert len(losses) == 8 and losses[-1] < losses[0] - 0.1, done.stdout

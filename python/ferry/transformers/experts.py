@@ -1,0 +1,90 @@
+"""EPImplementations: how the tokens of an experts module reach the experts of other ranks, and their sums come home.
+
+T tokens of this rank, H hidden, K top-k, E experts, L experts of this rank, N rows received. Called by transformers,
+which makes one object per experts module; calls ferry.torch and exchanges.py.
+"""
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from transformers.distributed.expert_parallel import EPImplementation
+
+import ferry.torch
+from ferry.transformers import exchanges
+
+
+class _Exchanged(EPImplementation):
+    """What both ways of moving rows have: exchanges, slices of a batch that ranks share, ranks that receive nothing."""
+
+    def __init__(self, experts, ep_mesh, tp_mesh):
+        super().__init__(experts, ep_mesh, tp_mesh)
+        self.exchanges = exchanges.of(ep_mesh.get_group())
+
+    @torch.compiler.disable
+    def __call__(self, hidden_states, top_k_index, top_k_weights):
+        """[T, H], global ids [T, K], weights [T, K] -> the weighted sums [T, H]. Collective, and so is backward."""
+        if self.tp_mesh.size() == 1:
+            return self.move(hidden_states, top_k_index, top_k_weights)
+        # The ranks of a tensor parallel group hold the same batch: each has a slice of it computed, and all get all.
+        sums = self.move(*(self._slice(each) for each in (hidden_states, top_k_index, top_k_weights)))
+        whole = dict(shape=hidden_states.shape, stride=(hidden_states.size(1), 1))
+        return DTensor.from_local(sums.contiguous(), self.tp_mesh, [Shard(0)], **whole).full_tensor()
+
+    def _slice(self, whole):
+        whole = DTensor.from_local(whole, self.tp_mesh, [Replicate()], run_check=False)
+        return whole.redistribute(self.tp_mesh, [Shard(0)]).to_local()
+
+    def move(self, hidden_states, top_k_index, top_k_weights):
+        raise NotImplementedError
+
+    def dispatch(self, layout, hidden_states, top_k_index, top_k_weights):
+        """(exchange, ferry.torch.Dispatched). The rows stay in the window: experts gather from them, and keep none."""
+
+        def send(exchange):
+            return ferry.torch.dispatch(exchange, hidden_states, top_k_index, top_k_weights, copy=False)
+
+        return self.exchanges.dispatch(
+            send,
+            len(hidden_states),
+            layout=layout,
+            hidden=hidden_states.size(1),
+            num_experts=self.num_local_experts * self.ep_mesh.size(),
+            top_k=top_k_index.size(1),
+            dtype=hidden_states.dtype,
+        )
+
+    def run(self, rows, ids, weights):
+        """The experts on rows [N, H], local ids [N, k] and weights [N, k]."""
+        if len(rows):
+            return self.experts_forward(rows, ids, weights)
+        # Nothing came. One row that depends on it takes every parameter and the exchange into the graph: a rank that
+        # left their backward out would leave the others waiting.
+        sums = rows.sum(0, keepdim=True) + weights.sum()
+        return self.experts_forward(sums, ids.new_zeros(1, 1), rows.new_ones(1, 1))[:0]
+
+
+class ExpertMajor(_Exchanged):
+    """A row for each (token, expert), grouped by expert; weights stay at home, where float32 sums are made of the rows.
+
+    Sums float32 products in the order of the top-k list, as transformers' "all_to_all" does: in float32 the same bits.
+    """
+
+    def move(self, hidden_states, top_k_index, top_k_weights):
+        exchange, received = self.dispatch("expert_major", hidden_states, top_k_index, None)
+        counts = received.handle.tokens_per_expert
+        ids = torch.arange(self.num_local_experts).repeat_interleave(counts).unsqueeze(1)
+        outputs = self.run(received.rows, ids, received.rows.new_ones(ids.shape))
+        return ferry.torch.combine(exchange, outputs, received.handle, top_k_weights.float())
+
+
+class RankMajor(_Exchanged):
+    """A row for each (token, rank), with ids and weights: the experts' forward spreads it over its experts, and adds.
+
+    An id of no expert of this rank is num_local_experts, with weight 0, which transformers' experts skip.
+    """
+
+    def move(self, hidden_states, top_k_index, top_k_weights):
+        exchange, received = self.dispatch("rank_major", hidden_states, top_k_index, top_k_weights.float())
+        ids = received.topk_ids.long()
+        ids.masked_fill_(ids < 0, self.num_local_experts)
+        outputs = self.run(received.rows, ids, received.weights)
+        return ferry.torch.combine(exchange, outputs, received.handle)
