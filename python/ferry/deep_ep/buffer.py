@@ -8,8 +8,8 @@ from typing import Callable, List, Optional, Tuple, Union
 import torch
 
 import ferry
-from ferry.deep_ep import channels, groups, normal
-from ferry.deep_ep.config import NVL_PEERS, Config, combine_config, dispatch_config
+from ferry.deep_ep import channels, groups, nodes, normal
+from ferry.deep_ep.config import Config, combine_config, dispatch_config
 from ferry.deep_ep.events import EventHandle, EventOverlap, overlap
 from ferry.deep_ep.exchanges import Exchanges
 from ferry.deep_ep.layout import dispatch_layout
@@ -22,7 +22,7 @@ Rows = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
 class Buffer(LowLatency):
     """Sends tokens to the ranks of their experts and brings results home, on CPU tensors.
 
-    group: torch ProcessGroup, or ferry.Group; comm: mpi4py communicator, when group is None. All ranks on one host.
+    group: torch ProcessGroup, or ferry.Group; comm: mpi4py communicator, when group is None.
     Sizes, queue pairs and NVLink options are accepted; memory is ferry's own and grows as needed. enable_shrink allows
     masking ranks in low-latency calls. Collective.
 
@@ -39,6 +39,7 @@ class Buffer(LowLatency):
         members = groups.join(group, comm)
         self.group = group if group is not None else comm
         self.rank, self.group_size = members.rank, members.size
+        self._node_starts = nodes.starts(members.topology, members.size)
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode = low_latency_mode
         self.explicitly_destroy = explicitly_destroy
@@ -112,11 +113,11 @@ class Buffer(LowLatency):
             -> Tuple[torch.Tensor, Optional[torch.Tensor], torch.Tensor, torch.Tensor, EventOverlap]:
         """Where the tokens go: topk_idx int64 or int32 [T, K], -1: not sent. Local.
 
-        Returns (num_tokens_per_rank int32 [R], num_tokens_per_rdma_rank int32 [ceil(R / 8)] or None up to 8 ranks,
+        Returns (num_tokens_per_rank int32 [R], num_tokens_per_rdma_rank int32 [nodes] or None in one node,
         num_tokens_per_expert int32 [E], is_token_in_rank bool [T, R], event). A token counts once per rank and per
         node, and as often per expert as it lists it.
         """
-        return (*dispatch_layout(topk_idx, num_experts, self.group_size), overlap())
+        return (*dispatch_layout(topk_idx, num_experts, self.group_size, self._node_starts), overlap())
 
     def dispatch(self, x: Rows, handle: Optional[Tuple] = None, num_tokens_per_rank: Optional[torch.Tensor] = None,
                  num_tokens_per_rdma_rank: Optional[torch.Tensor] = None,
@@ -139,7 +140,7 @@ class Buffer(LowLatency):
         num_worst_tokens: outputs have that many rows, those behind the real ones have ids -1, weights 0 and undefined
         rows, the list is empty. With a handle: its layout anew, only recv_x and the event are not None.
         """
-        make_handle = channels.internode if self.group_size > NVL_PEERS else channels.intranode
+        make_handle = channels.internode if len(self._node_starts) > 1 else channels.intranode
         layout = normal.Layout(num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights)
         return self._dispatch(x, handle, layout, expert_alignment, num_worst_tokens, config, make_handle)
 
@@ -163,7 +164,7 @@ class Buffer(LowLatency):
             recv_x = normal.dispatch_cached(self.exchanges, x, handle, layout.topk_idx, layout.topk_weights)
             return recv_x, None, None, None, None, overlap()
         config = config or Buffer.get_dispatch_config(self.group_size)
-        form = normal.Form(expert_alignment, num_worst_tokens, config.num_channels, make_handle)
+        form = normal.Form(expert_alignment, num_worst_tokens, config.num_channels, self._node_starts, make_handle)
         return (*normal.dispatch(self.exchanges, x, layout, form), overlap())
 
     def combine(self, x: torch.Tensor, handle: Tuple, topk_weights: Optional[torch.Tensor] = None,

@@ -2,7 +2,7 @@
 
 A channel is a contiguous range of a rank's tokens: ceil(T / C) of them, C channels, the last ones shorter or empty.
 ferry moves rows without channels; the numbers are those that DeepEP documents. T tokens of this rank, R ranks, N rows
-received (or the worst case a caller asked for), nodes of 8 ranks.
+received (or the worst case a caller asked for).
 """
 
 import functools
@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from ferry.deep_ep import handles
-from ferry.deep_ep.config import NVL_PEERS
 from ferry.deep_ep.layout import nodes_of
 
 
@@ -27,6 +26,7 @@ class Facts(NamedTuple):
     src_idx: np.ndarray  # int32 [N']: token that each received row was, N' <= N
     num_rows: int  # N
     num_channels: int  # C
+    node_starts: tuple  # first rank of each node
 
 
 def intranode(state, facts):
@@ -50,13 +50,14 @@ def internode(state, facts):
     over a rank of the own node (recv_rdma_channel_prefix_matrix, recv_rdma_rank_prefix_sum: zeros; send_nvl_head: no
     rows) is empty."""
     (num_tokens, ranks), num_channels = facts.mask.shape, facts.num_channels
-    nodes = -(-ranks // NVL_PEERS)
+    starts = np.array(facts.node_starts)
+    nodes, peers = len(starts), int(np.diff([*starts, ranks]).max())  # ranks of the largest node
     shapes = [(nodes, num_channels), (ranks, num_channels), (nodes, num_channels), (nodes,), (ranks, num_channels),
-              (ranks,), (facts.num_rows, 2), (num_tokens, nodes), (0, NVL_PEERS)]
+              (ranks,), (facts.num_rows, 2), (num_tokens, nodes), (0, peers)]
     arrays, tensors = handles.allocate(state, (np.bool_, facts.mask.shape), *((np.int32, shape) for shape in shapes))
     mask, node_prefix, rank_prefix, hop_prefix, hop_sum, recv_prefix, recv_sum, meta, node_head, _ = arrays
     mask[...] = facts.mask
-    to_node = nodes_of(facts.mask)
+    to_node = nodes_of(facts.mask, facts.node_starts)
     _fill_sent(to_node, running_sum(to_node), node_prefix, node_head)
     _fill_sent(facts.mask, facts.running, rank_prefix)
     hop_prefix[...] = hop_sum[...] = 0
@@ -64,8 +65,9 @@ def internode(state, facts):
     np.add.accumulate(facts.counts[:, facts.rank], out=recv_sum)
     recv_prefix += (recv_sum - facts.counts[:, facts.rank])[:, None]
     meta[...] = -1, 0
-    meta[: len(facts.src_idx), 0] = np.repeat(np.arange(ranks) // NVL_PEERS, facts.counts[:, facts.rank])
-    meta[: len(facts.src_idx), 1] = 1 << facts.rank % NVL_PEERS
+    node = starts.searchsorted(np.arange(ranks), side="right") - 1  # of each rank
+    meta[: len(facts.src_idx), 0] = np.repeat(node, facts.counts[:, facts.rank])
+    meta[: len(facts.src_idx), 1] = 1 << (facts.rank - starts[node[facts.rank]]) % 31
     tensors[7] = tensors[7].view(torch.uint8)  # [N, 8]: DeepEP's SourceMeta, two int32
     return tuple(tensors)
 

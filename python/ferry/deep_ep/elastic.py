@@ -16,6 +16,7 @@ from ferry.deep_ep.elastic_sessions import NotBuilt, Sessions, num_ranks, rounde
 from ferry.deep_ep.events import EventHandle, overlap
 from ferry.deep_ep.exchanges import Exchanges
 from ferry.deep_ep.layout import cpu_array, describe
+from ferry.deep_ep.nodes import domain_size
 from ferry.deep_ep.rows import FLOATS, Rows, detached, resized
 from ferry.errors import InvalidArgument, Mismatch
 from ferry.on_cpu.streams import Stream
@@ -29,8 +30,8 @@ _SIZE_UNIT = 2 << 20
 
 
 def get_physical_domain_size(group):
-    """(1, R): all ranks reach each other's memory."""
-    return 1, num_ranks(group)
+    """(nodes, ranks of a node), nodes.domain_size. Local."""
+    return domain_size(group)
 
 
 def get_logical_domain_size(group, allow_hybrid_mode=True):
@@ -44,7 +45,7 @@ class ElasticBuffer(Sessions):
     group: torch ProcessGroup, or ferry.Group. num_max_tokens_per_rank: the default of dispatch's. num_gpu_timeout_secs:
     after which a wait for another rank ends the group. allow_multiple_reduction: how combine rounds, see there. Sizes
     and hidden are accepted; memory is ferry's own, made at the first dispatch of a shape. Everything else has no
-    meaning here, rows come in one order, deterministic or not. All ranks on one host. Collective.
+    meaning here, rows come in one order, deterministic or not. Collective.
 
     Shapes use T tokens of this rank, M most tokens of a rank, H hidden, K top-k, E experts, R ranks, L experts of this
     rank (E / R; when R does not divide E the first E % R ranks have one more), N received tokens, P expanded rows.
@@ -67,7 +68,8 @@ class ElasticBuffer(Sessions):
         self.num_max_tokens_per_rank = num_max_tokens_per_rank
         self.explicitly_destroy = explicitly_destroy
         self.deadline = num_gpu_timeout_secs
-        self.num_scaleout_ranks, self.num_scaleup_ranks = self.num_rdma_ranks, self.num_nvlink_ranks = 1, members.size
+        self.num_scaleout_ranks, self.num_scaleup_ranks = 1, members.size
+        self.num_rdma_ranks, self.num_nvlink_ranks = domain_size(members)
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, members.rank
         self.num_bytes = num_bytes if num_bytes is not None else self.get_buffer_size_hint(
             members, num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch)
@@ -117,7 +119,7 @@ class ElasticBuffer(Sessions):
         return Stream()
 
     def get_physical_domain_size(self):
-        """(1, R): all ranks reach each other's memory."""
+        """(nodes, ranks of a node); (1, R) where nodes have different sizes."""
         return self.num_rdma_ranks, self.num_nvlink_ranks
 
     def get_logical_domain_size(self):

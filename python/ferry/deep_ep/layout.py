@@ -9,7 +9,6 @@ import functools
 import numpy as np
 import torch
 
-from ferry.deep_ep.config import NVL_PEERS
 from ferry.errors import InvalidArgument
 
 
@@ -62,17 +61,17 @@ def ranks_of(ids, num_experts, num_ranks):
     return mask[:, :num_ranks]
 
 
-def nodes_of(mask):
-    """bool [T, ceil(R / 8)]: whether a token goes to any rank of a node."""
-    return np.logical_or.reduceat(mask, range(0, mask.shape[1], NVL_PEERS), axis=1)
+def nodes_of(mask, node_starts):
+    """bool [T, nodes]: whether a token goes to any rank of a node."""
+    return np.logical_or.reduceat(mask, node_starts, axis=1)
 
 
-def dispatch_layout(topk_idx, num_experts, num_ranks):
+def dispatch_layout(topk_idx, num_experts, num_ranks, node_starts):
     """What Buffer.get_dispatch_layout returns, without the event."""
     ids = read_topk_idx(topk_idx, num_experts)
     mask = ranks_of(ids, num_experts, num_ranks)
     per_expert = np.bincount((ids + 1).reshape(-1), minlength=num_experts + 1)[1:]
-    per_node = _sums(nodes_of(mask)) if num_ranks > NVL_PEERS else None
+    per_node = _sums(nodes_of(mask, node_starts)) if len(node_starts) > 1 else None
     return _sums(mask), per_node, torch.from_numpy(per_expert.astype(np.int32)), torch.from_numpy(mask.copy())
 
 

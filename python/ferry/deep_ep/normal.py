@@ -38,6 +38,7 @@ class Form(NamedTuple):
     expert_alignment: int
     num_worst_tokens: int
     num_channels: int
+    node_starts: tuple  # first rank of each node
     make_handle: Callable  # channels.intranode or internode
 
 
@@ -114,7 +115,7 @@ def dispatch(exchanges, x, layout, form):
     num_rows = _num_rows(form.num_worst_tokens, int(counts[:, group.rank].sum()), exchange)
     received = exchange.dispatch(rows.tokens, routing.ids, routing.weights, token_scales=rows.scales)
     facts = channels.Facts(group.rank, routing.mask, routing.running, [tokens for tokens, _ in said], counts,
-                           received.sources.numpy()[:, 1], num_rows, form.num_channels)
+                           received.sources.numpy()[:, 1], num_rows, form.num_channels, form.node_starts)
     handle = form.make_handle(_State(exchange, received.handle, rows.format, key[-1][1], num_rows), facts)
     recv_topk_idx = recv_topk_weights = None
     if routing.weights is not None:
