@@ -22,4 +22,7 @@ void add_doctor(CLI::App& app, int& exit_code);
 // The tree of ranks, and what each algorithm puts on each link.
 void add_topology(CLI::App& app, int& exit_code);
 
+// How long dispatch and combine take on a machine, and what limits them.
+void add_plan(CLI::App& app, int& exit_code);
+
 }  // namespace ferry::tools

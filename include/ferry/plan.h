@@ -1,0 +1,169 @@
+// The planner: how long dispatch and combine take on a machine, what limits them, and what would
+// change that. Pure: nothing is measured, no rank is needed. docs/plan.md explains the model with
+// examples. Throws Error(kInvalidArgument) with the line, the value and the limit.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ferry/config.h"
+#include "ferry/export.h"
+#include "ferry/topology.h"
+
+namespace ferry {
+
+// A tree of ranks, which says who shares a copy, and the links between ranks, if the tree alone
+// does not tell how they are joined. Rates are 1e9 bytes/s and of one direction; 0: unknown, which
+// limits nothing. A `source` is "stated", "measured", "fitted" or "assumed", and of whom.
+struct FERRY_EXPORT Machine {
+  enum class Shape : std::uint8_t {
+    kMesh,   // every two ranks of a group of `level`
+    kRing,   // neighbours in a group of `level`, the last and the first too
+    kPairs,  // the given pairs of positions in each group of `level`
+    kIndex,  // ranks at the same position in sibling groups of `level`
+    kXor,    // positions i and i xor `mask` in each group of `level`
+  };
+  enum class Duplex : std::uint8_t { kFull, kHalf };  // half: both directions share the rate
+
+  // Links of one kind; both ends may send. A rank passes on what it got for others.
+  struct Link {
+    std::string name;
+    Shape shape = Shape::kMesh;
+    std::string level = {};  // empty: the whole machine is the group (not for kIndex)
+    int mask = 0;
+    std::vector<std::array<int, 2>> pairs = {};
+    double gb_s = 0;  // of each link
+    double latency_us = 0;
+    double issue_us = 0;    // of a message, on the sender, one after the other
+    std::string port = {};  // shared by all links of the kind at a rank; empty: none
+    std::vector<std::array<double, 2>> curve = {};  // {bytes of a message, GB/s}, ascending
+    std::string source = {};
+  };
+
+  // What the links of a kind share at a rank, or at a group of `level`.
+  struct Port {
+    std::string name;
+    std::string level = {};  // empty: each rank has one
+    double gb_s = 0;
+    Duplex duplex = Duplex::kFull;
+    std::string source = {};
+  };
+
+  // What moves or copies bytes on each rank.
+  struct Engine {
+    std::string name;
+    double gb_s = 0;
+    bool sends = false;     // takes part in what a rank sends of its own
+    bool relays = false;    // in what it passes on
+    bool reorders = false;  // brings rows into order before they leave and after they came
+    std::string source = {};
+  };
+
+  // What the ranks of a node share, its processors and memory: a dispatch, or a combine, in a node
+  // of R ranks takes R * rank_us, and for all rows together row_ns each and their bytes at gb_s.
+  struct Copying {
+    double rank_us = 0, row_ns = 0;
+    double gb_s = 0;
+    double beyond_gb_s = 0;  // for more than Host::cache_mb of rows; 0: the same
+  };
+  struct Host {
+    Copying dispatch, combine;
+    double cache_mb = 0;
+    std::string source = {};
+  };
+
+  std::string name;  // of the preset or file, for reports
+  Topology tree = {};
+  std::vector<Link> links = {};  // empty: the tree's own links
+  std::vector<Port> ports = {};
+  std::vector<Engine> engines = {};
+  Host host = {};
+  double memory_gb = 0;    // of a rank, 0: unknown
+  double peak_tflops = 0;  // of a rank, 0: unknown
+  double contention = 1;   // communication takes so much longer beside compute
+
+  // A preset ("ubbv2:2@port10"), the text of a topology ("host:2@12.5GB/s,rank:4"), or several
+  // lines: docs/plan.md has the grammar.
+  static Machine parse(std::string_view text);
+  std::string to_text() const;
+  // The first `num_ranks` ranks, or more groups of the outermost level.
+  Machine resized(int num_ranks) const;
+};
+
+FERRY_EXPORT std::vector<std::string> machine_presets();
+
+// A model of the field: what of it a planner needs.
+struct Model {
+  std::string name;
+  int hidden, layers, dense_layers, experts, top_k;
+  int groups, groups_chosen;  // node-limited routing; 1, 1: none
+  int shared;                 // experts that every token goes to
+  int ffn;                    // inner size of a routed expert
+};
+FERRY_EXPORT const std::vector<Model>& models();
+// Refuses an unknown name with the nearest one.
+FERRY_EXPORT const Model& find_model(std::string_view name);
+
+// What each rank exchanges. Experts lie in contiguous blocks.
+struct Workload {
+  ExchangeConfig exchange = {};  // max_tokens: of each rank
+  // Routing: every choice of K experts is as likely as any other, but for one of these.
+  int groups = 1, groups_chosen = 1;  // only experts of M of G equal groups, chosen uniformly
+  std::vector<double> loads = {};     // [experts]: how often each is chosen, in any unit
+  std::vector<int> ids = {};          // [tokens, K] of a trace; -1: not sent
+};
+
+struct PlanOptions {
+  int chunks = 32;         // that each message is cut in, so that relays overlap
+  bool by_classes = true;  // ranks that look alike are simulated once
+  bool doubled = true;     // fills Prediction::doubled
+};
+
+// One kind of link, port or engine: the instance that is busiest, in its busier direction.
+struct Load {
+  std::string name;
+  double gb_s = 0;
+  double dispatch_bytes = 0, combine_bytes = 0;
+  double dispatch_us = 0, combine_us = 0;  // for that instance alone
+  int instances = 0;
+  std::string source = {};
+};
+
+// Tasks that look alike, and when they ran.
+struct Span {
+  std::string what;
+  double start_us = 0, end_us = 0;
+  double bytes = 0;  // of one of them
+  std::int64_t count = 0;
+};
+
+struct Prediction {
+  std::string strategy;
+  double dispatch_us = 0, combine_us = 0;
+  double dispatch_bound_us = 0, combine_bound_us = 0;  // no order of messages is faster
+  bool simulated = false;                              // else the times are the bounds
+  double received_bytes = 0, staged_bytes = 0;  // of a rank in a dispatch: own rows; for others
+  std::string limited_by;                       // the load with the most work
+  std::vector<Load> loads;
+  std::vector<std::pair<std::string, double>> doubled;  // pair_us if this load were twice as fast
+  std::vector<Span> dispatch_spans, combine_spans;
+
+  double pair_us() const noexcept { return dispatch_us + combine_us; }
+  double bound_us() const noexcept { return dispatch_bound_us + combine_bound_us; }
+};
+
+struct Plan {
+  std::vector<Prediction> predictions;  // the best first
+  std::string sentence;                 // why the first is the best
+  std::vector<std::string> notes;       // what the figures rest on
+};
+
+// Every strategy that the machine can run.
+FERRY_EXPORT Plan plan(const Machine& machine, const Workload& workload,
+                       const PlanOptions& options = {});
+
+}  // namespace ferry

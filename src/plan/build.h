@@ -1,0 +1,81 @@
+// Build: the schedules of a strategy on a machine. Called by plan.cc; calls classes.h, routes.h and
+// schedule.h.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "plan/classes.h"
+#include "plan/routes.h"
+#include "plan/schedule.h"
+
+namespace ferry::internal {
+
+// What a user would call one thing: all links of a kind, say. Resource::kind is an index into them.
+struct LoadKind {
+  std::string name;
+  double gb_s = 0;
+  std::string source;
+};
+
+// The resources of a machine as far as hops use them, with those of one class made one.
+class Resources {
+ public:
+  Resources(const Graph& graph, const Classes& classes, double row_bytes, int chunks);
+
+  // What a message uses that goes over a hop, forwards or home. The same one twice counts twice.
+  std::vector<Use> of(const Hop& hop, bool home, double bytes);
+  // The rank's engines that bring rows into order.
+  std::vector<Use> reordering(int rank);
+  // Of the node of a rank.
+  Use host(int rank, double us_per_byte);
+
+  const std::vector<Resource>& list() const noexcept { return list_; }
+  const std::vector<LoadKind>& kinds() const noexcept { return kinds_; }
+
+ private:
+  // What, which of them, classes of its ends, direction.
+  enum class What { kLink, kPort, kLevel, kEngine, kIssue, kHost };
+  struct Key {
+    What what;
+    int index, a = 0, b = 0, direction = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  void add_link(int from, int to, int kind, double bytes, std::vector<Use>& uses);
+  void add_port(int rank, int kind, bool out, std::vector<Use>& uses);
+  void add_levels(int from, int to, std::vector<Use>& uses);
+  int find(const Key& key, const LoadKind& kind);
+  std::int64_t instances(const Key& key) const;
+  // The class of a group: that of its first rank.
+  int group_class(int rank, int level) const;
+  std::int64_t groups_of_class(int level, int group_class) const;
+
+  const Graph& graph_;
+  const Classes& classes_;
+  const double row_bytes_;
+  const int chunks_;
+  std::vector<Resource> list_;
+  std::vector<LoadKind> kinds_;
+  std::map<Key, int> ids_;
+};
+
+struct SchedulePair {
+  Schedule dispatch, combine;
+  std::vector<LoadKind> kinds;
+  double received_bytes = 0, staged_bytes = 0;  // of the rank with most
+  bool alike = true;  // the ranks of each class are: else nothing here is right
+};
+
+struct BuildInput {
+  const Graph& graph;
+  const Classes& classes;
+  const Traffic& traffic;
+  const Routing& routing;
+  int chunks = 1;
+};
+
+SchedulePair build(const BuildInput& input, const Strategy& strategy);
+
+}  // namespace ferry::internal

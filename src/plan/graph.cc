@@ -1,0 +1,221 @@
+#include "plan/graph.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "ferry/status.h"
+#include "plan/names.h"
+
+namespace ferry::internal {
+
+namespace {
+
+using Shape = Machine::Shape;
+
+[[noreturn]] void refuse(const Machine::Link& link, const std::string& what) {
+  throw Error(Code::kInvalidArgument, fmt::format("link '{}': {}", link.name, what));
+}
+
+int find_level(const Topology& tree, const Machine::Link& link) {
+  if (link.level.empty()) return -1;
+  const int level = tree.find_level(link.level);
+  if (level >= 0) return level;
+  std::vector<std::string> names;
+  for (int i = 0; i < tree.num_levels(); ++i) names.push_back(tree.level(i).name);
+  refuse(link,
+         fmt::format("there is no level '{}'{}", link.level, nearest_name(link.level, names)));
+}
+
+// Of one group of a level, -1 being the whole.
+std::vector<std::vector<int>> groups_of(const Topology& tree, int level) {
+  std::vector<std::vector<int>> groups;
+  if (level < 0) {
+    groups.emplace_back(tree.num_ranks());
+    std::iota(groups[0].begin(), groups[0].end(), 0);
+    return groups;
+  }
+  for (int group = 0; group < tree.level(level).num_groups(); ++group) {
+    const auto ranks = tree.members(group, level);
+    groups.emplace_back(ranks.begin(), ranks.end());
+  }
+  return groups;
+}
+
+bool is_even(const Topology& tree) {
+  for (int i = 0; i < tree.num_levels(); ++i) {
+    const Topology::Level& level = tree.level(i);
+    const int size = level.first[1] - level.first[0];
+    if (std::ranges::count(level.fanout, level.fanout[0]) != std::ssize(level.fanout)) return false;
+    if (size % level.link.count != 0 && size > level.link.count) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Graph::Graph(const Machine& machine)
+    : machine_(machine), kinds_(machine.links.size()), even_(is_even(machine.tree)) {
+  for (std::size_t i = 0; i < kinds_.size(); ++i) {
+    make(machine_.links[i], kinds_[i]);
+    kinds_[i].outermost = outermost_crossed(kinds_[i]);
+  }
+  inwards_.resize(kinds_.size());
+  std::iota(inwards_.begin(), inwards_.end(), 0);
+  std::ranges::stable_sort(inwards_, {}, [&](int kind) { return kinds_[kind].outermost; });
+  if (num_kinds() > 0) check_connected();
+}
+
+void Graph::make(const Machine::Link& link, Kind& kind) const {
+  if (link.shape == Shape::kMesh || link.shape == Shape::kIndex)
+    make_cliques(link, kind);
+  else
+    make_joined(link, kind);
+}
+
+int Graph::outermost_crossed(const Kind& kind) const {
+  int outermost = tree().num_levels();
+  const auto cross = [&](int a, int b) {
+    int level = 0;
+    while (level < outermost && tree().group_of(a, level) == tree().group_of(b, level)) ++level;
+    outermost = std::min(outermost, level);
+  };
+  for (const std::vector<int>& members : kind.cliques.members)
+    if (members.size() > 1) cross(members.front(), members.back());
+  for (std::size_t rank = 0; rank < kind.joined.size(); ++rank)
+    for (const int other : kind.joined[rank]) cross(static_cast<int>(rank), other);
+  return outermost;
+}
+
+void Graph::make_cliques(const Machine::Link& link, Kind& kind) const {
+  const int level = find_level(tree(), link);
+  kind.cliques.of.assign(num_ranks(), -1);
+  if (link.shape == Shape::kMesh) {
+    kind.cliques.members = groups_of(tree(), level);
+  } else {
+    if (level < 0) refuse(link, "index needs a level, such as 'index host'");
+    int end = 0;
+    for (const int siblings : tree().level(level).fanout) {
+      const int begin = end;
+      end += siblings;
+      const std::size_t first = kind.cliques.members.size();
+      for (int group = begin; group < end; ++group) {
+        const auto ranks = tree().members(group, level);
+        if (kind.cliques.members.size() < first + ranks.size())
+          kind.cliques.members.resize(first + ranks.size());
+        for (std::size_t i = 0; i < ranks.size(); ++i)
+          kind.cliques.members[first + i].push_back(ranks[i]);
+      }
+    }
+  }
+  for (std::size_t clique = 0; clique < kind.cliques.members.size(); ++clique)
+    for (const int rank : kind.cliques.members[clique])
+      kind.cliques.of[rank] = static_cast<int>(clique);
+}
+
+void Graph::join(const Machine::Link& link, Kind& kind, int a, int b) const {
+  if (a == b) refuse(link, fmt::format("rank {} is joined to itself", a));
+  if (std::ranges::count(kind.joined[a], b) > 0)
+    refuse(link, fmt::format("ranks {} and {} are joined twice; name a second link for it", a, b));
+  kind.joined[a].push_back(b);
+  kind.joined[b].push_back(a);
+}
+
+void Graph::make_joined(const Machine::Link& link, Kind& kind) const {
+  kind.joined.resize(num_ranks());
+  if (link.shape == Shape::kRing) kind.next.assign(num_ranks(), -1);
+  for (const std::vector<int>& ranks : groups_of(tree(), find_level(tree(), link))) {
+    const int size = static_cast<int>(ranks.size());
+    if (link.shape == Shape::kRing) {
+      if (size < 2) continue;
+      for (int i = 0; i < size; ++i) {
+        kind.next[ranks[i]] = ranks[(i + 1) % size];
+        if (size > 2 || i == 0) join(link, kind, ranks[i], ranks[(i + 1) % size]);
+      }
+      // The same way round for everybody, where both are as long.
+      for (const int rank : ranks)
+        if (kind.joined[rank].front() != kind.next[rank]) std::ranges::reverse(kind.joined[rank]);
+    } else if (link.shape == Shape::kXor) {
+      if (link.mask < 1)
+        refuse(link, fmt::format("xor {} joins nothing; it is 1 or more", link.mask));
+      for (int i = 0; i < size; ++i) {
+        const int other = i ^ link.mask;
+        if (other >= size)
+          refuse(link, fmt::format("position {} xor {} is {}, but a group has {} ranks: a link "
+                                   "without an end",
+                                   i, link.mask, other, size));
+        if (i < other) join(link, kind, ranks[i], ranks[other]);
+      }
+    } else {
+      for (const auto& [a, b] : link.pairs) {
+        if (std::min(a, b) < 0 || std::max(a, b) >= size)
+          refuse(link, fmt::format("pair {}-{}: position {} is not in [0, {}): a link without an "
+                                   "end",
+                                   a, b, a < 0 || a >= size ? a : b, size));
+        join(link, kind, ranks[a], ranks[b]);
+      }
+    }
+  }
+}
+
+std::vector<int> Graph::neighbours(int rank, int kind) const {
+  const Kind& made = kinds_[kind];
+  if (made.cliques.of.empty()) return made.joined[rank];
+  std::vector<int> others = made.cliques.members[made.cliques.of[rank]];
+  std::erase(others, rank);
+  return others;
+}
+
+int Graph::turn(int from, int to, int kind) const {
+  const std::vector<int>& next = kinds_[kind].next;
+  return next.empty() || next[from] == to ? 0 : 1;
+}
+
+// Layer by layer; of all last hops to a rank the innermost is taken, so that whoever got a copy in
+// a group serves the group.
+Graph::Ways Graph::ways(int source, const std::vector<bool>& closed) const {
+  Ways ways{
+      .reached = std::vector<Reached>(num_ranks(), Reached{.from = -1, .kind = -1, .depth = -1}),
+      .order = {source}};
+  ways.reached[source].depth = 0;
+  std::vector<std::vector<bool>> seen(kinds_.size());
+  for (std::size_t kind = 0; kind < kinds_.size(); ++kind)
+    seen[kind].resize(kinds_[kind].cliques.members.size());
+  for (std::size_t begin = 0, end = 1; begin < end; begin = end, end = ways.order.size()) {
+    for (auto kind = inwards_.rbegin(); kind != inwards_.rend(); ++kind) {
+      if (closed[*kind]) continue;
+      for (std::size_t i = begin; i < end; ++i) reach_from(ways.order[i], *kind, seen[*kind], ways);
+    }
+  }
+  return ways;
+}
+
+// The neighbours that nobody reached before. Of a clique, once: whoever is in it was reached then.
+void Graph::reach_from(int from, int kind, std::vector<bool>& seen, Ways& ways) const {
+  const Kind& made = kinds_[kind];
+  const auto reach = [&](int to) {
+    if (ways.reached[to].depth >= 0) return;
+    ways.reached[to] = {.from = from, .kind = kind, .depth = ways.reached[from].depth + 1};
+    ways.order.push_back(to);
+  };
+  if (made.cliques.of.empty()) {
+    std::ranges::for_each(made.joined[from], reach);
+    return;
+  }
+  const int clique = made.cliques.of[from];
+  if (seen[clique]) return;
+  seen[clique] = true;
+  std::ranges::for_each(made.cliques.members[clique], reach);
+}
+
+void Graph::check_connected() const {
+  const Ways all = ways(0, std::vector<bool>(kinds_.size()));
+  for (int rank = 0; rank < num_ranks(); ++rank) {
+    if (all.reached[rank].depth < 0)
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("no way over links leads from rank 0 to rank {}", rank));
+  }
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,77 @@
+// Graph: a machine with its links made, and the ways over them. Called by routes.h, classes.h and
+// build.h; calls nothing.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ferry/plan.h"
+
+namespace ferry::internal {
+
+// The order of the tree's ranks is 0, 1, 2, ..: machines come from texts.
+class Graph {
+ public:
+  // Refuses links without an end, levels that do not exist, ranks that no way leads to.
+  explicit Graph(const Machine& machine);
+
+  const Machine& machine() const noexcept { return machine_; }
+  const Topology& tree() const noexcept { return machine_.tree; }
+  int num_ranks() const noexcept { return machine_.tree.num_ranks(); }
+  int num_kinds() const noexcept { return static_cast<int>(kinds_.size()); }
+  // All groups of a level are alike, so that ranks are, and share links evenly.
+  bool even() const noexcept { return even_; }
+
+  // Ranks that a link of this kind joins to `rank`.
+  std::vector<int> neighbours(int rank, int kind) const;
+  // 1 for the second direction of a ring, which is no link of the first.
+  int turn(int from, int to, int kind) const;
+  // The outermost level whose groups links of this kind join.
+  int outermost(int kind) const { return kinds_[kind].outermost; }
+  // The outermost first.
+  const std::vector<int>& kinds_inwards() const noexcept { return inwards_; }
+
+  // Ranks of which every two are joined, and which of them `rank` is in; empty for other shapes.
+  struct Cliques {
+    std::vector<int> of;  // [ranks]
+    std::vector<std::vector<int>> members;
+  };
+  const Cliques& cliques(int kind) const { return kinds_[kind].cliques; }
+
+  // Over which a rank is reached from a source with the fewest hops; [ranks].
+  struct Reached {
+    int from = -1;  // -1: the source itself
+    int kind = -1;
+    int depth = 0;
+  };
+  // Without the kinds that `closed` marks; ranks that it cuts off keep depth -1. [order]: by depth.
+  struct Ways {
+    std::vector<Reached> reached;
+    std::vector<int> order;
+  };
+  Ways ways(int source, const std::vector<bool>& closed) const;
+
+ private:
+  struct Kind {
+    int outermost = 0;
+    Cliques cliques;
+    std::vector<std::vector<int>> joined;  // [ranks], without cliques
+    std::vector<int> next;                 // [ranks] of a ring
+  };
+
+  void make(const Machine::Link& link, Kind& kind) const;
+  void make_cliques(const Machine::Link& link, Kind& kind) const;
+  void make_joined(const Machine::Link& link, Kind& kind) const;
+  void join(const Machine::Link& link, Kind& kind, int a, int b) const;
+  int outermost_crossed(const Kind& kind) const;
+  void reach_from(int from, int kind, std::vector<bool>& seen, Ways& ways) const;
+  void check_connected() const;
+
+  Machine machine_;
+  std::vector<Kind> kinds_;
+  std::vector<int> inwards_;
+  bool even_ = true;
+};
+
+}  // namespace ferry::internal

@@ -1,0 +1,306 @@
+// plan(): every strategy of a machine, read as bytes, memory, bound and time. Called by tools and
+// Python; calls strategies.h and build.h.
+#include "ferry/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "ferry/status.h"
+#include "plan/build.h"
+#include "plan/choose.h"
+#include "plan/strategies.h"
+
+namespace ferry {
+
+namespace {
+
+using internal::Classes;
+using internal::Graph;
+using internal::Schedule;
+using internal::SchedulePair;
+using internal::Strategy;
+
+// Ranks that differ from each other, and tasks that run in pieces, at most: beyond, the bound.
+constexpr int kMostAlone = 512;
+constexpr std::size_t kMostTasks = 20000;
+
+// The machine, the workload, and how its ranks are classed.
+class Planner {
+ public:
+  Planner(const Machine& machine, const Workload& workload, const PlanOptions& options)
+      : options_(options),
+        graph_(machine),
+        traffic_(internal::traffic_of(workload.exchange, graph_.num_ranks())),
+        routing_(workload, traffic_.rank_experts),
+        classes_(classes(options.by_classes)) {}
+
+  Prediction predict(const Strategy& strategy) {
+    const SchedulePair pair = build(strategy);
+    Prediction prediction;
+    prediction.strategy = strategy.name;
+    prediction.received_bytes = pair.received_bytes;
+    prediction.staged_bytes = pair.staged_bytes;
+    prediction.loads = loads(pair);
+    prediction.dispatch_bound_us = internal::bound_us(pair.dispatch);
+    prediction.combine_bound_us = internal::bound_us(pair.combine);
+    prediction.simulated = chunks_for(pair) > 0;
+    std::tie(prediction.dispatch_us, prediction.dispatch_spans) =
+        time(pair.dispatch, chunks_for(pair));
+    std::tie(prediction.combine_us, prediction.combine_spans) =
+        time(pair.combine, chunks_for(pair));
+    prediction.limited_by = limit(prediction);
+    if (options_.doubled) prediction.doubled = doubled(pair);
+    return prediction;
+  }
+
+  const Graph& graph() const { return graph_; }
+  const Classes& used_classes() const { return classes_; }
+
+ private:
+  Classes classes(bool by_classes) const {
+    if (!by_classes) return internal::each_alone(graph_.num_ranks());
+    std::vector<int> colours = traffic_.rank_experts;
+    std::vector<int> numbers = colours;
+    std::ranges::sort(numbers);
+    numbers.erase(std::ranges::unique(numbers).begin(), numbers.end());
+    for (int& colour : colours)
+      colour = static_cast<int>(std::ranges::lower_bound(numbers, colour) - numbers.begin());
+    return internal::find_classes(graph_, colours);
+  }
+
+  // Classes that turn out not to be alike are given up.
+  SchedulePair build(const Strategy& strategy) {
+    const internal::BuildInput input{.graph = graph_,
+                                     .classes = classes_,
+                                     .traffic = traffic_,
+                                     .routing = routing_,
+                                     .chunks = options_.chunks};
+    if (classes_.each_alone() && graph_.num_ranks() > kMostAlone)
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("{} ranks that all differ; at most {} do: give each group as many "
+                              "ranks and each rank as many experts",
+                              graph_.num_ranks(), kMostAlone));
+    SchedulePair pair = internal::build(input, strategy);
+    if (pair.alike && same_seen_from_last(input, strategy, pair)) return pair;
+    classes_ = internal::each_alone(graph_.num_ranks());
+    return build(strategy);
+  }
+
+  // Whoever stands for its class must not matter.
+  bool same_seen_from_last(const internal::BuildInput& input, const Strategy& strategy,
+                           const SchedulePair& pair) const {
+    if (classes_.each_alone()) return true;
+    Classes others = classes_;
+    others.first = classes_.last;
+    const internal::BuildInput other_input{.graph = graph_,
+                                           .classes = others,
+                                           .traffic = input.traffic,
+                                           .routing = input.routing,
+                                           .chunks = input.chunks};
+    const SchedulePair other = internal::build(other_input, strategy);
+    const auto same = [](const std::vector<double>& a, const std::vector<double>& b) {
+      return std::ranges::equal(a, b, [](double x, double y) {
+        return std::abs(x - y) <= 1e-9 * std::max(std::abs(x), std::abs(y));
+      });
+    };
+    const auto sorted_bytes = [](const Schedule& schedule) {
+      std::vector<double> bytes = internal::resource_bytes(schedule);
+      std::ranges::sort(bytes);
+      return bytes;
+    };
+    return other.alike && same(sorted_bytes(pair.dispatch), sorted_bytes(other.dispatch)) &&
+           same(sorted_bytes(pair.combine), sorted_bytes(other.combine));
+  }
+
+  // 0: too many tasks to simulate.
+  int chunks_for(const SchedulePair& pair) const {
+    const std::size_t tasks = std::max(pair.dispatch.tasks.size(), pair.combine.tasks.size());
+    if (tasks == 0) return 1;
+    return static_cast<int>(std::min<std::size_t>(kMostTasks / tasks, options_.chunks));
+  }
+
+  static std::pair<double, std::vector<Span>> time(const Schedule& schedule, int chunks) {
+    if (chunks == 0) return {internal::bound_us(schedule), {}};
+    const internal::Timeline timeline = internal::simulate(internal::cut(schedule, chunks));
+    std::vector<Span> spans;
+    for (std::size_t i = 0; i < schedule.tasks.size(); ++i) {
+      const internal::Task& task = schedule.tasks[i];
+      Span span{.what = task.what,
+                .start_us = timeline.tasks[i * chunks].start_us,
+                .end_us = timeline.tasks[i * chunks + chunks - 1].end_us,
+                .bytes = task.bytes,
+                .count = task.count};
+      spans.push_back(std::move(span));
+    }
+    return {timeline.end_us, std::move(spans)};
+  }
+
+  static std::vector<Load> loads(const SchedulePair& pair) {
+    std::vector<Load> loads;
+    for (const internal::LoadKind& kind : pair.kinds)
+      loads.push_back({.name = kind.name, .gb_s = kind.gb_s, .source = kind.source});
+    const auto add = [&](const Schedule& schedule, double Load::*bytes, double Load::*us) {
+      const std::vector<double> all = internal::resource_bytes(schedule);
+      const std::vector<double> work = internal::resource_us(schedule);
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        Load& load = loads[schedule.resources[i].kind];
+        load.*bytes = std::max(load.*bytes, all[i]);
+        load.*us = std::max(load.*us, work[i]);
+      }
+    };
+    add(pair.dispatch, &Load::dispatch_bytes, &Load::dispatch_us);
+    add(pair.combine, &Load::combine_bytes, &Load::combine_us);
+    for (const internal::Resource& resource : pair.dispatch.resources)
+      loads[resource.kind].instances += static_cast<int>(resource.instances);
+    return loads;
+  }
+
+  // The load with the most work; "latency" where waiting is most of the time.
+  static std::string limit(const Prediction& prediction) {
+    const auto work = [](const Load& load) { return load.dispatch_us + load.combine_us; };
+    const auto most = std::ranges::max_element(prediction.loads, {}, work);
+    if (most == prediction.loads.end() || prediction.bound_us() <= 0) return "nothing";
+    return work(*most) * 2 < prediction.bound_us() ? "latency" : most->name;
+  }
+
+  std::vector<std::pair<std::string, double>> doubled(const SchedulePair& pair) const {
+    std::vector<std::pair<std::string, double>> times;
+    for (std::size_t kind = 0; kind < pair.kinds.size(); ++kind) {
+      if (pair.kinds[kind].gb_s <= 0) continue;
+      const auto faster = [&](Schedule schedule) {
+        for (internal::Resource& resource : schedule.resources)
+          if (resource.kind == static_cast<int>(kind)) resource.capacity *= 2;
+        return time(schedule, chunks_for(pair)).first;
+      };
+      times.emplace_back(pair.kinds[kind].name, faster(pair.dispatch) + faster(pair.combine));
+    }
+    return times;
+  }
+
+  const PlanOptions options_;
+  const Graph graph_;
+  const internal::Traffic traffic_;
+  const internal::Routing routing_;
+  Classes classes_;
+};
+
+const Load* find_load(const Prediction& prediction, const std::string& name) {
+  const auto found = std::ranges::find(prediction.loads, name, &Load::name);
+  return found == prediction.loads.end() ? nullptr : &*found;
+}
+
+std::string why(const std::vector<Prediction>& predictions) {
+  const Prediction& best = predictions.front();
+  if (best.pair_us() <= 0)
+    return fmt::format("{}: nothing with a known rate limits it", best.strategy);
+  std::string text = fmt::format("{}: {} limits it", best.strategy, best.limited_by);
+  if (const Load* const load = find_load(best, best.limited_by)) {
+    text += fmt::format(", with {} out and {} home", internal::bytes_text(load->dispatch_bytes),
+                        internal::bytes_text(load->combine_bytes));
+    if (load->gb_s > 0) text += fmt::format(" at {:.4g} GB/s", load->gb_s);
+  }
+  if (predictions.size() > 1) {
+    text += fmt::format("; {}, the next best, takes {:.2f} times as long", predictions[1].strategy,
+                        predictions[1].pair_us() / best.pair_us());
+    if (predictions[1].limited_by != best.limited_by)
+      text += fmt::format(" ({} limits that)", predictions[1].limited_by);
+  }
+  return text;
+}
+
+std::vector<std::string> notes(const Planner& planner, const Workload& workload,
+                               const std::vector<Prediction>& predictions) {
+  std::vector<std::string> notes;
+  if (!workload.ids.empty())
+    notes.emplace_back("routing: the ids of a trace");
+  else if (!workload.loads.empty())
+    notes.emplace_back("routing: loads of experts; the choices of a token otherwise independent");
+  else if (workload.groups_chosen < workload.groups)
+    notes.push_back(
+        fmt::format("routing limited to {} of {} groups", workload.groups_chosen, workload.groups));
+  else
+    notes.emplace_back("routing uniform");
+  const Classes& classes = planner.used_classes();
+  notes.push_back(classes.each_alone()
+                      ? fmt::format("{} ranks, each simulated", planner.graph().num_ranks())
+                      : fmt::format("{} ranks in {} class{}", planner.graph().num_ranks(),
+                                    classes.count(), classes.count() == 1 ? "" : "es"));
+  if (std::ranges::any_of(predictions, [](const Prediction& p) { return !p.simulated; }))
+    notes.emplace_back("times are bounds where the tasks are too many to simulate");
+  for (const Load& load : predictions.front().loads)
+    if (load.gb_s <= 0)
+      notes.push_back(fmt::format("'{}' has no rate and limits nothing", load.name));
+  return notes;
+}
+
+void check(const Workload& workload, const PlanOptions& options) {
+  const ExchangeConfig& exchange = workload.exchange;
+  const auto refuse = [](const char* what, std::int64_t value, std::int64_t least) {
+    throw Error(Code::kInvalidArgument, fmt::format("{} is {}, at least {}", what, value, least));
+  };
+  if (exchange.max_tokens < 0) refuse("tokens of a rank", exchange.max_tokens, 0);
+  if (exchange.hidden < 1) refuse("hidden", exchange.hidden, 1);
+  if (exchange.num_experts < 1) refuse("experts", exchange.num_experts, 1);
+  if (exchange.top_k < 1) refuse("top-k", exchange.top_k, 1);
+  if (options.chunks < 1) refuse("chunks", options.chunks, 1);
+  if (exchange.top_k > exchange.num_experts)
+    throw Error(Code::kInvalidArgument,
+                fmt::format("top-k {} of only {} experts", exchange.top_k, exchange.num_experts));
+}
+
+}  // namespace
+
+Plan plan(const Machine& machine, const Workload& workload, const PlanOptions& options) {
+  check(workload, options);
+  Planner planner(machine, workload, options);
+  Plan plan;
+  for (const Strategy& strategy : internal::strategies_of(planner.graph()))
+    plan.predictions.push_back(planner.predict(strategy));
+  std::ranges::stable_sort(plan.predictions, {}, &Prediction::pair_us);
+  plan.sentence = why(plan.predictions);
+  plan.notes = notes(planner, workload, plan.predictions);
+  return plan;
+}
+
+// As many groups of the outermost level as hold the ranks, or the first ranks of one group.
+Machine Machine::resized(int num_ranks) const {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("{} ranks do not fit machine '{}': {}", num_ranks, name, why));
+  };
+  if (num_ranks == tree.num_ranks()) return *this;
+  if (num_ranks < 1) refuse("at least 1");
+  const std::string text = tree.to_text();
+  const Topology::Level& outer = tree.level(0);
+  const int groups = outer.num_groups(), size = tree.num_ranks() / groups;
+  for (int i = 0; i < tree.num_levels(); ++i) {
+    const std::vector<int>& fanout = tree.level(i).fanout;
+    if (std::ranges::count(fanout, fanout[0]) != std::ssize(fanout)) refuse("its groups differ");
+  }
+  if (num_ranks % size != 0 && size % num_ranks != 0)
+    refuse(fmt::format("a {} has {}", outer.name, size));
+  std::string levels;
+  int left = num_ranks;
+  for (int i = 0, inside = tree.num_ranks(); i < tree.num_levels(); ++i) {
+    const Topology::Level& level = tree.level(i);
+    inside /= level.fanout[0];
+    const int count = std::max(1, left / inside);
+    if (count > level.fanout[0] && i > 0) refuse("its inner groups are too small");
+    if (left % inside != 0 && inside % left != 0)
+      refuse(fmt::format("a {} has {}", level.name, inside));
+    left = std::min(left, inside);
+    std::string properties;
+    const Topology::Link& link = level.link;
+    if (link.count != 1) properties += fmt::format("@{}links", link.count);
+    if (link.bandwidth_gb_s > 0) properties += fmt::format("@{}GB/s", link.bandwidth_gb_s);
+    if (link.latency_us > 0) properties += fmt::format("@{}us", link.latency_us);
+    levels += fmt::format("{}{}:{}{}", levels.empty() ? "" : ",", level.name, count, properties);
+  }
+  Machine resized = *this;
+  resized.tree = Topology::parse(levels);
+  return resized;
+}
+
+}  // namespace ferry

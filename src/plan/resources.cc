@@ -1,0 +1,176 @@
+// What a hop uses on a machine; see build.h.
+#include <algorithm>
+
+#include "plan/build.h"
+
+namespace ferry::internal {
+
+namespace {
+
+constexpr double kBytesPerUs = 1e3;  // 1 GB/s
+
+// Of messages of this size: between the points of a curve in proportion, as measured beyond them.
+double rate_at(const std::vector<std::array<double, 2>>& curve, double bytes) {
+  if (bytes <= curve.front()[0]) return curve.front()[1];
+  for (std::size_t i = 1; i < curve.size(); ++i) {
+    const auto [x0, y0] = curve[i - 1];
+    const auto [x1, y1] = curve[i];
+    if (bytes < x1) return y0 + (y1 - y0) * (bytes - x0) / (x1 - x0);
+  }
+  return curve.back()[1];
+}
+
+double full_rate(const Machine::Link& link) {
+  return link.gb_s > 0 || link.curve.empty() ? link.gb_s : link.curve.back()[1];
+}
+
+}  // namespace
+
+Resources::Resources(const Graph& graph, const Classes& classes, double row_bytes, int chunks)
+    : graph_(graph), classes_(classes), row_bytes_(row_bytes), chunks_(chunks) {}
+
+std::vector<Use> Resources::of(const Hop& hop, bool home, double bytes) {
+  const int from = home ? hop.to : hop.from, to = home ? hop.from : hop.to;
+  std::vector<Use> uses;
+  if (hop.kind >= 0) {
+    add_link(from, to, hop.kind, bytes, uses);
+    add_port(from, hop.kind, true, uses);
+    add_port(to, hop.kind, false, uses);
+  }
+  add_levels(from, to, uses);
+  const std::vector<Machine::Engine>& engines = graph_.machine().engines;
+  for (std::size_t i = 0; i < engines.size(); ++i) {
+    if (!(hop.parent < 0 ? engines[i].sends : engines[i].relays)) continue;
+    const Key key{.what = What::kEngine, .index = static_cast<int>(i), .a = classes_.of[from]};
+    uses.push_back({.resource = find(key, {engines[i].name, engines[i].gb_s, engines[i].source})});
+  }
+  return uses;
+}
+
+void Resources::add_link(int from, int to, int kind, double bytes, std::vector<Use>& uses) {
+  const Machine::Link& link = graph_.machine().links[kind];
+  const Key key{.what = What::kLink,
+                .index = kind,
+                .a = classes_.of[from],
+                .b = classes_.of[to],
+                .direction = graph_.turn(from, to, kind)};
+  const bool port_alone = full_rate(link) <= 0 && !link.port.empty();
+  if (!port_alone) {
+    Use use{.resource = find(key, {link.name, full_rate(link), link.source})};
+    if (!link.curve.empty()) use.cost = full_rate(link) / rate_at(link.curve, bytes / chunks_);
+    uses.push_back(use);
+  }
+  if (link.issue_us <= 0) return;
+  const Key issuer{.what = What::kIssue, .index = kind, .a = classes_.of[from]};
+  uses.push_back({.resource = find(issuer, {link.name + " issue", 1 / kBytesPerUs, link.source}),
+                  .cost = link.issue_us / row_bytes_});
+}
+
+void Resources::add_port(int rank, int kind, bool out, std::vector<Use>& uses) {
+  const std::vector<Machine::Port>& ports = graph_.machine().ports;
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    if (ports[i].name != graph_.machine().links[kind].port) continue;
+    const int level = ports[i].level.empty() ? -1 : graph_.tree().find_level(ports[i].level);
+    const bool half = ports[i].duplex == Machine::Duplex::kHalf;
+    const Key key{.what = What::kPort,
+                  .index = static_cast<int>(i),
+                  .a = level < 0 ? classes_.of[rank] : group_class(rank, level),
+                  .direction = half || out ? 0 : 1};
+    uses.push_back({.resource = find(key, {ports[i].name, ports[i].gb_s, ports[i].source})});
+  }
+}
+
+// A hop is on the links of every level whose groups it joins: of the network if it joins nodes.
+void Resources::add_levels(int from, int to, std::vector<Use>& uses) {
+  const Topology& tree = graph_.tree();
+  const bool network = tree.node_of(from) != tree.node_of(to);
+  const int host = tree.find_level(Topology::kHost);
+  const bool links = graph_.num_kinds() > 0;
+  for (int level = network || links ? 0 : host + 1; level < tree.num_levels(); ++level) {
+    if (network && !links && level > host) break;
+    const Topology::Level& at = tree.level(level);
+    if (tree.group_of(from, level) == tree.group_of(to, level)) continue;
+    if (links && at.link.bandwidth_gb_s <= 0) continue;
+    for (const bool out : {true, false}) {
+      const int rank = out ? from : to;
+      const Key key{.what = What::kLevel,
+                    .index = level,
+                    .a = group_class(rank, level),
+                    .b = classes_.count() == 1 ? 0 : tree.link_of(rank, level),
+                    .direction = out ? 0 : 1};
+      uses.push_back({.resource = find(key, {at.name, at.link.bandwidth_gb_s, "stated"})});
+    }
+  }
+}
+
+std::vector<Use> Resources::reordering(int rank) {
+  std::vector<Use> uses;
+  const std::vector<Machine::Engine>& engines = graph_.machine().engines;
+  for (std::size_t i = 0; i < engines.size(); ++i) {
+    if (!engines[i].reorders) continue;
+    const Key key{.what = What::kEngine, .index = static_cast<int>(i), .a = classes_.of[rank]};
+    uses.push_back({.resource = find(key, {engines[i].name, engines[i].gb_s, engines[i].source})});
+  }
+  return uses;
+}
+
+Use Resources::host(int rank, double us_per_byte) {
+  const int level = graph_.tree().find_level(Topology::kHost);
+  const Key key{.what = What::kHost, .index = 0, .a = level < 0 ? 0 : group_class(rank, level)};
+  return {.resource = find(key, {"copies", 1 / kBytesPerUs, graph_.machine().host.source}),
+          .cost = us_per_byte};
+}
+
+int Resources::find(const Key& key, const LoadKind& kind) {
+  const auto [found, is_new] = ids_.try_emplace(key, static_cast<int>(list_.size()));
+  if (!is_new) return found->second;
+  const auto same = std::ranges::find(kinds_, kind.name, &LoadKind::name);
+  const int index = static_cast<int>(same - kinds_.begin());
+  if (same == kinds_.end()) kinds_.push_back(kind);
+  list_.push_back(
+      {.kind = index, .capacity = kind.gb_s * kBytesPerUs, .instances = instances(key)});
+  return found->second;
+}
+
+int Resources::group_class(int rank, int level) const {
+  return classes_.of[graph_.tree().members(graph_.tree().group_of(rank, level), level).front()];
+}
+
+std::int64_t Resources::groups_of_class(int level, int group_class) const {
+  std::int64_t count = 0;
+  const Topology& tree = graph_.tree();
+  for (int group = 0; group < tree.level(level).num_groups(); ++group)
+    count += classes_.of[tree.members(group, level).front()] == group_class ? 1 : 0;
+  return count;
+}
+
+std::int64_t Resources::instances(const Key& key) const {
+  const Topology& tree = graph_.tree();
+  switch (key.what) {
+    case What::kEngine:
+    case What::kIssue: return classes_.size[key.a];
+    case What::kPort: {
+      const std::string& level = graph_.machine().ports[key.index].level;
+      return level.empty() ? classes_.size[key.a] : groups_of_class(tree.find_level(level), key.a);
+    }
+    case What::kHost: {
+      const int level = tree.find_level(Topology::kHost);
+      return level < 0 ? 1 : groups_of_class(level, key.a);
+    }
+    case What::kLevel: {
+      const std::int64_t groups = groups_of_class(key.index, key.a);
+      const Topology::Level& level = tree.level(key.index);
+      return classes_.count() == 1 ? groups * std::min(level.link.count, level.first[1]) : groups;
+    }
+    case What::kLink: break;
+  }
+  const int rank = classes_.first[key.a];
+  std::int64_t joined = 0;
+  for (const int other : graph_.neighbours(rank, key.index)) {
+    joined +=
+        classes_.of[other] == key.b && graph_.turn(rank, other, key.index) == key.direction ? 1 : 0;
+  }
+  return joined * classes_.size[key.a];
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,199 @@
+#include "plan/routing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "ferry/status.h"
+
+namespace ferry::internal {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) { throw Error(Code::kInvalidArgument, what); }
+
+// No one of k distinct of `total` is among `experts`.
+double missed_uniform(int experts, int total, int top_k) {
+  double missed = 1;
+  for (int k = 0; k < top_k && missed > 0; ++k)
+    missed *= static_cast<double>(std::max(0, total - experts - k)) / (total - k);
+  return missed;
+}
+
+// [k + 1]: elementary symmetric polynomials of some odds, scaled so that none overflows.
+std::vector<double> symmetric(const std::vector<double>& odds, const std::vector<bool>& without,
+                              int top_k) {
+  std::vector<double> sums(top_k + 1);
+  sums[0] = 1;
+  for (std::size_t i = 0; i < odds.size(); ++i) {
+    if (!without.empty() && without[i]) continue;
+    for (int k = top_k; k > 0; --k) sums[k] += sums[k - 1] * odds[i];
+  }
+  return sums;
+}
+
+// How often each expert is chosen when K are drawn with these odds.
+std::vector<double> chosen(const std::vector<double>& odds, int top_k) {
+  const double all = symmetric(odds, {}, top_k)[top_k];
+  std::vector<double> shares(odds.size());
+  for (std::size_t i = 0; i < odds.size(); ++i) {
+    std::vector<bool> without(odds.size());
+    without[i] = true;
+    shares[i] = odds[i] * symmetric(odds, without, top_k)[top_k - 1] / all;
+  }
+  return shares;
+}
+
+}  // namespace
+
+Routing::Routing(const Workload& workload, const std::vector<int>& rank_experts)
+    : top_k_(workload.exchange.top_k),
+      experts_(workload.exchange.num_experts),
+      groups_(workload.groups),
+      groups_chosen_(workload.groups_chosen),
+      rank_experts_(rank_experts),
+      first_(rank_experts.size() + 1) {
+  std::partial_sum(rank_experts.begin(), rank_experts.end(), first_.begin() + 1);
+  if (groups_ < 1 || experts_ % groups_ != 0)
+    refuse(fmt::format("{} groups do not divide {} experts", groups_, experts_));
+  if (groups_chosen_ < 1 || groups_chosen_ > groups_)
+    refuse(fmt::format("{} groups of {} cannot be chosen", groups_chosen_, groups_));
+  if (experts_ / groups_ * groups_chosen_ < top_k_)
+    refuse(fmt::format("{} experts of {} groups are fewer than top-k {}",
+                       experts_ / groups_ * groups_chosen_, groups_chosen_, top_k_));
+  if (!workload.ids.empty())
+    read_ids(workload.ids);
+  else if (!workload.loads.empty())
+    read_loads(workload.loads);
+  else if (groups_chosen_ < groups_)
+    kind_ = Kind::kLimited;
+}
+
+// Odds such that each expert is chosen in proportion to its load, but not more than once by a
+// token.
+void Routing::read_loads(const std::vector<double>& loads) {
+  if (std::ssize(loads) != experts_)
+    refuse(fmt::format("{} loads for {} experts", loads.size(), experts_));
+  for (std::size_t i = 0; i < loads.size(); ++i)
+    if (!(loads[i] >= 0) || !std::isfinite(loads[i]))
+      refuse(fmt::format("load of expert {} is {}, but loads are not negative", i, loads[i]));
+  const auto some = std::ranges::count_if(loads, [](double load) { return load > 0; });
+  if (some < top_k_)
+    refuse(fmt::format("{} experts with a load are fewer than top-k {}", some, top_k_));
+  kind_ = Kind::kLoads;
+  const double sum = std::accumulate(loads.begin(), loads.end(), 0.0);
+  shares_.resize(loads.size());
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    shares_[i] = loads[i] * top_k_ / sum;
+    if (shares_[i] > 1)
+      refuse(
+          fmt::format("expert {} has {:.3g} of all loads, more than 1/{}: no token chooses an "
+                      "expert twice",
+                      i, loads[i] / sum, top_k_));
+  }
+  odds_ = shares_;
+  constexpr int kRounds = 12;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::vector<double> now = chosen(odds_, top_k_);
+    for (std::size_t i = 0; i < odds_.size(); ++i)
+      if (now[i] > 0) odds_[i] *= shares_[i] / now[i];
+  }
+}
+
+void Routing::read_ids(const std::vector<int>& ids) {
+  if (ids.size() % top_k_ != 0)
+    refuse(fmt::format("{} ids are not a number of tokens with {} each", ids.size(), top_k_));
+  kind_ = Kind::kIds;
+  ids_ = ids;
+  shares_.resize(experts_);
+  const double tokens = static_cast<double>(ids.size()) / top_k_;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < -1 || ids[i] >= experts_)
+      refuse(fmt::format("token {}, k {}: id {} is not in [-1, {})", i / top_k_, i % top_k_, ids[i],
+                         experts_));
+    if (ids[i] >= 0) shares_[ids[i]] += 1 / tokens;
+  }
+}
+
+Routing::Ranks Routing::of(int rank) const {
+  Ranks ranks{.experts = rank_experts_[rank]};
+  if (!uniform()) ranks.list.push_back(rank);
+  return ranks;
+}
+
+void Routing::add(Ranks& ranks, const Ranks& others) const {
+  ranks.experts += others.experts;
+  ranks.list.insert(ranks.list.end(), others.list.begin(), others.list.end());
+}
+
+double Routing::touched(const Ranks& ranks) const {
+  if (ranks.experts == 0) return 0;
+  std::vector<int> key = uniform() ? std::vector{ranks.experts} : ranks.list;
+  std::ranges::sort(key);
+  const auto [found, is_new] = known_.try_emplace(std::move(key));
+  if (!is_new) return found->second;
+  double missed = 0;
+  switch (kind_) {
+    case Kind::kUniform: missed = missed_uniform(ranks.experts, experts_, top_k_); break;
+    case Kind::kLimited: missed = missed_limited(ranks); break;
+    case Kind::kLoads: missed = missed_loads(ranks); break;
+    case Kind::kIds: missed = missed_ids(ranks); break;
+  }
+  return found->second = 1 - missed;
+}
+
+double Routing::rows(const Ranks& ranks) const {
+  if (shares_.empty()) return static_cast<double>(top_k_) * ranks.experts / experts_;
+  double rows = 0;
+  for (const int rank : ranks.list)
+    for (int expert = first_[rank]; expert < first_[rank + 1]; ++expert) rows += shares_[expert];
+  return rows;
+}
+
+std::vector<bool> Routing::experts_in(const Ranks& ranks) const {
+  std::vector<bool> in(experts_);
+  for (const int rank : ranks.list)
+    for (int expert = first_[rank]; expert < first_[rank + 1]; ++expert) in[expert] = true;
+  return in;
+}
+
+// Over every choice of M groups, by how many experts of the set they hold.
+double Routing::missed_limited(const Ranks& ranks) const {
+  const std::vector<bool> in = experts_in(ranks);
+  const int group_size = experts_ / groups_;
+  // ways[m][n]: choices of m groups with n experts of the set, as shares of all choices so far.
+  std::vector<std::vector<double>> ways(groups_chosen_ + 1, std::vector<double>(ranks.experts + 1));
+  ways[0][0] = 1;
+  for (int group = 0; group < groups_; ++group) {
+    const auto begin = in.begin() + std::ptrdiff_t{group} * group_size;
+    const int wanted = static_cast<int>(std::count(begin, begin + group_size, true));
+    for (int m = groups_chosen_; m > 0; --m)
+      for (int n = wanted; n <= ranks.experts; ++n) ways[m][n] += ways[m - 1][n - wanted];
+  }
+  const std::vector<double>& all = ways[groups_chosen_];
+  double missed = 0, choices = 0;
+  for (int n = 0; n <= ranks.experts; ++n) {
+    choices += all[n];
+    missed += all[n] * missed_uniform(n, group_size * groups_chosen_, top_k_);
+  }
+  return missed / choices;
+}
+
+double Routing::missed_loads(const Ranks& ranks) const {
+  return symmetric(odds_, experts_in(ranks), top_k_)[top_k_] / symmetric(odds_, {}, top_k_)[top_k_];
+}
+
+double Routing::missed_ids(const Ranks& ranks) const {
+  const std::vector<bool> in = experts_in(ranks);
+  std::int64_t missed = 0;
+  const std::int64_t tokens = std::ssize(ids_) / top_k_;
+  for (std::int64_t token = 0; token < tokens; ++token) {
+    const auto begin = ids_.begin() + token * top_k_;
+    if (std::none_of(begin, begin + top_k_, [&](int id) { return id >= 0 && in[id]; })) ++missed;
+  }
+  return tokens == 0 ? 1 : static_cast<double>(missed) / static_cast<double>(tokens);
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,52 @@
+// Routing: which share of a rank's tokens wants an expert of a set of ranks. Exact for uniform and
+// group-limited choices and for a trace; for loads the K experts of a token are drawn independently
+// but for their number, so that each is chosen as often as its load says. Called by routes.h.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "ferry/plan.h"
+
+namespace ferry::internal {
+
+class Routing {
+ public:
+  // Throws for loads or ids that do not fit the experts.
+  Routing(const Workload& workload, const std::vector<int>& rank_experts);
+
+  // Disjoint ranks of which tokens may want an expert.
+  struct Ranks {
+    int experts = 0;
+    std::vector<int> list = {};  // empty where only their number counts
+  };
+  Ranks of(int rank) const;
+  void add(Ranks& ranks, const Ranks& others) const;
+
+  // Of all tokens: those with at least one expert there.
+  double touched(const Ranks& ranks) const;
+  // (Token, expert) pairs there, per token.
+  double rows(const Ranks& ranks) const;
+  // Ranks with as many experts are wanted alike.
+  bool uniform() const noexcept { return kind_ == Kind::kUniform; }
+  int experts_of(int rank) const { return rank_experts_[rank]; }
+
+ private:
+  enum class Kind { kUniform, kLimited, kLoads, kIds };
+
+  void read_loads(const std::vector<double>& loads);
+  void read_ids(const std::vector<int>& ids);
+  std::vector<bool> experts_in(const Ranks& ranks) const;
+  double missed_limited(const Ranks& ranks) const;
+  double missed_loads(const Ranks& ranks) const;
+  double missed_ids(const Ranks& ranks) const;
+
+  Kind kind_ = Kind::kUniform;
+  int top_k_, experts_, groups_, groups_chosen_;
+  std::vector<int> rank_experts_, first_;             // [ranks], [ranks + 1]: contiguous blocks
+  std::vector<double> odds_, shares_;                 // kLoads: [experts]; shares_: also kIds
+  std::vector<int> ids_;                              // kIds: [tokens, K]
+  mutable std::map<std::vector<int>, double> known_;  // touched(), by experts or ranks
+};
+
+}  // namespace ferry::internal

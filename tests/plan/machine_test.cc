@@ -1,0 +1,122 @@
+// Machines as text: what is read is what is written, and what is wrong is named.
+#include <gmock/gmock.h>
+
+#include "ferry/plan.h"
+#include "ferry/status.h"
+#include "plan/graph.h"
+
+namespace ferry {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string refusal(const std::string& text) {
+  try {
+    plan(Machine::parse(text),
+         {.exchange = {.max_tokens = 1, .hidden = 1, .num_experts = 64, .top_k = 1}});
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kInvalidArgument);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Machine, TextIsReadAsItIsWritten) {
+  const std::string text =
+      "machine:2,vnode:2,rank:4\n"
+      "link peer mesh vnode 50GB/s 3us source stated: a paper\n"
+      "link mate1 pairs 0-5,1-4,2-7,3-6 in machine 50GB/s\n"
+      "link ib index machine 5us issue 0.1us port nic curve 1048576:0.18,1073741824:12.19\n"
+      "link port10 xor 12 25GB/s\n"
+      "link around ring all 1GB/s\n"
+      "port nic 13GB/s of vnode half source measured: here\n"
+      "engine spc 200GB/s relays reorders\n"
+      "host dispatch 4us 26ns 43.5GB/s 38.8GB/s combine 4us 26ns 43.5GB/s 38.8GB/s cache 40MB\n"
+      "memory 64GB\n"
+      "peak 512TFLOPS\n"
+      "contention 1.2\n";
+  EXPECT_EQ(Machine::parse(text).to_text(), text);
+  EXPECT_EQ(Machine::parse("\n# a comment\n" + text + "  # another\n").to_text(), text);
+}
+
+TEST(Machine, PresetsAreReadAndTheirRatesCanBeChanged) {
+  for (const std::string& preset : machine_presets()) {
+    const Machine machine = Machine::parse(preset + ":2");
+    EXPECT_EQ(machine.name, preset + ":2");
+    EXPECT_EQ(Machine::parse(machine.to_text()).to_text(), machine.to_text());
+    EXPECT_EQ(refusal(preset + ":2@" + machine.links[0].name + "=5GB/s"), "accepted");
+  }
+  const Machine machine = Machine::parse("ubbv2:2@port10@port10=29GB/s@nic=15GB/s");
+  EXPECT_EQ(machine.links.back().gb_s, 29);
+  EXPECT_EQ(machine.links.back().source, "stated: by the user");
+  EXPECT_EQ(machine.ports[0].gb_s, 15);
+}
+
+// The table of the partly linked machine with its second way: rank, mate1, ib, port10.
+TEST(Graph, MatesOfThePartlyLinkedMachine) {
+  const internal::Graph graph(Machine::parse("ubbv2:2@port10"));
+  const int expected[16][3] = {{5, 8, 12}, {4, 9, 13}, {7, 10, 14}, {6, 11, 15},
+                               {1, 12, 8}, {0, 13, 9}, {3, 14, 10}, {2, 15, 11},
+                               {13, 0, 4}, {12, 1, 5}, {15, 2, 6},  {14, 3, 7},
+                               {9, 4, 0},  {8, 5, 1},  {11, 6, 2},  {10, 7, 3}};
+  for (int rank = 0; rank < 16; ++rank) {
+    for (int kind = 1; kind < 4; ++kind)
+      EXPECT_THAT(graph.neighbours(rank, kind), ElementsAre(expected[rank][kind - 1])) << rank;
+    EXPECT_EQ(graph.neighbours(rank, 0).size(), 3);
+  }
+}
+
+// Own virtual node one link, the other two; the same index in the other node RDMA and one link, the
+// stranger's RDMA and two.
+TEST(Graph, LengthsOfWays) {
+  const internal::Graph graph(Machine::parse("ubbv2:2"));
+  const auto ways = graph.ways(0, std::vector<bool>(3));
+  const int depth[16] = {0, 1, 1, 1, 2, 1, 2, 2, 1, 2, 2, 2, 3, 2, 3, 3};
+  for (int rank = 0; rank < 16; ++rank) EXPECT_EQ(ways.reached[rank].depth, depth[rank]) << rank;
+  EXPECT_EQ(ways.reached[12].from, 13);  // the stranger of rank 0 serves its virtual node
+}
+
+TEST(Refused, NamesLineValueAndNearestName) {
+  EXPECT_THAT(refusal(""), HasSubstr("no text"));
+  EXPECT_THAT(refusal("host:2,rank:4\nlnik a mesh host 1GB/s"),
+              testing::AllOf(HasSubstr("line 2"), HasSubstr("did you mean 'link'?")));
+  EXPECT_THAT(refusal("host:2,rank:4\n\nlink a mash host 1GB/s"),
+              testing::AllOf(HasSubstr("line 3"), HasSubstr("'mash'"), HasSubstr("'mesh'")));
+  EXPECT_THAT(refusal("host:2,rank:4\nlink a mesh hots 1GB/s"), HasSubstr("did you mean 'host'?"));
+  EXPECT_THAT(refusal("host:2,rank:4\nlink a mesh host -5GB/s"),
+              HasSubstr("'-5GB/s' is not a positive quantity"));
+  EXPECT_THAT(refusal("host:2,rank:4\nlink a mesh host 5Gbit"), HasSubstr("'5Gbit'"));
+  EXPECT_THAT(refusal("host:2,rank:4\nlink a pairs 0-9 in host 5GB/s"),
+              HasSubstr("position 9 is not in [0, 4): a link without an end"));
+  EXPECT_THAT(refusal("host:2,rank:4\nlink a pairs 0-0 5GB/s"), HasSubstr("joined to itself"));
+  EXPECT_THAT(refusal("host:2,rank:4\nlink a pairs 0-1,1-0 5GB/s"), HasSubstr("joined twice"));
+  EXPECT_THAT(refusal("host:3,rank:1\nlink a xor 2 5GB/s"), HasSubstr("without an end"));
+  EXPECT_THAT(refusal("host:2,rank:4\nlink a mesh host 5GB/s"),
+              HasSubstr("no way over links leads from rank 0 to rank 4"));
+  EXPECT_THAT(refusal("rank:4\nlink a mesh all 5GB/s port nik\nport nic 1GB/s"),
+              HasSubstr("did you mean 'nic'?"));
+  EXPECT_THAT(refusal("rank:4\nlink a mesh all 5GB/s\nport a 1GB/s"), HasSubstr("two things"));
+  EXPECT_THAT(refusal("rank:4\nlink a mesh all 5GB/s curve 9:1,9:2"), HasSubstr("ascend"));
+  EXPECT_THAT(refusal("ubbv3:2"), HasSubstr("did you mean 'ubbv2'?"));
+  EXPECT_THAT(refusal("ubbv2:0"), HasSubstr("'0' is not a number from 1 to 64"));
+  EXPECT_THAT(refusal("ubbv2:2@port11"), HasSubstr("option 'port10'"));
+  EXPECT_THAT(refusal("ubbv2:2@nik=3GB/s"), HasSubstr("did you mean 'nic'?"));
+}
+
+TEST(Refused, ModelsByNearestName) {
+  EXPECT_EQ(find_model("deepseek-v3").experts, 256);
+  EXPECT_THAT([] { find_model("deepseek-v4"); },
+              testing::ThrowsMessage<Error>(HasSubstr("did you mean 'deepseek-v3'?")));
+}
+
+TEST(Resized, WholeGroupsOrPartsOfOne) {
+  const Machine machine = Machine::parse("ubbv2:2");
+  EXPECT_EQ(machine.resized(32).tree.to_text(), "machine:4,vnode:2,rank:4");
+  EXPECT_EQ(machine.resized(4).tree.to_text(), "machine:1,vnode:1,rank:4");
+  EXPECT_THAT([&] { machine.resized(12); },
+              testing::ThrowsMessage<Error>(HasSubstr("12 ranks do not fit machine 'ubbv2:2'")));
+}
+
+}  // namespace
+}  // namespace ferry

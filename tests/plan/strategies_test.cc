@@ -1,0 +1,199 @@
+// What each strategy puts on the links of the machines of the field, against figures worked out by
+// hand and by linear programs (docs/plan.md), and ranks in classes against each rank alone.
+#include <gmock/gmock.h>
+
+#include "ferry/plan.h"
+#include "ferry/status.h"
+#include "plan/traffic.h"
+
+namespace ferry {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr double kRowBytes = 14336, kTokens = 4096;
+constexpr double kAll = kTokens * kRowBytes;  // T * b, bytes
+// A token touches 16, 32, 64, 128 of 256 experts.
+constexpr double kP16 = 0.407705, kP32 = 0.661830, kP64 = 0.903554, kP128 = 0.996511;
+
+Workload workload(int experts = 256) {
+  return {.exchange = {.max_tokens = 4096, .hidden = 7168, .num_experts = experts, .top_k = 8}};
+}
+
+Prediction predict(const Plan& plan, const std::string& strategy) {
+  for (const Prediction& prediction : plan.predictions)
+    if (prediction.strategy == strategy) return prediction;
+  throw std::invalid_argument("no strategy " + strategy);
+}
+
+double bytes(const Prediction& prediction, const std::string& load) {
+  for (const Load& of : prediction.loads)
+    if (of.name == load) return of.dispatch_bytes;
+  throw std::invalid_argument("no load " + load);
+}
+
+TEST(Strategies, OneCopyPerVnodeWithoutASecondWay) {
+  const Plan plan = ferry::plan(Machine::parse("ubbv2:2"), workload());
+  const Prediction one = predict(plan, "hierarchical");
+  EXPECT_NEAR(bytes(one, "peer") / kAll, 4 * kP16, 1e-5);
+  EXPECT_NEAR(bytes(one, "mate1") / kAll, 2 * kP64, 1e-5);
+  EXPECT_NEAR(bytes(one, "nic") / kAll, kP128, 1e-5);
+  EXPECT_NEAR(one.dispatch_bound_us, 4501, 1);
+  EXPECT_EQ(one.limited_by, "nic");
+  EXPECT_EQ(plan.predictions.front().strategy, "hierarchical");
+}
+
+TEST(Strategies, SplitOverTwoWaysHalvesWhatOneWayTakes) {
+  const Plan plan = ferry::plan(Machine::parse("ubbv2:2@port10"), workload());
+  const Prediction split = predict(plan, "split");
+  EXPECT_NEAR(split.dispatch_bound_us, 2122, 1);
+  EXPECT_EQ(split.limited_by, "mate1");
+  EXPECT_NEAR(bytes(split, "nic") / 1e6, 20.0, 0.05);
+  EXPECT_NEAR(bytes(split, "port10") / 1e6, 38.5, 0.05);
+  EXPECT_NEAR(bytes(split, "mate1") / 1e6, 106.1, 0.05);
+  EXPECT_NEAR(bytes(split, "peer") / 1e6, 95.8, 0.05);
+  EXPECT_NEAR(predict(plan, "one way per group").dispatch_bound_us, 4081, 1);
+  EXPECT_NEAR(predict(plan, "hierarchical, ib").dispatch_bound_us, 4501, 1);
+  EXPECT_EQ(plan.predictions.front().strategy, "split");
+  EXPECT_LT(split.dispatch_us, 0.5 * predict(plan, "hierarchical, ib").dispatch_us);
+}
+
+TEST(Strategies, FullmeshMeetsTheCutBetweenNodes) {
+  const Prediction one = predict(ferry::plan(Machine::parse("ubbv2:2"), workload()), "fullmesh");
+  EXPECT_NEAR(bytes(one, "nic") / kAll, 8 * kP16, 1e-5);
+  EXPECT_NEAR(one.dispatch_bound_us, 14728, 10);
+  // With a second way the 8 P(16) of each card share 38 GB/s.
+  const Plan two = ferry::plan(Machine::parse("ubbv2:2@port10"), workload());
+  EXPECT_NEAR(predict(two, "fullmesh, split").dispatch_bound_us, 5039, 2);
+}
+
+TEST(Strategies, OneNodeOfCards) {
+  // Two dies of 4096 tokens a card, 40 GB/s: 117 MB to the mate, 155 MB to each peer.
+  Workload dies = workload();
+  dies.exchange.max_tokens = 8192;
+  const Plan plan = ferry::plan(Machine::parse("ubbv2:1@peer=40GB/s@mate1=40GB/s"), dies);
+  const Prediction one = predict(plan, "hierarchical");
+  EXPECT_NEAR(bytes(one, "mate1"), 2 * kAll * kP128, 1e3);
+  EXPECT_NEAR(bytes(one, "peer"), 4 * kAll * kP32, 1e3);
+  EXPECT_NEAR(one.dispatch_bound_us, 3886, 1);
+}
+
+TEST(Strategies, LimitedRoutingReachesFewerServers) {
+  Workload limited = workload();
+  limited.groups = 8, limited.groups_chosen = 4;
+  limited.exchange.max_tokens = 16;
+  const Plan plan = ferry::plan(Machine::parse("a2:8"), limited);
+  EXPECT_NEAR(bytes(predict(plan, "hierarchical"), "nic") / (16 * kRowBytes), 3.17538, 1e-5);
+}
+
+TEST(Strategies, LoadsThatAreEqualAreUniformRouting) {
+  Workload loads = workload();
+  loads.loads.assign(256, 3.0);
+  const Machine machine = Machine::parse("ubbv2:2@port10");
+  const Prediction equal = predict(ferry::plan(machine, loads), "split");
+  const Prediction uniform = predict(ferry::plan(machine, workload()), "split");
+  EXPECT_NEAR(equal.dispatch_bound_us, uniform.dispatch_bound_us, 0.01);
+}
+
+TEST(Strategies, ALoadOnOneRankIsSeen) {
+  Workload skewed = workload();
+  skewed.loads.assign(256, 1.0);
+  for (int expert = 0; expert < 16; ++expert) skewed.loads[expert] = 3;
+  const Machine machine = Machine::parse("rank:16\nlink in mesh all port port\nport port 10GB/s");
+  const Prediction flat = predict(ferry::plan(machine, workload()), "fullmesh");
+  const Prediction hot = predict(ferry::plan(machine, skewed), "fullmesh");
+  EXPECT_GT(hot.dispatch_bound_us, 1.5 * flat.dispatch_bound_us);
+}
+
+TEST(Strategies, IdsAreCounted) {
+  Workload trace = workload(16);
+  trace.exchange.top_k = 2;
+  trace.ids = {0, 1, 2, 3, -1, -1, 15, 8};  // for ranks 0; 1; none; 7 and 4
+  const Plan plan = ferry::plan(Machine::parse("host:2,rank:4"), trace);
+  // Of four sources' tokens half go to host 0, a quarter to host 1.
+  EXPECT_NEAR(bytes(predict(plan, "hierarchical"), "host"), 4 * kAll * 0.5, 1);
+}
+
+// All presets and shapes of links, ranks that look alike as one, and one by one.
+TEST(Classes, GiveWhatEachRankAloneGives) {
+  for (const char* text :
+       {"ubbv2:2", "ubbv2:2@port10", "ubbv2dies:2", "a2:4", "h800:3", "a3:2@fabric=196GB/s",
+        "host:3@12.5GB/s@5us,rank:4@20GB/s", "rack:2@10GB/s,host:2@9GB/s,rank:3",
+        "host:2@8links@5GB/s,rank:8", "rank:8\nlink ring ring all 10GB/s",
+        "host:4,rank:4\nlink in mesh host 20GB/s\nlink out ring all 10GB/s",
+        "host:2,rank:4\nlink in ring host 20GB/s 2us\nlink out pairs 0-5,1-4,2-7,3-6 10GB/s"}) {
+    SCOPED_TRACE(text);
+    const Machine machine = Machine::parse(text);
+    const Workload shape = workload(96 * 4);
+    const Plan classes = ferry::plan(machine, shape, {.chunks = 4, .doubled = false});
+    const Plan alone =
+        ferry::plan(machine, shape, {.chunks = 4, .by_classes = false, .doubled = false});
+    for (const Prediction& one : alone.predictions) {
+      SCOPED_TRACE(one.strategy);
+      const Prediction same = predict(classes, one.strategy);
+      EXPECT_NEAR(same.dispatch_bound_us, one.dispatch_bound_us, 1e-6 * one.dispatch_bound_us);
+      EXPECT_NEAR(same.combine_bound_us, one.combine_bound_us, 1e-6 * one.combine_bound_us);
+      if (one.simulated && same.simulated) {
+        EXPECT_NEAR(same.dispatch_us, one.dispatch_us, 1e-3 * one.dispatch_us);
+        EXPECT_NEAR(same.combine_us, one.combine_us, 1e-3 * one.combine_us);
+      }
+      ASSERT_EQ(same.loads.size(), one.loads.size());
+      for (const Load& load : one.loads) {
+        EXPECT_NEAR(bytes(same, load.name), load.dispatch_bytes, 1e-9 * load.dispatch_bytes)
+            << load.name;
+      }
+    }
+  }
+}
+
+// The walk that exchanges choose by.
+TEST(Trees, BytesAreThoseOfEveryLevel) {
+  for (const char* text : {"gpu8:2", "host:4@8links,rank:8", "dies16:2", "rack:2,host:2,rank:4",
+                           "server:4,rank:4", "host:2,rank:3+5", "rack:2,host:1+2,rank:2+3+1"}) {
+    const Machine machine = Machine::parse(text);
+    const int ranks = machine.tree.num_ranks();
+    for (const NodeSums sums : {NodeSums::kRowType, NodeSums::kFp32, NodeSums::kExact}) {
+      Workload shape = workload(ranks * 3);
+      shape.exchange.node_sums = sums;
+      const internal::Traffic traffic = internal::traffic_of(shape.exchange, ranks);
+      for (const Prediction& one :
+           ferry::plan(machine, shape, {.chunks = 1, .doubled = false}).predictions) {
+        const Algorithm algorithm = one.strategy == "fullmesh"       ? Algorithm::kFullmesh
+                                    : one.strategy == "hierarchical" ? Algorithm::kHierarchical
+                                                                     : Algorithm::kAllgather;
+        const auto levels = internal::level_bytes(machine.tree, traffic, algorithm);
+        for (const Load& load : one.loads) {
+          SCOPED_TRACE(std::string(text) + " " + one.strategy + " " + load.name);
+          const internal::LinkBytes& level = levels.at(machine.tree.find_level(load.name));
+          EXPECT_NEAR(load.dispatch_bytes, level.dispatch, 1e-9 * level.dispatch);
+          EXPECT_NEAR(load.combine_bytes, level.combine, 1e-9 * level.combine);
+        }
+      }
+    }
+  }
+}
+
+TEST(Plan, SaysWhatLimitsAndWhatWouldHelp) {
+  const Plan plan = ferry::plan(Machine::parse("ubbv2:2"), workload());
+  EXPECT_THAT(plan.sentence, HasSubstr("nic limits it"));
+  EXPECT_THAT(plan.notes, testing::Contains("routing uniform"));
+  for (const auto& [name, us] : plan.predictions.front().doubled) {
+    if (name == "nic") {
+      EXPECT_LT(us, 0.6 * plan.predictions.front().pair_us());
+    } else {
+      EXPECT_GT(us, 0.95 * plan.predictions.front().pair_us());
+    }
+  }
+}
+
+TEST(Plan, TheSameBitsEveryTime) {
+  const Machine machine = Machine::parse("ubbv2:2@port10");
+  const Plan first = ferry::plan(machine, workload()), second = ferry::plan(machine, workload());
+  for (std::size_t i = 0; i < first.predictions.size(); ++i) {
+    EXPECT_EQ(first.predictions[i].dispatch_us, second.predictions[i].dispatch_us);
+    EXPECT_EQ(first.predictions[i].combine_us, second.predictions[i].combine_us);
+  }
+}
+
+}  // namespace
+}  // namespace ferry

@@ -1,0 +1,185 @@
+// `ferry plan`: its options, and where machine and workload come from. Called by main.cc; calls
+// plan_json.h and plan_report.h.
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <stdexcept>
+
+#include "commands.h"
+#include "ferry/status.h"
+#include "plan_json.h"
+#include "plan_options.h"
+#include "plan_report.h"
+#include "shape_options.h"
+
+namespace ferry::tools {
+
+namespace {
+
+constexpr int kUsageError = 2;
+
+struct Options {
+  PlanRequest request;
+  std::string routing = "uniform";  // or "limited:4/8", or a file of loads
+  std::string sweep;                // "ep=16,32"
+  bool explain = false, json = false, list = false;
+};
+
+std::string read_file(const std::string& name) {
+  std::ifstream file(name);
+  if (!file) throw std::invalid_argument(fmt::format("cannot open '{}'", name));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Machine read_machine(const std::string& text) {
+  if (text.ends_with(".json")) return machine_from_json(read_file(text));
+  if (text.ends_with(".txt")) return Machine::parse(read_file(text));
+  return Machine::parse(text);
+}
+
+// Loads of experts: a list of numbers, or what SGLang's expert-distribution recorder writes, whose
+// layers are added.
+std::vector<double> read_loads(const std::string& name) {
+  const nlohmann::json all = nlohmann::json::parse(read_file(name));
+  const nlohmann::json& counts = all.is_object() ? all.at("logical_count") : all;
+  if (!counts.at(0).is_array()) return counts.get<std::vector<double>>();
+  std::vector<double> loads;
+  for (const nlohmann::json& layer : counts) {
+    loads.resize(layer.size());
+    for (std::size_t i = 0; i < layer.size(); ++i) loads[i] += layer.at(i).get<double>();
+  }
+  return loads;
+}
+
+void set_routing(const std::string& routing, Workload& workload) {
+  if (routing == "uniform") return;
+  if (routing.starts_with("limited:")) {
+    int chosen = 0, groups = 0, end = 0;
+    const std::string numbers = routing.substr(8);
+    if (std::sscanf(numbers.c_str(), "%d/%d%n", &chosen, &groups, &end) != 2 ||
+        end != std::ssize(numbers))
+      throw std::invalid_argument(fmt::format("--routing: '{}' is not limited:M/G", routing));
+    workload.groups = groups, workload.groups_chosen = chosen;
+    return;
+  }
+  if (!routing.ends_with(".json"))
+    throw std::invalid_argument(
+        fmt::format("--routing: '{}' is none of uniform, limited:M/G, a file .json", routing));
+  workload.loads = read_loads(routing);
+}
+
+PlannedPoint plan_point(const Options& options, int ep) {
+  const PlanRequest& request = options.request;
+  PlannedPoint point{
+      .machine = read_machine(request.machine), .workload = request.workload, .plan = {}};
+  if (ep > 0) point.machine = point.machine.resized(ep);
+  const int ranks = point.machine.tree.num_ranks(), experts = point.workload.exchange.num_experts;
+  if (ep > 0 && experts % ranks != 0)
+    throw std::invalid_argument(fmt::format("EP {} does not divide {} experts", ranks, experts));
+  set_routing(options.routing, point.workload);
+  point.plan = plan(point.machine, point.workload, request.options);
+  return point;
+}
+
+std::vector<int> sweep_points(const Options& options) {
+  if (options.sweep.empty()) return {options.request.ep};
+  if (!options.sweep.starts_with("ep="))
+    throw std::invalid_argument(fmt::format("--sweep: '{}' is not ep=16,32,..", options.sweep));
+  std::vector<int> points;
+  std::istringstream numbers(options.sweep.substr(3));
+  for (std::string number; std::getline(numbers, number, ',');) {
+    int ep = 0;
+    if (!CLI::detail::lexical_cast(number, ep) || ep < 1)
+      throw std::invalid_argument(fmt::format("--sweep: '{}' is not a number of ranks", number));
+    points.push_back(ep);
+  }
+  return points;
+}
+
+void run(const Options& options) {
+  if (options.list) {
+    for (const std::string& preset : machine_presets())
+      std::cout << preset << "\n" << Machine::parse(preset).to_text();
+    for (const Model& model : models())
+      std::cout << fmt::format("{}: hidden {}, {} of {} experts, {} layers\n", model.name,
+                               model.hidden, model.top_k, model.experts, model.layers);
+    return;
+  }
+  nlohmann::ordered_json points = nlohmann::ordered_json::array();
+  std::string text;
+  for (const int ep : sweep_points(options)) {
+    const PlannedPoint point = plan_point(options, ep);
+    if (options.json)
+      points.push_back(plan_json(point));
+    else
+      text += (text.empty() ? "" : "\n") + plan_text(point, options.explain);
+  }
+  if (options.json) text = (options.sweep.empty() ? points[0] : points).dump() + "\n";
+  std::cout << text << std::flush;
+}
+
+// A model's shape, for what the line does not say itself.
+void set_model(const CLI::App& app, PlanRequest& request) {
+  if (request.model.empty()) return;
+  const Model& model = find_model(request.model);
+  ExchangeConfig& config = request.workload.exchange;
+  if (app.count("--hidden") == 0) config.hidden = model.hidden;
+  if (app.count("--top-k") == 0) config.top_k = model.top_k;
+  if (app.count("--experts") == 0) config.num_experts = model.experts;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, int& exit_code) {
+  CLI::App* const verb = app.add_subcommand(
+      "plan", "How long dispatch and combine take on a machine, and what limits them");
+  verb->footer("Exit code: 0, 2 for a wrong line or machine.");
+  const auto options = std::make_shared<Options>();
+  PlanRequest& request = options->request;
+  request.workload.exchange = {.max_tokens = 4096, .hidden = 7168, .num_experts = 256, .top_k = 8};
+  verb->add_option("machine", request.machine,
+                   "A preset (ubbv2:2@port10, a2:8, h800:8@nic=45GB/s), levels "
+                   "(host:2@12.5GB/s@5us,rank:4), or a file .txt or .json (docs/plan.md)");
+  verb->add_option("--model", request.model,
+                   "Hidden, top-k and experts of a model: deepseek-v3, ..");
+  verb->add_option("--ep", request.ep,
+                   "Ranks that exchange with each other (default: the machine's)")
+      ->check(CLI::Range(1, Topology::kMostRanks));
+  add_shape(*verb, request.workload.exchange);
+  verb->add_option("--routing", options->routing,
+                   "uniform, limited:M/G (experts of M of G groups), or a file .json of loads")
+      ->capture_default_str();
+  verb->add_option("--chunks", request.options.chunks, "Pieces of a message")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  verb->add_option("--sweep", options->sweep, "Several sizes: ep=16,32,64");
+  verb->add_flag("--explain", options->explain,
+                 "When each task runs, and where constants come from");
+  verb->add_flag("--json", options->json, "One JSON object (with --sweep, a list) instead of text");
+  verb->add_flag("--list", options->list, "Machines and models that have names");
+  verb->callback([verb, options, &exit_code] {
+    try {
+      if (options->request.machine.empty() && !options->list)
+        throw std::invalid_argument("which machine? --list shows those with names");
+      set_model(*verb, options->request);
+      run(*options);
+    } catch (const std::invalid_argument& error) {
+      std::cerr << "ferry plan: " << error.what() << '\n';
+      exit_code = kUsageError;
+    } catch (const nlohmann::json::exception& error) {
+      std::cerr << "ferry plan: " << error.what() << '\n';
+      exit_code = kUsageError;
+    } catch (const Error& error) {
+      std::cerr << "ferry plan: " << error.what() << '\n';
+      exit_code = kUsageError;
+    }
+  });
+}
+
+}  // namespace ferry::tools

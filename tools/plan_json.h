@@ -1,0 +1,17 @@
+// JSON of `ferry plan`: machines in, plans out. Called by plan.cc.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "plan_options.h"
+
+namespace ferry::tools {
+
+// docs/plan.md has the keys; an unknown one is refused with its line and the nearest one.
+Machine machine_from_json(const std::string& text);
+
+// Inputs, constants with their sources, and every prediction.
+nlohmann::ordered_json plan_json(const PlannedPoint& point);
+
+}  // namespace ferry::tools

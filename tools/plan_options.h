@@ -1,0 +1,26 @@
+// What the line of `ferry plan` asks for. Filled by plan.cc; read by plan_report and plan_json.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ferry/plan.h"
+
+namespace ferry::tools {
+
+struct PlanRequest {
+  std::string machine;  // a text, a preset or a file
+  std::string model;    // empty: the shape alone
+  Workload workload = {};
+  int ep = 0;  // 0: all ranks of the machine
+  PlanOptions options = {};
+};
+
+// One machine size, planned.
+struct PlannedPoint {
+  Machine machine;
+  Workload workload;
+  Plan plan;
+};
+
+}  // namespace ferry::tools
