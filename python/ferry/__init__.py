@@ -25,11 +25,12 @@ from ferry.errors import (
     Timeout,
 )
 from ferry.group import init, run_threads, spawn
+from ferry.planner import plan
 from ferry.stats import Stats, WindowBytes
 
 __version__ = "0.1.0"
 __all__ = [
     "Broken", "Capacity", "Closed", "Error", "Exchange", "Group", "Handle", "Interrupted", "InvalidArgument",
     "Mismatch", "Operation", "PeerLost", "PeerRejected", "Received", "Stats", "System", "Timeout", "WindowBytes",
-    "init", "run_threads", "spawn", "window_bytes",
+    "init", "plan", "run_threads", "spawn", "window_bytes",
 ]

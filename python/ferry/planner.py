@@ -1,0 +1,40 @@
+"""ferry.plan: how long dispatch and combine take on a machine, by the native program's `ferry plan --json`."""
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+from ferry import native_program
+from ferry.errors import InvalidArgument
+
+
+def plan(machine, *, loads=None, **options):
+    """Returns the JSON object of `ferry plan`: "predictions", the best first, "sentence" and "notes".
+
+    machine: a preset ("ubbv2:2@port10"), levels ("host:2@12.5GB/s,rank:4"), lines of docs/plan.md, or a dict with the
+    keys of its JSON form. loads: how often each expert is chosen, E numbers; None: routing is uniform. options: those
+    of the command, with _ for -: model="deepseek-v3", tokens=4096, ep=16, routing="limited:4/8"; a flag is True.
+    Raises ferry.InvalidArgument with what the command says.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        if isinstance(machine, dict):
+            machine = _write(folder, "machine.json", json.dumps(machine, indent=1))
+        elif "\n" in machine:
+            machine = _write(folder, "machine.txt", machine)
+        if loads is not None:
+            options["routing"] = _write(folder, "loads.json", json.dumps([float(load) for load in loads]))
+        command = [native_program.path(), "plan", machine, "--json"]
+        for name, value in options.items():
+            option = "--" + name.replace("_", "-")
+            command += [option] if value is True else [option, str(value)]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise InvalidArgument(done.stderr.strip() or f"ferry plan ended with {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def _write(folder, name, text):
+    path = Path(folder) / name
+    path.write_text(text)
+    return str(path)

@@ -1,0 +1,58 @@
+"""ferry.plan: what the native program computes, as Python objects."""
+
+import pytest
+
+import ferry
+
+LINES = """host:2,rank:4
+link in mesh host 50GB/s
+link out index host port nic
+port nic 13GB/s
+"""
+JSON = {"tree": "host:2,rank:4",
+        "links": [{"name": "in", "mesh": "host", "gb_s": 50}, {"name": "out", "index": "host", "port": "nic"}],
+        "ports": [{"name": "nic", "gb_s": 13}]}
+
+
+def best(plan):
+    return plan["predictions"][0]
+
+
+def test_split_halves_the_published_scheme():
+    plan = ferry.plan("ubbv2:2@port10", model="deepseek-v3", ep=16, tokens=4096)
+    times = {one["strategy"]: one["bound_us"]["dispatch"] for one in plan["predictions"]}
+    assert best(plan)["strategy"] == "split" and plan["sentence"].startswith("split: mate1 limits it")
+    assert times["split"] == pytest.approx(2122, abs=1)
+    assert times["hierarchical, ib"] == pytest.approx(4501, abs=1)
+
+
+def test_lines_and_json_are_the_same_machine():
+    lines, parsed = ferry.plan(LINES, tokens=128), ferry.plan(JSON, tokens=128)
+    assert lines["predictions"] == parsed["predictions"]
+
+
+def test_loads_of_experts():
+    skewed = [3.0] * 8 + [1.0] * 56
+    machine = "rank:8\nlink in mesh all port port\nport port 10GB/s"
+    hot = ferry.plan(machine, loads=skewed, experts=64, top_k=4)
+    flat = ferry.plan(machine, experts=64, top_k=4)
+    assert best(hot)["pair_us"] > 1.5 * best(flat)["pair_us"]
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"lnks": []}, ["unknown key 'lnks'", "did you mean 'links'?"]),
+    ({"ports": [{"name": "nic", "gb_s": -1}]}, ["'gb_s' is -1, not a positive number"]),
+    ({"links": [{"name": "in", "gb_s": 1}]}, ["link 'in' has none of mesh, ring, index, xor, pairs"]),
+])
+def test_a_wrong_machine_is_refused(change, words):
+    with pytest.raises(ferry.InvalidArgument) as refused:
+        ferry.plan({**JSON, **change})
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ferry.InvalidArgument, match="EP 24 does not divide 256 experts|24 ranks do not fit"):
+        ferry.plan("ubbv2:2", ep=24)
+    with pytest.raises(ferry.InvalidArgument, match="did you mean 'deepseek-v3'"):
+        ferry.plan("ubbv2:2", model="deepseek-v2")
