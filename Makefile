@@ -1,5 +1,5 @@
 # The commands of this repository. Each installs what is missing first (scripts/install.sh).
-.PHONY: build run test bench format tidy sanitize
+.PHONY: build run test bench format tidy sanitize check-megatron
 
 build:
 	@scripts/install.sh build
@@ -31,3 +31,8 @@ tidy:
 sanitize:
 	@scripts/install.sh build test model
 	@scripts/test.sh asan tsan
+
+# Megatron-Core's flex dispatcher on ferry.deep_ep, with the released package.
+check-megatron:
+	@scripts/install.sh build python
+	@scripts/check_megatron.sh
