@@ -1,8 +1,8 @@
-// Owns the steps of the pipeline with one row per (token, expert); see mpi_a2av.h.
-#include "mpi_a2av.h"
-
+// Owns the steps of the pipeline with one row per (token, expert); see mpi_job.h.
 #include <cstring>
 #include <numeric>
+
+#include "mpi_job.h"
 
 namespace ferry::bench {
 

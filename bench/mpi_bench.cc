@@ -12,10 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "bench/results.h"
 #include "bench/statistics.h"
-#include "mpi_a2av.h"
-#include "mpi_dedup.h"
 #include "mpi_job.h"
 
 namespace ferry::bench {
@@ -27,22 +24,14 @@ constexpr int kMostBatches = 10, kFewestIterations = 20, kMostIterations = 2000;
 constexpr double kDefaultRunNs = 0.5e9;
 constexpr std::size_t kCheckedTokens = 64;
 
-// Last end minus first start over ranks, on rank 0: CLOCK_MONOTONIC is one for all of a host.
-Quantiles spans_us(const std::vector<Interval>& mine, int num_ranks, int pairs) {
-  const std::size_t count = mine.size();
-  std::vector<Interval> all(count * static_cast<std::size_t>(num_ranks));
-  const int bytes = static_cast<int>(count * sizeof(Interval));
+// Of the intervals of all ranks, on rank 0: CLOCK_MONOTONIC is one for all of a host.
+Json times_json(const std::vector<Interval>& mine, int num_ranks, int pairs) {
+  std::vector<Interval> all(mine.size() * static_cast<std::size_t>(num_ranks));
+  const int bytes = static_cast<int>(mine.size() * sizeof(Interval));
   MPI_Gather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
-  std::vector<double> spans;
-  for (std::size_t i = 0; i < count; ++i) {
-    Interval span = all[i];
-    for (std::size_t at = i; at < all.size(); at += count) {
-      span.begin_ns = std::min(span.begin_ns, all[at].begin_ns);
-      span.end_ns = std::max(span.end_ns, all[at].end_ns);
-    }
-    spans.push_back(static_cast<double>(span.end_ns - span.begin_ns) * 1e-3 / pairs);
-  }
-  return quantiles(std::move(spans));
+  const Quantiles us =
+      quantiles(spans_us(all.data(), static_cast<std::size_t>(num_ranks), mine.size()));
+  return {{"min", us.min / pairs}, {"median", us.median / pairs}, {"p99", us.p99 / pairs}};
 }
 
 template <typename Work>
@@ -96,7 +85,7 @@ std::uint64_t count_wrong(const Job& job, Exchange& exchange) {
 
 // Warms up; all ranks get the same number.
 template <typename Exchange>
-int warm_up(Exchange& exchange, const JobOptions& options) {
+int warm_up(Exchange& exchange, const Options& options) {
   std::int64_t fastest_ns = INT64_MAX;
   for (int i = 0; i < std::max(options.warmup, 1); ++i) {
     const Interval time = timed([&] { exchange.dispatch(), exchange.combine(); });
@@ -108,12 +97,8 @@ int warm_up(Exchange& exchange, const JobOptions& options) {
   return static_cast<int>(std::clamp<double>(wanted, kFewestIterations, kMostIterations));
 }
 
-Json quantiles_json(const Quantiles& us) {
-  return {{"min", us.min}, {"median", us.median}, {"p99", us.p99}};
-}
-
 template <typename Exchange>
-Json measure(const Job& job, const JobOptions& options) {
+Json measure(const Job& job, const Options& options) {
   Exchange exchange(job);
   const int iterations = warm_up(exchange, options);
   std::vector<Interval> dispatch, combine, batches;
@@ -129,9 +114,9 @@ Json measure(const Job& job, const JobOptions& options) {
     }));
   }
   return {{"iterations", iterations},
-          {"dispatch_us", quantiles_json(spans_us(dispatch, job.num_ranks, 1))},
-          {"combine_us", quantiles_json(spans_us(combine, job.num_ranks, 1))},
-          {"pair_us", quantiles_json(spans_us(batches, job.num_ranks, pairs))},
+          {"dispatch_us", times_json(dispatch, job.num_ranks, 1)},
+          {"combine_us", times_json(combine, job.num_ranks, 1)},
+          {"pair_us", times_json(batches, job.num_ranks, pairs)},
           {"wrong", count_wrong(job, exchange)}};
 }
 
@@ -144,45 +129,51 @@ std::string library_name() {
   return std::string(name.substr(0, name.find_first_of(",\n")));
 }
 
-int run(const JobOptions& options) {
+int run(const std::string& algorithm, const Options& options) {
   const Job job(options);
-  Json object = {
-      {"library", library_name()},  {"algorithm", options.algorithm}, {"ranks", job.num_ranks},
-      {"tokens", options.tokens},   {"hidden", options.hidden},       {"top_k", options.top_k},
-      {"experts", options.experts}, {"routing", options.routing},     {"seed", options.seed}};
-  object.update(options.algorithm == "dedup" ? measure<Dedup>(job, options)
-                                             : measure<AllToAll>(job, options));
+  Json object = {{"library", library_name()},
+                 {"algorithm", algorithm},
+                 {"ranks", job.num_ranks},
+                 {"tokens", options.shape.max_tokens},
+                 {"hidden", options.shape.hidden},
+                 {"top_k", options.shape.top_k},
+                 {"experts", options.shape.num_experts},
+                 {"routing", options.routing_text},
+                 {"seed", options.seed}};
+  object.update(algorithm == "dedup" ? measure<Dedup>(job, options)
+                                     : measure<AllToAll>(job, options));
   if (job.rank != 0) return 0;
   fmt::print("{}\n", object.dump());
   return object["wrong"] == 0 ? 0 : 1;
 }
 
-void add_options(CLI::App& app, JobOptions& options) {
-  const CLI::Range tokens(1, 1 << 24), hidden(1, 1 << 20);
-  app.add_option("--algorithm", options.algorithm)->check(CLI::IsMember({"a2av", "dedup"}));
-  app.add_option("--tokens", options.tokens, "Tokens of each rank")->check(tokens);
-  app.add_option("--hidden", options.hidden, "Elements of a token")->check(hidden);
-  app.add_option("--top-k", options.top_k, "Experts of a token")->check(CLI::Range(1, 32));
-  app.add_option("--experts", options.experts, "Of all ranks")->check(CLI::Range(1, 65536));
-  app.add_option("--routing", options.routing, "As of ferry bench");
-  app.add_option("--top-groups", options.top_groups, "As of ferry bench");
+// Those of `ferry bench` that the pipelines know.
+void add_options(CLI::App& app, Options& options) {
+  app.add_option("--tokens", options.shape.max_tokens)->check(CLI::Range(1, 1 << 24));
+  app.add_option("--hidden", options.shape.hidden)->check(CLI::Range(1, 1 << 20));
+  app.add_option("--top-k", options.shape.top_k)->check(CLI::Range(1, 32));
+  app.add_option("--experts", options.shape.num_experts)->check(CLI::Range(1, 65536));
+  app.add_option("--routing", options.routing_text);
+  app.add_option("--top-groups", options.top_groups);
   app.add_option("--iterations", options.iterations)->check(CLI::Range(1, 1000000));
   app.add_option("--warmup", options.warmup)->check(CLI::Range(0, 1000000));
-  app.add_option("--seed", options.seed, "Seed of tokens and routing");
+  app.add_option("--seed", options.seed);
 }
 
 }  // namespace
 }  // namespace ferry::bench
 
 int main(int argc, char** argv) {
-  ferry::bench::JobOptions options;
-  CLI::App app("Dispatch and combine over MPI collectives");
+  ferry::bench::Options options;
+  std::string algorithm = "a2av";
+  CLI::App app("Dispatch and combine over MPI collectives; options as of ferry bench");
+  app.add_option("--algorithm", algorithm)->check(CLI::IsMember({"a2av", "dedup"}));
   ferry::bench::add_options(app, options);
   CLI11_PARSE(app, argc, argv);
   MPI_Init(&argc, &argv);
   int exit_code = 1;
   try {
-    exit_code = ferry::bench::run(options);
+    exit_code = ferry::bench::run(algorithm, options);
   } catch (const std::exception& error) {
     fmt::print(stderr, "mpi_bench: {}\n", error.what());
     MPI_Abort(MPI_COMM_WORLD, exit_code);

@@ -1,11 +1,11 @@
-// Owns the steps of the pipeline with one row per (token, rank); see mpi_dedup.h.
-#include "mpi_dedup.h"
-
+// Owns the steps of the pipeline with one row per (token, rank); see mpi_job.h.
 #include <fmt/format.h>
 
 #include <bit>
 #include <numeric>
 #include <stdexcept>
+
+#include "mpi_job.h"
 
 namespace ferry::bench {
 namespace {

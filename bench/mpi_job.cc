@@ -8,19 +8,17 @@
 
 #include "bench/plan.h"
 #include "bench/routing.h"
+#include "shape_options.h"
 
 namespace ferry::bench {
 namespace {
 
-void check_options(const JobOptions& options, int num_ranks) {
-  if (options.experts % num_ranks != 0) {
-    throw std::invalid_argument(
-        fmt::format("--experts {} must be a multiple of the {} ranks", options.experts, num_ranks));
+void check_options(const Options& options, int num_ranks) {
+  if (options.shape.num_experts % num_ranks != 0) {
+    throw std::invalid_argument(fmt::format("--experts {} must be a multiple of the {} ranks",
+                                            options.shape.num_experts, num_ranks));
   }
-  if (options.top_k > options.experts) {
-    throw std::invalid_argument(fmt::format("--top-k {} needs that many distinct experts, not {}",
-                                            options.top_k, options.experts));
-  }
+  tools::check_shape(options.shape);
 }
 
 }  // namespace
@@ -30,25 +28,26 @@ Rows::Rows(std::size_t num_rows, std::size_t row_bytes)
   touch(mapping_.data(), num_rows * row_bytes);
 }
 
-Job::Job(const JobOptions& options)
-    : num_tokens(static_cast<std::size_t>(options.tokens)),
-      top_k(static_cast<std::size_t>(options.top_k)),
-      row_bytes(static_cast<std::size_t>(options.hidden) * element_bytes(DataType::kBf16)),
-      hidden(options.hidden) {
+Job::Job(const Options& options)
+    : num_tokens(static_cast<std::size_t>(options.shape.max_tokens)),
+      top_k(static_cast<std::size_t>(options.shape.top_k)),
+      row_bytes(static_cast<std::size_t>(options.shape.hidden) * element_bytes(DataType::kBf16)),
+      hidden(options.shape.hidden) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &num_ranks);
   check_options(options, num_ranks);
-  local_experts = options.experts / num_ranks;
-  const RoutingSpec routing = parse_routing(options.routing);
+  local_experts = options.shape.num_experts / num_ranks;
+  const RoutingSpec routing = parse_routing(options.routing_text);
   const std::vector<double> shares =
-      expert_shares(routing, options.experts, options.tokens, options.seed);
-  const Gate gate = gate_of(routing, options.top_k, options.top_groups);
-  const Choices choices = choose_experts(shares, options.tokens, gate, options.seed, rank);
+      expert_shares(routing, options.shape.num_experts, options.shape.max_tokens, options.seed);
+  const Gate gate = gate_of(routing, options.shape.top_k, options.top_groups);
+  const Choices choices =
+      choose_experts(shares, options.shape.max_tokens, gate, options.seed, rank);
   experts.assign(choices.topk_ids.begin(), choices.topk_ids.end());
   weights = choices.topk_weights;
   tokens = Rows(num_tokens, row_bytes);
   out = Rows(num_tokens, row_bytes);
-  for (std::int64_t token = 0; token < options.tokens; ++token) {
+  for (std::int64_t token = 0; token < options.shape.max_tokens; ++token) {
     fill_token({options.seed, 0, rank, token}, DataType::kBf16, hidden,
                tokens[static_cast<std::size_t>(token)]);
   }

@@ -1,6 +1,6 @@
-// Job: what one MPI rank has to move, and the steps that both algorithms share. Made by
-// mpi_bench.cc, used by mpi_a2av.cc and mpi_dedup.cc; routing and tokens are those of `ferry bench`
-// for the same seed.
+// Job: what one MPI rank has to move, and the two algorithms that move it (mpi_a2av.cc,
+// mpi_dedup.cc). Used by mpi_bench.cc; routing and tokens are those of `ferry bench` for the same
+// seed.
 #pragma once
 
 #include <mpi.h>
@@ -11,22 +11,10 @@
 #include <vector>
 
 #include "bench/memory.h"
+#include "bench/options.h"
 #include "kernels/kernels.h"
 
 namespace ferry::bench {
-
-struct JobOptions {
-  std::string algorithm = "a2av";
-  std::int64_t tokens = 128;
-  std::int64_t hidden = 7168;
-  int top_k = 8;
-  int experts = 256;
-  std::string routing = "uniform";
-  int top_groups = 0;
-  int iterations = 0;  // 0: as many as fill about half a second, 20 to 2000, as `ferry bench` does
-  int warmup = 5;
-  std::uint64_t seed = 1;
-};
 
 // bf16 rows one after the other, in huge pages that exist.
 class Rows {
@@ -43,7 +31,7 @@ class Rows {
 };
 
 struct Job {
-  explicit Job(const JobOptions& options);  // of this rank of MPI_COMM_WORLD
+  explicit Job(const Options& options);  // of this rank of MPI_COMM_WORLD
 
   int owner(int expert) const noexcept { return expert / local_experts; }
   // The k-th expert of a token.
@@ -87,5 +75,75 @@ struct Traffic {
 
 // Elements of `bytes` bytes, so that counts of rows fit the int of MPI.
 MPI_Datatype element_of(std::size_t bytes);
+
+// One row per (token, expert): counts by MPI_Alltoall, rows sorted by expert into a send buffer,
+// MPI_Alltoallv, blocks moved to expert-major order; combine takes the same steps back and sums at
+// the source.
+class AllToAll {
+ public:
+  explicit AllToAll(const Job& job);
+
+  void dispatch();
+  void combine();  // identity experts: the expert-major rows are the outputs
+
+  // One sum at the source: all k entries belong to group 0.
+  static int sum_group(const Job&, int) noexcept { return 0; }
+
+ private:
+  void exchange_counts();
+  void sort_by_expert();
+  void to_expert_major();
+
+  const Job& job_;
+  MPI_Datatype row_type_;
+  Traffic traffic_;
+  std::vector<int> sent_of_expert_;           // [experts]
+  std::vector<int> received_of_;              // [source, local expert]
+  std::vector<std::size_t> place_;            // [tokens, top_k] in sorted_
+  std::vector<std::size_t> next_;             // scratch: the next free place of each expert
+  std::vector<std::size_t> expert_major_of_;  // [source, local expert]: first row of the block
+  std::vector<void*> copies_;                 // scratch: the places of one token
+  std::vector<const void*> terms_;            // scratch: the rows of one sum
+  Rows sorted_, received_, expert_rows_;
+};
+
+// One row per (token, distinct rank), with the token's experts and weights beside it: the receiver
+// expands rows to expert-major order; combine sums there what one rank's experts made of a token,
+// sends one row back, and the source adds over ranks.
+class Dedup {
+ public:
+  explicit Dedup(const Job& job);
+
+  void dispatch();
+  void combine();  // identity experts: the expert-major rows are the outputs
+
+  // Sums of each owner first, then over owners ascending.
+  static int sum_group(const Job& job, int expert) noexcept { return job.owner(expert); }
+
+ private:
+  struct Choice {
+    int expert;
+    float weight;
+  };
+
+  void exchange_counts();
+  void gather_rows();
+  void place_rows();
+  void expand();
+
+  const Job& job_;
+  MPI_Datatype row_type_, choices_type_;
+  Traffic traffic_;
+  std::vector<std::uint64_t> ranks_of_;         // [tokens]: bit r is set when rank r gets a copy
+  std::vector<int> next_;                       // scratch: the next free row of each destination
+  std::vector<std::size_t> sent_place_;         // of each copy, token by token, ranks ascending
+  std::vector<Choice> sent_choices_, choices_;  // [rows, top_k]
+  std::vector<std::size_t> expert_place_;       // of each local choice, row by row
+  std::vector<std::size_t> next_of_expert_;     // scratch: the next free row of each local expert
+  std::vector<void*> copies_;                   // scratch: the places of one row
+  std::vector<const void*> terms_;              // scratch: the rows of one sum
+  std::vector<float> term_weights_;             // scratch
+  Rows sent_, received_, expert_rows_;
+};
 
 }  // namespace ferry::bench

@@ -24,8 +24,8 @@ constexpr std::int64_t kHidden = 7168;
 constexpr DataType kType = DataType::kBf16;
 constexpr std::size_t kRowBytes = kHidden * 2;
 
-// Rows are timed a window at a time, all formats in turn, so that whatever else the machine does
-// meets them alike and spoils few windows.
+// Rows are timed a window at a time, all formats in turn, so that other load on the
+// machine affects them alike, and few windows.
 struct Size {
   const char* name;
   std::size_t windows, rows, repeats;  // rows of a window, how often it is gone over in a turn

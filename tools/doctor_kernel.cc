@@ -49,7 +49,7 @@ std::string try_collapse() {
 std::string try_futex() {
   std::uint32_t word = 1;
   const timespec soon{0, 1'000'000};
-  // Not private: ranks sleep on words of shared memory.
+  // Not private: ranks sleep on an address in shared memory.
   if (syscall(SYS_futex, &word, FUTEX_WAIT, 1, &soon, nullptr, 0) == 0 || errno != ETIMEDOUT)
     fail("futex");
   return "a wait of 1 ms ended in time";
@@ -73,7 +73,7 @@ std::string try_socket() {
   const internal::Credentials peer = internal::credentials_of(accepted);
   if (peer.pid != getpid() || peer.uid != geteuid())
     throw Error(Code::kSystem, "SO_PEERCRED names a stranger");
-  return "connected, and the peer is who the kernel says";
+  return "connected, and the kernel names the peer";
 }
 
 // One of two ranks: a group and a gather.
@@ -98,7 +98,7 @@ std::string try_group() {
     try {
       play_rank(address, 1);
     } catch (const std::exception&) {
-      _exit(1);  // rank 0 says what is wrong
+      _exit(1);  // rank 0 reports what is wrong
     }
     _exit(0);
   }
@@ -111,7 +111,7 @@ std::string try_group() {
     throw;
   }
   waitpid(peer, &status, 0);
-  return "two processes formed a group and exchanged a word";
+  return "two processes formed a group and exchanged a number";
 }
 
 Trial run_trial(std::string name, bool needed, const std::function<std::string()>& body) {

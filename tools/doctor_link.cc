@@ -1,4 +1,4 @@
-// Pairs of ranks of two nodes send each other small messages by turns, then large ones one way; see
+// Pairs of ranks of two nodes send each other small messages in turn, then large ones one way; see
 // doctor_findings.h. All other ranks wait in a barrier, so that nothing else moves.
 #include <fmt/format.h>
 #include <sched.h>
@@ -131,8 +131,8 @@ double LinkEnd::bytes_per_s(int peer, bool sends) {
   return 0;
 }
 
-// Between the first ranks of node 0 and of another, which are mates; collective. Rank 0 knows the
-// result.
+// Between the first ranks of node 0 and of another, which serve each other (mates); collective. The
+// result is complete on rank 0.
 LinkSpeed test_link(Group& group, LinkEnd& end, int node) {
   const Topology& topology = group.topology();
   LinkSpeed speed{.from = topology.node_ranks(0)[0], .to = topology.node_ranks(node)[0]};

@@ -1,4 +1,4 @@
-// What `ferry doctor` says, section by section. Called by doctor.cc; calls doctor_advice.cc.
+// The report of `ferry doctor`, section by section. Called by doctor.cc; calls doctor_advice.cc.
 #include <fmt/format.h>
 
 #include "doctor_findings.h"
@@ -117,7 +117,7 @@ void add_speed(Report& report, const std::optional<Speed>& speed) {
   report.section("speed, measured now", "/speed");
   report.line(
       "first touch",
-      fmt::format("{:.2f} us for 4 KiB of shared memory, {:.2f} us as ferry's windows do it",
+      fmt::format("{:.2f} us for 4 KiB of shared memory, {:.2f} us committed as windows are",
                   speed->touch_ns / 1e3, speed->commit_ns / 1e3),
       {{"first_touch_ns", speed->touch_ns}, {"first_touch_window_ns", speed->commit_ns}});
   report.line("flag",

@@ -34,7 +34,7 @@ constexpr const char* kFooter =
     R"(Each rank gets torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
 GROUP_RANK, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, ...) and FERRY_SECRET. OMP_NUM_THREADS
 is left as it is. MASTER_PORT was free when tried and no other launch has it; nothing is bound to
-it, so that torch's store can be. FERRY_LOG=info says which port and why.
+it, so that torch's store can be. FERRY_LOG=info prints the port and how it was chosen.
 
 Rank 0 reads the launcher's input, the others read nothing. SIGINT, SIGTERM, SIGHUP, SIGQUIT,
 SIGUSR1 and SIGUSR2 go to all ranks and their children; a second SIGINT kills them. What ranks

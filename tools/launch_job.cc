@@ -28,7 +28,11 @@ void Job::start(Task task) {
   getrlimit(RLIMIT_NOFILE, &setup.descriptor_limit);
   const rlimit raised{setup.descriptor_limit.rlim_max, setup.descriptor_limit.rlim_max};
   setrlimit(RLIMIT_NOFILE, &raised);
-  remote() ? start_agents(std::move(setup)) : start_ranks(setup);
+  if (remote()) {
+    start_agents(std::move(setup));
+  } else {
+    start_ranks(setup);
+  }
   num_running_ = static_cast<int>(children_.size());
   if (options_.timeout) stage_end_ = internal::Deadline::after(*options_.timeout);
 }

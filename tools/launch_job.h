@@ -9,7 +9,7 @@
 //   terminating  ranks that still run have got SIGTERM (also when --timeout is over)
 //   killing      children that still run have got SIGKILL; an agent then kills its ranks
 //   leftovers    all ranks have ended; what they started and left behind is killed, too
-// The launcher decides what follows a failure: an agent only tells it, and waits for orders.
+// The launcher decides what follows a failure: an agent reports it and waits for orders.
 #pragma once
 
 #include <poll.h>
@@ -44,7 +44,7 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // Starts all children or none. With hosts, `task` says what is common to all of them. Throws
+  // Starts all children or none. With hosts, `task` holds what they have in common. Throws
   // SpawnError.
   void start(Task task);
   // Watches until nothing is left. Returns the launcher's exit code.
@@ -116,7 +116,7 @@ class Job {
   int num_interrupts_ = 0;  // SIGINT so far
   int leftover_rounds_ = 0;
   bool childless_ = false;       // no descendant is left
-  bool abandon_output_ = false;  // nobody waits for what is not written yet
+  bool abandon_output_ = false;  // a signal came while output was still to be written
 };
 
 }  // namespace ferry::tools

@@ -46,7 +46,7 @@ bool LineStream::read(bool last) {
   } else if (got == 0 || last || (errno != EAGAIN && errno != EINTR)) {
     close();
   }
-  // The rank gets SIGPIPE when nobody reads, as it would without a launcher.
+  // The rank gets SIGPIPE when the output has no reader, as it would without a launcher.
   if (output_->broken()) pipe_ = {};
   return got > 0;
 }

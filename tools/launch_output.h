@@ -26,7 +26,7 @@ class Output {
   // The reader is slow: pipes are not read until it has caught up, so that ranks wait as they would
   // without a launcher.
   bool congested() const noexcept { return pending_.size() >= kMostPending; }
-  // Nobody reads any more.
+  // The output has no reader any more.
   bool broken() const noexcept { return broken_; }
 
  private:

@@ -58,7 +58,7 @@ struct Start {
 // In the child, up to exec. Only async-signal-safe calls.
 [[noreturn]] void become_rank(const ChildSetup& setup, const Start& start) {
   setpgid(0, 0);
-  // The launcher may have died before prctl; then nobody would send the signal.
+  // The launcher may have died before prctl; then no signal would come.
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != start.launcher) _exit(kNotStarted);
   dup2(start.in, STDIN_FILENO);
   dup2(start.out, STDOUT_FILENO);

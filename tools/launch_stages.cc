@@ -22,7 +22,7 @@ constexpr nanoseconds kTermSpan = seconds(3);
 constexpr nanoseconds kLeftoverSpan = seconds(1);
 constexpr nanoseconds kLeftoverRound = milliseconds(50);
 constexpr int kLeftoverRounds = 60;
-// An agent that was told to stop needs the spans of SIGTERM and of leftovers, and time to answer.
+// After the order to terminate an agent needs kTermSpan, the rounds of leftovers, and a reserve.
 constexpr nanoseconds kAgentSpan = seconds(12);
 
 // Orphans of the ranks are children of the launcher, because it is a subreaper.
@@ -63,7 +63,7 @@ void Job::forward(int signal) {
 
 // Ctrl-Z stops the whole job; the shell wakes the launcher only.
 void Job::suspend() {
-  signal_ranks(SIGSTOP);  // SIGTSTP stops nobody in an orphaned process group
+  signal_ranks(SIGSTOP);  // SIGTSTP has no effect in an orphaned process group
   raise(SIGSTOP);
   signal_ranks(SIGCONT);
 }
@@ -83,7 +83,7 @@ void Job::child_ended(Watched& ended, int status) {
   ended.running = false;
   ended.in = {};
   ended.unsent.clear();
-  // What it wrote comes before what the launcher says of its end.
+  // Its last lines are printed before the message about its end.
   while (ended.out.read(false)) {
   }
   while (ended.err.read(false)) {

@@ -1,5 +1,5 @@
-// Report: what a command has to say. Each line is given once, with what it says for people and the
-// fields that programs find; the report is then written as text or as one JSON object. Filled by
+// Report: the output of a command. Each line is given once, as text for people and as fields for
+// programs; the report is then written as text or as one JSON object. Filled by
 // doctor_report.cc, doctor_link.cc and topology_report.cc.
 #pragma once
 

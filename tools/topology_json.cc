@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// "3+5" of 3, or of [3, 5]; Topology::parse says what is wrong with the numbers.
+// "3+5" of 3, or of [3, 5]; Topology::parse checks the numbers.
 std::string fanout_text(const json& fanout) {
   if (!fanout.is_array()) return fanout.dump();
   std::string text;

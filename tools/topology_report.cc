@@ -1,4 +1,4 @@
-// What `ferry topology` says. Called by topology.cc; calls plan/choose.h.
+// The report of `ferry topology`. Called by topology.cc; calls plan/choose.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -56,7 +56,8 @@ void add_tree(const Topology& topology, int level, int first, std::vector<std::s
   }
 }
 
-// [positions][groups of the level]: who serves the ranks at a position of their group.
+// [positions][groups of the level]: the mate, which is the rank that serves a position of its
+// group.
 std::vector<std::vector<int>> mates_of(const Topology& topology, int level) {
   const int num_groups = topology.level(level).num_groups();
   std::size_t most = 0;
@@ -81,7 +82,7 @@ std::string mates_text(const Topology& topology, int level, std::vector<std::vec
                                 all ? "" : " .."));
   }
   return fmt::format(
-      "\nmates: who serves the ranks at a position of their {0}, in {0} 0, 1, ..{1}\n{2}",
+      "\nmates: the rank that serves a position of its {0}, in {0} 0, 1, ..{1}\n{2}",
       topology.level(level).name,
       level == 0 ? "" : fmt::format(" of the same {}", topology.level(level - 1).name), cut(lines));
 }

@@ -3,7 +3,7 @@ find_package(CLI11 REQUIRED)
 set(bench ${PROJECT_SOURCE_DIR}/tools/bench)
 ferry_test(bench_test bench_check_test.cc bench_options_test.cc bench_routing_test.cc
            ${bench}/check.cc ${bench}/expert_load.cc ${bench}/options.cc ${bench}/plan.cc
-           ${bench}/routing.cc)
+           ${bench}/routing.cc ${PROJECT_SOURCE_DIR}/tools/shape_options.cc)
 target_include_directories(bench_test PRIVATE ${PROJECT_SOURCE_DIR}/tools)
 target_link_libraries(bench_test PRIVATE nlohmann_json::nlohmann_json CLI11::CLI11)
 add_test(NAME bench_command_test

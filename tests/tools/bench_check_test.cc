@@ -20,11 +20,11 @@ Options small_options(Layout layout, DataType dtype) {
   Options options;
   options.ranks = 3;
   options.tokens_per_rank = {40, 0, 7};
-  options.hidden = 33;
-  options.top_k = 3;
-  options.experts = 10;
-  options.layout = layout;
-  options.dtype = dtype;
+  options.shape.hidden = 33;
+  options.shape.top_k = 3;
+  options.shape.num_experts = 10;
+  options.shape.layout = layout;
+  options.shape.dtype = dtype;
   options.routing_text = "zipf:1";
   finish_options(options);
   return options;
@@ -44,14 +44,16 @@ std::vector<RankCheck> exchange_and_compare(const Plan& plan) {
     std::vector<std::byte> tokens(static_cast<std::size_t>(input.num_tokens) * row_bytes),
         out(tokens.size());
     for (std::int64_t token = 0; token < input.num_tokens; ++token) {
-      fill_token({plan.options.seed, 5, group.rank(), token}, plan.options.dtype,
-                 plan.options.hidden, tokens.data() + static_cast<std::size_t>(token) * row_bytes);
+      fill_token({plan.options.seed, 5, group.rank(), token}, plan.options.shape.dtype,
+                 plan.options.shape.hidden,
+                 tokens.data() + static_cast<std::size_t>(token) * row_bytes);
     }
     Exchange exchange(group, plan.config);
     Received received;
     const DispatchArgs arguments = {
-        .tokens = {tokens.data(), input.num_tokens, plan.options.hidden, plan.options.dtype, 0},
-        .topk_ids = {input.topk_ids.data(), input.num_tokens, plan.options.top_k,
+        .tokens = {tokens.data(), input.num_tokens, plan.options.shape.hidden,
+                   plan.options.shape.dtype, 0},
+        .topk_ids = {input.topk_ids.data(), input.num_tokens, plan.options.shape.top_k,
                      IndexType::kInt64},
         .topk_weights = input.topk_weights.data(),
         .token_mask = nullptr,
@@ -62,9 +64,9 @@ std::vector<RankCheck> exchange_and_compare(const Plan& plan) {
     combine.handle = received.handle;
     combine.expert_rows = received.rows();
     combine.topk_weights =
-        plan.options.layout == Layout::kRankMajor ? nullptr : input.topk_weights.data();
+        plan.options.shape.layout == Layout::kRankMajor ? nullptr : input.topk_weights.data();
     combine.out = out.data();
-    combine.out_dtype = plan.options.dtype;
+    combine.out_dtype = plan.options.shape.dtype;
     ASSERT_TRUE(exchange.combine(combine).ok());
     ASSERT_TRUE(group.barrier().ok());  // all have read before anybody damages rows
     RankCheck& check = checks[rank];
@@ -119,7 +121,7 @@ TEST(BenchPlan, CountsRowsAsTheLayoutReceivesThem) {
 TEST(BenchPlan, AbsurdSizesAreRefusedBeforeTheyAreMade) {
   Options options = small_options(Layout::kExpertMajor, DataType::kFp32);
   options.tokens_per_rank.clear();
-  options.hidden = 1 << 20;
+  options.shape.hidden = 1 << 20;
   EXPECT_THROW(make_plan(options, 1 << 24), std::invalid_argument);
 }
 

@@ -36,7 +36,7 @@ std::string error_of(const std::vector<std::string>& arguments) {
 TEST(BenchOptions, DefaultsAreADecodeBatch) {
   const Options options = parse({});
   EXPECT_EQ(options.ranks, 8);
-  EXPECT_EQ(options.tokens, 128);
+  EXPECT_EQ(options.shape.max_tokens, 128);
   EXPECT_EQ(options.row_bytes(), 14336u);
   EXPECT_TRUE(options.sweep_tokens.empty());
 }
@@ -49,10 +49,10 @@ TEST(BenchOptions, EveryOptionIsRead) {
        "4",       "--warmup", "0",        "--seed",  "9",         "--pin",     "--check",
        "--trace", "t.json",   "--json"});
   EXPECT_EQ(options.mode, Mode::kThreads);
-  EXPECT_EQ(options.workers, 2);
+  EXPECT_EQ(options.shape.workers, 2);
   EXPECT_EQ(options.tokens_per_rank, (std::vector<std::int64_t>{1, 0, 7}));
-  EXPECT_EQ(options.dtype, DataType::kFp32);
-  EXPECT_EQ(options.layout, Layout::kPadded);
+  EXPECT_EQ(options.shape.dtype, DataType::kFp32);
+  EXPECT_EQ(options.shape.layout, Layout::kPadded);
   EXPECT_EQ(options.routing.exponent, 1.5);
   EXPECT_EQ(options.iterations, 4);
   EXPECT_EQ(options.warmup, 0);

@@ -11,7 +11,6 @@
 #include "bench/measure.h"
 #include "bench/options.h"
 #include "bench/ranks.h"
-#include "bench/report.h"
 #include "commands.h"
 
 namespace ferry::bench {
@@ -30,7 +29,7 @@ Progress progress_of(std::int64_t tokens) {
   };
 }
 
-// Of several ranks that a launcher started, the first speaks for all.
+// Of several ranks that a launcher started, only rank 0 prints.
 void print(const Options& options, const std::string& text) {
   if (options.rank > 0) return;
   std::fputs(text.c_str(), stdout);
@@ -39,14 +38,14 @@ void print(const Options& options, const std::string& text) {
 
 int run(const Options& options) {
   const std::vector<std::int64_t> points = options.sweep_tokens.empty()
-                                               ? std::vector<std::int64_t>{options.tokens}
+                                               ? std::vector<std::int64_t>{options.shape.max_tokens}
                                                : options.sweep_tokens;
   std::vector<Measurement> measurements;
   std::uint64_t wrong = 0;
   print(options, table_header(options));
   for (const std::int64_t tokens : points) {
     Plan plan = make_plan(options, tokens);
-    measurements.push_back(measure(plan, progress_of(plan.options.tokens)));
+    measurements.push_back(measure(plan, progress_of(plan.options.shape.max_tokens)));
     wrong += measurements.back().wrong;
     print(options, table_line(options, measurements.back()));
   }

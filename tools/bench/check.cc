@@ -64,16 +64,17 @@ void compare_counts(const internal::RankReceived& expected, const Handle& handle
   compare_list(handle.running_rows_per_rank(), expected.running_rows_per_rank, comparison);
 }
 
-// What the oracle says of one rank's tokens alone: a result depends on its own token's rows only.
+// The oracle for the tokens of one rank: a result depends on the rows of its own token only.
 class OneRankOracle {
  public:
-  OneRankOracle(const Plan& plan, std::size_t rank, std::uint64_t salt, const Crossing& crossing)
+  OneRankOracle(const Plan& plan, std::size_t rank, std::uint64_t salt,
+                const BetweenNodes& between_nodes)
       : plan_(plan), rank_(rank), salt_(salt), config_(plan.config), inputs_(plan.inputs.size()) {
     config_.wire = Wire::kNone;  // the experts' outputs are the tokens, not what came of them
-    config_.algorithm = crossing.algorithm;
-    for (std::size_t i = 0; i < crossing.nodes.size(); ++i) {
-      inputs_[i].node = crossing.nodes[i];
-      inputs_[i].outer = crossing.outer[i];
+    config_.algorithm = between_nodes.algorithm;
+    for (std::size_t i = 0; i < between_nodes.nodes.size(); ++i) {
+      inputs_[i].node = between_nodes.nodes[i];
+      inputs_[i].outer = between_nodes.outer[i];
     }
   }
 
@@ -132,13 +133,14 @@ Comparison compare_received(const Plan& plan, std::size_t rank, std::uint64_t sa
   const Options& options = plan.options;
   Comparison comparison;
   compare_counts(expected, received.handle, comparison);
-  compare_rows_of(expected, options.layout, received.sources, expected.sources, comparison);
-  compare_rows_of(expected, options.layout, received.weights, expected.weights, comparison);
+  compare_rows_of(expected, options.shape.layout, received.sources, expected.sources, comparison);
+  compare_rows_of(expected, options.shape.layout, received.weights, expected.weights, comparison);
   compare_list(received.topk_ids, expected.topk_ids, comparison);
   std::vector<std::byte> row(options.row_bytes());
   internal::ReferenceEncoded encoded;
-  const std::size_t elements = static_cast<std::size_t>(options.hidden);
-  const std::size_t width = options.wire == Wire::kNone ? element_bytes(options.dtype) : 1;
+  const std::size_t elements = static_cast<std::size_t>(options.shape.hidden);
+  const std::size_t width =
+      options.shape.wire == Wire::kNone ? element_bytes(options.shape.dtype) : 1;
   for (std::size_t i = 0; i < expected.row_valid.size(); ++i) {
     if (expected.row_valid[i] == 0) continue;
     if (static_cast<std::int64_t>(i) >= received.num_rows) {
@@ -147,31 +149,31 @@ Comparison compare_received(const Plan& plan, std::size_t rank, std::uint64_t sa
       continue;
     }
     fill_token({options.seed, salt, expected.sources[3 * i], expected.sources[3 * i + 1]},
-               options.dtype, options.hidden, row.data());
-    if (options.wire != Wire::kNone) {
-      encoded = internal::reference_encode(options.wire, row, options.dtype, {});
+               options.shape.dtype, options.shape.hidden, row.data());
+    if (options.shape.wire != Wire::kNone) {
+      encoded = internal::reference_encode(options.shape.wire, row, options.shape.dtype, {});
       compare_bytes(
           static_cast<const std::byte*>(received.scales.data) + i * options.wire_scale_bytes(),
           encoded.scales.data(), encoded.scales.size() / 4, 4, comparison);
     }
     compare_bytes(static_cast<const std::byte*>(received.data) + i * options.wire_row_bytes(),
-                  options.wire == Wire::kNone ? row.data() : encoded.row.data(), elements, width,
-                  comparison);
+                  options.shape.wire == Wire::kNone ? row.data() : encoded.row.data(), elements,
+                  width, comparison);
   }
   return comparison;
 }
 
 Comparison compare_combined(const Plan& plan, std::size_t rank, std::uint64_t salt,
-                            const std::byte* out, const Crossing& crossing) {
-  OneRankOracle oracle(plan, rank, salt, crossing);
+                            const std::byte* out, const BetweenNodes& between_nodes) {
+  OneRankOracle oracle(plan, rank, salt, between_nodes);
   Comparison comparison;
   const std::int64_t tokens = plan.inputs[rank].num_tokens;
   for (std::int64_t first = 0; first < tokens; first += kTokensAtATime) {
     const std::int64_t count = std::min(kTokensAtATime, tokens - first);
     const std::vector<std::byte> expected = oracle.combined(first, count);
     compare_bytes(out + static_cast<std::size_t>(first) * plan.options.row_bytes(), expected.data(),
-                  static_cast<std::size_t>(count * plan.options.hidden),
-                  element_bytes(plan.options.dtype), comparison);
+                  static_cast<std::size_t>(count * plan.options.shape.hidden),
+                  element_bytes(plan.options.shape.dtype), comparison);
   }
   return comparison;
 }

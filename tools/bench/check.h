@@ -22,15 +22,15 @@ struct Comparison {
 Comparison compare_received(const Plan& plan, std::size_t rank, std::uint64_t salt,
                             const Received& received);
 
-// How rows came home between nodes, which rounds: as the group and its exchange say.
-struct Crossing {
+// How combine summed rows between nodes, which decides where sums are rounded.
+struct BetweenNodes {
   std::vector<int> nodes = {};               // [R]; empty: one
-  std::vector<std::vector<int>> outer = {};  // [R]: groups that the node is in, from the outside in
+  std::vector<std::vector<int>> outer = {};  // [R]: the node's groups, outermost first
   Algorithm algorithm = Algorithm::kFullmesh;
 };
 
 // `out`: [tokens, hidden], the combine of the tokens as they were sent (identity experts).
 Comparison compare_combined(const Plan& plan, std::size_t rank, std::uint64_t salt,
-                            const std::byte* out, const Crossing& crossing = {});
+                            const std::byte* out, const BetweenNodes& between_nodes = {});
 
 }  // namespace ferry::bench

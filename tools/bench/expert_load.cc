@@ -1,6 +1,4 @@
-// Owns the format of SGLang's expert-distribution files; see expert_load.h.
-#include "bench/expert_load.h"
-
+// Owns the format of SGLang's expert-distribution files; see routing.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,8 @@
 #include <numeric>
 #include <stdexcept>
 #include <utility>
+
+#include "bench/routing.h"
 
 namespace ferry::bench {
 namespace {

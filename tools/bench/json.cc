@@ -1,7 +1,7 @@
-// Owns the JSON of `ferry bench`, whose keys programs depend on; see report.h.
+// Owns the JSON of `ferry bench`, whose keys programs depend on; see measure.h.
 #include <nlohmann/json.hpp>
 
-#include "bench/report.h"
+#include "bench/measure.h"
 #include "plan/choose.h"
 
 namespace ferry::bench {
@@ -12,21 +12,21 @@ using Json = nlohmann::ordered_json;
 Json options_json(const Options& options) {
   return {{"ranks", options.ranks},
           {"mode", mode_name(options.mode)},
-          {"workers", options.workers},
-          {"tokens", options.tokens},
+          {"workers", options.shape.workers},
+          {"tokens", options.shape.max_tokens},
           {"tokens_per_rank", options.tokens_per_rank},
-          {"hidden", options.hidden},
-          {"top_k", options.top_k},
-          {"experts", options.experts},
-          {"dtype", data_type_name(options.dtype)},
-          {"layout", layout_name(options.layout)},
-          {"wire", wire_name(options.wire)},
-          {"combine_wire", wire_name(options.combine_wire)},
-          {"algorithm", internal::algorithm_name(options.algorithm)},
-          {"node_sums", node_sums_name(options.node_sums)},
+          {"hidden", options.shape.hidden},
+          {"top_k", options.shape.top_k},
+          {"experts", options.shape.num_experts},
+          {"dtype", data_type_name(options.shape.dtype)},
+          {"layout", layout_name(options.shape.layout)},
+          {"wire", wire_name(options.shape.wire)},
+          {"combine_wire", wire_name(options.shape.combine_wire)},
+          {"algorithm", internal::algorithm_name(options.shape.algorithm)},
+          {"node_sums", node_sums_name(options.shape.node_sums)},
           {"topology", options.topology},
-          {"shared_experts", options.shared_experts},
-          {"shared_ranks", options.shared_ranks},
+          {"shared_experts", options.shape.shared.num_experts},
+          {"shared_ranks", options.shape.shared.num_ranks},
           {"mask_fraction", options.mask_fraction},
           {"routing", options.routing_text},
           {"top_groups", options.top_groups},

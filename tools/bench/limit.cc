@@ -97,7 +97,7 @@ Traffic::Traffic(const Plan& plan)
   for (const internal::RankReceived& expected : plan.expected) {
     const auto rows = static_cast<std::size_t>(expected.num_rows);
     received_.emplace_back(rows * row_bytes_, Mapping::Kind::kPrivate);
-    if (plan.options.wire != Wire::kNone)
+    if (plan.options.shape.wire != Wire::kNone)
       encoded_.emplace_back(rows * wire_row_bytes_, Mapping::Kind::kPrivate);
   }
   jobs_.resize(num_tokens);
@@ -118,7 +118,7 @@ void Traffic::find_slots() {
       jobs_[job] = {tokens_.data() + job * row_bytes_, out_.data() + job * row_bytes_, 0};
     }
   }
-  const auto top_k = static_cast<std::size_t>(plan_.options.top_k);
+  const auto top_k = static_cast<std::size_t>(plan_.options.shape.top_k);
   for (std::size_t rank = 0; rank < received_.size(); ++rank) {
     const internal::RankReceived& expected = plan_.expected[rank];
     for (std::size_t row = 0; row < expected.row_valid.size(); ++row) {
@@ -157,8 +157,8 @@ void Traffic::touch_part(std::size_t thread, std::size_t num_threads) noexcept {
   const std::size_t first = jobs_.size() * thread / num_threads,
                     last = jobs_.size() * (thread + 1) / num_threads;
   for (std::size_t job = first; job < last; ++job) {
-    fill_token({plan_.options.seed, 0, 0, static_cast<std::int64_t>(job)}, plan_.options.dtype,
-               plan_.options.hidden, jobs_[job].token);
+    fill_token({plan_.options.seed, 0, 0, static_cast<std::int64_t>(job)},
+               plan_.options.shape.dtype, plan_.options.shape.hidden, jobs_[job].token);
     touch(jobs_[job].out, row_bytes_);
   }
 }
@@ -187,7 +187,7 @@ void Traffic::combine_part(std::size_t thread, std::size_t num_threads, int redu
   const std::size_t first = jobs_.size() * thread / num_threads,
                     last = jobs_.size() * (thread + 1) / num_threads;
   const Options& options = plan_.options;
-  const bool weighted = options.layout != Layout::kRankMajor;
+  const bool weighted = options.shape.layout != Layout::kRankMajor;
   for (std::size_t job = first; job < last; ++job) {
     for (int k = 0; job + 1 < last && k < jobs_[job + 1].num_rows; ++k) {
       internal::prefetch_row(rows_[(job + 1) * entries_ + static_cast<std::size_t>(k)], row_bytes_);
@@ -196,11 +196,11 @@ void Traffic::combine_part(std::size_t thread, std::size_t num_threads, int redu
         {.rows = const_cast<const void* const*>(&rows_[job * entries_]),
          .weights = weighted ? &weights_[job * entries_] : nullptr,
          .num_rows = jobs_[job].num_rows,
-         .row_type = options.dtype,
+         .row_type = options.shape.dtype,
          .bias = {nullptr, nullptr},
          .out = jobs_[job].out,
-         .out_type = options.dtype,
-         .hidden = options.hidden,
+         .out_type = options.shape.dtype,
+         .hidden = options.shape.hidden,
          .stores = reduce == kStreamingSum ? Stores::kStreaming : Stores::kCached});
   }
   internal::stores_fence();
@@ -276,8 +276,8 @@ class Round {
 }  // namespace
 
 Limit::Limit(const Plan& plan) : plan_(plan) {
-  const std::size_t wanted =
-      static_cast<std::size_t>(plan.options.ranks) * static_cast<std::size_t>(plan.options.workers);
+  const std::size_t wanted = static_cast<std::size_t>(plan.options.ranks) *
+                             static_cast<std::size_t>(plan.options.shape.workers);
   num_threads_ = std::min(wanted, allowed_cores().size());
   for (int copy = 0; copy < kNumCopies; ++copy) {
     for (int reduce = 0; reduce < kNumReduces; ++reduce) ways_.push_back({copy, reduce, {}, {}});

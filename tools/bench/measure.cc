@@ -7,10 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "bench/rank_bench.h"
 #include "bench/ranks.h"
 #include "bench/results.h"
-#include "bench/trace.h"
 #include "ferry/topology.h"
 
 namespace ferry::bench {
@@ -20,27 +18,11 @@ constexpr std::size_t kMostBatches = 10;
 constexpr double kDefaultRunUs = 500'000;
 constexpr int kFewestIterations = 20, kMostIterations = 2000, kLaunchedIterations = 50;
 
-// Last end minus first start over ranks, in microseconds, of each of `count` intervals a rank has.
-std::vector<double> spans_us(const SharedArray<Interval>& intervals, std::size_t ranks,
-                             std::size_t count) {
-  std::vector<double> spans;
-  for (std::size_t i = 0; i < count; ++i) {
-    Interval span = intervals[i];
-    for (std::size_t rank = 1; rank < ranks; ++rank) {
-      span.begin_ns = std::min(span.begin_ns, intervals[rank * count + i].begin_ns);
-      span.end_ns = std::max(span.end_ns, intervals[rank * count + i].end_ns);
-    }
-    spans.push_back(static_cast<double>(span.end_ns - span.begin_ns) * 1e-3);
-  }
-  return spans;
-}
-
 void summarise(const Plan& plan, const Results& results, Measurement& measurement) {
-  measurement.dispatch_us =
-      quantiles(spans_us(results.dispatch, results.num_ranks, results.num_iterations));
-  measurement.combine_us =
-      quantiles(spans_us(results.combine, results.num_ranks, results.num_iterations));
-  std::vector<double> batches_us = spans_us(results.pairs, results.num_ranks, results.num_batches);
+  const std::size_t ranks = results.num_ranks, iterations = results.num_iterations;
+  measurement.dispatch_us = quantiles(spans_us(&results.dispatch[0], ranks, iterations));
+  measurement.combine_us = quantiles(spans_us(&results.combine[0], ranks, iterations));
+  std::vector<double> batches_us = spans_us(&results.pairs[0], ranks, results.num_batches);
   for (double& us : batches_us) us /= static_cast<double>(pairs_per_batch(plan, results));
   measurement.pair_us = quantiles(std::move(batches_us));
   for (std::size_t rank = 0; rank < results.num_ranks; ++rank) {
@@ -137,7 +119,7 @@ Measurement measure(Plan& plan, const Progress& progress) {
   progress("");
   if (!plan.options.trace.empty()) write_trace(plan.options.trace, results);
   Measurement measurement;
-  measurement.tokens = plan.options.tokens;
+  measurement.tokens = plan.options.shape.max_tokens;
   measurement.iterations = plan.options.iterations;
   if (one_machine) measurement.limit = limit.times();
   measurement.rows = plan.num_rows;

@@ -46,10 +46,21 @@ struct Measurement {
   }
 };
 
-// Says what is being done; empty text: done.
+// Shows what is being done; empty text: done.
 using Progress = std::function<void(const char*)>;
 
 // Resolves the plan's number of iterations. Writes the trace file when the options name one.
 Measurement measure(Plan& plan, const Progress& progress);
+
+// What a bench prints: a table for people (table.cc), one JSON object for programs (json.cc). The
+// header names machine, shape and units; then comes a line per measurement; then what the columns
+// mean.
+std::string table_header(const Options& options);
+std::string table_line(const Options& options, const Measurement& measurement);
+std::string table_footer(const Options& options, const std::vector<Measurement>& measurements);
+
+// One line. With a sweep, the measurements are under "points"; otherwise they are fields of the
+// object itself.
+std::string to_json(const Options& options, const std::vector<Measurement>& measurements);
 
 }  // namespace ferry::bench

@@ -12,12 +12,14 @@
 #include "ferry/status.h"
 #include "ferry/topology.h"
 #include "kernels/wire_formats.h"
+#include "shape_options.h"
 
 namespace ferry::bench {
 namespace {
 
+using tools::add_choice;
+
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
-constexpr std::int64_t kMostHidden = std::int64_t{1} << 20;
 
 std::int64_t parse_tokens(std::string_view text, std::string_view option) {
   std::int64_t value = -1;
@@ -58,36 +60,13 @@ void check_tokens_per_rank(const Options& options) {
   }
 }
 
-// An option with one of a few names; `value` holds the default.
-template <typename T>
-void add_choice(CLI::App& app, const std::string& option, const std::string& text,
-                const std::map<std::string, T>& names, T& value) {
-  std::string all, standard;
-  for (const auto& [name, meaning] : names) {
-    all += (all.empty() ? "" : " | ") + name;
-    if (meaning == value) standard = name;
-  }
-  const auto choose = [option, names, all, &value](const std::string& name) {
-    const auto found = names.find(name);
-    if (found == names.end()) {
-      throw CLI::ValidationError(option, fmt::format("'{}' is none of {}", name, all));
-    }
-    value = found->second;
-  };
-  app.add_option_function<std::string>(option, choose, fmt::format("{}: {}", text, all))
-      ->default_str(standard);
-}
-
-// What matters between nodes.
-void add_crossing(CLI::App& app, Options& options) {
+void add_between_nodes(CLI::App& app, Options& options) {
   const std::map<std::string, Algorithm> algorithms = {{"auto", Algorithm::kAuto},
                                                        {"fullmesh", Algorithm::kFullmesh},
                                                        {"hierarchical", Algorithm::kHierarchical},
                                                        {"allgather", Algorithm::kAllgather}};
-  const std::map<std::string, NodeSums> sums = {
-      {"row", NodeSums::kRowType}, {"fp32", NodeSums::kFp32}, {"exact", NodeSums::kExact}};
-  add_choice(app, "--algorithm", "How rows cross between nodes", algorithms, options.algorithm);
-  add_choice(app, "--node-sums", "What comes home from a node", sums, options.node_sums);
+  add_choice(app, "--algorithm", "How rows cross between nodes", algorithms,
+             options.shape.algorithm);
   app.add_option("--topology", options.topology,
                  "Levels of the ranks, such as host:2@0.125GB/s,rank:4: where ranks of one host "
                  "play several, and how fast links are (default: FERRY_TOPOLOGY, or as found)");
@@ -108,22 +87,18 @@ void check_topology(const Options& options) {
 
 // What an exchange can do beyond moving rows as they are.
 void add_features(CLI::App& app, Options& options) {
-  const std::map<std::string, Wire> wires = {{"none", Wire::kNone},
-                                             {"int8", Wire::kInt8},
-                                             {"fp8", Wire::kFp8},
-                                             {"fp8_pow2", Wire::kFp8Pow2},
-                                             {"fp8_ue8m0", Wire::kFp8Ue8m0}};
   const std::map<std::string, CombineWire> combine_wires = {
       {"none", CombineWire::kNone},
       {"int8_8", CombineWire::kInt8Block8},
       {"int8_128", CombineWire::kInt8Block128},
       {"logfmt10", CombineWire::kLogfmt10}};
-  add_choice(app, "--wire", "How rows travel with dispatch", wires, options.wire);
-  add_choice(app, "--combine-wire", "and with combine", combine_wires, options.combine_wire);
-  app.add_option("--shared-experts", options.shared_experts, "Experts that every token goes to")
+  add_choice(app, "--combine-wire", "Encoding of rows in combine", combine_wires,
+             options.shape.combine_wire);
+  app.add_option("--shared-experts", options.shape.shared.num_experts,
+                 "Experts that every token goes to")
       ->check(CLI::Range(0, 4))
       ->capture_default_str();
-  app.add_option("--shared-ranks", options.shared_ranks,
+  app.add_option("--shared-ranks", options.shape.shared.num_ranks,
                  "Ranks that hold them and no others: ranks 0, 1, ..")
       ->check(CLI::Range(0, 1023))
       ->capture_default_str();
@@ -135,13 +110,13 @@ void add_features(CLI::App& app, Options& options) {
 }  // namespace
 
 std::size_t Options::wire_row_bytes() const noexcept {
-  const internal::WireFormat& format = internal::wire_format(wire);
-  return format.encode ? format.encoded_bytes(hidden, dtype) : row_bytes();
+  const internal::WireFormat& format = internal::wire_format(shape.wire);
+  return format.encode ? format.encoded_bytes(shape.hidden, shape.dtype) : row_bytes();
 }
 
 std::size_t Options::wire_scale_bytes() const noexcept {
-  const internal::WireFormat& format = internal::wire_format(wire);
-  return format.encode ? static_cast<std::size_t>(format.num_scales(hidden)) * 4 : 0;
+  const internal::WireFormat& format = internal::wire_format(shape.wire);
+  return format.encode ? static_cast<std::size_t>(format.num_scales(shape.hidden)) * 4 : 0;
 }
 
 const char* mode_name(Mode mode) noexcept {
@@ -166,40 +141,22 @@ void add_options(CLI::App& app, Options& options) {
   const std::map<std::string, Mode> modes = {{"processes", Mode::kProcesses},
                                              {"threads", Mode::kThreads},
                                              {"environment", Mode::kEnvironment}};
-  const std::map<std::string, DataType> types = {
-      {"bf16", DataType::kBf16}, {"fp16", DataType::kFp16}, {"fp32", DataType::kFp32}};
-  const std::map<std::string, Layout> layouts = {{"rank_major", Layout::kRankMajor},
-                                                 {"expert_major", Layout::kExpertMajor},
-                                                 {"padded", Layout::kPadded}};
   // The last one counts, so that a script's defaults can be overridden.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--ranks", options.ranks, "Ranks")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   add_choice(app, "--mode", "What a rank is", modes, options.mode);
-  app.add_option("--workers", options.workers, "Threads per rank")
+  app.add_option("--workers", options.shape.workers, "Threads per rank")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  app.add_option("--tokens", options.tokens, "Tokens of each rank")
-      ->check(CLI::Range(std::int64_t{0}, kMostTokens))
-      ->capture_default_str();
+  tools::add_shape(app, options.shape);
   app.add_option("--tokens-per-rank", options.tokens_per_rank, "Tokens of rank 0, 1, .. (a,b,..)")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->delimiter(',')
       ->check(CLI::Range(std::int64_t{0}, kMostTokens));
-  app.add_option("--hidden", options.hidden, "Elements of a token")
-      ->check(CLI::Range(std::int64_t{1}, kMostHidden))
-      ->capture_default_str();
-  app.add_option("--top-k", options.top_k, "Experts of a token")
-      ->check(CLI::Range(1, 32))
-      ->capture_default_str();
-  app.add_option("--experts", options.experts, "Experts of all ranks")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  add_choice(app, "--dtype", "Type of an element", types, options.dtype);
-  add_choice(app, "--layout", "How received rows lie", layouts, options.layout);
   add_features(app, options);
-  add_crossing(app, options);
+  add_between_nodes(app, options);
   app.add_option("--routing", options.routing_text,
                  "uniform | zipf:S | real | load:FILE[:LAYER] | groups:G")
       ->capture_default_str();
@@ -224,12 +181,8 @@ void finish_options(Options& options) {
   options.routing = parse_routing(options.routing_text);
   check_tokens_per_rank(options);
   if (!options.sweep_text.empty()) options.sweep_tokens = parse_sweep(options.sweep_text);
-  if (options.top_k > options.experts) {
-    throw std::invalid_argument(
-        fmt::format("--top-k {} needs that many distinct experts, but --experts is {}",
-                    options.top_k, options.experts));
-  }
-  const int shared = options.shared_experts, holders = options.shared_ranks;
+  tools::check_shape(options.shape);
+  const int shared = options.shape.shared.num_experts, holders = options.shape.shared.num_ranks;
   if ((shared == 0) != (holders == 0) || (shared > 0 && holders % shared != 0) ||
       holders >= options.ranks) {
     throw std::invalid_argument(

@@ -23,21 +23,10 @@ struct Options {
   int ranks = 8;  // kEnvironment: as the launcher says
   int rank = 0;   // kEnvironment: of this process
   Mode mode = Mode::kProcesses;
-  int workers = 1;
-  std::int64_t tokens = 128;
-  std::vector<std::int64_t> tokens_per_rank;  // empty: `tokens` on every rank
-  std::int64_t hidden = 7168;
-  int top_k = 8;
-  int experts = 256;
-  DataType dtype = DataType::kBf16;
-  Layout layout = Layout::kExpertMajor;
-  Wire wire = Wire::kNone;
-  CombineWire combine_wire = CombineWire::kNone;
-  Algorithm algorithm = Algorithm::kAuto;
-  NodeSums node_sums = NodeSums::kRowType;
-  std::string topology;  // empty: FERRY_TOPOLOGY, or as found
-  int shared_experts = 0;
-  int shared_ranks = 0;
+  // Of each rank `shape.max_tokens` tokens, unless tokens_per_rank says otherwise.
+  ExchangeConfig shape = {.max_tokens = 128, .hidden = 7168, .num_experts = 256, .top_k = 8};
+  std::vector<std::int64_t> tokens_per_rank;
+  std::string topology;      // empty: FERRY_TOPOLOGY, or as found
   double mask_fraction = 0;  // of the top-k entries, not sent
   std::string routing_text = "uniform";
   int top_groups = 0;  // of routing groups:G
@@ -53,13 +42,13 @@ struct Options {
   std::vector<std::int64_t> sweep_tokens;  // empty: one point
 
   std::size_t row_bytes() const noexcept {
-    return static_cast<std::size_t>(hidden) * element_bytes(dtype);
+    return static_cast<std::size_t>(shape.hidden) * element_bytes(shape.dtype);
   }
   // Of a received row, and of its scales.
   std::size_t wire_row_bytes() const noexcept;
   std::size_t wire_scale_bytes() const noexcept;
   // Rows of a token at most.
-  int entries() const noexcept { return top_k + shared_experts; }
+  int entries() const noexcept { return shape.top_k + shape.shared.num_experts; }
   GroupOptions group_options() const { return {.topology = topology}; }
 };
 

@@ -17,7 +17,7 @@ namespace {
 // [T, K], the same for the same seed and rank.
 std::vector<std::uint8_t> make_mask(const Options& options, std::int64_t tokens, std::size_t rank) {
   Random random(options.seed ^ 0x6d61736bull ^ (static_cast<std::uint64_t>(rank) << 32));
-  std::vector<std::uint8_t> mask(static_cast<std::size_t>(tokens * options.top_k));
+  std::vector<std::uint8_t> mask(static_cast<std::size_t>(tokens * options.shape.top_k));
   for (std::uint8_t& sent : mask) sent = random.uniform() < options.mask_fraction ? 0 : 1;
   return mask;
 }
@@ -26,8 +26,8 @@ std::vector<internal::RankInput> make_inputs(const Options& options,
                                              const std::vector<std::int64_t>& tokens) {
   const std::int64_t most = *std::max_element(tokens.begin(), tokens.end());
   const std::vector<double> shares =
-      expert_shares(options.routing, options.experts, most, options.seed);
-  const Gate gate = gate_of(options.routing, options.top_k, options.top_groups);
+      expert_shares(options.routing, options.shape.num_experts, most, options.seed);
+  const Gate gate = gate_of(options.routing, options.shape.top_k, options.top_groups);
   std::vector<internal::RankInput> inputs(tokens.size());
   for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
     Choices choices =
@@ -50,26 +50,14 @@ std::int64_t fullest_expert(const std::vector<internal::RankInput>& inputs, int 
 }
 
 ExchangeConfig make_config(const Options& options, const std::vector<internal::RankInput>& inputs) {
-  ExchangeConfig config;
+  ExchangeConfig config = options.shape;
+  config.max_tokens = 1;
   for (const internal::RankInput& input : inputs)
     config.max_tokens = std::max(config.max_tokens, input.num_tokens);
-  config.max_tokens = std::max<std::int64_t>(config.max_tokens, 1);
-  config.hidden = options.hidden;
-  config.num_experts = options.experts;
-  config.top_k = options.top_k;
-  config.dtype = options.dtype;
-  config.layout = options.layout;
-  config.workers = options.workers;
-  config.wire = options.wire;
-  config.combine_wire = options.combine_wire;
-  config.algorithm = options.algorithm;
-  config.node_sums = options.node_sums;
-  config.shared.num_experts = options.shared_experts;
-  config.shared.num_ranks = options.shared_ranks;
-  if (options.layout == Layout::kPadded)
-    config.expert_capacity =
-        std::max(fullest_expert(inputs, options.experts),
-                 options.shared_ranks > 0 ? config.max_tokens * options.ranks : std::int64_t{1});
+  if (options.shape.layout == Layout::kPadded)
+    config.expert_capacity = std::max(
+        fullest_expert(inputs, options.shape.num_experts),
+        options.shape.shared.num_ranks > 0 ? config.max_tokens * options.ranks : std::int64_t{1});
   return config;
 }
 
@@ -114,11 +102,11 @@ std::vector<std::int64_t> resolve_tokens(const Options& options, std::int64_t to
 void check_memory(const Options& options, double tokens, double rows) {
   // Encoded rows do not serve as the experts' outputs: those lie beside them.
   const double outputs =
-      options.wire == Wire::kNone ? 0 : static_cast<double>(options.row_bytes()) * rows;
+      options.shape.wire == Wire::kNone ? 0 : static_cast<double>(options.row_bytes()) * rows;
   const double bytes =
       static_cast<double>(options.row_bytes()) * 2 * tokens +
       static_cast<double>(options.wire_row_bytes() + options.wire_scale_bytes()) * 1.3 * rows +
-      outputs + 64.0 * options.top_k * tokens;
+      outputs + 64.0 * options.shape.top_k * tokens;
   const double available = static_cast<double>(internal::available_memory());
   if (bytes <= available) return;
   throw std::invalid_argument(
@@ -153,18 +141,18 @@ Plan make_plan(const Options& options, std::int64_t tokens) {
   Plan plan;
   plan.options = options;
   const std::vector<std::int64_t> counts = resolve_tokens(options, tokens);
-  plan.options.tokens = *std::max_element(counts.begin(), counts.end());
+  plan.options.shape.max_tokens = *std::max_element(counts.begin(), counts.end());
   for (const std::int64_t count : counts) plan.num_tokens += count;
-  const int copies = options.layout == Layout::kRankMajor
+  const int copies = options.shape.layout == Layout::kRankMajor
                          ? std::min(options.entries(), options.ranks)
                          : options.entries();
   check_memory(options, static_cast<double>(plan.num_tokens),
                static_cast<double>(plan.num_tokens) * copies);
   plan.inputs = make_inputs(options, counts);
   plan.config = make_config(options, plan.inputs);
-  if (options.layout == Layout::kPadded) {
+  if (options.shape.layout == Layout::kPadded) {
     check_memory(options, static_cast<double>(plan.num_tokens),
-                 static_cast<double>(plan.config.expert_capacity) * options.experts);
+                 static_cast<double>(plan.config.expert_capacity) * options.shape.num_experts);
   }
   plan.expected = expected_without_rows(plan.config, plan.inputs);
   count_rows(plan);

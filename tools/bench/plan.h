@@ -1,5 +1,5 @@
-// Plan: one shape to measure, with the routing of all ranks and what the oracle says about it. Made
-// once, before any rank runs; forked ranks inherit it. Also makes token contents, which are a
+// Plan: one shape to measure, with the routing of all ranks and the rows that each must receive.
+// Made once, before any rank runs; forked ranks inherit it. Also makes token contents, which are a
 // function of (seed, rank, token). Called by bench.cc; read by rank_bench.cc, check.cc, limit.cc
 // and the reports.
 #pragma once
@@ -29,8 +29,8 @@ struct Plan {
 // routing does not fit the experts, or when this machine has not the memory.
 Plan make_plan(const Options& options, std::int64_t tokens);
 
-// Writes token `token` of `rank`: finite values of magnitude 1/8 to 2. `salt` tells contents of
-// different times apart.
+// Writes token `token` of `rank`: finite values of magnitude 1/8 to 2. Different `salt`s give
+// different contents.
 struct TokenName {
   std::uint64_t seed;
   std::uint64_t salt;

@@ -1,6 +1,5 @@
-// Owns the timed loops of a rank; see rank_bench.h. Calls the engine and, after the loops, check.h.
-#include "bench/rank_bench.h"
-
+// Owns the timed loops of a rank, and the exchange of their results between ranks that a launcher
+// started; see results.h. Calls the engine and, after the loops, check.h.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -8,6 +7,7 @@
 #include "base/clock.h"
 #include "bench/check.h"
 #include "bench/memory.h"
+#include "bench/results.h"
 #include "ferry/exchange.h"
 #include "group/state.h"
 
@@ -30,7 +30,7 @@ class RankBench {
   void summarise();
 
  private:
-  Crossing crossing() const;
+  BetweenNodes between_nodes() const;
   std::size_t num_tokens() const {
     return static_cast<std::size_t>(dispatch_args_.tokens.num_rows);
   }
@@ -68,16 +68,16 @@ RankBench::RankBench(const Plan& plan, Results& results, Group group)
   tokens_ = Mapping(bytes, Mapping::Kind::kPrivate);
   out_ = Mapping(bytes, Mapping::Kind::kPrivate);
   touch(out_.data(), bytes);
-  dispatch_args_.tokens = {tokens_.data(), input.num_tokens, plan.options.hidden,
-                           plan.options.dtype, 0};
-  dispatch_args_.topk_ids = {input.topk_ids.data(), input.num_tokens, plan.options.top_k,
+  dispatch_args_.tokens = {tokens_.data(), input.num_tokens, plan.options.shape.hidden,
+                           plan.options.shape.dtype, 0};
+  dispatch_args_.topk_ids = {input.topk_ids.data(), input.num_tokens, plan.options.shape.top_k,
                              IndexType::kInt64};
   dispatch_args_.topk_weights = input.topk_weights.data();
   if (!input.topk_mask.empty()) dispatch_args_.topk_mask = input.topk_mask.data();
   combine_args_.topk_weights =
-      plan.options.layout == Layout::kRankMajor ? nullptr : input.topk_weights.data();
+      plan.options.shape.layout == Layout::kRankMajor ? nullptr : input.topk_weights.data();
   combine_args_.out = out_.data();
-  combine_args_.out_dtype = plan.options.dtype;
+  combine_args_.out_dtype = plan.options.shape.dtype;
   fill_tokens(0);
   exchange_ = Exchange(group_, plan.config);
 }
@@ -86,7 +86,7 @@ void RankBench::fill_tokens(std::uint64_t salt) {
   for (std::size_t token = 0; token < num_tokens(); ++token) {
     fill_token(
         {plan_.options.seed, salt, static_cast<int>(rank_), static_cast<std::int64_t>(token)},
-        plan_.options.dtype, plan_.options.hidden,
+        plan_.options.shape.dtype, plan_.options.shape.hidden,
         tokens_.data() + token * plan_.options.row_bytes());
   }
 }
@@ -96,10 +96,10 @@ void RankBench::dispatch() { expect(exchange_.dispatch(dispatch_args_, received_
 // Identity experts: the rows received are the rows combined, where they are. Encoded rows are no
 // outputs; then those lie in the window beside them, written once.
 Rows RankBench::expert_rows() {
-  if (plan_.options.wire == Wire::kNone) return received_.rows();
+  if (plan_.options.shape.wire == Wire::kNone) return received_.rows();
   if (!outputs_.data) {
-    expect(exchange_.allocate_outputs(received_.num_rows, plan_.options.hidden, plan_.options.dtype,
-                                      outputs_));
+    expect(exchange_.allocate_outputs(received_.num_rows, plan_.options.shape.hidden,
+                                      plan_.options.shape.dtype, outputs_));
     fill_outputs(0);
   }
   return outputs_.rows();
@@ -110,7 +110,7 @@ void RankBench::fill_outputs(std::uint64_t salt) {
   for (std::size_t row = 0; outputs_.data && row < expected.row_valid.size(); ++row) {
     if (expected.row_valid[row] == 0) continue;
     fill_token({plan_.options.seed, salt, expected.sources[3 * row], expected.sources[3 * row + 1]},
-               plan_.options.dtype, plan_.options.hidden,
+               plan_.options.shape.dtype, plan_.options.shape.hidden,
                static_cast<std::byte*>(outputs_.data) + row * plan_.options.row_bytes());
   }
 }
@@ -122,8 +122,8 @@ void RankBench::combine() {
   ++num_exchanges_;
 }
 
-// The buffer goes back before the next dispatch asks for one: a layer works in one buffer, not in
-// two by turns.
+// The buffer is given back before the next dispatch takes one, so all exchanges use the same
+// buffer, as those of a layer do.
 void RankBench::release() {
   combine_args_.handle = Handle();
   received_.release();
@@ -193,16 +193,16 @@ void RankBench::trace() {
   }
 }
 
-Crossing RankBench::crossing() const {
-  Crossing crossing{.nodes = {}, .outer = {}, .algorithm = exchange_.algorithm().algorithm};
+BetweenNodes RankBench::between_nodes() const {
+  BetweenNodes result{.nodes = {}, .outer = {}, .algorithm = exchange_.algorithm().algorithm};
   const Topology& topology = group_.topology();
   for (int rank = 0; rank < group_.size(); ++rank) {
-    crossing.nodes.push_back(topology.node_of(rank));
-    std::vector<int>& groups = crossing.outer.emplace_back();
+    result.nodes.push_back(topology.node_of(rank));
+    std::vector<int>& groups = result.outer.emplace_back();
     for (int level = 0; level < topology.find_level(Topology::kHost); ++level)
       groups.push_back(topology.group_of(rank, level));
   }
-  return crossing;
+  return result;
 }
 
 void RankBench::compare(std::uint64_t salt) {
@@ -212,7 +212,7 @@ void RankBench::compare(std::uint64_t salt) {
   RankSummary& summary = results_.summary[rank_];
   for (const Comparison& comparison :
        {compare_received(plan_, rank_, salt, received_),
-        compare_combined(plan_, rank_, salt, out_.data(), crossing())}) {
+        compare_combined(plan_, rank_, salt, out_.data(), between_nodes())}) {
     summary.compared += comparison.compared;
     summary.wrong += comparison.wrong;
   }
@@ -247,7 +247,27 @@ void RankBench::summarise() {
   summary.window_bytes = exchange_.window_bytes().expected;
 }
 
+template <typename T>
+void gather_array(SharedArray<T>& array, Group& group) {
+  const std::size_t count = array.size() / static_cast<std::size_t>(group.size());
+  T* const all = &array[0];
+  T* const begin = all + count * static_cast<std::size_t>(group.rank());
+  const std::vector<T> mine(begin, begin + count);
+  expect(group.all_gather(mine.data(), count * sizeof(T), all));
+}
+
 }  // namespace
+
+void Results::gather(Group& group) {
+  for (SharedArray<Interval>* intervals : {&dispatch, &combine, &pairs}) {
+    for (std::size_t i = 0; i < intervals->size(); ++i) {
+      Interval& interval = (*intervals)[i];
+      interval = {0, interval.end_ns - interval.begin_ns};
+    }
+    gather_array(*intervals, group);
+  }
+  gather_array(summary, group);
+}
 
 std::size_t pairs_per_batch(const Plan& plan, const Results& results) noexcept {
   const std::size_t iterations = static_cast<std::size_t>(plan.options.iterations);

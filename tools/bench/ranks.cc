@@ -64,7 +64,7 @@ void catch_failure(Failure& failure, const Body& body) noexcept {
 }
 
 void pin_rank(const Options& options, int rank) {
-  if (options.pin) pin_to(allowed_cores(), rank * options.workers, options.workers);
+  if (options.pin) pin_to(allowed_cores(), rank * options.shape.workers, options.shape.workers);
 }
 
 [[noreturn]] void run_child(const Options& options, const std::string& address, int rank,

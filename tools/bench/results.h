@@ -6,18 +6,15 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "bench/memory.h"
+#include "bench/plan.h"
+#include "bench/statistics.h"
 #include "ferry/exchange.h"
 #include "ferry/group.h"
 
 namespace ferry::bench {
-
-// CLOCK_MONOTONIC nanoseconds, common to all processes of a host.
-struct Interval {
-  std::int64_t begin_ns = 0;
-  std::int64_t end_ns = 0;
-};
 
 struct RankSummary {
   static constexpr int kMostLevels = 8;
@@ -74,5 +71,18 @@ struct Results {
   // hosts differ, so an interval is then from 0 to its length. Throws ferry::Error.
   void gather(Group& group);
 };
+
+// Exchanges of one batch of the free-running loop.
+std::size_t pairs_per_batch(const Plan& plan, const Results& results) noexcept;
+
+// Rank group.rank() of `plan`: sets up, warms up, measures, checks, and fills its part of
+// `results`. Throws ferry::Error.
+void run_rank(const Plan& plan, Results& results, Group group);
+
+// Chrome trace JSON (chrome://tracing, Perfetto): a track per rank, with a span per operation,
+// which holds the wait for each source, and inside it a span per phase. Times start at the first
+// operation. What ranks sent to other nodes is under otherData. Throws std::runtime_error when the
+// file cannot be written.
+void write_trace(const std::string& file, const Results& results);
 
 }  // namespace ferry::bench

@@ -12,13 +12,12 @@
 #include <stdexcept>
 #include <utility>
 
-#include "bench/expert_load.h"
 #include "bench/real_skew.h"
 
 namespace ferry::bench {
 namespace {
 
-// Streams of different purposes must not meet.
+// Different purposes get different streams.
 std::uint64_t stream_seed(std::uint64_t seed, std::uint64_t purpose) noexcept {
   Random random(seed * 0x9e3779b97f4a7c15ull + purpose);
   return random.next();

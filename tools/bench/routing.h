@@ -1,6 +1,5 @@
 // Routing: which experts the tokens of a rank choose. Pure functions of a seed, so that every rank
-// can compute every rank's. Called by plan.cc; reads the tables of real_skew.h and, through
-// expert_load.cc, a recorded distribution.
+// can compute every rank's. Called by plan.cc; reads the tables of real_skew.h.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +39,13 @@ class Random {
  private:
   std::uint64_t state_;
 };
+
+// How often each expert of a layer was chosen, read from the file that SGLang's expert-distribution
+// recorder writes (expert_load.cc): key "logical_count" of the JSON, [layers, experts], or [steps,
+// layers, experts], which is summed over steps. layer -1 takes the layer of median skew (hottest
+// expert over mean) among the layers with any count. Throws std::invalid_argument naming the file
+// and what is wrong with it.
+std::vector<double> recorded_shares(const std::string& file, int layer, int num_experts);
 
 // Popularity of each expert, summing to 1. `tokens` (per rank) chooses between the decode and the
 // prefill tables of kReal. kZipf and kReal are permuted by the seed, so hot experts fall on

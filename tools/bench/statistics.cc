@@ -1,4 +1,4 @@
-// Owns the definition of a quantile; see statistics.h.
+// The statistics of statistics.h.
 #include "bench/statistics.h"
 
 #include <algorithm>
@@ -14,6 +14,19 @@ Quantiles quantiles(std::vector<double> values) {
                            static_cast<std::size_t>(part * static_cast<double>(values.size())))];
   };
   return {values.front(), at(0.5), at(0.99)};
+}
+
+std::vector<double> spans_us(const Interval* intervals, std::size_t ranks, std::size_t count) {
+  std::vector<double> spans;
+  for (std::size_t i = 0; i < count; ++i) {
+    Interval span = intervals[i];
+    for (std::size_t rank = 1; rank < ranks; ++rank) {
+      span.begin_ns = std::min(span.begin_ns, intervals[rank * count + i].begin_ns);
+      span.end_ns = std::max(span.end_ns, intervals[rank * count + i].end_ns);
+    }
+    spans.push_back(static_cast<double>(span.end_ns - span.begin_ns) * 1e-3);
+  }
+  return spans;
 }
 
 }  // namespace ferry::bench

@@ -1,6 +1,8 @@
-// Order statistics of measured times. Used by limit.cc and measure.cc.
+// Statistics of measured times. Used by limit.cc, measure.cc and the programs of bench/.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace ferry::bench {
@@ -13,5 +15,15 @@ struct Quantiles {
 
 // All zero without values.
 Quantiles quantiles(std::vector<double> values);
+
+// CLOCK_MONOTONIC nanoseconds, common to all processes of a host.
+struct Interval {
+  std::int64_t begin_ns = 0;
+  std::int64_t end_ns = 0;
+};
+
+// Of intervals [ranks, count]: last end minus first begin over the ranks, in microseconds, for each
+// of `count` operations.
+std::vector<double> spans_us(const Interval* intervals, std::size_t ranks, std::size_t count);
 
 }  // namespace ferry::bench

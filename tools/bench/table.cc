@@ -1,11 +1,11 @@
-// Owns the table of `ferry bench`, in the style of nccl-tests; see report.h.
+// Owns the table of `ferry bench`, in the style of nccl-tests; see measure.h.
 #include <fmt/format.h>
 
 #include <span>
 #include <string_view>
 
 #include "bench/cores.h"
-#include "bench/report.h"
+#include "bench/measure.h"
 #include "plan/choose.h"
 
 namespace ferry::bench {
@@ -17,7 +17,7 @@ std::string short_number(double value) {
   return value >= 9.995 ? fmt::format("{:.1f}", value) : fmt::format("{:.2f}", value);
 }
 
-// Bytes per microsecond are MB/s; a table speaks of GB/s.
+// Bytes per microsecond are MB/s; the table shows GB/s.
 double gigabytes_per_second(double bytes, double us) { return us > 0 ? bytes / us * 1e-3 : 0; }
 
 std::string iterations_text(const Options& options) {
@@ -35,26 +35,28 @@ std::string tokens_text(const Options& options) {
 // A line for what is not the default, or nothing.
 std::string features_text(const Options& options) {
   std::string text;
-  if (options.wire != Wire::kNone) text += fmt::format(", wire {}", wire_name(options.wire));
-  if (options.combine_wire != CombineWire::kNone)
-    text += fmt::format(", combine wire {}", wire_name(options.combine_wire));
-  if (options.shared_experts > 0) {
-    text += fmt::format(", {} shared expert{} on {} rank{}", options.shared_experts,
-                        options.shared_experts == 1 ? "" : "s", options.shared_ranks,
-                        options.shared_ranks == 1 ? "" : "s");
+  if (options.shape.wire != Wire::kNone)
+    text += fmt::format(", wire {}", wire_name(options.shape.wire));
+  if (options.shape.combine_wire != CombineWire::kNone)
+    text += fmt::format(", combine wire {}", wire_name(options.shape.combine_wire));
+  if (options.shape.shared.num_experts > 0) {
+    text +=
+        fmt::format(", {} shared expert{} on {} rank{}", options.shape.shared.num_experts,
+                    options.shape.shared.num_experts == 1 ? "" : "s",
+                    options.shape.shared.num_ranks, options.shape.shared.num_ranks == 1 ? "" : "s");
   }
   if (options.mask_fraction > 0)
     text += fmt::format(", {} of entries masked", options.mask_fraction);
-  if (options.algorithm != Algorithm::kAuto)
-    text += fmt::format(", algorithm {}", internal::algorithm_name(options.algorithm));
-  if (options.node_sums != NodeSums::kRowType)
-    text += fmt::format(", node sums {}", node_sums_name(options.node_sums));
+  if (options.shape.algorithm != Algorithm::kAuto)
+    text += fmt::format(", algorithm {}", internal::algorithm_name(options.shape.algorithm));
+  if (options.shape.node_sums != NodeSums::kRowType)
+    text += fmt::format(", node sums {}", node_sums_name(options.shape.node_sums));
   if (!options.topology.empty()) text += fmt::format(", topology {}", options.topology);
   return text.empty() ? text : "# " + text.substr(2) + "\n";
 }
 
-// What crossed between nodes, below the measurement, a line for each level; nothing on one node.
-std::string crossing_text(const Measurement& m) {
+// A line for each level between nodes, below the measurement; empty on one node.
+std::string between_nodes_text(const Measurement& m) {
   if (m.levels.size() < 2) return "";
   std::string text = fmt::format("#   between nodes: {} ({})\n",
                                  internal::algorithm_name(m.algorithm), m.algorithm_reason);
@@ -79,12 +81,13 @@ std::string table_header(const Options& options) {
   const std::size_t cores = allowed_cores().size();
   std::string text = fmt::format("# ferry bench on {} core{}{}{}\n", cores, cores == 1 ? "" : "s",
                                  processor.empty() ? "" : " of ", processor);
-  text +=
-      fmt::format("# {} ranks ({}{}, {} worker{} each)\n", options.ranks, mode_name(options.mode),
-                  options.pin ? ", pinned" : "", options.workers, options.workers == 1 ? "" : "s");
-  text += fmt::format("# hidden {}, {} experts, top-{}, {}, {}{}\n", options.hidden,
-                      options.experts, options.top_k, data_type_name(options.dtype),
-                      layout_name(options.layout), tokens_text(options));
+  text += fmt::format("# {} ranks ({}{}, {} worker{} each)\n", options.ranks,
+                      mode_name(options.mode), options.pin ? ", pinned" : "", options.shape.workers,
+                      options.shape.workers == 1 ? "" : "s");
+  text += fmt::format("# hidden {}, {} experts, top-{}, {}, {}{}\n", options.shape.hidden,
+                      options.shape.num_experts, options.shape.top_k,
+                      data_type_name(options.shape.dtype), layout_name(options.shape.layout),
+                      tokens_text(options));
   text += features_text(options);
   text += fmt::format("# routing {} (seed {}), {} after {} of warm-up{}\n#\n", options.routing_text,
                       options.seed, iterations_text(options), options.warmup,
@@ -103,14 +106,14 @@ std::string table_line(const Options& options, const Measurement& m) {
   const bool one_machine = m.limit.pair_us > 0;
   const std::string line = fmt::format(
       kLine, m.tokens, m.rows, short_number(static_cast<double>(m.dispatch_bytes) * 1e-6),
-      data_type_name(options.dtype), short_number(m.dispatch_us.median),
+      data_type_name(options.shape.dtype), short_number(m.dispatch_us.median),
       short_number(m.combine_us.median), short_number(m.pair_us.median),
       fmt::format("{:.1f}", gigabytes_per_second(moved, m.pair_us.median)),
       fmt::format("{:.1f}", gigabytes_per_second(wire, m.pair_us.median)),
       one_machine ? short_number(m.limit.pair_us) : "n/a",
       one_machine ? short_number(m.limit_ratio()) : "n/a", fmt::format("{:.2f}", m.imbalance),
       options.check ? fmt::format("{}", m.wrong) : "n/a");
-  return line + crossing_text(m);
+  return line + between_nodes_text(m);
 }
 
 std::string table_footer(const Options& options, const std::vector<Measurement>& measurements) {

@@ -1,6 +1,4 @@
-// Owns the form of trace files; see trace.h.
-#include "bench/trace.h"
-
+// Owns the form of trace files; see results.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "bench/results.h"
 #include "plan/choose.h"
 
 namespace ferry::bench {
@@ -77,7 +76,7 @@ class TraceWriter {
 };
 
 // Of one pair, by rank.
-Json crossing(const Results& results) {
+Json link_json(const Results& results) {
   Json link_row_bytes = Json::array(), link_bytes = Json::array();
   for (std::size_t rank = 0; rank < results.num_ranks; ++rank) {
     link_row_bytes.push_back(results.summary[rank].link_row_bytes);
@@ -94,7 +93,7 @@ void write_trace(const std::string& file, const Results& results) {
   std::ofstream stream(file);
   const Json trace = {{"displayTimeUnit", "ns"},
                       {"traceEvents", TraceWriter(results).events()},
-                      {"otherData", crossing(results)}};
+                      {"otherData", link_json(results)}};
   stream << trace.dump() << '\n';
   stream.close();
   if (!stream) throw std::runtime_error(fmt::format("--trace: cannot write '{}'", file));

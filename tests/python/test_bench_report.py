@@ -1,0 +1,55 @@
+"""The page of `make bench`: ratios within a round, goals, programs that failed, runs that others disturbed."""
+
+from ferry.bench import report, suite
+
+SHAPE = [16, 7168, 2, 256]
+
+
+def result(pair_us, **more):
+    parts = {"dispatch": 0.4, "combine": 0.5, "pair": 1}
+    times = {f"{what}_us": {"median": pair_us * part} for what, part in parts.items()}
+    return {**times, "others": 0, **more}
+
+
+def ferry(pair_us, limit_us, **more):
+    options = {"ranks": 2, "top_k": 8}
+    return result(pair_us, options=options, limit_us={"pair": limit_us}, rows=100, imbalance=1.5, **more)
+
+
+def results(*runs):
+    machine = {"processor": "P", "cores": 2, "numa_domains": 1, "cpus": [0, 1], "memory_bytes": 2**30,
+               "caches": [{"level": 3, "bytes": 2**20, "shared_by": 2}]}
+    names = ("section", "case", "program", "round", "result")
+    return {"machine": machine, "simd": ["AVX2"], "runs": [dict(zip(names, run)) for run in runs]}
+
+
+def test_ratios_stay_within_a_round_and_a_missed_goal_is_told():
+    library = {"library": "Open MPI v4"}
+    found = results(("shapes", SHAPE, "ferry", 0, ferry(130, 100)),
+                    ("shapes", SHAPE, "a2av", 0, result(260, **library)),
+                    ("shapes", SHAPE, "ferry", 1, ferry(2600, 2000, others=0.5)),
+                    ("shapes", SHAPE, "a2av", 1, result(10_400, **library)),
+                    ("shapes", SHAPE, "dedup", 0, {"error": "exit code 1"}))
+    page = report.document(found)
+    assert "| 16, 7168, 2, 256 | 1.05 ms | 546 µs | 682 µs | 1.36 ms | 1.30 | 1.2 |" in page
+    assert "| 1.36 ms | - | failed | 5.33 ms | 0.38 (0.50) | 0.28 |" in page
+    assert "* goal missed: 16, 7168, 2, 256 (limit)\n* goal missed: 16, 7168, 2, 256 (a2av)\n" in page
+    assert "disturbed 1 of 5 runs**: they used up to 50%" in page
+    assert "Real skew" not in page
+
+
+def test_sections_have_a_table_each():
+    found = results(("overhead", [2], "threads", 0, ferry(10, 1)), ("overhead", [4], "threads", 0, ferry(30, 1)),
+                    ("skew", [2, 128], "uniform", 0, ferry(10, 1)), ("skew", [2, 128], "real", 0, ferry(25, 1)),
+                    ("features", SHAPE, "none", 0, ferry(10, 1)), ("features", SHAPE, "wire fp8", 0, ferry(8, 1)))
+    page = report.document(found)
+    assert "| 4 | - | - | - | 30.0 µs | 7.50 µs | 3.0 |" in page
+    assert "| 2 | 128 | 1.50 | 10.0 µs | 133 µs | 1.50 | 25.0 µs | 333 µs | 1.00 | 2.50 |" in page
+    assert "| 16, 7168, 2, 256 | wire fp8 | 3.20 µs | 0.80 | 0.80 | 0.80 | 1.00 |" in page
+
+
+def test_only_the_block_of_a_readme_is_replaced(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text("a\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nb\n")
+    suite.replace_block(readme, "new\n")
+    assert readme.read_text() == "a\n<!-- bench:begin -->\nnew\n<!-- bench:end -->\nb\n"
