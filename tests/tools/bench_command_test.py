@@ -85,6 +85,11 @@ class Report(unittest.TestCase):
                     self.assertEqual(result["wrong"], 0, (mode, layout, dtype))
                     self.assertEqual(result["options"]["layout"], layout)
 
+    def test_every_wire_agrees_with_the_oracle(self):
+        for wire in "int8", "fp8", "fp8_pow2", "fp8_ue8m0":
+            result = bench_json("--check", "--wire", wire, "--hidden", "64")
+            self.assertEqual((result["wrong"], result["options"]["wire"]), (0, wire))
+
     def test_uneven_and_empty_ranks_workers_and_pinning(self):
         result = bench_json("--check", "--tokens-per-rank", "0,5,40", "--workers", "2", "--pin")
         self.assertEqual((result["wrong"], result["rows"]), (0, 45 * 3))
