@@ -10,7 +10,8 @@ from .bench import compare, plot
 NATIVE = {"bench": "measure dispatch and combine, and compare them with the memory traffic alone",
           "launch": "start ranks of a program, on this host or several",
           "doctor": "what this machine offers, and what to change for speed",
-          "topology": "the tree of ranks, and what each algorithm puts on each link"}
+          "topology": "the tree of ranks, and what each algorithm puts on each link",
+          "plan": "how long dispatch and combine take on a machine, and what limits them"}
 
 
 def main(arguments=None):
