@@ -14,7 +14,7 @@ namespace {
 
 using Shape = Machine::Shape;
 
-[[noreturn]] void refuse(const Machine::Link& link, const std::string& what) {
+[[noreturn]] void refuse_link(const Machine::Link& link, const std::string& what) {
   throw Error(Code::kInvalidArgument, fmt::format("link '{}': {}", link.name, what));
 }
 
@@ -24,8 +24,8 @@ int find_level(const Topology& tree, const Machine::Link& link) {
   if (level >= 0) return level;
   std::vector<std::string> names;
   for (int i = 0; i < tree.num_levels(); ++i) names.push_back(tree.level(i).name);
-  refuse(link,
-         fmt::format("there is no level '{}'{}", link.level, nearest_name(link.level, names)));
+  refuse_link(link,
+              fmt::format("there is no level '{}'{}", link.level, nearest_name(link.level, names)));
 }
 
 // Of one group of a level, -1 being the whole.
@@ -94,7 +94,7 @@ void Graph::make_cliques(const Machine::Link& link, Kind& kind) const {
   if (link.shape == Shape::kMesh) {
     kind.cliques.members = groups_of(tree(), level);
   } else {
-    if (level < 0) refuse(link, "index needs a level, such as 'index host'");
+    if (level < 0) refuse_link(link, "index needs a level, such as 'index host'");
     int end = 0;
     for (const int siblings : tree().level(level).fanout) {
       const int begin = end;
@@ -115,9 +115,10 @@ void Graph::make_cliques(const Machine::Link& link, Kind& kind) const {
 }
 
 void Graph::join(const Machine::Link& link, Kind& kind, int a, int b) const {
-  if (a == b) refuse(link, fmt::format("rank {} is joined to itself", a));
+  if (a == b) refuse_link(link, fmt::format("rank {} is joined to itself", a));
   if (std::ranges::count(kind.joined[a], b) > 0)
-    refuse(link, fmt::format("ranks {} and {} are joined twice; name a second link for it", a, b));
+    refuse_link(link,
+                fmt::format("ranks {} and {} are joined twice; name a second link for it", a, b));
   kind.joined[a].push_back(b);
   kind.joined[b].push_back(a);
 }
@@ -138,21 +139,23 @@ void Graph::make_joined(const Machine::Link& link, Kind& kind) const {
         if (kind.joined[rank].front() != kind.next[rank]) std::ranges::reverse(kind.joined[rank]);
     } else if (link.shape == Shape::kXor) {
       if (link.mask < 1)
-        refuse(link, fmt::format("xor {} joins nothing; it is 1 or more", link.mask));
+        refuse_link(link, fmt::format("xor {} joins nothing; it is 1 or more", link.mask));
       for (int i = 0; i < size; ++i) {
         const int other = i ^ link.mask;
         if (other >= size)
-          refuse(link, fmt::format("position {} xor {} is {}, but a group has {} ranks: a link "
-                                   "without an end",
-                                   i, link.mask, other, size));
+          refuse_link(link,
+                      fmt::format("position {} xor {} is {}, but a group has {} ranks: a link "
+                                  "without an end",
+                                  i, link.mask, other, size));
         if (i < other) join(link, kind, ranks[i], ranks[other]);
       }
     } else {
       for (const auto& [a, b] : link.pairs) {
         if (std::min(a, b) < 0 || std::max(a, b) >= size)
-          refuse(link, fmt::format("pair {}-{}: position {} is not in [0, {}): a link without an "
-                                   "end",
-                                   a, b, a < 0 || a >= size ? a : b, size));
+          refuse_link(link,
+                      fmt::format("pair {}-{}: position {} is not in [0, {}): a link without an "
+                                  "end",
+                                  a, b, a < 0 || a >= size ? a : b, size));
         join(link, kind, ranks[a], ranks[b]);
       }
     }
