@@ -57,3 +57,9 @@ def test_calls_of_torch():
 def test_the_command_line(words, code, said):
     done = subprocess.run([*LAUNCH, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == code and said in (done.stderr if code else done.stdout)
+
+
+def test_a_program_for_npus():
+    said = play([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "28367",
+                 str(PROGRAMS / "npu_layer.py")], 28367)
+    assert sorted(said.splitlines()) == ["layer on rank 0", "layer on rank 1"]
