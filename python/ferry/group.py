@@ -217,7 +217,8 @@ def _answer(rank, pipe, process):
     except (EOFError, OSError):
         process.join()
         if process.exitcode == _NO_GUARD:
-            return _Failure(rank, errors.InvalidArgument("the main module calls ferry.spawn when it is imported, as every "
-                                                         "new rank does: put the call under if __name__ == '__main__':"))
+            return _Failure(rank, errors.InvalidArgument(
+                "the main module calls ferry.spawn when it is imported, as every new rank does: put the call under "
+                "if __name__ == '__main__':"))
         text = f"rank {rank} (pid {process.pid}) ended with exit code {process.exitcode}"
         return _Failure(rank, errors.make_error("peer_lost", text, rank, False))
