@@ -7,9 +7,10 @@ cd "$(dirname "$0")/.."
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-# Quiet unless it fails.
-{ cmake --preset release && cmake --build --preset release --target ferry_tool; } >"$log" 2>&1 ||
-  { cat "$log" >&2; exit 1; }
+# A terminal sees how far the build is; else it is quiet unless it fails. With the library, for `cmake --install`.
+cmake --preset release >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+build=(cmake --build --preset release --target ferry ferry_tool)
+if [ -t 1 ]; then "${build[@]}"; else "${build[@]}" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }; fi
 
 build/release/tools/ferry bench --ranks 8 --mode processes --pin --sweep tokens=128,1024 \
   --hidden 7168 --experts 256 --top-k 8 --routing real --check

@@ -166,10 +166,11 @@ def record_names(path, text):
 
 def readme_examples(path, text):
     if str(path) == "README.md":
-        blocks = re.findall(r"```(?:cpp|python)\n(.*?)```", text, flags=re.S)
-        for example in "examples/dispatch_combine.cc", "examples/python/moe_layer.py":
-            if (ROOT / example).read_text() not in blocks:
-                yield 1, f"no block that equals {example}"
+        example = "examples/python/quickstart.py"
+        if (ROOT / example).read_text() not in re.findall(r"```python\n(.*?)```", text, flags=re.S):
+            yield 1, f"no block that equals {example}"
+        if text.count("\n") > 150:
+            yield 151, "a README that is read has at most 150 lines"
 
 
 RULES = [names, length, lines, places, first_line, function_length, memory_orders]

@@ -20,6 +20,11 @@ def run(name, *arguments):
     return done.stdout
 
 
+def test_quickstart():
+    expected = [f"rank {rank}: 32 rows came, 16 results went home" for rank in range(4)]
+    assert run("quickstart.py").splitlines() == expected
+
+
 def test_moe_layer():
     expected = [f"rank {rank}: 100 tokens as in the dense layer" for rank in range(4)]
     assert run("moe_layer.py").splitlines() == expected
