@@ -1,11 +1,12 @@
 // `ferry doctor`: gathers the findings in an order that keeps fork before threads. Called by
-// main.cc; calls what doctor_findings.h declares.
+// main.cc; calls calibrate.h and what doctor_findings.h declares.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
 
+#include "calibrate.h"
 #include "commands.h"
 #include "doctor_findings.h"
 #include "ferry/status.h"
@@ -53,7 +54,14 @@ void add_doctor(CLI::App& app, int& exit_code) {
   verb->add_option("--mode", *mode, "Of --link: environment | threads (two, on this host)")
       ->check(CLI::IsMember({"environment", "threads"}))
       ->capture_default_str();
-  verb->callback([json, link, mode, &exit_code] {
+  const auto calibrated = std::make_shared<std::string>();
+  verb->add_option("--calibrate", *calibrated,
+                   "Measure dispatch and combine here instead, for ferry plan: FILE.json");
+  verb->callback([json, link, mode, calibrated, &exit_code] {
+    if (!calibrated->empty()) {
+      std::cout << calibrate(*calibrated) << std::flush;
+      return;
+    }
     if (*link) {
       return test_links({.threads = *mode == "threads", .json = *json});
     }

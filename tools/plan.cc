@@ -13,6 +13,7 @@
 
 #include "commands.h"
 #include "ferry/status.h"
+#include "plan_expect.h"
 #include "plan_json.h"
 #include "plan_options.h"
 #include "plan_report.h"
@@ -22,12 +23,14 @@ namespace ferry::tools {
 
 namespace {
 
-constexpr int kUsageError = 2;
+constexpr int kNotWithin = 1, kUsageError = 2;
 
 struct Options {
   PlanRequest request;
   std::string routing = "uniform";  // or "limited:4/8", or a file of loads
   std::string sweep;                // "ep=16,32"
+  std::string expect;               // a file of `ferry bench --json`
+  double within_percent = 10;
   bool explain = false, json = false, list = false;
 };
 
@@ -102,15 +105,26 @@ std::vector<int> sweep_points(const Options& options) {
   return points;
 }
 
-void run(const Options& options) {
-  if (options.list) {
-    for (const std::string& preset : machine_presets())
-      std::cout << preset << "\n" << Machine::parse(preset).to_text();
-    for (const Model& model : models())
-      std::cout << fmt::format("{}: hidden {}, {} of {} experts, {} layers\n", model.name,
-                               model.hidden, model.top_k, model.experts, model.layers);
-    return;
-  }
+// Exit code.
+int check_expected(const Options& options) {
+  const nlohmann::json bench = bench_object(read_file(options.expect));
+  const int ranks = bench.at("options").at("ranks");
+  const Machine machine = read_machine(options.request.machine).resized(ranks);
+  const Plan planned = plan(machine, workload_of_bench(bench), options.request.options);
+  const Expectation found = compare(planned, bench, options.within_percent / 100);
+  std::cout << found.text << std::flush;
+  return found.within ? 0 : kNotWithin;
+}
+
+void list_names() {
+  for (const std::string& preset : machine_presets())
+    std::cout << preset << "\n" << Machine::parse(preset).to_text();
+  for (const Model& model : models())
+    std::cout << fmt::format("{}: hidden {}, {} of {} experts, {} layers\n", model.name,
+                             model.hidden, model.top_k, model.experts, model.layers);
+}
+
+void print_plans(const Options& options) {
   nlohmann::ordered_json points = nlohmann::ordered_json::array();
   std::string text;
   for (const int ep : sweep_points(options)) {
@@ -122,6 +136,18 @@ void run(const Options& options) {
   }
   if (options.json) text = (options.sweep.empty() ? points[0] : points).dump() + "\n";
   std::cout << text << std::flush;
+}
+
+int run(const Options& options) {
+  if (options.list) {
+    list_names();
+    return 0;
+  }
+  if (options.request.machine.empty())
+    throw std::invalid_argument("which machine? --list shows those with names");
+  if (!options.expect.empty()) return check_expected(options);
+  print_plans(options);
+  return 0;
 }
 
 // A model's shape, for what the line does not say itself.
@@ -139,7 +165,7 @@ void set_model(const CLI::App& app, PlanRequest& request) {
 void add_plan(CLI::App& app, int& exit_code) {
   CLI::App* const verb = app.add_subcommand(
       "plan", "How long dispatch and combine take on a machine, and what limits them");
-  verb->footer("Exit code: 0, 2 for a wrong line or machine.");
+  verb->footer("Exit code: 0, 1 when --expect is not met, 2 for a wrong line or machine.");
   const auto options = std::make_shared<Options>();
   PlanRequest& request = options->request;
   request.workload.exchange = {.max_tokens = 4096, .hidden = 7168, .num_experts = 256, .top_k = 8};
@@ -159,16 +185,20 @@ void add_plan(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   verb->add_option("--sweep", options->sweep, "Several sizes: ep=16,32,64");
+  verb->add_option("--expect", options->expect,
+                   "What `ferry bench --json` measured, beside what is predicted for its shape")
+      ->check(CLI::ExistingFile);
+  verb->add_option("--within", options->within_percent, "Error that --expect allows, in percent")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   verb->add_flag("--explain", options->explain,
                  "When each task runs, and where constants come from");
   verb->add_flag("--json", options->json, "One JSON object (with --sweep, a list) instead of text");
   verb->add_flag("--list", options->list, "Machines and models that have names");
   verb->callback([verb, options, &exit_code] {
     try {
-      if (options->request.machine.empty() && !options->list)
-        throw std::invalid_argument("which machine? --list shows those with names");
       set_model(*verb, options->request);
-      run(*options);
+      exit_code = run(*options);
     } catch (const std::invalid_argument& error) {
       std::cerr << "ferry plan: " << error.what() << '\n';
       exit_code = kUsageError;

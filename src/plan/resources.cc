@@ -62,8 +62,8 @@ void Resources::add_link(int from, int to, int kind, double bytes, std::vector<U
   }
   if (link.issue_us <= 0) return;
   const Key issuer{.what = What::kIssue, .index = kind, .a = classes_.of[from]};
-  uses.push_back({.resource = find(issuer, {link.name + " issue", 1 / kBytesPerUs, link.source}),
-                  .cost = link.issue_us / row_bytes_});
+  const double rows_gb_s = row_bytes_ / link.issue_us / kBytesPerUs;
+  uses.push_back({.resource = find(issuer, {link.name + " issue", rows_gb_s, link.source})});
 }
 
 void Resources::add_port(int rank, int kind, bool out, std::vector<Use>& uses) {
@@ -116,9 +116,11 @@ std::vector<Use> Resources::reordering(int rank) {
 
 Use Resources::host(int rank, double us_per_byte) {
   const int level = graph_.tree().find_level(Topology::kHost);
+  const Machine::Host& host = graph_.machine().host;
+  const double gb_s = std::max(host.dispatch.gb_s, host.combine.gb_s);
   const Key key{.what = What::kHost, .index = 0, .a = level < 0 ? 0 : group_class(rank, level)};
-  return {.resource = find(key, {"copies", 1 / kBytesPerUs, graph_.machine().host.source}),
-          .cost = us_per_byte};
+  return {.resource = find(key, {"copies", gb_s, host.source}),
+          .cost = us_per_byte * gb_s * kBytesPerUs};
 }
 
 int Resources::find(const Key& key, const LoadKind& kind) {

@@ -1,0 +1,28 @@
+// `ferry doctor --calibrate`: what a dispatch and a combine take on this machine, as a machine that
+// `ferry plan` reads. Called by doctor.cc.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ferry/plan.h"
+
+namespace ferry::tools {
+
+// One run of `ferry bench` on one node.
+struct CopySample {
+  int ranks = 0;
+  double rows = 0, bytes = 0;  // of all ranks
+  double us = 0;
+};
+
+// ranks * rank_us + rows * row_ns + bytes / gb_s, or beyond_gb_s above `cache_mb`, with the least
+// squares of relative errors; no term is negative. Throws std::invalid_argument for fewer than
+// four samples.
+Machine::Copying fit_copying(const std::vector<CopySample>& samples, double cache_mb);
+
+// Runs benches of its own shapes, which are none of those that README and docs show; writes the
+// machine as JSON to the file. Returns what was found, for people.
+std::string calibrate(const std::string& file);
+
+}  // namespace ferry::tools
