@@ -59,6 +59,37 @@ class Tidy(unittest.TestCase):
         model = "bit record_begin[R];\nbit record_%s[R];\n"
         self.expect("tests/model/exchange.pml", model % "refused", model % "growth", "has no member 'refused'")
 
+    def test_classes(self):
+        def fields(count):
+            head = HEAD + "class A : public B {\n  int f(int x) { return x; }\n  using T = int;\n"
+            return head + "  std::map<int, T> x_ = {};\n" * count + "};\n"
+
+        self.expect("src/a.cc", fields(16), fields(15), "A has 16 data members, at most 15")
+        self.expect("src/a.cc", fields(1).replace("};", "\n" * 150 + "};"), fields(1), "lines, at most 150")
+        self.expect("src/a.cc", HEAD + "struct A {\n" + "  int a, b = 1;\n" * 8 + "};\n", fields(2), "16 data members")
+
+    def test_allowed_includes(self):
+        down, up = '#include "exchange/state.h"\n', '#include "base/clock.h"\n'
+        self.expect("src/base/a.cc", HEAD + down, HEAD + up, "base may not include from exchange")
+        self.expect("src/topology/a.cc", HEAD + '#include "routing/route.h"\n', HEAD + up, "topology may not")
+        self.expect("src/capi/a.cc", HEAD + up, HEAD + '#include "ferry/group.h"\n', "capi may not")
+        seen = set()
+        for folder, allowed in tidy.MAY_INCLUDE.items():
+            self.assertLessEqual(allowed, seen, "a circle")
+            seen.add(folder)
+
+    def test_retired_words(self):
+        self.expect("src/a.cc", HEAD + "int num_tiers;", HEAD + "int frontier;", "'tiers' is retired: level")
+        self.expect("docs/a.md", "A MailBox.", "A third party, on GitHub.", "'Mail' is retired")
+        self.expect("docs/a.md", "Their duties.", "An email.", "'duties' is retired")
+
+    def test_targets(self):
+        self.expect("CONTRIBUTING.md", "`make nothing`", "`make test`", "no target 'nothing'")
+        self.expect("CONTRIBUTING.md", "--target no_test", "--target exchange_test", "no target 'no_test'")
+        self.expect("CONTRIBUTING.md", "ctest --preset release -R zebra", "ctest --preset release -R exchange.faults", "no test")
+        self.expect("CONTRIBUTING.md", "cmake --preset none", "cmake --preset tsan", "no preset")
+        self.expect("CONTRIBUTING.md", "test.sh tidy none", "test.sh tidy clang-tidy", "no step 'none'")
+
     def test_memory_orders(self):
         good = HEAD + "x = flag->load(std::memory_order_acquire);\n// .load()\n"
         self.expect("src/a.cc", HEAD + "x = flag->load();\n", good, "load() without")
@@ -81,11 +112,10 @@ class Tidy(unittest.TestCase):
         self.expect(name, "words\n", good, "names no file with")
 
     def test_readme(self):
-        native = (tidy.ROOT / "examples/dispatch_combine.cc").read_text()
-        python = (tidy.ROOT / "examples/python/moe_layer.py").read_text()
-        good = f"```cpp\n{native}```\n```python\n{python}```\n"
-        self.expect("README.md", good.replace("kTokens = 16", "kTokens = 17"), good, "equals examples/dispatch_combine.cc")
-        self.expect("README.md", good.replace("topk(2)", "topk(3)"), good, "equals examples/python/moe_layer.py")
+        example = (tidy.ROOT / "examples/python/quickstart.py").read_text()
+        good = f"```python\n{example}```\n"
+        self.expect("README.md", good.replace("2 * tokens", "3 * tokens"), good, "equals examples/python/quickstart.py")
+        self.expect("README.md", good + "line\n" * 150, good, "at most 150 lines")
 
 
 if __name__ == "__main__":

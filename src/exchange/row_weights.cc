@@ -5,7 +5,7 @@
 
 namespace ferry::internal {
 
-// kRankMajor: sums [K] over ranks ascending, of each group of the outermost tier first. Expert
+// kRankMajor: sums [K] over ranks ascending, of each group of the outermost level first. Expert
 // layouts: the scalar of the row of (token, k).
 void Combine::return_weights(std::int64_t token) const {
   const Route& route = *route_;

@@ -127,7 +127,7 @@ RowFactors RowSender::factors(std::int64_t entry) const noexcept {
 }
 
 // In the order of the rows, so that lines which hold the metadata of several rows are fetched once
-// and not taken from the sources next door again and again. Starts at a different peer per rank.
+// and not taken from the neighbouring sources again and again. Starts at a different peer per rank.
 void RowSender::send_all_metadata() {
   const auto count = static_cast<std::int64_t>(route_.order.size());
   const std::int64_t first = count * setup_.rank / exchange_.group->size();

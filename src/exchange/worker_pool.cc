@@ -31,7 +31,7 @@ void WorkerPool::fork(std::int64_t count, const void* part, Call call) {
 
 void WorkerPool::work(int worker) {
   for (std::uint32_t seen = 0;; ++seen) {
-    round_.wait(seen, std::memory_order_acquire);  // partner: run(), ~Crew
+    round_.wait(seen, std::memory_order_acquire);  // partner: run(), ~WorkerPool
     if (stop_.load(std::memory_order_acquire)) return;
     const auto [begin, end] = share(worker);
     call_(part_, begin, end);

@@ -92,7 +92,7 @@ void draw_replicas(ExchangeConfig& config, Random& random) {
   }
 }
 
-void draw_crossing(ExchangeConfig& config, Random& random) {
+void draw_internode(ExchangeConfig& config, Random& random) {
   constexpr std::array kAlgorithms = {Algorithm::kFullmesh, Algorithm::kHierarchical,
                                       Algorithm::kHierarchical, Algorithm::kAllgather};
   constexpr std::array kSums = {NodeSums::kRowType, NodeSums::kFp32, NodeSums::kExact};
@@ -181,7 +181,7 @@ ExchangeConfig draw_config(const Nodes& nodes, bool plain, const ScenarioLimits&
   }
   config.depth = static_cast<int>(random.between(1, 3));
   config.workers = static_cast<int>(random.between(1, 3));
-  if (!nodes.topology.empty()) draw_crossing(config, random);
+  if (!nodes.topology.empty()) draw_internode(config, random);
   if (plain) return config;
   if (random.one_in(3)) draw_shared(members, config, random);
   if (!random.one_in(3)) draw_wire(config, random);
