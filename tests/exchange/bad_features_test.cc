@@ -10,18 +10,18 @@
 namespace ferry::test {
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
 // ---- configurations
 
-struct BadConfig {
+struct BadFeatureConfig {
   const char* name;
   std::function<void(ExchangeConfig&)> spoil;
   std::vector<std::string> parts;
 };
-void PrintTo(const BadConfig& bad, std::ostream* stream) { *stream << bad.name; }
+void PrintTo(const BadFeatureConfig& bad, std::ostream* stream) { *stream << bad.name; }
 
-const std::vector<BadConfig> kBadConfigs = {
+const std::vector<BadFeatureConfig> kBadFeatureConfigs = {
     {"WireOfBytes",
      [](ExchangeConfig& c) { c.dtype = DataType::kBytes, c.wire = Wire::kInt8; },
      {"int8", "bytes"}},
@@ -76,9 +76,9 @@ const std::vector<BadConfig> kBadConfigs = {
      {"max_tokens 2147483648", "2 entries"}},
 };
 
-class BadConfigs : public testing::TestWithParam<BadConfig> {};
+class BadFeatureConfigs : public testing::TestWithParam<BadFeatureConfig> {};
 
-TEST_P(BadConfigs, AreRefusedByName) {
+TEST_P(BadFeatureConfigs, AreRefusedByName) {
   ExchangeConfig config = small_config();
   GetParam().spoil(config);
   try {
@@ -91,7 +91,7 @@ TEST_P(BadConfigs, AreRefusedByName) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BadConfigs, testing::ValuesIn(kBadConfigs),
+INSTANTIATE_TEST_SUITE_P(All, BadFeatureConfigs, testing::ValuesIn(kBadFeatureConfigs),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // ---- dispatch
@@ -110,7 +110,7 @@ void point_scales(DispatchArgs& args, Scratch& scratch, int rows, std::int64_t c
 
 constexpr int kOutside[] = {0, 3}, kTwice[] = {1, 1};
 
-const std::vector<BadDispatch> kBadDispatches = {
+const std::vector<BadDispatch> kBadFeatureDispatches = {
     {"IdPastTheSpecialOnes",
      [](DispatchArgs&, Scratch& s) { s.ids[1] = 9; },
      {"9", "token 0", "k 1", "[-1, 9)"}},
@@ -123,7 +123,7 @@ const std::vector<BadDispatch> kBadDispatches = {
     {"NanScale",
      [](DispatchArgs& a, Scratch& s) {
        point_scales(a, s, 6, 32);
-       s.weights[2 * 32 + 7] = kNan;
+       s.weights[2 * 32 + 7] = kNotANumber;
      },
      {"row 2", "channel 7", "nan"}},
     {"ScalesOfTheirOwn",
@@ -143,7 +143,7 @@ TEST_P(BadFeatureDispatches, AreRefusedAndTheGroupWorksAfter) {
   try_bad_dispatch(Mode::kThreads, two_rounds(int8_config()), GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BadFeatureDispatches, testing::ValuesIn(kBadDispatches),
+INSTANTIATE_TEST_SUITE_P(All, BadFeatureDispatches, testing::ValuesIn(kBadFeatureDispatches),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(BadFeatures, ScalesWithoutAnInt8Wire) {
@@ -247,7 +247,7 @@ void add_norm(CombineArgs& args, Scratch& scratch) {
   args.norm = {.residual = at, .gamma = at + 8192, .epsilon = 1e-6F, .y = at + 16384};
 }
 
-const std::vector<BadCombine> kBadCombines = {
+const std::vector<BadCombine> kBadFeatureCombines = {
     {"CopiesOfNothing",
      [](CombineArgs& a, Scratch&) { a.dispatched = nullptr; },
      {"copy", "dispatched->tokens", "[8, 32]"}},
@@ -264,7 +264,7 @@ const std::vector<BadCombine> kBadCombines = {
      [](CombineArgs& a, Scratch& s) { add_norm(a, s), a.norm.epsilon = -1.0F; },
      {"epsilon", "-1"}},
     {"NanEpsilon",
-     [](CombineArgs& a, Scratch& s) { add_norm(a, s), a.norm.epsilon = kNan; },
+     [](CombineArgs& a, Scratch& s) { add_norm(a, s), a.norm.epsilon = kNotANumber; },
      {"epsilon", "nan"}},
     {"NormWithoutResidual",
      [](CombineArgs& a, Scratch& s) { add_norm(a, s), a.norm.residual = nullptr; },
@@ -289,7 +289,7 @@ TEST_P(BadFeatureCombines, AreRefusedAndTheGroupWorksAfter) {
   try_bad_combine(Mode::kThreads, special_rounds(), GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BadFeatureCombines, testing::ValuesIn(kBadCombines),
+INSTANTIATE_TEST_SUITE_P(All, BadFeatureCombines, testing::ValuesIn(kBadFeatureCombines),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(BadFeatures, PartialsOfRowsThatAreTheCallers) {

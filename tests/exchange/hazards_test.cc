@@ -23,7 +23,7 @@ class Hazards : public testing::TestWithParam<Mode> {
   }
 };
 
-ExchangeConfig small_config() {
+ExchangeConfig hazard_config() {
   ExchangeConfig config;
   config.max_tokens = 24;
   config.hidden = 96;
@@ -49,7 +49,7 @@ Scenario cached_scenario(int num_ranks, const ExchangeConfig& config, int num_ro
 }
 
 TEST_P(Hazards, LateRank) {
-  const Scenario scenario = plain_scenario(3, small_config(), 6, 11);
+  const Scenario scenario = plain_scenario(3, hazard_config(), 6, 11);
   run(scenario, [](Group, Seat& seat) {
     for (int round = 0; round < 6; ++round) {
       if (round % 3 == seat.rank()) nap(30);
@@ -63,7 +63,7 @@ TEST_P(Hazards, LateRank) {
 // The others run ahead as far as the depth lets them while rank 0 has sent its rows but not looked
 // at what came.
 TEST_P(Hazards, LappedRank) {
-  const Scenario scenario = plain_scenario(3, small_config(), 12, 12);
+  const Scenario scenario = plain_scenario(3, hazard_config(), 12, 12);
   run(scenario, [](Group, Seat& seat) {
     for (int round = 0; round < 12; ++round) {
       const Operation operation = seat.dispatch_send(round);
@@ -77,7 +77,7 @@ TEST_P(Hazards, LappedRank) {
 
 // Peers release the rows that rank 0 still has to read for its combine, and send the next batch.
 TEST_P(Hazards, ReusedBuffer) {
-  const Scenario scenario = plain_scenario(3, small_config(), 12, 13);
+  const Scenario scenario = plain_scenario(3, hazard_config(), 12, 13);
   run(scenario, [](Group, Seat& seat) {
     std::optional<Seat::PendingCombine> last;
     for (int round = 0; round < 12; ++round) {
@@ -94,7 +94,7 @@ TEST_P(Hazards, ReusedBuffer) {
 // Balanced batches, then every token of every rank to the same experts: the buffer grows in the
 // middle of a dispatch.
 TEST_P(Hazards, OverflowFromBalancedToAllOnOneRank) {
-  ExchangeConfig config = small_config();
+  ExchangeConfig config = hazard_config();
   config.max_tokens = 200;
   config.hidden = 700;
   config.num_experts = 40;
@@ -112,7 +112,7 @@ TEST_P(Hazards, OverflowFromBalancedToAllOnOneRank) {
 
 // As above; rank 3 reads the old rows late, when the next batch with its growth is on its way.
 TEST_P(Hazards, SlowReaderAfterAnOverflow) {
-  ExchangeConfig config = small_config();
+  ExchangeConfig config = hazard_config();
   config.max_tokens = 100;
   config.hidden = 700;
   config.num_experts = 40;
@@ -134,7 +134,7 @@ TEST_P(Hazards, SlowReaderAfterAnOverflow) {
 }
 
 TEST_P(Hazards, DispatchOfTheNextBatchBeforeCombineOfThis) {
-  const Scenario scenario = plain_scenario(4, small_config(), 20, 16);
+  const Scenario scenario = plain_scenario(4, hazard_config(), 20, 16);
   run(scenario, [](Group, Seat& seat) {
     Received received = seat.dispatch(0);
     for (int round = 0; round < 20; ++round) {
@@ -148,7 +148,7 @@ TEST_P(Hazards, DispatchOfTheNextBatchBeforeCombineOfThis) {
 
 // The overlap of decoding: while one micro-batch is with the experts, the other is on its way.
 TEST_P(Hazards, TwoMicroBatchesWithHalves) {
-  const Scenario scenario = plain_scenario(4, small_config(), 30, 17);
+  const Scenario scenario = plain_scenario(4, hazard_config(), 30, 17);
   run(scenario, [](Group, Seat& seat) {
     std::optional<Seat::PendingCombine> coming_home;
     Operation sent = seat.dispatch_send(0);
@@ -164,7 +164,7 @@ TEST_P(Hazards, TwoMicroBatchesWithHalves) {
 }
 
 TEST_P(Hazards, CachedDispatchByAFastRankAgainstASlowOne) {
-  const Scenario scenario = cached_scenario(3, small_config(), 15, 18);
+  const Scenario scenario = cached_scenario(3, hazard_config(), 15, 18);
   run(scenario, [](Group, Seat& seat) {
     const Handle handle = seat.dispatch(0).handle;
     for (int round = 1; round < 15; ++round) {
@@ -183,7 +183,7 @@ TEST_P(Hazards, CachedDispatchByAFastRankAgainstASlowOne) {
 // end would hit a neighbour's row, or the zeroed gap.
 TEST_P(Hazards, RowsOfOddBytesBesideConcurrentlyWrittenNeighbours) {
   for (const std::int64_t hidden : {1, 7, 13, 65, 129}) {
-    ExchangeConfig config = small_config();
+    ExchangeConfig config = hazard_config();
     config.max_tokens = 64;
     config.hidden = hidden;
     config.dtype = DataType::kBytes;
@@ -211,7 +211,7 @@ TEST_P(Hazards, RowsOfOddBytesBesideConcurrentlyWrittenNeighbours) {
 // More views than the pool has buffers: the later ones are copies, all of them keep their rows,
 // past the group's end.
 TEST_P(Hazards, ViewsHeldPastThePool) {
-  const Scenario scenario = plain_scenario(2, small_config(), 40, 20);
+  const Scenario scenario = plain_scenario(2, hazard_config(), 40, 20);
   run(scenario, [](Group group, Seat& seat) {
     std::deque<Received> held;
     for (int round = 0; round < 40; ++round) {
@@ -230,7 +230,7 @@ TEST_P(Hazards, ViewsHeldPastThePool) {
 
 // The rows of every round are released at once; its handle serves two combines afterwards.
 TEST_P(Hazards, HandleOutlivesItsRows) {
-  const Scenario scenario = plain_scenario(3, small_config(), 10, 21);
+  const Scenario scenario = plain_scenario(3, hazard_config(), 10, 21);
   run(scenario, [](Group, Seat& seat) {
     std::vector<Handle> handles;
     for (int round = 0; round < 10; ++round) handles.push_back(seat.dispatch(round).handle);
@@ -242,7 +242,7 @@ TEST_P(Hazards, HandleOutlivesItsRows) {
 // Rank 1 leaves while the others wait for it: they are told at once, and what they hold stays
 // readable.
 TEST_P(Hazards, TornDownGroup) {
-  const Scenario scenario = plain_scenario(3, small_config(), 2, 22);
+  const Scenario scenario = plain_scenario(3, hazard_config(), 2, 22);
   run(scenario, [&scenario](Group group, Seat& seat) {
     const Received received = seat.dispatch(0);
     if (seat.rank() == 1) {
@@ -272,7 +272,7 @@ TEST_P(Hazards, TornDownGroup) {
 // Rank 1 destroys its exchange only: the others are told so, and the group goes on with a new
 // exchange.
 TEST_P(Hazards, DestroyedExchange) {
-  const Scenario scenario = plain_scenario(3, small_config(), 2, 23);
+  const Scenario scenario = plain_scenario(3, hazard_config(), 2, 23);
   run(scenario, [&scenario](Group group, Seat& seat) {
     const Received received = seat.dispatch(0);
     if (seat.rank() == 1) {
