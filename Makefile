@@ -1,5 +1,5 @@
 # The commands of this repository. Each installs what is missing first (scripts/install.sh).
-.PHONY: build run test bench format tidy sanitize check-megatron
+.PHONY: build run test check rest bench format tidy sanitize check-megatron
 
 build:
 	@scripts/install.sh build
@@ -11,10 +11,17 @@ run:
 	@scripts/install.sh build
 	@scripts/run.sh
 
-# Everything that CI checks.
+# Every module, once, in minutes.
 test:
-	@scripts/install.sh build test style model cross bench python
-	@scripts/test.sh
+	@scripts/test.sh install=build,test,style,model,bench venv format tidy release python
+
+# Everything that CI checks: `make test`, then the rest, and one line for both.
+check:
+	@.ci/run
+
+# What `make check` has beyond `make test`: sanitizers, emulation, clang-tidy, the long forms.
+rest:
+	@scripts/test.sh --go-on install=build,test,style,lint,model,bench,cross long asan tsan aarch64 clang-tidy
 
 bench:
 	@scripts/install.sh build bench python
@@ -25,12 +32,10 @@ format:
 	@scripts/format.sh
 
 tidy:
-	@scripts/install.sh build style
-	@scripts/test.sh format tidy clang-tidy
+	@scripts/test.sh install=build,style,lint format tidy clang-tidy
 
 sanitize:
-	@scripts/install.sh build test model
-	@scripts/test.sh asan tsan
+	@scripts/test.sh install=build,test asan tsan
 
 # Megatron-Core's flex dispatcher on ferry.deep_ep, with the released package.
 check-megatron:

@@ -9,8 +9,9 @@ cd "$(dirname "$0")/.."
 declare -A packages=(
   [build]="g++ cmake ninja-build pkg-config libfmt-dev libhwy-dev libssl-dev libucx-dev libhwloc-dev libcli11-dev
            nlohmann-json3-dev libgmock-dev"
-  [test]="python3 ccache iproute2"
-  [style]="python3 clang-format clang-tidy"
+  [test]="python3 python3-dev python3-venv ccache iproute2"
+  [style]="python3 clang-format"
+  [lint]="clang-tidy"
   [model]="spin"
   [cross]="g++-aarch64-linux-gnu qemu-user googletest"
   [bench]="python3 libopenmpi-dev openmpi-bin"
@@ -32,7 +33,7 @@ install_requirements() {
   cmp -s "$wanted" "$made" && return
   echo "installing $1 in .venv"
   [ -d .venv ] || python3 -m venv .venv
-  .venv/bin/pip install --quiet --disable-pip-version-check -r "$wanted"
+  .venv/bin/pip install --quiet --disable-pip-version-check --no-compile -r "$wanted"
   cp "$wanted" "$made"
 }
 

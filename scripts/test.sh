@@ -1,12 +1,20 @@
 #!/bin/bash
-# test.sh [step...]: every check of ferry, or the named ones of: format tidy release python asan tsan
-# aarch64 clang-tidy. All run even if one fails; the last line is "N passed, N failed". Called by the
-# Makefile, which has installed what the steps need.
+# test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python long asan tsan
+# aarch64 clang-tidy. All run even if one fails. Also install=<groups>, and venv: install python, beside
+# the steps up to python. Then what each took, and as the last line "N passed, N
+# failed"; with --go-on, of the steps that ran before as well. Called by the Makefile.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
-passed=0 failed=0
-failures=()  # the name of each, said again at the end
+venv=
+steps_file=build/steps.txt # per line: seconds, passed, failed, what; then the names that failed, after "FAILED"
+if [ "${1:-}" = --go-on ]; then shift; else rm -f "$steps_file"; fi
+
+# note <seconds> <passed> <failed> <what>
+note() {
+  printf '%6d s %6d passed %4d failed  %s\n' "$@" >>"$steps_file"
+  printf '== %s: %d passed, %d failed, %d s\n' "$4" "$2" "$3" "$1"
+}
 
 # check <name> <command...>: one thing that passes or fails.
 check() {
@@ -14,12 +22,10 @@ check() {
   shift
   echo "== $name"
   if "$@"; then
-    passed=$((passed + 1))
-    echo "== $name: passed, $((SECONDS - begin)) s"
+    note $((SECONDS - begin)) 1 0 "$name"
   else
-    failed=$((failed + 1))
-    failures+=("$name")
-    echo "== $name: FAILED, $((SECONDS - begin)) s"
+    note $((SECONDS - begin)) 0 1 "$name"
+    echo "FAILED: $name" >>"$steps_file"
     return 1
   fi
 }
@@ -29,41 +35,42 @@ build() {
   cmake --build --preset "$1"
 }
 
-failed_tests() { sed -n 's/^\s*<testcase name="\([^"]*\)".* status="fail".*/\1/p' "$1"; }
-
-# check_tests <preset> [cmake options]: builds a preset and runs its tests; each test counts.
-check_tests() {
-  local preset=$1 report=$PWD/build/$1/ctest.xml begin=$SECONDS run fail
-  check "build $preset" build "$@" || return
-  rm -f "$report"
-  "${around_ctest[@]}" ctest --preset "$preset" --parallel "$(nproc)" --output-junit "$report"
-  local verdict=$?
-  run=$(grep -c '^\s*<testcase .* status="run"' "$report")
-  fail=$(grep -c '^\s*<testcase .* status="fail"' "$report")
-  while read -r name; do failures+=("$preset: $name"); done < <(failed_tests "$report")
-  if [ $verdict != 0 ] && [ "$fail" = 0 ]; then fail=1; fi  # a test that could not start
-  passed=$((passed + run)) failed=$((failed + fail))
-  echo "== tests of $preset: $run passed, $fail failed, $((SECONDS - begin)) s with the build"
+# run_tests <preset> [ctest options]: each test of each run counts.
+run_tests() {
+  local preset=$1 begin=$SECONDS counts verdict
+  rm -rf "build/$preset/results" "build/$preset/ctest.xml"
+  "${around_ctest[@]}" ctest --preset "$@" --parallel "$(nproc)" --output-junit "$PWD/build/$preset/ctest.xml"
+  verdict=$?
+  mapfile -t counts < <(scripts/count_tests.py "build/$preset")
+  read -r passed failed skipped <<<"${counts[0]:-0 0 0}"
+  if [ $verdict != 0 ] && [ "$failed" = 0 ]; then failed=1; fi # ctest itself
+  note $((SECONDS - begin)) "$passed" "$failed" "tests of $preset${2:+ ${*:2}}, $skipped skipped"
+  for name in "${counts[@]:1}"; do [ -z "$name" ] || echo "FAILED: $preset: $name" >>"$steps_file"; done
 }
 
-# The wheel as a user gets it, by the compiler that CMake picks: its objects are those of release, which
-# ccache has. Its tests; each counts.
+# check_tests <preset> [cmake options]: builds a preset and runs its tests.
+check_tests() { check "build $1" build "$@" && run_tests "$1"; }
+
+# The wheel as a user gets it. It is built in release's folder, so its library and command line are
+# those just tested, and only the extension is compiled.
 wheel() {
   rm -rf build/wheel
-  CXX=c++ .venv/bin/pip wheel --quiet --no-build-isolation --no-deps -w build/wheel . &&
+  CXX=c++ .venv/bin/pip wheel --quiet --no-build-isolation --no-deps -w build/wheel \
+    -C build-dir=build/release -C cmake.define.FERRY_BUILD_TESTS=ON . &&
     .venv/bin/pip install --quiet --force-reinstall --no-deps build/wheel/ferry-*.whl
 }
 
 check_python() {
-  local report=$PWD/build/pytest.txt begin=$SECONDS run fail
-  check wheel wheel || return
+  local report=$PWD/build/pytest.txt begin run fail
+  check "wait for the virtual environment" wait $venv || { cat build/venv.log; return; }
+  check "wheel" wheel || return
+  begin=$SECONDS
   .venv/bin/python -m pytest -q -rfEs --durations=10 | tee "$report"
   run=$(sed -n 's/.*\b\([0-9][0-9]*\) passed.*/\1/p' "$report" | tail -1)
   fail=$(grep -cE '^(FAILED|ERROR) ' "$report")
   [ -n "$run" ] || fail=$((fail + 1)) # pytest itself ended
-  while read -r name; do failures+=("$name"); done < <(sed -nE 's/^(FAILED|ERROR) //p' "$report")
-  passed=$((passed + ${run:-0})) failed=$((failed + fail))
-  echo "== tests of python: ${run:-0} passed, $fail failed, $((SECONDS - begin)) s with the build"
+  note $((SECONDS - begin)) "${run:-0}" "$fail" "tests of python"
+  sed -nE 's/^(FAILED|ERROR) /FAILED: python: /p' "$report" >>"$steps_file"
 }
 
 # g++ 12's ThreadSanitizer cannot start where the kernel randomises addresses by more than 28 bits.
@@ -72,26 +79,36 @@ if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ]; then
   around_ctest=(setarch -R)
 fi
 
+# By the database of the debug preset: there each file is a unit.
 clang_tidy() {
-  run-clang-tidy -quiet -p build/release "^$PWD/(src|tools)/.*\.cc$" 2>/dev/null
+  cmake --preset debug >build/configure.log 2>&1 || { cat build/configure.log; return 1; }
+  run-clang-tidy -quiet -p build/debug "^$PWD/(src|tools)/.*\.cc$" 2>/dev/null
 }
 
-steps=("$@")
-[ $# -gt 0 ] || steps=(format tidy release python asan tsan aarch64 clang-tidy)
-for step in "${steps[@]}"; do
+for step in "$@"; do
   case $step in
-    format) check format scripts/format.sh --dry-run -Werror ;;
-    tidy) check "tidy's rules" tests/tidy_test.py; check tidy tests/tidy.py ;;
-    release) check_tests release -DFERRY_BUILD_BENCH=ON ;;
-    asan) check_tests asan ;;
+    format) check "format" scripts/format.sh --dry-run -Werror ;;
+    tidy) check "tidy's rules" tests/tidy_test.py; check "tidy" tests/tidy.py ;;
+    release) FERRY_STRESS=${FERRY_STRESS:-0.1} check_tests release ;;
+    long)
+      check "build release and bench" build release -DFERRY_BUILD_BENCH=ON &&
+        FERRY_STRESS=1 run_tests release -C long -L long
+      ;;
     python) check_python ;;
-    tsan) check_tests tsan ;;
-    aarch64) check sysroot scripts/sysroot.sh && check_tests aarch64 ;;
-    clang-tidy) check "build release" build release && check clang-tidy clang_tidy ;;
+    asan | tsan) FERRY_STRESS=${FERRY_STRESS:-0.25} check_tests "$step" ;;
+    aarch64) check "sysroot" scripts/sysroot.sh && check_tests aarch64 ;;
+    clang-tidy) check "clang-tidy" clang_tidy ;;
+    install=*)
+      IFS=, read -ra groups <<<"${step#*=}"
+      check "install ${groups[*]}" scripts/install.sh "${groups[@]}" || break
+      ;;
+    venv) scripts/install.sh python >build/venv.log 2>&1 & venv=$! ;;
     *) echo "test.sh: no step '$step'" >&2; exit 2 ;;
   esac
 done
 
-[ $failed = 0 ] || printf 'FAILED: %s\n' "${failures[@]}"
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+sort -s -k6,6 "$steps_file" | grep '^FAILED'
+grep -v '^FAILED' "$steps_file"
+awk '!/^FAILED/ { passed += $3; failed += $5; seconds += $1 }
+     END { printf "%6d s in all\n%d passed, %d failed\n", seconds, passed, failed; exit failed > 0 }' \
+  "$steps_file" | tee build/summary.txt

@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""count_tests.py <build folder>: the tests that ctest ran there, from its report ctest.xml and from results/<run>.xml
+of each GoogleTest run: prints "<passed> <failed> <skipped>", then the name of each that failed. A run that ended before
+it wrote its results is one failed test. Called by scripts/test.sh."""
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+
+def tests_of(run, results):
+    """Yields (name, "passed", "failed" or "skipped") of one run of ctest."""
+    name, status = run.get("name"), run.get("status")
+    file = results / f"{name}.xml"
+    cases = ElementTree.parse(file).iter("testcase") if file.exists() and status != "notrun" else []
+    failed = False
+    for case in cases:
+        if case.get("status") != "run":
+            continue
+        verdict = "skipped" if case.get("result") == "skipped" else "passed"
+        verdict = "failed" if case.find("failure") is not None else verdict
+        failed |= verdict == "failed"
+        yield f"{name}: {case.get('classname')}.{case.get('name')}", verdict
+    if status == "fail" and not failed:
+        yield name, "failed"
+    elif not file.exists():
+        yield name, {"run": "passed", "fail": "failed"}.get(status, "skipped")
+
+
+def main(folder):
+    verdicts = []
+    for run in ElementTree.parse(folder / "ctest.xml").iter("testcase"):
+        verdicts += tests_of(run, folder / "results")
+    print(*(sum(verdict == which for _, verdict in verdicts) for which in ("passed", "failed", "skipped")))
+    print("\n".join(name for name, verdict in verdicts if verdict == "failed"))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
