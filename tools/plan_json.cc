@@ -24,16 +24,15 @@ class MachineReader {
 
   // By way of the text form, so that there is one grammar.
   Machine read() const {
-    check_keys(all_, {"tree", "links", "ports", "engines", "host", "memory_gb", "peak_tflops",
-                      "contention", "name"});
+    check_keys(all_,
+               {"tree", "links", "ports", "engines", "host", "memory_gb", "contention", "name"});
     std::string lines = string(all_, "tree") + "\n";
     for (const json& link : list("links")) lines += link_line(link);
     for (const json& port : list("ports")) lines += port_line(port);
     for (const json& engine : list("engines")) lines += engine_line(engine);
     if (all_.contains("host")) lines += host_line(all_.at("host"));
     for (const auto& [key, word, unit] :
-         {std::array{"memory_gb", "memory", "GB"}, std::array{"peak_tflops", "peak", "TFLOPS"},
-          std::array{"contention", "contention", ""}})
+         {std::array{"memory_gb", "memory", "GB"}, std::array{"contention", "contention", ""}})
       if (all_.contains(key)) lines += fmt::format("{} {}{}\n", word, positive(all_, key), unit);
     Machine machine = Machine::parse(lines);
     if (all_.contains("name")) machine.name = string(all_, "name");

@@ -82,9 +82,8 @@ struct FERRY_EXPORT Machine {
   std::vector<Port> ports = {};
   std::vector<Engine> engines = {};
   Host host = {};
-  double memory_gb = 0;    // of a rank, 0: unknown
-  double peak_tflops = 0;  // of a rank, 0: unknown
-  double contention = 1;   // communication takes so much longer beside compute
+  double memory_gb = 0;   // of a rank, 0: unknown
+  double contention = 1;  // communication takes so much longer beside compute
 
   // A preset ("ubbv2:2@port10"), the text of a topology ("host:2@12.5GB/s,rank:4"), or several
   // lines: docs/plan.md has the grammar.

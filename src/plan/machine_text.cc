@@ -228,14 +228,12 @@ void read_line(Line& line, Machine& machine) {
     read_host(line, machine.host);
   } else if (what == "memory") {
     machine.memory_gb = line.required(line.word("a size"), "GB");
-  } else if (what == "peak") {
-    machine.peak_tflops = line.required(line.word("a speed"), "TFLOPS");
   } else if (what == "contention") {
     machine.contention = line.required(line.word("a factor"), "");
   } else {
     line.refuse(fmt::format(
         "'{}' begins no line{}", what,
-        nearest_name(what, {"link", "port", "engine", "host", "memory", "peak", "contention"})));
+        nearest_name(what, {"link", "port", "engine", "host", "memory", "contention"})));
   }
   if (!line.done()) line.refuse(fmt::format("'{}' is too much", line.rest()));
 }
@@ -358,7 +356,6 @@ std::string Machine::to_text() const {
     text += source_text(host.source) + "\n";
   }
   if (memory_gb > 0) text += fmt::format("memory {}GB\n", memory_gb);
-  if (peak_tflops > 0) text += fmt::format("peak {}TFLOPS\n", peak_tflops);
   if (contention != 1) text += fmt::format("contention {}\n", contention);
   return text;
 }

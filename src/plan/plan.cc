@@ -229,7 +229,19 @@ std::vector<std::string> notes(const Planner& planner, const Workload& workload,
                                     classes.count(), classes.count() == 1 ? "" : "es"));
   if (std::ranges::any_of(predictions, [](const Prediction& p) { return !p.simulated; }))
     notes.emplace_back("times are bounds where the tasks are too many to simulate");
-  for (const Load& load : predictions.front().loads)
+  const Prediction& best = predictions.front();
+  const Machine& machine = planner.graph().machine();
+  if (machine.contention != 1)
+    notes.push_back(fmt::format("times are of an exchange alone; beside compute {} takes {}",
+                                best.strategy,
+                                internal::time_text(best.pair_us() * machine.contention)));
+  for (const Prediction& prediction : predictions) {
+    const double bytes = prediction.received_bytes + prediction.staged_bytes;
+    if (machine.memory_gb > 0 && bytes > machine.memory_gb * 1e9)
+      notes.push_back(fmt::format("{} needs {} on a rank, which has {} GB", prediction.strategy,
+                                  internal::bytes_text(bytes), machine.memory_gb));
+  }
+  for (const Load& load : best.loads)
     if (load.gb_s <= 0)
       notes.push_back(fmt::format("'{}' has no rate and limits nothing", load.name));
   return notes;

@@ -85,6 +85,14 @@ TEST(Cut, ManyChunksMeetTheFluidLimit) {
   EXPECT_NEAR(before, bound_us(schedule), 0.001 * before);
 }
 
+TEST(Bound, AResourceNeedsTheTimeOfAllItsTasksOnceTheFirstCanStart) {
+  Schedule schedule{.resources = {{.capacity = 10}, {.capacity = 10}},
+                    .tasks = {task(100, {{0}}), task(100, {{0}}), task(50, {{1}})}};
+  for (Task& each : schedule.tasks) each.latency_us = 3;
+  EXPECT_NEAR(bound_us(schedule), 23, 1e-9);
+  EXPECT_NEAR(simulate(schedule).end_us, 23, 1e-9);
+}
+
 // Tasks over random resources, after random earlier ones.
 Schedule random_schedule(std::mt19937& random) {
   const auto number = [&](int least, int most) {

@@ -34,7 +34,6 @@ TEST(Machine, TextIsReadAsItIsWritten) {
       "engine spc 200GB/s relays reorders\n"
       "host dispatch 4us 26ns 43.5GB/s 38.8GB/s combine 4us 26ns 43.5GB/s 38.8GB/s cache 40MB\n"
       "memory 64GB\n"
-      "peak 512TFLOPS\n"
       "contention 1.2\n";
   EXPECT_EQ(Machine::parse(text).to_text(), text);
   EXPECT_EQ(Machine::parse("\n# a comment\n" + text + "  # another\n").to_text(), text);

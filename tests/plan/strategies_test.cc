@@ -186,6 +186,16 @@ TEST(Plan, SaysWhatLimitsAndWhatWouldHelp) {
   }
 }
 
+TEST(Plan, SaysWhatMemoryAndComputeDoToIt) {
+  Machine machine = Machine::parse("ubbv2:2");
+  machine.memory_gb = 0.5;
+  machine.contention = 2;
+  const Plan plan = ferry::plan(machine, workload());
+  EXPECT_THAT(plan.notes, testing::Contains(testing::StartsWith("allgather needs 881 MB")));
+  EXPECT_THAT(plan.notes, testing::Not(testing::Contains(HasSubstr("hierarchical needs"))));
+  EXPECT_THAT(plan.notes, testing::Contains(HasSubstr("beside compute hierarchical takes")));
+}
+
 TEST(Plan, TheSameBitsEveryTime) {
   const Machine machine = Machine::parse("ubbv2:2@port10");
   const Plan first = ferry::plan(machine, workload()), second = ferry::plan(machine, workload());
