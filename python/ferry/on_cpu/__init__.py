@@ -6,7 +6,6 @@ replaces, in this process, what such programs call of torch: see docs/deep_ep.md
 ferry.deep_ep --map-cuda` and `ferry.torch_npu.install(map_npu=True)` do this; nothing else of ferry needs it.
 """
 
-from ferry.on_cpu import accelerator, collectives, placement, tracing
 from ferry.on_cpu.refusal import NotMapped
 from ferry.on_cpu.streams import Event, Stream
 
@@ -25,6 +24,8 @@ def map_device(kind):
         raise ValueError(f"map_device: kind is {kind!r}, need one of {', '.join(map(repr, _KINDS))}")
     if kind in _mapped:
         return
+    from ferry.on_cpu import accelerator, collectives, placement, tracing  # which import much of torch
+
     _mapped.add(kind)
     placement.install(kind)
     accelerator.install(kind)
