@@ -245,8 +245,14 @@ struct CrossedBytes {
 class FERRY_EXPORT Exchange {
  public:
   Exchange() = default;
-  // Throws Error when the configuration is not legal, ranks disagree, or memory is refused.
+  // Collective. Throws Error on all ranks when one of them refuses its configuration (kPeerRejected
+  // on the others), when two differ (kMismatch names the fields), or when memory is refused; the
+  // group goes on.
   Exchange(const Group& group, const ExchangeConfig& config);
+  // Takes the place of the constructor on a rank whose front has no configuration to make an
+  // exchange of: the others get kPeerRejected with the message of `why`. Throws `why`, or what
+  // broke.
+  [[noreturn]] static void refuse(const Group& group, const Status& why);
 
   // What `received` held before is released first.
   [[nodiscard]] Status dispatch(const DispatchArgs& args, Received& received) noexcept;

@@ -60,11 +60,14 @@ class [[nodiscard]] Status {
 // Thrown by the control plane.
 class FERRY_EXPORT Error : public std::runtime_error {
  public:
-  Error(Code code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Error(Code code, const std::string& message, int culprit = -1)
+      : std::runtime_error(message), code_(code), culprit_(culprit) {}
   Code code() const noexcept { return code_; }
+  int culprit() const noexcept { return culprit_; }  // as of Status
 
  private:
   Code code_;
+  int culprit_;
 };
 
 }  // namespace ferry

@@ -171,36 +171,17 @@ double imbalance(const Handle& handle) {
   return all ? static_cast<double>(most) * experts / static_cast<double>(all) : 1;
 }
 
-// What a rank says before an exchange is made: nothing, or why it will not.
-struct Consent {
-  char refusal[256] = {};
-};
-
-// Throws on all ranks when one does not consent.
-void agree_to_make(Group& group, const Consent& mine) {
-  std::vector<Consent> all(group.size());
-  check(without_gil([&] { return group.all_gather(&mine, sizeof mine, all.data()); }));
-  if (mine.refusal[0]) throw Error(Code::kInvalidArgument, mine.refusal);
-  for (int rank = 0; rank < group.size(); ++rank) {
-    if (!all[rank].refusal[0]) continue;
-    check({Code::kPeerRejected,
-           fmt::format("rank {} refused its exchange: {}", rank, all[rank].refusal), rank});
-  }
-}
-
 }  // namespace
 
 PyExchange make_exchange(const PyGroup& group, const nb::kwargs& keywords) {
   Group members = group.get();
   ExchangeConfig config;
-  Consent consent;
   try {
     config = read_config(keywords);
-    static_cast<void>(window_bytes(config, members.size()));  // checks it
   } catch (const Error& error) {
-    std::snprintf(consent.refusal, sizeof consent.refusal, "%s", error.what());
+    const Status why(error.code(), error.what(), members.rank());
+    without_gil([&] { Exchange::refuse(members, why); });
   }
-  agree_to_make(members, consent);
   auto state = std::make_shared<State>();
   state->group = group;
   state->exchange = without_gil([&] { return Exchange(members, config); });

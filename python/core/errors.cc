@@ -30,7 +30,7 @@ void bind_errors(nb::module_&) {
     try {
       std::rethrow_exception(thrown);
     } catch (const Error& error) {
-      if (!PyErr_Occurred()) set_error({error.code(), error.what()});
+      if (!PyErr_Occurred()) set_error({error.code(), error.what(), error.culprit()});
     }
   });
 }

@@ -47,7 +47,7 @@ Result outcome(const Communicator& communicator, const char* name, Purpose purpo
   } catch (const Failed& failed) {
     return failed.result;
   } catch (const Error& error) {
-    return {status_code(error.code()), {error.code(), error.what()}};
+    return {status_code(error.code()), {error.code(), error.what(), error.culprit()}};
   }
 }
 

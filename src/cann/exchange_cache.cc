@@ -7,13 +7,6 @@ namespace ferry::cann::internal {
 
 namespace {
 
-// What a rank says before exchanges are made.
-struct Verdict {
-  Code code = Code::kOk;
-  char reason[255] = {};
-};
-static_assert(sizeof(Verdict) == 256);
-
 // Extents of 0 in what is wanted are not known, and fit.
 bool same_rows(const ExchangeConfig& have, const ExchangeConfig& wanted) {
   const SharedExperts &shared = have.shared, &wanted_shared = wanted.shared;
@@ -136,7 +129,6 @@ Exchange& ExchangeCache::find(Purpose purpose, ExchangeConfig wanted) {
 
 // Nobody is inside an older exchange while all make this one, so those that it replaces can go.
 Exchange& ExchangeCache::make(const ExchangeConfig& config) {
-  agree_to_make({});
   Exchange made(group_, config);
   const ExchangeConfig& complete = made.config();
   std::erase_if(exchanges_, [&](const Exchange& old) {
@@ -147,27 +139,18 @@ Exchange& ExchangeCache::make(const ExchangeConfig& config) {
   return exchanges_.front();
 }
 
-// Every rank is about to make an exchange, or was refused before it had any; all learn which.
-void ExchangeCache::agree_to_make(const Status& mine) {
-  Verdict verdict{.code = mine.code()};
-  std::snprintf(verdict.reason, sizeof verdict.reason, "%s", mine.message().c_str());
-  std::vector<Verdict> all(group_.size());
-  const Status gathered = group_.all_gather(&verdict, sizeof verdict, all.data());
-  if (!gathered.ok()) throw Error(gathered.code(), gathered.message());
-  for (int peer = 0; peer < group_.size() && mine.ok(); ++peer) {
-    if (all[peer].code == Code::kOk) continue;
-    throw Failed{{StatusCode::kTilingError,
-                  {Code::kPeerRejected,
-                   fmt::format("rank {} refused its call: {}", peer, all[peer].reason), peer}}};
-  }
-}
-
 Result ExchangeCache::refuse(Purpose purpose, const Refused& refused) {
   const Status why(refused.status.code(), refused.status.message(), group_.rank());
   Status told = why;
   bool by_all = exchanges_.empty();
   if (!by_all) told = decline(purpose, why, active_, by_all);
-  if (by_all) agree_to_make(why);  // the others are about to
+  if (by_all) {  // the others make an exchange, or refuse that as well
+    try {
+      Exchange::refuse(group_, why);
+    } catch (const Error& error) {
+      told = {error.code(), error.what(), error.culprit()};
+    }
+  }
   if (told.code() == why.code()) return {refused.code, why};
   return {status_code(told.code()), told};
 }

@@ -41,7 +41,6 @@ class ExchangeCache {
   Exchange& make(const ExchangeConfig& config);
   Exchange& meeting_place(Purpose purpose);
   Status decline(Purpose purpose, const Status& why, std::span<const int> ranks, bool& by_all);
-  void agree_to_make(const Status& mine);
 
   Group group_;
   CommunicatorOptions options_;

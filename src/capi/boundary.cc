@@ -48,7 +48,7 @@ ferry_code failed_by_exception() noexcept {
   try {
     throw;
   } catch (const Error& error) {
-    return failed(error.code(), error.what(), -1);
+    return failed(error.code(), error.what(), error.culprit());
   } catch (const std::bad_alloc&) {
     return failed(Code::kSystem, "out of memory", -1);
   } catch (const std::exception& error) {

@@ -46,9 +46,17 @@ const ferry::OperationTimes::Span& span_of(const ferry::OperationTimes& times, s
 ferry_code ferry_exchange_create(const ferry_group* group, const ferry_config* config,
                                  ferry_exchange** exchange) {
   return guarded([&] {
-    required(exchange, "exchange") = nullptr;
+    if (exchange) *exchange = nullptr;
     const ferry_group& member = required(group, "group");
-    *exchange = make<ferry_exchange>(member.allocator, member.group, to_config(config));
+    ferry::ExchangeConfig wanted;
+    void* memory = nullptr;
+    const ferry::Status refusal = attempt(member.group.rank(), [&] {
+      required(exchange, "exchange");
+      wanted = to_config(config);
+      memory = member.allocator.allocate(sizeof(ferry_exchange));
+    });
+    if (!refusal.ok()) ferry::Exchange::refuse(member.group, refusal);
+    *exchange = make_in<ferry_exchange>(memory, member.allocator, member.group, wanted);
   });
 }
 

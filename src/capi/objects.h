@@ -30,16 +30,22 @@ class Allocator {
   void* context_ = nullptr;
 };
 
+// In `memory` of the allocator, which is released when the constructor throws.
 template <typename Object, typename... Arguments>
-Object* make(const Allocator& allocator, Arguments&&... arguments) {
+Object* make_in(void* memory, const Allocator& allocator, Arguments&&... arguments) {
   static_assert(alignof(Object) <= alignof(std::max_align_t));
-  void* memory = allocator.allocate(sizeof(Object));
   try {
     return new (memory) Object{allocator, std::forward<Arguments>(arguments)...};
   } catch (...) {
     allocator.release(memory);
     throw;
   }
+}
+
+template <typename Object, typename... Arguments>
+Object* make(const Allocator& allocator, Arguments&&... arguments) {
+  return make_in<Object>(allocator.allocate(sizeof(Object)), allocator,
+                         std::forward<Arguments>(arguments)...);
 }
 
 template <typename Object>

@@ -53,7 +53,8 @@ std::string differences(std::string_view first, std::string_view other) {
 // has destroyed, and moves none while it waits in a rendezvous.
 std::vector<std::string> tell(GroupState& group, const std::string& mine) {
   if (!group.one_node()) {
-    if (Status status = group.barrier(); !status.ok()) throw Error(status.code(), status.message());
+    if (Status status = group.barrier(); !status.ok())
+      throw Error(status.code(), status.message(), status.culprit());
   }
   return group.rendezvous().all_gather(mine, group.deadline());
 }
@@ -61,13 +62,17 @@ std::vector<std::string> tell(GroupState& group, const std::string& mine) {
 void require_agreement(const std::vector<std::string>& all) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].starts_with(kRefused))
-      throw Error(Code::kPeerRejected, fmt::format("rank {} refused to make this exchange: {}",
-                                                   rank, std::string_view(all[rank]).substr(2)));
+      throw Error(Code::kPeerRejected,
+                  fmt::format("rank {} refused to make this exchange: {}", rank,
+                              std::string_view(all[rank]).substr(2)),
+                  static_cast<int>(rank));
   }
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    throw Error(Code::kMismatch, fmt::format("ranks 0 and {} make different exchanges: {}", rank,
-                                             differences(all[0], all[rank])));
+    throw Error(Code::kMismatch,
+                fmt::format("ranks 0 and {} make different exchanges: {}", rank,
+                            differences(all[0], all[rank])),
+                static_cast<int>(rank));
   }
 }
 
@@ -84,12 +89,20 @@ std::unique_ptr<const Setup> make_setup(GroupState& group, const ExchangeConfig&
 
 }  // namespace
 
+GroupState& usable(const std::shared_ptr<GroupState>& group) {
+  if (!group)
+    throw Error(Code::kClosed, "cannot create an exchange: this Group is not a member of anything");
+  if (Status verdict = group->verdict(); !verdict.ok())
+    throw Error(verdict.code(), verdict.message(), verdict.culprit());
+  return *group;
+}
+
 std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeConfig& config) {
   std::unique_ptr<const Setup> setup;
   try {
     setup = make_setup(group, config);
   } catch (const Error& refusal) {
-    refuse_setup(group, refusal);
+    refuse_setup(group, Error(refusal.code(), refusal.what(), group.rank()));
   }
   require_agreement(tell(group, willing_text(setup->config)));
   return setup;

@@ -11,6 +11,9 @@
 
 namespace ferry::internal {
 
+// Throws Error unless collective calls are possible.
+GroupState& usable(const std::shared_ptr<GroupState>& group);
+
 // Collective. Throws on all ranks when one of them refuses or two differ: Error(kMismatch) names
 // the fields that differ; a refusal is thrown as it is where it was made, as Error(kPeerRejected)
 // elsewhere.

@@ -6,6 +6,7 @@
 
 #include <exception>
 
+#include "exchange/agreement.h"
 #include "exchange/state.h"
 
 namespace ferry {
@@ -34,6 +35,11 @@ ExchangeState& made(const std::shared_ptr<ExchangeState>& state) {
 
 Exchange::Exchange(const Group& group, const ExchangeConfig& config)
     : state_(std::make_shared<ExchangeState>(group.state(), config)) {}
+
+void Exchange::refuse(const Group& group, const Status& why) {
+  internal::refuse_setup(internal::usable(group.state()),
+                         Error(why.code(), why.message(), why.culprit()));
+}
 
 Status Exchange::dispatch_send(const DispatchArgs& args, Operation& operation) noexcept {
   return guarded(state_,

@@ -13,14 +13,6 @@ namespace ferry::internal {
 
 namespace {
 
-GroupState& usable(const std::shared_ptr<GroupState>& group) {
-  if (!group)
-    throw Error(Code::kClosed, "cannot create an exchange: this Group is not a member of anything");
-  if (Status verdict = group->verdict(); !verdict.ok())
-    throw Error(verdict.code(), verdict.message());
-  return *group;
-}
-
 WindowView share_window(GroupState& group, const Setup& setup) {
   return {group.rendezvous().share_segment(setup.layout.segment_bytes(), group.deadline()),
           &setup.layout, group.positions()};

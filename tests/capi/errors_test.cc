@@ -189,5 +189,30 @@ TEST(CapiErrors, NoSuchOperation) {
   });
 }
 
+// What rank 1 gives is refused before there is an exchange: no configuration that can be read, one
+// that is not legal, no place for the result, no memory. The others are told, and nobody waits.
+TEST(CapiErrors, ExchangeThatOneRankCannotMakeIsToldToAll) {
+  on_ranks(3, [](ferry_group* group) {
+    const bool odd = ferry_group_rank(group) == 1;
+    ferry_exchange* exchange = nullptr;
+    const auto expect_refused = [&](const ferry_config& config, ferry_exchange** made,
+                                    const char* part) {
+      const ferry_code code = ferry_exchange_create(group, &config, made);
+      expect_error(code, odd ? FERRY_INVALID_ARGUMENT : FERRY_PEER_REJECTED, {part});
+      EXPECT_EQ(ferry_last_error_rank(), 1);
+      EXPECT_EQ(exchange, nullptr);
+    };
+    ferry_config old = small_config(), illegal = small_config();
+    if (odd) old.struct_size = 12;
+    if (odd) illegal.top_k = 33;
+    expect_refused(old, &exchange, "struct_size is 12");
+    expect_refused(illegal, &exchange, "top_k is 33");
+    expect_refused(small_config(), odd ? nullptr : &exchange, "exchange is NULL");
+    const ferry_config good = small_config();
+    expect_ok(ferry_exchange_create(group, &good, &exchange));
+    ferry_exchange_destroy(exchange);
+  });
+}
+
 }  // namespace
 }  // namespace ferry::test

@@ -2,6 +2,7 @@
 // All are told who, and the group works after, unless somebody never came.
 #include <gtest/gtest.h>
 
+#include "base/clock.h"
 #include "seat.h"
 
 namespace ferry::test {
@@ -192,20 +193,68 @@ TEST_P(Disagreement, DeadlineOfOneCall) {
   });
 }
 
+// Making an exchange with `config` throws, and with the small configuration it works after.
+void require_not_made(const Group& group, const ExchangeConfig& config, Code code,
+                      const std::string& text) {
+  const std::int64_t began = internal::now_ns();
+  try {
+    Exchange exchange(group, config);
+    throw Failure("the exchange was made");
+  } catch (const Error& error) {
+    require(error.code() == code && error.what() == text, error.what());
+    require(error.culprit() == kOdd, "culprit " + std::to_string(error.culprit()));
+  }
+  require(internal::now_ns() - began < 10'000'000'000, "told after a deadline");
+  require(group.usable(), "the group is usable");
+  const Scenario scenario = plain_scenario(kRanks, small_config(), 1, 50);
+  Seat seat(group, scenario);
+  require_works(seat, 0);
+}
+
+// Only what differs is named.
 TEST_P(Disagreement, ExchangesOfDifferentSettings) {
   const auto body = [](Group group) {
     ExchangeConfig config = small_config();
     if (group.rank() == kOdd) config.hidden = 50;
+    if (group.rank() == kOdd) config.layout = Layout::kRankMajor;
+    require_not_made(group, config, Code::kMismatch,
+                     "ranks 0 and 2 make different exchanges: hidden is 48 and 50, layout is "
+                     "expert_major and rank_major, max_output_row_bytes is 192 and 200");
+  };
+  run_ranks(GetParam(), kRanks, body);
+}
+
+// What one rank finds illegal, from its configuration alone or from the ranks, is told to all.
+TEST_P(Disagreement, ConfigurationThatOneRankRefuses) {
+  const auto body = [](Group group) {
+    const bool odd = group.rank() == kOdd;
+    const Code code = odd ? Code::kInvalidArgument : Code::kPeerRejected;
+    const auto told = [odd](const std::string& why) {
+      return odd ? why : "rank 2 refused to make this exchange: " + why;
+    };
+    ExchangeConfig illegal = small_config(), unfit = small_config();
+    if (odd) illegal.top_k = 33;
+    if (odd) unfit.tp_size = 3;
+    require_not_made(group, illegal, code, told("top_k is 33, need 1 to 32"));
+    require_not_made(group, unfit, code, told("4 ranks are not a multiple of tp_size 3"));
+  };
+  run_ranks(GetParam(), kRanks, body);
+}
+
+// A front that has no configuration says so in the constructor's place.
+TEST_P(Disagreement, FrontOfOneRankRefusesToMakeAnExchange) {
+  const auto body = [](Group group) {
     try {
-      Exchange exchange(group, config);
-      throw Failure("the exchange was created");
+      if (group.rank() == kOdd)
+        Exchange::refuse(group, {Code::kInvalidArgument, "no setting \"hiden\"", kOdd});
+      Exchange exchange(group, small_config());
+      throw Failure("the exchange was made");
     } catch (const Error& error) {
-      const std::string text = error.what();
-      require(error.code() == Code::kMismatch && contains(text, "48") && contains(text, "50") &&
-                  contains(text, "2"),
-              text);
+      const bool odd = group.rank() == kOdd;
+      require(error.code() == (odd ? Code::kInvalidArgument : Code::kPeerRejected) &&
+                  contains(error.what(), "no setting \"hiden\"") && error.culprit() == kOdd,
+              error.what());
     }
-    require(group.usable(), "the group is usable");
     const Scenario scenario = plain_scenario(kRanks, small_config(), 1, 50);
     Seat seat(group, scenario);
     require_works(seat, 0);

@@ -342,6 +342,26 @@ def test_settings_that_are_refused_are_named(config, message):
         ferry.window_bytes(2, **{"max_tokens": 4, "hidden": 4, "num_experts": 4, "top_k": 2, **config})
 
 
+@pytest.mark.parametrize("config, error, message", [
+    ({"hiden": 4}, ferry.InvalidArgument, 'no setting "hiden"'),
+    ({"hidden": "wide"}, ferry.InvalidArgument, "hidden is 'wide'"),
+    ({"top_k": 99}, ferry.InvalidArgument, "top_k is 99"),
+    ({"hidden": 8}, ferry.Mismatch, "different exchanges: hidden is 4 and 8, max_output_row_bytes is 16 and 32$"),
+])
+def test_an_exchange_that_one_rank_makes_otherwise_is_refused_on_all(config, error, message):
+    good = {"max_tokens": 4, "hidden": 4, "num_experts": 4, "top_k": 2}
+
+    def body(group):
+        odd = group.rank == 1
+        wanted = error if odd or error is ferry.Mismatch else ferry.PeerRejected
+        with pytest.raises(wanted, match=message) as caught:
+            group.exchange(**{**good, **(config if odd else {})})
+        assert caught.value.culprit == 1 and caught.value.group_usable
+        return group.exchange(**good).config["hidden"]
+
+    assert ferry.run_threads(3, body, deadline=20.0) == [4] * 3
+
+
 def test_settings_are_read_back():
     def body(group):
         exchange = group.exchange(max_tokens=4, hidden=8, num_experts=4, top_k=2, dtype=torch.float16, zero_gaps=True)
