@@ -10,6 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "core/config.h"
 #include "core/errors.h"
@@ -149,8 +150,11 @@ Group& PyGroup::get() const {
 
 namespace {
 
+// Other ranks of this process may need the interpreter before they hear that this one leaves.
 void destroy(const PyGroup& self) {
-  if (self.kept->mine()) self.get().destroy();
+  if (!self.kept->mine()) return;
+  Group leaving = std::exchange(self.get(), Group());
+  without_gil([&] { leaving.destroy(); });
 }
 
 }  // namespace

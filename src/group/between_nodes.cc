@@ -1,6 +1,7 @@
-// What a group does with several nodes: it finds its mates, tells them the words that the ranks of
-// their nodes wait for, and writes down those that come. The words of a rank of another node lie
-// here as if it had written them itself, so nothing else needs to know where a rank is.
+// What a group does with several nodes: it connects to its mates, the ranks of the same position in
+// other nodes, sends them the flags that the ranks of their nodes wait for, and writes down the
+// flags that come. The flags of a rank of another node lie here as if that rank had written them,
+// so nothing else needs to know where a rank is.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cstring>
 #include <random>
 
+#include "group/leaving.h"
 #include "group/state.h"
 #include "group/wait.h"
 
@@ -43,7 +45,8 @@ void GroupState::join_nodes(const Deadline& by) {
   heard_.resize(size_);
   forwarding_ = ForwardingTable(topology_, rank_, std::vector<bool>(size_, true), /*flat=*/true);
   reach(forwarding_);
-  messages_->read_by(this);  // last: whoever is read may be answered
+  messages_->read_by(this);  // last: a message that is read may be answered
+  share_progress(messages_.get());
 }
 
 // Both ends: whom I send to, and who sends to me.
@@ -83,7 +86,7 @@ void GroupState::tell(int peer, std::uint8_t kind, std::uint64_t number,
   messages_->send_now(peer, std::as_bytes(std::span(&head, 1)), body);
 }
 
-// To whoever has had a word of mine, the mates of smaller sets of ranks too (linger).
+// To all ranks that had a message of this one, the mates of smaller sets too (linger).
 void GroupState::tell_abort(std::uint64_t word) noexcept {
   if (!messages_) return;
   const auto lock = messages_->lock();
@@ -148,10 +151,10 @@ bool GroupState::all_left() const {
   return messages_->all_sent() && std::none_of(channels_.begin(), channels_.end(), holds);
 }
 
-// A network that is closed while words are under way may take with it those that have arrived, and
-// why a group broke is behind the rows on their way. So whoever leaves stays until it has passed on
-// what it keeps, and all that had words of it have heard, or are gone, or do not listen for a
-// while.
+// A link that is closed while messages are under way may drop those that have arrived and are not
+// read yet. So a rank that leaves stays until it has passed on what it keeps, and every rank that
+// had messages of it has answered the last one, has left, or is lost. The limit is for a peer in
+// another process that computes and reads no messages for so long.
 void GroupState::linger() noexcept {
   const Deadline by = Deadline::after(kLinger);
   const auto done = [&] {
@@ -164,7 +167,7 @@ void GroupState::linger() noexcept {
     return true;
   };
   while (!done() && !by.passed()) {
-    if (!messages_->progress()) messages_->sleep(kLingerSleepUs);
+    if (!progress_all_here()) messages_->sleep(kLingerSleepUs);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "bootstrap/hello.h"
 #include "group/join.h"
+#include "group/leaving.h"
 #include "group/wait.h"
 
 namespace ferry::internal {
@@ -93,7 +94,10 @@ void GroupState::count_neighbours(const Deadline& by) {
 
 GroupState::~GroupState() {
   leave();
-  if (messages_) messages_->read_by(nullptr);  // its thread reads into what follows
+  if (messages_) {
+    unshare_progress(messages_.get());
+    messages_->read_by(nullptr);  // threads that move messages read into what follows
+  }
   left_open_.clear();
   messages_.reset();
 }

@@ -105,3 +105,13 @@ def refuse_a_call_on_the_last_rank(group):
     exchange = group.exchange(max_tokens=2, hidden=8, num_experts=4, top_k=1, dtype="float32")
     ids = numpy.full((2, 1), 99 if group.rank == group.size - 1 else 0)
     exchange.dispatch(numpy.zeros((2, 8), numpy.float32), ids)
+
+
+def play_five_exchanges(group):
+    """When this rank was about to combine for the last time."""
+    exchange = group.exchange(max_tokens=16, hidden=64, num_experts=8, top_k=2, dtype="float32")
+    for _ in range(5):
+        received = exchange.dispatch(numpy.ones((16, 64), numpy.float32), numpy.arange(32).reshape(16, 2) % 8)
+        began = time.monotonic()
+        exchange.combine(received.rows, received.handle)
+    return began

@@ -17,6 +17,14 @@ def test_threads_and_processes_give_results_by_rank():
     assert ferry.spawn(3, rank_programs.sum_of_ranks, 2) == [[0, 2, 4]] * 3
 
 
+def test_the_end_of_a_group_between_nodes_takes_milliseconds():
+    took = []
+    for _ in range(3):
+        began = max(ferry.run_threads(4, rank_programs.play_five_exchanges, topology="host:2,rank:2"))
+        took.append(time.monotonic() - began)
+    assert min(took) < 0.5, f"from the last combine to the end: {took} s"
+
+
 def test_an_exception_of_one_rank_ends_the_others_and_is_raised_with_its_traceback():
     with pytest.raises(KeyError, match="will not"):
         ferry.run_threads(3, rank_programs.raise_on_one)

@@ -1,0 +1,76 @@
+// How a group ends: a rank that leaves owes nothing, and no rank waits for a timer.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <thread>
+
+#include "base/clock.h"
+#include "seat.h"
+
+namespace ferry::test {
+namespace {
+
+constexpr int kRanks = 4, kRounds = 5, kRepeats = 5;
+constexpr std::int64_t kMostNs = 500'000'000;  // milliseconds, on a busy machine too
+
+Scenario scenario_of_nodes() {
+  ExchangeConfig config;
+  config.max_tokens = 16;
+  config.hidden = 64;
+  config.num_experts = 8;
+  config.top_k = 2;
+  config.node_sums = NodeSums::kExact;  // as the oracle's one node
+  return plain_scenario(kRanks, config, kRounds, 81);
+}
+
+void play_all(const Group& group, const Scenario& scenario) {
+  Seat seat(group, scenario);
+  for (int round = 0; round < kRounds; ++round) {
+    Received received = seat.dispatch(round);
+    seat.combine(round, received.handle, &received);
+  }
+}
+
+// The shortest of a few ends, each from before the last call of `end` began until it returned.
+template <typename End>
+void expect_short(const End& end) {
+  std::int64_t least_ns = std::numeric_limits<std::int64_t>::max();
+  for (int repeat = 0; repeat < kRepeats; ++repeat) least_ns = std::min(least_ns, end());
+  EXPECT_LT(least_ns, kMostNs);
+}
+
+TEST(Leaving, EachRankAfterItsLastCombine) {
+  const Scenario scenario = scenario_of_nodes();
+  GroupOptions options;
+  options.topology = "host:2,rank:2";
+  expect_short([&] {
+    std::array<std::int64_t, kRanks> played_ns{};
+    const auto body = [&](Group group) {
+      const int rank = group.rank();
+      play_all(group, scenario);
+      played_ns[rank] = internal::now_ns();
+    };
+    run_threads(kRanks, body, options);
+    return internal::now_ns() - *std::min_element(played_ns.begin(), played_ns.end());
+  });
+}
+
+// Nobody else moves the messages of the ranks that are still to leave.
+TEST(Leaving, OneThreadDestroysTheGroupsOfAllRanks) {
+  const Scenario scenario = scenario_of_nodes();
+  GroupOptions options;
+  options.topology = "host:2,rank:2";
+  expect_short([&] {
+    std::vector<Group> groups = Group::threads(kRanks, options);
+    std::vector<std::thread> threads;
+    for (const Group& group : groups) threads.emplace_back([&] { play_all(group, scenario); });
+    for (std::thread& thread : threads) thread.join();
+    const std::int64_t began_ns = internal::now_ns();
+    for (Group& group : groups) group.destroy();
+    return internal::now_ns() - began_ns;
+  });
+}
+
+}  // namespace
+}  // namespace ferry::test
