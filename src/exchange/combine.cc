@@ -151,8 +151,8 @@ HomeFormat Combine::home_format() const {
           .weighted = args_.topk_weights != nullptr};
 }
 
-// The counts that came with the outputs say where everybody's rows are; all ranks see whose outputs
-// do not fit them.
+// The counts that came with the outputs say where the rows of all ranks are; all ranks see whose
+// outputs do not fit them.
 Status Combine::place() {
   Route& route = *unplaced_;
   place_rows(exchange_, number(), route);

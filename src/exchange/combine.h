@@ -2,7 +2,7 @@
 // reads its expert rows where they lie, weights and sums them in float32, and writes each result
 // once. The steps are those of docs/protocol.md:
 //   send half:     publish outputs
-//   receive half:  wait for everybody's outputs -> reduce
+//   receive half:  wait for the outputs of all ranks -> reduce
 // Made by ExchangeState.
 //   combine.cc          the halves, results            publish_outputs.cc  where my outputs lie
 //   terms.cc            what a token is the sum of     row_weights.cc      weights that return

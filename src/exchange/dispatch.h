@@ -1,7 +1,7 @@
 // Dispatch: one dispatch from its send half to its receive half. The mirror of Combine. The steps
 // are those of docs/protocol.md:
 //   send half:     announce (count) -> place -> guard reuse -> send rows
-//   receive half:  wait for everybody's rows -> hand over
+//   receive half:  wait for the rows of all ranks -> hand over
 // Made by ExchangeState; rows leave in send_rows.cc and are handed over in received.cc.
 #pragma once
 

@@ -166,7 +166,7 @@ void Protocol::let_last_set_finish() {
 
 std::uint64_t Protocol::min_read_through() const noexcept {
   std::uint64_t least = read_through_;
-  // Whoever read my rows before the last set has finished (let_last_set_finish).
+  // Ranks of earlier sets that read my rows have finished (let_last_set_finish).
   for (const int peer : last_set_->ranks) {
     // Acquire: their reads come before my writes. Partner: conclude().
     if (peer != setup_.rank)

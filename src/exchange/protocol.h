@@ -78,7 +78,7 @@ class Protocol {
   // Waits until progress of all active ranks, or of those in `only`, is up.
   Status await(const Issued& issued, const char* phase, Stage stage,
                std::vector<std::int64_t>* wait_ns, const std::vector<bool>* only = nullptr);
-  // Waits until nobody reads what operations up to `number` published.
+  // Waits until no rank reads what operations up to `number` published.
   Status await_read_through(const Issued& issued, std::uint64_t number);
   // What every wait of an operation says; its flags, and for whom, follow.
   Await awaiting(const Issued& issued, const char* phase, std::uint64_t value) const noexcept;

@@ -1,4 +1,5 @@
-// How the argument checks say no. Used by arguments.cc and combine_arguments.cc.
+// How the argument rules refuse. Used by dispatch_rules.cc, combine_rules.cc, top_k_ids.cc and
+// window_rules.cc.
 #pragma once
 
 #include <fmt/format.h>

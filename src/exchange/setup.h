@@ -1,5 +1,6 @@
 // Setup: what an exchange is from its creation to its end, on one rank: the agreed configuration
-// and what follows from it. Made by state.cc; read by everything in this folder, written by nobody.
+// and what follows from it. Made by state.cc; read by everything in this folder, and never written
+// after.
 #pragma once
 
 #include <cstddef>

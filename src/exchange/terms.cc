@@ -32,7 +32,7 @@ void Combine::collect_terms(std::int64_t token, const ReduceJob& job) const {
   add_row_of(args_.norm.residual);
 }
 
-// Rows (unless they are in the sum as branches already) and special experts, by k; with kRankMajor
+// Rows (unless they are in the sum as subtrees already) and special experts, by k; with kRankMajor
 // rows by rank, then special experts by k.
 void Combine::add_entries(std::int64_t token, const ReduceJob& job, bool rows) const {
   const Route& route = *route_;
@@ -96,7 +96,7 @@ void Combine::find_row(TokenEntry at, HomeRows::Row& row) const {
   }
 }
 
-// Sums instead of rows: those of other branches have come, that of my node is made here.
+// Sums instead of rows: those of other subtrees have come, that of my node is made here.
 void Combine::add_subtrees(std::int64_t token, const ReduceJob& job) const {
   const Route& route = *route_;
   const DataType type = exchange_.forwarder->sum_type(args_.expert_rows.dtype);

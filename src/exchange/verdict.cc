@@ -80,7 +80,8 @@ Status Protocol::name_mismatch(const Issued& issued) const {
           other};
 }
 
-// A rank that is not active with everybody says with whom, as far as there is room (new_record).
+// Where not all ranks are active the record names those that are, as far as there is room
+// (new_record).
 std::string Protocol::describe(int rank, std::uint64_t number) const {
   const Record& theirs = view_.record(rank, number);
   const Terms& terms = theirs.terms;

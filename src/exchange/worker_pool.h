@@ -1,5 +1,5 @@
 // WorkerPool: the threads that move rows for one rank, the caller included. A call of run() is a
-// fork and a join. Owned by ExchangeState; used by dispatch.cc and combine.cc.
+// fork and a join. Owned by ExchangeState; used by send_rows.cc, publish_outputs.cc and combine.cc.
 #pragma once
 
 #include <atomic>

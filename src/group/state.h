@@ -1,4 +1,4 @@
-// GroupState: the inside of a Group. Owns the rendezvous, the control words that all ranks of a
+// GroupState: the inside of a Group. Owns the rendezvous, the flags that all ranks of a
 // group share, and the verdict when the group breaks. Used by exchanges (waiting, ringing,
 // agreeing) and by Group itself.
 #pragma once
@@ -40,7 +40,7 @@ static_assert(sizeof(GroupSlot) == 4096);
 struct MessageHead {
   std::uint32_t channel;  // 0: the group, else an exchange
   std::uint8_t kind;      // of the channel's own
-  // Of an exchange: the tier that it crosses, for whoever reads it passes it on at those further
+  // Of an exchange: the level that it crosses, since its reader passes it on at those further
   // in, and the rank that it is of.
   std::uint8_t level = 0;
   std::uint16_t origin = 0;
@@ -48,22 +48,22 @@ struct MessageHead {
 };
 static_assert(Topology::kMostRanks <= 65536);
 
-// A part of ferry that gets messages from other nodes. Called with the lock of Mail held.
+// A part of ferry that gets messages from other nodes. Called with the lock of MessageChannel held.
 class Channel {
  public:
   virtual ~Channel() = default;
   virtual void read(int from, const MessageHead& head, std::span<const std::byte> body) = 0;
-  // As Mail::Reader's.
+  // As MessageChannel::Reader's.
   virtual bool go_on() = 0;
   // True while it keeps messages that others wait for.
   virtual bool holds() const { return false; }
   // True while others wait for what `peer` still owes this rank.
   virtual bool waits_for(int) const { return false; }
-  // True when nobody needs it any more (GroupState::leave_open).
+  // True when no rank needs it any more (GroupState::leave_open).
   virtual bool done() const { return true; }
 };
 
-// Between nodes it reads the messages of Mail: its own, and those of its channels.
+// Between nodes it reads the messages of MessageChannel: its own, and those of its channels.
 class GroupState final : private MessageChannel::Reader {
  public:
   GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
@@ -115,7 +115,7 @@ class GroupState final : private MessageChannel::Reader {
   // Of all ranks.
   const ForwardingTable& forwarding() const noexcept { return forwarding_; }
   // Waits until what was sent has left this rank, which may go on to something else than ferry and
-  // must not keep words that others wait for. `await` says who waits; `mates` are answerable.
+  // must not keep messages that others wait for. `await` says who waits, for `mates`.
   Status await_left(Await await, const std::vector<bool>& mates) noexcept;
 
   // True once some rank has given up on the group.
@@ -151,7 +151,7 @@ class GroupState final : private MessageChannel::Reader {
     }
   };
 
-  // Mail::Reader
+  // MessageChannel::Reader
   void read(int from, std::span<const std::byte> message) override;
   bool go_on() override;
   void lost(int peer, const std::string& why) override;
@@ -202,8 +202,8 @@ class GroupState final : private MessageChannel::Reader {
 
   // Empty on one node.
   std::unique_ptr<MessageChannel> messages_;
-  bool own_thread_ = false;             // Mail makes progress by itself
-  std::vector<std::string> addresses_;  // [ranks] for Mail
+  bool own_thread_ = false;             // messages_ makes progress by itself
+  std::vector<std::string> addresses_;  // [ranks] for messages_
   std::vector<bool> reached_, heard_;   // guarded by the lock of mail_, like what follows
   std::map<std::uint32_t, Channel*> channels_;
   std::uint32_t num_channels_ = 0;
@@ -212,7 +212,7 @@ class GroupState final : private MessageChannel::Reader {
   // Raised to want_left_ when everything has left (await_left).
   std::atomic<std::uint64_t> left_{0};
   ForwardingTable forwarding_;
-  // [ranks] Mail lost it; it told me itself that it left: set once, release and acquire.
+  // [ranks] its link is lost; it told me itself that it left: set once, release and acquire.
   std::vector<std::atomic<bool>> lost_, farewell_;
 
   mutable std::mutex verdict_mutex_;

@@ -114,12 +114,12 @@ Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
   for (int peer = 0; peer < size_; ++peer) {
     const std::uint64_t word = abort_[peer].load(std::memory_order_acquire);  // partner: give_up
     if (!AbortWord::gave_up(word)) continue;
-    if (missing_ranks(await).empty()) return {};  // everybody did their part before that
+    if (missing_ranks(await).empty()) return {};  // all did their part before that
     return give_up(await, AbortWord::code(word), AbortWord::culprit(word));
   }
   const bool interrupted = options_.interrupted && options_.interrupted();
   if (!interrupted && now_ns() - began_ns < await.limit.count()) return {};
-  // Whoever is furthest behind holds up the others that are missing.
+  // The rank that is furthest behind holds up the others that are missing.
   const std::vector<int> late = missing_ranks(await);
   if (late.empty()) return {};
   const int last = *std::min_element(late.begin(), late.end(), [&](int a, int b) {
@@ -147,7 +147,8 @@ int GroupState::gone_culprit(const Await& await, const std::vector<int>& missing
   return owing(/*lost=*/true);
 }
 
-// Who owes this rank what others wait for, and is lost without a word, if `lost`; -1: nobody.
+// The rank that owes this one what others wait for, and, if `lost`, is lost without having left;
+// -1: none.
 int GroupState::owing(bool lost) const noexcept {
   if (!messages_) return -1;
   const auto lock = messages_->lock();
@@ -161,8 +162,8 @@ int GroupState::owing(bool lost) const noexcept {
   return -1;
 }
 
-// Who holds up a rank that is missing: itself, or the last one on the way of its words to this node
-// who is gone or missing too.
+// The rank that holds up a missing one: itself, or the last hop of its control messages to this
+// node that is gone or missing too.
 int GroupState::answerable(const Await& await, int missing) const noexcept {
   if (!await.last_hop) return missing;
   int culprit = missing;
@@ -175,9 +176,9 @@ int GroupState::answerable(const Await& await, int missing) const noexcept {
   return culprit;
 }
 
-// Nothing more comes from it. Of a rank of another node only whoever it sends its words to can
-// tell: to others they may be on their way when it has left, and that it left may be known before
-// they are read.
+// True when nothing more comes from `rank`. Of a rank of another node only the rank can tell that
+// it sends its control messages to: to others they may still be passed on when it has left, and
+// that it left may be known before they are read.
 bool GroupState::gone(const Await& await, int rank) const noexcept {
   if (here(rank)) return left(rank) || !rendezvous_->alive(rank);
   if (await.last_hop && (*await.last_hop)[rank] != rank_) return false;
@@ -199,7 +200,7 @@ Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept 
   text +=
       fmt::format("; rank {} (pid {}) {}", culprit, rendezvous_->pid(culprit), state_of(culprit));
   if (await.last_hop && (*await.last_hop)[culprit] != culprit)
-    text += fmt::format("; its words come by rank {}", (*await.last_hop)[culprit]);
+    text += fmt::format("; its control messages come by rank {}", (*await.last_hop)[culprit]);
   if (code == Code::kTimeout) {
     text += fmt::format("; deadline {:.3g} s", std::chrono::duration<double>(await.limit).count());
   }

@@ -21,8 +21,8 @@ struct Await {
   bool crowded;                                  // more threads than processors: yield early
   const std::vector<bool>* only = nullptr;       // wait for these ranks; null: for all
   std::vector<std::int64_t>* wait_ns = nullptr;  // [R] += time waited for each rank
-  // [R] of several nodes: who passes on each rank's flag towards this node (Border::via); null:
-  // each its own.
+  // [R] of several nodes: the rank that passes each rank's flag on to this node (ForwardingTable);
+  // null: the rank itself.
   const std::vector<int>* last_hop = nullptr;
   // Raised here when what this rank sent has ended, which it does too towards a rank that is gone.
   bool outgoing = false;

@@ -1,5 +1,5 @@
 // Pool: the buffers of this rank's window. Decides which buffer is posted, filled or copied into,
-// keeps count of who still needs it, and backs it with memory. Local: peers learn of a buffer only
+// knows until when ranks read it, and backs it with memory. Local: peers learn of a buffer only
 // through records. Called by exchange/dispatch.cc, exchange/combine.cc and the pins of views.
 #pragma once
 
@@ -34,7 +34,7 @@ class Pool {
   // `index`: of my window.
   Pool(std::shared_ptr<Segment> segment, const WindowLayout& layout, int index);
 
-  // The most recently used buffer that nobody pins: the warmest in the cache. With
+  // The most recently used buffer without a pin: the warmest in the cache. With
   // `finished_through`, only one whose published rows all ranks have read.
   std::optional<int> free_buffer(std::optional<std::uint64_t> finished_through = {}) const noexcept;
   int num_pinned() const noexcept;

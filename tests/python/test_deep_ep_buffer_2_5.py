@@ -10,7 +10,7 @@ import ferry.conformance.elastic_oracle as oracle
 import ferry
 from ferry.conformance.deep_ep_oracle import Inputs, same_bits
 from ferry import deep_ep
-from ferry.deep_ep import BucketBuffer, BufferAllocator, EPBuffer, EventOverlap
+from ferry.deep_ep import BufferAllocator, EPBuffer, EventOverlap
 
 TOKENS, M = [9, 0, 12, 5], 13
 
@@ -155,68 +155,9 @@ def test_planned_tensors_get_memory_from_the_buffer():
     ferry.run_threads(1, body)
 
 
-@pytest.mark.parametrize("num_ranks", [1, 3, 4])
-def test_buckets_are_gathered_and_added(num_ranks):
-    everybodys = torch.randn(num_ranks, 2, num_ranks * 5)
-
-    def ordered(values):
-        total = torch.zeros(values.shape[1:])
-        for value in values:
-            total = total + value
-        return total
-
-    def body(group):
-        buffer, rank = BucketBuffer(group, 1 << 12), group.rank
-        mine = everybodys[rank].clone()
-        parts = [torch.empty(num_ranks * mine.numel()), torch.empty(num_ranks * 7, dtype=torch.uint8)]
-        srcs = [mine, torch.full((7,), rank, dtype=torch.uint8)]
-        gathered = buffer.all_gather(srcs, parts).wait()
-        assert torch.equal(gathered[0], everybodys.view(-1)) and gathered[1].view(num_ranks, 7)[:, 3].tolist() == list(
-            range(num_ranks))
-        shard = buffer.storage[64:64 + num_ranks * 8].view(torch.int16).view(num_ranks, 4)[rank]
-        shard.fill_(rank + 1)
-        assert buffer.all_gather(shard).wait().tolist() == [r + 1 for r in range(num_ranks) for _ in range(4)]
-        want = ordered(everybodys).view(num_ranks, -1)[rank]
-        assert torch.equal(buffer.reduce_scatter(mine, scale=0.5).wait(), want * 0.5)
-        rounded = ordered(everybodys.bfloat16().float()).view(num_ranks, -1)[rank]
-        assert torch.equal(buffer.reduce_scatter(mine, comm_precision="bf16").wait(), rounded)
-        with buffer.session() as session:
-            total = session.allocate(mine.shape).copy_(mine)
-            assert session.all_reduce([total]).wait()[0].data_ptr() == total.data_ptr()
-            assert torch.equal(total, ordered(everybodys))
-        for call, match in ((lambda: buffer.all_reduce(mine.double()), "need contiguous float32"),
-                            (lambda: buffer.reduce_scatter(mine, "fp8"), "comm_precision is 'fp8'"),
-                            (lambda: buffer.all_gather(mine, mine[:, :3]), "times as many elements")):
-            with pytest.raises(ferry.InvalidArgument, match=match):
-                call()
-            group.barrier()
-        buffer.barrier()
-
-    ferry.run_threads(num_ranks, body)
-
-
-def test_buckets_of_several_groups_and_of_planned_tensors():
-    def body(group):
-        plan = BufferAllocator()
-        weights = plan.allocate((2, 4), torch.float32)
-        buffer = BucketBuffer([group, group], plan)
-        assert buffer.num_bytes == 32 and len(buffer.groups) == 2
-        weights.fill_(group.rank + 1)
-        with pytest.raises(ferry.InvalidArgument, match="has 2 groups"):
-            buffer.all_reduce(weights)
-        with pytest.raises(ferry.InvalidArgument, match="none of those"):
-            buffer.all_reduce(weights, group=object())
-        buffer.all_reduce(weights, group=group)
-        assert weights.unique().tolist() == [3]
-        with pytest.raises(ferry.Mismatch, match="srcs="):
-            buffer.all_gather(weights[:group.rank + 1], torch.empty(8 * (group.rank + 1)), group=group)
-
-    ferry.run_threads(2, body)
-
-
 def test_names():
     assert list(inspect.signature(EPBuffer.combine).parameters)[-1] == "defer_epilogue"
     assert deep_ep.get_num_tma_alignment() == 32 and deep_ep.get_num_allocation_alignment() == 2 << 20
-    for name in ("EngramBuffer", "PPBuffer"):
+    for name in ("BucketBuffer", "BucketSession", "EngramBuffer", "PPBuffer"):
         with pytest.raises(NotImplementedError, match=f"{name} is not built"):
             getattr(deep_ep, name)(None, 1)

@@ -10,11 +10,12 @@ program.py`. What is honoured, what has no meaning on a CPU and what is refused:
 
 import torch
 
-from ferry.deep_ep.bucket_buffer import BucketBuffer, BucketSession
 from ferry.deep_ep.buffer import Buffer
 from ferry.deep_ep.config import Config
 from ferry.deep_ep.elastic import ElasticBuffer, EPHandle, get_logical_domain_size, get_physical_domain_size
 from ferry.deep_ep.ep_buffer import (
+    BucketBuffer,
+    BucketSession,
     BufferAllocator,
     EngramBuffer,
     EPBuffer,

@@ -11,8 +11,8 @@ from ferry.deep_ep.elastic_sessions import NotBuilt
 from ferry.deep_ep.redundant_experts import BufferAllocator, RedundantExperts
 from ferry.errors import InvalidArgument
 
-__all__ = ["BufferAllocator", "EPBuffer", "EngramBuffer", "PPBuffer", "get_num_allocation_alignment",
-           "get_num_rdma_alignment", "get_num_tma_alignment"]
+__all__ = ["BucketBuffer", "BucketSession", "BufferAllocator", "EPBuffer", "EngramBuffer", "PPBuffer",
+           "get_num_allocation_alignment", "get_num_rdma_alignment", "get_num_tma_alignment"]
 
 _SIZE_UNIT, _TMA_BYTES = 2 << 20, 32
 
@@ -93,5 +93,7 @@ def _not_built(name, instead):
     return type(name, (), {"__init__": __init__, "__doc__": f"Raises NotBuilt: {instead}.", "__module__": __name__})
 
 
+BucketBuffer = _not_built("BucketBuffer", "torch.distributed has all-gather, reduce-scatter and all-reduce")
+BucketSession = _not_built("BucketSession", "torch.distributed has all-gather, reduce-scatter and all-reduce")
 EngramBuffer = _not_built("EngramBuffer", "there is no storage of embeddings in other ranks' memory")
 PPBuffer = _not_built("PPBuffer", "torch.distributed has send and recv")

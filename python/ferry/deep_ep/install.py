@@ -15,8 +15,7 @@ _SUBMODULES = {
     "deep_ep.buffers": ["ferry.deep_ep"],
     "deep_ep.buffers.elastic": ["ferry.deep_ep.elastic", "ferry.deep_ep.events"],
     **{f"deep_ep.buffers.{name}": ["ferry.deep_ep.ep_buffer", "ferry.deep_ep.events"] for name in (
-        "ep", "engram", "pp", "allocator")},
-    "deep_ep.buffers.bucket": ["ferry.deep_ep.bucket_buffer"],
+        "ep", "bucket", "engram", "pp", "allocator")},
     "deep_ep.comm": ["ferry.deep_ep.beside.comm", "ferry.deep_ep.elastic"],
     "deep_ep.buffers.legacy": ["ferry.deep_ep.buffer", "ferry.deep_ep.config", "ferry.deep_ep.events"],
     "deep_ep.utils": ["ferry.deep_ep.events"],

@@ -34,7 +34,7 @@ class BufferAllocator:
         return tensor
 
     def materialize(self):
-        """Called by the buffer: the same tensors get memory, uint8 [num_bytes], which is returned."""
+        """Called by the buffer: the same tensors, with memory."""
         if self.materialized:
             raise InvalidArgument("this BufferAllocator was given to another buffer already")
         storage, begin = torch.zeros(self.num_bytes, dtype=torch.uint8), 0
@@ -43,7 +43,6 @@ class BufferAllocator:
             torch.utils.swap_tensors(tensor, storage[begin:begin + num_bytes].view(tensor.dtype).view(tensor.shape))
             begin += -(-num_bytes // _UNIT) * _UNIT
         self._tensors, self.materialized = [], True
-        return storage
 
 
 class RedundantExperts:
