@@ -1,5 +1,5 @@
 # The commands of this repository. Each installs what is missing first (scripts/install.sh).
-.PHONY: build run test check rest bench format tidy sanitize check-megatron
+.PHONY: build run test check rest bench format tidy sanitize check-megatron check-vllm
 
 build:
 	@scripts/install.sh build
@@ -41,3 +41,8 @@ sanitize:
 check-megatron:
 	@scripts/install.sh build python
 	@scripts/check_megatron.sh
+
+# vLLM on CPU with ferry, real requests: 3.4 GB of wheels in a virtual environment of its own.
+check-vllm:
+	@scripts/install.sh build python
+	@scripts/check_vllm.sh

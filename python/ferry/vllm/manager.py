@@ -1,0 +1,115 @@
+"""vLLM's all-to-all manager by ferry: tokens go to the ranks of their experts, and their weighted sums come home.
+
+T tokens of this rank, H hidden, K top-k, L experts of this rank, N rows received. Called by vLLM's
+MoEPrepareAndFinalizeNaiveDPEPModular, through the communicator; calls ferry.
+"""
+
+from typing import NamedTuple
+
+import torch
+from vllm.config import get_current_vllm_config
+from vllm.distributed.device_communicators.base_device_communicator import All2AllManagerBase
+from vllm.forward_context import get_forward_context
+
+import ferry
+
+DEADLINE = 300.0  # seconds, as vLLM waits for a step
+
+
+class Dispatched(NamedTuple):
+    """What combine needs of the dispatch before it."""
+
+    exchange: ferry.Exchange
+    handle: ferry.Handle
+    topk_weights: torch.Tensor  # float32 [T, K]: they stay at home
+
+
+class FerryAll2AllManager(All2AllManagerBase):
+    """A row for each (token, expert), grouped by expert, so that the experts see only their own.
+
+    Experts lie in blocks, the first ranks one more when they do not divide evenly: vLLM's linear placement, and
+    ferry's. Layers of one shape share an exchange.
+    """
+
+    def __init__(self, cpu_group, tcp_store_group=None):
+        super().__init__(cpu_group, tcp_store_group)
+        config = get_current_vllm_config()
+        _refuse_what_is_not_there(config.parallel_config)
+        self._num_experts = config.model_config.get_num_experts()
+        self._max_tokens = config.scheduler_config.max_num_batched_tokens
+        self._group, self._exchanges, self._dispatched = None, {}, None
+
+    @torch.compiler.disable
+    def dispatch(self, hidden_states, topk_weights, topk_ids, is_sequence_parallel=False, extra_tensors=None):
+        """[T, H], [T, K], [T, K] -> rows [N, H], weights [N, 1] of ones, local experts [N, 1]."""
+        if extra_tensors:
+            raise NotImplementedError(
+                f"ferry.vllm: dispatch of {len(extra_tensors)} extra tensors (LoRA, scales of quantised activations)"
+            )
+        if is_sequence_parallel:
+            raise NotImplementedError("ferry.vllm: sequence parallel MoE (tensor parallel ranks above 1)")
+        if self._dispatched is not None:
+            raise RuntimeError("ferry.vllm: dispatch before the combine of the dispatch before it")
+        weights = topk_weights.float()
+        if get_forward_context().attn_metadata is None:
+            # A dummy batch of an idle rank: its attention reads memory that nobody wrote. In any other batch ferry
+            # refuses NaN on all ranks.
+            weights = weights.nan_to_num(0, 0, 0)
+        exchange = self._exchange(hidden_states, topk_ids.size(1))
+        received = exchange.dispatch(hidden_states, topk_ids)
+        self._dispatched = Dispatched(exchange, received.handle, weights)
+        counts = received.handle.tokens_per_expert
+        experts = torch.arange(len(counts), dtype=topk_ids.dtype).repeat_interleave(counts)
+        return received.rows, topk_weights.new_ones(len(experts), 1), experts.unsqueeze(1)
+
+    @torch.compiler.disable
+    def combine(self, hidden_states, is_sequence_parallel=False):
+        """Rows [N, H] of the experts -> weighted sums [T, H]."""
+        return self._combine(hidden_states, None)
+
+    @torch.compiler.disable
+    def combine_into_output(self, hidden_states, output, is_sequence_parallel=False):
+        if output.is_contiguous() and output.dtype == hidden_states.dtype:
+            return self._combine(hidden_states, output)
+        return output.copy_(self._combine(hidden_states, None))
+
+    def _combine(self, rows, out):
+        if self._dispatched is None:
+            raise RuntimeError("ferry.vllm: combine without a dispatch")
+        (exchange, handle, weights), self._dispatched = self._dispatched, None
+        return exchange.combine(rows, handle, weights, out=out)
+
+    def _exchange(self, hidden_states, top_k):
+        """Made at the first call of its kind, which is the same one on all ranks."""
+        if self._group is None:
+            self._group = ferry.init(process_group=self.cpu_group, deadline=DEADLINE)
+        key = hidden_states.size(1), top_k, hidden_states.dtype
+        if key not in self._exchanges:
+            self._exchanges[key] = self._group.exchange(
+                max_tokens=self._max_tokens, hidden=key[0], num_experts=self._num_experts, top_k=top_k, dtype=key[2]
+            )
+        return self._exchanges[key]
+
+    def dispatch_router_logits(self, hidden_states, router_logits, is_sequence_parallel=False, extra_tensors=None):
+        raise NotImplementedError("ferry.vllm: experts that route for themselves (monolithic kernels)")
+
+    def destroy(self):
+        for exchange in self._exchanges.values():
+            exchange.close()
+        if self._group is not None:
+            self._group.destroy()
+        self._group, self._exchanges, self._dispatched = None, {}, None
+
+
+def _refuse_what_is_not_there(parallel):
+    """Names what is asked for and cannot be right yet."""
+    asked = {
+        "EPLB and redundant experts": parallel.enable_eplb,
+        "elastic expert parallelism": parallel.enable_elastic_ep,
+        "tensor parallel ranks above 1": parallel.tensor_parallel_size > 1,
+        "prefill context parallel ranks above 1": parallel.prefill_context_parallel_size > 1,
+        "experts placed round robin": parallel.expert_placement_strategy != "linear",
+    }
+    for what, wanted in asked.items():
+        if wanted:
+            raise NotImplementedError(f"ferry.vllm: {what} with expert parallelism is not there yet")

@@ -1,0 +1,123 @@
+"""vLLM's server with a tiny random model, and requests to it over HTTP."""
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+START_SECONDS, VOCABULARY = 900, 128
+
+
+def save_model(folder, kind, num_experts=8):
+    """Random weights and a tokenizer whose words are the ids: "t0 t1 ..."."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3MoeConfig
+
+    sizes = dict(vocab_size=VOCABULARY, hidden_size=128, num_hidden_layers=2, num_attention_heads=4,
+                 num_key_value_heads=2, head_dim=32, intermediate_size=128, max_position_embeddings=256)  # fmt: skip
+    experts = dict(num_experts=num_experts, num_experts_per_tok=2, moe_intermediate_size=64)
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(**sizes, **experts) if kind == "moe" else Qwen3Config(**sizes)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.2)
+    model.save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="t0").save_pretrained(folder)
+
+
+def prompts(count):
+    """Token ids, of uneven length."""
+    return [[(7 * i + 3 * j) % VOCABULARY for j in range(3 + 5 * i % 17)] for i in range(count)]
+
+
+class Server:
+    def __init__(self, port, process, log):
+        self.port, self.process, self.log = port, process, log
+
+    def ask(self, method, path, body=None, timeout=300):
+        """(status, text); raises OSError or HTTPException when nobody is there, or no more."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            connection.request(method, path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def complete(self, prompt, num_tokens=12):
+        """The ids that follow, the most likely ones."""
+        body = dict(model="tiny", prompt=prompt, max_tokens=num_tokens, temperature=0, ignore_eos=True,
+                    return_token_ids=True)  # fmt: skip
+        status, text = self.ask("POST", "/v1/completions", json.dumps(body))
+        if status != 200:
+            raise OSError(f"{status}: {text}")
+        return json.loads(text)["choices"][0]["token_ids"]
+
+    def complete_all(self, prompts, num_tokens=12):
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            return list(pool.map(lambda prompt: self.complete(prompt, num_tokens), prompts))
+
+    def text(self):
+        return Path(self.log).read_text(errors="replace")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(folder, log, *arguments, ferry=True, **environment):
+    """The process, before it answers."""
+    port = free_port()
+    more = dict(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1",
+                VLLM_NO_USAGE_STATS="1", **environment)  # fmt: skip
+    if ferry:
+        more["FERRY_VLLM"] = "1"
+    # What `vllm serve` runs: the program itself asks for the version of a package "vllm", which vllm-cpu is not.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--served-model-name",
+               "tiny", "--dtype", "float32", "--max-model-len", "128", "--max-num-batched-tokens", "256",
+               "--enforce-eager", "--host", "127.0.0.1", "--port", str(port), *arguments]  # fmt: skip
+    with open(log, "w") as file:
+        process = subprocess.Popen(list(map(str, command)), stdout=file, stderr=subprocess.STDOUT,
+                                   env={**os.environ, **more}, start_new_session=True)
+    return Server(port, process, log)
+
+
+@contextlib.contextmanager
+def serve(folder, log, *arguments, **options):
+    server = start(folder, log, *arguments, **options)
+    try:
+        until = time.monotonic() + START_SECONDS
+        while True:
+            assert server.process.poll() is None, server.text()[-6000:]
+            assert time.monotonic() < until, server.text()[-6000:]
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                if server.ask("GET", "/health", timeout=30)[0] == 200:
+                    break
+            time.sleep(1)
+        yield server
+    finally:
+        end(server)
+
+
+def end(server):
+    """Asked first; the whole session of it goes, engines included."""
+    server.process.terminate()
+    try:
+        server.process.wait(60)
+    except subprocess.TimeoutExpired:
+        pass
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.process.pid, 9)
+    server.process.wait()

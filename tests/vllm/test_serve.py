@@ -1,0 +1,82 @@
+"""vLLM's server on CPU with data parallel ranks by ferry says what one rank says, over HTTP. Run by make check-vllm."""
+
+import http.client
+import os
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from server import prompts, save_model, serve, start
+
+PROMPTS = prompts(5)
+EXPERT_PARALLEL = ("-dp", "2", "--enable-expert-parallel")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    for name, kind, experts in (("moe", "moe", 8), ("odd", "moe", 7), ("dense", "dense", 0)):
+        save_model(folder / name, kind, experts)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(models):
+    """Greedy ids of one rank, without ferry."""
+    found = {}
+    for name in ("moe", "odd", "dense"):
+        with serve(models / name, models / f"{name}.one.log", ferry=False) as server:
+            found[name] = server.complete_all(PROMPTS)
+            assert server.complete(PROMPTS[0]) == found[name][0]
+    return found
+
+
+@pytest.mark.parametrize("name, arguments", [
+    ("moe", EXPERT_PARALLEL),
+    ("odd", EXPERT_PARALLEL),  # 7 experts on 2 ranks
+    ("moe", ("-dp", "3", "--enable-expert-parallel")),
+    ("moe", ("-dp", "2")),  # every rank has half of every expert
+    ("dense", ("-dp", "2")),
+], ids=["experts", "uneven", "three", "slices", "dense"])  # fmt: skip
+def test_data_parallel_ranks_say_what_one_rank_says(models, expected, tmp_path, name, arguments):
+    with serve(models / name, tmp_path / "log", *arguments) as server:
+        assert server.complete(PROMPTS[0]) == expected[name][0]  # the other ranks run dummy batches
+        assert server.complete_all(PROMPTS) == expected[name]
+        by_ferry = f"ferry takes tokens to the experts of {arguments[1]} ranks" in server.text()
+        assert by_ferry == ("--enable-expert-parallel" in arguments)
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (("-tp", "2", *EXPERT_PARALLEL), "tensor parallel ranks above 1"),
+    (("--expert-placement-strategy", "round_robin", *EXPERT_PARALLEL), "experts placed round robin"),
+], ids=["tensor parallel", "round robin"])  # fmt: skip
+def test_what_is_not_there_is_refused_by_name(models, tmp_path, arguments, said):
+    server = start(models / "moe", tmp_path / "log", *arguments)
+    try:
+        server.process.wait(900)
+        assert f"ferry.vllm: {said}" in server.text()
+    finally:
+        if server.process.poll() is None:
+            os.killpg(server.process.pid, signal.SIGKILL)
+
+
+def engines(server):
+    """Process ids of the engines, by data parallel rank."""
+    listed = subprocess.run(["ps", "-eo", "pid,sid,args"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()]
+    mine = [(row[2], int(row[0])) for row in rows if row[1] == str(server.process.pid) and "EngineCore_DP" in row[2]]
+    return [pid for _, pid in sorted(mine)]
+
+
+def test_an_engine_that_dies_ends_the_requests_of_the_others(models, tmp_path):
+    with serve(models / "moe", tmp_path / "log", *EXPERT_PARALLEL) as server, ThreadPoolExecutor(4) as pool:
+        server.complete_all(PROMPTS)
+        begin = time.monotonic()
+        asked = [pool.submit(server.complete, prompt, 100) for prompt in PROMPTS[:4]]
+        os.kill(engines(server)[1], signal.SIGKILL)
+        for each in asked:
+            with pytest.raises((OSError, http.client.HTTPException)):
+                each.result(200)
+        assert time.monotonic() - begin < 120, server.text()[-4000:]
