@@ -19,9 +19,9 @@ test:
 check:
 	@.ci/run
 
-# What `make check` has beyond `make test`: sanitizers, emulation, clang-tidy, the long forms.
+# What `make check` has beyond `make test`: sanitizers, emulation, clang-tidy, transformers, the long forms.
 rest:
-	@scripts/test.sh --go-on install=build,test,style,lint,model,bench,cross long asan tsan aarch64 clang-tidy
+	@scripts/test.sh --go-on install=build,test,style,lint,model,bench,cross long transformers asan tsan aarch64 clang-tidy
 
 bench:
 	@scripts/install.sh build bench python

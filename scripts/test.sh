@@ -1,5 +1,5 @@
 #!/bin/bash
-# test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python long asan tsan
+# test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python transformers long asan tsan
 # aarch64 clang-tidy. All run even if one fails. Also install=<groups>, and venv: install python, beside
 # the steps up to python. Then what each took, and as the last line "N passed, N
 # failed"; with --go-on, of the steps that ran before as well. Called by the Makefile.
@@ -95,6 +95,10 @@ for step in "$@"; do
         FERRY_STRESS=1 run_tests release -C long -L long
       ;;
     python) check_python ;;
+    transformers) # what the step python skips without transformers
+      check "install transformers" scripts/install.sh transformers && check "wheel" wheel &&
+        check "tests of transformers" .venv/bin/python -m pytest -q -rfEs tests/python -k transformers
+      ;;
     asan | tsan) FERRY_STRESS=${FERRY_STRESS:-0.25} check_tests "$step" ;;
     aarch64) check "sysroot" scripts/sysroot.sh && check_tests aarch64 ;;
     clang-tidy) check "clang-tidy" clang_tidy ;;
