@@ -130,20 +130,19 @@ Status Combine::reduce() {
 
 // One worker's share of the tokens.
 void Combine::reduce_tokens(std::int64_t begin, std::int64_t end, Stores stores) const {
-  const HomeFormat format = home_format();
+  const RowFormat format = row_format();
   const auto& forwarder = exchange_.forwarder;
-  Summands sum(format.hidden, format.wire_bytes()), part(format.hidden, format.wire_bytes());
-  SubtreeSums subtrees(format.hidden, forwarder ? forwarder->sum_type(format.type) : format.type,
-                       exchange_.group->topology().num_levels());
-  HomeRows rows(format);
+  Summands sum(format.hidden, format.wire_bytes());
+  RowSum rows(format, forwarder ? forwarder->sum_type(format.type) : format.type,
+              forwarder ? forwarder->topology().num_levels() : 0);
   for (std::int64_t token = begin; token < end; ++token) {
-    reduce_token(token, {sum, part, subtrees, rows, stores});
+    reduce_token(token, {sum, rows, stores});
     if (args_.out_topk_weights) return_weights(token);
   }
   if (stores == Stores::kStreaming) stores_fence();
 }
 
-HomeFormat Combine::home_format() const {
+RowFormat Combine::row_format() const {
   return {.wire = &setup_.combine_wire,
           .type = args_.expert_rows.dtype,
           .hidden = args_.expert_rows.hidden,

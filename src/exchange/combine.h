@@ -13,13 +13,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
+#include <optional>
 #include <vector>
 
-#include "exchange/home_rows.h"
-#include "exchange/internode/subtree_sums.h"
+#include "exchange/internode/asked_sums.h"
 #include "exchange/parts.h"
 #include "exchange/protocol.h"
+#include "exchange/row_sum.h"
 #include "exchange/summands.h"
 #include "ferry/exchange.h"
 #include "routing/route.h"
@@ -50,9 +50,7 @@ class Combine final : public InFlight {
   // What a worker has.
   struct ReduceJob {
     Summands& sum;
-    Summands& part;  // of my node
-    SubtreeSums& subtrees;
-    HomeRows& rows;
+    RowSum& rows;
     Stores stores;
   };
   struct TokenEntry {
@@ -71,7 +69,7 @@ class Combine final : public InFlight {
   void find_outputs();
   void reduce_tokens(std::int64_t begin, std::int64_t end, Stores stores) const;
   void reduce_token(std::int64_t token, const ReduceJob& job) const;
-  HomeFormat home_format() const;
+  RowFormat row_format() const;
 
   // publish_outputs.cc
   Status publish_outputs();
@@ -82,9 +80,8 @@ class Combine final : public InFlight {
   float weight_of(TokenEntry at) const noexcept;
   void collect_terms(std::int64_t token, const ReduceJob& job) const;
   void add_entries(std::int64_t token, const ReduceJob& job, bool rows) const;
-  void add_subtrees(std::int64_t token, const ReduceJob& job) const;
-  void find_rows(std::int64_t token, HomeRows& rows) const;
-  void find_row(TokenEntry at, HomeRows::Row& row) const;
+  void find_rows(std::int64_t token, RowSum& rows) const;
+  void find_row(TokenEntry at, RowSum::Row& row) const;
   void prefetch_outputs(std::int64_t token) const noexcept;
   void add_special(std::int64_t token, int special, const SpecialTerm& term) const;
 
@@ -94,7 +91,7 @@ class Combine final : public InFlight {
 
   // internode/incoming_sums.cc
   void ask_for_sums();
-  void add_terms(std::span<const std::int64_t> entries, std::vector<std::byte>& terms) const;
+  Term term_of(TokenEntry at) const;
   Status await_sums();
   Status await_served();
 
@@ -104,11 +101,9 @@ class Combine final : public InFlight {
   std::shared_ptr<const Route> route_;
   std::shared_ptr<Route> unplaced_;     // the same, when its slots are not known yet
   std::vector<PublishedRows> outputs_;  // [active ranks]
-  // Between nodes: where the answers of each mate go, null: none; and for each token (from
-  // first_share_[token]) and subtree, where its sum comes, null: rows of this node.
-  std::vector<std::byte*> sums_;
-  std::vector<std::size_t> first_share_;
-  std::vector<const std::byte*> shares_;
+  // Between nodes: what other subtrees answer; and the first subtree there of each token.
+  std::optional<AskedSums> asked_;
+  std::vector<std::size_t> first_subtree_;
 };
 
 }  // namespace ferry::internal

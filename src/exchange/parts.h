@@ -29,11 +29,13 @@ struct ExchangeParts {
   Record& record(int rank, std::uint64_t number) const noexcept {
     return view.record(rank, number);
   }
+  SubtreeRule subtree_rule() const {
+    return {&forwarder->table(), setup->choice.algorithm == Algorithm::kFullmesh};
+  }
   // Between nodes: entries [first, first + count) of a route by where they go.
   Subtrees subtrees_of(const Route& route, std::int64_t first, int count) const {
     const ActiveSet& active = *route.active;
-    const SubtreeRule rule{&forwarder->table(), setup->choice.algorithm == Algorithm::kFullmesh};
-    return {rule, first, count, [&](std::int64_t entry) {
+    return {subtree_rule(), first, count, [&](std::int64_t entry) {
               const RowRef ref = route.refs[entry];
               return ref.sent() ? active.ranks[active.index(ref.member, active.position)] : -1;
             }};

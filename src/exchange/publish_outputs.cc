@@ -52,7 +52,7 @@ Status Combine::stage(Record& mine, bool rows, bool weights) {
   const int buffer = pool.free_buffer(exchange_.protocol.min_read_through()).value();
   const std::int64_t num_rows = args_.expert_rows.num_rows;
   const std::size_t raw_row = dense_pitch(args_.expert_rows);
-  const std::size_t encoded_row = home_format().wire_bytes();
+  const std::size_t encoded_row = row_format().wire_bytes();
   const bool encoded = rows && encoded_row < raw_row && active().num_positions == 1;
   const std::size_t row_bytes = encoded ? encoded_row : raw_row;
   const std::size_t weights_bytes =

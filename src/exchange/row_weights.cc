@@ -42,37 +42,31 @@ void Combine::return_weights(std::int64_t token) const {
   }
 }
 
-// What each row of a token brings: over several tensor-parallel positions the sum of theirs, mine
-// first.
+// What each row of a token brings.
 void Combine::find_scalars(std::int64_t token, RowScalars& of_entry) const {
   const Route& route = *route_;
   const ActiveSet& active = *route.active;
   const std::int64_t first = token * route.num_entries;
-  const auto scalars = static_cast<int>(setup_.layout.weights_per_row());
-  for (int k = 0; k < route.num_entries; ++k) {
-    const RowRef ref = route.refs[first + k];
-    if (!ref.sent() || outputs_[active.index(ref.member, active.position)].rows == nullptr)
-      continue;
-    for (int i = 0; i < active.num_positions; ++i) {
-      const int position = active.position_from_mine(i);
-      const float* theirs = outputs_[active.index(ref.member, position)].weights +
-                            setup_.row_at(route, first + k, position) * scalars;
-      for (int j = 0; j < scalars; ++j)
-        of_entry[k][j] = i == 0 ? theirs[j] : of_entry[k][j] + theirs[j];
+  const ScalarShape shape{static_cast<int>(setup_.layout.weights_per_row()), active.num_positions};
+  const auto own = [&](std::int64_t entry, int i) {
+    const int position = active.position_from_mine(i);
+    return outputs_[active.index(route.refs[entry].member, position)].weights +
+           setup_.row_at(route, entry, position) * shape.num_scalars;
+  };
+  const auto to = [&](std::int64_t entry) { return of_entry[entry - first].data(); };
+  if (!exchange_.forwarder) {
+    for (std::int64_t entry = first; entry < first + route.num_entries; ++entry) {
+      if (route.refs[entry].sent()) add_scalars(entry, shape, own, to(entry));
     }
+    return;
   }
-  if (!exchange_.forwarder) return;
-  const HomeFormat format = home_format();
   const Subtrees subtrees = exchange_.subtrees_of(route, first, route.num_entries);
-  for (int i = 0; i < subtrees.count(); ++i) {
-    const std::byte* share = shares_[first_share_[token] + i];
-    if (share == nullptr) continue;
-    share += exchange_.forwarder->scalars_at(static_cast<int>(subtrees[i].items.size()), format);
-    for (const std::int64_t entry : subtrees[i].items) {
-      std::memcpy(of_entry[entry - first].data(), share, scalars * sizeof(float));
-      share += scalars * sizeof(float);
-    }
-  }
+  const auto answer = [&](int i) -> const std::byte* {
+    const std::byte* theirs = asked_->answer(first_subtree_[token] + i);
+    const auto num_terms = static_cast<int>(subtrees[i].items.size());
+    return theirs ? theirs + asked_->layout().scalars_at(num_terms) : nullptr;
+  };
+  set_scalars(subtrees, shape, own, answer, to);
 }
 
 }  // namespace ferry::internal

@@ -61,7 +61,7 @@ void RowSender::send_token(std::int64_t token, std::byte* scratch) const {
 // `count` entries of one token that send the same row.
 void RowSender::send_entries(std::int64_t first, int count, std::byte* scratch) const {
   const ActiveSet& active = *route_.active;
-  Destination to[kMaxDestinations];
+  Slot to[kMaxDestinations];
   void* rows[kMaxDestinations];
   int num_rows = 0;
   for (std::int64_t entry = first; entry < first + count; ++entry) {
@@ -75,7 +75,7 @@ void RowSender::send_entries(std::int64_t first, int count, std::byte* scratch) 
     }
   }
   if (num_rows == 0) return;
-  copy_encoded(first, {rows, static_cast<std::size_t>(num_rows)}, scratch);
+  copy_row_to_many(rows, num_rows, encode(first, scratch), layout_.row_bytes(), stores_);
   if (layout_.scale_bytes() == 0) return;
   const std::byte* scales = scales_of_row(first, scratch);
   for (int i = 0; i < num_rows; ++i)
@@ -83,7 +83,7 @@ void RowSender::send_entries(std::int64_t first, int count, std::byte* scratch) 
                        to[i].row, scales);
 }
 
-// After copy_encoded().
+// After encode().
 const std::byte* RowSender::scales_of_row(std::int64_t entry,
                                           const std::byte* scratch) const noexcept {
   if (setup_.wire.encode) return scratch + setup_.scales_in_scratch();
@@ -91,24 +91,22 @@ const std::byte* RowSender::scales_of_row(std::int64_t entry,
          entry / route_.num_entries * layout_.scale_bytes();
 }
 
-// Encodes the row of `entry` into `scratch` and copies it to `rows`.
-void RowSender::copy_encoded(std::int64_t entry, std::span<void*> rows, std::byte* scratch) const {
+// The row of `entry` as it is sent: encoded into `scratch`, or where it lies.
+const std::byte* RowSender::encode(std::int64_t entry, std::byte* scratch) const {
   const Rows& tokens = args_.tokens;
   const std::int64_t token = entry / route_.num_entries;
   const std::byte* row = static_cast<const std::byte*>(tokens.data) + token * pitch_of(tokens);
   const std::byte* next = token + 1 < route_.num_tokens ? row + pitch_of(tokens) : nullptr;
   if (next) prefetch_row(next, dense_pitch(tokens));
-  if (setup_.wire.encode) {
-    setup_.wire.encode({.row = row,
-                        .row_type = tokens.dtype,
-                        .hidden = tokens.hidden,
-                        .factors = factors(entry),
-                        .out = scratch,
-                        .scales = scratch + setup_.scales_in_scratch(),
-                        .next = stores_ == Stores::kStreaming ? next : nullptr});
-    row = scratch;
-  }
-  copy_row_to_many(rows.data(), static_cast<int>(rows.size()), row, layout_.row_bytes(), stores_);
+  if (!setup_.wire.encode) return row;
+  setup_.wire.encode({.row = row,
+                      .row_type = tokens.dtype,
+                      .hidden = tokens.hidden,
+                      .factors = factors(entry),
+                      .out = scratch,
+                      .scales = scratch + setup_.scales_in_scratch(),
+                      .next = stores_ == Stores::kStreaming ? next : nullptr});
+  return scratch;
 }
 
 // Shared experts come first in the caller's table, then the experts that ids name.

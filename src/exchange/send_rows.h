@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "exchange/internode/message_stream.h"
+#include "exchange/internode/row_splitter.h"
 #include "exchange/parts.h"
 #include "exchange/protocol.h"
 #include "ferry/exchange.h"
@@ -29,7 +29,7 @@ class RowSender {
   Status send(int buffer);
 
  private:
-  struct Destination {
+  struct Slot {
     int index;  // of the receiver among the active ranks
     std::int64_t row;
   };
@@ -39,16 +39,10 @@ class RowSender {
     float* weights;
     std::int32_t* ids;
   };
-  // What packs rows for another node.
-  struct CrossJob {
-    MessageStream& stream;
-    std::byte* scratch;
-  };
-
   void send_token(std::int64_t token, std::byte* scratch) const;
   void send_entries(std::int64_t first, int count, std::byte* scratch) const;
   RowFactors factors(std::int64_t entry) const noexcept;
-  void copy_encoded(std::int64_t entry, std::span<void*> rows, std::byte* scratch) const;
+  const std::byte* encode(std::int64_t entry, std::byte* scratch) const;
   const std::byte* scales_of_row(std::int64_t entry, const std::byte* scratch) const noexcept;
   void send_all_metadata();
   void send_metadata(std::int64_t entry, int position) const;
@@ -57,9 +51,8 @@ class RowSender {
 
   // internode/cross_rows.cc
   Status cross_rows();
-  Status cross_unit(const CrossJob& cross, std::int64_t first,
-                    std::span<const std::int64_t> entries);
-  Status append(MessageStream& stream, std::size_t bytes, std::byte*& piece);
+  int add_destinations(std::int64_t entry, std::vector<std::byte>& destinations) const;
+  Status cross(RowSplitter& splitter, const RowUnit& unit);
 
   ExchangeParts& exchange_;
   const Setup& setup_;

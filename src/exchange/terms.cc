@@ -22,11 +22,8 @@ void Combine::collect_terms(std::int64_t token, const ReduceJob& job) const {
   for (int i = 0; args_.norm.residual && i < 2; ++i) add_row_of(args_.bias[i]);
   prefetch_outputs(token + 1);
   const bool grouped = exchange_.forwarder && !exchange_.forwarder->exact();
-  if (grouped) {
-    add_subtrees(token, job);
-  } else {
-    find_rows(token, job.rows);
-  }
+  find_rows(token, job.rows);
+  if (grouped) job.rows.add_to(job.sum, exchange_.forwarder->table().outermost);
   add_entries(token, job, !grouped);
   add_row_of(args_.shared_output);
   add_row_of(args_.norm.residual);
@@ -42,9 +39,9 @@ void Combine::add_entries(std::int64_t token, const ReduceJob& job, bool rows) c
         args_.topk_weights && k < route.top_k ? args_.topk_weights[token * route.top_k + k] : 1.0f;
     add_special(token, special, {weight, job.sum});
   };
-  for (int k = 0, row = 0; k < route.num_entries; ++k) {
+  for (int k = 0; k < route.num_entries; ++k) {
     const RowRef ref = route.refs[first + k];
-    if (ref.sent() && rows) job.rows.add_term(row++, job.sum);
+    if (ref.sent() && rows) job.rows.add_term(first + k, job.sum);
     if (!ref.sent() && ref.member <= kFirstSpecial) add(k, kFirstSpecial - ref.member);
   }
   for (int k = 0; setup_.rank_major() && k < route.top_k; ++k) {
@@ -53,34 +50,28 @@ void Combine::add_entries(std::int64_t token, const ReduceJob& job, bool rows) c
   }
 }
 
-// All rows of a token, by entry. Those of other nodes have come side by side (NodeSums::kExact).
-void Combine::find_rows(std::int64_t token, HomeRows& rows) const {
+// The rows of a token by entry, or between nodes the sums of its subtrees, of which my node is one.
+void Combine::find_rows(std::int64_t token, RowSum& rows) const {
   const Route& route = *route_;
   const std::int64_t first = token * route.num_entries;
-  rows.clear();
-  std::array<HomeRows::Row*, kMaxEntries> of_entry;
-  for (int k = 0; k < route.num_entries; ++k) {
-    if (!route.refs[first + k].sent()) continue;
-    of_entry[k] = &rows.add();
-    find_row({token, k}, *of_entry[k]);
-  }
-  if (!exchange_.forwarder) return;
-  const Subtrees subtrees = exchange_.subtrees_of(route, first, route.num_entries);
-  for (int i = 0; i < subtrees.count(); ++i) {
-    const std::byte* share = shares_[first_share_[token] + i];
-    for (const std::int64_t entry : subtrees[i].items) {
-      if (share == nullptr) break;
-      HomeRows::Row& row = *of_entry[entry - first];
-      row.parts[0] = share;
-      row.num_parts = 1;
-      row.encoded = setup_.combine_wire.encode != nullptr;
-      share += rows.format().wire_bytes();
+  rows.clear(first, route.num_entries);
+  const auto find = [&](std::int64_t entry, RowSum::Row& row) {
+    find_row({token, static_cast<int>(entry - first)}, row);
+  };
+  if (!exchange_.forwarder) {
+    for (std::int64_t entry = first; entry < first + route.num_entries; ++entry) {
+      if (route.refs[entry].sent()) find(entry, rows.row(entry));
     }
+    return;
   }
+  const Subtrees subtrees = exchange_.subtrees_of(route, first, route.num_entries);
+  const auto answer = [&](int i) { return asked_->answer(first_subtree_[token] + i); };
+  exchange_.forwarder->exact() ? rows.set_rows(subtrees, find, answer)
+                               : rows.set_sums(subtrees, find, answer);
 }
 
 // Where the row of an entry lies in this node.
-void Combine::find_row(TokenEntry at, HomeRows::Row& row) const {
+void Combine::find_row(TokenEntry at, RowSum::Row& row) const {
   const Route& route = *route_;
   const ActiveSet& active = *route.active;
   const std::int64_t entry = at.token * route.num_entries + at.k;
@@ -94,27 +85,6 @@ void Combine::find_row(TokenEntry at, HomeRows::Row& row) const {
     row.parts[i] = theirs.rows + setup_.row_at(route, entry, position) * theirs.pitch_bytes;
     row.encoded = theirs.encoded;
   }
-}
-
-// Sums instead of rows: those of other subtrees have come, that of my node is made here.
-void Combine::add_subtrees(std::int64_t token, const ReduceJob& job) const {
-  const Route& route = *route_;
-  const DataType type = exchange_.forwarder->sum_type(args_.expert_rows.dtype);
-  const std::int64_t first = token * route.num_entries;
-  const Subtrees subtrees = exchange_.subtrees_of(route, first, route.num_entries);
-  job.subtrees.clear();
-  for (int i = 0; i < subtrees.count(); ++i) {
-    const std::byte* share = shares_[first_share_[token] + i];
-    if (share == nullptr) {
-      job.rows.clear();
-      for (const std::int64_t entry : subtrees[i].items)
-        find_row({token, static_cast<int>(entry - first)}, job.rows.add());
-      job.part.clear();
-      job.rows.add_up(job.part, type, job.subtrees.own());
-    }
-    job.subtrees.add(subtrees[i].level, share ? share : job.subtrees.own());
-  }
-  job.subtrees.add_to(job.sum, exchange_.forwarder->table().outermost);
 }
 
 void Combine::prefetch_outputs(std::int64_t token) const noexcept {

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <random>
 
+#include "base/bytes.h"
 #include "group/leaving.h"
 #include "group/state.h"
 #include "group/wait.h"
@@ -83,7 +84,7 @@ void GroupState::leave_open(std::shared_ptr<Channel> channel) {
 void GroupState::tell(int peer, std::uint8_t kind, std::uint64_t number,
                       std::span<const std::byte> body) noexcept {
   const MessageHead head{.channel = 0, .kind = kind, .number = number};
-  messages_->send_now(peer, std::as_bytes(std::span(&head, 1)), body);
+  messages_->send_now(peer, bytes_of(head), body);
 }
 
 // To all ranks that had a message of this one, the mates of smaller sets too (linger).
@@ -97,10 +98,10 @@ void GroupState::tell_abort(std::uint64_t word) noexcept {
 }
 
 void GroupState::read(int from, std::span<const std::byte> message) {
-  MessageHead head;
-  if (message.size() < sizeof head) return;
-  std::memcpy(&head, message.data(), sizeof head);
-  const std::span<const std::byte> body = message.subspan(sizeof head);
+  ByteReader reader(message);
+  const auto head = reader.get<MessageHead>();
+  const std::span<const std::byte> body = reader.rest();
+  if (!reader.ok()) return;
   if (head.channel != 0) {
     const auto channel = channels_.find(head.channel);
     if (channel != channels_.end()) channel->second->read(from, head, body);

@@ -204,7 +204,7 @@ class GroupState final : private MessageChannel::Reader {
   std::unique_ptr<MessageChannel> messages_;
   bool own_thread_ = false;             // messages_ makes progress by itself
   std::vector<std::string> addresses_;  // [ranks] for messages_
-  std::vector<bool> reached_, heard_;   // guarded by the lock of mail_, like what follows
+  std::vector<bool> reached_, heard_;   // guarded by the lock of messages_, like what follows
   std::map<std::uint32_t, Channel*> channels_;
   std::uint32_t num_channels_ = 0;
   std::vector<std::shared_ptr<Channel>> left_open_;

@@ -1,4 +1,5 @@
 #include "plan/routes.h"
+#include "topology/mate.h"
 
 #include <algorithm>
 
@@ -84,7 +85,7 @@ void Routes::serve(int holder, int level, int hop, Copies copies, std::vector<Ho
   for (int group = begin; group < end; ++group) {
     if (group == own) continue;
     const std::span<const int> ranks = tree.members(group, level);
-    const int mate = ranks[position % std::ssize(ranks)];
+    const int mate = ranks[mate_position(position, ranks.size())];
     hops.push_back({.from = holder, .to = mate, .parent = hop});
     set_bytes(hops.back(), ranks, copies);
     serve(mate, level + 1, static_cast<int>(hops.size()) - 1, copies, hops);

@@ -13,7 +13,7 @@ namespace ferry::internal {
 
 namespace {
 
-// What a token puts on a way, on average.
+// The rows that a token puts on a hop, on average.
 struct Rows {
   double dispatch = 0;
   double combine = 0;
@@ -25,7 +25,7 @@ struct Rows {
   Rows operator*(double tokens) const { return {dispatch * tokens, combine * tokens}; }
 };
 
-// Of one link, or what one rank puts on it; combine's rows go the other way.
+// Of one link, or what one rank puts on it; combine's rows go in the other direction.
 struct Load {
   Rows out, in;
 
@@ -206,10 +206,11 @@ Traffic traffic_of(const ExchangeConfig& config, int num_ranks) {
     traffic.row_bytes = static_cast<double>(format.encoded_bytes(config.hidden, config.dtype)) +
                         static_cast<double>(format.num_scales(config.hidden)) * 4;
   }
-  const WireFormat& home = wire_format(config.combine_wire);
-  traffic.output_bytes = home.encode
-                             ? static_cast<double>(home.encoded_bytes(config.hidden, config.dtype))
-                             : row_bytes;
+  const WireFormat& combine_wire = wire_format(config.combine_wire);
+  traffic.output_bytes =
+      combine_wire.encode
+          ? static_cast<double>(combine_wire.encoded_bytes(config.hidden, config.dtype))
+          : row_bytes;
   traffic.sum_bytes = config.node_sums == NodeSums::kFp32 ? hidden * sizeof(float) : row_bytes;
   traffic.row_per_rank = config.layout == Layout::kRankMajor;
   traffic.exact = config.node_sums == NodeSums::kExact;
@@ -230,11 +231,11 @@ std::vector<LinkBytes> level_bytes(const Topology& topology, const Traffic& traf
   LevelLoads loads(topology, traffic, algorithm);
   const auto tokens = static_cast<double>(traffic.tokens);
   const double row_bytes = tokens * traffic.row_bytes;
-  const double home_bytes = traffic.exact ? traffic.output_bytes : traffic.sum_bytes;
+  const double return_bytes = traffic.exact ? traffic.output_bytes : traffic.sum_bytes;
   std::vector<LinkBytes> levels(topology.num_levels());
   for (int level = 0; level < topology.num_levels(); ++level) {
     const bool network = level <= topology.find_level(Topology::kHost);
-    const double back_bytes = tokens * (network ? home_bytes : traffic.output_bytes);
+    const double combine_bytes = tokens * (network ? return_bytes : traffic.output_bytes);
     const std::vector<Load>& of_ranks = loads.next(level);
     LinkBytes& most = levels[level];
     for (int group = 0; group < topology.level(level).num_groups(); ++group) {
@@ -244,7 +245,8 @@ std::vector<LinkBytes> level_bytes(const Topology& topology, const Traffic& traf
       for (const auto& [out, in] : links) {
         most.dispatch =
             std::max({most.dispatch, row_bytes * out.dispatch, row_bytes * in.dispatch});
-        most.combine = std::max({most.combine, back_bytes * out.combine, back_bytes * in.combine});
+        most.combine =
+            std::max({most.combine, combine_bytes * out.combine, combine_bytes * in.combine});
       }
     }
   }

@@ -17,9 +17,9 @@ struct Traffic {
   std::vector<int> rank_experts;  // [ranks]: experts that each owns
   double row_bytes = 0;           // of dispatch
   double output_bytes = 0;        // a row of combine
-  double sum_bytes = 0;           // a node's sum of rows, on its way home
+  double sum_bytes = 0;           // a node's sum of rows, on its way back
   bool row_per_rank = false;      // else a row per expert (ferry::Layout)
-  bool exact = false;             // rows instead of sums come home (NodeSums::kExact)
+  bool exact = false;             // rows instead of sums return (NodeSums::kExact)
 };
 
 // Of routed experts: shared ones, replicas and masks are left out. Outputs have the type of the

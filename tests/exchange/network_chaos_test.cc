@@ -1,6 +1,6 @@
-// Groups on several nodes over UCX in bad weather (ChaosLink): whatever order packets arrive in,
-// every output equals the oracle bit for bit; and ten thousand exchanges leave neither memory nor
-// descriptors behind. FERRY_STRESS scales their number.
+// Groups on several nodes over UCX with network chaos (ChaosLink): whatever order packets arrive
+// in, every output equals the oracle bit for bit; and ten thousand exchanges leave neither memory
+// nor descriptors behind. FERRY_STRESS scales their number.
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -36,11 +36,11 @@ std::vector<Nodes> shapes() {
           nodes_of("rack:2,host:2+1,rank:2+1+2")};
 }
 
-// While it lives, the links of groups that are made are in bad weather, and their ranks move
+// While it lives, the links of groups that are made have network chaos, and their ranks move
 // messages as FERRY_PROGRESS says.
-class BadWeather {
+class NetworkChaos {
  public:
-  BadWeather(std::uint64_t seed, const char* progress) {
+  NetworkChaos(std::uint64_t seed, const char* progress) {
     setenv("FERRY_PROGRESS", progress, 1);
     internal::link_factory() = [this, seed] {
       // Relaxed: only the number matters; ranks make their links at the same time.
@@ -48,12 +48,12 @@ class BadWeather {
       return std::make_unique<ChaosLink>(internal::ucx_link(), seed * 100'000 + link, &report_);
     };
   }
-  ~BadWeather() {
+  ~NetworkChaos() {
     internal::link_factory() = internal::ucx_link;
     unsetenv("FERRY_PROGRESS");
   }
-  BadWeather(const BadWeather&) = delete;
-  BadWeather& operator=(const BadWeather&) = delete;
+  NetworkChaos(const NetworkChaos&) = delete;
+  NetworkChaos& operator=(const NetworkChaos&) = delete;
 
   // So many ranks were in it.
   void expect_links(std::uint64_t number) const {
@@ -74,20 +74,20 @@ class BadWeather {
 
 // ---- every algorithm, bit for bit
 
-struct WeatherCase {
+struct ChaosCase {
   Nodes nodes;
   Algorithm algorithm = Algorithm::kFullmesh;
   NodeSums sums = NodeSums::kRowType;
   const char* progress = "inline";
 };
 
-std::ostream& operator<<(std::ostream& stream, const WeatherCase& c) {
+std::ostream& operator<<(std::ostream& stream, const ChaosCase& c) {
   return stream << c.nodes.topology << ", " << name_of(c.algorithm) << ", sums " << name_of(c.sums)
                 << ", progress " << c.progress;
 }
 
-std::vector<WeatherCase> weather_cases() {
-  std::vector<WeatherCase> cases;
+std::vector<ChaosCase> chaos_cases() {
+  std::vector<ChaosCase> cases;
   for (const Nodes& nodes : shapes()) {
     for (const Algorithm algorithm : kAlgorithms) {
       for (const NodeSums sums : kSums) {
@@ -99,8 +99,8 @@ std::vector<WeatherCase> weather_cases() {
 }
 
 // "fullmesh_fp32_host_3_rank_2_1_3_thread"
-std::string weather_name(const testing::TestParamInfo<WeatherCase>& info) {
-  const WeatherCase& c = info.param;
+std::string chaos_name(const testing::TestParamInfo<ChaosCase>& info) {
+  const ChaosCase& c = info.param;
   std::string name = std::string(name_of(c.algorithm)) + "_" + name_of(c.sums) + "_" +
                      c.nodes.topology + "_" + c.progress;
   std::replace_if(
@@ -109,7 +109,7 @@ std::string weather_name(const testing::TestParamInfo<WeatherCase>& info) {
 }
 
 // One for each layout; wires and the rest are drawn, another draw for each case.
-std::vector<Scenario> scenarios_of(const WeatherCase& c) {
+std::vector<Scenario> scenarios_of(const ChaosCase& c) {
   std::uint64_t seed = 90'000;
   for (const char letter : c.progress + std::string(name_of(c.algorithm)) + name_of(c.sums))
     seed = (seed * 31 + static_cast<unsigned char>(letter)) % 1'000'003;
@@ -127,22 +127,22 @@ std::vector<Scenario> scenarios_of(const WeatherCase& c) {
   return scenarios;
 }
 
-class Weather : public testing::TestWithParam<WeatherCase> {};
+class UnderChaos : public testing::TestWithParam<ChaosCase> {};
 
-TEST_P(Weather, EveryOutputEqualsTheOracle) {
-  const BadWeather weather(1, GetParam().progress);
+TEST_P(UnderChaos, EveryOutputEqualsTheOracle) {
+  const NetworkChaos chaos(1, GetParam().progress);
   for (const Scenario& scenario : scenarios_of(GetParam()))
     run_scenario(Mode::kThreads, scenario, {.halves = true, .delays = true});
-  weather.expect_links(kLayouts.size() * GetParam().nodes.of_rank.size());
+  chaos.expect_links(kLayouts.size() * GetParam().nodes.of_rank.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Nodes, Weather, testing::ValuesIn(weather_cases()), weather_name);
+INSTANTIATE_TEST_SUITE_P(Nodes, UnderChaos, testing::ValuesIn(chaos_cases()), chaos_name);
 
-TEST(WeatherSuite, CrossesEveryWireByEveryAlgorithm) {
+TEST(ChaosSuite, CrossesEveryWireByEveryAlgorithm) {
   if (kSanitized) GTEST_SKIP() << "draws the same as without sanitizers";
   std::map<Algorithm, std::map<Wire, int>> wires;
   std::map<Algorithm, std::map<CombineWire, int>> combine_wires;
-  for (const WeatherCase& c : weather_cases()) {
+  for (const ChaosCase& c : chaos_cases()) {
     for (const Scenario& scenario : scenarios_of(c)) {
       ++wires[c.algorithm][scenario.config.wire];
       ++combine_wires[c.algorithm][scenario.config.combine_wire];
@@ -166,8 +166,8 @@ constexpr int kWarmUpShare = 4;  // a quarter
 // What may be more of the heap, and of resident memory, when all groups are gone: next to nothing.
 constexpr std::int64_t kDust = std::int64_t{128} << 10;
 constexpr std::int64_t kResidentDust = std::int64_t{1} << 20;
-// And while a group lives: some more of its parcels (Mail, 256 KiB each, a bounded number) may have
-// been needed. 100 bytes lost of each packet would be more than that.
+// And while a group lives: some more of its parcels (MessageChannel, 256 KiB each, a bounded
+// number) may have been needed. 100 bytes lost of each packet would be more than that.
 constexpr std::int64_t kParcels = std::int64_t{6} << 20;
 
 // What this process holds.
@@ -243,7 +243,7 @@ void run_on(const Nodes& nodes, const Body& body, const std::string& context) {
 class Endurance : public testing::TestWithParam<const char*> {};
 
 TEST_P(Endurance, ManyGroupsLeaveNothingBehind) {
-  const BadWeather weather(2, GetParam());
+  const NetworkChaos chaos(2, GetParam());
   std::vector<std::vector<Scenario>> scenarios;  // [shapes]
   for (const Nodes& nodes : shapes()) scenarios.push_back(small_scenarios(nodes, 92'000));
   const int wanted = num_exchanges() / kTests;
@@ -261,11 +261,11 @@ TEST_P(Endurance, ManyGroupsLeaveNothingBehind) {
     if (!warm && done >= wanted / kWarmUpShare) warm = holdings();
   }
   expect_no_growth(warm.value_or(Holdings{}), holdings(), 0);
-  weather.expect_bad();
+  chaos.expect_bad();
 }
 
 TEST_P(Endurance, OneGroupDoesNotGrow) {
-  const BadWeather weather(3, GetParam());
+  const NetworkChaos chaos(3, GetParam());
   const Nodes nodes = nodes_of("rack:2,host:2+1,rank:1+1+2");
   const std::vector<Scenario> scenarios = small_scenarios(nodes, 95'000);
   const int laps = std::max(2, num_exchanges() / kTests / count_exchanges(scenarios) + 1);
@@ -287,7 +287,7 @@ TEST_P(Endurance, OneGroupDoesNotGrow) {
   };
   run_on(nodes, body, "one group");
   expect_no_growth(warm, end, kParcels);
-  weather.expect_bad();
+  chaos.expect_bad();
 }
 
 INSTANTIATE_TEST_SUITE_P(Progress, Endurance, testing::ValuesIn(kProgress),

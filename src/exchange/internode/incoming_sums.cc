@@ -1,99 +1,64 @@
-// Sums of a combine from other nodes, as the source asks for them: every mate is told which rows of
-// its branch each of my tokens wants, and its answers are laid out before they come, so that
-// nothing has to be said about what is where. Called by combine.cc.
+// Sums of a combine from other nodes, as the source of the tokens asks for them: every mate is told
+// which rows of its subtree each token wants, and its answers are laid out before they come, so
+// that no message says what is where. Part of Combine.
 #include <fmt/format.h>
-
-#include <span>
 
 #include "exchange/combine.h"
 #include "exchange/internode/forwarder.h"
 
 namespace ferry::internal {
 
-namespace {
-
-template <typename T>
-void put(std::vector<std::byte>& to, const T& value) {
-  const auto bytes = std::as_bytes(std::span(&value, 1));
-  to.insert(to.end(), bytes.begin(), bytes.end());
-}
-
-}  // namespace
-
-// The answers are laid out, and the questions leave.
 void Combine::ask_for_sums() {
   const Route& route = *route_;
-  const HomeFormat format = home_format();
-  const int scalars =
-      args_.out_topk_weights ? static_cast<int>(setup_.layout.weights_per_row()) : 0;
-  const std::vector<ForwardingTable::Mate>& mates = exchange_.forwarder->table().mates;
-  std::vector<std::size_t> answered(mates.size());
-  std::vector<std::vector<std::byte>> asked(mates.size());
-  std::vector<std::size_t> offsets;  // of the shares
-  std::vector<int> next_hops;
+  const int num_positions = route.active->num_positions;
+  const RowFormat format = row_format();
+  Forwarder& forwarder = *exchange_.forwarder;
+  const SumFormat asked{
+      .hidden = format.hidden,
+      .row_type = format.type,
+      .partials = format.partials,
+      .weighted = format.weighted,
+      .num_positions = num_positions,
+      .scalars = args_.out_topk_weights ? static_cast<int>(setup_.layout.weights_per_row()) : 0};
+  asked_.emplace(exchange_.subtree_rule(), -1, asked,
+                 forwarder.answer_layout(format, asked.scalars));
+  std::vector<std::byte> terms;
   for (std::int64_t token = 0; token < route.num_tokens; ++token) {
-    first_share_.push_back(offsets.size());
-    const Subtrees subtrees =
-        exchange_.subtrees_of(route, token * route.num_entries, route.num_entries);
-    for (int i = 0; i < subtrees.count(); ++i) {
-      const auto& [next_hop, level, entries] = subtrees[i];
-      next_hops.push_back(next_hop);
-      offsets.push_back(next_hop < 0 ? 0 : answered[next_hop]);
-      if (next_hop < 0) continue;
-      answered[next_hop] +=
-          exchange_.forwarder->unit_bytes(static_cast<int>(entries.size()), scalars, format);
-      add_terms(entries, asked[next_hop]);
+    first_subtree_.push_back(asked_->num_subtrees());
+    terms.clear();
+    SumUnit unit{.num_positions = num_positions};
+    for (int k = 0; k < route.num_entries; ++k) {
+      if (!route.refs[token * route.num_entries + k].sent()) continue;
+      append_term(term_of({token, k}), num_positions, terms);
+      ++unit.num_terms;
     }
+    unit.terms = terms;
+    asked_->add(unit);
   }
-  first_share_.push_back(offsets.size());
-  sums_.resize(mates.size());
-  for (std::size_t next_hop = 0; next_hop < mates.size(); ++next_hop) {
-    if (answered[next_hop] > 0)
-      sums_[next_hop] =
-          exchange_.forwarder->expect_sums(number(), mates[next_hop].rank, answered[next_hop]);
-    exchange_.forwarder->ask(mates[next_hop], number(), setup_.rank,
-                             {.hidden = format.hidden,
-                              .row_type = static_cast<std::int32_t>(format.type),
-                              .num_positions = active().num_positions,
-                              .partials = static_cast<std::int32_t>(format.partials),
-                              .weighted = format.weighted,
-                              .scalars = scalars,
-                              .unused = 0},
-                             asked[next_hop]);
-  }
-  for (std::size_t i = 0; i < offsets.size(); ++i) {
-    const std::byte* sums = next_hops[i] < 0 ? nullptr : sums_[next_hops[i]];
-    shares_.push_back(sums ? sums + offsets[i] : nullptr);
-  }
+  asked_->send(forwarder, number(), setup_.rank);
   exchange_.group->progress();
 }
 
-// One unit: the rows of one token that one branch has.
-void Combine::add_terms(std::span<const std::int64_t> entries,
-                        std::vector<std::byte>& terms) const {
+Term Combine::term_of(TokenEntry at) const {
   const Route& route = *route_;
   const ActiveSet& active = *route.active;
-  put(terms, static_cast<std::int64_t>(entries.size()));
-  for (const std::int64_t entry : entries) {
-    const int member = route.refs[entry].member;
-    const TokenEntry at{entry / route.num_entries, static_cast<int>(entry % route.num_entries)};
-    put(terms, TermHead{.owner = member, .weight = weight_of(at)});
-    for (int i = 0; i < active.num_positions; ++i) {
-      const int position = active.position_from_mine(i);
-      put(terms,
-          TermPlace{.rank = active.ranks[active.index(member, position)],
-                    .row = static_cast<std::int32_t>(setup_.row_at(route, entry, position))});
-    }
+  const std::int64_t entry = at.token * route.num_entries + at.k;
+  Term term{.owner = route.refs[entry].member, .weight = weight_of(at)};
+  for (int i = 0; i < active.num_positions; ++i) {
+    const int position = active.position_from_mine(i);
+    term.places[i] = {.rank = active.ranks[active.index(term.owner, position)],
+                      .row = static_cast<std::int32_t>(setup_.row_at(route, entry, position))};
   }
+  return term;
 }
 
 // The sums are here.
 Status Combine::await_sums() {
-  const Forwarder& forwarder = *exchange_.forwarder;
+  Forwarder& forwarder = *exchange_.forwarder;
   std::vector<bool> asked(exchange_.group->size());
   const std::vector<ForwardingTable::Mate>& mates = exchange_.forwarder->table().mates;
   for (std::size_t next_hop = 0; next_hop < mates.size(); ++next_hop)
-    asked[mates[next_hop].rank] = sums_[next_hop] != nullptr;
+    asked[mates[next_hop].rank] = asked_->asks(next_hop);
   Await sums = exchange_.protocol.awaiting(issued(), "sums", number());
   sums.flags = forwarder.summed();
   sums.only = &asked;

@@ -1,7 +1,8 @@
 #include "exchange/internode/message_stream.h"
 
-#include <cstring>
 #include <span>
+
+#include "base/bytes.h"
 
 namespace ferry::internal {
 
@@ -18,7 +19,7 @@ bool MessageStream::open(std::size_t bytes) {
   if (!parcel_) {
     parcel_ = messages_->room(peer_);
     if (!parcel_) return false;
-    std::memcpy(parcel_->data(), &head_, sizeof head_);
+    ByteWriter({parcel_->data(), sizeof head_}).put(head_);
     used_ = sizeof head_;
   }
   return true;
@@ -38,7 +39,7 @@ std::byte* MessageStream::append(std::size_t bytes) {
 }
 
 void MessageStream::flush() {
-  if (!large_.empty()) messages_->send_now(peer_, std::as_bytes(std::span(&head_, 1)), large_);
+  if (!large_.empty()) messages_->send_now(peer_, bytes_of(head_), large_);
   if (parcel_ && used_ > sizeof head_) messages_->send(std::move(*parcel_), used_);
   large_.clear();
   parcel_.reset();

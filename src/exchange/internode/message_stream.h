@@ -1,5 +1,5 @@
 // MessageStream: pieces for one peer, one after the other, in as few messages as they fit. Called
-// by cross_rows.cc, passed_on.cc and served_sums.cc with the lock of Mail held; calls Mail.
+// by RowSplitter and SumRequest with the lock of the MessageChannel held; calls MessageChannel.
 #pragma once
 
 #include <cstddef>

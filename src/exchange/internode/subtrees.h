@@ -1,8 +1,7 @@
-// Branches: what goes to which part of the tree of ranks, as seen from this one: to its own node,
-// or by which of its mates; a token crosses a link once for each, and one sum of each comes home
-// (docs/numerics.md, "Between nodes"). Pure. Called by cross_rows.cc, incoming_sums.cc and terms.cc
-// with the entries of a token, by passed_on.cc, asked_sums.cc and served_sums.cc with what came in
-// a message.
+// Subtrees: the parts of the tree of ranks as one rank sees them: its own node, and what it reaches
+// by each of its mates (the ranks with its position in the sibling groups). A token crosses a link
+// once for each subtree that has some of its rows, and one sum of each returns (docs/numerics.md,
+// "Between nodes"). Pure. Made by RowSplitter, AskedSums and ExchangeParts.
 #pragma once
 
 #include <array>
@@ -16,7 +15,7 @@ namespace ferry::internal {
 
 struct SubtreeRule {
   const ForwardingTable* forwarding;
-  bool alone = false;  // kFullmesh: each rank of another node is a branch of its own
+  bool alone = false;  // kFullmesh: each rank of another node is a subtree of its own
 };
 
 class Subtrees {
@@ -28,7 +27,7 @@ class Subtrees {
   };
 
   // Of the items [first, first + count), kMostItems at most; `rank_of` says where each goes, -1:
-  // nowhere. By the lowest rank of each branch; inside one they keep their order.
+  // nowhere. Subtrees come by their lowest rank; items of one keep their order.
   template <typename RankOf>
   Subtrees(const SubtreeRule& rule, std::int64_t first, int count, const RankOf& rank_of)
       : forwarding_(rule.forwarding) {

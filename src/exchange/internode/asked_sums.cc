@@ -1,0 +1,63 @@
+#include "exchange/internode/asked_sums.h"
+
+#include <algorithm>
+
+#include "exchange/internode/forwarder.h"
+
+namespace ferry::internal {
+
+AskedSums::AskedSums(const SubtreeRule& rule, int level, const SumFormat& format,
+                     const AnswerLayout& answers)
+    : rule_(rule),
+      level_(level),
+      format_(format),
+      layout_(answers),
+      terms_(rule.forwarding->mates.size()),
+      bytes_(terms_.size()),
+      sums_(terms_.size()) {}
+
+Subtrees AskedSums::subtrees_of(const SumUnit& unit) const {
+  return {rule_, 0, unit.num_terms,
+          [&unit](std::int64_t term) { return unit[term].places[0].rank; }};
+}
+
+void AskedSums::add(const SumUnit& unit) {
+  const Subtrees subtrees = subtrees_of(unit);
+  for (int i = 0; i < subtrees.count(); ++i) {
+    const auto& [next_hop, level, terms] = subtrees[i];
+    answers_.push_back({next_hop, next_hop < 0 ? 0 : bytes_[next_hop]});
+    if (next_hop < 0) continue;
+    bytes_[next_hop] += layout_.bytes(static_cast<int>(terms.size()));
+    append_sum_unit(unit, terms, terms_[next_hop]);
+  }
+}
+
+void AskedSums::send(Forwarder& forwarder, std::uint64_t number, int origin) {
+  const std::vector<ForwardingTable::Mate>& mates = rule_.forwarding->mates;
+  for (std::size_t i = 0; i < mates.size(); ++i) {
+    if (mates[i].level <= level_) continue;
+    std::vector<std::byte> body;
+    append_format(format_, body);
+    append(body, terms_[i]);
+    terms_[i] = {};
+    sums_[i] = forwarder.ask(mates[i], {number, origin, bytes_[i]}, body);
+  }
+}
+
+const std::byte* AskedSums::answer(std::size_t subtree) const noexcept {
+  const auto [next_hop, at] = answers_[subtree];
+  return next_hop < 0 ? nullptr : sums_[next_hop]->memory.get() + at;
+}
+
+bool AskedSums::has_come(std::size_t subtree, int num_terms) const noexcept {
+  const auto [next_hop, at] = answers_[subtree];
+  return next_hop < 0 || sums_[next_hop]->filled >= at + layout_.bytes(num_terms);
+}
+
+bool AskedSums::waits_for(int peer) const noexcept {
+  return std::any_of(sums_.begin(), sums_.end(), [peer](const IncomingSums* sums) {
+    return sums && sums->mate == peer && !sums->whole();
+  });
+}
+
+}  // namespace ferry::internal

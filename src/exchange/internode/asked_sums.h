@@ -1,0 +1,56 @@
+// AskedSums: what is asked of the mates for one combine, and where their answers will lie. The
+// source of the tokens asks so, and so does each mate for what lies further in than itself. Owned
+// by Combine and SumRequest; calls the Forwarder.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "exchange/internode/message_layout.h"
+#include "exchange/internode/subtrees.h"
+#include "exchange/internode/sums_inbox.h"
+
+namespace ferry::internal {
+
+class Forwarder;
+
+class AskedSums {
+ public:
+  // Of mates further in than `level`; -1: of all.
+  AskedSums(const SubtreeRule& rule, int level, const SumFormat& format,
+            const AnswerLayout& answers);
+
+  // The subtrees of a unit's terms: term i is item i.
+  Subtrees subtrees_of(const SumUnit& unit) const;
+  // Asks for a unit in each of its subtrees, which get the next numbers.
+  void add(const SumUnit& unit);
+  // Sends what was added to every mate, also to those of whom nothing is asked.
+  void send(Forwarder& forwarder, std::uint64_t number, int origin);
+
+  std::size_t num_subtrees() const noexcept { return answers_.size(); }
+  // After send(). The answer for a subtree; null: its rows are of my node.
+  const std::byte* answer(std::size_t subtree) const noexcept;
+  bool has_come(std::size_t subtree, int num_terms) const noexcept;
+  // The index of a mate; true when sums are asked of it, and when some are not here yet.
+  bool asks(std::size_t mate) const noexcept { return sums_[mate] != nullptr; }
+  bool waits_for(int peer) const noexcept;
+  const AnswerLayout& layout() const noexcept { return layout_; }
+
+ private:
+  struct Answer {
+    int next_hop;
+    std::size_t at;
+  };
+
+  SubtreeRule rule_;
+  int level_;
+  SumFormat format_;
+  AnswerLayout layout_;
+  std::vector<std::vector<std::byte>> terms_;  // [mates]
+  std::vector<std::size_t> bytes_;             // [mates] of the answers
+  std::vector<const IncomingSums*> sums_;      // [mates] null: nothing is asked of it
+  std::vector<Answer> answers_;                // [subtrees]
+};
+
+}  // namespace ferry::internal

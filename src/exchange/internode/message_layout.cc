@@ -1,0 +1,206 @@
+#include "exchange/internode/message_layout.h"
+
+#include <algorithm>
+
+#include "base/round_up.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// Units begin at multiples of this.
+constexpr std::size_t kUnitAlign = 16;
+
+constexpr std::size_t kFlagsBytes = 2 * sizeof(std::uint64_t) + sizeof(Code);
+constexpr std::size_t kUnitHeadBytes = 2 * sizeof(std::int32_t);
+
+void put_flags(const RankFlags& flags, std::vector<std::byte>& out) {
+  append(out, flags.progress);
+  append(out, flags.read_through);
+  append(out, flags.growth);
+}
+
+RankFlags get_flags(ByteReader& reader) {
+  RankFlags flags;
+  flags.progress = reader.get<std::uint64_t>();
+  flags.read_through = reader.get<std::uint64_t>();
+  flags.growth = reader.get<Code>();
+  return flags;
+}
+
+std::size_t destination_bytes(const WindowLayout& layout) noexcept {
+  return 6 * sizeof(std::int32_t) + layout.weights_per_row() * sizeof(float) +
+         layout.ids_per_row() * sizeof(std::int32_t);
+}
+
+// From the start of a unit.
+std::size_t row_at(const WindowLayout& layout, int num_destinations) noexcept {
+  return round_up(kUnitHeadBytes + num_destinations * destination_bytes(layout), kUnitAlign);
+}
+
+// An enumeration whose values are 0 to `last`, in `Stored`.
+template <typename Stored, typename Enum>
+bool get_enum(ByteReader& reader, Enum last, Enum& value) {
+  const auto number = reader.get<Stored>();
+  value = static_cast<Enum>(number);
+  return number >= 0 && number <= static_cast<Stored>(last);
+}
+
+}  // namespace
+
+std::vector<std::byte> write_flags(const RankFlags& flags) {
+  std::vector<std::byte> body;
+  put_flags(flags, body);
+  return body;
+}
+
+bool read_flags(std::span<const std::byte> body, RankFlags& flags) {
+  ByteReader reader(body);
+  flags = get_flags(reader);
+  return reader.done();
+}
+
+std::vector<std::byte> write_record(const RecordMessage& message) {
+  std::vector<std::byte> body;
+  body.reserve(kFlagsBytes + sizeof message.record + message.counts.size());
+  put_flags(message.flags, body);
+  append(body, message.record);
+  append(body, message.counts);
+  return body;
+}
+
+bool read_record(std::span<const std::byte> body, const WindowLayout& layout,
+                 RecordMessage& message) {
+  ByteReader reader(body);
+  message.flags = get_flags(reader);
+  message.record = reader.get<Record>();
+  message.record.reason[sizeof message.record.reason - 1] = 0;  // a text, whatever was there
+  message.counts = reader.rest();
+  return reader.ok() && message.counts.size() <= layout.count_row_bytes();
+}
+
+void append_destination(const WindowLayout& layout, const Destination& destination,
+                        std::vector<std::byte>& destinations) {
+  append(destinations, destination.rank);
+  append(destinations, destination.row);
+  append(destinations, destination.section_rows);
+  append(destinations, bytes_of(destination.source));
+  append(destinations, bytes_of(std::span(destination.weights).first(layout.weights_per_row())));
+  append(destinations, bytes_of(std::span(destination.ids).first(layout.ids_per_row())));
+}
+
+bool read_destination(const WindowLayout& layout, int num_ranks, const RowUnit& unit, int index,
+                      Destination& destination) {
+  const std::size_t bytes = destination_bytes(layout);
+  ByteReader reader(unit.destinations.subspan(index * bytes, bytes));
+  destination.rank = reader.get<std::int32_t>();
+  destination.row = reader.get<std::int32_t>();
+  destination.section_rows = reader.get<std::int32_t>();
+  reader.get_all(std::span(destination.source));
+  reader.get_all(std::span(destination.weights).first(layout.weights_per_row()));
+  reader.get_all(std::span(destination.ids).first(layout.ids_per_row()));
+  return reader.done() && destination.rank >= 0 && destination.rank < num_ranks &&
+         destination.row >= 0 && destination.row < layout.max_rows() &&
+         destination.section_rows >= 0 && destination.section_rows <= layout.max_section_rows();
+}
+
+std::size_t row_unit_bytes(const WindowLayout& layout, int num_destinations) noexcept {
+  return row_at(layout, num_destinations) +
+         round_up(layout.row_bytes() + layout.scale_bytes(), kUnitAlign);
+}
+
+void write_row_unit(const WindowLayout& layout, const RowUnit& unit,
+                    std::span<const std::int64_t> destinations, std::span<std::byte> out) {
+  const auto count = static_cast<std::int32_t>(destinations.size());
+  const std::size_t bytes = destination_bytes(layout);
+  ByteWriter writer(out);
+  writer.put(count);
+  writer.put(unit.flags);
+  for (const std::int64_t index : destinations)
+    writer.put_bytes(unit.destinations.subspan(index * bytes, bytes));
+  writer.put_zeros(row_at(layout, count) - writer.written());
+  writer.put_bytes(unit.row);
+  writer.put_bytes(unit.scales);
+  writer.put_zeros(writer.left());
+}
+
+std::size_t read_row_unit(const WindowLayout& layout, std::span<const std::byte> body,
+                          RowUnit& unit) {
+  ByteReader reader(body);
+  unit.num_destinations = reader.get<std::int32_t>();
+  unit.flags = reader.get<std::int32_t>();
+  if (unit.num_destinations < 0 || unit.num_destinations > RowUnit::kMostDestinations) return 0;
+  const std::size_t size = row_unit_bytes(layout, unit.num_destinations);
+  unit.destinations = reader.take(unit.num_destinations * destination_bytes(layout));
+  reader.take(row_at(layout, unit.num_destinations) - kUnitHeadBytes - unit.destinations.size());
+  unit.row = reader.take(layout.row_bytes());
+  unit.scales = reader.take(layout.scale_bytes());
+  return reader.ok() && size <= body.size() ? size : 0;
+}
+
+void append_format(const SumFormat& format, std::vector<std::byte>& out) {
+  append(out, format.hidden);
+  append(out, static_cast<std::int32_t>(format.row_type));
+  append(out, static_cast<std::int32_t>(format.partials));
+  append(out, static_cast<std::int32_t>(format.weighted));
+  append(out, format.num_positions);
+  append(out, format.scalars);
+}
+
+bool read_format(ByteReader& reader, std::int64_t most_row_bytes, SumFormat& format) {
+  format.hidden = reader.get<std::int64_t>();
+  const bool types = get_enum<std::int32_t>(reader, DataType::kBytes, format.row_type) &
+                     get_enum<std::int32_t>(reader, Partials::kPerRank, format.partials);
+  format.weighted = reader.get<std::int32_t>() != 0;
+  format.num_positions = reader.get<std::int32_t>();
+  format.scalars = reader.get<std::int32_t>();
+  return reader.ok() && types && format.hidden >= 1 && format.hidden <= most_row_bytes &&
+         format.num_positions >= 1 && format.num_positions <= kMaxPositions &&
+         format.scalars >= 0 && format.scalars <= kMaxEntries;
+}
+
+std::size_t term_bytes(int num_positions) noexcept {
+  return sizeof(std::int32_t) + sizeof(float) + num_positions * 2 * sizeof(std::int32_t);
+}
+
+Term SumUnit::operator[](std::int64_t index) const {
+  const std::size_t bytes = term_bytes(num_positions);
+  ByteReader reader(terms.subspan(index * bytes, bytes));
+  Term term;
+  term.owner = reader.get<std::int32_t>();
+  term.weight = reader.get<float>();
+  reader.get_all(std::span(term.places).first(num_positions));
+  return term;
+}
+
+void append_term(const Term& term, int num_positions, std::vector<std::byte>& terms) {
+  append(terms, term.owner);
+  append(terms, term.weight);
+  append(terms, bytes_of(std::span(term.places).first(num_positions)));
+}
+
+void append_sum_unit(const SumUnit& unit, std::span<const std::int64_t> terms,
+                     std::vector<std::byte>& out) {
+  const std::size_t bytes = term_bytes(unit.num_positions);
+  append(out, static_cast<std::int64_t>(terms.size()));
+  for (const std::int64_t index : terms) append(out, unit.terms.subspan(index * bytes, bytes));
+}
+
+bool read_sum_unit(ByteReader& reader, int num_positions, SumUnit& unit) {
+  const auto num_terms = reader.get<std::int64_t>();
+  if (num_terms < 1 || num_terms > kMaxEntries) return false;
+  unit.num_positions = num_positions;
+  unit.num_terms = static_cast<int>(num_terms);
+  unit.terms = reader.take(num_terms * term_bytes(num_positions));
+  return reader.ok();
+}
+
+std::size_t AnswerLayout::scalars_at(int num_terms) const noexcept {
+  return round_up(rows_bytes(num_terms), sizeof(float));
+}
+
+std::size_t AnswerLayout::bytes(int num_terms) const noexcept {
+  return round_up(scalars_at(num_terms) + num_terms * scalars * sizeof(float), kUnitAlign);
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,126 @@
+// Message layout: the bytes of what an exchange sends between nodes. Each part has one writer and
+// one reader here, and no other code knows where its fields lie. A reader takes bytes of any origin
+// and checks them against the sizes of this exchange; what fails the check is no part.
+//   record   RankFlags | Record | count row         rows   a RowUnit for each row
+//   flags    RankFlags                              ask    SumFormat | a SumUnit for each token
+// The sums that answer an ask lie as AnswerLayout says, in the order of the ask.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/bytes.h"
+#include "exchange/limits.h"
+#include "exchange/record.h"
+#include "memory/window_layout.h"
+
+namespace ferry::internal {
+
+// The flags of a rank.
+struct RankFlags {
+  std::uint64_t progress = 0, read_through = 0;
+  Code growth = Code::kOk;  // of a dispatch, once progress says kGrown
+};
+std::vector<std::byte> write_flags(const RankFlags& flags);
+bool read_flags(std::span<const std::byte> body, RankFlags& flags);
+
+// `counts`: the row of the count matrix, if the operation has one.
+struct RecordMessage {
+  RankFlags flags;
+  Record record;
+  std::span<const std::byte> counts;
+};
+std::vector<std::byte> write_record(const RecordMessage& message);
+bool read_record(std::span<const std::byte> body, const WindowLayout& layout,
+                 RecordMessage& message);
+
+// One place where a row goes. Weights and ids of the row are there as the layout has them.
+struct Destination {
+  std::int32_t rank = 0, row = 0, section_rows = 0;
+  std::int32_t source[3] = {};
+  std::array<float, kMaxTopK> weights = {};
+  std::array<std::int32_t, kMaxTopK> ids = {};
+};
+
+// A row of a dispatch on its way, with all its destinations in one subtree.
+struct RowUnit {
+  enum : std::int32_t {
+    kStreaming = 1,   // all rows of the dispatch together do not fit the caches
+    kEverywhere = 2,  // to every node, wanted or not (kAllgather)
+  };
+  static constexpr int kMostDestinations = kMaxEntries * kMaxPositions;
+
+  std::int32_t flags = 0;
+  int num_destinations = 0;
+  std::span<const std::byte> destinations = {};  // written
+  std::span<const std::byte> row = {}, scales = {};
+};
+void append_destination(const WindowLayout& layout, const Destination& destination,
+                        std::vector<std::byte>& destinations);
+// False: its rank or row is none of this exchange.
+bool read_destination(const WindowLayout& layout, int num_ranks, const RowUnit& unit, int index,
+                      Destination& destination);
+std::size_t row_unit_bytes(const WindowLayout& layout, int num_destinations) noexcept;
+// The unit with some of its destinations, into exactly row_unit_bytes().
+void write_row_unit(const WindowLayout& layout, const RowUnit& unit,
+                    std::span<const std::int64_t> destinations, std::span<std::byte> out);
+// The unit that `body` begins with, as views of it. Returns its bytes; 0: there is none.
+std::size_t read_row_unit(const WindowLayout& layout, std::span<const std::byte> body,
+                          RowUnit& unit);
+
+// What the sums of a combine are made of.
+struct SumFormat {
+  std::int64_t hidden = 0;
+  DataType row_type = DataType::kBf16;
+  Partials partials = Partials::kNone;
+  bool weighted = false;
+  int num_positions = 1;
+  int scalars = 0;  // floats of each row to send along
+};
+void append_format(const SumFormat& format, std::vector<std::byte>& out);
+// `most_row_bytes`: of an output row of this exchange.
+bool read_format(ByteReader& reader, std::int64_t most_row_bytes, SumFormat& format);
+
+// One row that a sum has, and where it lies at each tensor-parallel position.
+struct Term {
+  struct Place {
+    std::int32_t rank = 0, row = 0;
+  };
+  std::int32_t owner = 0;
+  float weight = 1.0f;
+  std::array<Place, kMaxPositions> places = {};
+};
+
+// The rows of one token in one subtree: they return as one sum, or side by side (kExact).
+struct SumUnit {
+  int num_positions = 1;
+  int num_terms = 0;
+  std::span<const std::byte> terms = {};  // written
+
+  Term operator[](std::int64_t index) const;
+};
+std::size_t term_bytes(int num_positions) noexcept;
+void append_term(const Term& term, int num_positions, std::vector<std::byte>& terms);
+// The unit with some of its terms.
+void append_sum_unit(const SumUnit& unit, std::span<const std::int64_t> terms,
+                     std::vector<std::byte>& out);
+// False: what is there is no unit of 1 to kMaxEntries terms.
+bool read_sum_unit(ByteReader& reader, int num_positions, SumUnit& unit);
+
+// The answer to a SumUnit of `num_terms`: its rows or their sum, then the scalars of each row.
+struct AnswerLayout {
+  std::size_t row_bytes = 0;  // of a row (exact) or of a sum
+  bool exact = false;
+  int scalars = 0;
+
+  std::size_t rows_bytes(int num_terms) const noexcept {
+    return exact ? num_terms * row_bytes : row_bytes;
+  }
+  std::size_t scalars_at(int num_terms) const noexcept;
+  std::size_t bytes(int num_terms) const noexcept;
+};
+
+}  // namespace ferry::internal

@@ -1,0 +1,183 @@
+#include "exchange/internode/sum_request.h"
+
+#include <algorithm>
+
+#include "exchange/internode/forwarder.h"
+
+namespace ferry::internal {
+
+SumRequest::SumRequest(Forwarder& forwarder, int asker, const MessageHead& head,
+                       const SumFormat& format)
+    : forwarder_(&forwarder),
+      asker_(asker),
+      head_(head),
+      format_(format),
+      asked_({&forwarder.everybody()}, head.level, format,
+             forwarder.answer_layout(forwarder.row_format(format), format.scalars)) {}
+
+void SumRequest::read(std::span<const std::byte> units) {
+  if (check(units)) {
+    units_.assign(units.begin(), units.end());
+    ByteReader reader(units_);
+    for (SumUnit unit; read_sum_unit(reader, format_.num_positions, unit);) asked_.add(unit);
+  } else {
+    ranks_.clear();
+  }
+  asked_.send(*forwarder_, head_.number, head_.origin);
+}
+
+// Finds the ranks whose rows are asked for. False: what is there is no ask for this rank.
+bool SumRequest::check(std::span<const std::byte> units) {
+  std::vector<bool> asked(forwarder_->num_ranks());
+  ByteReader reader(units);
+  SumUnit unit;
+  while (reader.left() > 0) {
+    if (!read_sum_unit(reader, format_.num_positions, unit)) return false;
+    for (int i = 0; i < unit.num_terms; ++i) {
+      const Term term = unit[i];
+      if (!reaches(term)) return false;
+      for (int p = 0; p < format_.num_positions; ++p) asked[term.places[p].rank] = true;
+    }
+  }
+  for (int rank = 0; rank < forwarder_->num_ranks(); ++rank) {
+    if (asked[rank]) ranks_.push_back(rank);
+  }
+  return true;
+}
+
+// All of a term's ranks are of one node: of mine, or of one that is further in than the level over
+// which the ask came.
+bool SumRequest::reaches(const Term& term) const {
+  const ForwardingTable& table = forwarder_->everybody();
+  const Topology& topology = forwarder_->topology();
+  for (int p = 0; p < format_.num_positions; ++p) {
+    const int rank = term.places[p].rank;
+    if (rank < 0 || rank >= forwarder_->num_ranks()) return false;
+    const int next_hop = table.next_hop[rank];
+    const bool inside =
+        next_hop < 0 ? forwarder_->view().here(rank) : table.mates[next_hop].level > head_.level;
+    if (!inside || topology.node_of(rank) != topology.node_of(term.places[0].rank)) return false;
+  }
+  return true;
+}
+
+bool SumRequest::serve() {
+  const Ready state = ready();
+  if (state == Ready::kNo) return false;
+  if (state == Ready::kYes) {
+    if (!out_) {
+      const RowFormat format = forwarder_->row_format(format_);
+      sum_.emplace(format, forwarder_->sum_type(format.type), forwarder_->topology().num_levels());
+      out_.emplace(forwarder_->messages(), asker_,
+                   forwarder_->head(Forwarder::kSums, head_.number, head_.level, head_.origin));
+    }
+    while (at_ < units_.size()) {
+      if (!serve_unit()) return false;
+    }
+    out_->flush();
+    forwarder_->count_all(asker_, out_->bytes());
+  }
+  forwarder_->forget_sums(head_.number, head_.origin);
+  return true;
+}
+
+// Never: a rank refused or ended the combine with an error, and the served rank knows it too. Asked
+// again at each look: a mate further in may find out first, and never send its answer.
+SumRequest::Ready SumRequest::ready() const {
+  const WindowView& view = forwarder_->view();
+  for (const int rank : ranks_) {
+    // Acquire: their rows and records are there. Partner: publish().
+    const std::uint64_t seen = view.control(rank).progress.load(std::memory_order_acquire);
+    if (seen < progress_of(head_.number, Stage::kDelivered)) return Ready::kNo;
+    const Record& theirs = view.record(rank, head_.number);
+    const bool fits = theirs.number == head_.number && theirs.status == Code::kOk &&
+                      theirs.terms.kind == OperationKind::kCombine &&
+                      theirs.terms.hidden == format_.hidden &&
+                      theirs.terms.row_type == format_.row_type;
+    if (!fits) return Ready::kNever;
+  }
+  return Ready::kYes;
+}
+
+bool SumRequest::waits_for(int peer) const {
+  return ready() == Ready::kYes && asked_.waits_for(peer);
+}
+
+// False: not all of its answers are here, or there is no room now.
+bool SumRequest::serve_unit() {
+  ByteReader reader(std::span<const std::byte>(units_).subspan(at_));
+  SumUnit unit;
+  read_sum_unit(reader, format_.num_positions, unit);
+  const Subtrees subtrees = asked_.subtrees_of(unit);
+  for (int i = 0; i < subtrees.count(); ++i) {
+    if (!asked_.has_come(subtree_ + i, static_cast<int>(subtrees[i].items.size()))) return false;
+  }
+  const AnswerLayout& layout = asked_.layout();
+  std::byte* out = out_->append(layout.bytes(unit.num_terms));
+  if (out == nullptr) return false;
+  forwarder_->count_rows(asker_, layout.rows_bytes(unit.num_terms));
+  write_answer(unit, subtrees, out);
+  subtree_ += subtrees.count();
+  at_ = units_.size() - reader.left();
+  return true;
+}
+
+// Where a row of this node lies; of another node, all but that. False: it was not published.
+bool SumRequest::find_row(const Term& term, RowSum::Row& row) const {
+  const WindowView& view = forwarder_->view();
+  row.owner = term.owner;
+  row.weight = term.weight;
+  row.num_parts = format_.num_positions;
+  for (int p = 0; p < format_.num_positions; ++p) {
+    const auto [rank, index] = term.places[p];
+    if (!view.here(rank)) return true;
+    const Record& theirs = view.record(rank, head_.number);
+    if (index < 0 || index >= theirs.num_rows) return false;
+    row.parts[p] =
+        view.window(rank) + theirs.published.rows_offset + index * theirs.published.pitch_bytes;
+    row.encoded = theirs.encoded;
+  }
+  return true;
+}
+
+void SumRequest::write_answer(const SumUnit& unit, const Subtrees& subtrees, std::byte* out) {
+  const AnswerLayout& layout = asked_.layout();
+  bool published = true;
+  const auto find = [&](std::int64_t item, RowSum::Row& row) {
+    published = find_row(unit[item], row) && published;
+  };
+  const auto answer = [&](int i) { return asked_.answer(subtree_ + i); };
+  sum_->clear(0, unit.num_terms);
+  layout.exact ? sum_->set_rows(subtrees, find, answer) : sum_->set_sums(subtrees, find, answer);
+  if (!published) {
+    std::fill_n(out, layout.bytes(unit.num_terms), std::byte{0});
+    return;
+  }
+  if (layout.exact) {
+    for (int i = 0; i < unit.num_terms; ++i) sum_->ship(i, out + i * layout.row_bytes);
+  } else {
+    sum_->sum(head_.level + 1, out);
+  }
+  if (layout.scalars > 0)
+    write_scalars(unit, subtrees,
+                  reinterpret_cast<float*>(out + layout.scalars_at(unit.num_terms)));
+}
+
+void SumRequest::write_scalars(const SumUnit& unit, const Subtrees& subtrees, float* out) const {
+  const AnswerLayout& layout = asked_.layout();
+  const WindowView& view = forwarder_->view();
+  const auto own = [&](std::int64_t item, int position) {
+    const auto [rank, index] = unit[item].places[position];
+    return reinterpret_cast<const float*>(
+               view.window(rank) + view.record(rank, head_.number).published.weights_offset) +
+           std::int64_t{index} * layout.scalars;
+  };
+  const auto answer = [&](int i) -> const std::byte* {
+    const std::byte* theirs = asked_.answer(subtree_ + i);
+    return theirs ? theirs + layout.scalars_at(static_cast<int>(subtrees[i].items.size())) : theirs;
+  };
+  set_scalars(subtrees, {layout.scalars, format_.num_positions}, own, answer,
+              [&](std::int64_t item) { return out + item * layout.scalars; });
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,58 @@
+// SumRequest: the sums that a served rank has asked for in one combine, while they are answered.
+// The rows of this node are summed once all ranks that have some have published their outputs, and
+// with them the answers of mates further in; sums leave as there is room. The source of the tokens
+// sums its own in the same way (RowSum, AskedSums). Owned by the Forwarder, which calls it with the
+// lock of the MessageChannel held.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "exchange/internode/asked_sums.h"
+#include "exchange/internode/message_layout.h"
+#include "exchange/internode/message_stream.h"
+#include "exchange/row_sum.h"
+
+namespace ferry::internal {
+
+class SumRequest {
+ public:
+  // `asker`: who sent the ask; `head` says for whom and over which level.
+  SumRequest(Forwarder& forwarder, int asker, const MessageHead& head, const SumFormat& format);
+
+  // Reads the units of the ask and asks the mates further in. What is no ask for this rank is
+  // answered with nothing.
+  void read(std::span<const std::byte> units);
+  // Sends what can be sent now. True when the request is done with.
+  bool serve();
+  std::uint64_t number() const noexcept { return head_.number; }
+  // True while only an answer of `peer` is missing.
+  bool waits_for(int peer) const;
+
+ private:
+  enum class Ready { kNo, kYes, kNever };
+
+  bool check(std::span<const std::byte> units);
+  bool reaches(const Term& term) const;
+  Ready ready() const;
+  bool serve_unit();
+  bool find_row(const Term& term, RowSum::Row& row) const;
+  void write_answer(const SumUnit& unit, const Subtrees& subtrees, std::byte* out);
+  void write_scalars(const SumUnit& unit, const Subtrees& subtrees, float* out) const;
+
+  Forwarder* forwarder_;
+  int asker_;
+  MessageHead head_;
+  SumFormat format_;
+  AskedSums asked_;  // of mates further in
+  std::vector<std::byte> units_;
+  std::size_t at_ = 0;         // bytes of units_ served
+  std::size_t subtree_ = 0;    // of asked_, the first of the next unit
+  std::vector<int> ranks_;     // whose rows are asked for
+  std::optional<RowSum> sum_;  // from the first unit on, like out_
+  std::optional<MessageStream> out_;
+};
+
+}  // namespace ferry::internal

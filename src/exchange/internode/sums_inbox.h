@@ -1,0 +1,46 @@
+// SumsInbox: memory for the sums that other ranks owe this one, laid out before they come, and the
+// flags that say they are here. Owned by the Forwarder; every call holds the lock of the
+// MessageChannel.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace ferry::internal {
+
+// The sums of one combine from one mate, for this rank or for one that it serves.
+struct IncomingSums {
+  std::uint64_t number;
+  int origin, mate;  // for whom, from whom
+  std::unique_ptr<std::byte[]> memory;
+  std::size_t size, filled, capacity;
+
+  bool whole() const noexcept { return filled == size; }
+};
+
+class SumsInbox {
+ public:
+  explicit SumsInbox(int num_ranks) : summed_(num_ranks) {}
+
+  // Valid until forget().
+  const IncomingSums& expect(std::uint64_t number, int origin, int mate, std::size_t bytes);
+  void forget(std::uint64_t number, int origin);
+  // The next bytes from `mate`. True when the sums for `origin` are whole now.
+  bool take(std::uint64_t number, int origin, int mate, std::span<const std::byte> bytes);
+  bool whole(std::uint64_t number, int origin, int mate) const;
+  // [ranks] the last combine whose sums for this rank each mate has sent.
+  std::vector<std::atomic<std::uint64_t>>& summed() noexcept { return summed_; }
+
+ private:
+  std::list<IncomingSums> expected_;
+  std::vector<std::pair<std::size_t, std::unique_ptr<std::byte[]>>> spare_;  // used before
+  std::vector<std::atomic<std::uint64_t>> summed_;
+};
+
+}  // namespace ferry::internal
