@@ -256,7 +256,7 @@ def links(path, text):
 
 
 def token_journey(path, text):
-    """Every `file` exists, and where it is followed by a `function`, has that function."""
+    """Every `file` exists and has the `function` behind it; the walks are short."""
     if path.name != "token_journey.md":
         return
     for match in re.finditer(r"`((?:include|src|docs|tools|tests)/[\w./-]+)`(?: `(\w+)`)?", text):
@@ -265,8 +265,13 @@ def token_journey(path, text):
             yield line_at(text, match.start()), f"no file '{file}'"
         elif function and not re.search(rf"\b{function}\(", (ROOT / file).read_text()):
             yield line_at(text, match.start()), f"no function '{function}' in {file}"
-    if not re.search(r"`src/[\w./-]+` `\w+`", text):
-        yield 1, "names no file with its function"
+    for section in re.finditer(r"^## (.*)\n((?:(?!## ).*\n?)*)", text, flags=re.M):
+        files = re.findall(r"^\| \d+ \|.*\| `([^`]+)` `\w+` \|$", section[2], flags=re.M)
+        most, number = 8 if "between" in section[1] else 5, line_at(text, section.start())
+        if not 1 <= len(files) <= most:
+            yield number, f"the walk enters {len(files)} files, need 1 to {most}"
+        if len(set(files)) < len(files):
+            yield number, "the walk enters a file twice"
 
 
 def record_names(path, text):

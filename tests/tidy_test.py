@@ -106,10 +106,15 @@ class Tidy(unittest.TestCase):
 
     def test_token_journey(self):
         name, file = "docs/token_journey.md", "`src/base/types.cc`"
-        good = f"| {file} `element_bytes` |\n"
-        self.expect(name, f"| {file} `nothing` |\n", good, "no function 'nothing'")
+        step = f"| 1 | a | {file} `element_bytes` |\n"
+        good = f"## Inside one host\n{step}"
+        other = [f"| {i} | a | `src/base/{i}.cc` `f` |\n" for i in range(5)]
+        self.expect(name, good.replace("element_bytes", "nothing"), good, "no function 'nothing'")
         self.expect(name, good + "`src/base/none.cc`\n", good, "no file 'src/base/none.cc'")
-        self.expect(name, "words\n", good, "names no file with")
+        self.expect(name, "## Inside one host\nwords\n", good, "enters 0 files, need 1 to 5")
+        self.expect(name, good + "".join(other), good, "enters 6 files, need 1 to 5")
+        self.assertNotIn("need 1 to 8", str(broken(name, good.replace("Inside one host", "between") + "".join(other))))
+        self.expect(name, good + step, good, "enters a file twice")
 
     def test_readme(self):
         example = (tidy.ROOT / "examples/python/quickstart.py").read_text()
