@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/socket.h"
+#include "base/descriptor.h"
 
 namespace ferry::tools {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "bootstrap/socket.h"
+#include "base/descriptor.h"
 
 namespace ferry::tools {
 

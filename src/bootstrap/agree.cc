@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <map>
 
-#include "ferry/status.h"
-
 namespace ferry::internal {
 
 std::string rank_list(const std::vector<int>& ranks) {
@@ -25,6 +23,14 @@ std::string rank_list(const std::vector<int>& ranks) {
   for (std::size_t i = 1; i < runs.size(); ++i)
     text += (i + 1 == runs.size() ? " and " : ", ") + runs[i];
   return text;
+}
+
+Error given_up(const Error& error, int rank, const std::vector<int>& absent) {
+  int culprit = error.culprit();
+  for (std::size_t i = 0; i < absent.size() && culprit < 0; ++i)
+    culprit = absent[i] == rank ? -1 : absent[i];
+  return {error.code(), fmt::format("{}; {} had not come", error.what(), rank_list(absent)),
+          culprit};
 }
 
 void check_rank(int rank, int size) {
@@ -54,14 +60,16 @@ void check_same_bytes(const std::vector<std::string>& bytes) {
     throw Error(Code::kMismatch,
                 fmt::format("ranks ask for different shared segments: rank 0 for {} bytes, rank {} "
                             "for {} bytes",
-                            bytes[0], rank, bytes[rank]));
+                            bytes[0], rank, bytes[rank]),
+                static_cast<int>(rank));
   }
 }
 
 void check_no_problem(const std::vector<std::string>& problems) {
   for (std::size_t rank = 0; rank < problems.size(); ++rank) {
     if (!problems[rank].empty())
-      throw Error(Code::kSystem, fmt::format("rank {}: {}", rank, problems[rank]));
+      throw Error(Code::kSystem, fmt::format("rank {}: {}", rank, problems[rank]),
+                  static_cast<int>(rank));
   }
 }
 

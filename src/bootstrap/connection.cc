@@ -8,21 +8,19 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
+#include <cstdio>
 #include <cstring>
+#include <string_view>
+
+#include "base/bytes.h"
 
 namespace ferry::internal {
 namespace {
 
-// First bytes of every frame, in every version of ferry.
-struct Header {
-  char magic[8];
-  std::uint32_t kind;
-  std::uint32_t call;
-  std::uint64_t payload_bytes;
-};
-static_assert(sizeof(Header) == 24);
-constexpr char kMagic[8] = {'f', 'e', 'r', 'r', 'y', '/', 'u', '\n'};
+// First bytes of every frame, in every version of ferry; kind, call (32 bits each) and the number
+// of bytes of the payload (64 bits) follow.
+constexpr std::string_view kMagic = "ferry/u\n";
+constexpr std::size_t kHeaderBytes = kMagic.size() + 4 + 4 + 8;
 
 // Strangers must not make us allocate.
 constexpr std::uint64_t kMaxStrangerPayload = 64 << 10;
@@ -60,27 +58,28 @@ Descriptor attached(msghdr& message) noexcept {
 
 }  // namespace
 
-void Connection::send(Kind kind, std::uint32_t call, std::shared_ptr<const std::string> payload,
+void Connection::send(FrameKind kind, std::uint32_t call,
+                      std::shared_ptr<const std::string> payload,
                       std::shared_ptr<const Descriptor> passed) {
-  Header header{};
-  std::memcpy(header.magic, kMagic, sizeof(kMagic));
-  header.kind = static_cast<std::uint32_t>(kind);
-  header.call = call;
-  header.payload_bytes = payload->size();
-  std::string bytes(reinterpret_cast<const char*>(&header), sizeof(header));
-  out_.push_back({std::move(bytes), std::move(payload), std::move(passed), 0});
+  std::string header(kMagic);
+  append(header, kind);
+  append(header, call);
+  append(header, std::uint64_t{payload->size()});
+  out_.push_back({std::move(header), std::move(payload), std::move(passed), 0});
   flush();
 }
 
 void Connection::send_failure(const Error& error) {
-  send(Kind::kFailure, 0, fmt::format("{}\n{}", static_cast<int>(error.code()), error.what()));
+  send(FrameKind::kFailure, 0,
+       fmt::format("{} {}\n{}", static_cast<int>(error.code()), error.culprit(), error.what()));
 }
 
 Error failure_in(const std::string& payload) {
-  const int code = std::atoi(payload.c_str());
+  int code = 0, culprit = -1;
+  std::sscanf(payload.c_str(), "%d %d", &code, &culprit);
   const bool known = code > 0 && code <= static_cast<int>(Code::kInterrupted);
-  return Error(known ? static_cast<Code>(code) : Code::kSystem,
-               payload.substr(payload.find('\n') + 1));
+  return {known ? static_cast<Code>(code) : Code::kSystem, payload.substr(payload.find('\n') + 1),
+          culprit};
 }
 
 std::optional<Frame> Connection::take() {
@@ -123,23 +122,21 @@ void Connection::receive() {
 void Connection::parse() {
   std::size_t begin = 0;
   while (!closed_) {
+    const std::string_view there = std::string_view(in_).substr(begin);
     // A wrong first byte is enough to know a stranger.
-    const std::size_t there = in_.size() - begin;
-    if (std::memcmp(in_.data() + begin, kMagic, std::min(there, sizeof(kMagic))) != 0)
-      closed_ = true;
-    if (closed_ || there < sizeof(Header)) break;
-    Header header;
-    std::memcpy(&header, in_.data() + begin, sizeof(header));
-    if (header.payload_bytes > (trusted_ ? kMaxPayload : kMaxStrangerPayload)) closed_ = true;
-    if (closed_ || there - sizeof(header) < header.payload_bytes) break;
-    Frame frame{static_cast<Kind>(header.kind),
-                header.call,
-                in_.substr(begin + sizeof(header), header.payload_bytes),
-                {}};
-    if (frame.kind == Kind::kSegment) frame.passed = std::move(passed_);
+    if (!there.starts_with(kMagic.substr(0, there.size()))) closed_ = true;
+    if (closed_ || there.size() < kHeaderBytes) break;
+    ByteReader reader(there.substr(kMagic.size()));
+    const auto kind = reader.get<FrameKind>();
+    const auto call = reader.get<std::uint32_t>();
+    const auto payload_bytes = reader.get<std::uint64_t>();
+    if (payload_bytes > (trusted_ ? kMaxPayload : kMaxStrangerPayload)) closed_ = true;
+    if (closed_ || reader.left() < payload_bytes) break;
+    Frame frame{kind, call, std::string(as_text(reader.take(payload_bytes))), {}};
+    if (kind == FrameKind::kSegment) frame.passed = std::move(passed_);
     arrived_.push_back(std::move(frame));
     if (!trusted_ && arrived_.size() > kMaxStrangerFrames) closed_ = true;
-    begin += sizeof(header) + header.payload_bytes;
+    begin += kHeaderBytes + payload_bytes;
   }
   in_.erase(0, begin);
 }

@@ -1,6 +1,6 @@
 // Connection: framed messages, and sometimes a descriptor, over one socket, without ever
-// blocking. Descriptors go over Unix sockets only. Called by hub.cc and spoke.cc, which wait with
-// service(); calls the kernel.
+// blocking. Descriptors go over Unix sockets only. Called by acceptor.cc, coordinator.cc and
+// member.cc, which wait with service(); calls the kernel.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@ namespace ferry::internal {
 
 // What a frame says. Hello and failure keep their form in all versions of ferry, so that versions
 // can be named.
-enum class Kind : std::uint32_t {
-  kHello = 1,      // spoke: who I am (hello.h); between hosts with its proof (secret.h)
-  kFailure = 2,    // either: code and message; nothing follows
-  kWelcome = 3,    // hub: all have come
-  kGather = 4,     // spoke: my text
-  kGathered = 5,   // hub: all texts
-  kSegment = 6,    // hub: a segment's descriptor, or none when the payload is empty
-  kChallenge = 7,  // hub, between hosts: prove that you know the secret
-  kProof = 8,      // hub, between hosts: so do I, and who I am
-  kElsewhere = 9,  // hub: another group of your job meets here now; its name
+enum class FrameKind : std::uint32_t {
+  kHello = 1,      // member: who I am (hello.h); between hosts with its proof (handshake.h)
+  kFailure = 2,    // either: code, culprit and message; nothing follows
+  kWelcome = 3,    // coordinator: all have come
+  kGather = 4,     // member: my text
+  kGathered = 5,   // coordinator: all texts
+  kSegment = 6,    // coordinator: a segment's descriptor, or none when the payload is empty
+  kChallenge = 7,  // coordinator, between hosts: prove that you know the secret
+  kProof = 8,      // coordinator, between hosts: so do I, and who I am
+  kElsewhere = 9,  // coordinator: another group of your job meets here now; its name
 };
 
 struct Frame {
-  Kind kind;
+  FrameKind kind;
   std::uint32_t call;  // number of the collective, equal on all ranks
   std::string payload;
   Descriptor passed;  // kSegment
@@ -45,9 +45,9 @@ class Connection {
   const Credentials& credentials() const noexcept { return credentials_; }
 
   // Queues a frame; many connections may share a payload. service() sends it.
-  void send(Kind kind, std::uint32_t call, std::shared_ptr<const std::string> payload,
+  void send(FrameKind kind, std::uint32_t call, std::shared_ptr<const std::string> payload,
             std::shared_ptr<const Descriptor> passed = nullptr);
-  void send(Kind kind, std::uint32_t call, std::string payload) {
+  void send(FrameKind kind, std::uint32_t call, std::string payload) {
     send(kind, call, std::make_shared<const std::string>(std::move(payload)));
   }
   void send_failure(const Error& error);
@@ -91,7 +91,7 @@ class Connection {
   bool closed_ = false;
 };
 
-// The error in a kFailure frame.
+// A kFailure frame: "<code> <culprit>\n<message>"; an earlier ferry names no culprit.
 Error failure_in(const std::string& payload);
 
 // Waits until one of the connections (null ones are skipped) or `extra_fd` has something to do, at

@@ -9,12 +9,29 @@
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <utility>
 
 namespace ferry::internal {
 namespace {
 
 // Of the messages in connection.h and of what they carry.
 constexpr int kProtocol = 2;
+
+// How the fields are called in a hello's text.
+constexpr std::pair<const char*, int Hello::*> kNumbers[] = {{"protocol", &Hello::protocol},
+                                                             {"rank", &Hello::rank},
+                                                             {"size", &Hello::size},
+                                                             {"pid", &Hello::pid}};
+constexpr std::pair<const char*, std::string Hello::*> kTexts[] = {
+    {"version", &Hello::version},
+    {"build", &Hello::build},
+    {"address", &Hello::address},
+    {"nodes", &Hello::nodes},
+    {"boot_id", &Hello::boot_id},
+    {"pid_namespace", &Hello::pid_namespace},
+    {"net_namespace", &Hello::net_namespace},
+    {"user_namespace", &Hello::user_namespace},
+    {"host", &Hello::host}};
 
 std::string link_target(const char* path) {
   char target[128];
@@ -103,14 +120,11 @@ Hello own_hello(const std::string& address, int rank, const std::vector<int>& no
 }
 
 std::string encode(const Hello& hello) {
-  return fmt::format(
-      "protocol={}\nversion={}\nbuild={}\naddress={}\nrank={}\nsize={}\nnodes={}\npid={}\nboot_id={"
-      "}\npid_"
-      "namespace={}\n"
-      "net_namespace={}\nuser_namespace={}\nhost={}\n",
-      hello.protocol, hello.version, hello.build, escaped(hello.address), hello.rank, hello.size,
-      hello.nodes, hello.pid, hello.boot_id, hello.pid_namespace, hello.net_namespace,
-      hello.user_namespace, hello.host);
+  std::string text;
+  for (const auto& [key, member] : kNumbers) text += fmt::format("{}={}\n", key, hello.*member);
+  for (const auto& [key, member] : kTexts)
+    text += fmt::format("{}={}\n", key, escaped(hello.*member));
+  return text;
 }
 
 std::optional<Hello> decode_hello(const std::string& text) {
@@ -124,20 +138,10 @@ std::optional<Hello> decode_hello(const std::string& text) {
   for (const char* key : {"version", "rank", "size"}) {
     if (!values.contains(key)) return std::nullopt;
   }
-  const auto number = [&](const char* key) { return std::atoi(values[key].c_str()); };
-  return Hello{.protocol = number("protocol"),
-               .version = values["version"],
-               .build = values["build"],
-               .address = unescaped(values["address"]),
-               .rank = number("rank"),
-               .size = number("size"),
-               .nodes = values["nodes"],
-               .pid = number("pid"),
-               .boot_id = values["boot_id"],
-               .pid_namespace = values["pid_namespace"],
-               .net_namespace = values["net_namespace"],
-               .user_namespace = values["user_namespace"],
-               .host = values["host"]};
+  Hello hello;
+  for (const auto& [key, member] : kNumbers) hello.*member = std::atoi(values[key].c_str());
+  for (const auto& [key, member] : kTexts) hello.*member = unescaped(values[key]);
+  return hello;
 }
 
 std::string disagreement(const Hello& a, const Hello& b) {

@@ -1,5 +1,5 @@
 // Hello: what a process says of itself before it may join a group, and what two of them must agree
-// on. Called by hub.cc and spoke.cc; reads /proc.
+// on. Called by acceptor.cc, member.cc and processes.cc; reads /proc.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@ struct Hello {
   int rank = 0;
   int size = 0;
   std::string nodes;  // of all ranks, as the topology says: "0*4,1*4"
-  long pid = 0;       // as the process sees itself
+  int pid = 0;        // as the process sees itself
   // What shares memory. The boot id names the machine. Of the namespaces those count without which
   // ferry does not work: pid (liveness), net (abstract sockets) and user (the meaning of uids).
   // Memory goes by descriptor, so ipc and mnt may differ.

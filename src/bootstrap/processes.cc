@@ -1,26 +1,111 @@
-// Rendezvous of processes, of one host or of several: collectives go over one star of all ranks,
-// memory and liveness stay with those of the own host. Called by group creation; calls Star and
-// Host.
+// Rendezvous of processes, of one host or of several: collectives go over one coordinator for all
+// ranks, memory and liveness stay with those of the own host. Called by group creation; calls
+// Collectives, Liveness and Segment.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <numeric>
 #include <optional>
 
 #include "bootstrap/agree.h"
-#include "bootstrap/host.h"
+#include "bootstrap/collectives.h"
 #include "bootstrap/rendezvous.h"
-#include "bootstrap/star.h"
-#include "ferry/status.h"
+#include "network/liveness.h"
 
 namespace ferry::internal {
 namespace {
 
+// What the ranks of one host have in common: collectives over Unix sockets, segments, and sight of
+// each other's processes.
+class Host {
+ public:
+  // `nodes` [ranks of the group]: who shares a segment with whom.
+  Host(Roster roster, const std::vector<int>& nodes, Deadline deadline)
+      : roster_(std::move(roster)), collectives_(join(roster_, deadline)) {
+    for (const int rank : roster_.ranks) nodes_.push_back(nodes[static_cast<std::size_t>(rank)]);
+    std::vector<pid_t> pids;
+    for (const std::string& pid : collectives_->all_gather(std::to_string(getpid()), deadline))
+      pids.push_back(std::atoi(pid.c_str()));
+    liveness_ = Liveness(pids);
+    // Everybody still ran after everybody had opened the pidfds: none of them is of a reused pid.
+    collectives_->all_gather("", deadline);
+  }
+
+  Collectives& collectives() noexcept { return *collectives_; }
+
+  // Collective: the coordinator makes a segment for each node, every rank maps its own. Null when
+  // there is none, with the reason in `problem` of at least one rank.
+  std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline,
+                                         std::string& problem) {
+    try {
+      const bool coordinates = roster_.self.rank == roster_.coordinator();
+      return coordinates ? offer(bytes, deadline) : take(bytes, deadline);
+    } catch (const Error& error) {
+      problem = error.what();
+      return nullptr;
+    }
+  }
+
+  bool has(int rank) const { return roster_.place(rank) >= 0; }
+  bool alive(int rank) const noexcept { return liveness_.alive(roster_.place(rank)); }
+  int pid(int rank) const noexcept { return liveness_.pid(roster_.place(rank)); }
+
+ private:
+  // The queue of frames may outlive a segment whose creation failed half-way.
+  static std::shared_ptr<const Descriptor> duplicate(int fd) {
+    Descriptor copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (!copy) throw Error(Code::kSystem, fmt::format("no descriptor: {}", std::strerror(errno)));
+    return std::make_shared<const Descriptor>(std::move(copy));
+  }
+
+  // Answers in any case; refused segments are an answer without handouts.
+  std::shared_ptr<Segment> offer(std::size_t bytes, Deadline deadline) {
+    std::map<int, std::shared_ptr<Segment>> segments;  // by node
+    Handouts handouts;
+    std::optional<Error> refused;
+    try {
+      for (const int node : nodes_) {
+        std::shared_ptr<Segment>& segment = segments[node];
+        if (!segment) segment = Segment::create(bytes);
+        handouts.push_back(duplicate(segment->fd()));
+      }
+    } catch (const Error& error) {
+      refused = error;
+      handouts.clear();
+    }
+    collectives_->hand_out(handouts, deadline);
+    if (refused) throw *refused;
+    return segments[nodes_[0]];
+  }
+
+  std::shared_ptr<Segment> take(std::size_t bytes, Deadline deadline) {
+    std::optional<Descriptor> passed = collectives_->hand_out({}, deadline);
+    if (!passed) return nullptr;  // the coordinator says why
+    if (!*passed)
+      throw Error(Code::kSystem, "no descriptor arrived with a shared segment (ulimit -n?)");
+    return Segment::attach(passed->release(), bytes);
+  }
+
+  Roster roster_;
+  std::vector<int> nodes_;  // by place
+  std::unique_ptr<Collectives> collectives_;
+  Liveness liveness_;
+};
+
 class ProcessRendezvous final : public Rendezvous {
  public:
-  // `network`: null when all ranks are on this host.
-  ProcessRendezvous(int rank, const std::vector<int>& nodes, std::unique_ptr<Star> network,
+  // `across`: of the ranks of all hosts; null when all are on this one.
+  ProcessRendezvous(int rank, const std::vector<int>& nodes, std::unique_ptr<Collectives> across,
                     std::unique_ptr<Host> host)
-      : Rendezvous(rank, nodes), network_(std::move(network)), host_(std::move(host)) {}
+      : Rendezvous(rank, nodes), across_(std::move(across)), host_(std::move(host)) {}
 
   std::vector<std::string> all_gather(std::string_view mine, Deadline deadline) override {
-    return (network_ ? *network_ : host_->star()).all_gather(mine, deadline);
+    return (across_ ? *across_ : host_->collectives()).all_gather(mine, deadline);
   }
 
   std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) override {
@@ -36,35 +121,23 @@ class ProcessRendezvous final : public Rendezvous {
   int pid(int peer) const noexcept override { return host_->has(peer) ? host_->pid(peer) : 0; }
 
  private:
-  std::unique_ptr<Star> network_;
+  std::unique_ptr<Collectives> across_;
   std::unique_ptr<Host> host_;
 };
 
 std::vector<int> all_ranks(const std::vector<int>& nodes) {
-  std::vector<int> ranks;
-  for (std::size_t rank = 0; rank < nodes.size(); ++rank) ranks.push_back(static_cast<int>(rank));
+  std::vector<int> ranks(nodes.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }
 
 std::unique_ptr<Host> meet_on_host(const std::string& address, int rank, std::vector<int> ranks,
                                    const std::vector<int>& nodes, Deadline deadline) {
   const int num_ranks = static_cast<int>(ranks.size());
-  Party party{unix_door(address, num_ranks), own_hello(address, rank, nodes), std::move(ranks)};
-  return std::make_unique<Host>(std::move(party), nodes, deadline);
+  Roster roster{unix_endpoint(address, num_ranks), own_hello(address, rank, nodes),
+                std::move(ranks)};
+  return std::make_unique<Host>(std::move(roster), nodes, deadline);
 }
-
-// What each rank tells all others once they have met.
-struct Place {
-  std::string nonce;  // rank 0's names the sockets on each host
-  std::string identity;
-
-  std::string text() const { return nonce + identity; }
-  static Place read(const std::string& text) {
-    const std::size_t digits = 2 * kNonceBytes;
-    if (text.size() < digits) throw Error(Code::kMismatch, "a rank's place is not one");
-    return {text.substr(0, digits), text.substr(digits)};
-  }
-};
 
 }  // namespace
 
@@ -75,27 +148,30 @@ std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int r
   return std::make_unique<ProcessRendezvous>(rank, nodes, nullptr, std::move(host));
 }
 
-std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpMeeting& meeting, int rank,
+// Once the ranks of all hosts have met, each tells the others a nonce, of which rank 0's names the
+// sockets on each host, and what shares memory with it.
+std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank,
                                            const std::vector<int>& split, Deadline deadline) {
   check_rank(rank, static_cast<int>(split.size()));
-  const Hello self = own_hello(meeting.name, rank, split);
-  auto network = std::make_unique<Star>(Party{tcp_door(meeting), self, all_ranks(split)}, deadline);
+  const Hello self = own_hello(endpoint.group, rank, split);
+  auto across = join({tcp_endpoint(endpoint), self, all_ranks(split)}, deadline);
 
-  const Place mine{hex(fresh_nonce()), identity(self)};
+  constexpr std::size_t kNonceDigits = 2 * kNonceBytes;
+  const std::string mine = identity(self);
+  const auto places = across->all_gather(hex(fresh_nonce()) + mine, deadline);
   std::vector<std::string> keys;
   std::vector<int> here;  // ranks of this host
-  std::string nonce;
-  for (const std::string& text : network->all_gather(mine.text(), deadline)) {
-    const Place place = Place::read(text);
-    const int peer = static_cast<int>(keys.size());
-    if (peer == 0) nonce = place.nonce;
-    if (place.identity == mine.identity) here.push_back(peer);
-    keys.push_back(place.identity + ' ' + std::to_string(split[static_cast<std::size_t>(peer)]));
+  for (std::size_t peer = 0; peer < places.size(); ++peer) {
+    if (places[peer].size() < kNonceDigits)
+      throw Error(Code::kMismatch, "a rank's place is not one", static_cast<int>(peer));
+    const std::string theirs = places[peer].substr(kNonceDigits);
+    if (theirs == mine) here.push_back(static_cast<int>(peer));
+    keys.push_back(theirs + ' ' + std::to_string(split[peer]));
   }
   const std::vector<int> nodes = number_nodes(keys);
 
   // Hosts that share a network namespace but not their processes share the names of sockets.
-  const std::string address = nonce.substr(0, 32) + '-' + std::to_string(here.front());
+  const std::string address = places[0].substr(0, 32) + '-' + std::to_string(here.front());
   std::unique_ptr<Host> host;
   std::string problem;
   try {
@@ -103,8 +179,8 @@ std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpMeeting& meeting, int rank,
   } catch (const Error& error) {
     problem = error.what();
   }
-  check_no_problem(network->all_gather(problem, deadline));
-  return std::make_unique<ProcessRendezvous>(rank, nodes, std::move(network), std::move(host));
+  check_no_problem(across->all_gather(problem, deadline));
+  return std::make_unique<ProcessRendezvous>(rank, nodes, std::move(across), std::move(host));
 }
 
 }  // namespace ferry::internal

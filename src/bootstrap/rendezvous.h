@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "bootstrap/door.h"
+#include "bootstrap/endpoint.h"
 #include "memory/segment.h"
 
 namespace ferry::internal {
@@ -62,11 +62,11 @@ std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int r
                                                const std::vector<int>& nodes, Deadline deadline);
 
 // Processes of any hosts. Rank 0 listens at a TCP port; both sides of each connection prove that
-// they know the secret (secret.h) before anything else they say is believed. A node is what shares
-// memory (boot id and namespaces, hello.h), and is `split` [ranks] further, equal on all ranks.
-// Ranks of one host then meet by the other way too. alive() of ranks of other hosts is always
-// true, pid() 0.
-std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpMeeting& meeting, int rank,
+// they know the secret (handshake.h) before anything else they say is believed. A node is what
+// shares memory (boot id and namespaces, hello.h), and is `split` [ranks] further, equal on all
+// ranks. Ranks of one host then meet by the other way too. alive() of ranks of other hosts is
+// always true, pid() 0.
+std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank,
                                            const std::vector<int>& split, Deadline deadline);
 
 }  // namespace ferry::internal

@@ -46,10 +46,6 @@ Descriptor new_socket() {
 
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
 std::string socket_name(const std::string& address, int size) {
   std::string text = address;
   if (text.size() > kMaxAddressBytes) {

@@ -1,33 +1,14 @@
 // Abstract Unix sockets: names in the kernel only, nothing in a file system, gone with the process.
-// Owns descriptors. Called by connection.cc and door.cc.
+// Called by connection.cc, endpoint.cc and acceptor.cc.
 #pragma once
 
 #include <sys/types.h>
 
 #include <string>
-#include <utility>
+
+#include "base/descriptor.h"
 
 namespace ferry::internal {
-
-// An open file descriptor, closed by its destructor; empty when fd() < 0.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) noexcept : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor();
-
-  int fd() const noexcept { return fd_; }
-  int release() noexcept { return std::exchange(fd_, -1); }
-  explicit operator bool() const noexcept { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 // Who is at the other end, as the kernel says (SO_PEERCRED).
 struct Credentials {

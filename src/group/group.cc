@@ -34,10 +34,10 @@ void check(int rank, int size, const GroupOptions& options) {
   }
 }
 
-std::shared_ptr<GroupState> keep_appointment(const internal::Appointment& appointment,
-                                             const GroupOptions& options, GroupOrigin origin) {
-  check(appointment.rank, appointment.size, options);
-  return std::make_shared<GroupState>(internal::meet_by_appointment(appointment, options), options,
+std::shared_ptr<GroupState> join_at(const internal::JoinAddress& at, const GroupOptions& options,
+                                    GroupOrigin origin) {
+  check(at.rank, at.size, options);
+  return std::make_shared<GroupState>(internal::join_at_address(at, options), options,
                                       std::move(origin));
 }
 
@@ -48,8 +48,8 @@ Group Group::from_environment(const GroupOptions& options) {
     const char* value = std::getenv(name.c_str());
     return value ? std::optional<std::string>(value) : std::nullopt;
   });
-  return Group(keep_appointment({launch.address, launch.job, launch.rank, launch.size}, options,
-                                {launch.launcher, launch.reason}));
+  return Group(join_at({launch.address, launch.job, launch.rank, launch.size}, options,
+                       {launch.launcher, launch.reason}));
 }
 
 Group Group::connect(const std::string& address, int rank, int size, const GroupOptions& options) {
@@ -57,8 +57,7 @@ Group Group::connect(const std::string& address, int rank, int size, const Group
     throw Error(Code::kInvalidArgument, fmt::format("the address \"{}\" has {} bytes, need 1 to {}",
                                                     address, address.size(), kMaxAddress));
   }
-  return Group(
-      keep_appointment({address, address, rank, size}, options,
+  return Group(join_at({address, address, rank, size}, options,
                        {"address", fmt::format("connect(\"{}\", {}, {})", address, rank, size)}));
 }
 
@@ -67,7 +66,7 @@ Group Group::from_all_gather(int rank, int size, const AllGather& all_gather,
   check(rank, size, options);
   if (!all_gather)
     throw Error(Code::kInvalidArgument, "from_all_gather needs an all-gather function, got none");
-  auto rendezvous = internal::meet_by_all_gather(rank, size, all_gather, options);
+  auto rendezvous = internal::join_by_all_gather(rank, size, all_gather, options);
   return Group(std::make_shared<GroupState>(std::move(rendezvous), options,
                                             GroupOrigin{"callback", "a caller's all-gather"}));
 }

@@ -1,4 +1,4 @@
-// Ways to meet.
+// Ways to join a group.
 #include "group/join.h"
 
 #include <fmt/format.h>
@@ -8,8 +8,8 @@
 #include <cstring>
 #include <sstream>
 
+#include "bootstrap/endpoint.h"
 #include "bootstrap/hello.h"
-#include "bootstrap/secret.h"
 #include "bootstrap/tcp.h"
 
 namespace ferry::internal {
@@ -38,12 +38,12 @@ void put(char (&field)[kBytes], const std::string& text) {
   text.copy(field, kBytes - 1);
 }
 
-struct Introduction {
+struct Announcement {
   char name[32];       // made up; rank 0's becomes the group's
   char identity[224];  // what shares memory (hello.h)
 };
 
-struct Invitation {
+struct CoordinatorAddress {
   char hosts[512];  // rank 0's addresses, comma-separated
   char secret[2 * kNonceBytes + 8];
   int port;  // 0: rank 0 could not listen
@@ -64,37 +64,39 @@ std::vector<Record> gather(int rank, int size, const AllGather& all_gather, cons
                   rank, sizeof mine));
 }
 
-// Rank 0's; listens, so that the port is its own until the others come. They wait in the
+// Rank 0 listens now, so that the port is its own until the others come. They wait in the
 // all-gather: a failure goes out in place of the hosts.
-Invitation invite(const std::string& interfaces, std::shared_ptr<Descriptor>& listener) {
-  Invitation invitation{};
+CoordinatorAddress listen_for_others(const std::string& interfaces,
+                                     std::shared_ptr<Descriptor>& listener) {
+  CoordinatorAddress mine{};
   try {
     std::vector<std::string> hosts = own_addresses(interfaces);
     if (interfaces.empty()) hosts.push_back("127.0.0.1");  // containers may share that only
-    while (fmt::format("{}", fmt::join(hosts, ",")).size() >= sizeof invitation.hosts)
+    while (fmt::format("{}", fmt::join(hosts, ",")).size() >= sizeof mine.hosts)
       hosts.erase(hosts.end() - 2);
-    put(invitation.hosts, fmt::format("{}", fmt::join(hosts, ",")));
-    put(invitation.secret, hex(fresh_nonce()));
+    put(mine.hosts, fmt::format("{}", fmt::join(hosts, ",")));
+    put(mine.secret, hex(fresh_nonce()));
     listener = std::make_shared<Descriptor>(tcp_listen(interfaces, 0));
-    invitation.port = port_of(*listener);
+    mine.port = port_of(*listener);
   } catch (const Error& error) {
-    put(invitation.hosts, error.what());
+    put(mine.hosts, error.what());
   }
-  return invitation;
+  return mine;
 }
 
-TcpMeeting meeting_of(const Invitation& invitation, const std::string& name) {
-  if (invitation.port == 0) {
+TcpEndpoint endpoint_at(const CoordinatorAddress& coordinator, const std::string& group) {
+  if (coordinator.port == 0) {
     throw Error(Code::kSystem,
-                fmt::format("rank 0 cannot listen for ranks of other hosts: {}", invitation.hosts));
+                fmt::format("rank 0 cannot listen for ranks of other hosts: {}", coordinator.hosts),
+                0);
   }
-  TcpMeeting meeting;
-  meeting.secret = invitation.secret;
-  meeting.name = name;
-  std::istringstream hosts(invitation.hosts);
-  for (std::string host; std::getline(hosts, host, ',');) meeting.address.hosts.push_back(host);
-  meeting.address.port = invitation.port;
-  return meeting;
+  TcpEndpoint endpoint;
+  endpoint.secret = coordinator.secret;
+  endpoint.group = group;
+  std::istringstream hosts(coordinator.hosts);
+  for (std::string host; std::getline(hosts, host, ',');) endpoint.address.hosts.push_back(host);
+  endpoint.address.port = coordinator.port;
+  return endpoint;
 }
 
 }  // namespace
@@ -125,51 +127,48 @@ Topology topology_of(const GroupOptions& options, const std::vector<int>& nodes)
   return topology;
 }
 
-std::unique_ptr<Rendezvous> meet_by_appointment(const Appointment& appointment,
-                                                const GroupOptions& options) {
-  const std::vector<int> split = split_nodes(options, appointment.size);
+std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOptions& options) {
+  const std::vector<int> split = split_nodes(options, at.size);
   const Deadline deadline = deadline_of(options);
-  if (!is_tcp(appointment.address)) {
-    return process_rendezvous(named(appointment.address, options), appointment.rank, split,
-                              deadline);
+  if (!is_tcp(at.address)) {
+    return process_rendezvous(named(at.address, options), at.rank, split, deadline);
   }
-  TcpMeeting meeting{.address = parse_tcp(appointment.address),
-                     .secret = variable("FERRY_SECRET"),
-                     .name = named(appointment.job, options),
-                     .interfaces = variable("FERRY_SOCKET_IFNAME"),
-                     .listener = nullptr};
-  if (meeting.secret.empty()) {
+  TcpEndpoint endpoint{.address = parse_tcp(at.address),
+                       .secret = variable("FERRY_SECRET"),
+                       .group = named(at.job, options),
+                       .interfaces = variable("FERRY_SOCKET_IFNAME"),
+                       .listener = nullptr};
+  if (endpoint.secret.empty()) {
     throw Error(Code::kInvalidArgument,
                 fmt::format("a group at {} needs FERRY_SECRET, the same text of {} or more "
                             "characters for all ranks and for nobody else (`ferry launch` makes "
                             "one; so does `openssl rand -hex 16`)",
-                            appointment.address, Secret::kLeastBytes));
+                            at.address, Secret::kLeastBytes));
   }
-  return tcp_rendezvous(meeting, appointment.rank, split, deadline);
+  return tcp_rendezvous(endpoint, at.rank, split, deadline);
 }
 
-std::unique_ptr<Rendezvous> meet_by_all_gather(int rank, int size, const AllGather& all_gather,
+std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGather& all_gather,
                                                const GroupOptions& options) {
   const std::vector<int> split = split_nodes(options, size);
-  Introduction mine{};
+  Announcement mine{};
   put(mine.name, "cb-" + hex(fresh_nonce()).substr(0, 16));
   put(mine.identity, identity(own_hello("", rank, split)));
-  const std::vector<Introduction> all = gather(rank, size, all_gather, mine);
+  const std::vector<Announcement> all = gather(rank, size, all_gather, mine);
   const std::string name = named({all[0].name, strnlen(all[0].name, sizeof mine.name)}, options);
-  const bool one_host = std::all_of(all.begin(), all.end(), [&](const Introduction& one) {
+  const bool one_host = std::all_of(all.begin(), all.end(), [&](const Announcement& one) {
     return std::memcmp(one.identity, mine.identity, sizeof mine.identity) == 0;
   });
   if (one_host) return process_rendezvous(name, rank, split, deadline_of(options));
 
   const std::string interfaces = variable("FERRY_SOCKET_IFNAME");
   std::shared_ptr<Descriptor> listener;
-  const Invitation none{};
-  const Invitation invitation =
-      gather(rank, size, all_gather, rank == 0 ? invite(interfaces, listener) : none)[0];
-  TcpMeeting meeting = meeting_of(invitation, name);
-  meeting.interfaces = interfaces;
-  meeting.listener = listener;
-  return tcp_rendezvous(meeting, rank, split, deadline_of(options));
+  const CoordinatorAddress coordinator =
+      rank == 0 ? listen_for_others(interfaces, listener) : CoordinatorAddress{};
+  TcpEndpoint endpoint = endpoint_at(gather(rank, size, all_gather, coordinator)[0], name);
+  endpoint.interfaces = interfaces;
+  endpoint.listener = listener;
+  return tcp_rendezvous(endpoint, rank, split, deadline_of(options));
 }
 
 }  // namespace ferry::internal

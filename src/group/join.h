@@ -1,5 +1,5 @@
 // Join: which rendezvous a new group meets at, and what the environment adds to its options. Called
-// by group.cc and state.cc; calls the rendezvous of src/transport and Topology.
+// by group.cc and state.cc; calls the rendezvous of src/bootstrap and Topology.
 #pragma once
 
 #include <memory>
@@ -22,18 +22,17 @@ Topology topology_of(const GroupOptions& options, const std::vector<int>& nodes)
 
 // Processes that were told where to meet: at "tcp://host:port", with the secret of FERRY_SECRET, or
 // at any other text on their host. `job` tells groups apart that meet at one port.
-struct Appointment {
+struct JoinAddress {
   std::string address;
   std::string job;
   int rank = 0;
   int size = 1;
 };
-std::unique_ptr<Rendezvous> meet_by_appointment(const Appointment& appointment,
-                                                const GroupOptions& options);
+std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOptions& options);
 
 // Processes with an all-gather of their own, which tells them where each of them is, and, when that
 // is not one host, rank 0's addresses and a secret made up for this group.
-std::unique_ptr<Rendezvous> meet_by_all_gather(int rank, int size, const AllGather& all_gather,
+std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGather& all_gather,
                                                const GroupOptions& options);
 
 }  // namespace ferry::internal

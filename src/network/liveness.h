@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "bootstrap/socket.h"
+#include "base/descriptor.h"
 
 namespace ferry::internal {
 

@@ -55,7 +55,7 @@ std::string failure_of(Connection& connection) {
 
 TEST(Strangers, GarbageAndSilenceHoldUpNobody) {
   const std::string at = address("garbage"), name = socket_name(at, 2);
-  Forked hub([&] {
+  Forked coordinator([&] {
     return process_rendezvous(at, 0, one_node(2), soon())->all_gather("", soon()).size() == 2
                ? "met"
                : "no";
@@ -75,12 +75,12 @@ TEST(Strangers, GarbageAndSilenceHoldUpNobody) {
                : "no";
   });
   EXPECT_EQ(peer.result(), "met");
-  EXPECT_EQ(hub.result(), "met");
+  EXPECT_EQ(coordinator.result(), "met");
 }
 
 TEST(Strangers, OtherVersionsAreNamedToBothSides) {
   const std::string at = address("version");
-  Forked hub([&] {
+  Forked coordinator([&] {
     process_rendezvous(at, 0, one_node(2), soon());
     return "met";
   });
@@ -88,35 +88,35 @@ TEST(Strangers, OtherVersionsAreNamedToBothSides) {
   Hello hello = own_hello(at, 1, one_node(2));
   const std::string version = hello.version;
   hello.version = "7.7.7";
-  connection.send(Kind::kHello, 0, encode(hello));
+  connection.send(FrameKind::kHello, 0, encode(hello));
   const auto named = AllOf(StartsWith("mismatch: different versions of ferry: rank 0"),
                            HasSubstr("has " + version), HasSubstr("has 7.7.7"));
   EXPECT_THAT(failure_of(connection), named);
-  EXPECT_THAT(hub.result(), named);
+  EXPECT_THAT(coordinator.result(), named);
 }
 
 TEST(Strangers, AllThatComeSoonHearWhyThereIsNoGroup) {
   const std::string at = address("build");
-  Forked hub([&] {
+  Forked coordinator([&] {
     process_rendezvous(at, 0, one_node(3), soon());
     return "met";
   });
   Connection connection(connect_patiently(socket_name(at, 3)));
   Hello hello = own_hello(at, 1, one_node(3));
   hello.build = "another";
-  connection.send(Kind::kHello, 0, encode(hello));
+  connection.send(FrameKind::kHello, 0, encode(hello));
   usleep(200'000);
   Forked late([&] {
     process_rendezvous(at, 2, one_node(3), soon());
     return "met";
   });
   EXPECT_THAT(late.result(), StartsWith("mismatch: different builds of ferry"));
-  EXPECT_THAT(hub.result(), StartsWith("mismatch: different builds of ferry"));
+  EXPECT_THAT(coordinator.result(), StartsWith("mismatch: different builds of ferry"));
 }
 
 TEST(Strangers, RankThatEndsBeforeAllHaveComeIsNamed) {
   const std::string at = address("ends");
-  Forked hub([&] {
+  Forked coordinator([&] {
     process_rendezvous(at, 0, one_node(3), soon());
     return "met";
   });
@@ -126,7 +126,7 @@ TEST(Strangers, RankThatEndsBeforeAllHaveComeIsNamed) {
   });
   usleep(300'000);
   kill(victim.pid(), SIGKILL);
-  EXPECT_THAT(hub.result(),
+  EXPECT_THAT(coordinator.result(),
               AllOf(StartsWith("peer_lost: rank 1 (pid "), HasSubstr("rank 2 had not come")));
 }
 
@@ -178,7 +178,7 @@ TEST(Strangers, AListenerOfAnotherUserIsRefusedNamingBothUsers) {
 TEST(Strangers, AnotherUserIsRefusedAndTheGroupGoesOn) {
   if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: only root can play two users";
   const std::string at = address("user"), name = socket_name(at, 2);
-  Forked hub([&] {
+  Forked coordinator([&] {
     return process_rendezvous(at, 0, one_node(2), soon())->all_gather("", soon()).size() == 2
                ? "met"
                : "no";
@@ -186,7 +186,7 @@ TEST(Strangers, AnotherUserIsRefusedAndTheGroupGoesOn) {
   Forked stranger([&]() -> std::string {
     if (setuid(65534) != 0) return "no";
     Connection connection(connect_patiently(name));
-    connection.send(Kind::kHello, 0, encode(own_hello(at, 1, one_node(2))));
+    connection.send(FrameKind::kHello, 0, encode(own_hello(at, 1, one_node(2))));
     return failure_of(connection);
   });
   EXPECT_THAT(stranger.result(), AllOf(HasSubstr("uid 65534"), HasSubstr("as uid 0")));
@@ -196,7 +196,7 @@ TEST(Strangers, AnotherUserIsRefusedAndTheGroupGoesOn) {
                : "no";
   });
   EXPECT_EQ(peer.result(), "met");
-  EXPECT_EQ(hub.result(), "met");
+  EXPECT_EQ(coordinator.result(), "met");
 }
 
 TEST(Hello, SurvivesItsText) {

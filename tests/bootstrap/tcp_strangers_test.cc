@@ -8,7 +8,7 @@
 #include "bootstrap/connection.h"
 #include "bootstrap/forked.h"
 #include "bootstrap/hello.h"
-#include "bootstrap/tcp_place.h"
+#include "bootstrap/tcp_endpoint.h"
 
 namespace ferry::internal {
 namespace {
@@ -21,10 +21,10 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-Descriptor connect_patiently(const TcpMeeting& meeting) {
+Descriptor connect_patiently(const TcpEndpoint& endpoint) {
   const Deadline deadline = soon();
   while (!deadline.passed()) {
-    if (Attempt attempt = tcp_connect(meeting.address, deadline); attempt.socket)
+    if (Attempt attempt = tcp_connect(endpoint.address, deadline); attempt.socket)
       return std::move(attempt.socket);
     usleep(1000);
   }
@@ -45,10 +45,10 @@ std::optional<Frame> frame_of(Connection& connection) {
 }
 
 TEST(TcpStrangers, GarbageAndSilenceHoldUpNobody) {
-  const TcpMeeting meeting = meeting_at(free_port());
-  Forked hub([&] { return meet_over_tcp(meeting, 0, one_node(2)); });
+  const TcpEndpoint endpoint = endpoint_at(free_port());
+  Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(2)); });
   std::vector<Descriptor> strangers;
-  for (int i = 0; i < 100; ++i) strangers.push_back(connect_patiently(meeting));
+  for (int i = 0; i < 100; ++i) strangers.push_back(connect_patiently(endpoint));
   const std::string magic = "ferry/u\n";
   write_to(strangers[0], "GET / HTTP/1.1\r\n\r\n");
   write_to(strangers[1], "fer");                              // the begin of a frame, no more
@@ -56,71 +56,74 @@ TEST(TcpStrangers, GarbageAndSilenceHoldUpNobody) {
   write_to(strangers[3], magic + '\1' + std::string(15, 0));  // an empty hello
   shutdown(strangers[4].fd(), SHUT_RDWR);
   for (std::size_t i = 5; i < 20; ++i) write_to(strangers[i], std::string(100'000, 'x'));
-  Forked peer([&] { return meet_over_tcp(meeting, 1, one_node(2)); });
+  Forked peer([&] { return meet_over_tcp(endpoint, 1, one_node(2)); });
   EXPECT_EQ(peer.result(), "met");
-  EXPECT_EQ(hub.result(), "met");
+  EXPECT_EQ(coordinator.result(), "met");
 }
 
 TEST(TcpStrangers, HelloWithoutAProofIsNotBelieved) {
-  const TcpMeeting meeting = meeting_at(free_port());
-  Forked hub([&] { return meet_over_tcp(meeting, 0, one_node(2), soon(seconds(2))); });
+  const TcpEndpoint endpoint = endpoint_at(free_port());
+  Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(2), soon(seconds(2))); });
   for (const std::string& prefix : {std::string(), std::string(64, 'x')}) {
-    Connection stranger(connect_patiently(meeting));
-    stranger.send(Kind::kHello, 0, prefix + encode(own_hello(meeting.name, 1, one_node(2))));
+    Connection stranger(connect_patiently(endpoint));
+    stranger.send(FrameKind::kHello, 0, prefix + encode(own_hello(endpoint.group, 1, one_node(2))));
     const auto frame = frame_of(stranger);
     ASSERT_TRUE(frame);
-    EXPECT_EQ(frame->kind, Kind::kChallenge);
+    EXPECT_EQ(frame->kind, FrameKind::kChallenge);
     EXPECT_FALSE(frame_of(stranger)) << "hung up, nothing told";
   }
-  EXPECT_THAT(hub.result(), AllOf(StartsWith("timeout: rank 1 of 2 did not come"),
-                                  HasSubstr("2 connections failed authentication")));
+  EXPECT_THAT(coordinator.result(), AllOf(StartsWith("timeout: rank 1 of 2 did not come"),
+                                          HasSubstr("2 connections failed authentication")));
 }
 
 TEST(TcpStrangers, WrongSecretIsNamedWhereItIsAndTheRightOneIsWaitedFor) {
-  const TcpMeeting meeting = meeting_at(free_port()), wrong = meeting_at(meeting.address.port, "X");
-  Forked hub([&] { return meet_over_tcp(meeting, 0, one_node(2)); });
+  const TcpEndpoint endpoint = endpoint_at(free_port()),
+                    wrong = endpoint_at(endpoint.address.port, "X");
+  Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(2)); });
   Forked impostor([&] { return meet_over_tcp(wrong, 1, one_node(2)); });
   EXPECT_THAT(impostor.result(), AllOf(StartsWith("invalid_argument: wrong FERRY_SECRET"),
-                                       HasSubstr(Secret(meeting.secret).digest()),
+                                       HasSubstr(Secret(endpoint.secret).digest()),
                                        HasSubstr(Secret(wrong.secret).digest())));
-  Forked peer([&] { return meet_over_tcp(meeting, 1, one_node(2)); });
+  Forked peer([&] { return meet_over_tcp(endpoint, 1, one_node(2)); });
   EXPECT_EQ(peer.result(), "met");
-  EXPECT_EQ(hub.result(), "met");
+  EXPECT_EQ(coordinator.result(), "met");
 }
 
 TEST(TcpStrangers, FailedProofsAreCountedWhenRanksAreMissing) {
-  const TcpMeeting meeting = meeting_at(free_port()), wrong = meeting_at(meeting.address.port, "X");
-  Forked hub([&] { return meet_over_tcp(meeting, 0, one_node(3), soon(seconds(2))); });
+  const TcpEndpoint endpoint = endpoint_at(free_port()),
+                    wrong = endpoint_at(endpoint.address.port, "X");
+  Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(3), soon(seconds(2))); });
   Forked impostor([&] { return meet_over_tcp(wrong, 1, one_node(3)); });
-  Forked peer([&] { return meet_over_tcp(meeting, 2, one_node(3)); });
+  Forked peer([&] { return meet_over_tcp(endpoint, 2, one_node(3)); });
   EXPECT_THAT(impostor.result(), HasSubstr("wrong FERRY_SECRET"));
   const auto verdict = AllOf(StartsWith("timeout: rank 1 of 3 did not come"),
                              HasSubstr("1 connection failed authentication"));
-  EXPECT_THAT(hub.result(), verdict);
+  EXPECT_THAT(coordinator.result(), verdict);
   EXPECT_THAT(peer.result(), verdict);
 }
 
 TEST(TcpStrangers, TwoJobsOnOnePortAreTold) {
-  const TcpMeeting meeting = meeting_at(free_port()), other = meeting_at(meeting.address.port, "B");
-  Forked hub([&] { return meet_over_tcp(meeting, 0, one_node(2)); });
+  const TcpEndpoint endpoint = endpoint_at(free_port()),
+                    other = endpoint_at(endpoint.address.port, "B");
+  Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(2)); });
   usleep(300'000);
   const auto results =
       in_processes({0, 1}, [&](int rank) { return meet_over_tcp(other, rank, one_node(2)); });
   EXPECT_THAT(results[0],
               AllOf(StartsWith("invalid_argument: rank 0 cannot listen at tcp://"),
-                    HasSubstr("another job"), HasSubstr(Secret(meeting.secret).digest()),
+                    HasSubstr("another job"), HasSubstr(Secret(endpoint.secret).digest()),
                     HasSubstr("FERRY_PORT")));
   EXPECT_THAT(results[1], HasSubstr("wrong FERRY_SECRET"));
-  Forked peer([&] { return meet_over_tcp(meeting, 1, one_node(2)); });
+  Forked peer([&] { return meet_over_tcp(endpoint, 1, one_node(2)); });
   EXPECT_EQ(peer.result(), "met");
-  EXPECT_EQ(hub.result(), "met");
+  EXPECT_EQ(coordinator.result(), "met");
 }
 
 TEST(TcpStrangers, AnotherProgramAtThePortIsNamedAtTheDeadline) {
-  const TcpMeeting meeting = meeting_at(free_port());
-  const Descriptor squatter = tcp_listen("lo", meeting.address.port);  // never accepts
+  const TcpEndpoint endpoint = endpoint_at(free_port());
+  const Descriptor squatter = tcp_listen("lo", endpoint.address.port);  // never accepts
   const auto results = in_processes({0, 1}, [&](int rank) {
-    return meet_over_tcp(meeting, rank, one_node(2), soon(milliseconds(1500)));
+    return meet_over_tcp(endpoint, rank, one_node(2), soon(milliseconds(1500)));
   });
   EXPECT_THAT(results[0], AllOf(StartsWith("timeout: rank 0 cannot listen at tcp://"),
                                 HasSubstr("not rank 0 of a group of ferry")));
@@ -129,47 +132,48 @@ TEST(TcpStrangers, AnotherProgramAtThePortIsNamedAtTheDeadline) {
 }
 
 TEST(TcpStrangers, AListenerThatGoesIsWaitedOut) {
-  const TcpMeeting meeting = meeting_at(free_port());
+  const TcpEndpoint endpoint = endpoint_at(free_port());
   Forked holder([&] {
-    const Descriptor listener = tcp_listen("lo", meeting.address.port);
+    const Descriptor listener = tcp_listen("lo", endpoint.address.port);
     usleep(600'000);
     return "gone";
   });
   usleep(100'000);
   const auto results =
-      in_processes({0, 1}, [&](int rank) { return meet_over_tcp(meeting, rank, one_node(2)); });
+      in_processes({0, 1}, [&](int rank) { return meet_over_tcp(endpoint, rank, one_node(2)); });
   EXPECT_THAT(results, Each("met"));
 }
 
 // Who holds the port and knows the digest, from having listened, still cannot play rank 0.
 TEST(TcpStrangers, ARankZeroWithoutTheSecretIsNotBelieved) {
-  const TcpMeeting meeting = meeting_at(free_port());
-  const Descriptor listener = tcp_listen("lo", meeting.address.port);
-  Forked peer([&] { return meet_over_tcp(meeting, 1, one_node(2), soon(seconds(2))); });
+  const TcpEndpoint endpoint = endpoint_at(free_port());
+  const Descriptor listener = tcp_listen("lo", endpoint.address.port);
+  Forked peer([&] { return meet_over_tcp(endpoint, 1, one_node(2), soon(seconds(2))); });
   Descriptor accepted;
   while (!(accepted = accept_from(listener))) usleep(1000);
   Connection connection(std::move(accepted));
-  connection.send(Kind::kChallenge, 0, std::string(32, 'n') + Secret(meeting.secret).digest());
+  connection.send(FrameKind::kChallenge, 0,
+                  std::string(32, 'n') + Secret(endpoint.secret).digest());
   const auto hello = frame_of(connection);
   ASSERT_TRUE(hello);
-  EXPECT_THAT(hello->payload, testing::Not(HasSubstr(meeting.secret)));
-  connection.send(Kind::kProof, 0, hello->payload);  // reflected
-  connection.send(Kind::kWelcome, 0, "");
+  EXPECT_THAT(hello->payload, testing::Not(HasSubstr(endpoint.secret)));
+  connection.send(FrameKind::kProof, 0, hello->payload);  // reflected
+  connection.send(FrameKind::kWelcome, 0, "");
   EXPECT_THAT(peer.result(), AllOf(StartsWith("timeout: "), HasSubstr("not rank 0 of this job")));
 }
 
 TEST(TcpStrangers, MisfitsAreNamedToBothSides) {
-  const TcpMeeting meeting = meeting_at(free_port());
+  const TcpEndpoint endpoint = endpoint_at(free_port());
   const auto results = in_processes(
-      {0, 1}, [&](int rank) { return meet_over_tcp(meeting, rank, one_node(2 + rank)); });
+      {0, 1}, [&](int rank) { return meet_over_tcp(endpoint, rank, one_node(2 + rank)); });
   EXPECT_THAT(results, Each(AllOf(StartsWith("mismatch: different group sizes: rank 0"),
                                   HasSubstr("has 2"), HasSubstr("has 3"))));
 }
 
 TEST(TcpStrangers, TwoProcessesOfOneRankAreNamed) {
-  const TcpMeeting meeting = meeting_at(free_port());
+  const TcpEndpoint endpoint = endpoint_at(free_port());
   const auto results =
-      in_processes({0, 1, 1}, [&](int rank) { return meet_over_tcp(meeting, rank, one_node(3)); });
+      in_processes({0, 1, 1}, [&](int rank) { return meet_over_tcp(endpoint, rank, one_node(3)); });
   EXPECT_THAT(results, Each(AllOf(StartsWith("invalid_argument: "),
                                   HasSubstr("two processes say they are rank 1: pid "))));
 }

@@ -6,7 +6,7 @@
 #include <signal.h>
 
 #include "bootstrap/forked.h"
-#include "bootstrap/tcp_place.h"
+#include "bootstrap/tcp_endpoint.h"
 
 namespace ferry::internal {
 namespace {
@@ -23,12 +23,12 @@ class Tcp : public testing::TestWithParam<int> {};
 
 TEST_P(Tcp, AllGatherKeepsRankOrderForTextsOfAnyLength) {
   const int size = GetParam();
-  const TcpMeeting meeting = meeting_at(free_port());
+  const TcpEndpoint endpoint = endpoint_at(free_port());
   const auto text = [](int rank) {
     return std::string(static_cast<std::size_t>(rank) * 300'000, char('a' + rank % 26));
   };
   const auto results = in_processes(ranks(size), [&](int rank) -> std::string {
-    const auto rendezvous = tcp_rendezvous(meeting, rank, one_node(size), soon());
+    const auto rendezvous = tcp_rendezvous(endpoint, rank, one_node(size), soon());
     if (rendezvous->nodes() != one_node(size)) return "wrong nodes";
     for (int round = 0; round < 3; ++round) {
       const auto texts = rendezvous->all_gather(text(rank), soon());
@@ -43,11 +43,11 @@ TEST_P(Tcp, AllGatherKeepsRankOrderForTextsOfAnyLength) {
 
 TEST_P(Tcp, TopologySplitsIntoNodesWithSegmentsOfTheirOwn) {
   const int size = GetParam();
-  const TcpMeeting meeting = meeting_at(free_port());
+  const TcpEndpoint endpoint = endpoint_at(free_port());
   std::vector<int> split(static_cast<std::size_t>(size));
   for (int rank = 0; rank < size; ++rank) split[rank] = rank < (size + 1) / 2 ? 0 : 1;
   const auto results = in_processes(ranks(size), [&](int rank) -> std::string {
-    const auto rendezvous = tcp_rendezvous(meeting, rank, split, soon());
+    const auto rendezvous = tcp_rendezvous(endpoint, rank, split, soon());
     if (rendezvous->nodes() != split) return "wrong nodes";
     const auto segment = rendezvous->share_segment(4096, soon());
     if (!segment->commit(0, 4096)) return "refused";
@@ -67,89 +67,89 @@ TEST_P(Tcp, TopologySplitsIntoNodesWithSegmentsOfTheirOwn) {
 
 TEST_P(Tcp, TwentyGroupsOfOnePortOneAfterAnotherLeakNothing) {
   const int size = GetParam();
-  const TcpMeeting meeting = meeting_at(free_port());
+  const TcpEndpoint endpoint = endpoint_at(free_port());
   const auto results = in_processes(ranks(size), [&](int rank) -> std::string {
     const int before = open_descriptors();
     for (int group = 0; group < 20; ++group) {
-      const auto rendezvous = tcp_rendezvous(meeting, rank, one_node(size), soon());
+      const auto rendezvous = tcp_rendezvous(endpoint, rank, one_node(size), soon());
       rendezvous->share_segment(4096, soon());
     }
     const int leaked = open_descriptors() - before;
     return leaked == 0 ? "ok" : fmt::format("{} descriptors leaked", leaked);
   });
   EXPECT_THAT(results, Each("ok"));
-  EXPECT_TRUE(tcp_listen("lo", meeting.address.port)) << "the port is free again";
+  EXPECT_TRUE(tcp_listen("lo", endpoint.address.port)) << "the port is free again";
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Tcp, testing::Values(1, 2, 3, 8));
 
-TEST(TcpMeeting, PortIsFreeOnceAllHaveMet) {
-  const TcpMeeting meeting = meeting_at(free_port());
+TEST(TcpRendezvous, PortIsFreeOnceAllHaveMet) {
+  const TcpEndpoint endpoint = endpoint_at(free_port());
   const auto results = in_processes({0, 1}, [&](int rank) -> std::string {
-    const auto rendezvous = tcp_rendezvous(meeting, rank, one_node(2), soon());
-    const bool is_free = rank != 0 || bool(tcp_listen("lo", meeting.address.port));
+    const auto rendezvous = tcp_rendezvous(endpoint, rank, one_node(2), soon());
+    const bool is_free = rank != 0 || bool(tcp_listen("lo", endpoint.address.port));
     rendezvous->all_gather("", soon());
     return is_free ? "free" : "held";
   });
   EXPECT_THAT(results, Each("free"));
 }
 
-TEST(TcpMeeting, GroupsOfOneJobMeetAtOnePortOneByOne) {
-  TcpMeeting first = meeting_at(free_port()), second = first;
-  second.name = "another group";
+TEST(TcpRendezvous, GroupsOfOneJobMeetAtOnePortOneByOne) {
+  TcpEndpoint first = endpoint_at(free_port()), second = first;
+  second.group = "another group";
   const auto results = in_processes(ranks(6), [&](int i) {
     return meet_over_tcp(i % 2 == 0 ? first : second, i / 2, one_node(3));
   });
   EXPECT_THAT(results, Each("met"));
 }
 
-TEST(TcpMeeting, LateRanksAreWaitedFor) {
+TEST(TcpRendezvous, LateRanksAreWaitedFor) {
   for (const int late : {0, 2}) {
-    const TcpMeeting meeting = meeting_at(free_port());
+    const TcpEndpoint endpoint = endpoint_at(free_port());
     const auto results = in_processes(ranks(3), [&](int rank) {
       if (rank == late) usleep(700'000);
-      return meet_over_tcp(meeting, rank, {0, 0, 1});
+      return meet_over_tcp(endpoint, rank, {0, 0, 1});
     });
     EXPECT_THAT(results, Each("met"));
   }
 }
 
-TEST(TcpMeeting, MissingRanksAreNamedToAllAtTheDeadline) {
-  const TcpMeeting meeting = meeting_at(free_port());
+TEST(TcpRendezvous, MissingRanksAreNamedToAllAtTheDeadline) {
+  const TcpEndpoint endpoint = endpoint_at(free_port());
   const std::int64_t begin = now_ns();
   const auto results = in_processes({0, 1, 3}, [&](int rank) {
-    return meet_over_tcp(meeting, rank, one_node(6), soon(seconds(1)));
+    return meet_over_tcp(endpoint, rank, one_node(6), soon(seconds(1)));
   });
   EXPECT_THAT(results, Each(AllOf(StartsWith("timeout: "),
                                   HasSubstr("ranks 2, 4 and 5 of 6 did not come to tcp://"))));
   EXPECT_LT(now_ns() - begin, 5'000'000'000);
 }
 
-TEST(TcpMeeting, RankZeroIsNamedWhenItIsMissing) {
-  const TcpMeeting meeting = meeting_at(free_port());
+TEST(TcpRendezvous, RankZeroIsNamedWhenItIsMissing) {
+  const TcpEndpoint endpoint = endpoint_at(free_port());
   const auto results = in_processes({1, 2}, [&](int rank) {
-    return meet_over_tcp(meeting, rank, one_node(3), soon(milliseconds(300)));
+    return meet_over_tcp(endpoint, rank, one_node(3), soon(milliseconds(300)));
   });
   EXPECT_THAT(results, Each(AllOf(StartsWith("timeout: rank 0 of 3 did not come to tcp://"),
                                   HasSubstr("127.0.0.1: Connection refused"))));
 }
 
-TEST(TcpMeeting, RankKilledBeforeAllHaveComeIsNamed) {
-  const TcpMeeting meeting = meeting_at(free_port());
-  Forked hub([&] { return meet_over_tcp(meeting, 0, one_node(3)); });
-  Forked victim([&] { return meet_over_tcp(meeting, 1, one_node(3)); });
+TEST(TcpRendezvous, RankKilledBeforeAllHaveComeIsNamed) {
+  const TcpEndpoint endpoint = endpoint_at(free_port());
+  Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(3)); });
+  Forked victim([&] { return meet_over_tcp(endpoint, 1, one_node(3)); });
   usleep(700'000);
   kill(victim.pid(), SIGKILL);
-  EXPECT_THAT(hub.result(), AllOf(StartsWith("peer_lost: rank 1 (pid "), HasSubstr(", host "),
-                                  HasSubstr("rank 2 had not come")));
+  EXPECT_THAT(coordinator.result(), AllOf(StartsWith("peer_lost: rank 1 (pid "),
+                                          HasSubstr(", host "), HasSubstr("rank 2 had not come")));
 }
 
-TEST(TcpMeeting, RankKilledInACollectiveIsNamedAtOnce) {
+TEST(TcpRendezvous, RankKilledInACollectiveIsNamedAtOnce) {
   for (const int victim : {0, 2}) {
-    const TcpMeeting meeting = meeting_at(free_port());
+    const TcpEndpoint endpoint = endpoint_at(free_port());
     const std::int64_t begin = now_ns();
     const auto results = in_processes(ranks(3), [&](int rank) -> std::string {
-      const auto rendezvous = tcp_rendezvous(meeting, rank, {0, 0, 1}, soon());
+      const auto rendezvous = tcp_rendezvous(endpoint, rank, {0, 0, 1}, soon());
       if (rank == victim) {
         usleep(100'000);
         raise(SIGKILL);
@@ -165,10 +165,10 @@ TEST(TcpMeeting, RankKilledInACollectiveIsNamedAtOnce) {
   }
 }
 
-TEST(TcpMeeting, RefusedSegmentIsAnErrorOnAllRanksAndTheGroupGoesOn) {
-  const TcpMeeting meeting = meeting_at(free_port());
+TEST(TcpRendezvous, RefusedSegmentIsAnErrorOnAllRanksAndTheGroupGoesOn) {
+  const TcpEndpoint endpoint = endpoint_at(free_port());
   const auto results = in_processes(ranks(3), [&](int rank) -> std::string {
-    const auto rendezvous = tcp_rendezvous(meeting, rank, {0, 0, 1}, soon());
+    const auto rendezvous = tcp_rendezvous(endpoint, rank, {0, 0, 1}, soon());
     return refused_segment(*rendezvous, soon());
   });
   EXPECT_THAT(results, Each(AllOf(StartsWith("rank 0: "), HasSubstr("1152921504606846976 bytes"))));

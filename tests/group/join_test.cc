@@ -78,25 +78,25 @@ TEST(Join, TopologyThatPutsTwoHostsIntoOneNamesTwoOfTheirRanks) {
 }
 
 TEST(Join, TcpNeedsASecretAndSaysHowToMakeOne) {
-  const Appointment appointment{"tcp://127.0.0.1:1", "job", 0, 2};
+  const JoinAddress at_address{"tcp://127.0.0.1:1", "job", 0, 2};
   unsetenv("FERRY_SECRET");
-  EXPECT_THAT(refusal([&] { meet_by_appointment(appointment, {}); }),
+  EXPECT_THAT(refusal([&] { join_at_address(at_address, {}); }),
               AllOf(HasSubstr("needs FERRY_SECRET"), HasSubstr("16 or more characters"),
                     HasSubstr("ferry launch")));
   setenv("FERRY_SECRET", "short", 1);
-  EXPECT_THAT(refusal([&] { meet_by_appointment(appointment, {}); }),
+  EXPECT_THAT(refusal([&] { join_at_address(at_address, {}); }),
               AllOf(HasSubstr("FERRY_SECRET has 5 characters"), testing::Not(HasSubstr("short"))));
   unsetenv("FERRY_SECRET");
 }
 
-TEST(Join, ByAppointmentOverTcp) {
+TEST(Join, AtAnAddressOverTcp) {
   setenv("FERRY_SECRET", "sixteen or more characters", 1);
   const int port = port_of(tcp_listen("", 0));
   for (const char* host : {"127.0.0.1", "localhost"}) {
-    const Appointment at{fmt::format("tcp://{}:{}", host, port), "job"};
+    const JoinAddress at{fmt::format("tcp://{}:{}", host, port), "job"};
     const auto results = in_processes({0, 1, 2}, [&](int rank) {
       const auto met =
-          meet_by_appointment({at.address, at.job, rank, kSize}, with_topology("host:2,rank:1+2"));
+          join_at_address({at.address, at.job, rank, kSize}, with_topology("host:2,rank:1+2"));
       met->all_gather("", Deadline::after(std::chrono::seconds(20)));
       return fmt::format("{}", fmt::join(met->nodes(), " "));
     });
@@ -132,7 +132,7 @@ std::string meet_by(Board& board, int rank) {
   const AllGather gather = [&](const void* mine, void* all, std::size_t bytes) {
     return board.gather(round++, rank, mine, all, bytes);
   };
-  const auto met = meet_by_all_gather(rank, kSize, gather, with_topology(""));
+  const auto met = join_by_all_gather(rank, kSize, gather, with_topology(""));
   const Deadline deadline = Deadline::after(std::chrono::seconds(20));
   if (met->all_gather(std::to_string(rank), deadline)[2] != "2") return "mixed";
   if (!met->share_segment(4096, deadline)) return "no segment";

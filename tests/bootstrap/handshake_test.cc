@@ -1,5 +1,5 @@
 // Proofs between hosts: what convinces, and what does not.
-#include "bootstrap/secret.h"
+#include "bootstrap/handshake.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,10 @@ const Secret kOurs("sixteen or more characters");
 const Secret kTheirs("another secret of the kind");
 
 struct Meeting {
-  Handshake hub, spoke;
-  explicit Meeting(const Secret& secret = kOurs) { spoke.challenged(hub.challenge(secret)); }
+  Handshake coordinator, member;
+  explicit Meeting(const Secret& secret = kOurs) {
+    member.challenged(coordinator.challenge(secret));
+  }
 };
 
 TEST(Secret, IsHmacSha256) {
@@ -42,36 +44,36 @@ TEST(Secret, DigestsTellSecretsApart) {
 
 TEST(Handshake, BothSidesAreConvinced) {
   Meeting meeting;
-  const std::string said = meeting.spoke.prove(Side::kSpoke, kOurs, "I am rank 1");
-  EXPECT_EQ(meeting.hub.proven(Side::kSpoke, kOurs, said), "I am rank 1");
-  const std::string back = meeting.hub.prove(Side::kHub, kOurs, "I am rank 0");
-  EXPECT_EQ(meeting.spoke.proven(Side::kHub, kOurs, back), "I am rank 0");
+  const std::string said = meeting.member.prove(Side::kMember, kOurs, "I am rank 1");
+  EXPECT_EQ(meeting.coordinator.proven(Side::kMember, kOurs, said), "I am rank 1");
+  const std::string back = meeting.coordinator.prove(Side::kCoordinator, kOurs, "I am rank 0");
+  EXPECT_EQ(meeting.member.proven(Side::kCoordinator, kOurs, back), "I am rank 0");
 }
 
 TEST(Handshake, AnotherSecretAndEveryChangedByteAreFound) {
   Meeting meeting;
-  std::string said = meeting.spoke.prove(Side::kSpoke, kOurs, "I am rank 1");
-  EXPECT_FALSE(Handshake(meeting.hub).proven(Side::kSpoke, kTheirs, said));
+  std::string said = meeting.member.prove(Side::kMember, kOurs, "I am rank 1");
+  EXPECT_FALSE(Handshake(meeting.coordinator).proven(Side::kMember, kTheirs, said));
   for (std::size_t at = 0; at < said.size(); ++at) {
     said[at] = static_cast<char>(said[at] ^ 1);
-    EXPECT_FALSE(Handshake(meeting.hub).proven(Side::kSpoke, kOurs, said)) << at;
+    EXPECT_FALSE(Handshake(meeting.coordinator).proven(Side::kMember, kOurs, said)) << at;
     said[at] = static_cast<char>(said[at] ^ 1);
   }
-  EXPECT_FALSE(meeting.hub.proven(Side::kSpoke, kOurs, said.substr(0, 63)));
+  EXPECT_FALSE(meeting.coordinator.proven(Side::kMember, kOurs, said.substr(0, 63)));
 }
 
 TEST(Handshake, ProofsOfOneConnectionServeInNoOther) {
   Meeting first, second;
-  const std::string said = first.spoke.prove(Side::kSpoke, kOurs, "I am rank 1");
-  EXPECT_FALSE(second.hub.proven(Side::kSpoke, kOurs, said)) << "replayed";
-  EXPECT_FALSE(first.spoke.proven(Side::kHub, kOurs, said)) << "reflected";
+  const std::string said = first.member.prove(Side::kMember, kOurs, "I am rank 1");
+  EXPECT_FALSE(second.coordinator.proven(Side::kMember, kOurs, said)) << "replayed";
+  EXPECT_FALSE(first.member.proven(Side::kCoordinator, kOurs, said)) << "reflected";
 }
 
 TEST(Handshake, WhatIsNoChallengeIsFound) {
-  Handshake spoke;
-  EXPECT_FALSE(spoke.challenged(""));
-  EXPECT_FALSE(spoke.challenged(std::string(40, 'x')));
-  EXPECT_EQ(spoke.challenged(std::string(32, 'x') + "0123abcd"), "0123abcd");
+  Handshake member;
+  EXPECT_FALSE(member.challenged(""));
+  EXPECT_FALSE(member.challenged(std::string(40, 'x')));
+  EXPECT_EQ(member.challenged(std::string(32, 'x') + "0123abcd"), "0123abcd");
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <string>
 
-#include "bootstrap/door.h"
+#include "bootstrap/endpoint.h"
 #include "bootstrap/rendezvous.h"
 
 namespace ferry::internal {
@@ -20,19 +20,19 @@ inline Deadline soon(std::chrono::milliseconds span = std::chrono::seconds(20)) 
 // A port that nobody listens at.
 inline int free_port() { return port_of(tcp_listen("lo", 0)); }
 
-inline TcpMeeting meeting_at(int port, const std::string& job = "the job") {
-  TcpMeeting meeting;
-  meeting.address = {{"127.0.0.1"}, port};
-  meeting.secret = "the shared secret of " + job;
-  meeting.name = "a group";
-  meeting.interfaces = "lo";
-  return meeting;
+inline TcpEndpoint endpoint_at(int port, const std::string& job = "the job") {
+  TcpEndpoint endpoint;
+  endpoint.address = {{"127.0.0.1"}, port};
+  endpoint.secret = "the shared secret of " + job;
+  endpoint.group = "a group";
+  endpoint.interfaces = "lo";
+  return endpoint;
 }
 
 // "met" when all ranks hear each other.
-inline std::string meet_over_tcp(const TcpMeeting& meeting, int rank, const std::vector<int>& split,
-                                 Deadline deadline = soon()) {
-  const auto rendezvous = tcp_rendezvous(meeting, rank, split, deadline);
+inline std::string meet_over_tcp(const TcpEndpoint& endpoint, int rank,
+                                 const std::vector<int>& split, Deadline deadline = soon()) {
+  const auto rendezvous = tcp_rendezvous(endpoint, rank, split, deadline);
   const auto texts = rendezvous->all_gather(std::to_string(rank), deadline);
   for (std::size_t peer = 0; peer < split.size(); ++peer) {
     if (texts.size() != split.size() || texts[peer] != std::to_string(peer)) return "mixed";

@@ -1,7 +1,7 @@
 // Secret: what lets a rank of another host in. Both sides of a connection prove that they know it
 // (HMAC-SHA256 over nonces of both and over what they say); it never crosses, nor does anything of
 // one proof serve in another. What follows on the connection is neither signed nor encrypted.
-// Called by door.h, meeting.cc and spoke.cc; calls libcrypto.
+// Called by endpoint.cc, acceptor.cc and member.cc; calls libcrypto.
 #pragma once
 
 #include <cstddef>
@@ -35,17 +35,17 @@ class Secret {
   std::string text_;
 };
 
-// One connection's proofs, kept by each side: challenge (hub), signed hello (spoke), signed hello
-// (hub).
+// One connection's proofs, kept by each side: challenge (coordinator), signed hello (member),
+// signed hello (coordinator).
 class Handshake {
  public:
-  // The hub's: a nonce of its own, and the digest of its secret.
+  // The coordinator's: a nonce of its own, and the digest of its secret.
   std::string challenge(const Secret& secret);
-  // The spoke's; the hub's digest, or nullopt when this is no challenge.
+  // The member's; the coordinator's digest, or nullopt when this is no challenge.
   std::optional<std::string> challenged(const std::string& challenge);
 
-  enum class Side : char { kHub = 'h', kSpoke = 's' };
-  // What `side` says, with its proof; the spoke's, which comes first, brings the spoke's nonce.
+  enum class Side : char { kCoordinator = 'h', kMember = 's' };
+  // What `side` says, with its proof; the member's, which comes first, brings the member's nonce.
   std::string prove(Side side, const Secret& secret, const std::string& text);
   // What `side` said; nullopt when it does not know the secret.
   std::optional<std::string> proven(Side side, const Secret& secret, const std::string& payload);
@@ -53,7 +53,7 @@ class Handshake {
  private:
   std::string statement(Side side, std::string_view text) const;
 
-  std::string hub_nonce_, spoke_nonce_;
+  std::string coordinator_nonce_, member_nonce_;
 };
 
 }  // namespace ferry::internal

@@ -1,5 +1,5 @@
 // Proofs by libcrypto. Nonces come from the kernel.
-#include "bootstrap/secret.h"
+#include "bootstrap/handshake.h"
 
 #include <fmt/format.h>
 #include <openssl/crypto.h>
@@ -7,8 +7,7 @@
 #include <openssl/hmac.h>
 #include <unistd.h>
 
-#include <algorithm>
-
+#include "base/bytes.h"
 #include "ferry/status.h"
 
 namespace ferry::internal {
@@ -65,30 +64,32 @@ std::string Secret::digest() const {
 }
 
 std::string Handshake::challenge(const Secret& secret) {
-  hub_nonce_ = fresh_nonce();
-  return hub_nonce_ + secret.digest();
+  coordinator_nonce_ = fresh_nonce();
+  return coordinator_nonce_ + secret.digest();
 }
 
 std::optional<std::string> Handshake::challenged(const std::string& challenge) {
-  const std::string digest = challenge.substr(std::min(kNonceBytes, challenge.size()));
-  if (!is_digest(digest)) return std::nullopt;
-  hub_nonce_ = challenge.substr(0, kNonceBytes);
-  return digest;
+  ByteReader reader(challenge);
+  coordinator_nonce_ = as_text(reader.take(kNonceBytes));
+  const std::string_view digest = as_text(reader.rest());
+  return is_digest(digest) ? std::optional<std::string>(digest) : std::nullopt;
 }
 
 std::string Handshake::prove(Side side, const Secret& secret, const std::string& text) {
-  if (side == Side::kSpoke) spoke_nonce_ = fresh_nonce();
-  return spoke_nonce_ + secret.sign(statement(side, text)) + text;
+  if (side == Side::kMember) member_nonce_ = fresh_nonce();
+  return member_nonce_ + secret.sign(statement(side, text)) + text;
 }
 
 std::optional<std::string> Handshake::proven(Side side, const Secret& secret,
                                              const std::string& payload) {
-  if (payload.size() < kNonceBytes + kProofBytes) return std::nullopt;
-  if (side == Side::kSpoke) spoke_nonce_ = payload.substr(0, kNonceBytes);
-  std::string text = payload.substr(kNonceBytes + kProofBytes);
-  const std::string_view proof = std::string_view(payload).substr(kNonceBytes, kProofBytes);
+  ByteReader reader(payload);
+  const std::string_view nonce = as_text(reader.take(kNonceBytes));
+  const std::string_view proof = as_text(reader.take(kProofBytes));
+  const std::string_view text = as_text(reader.rest());
+  if (!reader.ok()) return std::nullopt;
+  if (side == Side::kMember) member_nonce_ = nonce;
   if (!secret.signed_by(statement(side, text), proof)) return std::nullopt;
-  return text;
+  return std::string(text);
 }
 
 // Nonces have one length, so no two statements are the same bytes. The side keeps a proof from
@@ -96,7 +97,7 @@ std::optional<std::string> Handshake::proven(Side side, const Secret& secret,
 std::string Handshake::statement(Side side, std::string_view text) const {
   std::string all = "ferry hello ";
   all += static_cast<char>(side);
-  return all.append(hub_nonce_).append(spoke_nonce_).append(text);
+  return all.append(coordinator_nonce_).append(member_nonce_).append(text);
 }
 
 }  // namespace ferry::internal

@@ -1,0 +1,72 @@
+// Collectives of processes: every rank's bytes go to the coordinator, which answers all. Made by
+// join(), as a Coordinator on the lowest of the ranks and a Member on the others. Called by
+// processes.cc.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/descriptor.h"
+#include "bootstrap/endpoint.h"
+#include "bootstrap/hello.h"
+#include "ferry/status.h"
+
+namespace ferry::internal {
+
+// Who takes part, and where they meet.
+struct Roster {
+  Endpoint endpoint;
+  Hello self;
+  // Ranks of the group that take part, ascending; the first coordinates. A place is an index here.
+  std::vector<int> ranks;
+
+  int coordinator() const { return ranks.front(); }
+  std::size_t size() const { return ranks.size(); }
+  // -1: takes no part.
+  int place(int rank) const {
+    const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank);
+    return at != ranks.end() && *at == rank ? static_cast<int>(at - ranks.begin()) : -1;
+  }
+};
+
+// What is handed out, by place; the coordinator's own is not sent.
+using Handouts = std::vector<std::shared_ptr<const Descriptor>>;
+
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+
+  // Every rank's text, by place. After a failure the ranks are no longer at the same call: it is
+  // thrown again by every later call.
+  std::vector<std::string> all_gather(std::string_view mine, Deadline deadline);
+
+  // After an all_gather. The coordinator gives every other place its descriptor, or tells all that
+  // there is none (no handouts); a member gives nothing, and returns what it got.
+  std::optional<Descriptor> hand_out(const Handouts& handouts, Deadline deadline);
+
+ private:
+  virtual std::vector<std::string> gather(std::uint32_t call, std::string_view mine,
+                                          Deadline deadline) = 0;
+  virtual std::optional<Descriptor> pass(std::uint32_t call, const Handouts& handouts,
+                                         Deadline deadline) = 0;
+  template <typename Call>
+  auto guarded(const Call& call) -> decltype(call());
+
+  std::uint32_t num_calls_ = 0;
+  std::optional<Error> failure_;
+};
+
+// Meets the others. Throws Error naming the ranks that did not come, or do not fit.
+std::unique_ptr<Collectives> join(const Roster& roster, Deadline deadline);
+
+// The texts of a kGathered frame: all lengths, then all texts.
+std::string pack(const std::vector<std::string>& texts);
+std::vector<std::string> unpack(std::string_view packed, std::size_t size);
+
+}  // namespace ferry::internal

@@ -1,0 +1,119 @@
+#include "bootstrap/coordinator.h"
+
+#include <fmt/format.h>
+
+#include "bootstrap/agree.h"
+
+namespace ferry::internal {
+namespace {
+
+constexpr int kPollMs = 1000;
+
+}  // namespace
+
+struct Coordinator::Gathering {
+  std::uint32_t call;
+  std::vector<std::string> texts;
+  std::vector<bool> came;
+};
+
+Coordinator::Coordinator(const Roster& roster, Deadline deadline)
+    : ranks_(roster.ranks), members_(accept_members(roster, deadline)) {
+  answer(FrameKind::kWelcome, 0, "", {}, deadline);
+}
+
+std::vector<std::string> Coordinator::gather(std::uint32_t call, std::string_view mine,
+                                             Deadline deadline) {
+  Gathering gathering{call, std::vector<std::string>(members_.size()),
+                      std::vector<bool>(members_.size())};
+  gathering.texts[0] = mine;
+  gathering.came[0] = true;
+  const auto is_absent = [&](std::size_t place) { return !gathering.came[place]; };
+  while (true) {
+    for (std::size_t place = 1; place < members_.size(); ++place) {
+      take_from(place, gathering);
+    }
+    const std::vector<int> absent = ranks_where(is_absent);
+    if (absent.empty()) break;
+    if (deadline.passed()) {
+      fail({Code::kTimeout,
+            fmt::format("{} of {} did not come to collective {} before the deadline of rank {}",
+                        rank_list(absent), members_.size(), call, ranks_[0]),
+            absent[0]});
+    }
+    service(connections(), deadline.remaining_ms(kPollMs));
+  }
+  answer(FrameKind::kGathered, call, pack(gathering.texts), {}, deadline);
+  return std::move(gathering.texts);
+}
+
+// A member that has come says nothing more but that it gives up.
+void Coordinator::take_from(std::size_t place, Gathering& gathering) {
+  const Peer& member = members_[place];
+  const int rank = ranks_[place];
+  const bool came = gathering.came[place];
+  std::optional<Frame> frame = member.connection->take();
+  if (!frame && (came || !member.connection->closed())) return;
+  if (!frame) {
+    fail({Code::kPeerLost, fmt::format("rank {} ({}) ended or left the group", rank, member.who),
+          rank});
+  }
+  if (frame->kind == FrameKind::kFailure) {
+    fail(given_up(failure_in(frame->payload), rank,
+                  ranks_where([&](std::size_t at) { return !gathering.came[at]; })));
+  }
+  if (came || frame->kind != FrameKind::kGather || frame->call != gathering.call) {
+    fail({Code::kMismatch,
+          fmt::format("rank {} is at collective {}, rank {} at {}: ranks make the same calls in "
+                      "the same order",
+                      rank, frame->call, ranks_[0], gathering.call),
+          rank});
+  }
+  gathering.texts[place] = std::move(frame->payload);
+  gathering.came[place] = true;
+}
+
+std::optional<Descriptor> Coordinator::pass(std::uint32_t call, const Handouts& handouts,
+                                            Deadline deadline) {
+  answer(FrameKind::kSegment, call, handouts.empty() ? "" : "here", handouts, deadline);
+  return std::nullopt;
+}
+
+void Coordinator::answer(FrameKind kind, std::uint32_t call, std::string payload,
+                         const Handouts& handouts, Deadline deadline) {
+  const auto shared = std::make_shared<const std::string>(std::move(payload));
+  for (std::size_t place = 1; place < members_.size(); ++place) {
+    members_[place].connection->send(kind, call, shared,
+                                     handouts.empty() ? nullptr : handouts[place]);
+  }
+  if (flush_all(connections(), deadline)) return;
+  const std::vector<int> stuck = ranks_where([&](std::size_t place) {
+    return members_[place].connection && members_[place].connection->unsent();
+  });
+  fail({Code::kTimeout,
+        fmt::format("{} did not take the answer of collective {} before the deadline of rank {}",
+                    rank_list(stuck), call, ranks_[0]),
+        stuck[0]});
+}
+
+void Coordinator::fail(const Error& error) {
+  tell_failure(connections(), error);
+  throw error;
+}
+
+std::vector<Connection*> Coordinator::connections() const {
+  std::vector<Connection*> all;
+  for (const Peer& member : members_) all.push_back(member.connection.get());
+  return all;
+}
+
+template <typename Which>
+std::vector<int> Coordinator::ranks_where(const Which& which) const {
+  std::vector<int> ranks;
+  for (std::size_t place = 0; place < members_.size(); ++place) {
+    if (which(place)) ranks.push_back(ranks_[place]);
+  }
+  return ranks;
+}
+
+}  // namespace ferry::internal

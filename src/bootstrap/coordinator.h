@@ -1,0 +1,44 @@
+// Coordinator: the side of the lowest rank in every collective of processes. It gathers from all
+// and answers all, in one thread, blocking on none of them. Owns a connection to each member for
+// the life of the group. Called through Collectives; calls acceptor.h and Connection.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bootstrap/acceptor.h"
+#include "bootstrap/collectives.h"
+#include "bootstrap/connection.h"
+
+namespace ferry::internal {
+
+class Coordinator final : public Collectives {
+ public:
+  // Lets the members in. A roster of one needs no endpoint.
+  Coordinator(const Roster& roster, Deadline deadline);
+
+ private:
+  struct Gathering;
+
+  // When a rank is lost, gives up or does not come, all others are told the Error that is thrown.
+  std::vector<std::string> gather(std::uint32_t call, std::string_view mine,
+                                  Deadline deadline) override;
+  std::optional<Descriptor> pass(std::uint32_t call, const Handouts& handouts,
+                                 Deadline deadline) override;
+
+  // The same frame to every member, each with its handout if there are any. A member that is lost
+  // meanwhile is found by the next gather.
+  void answer(FrameKind kind, std::uint32_t call, std::string payload, const Handouts& handouts,
+              Deadline deadline);
+  void take_from(std::size_t place, Gathering& gathering);
+  [[noreturn]] void fail(const Error& error);
+  std::vector<Connection*> connections() const;
+  template <typename Which>
+  std::vector<int> ranks_where(const Which& which) const;
+
+  std::vector<int> ranks_;
+  std::vector<Peer> members_;  // by place; the coordinator's is empty
+};
+
+}  // namespace ferry::internal

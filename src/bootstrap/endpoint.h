@@ -1,0 +1,51 @@
+// Endpoint: where the ranks of a group meet: an abstract Unix socket of one host, or a TCP port of
+// rank 0's host. Made by processes.cc; used by acceptor.cc (rank 0) and member.cc (the others).
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/descriptor.h"
+#include "bootstrap/handshake.h"
+#include "bootstrap/tcp.h"
+
+namespace ferry::internal {
+
+// Of a group that spans hosts.
+struct TcpEndpoint {
+  TcpAddress address;
+  std::string secret;
+  std::string group;       // others of the same job may meet at the port, one after the other
+  std::string interfaces;  // where rank 0 listens (FERRY_SOCKET_IFNAME); empty: all
+  std::shared_ptr<Descriptor> listener;  // rank 0's, where the port had to be known before
+};
+
+struct Endpoint {
+  std::string name;    // "@ferry-0-x-4", "tcp://a:29501"
+  std::string advice;  // what the ranks that did not come must have in common with those that did
+  TcpEndpoint tcp;     // unless local()
+  std::shared_ptr<const Secret> secret;  // null: local
+
+  // Of ranks of one host: the kernel says who is at the other end of a connection (SO_PEERCRED).
+  bool local() const noexcept { return !secret; }
+  std::chrono::milliseconds longest_pause() const noexcept;  // between attempts to find rank 0
+};
+
+// For `num_ranks` processes of this host and user.
+Endpoint unix_endpoint(const std::string& address, int num_ranks);
+Endpoint tcp_endpoint(const TcpEndpoint& tcp);
+
+// Rank 0's listener; empty while another process holds the endpoint.
+Descriptor listen_at(const Endpoint& endpoint);
+Attempt connect_to(const Endpoint& endpoint, Deadline deadline);
+
+// Who keeps rank 0 from listening.
+struct Holder {
+  std::string who;
+  bool is_another_job = false;  // which does not share the port with this one
+};
+Holder holder_of(const Endpoint& endpoint);
+
+}  // namespace ferry::internal

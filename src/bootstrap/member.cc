@@ -1,0 +1,154 @@
+// Finding the coordinator and hearing its answers.
+#include "bootstrap/member.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace ferry::internal {
+namespace {
+
+constexpr int kPollMs = 1000;
+constexpr std::chrono::milliseconds kFirstPause{1};
+// After the own deadline: the coordinator answers at once when it waits too, and then it knows who
+// is missing.
+constexpr std::chrono::milliseconds kVerdict{500};
+// The coordinator answers a stranger at once; who does not is something else, or has many to
+// answer.
+constexpr std::chrono::seconds kProofPatience{10};
+
+}  // namespace
+
+Member::Member(const Roster& roster, Deadline deadline)
+    : rank_(roster.self.rank), coordinator_(roster.coordinator()), size_(roster.size()) {
+  std::chrono::milliseconds pause = kFirstPause;
+  while (!try_to_join(roster, deadline)) {
+    if (deadline.passed()) {
+      throw Error(Code::kTimeout,
+                  fmt::format("rank {} of {} did not come to {} before the deadline of rank {} "
+                              "({}); it must run {}",
+                              coordinator_, roster.self.size, roster.endpoint.name, rank_,
+                              seen_.empty() ? unreached_ : seen_, roster.endpoint.advice),
+                  coordinator_);
+    }
+    usleep(static_cast<useconds_t>(std::chrono::microseconds(pause).count()));
+    pause = std::min(pause * 2, roster.endpoint.longest_pause());
+  }
+}
+
+// False: try again. A listener of an earlier group hangs up or is about to go.
+bool Member::try_to_join(const Roster& roster, Deadline deadline) {
+  Attempt attempt = connect_to(roster.endpoint, deadline);
+  if (!attempt.socket) {
+    if (!attempt.why.empty()) unreached_ = attempt.why;  // empty: no time was left to try
+    return false;
+  }
+  connection_ = std::make_unique<Connection>(std::move(attempt.socket));
+  if (!(roster.endpoint.local() ? greet_on_host(roster) : greet_with_proof(roster, deadline)))
+    return false;
+  connection_->trust();
+  const std::optional<Frame> frame = frame_or_verdict(deadline, "the meeting");
+  if (frame && frame->kind == FrameKind::kWelcome) return true;
+  seen_ = frame && frame->kind == FrameKind::kElsewhere
+              ? fmt::format("another group of this job met there: {}", frame->payload)
+              : fmt::format("{} listened there and hung up", who_);
+  return false;
+}
+
+bool Member::greet_on_host(const Roster& roster) {
+  const Credentials& holder = connection_->credentials();
+  if (holder.uid != geteuid()) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("{} is held by pid {} of uid {}, rank {} runs as uid {}: ranks of one "
+                            "group share their user",
+                            roster.endpoint.name, holder.pid, holder.uid, rank_, geteuid()));
+  }
+  who_ = fmt::format("pid {}", holder.pid);
+  connection_->send(FrameKind::kHello, 0, encode(roster.self));
+  return true;
+}
+
+bool Member::greet_with_proof(const Roster& roster, Deadline deadline) {
+  const Secret& secret = *roster.endpoint.secret;
+  seen_ = "who listened there is not rank 0 of this job";
+  Handshake handshake;
+  std::optional<Frame> frame = next_frame(deadline.sooner(kProofPatience));
+  const auto job = frame && frame->kind == FrameKind::kChallenge
+                       ? handshake.challenged(frame->payload)
+                       : std::nullopt;
+  if (!job) return false;
+  if (*job != secret.digest()) {
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("wrong FERRY_SECRET: rank {}'s has the digest {}, that of rank {} at {} "
+                    "has {} (another job at the same port has another one too)",
+                    rank_, secret.digest(), coordinator_, roster.endpoint.name, *job));
+  }
+  connection_->send(FrameKind::kHello, 0,
+                    handshake.prove(Handshake::Side::kMember, secret, encode(roster.self)));
+  frame = next_frame(deadline.sooner(kProofPatience));
+  const auto text = frame && frame->kind == FrameKind::kProof
+                        ? handshake.proven(Handshake::Side::kCoordinator, secret, frame->payload)
+                        : std::nullopt;
+  const auto hello = text ? decode_hello(*text) : std::nullopt;
+  if (!hello) return false;
+  who_ = fmt::format("pid {}, host {}", hello->pid, hello->host);
+  return true;
+}
+
+std::vector<std::string> Member::gather(std::uint32_t call, std::string_view mine,
+                                        Deadline deadline) {
+  connection_->send(FrameKind::kGather, call, std::string(mine));
+  return unpack(await(FrameKind::kGathered, call, deadline).payload, size_);
+}
+
+std::optional<Descriptor> Member::pass(std::uint32_t call, const Handouts&, Deadline deadline) {
+  Frame frame = await(FrameKind::kSegment, call, deadline);
+  if (frame.payload.empty()) return std::nullopt;
+  return std::move(frame.passed);
+}
+
+Frame Member::await(FrameKind kind, std::uint32_t call, Deadline deadline) {
+  std::optional<Frame> frame = frame_or_verdict(deadline, fmt::format("collective {}", call));
+  if (!frame) {
+    throw Error(Code::kPeerLost,
+                fmt::format("rank {} ({}) ended or left the group", coordinator_, who_),
+                coordinator_);
+  }
+  if (frame->kind == kind && frame->call == call) return std::move(*frame);
+  throw Error(
+      Code::kMismatch,
+      fmt::format("rank {} is at collective {}, rank {} at {}: ranks make the same calls in the "
+                  "same order",
+                  rank_, call, coordinator_, frame->call),
+      coordinator_);
+}
+
+std::optional<Frame> Member::frame_or_verdict(Deadline deadline, const std::string& awaited) {
+  std::optional<Frame> frame = next_frame(deadline);
+  if (!frame && !connection_->closed()) {
+    connection_->send_failure(
+        Error(Code::kTimeout, fmt::format("rank {} reached its deadline in {}", rank_, awaited)));
+    frame = next_frame(Deadline::after(kVerdict));
+  }
+  if (!frame && connection_->closed()) return std::nullopt;
+  if (!frame) {
+    throw Error(Code::kTimeout,
+                fmt::format("rank {} ({}) did not come to {} before the deadline of rank {}",
+                            coordinator_, who_, awaited, rank_),
+                coordinator_);
+  }
+  if (frame->kind == FrameKind::kFailure) throw failure_in(frame->payload);
+  return frame;
+}
+
+std::optional<Frame> Member::next_frame(Deadline deadline) {
+  while (true) {
+    if (std::optional<Frame> frame = connection_->take()) return frame;
+    if (connection_->closed() || deadline.passed()) return std::nullopt;
+    service({connection_.get()}, deadline.remaining_ms(kPollMs));
+  }
+}
+
+}  // namespace ferry::internal
