@@ -245,6 +245,27 @@ def environment_writes(path, text):
             yield line_at(code, match.start()), "the library never changes the environment"
 
 
+def environment_reads(path, text):
+    if path.suffix in CPP and path.parts[0] != "tests" and str(path) != "src/base/environment.cc":
+        for match in re.finditer(r"\bgetenv\(", blank_out(text)):
+            yield line_at(text, match.start()), "only src/base/environment.cc reads the environment"
+
+
+def environment_table(path, text):
+    """docs/environment.md and the table that the code has say the same of the same variables."""
+    if str(path) != "docs/environment.md":
+        return
+    code = (ROOT / "src/base/environment.cc").read_text()
+    entries = re.findall(r'^    \{((?:"[^"]*",?\s*)+)\}', code, flags=re.M)
+    cells = [[re.sub(r'"\s*"', "", cell) for cell in re.split(r'(?<="),\s*(?=")', entry)] for entry in entries]
+    expected = ["| `{}` | {} | {} |".format(*(cell.strip().strip('"') for cell in row)) for row in cells]
+    rows = [line for line in text.split("\n") if line.startswith("| `FERRY_")]
+    for row in sorted(set(expected) ^ set(rows)):
+        yield 1, f"'{row}' is in one of docs/environment.md and src/base/environment.cc only"
+    if not rows or rows != expected:
+        yield 1, "the table is not that of src/base/environment.cc, in its order"
+
+
 # ---- documents
 
 
@@ -324,7 +345,8 @@ def targets(path, text):
 
 
 RULES = [names, length, lines, places, first_line, function_length, classes, memory_orders]
-RULES += [allowed_includes, retired_words, environment_writes, links, targets, token_journey, record_names, readme_examples]
+RULES += [allowed_includes, retired_words, environment_writes, environment_reads]
+RULES += [environment_table, links, targets, token_journey, record_names, readme_examples]
 QUOTES_THE_RULES = {"tests/tidy.py", "tests/tidy_test.py"}
 
 

@@ -98,8 +98,14 @@ class Tidy(unittest.TestCase):
 
     def test_environment(self):
         setenv = HEAD + 'setenv("A", "1", 1);\n'
-        self.expect("src/a.cc", setenv, HEAD + 'getenv("A");\n', "environment")
+        self.expect("src/a.cc", setenv, HEAD + 'environment("A");\n', "environment")
         self.assertEqual(broken("tools/a.cc", setenv), [])
+        getenv = HEAD + 'getenv("A");\n'
+        self.expect("tools/a.cc", getenv, HEAD + 'environment("A");\n', "only src/base/environment.cc")
+        self.assertEqual(broken("tests/a.cc", getenv), [])
+        table = (tidy.ROOT / "docs/environment.md").read_text()
+        self.expect("docs/environment.md", table.replace("1 to 65535", "1 to 65536"), table, "FERRY_PORT")
+        self.expect("docs/environment.md", table.replace("| `FERRY_LOG`", "`FERRY_LOG`"), table, "FERRY_LOG")
 
     def test_links(self):
         self.expect("docs/a.md", "[x](none.md)", "[x](protocol.md#words)", "no file 'none.md'")

@@ -2,7 +2,6 @@
 // main.cc; calls calibrate.h and what doctor_findings.h declares.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdlib>
 #include <iostream>
 #include <memory>
 
@@ -16,12 +15,8 @@ namespace ferry::tools {
 namespace {
 
 void find_launcher(Findings& findings) {
-  const internal::GetEnvironment get = [](const std::string& name) -> std::optional<std::string> {
-    const char* const value = std::getenv(name.c_str());
-    return value ? std::optional<std::string>(value) : std::nullopt;
-  };
   try {
-    findings.launch = internal::launch_from_environment(get);
+    findings.launch = internal::launch_from_environment(internal::environment);
   } catch (const Error& error) {
     findings.no_launch = error.what();
   }

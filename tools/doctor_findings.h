@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/environment.h"
+#include "bootstrap/launcher.h"
 #include "machine.h"
 #include "report.h"
 

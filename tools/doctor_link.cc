@@ -106,13 +106,15 @@ double LinkEnd::latency_us(int peer, bool first) {
 void LinkEnd::send_bulk(int peer) {
   const MessageHead head{.channel = number_, .kind = kBulk, .number = 0};
   for (std::uint64_t left = kBulkBytes; left > 0;) {
-    auto parcel = state_.messages().room(peer);
-    wait([&] { return parcel.has_value() || (parcel = state_.messages().room(peer)).has_value(); });
+    auto buffer = state_.messages().send_buffer(peer);
+    wait([&] {
+      return buffer.has_value() || (buffer = state_.messages().send_buffer(peer)).has_value();
+    });
     const std::uint64_t bytes =
-        std::min<std::uint64_t>(left, internal::MessageChannel::kParcelBytes - sizeof head);
-    std::memcpy(parcel->data(), &head, sizeof head);
-    std::memset(parcel->data() + sizeof head, 0, bytes);  // as rows would be written
-    state_.messages().send(std::move(*parcel), sizeof head + bytes);
+        std::min<std::uint64_t>(left, internal::MessageChannel::kSendBufferBytes - sizeof head);
+    std::memcpy(buffer->data(), &head, sizeof head);
+    std::memset(buffer->data() + sizeof head, 0, bytes);  // as rows would be written
+    state_.messages().send(std::move(*buffer), sizeof head + bytes);
     left -= bytes;
   }
 }

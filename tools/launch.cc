@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "base/environment.h"
 #include "commands.h"
 #include "launch_environment.h"
 #include "launch_job.h"
@@ -133,10 +134,7 @@ void open_standard_streams() {
   if (fd >= 0) close(fd);
 }
 
-bool log_wanted() {
-  const char* const level = std::getenv("FERRY_LOG");
-  return level && (std::string_view(level) == "info" || std::string_view(level) == "debug");
-}
+bool log_wanted() { return internal::log_level_in_environment() >= internal::LogLevel::kInfo; }
 
 JobOptions job_options(const LaunchOptions& options) {
   JobOptions job{.hosts = options.hosts,

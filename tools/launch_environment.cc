@@ -13,12 +13,12 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <string_view>
 
+#include "base/environment.h"
 #include "ferry/status.h"
 
 namespace ferry::tools {
@@ -121,9 +121,8 @@ LaunchIdentity make_identity(const std::string& name, const std::string& hosts_a
                              int ferry_port) {
   LaunchIdentity identity;
   identity.run_id = fmt::format("{}-{:012x}", name, random_bits() >> 16);
-  const char* const given = std::getenv("FERRY_SECRET");
-  identity.secret =
-      given && *given ? given : fmt::format("{:016x}{:016x}", random_bits(), random_bits());
+  identity.secret = internal::environment("FERRY_SECRET")
+                        .value_or(fmt::format("{:016x}{:016x}", random_bits(), random_bits()));
   choose_port(identity);
   if (hosts_address.empty()) return identity;
   identity.master_addr = hosts_address;

@@ -97,6 +97,7 @@ class FERRY_EXPORT Group {
   const std::shared_ptr<internal::GroupState>& state() const noexcept { return state_; }
 
  private:
+  friend class internal::GroupState;
   explicit Group(std::shared_ptr<internal::GroupState> state) : state_(std::move(state)) {}
   std::shared_ptr<internal::GroupState> state_;
 };

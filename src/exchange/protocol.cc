@@ -159,7 +159,7 @@ void Protocol::let_last_set_finish() {
   await.patient = true;
   const Status finished = group_.wait(await);
   if (!finished.ok())
-    group_.log(GroupState::LogLevel::kWarn,
+    group_.log(LogLevel::kWarn,
                fmt::format("exchange {}: rank {} is left behind in operation {}", setup_.id,
                            finished.culprit(), last_taken_));
 }

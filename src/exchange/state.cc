@@ -75,7 +75,7 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
   pool->mark_used(first);
   require_memory(*group, backed, *pool);
   map_in(setup, view, first);
-  group->log(GroupState::LogLevel::kInfo,
+  group->log(LogLevel::kInfo,
              fmt::format("exchange {}: {}; {} bytes of window backed, {} reserved", setup.id,
                          text_of(setup.config), pool->backed_bytes(), setup.layout.window_bytes()));
   return {.group = group,

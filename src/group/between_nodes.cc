@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 
@@ -26,20 +25,12 @@ std::string random_job() {
   return std::to_string((std::uint64_t{random()} << 32) | random());
 }
 
-bool thread_from_environment() {
-  const char* text = std::getenv("FERRY_PROGRESS");
-  if (text == nullptr || std::strcmp(text, "inline") == 0) return false;
-  if (std::strcmp(text, "thread") == 0) return true;
-  throw Error(Code::kInvalidArgument,
-              fmt::format("FERRY_PROGRESS is \"{}\", expected inline or thread", text));
-}
-
 }  // namespace
 
-void GroupState::join_nodes(const Deadline& by) {
-  own_thread_ = thread_from_environment();
+void GroupState::join_nodes(const LinkFactory& make_link, const Deadline& by) {
+  own_thread_ = progress_thread_in_environment();
   const std::vector<std::string> jobs = rendezvous_->all_gather(rank_ == 0 ? random_job() : "", by);
-  messages_ = std::make_unique<MessageChannel>(link_factory()(), rank_, size_, std::stoull(jobs[0]),
+  messages_ = std::make_unique<MessageChannel>(make_link(), rank_, size_, std::stoull(jobs[0]),
                                                own_thread_);
   addresses_ = rendezvous_->all_gather(messages_->address(), by);
   reached_.resize(size_);
@@ -50,7 +41,7 @@ void GroupState::join_nodes(const Deadline& by) {
   share_progress(messages_.get());
 }
 
-// Both ends: whom I send to, and who sends to me.
+// Connects both ways: to whom this rank sends, and to who sends to it.
 void GroupState::reach(const ForwardingTable& forwarding) {
   const auto lock = messages_->lock();
   for (int peer = 0; peer < size_; ++peer) {
@@ -92,7 +83,7 @@ void GroupState::tell_abort(std::uint64_t word) noexcept {
   if (!messages_) return;
   const auto lock = messages_->lock();
   for (int peer = 0; peer < size_; ++peer) {
-    if (reached_[peer]) tell(peer, kAbort, word, std::as_bytes(std::span(slots_[rank_].report)));
+    if (reached_[peer]) tell(peer, kAbort, word, bytes_of(slots_[rank_].report));
   }
   messages_->progress();
 }

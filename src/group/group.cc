@@ -4,12 +4,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <exception>
-#include <optional>
 #include <thread>
 
-#include "bootstrap/environment.h"
+#include "bootstrap/launcher.h"
 #include "bootstrap/tcp.h"
 #include "group/join.h"
 #include "group/state.h"
@@ -22,7 +20,7 @@ using internal::GroupState;
 
 constexpr std::size_t kMaxAddress = 64;
 
-void check(int rank, int size, const GroupOptions& options) {
+void check_arguments(int rank, int size, const GroupOptions& options) {
   if (size < 1 || rank < 0 || rank >= size) {
     throw Error(
         Code::kInvalidArgument,
@@ -36,7 +34,7 @@ void check(int rank, int size, const GroupOptions& options) {
 
 std::shared_ptr<GroupState> join_at(const internal::JoinAddress& at, const GroupOptions& options,
                                     GroupOrigin origin) {
-  check(at.rank, at.size, options);
+  check_arguments(at.rank, at.size, options);
   return std::make_shared<GroupState>(internal::join_at_address(at, options), options,
                                       std::move(origin));
 }
@@ -44,10 +42,7 @@ std::shared_ptr<GroupState> join_at(const internal::JoinAddress& at, const Group
 }  // namespace
 
 Group Group::from_environment(const GroupOptions& options) {
-  const internal::Launch launch = internal::launch_from_environment([](const std::string& name) {
-    const char* value = std::getenv(name.c_str());
-    return value ? std::optional<std::string>(value) : std::nullopt;
-  });
+  const internal::Launch launch = internal::launch_from_environment(internal::environment);
   return Group(join_at({launch.address, launch.job, launch.rank, launch.size}, options,
                        {launch.launcher, launch.reason}));
 }
@@ -63,7 +58,7 @@ Group Group::connect(const std::string& address, int rank, int size, const Group
 
 Group Group::from_all_gather(int rank, int size, const AllGather& all_gather,
                              const GroupOptions& options) {
-  check(rank, size, options);
+  check_arguments(rank, size, options);
   if (!all_gather)
     throw Error(Code::kInvalidArgument, "from_all_gather needs an all-gather function, got none");
   auto rendezvous = internal::join_by_all_gather(rank, size, all_gather, options);
@@ -72,7 +67,12 @@ Group Group::from_all_gather(int rank, int size, const AllGather& all_gather,
 }
 
 std::vector<Group> Group::threads(int size, const GroupOptions& options) {
-  check(0, size, options);
+  return GroupState::threads(size, options, internal::ucx_link);
+}
+
+std::vector<Group> GroupState::threads(int size, const GroupOptions& options,
+                                       const internal::LinkFactory& make_link) {
+  check_arguments(0, size, options);
   std::vector<std::unique_ptr<internal::Rendezvous>> rendezvous =
       internal::thread_rendezvous(internal::split_nodes(options, size));
   std::vector<Group> groups(size);
@@ -83,8 +83,8 @@ std::vector<Group> Group::threads(int size, const GroupOptions& options) {
       try {
         const GroupOrigin origin{"threads",
                                  fmt::format("{} threads of process {}", size, getpid())};
-        groups[rank] =
-            Group(std::make_shared<GroupState>(std::move(rendezvous[rank]), options, origin));
+        groups[rank] = Group(
+            std::make_shared<GroupState>(std::move(rendezvous[rank]), options, origin, make_link));
       } catch (...) {
         failures[rank] = std::current_exception();
       }

@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <sstream>
 
+#include "base/environment.h"
 #include "bootstrap/endpoint.h"
 #include "bootstrap/hello.h"
 #include "bootstrap/tcp.h"
@@ -15,13 +15,8 @@
 namespace ferry::internal {
 namespace {
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
 std::string topology_text(const GroupOptions& options) {
-  return options.topology.empty() ? variable("FERRY_TOPOLOGY") : options.topology;
+  return options.topology.empty() ? environment_or_empty("FERRY_TOPOLOGY") : options.topology;
 }
 
 Deadline deadline_of(const GroupOptions& options) {
@@ -134,9 +129,9 @@ std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOp
     return process_rendezvous(named(at.address, options), at.rank, split, deadline);
   }
   TcpEndpoint endpoint{.address = parse_tcp(at.address),
-                       .secret = variable("FERRY_SECRET"),
+                       .secret = environment_or_empty("FERRY_SECRET"),
                        .group = named(at.job, options),
-                       .interfaces = variable("FERRY_SOCKET_IFNAME"),
+                       .interfaces = environment_or_empty("FERRY_SOCKET_IFNAME"),
                        .listener = nullptr};
   if (endpoint.secret.empty()) {
     throw Error(Code::kInvalidArgument,
@@ -161,7 +156,7 @@ std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGath
   });
   if (one_host) return process_rendezvous(name, rank, split, deadline_of(options));
 
-  const std::string interfaces = variable("FERRY_SOCKET_IFNAME");
+  const std::string interfaces = environment_or_empty("FERRY_SOCKET_IFNAME");
   std::shared_ptr<Descriptor> listener;
   const CoordinatorAddress coordinator =
       rank == 0 ? listen_for_others(interfaces, listener) : CoordinatorAddress{};

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "bootstrap/hello.h"
@@ -17,16 +16,6 @@
 namespace ferry::internal {
 
 namespace {
-
-GroupState::LogLevel log_level_from_environment() {
-  const char* text = std::getenv("FERRY_LOG");
-  if (text == nullptr) return GroupState::LogLevel::kNone;
-  if (std::strcmp(text, "warn") == 0) return GroupState::LogLevel::kWarn;
-  if (std::strcmp(text, "info") == 0) return GroupState::LogLevel::kInfo;
-  if (std::strcmp(text, "debug") == 0) return GroupState::LogLevel::kDebug;
-  throw Error(Code::kInvalidArgument,
-              fmt::format("FERRY_LOG is \"{}\", expected warn, info or debug", text));
-}
 
 // The processors this thread may run on, one '1' per processor.
 std::string allowed_cpus() {
@@ -41,7 +30,7 @@ std::string allowed_cpus() {
 }  // namespace
 
 GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
-                       GroupOrigin origin)
+                       GroupOrigin origin, const LinkFactory& make_link)
     : rendezvous_(std::move(rendezvous)),
       options_(options),
       origin_(std::move(origin)),
@@ -49,7 +38,7 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
       size_(rendezvous_->size()),
       topology_(topology_of(options_, rendezvous_->nodes())),
       positions_(size_, -1),
-      log_level_(log_level_from_environment()),
+      log_level_(log_level_in_environment()),
       lost_(size_),
       farewell_(size_) {
   const std::span<const int> here = topology_.node_ranks(topology_.node_of(rank_));
@@ -70,7 +59,7 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
   }
   rendezvous_->all_gather("", by);  // memory is there for all
   segment_->map_in(0, slots + words);
-  if (!one_node()) join_nodes(by);
+  if (!one_node()) join_nodes(make_link, by);
   log(LogLevel::kInfo,
       fmt::format("joined a group of {} by {} ({}), {} processors{}", size_, origin_.launcher,
                   origin_.reason, num_cpus_,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/environment.h"
 #include "bootstrap/rendezvous.h"
 #include "ferry/group.h"
 #include "ferry/topology.h"
@@ -67,7 +68,10 @@ class Channel {
 class GroupState final : private MessageChannel::Reader {
  public:
   GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
-             GroupOrigin origin);
+             GroupOrigin origin, const LinkFactory& make_link = ucx_link);
+  // Group::threads, with another network underneath (tests).
+  static std::vector<Group> threads(int size, const GroupOptions& options,
+                                    const LinkFactory& make_link);
   ~GroupState() override;
   GroupState(const GroupState&) = delete;
   GroupState& operator=(const GroupState&) = delete;
@@ -128,7 +132,6 @@ class GroupState final : private MessageChannel::Reader {
   void leave() noexcept;
 
   // FERRY_LOG: prints a line with rank, host and pid when `level` is wanted.
-  enum class LogLevel : std::uint8_t { kNone, kWarn, kInfo, kDebug };
   void log(LogLevel level, const std::string& text) const noexcept;
 
  private:
@@ -156,7 +159,7 @@ class GroupState final : private MessageChannel::Reader {
   bool go_on() override;
   void lost(int peer, const std::string& why) override;
 
-  void join_nodes(const Deadline& by);
+  void join_nodes(const LinkFactory& make_link, const Deadline& by);
   bool all_left() const;
   void tell(int peer, std::uint8_t kind, std::uint64_t number,
             std::span<const std::byte> body = {}) noexcept;

@@ -1,7 +1,7 @@
 // Link: packets between this rank and ranks of other nodes, over whatever network there is. Nothing
-// is lost before lost() is told, but no order is promised, and a packet may come twice (Mail mends
-// both). Nothing here blocks but sleep(). One per rank, owned by its Mail; one thread at a time is
-// inside, except for sleep(). ucx_link.cc is the real one.
+// is lost before lost() is told, but no order is promised, and a packet may come twice
+// (MessageChannel mends both). Nothing here blocks but sleep(). One per rank, owned by its
+// MessageChannel; one thread at a time is inside, except for sleep(). ucx_link.cc is the real one.
 #pragma once
 
 #include <cstddef>
@@ -65,9 +65,7 @@ class Link {
 // first.
 std::unique_ptr<Link> ucx_link();
 
-// Makes the link of a group's rank: ucx_link, unless a test puts another network underneath before
-// it creates a group.
+// Makes the link of a group's rank: ucx_link, or a test's.
 using LinkFactory = std::function<std::unique_ptr<Link>()>;
-LinkFactory& link_factory();
 
 }  // namespace ferry::internal

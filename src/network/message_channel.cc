@@ -1,4 +1,4 @@
-// Order and exactly-once by sequence numbers; joining of messages that were cut; parcels.
+// Order and exactly-once by sequence numbers; joining of messages that were cut; send buffers.
 #include "network/message_channel.h"
 
 #include <fmt/format.h>
@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 
 namespace ferry::internal {
@@ -21,7 +22,7 @@ constexpr std::size_t kMaxEarlyBytes = std::size_t{16} << 20;
 constexpr std::size_t kKeptBytes = std::size_t{64} << 10;
 
 constexpr std::align_val_t kPage{4096};
-constexpr std::chrono::milliseconds kLastWords{100};
+constexpr std::chrono::milliseconds kClosingTime{100};
 
 // The own thread: how often it looks again at once, and how long it sleeps. Sleeps are short since
 // a reader also waits for what no packet announces.
@@ -55,12 +56,12 @@ struct MessageChannel::Head {
 
 struct MessageChannel::Outgoing {
   int peer = 0;
-  Pages parcel;                 // null: a message of send_now
+  Pages buffer;                 // null: a message of send_now
   std::vector<std::byte> copy;  // of send_now
   std::deque<Head> heads;       // one per packet; they do not move
   std::size_t packets_left = 0;
 
-  const std::byte* data() const noexcept { return parcel ? parcel.get() : copy.data(); }
+  const std::byte* data() const noexcept { return buffer ? buffer.get() : copy.data(); }
 };
 
 struct MessageChannel::Early {
@@ -72,8 +73,8 @@ struct MessageChannel::Peer {
   std::uint32_t next_out = 0;
   std::uint32_t next_in = 0;
   bool is_lost = false;
-  int num_parcels = 0;
-  std::vector<Outgoing*> parcels;  // that are free
+  int num_buffers = 0;
+  std::vector<Outgoing*> buffers;  // that are free
   std::map<std::uint32_t, Early> early;
   std::size_t early_bytes = 0;
   std::vector<std::byte> joined;  // the message whose packets are coming
@@ -86,24 +87,24 @@ struct MessageChannel::Peer {
   }
 };
 
-MessageChannel::Parcel::Parcel(Parcel&& other) noexcept
+MessageChannel::SendBuffer::SendBuffer(SendBuffer&& other) noexcept
     : messages_(other.messages_), message_(std::exchange(other.message_, nullptr)) {}
 
-MessageChannel::Parcel& MessageChannel::Parcel::operator=(Parcel&& other) noexcept {
+MessageChannel::SendBuffer& MessageChannel::SendBuffer::operator=(SendBuffer&& other) noexcept {
   std::swap(messages_, other.messages_);
   std::swap(message_, other.message_);
   return *this;
 }
 
-MessageChannel::Parcel::~Parcel() {
+MessageChannel::SendBuffer::~SendBuffer() {
   if (message_ == nullptr) return;
   const auto held = messages_->lock();
   messages_->give_back(message_);
 }
 
-std::byte* MessageChannel::Parcel::data() const noexcept { return message_->parcel.get(); }
+std::byte* MessageChannel::SendBuffer::data() const noexcept { return message_->buffer.get(); }
 
-int MessageChannel::Parcel::peer() const noexcept { return message_->peer; }
+int MessageChannel::SendBuffer::peer() const noexcept { return message_->peer; }
 
 MessageChannel::MessageChannel(std::unique_ptr<Link> link, int rank, int size, std::uint64_t job,
                                bool own_thread)
@@ -124,7 +125,7 @@ MessageChannel::~MessageChannel() {
   // What comes now is dropped, but it is taken: a socket that is closed over unread bytes takes
   // back what it sent last.
   reader_ = nullptr;
-  const Deadline deadline = Deadline::after(kLastWords);
+  const Deadline deadline = Deadline::after(kClosingTime);
   while (!deadline.passed()) {
     if (link_->progress(*this)) continue;
     if (all_sent()) break;
@@ -157,24 +158,24 @@ std::unique_lock<std::recursive_mutex> MessageChannel::lock() const {
   return held;
 }
 
-std::optional<MessageChannel::Parcel> MessageChannel::room(int peer) {
+std::optional<MessageChannel::SendBuffer> MessageChannel::send_buffer(int peer) {
   const auto held = lock();
   Peer& to = *peers_[static_cast<std::size_t>(peer)];
-  if (to.parcels.empty()) {
-    if (to.num_parcels == kUnsent) return std::nullopt;
+  if (to.buffers.empty()) {
+    if (to.num_buffers == kUnsent) return std::nullopt;
     Outgoing* message = new_message(peer);
-    message->parcel = make_pages(kParcelBytes);
-    ++to.num_parcels;
-    to.parcels.push_back(message);
+    message->buffer = make_pages(kSendBufferBytes);
+    ++to.num_buffers;
+    to.buffers.push_back(message);
   }
-  Outgoing* message = to.parcels.back();
-  to.parcels.pop_back();
-  return Parcel(this, message);
+  Outgoing* message = to.buffers.back();
+  to.buffers.pop_back();
+  return SendBuffer(this, message);
 }
 
-void MessageChannel::send(Parcel parcel, std::size_t bytes) {
+void MessageChannel::send(SendBuffer buffer, std::size_t bytes) {
   const auto held = lock();
-  send_packets(std::exchange(parcel.message_, nullptr), bytes);
+  send_packets(std::exchange(buffer.message_, nullptr), bytes);
 }
 
 void MessageChannel::send_now(int peer, std::span<const std::byte> head,
@@ -184,8 +185,9 @@ void MessageChannel::send_now(int peer, std::span<const std::byte> head,
   Outgoing* message = spare_.back();
   spare_.pop_back();
   message->peer = peer;
-  message->copy.assign(head.begin(), head.end());
-  message->copy.insert(message->copy.end(), body.begin(), body.end());
+  message->copy.clear();
+  append(message->copy, head);
+  append(message->copy, body);
   send_packets(message, message->copy.size());
 }
 
@@ -207,11 +209,11 @@ void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
                               .from = static_cast<std::uint32_t>(rank_),
                               .body_bytes = static_cast<std::uint32_t>(body.size()),
                               .reserved = 0});
-    const std::span head(&message->heads.back(), 1);
     ++message->packets_left;
     ++counters_.packets_sent;
     counters_.bytes_sent += body.size();
-    if (link_->send(message->peer, std::as_bytes(head), body, message)) packet_left(message);
+    if (link_->send(message->peer, bytes_of(message->heads.back()), body, message))
+      packet_left(message);
     cut += body.size();
     if (cut == bytes) break;
   }
@@ -227,8 +229,8 @@ void MessageChannel::packet_left(Outgoing* message) {
 
 void MessageChannel::give_back(Outgoing* message) {
   message->heads.clear();
-  if (message->parcel) {
-    peers_[static_cast<std::size_t>(message->peer)]->parcels.push_back(message);
+  if (message->buffer) {
+    peers_[static_cast<std::size_t>(message->peer)]->buffers.push_back(message);
     return;
   }
   if (message->copy.capacity() > kKeptBytes) message->copy = {};
@@ -290,9 +292,9 @@ bool MessageChannel::is_ours(const Head& head, std::size_t body_bytes) const {
 
 void MessageChannel::arrived(std::span<const std::byte> head_bytes,
                              std::span<const std::byte> body) {
-  Head head{};
-  if (head_bytes.size() == sizeof(head)) std::memcpy(&head, head_bytes.data(), sizeof(head));
-  if (head_bytes.size() != sizeof(head) || !is_ours(head, body.size())) {
+  ByteReader reader(head_bytes);
+  const auto head = reader.get<Head>();
+  if (!reader.done() || !is_ours(head, body.size())) {
     ++counters_.strangers;
     return;
   }
@@ -355,7 +357,7 @@ void MessageChannel::take(int from, std::uint64_t left, std::span<const std::byt
   if (peer.to_join > 0) return;
   reader_->read(from, peer.joined);
   peer.joined.clear();
-  if (peer.joined.capacity() > kParcelBytes) peer.joined = {};
+  if (peer.joined.capacity() > kSendBufferBytes) peer.joined = {};
 }
 
 void MessageChannel::live() {

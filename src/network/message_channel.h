@@ -1,8 +1,8 @@
-// Mail: messages between this rank and ranks of other nodes; each arrives once, and those of one
-// sender in the order they were sent. Over a Link, which promises neither. Memory is bounded:
-// kUnsent parcels to a peer are under way at a time (what send_now copies is not counted). Called
-// by group (flags) and exchange (rows), from any thread; with FERRY_PROGRESS=thread a thread of its
-// own makes progress as well.
+// MessageChannel: messages between this rank and ranks of other nodes; each arrives once, and those
+// of one sender in the order they were sent. Over a Link, which promises neither. Memory is
+// bounded: at most kUnsent send buffers to a peer are under way (what send_now copies is not
+// counted). Called by group (flags) and exchange (rows), from any thread; with
+// FERRY_PROGRESS=thread a thread of its own makes progress as well.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ class MessageChannel : private Link::Events {
   struct Outgoing;
 
  public:
-  static constexpr std::size_t kParcelBytes = std::size_t{256} << 10;  // room for one message
+  static constexpr std::size_t kSendBufferBytes = std::size_t{256} << 10;  // of one message
   static constexpr int kUnsent = 4;
 
   // Whoever reads messages. Called with the lock held, from progress() of any thread; may send.
@@ -34,26 +34,26 @@ class MessageChannel : private Link::Events {
     virtual ~Reader() = default;
     // `message` is valid during the call; it may lie at any address.
     virtual void read(int from, std::span<const std::byte> message) = 0;
-    // Called in every progress(): goes on with what waited for room or for other ranks. True when
-    // something moved.
+    // Called in every progress(): goes on with what waited for a send buffer or for other ranks.
+    // True when something moved.
     virtual bool go_on() = 0;
-    // Nothing more comes from `peer`, and what goes to it is thrown away. Once per peer.
+    // Nothing more comes from `peer`, and what goes to it is dropped. Once per peer.
     virtual void lost(int peer, const std::string& why) = 0;
   };
 
-  // A message being written: kParcelBytes at data(), aligned to 64. One that is not sent goes back.
-  // Not to outlive its Mail.
-  class Parcel {
+  // A message being written: kSendBufferBytes at data(), aligned to 64. One that is destroyed
+  // unsent goes back to its channel, which it must not outlive.
+  class SendBuffer {
    public:
-    Parcel(Parcel&& other) noexcept;
-    Parcel& operator=(Parcel&& other) noexcept;
-    ~Parcel();
+    SendBuffer(SendBuffer&& other) noexcept;
+    SendBuffer& operator=(SendBuffer&& other) noexcept;
+    ~SendBuffer();
     std::byte* data() const noexcept;
     int peer() const noexcept;
 
    private:
     friend class MessageChannel;
-    Parcel(MessageChannel* messages, Outgoing* message) noexcept
+    SendBuffer(MessageChannel* messages, Outgoing* message) noexcept
         : messages_(messages), message_(message) {}
     MessageChannel* messages_;
     Outgoing* message_;  // null once sent
@@ -86,12 +86,12 @@ class MessageChannel : private Link::Events {
   // Held while messages are read. Recursive.
   [[nodiscard]] std::unique_lock<std::recursive_mutex> lock() const;
 
-  // A parcel for `peer`; nullopt while kUnsent are under way (progress() and ask again).
-  std::optional<Parcel> room(int peer);
-  // Sends the first `bytes` of a parcel.
-  void send(Parcel parcel, std::size_t bytes);
-  // Sends head and body, copied, at once whatever is under way: for flags and small words; of any
-  // size.
+  // Nullopt while kUnsent messages to `peer` are under way (progress() and ask again).
+  std::optional<SendBuffer> send_buffer(int peer);
+  // Sends the first `bytes` of a buffer.
+  void send(SendBuffer buffer, std::size_t bytes);
+  // Sends head and body, copied, at once whatever is under way: for flags and other small
+  // messages; of any size.
   void send_now(int peer, std::span<const std::byte> head, std::span<const std::byte> body = {});
 
   // Moves what can move now, reads what arrived. True when something did. Inside a Reader's call it

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/environment.h"
 #include "ferry/status.h"
 #include "network/link.h"
 #include "network/ucx_library.h"
@@ -149,11 +150,11 @@ class Config {
   void prefer(const std::string& transport, const std::string& name, const char* value) {
     const std::string full_name = transport + "_" + name;
     const std::string& key = is_before_1_14() ? name : full_name;
-    if (std::getenv(("UCX_" + full_name).c_str()) == nullptr)
+    if (!environment("UCX_" + full_name))
       ucx_.config_modify(config_, key.c_str(), value);  // refused where there is no such transport
   }
   void prefer(const std::string& name, const char* value) {
-    if (std::getenv(("UCX_" + name).c_str()) != nullptr) return;
+    if (environment("UCX_" + name)) return;
     const ucs_status_t status = ucx_.config_modify(config_, name.c_str(), value);
     if (status != UCS_OK) {
       throw Error(Code::kSystem,
@@ -192,9 +193,9 @@ UcxLink::UcxLink() {
   config.prefer("TCP", "KEEPIDLE", "1s");
   config.prefer("TCP", "KEEPINTVL", "1s");
   config.prefer("TCP", "KEEPCNT", "3");
-  if (const char* wanted = std::getenv("FERRY_SOCKET_IFNAME"); wanted != nullptr && *wanted != 0) {
-    if (std::getenv("UCX_NET_DEVICES") == nullptr) check_devices(wanted);
-    config.prefer("NET_DEVICES", wanted);
+  if (const auto wanted = environment("FERRY_SOCKET_IFNAME")) {
+    if (!environment("UCX_NET_DEVICES")) check_devices(*wanted);
+    config.prefer("NET_DEVICES", wanted->c_str());
   }
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_REQUEST_SIZE;

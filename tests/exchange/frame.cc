@@ -14,12 +14,18 @@
 #include <cstdlib>
 #include <thread>
 
+#include "group/state.h"
 #include "nodes.h"
 
 namespace ferry::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+internal::LinkFactory& frame_links() {
+  static internal::LinkFactory make_link = internal::ucx_link;
+  return make_link;
+}
 
 // "" when the body returns.
 std::string failure_of(const std::function<void()>& body) {
@@ -40,7 +46,8 @@ std::string lower(std::string text) {
 }
 
 std::vector<RankEnd> run_as_threads(int size, const GroupOptions& options, const Body& body) {
-  std::vector<Group> groups = Group::threads(size, on_test_nodes(options, size));
+  std::vector<Group> groups =
+      internal::GroupState::threads(size, on_test_nodes(options, size), frame_links());
   std::vector<RankEnd> ends(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -70,6 +77,9 @@ std::string read_to_end(int pipe, Clock::time_point give_up, bool& hung) {
 }
 
 }  // namespace
+
+FrameLinks::FrameLinks(internal::LinkFactory make_link) { frame_links() = std::move(make_link); }
+FrameLinks::~FrameLinks() { frame_links() = internal::ucx_link; }
 
 const char* mode_name(Mode mode) { return mode == Mode::kThreads ? "threads" : "processes"; }
 

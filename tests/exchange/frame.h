@@ -14,6 +14,7 @@
 
 #include "ferry/exchange.h"
 #include "ferry/group.h"
+#include "network/link.h"
 
 namespace ferry::test {
 
@@ -62,6 +63,15 @@ using Body = std::function<void(Group)>;
 
 // `options` on the nodes of the test, unless they name a topology.
 GroupOptions on_test_nodes(GroupOptions options, int num_ranks);
+
+// While it lives, ranks of groups of threads that the frame makes have such links between nodes.
+class FrameLinks {
+ public:
+  explicit FrameLinks(internal::LinkFactory make_link);
+  ~FrameLinks();
+  FrameLinks(const FrameLinks&) = delete;
+  FrameLinks& operator=(const FrameLinks&) = delete;
+};
 
 // Ranks as processes that the test can look at, signal and wait for.
 class ProcessRanks {

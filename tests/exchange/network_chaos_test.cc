@@ -36,22 +36,19 @@ std::vector<Nodes> shapes() {
           nodes_of("rack:2,host:2+1,rank:2+1+2")};
 }
 
-// While it lives, the links of groups that are made have network chaos, and their ranks move
-// messages as FERRY_PROGRESS says.
+// While it lives, the links of groups that are made are ChaosLinks, and their ranks move messages
+// as FERRY_PROGRESS says.
 class NetworkChaos {
  public:
-  NetworkChaos(std::uint64_t seed, const char* progress) {
+  NetworkChaos(std::uint64_t seed, const char* progress)
+      : frame_links_([this, seed] {
+          // Relaxed: only the number matters; ranks make their links at the same time.
+          const std::uint64_t link = links_.fetch_add(1, std::memory_order_relaxed);
+          return std::make_unique<ChaosLink>(internal::ucx_link(), seed * 100'000 + link, &counts_);
+        }) {
     setenv("FERRY_PROGRESS", progress, 1);
-    internal::link_factory() = [this, seed] {
-      // Relaxed: only the number matters; ranks make their links at the same time.
-      const std::uint64_t link = links_.fetch_add(1, std::memory_order_relaxed);
-      return std::make_unique<ChaosLink>(internal::ucx_link(), seed * 100'000 + link, &report_);
-    };
   }
-  ~NetworkChaos() {
-    internal::link_factory() = internal::ucx_link;
-    unsetenv("FERRY_PROGRESS");
-  }
+  ~NetworkChaos() { unsetenv("FERRY_PROGRESS"); }
   NetworkChaos(const NetworkChaos&) = delete;
   NetworkChaos& operator=(const NetworkChaos&) = delete;
 
@@ -62,14 +59,15 @@ class NetworkChaos {
   // There was some of everything.
   void expect_bad() const {
     // Relaxed: nothing is counted any more.
-    EXPECT_GT(report_.repeated.load(std::memory_order_relaxed), 0U);
-    EXPECT_GT(report_.shuffled.load(std::memory_order_relaxed), 0U);
-    EXPECT_GT(report_.sent_late.load(std::memory_order_relaxed), 0U);
+    EXPECT_GT(counts_.repeated.load(std::memory_order_relaxed), 0U);
+    EXPECT_GT(counts_.shuffled.load(std::memory_order_relaxed), 0U);
+    EXPECT_GT(counts_.sent_late.load(std::memory_order_relaxed), 0U);
   }
 
  private:
   std::atomic<std::uint64_t> links_{0};
-  WeatherReport report_;
+  ChaosCounts counts_;
+  FrameLinks frame_links_;
 };
 
 // ---- every algorithm, bit for bit
@@ -166,7 +164,7 @@ constexpr int kWarmUpShare = 4;  // a quarter
 // What may be more of the heap, and of resident memory, when all groups are gone: next to nothing.
 constexpr std::int64_t kDust = std::int64_t{128} << 10;
 constexpr std::int64_t kResidentDust = std::int64_t{1} << 20;
-// And while a group lives: some more of its parcels (MessageChannel, 256 KiB each, a bounded
+// And while a group lives: some more of its buffers (MessageChannel, 256 KiB each, a bounded
 // number) may have been needed. 100 bytes lost of each packet would be more than that.
 constexpr std::int64_t kParcels = std::int64_t{6} << 20;
 
@@ -196,13 +194,13 @@ std::ostream& operator<<(std::ostream& stream, const Holdings& held) {
                 << " KiB of heap, " << (held.resident_bytes >> 10) << " KiB resident";
 }
 
-void expect_no_growth(const Holdings& warm, const Holdings& end, std::int64_t parcels) {
+void expect_no_growth(const Holdings& warm, const Holdings& end, std::int64_t buffers) {
   EXPECT_GT(warm.descriptors, 0) << "not measured";
   EXPECT_EQ(end.descriptors, warm.descriptors);
   if (kSanitized) return;  // they keep memory of their own
   std::cout << "warm: " << warm << "; in the end: " << end << "\n";
-  EXPECT_LE(end.heap_bytes, warm.heap_bytes + parcels + kDust);
-  EXPECT_LE(end.resident_bytes, warm.resident_bytes + parcels + kResidentDust);
+  EXPECT_LE(end.heap_bytes, warm.heap_bytes + buffers + kDust);
+  EXPECT_LE(end.resident_bytes, warm.resident_bytes + buffers + kResidentDust);
 }
 
 // One for each algorithm, of small shapes and some tens of rounds.

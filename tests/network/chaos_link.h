@@ -1,7 +1,7 @@
-// ChaosLink: any Link with bad weather, drawn from a seed. Packets come late, in another order and
-// twice; now and then a peer is out of reach for a while, and others get their packets first; the
-// ends of sends are told late; bodies are cut at random. Nothing is lost. Put under Mail by
-// mail_test and link_test, under whole groups by weather_test.
+// ChaosLink: any Link with network chaos, drawn from a seed. Packets come late, in another order
+// and twice; now and then a peer is out of reach for a while, and others get their packets first;
+// the ends of sends are told late; bodies are cut at random. Nothing is lost. Put under
+// MessageChannel by message_channel_test and link_test, under whole groups by network_chaos_test.
 #pragma once
 
 #include <algorithm>
@@ -19,16 +19,15 @@
 
 namespace ferry::test {
 
-// What the weather did, on all links that share it: a test that saw none of it shows nothing.
-struct WeatherReport {
+// What the chaos did, on all links that share it: a test that saw none of it shows nothing.
+struct ChaosCounts {
   // Relaxed throughout: numbers, read when the links are gone.
   std::atomic<std::uint64_t> repeated{0}, shuffled{0}, sent_late{0};
 };
 
 class ChaosLink final : public internal::Link {
  public:
-  ChaosLink(std::unique_ptr<internal::Link> link, std::uint64_t seed,
-            WeatherReport* report = nullptr)
+  ChaosLink(std::unique_ptr<internal::Link> link, std::uint64_t seed, ChaosCounts* report = nullptr)
       : link_(std::move(link)), random_(seed), report_(report) {}
 
   std::string address() const override { return link_->address(); }
@@ -41,10 +40,10 @@ class ChaosLink final : public internal::Link {
   }
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
             void* ticket) override {
-    if (below(64) == 0) fog_[peer] = internal::now_ns() + nanoseconds_below(kLongestFogNs);
-    if (fog_[peer] <= internal::now_ns()) return link_->send(peer, head, body, ticket);
+    if (below(64) == 0) outage_[peer] = internal::now_ns() + nanoseconds_below(kLongestOutageNs);
+    if (outage_[peer] <= internal::now_ns()) return link_->send(peer, head, body, ticket);
     late_.push_back({peer, head, body, ticket});
-    note(&WeatherReport::sent_late);
+    note(&ChaosCounts::sent_late);
     return false;
   }
 
@@ -67,20 +66,20 @@ class ChaosLink final : public internal::Link {
   }
   void sleep(int wait_us) override { link_->sleep(wait_us); }
   void wake() override { link_->wake(); }
-  std::string describe() const override { return link_->describe() + " in bad weather"; }
+  std::string describe() const override { return link_->describe() + " under chaos"; }
 
  private:
   struct Packet {
     std::vector<std::byte> head, body;
   };
-  // A send to a peer in fog; its memory stays the sender's until sent().
+  // A send to a peer that is out of reach; its memory stays the sender's until sent().
   struct Late {
     int peer;
     std::span<const std::byte> head, body;
     void* ticket;
   };
   static constexpr std::size_t kMostHeld = 64;
-  static constexpr std::uint64_t kLongestFogNs = 300'000;
+  static constexpr std::uint64_t kLongestOutageNs = 300'000;
 
   // What the link told, before it is told on.
   struct Held : Events {
@@ -99,14 +98,14 @@ class ChaosLink final : public internal::Link {
   std::int64_t nanoseconds_below(std::uint64_t limit) {
     return static_cast<std::int64_t>(below(limit));
   }
-  void note(std::atomic<std::uint64_t> WeatherReport::*what) {
+  void note(std::atomic<std::uint64_t> ChaosCounts::*what) {
     if (report_ != nullptr) (report_->*what).fetch_add(1, std::memory_order_relaxed);
   }
 
   void send_late() {
     const std::int64_t now = internal::now_ns();
     std::erase_if(late_, [&](const Late& late) {
-      if (fog_[late.peer] > now) return false;
+      if (outage_[late.peer] > now) return false;
       if (link_->send(late.peer, late.head, late.body, late.ticket))
         held_.tickets.push_back(late.ticket);
       return true;
@@ -121,19 +120,19 @@ class ChaosLink final : public internal::Link {
     return taken;
   }
   void release_packet(Events& events) {
-    if (held_.packets.size() > 1) note(&WeatherReport::shuffled);
+    if (held_.packets.size() > 1) note(&ChaosCounts::shuffled);
     const Packet packet = take_any(held_.packets);
     if (below(16) == 0) {
       held_.packets.push_back(packet);  // comes again
-      note(&WeatherReport::repeated);
+      note(&ChaosCounts::repeated);
     }
     events.arrived(packet.head, packet.body);
   }
 
   std::unique_ptr<internal::Link> link_;
   std::mt19937_64 random_;
-  WeatherReport* report_;
-  std::map<int, std::int64_t> fog_;  // peer: until when, in now_ns()
+  ChaosCounts* report_;
+  std::map<int, std::int64_t> outage_;  // peer: until when, in now_ns()
   std::vector<Late> late_;
   Held held_;
 };

@@ -1,5 +1,5 @@
-// Mail over UCX between processes, by TCP on this host: in bad weather too; a peer that is killed,
-// a peer that leaves, what is left behind, and what UCX does to the process.
+// MessageChannel over UCX between processes, by TCP on this host: under chaos too; a peer that is
+// killed, a peer that leaves, what is left behind, and what UCX does to the process.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,9 +14,9 @@
 #include "base/clock.h"
 #include "bootstrap/forked.h"
 #include "network/chaos_link.h"
-#include "network/letters.h"
 #include "network/link.h"
 #include "network/message_channel.h"
+#include "network/test_messages.h"
 
 namespace ferry::test {
 namespace {
@@ -72,7 +72,7 @@ class SharedBoard {
   Board* board_;
 };
 
-// A rank: its mail over UCX, connected with all others.
+// A rank: its message channel over UCX, connected with all others.
 struct Rank {
   Rank(SharedBoard& board, int rank, int size, int round = 1, bool chaos = false)
       : reader(kSeed, rank), messages(make_link(rank, chaos), rank, size, kJob, false) {
@@ -96,7 +96,7 @@ struct Rank {
     }
   }
   void send(int peer, std::uint64_t number) {
-    send_letter(messages, peer, letter(kSeed, {reader.rank(), peer}, number), [this] {
+    send_message(messages, peer, test_message(kSeed, {reader.rank(), peer}, number), [this] {
       if (!messages.progress()) messages.sleep(1000);
     });
   }
@@ -104,28 +104,28 @@ struct Rank {
     progress_until([&] { return reader.total() >= total && messages.all_sent(); });
   }
 
-  LetterReader reader;
+  MessageReader reader;
   MessageChannel messages;
 };
 
-std::string said(const LetterReader& reader) {
+std::string said(const MessageReader& reader) {
   return fmt::format("{} read, {} wrong, {} lost", reader.total(), reader.wrong(),
                      reader.lost().size());
 }
 
 // ---- every message once, whole and in order
 
-std::string exchange_letters(SharedBoard& board, int rank, bool chaos) {
+std::string exchange_messages(SharedBoard& board, int rank, bool chaos) {
   constexpr int kRanks = 3;
-  constexpr std::uint64_t kLetters = 3000;
+  constexpr std::uint64_t kMessageCount = 3000;
   Rank self(board, rank, kRanks, 1, chaos);
-  for (std::uint64_t number = 0; number < kLetters; ++number) {
+  for (std::uint64_t number = 0; number < kMessageCount; ++number) {
     for (int peer = 0; peer < kRanks; ++peer) {
       if (peer != rank) self.send(peer, number);
     }
     self.messages.progress();
   }
-  self.read_to((kRanks - 1) * kLetters);
+  self.read_to((kRanks - 1) * kMessageCount);
   // Nobody leaves before all have read.
   board.post(rank, "");
   for (int peer = 0; peer < kRanks; ++peer) board.wait(peer, 2);
@@ -135,14 +135,14 @@ std::string exchange_letters(SharedBoard& board, int rank, bool chaos) {
 TEST(UcxLink, MessagesBetweenProcessesComeOnceWholeAndInOrder) {
   SharedBoard board;
   EXPECT_THAT(
-      in_processes({0, 1, 2}, [&](int rank) { return exchange_letters(board, rank, false); }),
+      in_processes({0, 1, 2}, [&](int rank) { return exchange_messages(board, rank, false); }),
       testing::Each(testing::MatchesRegex("6000 read, 0 wrong, 0 lost over UCX .* tcp/lo")));
 }
 
-TEST(UcxLink, MessagesComeOnceWholeAndInOrderInBadWeather) {
+TEST(UcxLink, MessagesComeOnceWholeAndInOrderUnderChaos) {
   SharedBoard board;
   EXPECT_THAT(
-      in_processes({0, 1, 2}, [&](int rank) { return exchange_letters(board, rank, true); }),
+      in_processes({0, 1, 2}, [&](int rank) { return exchange_messages(board, rank, true); }),
       testing::Each(testing::StartsWith("6000 read, 0 wrong, 0 lost")));
 }
 
@@ -181,8 +181,8 @@ TEST(UcxLink, AKilledPeerIsLostWithinASecond) {
   munmap(shared, 64);
 }
 
-TEST(UcxLink, LastWordsOfAPeerThatLeavesAreRead) {
-  constexpr std::uint64_t kLetters = 300;
+TEST(UcxLink, LastMessagesOfAPeerThatLeavesAreRead) {
+  constexpr std::uint64_t kMessageCount = 300;
   SharedBoard board;
   Forked reader([&] {
     Rank self(board, 0, 2);
@@ -191,11 +191,11 @@ TEST(UcxLink, LastWordsOfAPeerThatLeavesAreRead) {
   });
   Forked leaver([&] {
     Rank self(board, 1, 2);
-    for (std::uint64_t number = 0; number < kLetters; ++number) self.send(0, number);
+    for (std::uint64_t number = 0; number < kMessageCount; ++number) self.send(0, number);
     return std::string("left");
   });
   EXPECT_EQ(leaver.result(), "left");
-  EXPECT_EQ(reader.result(), fmt::format("{} read, 0 wrong, 1 lost", kLetters));
+  EXPECT_EQ(reader.result(), fmt::format("{} read, 0 wrong, 1 lost", kMessageCount));
 }
 
 // ---- what is left behind
@@ -250,11 +250,11 @@ TEST(UcxLink, CreatingAndDestroyingLeavesNothing) {
 }
 
 std::string many_messages(SharedBoard& board, int rank) {
-  constexpr std::uint64_t kWarmUp = 2000, kLetters = 10'000;
+  constexpr std::uint64_t kWarmUp = 2000, kMessageCount = 10'000;
   Rank self(board, rank, 2);
   int descriptors = 0;
   long kib = 0;
-  for (std::uint64_t number = 0; number < kWarmUp + kLetters; ++number) {
+  for (std::uint64_t number = 0; number < kWarmUp + kMessageCount; ++number) {
     if (number == kWarmUp) {
       descriptors = open_descriptors();
       kib = resident_kib();
@@ -262,7 +262,7 @@ std::string many_messages(SharedBoard& board, int rank) {
     self.send(1 - rank, number);
     self.progress_until([&] { return self.reader.total() + 50 > number; });
   }
-  self.read_to(kWarmUp + kLetters);
+  self.read_to(kWarmUp + kMessageCount);
   board.post(rank, "");
   board.wait(1 - rank, 2);
   return growth(descriptors, kib);

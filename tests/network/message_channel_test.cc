@@ -1,5 +1,5 @@
-// Mail over links in threads, in bad weather: every message once, whole and in order; bounded
-// memory; strangers; lost peers; a thread of its own.
+// MessageChannel over links in threads, under chaos: every message once, whole and in order;
+// bounded memory; strangers; lost peers; a thread of its own.
 #include "network/message_channel.h"
 
 #include <gmock/gmock.h>
@@ -11,8 +11,8 @@
 
 #include "base/clock.h"
 #include "network/chaos_link.h"
-#include "network/letters.h"
 #include "network/local_link.h"
+#include "network/test_messages.h"
 
 namespace ferry::test {
 namespace {
@@ -35,7 +35,7 @@ void progress_or_sleep(MessageChannel& messages) {
   if (!messages.progress()) messages.sleep(500);
 }
 
-// Two mails on one network, as ranks 0 and 1.
+// Two message channels on one network, as ranks 0 and 1.
 struct Pair {
   explicit Pair(bool own_thread = false) {
     for (int rank = 0; rank < 2; ++rank)
@@ -45,26 +45,26 @@ struct Pair {
       channels[rank]->read_by(&readers[rank]);
     }
   }
-  // `count` small letters from rank 0 to rank 1.
+  // `count` small messages from rank 0 to rank 1.
   void send_small(std::uint64_t count) {
     for (std::uint64_t i = 0; i < count; ++i)
-      channels[0]->send_now(1, letter(kSeed, {0, 1}, sent++));
+      channels[0]->send_now(1, test_message(kSeed, {0, 1}, sent++));
   }
 
   LocalNetwork network;
-  std::array<LetterReader, 2> readers{LetterReader(kSeed, 0), LetterReader(kSeed, 1)};
+  std::array<MessageReader, 2> readers{MessageReader(kSeed, 0), MessageReader(kSeed, 1)};
   std::array<std::unique_ptr<MessageChannel>, 2> channels;
   std::uint64_t sent = 0;
 };
 
 // ---- every message once, whole and in order
 
-struct Weather {
+struct Chaos {
   bool chaos;
   bool own_thread;
 };
 
-class MessageChannelUnderChaos : public testing::TestWithParam<Weather> {
+class MessageChannelUnderChaos : public testing::TestWithParam<Chaos> {
  protected:
   static constexpr int kRanks = 3;
 
@@ -74,7 +74,7 @@ class MessageChannelUnderChaos : public testing::TestWithParam<Weather> {
     return std::make_unique<ChaosLink>(std::move(link), kSeed + static_cast<std::uint64_t>(rank));
   }
 
-  // One rank's part: `count` letters to each peer while those of the peers come in.
+  // One rank's part: `count` messages to each peer while those of the peers come in.
   void play(int rank, std::uint64_t count) {
     MessageChannel& messages = *channels_[rank];
     const auto pause = [&] {
@@ -83,7 +83,8 @@ class MessageChannelUnderChaos : public testing::TestWithParam<Weather> {
     };
     for (std::uint64_t number = 0; number < count; ++number) {
       for (int peer = 0; peer < kRanks; ++peer) {
-        if (peer != rank) send_letter(messages, peer, letter(kSeed, {rank, peer}, number), pause);
+        if (peer != rank)
+          send_message(messages, peer, test_message(kSeed, {rank, peer}, number), pause);
       }
       if (!GetParam().own_thread) messages.progress();
     }
@@ -96,8 +97,8 @@ class MessageChannelUnderChaos : public testing::TestWithParam<Weather> {
   }
 
   LocalNetwork network_;
-  std::array<LetterReader, kRanks> readers_{LetterReader(kSeed, 0), LetterReader(kSeed, 1),
-                                            LetterReader(kSeed, 2)};
+  std::array<MessageReader, kRanks> readers_{MessageReader(kSeed, 0), MessageReader(kSeed, 1),
+                                             MessageReader(kSeed, 2)};
   std::array<std::unique_ptr<MessageChannel>, kRanks> channels_;
 };
 
@@ -127,8 +128,8 @@ TEST_P(MessageChannelUnderChaos, MessagesComeOnceWholeAndInOrder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(MessageChannel, MessageChannelUnderChaos,
-                         testing::Values(Weather{false, false}, Weather{false, true},
-                                         Weather{true, false}, Weather{true, true}),
+                         testing::Values(Chaos{false, false}, Chaos{false, true},
+                                         Chaos{true, false}, Chaos{true, true}),
                          [](const auto& info) {
                            return std::string(info.param.chaos ? "Bad" : "Fair") +
                                   (info.param.own_thread ? "OwnThread" : "Inline");
@@ -141,39 +142,40 @@ TEST(MessageChannel, ParcelsAreBoundedAndReusedWhenThePeerDoesNotRead) {
   MessageChannel& messages = *pair.channels[0];
   std::set<std::byte*> seen;
   for (int i = 0; i < MessageChannel::kUnsent; ++i) {
-    auto parcel = messages.room(1);
-    ASSERT_TRUE(parcel);
-    EXPECT_EQ(parcel->peer(), 1);
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(parcel->data()) % 64, 0u);
-    seen.insert(parcel->data());
-    messages.send(std::move(*parcel), MessageChannel::kParcelBytes);
+    auto buffer = messages.send_buffer(1);
+    ASSERT_TRUE(buffer);
+    EXPECT_EQ(buffer->peer(), 1);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer->data()) % 64, 0u);
+    seen.insert(buffer->data());
+    messages.send(std::move(*buffer), MessageChannel::kSendBufferBytes);
   }
   for (int i = 0; i < 1000; ++i) {
     messages.progress();
-    EXPECT_FALSE(messages.room(1));
+    EXPECT_FALSE(messages.send_buffer(1));
   }
   EXPECT_FALSE(messages.all_sent());
   for (int i = 0; i < 100; ++i) {
-    std::optional<MessageChannel::Parcel> parcel;
-    while (!(parcel = messages.room(1))) {
+    std::optional<MessageChannel::SendBuffer> buffer;
+    while (!(buffer = messages.send_buffer(1))) {
       pair.channels[1]->progress();
       messages.progress();
     }
-    seen.insert(parcel->data());
-    messages.send(std::move(*parcel), 1000);
+    seen.insert(buffer->data());
+    messages.send(std::move(*buffer), 1000);
   }
   EXPECT_EQ(seen.size(), static_cast<std::size_t>(MessageChannel::kUnsent));
 }
 
 TEST(MessageChannel, AParcelThatIsNotSentGoesBack) {
   Pair pair;
-  for (int i = 0; i < 10 * MessageChannel::kUnsent; ++i) EXPECT_TRUE(pair.channels[0]->room(1));
+  for (int i = 0; i < 10 * MessageChannel::kUnsent; ++i)
+    EXPECT_TRUE(pair.channels[0]->send_buffer(1));
   EXPECT_TRUE(pair.channels[0]->all_sent());
 }
 
 // ---- strangers and gaps
 
-// Keeps what comes; a peer of a Mail that is none.
+// Keeps what comes; a peer of a MessageChannel that is none.
 struct Wiretap : Link::Events {
   void arrived(std::span<const std::byte> head, std::span<const std::byte> body) override {
     packets.push_back({{head.begin(), head.end()}, {body.begin(), body.end()}});
@@ -184,11 +186,11 @@ struct Wiretap : Link::Events {
   std::vector<std::pair<std::vector<std::byte>, std::vector<std::byte>>> packets;
 };
 
-// The packets of a Mail that sends `count` small letters as rank 0 of 2.
+// The packets of a MessageChannel that sends `count` small messages as rank 0 of 2.
 std::vector<std::pair<std::vector<std::byte>, std::vector<std::byte>>> tapped(std::uint64_t job,
                                                                               int count) {
   LocalNetwork network;
-  LetterReader reader(kSeed, 0);
+  MessageReader reader(kSeed, 0);
   Wiretap tap;
   const std::unique_ptr<Link> link = network.link();
   MessageChannel messages(network.link(), 0, 2, job, false);
@@ -200,7 +202,7 @@ std::vector<std::pair<std::vector<std::byte>, std::vector<std::byte>>> tapped(st
   return tap.packets;
 }
 
-// A Mail of rank 1 of 2, and a bare link to it.
+// A MessageChannel of rank 1 of 2, and a bare link to it.
 struct Target {
   Target() : link(network.link()), messages(network.link(), 1, 2, kJob, false) {
     link->connect(1, messages.address());
@@ -212,7 +214,7 @@ struct Target {
   }
 
   LocalNetwork network;
-  LetterReader reader{kSeed, 1};
+  MessageReader reader{kSeed, 1};
   std::unique_ptr<Link> link;
   MessageChannel messages;
 };
@@ -247,7 +249,7 @@ TEST(MessageChannel, AGapThatDoesNotCloseLosesThePeer) {
 
 // ---- ends
 
-TEST(MessageChannel, LastWordsArriveAndThenThePeerIsLostOnce) {
+TEST(MessageChannel, LastMessagesArriveAndThenThePeerIsLostOnce) {
   Pair pair;
   pair.send_small(500);
   pair.channels[0].reset();
@@ -263,9 +265,9 @@ TEST(MessageChannel, WhatIsSentToALostPeerIsSwallowed) {
   while (pair.readers[0].lost().empty()) pair.channels[0]->progress();
   pair.send_small(100);
   for (int i = 0; i < 100; ++i) {
-    auto parcel = pair.channels[0]->room(1);
-    ASSERT_TRUE(parcel);
-    pair.channels[0]->send(std::move(*parcel), MessageChannel::kParcelBytes);
+    auto buffer = pair.channels[0]->send_buffer(1);
+    ASSERT_TRUE(buffer);
+    pair.channels[0]->send(std::move(*buffer), MessageChannel::kSendBufferBytes);
   }
   EXPECT_TRUE(pair.channels[0]->all_sent());
 }
@@ -273,7 +275,8 @@ TEST(MessageChannel, WhatIsSentToALostPeerIsSwallowed) {
 TEST(MessageChannel, TheDestructorIsBoundedWhenNobodyReads) {
   Pair pair;
   for (int i = 0; i < MessageChannel::kUnsent; ++i)
-    pair.channels[0]->send(std::move(*pair.channels[0]->room(1)), MessageChannel::kParcelBytes);
+    pair.channels[0]->send(std::move(*pair.channels[0]->send_buffer(1)),
+                           MessageChannel::kSendBufferBytes);
   const std::int64_t began = internal::now_ns();
   pair.channels[0].reset();
   EXPECT_LT(internal::now_ns() - began, 5'000'000'000);

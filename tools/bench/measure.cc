@@ -2,11 +2,11 @@
 #include "bench/measure.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/environment.h"
 #include "bench/ranks.h"
 #include "bench/results.h"
 #include "ferry/topology.h"
@@ -37,8 +37,9 @@ void summarise(const Plan& plan, const Results& results, Measurement& measuremen
 
 // Of the group: as it was given, or its nodes.
 Topology topology_of(const Options& options, const Results& results) {
-  const char* const set = std::getenv("FERRY_TOPOLOGY");
-  const std::string text = !options.topology.empty() ? options.topology : set ? set : "";
+  const std::string text = !options.topology.empty()
+                               ? options.topology
+                               : internal::environment_or_empty("FERRY_TOPOLOGY");
   if (!text.empty()) return Topology::parse(text);
   std::vector<int> nodes;
   for (std::size_t rank = 0; rank < results.num_ranks; ++rank)

@@ -209,7 +209,7 @@ bool Forwarder::go_on() {
     }
   }
   const std::size_t given = std::erase_if(room_.wanted, [&](int peer) {
-    if (!messages().room(peer)) return false;
+    if (!messages().send_buffer(peer)) return false;
     room_.given[peer].fetch_add(1, std::memory_order_seq_cst);
     return true;
   });

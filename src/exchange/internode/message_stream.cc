@@ -9,17 +9,17 @@ namespace ferry::internal {
 namespace {
 
 // So that what has come is stored while more comes (docs/decisions/between_nodes.md).
-constexpr std::size_t kMessageBytes = MessageChannel::kParcelBytes / 4;
+constexpr std::size_t kMessageBytes = MessageChannel::kSendBufferBytes / 4;
 
 }  // namespace
 
 bool MessageStream::open(std::size_t bytes) {
-  const bool full = parcel_ && used_ > sizeof head_ && used_ + bytes > kMessageBytes;
+  const bool full = buffer_ && used_ > sizeof head_ && used_ + bytes > kMessageBytes;
   if (!large_.empty() || full) flush();
-  if (!parcel_) {
-    parcel_ = messages_->room(peer_);
-    if (!parcel_) return false;
-    ByteWriter({parcel_->data(), sizeof head_}).put(head_);
+  if (!buffer_) {
+    buffer_ = messages_->send_buffer(peer_);
+    if (!buffer_) return false;
+    ByteWriter({buffer_->data(), sizeof head_}).put(head_);
     used_ = sizeof head_;
   }
   return true;
@@ -28,21 +28,21 @@ bool MessageStream::open(std::size_t bytes) {
 std::byte* MessageStream::append(std::size_t bytes) {
   if (!open(bytes)) return nullptr;
   bytes_ += bytes + (used_ == sizeof head_ ? sizeof head_ : 0);
-  if (used_ + bytes > MessageChannel::kParcelBytes) {
-    parcel_.reset();
+  if (used_ + bytes > MessageChannel::kSendBufferBytes) {
+    buffer_.reset();
     large_.resize(bytes);
     return large_.data();
   }
-  std::byte* piece = parcel_->data() + used_;
+  std::byte* piece = buffer_->data() + used_;
   used_ += bytes;
   return piece;
 }
 
 void MessageStream::flush() {
   if (!large_.empty()) messages_->send_now(peer_, bytes_of(head_), large_);
-  if (parcel_ && used_ > sizeof head_) messages_->send(std::move(*parcel_), used_);
+  if (buffer_ && used_ > sizeof head_) messages_->send(std::move(*buffer_), used_);
   large_.clear();
-  parcel_.reset();
+  buffer_.reset();
 }
 
 }  // namespace ferry::internal

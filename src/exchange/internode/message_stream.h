@@ -30,9 +30,9 @@ class MessageStream {
   MessageChannel* messages_;
   int peer_;
   MessageHead head_;
-  std::optional<MessageChannel::Parcel> parcel_;
-  std::size_t used_ = 0;          // of parcel_
-  std::vector<std::byte> large_;  // a piece that no parcel holds
+  std::optional<MessageChannel::SendBuffer> buffer_;
+  std::size_t used_ = 0;          // of buffer_
+  std::vector<std::byte> large_;  // a piece that no buffer holds
   std::size_t bytes_ = 0;
 };
 

@@ -1,5 +1,6 @@
 // Letters: messages whose size and bytes follow from a seed, the sender, the receiver and a number,
-// and a reader that checks that each comes once, whole and in order. For the tests of Mail.
+// and a reader that checks that each comes once, whole and in order. For the tests of
+// MessageChannel.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +21,8 @@ struct Route {
   int from, to;
 };
 
-// Mostly small; some fill parcels, few are larger.
-inline std::vector<std::byte> letter(std::uint64_t seed, Route route, std::uint64_t number) {
+// Mostly small; some fill buffers, few are larger.
+inline std::vector<std::byte> test_message(std::uint64_t seed, Route route, std::uint64_t number) {
   std::mt19937_64 random(seed + 1'000'003 * number +
                          static_cast<std::uint64_t>(64 * route.from + route.to));
   const std::uint64_t kind = random() % 1000;
@@ -33,12 +34,12 @@ inline std::vector<std::byte> letter(std::uint64_t seed, Route route, std::uint6
   return bytes;
 }
 
-class LetterReader final : public internal::MessageChannel::Reader {
+class MessageReader final : public internal::MessageChannel::Reader {
  public:
-  LetterReader(std::uint64_t seed, int rank) : seed_(seed), rank_(rank) {}
+  MessageReader(std::uint64_t seed, int rank) : seed_(seed), rank_(rank) {}
 
   void read(int from, std::span<const std::byte> message) override {
-    const std::vector<std::byte> expected = letter(seed_, {from, rank_}, read_[from]++);
+    const std::vector<std::byte> expected = test_message(seed_, {from, rank_}, read_[from]++);
     if (!std::equal(message.begin(), message.end(), expected.begin(), expected.end())) ++wrong_;
     ++total_;
   }
@@ -59,21 +60,21 @@ class LetterReader final : public internal::MessageChannel::Reader {
   std::vector<std::pair<int, std::string>> lost_;
 };
 
-// Sends the letter in a parcel where it fits, else at once. `pause` is called while there is no
+// Sends the letter in a buffer where it fits, else at once. `pause` is called while there is no
 // room.
-inline void send_letter(internal::MessageChannel& messages, int to,
-                        const std::vector<std::byte>& bytes, const std::function<void()>& pause) {
+inline void send_message(internal::MessageChannel& messages, int to,
+                         const std::vector<std::byte>& bytes, const std::function<void()>& pause) {
   using internal::MessageChannel;
   const std::span all(bytes);
-  if (bytes.size() < 100 || bytes.size() > MessageChannel::kParcelBytes) {
+  if (bytes.size() < 100 || bytes.size() > MessageChannel::kSendBufferBytes) {
     const std::size_t half = bytes.size() / 2;
     messages.send_now(to, all.first(half), all.subspan(half));
     return;
   }
-  std::optional<MessageChannel::Parcel> parcel;
-  while (!(parcel = messages.room(to))) pause();
-  std::memcpy(parcel->data(), bytes.data(), bytes.size());
-  messages.send(std::move(*parcel), bytes.size());
+  std::optional<MessageChannel::SendBuffer> buffer;
+  while (!(buffer = messages.send_buffer(to))) pause();
+  std::memcpy(buffer->data(), bytes.data(), bytes.size());
+  messages.send(std::move(*buffer), bytes.size());
 }
 
 }  // namespace ferry::test

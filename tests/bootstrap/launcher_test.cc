@@ -1,12 +1,11 @@
 // Each launcher's variables, as the launcher sets them, and what is wrong with malformed ones.
-#include "bootstrap/environment.h"
+#include "bootstrap/launcher.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "bootstrap/across_hosts.h"
 #include "ferry/status.h"
 
 namespace ferry::internal {

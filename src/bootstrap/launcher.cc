@@ -1,14 +1,12 @@
 // One table row per launcher: which variables it sets, and what names its job.
-#include "bootstrap/environment.h"
+#include "bootstrap/launcher.h"
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <initializer_list>
 #include <string_view>
 #include <vector>
 
-#include "bootstrap/across_hosts.h"
 #include "bootstrap/tcp.h"
 #include "ferry/status.h"
 
@@ -98,6 +96,18 @@ Error malformed(const std::string& text) { return Error(Code::kInvalidArgument, 
 
 constexpr int kMostRanks = 1 << 20;
 
+constexpr int kMostPort = 65535;
+// Below the ports that the kernel gives away (32768 and up).
+constexpr int kFirstSlurmPort = 20000, kNumSlurmPorts = 10000, kStepsApart = 16;
+
+using Text = std::optional<std::string>;
+
+// An empty variable is not there.
+Text value_of(const GetEnvironment& get, const std::string& name) {
+  Text text = name.empty() ? std::nullopt : get(name);
+  return text && !text->empty() ? text : std::nullopt;
+}
+
 class Reader {
  public:
   Reader(const GetEnvironment& get, const Launcher& launcher) : get_(get), launcher_(launcher) {}
@@ -133,10 +143,7 @@ class Reader {
     return launch;
   }
 
-  std::optional<std::string> value(const std::string& name) const {
-    auto text = name.empty() ? std::nullopt : get_(name);
-    return text && !text->empty() ? text : std::nullopt;
-  }
+  Text value(const std::string& name) const { return value_of(get_, name); }
 
  private:
   std::vector<const char*> needed() const {
@@ -178,6 +185,41 @@ std::string several_hosts(const Reader& reader, const Launcher& launcher, Launch
                      launch.size);
 }
 
+Text host_of(const GetEnvironment& get, const Launch& launch) {
+  if (Text host = value_of(get, "MASTER_ADDR")) return host;
+  if (launch.launcher != "slurm") return std::nullopt;
+  for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
+    if (const Text nodes = value_of(get, name)) return first_host(*nodes);
+  }
+  return std::nullopt;
+}
+
+std::optional<int> port_of(const GetEnvironment& get, const Launch& launch) {
+  if (const Text port = value_of(get, "FERRY_PORT"))
+    return whole_number("FERRY_PORT", *port, 1, kMostPort);
+  if (const Text port = value_of(get, "MASTER_PORT"))
+    return whole_number("MASTER_PORT", *port, 1, kMostPort - 1) + 1;
+  if (launch.launcher != "slurm") return std::nullopt;
+  const auto number = [&](const char* name) {
+    const Text text = value_of(get, name);
+    return text ? std::strtoull(text->c_str(), nullptr, 10) : 0;
+  };
+  const auto job = number("SLURM_JOB_ID") * kStepsApart + number("SLURM_STEP_ID");
+  return kFirstSlurmPort + static_cast<int>(job % kNumSlurmPorts);
+}
+
+std::string address_across_hosts(const GetEnvironment& get, const Launch& launch,
+                                 const std::string& why) {
+  const Text host = host_of(get, launch);
+  const std::optional<int> port = port_of(get, launch);
+  if (host && port) return TcpAddress{{*host}, *port}.text();
+  throw Error(Code::kInvalidArgument,
+              fmt::format("{} started {} ranks on several hosts ({}) and does not say where rank 0 "
+                          "is: set FERRY_ADDR=tcp://host:port (rank 0's host and a free port "
+                          "there), or MASTER_ADDR and FERRY_PORT, the same for all ranks",
+                          launch.launcher, launch.size, why));
+}
+
 // An address of TCP goes with any launcher's ranks, and names the job as well.
 Launch meet_at(const std::string& address, Launch launch) {
   parse_tcp(address);
@@ -195,13 +237,20 @@ Error nothing_found(const std::vector<std::string>& looked_for) {
 
 }  // namespace
 
-int whole_number(const std::string& name, const std::string& text, int least, int most) {
-  int value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error == std::errc() && stop == end && value >= least && value <= most) return value;
-  throw malformed(
-      fmt::format("{}=\"{}\" is not a whole number from {} to {}", name, text, least, most));
+std::string first_host(const std::string& nodes) {
+  std::string host;
+  bool inside = false, skip = false;  // brackets, and what follows the first number in them
+  for (const char c : nodes) {
+    if (c == ',' && !inside) break;
+    if (c == '[' || c == ']') {
+      inside = c == '[';
+      skip = false;
+      continue;
+    }
+    skip = skip || (inside && (c == ',' || c == '-'));
+    if (!skip) host += c;
+  }
+  return host;
 }
 
 Launch launch_from_environment(const GetEnvironment& get, pid_t parent) {

@@ -1,0 +1,74 @@
+#include "base/environment.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <vector>
+
+#include "ferry/status.h"
+
+namespace ferry::internal {
+namespace {
+
+constexpr EnvironmentVariable kVariables[] = {
+    {"FERRY_ADDR", "tcp://host:port, or any text of at most 64 bytes",
+     "where the ranks of a job meet; host and port are rank 0's"},
+    {"FERRY_RANK", "0 to FERRY_SIZE - 1", "this rank, with FERRY_ADDR and FERRY_SIZE"},
+    {"FERRY_SIZE", "1 to 1048576", "the number of ranks, with FERRY_ADDR and FERRY_RANK"},
+    {"FERRY_PORT", "1 to 65535",
+     "rank 0's port between hosts, where the launcher tells the host only"},
+    {"FERRY_SECRET", "16 or more characters",
+     "lets ranks of other hosts in: equal on all ranks of a job, and known to nobody else"},
+    {"FERRY_SOCKET_IFNAME", "names of network interfaces, comma-separated",
+     "what is used between hosts: rank 0 listens there, and UCX sends there unless "
+     "UCX_NET_DEVICES says otherwise"},
+    {"FERRY_TOPOLOGY", "levels such as host:2,rank:4",
+     "the levels of groups whose GroupOptions name none"},
+    {"FERRY_PROGRESS", "inline or thread",
+     "who moves messages between nodes: calls of ferry (the default), or a thread of its own"},
+    {"FERRY_SSH", "a command", "what `ferry launch --hosts` reaches other hosts by, as --ssh does"},
+    {"FERRY_LOG", "warn, info or debug", "prints lines with rank, host and pid to stderr"},
+};
+
+// The index of what the variable says among `values`; nullopt when it says nothing.
+std::optional<std::size_t> choice(const char* name, const std::vector<std::string>& values) {
+  const std::optional<std::string> text = environment(name);
+  if (!text) return std::nullopt;
+  const auto found = std::find(values.begin(), values.end(), *text);
+  if (found != values.end()) return static_cast<std::size_t>(found - values.begin());
+  throw Error(Code::kInvalidArgument,
+              fmt::format("{}=\"{}\" is none of {}", name, *text, fmt::join(values, ", ")));
+}
+
+}  // namespace
+
+std::span<const EnvironmentVariable> environment_variables() noexcept { return kVariables; }
+
+std::optional<std::string> environment(const std::string& name) {
+  const char* const value = std::getenv(name.c_str());
+  if (value == nullptr || *value == 0) return std::nullopt;
+  return value;
+}
+
+int whole_number(const std::string& name, const std::string& text, int least, int most) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc() && stop == end && value >= least && value <= most) return value;
+  throw Error(Code::kInvalidArgument, fmt::format("{}=\"{}\" is not a whole number from {} to {}",
+                                                  name, text, least, most));
+}
+
+LogLevel log_level_in_environment() {
+  const auto level = choice("FERRY_LOG", {"warn", "info", "debug"});
+  return level ? static_cast<LogLevel>(1 + *level) : LogLevel::kNone;
+}
+
+bool progress_thread_in_environment() {
+  return choice("FERRY_PROGRESS", {"inline", "thread"}).value_or(0) == 1;
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,68 @@
+// Variables of ferry's own: what is malformed is refused with its name, what it says and the limit.
+#include "base/environment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <set>
+
+#include "ferry/status.h"
+
+namespace ferry::internal {
+namespace {
+
+std::string refusal(const std::function<void()>& read) {
+  try {
+    read();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kInvalidArgument);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Environment, AnEmptyVariableIsNotSet) {
+  unsetenv("FERRY_LOG");
+  EXPECT_EQ(environment("FERRY_LOG"), std::nullopt);
+  setenv("FERRY_LOG", "", 1);
+  EXPECT_EQ(environment("FERRY_LOG"), std::nullopt);
+  EXPECT_EQ(log_level_in_environment(), LogLevel::kNone);
+  setenv("FERRY_LOG", "debug", 1);
+  EXPECT_EQ(environment("FERRY_LOG"), "debug");
+  EXPECT_EQ(log_level_in_environment(), LogLevel::kDebug);
+  unsetenv("FERRY_LOG");
+}
+
+TEST(Environment, AValueThatIsNoneOfThoseAllowedIsNamedWithThem) {
+  setenv("FERRY_LOG", "loud", 1);
+  setenv("FERRY_PROGRESS", "threads", 1);
+  EXPECT_EQ(refusal([] { log_level_in_environment(); }),
+            "FERRY_LOG=\"loud\" is none of warn, info, debug");
+  EXPECT_EQ(refusal([] { progress_thread_in_environment(); }),
+            "FERRY_PROGRESS=\"threads\" is none of inline, thread");
+  setenv("FERRY_PROGRESS", "thread", 1);
+  EXPECT_TRUE(progress_thread_in_environment());
+  unsetenv("FERRY_LOG");
+  unsetenv("FERRY_PROGRESS");
+}
+
+TEST(Environment, ANumberOutsideOfItsRangeIsNamedWithTheRange) {
+  EXPECT_EQ(whole_number("A", "7", 1, 7), 7);
+  for (const char* text : {"8", "0", "", "7x", " 7", "-1", "99999999999"}) {
+    EXPECT_EQ(refusal([&] { whole_number("A", text, 1, 7); }),
+              std::string("A=\"") + text + "\" is not a whole number from 1 to 7");
+  }
+}
+
+TEST(Environment, TheTableNamesEachVariableOnce) {
+  std::set<std::string> names;
+  for (const EnvironmentVariable& variable : environment_variables()) {
+    EXPECT_TRUE(std::string(variable.name).starts_with("FERRY_"));
+    EXPECT_TRUE(names.insert(variable.name).second) << variable.name;
+  }
+  EXPECT_TRUE(names.contains("FERRY_SECRET"));
+}
+
+}  // namespace
+}  // namespace ferry::internal
