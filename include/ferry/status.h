@@ -65,9 +65,6 @@ class FERRY_EXPORT Error : public std::runtime_error {
   Code code() const noexcept { return code_; }
   int culprit() const noexcept { return culprit_; }  // as of Status
 
-  // The rank that caused the error, or -1 when none can be named.
-  int culprit() const noexcept { return culprit_; }
-
  private:
   Code code_;
   int culprit_;

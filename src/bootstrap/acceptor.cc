@@ -1,13 +1,17 @@
 // Accepting, challenging and hearing connections of anyone; who is a rank gets its place.
 #include "bootstrap/acceptor.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>
 
+#include "base/bytes.h"
 #include "bootstrap/agree.h"
 #include "bootstrap/socket.h"
 
@@ -18,244 +22,335 @@ constexpr int kPollMs = 100;
 constexpr useconds_t kListenPauseUs = 2000;
 // After a misfit, how long to wait for ranks that are on their way, so that they hear it too.
 constexpr std::chrono::seconds kLinger{1};
-// Connections that have not said hello, beyond one per rank; then the oldest is dropped. It can try
-// again.
+// Connections that have not said hello, beyond one per rank, and as a share of the descriptors that
+// the process may open. When they are that many, the oldest is dropped, once it has had its time;
+// it can try again.
 constexpr std::size_t kMaxStrangers = 64;
+constexpr std::size_t kDescriptorsPerStranger = 8;
+constexpr std::int64_t kStrangerNs = 50'000'000;
+constexpr int kStrangerMs = 10;
 
 // A connection that has not yet shown who it is. Nothing that it sends is believed, takes memory or
 // holds up the others before that.
 struct Guest {
   std::unique_ptr<Connection> connection;
-  Handshake handshake;
+  std::optional<Handshake> handshake;  // between hosts
+  std::int64_t since_ns;
 };
+
+std::size_t most_strangers() noexcept {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxStrangers;
+  return std::min<std::size_t>(kMaxStrangers, limit.rlim_cur / kDescriptorsPerStranger);
+}
 
 // An earlier group may still be closing its listener: it is waited for until the deadline.
 Descriptor listen(const Roster& roster, Deadline deadline) {
-  const Endpoint& endpoint = roster.endpoint;
-  bool asked = endpoint.local();  // on one host every other holder goes by itself
   while (true) {
-    if (Descriptor listener = listen_at(endpoint)) return listener;
-    if (asked && !deadline.passed()) {
-      usleep(kListenPauseUs);
-      continue;
-    }
-    const Holder holder = holder_of(endpoint);
-    asked = true;
-    if (holder.is_another_job) {
-      throw Error(Code::kInvalidArgument,
-                  fmt::format("rank {} cannot listen at {}: {} meets there; give each job a port "
-                              "(FERRY_PORT)",
-                              roster.coordinator(), endpoint.name, holder.who));
-    }
+    if (Descriptor listener = listen_at(roster.endpoint)) return listener;
     if (deadline.passed()) {
-      throw Error(Code::kTimeout,
-                  fmt::format("rank {} cannot listen at {}: {} has held it until the deadline",
-                              roster.coordinator(), endpoint.name, holder.who));
+      throw Error(
+          Code::kTimeout,
+          fmt::format("rank {} cannot listen at {}: {} has held it until the deadline{}",
+                      roster.coordinator(), roster.endpoint.name, holder_of(roster.endpoint),
+                      roster.endpoint.local() ? "" : "; give each job a port (FERRY_PORT)"),
+          roster.coordinator());
     }
+    usleep(kListenPauseUs);
   }
 }
 
 class Acceptor {
  public:
-  Acceptor(const Roster& roster, Deadline deadline)
-      : roster_(roster),
-        deadline_(deadline),
-        listener_(listen(roster, deadline)),
-        members_(roster.size()) {}
-
-  std::vector<Peer> run() {
-    while (!absent().empty() && !until().passed()) {
-      service(connections(), until().remaining_ms(kPollMs), listener_.fd());
-      accept_guests();
-      hear_guests();
-      watch_members();
-    }
-    if (!problem_ && !absent().empty())
-      object({Code::kTimeout, missing_text() + refused(), absent()[0]});
-    if (!problem_) return std::move(members_);
-    flush_all(connections(), Deadline::after(std::chrono::seconds(1)));
-    throw *problem_;
-  }
+  Acceptor(const Roster& roster, Deadline deadline);
+  std::vector<Peer> run();
 
  private:
   bool local() const noexcept { return roster_.endpoint.local(); }
   Deadline until() const noexcept { return problem_ ? *linger_ : deadline_; }
 
-  void accept_guests() {
-    while (Descriptor socket = accept_from(listener_)) {
-      Guest guest{std::make_unique<Connection>(std::move(socket)), {}};
-      if (!local()) {
-        guest.connection->send(FrameKind::kChallenge, 0,
-                               guest.handshake.challenge(*roster_.endpoint.secret));
-      } else if (is_other_user(*guest.connection)) {
-        continue;
-      }
-      guests_.push_back(std::move(guest));
-      if (guests_.size() > roster_.size() + kMaxStrangers) guests_.erase(guests_.begin());
-    }
-    if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS) return;
-    object({Code::kSystem,
-            fmt::format("rank {} cannot accept more connections: {} (it needs one descriptor per "
-                        "rank: ulimit -n)",
-                        roster_.coordinator(), std::strerror(errno)),
-            roster_.coordinator()});
-  }
-
-  bool is_other_user(Connection& connection) {
-    const Credentials& who = connection.credentials();
-    if (who.uid == geteuid()) return false;
-    refused_ = fmt::format(
-        "pid {} runs as uid {}, rank {} (pid {}) as uid {}: ranks of one group share their user",
-        who.pid, who.uid, roster_.coordinator(), getpid(), geteuid());
-    connection.send_failure(Error(Code::kInvalidArgument, refused_));
-    return true;
-  }
-
-  void hear_guests() {
-    for (Guest& guest : guests_) {
-      const std::optional<Frame> frame = guest.connection->take();
-      if (!frame && !guest.connection->closed()) continue;
-      if (const auto hello = frame ? hello_in(guest, *frame) : std::nullopt) {
-        receive(std::move(guest.connection), *hello);
-        continue;
-      }
-      refused_ =
-          fmt::format("pid {} connected without a hello", guest.connection->credentials().pid);
-      ++num_failed_;
-      guest.connection.reset();
-    }
-    std::erase_if(guests_, [](const Guest& guest) { return !guest.connection; });
-  }
-
-  // Nullopt when it is not what a rank of this job sends.
-  std::optional<Hello> hello_in(Guest& guest, const Frame& frame) {
-    if (frame.kind != FrameKind::kHello) return std::nullopt;
-    if (local()) return decode_hello(frame.payload);
-    const Secret& secret = *roster_.endpoint.secret;
-    const auto text = guest.handshake.proven(Handshake::Side::kMember, secret, frame.payload);
-    if (!text) return std::nullopt;
-    guest.connection->send(
-        FrameKind::kProof, 0,
-        guest.handshake.prove(Handshake::Side::kCoordinator, secret, encode(roster_.self)));
-    return decode_hello(*text);
-  }
-
-  // Groups of one job may come to one port at the same time; the other tries again later.
-  void receive(std::unique_ptr<Connection> connection, const Hello& hello) {
-    if (local() || hello.address == roster_.self.address) {
-      give_place(std::move(connection), hello);
-      return;
-    }
-    connection->send(FrameKind::kElsewhere, 0, roster_.self.address);
-    misfits_.push_back(std::move(connection));
-  }
-
-  // A rank that does not fit gets its place all the same, so that it counts as come.
-  void give_place(std::unique_ptr<Connection> connection, const Hello& hello) {
-    const int place = hello.rank == roster_.coordinator() ? -1 : roster_.place(hello.rank);
-    Peer* member = place < 0 ? nullptr : &members_[static_cast<std::size_t>(place)];
-    const std::string differs =
-        local() ? disagreement_on_host(roster_.self, hello) : disagreement(roster_.self, hello);
-    if (!differs.empty()) {
-      object({Code::kMismatch, differs, hello.rank});
-    } else if (member == nullptr) {
-      object({Code::kInvalidArgument,
-              fmt::format("{} says it is rank {}; rank {} of {} waits for {}", who(hello),
-                          hello.rank, roster_.coordinator(), roster_.self.size,
-                          rank_list({roster_.ranks.begin() + 1, roster_.ranks.end()}))});
-    } else if (member->connection) {
-      object({Code::kInvalidArgument,
-              fmt::format("two processes say they are rank {}: {} and {}", hello.rank, member->who,
-                          who(hello)),
-              hello.rank});
-    }
-    if (problem_) connection->send_failure(*problem_);
-    if (member == nullptr || member->connection) {
-      misfits_.push_back(std::move(connection));
-      return;
-    }
-    connection->trust();
-    *member = {std::move(connection), who(hello)};
-  }
-
-  // Members have nothing to say yet, unless they give up; and they may end.
-  void watch_members() {
-    for (std::size_t place = 1; place < members_.size(); ++place) {
-      const Peer& member = members_[place];
-      const int rank = roster_.ranks[place];
-      if (!member.connection) continue;
-      const std::optional<Frame> frame = member.connection->take();
-      if (frame && frame->kind == FrameKind::kFailure) {
-        object(given_up(failure_in(frame->payload), rank, absent()));
-      } else if (member.connection->closed()) {
-        object({Code::kPeerLost,
-                fmt::format("rank {} ({}) ended or left while {} had not come", rank, member.who,
-                            rank_list(absent())),
-                rank});
-      }
-    }
-  }
-
-  // The first problem counts. Who is there hears it now, who comes within the linger hears it then;
-  // between hosts, only those that have proved that they are of this job.
-  void object(const Error& problem) {
-    if (problem_) return;
-    problem_ = problem;
-    linger_ = deadline_.sooner(kLinger);
-    for (const Guest& guest : guests_) {
-      if (local() && guest.connection) guest.connection->send_failure(problem);
-    }
-    for (const Peer& member : members_) {
-      if (member.connection) member.connection->send_failure(problem);
-    }
-  }
-
-  std::string who(const Hello& hello) const {
-    return local() ? fmt::format("pid {}", hello.pid)
-                   : fmt::format("pid {}, host {}", hello.pid, hello.host);
-  }
-
-  std::vector<int> absent() const {
-    std::vector<int> ranks;
-    for (std::size_t place = 1; place < members_.size(); ++place) {
-      if (!members_[place].connection) ranks.push_back(roster_.ranks[place]);
-    }
-    return ranks;
-  }
-
-  std::string missing_text() const {
-    return fmt::format("{} of {} did not come to {} before the deadline; they must run {}",
-                       rank_list(absent()), roster_.self.size, roster_.endpoint.name,
-                       roster_.endpoint.advice);
-  }
-
-  // Why somebody was turned away, if anybody was.
-  std::string refused() const {
-    if (local()) return refused_.empty() ? "" : "; refused: " + refused_;
-    if (num_failed_ == 0) return "";
-    return fmt::format("; {} connection{} failed authentication (no or another FERRY_SECRET)",
-                       num_failed_, num_failed_ == 1 ? "" : "s");
-  }
-
-  std::vector<Connection*> connections() const {
-    std::vector<Connection*> all;
-    for (const Guest& guest : guests_) all.push_back(guest.connection.get());
-    for (const Peer& member : members_) all.push_back(member.connection.get());
-    for (const auto& misfit : misfits_) all.push_back(misfit.get());
-    return all;
-  }
+  bool reserve();
+  bool has_room() const;
+  bool oldest_had_its_time() const;
+  void accept_guests();
+  bool give_way();
+  void welcome_guest(Descriptor socket);
+  void no_descriptors();
+  bool is_other_user(Connection& connection);
+  void hear_guests();
+  std::optional<Hello> hello_in(Guest& guest, const Frame& frame);
+  void receive(std::unique_ptr<Connection> connection, const Hello& hello);
+  void give_place(std::unique_ptr<Connection> connection, const Hello& hello);
+  void watch_members();
+  void watch_local_ranks();
+  void object(const Error& problem);
+  std::string who(const Hello& hello) const;
+  std::vector<int> absent() const;
+  std::string missing_text() const;
+  std::string refused() const;
+  std::vector<Connection*> connections() const;
 
   const Roster& roster_;
   const Deadline deadline_;
   const Descriptor listener_;
+  const std::size_t most_strangers_ = most_strangers();
+  bool no_descriptor_ = false;  // for the next connection, until a stranger goes
+  std::vector<Descriptor> reserved_;
   std::vector<Guest> guests_;
   std::vector<Peer> members_;
   std::vector<std::unique_ptr<Connection>> misfits_;  // told why, and kept until they hear it
   std::string refused_;                               // the last one, on this host
   int num_failed_ = 0;                                // proofs, between hosts
+  LocalRanks local_ranks_;
   std::optional<Error> problem_;
   std::optional<Deadline> linger_;
 };
+
+Acceptor::Acceptor(const Roster& roster, Deadline deadline)
+    : roster_(roster),
+      deadline_(deadline),
+      listener_(listen(roster, deadline)),
+      members_(roster.size()),
+      local_ranks_(roster.launch, roster.coordinator()) {
+  if (!reserve()) no_descriptors();
+}
+
+std::vector<Peer> Acceptor::run() {
+  while (!absent().empty() && !until().passed()) {
+    const bool room = has_room();
+    service(connections(), until().remaining_ms(room ? kPollMs : kStrangerMs),
+            room ? listener_.fd() : -1);
+    accept_guests();
+    hear_guests();
+    watch_members();
+    watch_local_ranks();
+    if (!problem_) reserve();  // what a stranger took for a while
+  }
+  if (!problem_ && !absent().empty())
+    object({Code::kTimeout, missing_text() + refused(), absent()[0]});
+  if (!problem_) return std::move(members_);
+  flush_all(connections(), Deadline::after(std::chrono::seconds(1)));
+  throw *problem_;
+}
+
+// Each rank that has not come has a descriptor reserved: strangers and the rest of the process
+// cannot take it. False when there are not enough.
+bool Acceptor::reserve() {
+  const std::size_t needed = absent().size();
+  while (reserved_.size() > needed) reserved_.pop_back();
+  while (reserved_.size() < needed) {
+    Descriptor copy(fcntl(listener_.fd(), F_DUPFD_CLOEXEC, 0));
+    if (!copy) return false;
+    reserved_.push_back(std::move(copy));
+  }
+  return true;
+}
+
+bool Acceptor::has_room() const {
+  const bool full = no_descriptor_ || guests_.size() >= absent().size() + most_strangers_;
+  return !full || guests_.empty() || oldest_had_its_time();
+}
+
+bool Acceptor::oldest_had_its_time() const {
+  return !guests_.empty() && now_ns() - guests_.front().since_ns > kStrangerNs;
+}
+
+void Acceptor::accept_guests() {
+  while (has_room()) {
+    Descriptor socket = accept_from(listener_);
+    const bool refused = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+    no_descriptor_ = !socket && refused && !give_way();
+    if (no_descriptor_ && guests_.empty()) no_descriptors();
+    if (!socket && (!refused || no_descriptor_)) return;
+    if (!socket) continue;
+    welcome_guest(std::move(socket));
+    if (guests_.size() > absent().size() + most_strangers_) guests_.erase(guests_.begin());
+  }
+}
+
+// Frees a descriptor: strangers that had their time go first.
+bool Acceptor::give_way() {
+  if (oldest_had_its_time()) {
+    guests_.erase(guests_.begin());
+  } else if (!reserved_.empty()) {
+    reserved_.pop_back();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void Acceptor::welcome_guest(Descriptor socket) {
+  Guest guest{std::make_unique<Connection>(std::move(socket)), std::nullopt, now_ns()};
+  if (local() && is_other_user(*guest.connection)) return;
+  if (!local()) {
+    guest.handshake.emplace(*roster_.endpoint.secret, Handshake::Side::kCoordinator);
+    guest.connection->send(FrameKind::kChallenge, 0, guest.handshake->share());
+  }
+  guests_.push_back(std::move(guest));
+}
+
+void Acceptor::no_descriptors() {
+  reserved_.clear();  // to tell those that come
+  object({Code::kSystem,
+          fmt::format("rank {} cannot accept more connections: {} (it needs one descriptor per "
+                      "rank: ulimit -n)",
+                      roster_.coordinator(), std::strerror(errno)),
+          roster_.coordinator()});
+}
+
+bool Acceptor::is_other_user(Connection& connection) {
+  const Credentials& who = connection.credentials();
+  if (who.uid == geteuid()) return false;
+  refused_ = fmt::format(
+      "pid {} runs as uid {}, rank {} (pid {}) as uid {}: ranks of one group share their user",
+      who.pid, who.uid, roster_.coordinator(), getpid(), geteuid());
+  connection.send_failure(Error(Code::kInvalidArgument, refused_));
+  return true;
+}
+
+void Acceptor::hear_guests() {
+  for (Guest& guest : guests_) {
+    const std::optional<Frame> frame = guest.connection->take();
+    if (!frame && !guest.connection->closed()) continue;
+    if (const auto hello = frame ? hello_in(guest, *frame) : std::nullopt) {
+      receive(std::move(guest.connection), *hello);
+      continue;
+    }
+    refused_ = fmt::format("pid {} connected without a hello", guest.connection->credentials().pid);
+    ++num_failed_;
+    guest.connection.reset();
+  }
+  std::erase_if(guests_, [](const Guest& guest) { return !guest.connection; });
+}
+
+// Nullopt when it is not what a rank of this job sends.
+std::optional<Hello> Acceptor::hello_in(Guest& guest, const Frame& frame) {
+  if (frame.kind != FrameKind::kHello) return std::nullopt;
+  if (local()) return decode_hello(frame.payload);
+  ByteReader reader(frame.payload);
+  const std::string_view share = as_text(reader.take(Handshake::kShareBytes));
+  if (!guest.handshake->take_share(share)) return std::nullopt;
+  const auto text = guest.handshake->open(as_text(reader.rest()));
+  if (!text) return std::nullopt;
+  guest.connection->send(FrameKind::kProof, 0, guest.handshake->seal(encode(roster_.self)));
+  return decode_hello(*text);
+}
+
+// Groups of one job may come to one port at the same time; the other tries again later.
+void Acceptor::receive(std::unique_ptr<Connection> connection, const Hello& hello) {
+  if (local() || hello.address == roster_.self.address) {
+    give_place(std::move(connection), hello);
+    return;
+  }
+  connection->send(FrameKind::kElsewhere, 0, roster_.self.address);
+  misfits_.push_back(std::move(connection));
+}
+
+// A rank that does not fit gets its place all the same, so that it counts as come.
+void Acceptor::give_place(std::unique_ptr<Connection> connection, const Hello& hello) {
+  const int place = hello.rank == roster_.coordinator() ? -1 : roster_.place(hello.rank);
+  Peer* member = place < 0 ? nullptr : &members_[static_cast<std::size_t>(place)];
+  const std::string differs =
+      local() ? disagreement_on_host(roster_.self, hello) : disagreement(roster_.self, hello);
+  if (!differs.empty()) {
+    object({Code::kMismatch, differs, hello.rank});
+  } else if (member == nullptr) {
+    object({Code::kInvalidArgument,
+            fmt::format("{} says it is rank {}; rank {} of {} waits for {}", who(hello), hello.rank,
+                        roster_.coordinator(), roster_.self.size,
+                        rank_list({roster_.ranks.begin() + 1, roster_.ranks.end()}))});
+  } else if (member->connection) {
+    object({Code::kInvalidArgument,
+            fmt::format("two processes say they are rank {}: {} and {}", hello.rank, member->who,
+                        who(hello)),
+            hello.rank});
+  }
+  if (problem_) connection->send_failure(*problem_);
+  if (member == nullptr || member->connection) {
+    misfits_.push_back(std::move(connection));
+    return;
+  }
+  connection->trust();
+  if (!problem_) connection->send(FrameKind::kAccepted, 0, "");
+  *member = {std::move(connection), who(hello)};
+}
+
+// Members have nothing to say yet, unless they give up; and they may end.
+void Acceptor::watch_members() {
+  for (std::size_t place = 1; place < members_.size(); ++place) {
+    const Peer& member = members_[place];
+    const int rank = roster_.ranks[place];
+    if (!member.connection) continue;
+    const std::optional<Frame> frame = member.connection->take();
+    if (frame && frame->kind == FrameKind::kFailure) {
+      object(given_up(failure_in(frame->payload), rank, absent(), missing_text()));
+    } else if (member.connection->closed()) {
+      object({Code::kPeerLost,
+              fmt::format("rank {} ({}) ended or left while {} had not come", rank, member.who,
+                          rank_list(absent())),
+              rank});
+    }
+  }
+}
+
+// Who ended before it came will not come any more.
+void Acceptor::watch_local_ranks() {
+  const auto ended = problem_ ? std::nullopt : local_ranks_.ended(absent());
+  if (!ended) return;
+  object({Code::kPeerLost,
+          fmt::format("rank {} ended before it joined: {}", *ended, local_ranks_.reason()),
+          *ended});
+}
+
+// The first problem counts. Who is there hears it now, who comes within the linger hears it then;
+// between hosts, only those that have proved that they are of this job.
+void Acceptor::object(const Error& problem) {
+  if (problem_) return;
+  problem_ = problem;
+  linger_ = deadline_.sooner(kLinger);
+  for (const Guest& guest : guests_) {
+    if (local() && guest.connection) guest.connection->send_failure(problem);
+  }
+  for (const Peer& member : members_) {
+    if (member.connection) member.connection->send_failure(problem);
+  }
+}
+
+std::string Acceptor::who(const Hello& hello) const {
+  return local() ? fmt::format("pid {}", hello.pid)
+                 : fmt::format("pid {}, host {}", hello.pid, hello.host);
+}
+
+std::vector<int> Acceptor::absent() const {
+  std::vector<int> ranks;
+  for (std::size_t place = 1; place < members_.size(); ++place) {
+    if (!members_[place].connection) ranks.push_back(roster_.ranks[place]);
+  }
+  return ranks;
+}
+
+std::string Acceptor::missing_text() const {
+  return fmt::format("{} of {} did not come to {} before the deadline; they must run {}",
+                     rank_list(absent()), roster_.self.size, roster_.endpoint.name,
+                     roster_.endpoint.advice);
+}
+
+// Why somebody was turned away, if anybody was.
+std::string Acceptor::refused() const {
+  if (local()) return refused_.empty() ? "" : "; refused: " + refused_;
+  if (num_failed_ == 0) return "";
+  return fmt::format("; {} connection{} failed authentication (no or another FERRY_SECRET)",
+                     num_failed_, num_failed_ == 1 ? "" : "s");
+}
+
+std::vector<Connection*> Acceptor::connections() const {
+  std::vector<Connection*> all;
+  for (const Guest& guest : guests_) all.push_back(guest.connection.get());
+  for (const Peer& member : members_) all.push_back(member.connection.get());
+  for (const auto& misfit : misfits_) all.push_back(misfit.get());
+  return all;
+}
 
 }  // namespace
 

@@ -25,12 +25,12 @@ std::string rank_list(const std::vector<int>& ranks) {
   return text;
 }
 
-Error given_up(const Error& error, int rank, const std::vector<int>& absent) {
+Error given_up(const Error& error, int rank, const std::vector<int>& absent,
+               const std::string& missing) {
   int culprit = error.culprit();
   for (std::size_t i = 0; i < absent.size() && culprit < 0; ++i)
     culprit = absent[i] == rank ? -1 : absent[i];
-  return {error.code(), fmt::format("{}; {} had not come", error.what(), rank_list(absent)),
-          culprit};
+  return {error.code(), fmt::format("{}; {}", error.what(), missing), culprit};
 }
 
 void check_rank(int rank, int size) {

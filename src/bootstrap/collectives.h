@@ -15,6 +15,7 @@
 #include "base/descriptor.h"
 #include "bootstrap/endpoint.h"
 #include "bootstrap/hello.h"
+#include "bootstrap/local_ranks.h"
 #include "ferry/status.h"
 
 namespace ferry::internal {
@@ -25,6 +26,7 @@ struct Roster {
   Hello self;
   // Ranks of the group that take part, ascending; the first coordinates. A place is an index here.
   std::vector<int> ranks;
+  LocalLaunch launch = {};  // who of them were started on this host
 
   int coordinator() const { return ranks.front(); }
   std::size_t size() const { return ranks.size(); }

@@ -25,7 +25,7 @@ constexpr std::size_t kHeaderBytes = kMagic.size() + 4 + 4 + 8;
 // Strangers must not make us allocate.
 constexpr std::uint64_t kMaxStrangerPayload = 64 << 10;
 constexpr std::uint64_t kMaxPayload = std::uint64_t{1} << 32;
-constexpr std::size_t kMaxStrangerFrames = 2;  // a hello, and that it gives up
+constexpr std::size_t kMaxStrangerFrames = 4;  // proof, acceptance and welcome, or a failure
 
 constexpr std::size_t kReadBytes = 64 << 10;
 constexpr int kReadsPerTurn = 16;  // then the other connections get a turn

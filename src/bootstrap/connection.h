@@ -19,15 +19,16 @@ namespace ferry::internal {
 // What a frame says. Hello and failure keep their form in all versions of ferry, so that versions
 // can be named.
 enum class FrameKind : std::uint32_t {
-  kHello = 1,      // member: who I am (hello.h); between hosts with its proof (handshake.h)
+  kHello = 1,      // member: who I am (hello.h); between hosts its share, and that sealed
   kFailure = 2,    // either: code, culprit and message; nothing follows
   kWelcome = 3,    // coordinator: all have come
   kGather = 4,     // member: my text
   kGathered = 5,   // coordinator: all texts
   kSegment = 6,    // coordinator: a segment's descriptor, or none when the payload is empty
-  kChallenge = 7,  // coordinator, between hosts: prove that you know the secret
-  kProof = 8,      // coordinator, between hosts: so do I, and who I am
+  kChallenge = 7,  // coordinator, between hosts: its share (handshake.h)
+  kProof = 8,      // coordinator, between hosts: who I am, sealed
   kElsewhere = 9,  // coordinator: another group of your job meets here now; its name
+  kAccepted = 10,  // coordinator: you are a member; others have not come yet
 };
 
 struct Frame {

@@ -59,8 +59,9 @@ void Coordinator::take_from(std::size_t place, Gathering& gathering) {
           rank});
   }
   if (frame->kind == FrameKind::kFailure) {
-    fail(given_up(failure_in(frame->payload), rank,
-                  ranks_where([&](std::size_t at) { return !gathering.came[at]; })));
+    const std::vector<int> absent =
+        ranks_where([&](std::size_t at) { return !gathering.came[at]; });
+    fail(given_up(failure_in(frame->payload), rank, absent, rank_list(absent) + " had not come"));
   }
   if (came || frame->kind != FrameKind::kGather || frame->call != gathering.call) {
     fail({Code::kMismatch,

@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <vector>
+
 #include "bootstrap/connection.h"
 #include "bootstrap/hello.h"
 #include "bootstrap/socket.h"
@@ -11,25 +14,47 @@
 namespace ferry::internal {
 namespace {
 
+constexpr std::size_t kRandomDigits = 16;
+
 std::string unix_name(const Endpoint& endpoint) { return endpoint.name.substr(1); }
 
-// Connects as a rank would, and leaves.
-Holder holder_of_port(const TcpAddress& address, const Secret& secret) {
-  const Deadline deadline = Deadline::after(std::chrono::seconds(1));
-  Attempt attempt = tcp_connect(address, deadline);
-  if (!attempt.socket) return {"a socket that accepts no connection"};
-  Connection connection(std::move(attempt.socket));
-  std::optional<Frame> frame;
-  while (!(frame = connection.take()) && !connection.closed() && !deadline.passed())
-    service({&connection}, deadline.remaining_ms(100));
-  const auto job = frame && frame->kind == FrameKind::kChallenge
-                       ? Handshake().challenged(frame->payload)
-                       : std::nullopt;
-  if (!job) return {"a program that is not rank 0 of a group of ferry"};
-  if (*job == secret.digest()) return {"another group of this job"};
-  return {fmt::format("another job (its secret has the digest {}, this one's {})", *job,
-                      secret.digest()),
-          true};
+// Listens beside a name that a process of another user holds. Members find it by its begin.
+Descriptor listen_beside(const std::string& name) {
+  return listen_at(name + '-' + hex(fresh_nonce()).substr(0, kRandomDigits));
+}
+
+// The listeners beside `name`, of anybody.
+std::vector<std::string> names_beside(const std::string& name) {
+  std::vector<std::string> names;
+  std::ifstream sockets("/proc/net/unix");
+  for (std::string line; std::getline(sockets, line);) {
+    const std::size_t at = line.find(" @" + name + '-');
+    if (at == std::string::npos) continue;
+    const std::string found = line.substr(at + 2);
+    if (found.size() == name.size() + 1 + kRandomDigits) names.push_back(found);
+  }
+  return names;
+}
+
+// Who is no process of this user is no rank of the group, whatever name it holds.
+Attempt connect_on_host(const std::string& name) {
+  Attempt attempt{connect_to(name), "nobody listens there"};
+  const auto is_ours = [&] {
+    const Credentials who = attempt.socket ? credentials_of(attempt.socket) : Credentials{};
+    if (!attempt.socket || who.uid == geteuid()) return bool(attempt.socket);
+    attempt.why = fmt::format(
+        "pid {} of uid {} holds that name, ranks of one group share their "
+        "user, uid {}",
+        who.pid, who.uid, geteuid());
+    return false;
+  };
+  if (is_ours()) return attempt;
+  for (const std::string& beside : names_beside(name)) {
+    attempt.socket = connect_to(beside);
+    if (is_ours()) return attempt;
+  }
+  attempt.socket = {};
+  return attempt;
 }
 
 }  // namespace
@@ -54,21 +79,34 @@ Endpoint tcp_endpoint(const TcpEndpoint& tcp) {
 }
 
 Descriptor listen_at(const Endpoint& endpoint) {
-  if (endpoint.local()) return listen_at(unix_name(endpoint));
-  const TcpEndpoint& tcp = endpoint.tcp;
-  return tcp.listener ? std::move(*tcp.listener) : tcp_listen(tcp.interfaces, tcp.address.port);
+  if (!endpoint.local()) {
+    const TcpEndpoint& tcp = endpoint.tcp;
+    return tcp.listener ? std::move(*tcp.listener) : tcp_listen(tcp.interfaces, tcp.address.port);
+  }
+  const std::string name = unix_name(endpoint);
+  if (Descriptor listener = listen_at(name)) return listener;
+  const Descriptor holder = connect_to(name);
+  const bool ours = holder && credentials_of(holder).uid == geteuid();
+  return ours ? Descriptor() : listen_beside(name);
 }
 
 Attempt connect_to(const Endpoint& endpoint, Deadline deadline) {
-  if (!endpoint.local()) return tcp_connect(endpoint.tcp.address, deadline);
-  return {connect_to(unix_name(endpoint)), "nobody listens there"};
+  return endpoint.local() ? connect_on_host(unix_name(endpoint))
+                          : tcp_connect(endpoint.tcp.address, deadline);
 }
 
-Holder holder_of(const Endpoint& endpoint) {
-  if (!endpoint.local()) return holder_of_port(endpoint.tcp.address, *endpoint.secret);
-  const Descriptor socket = connect_to(unix_name(endpoint));
-  const Credentials who = socket ? credentials_of(socket) : Credentials{};
-  return {fmt::format("pid {} (uid {})", who.pid, who.uid)};
+std::string holder_of(const Endpoint& endpoint) {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+  Attempt attempt = connect_to(endpoint, deadline);
+  if (!attempt.socket) return "a socket that accepts no connection";
+  Connection connection(std::move(attempt.socket));
+  if (endpoint.local()) return fmt::format("pid {}", connection.credentials().pid);
+  std::optional<Frame> frame;
+  while (!(frame = connection.take()) && !connection.closed() && !deadline.passed())
+    service({&connection}, deadline.remaining_ms(100));
+  return frame && frame->kind == FrameKind::kChallenge
+             ? "rank 0 of another job, or of another group of this one,"
+             : "a program that is not rank 0 of a group of ferry";
 }
 
 }  // namespace ferry::internal

@@ -37,15 +37,12 @@ struct Endpoint {
 Endpoint unix_endpoint(const std::string& address, int num_ranks);
 Endpoint tcp_endpoint(const TcpEndpoint& tcp);
 
-// Rank 0's listener; empty while another process holds the endpoint.
+// Rank 0's listener; empty while another process holds the endpoint. Where that is another user's,
+// rank 0 listens at a name beside it, with a random part, and connect_to() finds it there.
 Descriptor listen_at(const Endpoint& endpoint);
 Attempt connect_to(const Endpoint& endpoint, Deadline deadline);
 
-// Who keeps rank 0 from listening.
-struct Holder {
-  std::string who;
-  bool is_another_job = false;  // which does not share the port with this one
-};
-Holder holder_of(const Endpoint& endpoint);
+// Who keeps rank 0 from listening, for a message.
+std::string holder_of(const Endpoint& endpoint);
 
 }  // namespace ferry::internal

@@ -1,10 +1,12 @@
-// Secret: what lets a rank of another host in. Both sides of a connection prove that they know it
-// (HMAC-SHA256 over nonces of both and over what they say); it never crosses, nor does anything of
-// one proof serve in another. What follows on the connection is neither signed nor encrypted.
-// Called by endpoint.cc, acceptor.cc and member.cc; calls libcrypto.
+// Handshake: two ranks of different hosts show each other that they know the job's secret, over a
+// connection that anyone may have made: SPAKE2 (RFC 9382) on P-256. Who does not know the secret
+// learns nothing about it but, for each connection, that one guess was wrong; what ranks say of
+// themselves crosses encrypted (AES-256-GCM). What follows the handshake on the connection is
+// neither signed nor encrypted. Called by acceptor.cc, member.cc and endpoint.cc; calls libcrypto.
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,43 +19,48 @@ constexpr std::size_t kNonceBytes = 32;
 std::string fresh_nonce();
 std::string hex(std::string_view bytes);
 
+// A job's secret (FERRY_SECRET), as SPAKE2 uses it. Cheap to copy.
 class Secret {
  public:
   static constexpr std::size_t kLeastBytes = 16;
 
   // Throws Error(kInvalidArgument) when it is too short, naming its length only.
-  explicit Secret(std::string text);
-
-  // 32 bytes.
-  std::string sign(std::string_view text) const;
-  bool signed_by(std::string_view text, std::string_view proof) const;
-
-  // 8 hexadecimal digits that differ from those of other secrets: what jobs are told apart by.
-  std::string digest() const;
+  explicit Secret(const std::string& text);
 
  private:
-  std::string text_;
+  friend class Handshake;
+  struct Blinds;
+  std::shared_ptr<const Blinds> blinds_;
 };
 
-// One connection's proofs, kept by each side: challenge (coordinator), signed hello (member),
-// signed hello (coordinator).
+// One side of one connection: each sends its share, then what it says, sealed. What opens was said
+// by the other side, on this connection, knowing the secret.
 class Handshake {
  public:
-  // The coordinator's: a nonce of its own, and the digest of its secret.
-  std::string challenge(const Secret& secret);
-  // The member's; the coordinator's digest, or nullopt when this is no challenge.
-  std::optional<std::string> challenged(const std::string& challenge);
+  enum class Side { kCoordinator, kMember };
+  static constexpr std::size_t kShareBytes = 65;
 
-  enum class Side : char { kCoordinator = 'h', kMember = 's' };
-  // What `side` says, with its proof; the member's, which comes first, brings the member's nonce.
-  std::string prove(Side side, const Secret& secret, const std::string& text);
-  // What `side` said; nullopt when it does not know the secret.
-  std::optional<std::string> proven(Side side, const Secret& secret, const std::string& payload);
+  Handshake(const Secret& secret, Side side);
+  ~Handshake();
+  Handshake(Handshake&&) noexcept;
+  Handshake& operator=(Handshake&&) noexcept;
+
+  const std::string& share() const noexcept { return share_; }
+  // The other side's; false when it is none.
+  bool take_share(std::string_view theirs);
+
+  // Once, after take_share().
+  std::string seal(std::string_view text) const;
+  // Nullopt when the other side does not know the secret.
+  std::optional<std::string> open(std::string_view sealed) const;
 
  private:
-  std::string statement(Side side, std::string_view text) const;
-
-  std::string coordinator_nonce_, member_nonce_;
+  struct Scalar;
+  std::shared_ptr<const Secret::Blinds> blinds_;
+  Side side_;
+  std::unique_ptr<Scalar> scalar_;
+  std::string share_;
+  std::string seal_key_, open_key_;
 };
 
 }  // namespace ferry::internal

@@ -138,6 +138,11 @@ class Reader {
     if (const auto text = value(launcher_.local_size)) {
       launch.local_size = whole_number(launcher_.local_size, *text, 1, launch.size);
     }
+    if (launch.launcher == "torchrun" && launch.local_size > 0) {
+      launch.local = {.variable = launcher_.rank,
+                      .first = launch.rank - launch.local_rank,
+                      .count = launch.local_size};
+    }
     launch.job = job(parent);
     launch.reason = reason(launch);
     return launch;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/environment.h"
+#include "bootstrap/local_ranks.h"
 
 namespace ferry::internal {
 
@@ -14,7 +15,8 @@ struct Launch {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
-  int local_size = 0;  // 0: the launcher does not say
+  int local_size = 0;      // 0: the launcher does not say
+  LocalLaunch local = {};  // of torchrun's ranks, and so those of `ferry launch`
   // Text that is equal on all ranks of this job and different for other jobs of this user.
   std::string job;
   // Where the ranks meet: the job's name on one host, "tcp://host:port" across hosts.

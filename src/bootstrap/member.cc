@@ -17,13 +17,20 @@ constexpr std::chrono::milliseconds kVerdict{500};
 // The coordinator answers a stranger at once; who does not is something else, or has many to
 // answer.
 constexpr std::chrono::seconds kProofPatience{10};
+constexpr std::chrono::milliseconds kTurn{100};
+// After a coordinator has hung up, how long to look for another.
+constexpr std::chrono::milliseconds kComesAgain{500};
 
 }  // namespace
 
 Member::Member(const Roster& roster, Deadline deadline)
-    : rank_(roster.self.rank), coordinator_(roster.coordinator()), size_(roster.size()) {
+    : rank_(roster.self.rank),
+      coordinator_(roster.coordinator()),
+      size_(roster.size()),
+      local_ranks_(roster.launch, rank_) {
   std::chrono::milliseconds pause = kFirstPause;
   while (!try_to_join(roster, deadline)) {
+    throw_if_lost(roster);
     if (deadline.passed()) {
       throw Error(Code::kTimeout,
                   fmt::format("rank {} of {} did not come to {} before the deadline of rank {} "
@@ -34,6 +41,22 @@ Member::Member(const Roster& roster, Deadline deadline)
     }
     usleep(static_cast<useconds_t>(std::chrono::microseconds(pause).count()));
     pause = std::min(pause * 2, roster.endpoint.longest_pause());
+  }
+}
+
+// A coordinator that accepted this rank and hung up has ended, unless another takes its place soon
+// (the job was started again); one that was started on this host may have ended before it came.
+void Member::throw_if_lost(const Roster& roster) {
+  if (hung_up_ && hung_up_->passed()) {
+    throw Error(Code::kPeerLost,
+                fmt::format("rank {} ({}) ended or left while others had not come to {}",
+                            coordinator_, who_, roster.endpoint.name),
+                coordinator_);
+  }
+  if (const auto ended = local_ranks_.ended(roster.ranks)) {
+    throw Error(Code::kPeerLost,
+                fmt::format("rank {} ended before it joined: {}", *ended, local_ranks_.reason()),
+                *ended);
   }
 }
 
@@ -48,7 +71,12 @@ bool Member::try_to_join(const Roster& roster, Deadline deadline) {
   if (!(roster.endpoint.local() ? greet_on_host(roster) : greet_with_proof(roster, deadline)))
     return false;
   connection_->trust();
-  const std::optional<Frame> frame = frame_or_verdict(deadline, "the meeting");
+  std::optional<Frame> frame = await_welcome(roster, deadline);
+  if (frame && frame->kind == FrameKind::kAccepted) {
+    hung_up_.reset();
+    frame = await_welcome(roster, deadline);
+    if (!frame) hung_up_ = deadline.sooner(kComesAgain);
+  }
   if (frame && frame->kind == FrameKind::kWelcome) return true;
   seen_ = frame && frame->kind == FrameKind::kElsewhere
               ? fmt::format("another group of this job met there: {}", frame->payload)
@@ -56,41 +84,40 @@ bool Member::try_to_join(const Roster& roster, Deadline deadline) {
   return false;
 }
 
-bool Member::greet_on_host(const Roster& roster) {
-  const Credentials& holder = connection_->credentials();
-  if (holder.uid != geteuid()) {
-    throw Error(Code::kInvalidArgument,
-                fmt::format("{} is held by pid {} of uid {}, rank {} runs as uid {}: ranks of one "
-                            "group share their user",
-                            roster.endpoint.name, holder.pid, holder.uid, rank_, geteuid()));
+// In turns, to see whether a rank of this host has ended: nobody else may know.
+std::optional<Frame> Member::await_welcome(const Roster& roster, Deadline deadline) {
+  while (!deadline.passed()) {
+    if (std::optional<Frame> frame = next_frame(deadline.sooner(kTurn))) {
+      if (frame->kind == FrameKind::kFailure) throw failure_in(frame->payload);
+      return frame;
+    }
+    if (connection_->closed()) return std::nullopt;
+    try {
+      throw_if_lost(roster);
+    } catch (const Error& error) {
+      tell_failure({connection_.get()}, error);
+      throw;
+    }
   }
-  who_ = fmt::format("pid {}", holder.pid);
+  return frame_or_verdict(deadline, "the join");
+}
+
+bool Member::greet_on_host(const Roster& roster) {
+  who_ = fmt::format("pid {}", connection_->credentials().pid);
   connection_->send(FrameKind::kHello, 0, encode(roster.self));
   return true;
 }
 
 bool Member::greet_with_proof(const Roster& roster, Deadline deadline) {
-  const Secret& secret = *roster.endpoint.secret;
-  seen_ = "who listened there is not rank 0 of this job";
-  Handshake handshake;
+  seen_ = "who listened there is not rank 0 of this job, or has another FERRY_SECRET";
   std::optional<Frame> frame = next_frame(deadline.sooner(kProofPatience));
-  const auto job = frame && frame->kind == FrameKind::kChallenge
-                       ? handshake.challenged(frame->payload)
-                       : std::nullopt;
-  if (!job) return false;
-  if (*job != secret.digest()) {
-    throw Error(
-        Code::kInvalidArgument,
-        fmt::format("wrong FERRY_SECRET: rank {}'s has the digest {}, that of rank {} at {} "
-                    "has {} (another job at the same port has another one too)",
-                    rank_, secret.digest(), coordinator_, roster.endpoint.name, *job));
-  }
-  connection_->send(FrameKind::kHello, 0,
-                    handshake.prove(Handshake::Side::kMember, secret, encode(roster.self)));
+  Handshake handshake(*roster.endpoint.secret, Handshake::Side::kMember);
+  if (!frame || frame->kind != FrameKind::kChallenge || !handshake.take_share(frame->payload))
+    return false;
+  connection_->send(FrameKind::kHello, 0, handshake.share() + handshake.seal(encode(roster.self)));
   frame = next_frame(deadline.sooner(kProofPatience));
-  const auto text = frame && frame->kind == FrameKind::kProof
-                        ? handshake.proven(Handshake::Side::kCoordinator, secret, frame->payload)
-                        : std::nullopt;
+  if (!frame || frame->kind != FrameKind::kProof) return false;
+  const auto text = handshake.open(frame->payload);
   const auto hello = text ? decode_hello(*text) : std::nullopt;
   if (!hello) return false;
   who_ = fmt::format("pid {}, host {}", hello->pid, hello->host);

@@ -26,6 +26,8 @@ class Member final : public Collectives {
                                  Deadline deadline) override;
 
   bool try_to_join(const Roster& roster, Deadline deadline);
+  void throw_if_lost(const Roster& roster);
+  std::optional<Frame> await_welcome(const Roster& roster, Deadline deadline);
   // Whether the kernel, or a proof of the secret, says that the coordinator may be at the other
   // end.
   bool greet_on_host(const Roster& roster);
@@ -40,9 +42,11 @@ class Member final : public Collectives {
   int rank_, coordinator_;
   std::size_t size_;
   std::unique_ptr<Connection> connection_;
-  std::string who_;        // the coordinator, for messages: "pid 12, host a"
-  std::string seen_;       // what was met at the endpoint, for the message of a deadline
-  std::string unreached_;  // why nobody was
+  std::string who_;                  // the coordinator, for messages: "pid 12, host a"
+  std::string seen_;                 // what was met at the endpoint, for the message of a deadline
+  std::string unreached_;            // why nobody was
+  std::optional<Deadline> hung_up_;  // the coordinator did; by when another must be found
+  LocalRanks local_ranks_;
 };
 
 }  // namespace ferry::internal

@@ -131,51 +131,56 @@ std::vector<int> all_ranks(const std::vector<int>& nodes) {
   return ranks;
 }
 
-std::unique_ptr<Host> meet_on_host(const std::string& address, int rank, std::vector<int> ranks,
+std::unique_ptr<Host> meet_on_host(const std::string& address, Roster roster,
                                    const std::vector<int>& nodes, Deadline deadline) {
-  const int num_ranks = static_cast<int>(ranks.size());
-  Roster roster{unix_endpoint(address, num_ranks), own_hello(address, rank, nodes),
-                std::move(ranks)};
+  roster.endpoint = unix_endpoint(address, static_cast<int>(roster.size()));
+  roster.self = own_hello(address, roster.self.rank, nodes);
   return std::make_unique<Host>(std::move(roster), nodes, deadline);
 }
 
 }  // namespace
 
 std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int rank,
-                                               const std::vector<int>& nodes, Deadline deadline) {
+                                               const std::vector<int>& nodes, Deadline deadline,
+                                               const LocalLaunch& launch) {
   check_rank(rank, static_cast<int>(nodes.size()));
-  auto host = meet_on_host(address, rank, all_ranks(nodes), nodes, deadline);
+  Roster roster{{}, own_hello(address, rank, nodes), all_ranks(nodes), launch};
+  auto host = meet_on_host(address, std::move(roster), nodes, deadline);
   return std::make_unique<ProcessRendezvous>(rank, nodes, nullptr, std::move(host));
 }
 
 // Once the ranks of all hosts have met, each tells the others a nonce, of which rank 0's names the
 // sockets on each host, and what shares memory with it.
 std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank,
-                                           const std::vector<int>& split, Deadline deadline) {
+                                           const std::vector<int>& split, Deadline deadline,
+                                           const LocalLaunch& launch) {
   check_rank(rank, static_cast<int>(split.size()));
-  const Hello self = own_hello(endpoint.group, rank, split);
-  auto across = join({tcp_endpoint(endpoint), self, all_ranks(split)}, deadline);
+  Roster roster{.endpoint = tcp_endpoint(endpoint),
+                .self = own_hello(endpoint.group, rank, split),
+                .ranks = all_ranks(split),
+                .launch = launch};
+  auto across = join(roster, deadline);
 
   constexpr std::size_t kNonceDigits = 2 * kNonceBytes;
-  const std::string mine = identity(self);
+  const std::string mine = identity(roster.self);
   const auto places = across->all_gather(hex(fresh_nonce()) + mine, deadline);
   std::vector<std::string> keys;
-  std::vector<int> here;  // ranks of this host
+  roster.ranks.clear();  // those of other hosts meet elsewhere
   for (std::size_t peer = 0; peer < places.size(); ++peer) {
     if (places[peer].size() < kNonceDigits)
       throw Error(Code::kMismatch, "a rank's place is not one", static_cast<int>(peer));
     const std::string theirs = places[peer].substr(kNonceDigits);
-    if (theirs == mine) here.push_back(static_cast<int>(peer));
+    if (theirs == mine) roster.ranks.push_back(static_cast<int>(peer));
     keys.push_back(theirs + ' ' + std::to_string(split[peer]));
   }
   const std::vector<int> nodes = number_nodes(keys);
 
   // Hosts that share a network namespace but not their processes share the names of sockets.
-  const std::string address = places[0].substr(0, 32) + '-' + std::to_string(here.front());
+  const std::string address = places[0].substr(0, 32) + '-' + std::to_string(roster.coordinator());
   std::unique_ptr<Host> host;
   std::string problem;
   try {
-    host = meet_on_host(address, rank, here, nodes, deadline);
+    host = meet_on_host(address, roster, nodes, deadline);
   } catch (const Error& error) {
     problem = error.what();
   }

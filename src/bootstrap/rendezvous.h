@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "bootstrap/endpoint.h"
+#include "bootstrap/local_ranks.h"
 #include "memory/segment.h"
 
 namespace ferry::internal {
@@ -58,8 +59,10 @@ std::vector<std::unique_ptr<Rendezvous>> thread_rendezvous(const std::vector<int
 // Processes of one host. Meets at the abstract Unix socket @ferry-<uid>-<address>-<size>, where
 // size is that of `nodes`. Rank 0 listens, peers are checked by SO_PEERCRED (same user), ferry's
 // version and build are compared at hello, and ranks of different hosts or namespaces are named.
+// `launch`: those that were started on this host; who of them ends before it joins is told at once.
 std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int rank,
-                                               const std::vector<int>& nodes, Deadline deadline);
+                                               const std::vector<int>& nodes, Deadline deadline,
+                                               const LocalLaunch& launch = {});
 
 // Processes of any hosts. Rank 0 listens at a TCP port; both sides of each connection prove that
 // they know the secret (handshake.h) before anything else they say is believed. A node is what
@@ -67,6 +70,7 @@ std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int r
 // ranks. Ranks of one host then meet by the other way too. alive() of ranks of other hosts is
 // always true, pid() 0.
 std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank,
-                                           const std::vector<int>& split, Deadline deadline);
+                                           const std::vector<int>& split, Deadline deadline,
+                                           const LocalLaunch& launch = {});
 
 }  // namespace ferry::internal

@@ -43,8 +43,8 @@ std::shared_ptr<GroupState> join_at(const internal::JoinAddress& at, const Group
 
 Group Group::from_environment(const GroupOptions& options) {
   const internal::Launch launch = internal::launch_from_environment(internal::environment);
-  return Group(join_at({launch.address, launch.job, launch.rank, launch.size}, options,
-                       {launch.launcher, launch.reason}));
+  return Group(join_at({launch.address, launch.job, launch.rank, launch.size, launch.local},
+                       options, {launch.launcher, launch.reason}));
 }
 
 Group Group::connect(const std::string& address, int rank, int size, const GroupOptions& options) {

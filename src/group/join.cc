@@ -126,7 +126,7 @@ std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOp
   const std::vector<int> split = split_nodes(options, at.size);
   const Deadline deadline = deadline_of(options);
   if (!is_tcp(at.address)) {
-    return process_rendezvous(named(at.address, options), at.rank, split, deadline);
+    return process_rendezvous(named(at.address, options), at.rank, split, deadline, at.launch);
   }
   TcpEndpoint endpoint{.address = parse_tcp(at.address),
                        .secret = environment_or_empty("FERRY_SECRET"),
@@ -140,7 +140,7 @@ std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOp
                             "one; so does `openssl rand -hex 16`)",
                             at.address, Secret::kLeastBytes));
   }
-  return tcp_rendezvous(endpoint, at.rank, split, deadline);
+  return tcp_rendezvous(endpoint, at.rank, split, deadline, at.launch);
 }
 
 std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGather& all_gather,

@@ -27,6 +27,7 @@ struct JoinAddress {
   std::string job;
   int rank = 0;
   int size = 1;
+  LocalLaunch launch = {};
 };
 std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOptions& options);
 

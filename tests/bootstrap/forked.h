@@ -41,7 +41,8 @@ class Forked {
 
   pid_t pid() const { return pid_; }
 
-  // What the body returned; "<code>: <message>" when it threw; empty when the child was killed.
+  // What the body returned; "<code>: <message> (culprit <rank>)" when it threw, the rank only where
+  // there is one; empty when the child was killed.
   std::string result() {
     std::string text;
     char piece[4096];
@@ -62,6 +63,7 @@ class Forked {
       text = body();
     } catch (const Error& error) {
       text = std::string(code_name(error.code())) + ": " + error.what();
+      if (error.culprit() >= 0) text += " (culprit " + std::to_string(error.culprit()) + ")";
     }
     const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
     _exit(written ? 0 : 1);

@@ -1,4 +1,4 @@
-// Proofs between hosts: what convinces, and what does not.
+// Handshakes between hosts: what convinces, and what does not.
 #include "bootstrap/handshake.h"
 
 #include <gmock/gmock.h>
@@ -14,19 +14,14 @@ using Side = Handshake::Side;
 const Secret kOurs("sixteen or more characters");
 const Secret kTheirs("another secret of the kind");
 
-struct Meeting {
-  Handshake coordinator, member;
-  explicit Meeting(const Secret& secret = kOurs) {
-    member.challenged(coordinator.challenge(secret));
+// Both sides of one connection; the member's secret may be another.
+struct Sides {
+  explicit Sides(const Secret& members = kOurs) : member(members, Side::kMember) {
+    EXPECT_TRUE(coordinator.take_share(member.share()));
+    EXPECT_TRUE(member.take_share(coordinator.share()));
   }
+  Handshake coordinator{kOurs, Side::kCoordinator}, member;
 };
-
-TEST(Secret, IsHmacSha256) {
-  // RFC 4231, test case 3: a key of 20 bytes 0xaa, 50 bytes 0xdd.
-  const Secret secret(std::string(20, '\xaa'));
-  EXPECT_EQ(hex(secret.sign(std::string(50, '\xdd'))),
-            "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
-}
 
 TEST(Secret, ThatIsShortIsRefusedWithoutBeingNamed) {
   try {
@@ -37,43 +32,69 @@ TEST(Secret, ThatIsShortIsRefusedWithoutBeingNamed) {
   }
 }
 
-TEST(Secret, DigestsTellSecretsApart) {
-  EXPECT_EQ(kOurs.digest().size(), 8u);
-  EXPECT_NE(kOurs.digest(), kTheirs.digest());
+TEST(Handshake, BothSidesAreConvinced) {
+  const Sides sides;
+  EXPECT_EQ(sides.coordinator.open(sides.member.seal("I am rank 1")), "I am rank 1");
+  EXPECT_EQ(sides.member.open(sides.coordinator.seal("")), "");
 }
 
-TEST(Handshake, BothSidesAreConvinced) {
-  Meeting meeting;
-  const std::string said = meeting.member.prove(Side::kMember, kOurs, "I am rank 1");
-  EXPECT_EQ(meeting.coordinator.proven(Side::kMember, kOurs, said), "I am rank 1");
-  const std::string back = meeting.coordinator.prove(Side::kCoordinator, kOurs, "I am rank 0");
-  EXPECT_EQ(meeting.member.proven(Side::kCoordinator, kOurs, back), "I am rank 0");
+TEST(Handshake, WhatIsSaidIsNotReadOnTheWay) {
+  const Sides sides;
+  const std::string sealed = sides.member.seal("the host is alpha");
+  EXPECT_THAT(sealed, testing::Not(testing::HasSubstr("alpha")));
+  EXPECT_THAT(sealed, testing::Not(testing::HasSubstr("host")));
 }
 
 TEST(Handshake, AnotherSecretAndEveryChangedByteAreFound) {
-  Meeting meeting;
-  std::string said = meeting.member.prove(Side::kMember, kOurs, "I am rank 1");
-  EXPECT_FALSE(Handshake(meeting.coordinator).proven(Side::kMember, kTheirs, said));
-  for (std::size_t at = 0; at < said.size(); ++at) {
-    said[at] = static_cast<char>(said[at] ^ 1);
-    EXPECT_FALSE(Handshake(meeting.coordinator).proven(Side::kMember, kOurs, said)) << at;
-    said[at] = static_cast<char>(said[at] ^ 1);
+  const Sides sides, strange(kTheirs);
+  EXPECT_FALSE(strange.coordinator.open(strange.member.seal("I am rank 1")));
+  EXPECT_FALSE(strange.member.open(strange.coordinator.seal("I am rank 0")));
+  std::string sealed = sides.member.seal("I am rank 1");
+  for (std::size_t at = 0; at < sealed.size(); ++at) {
+    sealed[at] = static_cast<char>(sealed[at] ^ 1);
+    EXPECT_FALSE(sides.coordinator.open(sealed)) << at;
+    sealed[at] = static_cast<char>(sealed[at] ^ 1);
   }
-  EXPECT_FALSE(meeting.coordinator.proven(Side::kMember, kOurs, said.substr(0, 63)));
+  EXPECT_FALSE(sides.coordinator.open(sealed.substr(0, 15)));
+  EXPECT_TRUE(sides.coordinator.open(sealed));
 }
 
-TEST(Handshake, ProofsOfOneConnectionServeInNoOther) {
-  Meeting first, second;
-  const std::string said = first.member.prove(Side::kMember, kOurs, "I am rank 1");
-  EXPECT_FALSE(second.coordinator.proven(Side::kMember, kOurs, said)) << "replayed";
-  EXPECT_FALSE(first.member.proven(Side::kCoordinator, kOurs, said)) << "reflected";
+TEST(Handshake, WhatIsSaidOnOneConnectionServesOnNoOther) {
+  const Sides first, second;
+  const std::string sealed = first.member.seal("I am rank 1");
+  EXPECT_FALSE(second.coordinator.open(sealed)) << "replayed";
+  EXPECT_FALSE(first.member.open(sealed)) << "reflected";
+  Handshake third(kOurs, Side::kCoordinator);
+  EXPECT_FALSE(third.open(sealed)) << "no share has come";
+  EXPECT_TRUE(third.take_share(first.member.share()));
+  EXPECT_FALSE(third.open(sealed)) << "replayed with its share";
 }
 
-TEST(Handshake, WhatIsNoChallengeIsFound) {
-  Handshake member;
-  EXPECT_FALSE(member.challenged(""));
-  EXPECT_FALSE(member.challenged(std::string(40, 'x')));
-  EXPECT_EQ(member.challenged(std::string(32, 'x') + "0123abcd"), "0123abcd");
+// A side that plays the other with that side's own share and words.
+TEST(Handshake, AReflectedShareConvincesNobody) {
+  Handshake member(kOurs, Side::kMember);
+  ASSERT_TRUE(member.take_share(member.share()));
+  EXPECT_FALSE(member.open(member.seal("I am rank 1")));
+}
+
+TEST(Handshake, SharesOfOneSecretHaveNothingInCommon) {
+  const Handshake first(kOurs, Side::kCoordinator), second(kOurs, Side::kCoordinator);
+  ASSERT_EQ(first.share().size(), Handshake::kShareBytes);
+  int equal = 0;
+  for (std::size_t at = 1; at < Handshake::kShareBytes; ++at)
+    equal += first.share()[at] == second.share()[at] ? 1 : 0;
+  EXPECT_LT(equal, 8) << "of 64 random bytes";
+}
+
+TEST(Handshake, WhatIsNoShareIsFound) {
+  Handshake member(kOurs, Side::kMember);
+  EXPECT_FALSE(member.take_share(""));
+  EXPECT_FALSE(member.take_share(std::string(65, '\0')));
+  EXPECT_FALSE(member.take_share(std::string(64, 'x')));
+  std::string off_the_curve = member.share();
+  off_the_curve.back() = static_cast<char>(off_the_curve.back() ^ 1);
+  EXPECT_FALSE(member.take_share(off_the_curve));
+  EXPECT_FALSE(member.open(std::string(32, 'x')));
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "bootstrap/connection.h"
@@ -18,8 +20,11 @@ using std::chrono::seconds;
 using testing::AllOf;
 using testing::AnyOf;
 using testing::Each;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
+
+constexpr auto kMember = Handshake::Side::kMember;
 
 Descriptor connect_patiently(const TcpEndpoint& endpoint) {
   const Deadline deadline = soon();
@@ -64,7 +69,8 @@ TEST(TcpStrangers, GarbageAndSilenceHoldUpNobody) {
 TEST(TcpStrangers, HelloWithoutAProofIsNotBelieved) {
   const TcpEndpoint endpoint = endpoint_at(free_port());
   Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(2), soon(seconds(2))); });
-  for (const std::string& prefix : {std::string(), std::string(64, 'x')}) {
+  const std::string share = Handshake(Secret("a guess of the secret"), kMember).share();
+  for (const std::string& prefix : {std::string(), std::string(64, 'x'), share}) {
     Connection stranger(connect_patiently(endpoint));
     stranger.send(FrameKind::kHello, 0, prefix + encode(own_hello(endpoint.group, 1, one_node(2))));
     const auto frame = frame_of(stranger);
@@ -73,17 +79,34 @@ TEST(TcpStrangers, HelloWithoutAProofIsNotBelieved) {
     EXPECT_FALSE(frame_of(stranger)) << "hung up, nothing told";
   }
   EXPECT_THAT(coordinator.result(), AllOf(StartsWith("timeout: rank 1 of 2 did not come"),
-                                          HasSubstr("2 connections failed authentication")));
+                                          HasSubstr("3 connections failed authentication")));
 }
 
-TEST(TcpStrangers, WrongSecretIsNamedWhereItIsAndTheRightOneIsWaitedFor) {
+// A stranger gets a share that another secret could have made as well, and nothing else.
+TEST(TcpStrangers, WhoHasProvedNothingIsToldNothing) {
+  const TcpEndpoint endpoint = endpoint_at(free_port());
+  Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(2), soon(seconds(2))); });
+  std::vector<std::string> shares;
+  for (int i = 0; i < 2; ++i) {
+    Connection stranger(connect_patiently(endpoint));
+    const auto frame = frame_of(stranger);
+    ASSERT_TRUE(frame);
+    EXPECT_EQ(frame->payload.size(), Handshake::kShareBytes);
+    EXPECT_TRUE(Handshake(Secret("another guess at it"), kMember).take_share(frame->payload));
+    shares.push_back(frame->payload);
+  }
+  EXPECT_NE(shares[0].substr(1, 32), shares[1].substr(1, 32));
+  EXPECT_NE(shares[0].substr(33), shares[1].substr(33));
+}
+
+// The secret may have been changed since: the rank looks again until its deadline.
+TEST(TcpStrangers, AnotherSecretIsNamedAtTheDeadlineAndTheRightOneIsWaitedFor) {
   const TcpEndpoint endpoint = endpoint_at(free_port()),
                     wrong = endpoint_at(endpoint.address.port, "X");
   Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(2)); });
-  Forked impostor([&] { return meet_over_tcp(wrong, 1, one_node(2)); });
-  EXPECT_THAT(impostor.result(), AllOf(StartsWith("invalid_argument: wrong FERRY_SECRET"),
-                                       HasSubstr(Secret(endpoint.secret).digest()),
-                                       HasSubstr(Secret(wrong.secret).digest())));
+  Forked impostor([&] { return meet_over_tcp(wrong, 1, one_node(2), soon(milliseconds(700))); });
+  EXPECT_THAT(impostor.result(), AllOf(StartsWith("timeout: rank 0 of 2 did not come"),
+                                       HasSubstr("another FERRY_SECRET")));
   Forked peer([&] { return meet_over_tcp(endpoint, 1, one_node(2)); });
   EXPECT_EQ(peer.result(), "met");
   EXPECT_EQ(coordinator.result(), "met");
@@ -93,29 +116,60 @@ TEST(TcpStrangers, FailedProofsAreCountedWhenRanksAreMissing) {
   const TcpEndpoint endpoint = endpoint_at(free_port()),
                     wrong = endpoint_at(endpoint.address.port, "X");
   Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(3), soon(seconds(2))); });
-  Forked impostor([&] { return meet_over_tcp(wrong, 1, one_node(3)); });
+  Forked impostor([&] { return meet_over_tcp(wrong, 1, one_node(3), soon(milliseconds(700))); });
   Forked peer([&] { return meet_over_tcp(endpoint, 2, one_node(3)); });
-  EXPECT_THAT(impostor.result(), HasSubstr("wrong FERRY_SECRET"));
+  EXPECT_THAT(impostor.result(), HasSubstr("another FERRY_SECRET"));
   const auto verdict = AllOf(StartsWith("timeout: rank 1 of 3 did not come"),
-                             HasSubstr("1 connection failed authentication"));
+                             HasSubstr("failed authentication"), EndsWith("(culprit 1)"));
   EXPECT_THAT(coordinator.result(), verdict);
   EXPECT_THAT(peer.result(), verdict);
 }
 
-TEST(TcpStrangers, TwoJobsOnOnePortAreTold) {
+TEST(TcpStrangers, TwoJobsOnOnePortMeetOneAfterTheOther) {
   const TcpEndpoint endpoint = endpoint_at(free_port()),
                     other = endpoint_at(endpoint.address.port, "B");
   Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(2)); });
   usleep(300'000);
-  const auto results =
-      in_processes({0, 1}, [&](int rank) { return meet_over_tcp(other, rank, one_node(2)); });
-  EXPECT_THAT(results[0],
-              AllOf(StartsWith("invalid_argument: rank 0 cannot listen at tcp://"),
-                    HasSubstr("another job"), HasSubstr(Secret(endpoint.secret).digest()),
-                    HasSubstr("FERRY_PORT")));
-  EXPECT_THAT(results[1], HasSubstr("wrong FERRY_SECRET"));
+  std::vector<Forked> others;
+  for (const int rank : {0, 1})
+    others.emplace_back([&, rank] { return meet_over_tcp(other, rank, one_node(2)); });
+  Forked late([&] { return meet_over_tcp(other, 0, one_node(2), soon(milliseconds(400))); });
+  EXPECT_THAT(late.result(), AllOf(StartsWith("timeout: rank 0 cannot listen at tcp://"),
+                                   HasSubstr("rank 0 of another job"), HasSubstr("FERRY_PORT")));
   Forked peer([&] { return meet_over_tcp(endpoint, 1, one_node(2)); });
   EXPECT_EQ(peer.result(), "met");
+  EXPECT_EQ(coordinator.result(), "met");
+  for (Forked& one : others) EXPECT_EQ(one.result(), "met");
+}
+
+TEST(TcpStrangers, ARankZeroThatEndsWhileJoiningIsToldWithinASecond) {
+  const TcpEndpoint endpoint = endpoint_at(free_port());
+  Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(3)); });
+  Forked member([&] { return meet_over_tcp(endpoint, 1, one_node(3)); });
+  usleep(700'000);
+  kill(coordinator.pid(), SIGKILL);
+  const std::int64_t begin = now_ns();
+  EXPECT_THAT(member.result(),
+              AllOf(StartsWith("peer_lost: rank 0 (pid "), EndsWith("(culprit 0)")));
+  EXPECT_LT(now_ns() - begin, 1'500'000'000);
+}
+
+// Descriptors are few and strangers many: they are dropped, ranks are not.
+TEST(TcpStrangers, AreDroppedFirstWhereDescriptorsAreFew) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "NOT TESTED: the sanitizer needs descriptors for itself";
+#endif
+  const TcpEndpoint endpoint = endpoint_at(free_port());
+  Forked coordinator([&] {
+    const rlimit few{64, 64};
+    setrlimit(RLIMIT_NOFILE, &few);
+    return meet_over_tcp(endpoint, 0, one_node(4));
+  });
+  std::vector<Descriptor> strangers;
+  for (int i = 0; i < 200; ++i) strangers.push_back(connect_patiently(endpoint));
+  const auto results =
+      in_processes({1, 2, 3}, [&](int rank) { return meet_over_tcp(endpoint, rank, one_node(4)); });
+  EXPECT_THAT(results, Each("met"));
   EXPECT_EQ(coordinator.result(), "met");
 }
 
@@ -144,22 +198,30 @@ TEST(TcpStrangers, AListenerThatGoesIsWaitedOut) {
   EXPECT_THAT(results, Each("met"));
 }
 
-// Who holds the port and knows the digest, from having listened, still cannot play rank 0.
-TEST(TcpStrangers, ARankZeroWithoutTheSecretIsNotBelieved) {
+// Who holds the port plays rank 0, with a share of its own and the member's own words; once it has
+// gone, the ranks meet.
+TEST(TcpStrangers, ARankZeroWithoutTheSecretIsNotBelievedAndTheRealOneIsFound) {
   const TcpEndpoint endpoint = endpoint_at(free_port());
-  const Descriptor listener = tcp_listen("lo", endpoint.address.port);
-  Forked peer([&] { return meet_over_tcp(endpoint, 1, one_node(2), soon(seconds(2))); });
-  Descriptor accepted;
-  while (!(accepted = accept_from(listener))) usleep(1000);
-  Connection connection(std::move(accepted));
-  connection.send(FrameKind::kChallenge, 0,
-                  std::string(32, 'n') + Secret(endpoint.secret).digest());
-  const auto hello = frame_of(connection);
-  ASSERT_TRUE(hello);
-  EXPECT_THAT(hello->payload, testing::Not(HasSubstr(endpoint.secret)));
-  connection.send(FrameKind::kProof, 0, hello->payload);  // reflected
-  connection.send(FrameKind::kWelcome, 0, "");
-  EXPECT_THAT(peer.result(), AllOf(StartsWith("timeout: "), HasSubstr("not rank 0 of this job")));
+  Forked peer([&] { return meet_over_tcp(endpoint, 1, one_node(2)); });
+  Descriptor listener = tcp_listen("lo", endpoint.address.port);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    Descriptor accepted;
+    while (!(accepted = accept_from(listener))) usleep(1000);
+    Connection connection(std::move(accepted));
+    const Handshake handshake(Secret("a guess of the secret"), Handshake::Side::kCoordinator);
+    connection.send(FrameKind::kChallenge, 0, handshake.share());
+    const auto hello = frame_of(connection);
+    ASSERT_TRUE(hello);
+    for (const std::string& secret : {endpoint.secret, endpoint.group, host_name()})
+      EXPECT_THAT(hello->payload, testing::Not(HasSubstr(secret)));
+    connection.send(FrameKind::kProof, 0, hello->payload);  // reflected
+    connection.send(FrameKind::kWelcome, 0, "");
+    EXPECT_FALSE(frame_of(connection)) << "hung up";
+  }
+  listener = {};
+  Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(2)); });
+  EXPECT_EQ(peer.result(), "met");
+  EXPECT_EQ(coordinator.result(), "met");
 }
 
 TEST(TcpStrangers, MisfitsAreNamedToBothSides) {

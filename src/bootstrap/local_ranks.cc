@@ -1,0 +1,119 @@
+// The launcher is the nearest ancestor without this rank's number in its environment; its children
+// are the ranks, or wrappers that run them.
+#include "bootstrap/local_ranks.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "base/clock.h"
+
+namespace ferry::internal {
+namespace {
+
+constexpr std::int64_t kLookNs = 200'000'000;
+// Longer than a launcher takes from its first rank to its last.
+constexpr std::int64_t kAllStartedNs = 10'000'000'000;
+
+std::string contents(pid_t pid, const char* name) {
+  std::ifstream file(fmt::format("/proc/{}/{}", pid, name));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Of the process when it was started; empty when it is not to be read, or has ended.
+std::optional<std::string> variable_of(pid_t pid, const std::string& name) {
+  const std::string all = '\0' + contents(pid, "environ");
+  const std::size_t at = all.find('\0' + name + '=');
+  if (at == std::string::npos) return std::nullopt;
+  const std::size_t begin = at + name.size() + 2;
+  return all.substr(begin, all.find('\0', begin) - begin);
+}
+
+struct State {
+  char letter = 'X';
+  pid_t parent = 0;
+};
+State state_of(pid_t pid) {
+  const std::string stat = contents(pid, "stat");  // "12 (any name) S 11 ..."
+  const std::size_t end = stat.rfind(')');
+  State state;
+  if (end != std::string::npos)
+    std::sscanf(stat.c_str() + end, ") %c %d", &state.letter, &state.parent);
+  return state;
+}
+
+bool is_zombie(pid_t pid) {
+  const char letter = state_of(pid).letter;
+  return letter == 'Z' || letter == 'X';
+}
+
+}  // namespace
+
+LocalRanks::LocalRanks(const LocalLaunch& launch, int rank)
+    : launch_(launch),
+      rank_(rank),
+      started_(static_cast<std::size_t>(launch.count)),
+      running_(started_.size()) {
+  const std::string mine = std::to_string(rank);
+  if (launch.variable.empty() || variable_of(getpid(), launch.variable) != mine) return;
+  launcher_ = getpid();
+  while (launcher_ > 1 && variable_of(launcher_, launch.variable) == mine)
+    launcher_ = state_of(launcher_).parent;
+}
+
+std::optional<int> LocalRanks::ended(const std::vector<int>& ranks) {
+  if (launcher_ <= 1) return std::nullopt;
+  look();
+  for (const int rank : ranks) {
+    const int place = rank - launch_.first;
+    if (place < 0 || place >= launch_.count || rank == rank_) continue;
+    if (started_[static_cast<std::size_t>(place)] && !running_[static_cast<std::size_t>(place)])
+      return rank;
+  }
+  return std::nullopt;
+}
+
+void LocalRanks::look() {
+  const std::int64_t now = now_ns();
+  if (began_ns_ == 0) began_ns_ = now;
+  if (now - looked_ns_ < kLookNs) return;
+  looked_ns_ = now;
+  std::map<pid_t, int> ranks;
+  const std::string tasks = fmt::format("/proc/{}/task", launcher_);
+  std::error_code none;
+  for (const auto& task : std::filesystem::directory_iterator(tasks, none)) {
+    std::ifstream children(task.path() / "children");
+    for (pid_t child; children >> child;) ranks[child] = place_of(child);
+  }
+  ranks_ = std::move(ranks);
+  running_.assign(running_.size(), false);
+  for (const auto& [child, place] : ranks_) {
+    if (place >= 0 && !is_zombie(child)) running_[static_cast<std::size_t>(place)] = true;
+  }
+  // Whoever was started before one that runs was started too.
+  bool later_started = now - began_ns_ > kAllStartedNs;
+  for (std::size_t place = running_.size(); place-- > 0;) {
+    later_started = later_started || running_[place];
+    started_[place] = started_[place] || later_started;
+  }
+}
+
+// -1: none of the ranks, or not known yet.
+int LocalRanks::place_of(pid_t child) const {
+  if (const auto known = ranks_.find(child); known != ranks_.end() && known->second >= 0)
+    return known->second;
+  const auto text = variable_of(child, launch_.variable);
+  const int place = text ? std::atoi(text->c_str()) - launch_.first : -1;
+  return place < launch_.count ? place : -1;
+}
+
+std::string LocalRanks::reason() const {
+  return fmt::format("its launcher, pid {}, has no process of it any more", launcher_);
+}
+
+}  // namespace ferry::internal

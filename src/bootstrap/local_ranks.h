@@ -1,0 +1,46 @@
+// LocalRanks: which ranks of this host have ended before they joined, as /proc tells: their
+// launcher has no such child any more. Only for launchers that start the ranks of a host in
+// ascending order at one time, each with its number in a variable (`ferry launch`, torchrun).
+// Called by acceptor.cc and member.cc.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ferry::internal {
+
+// Ranks first to first + count - 1 were started on this host with `variable` set to their number.
+struct LocalLaunch {
+  std::string variable;  // empty: nobody knows
+  int first = 0, count = 0;
+};
+
+class LocalRanks {
+ public:
+  LocalRanks(const LocalLaunch& launch, int rank);
+
+  // The first of `ranks` that was started here and has ended; nullopt: none that is known. Looks a
+  // few times a second at most.
+  std::optional<int> ended(const std::vector<int>& ranks);
+
+  // "its launcher, pid 12, has no process of it any more"
+  std::string reason() const;
+
+ private:
+  void look();
+  int place_of(pid_t child) const;
+
+  LocalLaunch launch_;
+  int rank_;
+  pid_t launcher_ = 0;                         // 0: unknown
+  std::int64_t began_ns_ = 0, looked_ns_ = 0;  // 0: never
+  std::map<pid_t, int> ranks_;  // of the launcher's children; their place in `launch_`, or -1
+  std::vector<bool> started_, running_;  // [count]
+};
+
+}  // namespace ferry::internal
