@@ -1,0 +1,192 @@
+// Placement: rows of my tokens' entries in their owners' buffers, against an obvious walk over all
+// sources, their tokens and their entries, in this order.
+#include "routing/placement.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "ferry/exchange.h"
+
+namespace ferry::internal {
+namespace {
+
+constexpr int kRanks = 3, kExperts = 7, kTopK = 3;
+constexpr std::int64_t kTokens = 9;
+
+ExchangeConfig config_of(Layout layout) {
+  ExchangeConfig config;
+  config.max_tokens = kTokens;
+  config.hidden = 8;
+  config.num_experts = kExperts;
+  config.top_k = kTopK;
+  config.layout = layout;
+  return config;
+}
+
+// What every rank sends, and where rank `me` puts it.
+class Case {
+ public:
+  Case(Layout layout, std::int64_t alignment, std::uint32_t seed)
+      : rules_{layout, alignment, kRanks * kTokens} {
+    std::mt19937 random(seed);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      Route& route = routes_.emplace_back();
+      route.active = std::make_shared<const ActiveSet>(config_of(layout), kRanks, rank,
+                                                       std::span<const int>{});
+      route.num_tokens = rank == 1 ? 0 : kTokens - rank;  // rank 1 has none
+      route.top_k = route.num_entries = kTopK;
+      for (std::int64_t i = 0; i < route.num_tokens * kTopK; ++i)
+        route.columns.push_back(static_cast<int>(random() % (kExperts + 1)) - 1);
+    }
+    for (const Route& route : routes_) {
+      counts_.emplace_back(rules_.count_row_size(route.active->map), -1);
+      count_entries(rules_, route, counts_.back().data());
+    }
+    std::vector<const std::int32_t*> rows;
+    for (const auto& row : counts_) rows.push_back(row.data());
+    ColumnSums sums;  // kept from one dispatch to the next
+    for (Route& route : routes_) place(rules_, rows, sums, route);
+  }
+
+  const Route& route(int rank) const { return routes_[rank]; }
+  const std::vector<std::int32_t>& counts(int rank) const { return counts_[rank]; }
+  const ExpertMap& map() const { return routes_[0].active->map; }
+
+  // The first row of a column in its owner's buffer.
+  std::int64_t start(int column) const {
+    std::int64_t row = 0;
+    for (const int other : map().columns_of(map().owner(column))) {
+      if (other == column) return row;
+      row += rules_.layout == Layout::kPadded ? rules_.expert_capacity : aligned(total(other));
+    }
+    return -1;
+  }
+  std::int64_t aligned(std::int64_t rows) const {
+    return (rows + rules_.alignment - 1) / rules_.alignment * rules_.alignment;
+  }
+  std::int64_t total(int column) const {
+    std::int64_t rows = 0;
+    for (const Route& route : routes_)
+      rows += std::count(route.columns.begin(), route.columns.end(), column);
+    return rows;
+  }
+
+ private:
+  PlacementRules rules_;
+  std::vector<Route> routes_;
+  std::vector<std::vector<std::int32_t>> counts_;
+};
+
+void expect_rows_by_expert(const Case& c) {
+  std::map<int, std::int64_t> next;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const Route& route = c.route(rank);
+    for (std::size_t i = 0; i < route.columns.size(); ++i) {
+      const int column = route.columns[i];
+      if (column < 0) {
+        EXPECT_FALSE(route.refs[i].sent());
+        continue;
+      }
+      EXPECT_EQ(route.refs[i].member, c.map().owner(column));
+      EXPECT_EQ(route.refs[i].row, c.start(column) + next[column]++) << "rank " << rank;
+    }
+  }
+}
+
+// Row order: by expert, which is by member, then by row.
+void expect_order(const Route& route) {
+  std::vector<std::pair<int, int>> order;
+  for (const std::int32_t i : route.order)
+    order.emplace_back(route.refs[i].member, route.refs[i].row);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+  EXPECT_EQ(std::set(order.begin(), order.end()).size(), order.size()) << "a row twice";
+  const auto sent = std::count_if(route.refs.begin(), route.refs.end(),
+                                  [](const RowRef& ref) { return ref.sent(); });
+  EXPECT_EQ(static_cast<std::int64_t>(order.size()), sent);
+}
+
+TEST(Placement, ExpertMajorRowsAreByExpertSourceAndToken) {
+  for (const std::int64_t alignment : {1, 4}) {
+    const Case c(Layout::kExpertMajor, alignment, 11);
+    expect_rows_by_expert(c);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const Route& route = c.route(rank);
+      expect_order(route);
+      std::int64_t rows = 0, running = 0;
+      std::size_t source = 0;
+      for (const int column : c.map().columns_of(rank)) {
+        const int local = c.map().local(column);
+        EXPECT_EQ(route.tokens_per_expert[local], c.total(column));
+        EXPECT_EQ(route.aligned_tokens_per_expert[local], c.aligned(c.total(column)));
+        EXPECT_EQ(route.expert_offsets[local], rows);
+        rows += c.aligned(c.total(column));
+        for (int from = 0; from < kRanks; ++from)
+          EXPECT_EQ(route.running_counts[source++], running += c.counts(from)[column]);
+      }
+      EXPECT_EQ(route.num_rows, rows);
+      EXPECT_EQ(route.section_rows[rank], rows);
+    }
+  }
+}
+
+TEST(Placement, PaddedSectionsAreACapacityApart) {
+  const Case c(Layout::kPadded, 1, 12);
+  expect_rows_by_expert(c);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    std::int64_t most = 0;
+    for (const int column : c.map().columns_of(rank)) most = std::max(most, c.total(column));
+    EXPECT_EQ(c.route(rank).section_rows[rank], most);
+    EXPECT_EQ(c.route(rank).num_rows, c.map().num_local(rank) * kRanks * kTokens);
+  }
+}
+
+TEST(Placement, RankMajorSendsATokenOncePerRank) {
+  const Case c(Layout::kRankMajor, 1, 13);
+  std::vector<std::int64_t> next(kRanks, 0);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const Route& route = c.route(rank);
+    expect_order(route);
+    for (std::int64_t token = 0; token < route.num_tokens; ++token) {
+      std::set<int> members;
+      for (int k = 0; k < kTopK; ++k) {
+        const int column = route.columns[token * kTopK + k];
+        if (column >= 0) members.insert(c.map().owner(column));
+      }
+      const RowRef* ref = route.refs.data() + token * kTopK;
+      for (const int member : members) {
+        EXPECT_EQ(ref->member, member);
+        EXPECT_EQ((ref++)->row, next[member]++);
+      }
+      for (std::size_t k = members.size(); k < kTopK; ++k) EXPECT_FALSE((ref++)->sent());
+    }
+  }
+  std::int64_t all = 0;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(c.route(rank).num_rows, next[rank]);
+    EXPECT_EQ(c.route(rank).section_rows[rank], next[rank]);
+    all += next[rank];
+  }
+  EXPECT_EQ(c.route(0).total_rows, all);
+}
+
+TEST(Placement, CountsAreThoseOfTheEntries) {
+  const Case c(Layout::kRankMajor, 1, 14);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const std::vector<std::int32_t>& counts = c.counts(rank);
+    ASSERT_EQ(counts.size(), static_cast<std::size_t>(kExperts + kRanks));
+    for (int column = 0; column < kExperts; ++column) {
+      const auto& columns = c.route(rank).columns;
+      EXPECT_EQ(counts[column], std::count(columns.begin(), columns.end(), column));
+    }
+  }
+  EXPECT_EQ(c.counts(1), std::vector<std::int32_t>(kExperts + kRanks, 0));
+}
+
+}  // namespace
+}  // namespace ferry::internal
