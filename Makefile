@@ -21,7 +21,7 @@ check:
 
 # What `make check` has beyond `make test`: sanitizers, emulation, clang-tidy, transformers, the long forms.
 rest:
-	@scripts/test.sh --go-on install=build,test,style,lint,model,bench,cross long transformers asan tsan aarch64 clang-tidy
+	@scripts/test.sh --go-on install=build,test,style,lint,model,bench,cross,python asan tsan aarch64 clang-tidy transformers python-long long
 
 bench:
 	@scripts/install.sh build bench python

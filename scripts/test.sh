@@ -1,6 +1,6 @@
 #!/bin/bash
-# test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python transformers long asan tsan
-# aarch64 clang-tidy. All run even if one fails. Also install=<groups>, and venv: install python, beside
+# test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python python-long transformers long
+# asan tsan aarch64 clang-tidy. All run even if one fails. Also install=<groups>, and venv: install python, beside
 # the steps up to python. Then what each took, and as the last line "N passed, N
 # failed"; with --go-on, of the steps that ran before as well. Called by the Makefile.
 set -uo pipefail
@@ -60,16 +60,18 @@ wheel() {
     .venv/bin/pip install --quiet --force-reinstall --no-deps build/wheel/ferry-*.whl
 }
 
+# check_python <what> [pytest options]
 check_python() {
-  local report=$PWD/build/pytest.txt begin run fail
+  local report=$PWD/build/pytest.txt begin run fail what=$1
+  shift
   check "wait for the virtual environment" wait $venv || { cat build/venv.log; return; }
   check "wheel" wheel || return
   begin=$SECONDS
-  .venv/bin/python -m pytest -q -rfEs --durations=10 | tee "$report"
+  .venv/bin/python -m pytest -q -rfEs --durations=10 "$@" | tee "$report"
   run=$(sed -n 's/.*\b\([0-9][0-9]*\) passed.*/\1/p' "$report" | tail -1)
   fail=$(grep -cE '^(FAILED|ERROR) ' "$report")
   [ -n "$run" ] || fail=$((fail + 1)) # pytest itself ended
-  note $((SECONDS - begin)) "${run:-0}" "$fail" "tests of python"
+  note $((SECONDS - begin)) "${run:-0}" "$fail" "tests of $what"
   sed -nE 's/^(FAILED|ERROR) /FAILED: python: /p' "$report" >>"$steps_file"
 }
 
@@ -94,7 +96,8 @@ for step in "$@"; do
       check "build release and bench" build release -DFERRY_BUILD_BENCH=ON &&
         FERRY_STRESS=1 run_tests release -C long -L long
       ;;
-    python) check_python ;;
+    python) check_python python -m "not long" ;;
+    python-long) check_python "python, the long ones" -m long ;;
     transformers) # what the step python skips without transformers
       check "install transformers" scripts/install.sh transformers && check "wheel" wheel &&
         check "tests of transformers" .venv/bin/python -m pytest -q -rfEs tests/python -k transformers

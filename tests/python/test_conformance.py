@@ -15,6 +15,8 @@ from ferry.conformance.__main__ import main
 from ferry.conformance.session import Session
 from naive_deep_ep import FAULTS
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 
 CAUGHT_BY = {

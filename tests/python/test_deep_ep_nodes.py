@@ -15,6 +15,8 @@ from ferry.conformance.deep_ep_oracle import Inputs, same_bits
 from ferry.deep_ep import Buffer, ElasticBuffer, get_logical_domain_size, get_physical_domain_size, nodes
 from test_deep_ep_buffer import outputs_of, send
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "normal_kernels.py"
 WORDS = [sys.executable, "-m", "ferry.deep_ep", "--map-cuda", str(PROGRAM), "--num-processes", "2", "--num-tokens",

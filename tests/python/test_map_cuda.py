@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("torch")
 
 PROGRAMS = Path(__file__).parent / "programs"
