@@ -159,9 +159,8 @@ void Protocol::let_last_set_finish() {
   await.patient = true;
   const Status finished = group_.wait(await);
   if (!finished.ok())
-    group_.log(LogLevel::kWarn,
-               fmt::format("exchange {}: rank {} is left behind in operation {}", setup_.id,
-                           finished.culprit(), last_taken_));
+    group_.log(LogLevel::kWarn, fmt::format("exchange {}: rank {} is left behind in operation {}",
+                                            setup_.id, finished.culprit(), last_taken_));
 }
 
 std::uint64_t Protocol::min_read_through() const noexcept {
