@@ -370,7 +370,7 @@ def test_refused_calls(kind):
 
 def unlike_bounds(group, case):
     buffer = make_buffer(group)
-    with pytest.raises(ferry.Mismatch, match="expert_capacity=12.*expert_capacity=14"):
+    with pytest.raises(ferry.Mismatch, match="expert_capacity is 12 and 14"):
         dispatch(buffer, dataclasses.replace(case, max_tokens=6 + group.rank))
     dispatch(buffer, case)
 
