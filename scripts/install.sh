@@ -32,7 +32,7 @@ install_requirements() {
   local wanted=scripts/$1 made=.venv/$1
   cmp -s "$wanted" "$made" && return
   echo "installing $1 in .venv"
-  [ -d .venv ] || python3 -m venv .venv
+  [ -x .venv/bin/pip ] || python3 -m venv .venv
   .venv/bin/pip install --quiet --disable-pip-version-check --no-compile -r "$wanted"
   cp "$wanted" "$made"
 }
