@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <exception>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -103,6 +104,8 @@ std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeCon
     setup = make_setup(group, config);
   } catch (const Error& refusal) {
     refuse_setup(group, Error(refusal.code(), refusal.what(), group.rank()));
+  } catch (const std::exception& failure) {  // memory for the setup itself
+    refuse_setup(group, Error(Code::kSystem, failure.what(), group.rank()));
   }
   require_agreement(tell(group, willing_text(setup->config)));
   return setup;
