@@ -32,12 +32,12 @@ std::vector<Hop> Routes::over_links(int source, const Strategy& strategy, const 
     const Routing::Ranks own = routing_.of(hop.to);
     if (group || traffic_.exact) routing_.add(behind[i], own);
     copies[i] += strategy.copies == Copies::kPerRank ? routing_.touched(own) : 0;
-    double crossing = copies[i];
-    if (group) crossing = routing_.touched(behind[i]);
-    if (strategy.copies == Copies::kAll) crossing = 1;
-    hop.dispatch_bytes = tokens * traffic_.row_bytes * crossing;
+    double copies_out = copies[i];
+    if (group) copies_out = routing_.touched(behind[i]);
+    if (strategy.copies == Copies::kAll) copies_out = 1;
+    hop.dispatch_bytes = tokens * traffic_.row_bytes * copies_out;
     hop.combine_bytes = traffic_.exact ? tokens * traffic_.output_bytes * routing_.rows(behind[i])
-                                       : tokens * traffic_.sum_bytes * crossing;
+                                       : tokens * traffic_.sum_bytes * copies_out;
     if (hop.parent < 0) continue;
     routing_.add(behind[hop.parent], behind[i]);
     copies[hop.parent] += copies[i];

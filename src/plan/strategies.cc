@@ -23,12 +23,12 @@ double rate_of(const Graph& graph, int kind) {
 std::vector<int> ways_out(const Graph& graph) {
   std::vector<int> ways;
   const int outermost = graph.outermost(graph.kinds_inwards().front());
-  std::vector<int> crossing;
+  std::vector<int> outermost_kinds;
   for (int kind = 0; kind < graph.num_kinds(); ++kind)
-    if (graph.outermost(kind) == outermost) crossing.push_back(kind);
-  for (const int kind : crossing) {
+    if (graph.outermost(kind) == outermost) outermost_kinds.push_back(kind);
+  for (const int kind : outermost_kinds) {
     std::vector<bool> closed(graph.num_kinds());
-    for (const int other : crossing) closed[other] = other != kind;
+    for (const int other : outermost_kinds) closed[other] = other != kind;
     if (std::ssize(graph.ways(0, closed).order) == graph.num_ranks()) ways.push_back(kind);
   }
   return ways;

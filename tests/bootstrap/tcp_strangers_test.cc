@@ -212,7 +212,7 @@ TEST(TcpStrangers, ARankZeroWithoutTheSecretIsNotBelievedAndTheRealOneIsFound) {
     connection.send(FrameKind::kChallenge, 0, handshake.share());
     const auto hello = frame_of(connection);
     ASSERT_TRUE(hello);
-    for (const std::string& secret : {endpoint.secret, endpoint.group, host_name()})
+    for (const std::string& secret : {endpoint.secret, endpoint.group, boot_id()})
       EXPECT_THAT(hello->payload, testing::Not(HasSubstr(secret)));
     connection.send(FrameKind::kProof, 0, hello->payload);  // reflected
     connection.send(FrameKind::kWelcome, 0, "");

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What goes wrong between two hosts of two ranks each, in each phase: a cable cut, a rank killed or missing, packets
 lost. Whoever waits for a rank of the other host is told in time, by the right name, and nothing is left behind.
-Called by ctest with the program crossing_rank as its first argument; exit code 77 where there are no hosts."""
+Called by ctest with the program faults_rank as its first argument; exit code 77 where there are no hosts."""
 
 import os
 import re
@@ -116,7 +116,7 @@ class Faults(unittest.TestCase):
 
     def expect_nothing_left(self):
         for name in "ab":
-            left = self.bench.run(name, "sh", "-c", "grep -l crossing_rank /proc/[0-9]*/comm; ls /dev/shm")
+            left = self.bench.run(name, "sh", "-c", "grep -l faults_rank /proc/[0-9]*/comm; ls /dev/shm")
             self.assertEqual(left.stdout, "")
 
 

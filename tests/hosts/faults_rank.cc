@@ -1,6 +1,6 @@
 // One rank of faults_test.py: joins, plays rounds of a dispatch and a combine, compares each result
 // with the oracle, and prints how that ended.
-//   crossing_rank DEADLINE_S TOKENS ROUNDS [dispatch | combine ROUND]
+//   faults_rank DEADLINE_S TOKENS ROUNDS [dispatch | combine ROUND]
 // With a place to stop at it prints "stopped" there and goes on with the next line of its input.
 // What it prints last is "end CODE CULPRIT MESSAGE".
 #include <fmt/format.h>
@@ -103,7 +103,7 @@ int main(int argc, char** argv) {
   try {
     return ferry::test::run(argc, argv);
   } catch (const std::exception& error) {  // a result that is wrong
-    std::cerr << "crossing_rank: " << error.what() << '\n';
+    std::cerr << "faults_rank: " << error.what() << '\n';
     return 2;
   }
 }
