@@ -1,4 +1,4 @@
-"""Runs the Python blocks of docs/python.md: whole programs as programs, the others in order as one, on two ranks."""
+"""Runs the Python blocks of pages: whole programs as programs, the others of a page in order as one, on two ranks."""
 
 import os
 import re
@@ -13,16 +13,16 @@ pytest.importorskip("torch")
 import ferry  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "python.md").read_text()
 
 
-def blocks():
+def blocks(page):
     """(line, source) of each fenced block; compiled with blank lines before it, errors name the line of the page."""
-    for match in re.finditer(r"^```python\n(.*?)^```", PAGE, flags=re.S | re.M):
-        yield PAGE.count("\n", 0, match.start(1)), match[1]
+    text = (ROOT / "docs" / page).read_text()
+    for match in re.finditer(r"^```python\n(.*?)^```", text, flags=re.S | re.M):
+        yield text.count("\n", 0, match.start(1)), match[1]
 
 
-BLOCKS = list(blocks())
+BLOCKS = list(blocks("python.md"))
 PROGRAMS = [block for block in BLOCKS if "__main__" in block[1]]
 LAUNCHED = [block for block in BLOCKS if "ferry.init()" in block[1]]
 FRAGMENTS = [block for block in BLOCKS if block not in PROGRAMS + LAUNCHED]
@@ -32,11 +32,14 @@ def test_every_block_is_of_a_kind():
     assert (len(PROGRAMS), len(LAUNCHED)) == (1, 1) and len(FRAGMENTS) >= 9
 
 
-def test_fragments():
+@pytest.mark.parametrize("page, fragments", [("python.md", FRAGMENTS), ("placement.md", list(blocks("placement.md")))])
+def test_fragments(page, fragments):
+    assert fragments
+
     def body(group):
         names = {"group": group}
-        for line, source in FRAGMENTS:
-            exec(compile("\n" * line + source, "docs/python.md", "exec"), names)
+        for line, source in fragments:
+            exec(compile("\n" * line + source, f"docs/{page}", "exec"), names)
 
     ferry.run_threads(2, body)
 

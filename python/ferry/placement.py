@@ -1,0 +1,249 @@
+"""Where experts are: replicas of the busy ones, spread so that ranks have equal work, and the move of their weights.
+
+    placement = ferry.placement.balance(loads, num_replicas=288, num_ranks=8)   # [experts] tokens that each got
+    exchange = group.exchange(..., **placement.settings())                      # top-k ids stay logical
+    weights = ferry.placement.move(group, weights, old, placement)              # each rank gets its new experts
+
+Three words: a *logical* expert is what top-k ids name; a *physical* expert is one copy of it, a slot of a rank; rank r
+holds slots [r * L, (r + 1) * L) of num_replicas = R * L. rebalance_experts has the names, shapes and results of EPLB,
+the published algorithm, whose steps it takes. torch only; nothing here is called by the rest of ferry.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import torch
+
+import ferry
+
+__all__ = ["Balancer", "Placement", "balance", "balanced_packing", "blocks", "move", "rebalance_experts",
+           "replicate_experts"]
+
+MOST_COPIES = 32  # of one expert in one exchange: the most of top_k
+ROW_BYTES = 1 << 14  # weights travel in rows of so many bytes, the last one filled up
+
+
+def balanced_packing(weight, num_packs):
+    """Packs items of `weight` [layers, N] into num_packs packs of N / num_packs items each, the heaviest first, each
+    into the lightest pack that has room. Returns (pack, rank_in_pack), both int64 [layers, N]. Raises InvalidArgument
+    when num_packs does not divide N."""
+    layers, items = weight.shape
+    if num_packs < 1 or items % num_packs:
+        raise ferry.InvalidArgument(f"{items} items in {num_packs} packs: need packs of equal size")
+    pack, position = torch.empty(layers, items, dtype=torch.int64), torch.empty(layers, items, dtype=torch.int64)
+    for layer, row in enumerate(weight.tolist()):
+        sums, counts = [0.0] * num_packs, [0] * num_packs
+        for item in weight[layer].sort(descending=True).indices.tolist():
+            least = min((p for p in range(num_packs) if counts[p] < items // num_packs), key=sums.__getitem__)
+            pack[layer, item], position[layer, item] = least, counts[least]
+            sums[least] += row[item]
+            counts[least] += 1
+    return pack, position
+
+
+def replicate_experts(weight, num_phy):
+    """Gives each of num_phy - N copies to the expert of `weight` [layers, N] that then has the largest load per copy.
+    Returns int64 (phy2log [layers, num_phy], rank [layers, num_phy], which copy it is, logcnt [layers, N]). Raises
+    InvalidArgument when num_phy is less than N."""
+    layers, experts = weight.shape
+    if num_phy < experts:
+        raise ferry.InvalidArgument(f"{num_phy} replicas of {experts} experts: need at least one of each")
+    rows = torch.arange(layers)
+    phy2log = torch.arange(num_phy).repeat(layers, 1)
+    rank, counts = torch.zeros_like(phy2log), torch.ones(layers, experts, dtype=torch.int64)
+    for copy in range(experts, num_phy):
+        chosen = (weight / counts).max(-1).indices
+        phy2log[:, copy], rank[:, copy] = chosen, counts[rows, chosen]
+        counts[rows, chosen] += 1
+    return phy2log, rank, counts
+
+
+def _inverse(permutation):
+    """Of each row."""
+    places = torch.arange(permutation.shape[1]).expand_as(permutation)
+    return torch.empty_like(permutation).scatter_(1, permutation, places)
+
+
+def rebalance_experts(weight, num_replicas, num_groups, num_nodes, num_gpus):
+    """EPLB: where num_replicas copies of the experts go, by their loads `weight` [layers, E].
+
+    With num_groups divisible by num_nodes, groups of experts are packed onto nodes, copies are made within a node and
+    packed onto its ranks (num_gpus of all nodes); else copies are made and packed over all ranks alike. Returns int64
+    (phy2log [layers, num_replicas], log2phy [layers, E, X] padded with -1, logcnt [layers, E]), X = num_replicas - E +
+    1. Raises InvalidArgument for counts that do not divide."""
+    weight = weight.float().cpu()
+    layers, experts = weight.shape
+    if num_nodes < 1 or num_groups % num_nodes:
+        num_groups = num_nodes = 1
+    for what, count, parts in (("experts in groups", experts, num_groups), ("GPUs on nodes", num_gpus, num_nodes),
+                               ("replicas on GPUs", num_replicas, num_gpus)):
+        if parts < 1 or count % parts:
+            raise ferry.InvalidArgument(f"{what}: {count} is not divisible by {parts}")
+    of_group, on_node = experts // num_groups, experts // num_nodes
+    # Groups to nodes: `place` [layers, E] is where each logical expert comes in the order of the nodes.
+    node, at = balanced_packing(weight.unflatten(-1, (num_groups, of_group)).sum(-1), num_nodes)
+    group = node * (num_groups // num_nodes) + at
+    place = (group.unsqueeze(-1) * of_group + torch.arange(of_group)).flatten(-2)
+    expert_at = _inverse(place)
+    # Copies within each node, then onto its ranks. A row is a node of a layer from here on.
+    load = weight.gather(-1, expert_at).view(-1, on_node)
+    expert, copy, counts = replicate_experts(load, num_replicas // num_nodes)
+    rank, slot = balanced_packing((load / counts).gather(-1, expert), num_gpus // num_nodes)
+    order = _inverse(rank * (num_replicas // num_gpus) + slot)
+    first = (torch.arange(num_nodes) * on_node).view(1, -1, 1)
+    phy2log = (expert.gather(-1, order).view(layers, num_nodes, -1) + first).flatten(-2)
+    phy2log = expert_at.gather(-1, phy2log)
+    copies = copy.gather(-1, order).view(layers, -1)
+    logcnt = counts.view(layers, -1).gather(-1, place)
+    log2phy = torch.full((layers, experts, num_replicas - experts + 1), -1)
+    slots = torch.arange(num_replicas).expand(layers, -1)
+    log2phy.view(layers, -1).scatter_(-1, phy2log * log2phy.shape[-1] + copies, slots)
+    return phy2log, log2phy, logcnt
+
+
+class Placement(NamedTuple):
+    """Which logical expert each slot holds, of one layer."""
+
+    experts: tuple  # [num_replicas] of logical experts
+    num_ranks: int
+
+    @property
+    def per_rank(self):
+        """L: slots of a rank."""
+        return len(self.experts) // self.num_ranks
+
+    def of_rank(self, rank):
+        """[L]: the logical experts that a rank holds, in the order of its slots."""
+        return self.experts[rank * self.per_rank:(rank + 1) * self.per_rank]
+
+    def slots(self):
+        """For each logical expert the list of its slots."""
+        found = [[] for _ in range(max(self.experts) + 1)]
+        for slot, expert in enumerate(self.experts):
+            found[expert].append(slot)
+        return found
+
+    def settings(self):
+        """What Group.exchange takes: num_experts, replicas and replica_choice. Top-k ids name logical experts; a
+        source spreads its tokens over the copies."""
+        return {"num_experts": len(self.experts), "replicas": self.slots(), "replica_choice": "by_token"}
+
+    def imbalance(self, loads):
+        """The busiest rank's load over the mean, with `loads` [E] shared equally by the copies of an expert."""
+        share = [float(loads[expert]) / len(slots) for expert, slots in enumerate(self.slots())]
+        of_ranks = [sum(share[expert] for expert in self.of_rank(rank)) for rank in range(self.num_ranks)]
+        total = sum(of_ranks)
+        return max(of_ranks) * self.num_ranks / total if total > 0 else 1.0
+
+
+def blocks(num_experts, num_ranks):
+    """The placement without replicas: rank r holds experts [r * L, (r + 1) * L). Raises InvalidArgument when num_ranks
+    does not divide num_experts."""
+    if num_experts % num_ranks:
+        raise ferry.InvalidArgument(f"{num_experts} experts on {num_ranks} ranks: need as many on each")
+    return Placement(tuple(range(num_experts)), num_ranks)
+
+
+def balance(loads, num_replicas, num_ranks, *, num_groups=1, num_nodes=1):
+    """The Placement that rebalance_experts finds for the loads [E] of one layer."""
+    loads = torch.as_tensor(loads, dtype=torch.float32).reshape(1, -1)
+    experts = rebalance_experts(loads, num_replicas, num_groups, num_nodes, num_ranks)[0][0]
+    return Placement(tuple(experts.tolist()), num_ranks)
+
+
+def _moves(old, new):
+    """[(slot in `old` that sends, slots of `new` that receive)], in the order of the senders' slots. Ranks that hold
+    an expert already copy it themselves; of several holders the one is asked that has the fewest to send."""
+    holders, wanted = old.slots(), {}
+    for slot, expert in enumerate(new.experts):
+        if expert >= len(holders) or not holders[expert]:
+            raise ferry.InvalidArgument(f"expert {expert} of the new placement is on no rank of the old one")
+        if expert not in old.of_rank(slot // new.per_rank):
+            wanted.setdefault(expert, []).append(slot)
+    asked, moves = [0] * old.num_ranks, []
+    for expert, slots in wanted.items():
+        sender = min(holders[expert], key=lambda slot: (asked[slot // old.per_rank], slot))
+        for first in range(0, len(slots), MOST_COPIES):
+            moves.append((sender, slots[first:first + MOST_COPIES]))
+            asked[sender // old.per_rank] += 1
+    return sorted(moves)
+
+
+def move(group, weights, old, new):
+    """Weights after a change of placement: `weights` [L, ...] are those of this rank's slots in `old`; returns those of
+    its slots in `new`, bit for bit. Collective. Between nodes each row crosses once per node. Copies at most what one
+    expert weighs at a time beside the result. Raises InvalidArgument for placements that do not fit the group, the
+    weights or each other, and what Exchange.dispatch raises."""
+    for placement in (old, new):
+        if placement.num_ranks != group.size or len(placement.experts) % group.size:
+            raise ferry.InvalidArgument(f"a placement of {len(placement.experts)} slots on {placement.num_ranks} ranks "
+                                        f"does not fit a group of {group.size}")
+    if len(weights) != old.per_rank:
+        raise ferry.InvalidArgument(f"weights of {len(weights)} experts, the old placement has {old.per_rank} here")
+    moved = weights.new_empty(new.per_rank, *weights.shape[1:])
+    mine = old.of_rank(group.rank)
+    for slot, expert in enumerate(new.of_rank(group.rank)):
+        if expert in mine:
+            moved[slot] = weights[mine.index(expert)]
+    moves = _moves(old, new)
+    size = weights[0].numel() * weights.element_size()
+    if not moves or size == 0:
+        return moved
+    by_rank = [[m for m in moves if m[0] // old.per_rank == rank] for rank in range(group.size)]
+    top_k, num_rows = max(len(slots) for _, slots in moves), -(-size // ROW_BYTES)
+    exchange = group.exchange(max_tokens=num_rows, hidden=ROW_BYTES, num_experts=len(new.experts), top_k=top_k,
+                              dtype="uint8", depth=1)
+    for turn in range(max(map(len, by_rank))):
+        rows, ids = torch.empty(0, ROW_BYTES, dtype=torch.uint8), torch.empty(0, top_k, dtype=torch.int64)
+        if turn < len(by_rank[group.rank]):
+            sender, slots = by_rank[group.rank][turn]
+            rows = torch.zeros(num_rows, ROW_BYTES, dtype=torch.uint8)
+            rows.view(-1)[:size] = _bytes_of(weights[sender % old.per_rank])
+            ids = torch.tensor(slots + [-1] * (top_k - len(slots))).expand(num_rows, -1).contiguous()
+        received = exchange.dispatch(rows, ids)
+        parts = received.rows.split(received.handle.tokens_per_expert.tolist())
+        for slot, part in enumerate(parts):
+            if len(part):
+                _bytes_of(moved[slot])[:] = part.reshape(-1)[:size]
+    return moved
+
+
+def _bytes_of(tensor):
+    """The bytes of a contiguous tensor; a view where it is one already."""
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+class Balancer:
+    """Counts what each expert gets and finds a better placement beside the work.
+
+        balancer = Balancer(group, placement)
+        ...
+        balancer.count(received.handle)      # after dispatches, of any number of steps
+        balancer.begin(num_replicas)         # collective: adds up the counts; the placement is computed in a thread
+        ...                                  # more steps
+        placement = balancer.end()           # the same on all ranks, so that all switch at this step
+    """
+
+    def __init__(self, group, placement):
+        self.group, self.placement = group, placement
+        self._counts = torch.zeros(placement.per_rank, dtype=torch.int64)
+        self._found, self._thread = None, ThreadPoolExecutor(1, "ferry-balancer")
+
+    def count(self, handle):
+        """Adds the rows that a dispatch brought to each expert of this rank."""
+        self._counts += torch.as_tensor(handle.tokens_per_expert)
+
+    def begin(self, num_replicas=None, **options):
+        """Adds up all ranks' counts since the last begin() and starts to compute; `options`: num_groups, num_nodes."""
+        gathered = self.group.all_gather(self._counts.numpy().tobytes())
+        of_slots = torch.frombuffer(bytearray(b"".join(gathered)), dtype=torch.int64).tolist()
+        self._counts.zero_()
+        loads = [sum(of_slots[slot] for slot in slots) for slots in self.placement.slots()]
+        wanted = num_replicas or len(self.placement.experts)
+        self._found = self._thread.submit(balance, loads, wanted, self.group.size, **options)
+
+    def end(self):
+        """Waits for what begin() started: the new Placement, which this object counts for from now on."""
+        self.placement, self._found = self._found.result(), None
+        self._counts = torch.zeros(self.placement.per_rank, dtype=torch.int64)
+        return self.placement

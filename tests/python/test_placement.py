@@ -1,0 +1,121 @@
+"""Where experts are: EPLB's published example, what any placement keeps, weights that move, results that stay."""
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ferry  # noqa: E402
+from ferry.placement import Balancer, Placement, balance, blocks, move, rebalance_experts  # noqa: E402
+
+# The example that EPLB's page prints, with its result.
+LOADS = [[90, 132, 40, 61, 104, 165, 39, 4, 73, 56, 183, 86], [20, 107, 104, 64, 19, 197, 187, 157, 172, 86, 16, 27]]
+PHY2LOG = [[5, 6, 5, 7, 8, 4, 3, 4, 10, 9, 10, 2, 0, 1, 11, 1], [7, 10, 6, 8, 6, 11, 8, 9, 2, 4, 5, 1, 5, 0, 3, 1]]
+
+
+def test_the_published_example():
+    phy2log, log2phy, logcnt = rebalance_experts(torch.tensor(LOADS), 16, 4, 2, 8)
+    assert phy2log.tolist() == PHY2LOG
+    for layer in range(2):
+        for expert in range(12):
+            slots = [slot for slot, held in enumerate(PHY2LOG[layer]) if held == expert]
+            named = [slot for slot in log2phy[layer, expert].tolist() if slot >= 0]
+            assert sorted(named) == slots and logcnt[layer, expert] == len(slots)
+    assert log2phy.shape == (2, 12, 5)
+
+
+@pytest.mark.parametrize("experts, replicas, groups, nodes, ranks", [(16, 16, 1, 1, 4), (16, 24, 4, 2, 8),
+                                                                   (12, 20, 3, 2, 4), (256, 288, 8, 4, 32)])
+def test_every_expert_has_a_slot_and_ranks_are_nearer_to_each_other(experts, replicas, groups, nodes, ranks):
+    generator = torch.Generator().manual_seed(experts)
+    loads = torch.rand(experts, generator=generator).pow(6) * 1000
+    found = balance(loads, replicas, ranks, num_groups=groups, num_nodes=nodes)
+    assert len(found.experts) == replicas and set(found.experts) == set(range(experts))
+    before = blocks(experts, ranks).imbalance(loads)
+    assert 1 <= found.imbalance(loads) < before
+
+
+@pytest.mark.parametrize("arguments, complaint", [
+    ((torch.ones(1, 12), 16, 5, 1, 4), "12 is not divisible by 5"),
+    ((torch.ones(1, 12), 15, 1, 1, 4), "15 is not divisible by 4"),
+    ((torch.ones(1, 12), 8, 1, 1, 4), "8 replicas of 12 experts"),
+    ((torch.ones(1, 12), 16, 4, 2, 5), "5 is not divisible by 2"),
+])
+def test_counts_that_do_not_fit_are_refused(arguments, complaint):
+    with pytest.raises(ferry.InvalidArgument, match=complaint):
+        rebalance_experts(*arguments)
+
+
+def weight_of(expert, dtype=torch.bfloat16):
+    """3 x 5,000 elements that no other expert has."""
+    return (torch.arange(15000) % 101 + expert * 128).to(dtype).view(3, 5000)
+
+
+def moved(group, old, new):
+    weights = torch.stack([weight_of(expert) for expert in old.of_rank(group.rank)])
+    return move(group, weights, old, new)
+
+
+@pytest.mark.parametrize("topology", [None, "host:2,rank:2"])
+def test_weights_move_bit_for_bit(topology):
+    chance = random.Random(3)
+    old = blocks(8, 4)
+    new = Placement(tuple(chance.sample([*range(8), 0, 0, 5, 7], 12)), 4)
+    options = {} if topology is None else {"topology": topology}
+    for rank, weights in enumerate(ferry.run_threads(4, moved, old, new, **options)):
+        assert torch.equal(weights, torch.stack([weight_of(expert) for expert in new.of_rank(rank)]))
+    back = ferry.run_threads(4, moved, new, old)
+    for rank, weights in enumerate(back):
+        assert torch.equal(weights, torch.stack([weight_of(expert) for expert in old.of_rank(rank)]))
+
+
+def refused(group, old, new, experts_here):
+    with pytest.raises(ferry.InvalidArgument) as error:
+        move(group, torch.zeros(experts_here, 4), old, new)
+    group.barrier()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("old, new, here, complaint", [
+    (blocks(8, 2), blocks(8, 4), 4, "does not fit a group of 2"),
+    (blocks(8, 2), blocks(8, 2), 3, "weights of 3 experts, the old placement has 4 here"),
+    (blocks(4, 2), blocks(8, 2), 2, "expert 4 of the new placement is on no rank"),
+])
+def test_placements_that_do_not_fit_are_refused(old, new, here, complaint):
+    assert all(complaint in text for text in ferry.run_threads(2, refused, old, new, here))
+
+
+def layer(group, weights, held, step):
+    """One layer of experts that multiply, with a busy expert 1. Returns its result and the handle."""
+    generator = torch.Generator().manual_seed(100 * step + group.rank)
+    tokens = torch.randn(32, 16, generator=generator)
+    ids = torch.stack([torch.ones(32, dtype=torch.int64), torch.randint(2, 8, (32,), generator=generator)], 1)
+    exchange = group.exchange(max_tokens=32, hidden=16, top_k=2, dtype="float32", **held.settings())
+    received = exchange.dispatch(tokens, ids)
+    parts = received.rows.split(received.handle.tokens_per_expert.tolist())
+    outputs = torch.cat([part * weight for part, weight in zip(parts, weights)])
+    return exchange.combine(outputs, received.handle, torch.ones(32, 2)), received.handle
+
+
+def balanced_run(group):
+    held = blocks(8, group.size)
+    weights = torch.tensor(held.of_rank(group.rank)).float() + 1
+    balancer = Balancer(group, held)
+    before, handle = layer(group, weights, held, 0)
+    balancer.count(handle)
+    balancer.begin(12)
+    new = balancer.end()
+    weights = move(group, weights.view(-1, 1), held, new)
+    after, handle = layer(group, weights, new, 0)
+    rows = group.all_gather(bytes([int(handle.tokens_per_expert.sum())]))
+    return before, after, new, [count[0] for count in rows]
+
+
+def test_a_placement_is_switched_between_two_steps():
+    results = ferry.run_threads(4, balanced_run)
+    for before, after, new, rows in results:
+        assert new == results[0][2] and len(new.slots()[1]) > 1  # the busy expert has copies
+        assert torch.equal(before, after)  # two terms: their order does not matter
+        assert max(rows) * 4 <= 1.2 * sum(rows)  # the busiest rank had at least half of all rows before
+    assert blocks(8, 4).imbalance([0, 128, 22, 21, 21, 21, 21, 22]) == 2
