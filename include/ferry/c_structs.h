@@ -40,7 +40,7 @@ typedef enum ferry_code {
   FERRY_BROKEN,            // the group broke earlier
   FERRY_CLOSED,            // the group was destroyed
   FERRY_SYSTEM,            // the operating system or an allocator refused something
-  FERRY_INTERRUPTED,  // a wait was ended by the host program (C++ and Python); the group is broken
+  FERRY_INTERRUPTED,       // the host program ended a wait of the culprit; the group is broken
 } ferry_code;
 
 typedef enum ferry_data_type {
@@ -139,7 +139,7 @@ typedef struct ferry_all_gather {
 
 typedef struct ferry_group_options {
   uint32_t struct_size, version;
-  int64_t deadline_ns;  // every wait of the group and its exchanges ends by then; 0: 100 s
+  int64_t deadline_ns;  // of each call of the group and its exchanges; 0: 100 s
   const char* name;     // tells apart groups that the same ranks make at the same time; may be NULL
   const ferry_allocator* allocator;  // copied; NULL: malloc and free
   const char* topology;              // such as "host:2,rank:4"; NULL: as found
@@ -208,7 +208,7 @@ typedef struct ferry_dispatch_args {
   const uint8_t* token_mask;   // [T], 0: the token is not sent; may be NULL
   const uint8_t* topk_mask;    // [T, K], 0: the entry is not sent; may be NULL
   const ferry_handle* cached;  // reuse this routing: no ids, no masks, same slots; may be NULL
-  int64_t deadline_ns;         // of every wait of this operation; 0: the group's
+  int64_t deadline_ns;         // of each call of this operation; 0: the group's
   // [num_scale_rows, num_scale_channels] float32, finite. WIRE_INT8: smooth scales, may be NULL;
   // WIRE_INT8_STATIC: the scales; NULL for other wires.
   const float* scales;
@@ -274,7 +274,7 @@ typedef struct ferry_combine_args {
   void* out;                   // [T, H'], written here
   int64_t out_pitch_bytes;     // from one result to the next; 0: dense
   float* out_topk_weights;     // [T, K], written here; needs row_weights; may be NULL
-  int64_t deadline_ns;         // of every wait of this operation; 0: the group's
+  int64_t deadline_ns;         // of each call of this operation; 0: the group's
   // What dispatch was given: needed for copy and constant experts, and in place of a handle. The
   // struct may go once this call returned, its arrays stay. May be NULL.
   const ferry_dispatch_args* dispatched;

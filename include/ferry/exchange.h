@@ -86,7 +86,7 @@ struct DispatchArgs {
   const std::uint8_t* token_mask = nullptr;  // [T]; 0: the token is not sent
   const std::uint8_t* topk_mask = nullptr;   // [T, K]; 0: the entry is not sent
   Handle cached = {};                        // reuse this routing: no ids, no counts, same slots
-  std::chrono::nanoseconds deadline{0};      // of every wait of this operation; 0: the group's
+  std::chrono::nanoseconds deadline{0};      // of each call of this operation; 0: the group's
   // Wire kInt8: smooth scales, may be null; kInt8Static: the scales.
   ScaleRows scales = {};
   // [T, scale_bytes] of the configuration, dense.
@@ -188,7 +188,7 @@ struct CombineArgs {
   DataType out_dtype = DataType::kBf16;
   std::int64_t out_pitch_bytes = 0;      // 0: dense
   float* out_topk_weights = nullptr;     // [T, K]; needs row_weights on every rank
-  std::chrono::nanoseconds deadline{0};  // of every wait of this operation; 0: the group's
+  std::chrono::nanoseconds deadline{0};  // of each call of this operation; 0: the group's
   // What dispatch was given. Needed for copy and constant experts (its tokens), and instead of a
   // handle, on all ranks alike: its ids, masks, replica table and active ranks then say where the
   // rows are.

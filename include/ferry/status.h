@@ -24,7 +24,7 @@ enum class Code : std::uint8_t {
   kBroken,    // the group broke earlier
   kClosed,    // the group or exchange was destroyed
   kSystem,    // the operating system refused something (control plane only)
-  kInterrupted,  // GroupOptions::interrupted ended a wait; the group is broken
+  kInterrupted,  // GroupOptions::interrupted ended a wait of the culprit; the group is broken
 };
 
 // A stable lower-case name, such as "peer_rejected".

@@ -64,7 +64,7 @@ class System(Error):
 
 
 class Interrupted(Error):
-    """Group.interrupt() ended a wait; the group is broken."""
+    """Ctrl-C or Group.interrupt() ended a wait of the culprit; the group is broken."""
 
     code = "interrupted"
 

@@ -24,9 +24,8 @@ class Deadline {
                         const std::function<bool()>* interrupted = nullptr) noexcept {
     return Deadline(now_ns() + span.count(), interrupted);
   }
-  bool passed() const noexcept {
-    return now_ns() >= at_ns_ || (interrupted_ && *interrupted_ && (*interrupted_)());
-  }
+  bool passed() const noexcept { return now_ns() >= at_ns_ || interrupted(); }
+  bool interrupted() const noexcept { return interrupted_ && *interrupted_ && (*interrupted_)(); }
   // This deadline, or `span` from now where that is earlier.
   Deadline sooner(std::chrono::nanoseconds span) const noexcept {
     return Deadline(std::min(at_ns_, now_ns() + static_cast<std::int64_t>(span.count())),

@@ -127,7 +127,8 @@ std::vector<Peer> Acceptor::run() {
     if (!problem_) reserve();  // what a stranger took for a while
   }
   if (!problem_ && !absent().empty())
-    object({Code::kTimeout, missing_text() + refused(), absent()[0]});
+    object(ended(deadline_, roster_.coordinator(),
+                 {Code::kTimeout, missing_text() + refused(), absent()[0]}));
   if (!problem_) return std::move(members_);
   flush_all(connections(), Deadline::after(std::chrono::seconds(1)));
   throw *problem_;

@@ -33,6 +33,11 @@ Error given_up(const Error& error, int rank, const std::vector<int>& absent,
   return {error.code(), fmt::format("{}; {}", error.what(), missing), culprit};
 }
 
+Error ended(const Deadline& deadline, int rank, const Error& late) {
+  if (!deadline.interrupted()) return late;
+  return {Code::kInterrupted, fmt::format("rank {} was interrupted ({})", rank, late.what()), rank};
+}
+
 void check_rank(int rank, int size) {
   if (size < 1)
     throw Error(Code::kInvalidArgument,

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "ferry/status.h"
 
 namespace ferry::internal {
@@ -16,6 +17,9 @@ std::string rank_list(const std::vector<int>& ranks);
 // `missing` says: the first of them is the culprit where the error names none.
 Error given_up(const Error& error, int rank, const std::vector<int>& absent,
                const std::string& missing);
+
+// What `rank` says when its deadline has ended a wait: `late`, or that it was interrupted.
+Error ended(const Deadline& deadline, int rank, const Error& late);
 
 // Throws Error(kInvalidArgument) unless 0 <= rank < size.
 void check_rank(int rank, int size);

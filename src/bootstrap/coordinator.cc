@@ -36,10 +36,12 @@ std::vector<std::string> Coordinator::gather(std::uint32_t call, std::string_vie
     const std::vector<int> absent = ranks_where(is_absent);
     if (absent.empty()) break;
     if (deadline.passed()) {
-      fail({Code::kTimeout,
-            fmt::format("{} of {} did not come to collective {} before the deadline of rank {}",
-                        rank_list(absent), members_.size(), call, ranks_[0]),
-            absent[0]});
+      fail(ended(
+          deadline, ranks_[0],
+          {Code::kTimeout,
+           fmt::format("{} of {} did not come to collective {} before the deadline of rank {}",
+                       rank_list(absent), members_.size(), call, ranks_[0]),
+           absent[0]}));
     }
     service(connections(), deadline.remaining_ms(kPollMs));
   }

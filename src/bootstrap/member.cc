@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "bootstrap/agree.h"
+
 namespace ferry::internal {
 namespace {
 
@@ -32,12 +34,13 @@ Member::Member(const Roster& roster, Deadline deadline)
   while (!try_to_join(roster, deadline)) {
     throw_if_lost(roster);
     if (deadline.passed()) {
-      throw Error(Code::kTimeout,
-                  fmt::format("rank {} of {} did not come to {} before the deadline of rank {} "
-                              "({}); it must run {}",
-                              coordinator_, roster.self.size, roster.endpoint.name, rank_,
-                              seen_.empty() ? unreached_ : seen_, roster.endpoint.advice),
-                  coordinator_);
+      throw ended(deadline, rank_,
+                  {Code::kTimeout,
+                   fmt::format("rank {} of {} did not come to {} before the deadline of rank {} "
+                               "({}); it must run {}",
+                               coordinator_, roster.self.size, roster.endpoint.name, rank_,
+                               seen_.empty() ? unreached_ : seen_, roster.endpoint.advice),
+                   coordinator_});
     }
     usleep(static_cast<useconds_t>(std::chrono::microseconds(pause).count()));
     pause = std::min(pause * 2, roster.endpoint.longest_pause());
@@ -156,15 +159,17 @@ std::optional<Frame> Member::frame_or_verdict(Deadline deadline, const std::stri
   std::optional<Frame> frame = next_frame(deadline);
   if (!frame && !connection_->closed()) {
     connection_->send_failure(
-        Error(Code::kTimeout, fmt::format("rank {} reached its deadline in {}", rank_, awaited)));
+        ended(deadline, rank_,
+              {Code::kTimeout, fmt::format("rank {} reached its deadline in {}", rank_, awaited)}));
     frame = next_frame(Deadline::after(kVerdict));
   }
   if (!frame && connection_->closed()) return std::nullopt;
   if (!frame) {
-    throw Error(Code::kTimeout,
-                fmt::format("rank {} ({}) did not come to {} before the deadline of rank {}",
-                            coordinator_, who_, awaited, rank_),
-                coordinator_);
+    throw ended(deadline, rank_,
+                {Code::kTimeout,
+                 fmt::format("rank {} ({}) did not come to {} before the deadline of rank {}",
+                             coordinator_, who_, awaited, rank_),
+                 coordinator_});
   }
   if (frame->kind == FrameKind::kFailure) throw failure_in(frame->payload);
   return frame;

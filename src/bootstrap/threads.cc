@@ -20,6 +20,9 @@ using Texts = std::vector<std::string>;
 struct Failure {
   Code code;
   std::string text;
+  int culprit;
+
+  [[noreturn]] void raise() const { throw Error(code, text, culprit); }
 };
 
 // What the ranks share. One gather at a time: the next begins when the last rank has come to this
@@ -72,7 +75,7 @@ class ThreadRendezvous final : public Rendezvous {
 
   Texts all_gather(std::string_view mine, Deadline deadline) override {
     std::unique_lock lock(board_->mutex);
-    if (board_->failure) throw Error(board_->failure->code, board_->failure->text);
+    if (board_->failure) board_->failure->raise();
     const std::uint64_t gather = board_->num_gathers;
     board_->texts[static_cast<std::size_t>(rank())] = mine;
     board_->came[static_cast<std::size_t>(rank())] = true;
@@ -115,24 +118,29 @@ class ThreadRendezvous final : public Rendezvous {
   void wait_for_others(std::unique_lock<std::mutex>& lock, std::uint64_t gather,
                        Deadline deadline) {
     while (board_->num_gathers == gather) {
-      if (board_->failure) throw Error(board_->failure->code, board_->failure->text);
+      if (board_->failure) board_->failure->raise();
       if (const int lost = board_->lost(); lost >= 0) {
-        fail(Code::kPeerLost,
-             fmt::format("rank {} left the group while rank {} waited for it", lost, rank()));
+        fail({Code::kPeerLost,
+              fmt::format("rank {} left the group while rank {} waited for it", lost, rank()),
+              lost});
       }
       if (deadline.passed()) {
-        fail(Code::kTimeout, fmt::format("{} of {} did not come before the deadline of rank {}",
-                                         rank_list(board_->missing()), size(), rank()));
+        const std::vector<int> missing = board_->missing();
+        fail(ended(deadline, rank(),
+                   {Code::kTimeout,
+                    fmt::format("{} of {} did not come before the deadline of rank {}",
+                                rank_list(missing), size(), rank()),
+                    missing[0]}));
       }
       constexpr int kLookMs = 50;  // how often the deadline is asked, which may end early
       board_->changed.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms(kLookMs)));
     }
   }
 
-  [[noreturn]] void fail(Code code, std::string text) {
-    board_->failure = Failure{code, std::move(text)};
+  [[noreturn]] void fail(const Error& why) {
+    board_->failure = Failure{why.code(), why.what(), why.culprit()};
     board_->changed.notify_all();
-    throw Error(board_->failure->code, board_->failure->text);
+    board_->failure->raise();
   }
 
   // Empty, or why there are no segments.

@@ -20,12 +20,16 @@ namespace {
 // ended by kEnd.
 constexpr char kRefused = '-', kWilling = '+', kEnd = '\n';
 
+[[noreturn]] void throw_status(const Status& status) {
+  throw Error(status.code(), status.message(), status.culprit());
+}
+
 std::string refusal_text(const Error& why) {
   return fmt::format("{}{}{}", kRefused, static_cast<char>(why.code()), why.what());
 }
 
-std::string willing_text(const ExchangeConfig& config) {
-  std::string text(1, kWilling);
+std::string fields_text(const ExchangeConfig& config) {
+  std::string text;
   for (const auto& [name, value] : config_fields(config)) text += name + " is " + value + kEnd;
   return text;
 }
@@ -52,12 +56,19 @@ std::string differences(std::string_view first, std::string_view other) {
 
 // Between nodes all come here first: a rank may still owe others messages of an exchange that it
 // has destroyed, and moves none while it waits in a rendezvous.
-std::vector<std::string> tell(GroupState& group, const std::string& mine) {
+std::vector<std::string> tell(GroupState& group, const std::string& mine, const Deadline& by) {
   if (!group.one_node()) {
-    if (Status status = group.barrier(); !status.ok())
-      throw Error(status.code(), status.message(), status.culprit());
+    const std::chrono::nanoseconds left(by.remaining_ns());
+    if (Status status = group.barrier(left); !status.ok()) throw_status(status);
   }
-  return group.rendezvous().all_gather(mine, group.deadline());
+  try {
+    return group.rendezvous().all_gather(mine, by);
+  } catch (const Error&) {
+    group.progress();
+    // What a rank said before it went is worth more than that it went.
+    if (Status said = group.verdict(); !said.ok()) throw_status(said);
+    throw;
+  }
 }
 
 void require_agreement(const std::vector<std::string>& all) {
@@ -93,26 +104,40 @@ std::unique_ptr<const Setup> make_setup(GroupState& group, const ExchangeConfig&
 GroupState& usable(const std::shared_ptr<GroupState>& group) {
   if (!group)
     throw Error(Code::kClosed, "cannot create an exchange: this Group is not a member of anything");
-  if (Status verdict = group->verdict(); !verdict.ok())
-    throw Error(verdict.code(), verdict.message(), verdict.culprit());
+  if (Status verdict = group->verdict(); !verdict.ok()) throw_status(verdict);
   return *group;
 }
 
-std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeConfig& config) {
-  std::unique_ptr<const Setup> setup;
+void make_alike(GroupState& group, const Deadline& by, const std::function<std::string()>& make) {
+  std::string made;
   try {
-    setup = make_setup(group, config);
+    made = kWilling + make();
   } catch (const Error& refusal) {
-    refuse_setup(group, Error(refusal.code(), refusal.what(), group.rank()));
+    refuse_setup(group, Error(refusal.code(), refusal.what(), group.rank()), by);
   } catch (const std::exception& failure) {  // memory for the setup itself
-    refuse_setup(group, Error(Code::kSystem, failure.what(), group.rank()));
+    refuse_setup(group, Error(Code::kSystem, failure.what(), group.rank()), by);
   }
-  require_agreement(tell(group, willing_text(setup->config)));
+  require_agreement(tell(group, made, by));
+}
+
+std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeConfig& config,
+                                            const Deadline& by) {
+  std::unique_ptr<const Setup> setup;
+  make_alike(group, by, [&] {
+    setup = make_setup(group, config);
+    return fields_text(setup->config);
+  });
   return setup;
 }
 
-void refuse_setup(GroupState& group, const Error& why) {
-  tell(group, refusal_text(why));
+void refuse_setup(GroupState& group, const Error& why, const Deadline& by) {
+  try {
+    tell(group, refusal_text(why), by);
+  } catch (const Error& untold) {
+    throw Error(untold.code(),
+                fmt::format("{}; this rank had refused: {}", untold.what(), why.what()),
+                untold.culprit());
+  }
   throw why;
 }
 

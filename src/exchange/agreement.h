@@ -2,8 +2,11 @@
 // not, before anything is made. Called by state.cc; uses the rendezvous.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
+#include "base/clock.h"
 #include "exchange/setup.h"
 #include "ferry/config.h"
 #include "ferry/status.h"
@@ -14,12 +17,17 @@ namespace ferry::internal {
 // Throws Error unless collective calls are possible.
 GroupState& usable(const std::shared_ptr<GroupState>& group);
 
-// Collective. Throws on all ranks when one of them refuses or two differ: Error(kMismatch) names
-// the fields that differ; a refusal is thrown as it is where it was made, as Error(kPeerRejected)
-// elsewhere.
-std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeConfig& config);
+// Collective. Runs `make`, which says what this rank made, or throws; then throws on all ranks when
+// one of them did or two differ: Error(kMismatch) names the fields that differ; a refusal is thrown
+// as it is where it was made, as Error(kPeerRejected) elsewhere.
+void make_alike(GroupState& group, const Deadline& by, const std::function<std::string()>& make);
 
-// Collective. Takes the place of the above on a rank that refuses; throws `why`.
-[[noreturn]] void refuse_setup(GroupState& group, const Error& why);
+// Collective: the setup that this configuration makes on all ranks.
+std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeConfig& config,
+                                            const Deadline& by);
+
+// Collective. Takes the place of the above on a rank that refuses; throws `why`, or what kept it
+// from being told, with its text.
+[[noreturn]] void refuse_setup(GroupState& group, const Error& why, const Deadline& by);
 
 }  // namespace ferry::internal

@@ -14,11 +14,11 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
   operation = {};
   const std::int64_t began = now_ns();
   Protocol& protocol = parts_.protocol;
-  if (Status status = protocol.begin(); !status.ok()) return status;
+  if (Status status = protocol.begin(args.deadline); !status.ok()) return status;
   Status refusal = protocol.choose_active(args.handle       ? args.handle.route()->active->chosen
                                           : args.dispatched ? args.dispatched->active_ranks
                                                             : std::span<const int>());
-  const Issued issued = protocol.issue(OperationKind::kCombine, args.deadline);
+  const Issued issued = protocol.issue(OperationKind::kCombine);
   auto combine = std::make_unique<Combine>(parts_, issued, args);
   operation.number = issued.number;
   if (refusal.ok() && !issued.active->contains_me()) {
@@ -118,7 +118,7 @@ Status Combine::reduce() {
   if (exchange_.forwarder) {
     if (status = await_sums(); !status.ok()) return status;
   }
-  exchange_.workers.run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
+  exchange_.workers->run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
     reduce_tokens(begin, end, stores);
   });
   times.spans.push_back({"outputs", began, met});

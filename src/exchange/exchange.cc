@@ -37,8 +37,9 @@ Exchange::Exchange(const Group& group, const ExchangeConfig& config)
     : state_(std::make_shared<ExchangeState>(group.state(), config)) {}
 
 void Exchange::refuse(const Group& group, const Status& why) {
-  internal::refuse_setup(internal::usable(group.state()),
-                         Error(why.code(), why.message(), why.culprit()));
+  internal::GroupState& members = internal::usable(group.state());
+  internal::refuse_setup(members, Error(why.code(), why.message(), why.culprit()),
+                         members.deadline());
 }
 
 Status Exchange::dispatch_send(const DispatchArgs& args, Operation& operation) noexcept {
@@ -47,8 +48,10 @@ Status Exchange::dispatch_send(const DispatchArgs& args, Operation& operation) n
 }
 
 Status Exchange::dispatch_recv(Operation operation, Received& received) noexcept {
-  return guarded(state_,
-                 [&](ExchangeState& state) { return state.dispatch_recv(operation, received); });
+  return guarded(state_, [&](ExchangeState& state) {
+    state.begin_receive(operation);
+    return state.dispatch_recv(operation, received);
+  });
 }
 
 Status Exchange::combine_send(const CombineArgs& args, Operation& operation) noexcept {
@@ -56,20 +59,27 @@ Status Exchange::combine_send(const CombineArgs& args, Operation& operation) noe
 }
 
 Status Exchange::combine_recv(Operation operation) noexcept {
-  return guarded(state_, [&](ExchangeState& state) { return state.combine_recv(operation); });
+  return guarded(state_, [&](ExchangeState& state) {
+    state.begin_receive(operation);
+    return state.combine_recv(operation);
+  });
 }
 
 Status Exchange::dispatch(const DispatchArgs& args, Received& received) noexcept {
-  Operation operation;
   received.release();  // its buffer is the warmest one for the new rows
-  if (Status status = dispatch_send(args, operation); !status.ok()) return status;
-  return dispatch_recv(operation, received);
+  return guarded(state_, [&](ExchangeState& state) {
+    Operation operation;
+    const Status status = state.dispatch_send(args, operation);
+    return status.ok() ? state.dispatch_recv(operation, received) : status;
+  });
 }
 
 Status Exchange::combine(const CombineArgs& args) noexcept {
-  Operation operation;
-  if (Status status = combine_send(args, operation); !status.ok()) return status;
-  return combine_recv(operation);
+  return guarded(state_, [&](ExchangeState& state) {
+    Operation operation;
+    const Status status = state.combine_send(args, operation);
+    return status.ok() ? state.combine_recv(operation) : status;
+  });
 }
 
 bool Exchange::poll(Operation operation) noexcept { return !state_ || state_->poll(operation); }

@@ -23,7 +23,7 @@ struct ExchangeParts {
   std::shared_ptr<Pool> pool;
   std::shared_ptr<Forwarder> forwarder;  // with several nodes
   Protocol protocol;
-  WorkerPool workers;
+  std::unique_ptr<WorkerPool> workers;
   ExchangeStats stats = {};
 
   Record& record(int rank, std::uint64_t number) const noexcept {

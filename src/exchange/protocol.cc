@@ -31,6 +31,7 @@ Protocol::Protocol(GroupState& group, const Setup& setup, const WindowView& view
       view_(view),
       forwarder_(forwarder),
       crowded_(group.crowded(setup.config.workers)),
+      call_(group.default_deadline()),
       active_(setup.everybody),
       last_set_(setup.everybody) {}
 
@@ -41,11 +42,18 @@ void Protocol::close() noexcept {
   if (forwarder_) forwarder_->tell_left();
 }
 
-Status Protocol::begin() {
+Status Protocol::begin(std::chrono::nanoseconds deadline) {
+  call_ = CallTime(deadline.count() > 0 ? deadline : group_.default_deadline());
   if (Status verdict = group_.verdict(); !verdict.ok()) return verdict;
   ++issued_;
   const std::uint64_t depth = setup_.config.depth;
   return issued_ > depth ? settle(issued_ - depth) : Status{};
+}
+
+void Protocol::begin_receive(Operation operation) noexcept {
+  for (const auto& sent : in_flight_) {
+    if (sent->number() == operation.number) call_ = CallTime(sent->issued().deadline);
+  }
 }
 
 Status Protocol::choose_active(std::span<const int> chosen) {
@@ -78,11 +86,8 @@ Status Protocol::choose_active(std::span<const int> chosen) {
   return {};
 }
 
-Issued Protocol::issue(OperationKind kind, std::chrono::nanoseconds deadline) const {
-  return {.number = issued_,
-          .kind = kind,
-          .active = active_,
-          .deadline = deadline.count() > 0 ? deadline : group_.default_deadline()};
+Issued Protocol::issue(OperationKind kind) const {
+  return {.number = issued_, .kind = kind, .active = active_, .deadline = call_.limit()};
 }
 
 Status Protocol::check_depth(OperationKind kind) const {
@@ -112,22 +117,21 @@ void Protocol::publish(std::uint64_t number, Stage stage) noexcept {
   if (forwarder_) forwarder_->tell(number);
 }
 
-Await Protocol::awaiting(const Issued& issued, const char* phase,
-                         std::uint64_t value) const noexcept {
+Await Protocol::awaiting(const Issued& issued, const char* phase, std::uint64_t value) noexcept {
   return {.operation = kind_name(issued.kind),
           .number = issued.number,
           .phase = phase,
           .flags = nullptr,
           .stride_bytes = sizeof(std::atomic<std::uint64_t>),
           .value = value,
-          .limit = issued.deadline,
+          .time = &call_,
           .crowded = crowded_,
           .only = &issued.active->waited};
 }
 
 // Flags of all ranks; those of other nodes come by way of a rank of this one.
 Await Protocol::awaiting_flags(const Issued& issued, const char* phase,
-                               std::uint64_t value) const noexcept {
+                               std::uint64_t value) noexcept {
   Await await = awaiting(issued, phase, value);
   await.stride_bytes = setup_.layout.control_bytes();
   await.last_hop = forwarder_ ? &forwarder_->table().last_hop : nullptr;
@@ -138,6 +142,7 @@ Status Protocol::await(const Issued& issued, const char* phase, Stage stage,
                        std::vector<std::int64_t>* wait_ns, const std::vector<bool>* only) {
   Await await = awaiting_flags(issued, phase, progress_of(issued.number, stage));
   await.flags = &view_.control(0).progress;
+  await.per_call = progress_of(1, Stage::kAnnounced);
   await.wait_ns = wait_ns;
   if (only) await.only = only;
   return group_.wait(await);
@@ -153,8 +158,10 @@ Status Protocol::await_read_through(const Issued& issued, std::uint64_t number) 
 // writing over them. A rank that is stuck, which may be why it is left out, finds that it was
 // lapped when it goes on (lapped).
 void Protocol::let_last_set_finish() {
-  const Issued last{.number = issued_, .active = last_set_, .deadline = kLastSetWait};
+  const Issued last{.number = issued_, .active = last_set_};
+  CallTime time(std::min<std::chrono::nanoseconds>(kLastSetWait, call_.left()));
   Await await = awaiting_flags(last, "reuse", last_taken_);
+  await.time = &time;
   await.flags = &view_.control(0).read_through;
   await.patient = true;
   const Status finished = group_.wait(await);

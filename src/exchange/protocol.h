@@ -30,7 +30,7 @@ struct Issued {
   std::uint64_t number = 0;
   OperationKind kind = OperationKind::kNone;
   std::shared_ptr<const ActiveSet> active = {};
-  std::chrono::nanoseconds deadline{0};  // of every wait
+  std::chrono::nanoseconds deadline{0};  // of each of its calls
 };
 
 // An operation between its halves: a Dispatch or a Combine.
@@ -62,13 +62,15 @@ class Protocol {
   void close() noexcept;
 
   // Every operation starts here: it takes the next number, and what is `depth` behind it is
-  // finished first.
-  Status begin();
+  // finished first. A deadline of 0 is the group's.
+  Status begin(std::chrono::nanoseconds deadline);
+  // The receive half as a call of its own has the whole deadline again.
+  void begin_receive(Operation operation) noexcept;
   // The ranks that take part in the operation just begun; empty: all. An error is this rank's
   // refusal.
   Status choose_active(std::span<const int> chosen);
-  // The operation just begun; a deadline of 0 is the group's.
-  Issued issue(OperationKind kind, std::chrono::nanoseconds deadline) const;
+  // The operation just begun.
+  Issued issue(OperationKind kind) const;
   // Refuses when `depth` operations are in flight.
   Status check_depth(OperationKind kind) const;
 
@@ -81,13 +83,16 @@ class Protocol {
   // Waits until no rank reads what operations up to `number` published.
   Status await_read_through(const Issued& issued, std::uint64_t number);
   // What every wait of an operation says; its flags, and for whom, follow.
-  Await awaiting(const Issued& issued, const char* phase, std::uint64_t value) const noexcept;
+  Await awaiting(const Issued& issued, const char* phase, std::uint64_t value) noexcept;
   // The last operation that all ranks have finished.
   std::uint64_t min_read_through() const noexcept;
 
   // What all ranks said of an operation, once all have said it. The same outcome on every rank but
   // the culprit.
-  Status examine(const Issued& issued) const;
+  Status examine(const Issued& issued);
+  // `peer` destroyed its exchange before the operation: kMismatch, with `text`, unless it is about
+  // to end or leave.
+  Status destroyed(const Issued& issued, const char* phase, int peer, const std::string& text);
   // Whether weights travel: what the ranks that have rows say.
   Agreed agreed_weights(const Issued& issued) const noexcept;
 
@@ -103,13 +108,13 @@ class Protocol {
   // Finishes my own receive halves up to `through`. What went wrong in one is told when it is
   // collected, unless the group broke.
   Status settle(std::uint64_t through);
-  // Finishes an operation and hands it over, if it went well.
+  // Finishes an operation and hands it over, whatever its outcome, which is returned.
   Status collect(Operation operation, OperationKind kind, std::unique_ptr<InFlight>& collected);
   // True when collect() would not wait.
   bool poll(Operation operation) noexcept;
 
  private:
-  Await awaiting_flags(const Issued& issued, const char* phase, std::uint64_t value) const noexcept;
+  Await awaiting_flags(const Issued& issued, const char* phase, std::uint64_t value) noexcept;
   Status finish(InFlight& operation);
   void conclude(std::uint64_t number) noexcept;
   Status leave(const Issued& issued, const Status& status);
@@ -124,6 +129,7 @@ class Protocol {
   Forwarder* forwarder_;
   bool crowded_;
 
+  CallTime call_;                                     // of the call that is in progress
   std::uint64_t issued_ = 0;                          // number of the last operation
   std::uint64_t read_through_ = 0;                    // my published read_through
   std::vector<std::uint64_t> early_;                  // finished operations after read_through_

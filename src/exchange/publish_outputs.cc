@@ -94,7 +94,7 @@ void Combine::copy_rows_in(std::byte* to, const Record& mine) {
         {.row = raw, .row_type = from.dtype, .hidden = from.hidden, .out = copied});
   };
   const auto copy = [&](std::int64_t first, std::int64_t count) {
-    exchange_.workers.run(count, [&](std::int64_t begin, std::int64_t end) {
+    exchange_.workers->run(count, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = first + begin; row < first + end; ++row) copy_one(row);
       if (stores == Stores::kStreaming) stores_fence();
     });

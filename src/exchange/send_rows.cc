@@ -34,7 +34,7 @@ Status RowSender::send(int buffer) {
   if (exchange_.forwarder) {
     if (Status status = cross_rows(); !status.ok()) return status;
   }
-  exchange_.workers.run(route_.num_tokens, [&](std::int64_t begin, std::int64_t end) {
+  exchange_.workers->run(route_.num_tokens, [&](std::int64_t begin, std::int64_t end) {
     const auto scratch = std::make_unique_for_overwrite<std::byte[]>(setup_.scratch_bytes());
     for (std::int64_t token = begin; token < end; ++token) send_token(token, scratch.get());
     if (stores_ == Stores::kStreaming) stores_fence();
@@ -129,7 +129,7 @@ RowFactors RowSender::factors(std::int64_t entry) const noexcept {
 void RowSender::send_all_metadata() {
   const auto count = static_cast<std::int64_t>(route_.order.size());
   const std::int64_t first = count * setup_.rank / exchange_.group->size();
-  exchange_.workers.run(count, [&](std::int64_t begin, std::int64_t end) {
+  exchange_.workers->run(count, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = first + begin; i < first + end; ++i) {
       const std::int32_t entry = route_.order[i < count ? i : i - count];
       for (int position = 0; position < route_.active->num_positions; ++position)

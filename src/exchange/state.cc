@@ -8,14 +8,15 @@
 
 #include "exchange/agreement.h"
 #include "exchange/configuration.h"
+#include "memory/available.h"
 
 namespace ferry::internal {
 
 namespace {
 
-WindowView share_window(GroupState& group, const Setup& setup) {
-  return {group.rendezvous().share_segment(setup.layout.segment_bytes(), group.deadline()),
-          &setup.layout, group.positions()};
+WindowView share_window(GroupState& group, const Setup& setup, const Deadline& by) {
+  return {group.rendezvous().share_segment(setup.layout.segment_bytes(), by), &setup.layout,
+          group.positions()};
 }
 
 // My own flags and records, and those of the ranks of other nodes that I write down here.
@@ -31,15 +32,13 @@ bool back_control(const Setup& setup, const WindowView& view, const Forwarder* f
   return true;
 }
 
-// After this all ranks have their memory, or all throw. Nobody sends a message before that.
-void require_memory(GroupState& group, bool backed, const Pool& pool) {
-  const std::vector<std::string> all =
-      group.rendezvous().all_gather(backed ? "1" : "0", group.deadline());
-  const auto refused = std::find(all.begin(), all.end(), "0");
-  if (refused == all.end()) return;
-  throw Error(Code::kCapacity,
-              fmt::format("rank {} could not get memory for its window of {} expected bytes",
-                          refused - all.begin(), pool.backed_bytes()));
+Error no_memory(const Setup& setup) {
+  return Error(
+      Code::kCapacity,
+      fmt::format("no memory for a window of {} expected bytes (max_tokens {}, hidden {}, "
+                  "{} ranks): {} bytes are free",
+                  window_bytes(setup.config, setup.num_ranks).expected, setup.config.max_tokens,
+                  setup.config.hidden, setup.num_ranks, available_memory()));
 }
 
 // The pages of other ranks that this one reads or writes, so that the first operations need not.
@@ -61,19 +60,27 @@ std::string text_of(const ExchangeConfig& config) {
 }
 
 ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config) {
-  std::unique_ptr<const Setup> made = agree_on_setup(usable(group), config);
+  const Deadline by = usable(group).deadline();
+  std::unique_ptr<const Setup> made = agree_on_setup(*group, config, by);
   const Setup& setup = *made;
-  const WindowView view = share_window(*group, setup);
-  auto pool = std::make_shared<Pool>(view.segment, setup.layout, view.positions[setup.rank]);
+  const WindowView view = share_window(*group, setup, by);
   std::shared_ptr<Forwarder> forwarder;
-  if (!group->one_node())
-    forwarder = std::make_shared<Forwarder>(*group, view, setup.config, setup.choice.algorithm);
-  const int first = pool->free_buffer().value();
-  const bool backed =
-      back_control(setup, view, forwarder.get()) &&
-      pool->back_rows(first, setup.num_sections(), setup.layout.expected_section_rows());
-  pool->mark_used(first);
-  require_memory(*group, backed, *pool);
+  std::shared_ptr<Pool> pool;
+  std::unique_ptr<WorkerPool> workers;
+  int first = 0;
+  // After this all ranks have what they need, or all throw. Nobody sends a message before that.
+  make_alike(*group, by, [&] {
+    if (!group->one_node())  // first: all ranks number their channels alike
+      forwarder = std::make_shared<Forwarder>(*group, view, setup.config, setup.choice.algorithm);
+    pool = std::make_shared<Pool>(view.segment, setup.layout, view.positions[setup.rank]);
+    first = pool->free_buffer().value();
+    pool->mark_used(first);
+    if (!back_control(setup, view, forwarder.get()) ||
+        !pool->back_rows(first, setup.num_sections(), setup.layout.expected_section_rows()))
+      throw no_memory(setup);
+    workers = std::make_unique<WorkerPool>(setup.config.workers);
+    return std::string();
+  });
   map_in(setup, view, first);
   group->log(LogLevel::kInfo,
              fmt::format("exchange {}: {}; {} bytes of window backed, {} reserved", setup.id,
@@ -84,7 +91,7 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
           .pool = std::move(pool),
           .forwarder = forwarder,
           .protocol = Protocol(*group, setup, view, forwarder.get()),
-          .workers = WorkerPool(setup.config.workers)};
+          .workers = std::move(workers)};
 }
 
 }  // namespace
@@ -100,9 +107,9 @@ ExchangeState::~ExchangeState() {
 Status ExchangeState::refuse_for_front(OperationKind kind, const Status& why,
                                        std::span<const int> active_ranks, bool* by_all) {
   Protocol& protocol = parts_.protocol;
-  if (Status status = protocol.begin(); !status.ok()) return status;
+  if (Status status = protocol.begin({}); !status.ok()) return status;
   const Status refusal = protocol.choose_active(active_ranks);
-  const Issued issued = protocol.issue(kind, {});
+  const Issued issued = protocol.issue(kind);
   return refusal.ok() ? protocol.refuse(issued, why, by_all) : protocol.refuse(issued, refusal);
 }
 

@@ -26,6 +26,8 @@ class ExchangeState {
   ExchangeState(const ExchangeState&) = delete;
   ExchangeState& operator=(const ExchangeState&) = delete;
 
+  // Before a receive half that is a call of its own.
+  void begin_receive(Operation operation) noexcept { parts_.protocol.begin_receive(operation); }
   Status dispatch_send(const DispatchArgs& args, Operation& operation);
   Status dispatch_recv(Operation operation, Received& received);
   Status combine_send(const CombineArgs& args, Operation& operation);

@@ -29,7 +29,15 @@ Agreed Protocol::agreed_weights(const Issued& issued) const noexcept {
   return Agreed::kAny;
 }
 
-Status Protocol::examine(const Issued& issued) const {
+Status Protocol::destroyed(const Issued& issued, const char* phase, int peer,
+                           const std::string& text) {
+  if (Status lost = group_.await_end(awaiting(issued, phase, 0), peer); !lost.ok()) return lost;
+  return {Code::kMismatch,
+          fmt::format("operation {}: rank {} destroyed this exchange{}", issued.number, peer, text),
+          peer};
+}
+
+Status Protocol::examine(const Issued& issued) {
   bool all_agree = true;
   const std::uint64_t number = issued.number;
   const Agreed weights = agreed_weights(issued);
@@ -37,8 +45,8 @@ Status Protocol::examine(const Issued& issued) const {
   for (const int peer : ranks) {
     const Record& theirs = view_.record(peer, number);
     if (theirs.number != number) {
-      return {Code::kMismatch,
-              fmt::format("operation {}: rank {} destroyed this exchange", number, peer), peer};
+      const bool dispatch = issued.kind == OperationKind::kDispatch;
+      return destroyed(issued, dispatch ? "counts" : "outputs", peer, "");
     }
     // All ranks are compared, not each with this one: a rank without rows agrees with any, and
     // would not notice that two others disagree.

@@ -1,13 +1,27 @@
 #include "exchange/worker_pool.h"
 
+#include <fmt/format.h>
+
+#include <system_error>
+
+#include "ferry/status.h"
+
 namespace ferry::internal {
 
 WorkerPool::WorkerPool(int workers) : workers_(workers) {
-  for (int worker = 1; worker < workers; ++worker)
-    threads_.emplace_back([this, worker] { work(worker); });
+  try {
+    for (int worker = 1; worker < workers; ++worker)
+      threads_.emplace_back([this, worker] { work(worker); });
+  } catch (const std::system_error& refused) {
+    end();
+    throw Error(Code::kSystem, fmt::format("workers is {}: the thread of worker {} was refused: {}",
+                                           workers, threads_.size() + 1, refused.what()));
+  }
 }
 
-WorkerPool::~WorkerPool() {
+WorkerPool::~WorkerPool() { end(); }
+
+void WorkerPool::end() noexcept {
   stop_.store(true, std::memory_order_release);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();

@@ -12,6 +12,7 @@ namespace ferry::internal {
 
 class WorkerPool {
  public:
+  // Throws Error(kSystem) when a thread is refused.
   explicit WorkerPool(int workers);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -33,6 +34,7 @@ class WorkerPool {
  private:
   using Call = void (*)(const void* part, std::int64_t begin, std::int64_t end);
 
+  void end() noexcept;
   void fork(std::int64_t count, const void* part, Call call);
   void work(int worker);
   // Shares differ by at most one item.

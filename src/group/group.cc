@@ -35,8 +35,9 @@ void check_arguments(int rank, int size, const GroupOptions& options) {
 std::shared_ptr<GroupState> join_at(const internal::JoinAddress& at, const GroupOptions& options,
                                     GroupOrigin origin) {
   check_arguments(at.rank, at.size, options);
-  return std::make_shared<GroupState>(internal::join_at_address(at, options), options,
-                                      std::move(origin));
+  const auto by = internal::Deadline::after(options.deadline, &options.interrupted);
+  return std::make_shared<GroupState>(internal::join_at_address(at, options, by), options,
+                                      std::move(origin), by);
 }
 
 }  // namespace
@@ -62,8 +63,9 @@ Group Group::from_all_gather(int rank, int size, const AllGather& all_gather,
   if (!all_gather)
     throw Error(Code::kInvalidArgument, "from_all_gather needs an all-gather function, got none");
   auto rendezvous = internal::join_by_all_gather(rank, size, all_gather, options);
+  const auto by = internal::Deadline::after(options.deadline, &options.interrupted);
   return Group(std::make_shared<GroupState>(std::move(rendezvous), options,
-                                            GroupOrigin{"callback", "a caller's all-gather"}));
+                                            GroupOrigin{"callback", "a caller's all-gather"}, by));
 }
 
 std::vector<Group> Group::threads(int size, const GroupOptions& options) {
@@ -83,8 +85,9 @@ std::vector<Group> GroupState::threads(int size, const GroupOptions& options,
       try {
         const GroupOrigin origin{"threads",
                                  fmt::format("{} threads of process {}", size, getpid())};
-        groups[rank] = Group(
-            std::make_shared<GroupState>(std::move(rendezvous[rank]), options, origin, make_link));
+        const auto by = internal::Deadline::after(options.deadline, &options.interrupted);
+        groups[rank] = Group(std::make_shared<GroupState>(std::move(rendezvous[rank]), options,
+                                                          origin, by, make_link));
       } catch (...) {
         failures[rank] = std::current_exception();
       }

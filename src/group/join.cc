@@ -122,9 +122,9 @@ Topology topology_of(const GroupOptions& options, const std::vector<int>& nodes)
   return topology;
 }
 
-std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOptions& options) {
+std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOptions& options,
+                                            const Deadline& deadline) {
   const std::vector<int> split = split_nodes(options, at.size);
-  const Deadline deadline = deadline_of(options);
   if (!is_tcp(at.address)) {
     return process_rendezvous(named(at.address, options), at.rank, split, deadline, at.launch);
   }

@@ -29,7 +29,8 @@ struct JoinAddress {
   int size = 1;
   LocalLaunch launch = {};
 };
-std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOptions& options);
+std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOptions& options,
+                                            const Deadline& deadline);
 
 // Processes with an all-gather of their own, which tells them where each of them is, and, when that
 // is not one host, rank 0's addresses and a secret made up for this group.

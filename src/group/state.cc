@@ -30,7 +30,7 @@ std::string allowed_cpus() {
 }  // namespace
 
 GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
-                       GroupOrigin origin, const LinkFactory& make_link)
+                       GroupOrigin origin, const Deadline& by, const LinkFactory& make_link)
     : rendezvous_(std::move(rendezvous)),
       options_(options),
       origin_(std::move(origin)),
@@ -44,7 +44,6 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
   const std::span<const int> here = topology_.node_ranks(topology_.node_of(rank_));
   node_ranks_.assign(here.begin(), here.end());
   for (std::size_t i = 0; i < here.size(); ++i) positions_[here[i]] = static_cast<int>(i);
-  const Deadline by = deadline();
   count_neighbours(by);
   const std::size_t slots = size_ * sizeof(GroupSlot);
   const std::size_t words = size_ * (sizeof(*abort_) + sizeof(*doorbell_) + sizeof(*sleeping_));
@@ -146,10 +145,13 @@ Status GroupState::break_group(Code code, int culprit, const std::string& text) 
   return status;
 }
 
-Status GroupState::barrier() noexcept { return arrive({}); }
+Status GroupState::barrier(std::chrono::nanoseconds limit) noexcept {
+  CallTime time(limit);
+  return arrive({}, time);
+}
 
 // `piece`: what lies in my slot, for the other nodes.
-Status GroupState::arrive(std::span<const std::byte> piece) noexcept {
+Status GroupState::arrive(std::span<const std::byte> piece, CallTime& time) noexcept {
   if (Status status = verdict(); !status.ok()) return status;
   const std::uint64_t number = ++num_barriers_;
   raise(slots_[rank_].barrier, number);
@@ -162,8 +164,9 @@ Status GroupState::arrive(std::span<const std::byte> piece) noexcept {
                       .flags = &slots_[0].barrier,
                       .stride_bytes = sizeof(GroupSlot),
                       .value = number,
-                      .limit = options_.deadline,
+                      .time = &time,
                       .crowded = crowded(1),
+                      .per_call = 1,
                       .last_hop = messages_ ? &forwarding_.last_hop : nullptr};
   Status status = wait(arrival);
   return status.ok() && messages_ ? await_left(arrival, forwarding_.is_mate) : status;
@@ -177,16 +180,17 @@ Status GroupState::all_gather(const void* mine, std::size_t bytes, void* all) no
     return {Code::kInvalidArgument, fmt::format("all_gather of {} bytes got a null buffer", bytes),
             rank_};
   }
+  CallTime time(options_.deadline);
   for (std::size_t done = 0; done < bytes; done += GroupSlot::kBytes) {
     const std::size_t piece = std::min(GroupSlot::kBytes, bytes - done);
     std::memcpy(slots_[rank_].slot, static_cast<const std::byte*>(mine) + done, piece);
-    if (Status status = arrive({slots_[rank_].slot, piece}); !status.ok()) return status;
+    if (Status status = arrive({slots_[rank_].slot, piece}, time); !status.ok()) return status;
     for (int peer = 0; peer < size_; ++peer) {
       std::memcpy(static_cast<std::byte*>(all) + peer * bytes + done, slots_[peer].slot, piece);
     }
-    if (Status status = barrier(); !status.ok()) return status;
+    if (Status status = arrive({}, time); !status.ok()) return status;
   }
-  return bytes == 0 ? barrier() : Status{};
+  return bytes == 0 ? arrive({}, time) : Status{};
 }
 
 void GroupState::log(LogLevel level, const std::string& text) const noexcept {

@@ -24,6 +24,7 @@
 namespace ferry::internal {
 
 struct Await;
+class CallTime;
 
 // One rank's place in the group's shared segment; the rank is its only writer. `barrier` and the
 // bytes of `slot` belong to group.barrier and group.all_gather. `report` says why the rank gave up,
@@ -67,8 +68,9 @@ class Channel {
 // Between nodes it reads the messages of MessageChannel: its own, and those of its channels.
 class GroupState final : private MessageChannel::Reader {
  public:
+  // `by`: the deadline of the join.
   GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
-             GroupOrigin origin, const LinkFactory& make_link = ucx_link);
+             GroupOrigin origin, const Deadline& by, const LinkFactory& make_link = ucx_link);
   // Group::threads, with another network underneath (tests).
   static std::vector<Group> threads(int size, const GroupOptions& options,
                                     const LinkFactory& make_link);
@@ -94,12 +96,16 @@ class GroupState final : private MessageChannel::Reader {
   const std::vector<int>& positions() const noexcept { return positions_; }
   bool here(int rank) const noexcept { return positions_[rank] >= 0; }
 
-  Status barrier() noexcept;
+  Status barrier() noexcept { return barrier(options_.deadline); }
+  Status barrier(std::chrono::nanoseconds limit) noexcept;
   Status all_gather(const void* mine, std::size_t bytes, void* all) noexcept;
 
   // The one wait loop (wait.cc): returns when every awaited flag is up, the group breaks, or the
   // deadline passes.
   Status wait(const Await& await) noexcept;
+  // Whether `rank`, which has destroyed what `await` is about, leaves the group or ends within half
+  // a second; that breaks the group.
+  Status await_end(Await await, int rank) noexcept;
 
   // Wakes the ranks of this node that sleep. Call after raising a flag with raise().
   void ring() noexcept;
@@ -165,7 +171,9 @@ class GroupState final : private MessageChannel::Reader {
             std::span<const std::byte> body = {}) noexcept;
   void tell_abort(std::uint64_t word) noexcept;
   void read_abort(int from, std::uint64_t word, std::span<const std::byte> report) noexcept;
-  Status arrive(std::span<const std::byte> piece) noexcept;
+  Status arrive(std::span<const std::byte> piece, CallTime& time) noexcept;
+  std::string how_far(const Await& await, const std::vector<int>& missing) const;
+  std::string name_of(int rank) const;
   const char* state_of(int rank) const noexcept;
   int gone_culprit(const Await& await, const std::vector<int>& missing) const noexcept;
   int answerable(const Await& await, int missing) const noexcept;
@@ -177,7 +185,7 @@ class GroupState final : private MessageChannel::Reader {
   bool left(int rank) const noexcept;
   Status give_up(const Await& await, Code code, int culprit) noexcept;
   Status break_group(Code code, int culprit, const std::string& text) noexcept;
-  Status check(const Await& await, std::int64_t began_ns) noexcept;
+  Status check(const Await& await) noexcept;
   void sleep_until_rung(const Await& await, int peer) noexcept;
   void count_neighbours(const Deadline& by);
   std::vector<int> missing_ranks(const Await& await) const;

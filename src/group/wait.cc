@@ -24,6 +24,9 @@ constexpr std::int64_t kYieldNs = 1'000'000;  // yielding turns into sleeping
 constexpr std::int64_t kSleepNs =
     2'000'000;  // longest sleep before peers and deadline are looked at
 
+// Between the end of an exchange and that of its process: Python with torch takes this long.
+constexpr std::chrono::milliseconds kEndsSoon{500};
+
 // A rank that waits for the network does not hear the bell of its own node.
 constexpr int kNetworkSleepUs = 100;
 
@@ -65,12 +68,12 @@ Status GroupState::wait(const Await& await) noexcept {
       sched_yield();
       continue;
     }
-    if (aborted() || now_ns() - began_ns >= await.limit.count()) {
-      if (Status status = check(await, began_ns); !status.ok()) return status;
+    if (await.time->passed() || aborted()) {
+      if (Status status = check(await); !status.ok()) return status;
     }
     if (now_ns() - began_ns < kYieldNs) continue;
     sleep_until_rung(await, peer);
-    if (Status status = check(await, began_ns); !status.ok()) return status;
+    if (Status status = check(await); !status.ok()) return status;
   }
   return {};
 }
@@ -106,7 +109,7 @@ std::vector<int> GroupState::missing_ranks(const Await& await) const {
 
 // Looks for a reason to give up. The flags were looked at before: a rank that did its part and then
 // died or left is no reason.
-Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
+Status GroupState::check(const Await& await) noexcept {
   const std::vector<int> missing = missing_ranks(await);
   if (missing.empty()) return {};
   if (const int culprit = gone_culprit(await, missing); culprit >= 0)
@@ -118,17 +121,17 @@ Status GroupState::check(const Await& await, std::int64_t began_ns) noexcept {
     return give_up(await, AbortWord::code(word), AbortWord::culprit(word));
   }
   const bool interrupted = options_.interrupted && options_.interrupted();
-  if (!interrupted && now_ns() - began_ns < await.limit.count()) return {};
-  // The rank that is furthest behind holds up the others that are missing.
+  if (!await.time->passed() && !interrupted) return {};
   const std::vector<int> late = missing_ranks(await);
   if (late.empty()) return {};
+  if (interrupted) return give_up(await, Code::kInterrupted, rank_);
+  // The rank that is furthest behind holds up the others that are missing.
   const int last = *std::min_element(late.begin(), late.end(), [&](int a, int b) {
     return await.flag(a).load(std::memory_order_relaxed) <
            await.flag(b).load(std::memory_order_relaxed);
   });
-  const int owes = interrupted || await.patient ? -1 : owing(/*lost=*/false);
-  return give_up(await, interrupted ? Code::kInterrupted : Code::kTimeout,
-                 owes < 0 ? answerable(await, last) : owes);
+  const int owes = await.patient ? -1 : owing(/*lost=*/false);
+  return give_up(await, Code::kTimeout, owes < 0 ? answerable(await, last) : owes);
 }
 
 // A rank that is gone and is waited for in vain; -1: there is none.
@@ -190,21 +193,54 @@ Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept 
   if (await.patient) return {Code::kTimeout, "", culprit};
   const std::vector<int> missing = missing_ranks(await);
   std::string text =
-      fmt::format("{} {}: gave up waiting for {} of {} {}: expected flag >= {}, seen",
-                  await.operation, await.number, await.phase,
-                  missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "), await.value);
-  for (std::size_t i = 0; i < missing.size() && i < 8; ++i) {
-    text +=
-        fmt::format("{} {}", i ? "," : "", await.flag(missing[i]).load(std::memory_order_relaxed));
-  }
-  text +=
-      fmt::format("; rank {} (pid {}) {}", culprit, rendezvous_->pid(culprit), state_of(culprit));
+      fmt::format("{} {}: gave up waiting for {} of {} {}", await.operation, await.number,
+                  await.phase, missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "));
+  if (await.per_call > 0) text += how_far(await, missing);
+  text += fmt::format("; {} {}", name_of(culprit),
+                      code == Code::kInterrupted ? "was interrupted" : state_of(culprit));
   if (await.last_hop && (*await.last_hop)[culprit] != culprit)
     text += fmt::format("; its control messages come by rank {}", (*await.last_hop)[culprit]);
   if (code == Code::kTimeout) {
-    text += fmt::format("; deadline {:.3g} s", std::chrono::duration<double>(await.limit).count());
+    text += fmt::format("; deadline {:.3g} s",
+                        std::chrono::duration<double>(await.time->limit()).count());
   }
   return break_group(code, culprit, text + "; the group is broken");
+}
+
+// A rank that ends by an exception destroys its exchanges before it leaves the group.
+Status GroupState::await_end(Await await, int rank) noexcept {
+  std::vector<bool> only(size_);
+  only[rank] = true;
+  CallTime soon(kEndsSoon);
+  await.flags = abort_;
+  await.stride_bytes = sizeof *abort_;
+  await.value = 1;  // any word
+  await.time = &soon;
+  await.only = &only;
+  await.last_hop = nullptr;
+  await.patient = true;
+  static_cast<void>(wait(await));
+  if (Status said = verdict(); !said.ok()) return said;
+  if (!left(rank) && !gone(await, rank)) return {};
+  return break_group(
+      Code::kPeerLost, rank,
+      fmt::format("{} {}: gave up waiting for {} of rank {}; {} {}; the group is broken",
+                  await.operation, await.number, await.phase, rank, name_of(rank), state_of(rank)));
+}
+
+// ", which came to call 2", of the first few.
+std::string GroupState::how_far(const Await& await, const std::vector<int>& missing) const {
+  std::vector<std::uint64_t> calls;
+  for (std::size_t i = 0; i < missing.size() && i < 8; ++i)
+    calls.push_back(await.flag(missing[i]).load(std::memory_order_relaxed) / await.per_call);
+  return fmt::format(", which came to {} {}", calls.size() == 1 ? "call" : "calls",
+                     fmt::join(calls, ", "));
+}
+
+// A process of another host is known by its rank only.
+std::string GroupState::name_of(int rank) const {
+  const int pid = rendezvous_->pid(rank);
+  return pid > 0 ? fmt::format("rank {} (pid {})", rank, pid) : fmt::format("rank {}", rank);
 }
 
 const char* GroupState::state_of(int rank) const noexcept {
@@ -214,9 +250,7 @@ const char* GroupState::state_of(int rank) const noexcept {
     return "of another node cannot be reached any more (dead, or its link is cut)";
   if (!here(rank))
     return "of another node did not arrive (stopped, stuck, its link cut, or skipped a call?)";
-  return rendezvous_->pid(rank) != 0
-             ? "is alive but did not arrive (stopped, stuck, or skipped a call?)"
-             : "is a thread that did not arrive (stuck, or skipped a call?)";
+  return "is alive but did not arrive (stopped, stuck, or skipped a call?)";
 }
 
 bool GroupState::aborted() const noexcept {

@@ -1,13 +1,41 @@
-// Await: what a rank waits for, said once. The loop itself is GroupState::wait (wait.cc).
+// Await: what a rank waits for, said once, and CallTime: for how long. The loop itself is
+// GroupState::wait (wait.cc).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "base/clock.h"
+
 namespace ferry::internal {
+
+// The deadline of one call, which all of its waits share. A wait looks at it every few
+// milliseconds. What lies between two looks counts for kLongestLook at most: in a longer time this
+// rank itself did not run (it was stopped, maybe with all others), or it moved rows.
+class CallTime {
+ public:
+  explicit CallTime(std::chrono::nanoseconds limit) noexcept
+      : limit_(limit), left_ns_(limit.count()), looked_ns_(now_ns()) {}
+
+  bool passed() noexcept {
+    const std::int64_t now = now_ns();
+    left_ns_ -= std::min({now - looked_ns_, kLongestLookNs, limit_.count() / 2});
+    looked_ns_ = now;
+    return left_ns_ <= 0;
+  }
+  std::chrono::nanoseconds limit() const noexcept { return limit_; }
+  std::chrono::nanoseconds left() const noexcept { return std::chrono::nanoseconds(left_ns_); }
+
+ private:
+  static constexpr std::int64_t kLongestLookNs = 100'000'000;  // 50 times the longest sleep
+
+  std::chrono::nanoseconds limit_;
+  std::int64_t left_ns_, looked_ns_;
+};
 
 // Flags of all ranks, one per rank at a fixed stride. Up when the flag is >= value.
 struct Await {
@@ -17,8 +45,9 @@ struct Await {
   const std::atomic<std::uint64_t>* flags;
   std::size_t stride_bytes;
   std::uint64_t value;
-  std::chrono::nanoseconds limit;                // the deadline, from the start of the wait
+  CallTime* time;                                // of the call
   bool crowded;                                  // more threads than processors: yield early
+  int per_call = 0;                              // what a call adds to a flag; 0: no message tells
   const std::vector<bool>* only = nullptr;       // wait for these ranks; null: for all
   std::vector<std::int64_t>* wait_ns = nullptr;  // [R] += time waited for each rank
   // [R] of several nodes: the rank that passes each rank's flag on to this node (ForwardingTable);

@@ -31,8 +31,8 @@ struct PlacementRules {
 void count_entries(const PlacementRules& rules, const Route& route, std::int32_t* counts) noexcept;
 
 // Column sums of the count matrix: over the members before mine at my position, over all of each
-// position, and over all. Kept from one dispatch to the next. An element is less than 2^31 because
-// a rank receives less than 2^31 rows (window_layout.cc).
+// position, and over all. An element is less than 2^31 because a rank receives less than 2^31 rows
+// (window_layout.cc).
 struct ColumnSums {
   std::vector<std::int32_t> before_me, all;
   std::vector<std::vector<std::int32_t>> position;  // with several positions only

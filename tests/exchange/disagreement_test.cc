@@ -170,7 +170,9 @@ TEST_P(Disagreement, ACallThatNeverComesIsNamedAtTheDeadline) {
               "the late rank is told that it was itself: " + status.message());
       return;
     }
-    require_status(status, Code::kTimeout, {"dispatch 3", "counts", "rank 2", "0.5 s"},
+    require_status(status, Code::kTimeout,
+                   {"dispatch 3: gave up waiting for counts of rank", ", which came to call",
+                    " 2; rank 2 (pid ", "0.5 s"},
                    "the others");
     require(status.culprit() == kOdd, "culprit: " + status.message());
     require(seconds > 0.4 && seconds < 1.5, "told after " + std::to_string(seconds) + " s");
@@ -239,6 +241,23 @@ TEST_P(Disagreement, ConfigurationThatOneRankRefuses) {
     require_not_made(group, unfit, code, told("4 ranks are not a multiple of tp_size 3"));
   };
   run_ranks(GetParam(), kRanks, body);
+}
+
+// The others never call: what this rank had to say is in its error.
+TEST_P(Disagreement, RefusalThatNobodyHears) {
+  const auto body = [](Group group) {
+    ExchangeConfig illegal = small_config();
+    illegal.top_k = 33;
+    if (group.rank() != kOdd) return nap(900);
+    try {
+      Exchange exchange(group, illegal);
+      throw Failure("the exchange was made");
+    } catch (const Error& error) {
+      require_status({error.code(), error.what()}, Code::kTimeout,
+                     {"this rank had refused: top_k is 33, need 1 to 32"}, "a refusal");
+    }
+  };
+  run_ranks(GetParam(), kRanks, body, "", {.deadline = std::chrono::milliseconds(200)});
 }
 
 // A front that has no configuration says so in the constructor's place.

@@ -292,6 +292,58 @@ TEST_P(Hazards, DestroyedExchange) {
   });
 }
 
+// An exception that ends a rank destroys its exchange and then its group: who calls again while the
+// group is usable has not many errors to read.
+TEST_P(Hazards, RankThatEndsByAnException) {
+  const Scenario scenario = plain_scenario(3, hazard_config(), 2, 24);
+  run(scenario, [&scenario](Group group, Seat& seat) {
+    seat.dispatch(0);
+    if (seat.rank() == 1) {
+      seat.exchange() = Exchange{};
+      nap(100);
+      return;
+    }
+    Random random(1);
+    DispatchCall call(scenario, scenario.rounds[1], seat.rank(), random);
+    Received none;
+    const Status status = seat.exchange().dispatch(call.args(), none);
+    require_status(status, Code::kPeerLost, {"dispatch", "counts", "rank 1", "left"}, "dispatch");
+    require(status.culprit() == 1 && !status.group_usable() && !group.usable(), status.message());
+  });
+}
+
+// Rank 2 has its rows and does not look at them; the others leave it out and go on for so long that
+// what it reads may be theirs of later.
+TEST_P(Hazards, RankThatIsLeftOutAndLapped) {
+  ExchangeConfig config = hazard_config();
+  config.depth = 1;
+  const Scenario scenario = plain_scenario(3, config, 4, 25);
+  if (scenario.nodes.of_rank[1] != scenario.nodes.of_rank[2])
+    GTEST_SKIP() << "nobody else writes what rank 2 reads, nor tells it how far the others are";
+  run(scenario, [&scenario](Group group, Seat& seat) {
+    const Operation sent = seat.dispatch_send(0);
+    Received received;
+    if (seat.rank() != 2) {
+      received = seat.dispatch_recv(0, sent);
+      received.release();
+      const std::vector<int> others = {0, 1};
+      for (int round = 1; round < 4; ++round) {
+        Random random(1);
+        DispatchCall call(scenario, scenario.rounds[round], seat.rank(), random);
+        call.args().active_ranks = others;
+        require_ok(seat.exchange().dispatch(call.args(), received), "dispatch without rank 2");
+      }
+    }
+    require_ok(group.barrier(), "the others went on");
+    if (seat.rank() == 2) {
+      const Status status = seat.exchange().dispatch_recv(sent, received);
+      require_status(status, Code::kMismatch, {"others went on without rank 2"}, "receive half");
+      require(status.culprit() == 2 && received.data == nullptr, status.message());
+    }
+    require_ok(group.barrier(), "rank 2 was told");
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Threads, Hazards, testing::Values(Mode::kThreads));
 INSTANTIATE_TEST_SUITE_P(Processes, Hazards, testing::Values(Mode::kProcesses));
 

@@ -35,6 +35,8 @@ std::string refusal(const std::function<void()>& call) {
   return "accepted";
 }
 
+Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
+
 GroupOptions with_topology(const std::string& topology) {
   GroupOptions options;
   options.deadline = std::chrono::seconds(20);
@@ -80,11 +82,11 @@ TEST(Join, TopologyThatPutsTwoHostsIntoOneNamesTwoOfTheirRanks) {
 TEST(Join, TcpNeedsASecretAndSaysHowToMakeOne) {
   const JoinAddress at_address{"tcp://127.0.0.1:1", "job", 0, 2};
   unsetenv("FERRY_SECRET");
-  EXPECT_THAT(refusal([&] { join_at_address(at_address, {}); }),
+  EXPECT_THAT(refusal([&] { join_at_address(at_address, {}, soon()); }),
               AllOf(HasSubstr("needs FERRY_SECRET"), HasSubstr("16 or more characters"),
                     HasSubstr("ferry launch")));
   setenv("FERRY_SECRET", "short", 1);
-  EXPECT_THAT(refusal([&] { join_at_address(at_address, {}); }),
+  EXPECT_THAT(refusal([&] { join_at_address(at_address, {}, soon()); }),
               AllOf(HasSubstr("FERRY_SECRET has 5 characters"), testing::Not(HasSubstr("short"))));
   unsetenv("FERRY_SECRET");
 }
@@ -95,8 +97,8 @@ TEST(Join, AtAnAddressOverTcp) {
   for (const char* host : {"127.0.0.1", "localhost"}) {
     const JoinAddress at{fmt::format("tcp://{}:{}", host, port), "job"};
     const auto results = in_processes({0, 1, 2}, [&](int rank) {
-      const auto met =
-          join_at_address({at.address, at.job, rank, kSize}, with_topology("host:2,rank:1+2"));
+      const auto met = join_at_address({at.address, at.job, rank, kSize},
+                                       with_topology("host:2,rank:1+2"), soon());
       met->all_gather("", Deadline::after(std::chrono::seconds(20)));
       return fmt::format("{}", fmt::join(met->nodes(), " "));
     });

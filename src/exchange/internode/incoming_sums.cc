@@ -65,13 +65,8 @@ Status Combine::await_sums() {
   if (Status status = exchange_.group->wait(sums); !status.ok()) return status;
   for (const auto& [level, mate] : mates) {
     if (!asked[mate] || forwarder.all_here(number(), mate)) continue;
-    // Whoever gave up has left as well, and said why.
-    if (Status verdict = exchange_.group->verdict(); !verdict.ok()) return verdict;
-    return {Code::kMismatch,
-            fmt::format("operation {}: rank {} destroyed this exchange before it had summed rows "
-                        "for rank {}",
-                        number(), mate, setup_.rank),
-            mate};
+    return exchange_.protocol.destroyed(
+        issued(), "sums", mate, fmt::format(" before it had summed rows for rank {}", setup_.rank));
   }
   return {};
 }

@@ -1,0 +1,151 @@
+// What ends a wait: one deadline for all waits of a call, in which time that the whole job was
+// stopped does not count; and an interruption, which is nobody else's fault.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstring>
+
+#include "seat.h"
+#include "victim.h"
+
+namespace ferry::test {
+namespace {
+
+constexpr int kRanks = 3;
+constexpr int kLate = 1;
+
+ExchangeConfig plain_config() {
+  ExchangeConfig config;
+  config.max_tokens = 64;
+  config.hidden = 512;
+  config.num_experts = 12;
+  config.top_k = 4;
+  return config;
+}
+
+class Deadlines : public testing::TestWithParam<Mode> {};
+
+void require_late(const Status& status, std::int64_t began_ns) {
+  const double seconds = static_cast<double>(now_ns() - began_ns) * 1e-9;
+  require_status(status, Code::kTimeout, {"rank 1", "0.4 s"}, "a late rank");
+  require(status.culprit() == kLate, "culprit " + std::to_string(status.culprit()));
+  require(seconds > 0.3 && seconds < 0.6, "told after " + std::to_string(seconds) + " s");
+}
+
+// Three pieces, and rank 1 comes to each in time.
+TEST_P(Deadlines, AllGatherOfSeveralPiecesHasOne) {
+  const auto body = [](Group group) {
+    constexpr std::size_t kBytes = 10'000;
+    std::vector<std::byte> mine(kBytes), all(kRanks * kBytes);
+    if (group.rank() == kLate) {
+      Status status;
+      while (status.ok()) nap(150), status = group.barrier();
+      return;
+    }
+    const std::int64_t began = now_ns();
+    require_late(group.all_gather(mine.data(), kBytes, all.data()), began);
+  };
+  run_ranks(GetParam(), kRanks, body, "", {.deadline = std::chrono::milliseconds(400)});
+}
+
+// Rank 1 announces its dispatch late, and is then stopped while it writes its rows.
+TEST(DeadlineOfACall, HoldsForAllItsWaits) {
+  const Scenario scenario = plain_scenario(kRanks, plain_config(), 1, 51);
+  const SharedBoard board;
+  ProcessRanks ranks(kRanks, {.deadline = std::chrono::milliseconds(400)}, [&](Group group) {
+    Seat seat(group, scenario);
+    Random random(1);
+    DispatchCall call(scenario, scenario.rounds[0], seat.rank(), random);
+    const auto& tokens = scenario.rounds[0].inputs[seat.rank()].tokens;
+    Trap trap(tokens.size(), *board, SIGSTOP);
+    Received received;
+    const std::int64_t began = now_ns();
+    if (seat.rank() == kLate) {
+      std::memcpy(trap.data(), tokens.data(), tokens.size());
+      call.args().tokens.data = trap.data();
+      call.args().tokens.pitch_bytes = 0;
+      trap.arm();
+      nap(250);
+    }
+    const Status status = seat.exchange().dispatch(call.args(), received);
+    board->told.fetch_add(1, std::memory_order_acq_rel);
+    if (seat.rank() != kLate) require_late(status, began);
+  });
+  while (board->told.load(std::memory_order_acquire) < kRanks - 1) nap(5);
+  ranks.send_signal(kLate, SIGCONT);
+  expect_all_well(ranks.wait(std::chrono::seconds(20)), "two waits");
+}
+
+// All ranks are stopped for longer than the deadline; the one that is waited for goes on last.
+TEST(StoppedJob, GoesOnAsIfNothingHadBeen) {
+  const Scenario scenario = plain_scenario(kRanks, plain_config(), 1, 52);
+  const SharedBoard board;
+  ProcessRanks ranks(kRanks, {.deadline = std::chrono::milliseconds(500)}, [&](Group group) {
+    Seat seat(group, scenario);
+    board->ready.fetch_add(1, std::memory_order_acq_rel);
+    if (seat.rank() == kLate) nap(100);
+    Received received = seat.dispatch(0);
+    seat.combine(0, received.handle, &received);
+  });
+  while (board->ready.load(std::memory_order_acquire) < kRanks) nap(1);
+  nap(20);
+  for (int rank = 0; rank < kRanks; ++rank) ranks.send_signal(rank, SIGSTOP);
+  nap(700);
+  for (const int rank : {0, 2}) ranks.send_signal(rank, SIGCONT);
+  nap(50);
+  ranks.send_signal(kLate, SIGCONT);
+  expect_all_well(ranks.wait(std::chrono::seconds(20)), "a stopped job");
+}
+
+// Of the thread that plays rank 0.
+thread_local bool interrupted = false;
+
+GroupOptions with_interruption() {
+  return {.deadline = std::chrono::seconds(20), .interrupted = [] { return interrupted; }};
+}
+
+void require_interrupted(const Status& status) {
+  require_status(status, Code::kInterrupted, {"rank 0", "was interrupted"}, "interrupted");
+  require(status.culprit() == 0, "culprit " + std::to_string(status.culprit()));
+}
+
+TEST_P(Deadlines, InterruptedRankIsNamedByAllRanks) {
+  const Scenario scenario = plain_scenario(kRanks, plain_config(), 1, 53);
+  const auto body = [&](Group group) {
+    Seat seat(group, scenario);
+    Random random(1);
+    DispatchCall call(scenario, scenario.rounds[0], seat.rank(), random);
+    Received received;
+    if (seat.rank() == kLate) nap(100);
+    interrupted = seat.rank() == 0;
+    require_interrupted(seat.exchange().dispatch(call.args(), received));
+  };
+  run_ranks(GetParam(), kRanks, body, "", with_interruption());
+}
+
+// While an exchange is made; the coordinator is interrupted, or a member is.
+TEST_P(Deadlines, RankInterruptedInARendezvousIsNamedByAllRanks) {
+  for (const int victim : {0, 2}) {
+    const auto body = [&](Group group) {
+      if (group.rank() == kLate) nap(100);
+      interrupted = group.rank() == victim;
+      try {
+        Exchange exchange(group, plain_config());
+        throw Failure("the exchange was made");
+      } catch (const Error& error) {
+        const std::string name = "rank " + std::to_string(victim);
+        require_status({error.code(), error.what()}, Code::kInterrupted, {name, "was interrupted"},
+                       "making an exchange");
+        require(error.culprit() == victim, "culprit " + std::to_string(error.culprit()));
+      }
+      interrupted = false;
+    };
+    run_ranks(GetParam(), kRanks, body, "", with_interruption());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, Deadlines, testing::Values(Mode::kThreads));
+INSTANTIATE_TEST_SUITE_P(Processes, Deadlines, testing::Values(Mode::kProcesses));
+
+}  // namespace
+}  // namespace ferry::test
