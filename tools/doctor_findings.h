@@ -43,7 +43,7 @@ struct NetworkInterface {
 
 // What this host has for groups that span hosts (doctor_network.cc).
 struct Network {
-  std::string ucx;                           // version of libucp, empty: not found
+  std::string ucx;                           // version and file of libucp, empty: not found
   std::string link;                          // what UCX would use, as ferry's Link describes it
   std::string no_link;                       // why there is none
   std::vector<NetworkInterface> interfaces;  // without the loopback

@@ -165,6 +165,31 @@ std::vector<std::string> host_names(Group& group) {
   return names;
 }
 
+// Per rank why anybody can connect to it; empty: nobody can.
+std::vector<std::string> exposures(Group& group, internal::GroupState& state) {
+  std::array<char, 128> mine = {};
+  const std::string exposed = state.messages().exposed();
+  exposed.copy(mine.data(), mine.size() - 1);
+  std::vector<std::array<char, 128>> all(static_cast<std::size_t>(group.size()));
+  expect(group.all_gather(&mine, sizeof mine, all.data()));
+  std::vector<std::string> reasons;
+  for (const auto& reason : all) reasons.emplace_back(reason.data());
+  return reasons;
+}
+
+void add_warnings(Report& report, const std::vector<std::string>& exposed) {
+  Report::Json ranks = Report::Json::array();
+  for (std::size_t rank = 0; rank < exposed.size(); ++rank) {
+    if (exposed[rank].empty()) continue;
+    report.add(
+        fmt::format("  WARNING: whoever reaches the host of rank {} can connect to UCX's "
+                    "ports there: {}\n",
+                    rank, exposed[rank]));
+    ranks.push_back(rank);
+  }
+  report.add("", {{"exposed_ranks", ranks}});
+}
+
 Report report_of(const std::vector<LinkSpeed>& speeds, const std::vector<std::string>& hosts,
                  const std::string& transport) {
   Report report;
@@ -200,8 +225,12 @@ void test_all(Group group, bool json) {
   for (int node = 1; node < state.topology().num_nodes(); ++node)
     speeds.push_back(test_link(group, end, node));
   const std::vector<std::string> hosts = host_names(group);
-  if (group.rank() == 0)
-    std::cout << report_of(speeds, hosts, state.messages().describe()).render(json) << std::flush;
+  const std::vector<std::string> exposed = exposures(group, state);
+  if (group.rank() == 0) {
+    Report report = report_of(speeds, hosts, state.messages().describe());
+    add_warnings(report, exposed);
+    std::cout << report.render(json) << std::flush;
+  }
   expect(group.barrier());
 }
 

@@ -1,6 +1,5 @@
 // Makes a link as a group between hosts does, and lists interfaces; see doctor_network.h.
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -14,16 +13,6 @@
 
 namespace ferry::tools {
 namespace {
-
-// Empty where libucp cannot be loaded.
-std::string ucx_version() {
-  void* const library = dlopen("libucp.so.0", RTLD_LAZY | RTLD_LOCAL);
-  if (!library) return "";
-  using VersionText = const char*();
-  const auto version = reinterpret_cast<VersionText*>(dlsym(library, "ucp_get_version_string"));
-  // Never unloaded: UCX leaves signal handlers behind.
-  return version ? version() : "";
-}
 
 std::string address_text(const sockaddr* address) {
   std::array<char, INET6_ADDRSTRLEN> text = {};
@@ -53,9 +42,11 @@ std::vector<NetworkInterface> interfaces() {
 }  // namespace
 
 Network find_network() {
-  Network network{.ucx = ucx_version(), .link = {}, .no_link = {}, .interfaces = interfaces()};
+  Network network{
+      .ucx = internal::ucx_found(), .link = {}, .no_link = {}, .interfaces = interfaces()};
   try {
     const std::unique_ptr<internal::Link> link = internal::ucx_link();
+    link->let_in({link->address()});
     link->connect(0, link->address());  // to itself: UCX chooses when there is a peer
     network.link = link->describe();
   } catch (const Error& error) {

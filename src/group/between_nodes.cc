@@ -33,6 +33,11 @@ void GroupState::join_nodes(const LinkFactory& make_link, const Deadline& by) {
   messages_ = std::make_unique<MessageChannel>(make_link(), rank_, size_, std::stoull(jobs[0]),
                                                own_thread_);
   addresses_ = rendezvous_->all_gather(messages_->address(), by);
+  std::vector<std::string> others;
+  for (int peer = 0; peer < size_; ++peer)
+    if (!here(peer)) others.push_back(addresses_[peer]);
+  messages_->let_in(others);
+  rendezvous_->all_gather("", by);  // all let each other in
   reached_.resize(size_);
   heard_.resize(size_);
   forwarding_ = ForwardingTable(topology_, rank_, std::vector<bool>(size_, true), /*flat=*/true);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace ferry::internal {
 
@@ -36,6 +37,8 @@ class Link {
 
   // What a peer must know to connect(); any bytes.
   virtual std::string address() const = 0;
+  // Of all ranks that connect to this one, before any of them does: others are kept out.
+  virtual void let_in(const std::vector<std::string>& addresses) = 0;
   // Before the first send to `peer`. Throws Error(kSystem).
   virtual void connect(int peer, const std::string& address) = 0;
 
@@ -58,12 +61,17 @@ class Link {
 
   // Such as "UCX 1.13 tcp".
   virtual std::string describe() const = 0;
+  // Why hosts outside the job can connect, in spite of let_in(); empty: they cannot.
+  virtual std::string exposed() const { return {}; }
 };
 
 // Over UCX. Throws Error(kSystem) when ferry was built without it, or it finds no network.
 // FERRY_SOCKET_IFNAME chooses interfaces (several by comma), as UCX_NET_DEVICES does, which goes
 // first.
 std::unique_ptr<Link> ucx_link();
+
+// The version of UCX that a link would use, and where it is; empty: there is none.
+std::string ucx_found();
 
 // Makes the link of a group's rank: ucx_link, or a test's.
 using LinkFactory = std::function<std::unique_ptr<Link>()>;

@@ -139,6 +139,11 @@ std::string MessageChannel::address() const {
   return link_->address();
 }
 
+void MessageChannel::let_in(const std::vector<std::string>& addresses) {
+  const auto held = lock();
+  link_->let_in(addresses);
+}
+
 void MessageChannel::connect(int peer, const std::string& address) {
   const auto held = lock();
   link_->connect(peer, address);
@@ -271,6 +276,11 @@ MessageChannel::Counters MessageChannel::counters() const {
 std::string MessageChannel::describe() const {
   const auto held = lock();
   return link_->describe();
+}
+
+std::string MessageChannel::exposed() const {
+  const auto held = lock();
+  return link_->exposed();
 }
 
 void MessageChannel::sent(void* ticket) { packet_left(static_cast<Outgoing*>(ticket)); }

@@ -77,8 +77,9 @@ class MessageChannel : private Link::Events {
   MessageChannel(const MessageChannel&) = delete;
   MessageChannel& operator=(const MessageChannel&) = delete;
 
-  // What a peer must know to connect(). Both before any message.
+  // What a peer must know to connect(), and Link::let_in(). All before any message.
   std::string address() const;
+  void let_in(const std::vector<std::string>& addresses);
   void connect(int peer, const std::string& address);
   // The one reader. Nothing moves before; what comes earlier waits in the network.
   void read_by(Reader* reader);
@@ -103,6 +104,7 @@ class MessageChannel : private Link::Events {
   void sleep(int wait_us);
   Counters counters() const;
   std::string describe() const;
+  std::string exposed() const;
 
  private:
   struct Head;

@@ -10,4 +10,6 @@ std::unique_ptr<Link> ucx_link() {
               "(Debian) and build ferry again");
 }
 
+std::string ucx_found() { return {}; }
+
 }  // namespace ferry::internal

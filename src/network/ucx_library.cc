@@ -5,11 +5,20 @@
 
 #include <array>
 #include <csignal>
+#include <filesystem>
+#include <string>
+#include <string_view>
 
 #include "ferry/status.h"
+#include "network/link.h"
 
 namespace ferry::internal {
 namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kName = "libucp.so.0";
+constexpr int kFoldersUp = 3;  // from site-packages/ferry/bin/ferry
 
 // Signal handlers as they were before UCX was loaded.
 class KeptHandlers {
@@ -38,13 +47,38 @@ void find(void* library, const char* name, Function& function) {
   }
 }
 
+// The UCX that pip installed beside ferry (ferry[ucx]): both lie in site-packages.
+std::string pip_library() {
+  Dl_info self{};
+  dladdr(reinterpret_cast<const void*>(&pip_library), &self);
+  const std::string_view file = self.dli_fname != nullptr ? self.dli_fname : "";
+  std::error_code none;
+  // Of a program, the loader knows only how it was called.
+  fs::path folder = fs::canonical(file.ends_with(".so") ? fs::path(file) : "/proc/self/exe", none);
+  for (int up = 0; up < kFoldersUp; ++up) {
+    folder = folder.parent_path();
+    const fs::path library = folder / "libucx/lib" / kName;
+    if (fs::exists(library, none)) return library;
+  }
+  return {};
+}
+
+// What the program has loaded, since two in one process take each other's functions; else the newer
+// one of pip; else the system's. Local: nothing else in the process shall find UCX's names here.
+void* open_library() {
+  constexpr int kFlags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
+  void* library = dlopen(kName, kFlags | RTLD_NOLOAD);
+  if (const std::string pip = pip_library(); library == nullptr && !pip.empty())
+    library = dlopen(pip.c_str(), kFlags);
+  return library != nullptr ? library : dlopen(kName, kFlags);
+}
+
 UcxLibrary load() {
   const KeptHandlers handlers;
-  // Local: nothing else in the process shall find UCX's names here.
-  void* library = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  void* library = open_library();
   if (library == nullptr) {
     throw Error(Code::kSystem, fmt::format("this group spans hosts, and UCX could not be loaded: "
-                                           "{}. Install libucx0 (Debian)",
+                                           "{}. Install ferry[ucx] (pip) or libucx0 (Debian)",
                                            dlerror()));
   }
   UcxLibrary ucx;
@@ -79,6 +113,17 @@ UcxLibrary load() {
 const UcxLibrary& ucx_library() {
   static const UcxLibrary library = load();
   return library;
+}
+
+std::string ucx_found() {
+  try {
+    const UcxLibrary& ucx = ucx_library();
+    Dl_info where{};
+    dladdr(reinterpret_cast<const void*>(ucx.version), &where);
+    return fmt::format("{} ({})", ucx.version_string(), where.dli_fname);
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 }  // namespace ferry::internal

@@ -1,13 +1,10 @@
 // UcxLink: packets as UCX's active messages. Owns a context, a worker and an endpoint per peer.
-// Made by ucx_link(); calls ucx_library.h.
+// Made by ucx_link(); calls ucx_library.h, ucx_config.h and tcp_sockets.h.
 #include <fmt/format.h>
-#include <net/if.h>
 #include <poll.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <set>
 #include <string>
@@ -15,10 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/clock.h"
-#include "base/environment.h"
 #include "ferry/status.h"
 #include "network/link.h"
+#include "network/tcp_sockets.h"
+#include "network/ucx_config.h"
 #include "network/ucx_library.h"
 
 namespace ferry::internal {
@@ -27,8 +26,9 @@ namespace {
 constexpr unsigned kPacketId = 1;      // of the active messages
 constexpr int kRoundsPerProgress = 8;  // of UCX's progress; then others get a turn
 constexpr std::size_t kMaxBodyBytes = std::size_t{256} << 10;
-constexpr const char* kTcpPiece = "264k";  // a packet, and UCX's heads
 constexpr std::chrono::milliseconds kClosing{500};
+// UCX may make a connection at any time; a cut that is shorter than this needs no setting up.
+constexpr std::int64_t kSetUpEveryNs = 250'000'000;
 
 class UcxLink final : public Link {
  public:
@@ -36,6 +36,7 @@ class UcxLink final : public Link {
   ~UcxLink() override;
 
   std::string address() const override;
+  void let_in(const std::vector<std::string>& addresses) override;
   void connect(int peer, const std::string& address) override;
   std::size_t max_body_bytes() override { return kMaxBodyBytes; }
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
@@ -45,6 +46,7 @@ class UcxLink final : public Link {
   void sleep(int wait_us) override;
   void wake() override;
   std::string describe() const override;
+  std::string exposed() const override;
 
  private:
   struct Peer {
@@ -66,12 +68,15 @@ class UcxLink final : public Link {
   static void on_sent(void* request, ucs_status_t status, void* link);
   static void on_failure(void* peer, ucp_ep_h endpoint, ucs_status_t status);
   void create_worker();
+  std::string ucx_address() const;
   void send_late();
   void close(Peer& peer);
   bool closed(Deadline deadline);
   [[nodiscard]] Error error(const std::string& what, ucs_status_t status) const;
 
   const UcxLibrary& ucx_ = ucx_library();
+  TcpSockets sockets_;
+  std::int64_t set_up_ns_ = 0;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int wake_fd_ = -1;
@@ -82,42 +87,6 @@ class UcxLink final : public Link {
   std::vector<std::pair<int, ucs_status_t>> failed_;
   std::vector<void*> closing_;  // requests
 };
-
-std::vector<std::string> rdma_devices() {
-  std::vector<std::string> names;
-  std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator("/sys/class/infiniband", none))
-    names.push_back(entry.path().filename());
-  return names;
-}
-
-// Network interfaces and RDMA devices of this host.
-std::vector<std::string> devices() {
-  std::vector<std::string> names = rdma_devices();
-  if (struct if_nameindex* interfaces = if_nameindex(); interfaces != nullptr) {
-    for (struct if_nameindex* i = interfaces; i->if_name != nullptr; ++i)
-      names.emplace_back(i->if_name);
-    if_freenameindex(interfaces);
-  }
-  return names;
-}
-
-// Throws Error(kInvalidArgument) for a name that this host does not have. RDMA devices may be named
-// with a port, such as "mlx5_0:1".
-void check_devices(std::string_view wanted) {
-  const std::vector<std::string> there = devices();
-  while (!wanted.empty()) {
-    const std::string_view name = wanted.substr(0, wanted.find(','));
-    const std::string_view device = name.substr(0, name.find(':'));
-    if (std::find(there.begin(), there.end(), device) == there.end()) {
-      throw Error(Code::kInvalidArgument,
-                  fmt::format("FERRY_SOCKET_IFNAME names '{}', which is no network interface of "
-                              "this host; it has {}",
-                              name, fmt::join(there, ", ")));
-    }
-    wanted.remove_prefix(std::min(name.size() + 1, wanted.size()));
-  }
-}
 
 std::string printed_info(const UcxLibrary& ucx, ucp_ep_h endpoint) {
   char* text = nullptr;
@@ -131,72 +100,8 @@ std::string printed_info(const UcxLibrary& ucx, ucp_ep_h endpoint) {
   return info;
 }
 
-// UCX's configuration: what the environment says, and ferry's own choices where it says nothing.
-class Config {
- public:
-  explicit Config(const UcxLibrary& ucx) : ucx_(ucx) {
-    const ucs_status_t status = ucx_.config_read(nullptr, nullptr, &config_);
-    if (status != UCS_OK) {
-      throw Error(Code::kSystem,
-                  fmt::format("UCX cannot read its configuration: {}", ucx_.status_string(status)));
-    }
-  }
-  ~Config() { ucx_.config_release(config_); }
-  Config(const Config&) = delete;
-  Config& operator=(const Config&) = delete;
-
-  // `transport` has its own table of options. UCX 1.13 wants the bare name there, later ones the
-  // transport's name in front of it, as in the environment.
-  void prefer(const std::string& transport, const std::string& name, const char* value) {
-    const std::string full_name = transport + "_" + name;
-    const std::string& key = is_before_1_14() ? name : full_name;
-    if (!environment("UCX_" + full_name))
-      ucx_.config_modify(config_, key.c_str(), value);  // refused where there is no such transport
-  }
-  void prefer(const std::string& name, const char* value) {
-    if (environment("UCX_" + name)) return;
-    const ucs_status_t status = ucx_.config_modify(config_, name.c_str(), value);
-    if (status != UCS_OK) {
-      throw Error(Code::kSystem,
-                  fmt::format("UCX refuses {}={}: {}", name, value, ucx_.status_string(status)));
-    }
-  }
-  const ucp_config_t* read() const noexcept { return config_; }
-
- private:
-  bool is_before_1_14() const {
-    unsigned major = 0, minor = 0, release = 0;
-    ucx_.version(&major, &minor, &release);
-    return major == 1 && minor < 14;
-  }
-
-  const UcxLibrary& ucx_;
-  ucp_config_t* config_ = nullptr;
-};
-
 UcxLink::UcxLink() {
-  Config config(ucx_);
-  // Ranks that share memory do not talk over a link, and nodes of one machine may live in
-  // namespaces that UCX's shared memory does not cross.
-  config.prefer("SHM_DEVICES", "");
-  // A whole packet in one piece: over TCP, where the default of 64 KiB has every packet put
-  // together, this saves a third of the processor time.
-  config.prefer("TCP", "RX_SEG_SIZE", kTcpPiece);
-  // UCX 1.13 aborts when a connection ends while it sends over TCP without a copy. The copy costs
-  // no more than what it saves in system calls (docs/decisions/between_nodes.md).
-  if (rdma_devices().empty()) {
-    config.prefer("TCP", "TX_SEG_SIZE", kTcpPiece);
-    config.prefer("ZCOPY_THRESH", "inf");
-  }
-  // A peer that says nothing is asked after.
-  config.prefer("KEEPALIVE_INTERVAL", "1s");
-  config.prefer("TCP", "KEEPIDLE", "1s");
-  config.prefer("TCP", "KEEPINTVL", "1s");
-  config.prefer("TCP", "KEEPCNT", "3");
-  if (const auto wanted = environment("FERRY_SOCKET_IFNAME")) {
-    if (!environment("UCX_NET_DEVICES")) check_devices(*wanted);
-    config.prefer("NET_DEVICES", wanted->c_str());
-  }
+  const UcxConfig config(ucx_);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_REQUEST_SIZE;
   params.request_size = sizeof(void*);  // a ticket
@@ -222,7 +127,7 @@ void UcxLink::create_worker() {
     handler.arg = this;
     status = ucx_.worker_set_am_recv_handler(worker_, &handler);
   }
-  if (status == UCS_OK) return;
+  if (status == UCS_OK) return sockets_.find(ucx_address());
   if (worker_ != nullptr) ucx_.worker_destroy(worker_);
   ucx_.cleanup(context_);
   throw error("cannot use the network", status);
@@ -236,7 +141,7 @@ UcxLink::~UcxLink() {
   ucx_.cleanup(context_);
 }
 
-std::string UcxLink::address() const {
+std::string UcxLink::ucx_address() const {
   ucp_address_t* address = nullptr;
   std::size_t bytes = 0;
   const ucs_status_t status = ucx_.worker_get_address(worker_, &address, &bytes);
@@ -246,17 +151,37 @@ std::string UcxLink::address() const {
   return copy;
 }
 
+// The length of what TcpSockets says, that, and what UCX says.
+std::string UcxLink::address() const {
+  const std::string sockets = sockets_.address();
+  std::string text;
+  append(text, static_cast<std::uint32_t>(sockets.size()));
+  return text + sockets + ucx_address();
+}
+
+void UcxLink::let_in(const std::vector<std::string>& addresses) {
+  std::vector<std::string> sockets;
+  for (const std::string& address : addresses) {
+    ByteReader reader(address);
+    sockets.emplace_back(as_text(reader.take(reader.get<std::uint32_t>())));
+  }
+  sockets_.let_in(sockets);
+}
+
 void UcxLink::connect(int rank, const std::string& address) {
+  ByteReader reader(address);
+  reader.take(reader.get<std::uint32_t>());
   Peer& peer = peers_[rank];
   peer = {this, rank, nullptr};
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.address = reinterpret_cast<const ucp_address_t*>(reader.rest().data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {on_failure, &peer};
   const ucs_status_t status = ucx_.ep_create(worker_, &params, &peer.endpoint);
   if (status != UCS_OK) throw error(fmt::format("cannot reach rank {}", rank), status);
+  sockets_.set_up_connections();
 }
 
 bool UcxLink::send(int rank, std::span<const std::byte> head, std::span<const std::byte> body,
@@ -331,6 +256,10 @@ bool UcxLink::progress(Events& events) {
 }
 
 bool UcxLink::arm() {
+  if (now_ns() - set_up_ns_ > kSetUpEveryNs) {
+    sockets_.set_up_connections();
+    set_up_ns_ = now_ns();
+  }
   return failed_.empty() && sent_.empty() && ucx_.worker_arm(worker_) == UCS_OK;
 }
 
@@ -361,8 +290,9 @@ bool UcxLink::closed(Deadline deadline) {
 }
 
 Error UcxLink::error(const std::string& what, ucs_status_t status) const {
-  return Error(Code::kSystem, fmt::format("UCX {}: {}; this host has {}", what,
-                                          ucx_.status_string(status), fmt::join(devices(), ", ")));
+  return Error(Code::kSystem,
+               fmt::format("UCX {}: {}; this host has {}", what, ucx_.status_string(status),
+                           fmt::join(network_devices(), ", ")));
 }
 
 // Transports and devices of the endpoints. UCX tells them only as text: of its lines such as
@@ -379,6 +309,12 @@ std::string UcxLink::describe() const {
     }
   }
   return fmt::format("UCX {} {}", ucx_.version_string(), fmt::join(lanes, ", "));
+}
+
+std::string UcxLink::exposed() const {
+  const bool over_tcp = describe().find(" tcp") != std::string::npos;
+  return over_tcp && sockets_.none() ? "/proc/self/fd does not show UCX's ports"
+                                     : sockets_.exposed();
 }
 
 }  // namespace

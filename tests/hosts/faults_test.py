@@ -57,9 +57,9 @@ class Rank:
 
 
 class Faults(unittest.TestCase):
-    def start(self, *arguments, ranks=range(SIZE), **options):
+    def start(self, *arguments, ranks=range(SIZE), hosts=2, **options):
         """Hosts, and ranks that have come to where they stop, if they do."""
-        self.bench = Hosts(2, **options)
+        self.bench = Hosts(hosts, **options)
         self.bench.__enter__()
         self.addCleanup(self.bench.__exit__)
         self.ranks = {}

@@ -31,6 +31,7 @@ class ChaosLink final : public internal::Link {
       : link_(std::move(link)), random_(seed), report_(report) {}
 
   std::string address() const override { return link_->address(); }
+  void let_in(const std::vector<std::string>& addresses) override { link_->let_in(addresses); }
   void connect(int peer, const std::string& address) override { link_->connect(peer, address); }
   std::size_t max_body_bytes() override {
     const std::size_t most = link_->max_body_bytes();

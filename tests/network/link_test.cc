@@ -38,6 +38,7 @@ constexpr int kMaxRanks = 4;
 struct Board {
   struct Place {
     std::atomic<int> round;
+    std::atomic<int> open;  // how often it let others in
     std::size_t bytes;
     char address[1024];
   };
@@ -62,13 +63,20 @@ class SharedBoard {
     wait(rank, round);
     return {board_->places[rank].address, board_->places[rank].bytes};
   }
+  // Until all have come here as often as `rank`.
+  void let_in(int rank, int size) {
+    const int times = board_->places[rank].open.fetch_add(1, std::memory_order_acq_rel) + 1;
+    for (int peer = 0; peer < size; ++peer) wait_for(board_->places[peer].open, times);
+  }
   // Until the rank has posted for the round-th time.
-  void wait(int rank, int round) {
-    while (board_->places[rank].round.load(std::memory_order_acquire) < round)
+  void wait(int rank, int round) { wait_for(board_->places[rank].round, round); }
+
+ private:
+  static void wait_for(const std::atomic<int>& counter, int value) {
+    while (counter.load(std::memory_order_acquire) < value)
       std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
 
- private:
   Board* board_;
 };
 
@@ -77,8 +85,12 @@ struct Rank {
   Rank(SharedBoard& board, int rank, int size, int round = 1, bool chaos = false)
       : reader(kSeed, rank), messages(make_link(rank, chaos), rank, size, kJob, false) {
     board.post(rank, messages.address());
+    std::vector<std::string> addresses;
+    for (int peer = 0; peer < size; ++peer) addresses.push_back(board.address(peer, round));
+    messages.let_in(addresses);
+    board.let_in(rank, size);
     for (int peer = 0; peer < size; ++peer) {
-      if (peer != rank) messages.connect(peer, board.address(peer, round));
+      if (peer != rank) messages.connect(peer, addresses[static_cast<std::size_t>(peer)]);
     }
     messages.read_by(&reader);
   }

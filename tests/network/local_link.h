@@ -75,6 +75,7 @@ class LocalNetwork::LocalLink final : public internal::Link {
   }
 
   std::string address() const override { return std::to_string(id_); }
+  void let_in(const std::vector<std::string>&) override {}
   void connect(int peer, const std::string& address) override {
     ids_[peer] = std::stoi(address);
     peers_[ids_[peer]] = peer;

@@ -1,0 +1,23 @@
+// Ip: an address of either family.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+namespace ferry::internal {
+
+using Ip = std::array<std::uint8_t, 16>;  // IPv4 as ::ffff:a.b.c.d
+
+constexpr Ip kMappedIpv4{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+constexpr Ip kLoopback4{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+constexpr Ip kLoopback6{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+
+constexpr bool is_ipv4(const Ip& ip) {
+  return std::equal(ip.begin(), ip.begin() + 12, kMappedIpv4.begin());
+}
+constexpr bool is_loopback(const Ip& ip) {
+  return ip == kLoopback6 || (is_ipv4(ip) && ip[12] == 127);
+}
+
+}  // namespace ferry::internal

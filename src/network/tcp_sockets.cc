@@ -1,0 +1,216 @@
+#include "network/tcp_sockets.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "base/bytes.h"
+#include "base/descriptor.h"
+#include "base/environment.h"
+#include "network/packet_filter.h"
+
+namespace ferry::internal {
+
+// All that this process has, for forked children. Never destroyed: links may end after static
+// objects.
+struct OpenSockets {
+  std::mutex mutex;  // held while a TcpSockets changes, and while the process forks
+  std::vector<const TcpSockets*> all;
+
+  static OpenSockets& here() {
+    static auto* const made = [] {
+      pthread_atfork([] { here().mutex.lock(); }, [] { here().mutex.unlock(); },
+                     [] {
+                       for (const TcpSockets* sockets : here().all) sockets->close_in_child();
+                       here().mutex.unlock();
+                     });
+      return new OpenSockets;
+    }();
+    return *made;
+  }
+};
+
+namespace {
+
+struct Endpoint {
+  Ip ip;
+  std::uint16_t port;
+};
+
+#ifndef TCP_RTO_MAX_MS
+#define TCP_RTO_MAX_MS 44  // Linux 6.15
+#endif
+constexpr int kRetryMs = 1000;        // the least that the kernel takes
+constexpr int kPatienceMs = INT_MAX;  // the deadlines of ferry's waits decide, not TCP's
+constexpr int kFirstBytesS = 1;       // a connection that says nothing takes no descriptor
+
+void set(int fd, int level, int name, int value) {
+  setsockopt(fd, level, name, &value, sizeof value);
+}
+
+Ip ip_of(const sockaddr* address) {
+  Ip ip{};
+  if (address->sa_family == AF_INET6) {
+    std::memcpy(ip.data(), &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, ip.size());
+  } else {
+    ip = kMappedIpv4;
+    std::memcpy(&ip[12], &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, 4);
+  }
+  return ip;
+}
+
+bool is_inet(const sockaddr* address) {
+  return address != nullptr && (address->sa_family == AF_INET || address->sa_family == AF_INET6);
+}
+
+// `name` is getsockname or getpeername.
+std::optional<Endpoint> end_of(int fd, decltype(&getsockname) name) {
+  sockaddr_storage storage{};
+  socklen_t bytes = sizeof storage;
+  auto* address = reinterpret_cast<sockaddr*>(&storage);
+  if (name(fd, address, &bytes) != 0 || !is_inet(address)) return std::nullopt;
+  // The port lies at the same place in both families.
+  return Endpoint{ip_of(address), ntohs(reinterpret_cast<sockaddr_in*>(address)->sin_port)};
+}
+
+bool has_option(int fd, int name, int wanted) {
+  int value = 0;
+  socklen_t bytes = sizeof value;
+  return getsockopt(fd, SOL_SOCKET, name, &value, &bytes) == 0 && value == wanted;
+}
+
+std::vector<int> tcp_sockets() {
+  std::vector<int> found;
+  DIR* directory = opendir("/proc/self/fd");
+  if (directory == nullptr) return found;
+  while (const dirent* entry = readdir(directory)) {
+    if (std::isdigit(static_cast<unsigned char>(entry->d_name[0])) == 0) continue;
+    const int fd = std::atoi(entry->d_name);
+    if (has_option(fd, SO_PROTOCOL, IPPROTO_TCP)) found.push_back(fd);
+  }
+  closedir(directory);
+  return found;
+}
+
+std::vector<int> listening_sockets() {
+  std::vector<int> found = tcp_sockets();
+  std::erase_if(found, [](int fd) { return !has_option(fd, SO_ACCEPTCONN, 1); });
+  return found;
+}
+
+// Of this host, without those of the loopback.
+std::set<Ip> host_ips() {
+  std::set<Ip> ips;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return ips;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next)
+    if (is_inet(entry->ifa_addr)) ips.insert(ip_of(entry->ifa_addr));
+  freeifaddrs(list);
+  std::erase_if(ips, is_loopback);
+  return ips;
+}
+
+void set_up(int fd) {
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  set(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, kRetryMs);
+  if (!environment("UCX_TCP_USER_TIMEOUT")) set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kPatienceMs);
+}
+
+}  // namespace
+
+TcpSockets::TcpSockets() {
+  const std::vector<int> now = listening_sockets();
+  not_ours_.insert(now.begin(), now.end());
+  const std::lock_guard lock(OpenSockets::here().mutex);
+  OpenSockets::here().all.push_back(this);
+}
+
+TcpSockets::~TcpSockets() {
+  const std::lock_guard lock(OpenSockets::here().mutex);
+  std::erase(OpenSockets::here().all, this);
+}
+
+void TcpSockets::find(std::string_view ucx_address) {
+  const std::lock_guard lock(OpenSockets::here().mutex);
+  for (const int fd : listening_sockets()) {
+    const auto local = end_of(fd, getsockname);
+    if (!local || not_ours_.contains(fd)) continue;
+    const std::uint16_t port = htons(local->port);
+    if (ucx_address.find(as_text(bytes_of(port))) == std::string_view::npos) continue;
+    ports_.insert(local->port);
+    set_up(fd);  // connections inherit it
+    set(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, kFirstBytesS);
+  }
+  guard();
+}
+
+std::string TcpSockets::address() const {
+  const std::set<Ip> ips = host_ips();
+  std::string text;
+  append(text, static_cast<std::uint32_t>(ips.size()));
+  for (const Ip& ip : ips) append(text, ip);
+  for (const std::uint16_t port : ports_) append(text, port);
+  return text;
+}
+
+void TcpSockets::let_in(const std::vector<std::string>& addresses) {
+  const std::set<Ip> mine = host_ips();
+  const std::lock_guard lock(OpenSockets::here().mutex);
+  for (const std::string& address : addresses) {
+    ByteReader reader(address);
+    std::set<Ip> ips;
+    for (auto count = reader.get<std::uint32_t>(); count > 0 && reader.ok(); --count)
+      ips.insert(reader.get<Ip>());
+    while (reader.left() > 0 && reader.ok()) peer_ports_.insert(reader.get<std::uint16_t>());
+    // Ranks of one host may meet at its loopback.
+    if (ips == mine) ips.insert({kLoopback4, kLoopback6});
+    peer_ips_.insert(ips.begin(), ips.end());
+  }
+  // No peer connects before this.
+  for (const int fd : tcp_sockets())
+    if (is_ours(fd) && !has_option(fd, SO_ACCEPTCONN, 1)) shutdown(fd, SHUT_RDWR);
+  guard();
+}
+
+void TcpSockets::guard() {
+  exposed_.clear();
+  for (const int fd : tcp_sockets()) {
+    if (!has_option(fd, SO_ACCEPTCONN, 1) || !is_ours(fd)) continue;
+    if (const std::string why = let_through_only(fd, peer_ips_); !why.empty()) exposed_ = why;
+  }
+}
+
+void TcpSockets::set_up_connections() const {
+  for (const int fd : tcp_sockets())
+    if (is_ours(fd)) set_up(fd);
+}
+
+bool TcpSockets::is_ours(int fd) const {
+  const auto local = end_of(fd, getsockname);
+  if (local && ports_.contains(local->port)) return true;
+  const auto peer = end_of(fd, getpeername);
+  return peer && peer_ports_.contains(peer->port) && peer_ips_.contains(peer->ip);
+}
+
+// Their numbers stay taken: UCX may close them in the child.
+void TcpSockets::close_in_child() const {
+  const Descriptor nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (const int fd : tcp_sockets())
+    if (is_ours(fd)) dup3(nothing.fd(), fd, O_CLOEXEC);
+}
+
+}  // namespace ferry::internal

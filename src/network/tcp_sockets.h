@@ -1,0 +1,50 @@
+// TcpSockets: the TCP sockets that UCX opens for one link and does not show, found among this
+// process's descriptors by their ports. Lets in only hosts of the job, has TCP try a silent peer
+// again every second for as long as it takes, and closes the sockets in forked children, where they
+// would keep the connections of a dead rank alive. Owned by ucx_link.cc. Where UCX uses no TCP
+// there are none, and all of this does nothing.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "network/ip.h"
+
+namespace ferry::internal {
+
+class TcpSockets {
+ public:
+  // To be made before UCX opens any: what listens by now is somebody else's.
+  TcpSockets();
+  ~TcpSockets();
+  TcpSockets(const TcpSockets&) = delete;
+  TcpSockets& operator=(const TcpSockets&) = delete;
+
+  // Finds those that listen at a port that UCX's address names. From here on nobody gets in.
+  void find(std::string_view ucx_address);
+  // What address_of() is for peers: this host's addresses, and the ports.
+  std::string address() const;
+  // From here on the hosts with these addresses get in; whoever came before is thrown out.
+  void let_in(const std::vector<std::string>& addresses);
+  // Connections that were made since are set up too. Takes microseconds for each descriptor.
+  void set_up_connections() const;
+  bool none() const noexcept { return ports_.empty(); }
+  // Why the kernel lets others in all the same; empty: it does not.
+  const std::string& exposed() const noexcept { return exposed_; }
+
+ private:
+  friend struct OpenSockets;
+  bool is_ours(int fd) const;
+  void close_in_child() const;
+  void guard();
+
+  std::set<int> not_ours_;
+  std::set<std::uint16_t> ports_, peer_ports_;
+  std::set<Ip> peer_ips_;
+  std::string exposed_;
+};
+
+}  // namespace ferry::internal

@@ -1,0 +1,36 @@
+// UcxConfig: UCX's configuration, which is what the environment says and ferry's own choices where
+// it says nothing. Called by ucx_link.cc.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "network/ucx_library.h"
+
+namespace ferry::internal {
+
+// Network interfaces and RDMA devices of this host.
+std::vector<std::string> network_devices();
+
+class UcxConfig {
+ public:
+  // Throws Error(kInvalidArgument) for a device that this host does not have, kSystem for what UCX
+  // refuses.
+  explicit UcxConfig(const UcxLibrary& ucx);
+  ~UcxConfig() { ucx_.config_release(config_); }
+  UcxConfig(const UcxConfig&) = delete;
+  UcxConfig& operator=(const UcxConfig&) = delete;
+
+  const ucp_config_t* read() const noexcept { return config_; }
+
+ private:
+  void choose();
+  void prefer(const std::string& transport, const std::string& name, const char* value);
+  void prefer(const std::string& name, const char* value);
+  bool is_before_1_14() const;
+
+  const UcxLibrary& ucx_;
+  ucp_config_t* config_ = nullptr;
+};
+
+}  // namespace ferry::internal

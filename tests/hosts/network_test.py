@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""What the network does to a job between two hosts of two ranks each: strangers at UCX's ports, packets lost for
+seconds in the middle of the way, and forked children that outlive a rank. Called by ctest with the program
+faults_rank as its first argument; exit code 77 where there are no hosts. The seconds are short; with
+FERRY_STRESS=1 they are those that people have seen."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+import unittest
+
+import faults_test
+import hosts
+from faults_test import FEW, LONG_S, MANY
+
+STRESS = float(os.environ.get("FERRY_STRESS", "0.1")) >= 1
+AT_ONCE_S = 4
+MEETING_PORT = 4711
+# Connects to each address host:port of its arguments, sends nothing, and prints how many of them it got.
+CONNECT = """
+import socket, sys
+got = []
+for text in sys.argv[1:]:
+    host, port = text.split(":")
+    stranger = socket.socket()
+    stranger.settimeout(0.2)
+    try:
+        stranger.connect((host, int(port)))
+        got.append(stranger)
+    except TimeoutError:
+        pass
+print(len(got), flush=True)
+sys.stdin.read()
+"""
+
+
+class Strangers(faults_test.Faults):
+    """Ranks on a and b, and host c, which has no rank."""
+
+    def setUp(self):
+        self.start(LONG_S, FEW, 6, "dispatch", 5, hosts=3)
+
+    def ports(self, name):
+        """Where the ranks of a host listen, but for the meeting and at the loopback."""
+        lines = [line.split() for line in self.bench.run(name, "cat", "/proc/net/tcp").stdout.splitlines()[1:]]
+        listening = [local.split(":") for _, local, _, state, *_ in lines if state == "0A"]
+        ports = [int(port, 16) for ip, port in listening if ip != "0100007F"]
+        return [port for port in ports if port != MEETING_PORT]
+
+    def connect(self, name, *addresses):
+        stranger = subprocess.Popen(self.bench.command(name, sys.executable, "-c", CONNECT, *addresses),
+                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(self.close, stranger)
+        return int(stranger.stdout.readline())
+
+    def descriptors(self):
+        """Of each rank on host b, by pid."""
+        pids = self.bench.run("b", "sh", "-c", "grep -l faults_rank /proc/[0-9]*/comm").stdout.split()
+        folders = [pid.replace("comm", "fd") for pid in pids]
+        return [len(self.bench.run("b", "ls", folder).stdout.split()) for folder in folders]
+
+    def test_of_other_hosts_get_no_answer(self):
+        ports = self.ports("b")
+        self.assertGreaterEqual(len(ports), 2)
+        self.assertEqual(self.connect("c", *[f"b:{port}" for port in ports]), 0)
+        self.go()
+        self.expect_well()
+
+    def test_of_hosts_of_the_job_take_no_descriptors(self):
+        before = self.descriptors()
+        self.assertEqual(len(before), 2)
+        addresses = [f"b:{port}" for port in self.ports("b")]
+        self.assertGreater(self.connect("a", *(40 * addresses)), 0)
+        self.assertEqual(self.descriptors(), before)
+        self.go()
+        self.expect_well()
+
+
+class CutAndMended(faults_test.Faults):
+    """Nothing ends before the deadline that comes back, and what comes back is used at once."""
+
+    def test_while_nobody_speaks(self):
+        self.start(LONG_S, FEW, 20, "dispatch", 5)
+        self.bench.cut("b")
+        time.sleep(5)
+        self.bench.join("b")
+        time.sleep(3 if STRESS else 0)
+        self.go()
+        self.expect_well()
+
+    def longest_pause(self):
+        """Seconds until the last of the connections sends again what got lost."""
+        text = "".join(self.bench.run(name, "cat", "/proc/net/tcp").stdout for name in "ab")
+        timers = re.findall(r" (\w\w):(\w{8}) \w{8} +\d+ +\d+ \d+", text)
+        return max(int(when, 16) / 100 if kind == "01" else 0 for kind, when in timers)
+
+    def test_while_rows_are_under_way(self):
+        """By itself TCP doubles its pauses: it would wait as long again as the cut took."""
+        self.start(LONG_S, MANY, 2, "dispatch", 0)
+        self.go_slowly()
+        self.bench.cut("b")
+        mended = time.monotonic() + (10 if STRESS else 5.8)
+        while self.longest_pause() < 3 and time.monotonic() < mended:
+            time.sleep(0.1)
+        self.bench.join("b")
+        for name in "ab":
+            self.bench.boxes[name].tc("qdisc", "del", "dev", "eth0", "root")
+        began = time.monotonic()
+        self.expect_well()
+        self.assertLess(time.monotonic() - began, 2.2)
+
+
+class ForkedChildren(faults_test.Faults):
+    """Data loaders and the like have the sockets of the rank that forked them."""
+
+    def test_of_a_host_all_of_whose_ranks_are_killed(self):
+        os.environ["FERRY_TEST_CHILD"] = "1"
+        self.addCleanup(os.environ.pop, "FERRY_TEST_CHILD")
+        self.start(LONG_S, FEW, 6, "dispatch", 5)
+        killed = {rank: self.ranks.pop(rank) for rank in (2, 3)}
+        for victim in killed.values():
+            victim.kill()
+            victim.process.wait()
+        self.go()
+        for rank, (code, culprit, message) in self.ends(AT_ONCE_S).items():
+            self.assertIn(code, ("peer_lost", "broken"), f"rank {rank}: {message}")
+            self.assertIn(culprit, killed, f"rank {rank}: {message}")
+
+
+if __name__ == "__main__":
+    hosts.skip_unless_possible()
+    unittest.main()
