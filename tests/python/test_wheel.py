@@ -1,5 +1,7 @@
 """The wheel that scripts/test.sh made: what is in it, alone in a new environment, and on an old processor."""
 
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -74,3 +76,9 @@ def test_the_fronts_say_what_they_need(alone):
 def test_the_command_line_is_there(alone):
     assert "bench" in run(alone, "-m", "ferry", "--help")
     assert "wrong" in run(alone, "-m", "ferry", "bench", "--ranks", "2", "--tokens", "2", "--hidden", "64", "--check")
+
+
+def test_ferry_prefers_the_ucx_that_pip_installed():
+    found = json.loads(run(sys.executable, "-m", "ferry", "doctor", "--json"))["network"]
+    assert re.match(r"1\.22\.0 \(.*site-packages/libucx/lib/libucp.so", found["ucx"])
+    assert found["link"].startswith("UCX 1.22.0 tcp")
