@@ -173,10 +173,14 @@ double imbalance(const Handle& handle) {
 
 }  // namespace
 
-PyExchange make_exchange(const PyGroup& group, const nb::kwargs& keywords) {
+PyExchange make_exchange(const PyGroup& group, const nb::args& args, const nb::kwargs& keywords) {
   Group members = group.get();
   ExchangeConfig config;
   try {
+    if (args.size() > 0)
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("the settings of an exchange need keywords, {} came without one",
+                              args.size()));
     config = read_config(keywords);
   } catch (const Error& error) {
     const Status why(error.code(), error.what(), members.rank());

@@ -32,7 +32,7 @@ struct PyOperation {
   std::shared_ptr<Half> half;
 };
 
-PyExchange make_exchange(const PyGroup& group, const nb::kwargs& keywords);
+PyExchange make_exchange(const PyGroup& group, const nb::args& args, const nb::kwargs& keywords);
 
 PyReceived dispatch(const PyExchange& self, const DispatchObjects& objects);
 PyOperation dispatch_send(const PyExchange& self, const DispatchObjects& objects);

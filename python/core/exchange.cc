@@ -2,7 +2,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "core/calls.h"
 #include "core/docs.h"
@@ -55,11 +61,54 @@ auto with_combine_objects() {
   };
 }
 
-template <typename Function, typename Parameters>
+// What a call may be given.
+struct Named {
+  std::vector<std::string_view> names;
+  std::size_t num_positional = 0;
+
+  template <typename Parameter>
+  void add(const Parameter& parameter) {
+    names.emplace_back(parameter.name_);
+  }
+  void add(const nb::kw_only&) { num_positional = names.size(); }
+};
+
+// Why these are no arguments of the call; its first parameter is needed.
+std::string misfit(const Named& named, const nb::args& args, const nb::kwargs& keywords) {
+  if (args.size() > named.num_positional)
+    return fmt::format("takes at most {} arguments without a keyword, got {}", named.num_positional,
+                       args.size());
+  for (const auto& [key, value] : keywords) {
+    const auto name = nb::cast<std::string>(key);
+    const auto found = std::find(named.names.begin(), named.names.end(), name);
+    if (found == named.names.end()) return fmt::format("has no argument '{}'", name);
+    if (found < named.names.begin() + static_cast<std::ptrdiff_t>(args.size()))
+      return fmt::format("got '{}' twice", name);
+  }
+  return fmt::format("needs '{}'", named.names.front());
+}
+
+// Also takes what is no call for Python (an unknown keyword, nothing at all): other ranks wait for
+// one, so it is refused on all of them.
+template <typename Function, typename Parameters, typename Refuse>
 void define(nb::class_<PyExchange>& type, const char* name, Function function,
-            Parameters parameters, const char* doc) {
-  std::apply([&](auto&&... each) { type.def(name, function, each..., doc); },
-             std::move(parameters));
+            Parameters parameters, Refuse refuse, const char* doc) {
+  Named named;
+  std::apply(
+      [&](auto&&... each) {
+        (named.add(each), ...);
+        type.def(name, function, each..., doc);
+      },
+      std::move(parameters));
+  type.def(name,
+           [name, named, refuse](const PyExchange& self, const nb::args& args,
+                                 const nb::kwargs& keywords) -> nb::object {
+             const std::string why = fmt::format("{}() {}", name, misfit(named, args, keywords));
+             const nb::object active =
+                 keywords.contains("active_ranks") ? keywords["active_ranks"] : nb::none();
+             refuse(self, why, active);
+             throw nb::type_error(why.c_str());
+           });
 }
 
 }  // namespace
@@ -77,13 +126,17 @@ void bind_exchange(nb::module_& module) {
       module, "Exchange",
       "One dispatch/combine pair and its window of memory. Made by group.exchange(...). All "
       "calls but empty, stats and close are collective: the same order on every rank.");
-  define(type, "dispatch", with_dispatch_objects<dispatch>(), dispatch_parameters(), kDispatchDoc);
+  define(type, "dispatch", with_dispatch_objects<dispatch>(), dispatch_parameters(),
+         &refuse_dispatch, kDispatchDoc);
   define(type, "dispatch_send", with_dispatch_objects<dispatch_send>(), dispatch_parameters(),
+         &refuse_dispatch,
          "The first half of dispatch: arguments as there; the tokens may change once it returned. "
          "Returns a "
          "ferry.Operation.");
-  define(type, "combine", with_combine_objects<combine>(), combine_parameters(), kCombineDoc);
+  define(type, "combine", with_combine_objects<combine>(), combine_parameters(), &refuse_combine,
+         kCombineDoc);
   define(type, "combine_send", with_combine_objects<combine_send>(), combine_parameters(),
+         &refuse_combine,
          "The first half of combine: arguments as there, not to be changed until recv(). Returns a "
          "ferry.Operation.");
   type.def("refuse_dispatch", &refuse_dispatch, arg("why"), optional("active_ranks"),
@@ -110,7 +163,7 @@ void bind_exchange(nb::module_& module) {
       .def_prop_ro("num_local_experts", &num_local_experts, "Experts of this rank, L.")
       .def_prop_ro("group", &group_of, "The group it was made of.");
   nb::class_<PyGroup> group = nb::borrow<nb::class_<PyGroup>>(module.attr("Group"));
-  group.def("exchange", &make_exchange, arg("config"),
+  group.def("exchange", &make_exchange, arg("args"), arg("config"),
             "Makes an exchange; keywords as in docs/python.md. Collective; every rank gives the "
             "same settings, and when "
             "one refuses its own the others raise ferry.PeerRejected.");

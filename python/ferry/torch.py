@@ -67,6 +67,7 @@ def combine(
     topk_weights: Optional[torch.Tensor] = None,
     *,
     out_dtype: Optional[torch.dtype] = None,
+    **unknown,
 ) -> torch.Tensor:
     """Brings the rows [N, H] of the experts home; returns [T, H] of out_dtype, by default that of the rows.
 
@@ -77,6 +78,10 @@ def combine(
     Raises InvalidArgument as dispatch does, and for rows that need a gradient and are not as wide as a token, on this
     rank, PeerRejected on the others; and what Exchange.combine raises.
     """
+    if unknown:  # as Exchange.combine does
+        message = f"combine() has no argument '{next(iter(unknown))}'"
+        exchange.refuse_combine(message)
+        raise TypeError(message)
     _check_width(_linear(exchange), rows, topk_weights)
     if topk_weights is None:
         return _Combine.apply(exchange, handle, rows, None, out_dtype)[0]

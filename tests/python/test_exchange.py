@@ -415,6 +415,33 @@ def test_an_exchange_may_be_closed_and_watched_while_it_waits():
     assert ferry.run_threads(2, body, deadline=30.0) == [2, 0] and seen == [1]
 
 
+NO_CALLS = [
+    (lambda exchange, x, ids: exchange.dispatch(x, topk_id=ids), r"dispatch\(\) has no argument 'topk_id'"),
+    (lambda exchange, x, ids: exchange.dispatch(), r"dispatch\(\) needs 'tokens'"),
+    (lambda exchange, x, ids: exchange.dispatch_send(x, ids, None, None),
+     r"dispatch_send\(\) takes at most 3 arguments without a keyword, got 4"),
+    (lambda exchange, x, ids: exchange.dispatch(x, ids, topk_ids=ids), r"dispatch\(\) got 'topk_ids' twice"),
+]
+
+
+@pytest.mark.parametrize("call, message", NO_CALLS)
+def test_what_is_no_call_for_python_is_refused_on_all_ranks(call, message):
+    """The others do not wait, nor pair the calls of this rank off by one."""
+
+    def body(group):
+        exchange = group.exchange(max_tokens=2, hidden=4, num_experts=2, top_k=1, dtype="float32")
+        x, ids = np.ones((2, 4), np.float32), np.zeros((2, 1), np.int64)
+        wrong = group.rank == 1
+        with pytest.raises(TypeError if wrong else ferry.PeerRejected, match=message):
+            call(exchange, x, ids) if wrong else exchange.dispatch(x, ids)
+        received = exchange.dispatch(x, ids)
+        with pytest.raises(TypeError if wrong else ferry.PeerRejected, match=r"combine\(\) has no argument 'weights'"):
+            exchange.combine(received.rows, weights=ids) if wrong else exchange.combine(received.rows, received.handle)
+        assert (exchange.combine(received.rows, received.handle) == x).all()
+
+    ferry.run_threads(2, body, deadline=5.0)
+
+
 def test_an_exchange_that_one_rank_refuses_is_made_by_none_and_the_next_one_works():
     def body(group):
         for wrong in ({"top_k": 99}, {"layout": "columns"}, {"hidden": -1}):
