@@ -28,7 +28,7 @@ T by_name(const std::string& name, std::initializer_list<T> all, Name name_of) {
 
 json bench_object(const std::string& printed) {
   const std::size_t begin = printed.starts_with('{') ? 0 : printed.find("\n{");
-  const json object = json::parse(printed.substr(std::min(begin, printed.size())), nullptr, false);
+  json object = json::parse(printed.substr(std::min(begin, printed.size())), nullptr, false);
   if (!object.is_object()) throw std::invalid_argument("a bench printed no JSON object");
   return object;
 }

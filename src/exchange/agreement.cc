@@ -30,7 +30,8 @@ std::string refusal_text(const Error& why) {
 
 std::string fields_text(const ExchangeConfig& config) {
   std::string text;
-  for (const auto& [name, value] : config_fields(config)) text += name + " is " + value + kEnd;
+  for (const auto& [name, value] : config_fields(config))
+    text += fmt::format("{} is {}{}", name, value, kEnd);
   return text;
 }
 

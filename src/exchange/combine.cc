@@ -38,7 +38,7 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
 
 Status ExchangeState::combine_recv(Operation operation) {
   std::unique_ptr<InFlight> sent;
-  const Status status = parts_.protocol.collect(operation, OperationKind::kCombine, sent);
+  Status status = parts_.protocol.collect(operation, OperationKind::kCombine, sent);
   if (status.ok()) combine_times_ = std::move(static_cast<Combine&>(*sent).times);
   return status;
 }
@@ -93,7 +93,7 @@ Status Combine::ask() {
 }
 
 Status Combine::receive() {
-  const Status status = reduce();
+  Status status = reduce();
   if (exchange_.forwarder) exchange_.forwarder->forget_sums(number(), setup_.rank);
   return status;
 }

@@ -49,7 +49,7 @@ Status ExchangeState::dispatch_send(const DispatchArgs& args, Operation& operati
 Status ExchangeState::dispatch_recv(Operation operation, Received& received) {
   received.release();
   std::unique_ptr<InFlight> sent;
-  const Status status = parts_.protocol.collect(operation, OperationKind::kDispatch, sent);
+  Status status = parts_.protocol.collect(operation, OperationKind::kDispatch, sent);
   if (!status.ok()) return status;
   auto& dispatch = static_cast<Dispatch&>(*sent);
   dispatch.hand_over(received);

@@ -96,7 +96,7 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
 
 }  // namespace
 
-ExchangeState::ExchangeState(std::shared_ptr<GroupState> group, const ExchangeConfig& config)
+ExchangeState::ExchangeState(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config)
     : parts_(make_parts(group, config)) {}
 
 ExchangeState::~ExchangeState() {

@@ -21,7 +21,7 @@ namespace ferry::internal {
 class ExchangeState {
  public:
   // Collective. Throws on all ranks alike (agreement.h), or when memory is refused.
-  ExchangeState(std::shared_ptr<GroupState> group, const ExchangeConfig& config);
+  ExchangeState(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config);
   ~ExchangeState();
   ExchangeState(const ExchangeState&) = delete;
   ExchangeState& operator=(const ExchangeState&) = delete;

@@ -14,7 +14,7 @@ class Merged {
   // `from`: the class whose ranks do it. Returns the task.
   int add(Task task, std::int64_t ranks) {
     std::ranges::sort(task.after);
-    task.after.erase(std::ranges::unique(task.after).begin(), task.after.end());
+    task.after.erase(std::unique(task.after.begin(), task.after.end()), task.after.end());
     std::vector<std::pair<int, double>> uses;
     for (const Use& use : task.uses) uses.emplace_back(use.resource, use.cost);
     std::ranges::sort(uses);

@@ -40,7 +40,8 @@ class Resources {
   struct Key {
     What what;
     int index, a = 0, b = 0, direction = 0;
-    auto operator<=>(const Key&) const = default;
+    // clang-tidy 14 takes the 0 in it for a pointer.
+    auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr)
   };
 
   void add_link(int from, int to, int kind, double bytes, std::vector<Use>& uses);

@@ -64,7 +64,7 @@ class Planner {
     std::vector<int> colours = traffic_.rank_experts;
     std::vector<int> numbers = colours;
     std::ranges::sort(numbers);
-    numbers.erase(std::ranges::unique(numbers).begin(), numbers.end());
+    numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
     for (int& colour : colours)
       colour = static_cast<int>(std::ranges::lower_bound(numbers, colour) - numbers.begin());
     return internal::find_classes(graph_, colours);

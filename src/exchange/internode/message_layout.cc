@@ -149,14 +149,15 @@ void append_format(const SumFormat& format, std::vector<std::byte>& out) {
 
 bool read_format(ByteReader& reader, std::int64_t most_row_bytes, SumFormat& format) {
   format.hidden = reader.get<std::int64_t>();
-  const bool types = get_enum<std::int32_t>(reader, DataType::kBytes, format.row_type) &
-                     get_enum<std::int32_t>(reader, Partials::kPerRank, format.partials);
+  const bool row_type = get_enum<std::int32_t>(reader, DataType::kBytes, format.row_type);
+  const bool partials = get_enum<std::int32_t>(reader, Partials::kPerRank, format.partials);
   format.weighted = reader.get<std::int32_t>() != 0;
   format.num_positions = reader.get<std::int32_t>();
   format.scalars = reader.get<std::int32_t>();
-  return reader.ok() && types && format.hidden >= 1 && format.hidden <= most_row_bytes &&
-         format.num_positions >= 1 && format.num_positions <= kMaxPositions &&
-         format.scalars >= 0 && format.scalars <= kMaxEntries;
+  return reader.ok() && row_type && partials && format.hidden >= 1 &&
+         format.hidden <= most_row_bytes && format.num_positions >= 1 &&
+         format.num_positions <= kMaxPositions && format.scalars >= 0 &&
+         format.scalars <= kMaxEntries;
 }
 
 std::size_t term_bytes(int num_positions) noexcept {
