@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/bytes.h"
+#include "bootstrap/agree.h"
 #include "group/leaving.h"
 #include "group/state.h"
 #include "group/wait.h"
@@ -30,8 +31,14 @@ std::string random_job() {
 void GroupState::join_nodes(const LinkFactory& make_link, const Deadline& by) {
   own_thread_ = progress_thread_in_environment();
   const std::vector<std::string> jobs = rendezvous_->all_gather(rank_ == 0 ? random_job() : "", by);
-  messages_ = std::make_unique<MessageChannel>(make_link(), rank_, size_, std::stoull(jobs[0]),
-                                               own_thread_);
+  std::string problem;
+  try {
+    messages_ = std::make_unique<MessageChannel>(make_link(), rank_, size_, std::stoull(jobs[0]),
+                                                 own_thread_);
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  check_no_problem(rendezvous_->all_gather(problem, by));
   addresses_ = rendezvous_->all_gather(messages_->address(), by);
   std::vector<std::string> others;
   for (int peer = 0; peer < size_; ++peer)

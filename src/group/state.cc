@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "bootstrap/agree.h"
 #include "bootstrap/hello.h"
 #include "group/join.h"
 #include "group/leaving.h"
@@ -52,11 +53,11 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
   abort_ = reinterpret_cast<std::atomic<std::uint64_t>*>(slots_ + size_);
   doorbell_ = reinterpret_cast<std::atomic<std::uint32_t>*>(abort_ + size_);
   sleeping_ = doorbell_ + size_;
-  if (rank_ == node_ranks_[0] && !segment_->commit(0, slots + words)) {
-    throw Error(Code::kSystem, fmt::format("no memory for the {} control bytes of a group of {}",
-                                           slots + words, size_));
-  }
-  rendezvous_->all_gather("", by);  // memory is there for all
+  std::string problem;
+  if (rank_ == node_ranks_[0] && !segment_->commit(0, slots + words))
+    problem =
+        fmt::format("no memory for the {} control bytes of a group of {}", slots + words, size_);
+  check_no_problem(rendezvous_->all_gather(problem, by));  // memory is there for all
   segment_->map_in(0, slots + words);
   if (!one_node()) join_nodes(make_link, by);
   log(LogLevel::kInfo,

@@ -12,9 +12,12 @@
 
 #include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "bootstrap/forked.h"
 #include "bootstrap/tcp.h"
+#include "group/state.h"
+#include "network/local_link.h"
 
 namespace ferry::internal {
 namespace {
@@ -151,6 +154,26 @@ TEST(Join, ByAllGatherOnOneHost) {
   Board* board = Board::shared();
   const auto results = in_processes({0, 1, 2}, [&](int rank) { return meet_by(*board, rank); });
   EXPECT_THAT(results, Each("0 0 0; 1; +++"));
+}
+
+// A host without UCX, say.
+TEST(Join, LinkThatOneRankCannotMakeIsToldToAll) {
+  const test::LocalNetwork network;
+  auto met = thread_rendezvous({0, 1, 1});
+  std::vector<std::string> told(kSize);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kSize; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto make_link = [&network, rank]() -> std::unique_ptr<Link> {
+        if (rank == 2) throw Error(Code::kSystem, "no such library");
+        return network.link();
+      };
+      told[rank] =
+          refusal([&] { GroupState group(std::move(met[rank]), {}, {}, soon(), make_link); });
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_THAT(told, Each("rank 2: no such library"));
 }
 
 bool namespaces_are_allowed() {
