@@ -117,6 +117,10 @@ struct ExchangeConfig {
   // Between nodes.
   Algorithm algorithm = Algorithm::kAuto;
   NodeSums node_sums = NodeSums::kRowType;
+
+  // What a front asks for in its own words (DispatchArgs::terms). Where ranks differ in it, that is
+  // what they are told.
+  std::string terms = {};
 };
 
 // Bytes of shared memory of one rank, for a configuration on `num_ranks` ranks.

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "ferry/config.h"
@@ -99,6 +100,9 @@ struct DispatchArgs {
   // not sent. A rank outside may make the same call to stay in step: it moves nothing and receives
   // nothing.
   std::span<const int> active_ranks = {};
+  // What else the ranks of a front must agree on, in its own words: lines of "name is value",
+  // without those that are nothing. Compared like the rest; kMismatch names the lines that differ.
+  std::string_view terms = {};
 };
 
 // Scales that came with received rows: of the wire (float32, or int32 with kFp8Ue8m0), or the
@@ -119,6 +123,9 @@ struct Scales {
 struct FERRY_EXPORT Received {
   void* data = nullptr;       // [num_rows, H], dense; kPadded: [L, C, H]
   std::int64_t num_rows = 0;  // gaps and padding included
+  // Rows that may be read and written at data: those past num_rows have no values, and take memory
+  // when they are touched.
+  std::int64_t room_rows = 0;
   std::int64_t hidden = 0;
   DataType dtype = DataType::kBf16;  // of the wire
   // [num_rows, 3]: source rank, token, k (kRankMajor: lowest local k). Sources are numbered by
@@ -196,6 +203,10 @@ struct CombineArgs {
   ConstantExperts constants = {};
   const void* shared_output = nullptr;  // [T, H'] dense, type of out; added unweighted
   ResidualNorm norm = {};
+  std::string_view terms = {};  // as of DispatchArgs
+  // A share of every active rank, for a check of the caller's own: kMismatch on all ranks, and
+  // nothing is written, unless the shares add up to 0. Looked at where all ranks give one.
+  const std::uint64_t* share_of_zero = nullptr;
   // Expert layouts. kPerRank: the terms of a rank, summed by k and rounded, are added in the place
   // of the last of them. Each rank decides for its own tokens.
   Partials partials = Partials::kNone;
@@ -270,7 +281,9 @@ class FERRY_EXPORT Exchange {
   // Takes the place of a dispatch or combine that a front will not make with what it was given: the
   // other ranks get kPeerRejected with the message of `why`, and the exchange goes on. Returns
   // `why`, or what broke. `by_all` (may be null) then says whether every rank did so, and nobody is
-  // in the operation.
+  // in the operation. A rank that would rather use another exchange says kMismatch, and its terms
+  // as message: unless all say so, all get kMismatch with what differs. Ranks that
+  // dispatch no tokens go along with all others: for them its culprit is -1.
   [[nodiscard]] Status refuse_dispatch(const Status& why, std::span<const int> active_ranks = {},
                                        bool* by_all = nullptr) noexcept;
   [[nodiscard]] Status refuse_combine(const Status& why, std::span<const int> active_ranks = {},

@@ -115,10 +115,14 @@ void check_dtype(const Given& given, const char* name, Element element, const st
                 element_name(element), rule);
 }
 
-// A dispatch with its outputs, in torch_npu's order.
+// A dispatch with its outputs, in torch_npu's order; expand_x, the first, is made when the rows are
+// here.
 struct DispatchCall {
   cann::DispatchArgs args;
-  Output outputs[7];
+  Output outputs[6];
+  Received received;
+  Shape rows_shape;
+  Element rows_element = Element::kOther;
 };
 
 // One scale of a row has no dimension, nor have those of the caller if they had none.
@@ -158,9 +162,9 @@ void make_outputs(const Given& given, DispatchCall& call) {
   check_dtype(given, "y_dtype", element, fmt::format("expand_x of quant_mode {}", args.quant_mode));
   check_dtype(given, "x_dtype", x, "x is taken as what it is");
   check_dtype(given, "scales_dtype", Element::kFp32, "scales are float32");
-  auto& [expand_x, dynamic_scales, indices, token_nums, ep_counts, tp_counts, expand_scales] =
-      call.outputs;
-  expand_x = new_output({rows, given.tensor("x").dim(1)}, element);
+  auto& [dynamic_scales, indices, token_nums, ep_counts, tp_counts, expand_scales] = call.outputs;
+  call.rows_shape = {rows, given.tensor("x").dim(1)};
+  call.rows_element = element;
   dynamic_scales = new_output(scales_shape(given, args, rows), Element::kFp32, true);
   indices =
       new_output({a.version == 1 ? entries : std::max(entries, capacity * 128)}, Element::kInt32);
@@ -170,14 +174,27 @@ void make_outputs(const Given& given, DispatchCall& call) {
   tp_counts = new_output({a.tp_world_size}, Element::kInt32);
   expand_scales = new_output({rows}, Element::kFp32, true);
 
-  args.expand_x = {expand_x.data, rows, args.x.hidden,
-                   args.quant_mode == 0 ? args.x.dtype : quantised};
+  args.received = &call.received;
   args.dynamic_scales = dynamic_scales.span<float>();
   (a.version == 1 ? args.expand_idx : args.assist_info_for_combine) = indices.span<std::int32_t>();
   args.expert_token_nums = token_nums.span<std::int64_t>();
   args.ep_recv_counts = ep_counts.span<std::int32_t>();
   args.tp_recv_counts = tp_counts.span<std::int32_t>();
   args.expand_scales = expand_scales.span<float>();
+}
+
+// expand_x: a view of the window, which it pins, with the rows of the operators' shape; where too
+// many views are alive the rows were copied, and are so once more.
+nb::object take_rows(DispatchCall& call) {
+  const Received& received = call.received;
+  if (received.room_rows >= call.rows_shape[0]) {
+    const std::vector<std::size_t> shape(call.rows_shape.begin(), call.rows_shape.end());
+    return make_array({received.data, shape, {}, call.rows_element, received.pin}, Library::kTorch);
+  }
+  const Output output = new_output(call.rows_shape, call.rows_element);
+  const std::size_t row_bytes = call.rows_shape[1] * python::element_bytes(call.rows_element);
+  if (received.num_rows > 0) std::memcpy(output.data, received.data, received.num_rows * row_bytes);
+  return output.tensor;
 }
 
 // A combine with its outputs: x, or y, rstd, x.
@@ -193,7 +210,9 @@ void read_combine(const Given& given, cann::CombineArgs& args) {
   args.expert_ids = {nullptr, 0, 0};
   args.expand_x.hidden = hidden_of(given.tensor("expand_x"));
   args.expert_ids = read_ids(given);
-  given.need({"expand_x"});
+  const bool first = args.attributes.version == 1;
+  given.need({"expand_x", first ? "expand_idx" : "assist_info_for_combine", "ep_send_counts",
+              "expert_scales"});
   args.expand_x = given.rows("expand_x");
   args.out_dtype = given.integer("out_dtype");
   args.group_list_type = given.integer("group_list_type");
@@ -297,9 +316,8 @@ nb::tuple dispatch(const PyCommunicator& self, const nb::dict& arguments) {
       },
       [&](const Status& why) { return cann::refuse_dispatch(communicator, call.args, why); });
   check(without_gil([&] { return cann::moe_distribute_dispatch(communicator, call.args).status; }));
-  const auto& [expand_x, scales, indices, token_nums, ep_counts, tp_counts, expand_scales] =
-      call.outputs;
-  return nb::make_tuple(expand_x.tensor, scales.tensor, indices.tensor, token_nums.tensor,
+  const auto& [scales, indices, token_nums, ep_counts, tp_counts, expand_scales] = call.outputs;
+  return nb::make_tuple(take_rows(call), scales.tensor, indices.tensor, token_nums.tensor,
                         ep_counts.tensor, tp_counts.tensor, expand_scales.tensor);
 }
 

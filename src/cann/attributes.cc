@@ -78,14 +78,6 @@ void check_algorithm(std::string_view name) {
                 name);
 }
 
-// Experts of a rank in contiguous blocks over the ranks behind the shared ones, the first blocks
-// one more.
-std::int64_t local_experts(const Attributes& a, std::int64_t ep_rank) {
-  const std::int64_t ranks = a.ep_world_size - a.shared_expert_rank_num;
-  const std::int64_t index = ep_rank - a.shared_expert_rank_num;
-  return a.moe_expert_num / ranks + (index < a.moe_expert_num % ranks ? 1 : 0);
-}
-
 }  // namespace
 
 void check_attributes(const Attributes& attributes, const Batch& batch, const Place& place) {
@@ -93,6 +85,13 @@ void check_attributes(const Attributes& attributes, const Batch& batch, const Pl
   check_experts(attributes);
   check_batch(attributes, batch);
   check_algorithm(attributes.comm_alg);
+}
+
+LocalExperts local_experts(const Attributes& a, std::int64_t ep_rank) {
+  const std::int64_t ranks = a.ep_world_size - a.shared_expert_rank_num;
+  const std::int64_t index = ep_rank - a.shared_expert_rank_num;
+  const std::int64_t least = a.moe_expert_num / ranks, more = a.moe_expert_num % ranks;
+  return {index * least + std::min(index, more), least + (index < more ? 1 : 0)};
 }
 
 Place claimed_place(const Attributes& a) {
@@ -119,7 +118,10 @@ ExchangeConfig exchange_config(const Attributes& a, const Batch& batch) {
                     static_cast<int>(a.const_expert_num)};
   config.tp_size = tp_positions(a);
   if (a.comm_alg == "hierarchy") config.algorithm = Algorithm::kHierarchical;
-  if (a.comm_alg.starts_with("fullmesh")) config.algorithm = Algorithm::kFullmesh;
+  if (a.comm_alg.starts_with("fullmesh")) {
+    config.algorithm = Algorithm::kFullmesh;
+    config.node_sums = NodeSums::kExact;  // k order and one rounding, as on one host
+  }
   return config;
 }
 
@@ -127,7 +129,7 @@ std::int64_t row_capacity(const Attributes& a, const Batch& batch, bool elastic)
   const std::int64_t max_bs = a.global_bs > 0 ? a.global_bs / a.ep_world_size : batch.bs;
   const std::int64_t shared_ranks = a.shared_expert_rank_num;
   const bool shared_rank = a.ep_rank_id < shared_ranks;
-  const std::int64_t experts = local_experts(a, std::max(a.ep_rank_id, shared_ranks));
+  const std::int64_t experts = local_experts(a, std::max(a.ep_rank_id, shared_ranks)).count;
   const std::int64_t routed = max_bs * a.ep_world_size * std::min(experts, batch.k);
   std::int64_t shared = 0;
   if (shared_ranks > 0) {

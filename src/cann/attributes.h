@@ -33,6 +33,13 @@ void check_attributes(const Attributes& attributes, const Batch& batch, const Pl
 // The place that the attributes themselves claim.
 Place claimed_place(const Attributes& attributes);
 
+// Of a rank behind the shared ones: its experts, in contiguous blocks, the first blocks one more.
+struct LocalExperts {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+LocalExperts local_experts(const Attributes& attributes, std::int64_t ep_rank);
+
 // Of checked attributes; types and wires are left to the caller.
 ExchangeConfig exchange_config(const Attributes& attributes, const Batch& batch);
 

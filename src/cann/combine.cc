@@ -1,7 +1,10 @@
 // moe_distribute_combine and moe_distribute_combine_add_rms_norm: checks, then ferry's combine
 // from the tensors alone.
+#include <optional>
+
 #include "cann/call.h"
 #include "cann/configs.h"
+#include "cann/triplets.h"
 
 namespace ferry::cann {
 
@@ -146,6 +149,8 @@ Result run(ExchangeCache& cache, const CombineArgs& args, const CombineAddRmsNor
                    IndexType::kInt32},
       .active_ranks = elastic.active()};
   take_mask(args.x_active_mask, args.expert_ids, dispatched);
+  const Triplets triplets(args, elastic, dispatched);
+  const std::optional<std::uint64_t> share = triplets.share_of_zero();
   ferry::CombineArgs combine{.expert_rows = {args.expand_x.data, rows, batch.h, args.expand_x.dtype,
                                              args.expand_x.pitch_bytes},
                              .topk_weights = args.expert_scales.data,
@@ -154,10 +159,14 @@ Result run(ExchangeCache& cache, const CombineArgs& args, const CombineAddRmsNor
                              .dispatched = &dispatched,
                              .constants = {args.const_expert_alpha1.data,
                                            args.const_expert_alpha2.data, args.const_expert_v.data},
-                             .shared_output = args.shared_expert_x.data};
+                             .shared_output = args.shared_expert_x.data,
+                             .terms = config.terms,
+                             .share_of_zero = share ? &*share : nullptr};
   if (with_norm != nullptr) combine.norm = take_norm(*with_norm);
-  if (Status status = exchange.combine(combine); !status.ok())
-    return {status_code(status.code()), status};
+  Status status = exchange.combine(combine);
+  if (status.code() == Code::kMismatch && status.culprit() < 0)
+    status = triplets.name_difference(group, exchange.config());
+  if (!status.ok()) return {status_code(status.code()), status};
   record_waits(exchange.last_combine_times(), tp_positions(args.attributes), args.performance_info);
   return {};
 }

@@ -2,6 +2,8 @@
 // checked. Pure functions, called by dispatch.cc, combine.cc and sizes.cc.
 #pragma once
 
+#include <string>
+
 #include "cann/attributes.h"
 #include "ferry/cann.h"
 
@@ -18,7 +20,18 @@ inline Batch batch_of(const CombineArgs& args) noexcept {
   return {args.expert_ids.rows, args.expand_x.hidden, args.expert_ids.columns};
 }
 
-// float32 values in a row of dynamic_scales; 0: none.
+// What the ranks of a call must agree on, in the operators' words (ferry::DispatchArgs::terms).
+// With global_bs 0 all have the same Bs.
+std::string terms_of(const DispatchArgs& args);
+std::string terms_of(const CombineArgs& args);
+// The same, of an exchange in which such scales travel.
+std::string with_scales(const std::string& terms, std::int64_t scale_bytes);
+
+// float32 values in a row of dynamic_scales, 0: none; of a rank without tokens those that it has a
+// shape for, while the others say how many travel.
 std::int64_t scale_columns(const DispatchArgs& args) noexcept;
+inline bool takes_any_scales(const DispatchArgs& args) noexcept {
+  return args.quant_mode == 0 && args.expert_ids.rows == 0;
+}
 
 }  // namespace ferry::cann::internal

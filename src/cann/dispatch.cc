@@ -23,6 +23,7 @@ struct Dispatch {
   int positions;          // of the tensor-parallel group
   std::int64_t capacity;  // max(tp, 1) * A
   std::int64_t local;     // experts here
+  std::int64_t columns;   // of dynamic_scales that are written
 
   Dispatch(const DispatchArgs& given, const ElasticMap& map, const Exchange& exchange)
       : args(given),
@@ -30,7 +31,13 @@ struct Dispatch {
         batch(batch_of(given)),
         positions(tp_positions(given.attributes)),
         capacity(positions * row_capacity(given.attributes, batch, !given.elastic_info.empty())),
-        local(exchange.num_local_experts()) {}
+        local(exchange.num_local_experts()),
+        columns(given.quant_mode == 0
+                    ? exchange.config().scale_bytes / static_cast<std::int64_t>(sizeof(float))
+                    : scale_columns(given)) {
+    const auto room = static_cast<std::int64_t>(given.dynamic_scales.size());
+    if (takes_any_scales(given) && room < capacity * columns) columns = 0;
+  }
 };
 
 DataType engine_type(DataType type) { return element_bytes(type) == 1 ? DataType::kBytes : type; }
@@ -57,6 +64,9 @@ void check_scales(const DispatchArgs& args, const Batch& batch) {
 
 void check_inputs(const DispatchArgs& args, const Batch& batch) {
   check_expert_ids(args.expert_ids);
+  require_fit(args.x.num_rows == batch.bs || (batch.bs == 0 && args.x.data == nullptr),
+              "x is ({}, {}), expert_ids is ({}, {}): need as many rows", args.x.num_rows,
+              args.x.hidden, batch.bs, batch.k);
   check_rows("x", args.x, batch.bs, batch.h);
   check_scales(args, batch);
   check_weights("expert_scales", args.expert_scales, args.expert_ids);
@@ -76,11 +86,11 @@ void check_outputs(const Dispatch& call) {
     const DataType type = args.quant_mode == 0 ? args.x.dtype : kQuantised[args.quant_mode];
     require_value(args.expand_x.dtype == type, "expand_x is {}, need {} with quant_mode {}",
                   data_type_name(args.expand_x.dtype), data_type_name(type), args.quant_mode);
-    require(scale_columns(args) == 0 || args.dynamic_scales.data() != nullptr || rows == 0,
+    require(call.columns == 0 || args.dynamic_scales.data() != nullptr || rows == 0,
             StatusCode::kNullPointer, "dynamic_scales is null, need {} elements",
-            rows * scale_columns(args));
+            rows * call.columns);
   }
-  check_room("dynamic_scales", args.dynamic_scales, rows * scale_columns(args),
+  check_room("dynamic_scales", args.dynamic_scales, rows * call.columns,
              "rows of expand_x times scales of a row");
   check_room("expand_idx", args.expand_idx, call.batch.bs * call.batch.k, "Bs * K");
   check_room("assist_info_for_combine", args.assist_info_for_combine, 3 * rows,
@@ -144,17 +154,16 @@ void write_rows(const Dispatch& call, const Received& received) {
   if (!args.assist_info_for_combine.empty())
     std::ranges::copy(received.sources, args.assist_info_for_combine.begin());
   if (!args.expand_scales.empty()) std::ranges::copy(received.weights, args.expand_scales.begin());
-  const std::int64_t row_bytes = received.scales.columns * received.scales.element_bytes;
-  for (std::int64_t row = 0; row < rows && !args.dynamic_scales.empty() && row_bytes > 0; ++row) {
+  for (std::int64_t row = 0; row < rows && !args.dynamic_scales.empty(); ++row) {
     copy_bytes(
-        args.dynamic_scales.data() + row * scale_columns(args),
+        args.dynamic_scales.data() + row * call.columns,
         static_cast<const std::byte*>(received.scales.data) + row * received.scales.row_stride,
-        row_bytes);
+        call.columns * sizeof(float));
   }
 }
 
-// Two things bring more rows than the operators' A counts: an id twice in a token, and a larger Bs
-// elsewhere with global_bs 0. The rows are there then, and only this rank knows.
+// An id twice in a token brings more rows than the operators' A counts. They are there then, and
+// only this rank knows.
 void check_overflow(const Dispatch& call, const Received& received) {
   const DispatchArgs& args = call.args;
   const auto fits = [&](std::int64_t room, std::int64_t per_row) {
@@ -162,38 +171,31 @@ void check_overflow(const Dispatch& call, const Received& received) {
   };
   if (fits(args.expand_x.data ? args.expand_x.num_rows : 0, 1) &&
       fits(args.assist_info_for_combine.size(), 3) && fits(args.expand_scales.size(), 1) &&
-      fits(args.dynamic_scales.size(), scale_columns(args)))
+      fits(args.dynamic_scales.size(), call.columns))
     return;
   throw Failed{
       {StatusCode::kTilingError,
        {Code::kCapacity,
         fmt::format("{} rows were received, the outputs have room for {}; a token names an "
-                    "expert twice, or another rank has a larger Bs with global_bs 0; "
-                    "nothing was written",
+                    "expert twice; nothing was written",
                     received.num_rows, call.capacity)}}};
 }
 
-Result run(ExchangeCache& cache, const DispatchArgs& args) {
-  cache.expect(args.attributes, batch_of(args));
-  cache.check_names(args.attributes);
-  const Group& group = cache.group();
-  const ExchangeConfig config = dispatch_config(args, {group.rank(), group.size()});
-  cache.expect(config);
-  const ElasticMap elastic(args.elastic_info, args.attributes);
-  cache.set_active(elastic.active());
-  Exchange& exchange = cache.find(Purpose::kDispatch, config);
-  const Dispatch call(args, elastic, exchange);
+Result run_in(Exchange& exchange, const Dispatch& call, const std::string& asked) {
+  const DispatchArgs& args = call.args;
   check_inputs(args, call.batch);
   check_outputs(call);
 
   std::vector<std::int32_t> ids;
   std::vector<float> factors;
+  const std::string terms = with_scales(asked, exchange.config().scale_bytes);
   ferry::DispatchArgs sent{.tokens = {args.x.data, call.batch.bs, call.batch.h,
                                       engine_type(args.x.dtype), args.x.pitch_bytes},
                            .topk_ids = {call.elastic.translate(args.expert_ids, ids), call.batch.bs,
                                         static_cast<int>(call.batch.k), IndexType::kInt32},
                            .topk_weights = args.expert_scales.data,
-                           .active_ranks = call.elastic.active()};
+                           .active_ranks = call.elastic.active(),
+                           .terms = terms};
   take_mask(args.x_active_mask, args.expert_ids, sent);
   if (args.quant_mode == 0) {
     sent.token_scales = args.scales.data;
@@ -212,6 +214,22 @@ Result run(ExchangeCache& cache, const DispatchArgs& args) {
   record_waits(exchange.last_dispatch_times(), call.positions, args.performance_info);
   if (args.received != nullptr) *args.received = std::move(received);
   return {};
+}
+
+Result run(ExchangeCache& cache, const DispatchArgs& args) {
+  cache.expect(args.attributes, batch_of(args));
+  cache.check_names(args.attributes);
+  const Group& group = cache.group();
+  const ExchangeConfig config = dispatch_config(args, {group.rank(), group.size()});
+  cache.expect(config);
+  const ElasticMap elastic(args.elastic_info, args.attributes);
+  cache.set_active(elastic.active());
+  const bool any_scales = takes_any_scales(args);
+  Exchange* exchange = &cache.find(Purpose::kDispatch, config, any_scales);
+  Result result = run_in(*exchange, {args, elastic, *exchange}, config.terms);
+  if (result.status.code() != Code::kMismatch || result.status.culprit() >= 0) return result;
+  exchange = &cache.follow(Purpose::kDispatch, config, any_scales);
+  return run_in(*exchange, {args, elastic, *exchange}, config.terms);
 }
 
 }  // namespace

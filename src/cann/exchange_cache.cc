@@ -1,7 +1,9 @@
 #include "cann/exchange_cache.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <vector>
+
+#include "cann/configs.h"
 
 namespace ferry::cann::internal {
 
@@ -21,21 +23,14 @@ bool same_rows(const ExchangeConfig& have, const ExchangeConfig& wanted) {
          special.constant == wanted_special.constant;
 }
 
-// Of a rank that asks for an exchange that it has not, while others use one.
-std::string describe(const ExchangeConfig& wanted) {
-  return fmt::format(
-      "asks for a new exchange: H {}, K {}, moe_expert_num {}, {} tokens or more, {}, while others "
-      "use one that they have",
-      wanted.hidden, wanted.top_k, wanted.num_experts, wanted.max_tokens,
-      data_type_name(wanted.dtype));
-}
+constexpr std::int64_t kAnyScales = -1, kRefusing = -2;  // in place of scale_bytes
 
 // A dispatch does not know how combine will bring rows home, nor combine how they went out.
 bool serves(const ExchangeConfig& have, const ExchangeConfig& wanted, Purpose purpose) {
   if (!same_rows(have, wanted)) return false;
   if (purpose == Purpose::kCombine) return have.combine_wire == wanted.combine_wire;
   return have.dtype == wanted.dtype && have.wire == wanted.wire &&
-         have.scale_bytes == wanted.scale_bytes;
+         (have.scale_bytes == wanted.scale_bytes || wanted.scale_bytes == kAnyScales);
 }
 
 // A new exchange for a combine also serves the dispatches of the last one, and the other way round,
@@ -106,29 +101,53 @@ Status ExchangeCache::decline(Purpose purpose, const Status& why, std::span<cons
                                        : exchange.refuse_combine(why, ranks, &by_all);
 }
 
-Exchange& ExchangeCache::find(Purpose purpose, ExchangeConfig wanted) {
+Exchange* ExchangeCache::used_last(Purpose purpose, const ExchangeConfig& wanted) {
   const auto found = std::find_if(
       exchanges_.begin(), exchanges_.end(),
       [&](const Exchange& exchange) { return serves(exchange.config(), wanted, purpose); });
-  if (found != exchanges_.end()) {
-    std::rotate(exchanges_.begin(), found, found + 1);
-    expected_.reset();
-    return exchanges_.front();
+  if (found == exchanges_.end()) return nullptr;
+  std::rotate(exchanges_.begin(), found, found + 1);
+  expected_.reset();
+  return &exchanges_.front();
+}
+
+Exchange& ExchangeCache::find(Purpose purpose, ExchangeConfig wanted, bool any_scales) {
+  if (Exchange* exchange = used_last(purpose, wanted)) return *exchange;
+  if (any_scales) {
+    wanted.scale_bytes = kAnyScales;
+    if (Exchange* exchange = used_last(purpose, wanted)) return *exchange;
   }
-  wanted.workers = options_.workers;
   if (!exchanges_.empty()) {
-    const Status why(Code::kMismatch, describe(wanted), group_.rank());
+    const Status why(Code::kMismatch, with_scales(wanted.terms, wanted.scale_bytes), group_.rank());
     bool by_all = false;
     const Status told = decline(purpose, why, {}, by_all);  // exchanges are made by all ranks
     if (told.code() != why.code() || !by_all) throw Failed{{status_code(told.code()), told}};
-    serve_as_well(exchanges_.front().config(), purpose, wanted);
   }
+  return follow(purpose, wanted, any_scales);
+}
+
+Exchange& ExchangeCache::follow(Purpose purpose, ExchangeConfig wanted, bool any_scales) {
+  if (!exchanges_.empty()) serve_as_well(exchanges_.front().config(), purpose, wanted);
+  if (any_scales) wanted.scale_bytes = kAnyScales;
+  wanted.workers = options_.workers;
   expected_.reset();
   return make(wanted);
 }
 
+// Ranks without tokens take the number that the others have.
+std::int64_t ExchangeCache::agree_on_scales(std::int64_t mine) {
+  std::vector<std::int64_t> all(group_.size());
+  if (Status status = group_.all_gather(&mine, sizeof mine, all.data()); !status.ok())
+    throw Failed{{status_code(status.code()), status}};
+  if (mine != kAnyScales) return mine;
+  return std::max<std::int64_t>(*std::max_element(all.begin(), all.end()), 0);
+}
+
 // Nobody is inside an older exchange while all make this one, so those that it replaces can go.
-Exchange& ExchangeCache::make(const ExchangeConfig& config) {
+Exchange& ExchangeCache::make(const ExchangeConfig& wanted) {
+  ExchangeConfig config = wanted;
+  config.scale_bytes = agree_on_scales(wanted.scale_bytes);
+  config.terms = with_scales(wanted.terms, config.scale_bytes);
   Exchange made(group_, config);
   const ExchangeConfig& complete = made.config();
   std::erase_if(exchanges_, [&](const Exchange& old) {
@@ -146,9 +165,12 @@ Result ExchangeCache::refuse(Purpose purpose, const Refused& refused) {
   if (!by_all) told = decline(purpose, why, active_, by_all);
   if (by_all) {  // the others make an exchange, or refuse that as well
     try {
+      agree_on_scales(kRefusing);
       Exchange::refuse(group_, why);
     } catch (const Error& error) {
       told = {error.code(), error.what(), error.culprit()};
+    } catch (const Failed& failed) {
+      told = failed.result.status;
     }
   }
   if (told.code() == why.code()) return {refused.code, why};

@@ -31,14 +31,20 @@ class ExchangeCache {
   void expect(const ExchangeConfig& config) { expected_ = config; }
 
   // The exchange used last of those that serve; else a new one. All ranks ask alike, so they find
-  // the same. Throws Failed where others use one that they have.
-  Exchange& find(Purpose purpose, ExchangeConfig wanted);
+  // the same. Throws Failed where others use one that they have. `any_scales`: of a rank without
+  // tokens, which takes part with whatever scales the others have.
+  Exchange& find(Purpose purpose, ExchangeConfig wanted, bool any_scales = false);
+
+  // Of a rank without tokens, while all others ask for an exchange that they have not.
+  Exchange& follow(Purpose purpose, ExchangeConfig wanted, bool any_scales);
 
   // This rank's call is refused: the others learn why.
   Result refuse(Purpose purpose, const Refused& refused);
 
  private:
+  Exchange* used_last(Purpose purpose, const ExchangeConfig& wanted);
   Exchange& make(const ExchangeConfig& config);
+  std::int64_t agree_on_scales(std::int64_t mine);
   Exchange& meeting_place(Purpose purpose);
   Status decline(Purpose purpose, const Status& why, std::span<const int> ranks, bool& by_all);
 

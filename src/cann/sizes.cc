@@ -31,7 +31,7 @@ std::int64_t max_rows(const DispatchArgs& args) {
   try {
     internal::check_attributes(args.attributes, batch, internal::claimed_place(args.attributes));
   } catch (const internal::Refused& refused) {
-    throw Error(refused.status.code(), "max_rows: " + refused.status.message());
+    throw Error(refused.status.code(), refused.status.message());
   }
   return internal::row_capacity(args.attributes, batch, !args.elastic_info.empty());
 }

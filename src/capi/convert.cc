@@ -92,7 +92,8 @@ ExchangeConfig to_config(const ferry_config* given) {
   auto& [max_tokens, hidden, num_experts, top_k, dtype, layout, expert_alignment, zero_gaps,
          row_capacity, expert_capacity, expert_rank, max_output_row_bytes, depth, workers, wire,
          combine_wire, scale_order, scale_bytes, shared, special, replicas, tp_size, algorithm,
-         node_sums] = config;
+         node_sums, terms] = config;
+  static_cast<void>(terms);  // of a front in C++
   max_tokens = c.max_tokens;
   hidden = c.hidden;
   num_experts = c.num_experts;
@@ -125,7 +126,8 @@ DispatchArgs to_dispatch_args(const ferry_dispatch_args* given) {
   const ferry_dispatch_args c = read(given, "ferry_dispatch_args");
   DispatchArgs args;
   auto& [tokens, topk_ids, topk_weights, token_mask, topk_mask, cached, deadline, scales,
-         token_scales, replica_table, active_ranks] = args;
+         token_scales, replica_table, active_ranks, terms] = args;
+  static_cast<void>(terms);
   tokens = {c.tokens, c.num_tokens, c.hidden, enum_of<DataType>(c.dtype), c.tokens_pitch_bytes};
   topk_ids = {c.topk_ids, c.num_tokens, c.top_k, enum_of<IndexType>(c.topk_ids_type)};
   topk_weights = c.topk_weights;
@@ -145,7 +147,8 @@ CombineArgs to_combine_args(const ferry_combine_args* given, DispatchArgs& kept)
   CombineArgs args;
   auto& [handle, expert_rows, in_place, topk_weights, bias, row_weights, out, out_dtype,
          out_pitch_bytes, out_topk_weights, deadline, dispatched, constants, shared_output, norm,
-         partials] = args;
+         terms, share_of_zero, partials] = args;
+  static_cast<void>(terms), static_cast<void>(share_of_zero);
   handle = handle_of(c.handle);
   expert_rows = {c.expert_rows, c.num_rows, c.hidden, enum_of<DataType>(c.dtype),
                  c.rows_pitch_bytes};
@@ -207,8 +210,9 @@ ferry_config from_config(const ExchangeConfig& config, const FlatReplicas& flat)
 }
 
 ferry_received from_received(ReceivedOwner& owner) {
-  const auto& [data, num_rows, hidden, dtype, sources, weights, topk_ids, scales, handle, pin] =
-      owner.received;
+  const auto& [data, num_rows, room_rows, hidden, dtype, sources, weights, topk_ids, scales, handle,
+               pin] = owner.received;
+  static_cast<void>(room_rows);
   ferry_received c = {};
   c.owner = &owner;
   c.data = data;

@@ -1,7 +1,6 @@
 #include "exchange/agreement.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <exception>
 #include <string>
@@ -10,15 +9,16 @@
 #include <vector>
 
 #include "exchange/configuration.h"
+#include "exchange/differences.h"
 #include "plan/choose.h"
 
 namespace ferry::internal {
 
 namespace {
 
-// What a rank says: kRefused, a code as one character, a reason; or kWilling and its fields, each
-// ended by kEnd.
-constexpr char kRefused = '-', kWilling = '+', kEnd = '\n';
+// What a rank says: kRefused, a code as one character, a reason; or kWilling, the front's terms,
+// kFields and its fields, each line ended by kEnd.
+constexpr char kRefused = '-', kWilling = '+', kFields = '\x1f', kEnd = '\n';
 
 [[noreturn]] void throw_status(const Status& status) {
   throw Error(status.code(), status.message(), status.culprit());
@@ -29,30 +29,19 @@ std::string refusal_text(const Error& why) {
 }
 
 std::string fields_text(const ExchangeConfig& config) {
-  std::string text;
+  std::string text = config.terms + kFields;
   for (const auto& [name, value] : config_fields(config))
     text += fmt::format("{} is {}{}", name, value, kEnd);
   return text;
 }
 
-// The line of `text` that begins at `at`, which goes on to the next.
-std::string_view next_line(std::string_view text, std::size_t& at) {
-  const std::size_t end = std::min(text.find(kEnd, at), text.size());
-  const std::string_view line = text.substr(at, end - at);
-  at = end + 1;
-  return line;
-}
-
-// "hidden is 48 and 50, top_k is 2 and 3": fields come in the same order on all ranks.
-std::string differences(std::string_view first, std::string_view other) {
-  std::vector<std::string> found;
-  for (std::size_t a = 1, b = 1; a < first.size() && b < other.size();) {
-    const std::string_view mine = next_line(first, a), theirs = next_line(other, b);
-    if (mine == theirs) continue;
-    const std::size_t value = std::min(theirs.find(" is "), theirs.size() - 4) + 4;
-    found.push_back(fmt::format("{} and {}", mine, theirs.substr(value)));
-  }
-  return fmt::format("{}", fmt::join(found, ", "));
+// Of two willing ranks: in the front's words where these differ.
+std::string differences_of(std::string_view first, std::string_view other) {
+  const std::size_t mine = first.find(kFields), theirs = other.find(kFields);
+  if (mine == first.npos || theirs == other.npos)  // what has no terms
+    return differences(first.substr(1), other.substr(1));
+  const std::string terms = differences(first.substr(1, mine - 1), other.substr(1, theirs - 1));
+  return terms.empty() ? differences(first.substr(mine + 1), other.substr(theirs + 1)) : terms;
 }
 
 // Between nodes all come here first: a rank may still owe others messages of an exchange that it
@@ -84,7 +73,7 @@ void require_agreement(const std::vector<std::string>& all) {
     if (all[rank] == all[0]) continue;
     throw Error(Code::kMismatch,
                 fmt::format("ranks 0 and {} make different exchanges: {}", rank,
-                            differences(all[0], all[rank])),
+                            differences_of(all[0], all[rank])),
                 static_cast<int>(rank));
   }
 }

@@ -168,7 +168,19 @@ Status Combine::place() {
                         active().ranks[i], theirs.num_rows, rows),
             active().ranks[i]};
   }
-  return {};
+  return check_shares();
+}
+
+Status Combine::check_shares() const {
+  bool all = true;
+  std::uint64_t sum = 0;
+  for (const int peer : active().ranks) {
+    const Record& theirs = exchange_.record(peer, number());
+    all = all && theirs.has_share;
+    sum += theirs.share_of_zero;
+  }
+  if (!all || sum == 0) return {};
+  return {Code::kMismatch, "combine: the shares of zero of all ranks add up to something else"};
 }
 
 void Combine::find_outputs() {

@@ -66,6 +66,7 @@ class Combine final : public InFlight {
   Status find_route();
   Status reduce();
   Status place();
+  Status check_shares() const;
   void find_outputs();
   void reduce_tokens(std::int64_t begin, std::int64_t end, Stores stores) const;
   void reduce_token(std::int64_t token, const ReduceJob& job) const;

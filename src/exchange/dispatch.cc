@@ -95,15 +95,17 @@ Status Dispatch::post(const DispatchArgs& args) {
                         layout.row_bytes()),
             setup_.rank};
   }
-  Record& mine = exchange_.protocol.new_record(
-      number(), {.kind = OperationKind::kDispatch,
-                 .cached = static_cast<bool>(args.cached),
-                 .weights = args.topk_weights      ? Agreed::kYes
-                            : args.tokens.num_rows ? Agreed::kNo
-                                                   : Agreed::kAny,
-                 .row_type = setup_.config.dtype,
-                 .hidden = static_cast<std::uint32_t>(setup_.config.hidden),
-                 .route = args.cached ? args.cached.route()->number : 0});
+  Record& mine =
+      exchange_.protocol.new_record(number(),
+                                    {.kind = OperationKind::kDispatch,
+                                     .cached = static_cast<bool>(args.cached),
+                                     .weights = args.topk_weights      ? Agreed::kYes
+                                                : args.tokens.num_rows ? Agreed::kNo
+                                                                       : Agreed::kAny,
+                                     .row_type = setup_.config.dtype,
+                                     .hidden = static_cast<std::uint32_t>(setup_.config.hidden),
+                                     .route = args.cached ? args.cached.route()->number : 0},
+                                    args.terms);
   mine.posted = {.section_rows = pool.backed_rows(buffer_),
                  .free_after = pool.published(buffer_),
                  .buffer = buffer_,

@@ -98,16 +98,20 @@ Status Protocol::check_depth(OperationKind kind) const {
           setup_.rank};
 }
 
-Record& Protocol::new_record(std::uint64_t number, const Terms& terms) noexcept {
+Record& Protocol::new_record(std::uint64_t number, const Terms& terms,
+                             std::string_view front) noexcept {
   Record& mine = *new (&view_.record(setup_.rank, number)) Record{};
   mine.number = number;
   mine.terms = terms;
   mine.terms.num_active = static_cast<std::uint32_t>(active_->ranks.size());
   mine.terms.active = active_->digest;
-  if (!active_->all()) {
-    const std::string chosen = fmt::format("[{}]", fmt::join(active_->chosen, ", "));
-    std::snprintf(mine.reason, sizeof mine.reason, "%s", chosen.c_str());
-  }
+  for (const char letter : front)  // FNV-1a, on top of that of the list
+    mine.terms.active = (mine.terms.active ^ static_cast<unsigned char>(letter)) * 16777619u;
+  std::string text;
+  if (!active_->all())
+    text = fmt::format("{} [{}]\n", kActiveRanks, fmt::join(active_->chosen, ", "));
+  text += front;
+  std::snprintf(mine.reason, sizeof mine.reason, "%s", text.c_str());
   return mine;
 }
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "exchange/record.h"
@@ -75,7 +76,9 @@ class Protocol {
   Status check_depth(OperationKind kind) const;
 
   // What every record of this rank says, a refusal's too; it is published with the next flag.
-  Record& new_record(std::uint64_t number, const Terms& terms) noexcept;
+  // `front`: what else a front's ranks agree on (DispatchArgs::terms).
+  Record& new_record(std::uint64_t number, const Terms& terms,
+                     std::string_view front = {}) noexcept;
   void publish(std::uint64_t number, Stage stage) noexcept;
   // Waits until progress of all active ranks, or of those in `only`, is up.
   Status await(const Issued& issued, const char* phase, Stage stage,
@@ -121,6 +124,7 @@ class Protocol {
   void let_last_set_finish();
   bool lapped(const Issued& issued) const noexcept;
   Status name_mismatch(const Issued& issued) const;
+  Status name_difference(const Issued& issued, int rank, int other) const;
   std::string describe(int rank, std::uint64_t number) const;
 
   GroupState& group_;

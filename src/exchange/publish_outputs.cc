@@ -21,14 +21,17 @@ Status Combine::publish_outputs() {
   };
   const std::optional<int> rows_in = found(rows.data, rows_bytes);
   const std::optional<int> weights_in = found(args_.row_weights, weights_bytes);
-  Record& mine =
-      exchange_.protocol.new_record(number(), {.kind = OperationKind::kCombine,
-                                               .weights = args_.row_weights ? Agreed::kYes
-                                                          : rows.num_rows   ? Agreed::kNo
-                                                                            : Agreed::kAny,
-                                               .row_type = rows.dtype,
-                                               .hidden = static_cast<std::uint32_t>(rows.hidden),
-                                               .route = unplaced_ ? 0 : route_->number});
+  Record& mine = exchange_.protocol.new_record(number(),
+                                               {.kind = OperationKind::kCombine,
+                                                .weights = args_.row_weights ? Agreed::kYes
+                                                           : rows.num_rows   ? Agreed::kNo
+                                                                             : Agreed::kAny,
+                                                .row_type = rows.dtype,
+                                                .hidden = static_cast<std::uint32_t>(rows.hidden),
+                                                .route = unplaced_ ? 0 : route_->number},
+                                               args_.terms);
+  mine.has_share = args_.share_of_zero != nullptr;
+  if (mine.has_share) mine.share_of_zero = *args_.share_of_zero;
   mine.num_rows = static_cast<std::int32_t>(rows.num_rows);
   mine.published = {.rows_offset = 0, .pitch_bytes = pitch_of(rows), .weights_offset = 0};
   if (rows_in) {

@@ -24,6 +24,7 @@ void Dispatch::fill(Received& received) const {
   const std::size_t rows = route_->num_rows;
   received.data = buffer + layout.rows();
   received.num_rows = route_->num_rows;
+  received.room_rows = layout.max_rows();
   received.hidden = setup_.config.hidden;
   received.dtype = setup_.wire.encode ? setup_.wire.element_type : setup_.config.dtype;
   received.sources = {reinterpret_cast<const std::int32_t*>(buffer + layout.sources()), rows * 3};
@@ -63,6 +64,7 @@ void Dispatch::copy_out(Received& received) const {
     if (parts[i] > 0) std::memcpy(memory.get() + offsets[i], from[i], parts[i]);
   }
   received.data = memory.get();
+  received.room_rows = received.num_rows;
   received.sources = {reinterpret_cast<const std::int32_t*>(memory.get() + offsets[1]),
                       received.sources.size()};
   received.weights = {reinterpret_cast<const float*>(memory.get() + offsets[2]),

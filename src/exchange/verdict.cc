@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "exchange/differences.h"
 #include "exchange/protocol.h"
 
 namespace ferry::internal {
@@ -17,6 +18,20 @@ bool agree(const Terms& a, const Terms& b) {
   return weights && a.kind == b.kind && a.cached == b.cached && a.row_type == b.row_type &&
          a.hidden == b.hidden && a.route == b.route && a.num_active == b.num_active &&
          a.active == b.active;
+}
+
+// The line of the active ranks, and the front's terms behind it.
+std::pair<std::string_view, std::string_view> parts_of(const Record& record) {
+  const std::string_view text = record.reason;
+  if (!text.starts_with(kActiveRanks)) return {{}, text};
+  const std::size_t end = std::min(text.find('\n'), text.size());
+  return {text.substr(0, end), text.substr(std::min(end + 1, text.size()))};
+}
+
+// The rank is in no exchange that others could leave alone: it refused, or has no tokens to send.
+bool goes_along(const Record& record) {
+  return record.status != Code::kOk ||
+         (record.terms.kind == OperationKind::kDispatch && record.terms.weights == Agreed::kAny);
 }
 
 }  // namespace
@@ -54,15 +69,39 @@ Status Protocol::examine(const Issued& issued) {
     all_agree = all_agree && agree(theirs.terms, view_.record(ranks[0], number).terms) &&
                 (said == Agreed::kAny || said == weights);
   }
+  int asks = -1;  // for another exchange
   for (const int peer : ranks) {
     const Record& theirs = view_.record(peer, number);
-    if (theirs.status == Code::kOk) continue;
+    if (theirs.status == Code::kMismatch) asks = asks < 0 ? peer : asks;
+    if (theirs.status == Code::kOk || theirs.status == Code::kMismatch) continue;
     return {Code::kPeerRejected,
             fmt::format("operation {}: rank {} refused its {} ({}): {}", number, peer,
                         kind_name(theirs.terms.kind), code_name(theirs.status), theirs.reason),
             peer};
   }
-  return all_agree ? Status{} : name_mismatch(issued);
+  if (asks < 0) return all_agree ? Status{} : name_mismatch(issued);
+  const auto uses = std::find_if_not(
+      ranks.begin(), ranks.end(), [&](int peer) { return goes_along(view_.record(peer, number)); });
+  if (uses == ranks.end())
+    return {Code::kMismatch, "all ranks with tokens ask for another exchange"};
+  return name_difference(issued, asks, *uses);
+}
+
+// Of two ranks whose calls a front made of different terms.
+Status Protocol::name_difference(const Issued& issued, int rank, int other) const {
+  const Record &first = view_.record(rank, issued.number),
+               &second = view_.record(other, issued.number);
+  if (first.terms.kind != second.terms.kind) {
+    return {Code::kMismatch,
+            fmt::format("operation {}: rank {} called {}, rank {} called {}", issued.number, rank,
+                        kind_name(first.terms.kind), other, kind_name(second.terms.kind)),
+            rank};
+  }
+  return {Code::kMismatch,
+          fmt::format("operation {}: ranks {} and {} differ in this {}: {}", issued.number, rank,
+                      other, kind_name(first.terms.kind),
+                      differences(parts_of(first).second, parts_of(second).second)),
+          rank};
 }
 
 // The culprit is the first rank outside the largest set of ranks that agree.
@@ -82,6 +121,9 @@ Status Protocol::name_mismatch(const Issued& issued) const {
   }
   const auto culprit = std::find_if_not(ranks.begin(), ranks.end(), agrees_with(reference));
   const int other = culprit == ranks.end() ? reference : *culprit;
+  if (parts_of(view_.record(other, number)).second !=
+      parts_of(view_.record(reference, number)).second)
+    return name_difference(issued, other, reference);
   return {Code::kMismatch,
           fmt::format("operation {}: rank {} called {}, rank {} called {}", number, other,
                       describe(other, number), reference, describe(reference, number)),
@@ -96,10 +138,11 @@ std::string Protocol::describe(int rank, std::uint64_t number) const {
   const char* weights = terms.weights == Agreed::kYes  ? "with"
                         : terms.weights == Agreed::kNo ? "without"
                                                        : "any";
+  const std::string_view active = parts_of(theirs).first;
   return fmt::format("{}{} of {} {} {} row weights, handle of dispatch {}{}{}",
                      terms.cached ? "cached " : "", kind_name(terms.kind), terms.hidden,
                      data_type_name(terms.row_type), weights, terms.route,
-                     theirs.reason[0] ? ", active ranks " : "", theirs.reason);
+                     active.empty() ? "" : ", ", active);
 }
 
 Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
@@ -110,14 +153,14 @@ Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
   const Stage said =
       issued.kind == OperationKind::kDispatch ? Stage::kAnnounced : Stage::kDelivered;
   if (Status status = await(issued, "refusal", said, nullptr); !status.ok()) return status;
-  if (by_all != nullptr) {
-    const std::vector<int>& ranks = issued.active->ranks;
-    *by_all = std::all_of(ranks.begin(), ranks.end(), [&](int peer) {
-      return view_.record(peer, issued.number).status != Code::kOk;
-    });
-  }
+  const std::vector<int>& ranks = issued.active->ranks;
+  const bool all = std::all_of(ranks.begin(), ranks.end(), [&](int peer) {
+    return goes_along(view_.record(peer, issued.number));
+  });
+  if (by_all != nullptr) *by_all = all;
+  const Status told = why.code() == Code::kMismatch && !all ? examine(issued) : why;
   conclude(issued.number);
-  return leave(issued, why);
+  return leave(issued, told);
 }
 
 Status Protocol::fail(const Issued& issued, const Status& why) {

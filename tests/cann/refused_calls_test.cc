@@ -20,12 +20,18 @@ void PrintTo(When when, std::ostream* stream) { *stream << when_name(when); }
 
 template <typename Args>
 Args legal_args(SmallCall& call, int rank) {
-  if constexpr (std::is_same_v<Args, cann::DispatchArgs>)
-    return call.dispatch(rank);
-  else if constexpr (std::is_same_v<Args, cann::CombineArgs>)
-    return call.combine(rank);
-  else
-    return call.add_rms_norm(rank);
+  if constexpr (std::is_same_v<Args, cann::DispatchArgs>) return call.dispatch(rank);
+  // There was no dispatch that had triplets.
+  if constexpr (std::is_same_v<Args, cann::CombineArgs>) {
+    cann::CombineArgs args = call.combine(rank);
+    args.assist_info_for_combine = {};
+    return args;
+  }
+  if constexpr (std::is_same_v<Args, cann::CombineAddRmsNormArgs>) {
+    cann::CombineAddRmsNormArgs args = call.add_rms_norm(rank);
+    args.combine.assist_info_for_combine = {};
+    return args;
+  }
 }
 
 cann::Result make_call(const cann::Communicator& communicator, const cann::DispatchArgs& args) {

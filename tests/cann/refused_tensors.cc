@@ -67,7 +67,7 @@ const std::vector<BadCall<Dispatch>> kBadDispatches = {
     {"XOfOtherBs",
      [](Dispatch& a, SmallCall&) { a.x.num_rows = 4; },
      kFit,
-     {"x is (4, 16)", "(5, 16)"}},
+     {"x is (4, 16)", "(5, 2)"}},
     {"IdTooLarge",
      [](Dispatch&, SmallCall& c) { c.ids[5] = 6; },
      kValue,

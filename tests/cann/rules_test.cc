@@ -99,7 +99,7 @@ TEST(Masks, TripletsNameTheOriginalTokens) {
 // cat(g0, g1) on the even rank of a pair, cat(g1, g0) on the odd one.
 TEST(TensorParallel, OwnRowsComeBeforeThePeers) {
   OperatorCase c;
-  c.ep = 2, c.tp = 2, c.moe = 2, c.k = 1;
+  c.ep = 2, c.tp = 2, c.moe = 2, c.k = 1, c.global_bs = 6;
   fill_inputs(c, {2, 3, 2, 3});
   for (int rank = 0; rank < 4; ++rank) c.inputs[rank].ids.assign(c.inputs[rank].bs, 0);
   const auto all = triplets_of(c);

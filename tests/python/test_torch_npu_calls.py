@@ -32,7 +32,7 @@ BAD_DISPATCHES = {
     "x with a gradient": (dict(x=torch.ones(4, 8, requires_grad=True)), "x requires a gradient"),
     "x is a list": (dict(x=[1.0]), "x is a list"),
     "x is None": (dict(x=None), "x is None"),
-    "rows of x": (dict(x=torch.ones(3, 8, dtype=BF16)), r"x is \(3, 8\), need \(4, 8\)"),
+    "rows of x": (dict(x=torch.ones(3, 8, dtype=BF16)), r"x is \(3, 8\), expert_ids is \(4, 2\): need as many rows"),
     "int64 ids": (dict(expert_ids=torch.zeros(4, 2, dtype=torch.int64)), "expert_ids is int64"),
     "ids transposed": (dict(expert_ids=torch.zeros(2, 4, dtype=torch.int32).t()),
                        "expert_ids .* need a contiguous array"),
@@ -46,7 +46,7 @@ BAD_DISPATCHES = {
     "y_dtype": (dict(y_dtype=torch.int8), "y_dtype is torch.int8, need None or bfloat16: expand_x of quant_mode 0"),
     "y_dtype as a number": (dict(y_dtype=24), "y_dtype is 24, need None or bfloat16"),
     "x_dtype": (dict(x_dtype=torch.float16), "x_dtype is torch.float16"),
-    "no experts": (dict(moe_expert_num=0), "moe_expert_num is 0"),
+    "no experts": (dict(moe_expert_num=0), r"_dispatch: moe_expert_num is 0"),
     "experts in words": (dict(moe_expert_num="6"), "moe_expert_num is '6', need an integer"),
     "comm_alg": (dict(comm_alg="ccu"), "comm_alg is \"ccu\""),
     "comm_alg is a number": (dict(comm_alg=1), "comm_alg is 1, need a string"),
@@ -94,6 +94,9 @@ BAD_COMBINES = {
                                        "shared_expert_x"),
     "mx": (lambda c: c.update(comm_quant_mode=3), "comm_quant_mode is 3"),
     "ids are None": (lambda c: c.update(expert_ids=None), "expert_ids is None"),
+    "no weights": (lambda c: c.update(expert_scales=None), "expert_scales is None"),
+    "no assist info": (lambda c: c.update(assist_info_for_combine=None), "assist_info_for_combine is None"),
+    "no counts": (lambda c: c.update(ep_send_counts=None), "ep_send_counts is None"),
 }
 
 
@@ -166,12 +169,15 @@ def test_scales_that_do_not_fit_the_mode():
 
 
 ODD_ONE_OUT = {
-    "hidden": dict(x=torch.ones(4, 16, dtype=BF16)),
-    "type": dict(x=torch.ones(4, 8)),
-    "top_k": dict(expert_ids=torch.zeros(4, 1, dtype=torch.int32)),
-    "experts": dict(moe_expert_num=9),
-    "mode": dict(quant_mode=2),
-    "batch": dict(x=torch.ones(33, 8, dtype=BF16), expert_ids=torch.zeros(33, 2, dtype=torch.int32)),
+    "hidden": (dict(x=torch.ones(4, 16, dtype=BF16)), "H is", {"8", "16"}),
+    "type": (dict(x=torch.ones(4, 8)), "type of x is", {"bf16", "fp32"}),
+    "top_k": (dict(expert_ids=torch.zeros(4, 1, dtype=torch.int32)), "K is", {"2", "1"}),
+    "experts": (dict(moe_expert_num=9), "moe_expert_num is", {"6", "9"}),
+    "mode": (dict(quant_mode=2), "quant_mode is", {"none", "2"}),
+    "batch": (dict(x=torch.ones(33, 8, dtype=BF16), expert_ids=torch.zeros(33, 2, dtype=torch.int32)), "Bs is",
+              {"4", "33"}),
+    "fewer tokens": (dict(x=torch.ones(3, 8, dtype=BF16), expert_ids=torch.zeros(3, 2, dtype=torch.int32)), "Bs is",
+                     {"4", "3"}),
 }
 
 
@@ -181,15 +187,16 @@ def test_a_rank_that_differs_is_named_and_the_group_goes_on(odd):
 
     def body(group):
         good = dict(GOOD_DISPATCH, ep_rank_id=group.rank)
-        mine = dict(good, **ODD_ONE_OUT[odd]) if group.rank == 1 else good
+        change, name, values = ODD_ONE_OUT[odd]
+        mine = dict(good, **change) if group.rank == 1 else good
         with torch_npu.register_group("ep", group):
-            for before in (True, False):
-                with pytest.raises(ferry.Error) as refused:
+            for _ in range(2):  # before the first exchange is made, and after
+                with pytest.raises(ferry.Mismatch) as refused:
                     torch_npu.npu_moe_distribute_dispatch_v2(**mine)
-                kind = ferry.Mismatch if before or group.rank == 1 else ferry.PeerRejected
-                assert type(refused.value) is kind and refused.value.group_usable
+                assert refused.value.culprit == 1 and refused.value.group_usable
+                said = str(refused.value).rpartition(f": {name} ")[2]  # nothing else differs
+                assert set(said.split(" and ")) == values, refused.value
                 torch_npu.npu_moe_distribute_dispatch_v2(**good)
-            assert refused.value.culprit == 1 and "asks for a new exchange" in str(refused.value)
         return True
 
     assert ferry.run_threads(3, body, deadline=10) == [True] * 3
@@ -233,7 +240,61 @@ def test_reserved_arguments_must_be_none_and_norm_needs_its_tensors():
     ferry.run_threads(1, body)
 
 
+def test_other_ids_than_dispatch_had_are_named_with_token_and_k():
+    """One row for each expert as before, but of the other token: without the triplets tokens would be mixed up."""
+
+    def body(group):
+        ids = torch.tensor([[0, 2], [4, 6]], dtype=torch.int32)
+        given = dict(group_ep="ep", ep_world_size=4, ep_rank_id=group.rank, moe_expert_num=8)
+        with torch_npu.register_group("ep", group):
+            out = torch_npu.npu_moe_distribute_dispatch_v2(torch.ones(2, 8), ids, **given)
+            combine = torch_npu.npu_moe_distribute_combine_v2
+            weights = torch.ones(2, 2)
+            with pytest.raises(ferry.Mismatch, match="rank 0, token 0, k 0 went to expert 0, .* the id is 6"):
+                combine(out[0], torch.tensor([[6, 2], [4, 0]], dtype=torch.int32), out[2], out[4], weights, **given)
+            return combine(out[0], ids, out[2], out[4], weights, **given)
+
+    for x in ferry.run_threads(4, body, deadline=10):
+        assert torch.equal(x, torch.full((2, 8), 2.0))
+
+
+def test_a_rank_without_tokens_takes_part_with_any_scales():
+    def body(group):
+        bs = 0 if group.rank == 1 else 4
+        x, ids = torch.ones(bs, 8, dtype=BF16), torch.zeros(bs, 2, dtype=torch.int32)
+        given = dict(GOOD_DISPATCH, ep_rank_id=group.rank, x=x, expert_ids=ids, global_bs=12)
+        with torch_npu.register_group("ep", group):
+            for mine in (torch.ones(0, 3), torch.ones(0, 5), torch.ones(0), None):
+                scales = mine if group.rank == 1 else torch.ones(bs, 3)
+                torch_npu.npu_moe_distribute_dispatch_v2(**given, scales=scales)
+                torch_npu.npu_moe_distribute_dispatch_v2(**given)
+        return True
+
+    assert ferry.run_threads(3, body, deadline=10) == [True] * 3
+
+
+def test_results_that_are_kept_do_not_change():
+    """expand_x is a view of the window, as long as there are views; then it is a copy."""
+
+    def body(group):
+        with torch_npu.register_group("ep", group):
+            kept = []
+            for i in range(24):
+                x = torch.full((4, 8), float(i), dtype=BF16)
+                out = torch_npu.npu_moe_distribute_dispatch_v2(**dict(GOOD_DISPATCH, ep_rank_id=group.rank, x=x))
+                assert out[0].shape == (24, 8)
+                kept.append(out[0][:8])
+            return [rows.unique().tolist() for rows in kept]
+
+    assert ferry.run_threads(3, body, deadline=10) == [[[float(i)] for i in range(24)]] * 3
+
+
 # Names of groups
+
+
+def test_a_group_that_is_none():
+    with pytest.raises(ferry.InvalidArgument, match="group is None, need a ferry.Group"):
+        torch_npu.register_group("ep", None)
 
 
 def dispatch_one(name, group):

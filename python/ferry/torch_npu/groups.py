@@ -36,12 +36,14 @@ def register_group(name, group, *, group_tp="", workers=1):
     ep_world_size * tp_world_size ranks, rank ep_rank_id * tp_world_size + tp_rank_id.
     workers: threads that move rows for this rank, the caller included.
     Returns an object that unregisters the name at the end of a `with` block.
-    Raises InvalidArgument when the name is no string of 1 to 127 characters, or equal to group_tp.
+    Raises InvalidArgument when the name is no string of 1 to 127 characters or equal to group_tp, or `group` no group.
     """
     if not isinstance(name, str) or not 1 <= len(name) <= 127:
         raise InvalidArgument(f"register_group: name is {name!r}, need a string of 1 to 127 characters")
     if name == group_tp:
         raise InvalidArgument(f"register_group: group_tp is {group_tp!r}, need another name than the group's")
+    if not isinstance(group, _core.Group):
+        raise InvalidArgument(f"register_group: group is {group!r}, need a ferry.Group")
     communicator = _core.CannCommunicator(group, name, group_tp, workers)
     with _lock:
         alive = {t: c for t, c in _communicators.get(name, {}).items() if t.is_alive()}

@@ -1,0 +1,124 @@
+#include "cann/triplets.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace ferry::cann::internal {
+
+namespace {
+
+// The finaliser of splitmix64.
+std::uint64_t mixed(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
+constexpr std::int64_t kNobody = -1;
+
+}  // namespace
+
+Triplets::Triplets(const CombineArgs& args, const ElasticMap& elastic,
+                   const ferry::DispatchArgs& dispatched)
+    : args_(args),
+      elastic_(elastic),
+      dispatched_(dispatched),
+      positions_(tp_positions(args.attributes)) {}
+
+void Triplets::for_each_sent(const std::function<void(const Entry&)>& visit) const {
+  const Attributes& a = args_.attributes;
+  const auto active = elastic_.active();
+  const auto mine = std::find(active.begin(), active.end(), a.ep_rank_id);
+  if (elastic_.scaled_down() && mine == active.end()) return;
+  const std::int64_t ep_rank = elastic_.scaled_down() ? mine - active.begin() : a.ep_rank_id;
+  const auto* ids = static_cast<const std::int32_t*>(dispatched_.topk_ids.data);
+  const std::int64_t columns = args_.expert_ids.columns;
+  for (std::int64_t i = 0; i < args_.expert_ids.rows * columns; ++i) {
+    if (ids[i] < 0 || ids[i] >= a.moe_expert_num) continue;
+    if (dispatched_.topk_mask != nullptr && dispatched_.topk_mask[i] == 0) continue;
+    if (dispatched_.token_mask != nullptr && dispatched_.token_mask[i / columns] == 0) continue;
+    const std::int64_t position = positions_ > 1 ? a.tp_rank_id : 0;
+    visit({ep_rank * positions_ + position, i / columns, i % columns, ids[i]});
+  }
+}
+
+// Rows lie by local expert, position (mine first), source; shared experts have no id.
+void Triplets::for_each_received(const std::function<void(const Entry&)>& visit) const {
+  const Attributes& a = args_.attributes;
+  if (a.ep_rank_id < a.shared_expert_rank_num) return;
+  const LocalExperts experts = local_experts(a, a.ep_rank_id);
+  const std::int64_t sources = elastic_.num_sources(), block = experts.count * sources;
+  const auto sum_at = [&](std::int64_t i) {
+    return i % block == 0 ? 0 : args_.ep_send_counts[i - 1];
+  };
+  std::int64_t row = 0;
+  for (std::int64_t expert = 0; expert < experts.count; ++expert) {
+    for (std::int64_t i = 0; i < positions_ * sources; ++i) {
+      const std::int64_t position = i / sources;
+      const std::int64_t at = position * block + expert * sources + i % sources;
+      const std::int64_t end = row + args_.ep_send_counts[at] - sum_at(at);
+      for (; row < end; ++row) {
+        const std::int32_t* triplet = &args_.assist_info_for_combine[3 * row];
+        const std::int64_t tp = positions_ > 1 ? (a.tp_rank_id + position) % positions_ : 0;
+        visit({triplet[0] * positions_ + tp, triplet[1], triplet[2], experts.first + expert});
+      }
+    }
+  }
+}
+
+std::optional<std::uint64_t> Triplets::share_of_zero() const {
+  const bool some = std::any_of(args_.ep_send_counts.begin(), args_.ep_send_counts.end(),
+                                [](std::int32_t sum) { return sum > 0; });
+  if (args_.ep_send_counts.empty() || (some && args_.assist_info_for_combine.empty())) return {};
+  std::uint64_t share = 0;
+  const auto mark = [](const Entry& entry) {
+    const auto pair = [](std::int64_t a, std::int64_t b) {
+      return (static_cast<std::uint64_t>(a) << 32) + static_cast<std::uint64_t>(b);
+    };
+    return mixed(mixed(pair(entry.source, entry.token)) + pair(entry.k + 1, entry.expert));
+  };
+  for_each_received([&](const Entry& entry) { share += mark(entry); });
+  // Each position of the expert's rank receives the row.
+  for_each_sent([&](const Entry& entry) { share -= positions_ * mark(entry); });
+  return share;
+}
+
+// All ids go to all ranks; the first rank with a row that is not where they say names it.
+Status Triplets::name_difference(const Group& group, const ExchangeConfig& config) const {
+  const char* const kOther = "expert_ids are not those that dispatch had";
+  if (elastic_.scaled_down()) return {Code::kMismatch, kOther};
+  const std::int64_t per_rank = config.max_tokens * config.top_k;
+  std::vector<std::int32_t> ids(per_rank, -1), all(per_rank * group.size());
+  for_each_sent([&](const Entry& entry) {
+    ids[entry.token * config.top_k + entry.k] = static_cast<std::int32_t>(entry.expert);
+  });
+  Group ranks = group;
+  Status status = ranks.all_gather(ids.data(), ids.size() * sizeof ids[0], all.data());
+  if (!status.ok()) return status;
+  std::array<std::int64_t, 5> found = {kNobody};  // source, token, k, expert, id
+  for_each_received([&](const Entry& row) {
+    const bool inside = row.source >= 0 && row.source < group.size() && row.token >= 0 &&
+                        row.token < config.max_tokens && row.k >= 0 && row.k < config.top_k;
+    const std::int64_t id =
+        inside ? all[row.source * per_rank + row.token * config.top_k + row.k] : -1;
+    if (found[0] == kNobody && id != row.expert)
+      found = {row.source, row.token, row.k, row.expert, id};
+  });
+  std::vector<std::array<std::int64_t, 5>> of_all(group.size());
+  status = ranks.all_gather(found.data(), sizeof found, of_all.data());
+  if (!status.ok()) return status;
+  for (const auto& [source, token, k, expert, id] : of_all) {
+    if (source == kNobody) continue;
+    return {Code::kMismatch,
+            fmt::format("{}: rank {}, token {}, k {} went to expert {}, as assist_info_for_combine "
+                        "says, the id is {}",
+                        kOther, source, token, k, expert, id),
+            static_cast<int>(source)};
+  }
+  return {Code::kMismatch, kOther};
+}
+
+}  // namespace ferry::cann::internal
