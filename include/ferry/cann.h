@@ -96,4 +96,10 @@ FERRY_EXPORT std::int64_t max_rows(const DispatchArgs& args);
 FERRY_EXPORT Result workspace_bytes(const DispatchArgs& args, WindowBytes& bytes) noexcept;
 FERRY_EXPORT Result workspace_bytes(const CombineArgs& args, WindowBytes& bytes) noexcept;
 
+// What their first stage is for: the same, and all that can be said of a call before its data are
+// there and without the other ranks: which tensors are given, shapes and types.
+FERRY_EXPORT Result check(const DispatchArgs& args, WindowBytes& bytes) noexcept;
+FERRY_EXPORT Result check(const CombineArgs& args, WindowBytes& bytes) noexcept;
+FERRY_EXPORT Result check(const CombineAddRmsNormArgs& args, WindowBytes& bytes) noexcept;
+
 }  // namespace ferry::cann

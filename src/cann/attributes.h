@@ -39,6 +39,10 @@ struct LocalExperts {
   std::int64_t count = 0;
 };
 LocalExperts local_experts(const Attributes& attributes, std::int64_t ep_rank);
+// Of this rank; a shared-expert rank has one.
+inline std::int64_t num_local(const Attributes& a) {
+  return a.ep_rank_id < a.shared_expert_rank_num ? 1 : local_experts(a, a.ep_rank_id).count;
+}
 
 // Of checked attributes; types and wires are left to the caller.
 ExchangeConfig exchange_config(const Attributes& attributes, const Batch& batch);

@@ -66,6 +66,17 @@ Result call(const Communicator& communicator, const char* name, Purpose purpose,
   }
 }
 
+Result checked(const std::function<void()>& checks) noexcept {
+  try {
+    checks();
+    return {};
+  } catch (const Refused& refused) {
+    return {refused.code, refused.status};
+  } catch (const std::exception& error) {
+    return {StatusCode::kRuntimeError, {Code::kSystem, error.what()}};
+  }
+}
+
 void refuse_for_caller(const Status& why) { throw Refused{status_code(why.code()), why}; }
 
 void check_float_type(const char* name, DataType type) {

@@ -15,6 +15,9 @@ namespace ferry::cann::internal {
 Result call(const Communicator& communicator, const char* name, Purpose purpose,
             const std::function<Result(ExchangeCache&)>& body) noexcept;
 
+// Runs checks that concern this rank alone.
+Result checked(const std::function<void()>& checks) noexcept;
+
 // The refusal of a caller that takes the place of an operator: throws Refused.
 [[noreturn]] void refuse_for_caller(const Status& why);
 

@@ -50,12 +50,10 @@ std::int64_t received_rows(const CombineArgs& args, std::int64_t local_experts,
 }
 
 void check_dispatched(const CombineArgs& args, const Batch& batch, std::int64_t rows) {
-  check_expert_ids(args.expert_ids);
   require(args.attributes.version == 4 || args.expert_scales.data != nullptr || batch.bs == 0,
           StatusCode::kNullPointer,
           "expert_scales is null, need {} elements; only version 4 sums without",
           batch.bs * batch.k);
-  check_weights("expert_scales", args.expert_scales, args.expert_ids);
   check_room("expand_idx", args.expand_idx, batch.bs * batch.k, "Bs * K");
   check_room("assist_info_for_combine", args.assist_info_for_combine, 3 * rows,
              "3 for each received row");
@@ -125,6 +123,15 @@ ResidualNorm take_norm(const CombineAddRmsNormArgs& args) {
           .rstd = args.rstd_out.data()};
 }
 
+// All that needs no data of dispatch.
+void check_shapes(const CombineArgs& args, const Batch& batch) {
+  check_expert_ids(args.expert_ids);
+  check_weights("expert_scales", args.expert_scales, args.expert_ids);
+  check_reserved(args);
+  check_special(args, batch);
+  check_output(args, batch);
+}
+
 Result run(ExchangeCache& cache, const CombineArgs& args, const CombineAddRmsNormArgs* with_norm) {
   cache.expect(args.attributes, batch_of(args));
   cache.check_names(args.attributes);
@@ -138,9 +145,7 @@ Result run(ExchangeCache& cache, const CombineArgs& args, const CombineAddRmsNor
   const std::int64_t rows =
       received_rows(args, exchange.num_local_experts(), elastic.num_sources());
   check_dispatched(args, batch, rows);
-  check_reserved(args);
-  check_special(args, batch);
-  check_output(args, batch);
+  check_shapes(args, batch);
 
   std::vector<std::int32_t> ids;
   ferry::DispatchArgs dispatched{
@@ -186,6 +191,16 @@ Result moe_distribute_combine_add_rms_norm(const Communicator& communicator,
   return internal::call(
       communicator, internal::kCombineAddRmsNorm, internal::Purpose::kCombine,
       [&](internal::ExchangeCache& cache) { return internal::run(cache, args.combine, &args); });
+}
+
+Result check(const CombineArgs& args, WindowBytes& bytes) noexcept {
+  if (Result result = workspace_bytes(args, bytes); !result.ok()) return result;
+  return internal::checked([&] { internal::check_shapes(args, internal::batch_of(args)); });
+}
+
+Result check(const CombineAddRmsNormArgs& args, WindowBytes& bytes) noexcept {
+  if (Result result = check(args.combine, bytes); !result.ok()) return result;
+  return internal::checked([&] { internal::take_norm(args); });
 }
 
 Result refuse_combine(const Communicator& communicator, const CombineArgs& args,

@@ -25,16 +25,15 @@ struct Dispatch {
   std::int64_t local;     // experts here
   std::int64_t columns;   // of dynamic_scales that are written
 
-  Dispatch(const DispatchArgs& given, const ElasticMap& map, const Exchange& exchange)
+  Dispatch(const DispatchArgs& given, const ElasticMap& map, std::int64_t scale_bytes)
       : args(given),
         elastic(map),
         batch(batch_of(given)),
         positions(tp_positions(given.attributes)),
         capacity(positions * row_capacity(given.attributes, batch, !given.elastic_info.empty())),
-        local(exchange.num_local_experts()),
-        columns(given.quant_mode == 0
-                    ? exchange.config().scale_bytes / static_cast<std::int64_t>(sizeof(float))
-                    : scale_columns(given)) {
+        local(num_local(given.attributes)),
+        columns(given.quant_mode == 0 ? scale_bytes / static_cast<std::int64_t>(sizeof(float))
+                                      : scale_columns(given)) {
     const auto room = static_cast<std::int64_t>(given.dynamic_scales.size());
     if (takes_any_scales(given) && room < capacity * columns) columns = 0;
   }
@@ -226,10 +225,10 @@ Result run(ExchangeCache& cache, const DispatchArgs& args) {
   cache.set_active(elastic.active());
   const bool any_scales = takes_any_scales(args);
   Exchange* exchange = &cache.find(Purpose::kDispatch, config, any_scales);
-  Result result = run_in(*exchange, {args, elastic, *exchange}, config.terms);
+  Result result = run_in(*exchange, {args, elastic, exchange->config().scale_bytes}, config.terms);
   if (result.status.code() != Code::kMismatch || result.status.culprit() >= 0) return result;
   exchange = &cache.follow(Purpose::kDispatch, config, any_scales);
-  return run_in(*exchange, {args, elastic, *exchange}, config.terms);
+  return run_in(*exchange, {args, elastic, exchange->config().scale_bytes}, config.terms);
 }
 
 }  // namespace
@@ -240,6 +239,16 @@ Result moe_distribute_dispatch(const Communicator& communicator,
                                const DispatchArgs& args) noexcept {
   return internal::call(communicator, internal::kName, internal::Purpose::kDispatch,
                         [&](internal::ExchangeCache& cache) { return internal::run(cache, args); });
+}
+
+Result check(const DispatchArgs& args, WindowBytes& bytes) noexcept {
+  if (Result result = workspace_bytes(args, bytes); !result.ok()) return result;
+  return internal::checked([&] {
+    const internal::ElasticMap everybody({}, args.attributes);
+    const internal::Dispatch call(args, everybody, internal::scale_columns(args) * sizeof(float));
+    internal::check_inputs(args, call.batch);
+    internal::check_outputs(call);
+  });
 }
 
 Result refuse_dispatch(const Communicator& communicator, const DispatchArgs& args,

@@ -267,7 +267,6 @@ def test_a_rank_without_tokens_takes_part_with_any_scales():
             for mine in (torch.ones(0, 3), torch.ones(0, 5), torch.ones(0), None):
                 scales = mine if group.rank == 1 else torch.ones(bs, 3)
                 torch_npu.npu_moe_distribute_dispatch_v2(**given, scales=scales)
-                torch_npu.npu_moe_distribute_dispatch_v2(**given)
         return True
 
     assert ferry.run_threads(3, body, deadline=10) == [True] * 3
@@ -283,7 +282,7 @@ def test_results_that_are_kept_do_not_change():
                 x = torch.full((4, 8), float(i), dtype=BF16)
                 out = torch_npu.npu_moe_distribute_dispatch_v2(**dict(GOOD_DISPATCH, ep_rank_id=group.rank, x=x))
                 assert out[0].shape == (24, 8)
-                kept.append(out[0][:8])
+                kept.append(out[0][:6])
             return [rows.unique().tolist() for rows in kept]
 
     assert ferry.run_threads(3, body, deadline=10) == [[[float(i)] for i in range(24)]] * 3

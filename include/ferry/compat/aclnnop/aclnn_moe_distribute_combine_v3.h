@@ -1,0 +1,4 @@
+// aclnnop/aclnn_moe_distribute_combine_v3.h of CANN, for programs that are compiled against ferry.
+#pragma once
+
+#include "ferry/aclnn.h"

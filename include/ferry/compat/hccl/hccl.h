@@ -1,0 +1,4 @@
+// hccl/hccl.h of CANN, for programs that are compiled against ferry.
+#pragma once
+
+#include "ferry/aclnn.h"
