@@ -21,7 +21,7 @@ namespace {
 constexpr int kPollMs = 100;
 constexpr useconds_t kListenPauseUs = 2000;
 // After a misfit, how long to wait for ranks that are on their way, so that they hear it too.
-constexpr std::chrono::seconds kLinger{1};
+constexpr std::chrono::milliseconds kLinger{500};
 // Connections that have not said hello, beyond one per rank, and as a share of the descriptors that
 // the process may open. When they are that many, the oldest is dropped, once it has had its time;
 // it can try again.

@@ -98,7 +98,7 @@ int run(int argc, char** argv) {
   try {
     end = play(read_plan(argc, argv));
   } catch (const Error& error) {
-    end = {error.code(), error.what()};
+    end = {error.code(), error.what(), error.culprit()};
   }
   std::cout << fmt::format("end {} {} {}", code_name(end.code()), end.culprit(), end.message())
             << std::endl;

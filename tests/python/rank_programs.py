@@ -85,10 +85,13 @@ def fork_after_init(group):
 
 
 def wait_for_a_late_rank(group, seconds):
-    """Rank 0 gets SIGINT while it waits; returns how long the wait took to end."""
+    """Rank 0 gets SIGINT while it waits; returns how long the wait took to end, and rank 1 whom it blames."""
     if group.rank == 1:
         time.sleep(seconds)
-        return None
+        try:
+            return group.barrier()
+        except ferry.Interrupted as error:
+            return error.culprit
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background ignores
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
