@@ -19,9 +19,9 @@ test:
 check:
 	@$(MAKE) --no-print-directory -k test rest
 
-# What `make check` has beyond `make test`: sanitizers, emulation, clang-tidy, transformers, the long forms.
+# What `make check` has beyond `make test`: sanitizers, emulation, clang-tidy, fuzzing, transformers, the long forms.
 rest:
-	@scripts/test.sh --go-on install=build,test,style,lint,model,bench,cross,python asan tsan aarch64 clang-tidy transformers python-long long
+	@scripts/test.sh --go-on install=build,test,style,lint,model,bench,cross,python,fuzz asan tsan aarch64 clang-tidy fuzz transformers python-long long
 
 bench:
 	@scripts/install.sh build bench python

@@ -13,6 +13,7 @@ declare -A packages=(
   [style]="python3 clang-format"
   [lint]="clang-tidy"
   [model]="spin"
+  [fuzz]="clang-14 libclang-rt-14-dev"
   [cross]="g++-aarch64-linux-gnu qemu-user googletest"
   [bench]="python3 libopenmpi-dev openmpi-bin"
   [python]="python3-dev python3-venv"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python python-long transformers long
-# asan tsan aarch64 clang-tidy. All run even if one fails. Also install=<groups>, and venv: install python, beside
+# asan tsan aarch64 clang-tidy fuzz. All run even if one fails. Also install=<groups>, and venv: install python, beside
 # the steps up to python. Then what each took, and as the last line "N passed, N
 # failed"; with --go-on, of the steps that ran before as well. Called by the Makefile.
 set -uo pipefail
@@ -87,6 +87,15 @@ clang_tidy() {
   run-clang-tidy -quiet -p build/debug "^$PWD/(src|tools)/.*\.cc$" 2>/dev/null
 }
 
+# fuzz <target>: thirty seconds. What it learned stays in build; what it found is to be kept in tests/fuzz/seeds.
+fuzz() {
+  local name
+  name=$(basename "$1" _fuzz)
+  mkdir -p "build/fuzz/corpus/$name"
+  "$1" -max_total_time=30 -timeout=10 -artifact_prefix="build/fuzz/found-$name-" "build/fuzz/corpus/$name" \
+    "tests/fuzz/seeds/$name" >"build/fuzz/$name.log" 2>&1 || { tail -40 "build/fuzz/$name.log"; return 1; }
+}
+
 for step in "$@"; do
   case $step in
     format) check "format" scripts/format.sh --dry-run -Werror ;;
@@ -105,6 +114,10 @@ for step in "$@"; do
     asan | tsan) FERRY_STRESS=${FERRY_STRESS:-0.25} check_tests "$step" ;;
     aarch64) check "sysroot" scripts/sysroot.sh && check_tests aarch64 ;;
     clang-tidy) check "clang-tidy" clang_tidy ;;
+    fuzz)
+      check "build fuzz" build fuzz &&
+        for target in build/fuzz/tests/fuzz/*_fuzz; do check "${target##*/}" fuzz "$target"; done
+      ;;
     install=*)
       IFS=, read -ra groups <<<"${step#*=}"
       check "install ${groups[*]}" scripts/install.sh "${groups[@]}" || break

@@ -1,0 +1,87 @@
+// Packets between nodes, as any network may bring them: heads, order, joining of messages that were
+// cut, and the control messages inside. Input: {from, sequence, left, bytes of the body, body}, a
+// byte or two each, or, after a byte of 255, a packet's raw head.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+
+#include "base/bytes.h"
+#include "exchange/internode/message_layout.h"
+#include "fuzz/layouts.h"
+#include "network/message_channel.h"
+
+namespace {
+
+using namespace ferry::internal;
+using Bytes = std::span<const std::byte>;
+
+constexpr std::uint64_t kJob = 7;
+constexpr int kSize = 4;
+
+struct PacketHead {
+  std::uint64_t job, left;
+  std::uint32_t sequence, from, body_bytes, reserved;
+};
+
+class FuzzLink final : public Link {
+ public:
+  explicit FuzzLink(Bytes input) : input_(input) {}
+  std::string address() const override { return {}; }
+  void let_in(const std::vector<std::string>&) override {}
+  void connect(int, const std::string&) override {}
+  std::size_t max_body_bytes() override { return 64; }
+  bool send(int, Bytes, Bytes, void*) override { return true; }
+  bool progress(Events& events) override {
+    if (input_.left() == 0) return false;
+    const auto from = input_.get<std::uint8_t>();
+    if (from == 255) {
+      const Bytes head = input_.take(std::min(sizeof(PacketHead), input_.left()));
+      events.arrived(head, input_.take(input_.get<std::uint8_t>()));
+      return true;
+    }
+    PacketHead head{
+        .job = kJob, .left = 0, .sequence = 0, .from = from, .body_bytes = 0, .reserved = 0};
+    head.sequence = input_.get<std::uint8_t>();
+    head.left = input_.get<std::uint16_t>();
+    const Bytes body =
+        input_.take(std::min<std::size_t>(input_.get<std::uint8_t>(), input_.left()));
+    head.body_bytes = static_cast<std::uint32_t>(body.size());
+    events.arrived(bytes_of(head), body);
+    return input_.ok();
+  }
+  bool arm() override { return false; }
+  void sleep(int) override {}
+  void wake() override {}
+  std::string describe() const override { return {}; }
+
+ private:
+  ByteReader input_;
+};
+
+class FuzzReader final : public MessageChannel::Reader {
+ public:
+  void read(int from, Bytes message) override {
+    if (from <= 0 || from >= kSize) std::abort();
+    RankFlags flags;
+    read_flags(message, flags);
+    for (std::uint8_t which = 0; which < 3; ++which) {
+      RecordMessage record;
+      if (read_record(message, ferry::fuzz::layout(which), record)) write_record(record);
+    }
+  }
+  bool go_on() override { return false; }
+  void lost(int peer, const std::string&) override {
+    if (peer <= 0 || peer >= kSize) std::abort();
+  }
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  FuzzReader reader;
+  MessageChannel channel(std::make_unique<FuzzLink>(std::as_bytes(std::span(data, size))), 0, kSize,
+                         kJob, false);
+  channel.read_by(&reader);
+  while (channel.progress()) continue;
+  return 0;
+}
