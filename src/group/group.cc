@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <exception>
+#include <optional>
 #include <thread>
 
 #include "bootstrap/launcher.h"
@@ -62,10 +63,10 @@ Group Group::from_all_gather(int rank, int size, const AllGather& all_gather,
   check_arguments(rank, size, options);
   if (!all_gather)
     throw Error(Code::kInvalidArgument, "from_all_gather needs an all-gather function, got none");
-  auto rendezvous = internal::join_by_all_gather(rank, size, all_gather, options);
-  const auto by = internal::Deadline::after(options.deadline, &options.interrupted);
+  std::optional<internal::Deadline> by;
+  auto rendezvous = internal::join_by_all_gather(rank, size, all_gather, options, by);
   return Group(std::make_shared<GroupState>(std::move(rendezvous), options,
-                                            GroupOrigin{"callback", "a caller's all-gather"}, by));
+                                            GroupOrigin{"callback", "a caller's all-gather"}, *by));
 }
 
 std::vector<Group> Group::threads(int size, const GroupOptions& options) {

@@ -19,10 +19,6 @@ std::string topology_text(const GroupOptions& options) {
   return options.topology.empty() ? environment_or_empty("FERRY_TOPOLOGY") : options.topology;
 }
 
-Deadline deadline_of(const GroupOptions& options) {
-  return Deadline::after(options.deadline, &options.interrupted);
-}
-
 std::string named(const std::string& base, const GroupOptions& options) {
   return options.name.empty() ? base : base + "/" + options.name;
 }
@@ -144,17 +140,19 @@ std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOp
 }
 
 std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGather& all_gather,
-                                               const GroupOptions& options) {
+                                               const GroupOptions& options,
+                                               std::optional<Deadline>& by) {
   const std::vector<int> split = split_nodes(options, size);
   Announcement mine{};
   put(mine.name, "cb-" + hex(fresh_nonce()).substr(0, 16));
   put(mine.identity, identity(own_hello("", rank, split)));
   const std::vector<Announcement> all = gather(rank, size, all_gather, mine);
+  by = Deadline::after(options.deadline, &options.interrupted);
   const std::string name = named({all[0].name, strnlen(all[0].name, sizeof mine.name)}, options);
   const bool one_host = std::all_of(all.begin(), all.end(), [&](const Announcement& one) {
     return std::memcmp(one.identity, mine.identity, sizeof mine.identity) == 0;
   });
-  if (one_host) return process_rendezvous(name, rank, split, deadline_of(options));
+  if (one_host) return process_rendezvous(name, rank, split, *by);
 
   const std::string interfaces = environment_or_empty("FERRY_SOCKET_IFNAME");
   std::shared_ptr<Descriptor> listener;
@@ -163,7 +161,7 @@ std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGath
   TcpEndpoint endpoint = endpoint_at(gather(rank, size, all_gather, coordinator)[0], name);
   endpoint.interfaces = interfaces;
   endpoint.listener = listener;
-  return tcp_rendezvous(endpoint, rank, split, deadline_of(options));
+  return tcp_rendezvous(endpoint, rank, split, *by);
 }
 
 }  // namespace ferry::internal

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,9 @@ std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOp
 
 // Processes with an all-gather of their own, which tells them where each of them is, and, when that
 // is not one host, rank 0's addresses and a secret made up for this group.
+// `by`: the deadline of the join, which begins when all ranks have been heard of.
 std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGather& all_gather,
-                                               const GroupOptions& options);
+                                               const GroupOptions& options,
+                                               std::optional<Deadline>& by);
 
 }  // namespace ferry::internal
