@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "base/names.h"
 #include "ferry/status.h"
-#include "plan/names.h"
 
 namespace ferry::tools {
 

@@ -8,9 +8,9 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "base/names.h"
 #include "core/tensor.h"
 #include "ferry/status.h"
 
@@ -106,16 +106,20 @@ const std::map<std::string, Setting, std::less<>>& settings() {
 }  // namespace
 
 ExchangeConfig read_config(const nb::kwargs& keywords) {
+  for (const char* const needed : {"max_tokens", "hidden", "num_experts", "top_k"}) {
+    if (!keywords.contains(needed))
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("an exchange needs {}, which is not given", needed));
+  }
   ExchangeConfig config;
   for (const auto& [key, value] : keywords) {
     const auto name = nb::cast<std::string>(key);
     const auto setting = settings().find(name);
     if (setting == settings().end()) {
-      std::vector<std::string_view> known;
+      std::vector<std::string> known;
       for (const auto& [each, unused] : settings()) known.push_back(each);
-      throw Error(Code::kInvalidArgument,
-                  fmt::format("an exchange has no setting \"{}\"; it has {}", name,
-                              fmt::join(known, ", ")));
+      throw Error(Code::kInvalidArgument, fmt::format("an exchange has no setting \"{}\"{}", name,
+                                                      internal::nearest_name(name, known)));
     }
     try {
       setting->second.set(config, value);

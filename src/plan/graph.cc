@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/names.h"
 #include "ferry/status.h"
-#include "plan/names.h"
 
 namespace ferry::internal {
 

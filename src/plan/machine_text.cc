@@ -6,10 +6,10 @@
 #include <charconv>
 #include <optional>
 
+#include "base/names.h"
 #include "ferry/plan.h"
 #include "ferry/status.h"
 #include "plan/graph.h"
-#include "plan/names.h"
 #include "plan/presets.h"
 
 namespace ferry {

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include "base/names.h"
 #include "ferry/plan.h"
 #include "ferry/status.h"
-#include "plan/names.h"
 
 namespace ferry {
 

@@ -7,9 +7,9 @@
 #include <charconv>
 #include <vector>
 
+#include "base/names.h"
 #include "ferry/plan.h"
 #include "ferry/status.h"
-#include "plan/names.h"
 
 namespace ferry {
 

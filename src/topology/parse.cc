@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 
+#include "base/names.h"
 #include "ferry/status.h"
 #include "ferry/topology.h"
 
@@ -30,10 +31,9 @@ constexpr std::array<Preset, 4> kPresets = {{
     {"superpod384", "host", 0, 1, "server:24,rank:16"},
 }};
 
-std::string preset_names() {
-  std::string names;
-  for (const Preset& preset : kPresets)
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", preset.name);
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const Preset& preset : kPresets) names.emplace_back(preset.name);
   return names;
 }
 
@@ -65,13 +65,20 @@ class Parser {
     if (std::ssize(levels) > Topology::kMostLevels)
       refuse(fmt::format("{} levels, at most {}", levels.size(), Topology::kMostLevels));
     if (levels.empty() || levels.back().name != Topology::kRank)
-      refuse("the last level must be 'rank', such as rank:8; presets are " + preset_names());
+      refuse("the last level must be 'rank', such as rank:8" + or_a_preset());
     return levels;
   }
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
     throw Error(Code::kInvalidArgument, fmt::format("topology '{}': {}", text_, what));
+  }
+
+  // What a text of one word may have meant.
+  std::string or_a_preset() const {
+    if (text_.find(',') != text_.npos) return {};
+    return ", or name a preset" +
+           internal::nearest_name(text_.substr(0, text_.find_first_of(":@")), preset_names());
   }
 
   static const Preset* find_preset(std::string_view name) {
@@ -99,7 +106,7 @@ class Parser {
   Level level(std::string_view part) const {
     const std::size_t colon = part.find(':');
     if (part.empty() || colon == part.npos)
-      refuse(fmt::format("'{}' is not of the form name:count", part));
+      refuse(fmt::format("'{}' is not of the form name:count{}", part, or_a_preset()));
     Level level{.name = std::string(part.substr(0, colon)), .fanout = {}, .first = {}};
     std::string_view rest = part.substr(colon + 1);
     const std::string_view fanout = rest.substr(0, rest.find('@'));

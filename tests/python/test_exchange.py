@@ -332,7 +332,8 @@ def test_a_combine_refused_on_one_rank_is_refused_on_all(case):
 
 @pytest.mark.parametrize("config, message", [
     ({"layout": "columns"}, 'layout: "columns", need rank_major, expert_major, padded'),
-    ({"hiden": 4}, 'no setting "hiden"; it has .*hidden'),
+    ({"hiden": 4}, "no setting \"hiden\"; did you mean 'hidden'"),
+    ({"colour": 4}, 'no setting "colour"; there are algorithm, .*zero_gaps'),
     ({"hidden": "wide"}, "hidden is 'wide'"),
     ({"dtype": "complex64"}, "complex64"),
     ({"top_k": 99}, "top_k"),
@@ -340,6 +341,19 @@ def test_a_combine_refused_on_one_rank_is_refused_on_all(case):
 def test_settings_that_are_refused_are_named(config, message):
     with pytest.raises(ferry.InvalidArgument, match=message):
         ferry.window_bytes(2, **{"max_tokens": 4, "hidden": 4, "num_experts": 4, "top_k": 2, **config})
+
+
+@pytest.mark.parametrize("missing", ["max_tokens", "hidden", "num_experts", "top_k"])
+def test_a_setting_that_is_missing_is_named(missing):
+    settings = {"max_tokens": 4, "hidden": 4, "num_experts": 4, "top_k": 2}
+    del settings[missing]
+    with pytest.raises(ferry.InvalidArgument, match=f"an exchange needs {missing}, which is not given"):
+        ferry.window_bytes(2, **settings)
+
+
+def test_the_types_of_settings_are_those_that_there_are():
+    assert set(ferry.Settings.__annotations__) == set(
+        ferry.run_threads(1, lambda group: group.exchange(max_tokens=4, hidden=4, num_experts=4, top_k=2).config)[0])
 
 
 @pytest.mark.parametrize("config, error, message", [

@@ -121,7 +121,10 @@ TEST(Parse, RefusesPresets) {
   EXPECT_THAT(refusal("rails8x8:2"), HasSubstr("has 8 hosts and takes no number"));
   EXPECT_THAT(refusal("gpu8:0"), HasSubstr("'0'"));
   EXPECT_THAT(refusal("gpu8:"), HasSubstr("''"));
-  EXPECT_THAT(refusal("gpu9:2"), HasSubstr("the last level must be 'rank'"));
+  EXPECT_THAT(refusal("gpu9:2"), HasSubstr("name a preset; did you mean 'gpu8'?"));
+  EXPECT_THAT(refusal("supperpod384"),
+              HasSubstr("name:count, or name a preset; did you mean 'superpod384'?"));
+  EXPECT_THAT(refusal("x:2"), HasSubstr("name a preset; there are gpu8, rails8x8"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Names that users mistype. Called wherever the planner refuses one.
+// Names that users mistype. Called wherever one is refused: settings, presets, words of a machine.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-#include "plan/names.h"
+#include "base/names.h"
 
 #include <fmt/format.h>
 
