@@ -29,6 +29,32 @@ auto dispatch_parameters() {
                     optional("replica_table"), optional("active_ranks"), optional("deadline"));
 }
 
+// What a type checker sees of them. Arrays that come out are of the library of those that go in.
+constexpr const char* kDispatchTypes =
+    "(self, tokens: Array | None, topk_ids: AnyArray | None = None, "
+    "topk_weights: AnyArray | None = None, *, "
+    "handle: Handle[Array] | None = None, "
+    "token_mask: AnyArray | None = None, "
+    "topk_mask: AnyArray | None = None, scales: AnyArray | None = None, "
+    "token_scales: AnyArray | None = None, "
+    "replica_table: AnyArray | None = None, "
+    "active_ranks: collections.abc.Sequence[int] | None = None, deadline: float | None = None)";
+
+constexpr const char* kCombineTypes =
+    "(self, expert_rows: Array | None, handle: Handle[typing.Any] | None = None, "
+    "topk_weights: AnyArray | None = None, *, "
+    "bias: AnyArray | collections.abc.Sequence[AnyArray] | None = None, "
+    "row_weights: AnyArray | None = None, out: Array | None = None, "
+    "out_dtype: typing.Any = None, out_topk_weights: AnyArray | None = None, "
+    "dispatched: dict[str, typing.Any] | None = None, "
+    "constants: collections.abc.Sequence[AnyArray] | None = None, "
+    "shared_output: AnyArray | None = None, "
+    "residual: AnyArray | None = None, gamma: AnyArray | None = None, "
+    "epsilon: float | None = 1e-06, y: AnyArray | None = None, "
+    "rstd: AnyArray | None = None, "
+    "partials: typing.Literal['none', 'per_rank'] | None = 'none', "
+    "in_place: bool | None = True, deadline: float | None = None)";
+
 auto combine_parameters() {
   return std::tuple(arg("expert_rows").none(), optional("handle"), optional("topk_weights"),
                     nb::kw_only(), optional("bias"), optional("row_weights"), optional("out"),
@@ -88,27 +114,37 @@ std::string misfit(const Named& named, const nb::args& args, const nb::kwargs& k
   return fmt::format("needs '{}'", named.names.front());
 }
 
+// How a call is shown: its types and what it returns, and its docstring.
+struct Shown {
+  const char* types;
+  const char* result;
+  const char* doc;
+};
+
 // Also takes what is no call for Python (an unknown keyword, nothing at all): other ranks wait for
 // one, so it is refused on all of them.
 template <typename Function, typename Parameters, typename Refuse>
 void define(nb::class_<PyExchange>& type, const char* name, Function function,
-            Parameters parameters, Refuse refuse, const char* doc) {
+            Parameters parameters, Refuse refuse, const Shown& shown) {
+  const std::string signature = fmt::format("def {}{} -> {}", name, shown.types, shown.result);
   Named named;
   std::apply(
       [&](auto&&... each) {
         (named.add(each), ...);
-        type.def(name, function, each..., doc);
+        type.def(name, function, each..., nb::sig(signature.c_str()), shown.doc);
       },
       std::move(parameters));
-  type.def(name,
-           [name, named, refuse](const PyExchange& self, const nb::args& args,
-                                 const nb::kwargs& keywords) -> nb::object {
-             const std::string why = fmt::format("{}() {}", name, misfit(named, args, keywords));
-             const nb::object active =
-                 keywords.contains("active_ranks") ? keywords["active_ranks"] : nb::none();
-             refuse(self, why, active);
-             throw nb::type_error(why.c_str());
-           });
+  type.def(
+      name,
+      [name, named, refuse](const PyExchange& self, const nb::args& args,
+                            const nb::kwargs& keywords) -> nb::object {
+        const std::string why = fmt::format("{}() {}", name, misfit(named, args, keywords));
+        const nb::object active =
+            keywords.contains("active_ranks") ? keywords["active_ranks"] : nb::none();
+        refuse(self, why, active);
+        throw nb::type_error(why.c_str());
+      },
+      nb::sig(signature.c_str()));
 }
 
 }  // namespace
@@ -116,54 +152,63 @@ void define(nb::class_<PyExchange>& type, const char* name, Function function,
 void bind_exchange(nb::module_& module) {
   bind_results(module);
   nb::class_<PyOperation>(
-      module, "Operation",
+      module, "Operation", nb::is_generic(), nb::sig("class Operation(typing.Generic[Result])"),
       "A dispatch or combine between its halves. Receive each; one that is dropped is received, "
       "and its result lost, by the exchange's next call.")
       .def("ready", &ready, "True when recv() would not wait.")
-      .def("recv", &receive,
+      .def("recv", &receive, nb::sig("def recv(self, /) -> Result"),
            "The second half: ferry.Received of a dispatch, the result of a combine.");
   nb::class_<PyExchange> type(
       module, "Exchange",
       "One dispatch/combine pair and its window of memory. Made by group.exchange(...). All "
       "calls but empty, stats and close are collective: the same order on every rank.");
   define(type, "dispatch", with_dispatch_objects<dispatch>(), dispatch_parameters(),
-         &refuse_dispatch, kDispatchDoc);
+         &refuse_dispatch, {kDispatchTypes, "Received[Array]", kDispatchDoc});
   define(type, "dispatch_send", with_dispatch_objects<dispatch_send>(), dispatch_parameters(),
          &refuse_dispatch,
-         "The first half of dispatch: arguments as there; the tokens may change once it returned. "
-         "Returns a "
-         "ferry.Operation.");
+         {kDispatchTypes, "Operation[Received[Array]]",
+          "The first half of dispatch: arguments as there; the tokens may change once it returned. "
+          "Returns a ferry.Operation."});
   define(type, "combine", with_combine_objects<combine>(), combine_parameters(), &refuse_combine,
-         kCombineDoc);
+         {kCombineTypes, "Array", kCombineDoc});
   define(type, "combine_send", with_combine_objects<combine_send>(), combine_parameters(),
          &refuse_combine,
-         "The first half of combine: arguments as there, not to be changed until recv(). Returns a "
-         "ferry.Operation.");
+         {kCombineTypes, "Operation[Array]",
+          "The first half of combine: arguments as there, not to be changed until recv(). Returns "
+          "a ferry.Operation."});
   type.def("refuse_dispatch", &refuse_dispatch, arg("why"), optional("active_ranks"),
+           nb::sig("def refuse_dispatch(self, why: str, active_ranks: "
+                   "collections.abc.Sequence[int] | None = None) -> bool"),
            "Takes the place of a dispatch that this rank will not make: the others raise "
            "ferry.PeerRejected. Returns "
            "True when every rank did so, and nobody is in the operation.")
       .def("refuse_combine", &refuse_combine, arg("why"), optional("active_ranks"),
+           nb::sig("def refuse_combine(self, why: str, active_ranks: "
+                   "collections.abc.Sequence[int] | None = None) -> bool"),
            "The same for a combine.")
       .def("empty", &empty, arg("num_rows"), optional("hidden"), optional("dtype"),
+           nb::sig("def empty(self, num_rows: int, hidden: int | None = None, "
+                   "dtype: typing.Any = None) -> typing.Any"),
            "Memory of the window for expert outputs [num_rows, hidden], so that combine copies "
            "nothing; an array of "
            "the library of the last dispatch's tokens. Local; ferry.Capacity when too many views "
            "are alive.")
-      .def("stats", &stats,
+      .def("stats", &stats, nb::sig("def stats(self) -> Stats"),
            "Counts since creation, and the waits of the last operations: ferry.Stats. Local, from "
            "any "
            "thread.")
       .def("close", &close, "Gives the window back once no array lies in it. Local.")
-      .def_prop_ro("config", &config_of,
+      .def_prop_ro("config", &config_of, nb::sig("def config(self, /) -> Settings"),
                    "The settings as a dict, by the keywords of group.exchange, defaults filled in.")
       .def_prop_ro(
-          "window_bytes", &window_bytes_of,
+          "window_bytes", &window_bytes_of, nb::sig("def window_bytes(self, /) -> WindowBytes"),
           "(expected: committed now, worst: reserved), bytes of shared memory of this rank.")
       .def_prop_ro("num_local_experts", &num_local_experts, "Experts of this rank, L.")
       .def_prop_ro("group", &group_of, "The group it was made of.");
   nb::class_<PyGroup> group = nb::borrow<nb::class_<PyGroup>>(module.attr("Group"));
   group.def("exchange", &make_exchange, arg("args"), arg("config"),
+            nb::sig("def exchange(self, **config: "
+                    "typing_extensions.Unpack[Settings]) -> Exchange"),
             "Makes an exchange; keywords as in docs/python.md. Collective; every rank gives the "
             "same settings, and when "
             "one refuses its own the others raise ferry.PeerRejected.");

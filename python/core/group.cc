@@ -157,6 +157,26 @@ void destroy(const PyGroup& self) {
   without_gil([&] { leaving.destroy(); });
 }
 
+void bind_functions(nb::module_& module) {
+  module.def("from_environment", &from_environment, arg("name"), arg("deadline"), arg("topology"));
+  module.def("connect", &connect, arg("address"), arg("rank"), arg("size"), arg("name"),
+             arg("deadline"), arg("topology"));
+  module.def("from_all_gather", &from_all_gather, arg("rank"), arg("size"), arg("all_gather"),
+             arg("name"), arg("deadline"), arg("topology"));
+  module.def("threads", &threads, arg("size"), arg("name"), arg("deadline"), arg("topology"));
+  module.def(
+      "window_bytes",
+      [](int num_ranks, const nb::kwargs& config) {
+        const WindowBytes bytes = window_bytes(read_config(config), num_ranks);
+        return nb::module_::import_("ferry.stats").attr("WindowBytes")(bytes.expected, bytes.worst);
+      },
+      arg("num_ranks"), arg("config"),
+      nb::sig("def window_bytes(num_ranks: int, **config: "
+              "typing_extensions.Unpack[Settings]) -> WindowBytes"),
+      "Shared memory of one rank for an exchange of these settings: ferry.WindowBytes(expected, "
+      "worst).");
+}
+
 }  // namespace
 
 void bind_group(nb::module_& module) {
@@ -176,6 +196,7 @@ void bind_group(nb::module_& module) {
             const GroupOrigin& origin = self.get().origin();
             return nb::make_tuple(origin.launcher, origin.reason);
           },
+          nb::sig("def origin(self, /) -> tuple[str, str]"),
           "(launcher, reason): where the group came from, and why that was believed.")
       .def_prop_ro(
           "topology", [](const PyGroup& self) { return self.get().topology().to_text(); },
@@ -191,6 +212,7 @@ void bind_group(nb::module_& module) {
           },
           "Waits until every rank has called it.")
       .def("all_gather", &all_gather, arg("data"),
+           nb::sig("def all_gather(self, data: bytes) -> list[bytes]"),
            "Gathers `data` (equal lengths on all ranks): a list of bytes in rank order.")
       .def(
           "interrupt",
@@ -199,28 +221,18 @@ void bind_group(nb::module_& module) {
           "breaks the group. May be called from any thread.")
       .def("destroy", &destroy,
            "Leaves the group: local, immediate. Received rows and handles stay valid.")
-      .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
-      .def("__exit__", [](const PyGroup& self, const nb::args&) { destroy(self); })
+      .def(
+          "__enter__", [](nb::handle self) { return nb::borrow(self); },
+          nb::sig("def __enter__(self) -> Group"))
+      .def(
+          "__exit__", [](const PyGroup& self, const nb::args&) { destroy(self); },
+          nb::sig("def __exit__(self, *args: object) -> None"))
       .def("__repr__", [](const PyGroup& self) {
         if (!self.kept->mine() || !self.get().state())
           return nb::str("<ferry.Group, not a member>");
         return nb::str("<ferry.Group rank {} of {}>").format(self.get().rank(), self.get().size());
       });
-  module.def("from_environment", &from_environment, arg("name"), arg("deadline"), arg("topology"));
-  module.def("connect", &connect, arg("address"), arg("rank"), arg("size"), arg("name"),
-             arg("deadline"), arg("topology"));
-  module.def("from_all_gather", &from_all_gather, arg("rank"), arg("size"), arg("all_gather"),
-             arg("name"), arg("deadline"), arg("topology"));
-  module.def("threads", &threads, arg("size"), arg("name"), arg("deadline"), arg("topology"));
-  module.def(
-      "window_bytes",
-      [](int num_ranks, const nb::kwargs& config) {
-        const WindowBytes bytes = window_bytes(read_config(config), num_ranks);
-        return nb::module_::import_("ferry.stats").attr("WindowBytes")(bytes.expected, bytes.worst);
-      },
-      arg("num_ranks"), arg("config"),
-      "Shared memory of one rank for an exchange of these settings: ferry.WindowBytes(expected, "
-      "worst).");
+  bind_functions(module);
 }
 
 }  // namespace ferry::python

@@ -35,7 +35,7 @@ nb::object counts(const PyHandle& self, Span (Handle::*get)() const noexcept) {
 
 void bind_handle(nb::module_& module) {
   nb::class_<PyHandle>(
-      module, "Handle",
+      module, "Handle", nb::is_generic(), nb::sig("class Handle(typing.Generic[Array])"),
       "What a dispatch learned about routing: slots and counts, no buffer. For any number of "
       "combines and cached dispatches of its exchange. L: experts of this rank, R: ranks.")
       .def_prop_ro(
@@ -47,22 +47,27 @@ void bind_handle(nb::module_& module) {
       .def_prop_ro(
           "tokens_per_expert",
           [](const PyHandle& self) { return counts(self, &Handle::tokens_per_expert); },
+          nb::sig("def tokens_per_expert(self, /) -> Array"),
           "int64 [L]: rows of each local expert.")
       .def_prop_ro(
           "aligned_tokens_per_expert",
           [](const PyHandle& self) { return counts(self, &Handle::aligned_tokens_per_expert); },
+          nb::sig("def aligned_tokens_per_expert(self, /) -> Array"),
           "int64 [L]: the same, rounded up to expert_alignment.")
       .def_prop_ro(
           "expert_offsets",
           [](const PyHandle& self) { return counts(self, &Handle::expert_offsets); },
+          nb::sig("def expert_offsets(self, /) -> Array"),
           "int64 [L + 1]: first row of each local expert, then num_rows; empty for rank_major.")
       .def_prop_ro(
           "running_counts",
           [](const PyHandle& self) { return counts(self, &Handle::running_counts); },
+          nb::sig("def running_counts(self, /) -> Array"),
           "int64 [L * R]: running sum of rows over (local expert, source rank).")
       .def_prop_ro(
           "running_rows_per_rank",
           [](const PyHandle& self) { return counts(self, &Handle::running_rows_per_rank); },
+          nb::sig("def running_rows_per_rank(self, /) -> Array"),
           "int64 [R]: rank_major, running sum of rows over source ranks; empty otherwise.")
       .def("__bool__", [](const PyHandle& self) { return static_cast<bool>(self.handle); })
       .def("__repr__", [](const PyHandle& self) {
@@ -165,12 +170,13 @@ Handle read_handle(nb::handle object) {
 void bind_results(nb::module_& module) {
   bind_handle(module);
   nb::class_<PyReceived>(
-      module, "Received",
+      module, "Received", nb::is_generic(), nb::sig("class Received(typing.Generic[Array])"),
       "Rows received by a dispatch. Arrays are views of ferry's memory, of the library of the "
       "tokens "
       "(torch or numpy); the buffer is free for reuse when this object is released or gone and "
       "none of its arrays is alive. N: rows, gaps and padding included.")
-      .def_prop_ro("rows", &rows, "[N, H], for padded [L, C, H].")
+      .def_prop_ro("rows", &rows, nb::sig("def rows(self, /) -> Array"),
+                   "[N, H], for padded [L, C, H].")
       .def_prop_ro(
           "num_rows", [](const PyReceived& self) { return live(self).num_rows; }, "N.")
       .def_prop_ro(
@@ -179,15 +185,17 @@ void bind_results(nb::module_& module) {
             return view(live(self).sources, {static_cast<std::size_t>(live(self).num_rows), 3},
                         self.library, live(self).pin);
           },
+          nb::sig("def sources(self, /) -> Array"),
           "int32 [N, 3]: source rank, token, k of each row; rank -1 in gaps.")
       .def_prop_ro(
           "weights", [](const PyReceived& self) { return per_row(self, live(self).weights); },
+          nb::sig("def weights(self, /) -> Array | None"),
           "float32 [N], for rank_major [N, K] (0 where not local); None when no rank gave "
           "topk_weights.")
-      .def_prop_ro("topk_ids", &topk_ids,
+      .def_prop_ro("topk_ids", &topk_ids, nb::sig("def topk_ids(self, /) -> Array | None"),
                    "rank_major: int32 [N, K], local expert at its k, else -1. None otherwise.")
       .def_prop_ro(
-          "scales", &scales,
+          "scales", &scales, nb::sig("def scales(self, /) -> Array | None"),
           "Scales of the wire, or the caller's token_scales: [N, n], for padded [L, C, n]; "
           "None when rows have none.")
       .def_prop_ro(
@@ -195,6 +203,7 @@ void bind_results(nb::module_& module) {
           [](const PyReceived& self) {
             return PyHandle{live(self).handle, self.library, self.num_ranks};
           },
+          nb::sig("def handle(self, /) -> Handle[Array]"),
           "The ferry.Handle for combine and cached dispatches.")
       .def(
           "release",

@@ -27,10 +27,11 @@ from ferry.errors import (
 from ferry.group import init, run_threads, spawn
 from ferry.planner import plan
 from ferry.stats import Stats, WindowBytes
+from ferry.types import Settings
 
 __version__ = "0.1.0"
 __all__ = [
     "Broken", "Capacity", "Closed", "Error", "Exchange", "Group", "Handle", "Interrupted", "InvalidArgument",
-    "Mismatch", "Operation", "PeerLost", "PeerRejected", "Received", "Stats", "System", "Timeout", "WindowBytes",
-    "init", "plan", "run_threads", "spawn", "window_bytes",
+    "Mismatch", "Operation", "PeerLost", "PeerRejected", "Received", "Settings", "Stats", "System", "Timeout",
+    "WindowBytes", "init", "plan", "run_threads", "spawn", "window_bytes",
 ]

@@ -1,12 +1,14 @@
 """The exceptions of ferry: one class per code of ferry::Code, raised by the native module."""
 
+from typing import Optional
+
 
 class Error(RuntimeError):
     """code: a stable lower-case name; culprit: the causing rank, or None; group_usable: the next call can succeed."""
 
-    code = "error"
-    culprit = None
-    group_usable = True
+    code: str = "error"
+    culprit: Optional[int] = None
+    group_usable: bool = True
 
 
 class InvalidArgument(Error, ValueError):

@@ -3,6 +3,8 @@
 Called by users; calls ferry._core. All ranks of a group make it together.
 """
 
+from __future__ import annotations
+
 import contextlib
 import multiprocessing
 import multiprocessing.connection
@@ -12,12 +14,20 @@ import secrets
 import threading
 import time
 import traceback
+from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar
 
 from ferry import _core, errors
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVarTuple, Unpack
 
-def init(*, process_group=None, comm=None, all_gather=None, rank=None, size=None, address=None, name="",
-         deadline=100.0, topology=""):
+    Arguments = TypeVarTuple("Arguments")
+Answer = TypeVar("Answer")
+
+
+def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[bytes], list[bytes]] | None = None,
+         rank: int | None = None, size: int | None = None, address: str | None = None, name: str = "",
+         deadline: float = 100.0, topology: str = "") -> _core.Group:
     """Joins the ranks of a job; returns this rank's Group.
 
     With no argument the job is found in the environment: ferry launch, torchrun, Open MPI, Hydra (MPICH), PMIx, Slurm.
@@ -59,12 +69,13 @@ def _from_process_group(process_group, name, deadline, topology):
     return _core.from_all_gather(rank, size, gather, name, deadline, topology)
 
 
-def run_threads(num_ranks, fn, *args, name="", deadline=100.0, topology=""):
+def run_threads(num_ranks: int, fn: Callable[[_core.Group, Unpack[Arguments]], Answer], *args: Unpack[Arguments],
+                name: str = "", deadline: float = 100.0, topology: str = "") -> list[Answer]:
     """Runs fn(group, *args) on num_ranks threads, one a rank; returns the results by rank.
 
     The exception of the rank that failed first is raised here, rather than one that follows from it; the other ranks'
-    waits end. For tests and
-    notebooks: Python code of the ranks takes turns, rows move in parallel. topology as for init.
+    waits end. For tests and notebooks: Python code of the ranks takes turns, rows move in parallel. topology as for
+    init.
     """
     groups = _core.threads(num_ranks, name, deadline, topology)
     results, failures = [None] * num_ranks, []
@@ -146,7 +157,8 @@ def _play(connection, address, rank, size, deadline, fn, args):
 _NO_GUARD = 71
 
 
-def spawn(num_ranks, fn, *args, deadline=100.0, method="spawn"):
+def spawn(num_ranks: int, fn: Callable[[_core.Group, Unpack[Arguments]], Answer], *args: Unpack[Arguments],
+          deadline: float = 100.0, method: Literal["spawn", "fork", "forkserver"] = "spawn") -> list[Answer]:
     """Runs fn(group, *args) in num_ranks new processes, one a rank; returns the results by rank.
 
     fn, args and results are pickled: fn lives in a module (method="fork" takes any function, before torch or other

@@ -4,12 +4,14 @@ import json
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any, Dict, Iterable, Optional, Union
 
 from ferry import native_program
 from ferry.errors import InvalidArgument
 
 
-def plan(machine, *, loads=None, **options):
+def plan(machine: Union[str, Dict[str, Any]], *, loads: Optional[Iterable[float]] = None,
+         **options: Union[str, float, bool]) -> Dict[str, Any]:
     """Returns the JSON object of `ferry plan`: "predictions", the best first, "sentence" and "notes".
 
     machine: a preset ("ubbv2:2@port10"), levels ("host:2@12.5GB/s,rank:4"), lines of docs/plan.md, or a dict with the

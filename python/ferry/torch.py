@@ -11,7 +11,7 @@ and what requires a gradient does so on all of them, those included that sent or
 T tokens of this rank, H hidden, K top-k, N rows received. Calls ferry.Exchange; no other module of ferry calls this.
 """
 
-from typing import NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 import torch
 
@@ -19,8 +19,12 @@ from ferry import Exchange, Handle, InvalidArgument
 
 __all__ = ["Dispatched", "combine", "dispatch"]
 
-# torch.compile cannot look into native calls: it runs these two as they are, between its graphs. (Since torch 2.1.)
-_uncompiled = getattr(torch, "_disable_dynamo", lambda function: function)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _uncompiled(function: Function) -> Function:
+    """torch.compile cannot look into native calls: it runs them as they are, between its graphs. (Since torch 2.1.)"""
+    return getattr(torch, "_disable_dynamo", lambda same: same)(function)
 
 
 class Dispatched(NamedTuple):
@@ -41,7 +45,7 @@ def dispatch(
     topk_weights: Optional[torch.Tensor] = None,
     *,
     copy: bool = True,
-    **routing,
+    **routing: Any,
 ) -> Dispatched:
     """Sends tokens [T, H] to the ranks of their experts and returns Dispatched.
 
