@@ -294,6 +294,11 @@ def record_names(path, text):
 
 
 def readme_examples(path, text):
+    """Programs that pages show are those that the tests build and run."""
+    if str(path) == "docs/c_abi.md":
+        example = "examples/dispatch_combine.c"
+        if (ROOT / example).read_text() not in re.findall(r"```c\n(.*?)```", text, flags=re.S):
+            yield 1, f"no block that equals {example}"
     if str(path) == "README.md":
         example = "examples/python/quickstart.py"
         if (ROOT / example).read_text() not in re.findall(r"```python\n(.*?)```", text, flags=re.S):

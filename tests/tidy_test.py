@@ -127,6 +127,8 @@ class Tidy(unittest.TestCase):
         good = f"```python\n{example}```\n"
         self.expect("README.md", good.replace("2 * tokens", "3 * tokens"), good, "equals examples/python/quickstart.py")
         self.expect("README.md", good + "line\n" * 150, good, "at most 150 lines")
+        good = (tidy.ROOT / "docs/c_abi.md").read_text()
+        self.expect("docs/c_abi.md", good.replace("#include <ferry/ferry.h>", ""), good, "equals examples/dispatch_combine.c")
 
 
 if __name__ == "__main__":
