@@ -1,5 +1,5 @@
 # The commands of this repository. Each installs what is missing first (scripts/install.sh).
-.PHONY: build run test check rest bench format tidy sanitize check-megatron check-vllm
+.PHONY: build run test check rest wheel deb docs bench format tidy sanitize check-megatron check-vllm
 
 build:
 	@scripts/install.sh build
@@ -21,7 +21,22 @@ check:
 
 # What `make check` has beyond `make test`: sanitizers, emulation, clang-tidy, fuzzing, transformers, the long forms.
 rest:
-	@scripts/test.sh --go-on install=build,test,style,lint,model,bench,cross,python,fuzz asan tsan aarch64 clang-tidy fuzz transformers python-long long
+	@scripts/test.sh --go-on install=build,test,style,lint,model,bench,cross,python,wheel,types,docs,bare,deb,fuzz asan tsan aarch64 clang-tidy fuzz transformers python-long long types docs bare
+
+# A wheel and an sdist for other machines, in build/wheels: make wheel PYTHONS="python3.11 python3.12".
+wheel:
+	@scripts/install.sh build python wheel
+	@scripts/wheel.sh $(PYTHONS)
+
+# libferry0.1, libferry-dev and ferry-tools, in build/deb.
+deb:
+	@scripts/install.sh build deb
+	@scripts/deb.sh
+
+# The site in build/site: pages, reference, search; needs no server and no network. Every link is checked.
+docs:
+	@scripts/test.sh install=build,test,python,docs wheel docs
+	@echo "build/site/index.html"
 
 bench:
 	@scripts/install.sh build bench python

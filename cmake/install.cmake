@@ -1,17 +1,37 @@
-# What `cmake --install` lays down: libferry, its headers, and the two ways to find them.
+# What `cmake --install` lays down: libferry, its headers, and the two ways to find them; and the same as Debian
+# packages, which `make deb` makes.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS ferry EXPORT ferryTargets
-        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY include/ferry DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development)
+install(DIRECTORY include/ferry DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 
 # find_package(ferry) gives ferry::ferry.
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ferry)
-install(EXPORT ferryTargets NAMESPACE ferry:: FILE ferryConfig.cmake DESTINATION ${package_dir})
+install(EXPORT ferryTargets NAMESPACE ferry:: FILE ferryConfig.cmake DESTINATION ${package_dir}
+        COMPONENT development)
 write_basic_package_version_file(ferryConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ferryConfigVersion.cmake DESTINATION ${package_dir})
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ferryConfigVersion.cmake DESTINATION ${package_dir}
+        COMPONENT development)
 
 # pkg-config --cflags --libs ferry; paths are relative to the file, so that the prefix can move.
 file(RELATIVE_PATH prefix_from_pc /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(cmake/ferry.pc.in ferry.pc @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ferry.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ferry.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
+
+# libferry0.1, libferry-dev and ferry-tools. UCX is loaded at run time, so nothing links it.
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_CONTACT "the ferry developers")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_COMPONENTS_ALL library development tools)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libferry${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_RECOMMENDS libucx0)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libferry-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "${CPACK_DEBIAN_LIBRARY_PACKAGE_NAME} (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME ferry-tools)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_RECOMMENDS libucx0)
+include(CPack)

@@ -1,8 +1,8 @@
 #!/bin/bash
 # install.sh <group...>: installs the Debian packages of these groups that are missing, and with the
-# group python the virtual environment .venv, with the group transformers what those tests need in it;
-# silent when nothing is. The one list of what ferry needs, with requirements*.txt. Called by every
-# target of the Makefile.
+# group python the virtual environment .venv, with a group that has a list of its own, requirements-<group>.txt,
+# that in it too; silent when nothing is. The one list of what ferry needs, with requirements*.txt. Called by
+# every target of the Makefile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,6 +18,12 @@ declare -A packages=(
   [bench]="python3 libopenmpi-dev openmpi-bin"
   [python]="python3-dev python3-venv"
   [transformers]="python3-dev python3-venv"
+  [wheel]="python3-dev python3-venv"
+  [types]="python3-dev python3-venv"
+  [docs]="python3-dev python3-venv"
+  [deb]="dpkg-dev"
+  [bare]="debootstrap"
+  [browser]="chromium"
 )
 
 missing=()
@@ -52,5 +58,7 @@ install_packages() {
 }
 
 if [ ${#missing[@]} -gt 0 ]; then install_packages; fi
-if [[ " $* " =~ " python "|" transformers " ]]; then install_requirements requirements.txt; fi
-if [[ " $* " == *" transformers "* ]]; then install_requirements requirements-transformers.txt; fi
+for group in "$@"; do
+  [[ "${packages[$group]}" != *python3-venv* || $group = test ]] || install_requirements requirements.txt
+  [ ! -f "scripts/requirements-$group.txt" ] || install_requirements "requirements-$group.txt"
+done

@@ -1,7 +1,7 @@
 #!/bin/bash
 # test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python python-long transformers long
-# asan tsan aarch64 clang-tidy fuzz. All run even if one fails. Also install=<groups>, and venv: install python, beside
-# the steps up to python. Then what each took, and as the last line "N passed, N
+# asan tsan aarch64 clang-tidy fuzz wheel types docs bare. All run even if one fails. Also install=<groups>, and venv:
+# install python, beside the steps up to python. Then what each took, and as the last line "N passed, N
 # failed"; with --go-on, of the steps that ran before as well. Called by the Makefile.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -118,6 +118,10 @@ for step in "$@"; do
       check "build fuzz" build fuzz &&
         for target in build/fuzz/tests/fuzz/*_fuzz; do check "${target##*/}" fuzz "$target"; done
       ;;
+    wheel) check "wheel" wheel ;;
+    types) check "types" .venv/bin/python tests/types/check.py ;;
+    docs) check "the site" .venv/bin/python scripts/site.py ;;
+    bare) check "first steps of a user" scripts/check_install.sh ;;
     install=*)
       IFS=, read -ra groups <<<"${step#*=}"
       check "install ${groups[*]}" scripts/install.sh "${groups[@]}" || break

@@ -106,11 +106,6 @@ const std::map<std::string, Setting, std::less<>>& settings() {
 }  // namespace
 
 ExchangeConfig read_config(const nb::kwargs& keywords) {
-  for (const char* const needed : {"max_tokens", "hidden", "num_experts", "top_k"}) {
-    if (!keywords.contains(needed))
-      throw Error(Code::kInvalidArgument,
-                  fmt::format("an exchange needs {}, which is not given", needed));
-  }
   ExchangeConfig config;
   for (const auto& [key, value] : keywords) {
     const auto name = nb::cast<std::string>(key);
@@ -130,6 +125,11 @@ ExchangeConfig read_config(const nb::kwargs& keywords) {
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("{}: {}", name, error.what()));
     }
+  }
+  for (const char* const needed : {"max_tokens", "hidden", "num_experts", "top_k"}) {
+    if (!keywords.contains(needed))
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("an exchange needs {}, which is not given", needed));
   }
   return config;
 }

@@ -1,4 +1,4 @@
-"""The command line, `python -m ferry`: all subcommands of the native program `ferry`, which the package carries, and
+"""The command line, `ferry` or `python -m ferry`: all subcommands of the native program, which the package carries, and
 plot and compare. What follows the name of a native subcommand is passed on as it is."""
 
 import argparse
@@ -18,7 +18,7 @@ def main(arguments=None):
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0] in (*NATIVE, "--version"):
         return native_program.replace_process(arguments)
-    parser = argparse.ArgumentParser(prog="python -m ferry", description="dispatch and combine of Mixture-of-Experts")
+    parser = argparse.ArgumentParser(prog="ferry", description="dispatch and combine of Mixture-of-Experts")
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, purpose in NATIVE.items():

@@ -46,7 +46,7 @@ def test_help_names_every_command_and_a_wrong_one_is_refused():
         assert command(name, "--help").returncode == 0
     for arguments in ((), ("wash",)):
         done = command(*arguments)
-        assert done.returncode == 2 and "usage: python -m ferry" in done.stderr
+        assert done.returncode == 2 and "usage: ferry" in done.stderr
 
 
 def test_the_version_is_that_of_the_native_program_and_of_the_package():

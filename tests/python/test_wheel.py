@@ -14,24 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WHEELS = sorted(ROOT.glob("build/wheel/ferry-*.whl"))
 pytestmark = pytest.mark.skipif(not WHEELS, reason="no wheel in build/wheel: scripts/test.sh python makes it")
 
-# No numpy, no torch: memoryviews in and out.
-PROGRAM = """
-from array import array
-import sys
-import ferry
-
-def body(group):
-    exchange = group.exchange(max_tokens=2, hidden=40, num_experts=4, top_k=2, dtype="float32")
-    tokens = memoryview(array("f", range(80))).cast("B").cast("f", (2, 40))
-    ids = memoryview(array("q", [0, 3, 2, 1])).cast("B").cast("q", (2, 2))
-    rows = exchange.dispatch(tokens, ids)
-    out = memoryview(exchange.combine(rows.rows, rows.handle))
-    assert out.tolist() == [[2.0 * x for x in range(40)], [2.0 * x for x in range(40, 80)]], out.tolist()
-
-ferry.run_threads(2, body)
-assert "numpy" not in sys.modules and "torch" not in sys.modules
-print("ferry", ferry.__version__, "works")
-"""
+PROGRAM = str(ROOT / "tests/install/first_program.py")
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +41,14 @@ def test_the_wheel_has_the_package_its_types_and_the_command_line():
 
 
 def test_it_works_without_numpy_and_torch(alone):
-    assert run(alone, "-c", PROGRAM) == "ferry 0.1.0 works\n"
+    assert run(alone, PROGRAM) == "ferry 0.1.0 works\n"
 
 
 def test_it_works_on_a_processor_of_2008(alone):
     emulator = shutil.which("qemu-x86_64")
     if emulator is None or "x86_64" not in WHEELS[-1].name:
         pytest.skip("no qemu-x86_64, or not that processor")
-    assert run(emulator, "-cpu", "Nehalem", alone, "-c", PROGRAM) == "ferry 0.1.0 works\n"
+    assert run(emulator, "-cpu", "Nehalem", alone, PROGRAM, "without-command") == "ferry 0.1.0 works\n"
 
 
 def test_the_fronts_say_what_they_need(alone):
@@ -73,12 +56,15 @@ def test_the_fronts_say_what_they_need(alone):
     assert done.returncode != 0 and "torch" in done.stderr
 
 
-def test_the_command_line_is_there(alone):
-    assert "bench" in run(alone, "-m", "ferry", "--help")
-    assert "wrong" in run(alone, "-m", "ferry", "bench", "--ranks", "2", "--tokens", "2", "--hidden", "64", "--check")
-
-
 def test_ferry_prefers_the_ucx_that_pip_installed():
     found = json.loads(run(sys.executable, "-m", "ferry", "doctor", "--json"))["network"]
     assert re.match(r"1\.22\.0 \(.*site-packages/libucx/lib/libucp.so", found["ucx"])
     assert found["link"].startswith("UCX 1.22.0 tcp")
+
+
+def test_installing_the_build_that_it_was_made_in_takes_no_python(tmp_path):
+    build = ROOT / "build/release"
+    if not (build / "src/libferry.so").exists():
+        pytest.skip("libferry was not built in build/release")
+    run("cmake", "--install", str(build), "--prefix", str(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {"bin", "include", "lib"}

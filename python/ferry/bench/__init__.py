@@ -3,7 +3,7 @@
     programs, measure                 what is measured, and runs that take turns in rounds
     work, rank, pipeline              the Python side of a comparison: ferry, and the usual pipeline over Gloo and MPI
     results, words                    what runs say: times, ratios within a round, texts and tables
-    compare, suite, plot              `python -m ferry compare`, `make bench`, `python -m ferry plot`
+    compare, suite, plot              `ferry compare`, `make bench`, `ferry plot`
     report                            the page that `make bench` writes
     style, *_chart                    pictures
 """

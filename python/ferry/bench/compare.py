@@ -1,9 +1,9 @@
-"""What a user would pick instead, measured here: `python -m ferry compare --with gloo,mpi`.
+"""What a user would pick instead, measured here: `ferry compare --with gloo,mpi`.
 
 The same routing runs through ferry's Python API, ferry's own C++ bench, and the usual pipeline over an all-to-all of
 torch.distributed's Gloo (as it is, and with glibc's malloc tuned in its favour) and of MPI (mpi4py, malloc tuned).
 Ranks are processes, programs take turns in every round, ratios are taken within a round, and every result is verified.
-Needs torch and numpy. `--json` writes what `python -m ferry plot` draws. The command line calls add_arguments(), run().
+Needs torch and numpy. `--json` writes what `ferry plot` draws. The command line calls add_arguments(), run().
 """
 
 import argparse
@@ -45,7 +45,7 @@ def add_arguments(parser):
     parser.add_argument("--iterations", type=number_from(1), help="of each run (default: by the bytes that move)")
     parser.add_argument("--rounds", type=number_from(1), default=3, help="in which all programs take turns")
     parser.add_argument("--seed", type=number_from(0), default=1, help="of tokens and routing")
-    parser.add_argument("--json", metavar="FILE", help="write all runs there, for python -m ferry plot")
+    parser.add_argument("--json", metavar="FILE", help="write all runs there, for ferry plot")
 
 
 def fault_of(options):

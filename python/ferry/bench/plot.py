@@ -1,6 +1,6 @@
-"""Pictures of measurements: `python -m ferry plot results.json ... -o out.svg`, ferry.plot.draw in Python.
+"""Pictures of measurements: `ferry plot results.json ... -o out.svg`, ferry.plot.draw in Python.
 
-Files are what `ferry bench --json` or `--trace`, `make bench` and `python -m ferry compare --json` write. Needs
+Files are what `ferry bench --json` or `--trace`, `make bench` and `ferry compare --json` write. Needs
 matplotlib (`pip install ferry[plot]`). The command line calls add_arguments() and run().
 """
 

@@ -1,5 +1,5 @@
 """Owns the reading of files that pictures are made of: what `ferry bench --json` and `--trace`, `make bench` and
-`python -m ferry compare` write. Every fault of a file is a ResultsError that names it."""
+`ferry compare` write. Every fault of a file is a ResultsError that names it."""
 
 import json
 import re
