@@ -34,7 +34,7 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
     process_group: a torch.distributed ProcessGroup; comm: an mpi4py communicator; all_gather: a callable, bytes of this
     rank -> list of the bytes of all ranks (with rank and size): each is used once, here. address, rank and size:
     processes that agree on them, any text on one host, "tcp://host:port" on several (docs/hosts.md). name tells groups
-    apart that the same ranks make at the same time. deadline: seconds after which every wait of the group ends.
+    apart that the same ranks make at the same time. deadline: seconds that a call may wait altogether.
     topology: levels such as "host:2,rank:4" (docs/topology.md); "": as found. Collective. Raises ferry.Error.
     """
     ways = [way for way in (process_group, comm, all_gather, address) if way is not None]

@@ -152,7 +152,12 @@ Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
   publish(issued.number, Stage::kDelivered);
   const Stage said =
       issued.kind == OperationKind::kDispatch ? Stage::kAnnounced : Stage::kDelivered;
-  if (Status status = await(issued, "refusal", said, nullptr); !status.ok()) return status;
+  const char* const phase = said == Stage::kAnnounced ? "counts" : "outputs";
+  if (Status status = await(issued, phase, said, nullptr); !status.ok()) {
+    return {status.code(),
+            fmt::format("{}; this rank had refused: {}", status.message(), why.message()),
+            status.culprit()};
+  }
   const std::vector<int>& ranks = issued.active->ranks;
   const bool all = std::all_of(ranks.begin(), ranks.end(), [&](int peer) {
     return goes_along(view_.record(peer, issued.number));

@@ -174,6 +174,22 @@ TEST(Rendezvous, ARankThatGivesUpEarlyHearsWhoIsMissing) {
   EXPECT_LT(now_ns() - begin, 5'000'000'000);
 }
 
+// Rank 3 never comes; the coordinator is interrupted meanwhile, or a member is.
+TEST(Rendezvous, ARankInterruptedWhileTheyMeetIsNamed) {
+  for (const int victim : {0, 1}) {
+    const std::string at = address("interrupted");
+    const auto results = in_processes({0, 1, 2}, [&](int rank) -> std::string {
+      const Deadline hit = soon(milliseconds(200));
+      const std::function<bool()> interrupted = [&] { return rank == victim && hit.passed(); };
+      process_rendezvous(at, rank, one_node(4), Deadline::after(seconds(20), &interrupted));
+      return "met";
+    });
+    const std::string named = fmt::format("rank {} was interrupted", victim);
+    EXPECT_THAT(results, Each(AllOf(StartsWith("interrupted: "), HasSubstr(named),
+                                    EndsWith(fmt::format("(culprit {})", victim)))));
+  }
+}
+
 TEST(Rendezvous, DifferentSizesNeverMeetAndTheMessageSaysSo) {
   const std::string at = address("sizes");
   const auto results = in_processes({0, 1}, [&](int rank) {

@@ -244,6 +244,21 @@ TEST_P(Disagreement, ConfigurationThatOneRankRefuses) {
 }
 
 // The others never call: what this rank had to say is in its error.
+TEST_P(Disagreement, RefusedCallThatNobodyElseMakes) {
+  const Scenario scenario = plain_scenario(kRanks, small_config(), 1, 51);
+  const auto body = [&](Group, Seat& seat) {
+    if (seat.rank() != kOdd) return nap(400);
+    Random random(1);
+    DispatchCall call(scenario, scenario.rounds[0], seat.rank(), random);
+    call.args().deadline = std::chrono::milliseconds(100);
+    call.args().tokens.hidden = 47;
+    Received none;
+    require_status(seat.exchange().dispatch(call.args(), none), Code::kTimeout,
+                   {"waiting for counts", "this rank had refused: ", "47"}, "a refused call");
+  };
+  run(scenario, body);
+}
+
 TEST_P(Disagreement, RefusalThatNobodyHears) {
   const auto body = [](Group group) {
     ExchangeConfig illegal = small_config();
