@@ -29,26 +29,27 @@ std::string random_job() {
 }  // namespace
 
 void GroupState::join_nodes(const LinkFactory& make_link, const Deadline& by) {
-  own_thread_ = progress_thread_in_environment();
+  nodes_.own_thread = progress_thread_in_environment();
   const std::vector<std::string> jobs = rendezvous_->all_gather(rank_ == 0 ? random_job() : "", by);
   std::string problem;
   try {
     messages_ = std::make_unique<MessageChannel>(make_link(), rank_, size_, std::stoull(jobs[0]),
-                                                 own_thread_);
+                                                 nodes_.own_thread);
   } catch (const Error& error) {
     problem = error.what();
   }
   check_no_problem(rendezvous_->all_gather(problem, by));
-  addresses_ = rendezvous_->all_gather(messages_->address(), by);
+  nodes_.addresses = rendezvous_->all_gather(messages_->address(), by);
   std::vector<std::string> others;
   for (int peer = 0; peer < size_; ++peer)
-    if (!here(peer)) others.push_back(addresses_[peer]);
+    if (!here(peer)) others.push_back(nodes_.addresses[peer]);
   messages_->let_in(others);
   rendezvous_->all_gather("", by);  // all let each other in
-  reached_.resize(size_);
-  heard_.resize(size_);
-  forwarding_ = ForwardingTable(topology_, rank_, std::vector<bool>(size_, true), /*flat=*/true);
-  reach(forwarding_);
+  nodes_.reached.resize(size_);
+  nodes_.heard.resize(size_);
+  nodes_.forwarding =
+      ForwardingTable(topology_, rank_, std::vector<bool>(size_, true), /*flat=*/true);
+  reach(nodes_.forwarding);
   messages_->read_by(this);  // last: a message that is read may be answered
   share_progress(messages_.get());
 }
@@ -63,25 +64,25 @@ void GroupState::reach(const ForwardingTable& forwarding) {
 }
 
 void GroupState::connect(int peer) {
-  if (reached_[peer]) return;
-  messages_->connect(peer, addresses_[peer]);
-  reached_[peer] = true;
+  if (nodes_.reached[peer]) return;
+  messages_->connect(peer, nodes_.addresses[peer]);
+  nodes_.reached[peer] = true;
 }
 
 std::uint32_t GroupState::open_channel(Channel* channel) {
   const auto lock = messages_->lock();
-  channels_[++num_channels_] = channel;
-  return num_channels_;
+  nodes_.channels[++nodes_.num_channels] = channel;
+  return nodes_.num_channels;
 }
 
 void GroupState::close_channel(std::uint32_t number) noexcept {
   const auto lock = messages_->lock();
-  channels_.erase(number);
+  nodes_.channels.erase(number);
 }
 
 void GroupState::leave_open(std::shared_ptr<Channel> channel) {
   const auto lock = messages_->lock();
-  left_open_.push_back(std::move(channel));
+  nodes_.left_open.push_back(std::move(channel));
 }
 
 void GroupState::tell(int peer, std::uint8_t kind, std::uint64_t number,
@@ -95,7 +96,7 @@ void GroupState::tell_abort(std::uint64_t word) noexcept {
   if (!messages_) return;
   const auto lock = messages_->lock();
   for (int peer = 0; peer < size_; ++peer) {
-    if (reached_[peer]) tell(peer, kAbort, word, bytes_of(slots_[rank_].report));
+    if (nodes_.reached[peer]) tell(peer, kAbort, word, bytes_of(flags_->slot(rank_).report));
   }
   messages_->progress();
 }
@@ -106,53 +107,51 @@ void GroupState::read(int from, std::span<const std::byte> message) {
   const std::span<const std::byte> body = reader.rest();
   if (!reader.ok()) return;
   if (head.channel != 0) {
-    const auto channel = channels_.find(head.channel);
-    if (channel != channels_.end()) channel->second->read(from, head, body);
+    const auto channel = nodes_.channels.find(head.channel);
+    if (channel != nodes_.channels.end()) channel->second->read(from, head, body);
     return;
   }
   if (head.kind == kAbort) return read_abort(from, head.number, body);
   if (head.kind == kHeard) {
-    heard_[from] = true;
+    nodes_.heard[from] = true;
     return;
   }
   if (body.size() > GroupSlot::kBytes) return;
-  if (!body.empty()) std::memcpy(slots_[from].slot, body.data(), body.size());
-  raise(slots_[from].barrier, head.number);
+  if (!body.empty()) std::memcpy(flags_->slot(from).slot, body.data(), body.size());
+  raise(flags_->slot(from).barrier, head.number);
   ring();
 }
 
 void GroupState::read_abort(int from, std::uint64_t word,
                             std::span<const std::byte> report) noexcept {
   if (report.size() != GroupSlot::kReportBytes) return;
-  if (reached_[from]) tell(from, kHeard, 0);
+  if (nodes_.reached[from]) tell(from, kHeard, 0);
   if (AbortWord::code(word) == Code::kClosed)
-    farewell_[from].store(true, std::memory_order_release);  // partner: gone()
-  std::uint64_t none = AbortWord::kNone;
-  if (abort_[from].load(std::memory_order_relaxed) != none) return;
-  std::memcpy(slots_[from].report, report.data(), report.size());
-  // As break_group() and leave() do.
-  abort_[from].compare_exchange_strong(none, word, std::memory_order_release,
-                                       std::memory_order_relaxed);
+    nodes_.farewell[from].store(true, std::memory_order_release);  // partner: gone()
+  if (flags_->abort(from) != AbortWord::kNone) return;
+  std::memcpy(flags_->slot(from).report, report.data(), report.size());
+  flags_->set_abort(from, word);
   ring();
 }
 
 Status GroupState::await_left(Await await, const std::vector<bool>& mates) noexcept {
   await.phase = "room";
-  await.flags = &left_;
+  await.flags = &nodes_.left;
   await.stride_bytes = 0;
   await.only = &mates;
   await.outgoing = true;
   {
     const auto lock = messages_->lock();
     if (all_left()) return {};
-    await.value = want_left_ = left_.load(std::memory_order_relaxed) + 1;
+    await.value = nodes_.want_left = nodes_.left.load(std::memory_order_relaxed) + 1;
   }
   return wait(await);
 }
 
 bool GroupState::all_left() const {
   const auto holds = [](const auto& channel) { return channel.second->holds(); };
-  return messages_->all_sent() && std::none_of(channels_.begin(), channels_.end(), holds);
+  return messages_->all_sent() &&
+         std::none_of(nodes_.channels.begin(), nodes_.channels.end(), holds);
 }
 
 // A link that is closed while messages are under way may drop those that have arrived and are not
@@ -165,8 +164,8 @@ void GroupState::linger() noexcept {
     const auto lock = messages_->lock();
     if (!all_left()) return false;
     for (int peer = 0; peer < size_; ++peer) {
-      const bool lost = lost_[peer].load(std::memory_order_acquire);  // partner: lost()
-      if (reached_[peer] && !heard_[peer] && !left(peer) && !lost) return false;
+      const bool lost = nodes_.lost[peer].load(std::memory_order_acquire);  // partner: lost()
+      if (nodes_.reached[peer] && !nodes_.heard[peer] && !left(peer) && !lost) return false;
     }
     return true;
   };
@@ -177,10 +176,10 @@ void GroupState::linger() noexcept {
 
 bool GroupState::go_on() {
   bool moved = false;
-  for (const auto& [number, channel] : channels_) moved = channel->go_on() || moved;
-  std::erase_if(left_open_, [](const auto& channel) { return channel->done(); });
-  if (want_left_ > left_.load(std::memory_order_relaxed) && all_left()) {
-    raise(left_, want_left_);
+  for (const auto& [number, channel] : nodes_.channels) moved = channel->go_on() || moved;
+  std::erase_if(nodes_.left_open, [](const auto& channel) { return channel->done(); });
+  if (nodes_.want_left > nodes_.left.load(std::memory_order_relaxed) && all_left()) {
+    raise(nodes_.left, nodes_.want_left);
     ring();
     moved = true;
   }
@@ -189,7 +188,7 @@ bool GroupState::go_on() {
 
 void GroupState::lost(int peer, const std::string& why) {
   log(LogLevel::kWarn, fmt::format("rank {} of another node is lost: {}", peer, why));
-  lost_[peer].store(true, std::memory_order_release);  // partner: check()
+  nodes_.lost[peer].store(true, std::memory_order_release);  // partner: check()
   ring();
 }
 

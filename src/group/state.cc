@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "bootstrap/agree.h"
 #include "bootstrap/hello.h"
 #include "group/join.h"
 #include "group/leaving.h"
@@ -40,25 +39,12 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
       topology_(topology_of(options_, rendezvous_->nodes())),
       positions_(size_, -1),
       log_level_(log_level_in_environment()),
-      lost_(size_),
-      farewell_(size_) {
+      nodes_(size_) {
   const std::span<const int> here = topology_.node_ranks(topology_.node_of(rank_));
   node_ranks_.assign(here.begin(), here.end());
   for (std::size_t i = 0; i < here.size(); ++i) positions_[here[i]] = static_cast<int>(i);
   count_neighbours(by);
-  const std::size_t slots = size_ * sizeof(GroupSlot);
-  const std::size_t words = size_ * (sizeof(*abort_) + sizeof(*doorbell_) + sizeof(*sleeping_));
-  segment_ = rendezvous_->share_segment(slots + words, by);
-  slots_ = reinterpret_cast<GroupSlot*>(segment_->data());
-  abort_ = reinterpret_cast<std::atomic<std::uint64_t>*>(slots_ + size_);
-  doorbell_ = reinterpret_cast<std::atomic<std::uint32_t>*>(abort_ + size_);
-  sleeping_ = doorbell_ + size_;
-  std::string problem;
-  if (rank_ == node_ranks_[0] && !segment_->commit(0, slots + words))
-    problem =
-        fmt::format("no memory for the {} control bytes of a group of {}", slots + words, size_);
-  check_no_problem(rendezvous_->all_gather(problem, by));  // memory is there for all
-  segment_->map_in(0, slots + words);
+  flags_.emplace(*rendezvous_, rank_ == node_ranks_[0], by);
   if (!one_node()) join_nodes(make_link, by);
   log(LogLevel::kInfo,
       fmt::format("joined a group of {} by {} ({}), {} processors{}", size_, origin_.launcher,
@@ -87,61 +73,53 @@ GroupState::~GroupState() {
     unshare_progress(messages_.get());
     messages_->read_by(nullptr);  // threads that move messages read into what follows
   }
-  left_open_.clear();
+  nodes_.left_open.clear();
   messages_.reset();
 }
 
 void GroupState::leave() noexcept {
-  if (closed_.exchange(true, std::memory_order_acq_rel) || abort_ == nullptr) return;
-  std::uint64_t none = AbortWord::kNone;
-  // Release: the flags raised before come first for whoever sees that this rank left. Partner:
-  // left().
-  abort_[rank_].compare_exchange_strong(none, AbortWord::make(Code::kClosed, rank_),
-                                        std::memory_order_release, std::memory_order_relaxed);
+  if (verdict_.closed.exchange(true, std::memory_order_acq_rel) || !flags_) return;
+  // The flags raised before come first for whoever sees that this rank left (left).
+  flags_->set_abort(rank_, AbortWord::make(Code::kClosed, rank_));
   ring();
-  tell_abort(abort_[rank_].load(std::memory_order_relaxed));
+  tell_abort(flags_->abort(rank_));
   if (messages_) linger();
 }
 
 Status GroupState::verdict() noexcept {
-  if (closed_.load(std::memory_order_acquire))
+  if (verdict_.closed.load(std::memory_order_acquire))
     return {Code::kClosed, "the group was destroyed", rank_};  // partner: leave
-  if (broken_.load(std::memory_order_acquire)) {               // partner: break_group
-    const std::lock_guard lock(verdict_mutex_);
-    return verdict_;
+  if (verdict_.broken.load(std::memory_order_acquire)) {       // partner: break_group
+    const std::lock_guard lock(verdict_.mutex);
+    return verdict_.status;
   }
   for (int peer = 0; peer < size_; ++peer) {
-    const std::uint64_t word =
-        abort_[peer].load(std::memory_order_acquire);  // partner: break_group
+    const std::uint64_t word = flags_->abort(peer);
     if (!AbortWord::gave_up(word)) continue;
     return break_group(AbortWord::code(word), AbortWord::culprit(word),
-                       fmt::format("rank {} reported: {}", peer, slots_[peer].report));
+                       fmt::format("rank {} reported: {}", peer, flags_->slot(peer).report));
   }
   return {};
 }
 
 bool GroupState::usable() const noexcept {
-  return !closed_.load(std::memory_order_acquire) && !broken_.load(std::memory_order_acquire) &&
-         !aborted();  // as verdict()
+  return !verdict_.closed.load(std::memory_order_acquire) &&
+         !verdict_.broken.load(std::memory_order_acquire) && !aborted();  // as verdict()
 }
 
 // Once for each rank: what it is told later is kBroken and the same text.
 Status GroupState::break_group(Code code, int culprit, const std::string& text) noexcept {
   Status status(code, text, culprit);
   {
-    const std::lock_guard lock(verdict_mutex_);
-    if (broken_.load(std::memory_order_relaxed)) return status;
-    verdict_ = Status(Code::kBroken, "the group is broken: " + text, culprit);
-    std::snprintf(slots_[rank_].report, GroupSlot::kReportBytes, "%s", text.c_str());
-    std::uint64_t none = AbortWord::kNone;
-    // Release: publishes the report. Partners: the acquires in verdict(), check() and aborted().
-    // Fails after leave().
-    abort_[rank_].compare_exchange_strong(none, AbortWord::make(code, culprit),
-                                          std::memory_order_release, std::memory_order_relaxed);
-    broken_.store(true, std::memory_order_release);  // partner: verdict()
+    const std::lock_guard lock(verdict_.mutex);
+    if (verdict_.broken.load(std::memory_order_relaxed)) return status;
+    verdict_.status = Status(Code::kBroken, "the group is broken: " + text, culprit);
+    std::snprintf(flags_->slot(rank_).report, GroupSlot::kReportBytes, "%s", text.c_str());
+    flags_->set_abort(rank_, AbortWord::make(code, culprit));
+    verdict_.broken.store(true, std::memory_order_release);  // partner: verdict()
   }
   ring();
-  tell_abort(abort_[rank_].load(std::memory_order_relaxed));
+  tell_abort(flags_->abort(rank_));
   log(LogLevel::kWarn, status.message());
   return status;
 }
@@ -155,22 +133,22 @@ Status GroupState::barrier(std::chrono::nanoseconds limit) noexcept {
 Status GroupState::arrive(std::span<const std::byte> piece, CallTime& time) noexcept {
   if (Status status = verdict(); !status.ok()) return status;
   const std::uint64_t number = ++num_barriers_;
-  raise(slots_[rank_].barrier, number);
+  raise(flags_->slot(rank_).barrier, number);
   ring();
-  for (const ForwardingTable::Mate& mate : forwarding_.mates)
+  for (const ForwardingTable::Mate& mate : nodes_.forwarding.mates)
     tell(mate.rank, kBarrier, number, piece);
   const Await arrival{.operation = "barrier",
                       .number = number,
                       .phase = "arrival",
-                      .flags = &slots_[0].barrier,
+                      .flags = &flags_->slot(0).barrier,
                       .stride_bytes = sizeof(GroupSlot),
                       .value = number,
                       .time = &time,
                       .crowded = crowded(1),
                       .per_call = 1,
-                      .last_hop = messages_ ? &forwarding_.last_hop : nullptr};
+                      .last_hop = messages_ ? &nodes_.forwarding.last_hop : nullptr};
   Status status = wait(arrival);
-  return status.ok() && messages_ ? await_left(arrival, forwarding_.is_mate) : status;
+  return status.ok() && messages_ ? await_left(arrival, nodes_.forwarding.is_mate) : status;
 }
 
 // Pieces of at most kBytes; the barrier after the copy keeps a fast rank from overwriting a piece
@@ -184,10 +162,12 @@ Status GroupState::all_gather(const void* mine, std::size_t bytes, void* all) no
   CallTime time(options_.deadline);
   for (std::size_t done = 0; done < bytes; done += GroupSlot::kBytes) {
     const std::size_t piece = std::min(GroupSlot::kBytes, bytes - done);
-    std::memcpy(slots_[rank_].slot, static_cast<const std::byte*>(mine) + done, piece);
-    if (Status status = arrive({slots_[rank_].slot, piece}, time); !status.ok()) return status;
+    std::memcpy(flags_->slot(rank_).slot, static_cast<const std::byte*>(mine) + done, piece);
+    if (Status status = arrive({flags_->slot(rank_).slot, piece}, time); !status.ok())
+      return status;
     for (int peer = 0; peer < size_; ++peer) {
-      std::memcpy(static_cast<std::byte*>(all) + peer * bytes + done, slots_[peer].slot, piece);
+      std::memcpy(static_cast<std::byte*>(all) + peer * bytes + done, flags_->slot(peer).slot,
+                  piece);
     }
     if (Status status = arrive({}, time); !status.ok()) return status;
   }

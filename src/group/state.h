@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,7 +18,7 @@
 #include "bootstrap/rendezvous.h"
 #include "ferry/group.h"
 #include "ferry/topology.h"
-#include "memory/segment.h"
+#include "group/shared_flags.h"
 #include "network/message_channel.h"
 #include "topology/forwarding_table.h"
 
@@ -25,18 +26,6 @@ namespace ferry::internal {
 
 struct Await;
 class CallTime;
-
-// One rank's place in the group's shared segment; the rank is its only writer. `barrier` and the
-// bytes of `slot` belong to group.barrier and group.all_gather. `report` says why the rank gave up,
-// and is published by its abort word.
-struct alignas(128) GroupSlot {
-  static constexpr std::size_t kReportBytes = 512;
-  static constexpr std::size_t kBytes = 4096 - 128 - kReportBytes;
-  std::atomic<std::uint64_t> barrier;
-  alignas(128) char report[kReportBytes];
-  std::byte slot[kBytes];
-};
-static_assert(sizeof(GroupSlot) == 4096);
 
 // The first bytes of every message between nodes.
 struct MessageHead {
@@ -63,6 +52,34 @@ class Channel {
   virtual bool waits_for(int) const { return false; }
   // True when no rank needs it any more (GroupState::leave_open).
   virtual bool done() const { return true; }
+};
+
+// What a group keeps of its messages between nodes, and of who gets them. Guarded by the lock of
+// MessageChannel, but for what is atomic and what is set when the group is made.
+struct BetweenNodes {
+  explicit BetweenNodes(int size) : lost(size), farewell(size) {}
+
+  bool own_thread = false;             // the MessageChannel makes progress by itself
+  std::vector<std::string> addresses;  // [ranks]
+  ForwardingTable forwarding;          // of all ranks
+  std::vector<bool> reached, heard;    // [ranks]
+  std::map<std::uint32_t, Channel*> channels;
+  std::uint32_t num_channels = 0;
+  std::vector<std::shared_ptr<Channel>> left_open;
+  std::uint64_t want_left = 0;
+  // Raised to want_left when everything has left (await_left).
+  std::atomic<std::uint64_t> left{0};
+  // [ranks] its link is lost; it told me itself that it left: set once, release and acquire.
+  std::vector<std::atomic<bool>> lost, farewell;
+};
+
+// Why calls on this group end with an error from now on.
+struct GroupVerdict {
+  std::mutex mutex;
+  Status status;  // set once, guarded by the mutex
+  // status is set; release in break_group, acquire in verdict().
+  std::atomic<bool> broken{false};
+  std::atomic<bool> closed{false};  // this rank left; release in leave, acquire in verdict()
 };
 
 // Between nodes it reads the messages of MessageChannel: its own, and those of its channels.
@@ -108,11 +125,11 @@ class GroupState final : private MessageChannel::Reader {
   Status await_end(Await await, int rank) noexcept;
 
   // Wakes the ranks of this node that sleep. Call after raising a flag with raise().
-  void ring() noexcept;
+  void ring() noexcept { flags_->ring(node_ranks_); }
 
   // Between nodes (between_nodes.cc); all but progress() only when there are several.
   // Moves messages, on a rank that makes its own progress.
-  bool progress() noexcept { return messages_ && !own_thread_ && messages_->progress(); }
+  bool progress() noexcept { return messages_ && !nodes_.own_thread && messages_->progress(); }
   MessageChannel& messages() const noexcept { return *messages_; }
   // Before the first message to any of them.
   void reach(const ForwardingTable& forwarding);
@@ -123,7 +140,7 @@ class GroupState final : private MessageChannel::Reader {
   // Its owner is gone, others still speak through this rank: it stays until it is done.
   void leave_open(std::shared_ptr<Channel> channel);
   // Of all ranks.
-  const ForwardingTable& forwarding() const noexcept { return forwarding_; }
+  const ForwardingTable& forwarding() const noexcept { return nodes_.forwarding; }
   // Waits until what was sent has left this rank, which may go on to something else than ferry and
   // must not keep messages that others wait for. `await` says who waits, for `mates`.
   Status await_left(Await await, const std::vector<bool>& mates) noexcept;
@@ -143,22 +160,6 @@ class GroupState final : private MessageChannel::Reader {
  private:
   // Kinds of the group's own messages.
   enum : std::uint8_t { kBarrier, kAbort, kHeard };
-
-  // What a rank tells the others when it gives up: a Code and the culprit, or that it left.
-  struct AbortWord {
-    static constexpr std::uint64_t kNone = 0;
-    static std::uint64_t make(Code code, int culprit) noexcept {
-      return (std::uint64_t{static_cast<std::uint8_t>(code)} << 32) |
-             static_cast<std::uint32_t>(culprit + 1);
-    }
-    static bool gave_up(std::uint64_t word) noexcept {
-      return word != kNone && code(word) != Code::kClosed;
-    }
-    static Code code(std::uint64_t word) noexcept { return static_cast<Code>(word >> 32); }
-    static int culprit(std::uint64_t word) noexcept {
-      return static_cast<int>(word & 0xffffffffu) - 1;
-    }
-  };
 
   // MessageChannel::Reader
   void read(int from, std::span<const std::byte> message) override;
@@ -202,35 +203,10 @@ class GroupState final : private MessageChannel::Reader {
   std::uint64_t num_barriers_ = 0;
   LogLevel log_level_ = LogLevel::kNone;
 
-  // In the segment of this node. abort_[r] and slots_[r] are written by rank r alone, those of a
-  // rank of another node by the rank here that it sends its messages to; doorbell_ and sleeping_ by
-  // anyone.
-  std::shared_ptr<Segment> segment_;
-  GroupSlot* slots_ = nullptr;
-  std::atomic<std::uint64_t>* abort_ = nullptr;
-  std::atomic<std::uint32_t>* doorbell_ = nullptr;
-  std::atomic<std::uint32_t>* sleeping_ = nullptr;
-
-  // Empty on one node.
-  std::unique_ptr<MessageChannel> messages_;
-  bool own_thread_ = false;             // messages_ makes progress by itself
-  std::vector<std::string> addresses_;  // [ranks] for messages_
-  std::vector<bool> reached_, heard_;   // guarded by the lock of messages_, like what follows
-  std::map<std::uint32_t, Channel*> channels_;
-  std::uint32_t num_channels_ = 0;
-  std::vector<std::shared_ptr<Channel>> left_open_;
-  std::uint64_t want_left_ = 0;
-  // Raised to want_left_ when everything has left (await_left).
-  std::atomic<std::uint64_t> left_{0};
-  ForwardingTable forwarding_;
-  // [ranks] its link is lost; it told me itself that it left: set once, release and acquire.
-  std::vector<std::atomic<bool>> lost_, farewell_;
-
-  mutable std::mutex verdict_mutex_;
-  Status verdict_;  // set once, guarded by verdict_mutex_
-  std::atomic<bool> broken_{
-      false};  // verdict_ is set; release in break_group, acquire in verdict()
-  std::atomic<bool> closed_{false};  // this rank left; release in leave, acquire in verdict()
+  std::optional<SharedFlags> flags_;          // none while the group is made
+  std::unique_ptr<MessageChannel> messages_;  // null on one node
+  BetweenNodes nodes_;
+  GroupVerdict verdict_;
 };
 
 }  // namespace ferry::internal

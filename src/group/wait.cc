@@ -4,10 +4,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <linux/futex.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -21,13 +18,10 @@ constexpr int kSpins = 2000;  // pauses before the first yield, with a processor
 constexpr int kSpinsCrowded = 20;             // and without
 constexpr int kYieldsPerClock = 16;           // yields between two looks at the clock
 constexpr std::int64_t kYieldNs = 1'000'000;  // yielding turns into sleeping
-constexpr std::int64_t kSleepNs =
-    2'000'000;  // longest sleep before peers and deadline are looked at
 
 // Between the end of an exchange and that of its process: Python with torch takes this long.
 constexpr std::chrono::milliseconds kEndsSoon{500};
 
-// A rank that waits for the network does not hear the bell of its own node.
 constexpr int kNetworkSleepUs = 100;
 
 void pause_processor() noexcept {
@@ -36,11 +30,6 @@ void pause_processor() noexcept {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
-}
-
-void futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value,
-           const timespec* timeout) noexcept {
-  syscall(SYS_futex, word, operation, value, timeout, nullptr, 0);
 }
 
 }  // namespace
@@ -78,25 +67,10 @@ Status GroupState::wait(const Await& await) noexcept {
   return {};
 }
 
-// Sequentially consistent on `sleeping_` and the flag: either this rank sees the flag up, or the
-// raiser sees it sleeping and rings (partners: raise() and ring()).
+// A rank that waits for the network does not hear the bell of its own node.
 void GroupState::sleep_until_rung(const Await& await, int peer) noexcept {
-  if (messages_ && !own_thread_) return messages_->sleep(kNetworkSleepUs);
-  sleeping_[rank_].fetch_add(1, std::memory_order_seq_cst);
-  const std::uint32_t rung = doorbell_[rank_].load(std::memory_order_seq_cst);
-  if (await.flag(peer).load(std::memory_order_seq_cst) < await.value) {
-    const timespec timeout{0, kSleepNs};
-    futex(&doorbell_[rank_], FUTEX_WAIT, rung, &timeout);
-  }
-  sleeping_[rank_].fetch_sub(1, std::memory_order_seq_cst);
-}
-
-void GroupState::ring() noexcept {
-  for (const int peer : node_ranks_) {
-    if (sleeping_[peer].load(std::memory_order_seq_cst) == 0) continue;
-    doorbell_[peer].fetch_add(1, std::memory_order_seq_cst);
-    futex(&doorbell_[peer], FUTEX_WAKE, 1 << 30, nullptr);
-  }
+  if (messages_ && !nodes_.own_thread) return messages_->sleep(kNetworkSleepUs);
+  flags_->sleep(rank_, await.flag(peer), await.value);
 }
 
 std::vector<int> GroupState::missing_ranks(const Await& await) const {
@@ -115,7 +89,7 @@ Status GroupState::check(const Await& await) noexcept {
   if (const int culprit = gone_culprit(await, missing); culprit >= 0)
     return give_up(await, Code::kPeerLost, culprit);
   for (int peer = 0; peer < size_; ++peer) {
-    const std::uint64_t word = abort_[peer].load(std::memory_order_acquire);  // partner: give_up
+    const std::uint64_t word = flags_->abort(peer);  // partner: give_up
     if (!AbortWord::gave_up(word)) continue;
     if (missing_ranks(await).empty()) return {};  // all did their part before that
     return give_up(await, AbortWord::code(word), AbortWord::culprit(word));
@@ -145,7 +119,7 @@ int GroupState::gone_culprit(const Await& await, const std::vector<int>& missing
     const int culprit = answerable(await, peer);
     if (!gone(await, culprit) || await.up(peer)) continue;  // its last act
     // What it said before it went is worth more than that it went.
-    if (!AbortWord::gave_up(abort_[culprit].load(std::memory_order_acquire))) return culprit;
+    if (!flags_->gave_up(culprit)) return culprit;
   }
   return owing(/*lost=*/true);
 }
@@ -156,11 +130,11 @@ int GroupState::owing(bool lost) const noexcept {
   if (!messages_) return -1;
   const auto lock = messages_->lock();
   for (int peer = 0; peer < size_; ++peer) {
-    if (lost && (!lost_[peer].load(std::memory_order_acquire) ||  // partner: lost()
-                 AbortWord::gave_up(abort_[peer].load(std::memory_order_acquire))))
+    if (lost && (!nodes_.lost[peer].load(std::memory_order_acquire) ||  // partner: lost()
+                 flags_->gave_up(peer)))
       continue;
     const auto waits = [peer](const auto& channel) { return channel.second->waits_for(peer); };
-    if (std::any_of(channels_.begin(), channels_.end(), waits)) return peer;
+    if (std::any_of(nodes_.channels.begin(), nodes_.channels.end(), waits)) return peer;
   }
   return -1;
 }
@@ -173,7 +147,7 @@ int GroupState::answerable(const Await& await, int missing) const noexcept {
   for (int from = missing, mate = (*await.last_hop)[from]; mate != from && mate != rank_;
        from = mate, mate = (*await.last_hop)[from]) {
     // What a mate said before it went is worth more than that it went.
-    if (AbortWord::gave_up(abort_[mate].load(std::memory_order_acquire))) continue;
+    if (flags_->gave_up(mate)) continue;
     if (gone(await, mate) || !await.up(mate)) culprit = mate;
   }
   return culprit;
@@ -185,8 +159,8 @@ int GroupState::answerable(const Await& await, int missing) const noexcept {
 bool GroupState::gone(const Await& await, int rank) const noexcept {
   if (here(rank)) return left(rank) || !rendezvous_->alive(rank);
   if (await.last_hop && (*await.last_hop)[rank] != rank_) return false;
-  return lost_[rank].load(std::memory_order_acquire) ||    // partner: lost()
-         farewell_[rank].load(std::memory_order_acquire);  // partner: read_abort()
+  return nodes_.lost[rank].load(std::memory_order_acquire) ||    // partner: lost()
+         nodes_.farewell[rank].load(std::memory_order_acquire);  // partner: read_abort()
 }
 
 Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept {
@@ -212,8 +186,8 @@ Status GroupState::await_end(Await await, int rank) noexcept {
   std::vector<bool> only(size_);
   only[rank] = true;
   CallTime soon(kEndsSoon);
-  await.flags = abort_;
-  await.stride_bytes = sizeof *abort_;
+  await.flags = flags_->abort_words();
+  await.stride_bytes = sizeof(std::atomic<std::uint64_t>);
   await.value = 1;  // any word
   await.time = &soon;
   await.only = &only;
@@ -246,7 +220,7 @@ std::string GroupState::name_of(int rank) const {
 const char* GroupState::state_of(int rank) const noexcept {
   if (left(rank)) return "has left the group";
   if (!rendezvous_->alive(rank)) return "is dead";
-  if (lost_[rank].load(std::memory_order_acquire))  // partner: lost()
+  if (nodes_.lost[rank].load(std::memory_order_acquire))  // partner: lost()
     return "of another node cannot be reached any more (dead, or its link is cut)";
   if (!here(rank))
     return "of another node did not arrive (stopped, stuck, its link cut, or skipped a call?)";
@@ -255,15 +229,13 @@ const char* GroupState::state_of(int rank) const noexcept {
 
 bool GroupState::aborted() const noexcept {
   for (int peer = 0; peer < size_; ++peer) {
-    if (AbortWord::gave_up(abort_[peer].load(std::memory_order_acquire)))
-      return true;  // partner: give_up
+    if (flags_->gave_up(peer)) return true;  // partner: give_up
   }
   return false;
 }
 
 bool GroupState::left(int rank) const noexcept {
-  return AbortWord::code(abort_[rank].load(std::memory_order_acquire)) ==
-         Code::kClosed;  // partner: leave
+  return AbortWord::code(flags_->abort(rank)) == Code::kClosed;  // partner: leave
 }
 
 }  // namespace ferry::internal

@@ -1,0 +1,78 @@
+// SharedFlags: what the ranks of a node share in the segment of their group: barrier counters,
+// slots of all_gather, abort words, and the doorbells of ranks that sleep. What lies here of a rank
+// of another node is written by the rank of this node that reads its messages; else every slot and
+// abort word has its rank as the only writer, and doorbells are rung by anyone.
+// Made by GroupState; the wait loop sleeps here.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "bootstrap/rendezvous.h"
+#include "ferry/status.h"
+#include "memory/segment.h"
+
+namespace ferry::internal {
+
+// One rank's place. `barrier` and the bytes of `slot` belong to group.barrier and group.all_gather.
+// `report` says why the rank gave up, and is published by its abort word.
+struct alignas(128) GroupSlot {
+  static constexpr std::size_t kReportBytes = 512;
+  static constexpr std::size_t kBytes = 4096 - 128 - kReportBytes;
+  std::atomic<std::uint64_t> barrier;
+  alignas(128) char report[kReportBytes];
+  std::byte slot[kBytes];
+};
+static_assert(sizeof(GroupSlot) == 4096);
+
+// What a rank tells the others when it gives up: a Code and the culprit, or that it left.
+struct AbortWord {
+  static constexpr std::uint64_t kNone = 0;
+  static std::uint64_t make(Code code, int culprit) noexcept {
+    return (std::uint64_t{static_cast<std::uint8_t>(code)} << 32) |
+           static_cast<std::uint32_t>(culprit + 1);
+  }
+  static bool gave_up(std::uint64_t word) noexcept {
+    return word != kNone && code(word) != Code::kClosed;
+  }
+  static Code code(std::uint64_t word) noexcept { return static_cast<Code>(word >> 32); }
+  static int culprit(std::uint64_t word) noexcept {
+    return static_cast<int>(word & 0xffffffffu) - 1;
+  }
+};
+
+class SharedFlags {
+ public:
+  // Collective. The rank that `commits` gets the memory for all; Error(kSystem) on all ranks when
+  // there is none.
+  SharedFlags(Rendezvous& rendezvous, bool commits, const Deadline& by);
+
+  GroupSlot& slot(int rank) const noexcept { return slots_[rank]; }
+
+  // Acquire: what the rank did before, and its report. Partner: set_abort().
+  std::uint64_t abort(int rank) const noexcept {
+    return abort_[rank].load(std::memory_order_acquire);
+  }
+  // [ranks], to wait for any word.
+  const std::atomic<std::uint64_t>* abort_words() const noexcept { return abort_; }
+  bool gave_up(int rank) const noexcept { return AbortWord::gave_up(abort(rank)); }
+  // The first word of a rank stays.
+  void set_abort(int rank, std::uint64_t word) noexcept;
+
+  // Sleeps until the bell of `rank` is rung, or a while, unless `flag` is `value` by now.
+  void sleep(int rank, const std::atomic<std::uint64_t>& flag, std::uint64_t value) noexcept;
+  // Wakes those of `ranks` that sleep.
+  void ring(std::span<const int> ranks) noexcept;
+
+ private:
+  std::shared_ptr<Segment> segment_;
+  GroupSlot* slots_;
+  std::atomic<std::uint64_t>* abort_;
+  std::atomic<std::uint32_t>* doorbell_;
+  std::atomic<std::uint32_t>* sleeping_;
+};
+
+}  // namespace ferry::internal
