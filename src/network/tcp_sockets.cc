@@ -7,6 +7,7 @@
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -106,6 +107,12 @@ std::vector<int> tcp_sockets() {
   return found;
 }
 
+// A number that no other socket has while this one is open.
+ino_t inode_of(int fd) {
+  struct stat status {};
+  return fstat(fd, &status) == 0 ? status.st_ino : 0;
+}
+
 std::vector<int> listening_sockets() {
   std::vector<int> found = tcp_sockets();
   std::erase_if(found, [](int fd) { return !has_option(fd, SO_ACCEPTCONN, 1); });
@@ -133,8 +140,7 @@ void set_up(int fd) {
 }  // namespace
 
 TcpSockets::TcpSockets() {
-  const std::vector<int> now = listening_sockets();
-  not_ours_.insert(now.begin(), now.end());
+  for (const int fd : listening_sockets()) not_ours_.insert(inode_of(fd));
   const std::lock_guard lock(OpenSockets::here().mutex);
   OpenSockets::here().all.push_back(this);
 }
@@ -148,7 +154,7 @@ void TcpSockets::find(std::string_view ucx_address) {
   const std::lock_guard lock(OpenSockets::here().mutex);
   for (const int fd : listening_sockets()) {
     const auto local = end_of(fd, getsockname);
-    if (!local || not_ours_.contains(fd)) continue;
+    if (!local || not_ours_.contains(inode_of(fd))) continue;
     const std::uint16_t port = htons(local->port);
     if (ucx_address.find(as_text(bytes_of(port))) == std::string_view::npos) continue;
     ports_.insert(local->port);

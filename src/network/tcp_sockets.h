@@ -5,6 +5,8 @@
 // there are none, and all of this does nothing.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <set>
 #include <string>
@@ -41,7 +43,7 @@ class TcpSockets {
   void close_in_child() const;
   void guard();
 
-  std::set<int> not_ours_;
+  std::set<ino_t> not_ours_;
   std::set<std::uint16_t> ports_, peer_ports_;
   std::set<Ip> peer_ips_;
   std::string exposed_;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the network does to a job between two hosts of two ranks each: strangers at UCX's ports, packets lost for
-seconds in the middle of the way, and forked children that outlive a rank. Called by ctest with the program
-faults_rank as its first argument; exit code 77 where there are no hosts. The seconds are short; with
+seconds in the middle of the way, and forked children that outlive a rank. Called by ctest with the programs
+faults_rank and ferry; exit code 77 where there are no hosts. The seconds are short; with
 FERRY_STRESS=1 they are those that people have seen."""
 
 import os
@@ -15,6 +15,7 @@ import faults_test
 import hosts
 from faults_test import FEW, LONG_S, MANY
 
+FERRY = sys.argv.pop(1)
 STRESS = float(os.environ.get("FERRY_STRESS", "0.1")) >= 1
 AT_ONCE_S = 4
 MEETING_PORT = 4711
@@ -76,6 +77,16 @@ class Strangers(faults_test.Faults):
         self.assertEqual(self.descriptors(), before)
         self.go()
         self.expect_well()
+
+
+class Doctor(unittest.TestCase):
+    def test_warns_where_the_kernel_refuses_to_keep_strangers_out(self):
+        with hosts.Hosts(2) as bench:
+            bench.run("b", "sh", "-c", "echo 0 > /proc/sys/net/core/optmem_max")
+            done = subprocess.run([FERRY, "launch", "--hosts", "a:1,b:1", "--", FERRY, "doctor", "--link"],
+                                  env=bench.environment, capture_output=True, text=True, timeout=60)
+        self.assertRegex(done.stdout, "WARNING: whoever reaches the host of rank 1 can connect to UCX's ports there")
+        self.assertNotIn("rank 0 can", done.stdout)
 
 
 class CutAndMended(faults_test.Faults):
