@@ -25,8 +25,9 @@ using AllGather = std::function<bool(const void* mine, void* all, std::size_t by
 
 struct GroupOptions {
   // Of each call of the group and of its exchanges: the join, the making of an exchange, a barrier,
-  // a dispatch, a half. All waits of the call together end by then. Time in which this rank itself
-  // did not run, or moved rows, counts for a tenth of a second at most.
+  // a dispatch, a half. All waits of the call together end by then. In a barrier and in operations,
+  // time in which this rank itself did not run, or moved rows, counts for a tenth of a second at
+  // most.
   std::chrono::nanoseconds deadline = std::chrono::seconds(100);
   // Asked every few milliseconds of a wait, by the waiting thread; true ends the wait as a deadline
   // does, and this rank is the culprit. For hosts with signals of their own (Python's Ctrl-C). Must

@@ -132,6 +132,15 @@ class Joining(Faults):
         self.add(3, DEADLINE_S, FEW, 1)
         self.expect_told(DEADLINE_S + LEAVING_S, CUT, codes=["timeout"])
 
+    def test_a_rank_that_came_is_killed(self):
+        for victim in 0, 2:
+            with self.subTest(victim=victim):
+                self.start(LONG_S, FEW, 1, ranks=[0, 1, 2])
+                time.sleep(0.5)  # they wait for rank 3
+                self.ranks[victim].kill()
+                self.ranks.pop(victim).process.wait()
+                self.expect_told(2, {"a": [victim], "b": [victim]}, codes=["peer_lost"])
+
 
 class LinkIsCut(Faults):
     def cut_stopped(self, *place):
