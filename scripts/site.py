@@ -4,11 +4,13 @@ sources that pages link to, and a reference of Python from docstrings, of C++ an
 nowhere, in a page or to a heading, is an error. Run by .venv's Python, with ferry in it; called by scripts/test.sh."""
 
 import inspect
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -110,7 +112,8 @@ def python_entry(level, name, thing):
         parts.append(f"```python\n{signature(name.rpartition('.')[2], thing)}\n```\n")
     words = inspect.getdoc(thing)
     if words:
-        parts.append(f"```text\n{words}\n```\n")
+        lines = [part for line in words.split("\n") for part in textwrap.wrap(line, 90, drop_whitespace=False) or [""]]
+        parts.append("\n".join(["```text", *lines, "```\n"]))
     if inspect.isclass(thing):
         for member, value in vars(thing).items():
             if not member.startswith("_") and (callable(value) or inspect.isdatadescriptor(value)):
@@ -141,11 +144,15 @@ def main():
         stage(str(path.relative_to(ROOT)), str(path.relative_to(ROOT / "docs")))
     write_header_references()
     write_python_reference()
+    shutil.copy(Path(__file__).with_name("search.md"), PAGES)
     build = [Path(sys.executable).with_name("mkdocs"), "build", "--strict"]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         print(done.stderr)
-    return done.returncode
+        return done.returncode
+    index = json.loads((SITE / "search/search_index.json").read_text())["docs"]
+    (SITE / "search/index.js").write_text(f"const pages = {json.dumps(index)}\n")
+    return 0
 
 
 if __name__ == "__main__":
