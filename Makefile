@@ -21,7 +21,7 @@ check:
 
 # What `make check` has beyond `make test`: sanitizers, emulation, clang-tidy, fuzzing, transformers, the long forms.
 rest:
-	@scripts/test.sh --go-on install=build,test,style,lint,model,bench,cross,python,wheel,types,docs,bare,deb,fuzz asan tsan aarch64 clang-tidy fuzz transformers python-long long types docs bare
+	@scripts/test.sh --go-on install=build,test,style,lint,model,bench,cross,python,wheel,types,docs,bare,deb,browser,fuzz asan tsan aarch64 clang-tidy fuzz transformers python-long long types docs bare
 
 # A wheel and an sdist for other machines, in build/wheels: make wheel PYTHONS="python3.11 python3.12".
 wheel:

@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "ferry/config.h"
 #include "ferry/status.h"
+#include "page.h"
 #include "shape_options.h"
 #include "topology_parts.h"
 
@@ -29,6 +30,7 @@ struct Options {
   int ranks = 0;     // 0: one for each hardware thread
   ExchangeConfig config = {.max_tokens = 128, .hidden = 7168, .num_experts = 256, .top_k = 8};
   std::string picture;  // file name, empty for none
+  std::string page;     // likewise
   bool json = false;
 };
 
@@ -77,7 +79,12 @@ void run(const Options& options) {
   if (!topology) return;
   check(options, *topology);
   if (!options.picture.empty()) draw(options, *topology);
-  std::cout << topology_report(*topology, options.config).render(options.json) << std::flush;
+  const Report report = topology_report(*topology, options.config);
+  if (!options.page.empty())
+    write_page(options.page, {{"title", "ferry topology"},
+                              {"lines", {traffic_lines(*topology, options.config).front()}},
+                              {"topology", Report::Json::parse(report.render(true))}});
+  std::cout << report.render(options.json) << std::flush;
 }
 
 }  // namespace
@@ -104,6 +111,8 @@ void add_topology(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, Topology::kMostRanks));
   add_shape(*verb, options->config);
   verb->add_option("--draw", options->picture, "Write a picture: FILE.svg or FILE.dot");
+  verb->add_option("--report", options->page,
+                   "Write one HTML page: the tree with links as wide as their bytes");
   verb->add_flag("--json", options->json, "One JSON object instead of text");
   verb->callback([options, &exit_code] {
     try {

@@ -50,6 +50,7 @@ int run(const Options& options) {
     print(options, table_line(options, measurements.back()));
   }
   print(options, table_footer(options, measurements));
+  if (!options.report.empty() && options.rank <= 0) write_report(options, measurements);
   if (options.json) print(options, to_json(options, measurements) + "\n");
   return wrong == 0 ? 0 : kWrong;
 }

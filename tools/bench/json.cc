@@ -1,7 +1,8 @@
-// Owns the JSON of `ferry bench`, whose keys programs depend on; see measure.h.
+// Owns the JSON of `ferry bench`, whose keys programs depend on, and its page; see measure.h.
 #include <nlohmann/json.hpp>
 
 #include "bench/measure.h"
+#include "page.h"
 #include "plan/choose.h"
 
 namespace ferry::bench {
@@ -36,6 +37,7 @@ Json options_json(const Options& options) {
           {"pin", options.pin},
           {"check", options.check},
           {"trace", options.trace},
+          {"report", options.report},
           {"sweep", options.sweep_text}};
 }
 
@@ -79,6 +81,17 @@ void add_measurement(Json& object, const Measurement& m) {
 }
 
 }  // namespace
+
+void write_report(const Options& options, const std::vector<Measurement>& measurements) {
+  const Measurement& last = measurements.back();
+  Json data = {{"title", "ferry bench"},
+               {"lines", {tools::when_and_where()}},
+               {"bench", Json::parse(to_json(options, measurements))},
+               {"rows", last.rows_between},
+               {"experts", last.rows_of_experts}};
+  if (!last.trace.empty()) data["trace"] = Json::parse(last.trace)["traceEvents"];
+  tools::write_page(options.report, data);
+}
 
 std::string to_json(const Options& options, const std::vector<Measurement>& measurements) {
   Json object = {{"options", options_json(options)}};

@@ -92,6 +92,20 @@ void summarise_levels(const Plan& plan, const Results& results, Measurement& mea
   measurement.algorithm_reason = results.summary[0].reason.data();
 }
 
+// Who sends how many rows to whom, and to which expert.
+void count_rows(const Plan& plan, Measurement& measurement) {
+  measurement.rows_between.assign(plan.expected.size(),
+                                  std::vector<std::int64_t>(plan.expected.size()));
+  for (std::size_t rank = 0; rank < plan.expected.size(); ++rank) {
+    const internal::RankReceived& received = plan.expected[rank];
+    measurement.rows_of_experts.push_back(received.tokens_per_expert);
+    for (std::size_t row = 0; row < received.sources.size(); row += 3) {
+      const std::int32_t source = received.sources[row];
+      if (source >= 0) ++measurement.rows_between[static_cast<std::size_t>(source)][rank];
+    }
+  }
+}
+
 }  // namespace
 
 Measurement measure(Plan& plan, const Progress& progress) {
@@ -110,7 +124,7 @@ Measurement measure(Plan& plan, const Progress& progress) {
   }
   const std::size_t iterations = static_cast<std::size_t>(plan.options.iterations);
   Results results(static_cast<std::size_t>(plan.options.ranks), iterations,
-                  std::min(iterations, kMostBatches), !plan.options.trace.empty());
+                  std::min(iterations, kMostBatches), plan.options.traced());
   progress("measuring the ranks");
   run_ranks(plan.options, [&](Group group) { run_rank(plan, results, std::move(group)); });
   if (one_machine) {
@@ -118,8 +132,10 @@ Measurement measure(Plan& plan, const Progress& progress) {
     limit.run();
   }
   progress("");
-  if (!plan.options.trace.empty()) write_trace(plan.options.trace, results);
   Measurement measurement;
+  if (plan.options.traced()) measurement.trace = trace_json(results);
+  if (!plan.options.trace.empty()) write_trace(plan.options.trace, measurement.trace);
+  if (!plan.options.report.empty()) count_rows(plan, measurement);
   measurement.tokens = plan.options.shape.max_tokens;
   measurement.iterations = plan.options.iterations;
   if (one_machine) measurement.limit = limit.times();

@@ -40,6 +40,9 @@ struct Measurement {
   std::string algorithm_reason;
   std::uint64_t compared = 0;
   std::uint64_t wrong = 0;
+  std::string trace;  // of traced options: the JSON of a trace file
+  // For a report: [R, R] from rank to rank, and [R, L] of each rank's experts.
+  std::vector<std::vector<std::int64_t>> rows_between, rows_of_experts;
 
   double limit_ratio() const noexcept {
     return limit.pair_us > 0 ? pair_us.median / limit.pair_us : 0;
@@ -58,6 +61,9 @@ Measurement measure(Plan& plan, const Progress& progress);
 std::string table_header(const Options& options);
 std::string table_line(const Options& options, const Measurement& measurement);
 std::string table_footer(const Options& options, const std::vector<Measurement>& measurements);
+
+// The HTML page of --report. Throws std::runtime_error when it cannot be written.
+void write_report(const Options& options, const std::vector<Measurement>& measurements);
 
 // One line. With a sweep, the measurements are under "points"; otherwise they are fields of the
 // object itself.

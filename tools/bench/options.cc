@@ -172,6 +172,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag("--pin", options.pin, "Pin rank i to core i mod cores");
   app.add_flag("--check", options.check, "Compare every result with the oracle, bit for bit");
   app.add_option("--trace", options.trace, "Write Chrome trace JSON, a track per rank");
+  app.add_option("--report", options.report,
+                 "Write one HTML page: the table, times with their spread, a timeline, who sends "
+                 "how much to whom");
   app.add_flag("--json", options.json, "Print one JSON object as the last line");
   app.add_option("--sweep", options.sweep_text, "A table over tokens=1,2,..");
 }

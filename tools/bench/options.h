@@ -36,11 +36,17 @@ struct Options {
   std::uint64_t seed = 1;
   bool pin = false;
   bool check = false;
-  std::string trace;  // file name, empty for none
+  std::string trace;   // file name, empty for none
+  std::string report;  // likewise: an HTML page
   bool json = false;
   std::string sweep_text;
   std::vector<std::int64_t> sweep_tokens;  // empty: one point
 
+  // Also for a report of one shape, on ranks of one clock.
+  bool traced() const noexcept {
+    return !trace.empty() ||
+           (!report.empty() && sweep_tokens.size() <= 1 && mode != Mode::kEnvironment);
+  }
   std::size_t row_bytes() const noexcept {
     return static_cast<std::size_t>(shape.hidden) * element_bytes(shape.dtype);
   }

@@ -280,7 +280,7 @@ void run_rank(const Plan& plan, Results& results, Group group) {
   bench.warm_up();
   bench.time_phases();
   bench.time_pairs();
-  if (!plan.options.trace.empty()) bench.trace();
+  if (plan.options.traced()) bench.trace();
   if (plan.options.check) bench.check();
   bench.summarise();
   if (plan.options.mode == Mode::kEnvironment) results.gather(group);

@@ -81,8 +81,9 @@ void run_rank(const Plan& plan, Results& results, Group group);
 
 // Chrome trace JSON (chrome://tracing, Perfetto): a track per rank, with a span per operation,
 // which holds the wait for each source, and inside it a span per phase. Times start at the first
-// operation. What ranks sent to other nodes is under otherData. Throws std::runtime_error when the
-// file cannot be written.
-void write_trace(const std::string& file, const Results& results);
+// operation. What ranks sent to other nodes is under otherData.
+std::string trace_json(const Results& results);
+// Throws std::runtime_error when the file cannot be written.
+void write_trace(const std::string& file, const std::string& trace);
 
 }  // namespace ferry::bench

@@ -89,12 +89,16 @@ Json link_json(const Results& results) {
 
 }  // namespace
 
-void write_trace(const std::string& file, const Results& results) {
+std::string trace_json(const Results& results) {
+  return Json{{"displayTimeUnit", "ns"},
+              {"traceEvents", TraceWriter(results).events()},
+              {"otherData", link_json(results)}}
+      .dump();
+}
+
+void write_trace(const std::string& file, const std::string& trace) {
   std::ofstream stream(file);
-  const Json trace = {{"displayTimeUnit", "ns"},
-                      {"traceEvents", TraceWriter(results).events()},
-                      {"otherData", link_json(results)}};
-  stream << trace.dump() << '\n';
+  stream << trace << '\n';
   stream.close();
   if (!stream) throw std::runtime_error(fmt::format("--trace: cannot write '{}'", file));
 }

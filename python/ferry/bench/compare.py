@@ -12,6 +12,7 @@ import json
 import sys
 
 from .measure import measure
+from .page import when_and_where, write_page
 from .programs import ALWAYS, BASELINES, FERRY, NATIVE, ProgramError, job_of, why_not
 from .results import by_case, limits_of, median, median_ratio, times_of
 from .words import aligned, plural, setting_of, time_text
@@ -46,6 +47,7 @@ def add_arguments(parser):
     parser.add_argument("--rounds", type=number_from(1), default=3, help="in which all programs take turns")
     parser.add_argument("--seed", type=number_from(0), default=1, help="of tokens and routing")
     parser.add_argument("--json", metavar="FILE", help="write all runs there, for ferry plot")
+    parser.add_argument("--report", metavar="FILE", help="write one HTML page: the table, bars with their spread")
 
 
 def fault_of(options):
@@ -119,11 +121,13 @@ def run(options):
     if any("error" in run["result"] for run in runs):
         return "ferry compare: a program failed"
     print(text_of(runs))
-    if options.json:
-        try:
+    try:
+        if options.json:
             with open(options.json, "w") as file:
                 json.dump({"runs": runs}, file)
-        except OSError as error:
-            return f"ferry compare: {options.json}: {error.strerror}"
+        if options.report:
+            write_page(options.report, "ferry compare", [when_and_where()], runs=runs)
+    except OSError as error:
+        return f"ferry compare: {error.filename}: {error.strerror}"
     wrong = sum(run["result"]["wrong"] for run in runs)
     return f"ferry compare: {wrong} elements are wrong" if wrong else 0

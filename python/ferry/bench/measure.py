@@ -90,15 +90,24 @@ def say(text):
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
+def time_left(began, done, runs):
+    """", about 3 min left", once the first run has said how long one takes."""
+    seconds = (time.monotonic() - began) / done * (runs - done) if done else 0
+    if not seconds:
+        return ""
+    return f", about {seconds / 60:.0f} min left" if seconds >= 60 else f", about {seconds:.0f} s left"
+
+
 def measure(jobs, rounds, idle_wait_s=0):
     """All runs, a list of {section, case, program, round, result}; a job that failed is not run again."""
-    runs, failed = [], set()
+    runs, failed, began = [], set(), time.monotonic()
     for number in range(rounds):
         for at, job in enumerate(jobs):
             if at in failed:
                 continue
             name = f"{job.section} {', '.join(map(str, job.case))}: {job.program}"
-            say(f"  round {number + 1} of {rounds}, run {at + 1} of {len(jobs)}: {name} ..")
+            left = time_left(began, len(runs), rounds * len(jobs))
+            say(f"  round {number + 1} of {rounds}, run {at + 1} of {len(jobs)}{left}: {name} ..")
             result = run_undisturbed(job, idle_wait_s)
             if "error" in result:
                 failed.add(at)

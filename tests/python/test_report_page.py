@@ -1,0 +1,80 @@
+"""The page of --report: its data is whole, nothing comes from a network, and a browser draws it without an error."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from ferry import native_program
+from ferry.bench import page
+
+BENCH = ["bench", "--ranks", "2", "--tokens", "4", "--hidden", "64", "--experts", "4", "--top-k", "2", "--iterations",
+         "4", "--routing", "real"]
+BROWSER = shutil.which("chromium")
+
+
+def native(*arguments):
+    return subprocess.run([native_program.path(), *map(str, arguments)], capture_output=True, text=True)
+
+
+def data_of(file):
+    text = file.read_text()
+    assert not re.search(r"(src|href)=|@import|url\(|fetch\(|https?://(?!www\.w3\.org/)", text)
+    return json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
+
+
+def test_the_page_of_a_bench_says_who_sends_how_much_to_whom(tmp_path):
+    done = native(*BENCH, "--json", "--report", tmp_path / "bench.html")
+    assert done.returncode == 0, done.stderr
+    data, told = data_of(tmp_path / "bench.html"), json.loads(done.stdout.split("\n")[-2])
+    assert data["bench"] == told
+    assert sum(map(sum, data["rows"])) == sum(map(sum, data["experts"])) == told["rows"] == 16
+    assert data["rows"][0][1] + data["rows"][1][0] == told["remote_rows"]
+    assert [len(own) for own in data["experts"]] == [2, 2]
+    assert {event["tid"] for event in data["trace"]} == {0, 1}
+
+
+def test_the_page_of_a_sweep_has_its_points_and_no_timeline(tmp_path):
+    assert native(*BENCH, "--sweep", "tokens=1,2", "--report", tmp_path / "sweep.html").returncode == 0
+    data = data_of(tmp_path / "sweep.html")
+    assert [point["tokens"] for point in data["bench"]["points"]] == [1, 2] and "trace" not in data
+
+
+def test_the_page_of_a_topology_has_the_bytes_of_each_link(tmp_path):
+    assert native("topology", "host:2@12.5GB/s,rank:4", "--report", tmp_path / "tree.html").returncode == 0
+    found = data_of(tmp_path / "tree.html")["topology"]
+    assert found["auto"]["algorithm"] == "hierarchical" and set(found["level_bytes"]["fullmesh"]) == {"host", "rank"}
+
+
+@pytest.mark.parametrize("command", [BENCH, ["topology", "rank:2"]])
+def test_a_page_that_cannot_be_written_is_told(command, tmp_path):
+    done = native(*command, "--report", tmp_path / "none" / "page.html")
+    assert done.returncode == 1 and f"cannot write '{tmp_path}/none/page.html'" in done.stderr
+
+
+def test_text_in_the_data_cannot_end_its_element(tmp_path):
+    page.write_page(tmp_path / "page.html", "</script><script>alert(1)</script>", [page.when_and_where()], runs=[])
+    assert data_of(tmp_path / "page.html")["title"] == "</script><script>alert(1)</script>"
+
+
+def runs():
+    options = {"ranks": 2, "hidden": 64, "experts": 4, "top_k": 2}
+    return [{"section": "shapes", "case": [16, 64, 2, 4], "program": program, "round": number,
+             "result": {"options": options, "tokens": 16, "pair_us": {"median": us + number}}}
+            for number in range(2) for program, us in (("ferry", 10), ("Gloo", 70))]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(BROWSER is None, reason="no chromium: scripts/install.sh browser")
+def test_a_browser_draws_every_page(tmp_path):
+    native(*BENCH, "--report", tmp_path / "bench.html")
+    native("topology", "host:2@12.5GB/s,rank:4", "--report", tmp_path / "topology.html")
+    page.write_page(tmp_path / "compare.html", "compare", ["words"], runs=runs())
+    for name, sections in (("bench", 5), ("topology", 2), ("compare", 1)):
+        done = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+                               f"--user-data-dir={tmp_path}/profile", "--dump-dom", f"file://{tmp_path}/{name}.html"],
+                              capture_output=True, text=True, timeout=120)
+        assert "CONSOLE" not in done.stderr, done.stderr
+        assert f'data-drawn="{sections}"' in done.stdout and "NaN" not in done.stdout
