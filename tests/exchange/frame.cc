@@ -33,7 +33,8 @@ std::string failure_of(const std::function<void()>& body) {
     body();
     return "";
   } catch (const Failure& failure) {
-    return failure.what();
+    // The message of a call that wrongly succeeded is empty.
+    return *failure.what() ? failure.what() : "a requirement without a text does not hold";
   } catch (const std::exception& error) {
     return std::string("threw: ") + error.what();
   }
