@@ -131,7 +131,7 @@ Exchange& ExchangeCache::follow(Purpose purpose, ExchangeConfig wanted, bool any
   if (any_scales) wanted.scale_bytes = kAnyScales;
   wanted.workers = options_.workers;
   expected_.reset();
-  return make(wanted);
+  return make(purpose, wanted);
 }
 
 // Ranks without tokens take the number that the others have.
@@ -144,10 +144,11 @@ std::int64_t ExchangeCache::agree_on_scales(std::int64_t mine) {
 }
 
 // Nobody is inside an older exchange while all make this one, so those that it replaces can go.
-Exchange& ExchangeCache::make(const ExchangeConfig& wanted) {
+Exchange& ExchangeCache::make(Purpose purpose, const ExchangeConfig& wanted) {
   ExchangeConfig config = wanted;
   config.scale_bytes = agree_on_scales(wanted.scale_bytes);
-  config.terms = with_scales(wanted.terms, config.scale_bytes);
+  config.terms = purpose == Purpose::kDispatch ? "operator is dispatch\n" : "operator is combine\n";
+  config.terms += with_scales(wanted.terms, config.scale_bytes);
   Exchange made(group_, config);
   const ExchangeConfig& complete = made.config();
   std::erase_if(exchanges_, [&](const Exchange& old) {

@@ -43,7 +43,7 @@ class ExchangeCache {
 
  private:
   Exchange* used_last(Purpose purpose, const ExchangeConfig& wanted);
-  Exchange& make(const ExchangeConfig& config);
+  Exchange& make(Purpose purpose, const ExchangeConfig& wanted);
   std::int64_t agree_on_scales(std::int64_t mine);
   Exchange& meeting_place(Purpose purpose);
   Status decline(Purpose purpose, const Status& why, std::span<const int> ranks, bool& by_all);
