@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <vector>
 
+#include "base/names.h"
 #include "core/calls.h"
 #include "core/docs.h"
 
@@ -89,7 +89,7 @@ auto with_combine_objects() {
 
 // What a call may be given.
 struct Named {
-  std::vector<std::string_view> names;
+  std::vector<std::string> names;
   std::size_t num_positional = 0;
 
   template <typename Parameter>
@@ -107,7 +107,8 @@ std::string misfit(const Named& named, const nb::args& args, const nb::kwargs& k
   for (const auto& [key, value] : keywords) {
     const auto name = nb::cast<std::string>(key);
     const auto found = std::find(named.names.begin(), named.names.end(), name);
-    if (found == named.names.end()) return fmt::format("has no argument '{}'", name);
+    if (found == named.names.end())
+      return fmt::format("has no argument '{}'{}", name, internal::nearest_name(name, named.names));
     if (found < named.names.begin() + static_cast<std::ptrdiff_t>(args.size()))
       return fmt::format("got '{}' twice", name);
   }
