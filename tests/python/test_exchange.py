@@ -430,7 +430,8 @@ def test_an_exchange_may_be_closed_and_watched_while_it_waits():
 
 
 NO_CALLS = [
-    (lambda exchange, x, ids: exchange.dispatch(x, topk_id=ids), r"dispatch\(\) has no argument 'topk_id'; did you mean 'topk_ids'\?"),
+    (lambda exchange, x, ids: exchange.dispatch(x, topk_id=ids),
+     r"dispatch\(\) has no argument 'topk_id'; did you mean 'topk_ids'\?"),
     (lambda exchange, x, ids: exchange.dispatch(), r"dispatch\(\) needs 'tokens'"),
     (lambda exchange, x, ids: exchange.dispatch_send(x, ids, None, None),
      r"dispatch_send\(\) takes at most 3 arguments without a keyword, got 4"),
