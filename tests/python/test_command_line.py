@@ -43,7 +43,8 @@ def test_help_names_every_command_and_a_wrong_one_is_refused():
     assert "topology" in names
     for name in (*names, "plot", "compare"):
         assert f"\n    {name} " in told
-        assert command(name, "--help").returncode == 0
+        done = command(name, "--help")
+        assert done.returncode == 0 and all(letter.isprintable() or letter == "\n" for letter in done.stdout)
     for arguments in ((), ("wash",)):
         done = command(*arguments)
         assert done.returncode == 2 and "usage: ferry" in done.stderr

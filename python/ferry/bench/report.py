@@ -31,7 +31,8 @@ Ranks are processes, bf16, {top_k} experts per token, uniform routing, identity 
 expert-major rows. *pair*: one dispatch and one combine in a free-running loop. *limit*: the
 unavoidable memory traffic of the same routing, measured in the same run by pinned threads of one
 process that know every place beforehand: each token read and each of its rows written once, each
-row read and each result written once. Every run of ferry is compared with its oracle, bit for bit.
+row read and each result written once. It is a yardstick and no bound: ferry's own way through
+memory can be the better one. Every run of ferry is compared with its oracle, bit for bit.
 
 """
 
