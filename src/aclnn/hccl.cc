@@ -151,7 +151,7 @@ cann::Result Member::run(std::uint64_t turn,
   {
     // Turns before this one end at the group's deadline.
     std::unique_lock lock(mutex_);
-    next_.wait(lock, [&] { return done_ == turn; });
+    wait_until(next_, lock, [&] { return done_ == turn; });
   }
   cann::Result result;
   try {

@@ -85,7 +85,7 @@ Outcome Stream::synchronize(std::int32_t timeout_ms) {
   std::unique_lock lock(mutex_);
   const auto idle = [this] { return queue_.empty(); };
   if (timeout_ms < 0) {
-    changed_.wait(lock, idle);  // each operation ends at its group's deadline
+    wait_until(changed_, lock, idle);  // each operation ends at its group's deadline
   } else if (!changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), idle)) {
     return {ACL_ERROR_RT_STREAM_SYNC_TIMEOUT,
             fmt::format("the stream was not through after {} ms, {} operations are left",
@@ -97,7 +97,7 @@ Outcome Stream::synchronize(std::int32_t timeout_ms) {
 void Stream::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return closing_ || !queue_.empty(); });
+    wait_until(changed_, lock, [this] { return closing_ || !queue_.empty(); });
     if (queue_.empty()) return;
     std::function<Outcome()>& next = queue_.front();
     lock.unlock();

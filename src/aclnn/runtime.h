@@ -2,6 +2,7 @@
 // device of a thread, and streams. Called by hccl.cc and two_stage.cc.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -18,6 +19,15 @@ namespace ferry::aclnn {
 int fail(int code, const std::string& message);
 // The device of this thread.
 std::int32_t current_device();
+
+// Waits until `now` is true; whoever makes it true ends at a deadline and notifies. (The wait
+// without a time is a symbol of g++ 12's library, which the portable wheel must not ask for.)
+template <typename Condition>
+void wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
+                const Condition& now) {
+  while (!changed.wait_for(lock, std::chrono::seconds(1), now)) {
+  }
+}
 
 // An outcome of queued work.
 struct Outcome {

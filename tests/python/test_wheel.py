@@ -40,6 +40,18 @@ def test_the_wheel_has_the_package_its_types_and_the_command_line():
     assert not [name for name in names if "/include/" in name or name.endswith((".cc", ".h"))]
 
 
+# Those of RHEL 9 and everything later: what the tag manylinux_2_34 of `make wheel` promises.
+NEWEST = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13)}
+
+
+def test_it_asks_the_system_for_nothing_newer_than_make_wheel_promises(alone):
+    folder = Path(run(alone, "-c", "import ferry; print(ferry.__path__[0])").strip())
+    for file in (*folder.glob("_core*.so"), folder / "bin/ferry"):
+        for symbol in re.findall(r"\((\w+)_([0-9.]+)\) *(\w+)", run("objdump", "-T", str(file))):
+            version = tuple(map(int, symbol[1].split(".")))
+            assert version <= NEWEST.get(symbol[0], version), f"{file.name} needs {symbol}"
+
+
 def test_it_works_without_numpy_and_torch(alone):
     assert run(alone, PROGRAM) == "ferry 0.1.0 works\n"
 
