@@ -311,7 +311,8 @@ def targets(path, text):
     if str(path) not in {"CONTRIBUTING.md", "README.md"}:
         return
     makefile = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.M))
-    listed = "\n".join(file.read_text() for file in ROOT.glob("*/**/CMakeLists.txt") if "build" not in file.parts)
+    files = [file for file in repository_files() if file.name == "CMakeLists.txt"]
+    listed = "\n".join((ROOT / file).read_text() for file in files)
     built = set(re.findall(r"\b(?:add_executable|add_library|ferry_program|ferry_test|ferry_run|nanobind_add_module)\(([\w.]+)", listed))
     presets = set(re.findall(r'"name": "(\w+)"', (ROOT / "CMakePresets.json").read_text())) - {"base", "sanitizer"}
     steps = set(re.findall(r"[\w-]+", " ".join(re.findall(r"^    ([\w |-]+)\)", (ROOT / "scripts/test.sh").read_text(), flags=re.M))))
