@@ -169,11 +169,21 @@ class LinkIsCut(Faults):
     def test_while_sums_are_under_way(self):
         self.assertIn("combine 2: gave up waiting for", self.cut_under_way("combine", 0))
 
-    def test_for_a_second_and_mended(self):
-        self.start(LONG_S, FEW, 20, "dispatch", 5)
+    def test_for_seconds_and_mended_while_ranks_wait(self):
+        for seconds in (1, 10):
+            with self.subTest(seconds):
+                self.start(LONG_S, FEW, 20, "dispatch", 5)
+                self.bench.cut("b")
+                self.go()
+                time.sleep(seconds)
+                self.bench.join("b")
+                self.expect_well()
+
+    def test_for_ten_seconds_and_mended_while_rows_are_under_way(self):
+        self.start(LONG_S, MANY, 2, "dispatch", 0)
+        self.go_slowly()
         self.bench.cut("b")
-        self.go()
-        time.sleep(1)
+        time.sleep(10)
         self.bench.join("b")
         self.expect_well()
 
