@@ -14,7 +14,8 @@ make_wheel() {
     cmake --preset release >/dev/null
     options+=(--no-build-isolation -C build-dir=build/release -C cmake.define.FERRY_BUILD_TESTS=ON)
   else
-    options+=(-C build-dir="build/wheel-$2" -C cmake.define.FERRY_UNITY=ON)
+    # The options of release, so that ccache has most of it.
+    options+=(-C build-dir="build/wheel-$2" -C cmake.define.FERRY_UNITY=ON -C cmake.define.FERRY_WERROR=ON)
   fi
   CXX=c++ "$1" -m pip wheel "${options[@]}" .
 }
