@@ -163,7 +163,7 @@ TEST(Refused, SecondThreadOfAWorkerPool) {
 TEST(Refused, MemoryOfAWindow) {
   const auto body = [&](Group group) {
     ExchangeConfig config;
-    config.max_tokens = 1 << 20;
+    config.max_tokens = 1 << 18;
     config.hidden = 1 << 20;
     config.num_experts = kRanks;
     config.top_k = 1;
@@ -174,8 +174,8 @@ TEST(Refused, MemoryOfAWindow) {
       const auto expected = window_bytes(config, kRanks).expected;
       require_status({error.code(), error.what()}, Code::kCapacity,
                      {"window of " + std::to_string(expected) + " expected bytes",
-                      "max_tokens 1048576", "hidden 1048576", "bytes are free"},
-                     "a window of terabytes");
+                      "max_tokens 262144", "hidden 1048576", "bytes are free"},
+                     "a window of half a terabyte");
       require(error.culprit() == group.rank(), "culprit " + std::to_string(error.culprit()));
     }
     require_ok(group.barrier(), "barrier");
