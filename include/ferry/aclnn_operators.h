@@ -1,7 +1,9 @@
 // The operators, two stages each: GetWorkspaceSize checks the arguments and makes an executor, the
 // call itself puts it on the stream. Parameters in CANN's order; shapes are those of docs/cann.md.
-// Included by ferry/aclnn.h.
+// The second half of ferry/aclnn.h, whose types it needs.
 #pragma once
+
+#include "ferry/aclnn.h"
 
 extern "C" {
 
