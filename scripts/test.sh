@@ -87,14 +87,18 @@ clang_tidy() {
   run-clang-tidy -quiet -p build/debug "^$PWD/(src|tools)/.*\.cc$" 2>/dev/null
 }
 
-# fuzz <target>: thirty seconds. What it learned stays in build; what it found is to be kept in tests/fuzz/seeds.
-fuzz() {
+# fuzz_one <target>: thirty seconds. What it learned stays in build; what it found is to be kept in tests/fuzz/seeds.
+fuzz_one() {
   local name
   name=$(basename "$1" _fuzz)
   mkdir -p "build/fuzz/corpus/$name"
   "$1" -max_total_time=30 -timeout=10 -artifact_prefix="build/fuzz/found-$name-" "build/fuzz/corpus/$name" \
     "tests/fuzz/seeds/$name" >"build/fuzz/$name.log" 2>&1 || { tail -40 "build/fuzz/$name.log"; return 1; }
 }
+export -f fuzz_one
+
+# All targets, one on each processor.
+fuzz() { printf '%s\0' build/fuzz/tests/fuzz/*_fuzz | xargs -0 -P "$(nproc)" -I{} bash -c 'fuzz_one {}'; }
 
 for step in "$@"; do
   case $step in
@@ -115,8 +119,7 @@ for step in "$@"; do
     aarch64) check "sysroot" scripts/sysroot.sh && check_tests aarch64 ;;
     clang-tidy) check "clang-tidy" clang_tidy ;;
     fuzz)
-      check "build fuzz" build fuzz &&
-        for target in build/fuzz/tests/fuzz/*_fuzz; do check "${target##*/}" fuzz "$target"; done
+      check "build fuzz" build fuzz && check "fuzz" fuzz
       ;;
     wheel) check "wheel" wheel ;;
     types) check "types" .venv/bin/python tests/types/check.py ;;

@@ -9,6 +9,8 @@
 
 #include "ferry/export.h"
 
+// Names as CANN has them.
+// NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 
 typedef int aclError;
@@ -146,5 +148,6 @@ FERRY_EXPORT HcclResult HcclGetRankSize(HcclComm comm, uint32_t* rankSize);
 FERRY_EXPORT HcclResult HcclCommDestroy(HcclComm comm);
 
 }  // extern "C"
+// NOLINTEND(readability-identifier-naming)
 
 #include "ferry/aclnn_operators.h"

@@ -5,6 +5,8 @@
 
 #include "ferry/aclnn.h"
 
+// Names and parameters as CANN has them.
+// NOLINTBEGIN(readability-identifier-naming,readability-function-size)
 extern "C" {
 
 FERRY_EXPORT aclnnStatus aclnnMoeDistributeDispatchGetWorkspaceSize(
@@ -163,3 +165,4 @@ FERRY_EXPORT aclnnStatus aclnnMoeDistributeCombineAddRmsNormV2(void* workspace,
                                                                aclrtStream stream);
 
 }  // extern "C"
+// NOLINTEND(readability-identifier-naming,readability-function-size)

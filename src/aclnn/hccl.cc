@@ -60,7 +60,7 @@ std::shared_ptr<Domain> find_domain(const char* what, std::string_view name) {
                 what, name.size(), static_cast<int>(COMM_NAME_MAX_LENGTH));
   const std::lock_guard lock(names().mutex);
   const auto found = names().domains.find(std::string(name));
-  const auto domain = found == names().domains.end() ? nullptr : found->second.lock();
+  auto domain = found == names().domains.end() ? nullptr : found->second.lock();
   if (!domain)
     throw cann::internal::Refused{
         cann::StatusCode::kRuntimeError,

@@ -76,6 +76,7 @@ using ferry::aclnn::Arguments;
     return ferry::aclnn::enqueue(#operator_name, executor, stream);                         \
   }
 
+// NOLINTBEGIN(readability-identifier-naming,readability-function-size)
 extern "C" {
 
 aclnnStatus aclnnMoeDistributeDispatchGetWorkspaceSize(
@@ -254,3 +255,4 @@ aclnnStatus aclnnMoeDistributeCombineAddRmsNormV2GetWorkspaceSize(
 SECOND_STAGE(aclnnMoeDistributeCombineAddRmsNormV2)
 
 }  // extern "C"
+// NOLINTEND(readability-identifier-naming,readability-function-size)

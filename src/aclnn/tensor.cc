@@ -150,6 +150,7 @@ std::int64_t aclTensor::elements() const {
 
 extern "C" {
 
+// NOLINTNEXTLINE(readability-function-size): the parameters are CANN's
 aclTensor* aclCreateTensor(const int64_t* dims, uint64_t num_dims, aclDataType type,
                            const int64_t* strides, int64_t offset, aclFormat, const int64_t*,
                            uint64_t, void* data) {

@@ -33,11 +33,11 @@ struct Arguments {
 };
 
 // First stages.
-aclnnStatus dispatch_executor(const Arguments& given, uint64_t* workspaceSize,
+aclnnStatus dispatch_executor(const Arguments& given, uint64_t* workspace_size,
                               aclOpExecutor** executor);
-aclnnStatus combine_executor(const Arguments& given, uint64_t* workspaceSize,
+aclnnStatus combine_executor(const Arguments& given, uint64_t* workspace_size,
                              aclOpExecutor** executor);
-aclnnStatus norm_executor(const Arguments& given, uint64_t* workspaceSize,
+aclnnStatus norm_executor(const Arguments& given, uint64_t* workspace_size,
                           aclOpExecutor** executor);
 // The second stage; takes the executor.
 aclnnStatus enqueue(const char* name, aclOpExecutor* executor, aclrtStream stream);

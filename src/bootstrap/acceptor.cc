@@ -182,13 +182,13 @@ bool Acceptor::give_way() {
 }
 
 void Acceptor::welcome_guest(Descriptor socket) {
-  Guest guest{std::make_unique<Connection>(std::move(socket)), std::nullopt, now_ns()};
-  if (local() && is_other_user(*guest.connection)) return;
-  if (!local()) {
-    guest.handshake.emplace(*roster_.endpoint.secret, Handshake::Side::kCoordinator);
-    guest.connection->send(FrameKind::kChallenge, 0, guest.handshake->share());
-  }
-  guests_.push_back(std::move(guest));
+  auto connection = std::make_unique<Connection>(std::move(socket));
+  if (local() && is_other_user(*connection)) return;
+  guests_.push_back({std::move(connection), std::nullopt, now_ns()});
+  if (local()) return;
+  Guest& guest = guests_.back();
+  guest.handshake.emplace(*roster_.endpoint.secret, Handshake::Side::kCoordinator);
+  guest.connection->send(FrameKind::kChallenge, 0, guest.handshake->share());
 }
 
 void Acceptor::no_descriptors() {

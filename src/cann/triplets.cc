@@ -88,8 +88,8 @@ std::optional<std::uint64_t> Triplets::share_of_zero() const {
 
 // All ids go to all ranks; the first rank with a row that is not where they say names it.
 Status Triplets::name_difference(const Group& group, const ExchangeConfig& config) const {
-  const char* const kOther = "expert_ids are not those that dispatch had";
-  if (elastic_.scaled_down()) return {Code::kMismatch, kOther};
+  const char* const other = "expert_ids are not those that dispatch had";
+  if (elastic_.scaled_down()) return {Code::kMismatch, other};
   const std::int64_t per_rank = config.max_tokens * config.top_k;
   std::vector<std::int32_t> ids(per_rank, -1), all(per_rank * group.size());
   for_each_sent([&](const Entry& entry) {
@@ -115,10 +115,10 @@ Status Triplets::name_difference(const Group& group, const ExchangeConfig& confi
     return {Code::kMismatch,
             fmt::format("{}: rank {}, token {}, k {} went to expert {}, as assist_info_for_combine "
                         "says, the id is {}",
-                        kOther, source, token, k, expert, id),
+                        other, source, token, k, expert, id),
             static_cast<int>(source)};
   }
-  return {Code::kMismatch, kOther};
+  return {Code::kMismatch, other};
 }
 
 }  // namespace ferry::cann::internal
