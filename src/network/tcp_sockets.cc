@@ -7,7 +7,6 @@
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -107,10 +106,11 @@ std::vector<int> tcp_sockets() {
   return found;
 }
 
-// A number that no other socket has while this one is open.
-ino_t inode_of(int fd) {
-  struct stat status {};
-  return fstat(fd, &status) == 0 ? status.st_ino : 0;
+// "socket:[inode]", which no other socket has while this one is open.
+std::string name_of(int fd) {
+  char name[64] = {};
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  return readlink(link.c_str(), name, sizeof name - 1) > 0 ? name : "";
 }
 
 std::vector<int> listening_sockets() {
@@ -140,7 +140,7 @@ void set_up(int fd) {
 }  // namespace
 
 TcpSockets::TcpSockets() {
-  for (const int fd : listening_sockets()) not_ours_.insert(inode_of(fd));
+  for (const int fd : listening_sockets()) not_ours_.insert(name_of(fd));
   const std::lock_guard lock(OpenSockets::here().mutex);
   OpenSockets::here().all.push_back(this);
 }
@@ -154,7 +154,7 @@ void TcpSockets::find(std::string_view ucx_address) {
   const std::lock_guard lock(OpenSockets::here().mutex);
   for (const int fd : listening_sockets()) {
     const auto local = end_of(fd, getsockname);
-    if (!local || not_ours_.contains(inode_of(fd))) continue;
+    if (!local || not_ours_.contains(name_of(fd))) continue;
     const std::uint16_t port = htons(local->port);
     if (ucx_address.find(as_text(bytes_of(port))) == std::string_view::npos) continue;
     ports_.insert(local->port);

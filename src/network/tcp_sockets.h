@@ -5,8 +5,6 @@
 // there are none, and all of this does nothing.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <set>
 #include <string>
@@ -43,7 +41,7 @@ class TcpSockets {
   void close_in_child() const;
   void guard();
 
-  std::set<ino_t> not_ours_;
+  std::set<std::string> not_ours_;  // names of sockets
   std::set<std::uint16_t> ports_, peer_ports_;
   std::set<Ip> peer_ips_;
   std::string exposed_;

@@ -6,6 +6,7 @@ Written for CUDA and NCCL; test_map_cuda.py runs it with `torchrun ... -m ferry.
 
 import inspect
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -126,7 +127,8 @@ def main():
     x.data.record_stream(torch.cuda.current_stream())
     dist.barrier(device_ids=[local_rank])
     dist.destroy_process_group()
-    print(f"trained on rank {rank}", flush=True)
+    sys.stdout.write(f"trained on rank {rank}\n")  # one write: the other rank prints at the same time
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
