@@ -148,7 +148,7 @@ int run(const std::string& algorithm, const Options& options) {
 }
 
 // Those of `ferry bench` that the pipelines know.
-void add_options(CLI::App& app, Options& options) {
+void add_pipeline_options(CLI::App& app, Options& options) {
   app.add_option("--tokens", options.shape.max_tokens)->check(CLI::Range(1, 1 << 24));
   app.add_option("--hidden", options.shape.hidden)->check(CLI::Range(1, 1 << 20));
   app.add_option("--top-k", options.shape.top_k)->check(CLI::Range(1, 32));
@@ -168,7 +168,7 @@ int main(int argc, char** argv) {
   std::string algorithm = "a2av";
   CLI::App app("Dispatch and combine over MPI collectives; options as of ferry bench");
   app.add_option("--algorithm", algorithm)->check(CLI::IsMember({"a2av", "dedup"}));
-  ferry::bench::add_options(app, options);
+  ferry::bench::add_pipeline_options(app, options);
   CLI11_PARSE(app, argc, argv);
   MPI_Init(&argc, &argv);
   int exit_code = 1;

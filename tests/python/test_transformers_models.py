@@ -68,6 +68,10 @@ def test_by_hand_with_another_number_of_tokens_on_each_rank(folder):
             check(results["ferry"], results["all_to_all"], (model, rank), bits=True)
 
 
+def test_models_one_after_the_other_whenever_garbage_is_collected(folder):
+    assert spawn(2, transformers_ranks.one_model_after_the_other, folder, "mixtral") == ["trained twice"] * 2
+
+
 def test_a_rank_that_dies_in_training_ends_the_others(folder):
     with pytest.raises(ferry.PeerLost, match="rank 1"):
         spawn(2, transformers_ranks.die_in_training, folder, "qwen3_moe")

@@ -1,9 +1,11 @@
 """What the ranks of test_transformers*.py run: experts modules and tiny random models, by ferry and by transformers."""
 
 import contextlib
+import gc
 import os
 import signal
 import time
+import weakref
 from pathlib import Path
 
 import torch
@@ -120,11 +122,13 @@ def use_exchanges(group, folder):
         said["graph"] = out.requires_grad
         said["refused"] = refuse(group, layers[0], batch)
         said["usable"] = torch.equal(layers[0](batch.tokens, batch.ids, batch.weights), out)
-        key = id(ep_mesh.get_group())
-        said["kept"] = [key in exchanges._by_group]
+        found = weakref.ref(exchanges.of(ep_mesh.get_group()))
         del layers, layer, exchange
-        said["kept"].append(key in exchanges._by_group)
-        return said
+        said["kept"] = [found() is not None]
+        del ep_mesh, tp_mesh, experts
+    gc.collect()
+    said["kept"].append(found() is not None)
+    return said
 
 
 def refuse(group, layer, batch):
@@ -230,6 +234,21 @@ def compare_by_hand(group, folder, names):
                 length = 5 + 8 * group.rank  # another number of tokens on each rank
                 found.setdefault(name, {})[implementation] = train_once(model, group.rank, length)
         return found
+
+
+def one_model_after_the_other(group, folder, name):
+    """Rank 0 collects its garbage at once, rank 1 never: the second model must find the same exchanges on both."""
+    with process_group(group, folder):
+        gc.disable()
+        for _ in range(2):
+            model = by_hand(f"{folder}/{name}", *meshes(group.size), "ferry")
+            train_once(model, group.rank)
+            garbage = [model]
+            garbage.append(garbage)
+            del model, garbage
+            if group.rank == 0:
+                gc.collect()
+    return "trained twice"
 
 
 def die_in_training(group, folder, name):

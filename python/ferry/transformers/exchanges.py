@@ -1,6 +1,8 @@
 """One ferry.Group per process group, and one exchange per kind of layer: the layers of a model share them.
 
-They live as long as a layer of a model that uses them. Called by experts.py; calls ferry.
+They live until their process group is destroyed, which all ranks do at the same point of the program: what lived only
+as long as a layer would end where each rank collects its garbage, and the next model would find it on some ranks and
+not on others. Called by experts.py; calls ferry.
 """
 
 import struct
@@ -11,14 +13,14 @@ import ferry
 # As long as gloo waits: ranks that save a checkpoint or compile come late. A rank that died is found out at once.
 DEADLINE = 1800.0
 
-_by_group = weakref.WeakValueDictionary()  # of the process group, by its id; the Exchanges keep it alive
+_by_group = weakref.WeakKeyDictionary()  # Exchanges of a process group, which they must not keep alive
 
 
 def of(process_group):
     """The Exchanges of this process group. Local: the ranks meet at the first call of a layer."""
-    found = _by_group.get(id(process_group))
+    found = _by_group.get(process_group)
     if found is None:
-        found = _by_group[id(process_group)] = Exchanges(process_group)
+        found = _by_group[process_group] = Exchanges(process_group)
     return found
 
 
@@ -26,7 +28,7 @@ class Exchanges:
     """The exchanges of one process group."""
 
     def __init__(self, process_group):
-        self.process_group = process_group
+        self._process_group = weakref.ref(process_group)
         self._group = None
         self._made = {}
 
@@ -50,7 +52,7 @@ class Exchanges:
     def _make(self, key, num_tokens, settings):
         """Handles that a graph keeps for backward hold the exchange that this one takes the place of."""
         if self._group is None:
-            self._group = ferry.init(process_group=self.process_group, deadline=DEADLINE)
+            self._group = ferry.init(process_group=self._process_group(), deadline=DEADLINE)
         room = 1 << (max(self._most(num_tokens), 1) - 1).bit_length()  # a power of two: few of them are ever made
         self._made[key] = self._group.exchange(max_tokens=room, **settings)
         return self._made[key]
