@@ -1,5 +1,5 @@
 # The commands of this repository. Each installs what is missing first (scripts/install.sh).
-.PHONY: build run test check rest wheel deb docs bench format tidy sanitize check-megatron check-vllm
+.PHONY: build run test check matrix long wheel deb docs bench format tidy sanitize check-megatron check-vllm
 
 build:
 	@scripts/install.sh build
@@ -15,13 +15,17 @@ run:
 test:
 	@scripts/test.sh install=build,test,style,model,bench venv format tidy release python
 
-# The whole matrix: `make test`, then the rest, and one line for both.
+# The whole matrix: `make test`, what CI runs beyond it, the long forms; and one line for all.
 check:
-	@$(MAKE) --no-print-directory -k test rest
+	@$(MAKE) --no-print-directory -k test matrix long
 
-# What `make check` has beyond `make test`: sanitizers, emulation, clang-tidy, fuzzing, transformers, the long forms.
-rest:
-	@scripts/test.sh --go-on install=build,test,style,lint,model,bench,cross,python,wheel,types,docs,bare,deb,browser,fuzz asan tsan aarch64 clang-tidy fuzz transformers python-long long types docs bare
+# What CI has beyond `make test`: sanitizers, emulation, clang-tidy, fuzzing, types, the site, Python's long tests.
+matrix:
+	@scripts/test.sh --go-on install=build,test,style,lint,cross,python,types,docs,browser,fuzz asan tsan aarch64 clang-tidy fuzz python-long types docs
+
+# What takes longer than CI may, or needs more: full length, transformers, the first steps on a bare system.
+long:
+	@scripts/test.sh --go-on install=build,test,model,bench,python,wheel,bare,deb long transformers bare
 
 # A wheel and an sdist for other machines, in build/wheels: make wheel PYTHONS="python3.11 python3.12".
 wheel:
