@@ -27,8 +27,9 @@ MAY_INCLUDE = {
     "group": {"base", "memory", "topology", "network", "bootstrap"},
     "plan": {"base", "kernels", "topology", "routing"},
     "exchange": {"base", "kernels", "memory", "topology", "routing", "network", "bootstrap", "group", "plan"},
-    "capi": set(),  # these two stand on the public headers, as a user does
+    "capi": set(),  # this one and the next stand on the public headers, as a user does
     "cann": set(),
+    "aclnn": {"base", "cann"},
 }
 
 # Words that were replaced (docs/glossary.md says by which), as parts of names too.
