@@ -62,8 +62,8 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None):
     experts(rows [N, H], counts, out=None) computes the experts of this rank, whose rows follow each other, counts[e]
     for expert e; with `out` [N, H] it writes there, where combine reads. SwiGLU is one, each(f) makes one.
 
-    Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is; then `overlap` is not looked
-    at. Else overlap="batches" splits the tokens: the second half travels while the experts compute the first, whose
+    Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is; `overlap` is ignored then.
+    Else overlap="batches" splits the tokens: the second half travels while the experts compute the first, whose
     results travel while they compute the second. That pays between hosts with FERRY_PROGRESS=thread; on one host it
     costs, as products are smaller. All ranks give the same `overlap`, require the same gradients, and give "batches" an
     exchange of depth 2 or more.

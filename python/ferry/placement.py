@@ -171,9 +171,9 @@ def _moves(old, new):
 
 def move(group, weights, old, new):
     """Weights after a change of placement: `weights` [L, ...] are those of this rank's slots in `old`; returns those of
-    its slots in `new`, bit for bit. Collective. Between nodes each row crosses once per node. Copies at most what one
-    expert weighs at a time beside the result. Raises InvalidArgument for placements that do not fit the group, the
-    weights or each other, and what Exchange.dispatch raises."""
+    its slots in `new`, bit for bit. Collective. Between nodes each row crosses once per node. Beside the result it
+    needs memory for one expert at a time. Raises InvalidArgument for placements that do not fit the group, the weights
+    or each other, and what Exchange.dispatch raises."""
     for placement in (old, new):
         if placement.num_ranks != group.size or len(placement.experts) % group.size:
             raise ferry.InvalidArgument(f"a placement of {len(placement.experts)} slots on {placement.num_ranks} ranks "

@@ -45,7 +45,7 @@ DataType travelling_type(const DispatchArgs& args) {
 class TermsText {
  public:
   void add(const char* name, std::int64_t value) {
-    if (value != 0) text_ += fmt::format("{} is {}\n", name, value);
+    if (value != 0) add(name, std::to_string(value));
   }
   void add(const char* name, std::string_view value) {
     if (!value.empty()) text_ += fmt::format("{} is {}\n", name, value);

@@ -19,7 +19,8 @@ constexpr int kSpinsCrowded = 20;             // and without
 constexpr int kYieldsPerClock = 16;           // yields between two looks at the clock
 constexpr std::int64_t kYieldNs = 1'000'000;  // yielding turns into sleeping
 
-// Between the end of an exchange and that of its process: Python with torch takes this long.
+// How long a rank that failed may take from the end of its exchange to that of its process: Python
+// with torch needs it.
 constexpr std::chrono::milliseconds kEndsSoon{500};
 
 constexpr int kNetworkSleepUs = 100;

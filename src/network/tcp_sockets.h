@@ -17,7 +17,7 @@ namespace ferry::internal {
 
 class TcpSockets {
  public:
-  // To be made before UCX opens any: what listens by now is somebody else's.
+  // Make it before UCX opens sockets: those that listen by then belong to others.
   TcpSockets();
   ~TcpSockets();
   TcpSockets(const TcpSockets&) = delete;

@@ -14,15 +14,6 @@ namespace {
 constexpr int kRanks = 3;
 constexpr int kLate = 1;
 
-ExchangeConfig plain_config() {
-  ExchangeConfig config;
-  config.max_tokens = 64;
-  config.hidden = 512;
-  config.num_experts = 12;
-  config.top_k = 4;
-  return config;
-}
-
 class Deadlines : public testing::TestWithParam<Mode> {};
 
 void require_late(const Status& status, std::int64_t began_ns, double most_seconds) {
@@ -50,7 +41,7 @@ TEST_P(Deadlines, AllGatherOfSeveralPiecesHasOne) {
 
 // Rank 1 announces its dispatch late, and is then stopped while it writes its rows.
 TEST(DeadlineOfACall, HoldsForAllItsWaits) {
-  const Scenario scenario = plain_scenario(kRanks, plain_config(), 1, 51);
+  const Scenario scenario = plain_scenario(kRanks, fault_config(), 1, 51);
   const SharedBoard board;
   ProcessRanks ranks(kRanks, {.deadline = std::chrono::milliseconds(400)}, [&](Group group) {
     Seat seat(group, scenario);
@@ -78,7 +69,7 @@ TEST(DeadlineOfACall, HoldsForAllItsWaits) {
 
 // All ranks are stopped for longer than the deadline; the one that is waited for goes on last.
 TEST(StoppedJob, GoesOnAsIfNothingHadBeen) {
-  const Scenario scenario = plain_scenario(kRanks, plain_config(), 1, 52);
+  const Scenario scenario = plain_scenario(kRanks, fault_config(), 1, 52);
   const SharedBoard board;
   ProcessRanks ranks(kRanks, {.deadline = std::chrono::milliseconds(500)}, [&](Group group) {
     Seat seat(group, scenario);
@@ -110,7 +101,7 @@ void require_interrupted(const Status& status) {
 }
 
 TEST_P(Deadlines, InterruptedRankIsNamedByAllRanks) {
-  const Scenario scenario = plain_scenario(kRanks, plain_config(), 1, 53);
+  const Scenario scenario = plain_scenario(kRanks, fault_config(), 1, 53);
   const auto body = [&](Group group) {
     Seat seat(group, scenario);
     Random random(1);
@@ -130,7 +121,7 @@ TEST_P(Deadlines, RankInterruptedInARendezvousIsNamedByAllRanks) {
       if (group.rank() == kLate) nap(100);
       interrupted = group.rank() == victim;
       try {
-        Exchange exchange(group, plain_config());
+        Exchange exchange(group, fault_config());
         throw Failure("the exchange was made");
       } catch (const Error& error) {
         const std::string name = "rank " + std::to_string(victim);

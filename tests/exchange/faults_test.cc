@@ -28,15 +28,6 @@ struct FaultCase {
 
 void PrintTo(const FaultCase& fault, std::ostream* stream) { *stream << fault.name; }
 
-ExchangeConfig fault_config() {
-  ExchangeConfig config;
-  config.max_tokens = 64;
-  config.hidden = 512;
-  config.num_experts = 12;
-  config.top_k = 4;
-  return config;
-}
-
 // The victim's second round, up to the blow. Whatever it is told afterwards must be an error, and
 // soon.
 Status victim_round(Seat& seat, const Scenario& scenario, const FaultCase& fault, Board& board) {

@@ -8,7 +8,12 @@
 #include <set>
 #include <string>
 
+#include "ferry/config.h"
+
 namespace ferry::test {
+
+// The exchange of the fault tests.
+ExchangeConfig fault_config();
 
 // Seen by all processes of a test.
 struct Board {
