@@ -134,6 +134,12 @@ void GroupState::read_abort(int from, std::uint64_t word,
   ring();
 }
 
+bool GroupState::ended(int peer) const noexcept {
+  if (left(peer) || flags_->gave_up(peer)) return true;
+  return here(peer) ? !rendezvous_->alive(peer)
+                    : nodes_.lost[peer].load(std::memory_order_acquire);  // partner: lost()
+}
+
 Status GroupState::await_left(Await await, const std::vector<bool>& mates) noexcept {
   await.phase = "room";
   await.flags = &nodes_.left;
@@ -155,14 +161,16 @@ bool GroupState::all_left() const {
 }
 
 // A link that is closed while messages are under way may drop those that have arrived and are not
-// read yet. So a rank that leaves stays until it has passed on what it keeps, and every rank that
-// had messages of it has answered the last one, has left, or is lost. The limit is for a peer in
-// another process that computes and reads no messages for so long.
+// read yet. So a rank that leaves stays until it has passed on what it keeps and what may still
+// come, and every rank that had messages of it has answered the last one, has left, or is lost. The
+// limit is for a peer in another process that computes and reads no messages for so long.
 void GroupState::linger() noexcept {
   const Deadline by = Deadline::after(kLinger);
+  const bool broken = verdict_.broken.load(std::memory_order_acquire);  // partner: break_group
   const auto done = [&] {
     const auto lock = messages_->lock();
-    if (!all_left()) return false;
+    if (!all_left() || (!broken && !std::ranges::all_of(nodes_.left_open, &Channel::done)))
+      return false;
     for (int peer = 0; peer < size_; ++peer) {
       const bool lost = nodes_.lost[peer].load(std::memory_order_acquire);  // partner: lost()
       if (nodes_.reached[peer] && !nodes_.heard[peer] && !left(peer) && !lost) return false;
@@ -186,8 +194,10 @@ bool GroupState::go_on() {
   return moved;
 }
 
+// The link to a rank that left ends too.
 void GroupState::lost(int peer, const std::string& why) {
-  log(LogLevel::kWarn, fmt::format("rank {} of another node is lost: {}", peer, why));
+  log(left(peer) ? LogLevel::kDebug : LogLevel::kWarn,
+      fmt::format("rank {} of another node is lost: {}", peer, why));
   nodes_.lost[peer].store(true, std::memory_order_release);  // partner: check()
   ring();
 }

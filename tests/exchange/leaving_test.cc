@@ -72,5 +72,33 @@ TEST(Leaving, OneThreadDestroysTheGroupsOfAllRanks) {
   });
 }
 
+// Rank 2 leaves at once, and rank 3 hears by it how far rank 0 is, which keeps its part of the last
+// operation open for a while. Then ranks 1 and 3 go on alone.
+TEST(Leaving, WhatOthersSendThroughARankStillArrives) {
+  const Scenario scenario = scenario_of_nodes();
+  GroupOptions options;
+  options.topology = "host:2,rank:2";
+  expect_short([&] {
+    std::array<std::int64_t, kRanks> taken_ns{};
+    const auto body = [&](Group group) {
+      const int rank = group.rank();
+      Seat seat(group, scenario);
+      const Operation sent = seat.dispatch_send(0);
+      if (rank == 0) nap(100);
+      Received received = seat.dispatch_recv(0, sent);
+      if (rank % 2 == 0) return;
+      const std::int64_t began_ns = internal::now_ns();
+      const std::vector<int> others = {1, 3};
+      Random random(1);
+      DispatchCall call(scenario, scenario.rounds[1], rank, random);
+      call.args().active_ranks = others;
+      require_ok(seat.exchange().dispatch(call.args(), received), "dispatch of two ranks");
+      taken_ns[rank] = internal::now_ns() - began_ns;
+    };
+    run_threads(kRanks, body, options);
+    return *std::max_element(taken_ns.begin(), taken_ns.end());
+  });
+}
+
 }  // namespace
 }  // namespace ferry::test

@@ -224,15 +224,22 @@ bool Forwarder::waits_for(int peer) const {
   });
 }
 
-// All ranks whose messages come through this one have destroyed their exchange too.
+// All ranks whose messages come through this one have destroyed their exchange too, or all that
+// read them; or they are gone.
 bool Forwarder::done() const {
   if (holds()) return false;
+  const auto takes_part = [&](int peer) {
+    return view_.control(peer).progress.load(std::memory_order_relaxed) != kLeft &&
+           !group_->ended(peer);
+  };
+  bool sender = false, reader = false;
   for (int peer = 0; peer < num_ranks(); ++peer) {
-    if (everybody_.is_served[peer] &&
-        view_.control(peer).progress.load(std::memory_order_relaxed) != kLeft)
-      return false;
+    if (everybody_.is_served[peer])
+      sender = sender || takes_part(peer);
+    else if (topology().group_of(peer, 0) == topology().group_of(group_->rank(), 0))
+      reader = reader || takes_part(peer);
   }
-  return true;
+  return !sender || !reader;
 }
 
 // The messages of a rank are passed on in the order they came, as there is room. Asks are not: each
