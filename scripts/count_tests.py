@@ -1,11 +1,17 @@
 #!/usr/bin/env python3
 """count_tests.py <build folder>: the tests that ctest ran there, from its report ctest.xml and from results/<run>.xml
-of each GoogleTest run: prints "<passed> <failed> <skipped>", then the name of each that failed. A run that ended before
-it wrote its results is one failed test. Called by scripts/test.sh."""
+of each GoogleTest run: prints "<passed> <failed> <skipped>", then "FAILED: <name>" of each that failed, and "AGAIN:
+<run>" of each run that passed only when it was run again (again.xml, the report of that). A run that ended before it
+wrote its results is one failed test. Called by scripts/test.sh."""
 
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
+
+
+def runs_of(report):
+    """The runs of ctest by name."""
+    return {run.get("name"): run for run in ElementTree.parse(report).iter("testcase")} if report.exists() else {}
 
 
 def tests_of(run, results):
@@ -28,11 +34,17 @@ def tests_of(run, results):
 
 
 def main(folder):
+    first, again = runs_of(folder / "ctest.xml"), runs_of(folder / "again.xml")
     verdicts = []
-    for run in ElementTree.parse(folder / "ctest.xml").iter("testcase"):
+    for run in {**first, **again}.values():
         verdicts += tests_of(run, folder / "results")
     print(*(sum(verdict == which for _, verdict in verdicts) for which in ("passed", "failed", "skipped")))
-    print("\n".join(name for name, verdict in verdicts if verdict == "failed"))
+    for name, verdict in verdicts:
+        if verdict == "failed":
+            print("FAILED:", name)
+    for name, run in again.items():
+        if run.get("status") == "run":
+            print("AGAIN:", name)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
 venv=
-steps_file=build/steps.txt # per line: seconds, passed, failed, what; then the names that failed, after "FAILED"
+steps_file=build/steps.txt # per line: seconds, passed, failed, what; or a name after "FAILED" or "AGAIN"
 if [ "${1:-}" = --go-on ]; then shift; else rm -f "$steps_file"; fi
 
 # note <seconds> <passed> <failed> <what>
@@ -38,14 +38,18 @@ build() {
 # run_tests <preset> [ctest options]: each test of each run counts.
 run_tests() {
   local preset=$1 begin=$SECONDS counts verdict
-  rm -rf "build/$preset/results" "build/$preset/ctest.xml"
+  rm -rf build/"$preset"/{results,ctest.xml,again.xml}
   "${around_ctest[@]}" ctest --preset "$@" --parallel "$(nproc)" --output-junit "$PWD/build/$preset/ctest.xml"
   verdict=$?
+  if [ $verdict != 0 ]; then
+    "${around_ctest[@]}" ctest --preset "$@" --rerun-failed --output-junit "$PWD/build/$preset/again.xml"
+    verdict=$?
+  fi
   mapfile -t counts < <(scripts/count_tests.py "build/$preset")
   read -r passed failed skipped <<<"${counts[0]:-0 0 0}"
   if [ $verdict != 0 ] && [ "$failed" = 0 ]; then failed=1; fi # ctest itself
   note $((SECONDS - begin)) "$passed" "$failed" "tests of $preset${2:+ ${*:2}}, $skipped skipped"
-  for name in "${counts[@]:1}"; do [ -z "$name" ] || echo "FAILED: $preset: $name" >>"$steps_file"; done
+  for name in "${counts[@]:1}"; do echo "${name/: /: $preset: }" >>"$steps_file"; done
 }
 
 # check_tests <preset> [cmake options]: builds a preset and runs its tests.
@@ -62,17 +66,34 @@ wheel() {
 
 # check_python <what> [pytest options]
 check_python() {
-  local report=$PWD/build/pytest.txt begin run fail what=$1
+  local report=$PWD/build/pytest.txt begin run fail again what=$1
   shift
   check "wait for the virtual environment" wait $venv || { cat build/venv.log; return; }
   check "wheel" wheel || return
   begin=$SECONDS
   .venv/bin/python -m pytest -q -rfEs --durations=10 "$@" | tee "$report"
-  run=$(sed -n 's/.*\b\([0-9][0-9]*\) passed.*/\1/p' "$report" | tail -1)
-  fail=$(grep -cE '^(FAILED|ERROR) ' "$report")
-  [ -n "$run" ] || fail=$((fail + 1)) # pytest itself ended
-  note $((SECONDS - begin)) "${run:-0}" "$fail" "tests of $what"
-  sed -nE 's/^(FAILED|ERROR) /FAILED: python: /p' "$report" >>"$steps_file"
+  read -r run fail < <(count_pytest "$report")
+  if [ "$fail" -gt 0 ] && [ "$run" -gt 0 ]; then
+    failures_of "$report" >build/failed_first.txt
+    .venv/bin/python -m pytest -q -rfEs --last-failed --last-failed-no-failures none "$@" | tee "$report"
+    read -r again fail < <(count_pytest "$report")
+    run=$((run + again))
+    failures_of "$report" | grep -vxFf - build/failed_first.txt | sed 's/^/AGAIN: python: /' >>"$steps_file"
+  fi
+  note $((SECONDS - begin)) "$run" "$fail" "tests of $what"
+  failures_of "$report" | sed 's/^/FAILED: python: /' >>"$steps_file"
+}
+
+# failures_of <report of pytest>: the tests that failed.
+failures_of() { sed -nE 's/^(FAILED|ERROR) ([^ ]*).*/\2/p' "$1"; }
+
+# count_pytest <report of pytest>: prints how many passed and failed.
+count_pytest() {
+  local passed failed
+  passed=$(sed -n 's/.*\b\([0-9][0-9]*\) passed.*/\1/p' "$1" | tail -1)
+  failed=$(failures_of "$1" | wc -l)
+  tail -1 "$1" | grep -qE ' (passed|failed|deselected|skipped)' || failed=$((failed + 1)) # pytest itself ended
+  echo "${passed:-0} $failed"
 }
 
 # g++ 12's ThreadSanitizer cannot start where the kernel randomises addresses by more than 28 bits.
@@ -134,8 +155,8 @@ for step in "$@"; do
   esac
 done
 
-sort -s -k6,6 "$steps_file" | grep '^FAILED'
-grep -v '^FAILED' "$steps_file"
-awk '!/^FAILED/ { passed += $3; failed += $5; seconds += $1 }
+grep -E '^(AGAIN|FAILED)' "$steps_file"
+grep -vE '^(AGAIN|FAILED)' "$steps_file"
+awk '!/^(AGAIN|FAILED)/ { passed += $3; failed += $5; seconds += $1 }
      END { printf "%6d s in all\n%d passed, %d failed\n", seconds, passed, failed; exit failed > 0 }' \
   "$steps_file" | tee build/summary.txt
