@@ -49,18 +49,6 @@ RETIRED = {
     "entrance": "acceptor",
 }
 
-# What does not keep a rule yet, by the beginning of its path. The aim is that this is empty.
-NOT_YET = {
-    "classes": {
-        "src/memory/window_layout.h",
-        "src/network/message_channel.h",
-        "src/plan/build.cc",
-        "src/plan/plan.cc",
-        "src/routing/route.h",
-        "tools/bench/measure.h",
-        "tools/bench/options.h",
-    },
-}
 PLAIN_ENGLISH = r"[Tt]hird[- ]part(?:y|ies)|GitHub|torch\.hub"  # what is meant by none of these
 
 
@@ -145,8 +133,8 @@ def function_length(path, text):
 
 
 def classes(path, text):
-    """Of every class and struct: lines of declaration, and data members (of src and tools; a public struct of options
-    has as many as it has options)."""
+    """Of every class and struct: lines of declaration, and data members (of src and tools; a struct of options has as
+    many as it has options)."""
     if path.suffix not in CPP or path.parts[0] not in {"src", "tools", "include"}:
         return
     code = blank_out(text)
@@ -156,7 +144,7 @@ def classes(path, text):
         if lines > MAX_CLASS_LINES:
             yield line_at(code, match.start()), f"{match[1]} has {lines} lines, at most {MAX_CLASS_LINES}"
         members = data_members(body)
-        if len(members) > MAX_MEMBERS and path.parts[0] != "include":
+        if len(members) > MAX_MEMBERS and path.parts[0] != "include" and not match[1].endswith("Options"):
             yield line_at(code, match.start()), f"{match[1]} has {len(members)} data members, at most {MAX_MEMBERS}"
 
 
@@ -343,7 +331,7 @@ def complaints(path, text):
         return
     for rule in RULES:
         quoted = str(path) in QUOTES_THE_RULES and rule in {lines, places, retired_words}
-        if not quoted and not any(str(path).startswith(begin) for begin in NOT_YET.get(rule.__name__, [])):
+        if not quoted:
             yield from (f"{path}:{number}: {what}" for number, what in rule(path, text))
 
 

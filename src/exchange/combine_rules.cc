@@ -180,9 +180,9 @@ Status check_combine_handle(const Setup& setup, const CombineArgs& args) {
   if (route.exchange_id != setup.id)
     return refuse_with(setup.rank, "combine: the handle is of exchange {}, this is {}",
                        route.exchange_id, setup.id);
-  if (args.expert_rows.num_rows != route.num_rows)
+  if (args.expert_rows.num_rows != route.received.num_rows)
     return refuse_with(setup.rank, "combine: {} expert rows, the dispatch received {}",
-                       args.expert_rows.num_rows, route.num_rows);
+                       args.expert_rows.num_rows, route.received.num_rows);
   return {};
 }
 

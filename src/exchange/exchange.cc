@@ -119,31 +119,33 @@ const OperationTimes& Exchange::last_combine_times() const {
 }
 
 std::int64_t Handle::num_tokens() const noexcept { return route_ ? route_->num_tokens : 0; }
-std::int64_t Handle::num_rows() const noexcept { return route_ ? route_->num_rows : 0; }
+std::int64_t Handle::num_rows() const noexcept { return route_ ? route_->received.num_rows : 0; }
 
 namespace {
 
-std::span<const std::int64_t> view(const std::shared_ptr<const internal::Route>& route,
-                                   std::vector<std::int64_t> internal::Route::*part) noexcept {
-  return route ? std::span<const std::int64_t>((*route).*part) : std::span<const std::int64_t>();
+std::span<const std::int64_t> view(
+    const std::shared_ptr<const internal::Route>& route,
+    std::vector<std::int64_t> internal::ReceivedRows::*part) noexcept {
+  return route ? std::span<const std::int64_t>(route->received.*part)
+               : std::span<const std::int64_t>();
 }
 
 }  // namespace
 
 std::span<const std::int64_t> Handle::tokens_per_expert() const noexcept {
-  return view(route_, &internal::Route::tokens_per_expert);
+  return view(route_, &internal::ReceivedRows::tokens_per_expert);
 }
 std::span<const std::int64_t> Handle::aligned_tokens_per_expert() const noexcept {
-  return view(route_, &internal::Route::aligned_tokens_per_expert);
+  return view(route_, &internal::ReceivedRows::aligned_tokens_per_expert);
 }
 std::span<const std::int64_t> Handle::expert_offsets() const noexcept {
-  return view(route_, &internal::Route::expert_offsets);
+  return view(route_, &internal::ReceivedRows::expert_offsets);
 }
 std::span<const std::int64_t> Handle::running_counts() const noexcept {
-  return view(route_, &internal::Route::running_counts);
+  return view(route_, &internal::ReceivedRows::running_counts);
 }
 std::span<const std::int64_t> Handle::running_rows_per_rank() const noexcept {
-  return view(route_, &internal::Route::running_rows_per_rank);
+  return view(route_, &internal::ReceivedRows::running_rows_per_rank);
 }
 
 }  // namespace ferry

@@ -104,8 +104,8 @@ void Combine::copy_rows_in(std::byte* to, const Record& mine) {
     exchange_.stats.bytes_copied += count * row_bytes;
   };
   if (setup_.rank_major() || unplaced_) return copy(0, from.num_rows);
-  for (std::size_t expert = 0; expert + 1 < route.expert_offsets.size(); ++expert) {
-    copy(route.expert_offsets[expert], route.tokens_per_expert[expert]);
+  for (std::size_t expert = 0; expert + 1 < route.received.expert_offsets.size(); ++expert) {
+    copy(route.received.expert_offsets[expert], route.received.tokens_per_expert[expert]);
   }
 }
 

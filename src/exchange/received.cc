@@ -13,7 +13,7 @@ void Dispatch::hand_over(Received& received) {
   fill(received);
   Pool& pool = *exchange_.pool;
   pool.mark_used(buffer_);
-  exchange_.stats.rows_received += route_->num_rows;
+  exchange_.stats.rows_received += route_->received.num_rows;
   pin_.reset();
   if (pool.num_pinned() > setup_.layout.live_buffers()) copy_out(received);
 }
@@ -21,9 +21,9 @@ void Dispatch::hand_over(Received& received) {
 void Dispatch::fill(Received& received) const {
   const WindowLayout& layout = setup_.layout;
   std::byte* buffer = exchange_.pool->data(buffer_);
-  const std::size_t rows = route_->num_rows;
+  const std::size_t rows = route_->received.num_rows;
   received.data = buffer + layout.rows();
-  received.num_rows = route_->num_rows;
+  received.num_rows = route_->received.num_rows;
   received.room_rows = layout.max_rows();
   received.hidden = setup_.config.hidden;
   received.dtype = setup_.wire.encode ? setup_.wire.element_type : setup_.config.dtype;

@@ -187,9 +187,10 @@ void RowSender::clear_gaps(int mine) const {
       (!padded && setup_.config.expert_alignment == 1))
     return;
   std::byte* buffer = exchange_.pool->data(mine);
-  for (std::size_t expert = 0; expert + 1 < route_.expert_offsets.size(); ++expert) {
-    const std::int64_t first = route_.expert_offsets[expert] + route_.tokens_per_expert[expert];
-    const std::int64_t count = route_.expert_offsets[expert + 1] - first;
+  for (std::size_t expert = 0; expert + 1 < route_.received.expert_offsets.size(); ++expert) {
+    const std::int64_t first =
+        route_.received.expert_offsets[expert] + route_.received.tokens_per_expert[expert];
+    const std::int64_t count = route_.received.expert_offsets[expert + 1] - first;
     if (count == 0) continue;
     std::memset(buffer + layout_.sources() + first * 3 * sizeof(std::int32_t), 0xff,
                 count * 3 * sizeof(std::int32_t));

@@ -96,62 +96,62 @@ constexpr std::int64_t kColumnMultiple = 4;  // elements: columns start at multi
 }  // namespace
 
 WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shape)
-    : record_bytes_(shape.record_bytes),
-      row_bytes_(shape.row_bytes),
-      scale_bytes_(shape.scale_bytes),
-      padded_(config.layout == Layout::kPadded),
+    : padded_(config.layout == Layout::kPadded),
       column_major_(config.scale_order == ScaleOrder::kColumnMajor),
-      ring_mask_(std::bit_ceil(2u * config.depth) - 1),
       live_buffers_(2 * config.depth + 2) {
   const int num_ranks = shape.num_ranks;
   const bool rank_major = config.layout == Layout::kRankMajor;
   // Views, dispatches in flight, rows that somebody still reads, and one that is free
   // (docs/protocol.md).
   num_buffers_ = live_buffers_ + 3 * config.depth;
-  weights_per_row_ = rank_major ? config.top_k : 1;
-  ids_per_row_ = rank_major ? config.top_k : 0;
+  row_ = {.bytes = shape.row_bytes,
+          .scale_bytes = shape.scale_bytes,
+          .weights = static_cast<std::size_t>(rank_major ? config.top_k : 1),
+          .ids = static_cast<std::size_t>(rank_major ? config.top_k : 0)};
 
   Accumulator control;
+  control_.ring_mask = std::bit_ceil(2u * config.depth) - 1;
+  control_.record_bytes = shape.record_bytes;
   control.take(shape.flags_bytes, 128);
-  records_ = control.take((ring_mask_ + 1) * record_bytes_, 128);
-  count_row_bytes_ = (shape.num_columns + (rank_major ? num_ranks : 0)) * sizeof(std::int32_t);
-  count_row_bytes_ = (count_row_bytes_ + 63) / 64 * 64;
-  counts_ = control.take((ring_mask_ + 1) * count_row_bytes_, 128);
-  control_stride_ = control.align(kPage);
+  control_.records = control.take((control_.ring_mask + 1) * control_.record_bytes, 128);
+  control_.count_row_bytes =
+      (shape.num_columns + (rank_major ? num_ranks : 0)) * sizeof(std::int32_t);
+  control_.count_row_bytes = (control_.count_row_bytes + 63) / 64 * 64;
+  control_.counts = control.take((control_.ring_mask + 1) * control_.count_row_bytes, 128);
+  control_.stride = control.align(kPage);
 
   const std::int64_t sections = padded_ ? shape.max_local : 1;
   max_rows_ = worst_rows(config, shape.max_local, num_ranks);
-  const std::size_t widest_row = std::max<std::size_t>(row_bytes_, config.max_output_row_bytes);
-  const std::size_t row_cost =
-      widest_row + scale_bytes_ + 12 + 4 * (weights_per_row_ + ids_per_row_);
+  const std::size_t widest_row = std::max<std::size_t>(row_.bytes, config.max_output_row_bytes);
+  const std::size_t row_cost = widest_row + row_.scale_bytes + 12 + 4 * (row_.weights + row_.ids);
   const std::size_t address_rows = kMaxAddressBytes / shape.num_windows / num_buffers_ / row_cost;
   max_rows_ = std::min<std::int64_t>(max_rows_, std::max<std::size_t>(address_rows, 1));
-  section_stride_ = padded_ ? config.expert_capacity : max_rows_;
-  max_section_rows_ = std::min(section_stride_, max_rows_);
-  expected_section_rows_ = std::min(max_section_rows_, expected_rows(config, shape));
-  if (config.row_capacity > 0) expected_section_rows_ = max_section_rows_;
-  if (padded_ && max_rows_ < sections * section_stride_) {
+  section_.stride = padded_ ? config.expert_capacity : max_rows_;
+  section_.max_rows = std::min(section_.stride, max_rows_);
+  section_.expected_rows = std::min(section_.max_rows, expected_rows(config, shape));
+  if (config.row_capacity > 0) section_.expected_rows = section_.max_rows;
+  if (padded_ && max_rows_ < sections * section_.stride) {
     throw Error(
         Code::kInvalidArgument,
         fmt::format("{} experts of {} rows with a hidden of {} are more than can be addressed",
-                    sections, section_stride_, config.hidden));
+                    sections, section_.stride, config.hidden));
   }
 
   Accumulator buffer;
   buffer.take(checked_mul(max_rows_, widest_row), Segment::kHugePage);
-  sources_ = buffer.align(kPage);
+  buffer_.sources = buffer.align(kPage);
   buffer.take(checked_mul(max_rows_, 3 * sizeof(std::int32_t)), kPage);
-  weights_ = buffer.take(checked_mul(max_rows_, weights_per_row_ * sizeof(float)), kPage);
-  topk_ids_ = buffer.take(checked_mul(max_rows_, ids_per_row_ * sizeof(std::int32_t)), kPage);
-  scales_ = buffer.take(
-      checked_mul(sections * round_up(padded_ ? section_stride_ : max_rows_, kColumnMultiple),
-                  scale_bytes_),
+  buffer_.weights = buffer.take(checked_mul(max_rows_, row_.weights * sizeof(float)), kPage);
+  buffer_.topk_ids = buffer.take(checked_mul(max_rows_, row_.ids * sizeof(std::int32_t)), kPage);
+  buffer_.scales = buffer.take(
+      checked_mul(sections * round_up(padded_ ? section_.stride : max_rows_, kColumnMultiple),
+                  row_.scale_bytes),
       kPage);
-  buffer_bytes_ = buffer.align(Segment::kHugePage);
-  window_bytes_ = checked_mul(buffer_bytes_, num_buffers_);
+  buffer_.bytes = buffer.align(Segment::kHugePage);
+  window_bytes_ = checked_mul(buffer_.bytes, num_buffers_);
 
   Accumulator segment;
-  segment.take(checked_mul(control_stride_, num_ranks), kPage);
+  segment.take(checked_mul(control_.stride, num_ranks), kPage);
   windows_ = segment.align(Segment::kHugePage);
   segment.take(checked_mul(window_bytes_, shape.num_windows), Segment::kHugePage);
   segment_bytes_ = segment.align(Segment::kHugePage);
@@ -166,25 +166,25 @@ std::size_t WindowLayout::section_scale_bytes(std::int64_t section_rows) const n
 }
 
 Scales WindowLayout::scale_strides(std::int64_t section_rows) const noexcept {
-  const auto bytes = static_cast<std::int64_t>(scale_bytes_);
+  const auto bytes = static_cast<std::int64_t>(row_.scale_bytes);
   Scales strides;
   strides.element_bytes = bytes % 4 == 0 ? 4 : 1;
   strides.columns = bytes / strides.element_bytes;
   strides.row_stride = column_major_ ? strides.element_bytes : bytes;
   strides.column_stride = strides.element_bytes;
   if (column_major_)
-    strides.column_stride *= round_up(padded_ ? section_stride_ : section_rows, kColumnMultiple);
+    strides.column_stride *= round_up(padded_ ? section_.stride : section_rows, kColumnMultiple);
   strides.section_stride =
-      padded_ ? (column_major_ ? strides.columns * strides.column_stride : section_stride_ * bytes)
+      padded_ ? (column_major_ ? strides.columns * strides.column_stride : section_.stride * bytes)
               : 0;
   return strides;
 }
 
 void WindowLayout::put_scales(std::byte* buffer, const Scales& strides, std::int64_t row,
                               const std::byte* scales) const noexcept {
-  std::byte* to = buffer + scales_ + scales_of(strides, row);
+  std::byte* to = buffer + buffer_.scales + scales_of(strides, row);
   if (strides.column_stride == strides.element_bytes) {
-    std::memcpy(to, scales, scale_bytes_);
+    std::memcpy(to, scales, row_.scale_bytes);
     return;
   }
   for (std::int64_t column = 0; column < strides.columns; ++column)

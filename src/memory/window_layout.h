@@ -32,45 +32,44 @@ class WindowLayout {
 
   // Inside the segment.
   std::size_t segment_bytes() const noexcept { return segment_bytes_; }
-  std::size_t control(int rank) const noexcept { return rank * control_stride_; }
-  std::size_t control_bytes() const noexcept { return control_stride_; }
+  std::size_t control(int rank) const noexcept { return rank * control_.stride; }
+  std::size_t control_bytes() const noexcept { return control_.stride; }
   std::size_t record(int rank, std::uint64_t number) const noexcept {
-    return control(rank) + records_ + (number & ring_mask_) * record_bytes_;
+    return control(rank) + control_.records + (number & control_.ring_mask) * control_.record_bytes;
   }
   std::size_t count_row(int rank, std::uint64_t number) const noexcept {
-    return control(rank) + counts_ + (number & ring_mask_) * count_row_bytes_;
+    return control(rank) + control_.counts +
+           (number & control_.ring_mask) * control_.count_row_bytes;
   }
   // By position in the node.
   std::size_t window(int index) const noexcept { return windows_ + index * window_bytes_; }
-  std::size_t count_row_bytes() const noexcept { return count_row_bytes_; }
+  std::size_t count_row_bytes() const noexcept { return control_.count_row_bytes; }
 
   // Inside a window.
   std::size_t window_bytes() const noexcept { return window_bytes_; }
-  std::size_t buffer(int index) const noexcept { return index * buffer_bytes_; }
-  std::size_t buffer_bytes() const noexcept { return buffer_bytes_; }
+  std::size_t buffer(int index) const noexcept { return index * buffer_.bytes; }
+  std::size_t buffer_bytes() const noexcept { return buffer_.bytes; }
   int num_buffers() const noexcept { return num_buffers_; }
   int live_buffers() const noexcept { return live_buffers_; }
 
   // Inside a buffer.
   std::size_t rows() const noexcept { return 0; }
-  std::size_t rows_bytes() const noexcept { return sources_; }
-  std::size_t sources() const noexcept { return sources_; }
-  std::size_t weights() const noexcept { return weights_; }
-  std::size_t topk_ids() const noexcept { return topk_ids_; }
-  std::size_t scales() const noexcept { return scales_; }
+  std::size_t rows_bytes() const noexcept { return buffer_.sources; }
+  std::size_t sources() const noexcept { return buffer_.sources; }
+  std::size_t weights() const noexcept { return buffer_.weights; }
+  std::size_t topk_ids() const noexcept { return buffer_.topk_ids; }
+  std::size_t scales() const noexcept { return buffer_.scales; }
 
   // Sizes of a row's parts; 0 when the layout has none.
-  std::size_t row_bytes() const noexcept { return row_bytes_; }
-  std::size_t scale_bytes() const noexcept { return scale_bytes_; }
-  std::size_t weights_per_row() const noexcept { return weights_per_row_; }
-  std::size_t ids_per_row() const noexcept { return ids_per_row_; }
+  std::size_t row_bytes() const noexcept { return row_.bytes; }
+  std::size_t scale_bytes() const noexcept { return row_.scale_bytes; }
+  std::size_t weights_per_row() const noexcept { return row_.weights; }
+  std::size_t ids_per_row() const noexcept { return row_.ids; }
 
   // Sections of a receive buffer: one, or one per local expert with kPadded.
-  std::int64_t section_stride() const noexcept {
-    return section_stride_;
-  }  // rows from one section to the next
-  std::int64_t max_section_rows() const noexcept { return max_section_rows_; }
-  std::int64_t expected_section_rows() const noexcept { return expected_section_rows_; }
+  std::int64_t section_stride() const noexcept { return section_.stride; }  // rows, to the next
+  std::int64_t max_section_rows() const noexcept { return section_.max_rows; }
+  std::int64_t expected_section_rows() const noexcept { return section_.expected_rows; }
   std::int64_t max_rows() const noexcept { return max_rows_; }  // of a receive buffer, all sections
 
   // How the scales of `section_rows` rows in each section lie; data is left null.
@@ -79,22 +78,36 @@ class WindowLayout {
   std::size_t section_scale_bytes(std::int64_t section_rows) const noexcept;
   // Where those of a row begin, from scales().
   std::size_t scales_of(const Scales& strides, std::int64_t row) const noexcept {
-    return row / section_stride_ * strides.section_stride +
-           row % section_stride_ * strides.row_stride;
+    return row / section_.stride * strides.section_stride +
+           row % section_.stride * strides.row_stride;
   }
   // Writes the scales of a row, scale_bytes() in a run, into a buffer.
   void put_scales(std::byte* buffer, const Scales& strides, std::int64_t row,
                   const std::byte* scales) const noexcept;
 
  private:
-  std::size_t records_, record_bytes_, counts_, count_row_bytes_, control_stride_;
-  std::size_t windows_, window_bytes_, buffer_bytes_, sources_, weights_, topk_ids_, scales_,
-      segment_bytes_;
-  std::size_t row_bytes_, scale_bytes_, weights_per_row_, ids_per_row_;
+  struct Control {
+    std::size_t records, record_bytes, counts, count_row_bytes, stride;
+    std::uint64_t ring_mask;
+  };
+  struct Buffer {
+    std::size_t sources, weights, topk_ids, scales, bytes;
+  };
+  struct Row {
+    std::size_t bytes, scale_bytes, weights, ids;
+  };
+  struct Section {
+    std::int64_t stride, max_rows, expected_rows;
+  };
+
+  Control control_;
+  Buffer buffer_;
+  Row row_;
+  Section section_;
   bool padded_, column_major_;
-  std::int64_t section_stride_, max_section_rows_, expected_section_rows_, max_rows_;
-  std::uint64_t ring_mask_;
+  std::int64_t max_rows_;
   int num_buffers_, live_buffers_;
+  std::size_t windows_, window_bytes_, segment_bytes_;
 };
 
 }  // namespace ferry::internal

@@ -114,8 +114,8 @@ MessageChannel::MessageChannel(std::unique_ptr<Link> link, int rank, int size, s
 }
 
 MessageChannel::~MessageChannel() {
-  ending_.store(true, std::memory_order_relaxed);
   if (thread_.joinable()) {
+    thread_.request_stop();
     {
       const auto held = lock();
       link_->wake();
@@ -152,7 +152,9 @@ void MessageChannel::connect(int peer, const std::string& address) {
 void MessageChannel::read_by(Reader* reader) {
   const auto held = lock();
   reader_ = reader;
-  if (own_thread_ && !thread_.joinable()) thread_ = std::thread([this] { live(); });
+  if (own_thread_ && !thread_.joinable()) {
+    thread_ = std::jthread([this](const std::stop_token& ending) { live(ending); });
+  }
 }
 
 std::unique_lock<std::recursive_mutex> MessageChannel::lock() const {
@@ -370,10 +372,10 @@ void MessageChannel::take(int from, std::uint64_t left, std::span<const std::byt
   if (peer.joined.capacity() > kSendBufferBytes) peer.joined = {};
 }
 
-void MessageChannel::live() {
+void MessageChannel::live(const std::stop_token& ending) {
   int looks = 0;
   int nap_us = kShortestNapUs;
-  while (!ending_.load(std::memory_order_relaxed)) {
+  while (!ending.stop_requested()) {
     while (waiting_.load(std::memory_order_relaxed) > 0) std::this_thread::yield();
     if (progress()) {
       looks = 0;

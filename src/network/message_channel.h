@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -122,8 +123,7 @@ class MessageChannel : private Link::Events {
   bool is_ours(const Head& head, std::size_t body_bytes) const;
   void hold(int from, const Head& head, std::span<const std::byte> body);
   void take(int from, std::uint64_t left, std::span<const std::byte> body);
-  void live();
-  void stop_thread();
+  void live(const std::stop_token& ending);
 
   mutable std::recursive_mutex mutex_;
   mutable std::atomic<int> waiting_{0};  // threads that want mutex_; the own thread lets them first
@@ -139,8 +139,7 @@ class MessageChannel : private Link::Events {
   std::size_t under_way_ = 0;                        // messages
   int asleep_ = 0;                                   // threads inside sleep()
   Counters counters_;
-  std::atomic<bool> ending_{false};
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace ferry::internal

@@ -10,6 +10,7 @@
 #include "ferry/status.h"
 #include "plan/build.h"
 #include "plan/choose.h"
+#include "plan/predict.h"
 #include "plan/strategies.h"
 
 namespace ferry {
@@ -22,9 +23,8 @@ using internal::Schedule;
 using internal::SchedulePair;
 using internal::Strategy;
 
-// Ranks that differ from each other, and tasks that run in pieces, at most: beyond, the bound.
+// Ranks that differ from each other, at most.
 constexpr int kMostAlone = 512;
-constexpr std::size_t kMostTasks = 20000;
 
 // The machine, the workload, and how its ranks are classed.
 class Planner {
@@ -37,22 +37,7 @@ class Planner {
         classes_(classes(options.by_classes)) {}
 
   Prediction predict(const Strategy& strategy) {
-    const SchedulePair pair = build(strategy);
-    Prediction prediction;
-    prediction.strategy = strategy.name;
-    prediction.received_bytes = pair.received_bytes;
-    prediction.staged_bytes = pair.staged_bytes;
-    prediction.loads = loads(pair);
-    prediction.dispatch_bound_us = internal::bound_us(pair.dispatch);
-    prediction.combine_bound_us = internal::bound_us(pair.combine);
-    prediction.simulated = chunks_for(pair) > 0;
-    std::tie(prediction.dispatch_us, prediction.dispatch_spans) =
-        time(pair.dispatch, chunks_for(pair));
-    std::tie(prediction.combine_us, prediction.combine_spans) =
-        time(pair.combine, chunks_for(pair));
-    prediction.limited_by = limit(prediction);
-    if (options_.doubled) prediction.doubled = doubled(pair);
-    return prediction;
+    return internal::predict(strategy, build(strategy), options_);
   }
 
   const Graph& graph() const { return graph_; }
@@ -112,71 +97,6 @@ class Planner {
     };
     return other.alike && same(sorted_bytes(pair.dispatch), sorted_bytes(other.dispatch)) &&
            same(sorted_bytes(pair.combine), sorted_bytes(other.combine));
-  }
-
-  // 0: too many tasks to simulate.
-  int chunks_for(const SchedulePair& pair) const {
-    const std::size_t tasks = std::max(pair.dispatch.tasks.size(), pair.combine.tasks.size());
-    if (tasks == 0) return 1;
-    return static_cast<int>(std::min<std::size_t>(kMostTasks / tasks, options_.chunks));
-  }
-
-  static std::pair<double, std::vector<Span>> time(const Schedule& schedule, int chunks) {
-    if (chunks == 0) return {internal::bound_us(schedule), {}};
-    const internal::Timeline timeline = internal::simulate(internal::cut(schedule, chunks));
-    std::vector<Span> spans;
-    for (std::size_t i = 0; i < schedule.tasks.size(); ++i) {
-      const internal::Task& task = schedule.tasks[i];
-      Span span{.what = task.what,
-                .start_us = timeline.tasks[i * chunks].start_us,
-                .end_us = timeline.tasks[i * chunks + chunks - 1].end_us,
-                .bytes = task.bytes,
-                .count = task.count};
-      spans.push_back(std::move(span));
-    }
-    return {timeline.end_us, std::move(spans)};
-  }
-
-  static std::vector<Load> loads(const SchedulePair& pair) {
-    std::vector<Load> loads;
-    for (const internal::LoadKind& kind : pair.kinds)
-      loads.push_back({.name = kind.name, .gb_s = kind.gb_s, .source = kind.source});
-    const auto add = [&](const Schedule& schedule, double Load::*bytes, double Load::*us) {
-      const std::vector<double> all = internal::resource_bytes(schedule);
-      const std::vector<double> work = internal::resource_us(schedule);
-      for (std::size_t i = 0; i < all.size(); ++i) {
-        Load& load = loads[schedule.resources[i].kind];
-        load.*bytes = std::max(load.*bytes, all[i]);
-        load.*us = std::max(load.*us, work[i]);
-      }
-    };
-    add(pair.dispatch, &Load::dispatch_bytes, &Load::dispatch_us);
-    add(pair.combine, &Load::combine_bytes, &Load::combine_us);
-    for (const internal::Resource& resource : pair.dispatch.resources)
-      loads[resource.kind].instances += static_cast<int>(resource.instances);
-    return loads;
-  }
-
-  // The load with the most work; "latency" where waiting is most of the time.
-  static std::string limit(const Prediction& prediction) {
-    const auto work = [](const Load& load) { return load.dispatch_us + load.combine_us; };
-    const auto most = std::ranges::max_element(prediction.loads, {}, work);
-    if (most == prediction.loads.end() || prediction.bound_us() <= 0) return "nothing";
-    return work(*most) * 2 < prediction.bound_us() ? "latency" : most->name;
-  }
-
-  std::vector<std::pair<std::string, double>> doubled(const SchedulePair& pair) const {
-    std::vector<std::pair<std::string, double>> times;
-    for (std::size_t kind = 0; kind < pair.kinds.size(); ++kind) {
-      if (pair.kinds[kind].gb_s <= 0) continue;
-      const auto faster = [&](Schedule schedule) {
-        for (internal::Resource& resource : schedule.resources)
-          if (resource.kind == static_cast<int>(kind)) resource.capacity *= 2;
-        return time(schedule, chunks_for(pair)).first;
-      };
-      times.emplace_back(pair.kinds[kind].name, faster(pair.dispatch) + faster(pair.combine));
-    }
-    return times;
   }
 
   const PlanOptions options_;
@@ -274,45 +194,6 @@ Plan plan(const Machine& machine, const Workload& workload, const PlanOptions& o
   plan.sentence = why(plan.predictions);
   plan.notes = notes(planner, workload, plan.predictions);
   return plan;
-}
-
-// As many groups of the outermost level as hold the ranks, or the first ranks of one group.
-Machine Machine::resized(int num_ranks) const {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(Code::kInvalidArgument,
-                fmt::format("{} ranks do not fit machine '{}': {}", num_ranks, name, why));
-  };
-  if (num_ranks == tree.num_ranks()) return *this;
-  if (num_ranks < 1) refuse("at least 1");
-  const std::string text = tree.to_text();
-  const Topology::Level& outer = tree.level(0);
-  const int groups = outer.num_groups(), size = tree.num_ranks() / groups;
-  for (int i = 0; i < tree.num_levels(); ++i) {
-    const std::vector<int>& fanout = tree.level(i).fanout;
-    if (std::ranges::count(fanout, fanout[0]) != std::ssize(fanout)) refuse("its groups differ");
-  }
-  if (num_ranks % size != 0 && size % num_ranks != 0)
-    refuse(fmt::format("a {} has {}", outer.name, size));
-  std::string levels;
-  int left = num_ranks;
-  for (int i = 0, inside = tree.num_ranks(); i < tree.num_levels(); ++i) {
-    const Topology::Level& level = tree.level(i);
-    inside /= level.fanout[0];
-    const int count = std::max(1, left / inside);
-    if (count > level.fanout[0] && i > 0) refuse("its inner groups are too small");
-    if (left % inside != 0 && inside % left != 0)
-      refuse(fmt::format("a {} has {}", level.name, inside));
-    left = std::min(left, inside);
-    std::string properties;
-    const Topology::Link& link = level.link;
-    if (link.count != 1) properties += fmt::format("@{}links", link.count);
-    if (link.bandwidth_gb_s > 0) properties += fmt::format("@{}GB/s", link.bandwidth_gb_s);
-    if (link.latency_us > 0) properties += fmt::format("@{}us", link.latency_us);
-    levels += fmt::format("{}{}:{}{}", levels.empty() ? "" : ",", level.name, count, properties);
-  }
-  Machine resized = *this;
-  resized.tree = Topology::parse(levels);
-  return resized;
 }
 
 }  // namespace ferry

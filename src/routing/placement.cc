@@ -135,31 +135,31 @@ void count_received(const PlacementRules& rules, const ColumnSums& sums,
                     std::span<const std::int32_t* const> count_rows, Route& route) {
   const ActiveSet& active = *route.active;
   const std::span<const std::int32_t> mine = active.map.columns_of(active.member);
-  route.tokens_per_expert.reserve(mine.size());
-  route.aligned_tokens_per_expert.reserve(mine.size());
-  route.expert_offsets.reserve(mine.size() + 1);
-  route.running_counts.reserve(mine.size() * count_rows.size());
+  route.received.tokens_per_expert.reserve(mine.size());
+  route.received.aligned_tokens_per_expert.reserve(mine.size());
+  route.received.expert_offsets.reserve(mine.size() + 1);
+  route.received.running_counts.reserve(mine.size() * count_rows.size());
   for (const int column : mine) {
-    route.tokens_per_expert.push_back(sums.all[column]);
-    route.aligned_tokens_per_expert.push_back(round_up(sums.all[column], rules.alignment));
+    route.received.tokens_per_expert.push_back(sums.all[column]);
+    route.received.aligned_tokens_per_expert.push_back(round_up(sums.all[column], rules.alignment));
   }
   const std::int32_t my_rows = active.map.num_columns() + active.member;
   for (int i = 0; i < active.num_positions; ++i) {
     const int position = active.position_from_mine(i);
     const auto sources = count_rows.subspan(active.index(0, position), active.num_members);
-    run_counts(mine, sources, route.running_counts);
+    run_counts(mine, sources, route.received.running_counts);
     if (!rules.rank_major()) continue;
-    run_counts({&my_rows, 1}, sources, route.running_rows_per_rank);
-    route.num_rows += route.running_rows_per_rank.back();
+    run_counts({&my_rows, 1}, sources, route.received.running_rows_per_rank);
+    route.received.num_rows += route.received.running_rows_per_rank.back();
   }
   if (rules.rank_major()) return;
   std::int64_t at = 0;
-  route.expert_offsets.push_back(at);
-  for (const std::int64_t aligned : route.aligned_tokens_per_expert) {
+  route.received.expert_offsets.push_back(at);
+  for (const std::int64_t aligned : route.received.aligned_tokens_per_expert) {
     at += rules.layout == Layout::kPadded ? rules.expert_capacity : aligned;
-    route.expert_offsets.push_back(at);
+    route.received.expert_offsets.push_back(at);
   }
-  route.num_rows = at;
+  route.received.num_rows = at;
 }
 
 }  // namespace

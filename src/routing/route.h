@@ -21,6 +21,13 @@ struct RowRef {
 };
 inline constexpr std::int32_t kFirstSpecial = -2;
 
+// Of the rows that I received, as in the public Handle.
+struct ReceivedRows {
+  std::int64_t num_rows = 0;
+  std::vector<std::int64_t> tokens_per_expert, aligned_tokens_per_expert, expert_offsets;
+  std::vector<std::int64_t> running_counts, running_rows_per_rank;
+};
+
 struct Route {
   std::uint64_t exchange_id = 0;
   std::uint64_t number = 0;  // of the dispatch that made it
@@ -46,10 +53,7 @@ struct Route {
   std::vector<std::int64_t> section_rows;  // [members]
   std::int64_t total_rows = 0;             // received by all ranks
 
-  // Expert side, as in the public Handle.
-  std::int64_t num_rows = 0;
-  std::vector<std::int64_t> tokens_per_expert, aligned_tokens_per_expert, expert_offsets;
-  std::vector<std::int64_t> running_counts, running_rows_per_rank;
+  ReceivedRows received;
 };
 
 }  // namespace ferry::internal

@@ -122,14 +122,14 @@ TEST(Placement, ExpertMajorRowsAreByExpertSourceAndToken) {
       std::size_t source = 0;
       for (const int column : c.map().columns_of(rank)) {
         const int local = c.map().local(column);
-        EXPECT_EQ(route.tokens_per_expert[local], c.total(column));
-        EXPECT_EQ(route.aligned_tokens_per_expert[local], c.aligned(c.total(column)));
-        EXPECT_EQ(route.expert_offsets[local], rows);
+        EXPECT_EQ(route.received.tokens_per_expert[local], c.total(column));
+        EXPECT_EQ(route.received.aligned_tokens_per_expert[local], c.aligned(c.total(column)));
+        EXPECT_EQ(route.received.expert_offsets[local], rows);
         rows += c.aligned(c.total(column));
         for (int from = 0; from < kRanks; ++from)
-          EXPECT_EQ(route.running_counts[source++], running += c.counts(from)[column]);
+          EXPECT_EQ(route.received.running_counts[source++], running += c.counts(from)[column]);
       }
-      EXPECT_EQ(route.num_rows, rows);
+      EXPECT_EQ(route.received.num_rows, rows);
       EXPECT_EQ(route.section_rows[rank], rows);
     }
   }
@@ -142,7 +142,7 @@ TEST(Placement, PaddedSectionsAreACapacityApart) {
     std::int64_t most = 0;
     for (const int column : c.map().columns_of(rank)) most = std::max(most, c.total(column));
     EXPECT_EQ(c.route(rank).section_rows[rank], most);
-    EXPECT_EQ(c.route(rank).num_rows, c.map().num_local(rank) * kRanks * kTokens);
+    EXPECT_EQ(c.route(rank).received.num_rows, c.map().num_local(rank) * kRanks * kTokens);
   }
 }
 
@@ -168,7 +168,7 @@ TEST(Placement, RankMajorSendsATokenOncePerRank) {
   }
   std::int64_t all = 0;
   for (int rank = 0; rank < kRanks; ++rank) {
-    EXPECT_EQ(c.route(rank).num_rows, next[rank]);
+    EXPECT_EQ(c.route(rank).received.num_rows, next[rank]);
     EXPECT_EQ(c.route(rank).section_rows[rank], next[rank]);
     all += next[rank];
   }

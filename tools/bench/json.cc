@@ -70,12 +70,12 @@ void add_measurement(Json& object, const Measurement& m) {
     object["limit_ratio"] = m.limit_ratio();
   }
   add_levels(object, m);
-  object["rows"] = m.rows;
-  object["remote_rows"] = m.remote_rows;
+  object["rows"] = m.rows.all;
+  object["remote_rows"] = m.rows.remote;
   object["dispatch_bytes"] = m.dispatch_bytes;
   object["combine_bytes"] = m.combine_bytes;
   object["window_bytes"] = m.window_bytes;
-  object["imbalance"] = m.imbalance;
+  object["imbalance"] = m.rows.imbalance;
   object["compared"] = m.compared;
   object["wrong"] = m.wrong;
 }
@@ -87,8 +87,8 @@ void write_report(const Options& options, const std::vector<Measurement>& measur
   Json data = {{"title", "ferry bench"},
                {"lines", {tools::when_and_where()}},
                {"bench", Json::parse(to_json(options, measurements))},
-               {"rows", last.rows_between},
-               {"experts", last.rows_of_experts}};
+               {"rows", last.rows.between},
+               {"experts", last.rows.of_experts}};
   if (!last.trace.empty()) data["trace"] = Json::parse(last.trace)["traceEvents"];
   tools::write_page(options.report, data);
 }

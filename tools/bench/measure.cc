@@ -94,14 +94,14 @@ void summarise_levels(const Plan& plan, const Results& results, Measurement& mea
 
 // Who sends how many rows to whom, and to which expert.
 void count_rows(const Plan& plan, Measurement& measurement) {
-  measurement.rows_between.assign(plan.expected.size(),
+  measurement.rows.between.assign(plan.expected.size(),
                                   std::vector<std::int64_t>(plan.expected.size()));
   for (std::size_t rank = 0; rank < plan.expected.size(); ++rank) {
     const internal::RankReceived& received = plan.expected[rank];
-    measurement.rows_of_experts.push_back(received.tokens_per_expert);
+    measurement.rows.of_experts.push_back(received.tokens_per_expert);
     for (std::size_t row = 0; row < received.sources.size(); row += 3) {
       const std::int32_t source = received.sources[row];
-      if (source >= 0) ++measurement.rows_between[static_cast<std::size_t>(source)][rank];
+      if (source >= 0) ++measurement.rows.between[static_cast<std::size_t>(source)][rank];
     }
   }
 }
@@ -139,9 +139,9 @@ Measurement measure(Plan& plan, const Progress& progress) {
   measurement.tokens = plan.options.shape.max_tokens;
   measurement.iterations = plan.options.iterations;
   if (one_machine) measurement.limit = limit.times();
-  measurement.rows = plan.num_rows;
-  measurement.remote_rows = plan.remote_rows;
-  measurement.imbalance = plan.imbalance;
+  measurement.rows.all = plan.num_rows;
+  measurement.rows.remote = plan.remote_rows;
+  measurement.rows.imbalance = plan.imbalance;
   summarise(plan, results, measurement);
   summarise_levels(plan, results, measurement);
   return measurement;

@@ -21,7 +21,15 @@ struct LevelBytes {
   double limit_us = 0;   // bytes at the bandwidth that the topology gives; 0: it gives none
 };
 
-// Of one exchange; bytes and rows summed over ranks.
+// Summed over ranks.
+struct RowCounts {
+  std::int64_t all = 0, remote = 0;
+  double imbalance = 0;
+  // For a report: [R, R] from rank to rank, and [R, L] of each rank's experts.
+  std::vector<std::vector<std::int64_t>> between, of_experts;
+};
+
+// Of one exchange; bytes summed over ranks.
 struct Measurement {
   std::int64_t tokens = 0;  // of the fullest rank
   int iterations = 0;
@@ -29,20 +37,15 @@ struct Measurement {
   Quantiles combine_us;   // likewise
   Quantiles pair_us;      // free-running, wall time over exchanges, by batches
   LimitTimes limit;
-  std::int64_t rows = 0;
-  std::int64_t remote_rows = 0;
+  RowCounts rows;
   std::uint64_t dispatch_bytes = 0;
   std::uint64_t combine_bytes = 0;
   std::uint64_t window_bytes = 0;
-  double imbalance = 0;
   std::vector<LevelBytes> levels;  // from the outside in
   Algorithm algorithm = Algorithm::kAuto;
   std::string algorithm_reason;
-  std::uint64_t compared = 0;
-  std::uint64_t wrong = 0;
+  std::uint64_t compared = 0, wrong = 0;
   std::string trace;  // of traced options: the JSON of a trace file
-  // For a report: [R, R] from rank to rank, and [R, L] of each rank's experts.
-  std::vector<std::vector<std::int64_t>> rows_between, rows_of_experts;
 
   double limit_ratio() const noexcept {
     return limit.pair_us > 0 ? pair_us.median / limit.pair_us : 0;

@@ -101,17 +101,17 @@ std::string table_header(const Options& options) {
 
 std::string table_line(const Options& options, const Measurement& m) {
   const double moved = static_cast<double>(m.dispatch_bytes + m.combine_bytes);
-  const double wire = static_cast<double>(m.remote_rows) *
+  const double wire = static_cast<double>(m.rows.remote) *
                       static_cast<double>(options.wire_row_bytes() + options.row_bytes());
   const bool one_machine = m.limit.pair_us > 0;
   const std::string line = fmt::format(
-      kLine, m.tokens, m.rows, short_number(static_cast<double>(m.dispatch_bytes) * 1e-6),
+      kLine, m.tokens, m.rows.all, short_number(static_cast<double>(m.dispatch_bytes) * 1e-6),
       data_type_name(options.shape.dtype), short_number(m.dispatch_us.median),
       short_number(m.combine_us.median), short_number(m.pair_us.median),
       fmt::format("{:.1f}", gigabytes_per_second(moved, m.pair_us.median)),
       fmt::format("{:.1f}", gigabytes_per_second(wire, m.pair_us.median)),
       one_machine ? short_number(m.limit.pair_us) : "n/a",
-      one_machine ? short_number(m.limit_ratio()) : "n/a", fmt::format("{:.2f}", m.imbalance),
+      one_machine ? short_number(m.limit_ratio()) : "n/a", fmt::format("{:.2f}", m.rows.imbalance),
       options.check ? fmt::format("{}", m.wrong) : "n/a");
   return line + between_nodes_text(m);
 }

@@ -1,0 +1,36 @@
+// LocalWork: what ranks and nodes do with rows beside sending them. Called by build.cc.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "plan/build.h"
+#include "plan/merged_tasks.h"
+
+namespace ferry::internal {
+
+class LocalWork {
+ public:
+  LocalWork(const BuildInput& input, Resources& resources) : input_(input), resources_(resources) {}
+
+  // A rank's tokens, or the rows of its experts, brought into order, for so many ranks alike.
+  // Returns the task; -1 where the machine has no engine for it.
+  int reorder_tokens(int rank, std::int64_t ranks, MergedTasks& tasks, std::vector<int> after);
+  int reorder_rows(int rank, std::int64_t ranks, MergedTasks& tasks, std::vector<int> after);
+
+  // Every row of a node is written, and read again, by its processors.
+  void copy_rows(MergedTasks& dispatch, MergedTasks& combine);
+
+ private:
+  struct RowSet {
+    double rows, row_bytes;
+  };
+  void copy_rows_of(MergedTasks& tasks, const Machine::Copying& cost, std::span<const int> ranks,
+                    const RowSet& set, std::int64_t nodes);
+
+  const BuildInput& input_;
+  Resources& resources_;
+};
+
+}  // namespace ferry::internal

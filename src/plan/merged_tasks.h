@@ -1,0 +1,30 @@
+// MergedTasks: the tasks of one direction of an exchange. Tasks that differ in nothing but their
+// ranks become one. Called by build.cc and local_work.cc.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "plan/schedule.h"
+
+namespace ferry::internal {
+
+class MergedTasks {
+ public:
+  // Of so many ranks alike. Returns the task.
+  int add(Task task, std::int64_t ranks);
+  // False: a class has resources that are not equally loaded.
+  bool finish(const std::vector<Resource>& resources, Schedule& schedule);
+
+ private:
+  using Key =
+      std::tuple<std::string, double, std::vector<std::pair<int, double>>, std::vector<int>>;
+  std::vector<Task> list_;
+  std::map<Key, int> tasks_;
+};
+
+}  // namespace ferry::internal

@@ -1,0 +1,97 @@
+#include "plan/predict.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace ferry::internal {
+
+namespace {
+
+// Tasks that run in pieces, at most: beyond, the bound.
+constexpr std::size_t kMostTasks = 20000;
+
+// 0: too many tasks to simulate.
+int chunks_for(const SchedulePair& pair, int wanted) {
+  const std::size_t tasks = std::max(pair.dispatch.tasks.size(), pair.combine.tasks.size());
+  if (tasks == 0) return 1;
+  return static_cast<int>(std::min<std::size_t>(kMostTasks / tasks, wanted));
+}
+
+std::pair<double, std::vector<Span>> time(const Schedule& schedule, int chunks) {
+  if (chunks == 0) return {bound_us(schedule), {}};
+  const Timeline timeline = simulate(cut(schedule, chunks));
+  std::vector<Span> spans;
+  for (std::size_t i = 0; i < schedule.tasks.size(); ++i) {
+    const Task& task = schedule.tasks[i];
+    Span span{.what = task.what,
+              .start_us = timeline.tasks[i * chunks].start_us,
+              .end_us = timeline.tasks[i * chunks + chunks - 1].end_us,
+              .bytes = task.bytes,
+              .count = task.count};
+    spans.push_back(std::move(span));
+  }
+  return {timeline.end_us, std::move(spans)};
+}
+
+std::vector<Load> loads(const SchedulePair& pair) {
+  std::vector<Load> loads;
+  for (const LoadKind& kind : pair.kinds)
+    loads.push_back({.name = kind.name, .gb_s = kind.gb_s, .source = kind.source});
+  const auto add = [&](const Schedule& schedule, double Load::*bytes, double Load::*us) {
+    const std::vector<double> all = resource_bytes(schedule);
+    const std::vector<double> work = resource_us(schedule);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      Load& load = loads[schedule.resources[i].kind];
+      load.*bytes = std::max(load.*bytes, all[i]);
+      load.*us = std::max(load.*us, work[i]);
+    }
+  };
+  add(pair.dispatch, &Load::dispatch_bytes, &Load::dispatch_us);
+  add(pair.combine, &Load::combine_bytes, &Load::combine_us);
+  for (const Resource& resource : pair.dispatch.resources)
+    loads[resource.kind].instances += static_cast<int>(resource.instances);
+  return loads;
+}
+
+// The load with the most work; "latency" where waiting is most of the time.
+std::string limit(const Prediction& prediction) {
+  const auto work = [](const Load& load) { return load.dispatch_us + load.combine_us; };
+  const auto most = std::ranges::max_element(prediction.loads, {}, work);
+  if (most == prediction.loads.end() || prediction.bound_us() <= 0) return "nothing";
+  return work(*most) * 2 < prediction.bound_us() ? "latency" : most->name;
+}
+
+std::vector<std::pair<std::string, double>> doubled(const SchedulePair& pair, int chunks) {
+  std::vector<std::pair<std::string, double>> times;
+  for (std::size_t kind = 0; kind < pair.kinds.size(); ++kind) {
+    if (pair.kinds[kind].gb_s <= 0) continue;
+    const auto faster = [&](Schedule schedule) {
+      for (Resource& resource : schedule.resources)
+        if (resource.kind == static_cast<int>(kind)) resource.capacity *= 2;
+      return time(schedule, chunks).first;
+    };
+    times.emplace_back(pair.kinds[kind].name, faster(pair.dispatch) + faster(pair.combine));
+  }
+  return times;
+}
+
+}  // namespace
+
+Prediction predict(const Strategy& strategy, const SchedulePair& pair, const PlanOptions& options) {
+  const int chunks = chunks_for(pair, options.chunks);
+  Prediction prediction;
+  prediction.strategy = strategy.name;
+  prediction.received_bytes = pair.received_bytes;
+  prediction.staged_bytes = pair.staged_bytes;
+  prediction.loads = loads(pair);
+  prediction.dispatch_bound_us = bound_us(pair.dispatch);
+  prediction.combine_bound_us = bound_us(pair.combine);
+  prediction.simulated = chunks > 0;
+  std::tie(prediction.dispatch_us, prediction.dispatch_spans) = time(pair.dispatch, chunks);
+  std::tie(prediction.combine_us, prediction.combine_spans) = time(pair.combine, chunks);
+  prediction.limited_by = limit(prediction);
+  if (options.doubled) prediction.doubled = doubled(pair, chunks);
+  return prediction;
+}
+
+}  // namespace ferry::internal
