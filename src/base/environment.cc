@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -31,6 +32,9 @@ constexpr EnvironmentVariable kVariables[] = {
      "who moves messages between nodes: calls of ferry (the default), or a thread of its own"},
     {"FERRY_SSH", "a command", "what `ferry launch --hosts` reaches other hosts by, as --ssh does"},
     {"FERRY_LOG", "warn, info or debug", "prints lines with rank, host and pid to stderr"},
+    {"FERRY_METRICS", "file:PATH or port:N",
+     "the counters of a node's ranks as Prometheus text, in a file that is new every second (%p in "
+     "PATH: the process), or at 127.0.0.1:N"},
 };
 
 // The index of what the variable says among `values`; nullopt when it says nothing.
@@ -69,6 +73,22 @@ LogLevel log_level_in_environment() {
 
 bool progress_thread_in_environment() {
   return choice("FERRY_PROGRESS", {"inline", "thread"}).value_or(0) == 1;
+}
+
+MetricsPlace metrics_in_environment() {
+  MetricsPlace place{.text = environment_or_empty("FERRY_METRICS"), .file = ""};
+  const std::string& text = place.text;
+  if (text.starts_with("port:")) {
+    place.port = whole_number("FERRY_METRICS", text.substr(5), 1, 65535);
+  } else if (text.starts_with("file:") && text.size() > 5) {
+    place.file = text.substr(5);
+    if (const std::size_t at = place.file.find("%p"); at != std::string::npos)
+      place.file.replace(at, 2, std::to_string(getpid()));
+  } else if (!text.empty()) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("FERRY_METRICS=\"{}\" is neither file:PATH nor port:N", text));
+  }
+  return place;
 }
 
 }  // namespace ferry::internal

@@ -32,4 +32,12 @@ enum class LogLevel : std::uint8_t { kNone, kWarn, kInfo, kDebug };
 LogLevel log_level_in_environment();    // FERRY_LOG
 bool progress_thread_in_environment();  // FERRY_PROGRESS
 
+// FERRY_METRICS: where metrics are shown; nowhere when `text` is empty.
+struct MetricsPlace {
+  std::string text;  // as it was given
+  std::string file;
+  int port = 0;  // 0: a file
+};
+MetricsPlace metrics_in_environment();
+
 }  // namespace ferry::internal

@@ -40,6 +40,7 @@ Status ExchangeState::combine_recv(Operation operation) {
   std::unique_ptr<InFlight> sent;
   Status status = parts_.protocol.collect(operation, OperationKind::kCombine, sent);
   if (status.ok()) combine_times_ = std::move(static_cast<Combine&>(*sent).times);
+  count();
   return status;
 }
 

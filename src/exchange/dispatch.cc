@@ -54,6 +54,7 @@ Status ExchangeState::dispatch_recv(Operation operation, Received& received) {
   auto& dispatch = static_cast<Dispatch&>(*sent);
   dispatch.hand_over(received);
   if (dispatch.active().contains_me()) dispatch_times_ = std::move(dispatch.times);
+  count();
   return {};
 }
 

@@ -97,9 +97,12 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
 }  // namespace
 
 ExchangeState::ExchangeState(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config)
-    : parts_(make_parts(group, config)) {}
+    : parts_(make_parts(group, config)) {
+  count();
+}
 
 ExchangeState::~ExchangeState() {
+  parts_.group->counters().add(Counter::kWindowBytes, 0 - counted_window_bytes_);
   parts_.protocol.close();
   if (parts_.forwarder) parts_.group->leave_open(std::move(parts_.forwarder));
 }
@@ -121,6 +124,23 @@ ExchangeStats ExchangeState::stats() const noexcept {
   stats.link_row_bytes = crossed.rows;
   stats.link_bytes = crossed.all;
   return stats;
+}
+
+void ExchangeState::count() noexcept {
+  const ExchangeStats now = stats();
+  const std::uint64_t window_bytes = parts_.pool->backed_bytes();
+  RankCounters& counters = parts_.group->counters();
+  counters.add(Counter::kDispatches, now.dispatches - counted_.dispatches);
+  counters.add(Counter::kCombines, now.combines - counted_.combines);
+  counters.add(Counter::kRowsSent, now.rows_sent - counted_.rows_sent);
+  counters.add(Counter::kRowsReceived, now.rows_received - counted_.rows_received);
+  counters.add(Counter::kBytesSent, now.bytes_sent - counted_.bytes_sent);
+  counters.add(Counter::kBytesPulled, now.bytes_pulled - counted_.bytes_pulled);
+  counters.add(Counter::kBytesCopied, now.bytes_copied - counted_.bytes_copied);
+  counters.add(Counter::kLinkBytes, now.link_bytes - counted_.link_bytes);
+  counters.add(Counter::kWindowBytes, window_bytes - counted_window_bytes_);
+  counted_ = now;
+  counted_window_bytes_ = window_bytes;
 }
 
 std::vector<CrossedBytes> ExchangeState::crossed_bytes() const {

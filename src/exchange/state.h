@@ -28,6 +28,8 @@ class ExchangeState {
 
   // Before a receive half that is a call of its own.
   void begin_receive(Operation operation) noexcept { parts_.protocol.begin_receive(operation); }
+  // After a receive half: what onlookers see (Counter).
+  void count() noexcept;
   Status dispatch_send(const DispatchArgs& args, Operation& operation);
   Status dispatch_recv(Operation operation, Received& received);
   Status combine_send(const CombineArgs& args, Operation& operation);
@@ -50,6 +52,8 @@ class ExchangeState {
  private:
   ExchangeParts parts_;
   OperationTimes dispatch_times_, combine_times_;
+  ExchangeStats counted_ = {};  // what onlookers see already
+  std::uint64_t counted_window_bytes_ = 0;
 };
 
 }  // namespace ferry::internal

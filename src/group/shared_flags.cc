@@ -8,6 +8,7 @@
 #include <ctime>
 #include <string>
 
+#include "base/round_up.h"
 #include "bootstrap/agree.h"
 
 namespace ferry::internal {
@@ -16,6 +17,7 @@ namespace {
 
 // Longest sleep before peers and deadline are looked at.
 constexpr std::int64_t kSleepNs = 2'000'000;
+constexpr std::size_t kPage = 4096;
 
 void futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value,
            const timespec* timeout) noexcept {
@@ -24,21 +26,48 @@ void futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value,
 
 }  // namespace
 
-SharedFlags::SharedFlags(Rendezvous& rendezvous, bool commits, const Deadline& by) {
+SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ranks,
+                         std::uint64_t group, const Deadline& by) {
   const int size = rendezvous.size();
   const std::size_t of_rank =
       sizeof(GroupSlot) + sizeof(*abort_) + sizeof(*doorbell_) + sizeof(*sleeping_);
-  segment_ = rendezvous.share_segment(size * of_rank, by);
-  slots_ = reinterpret_cast<GroupSlot*>(segment_->data());
+  const std::size_t flag_bytes = sizeof(CountersHead) + size * of_rank;
+  const std::size_t row_bytes = RankCounters::row_bytes(size);
+  const std::size_t rows = round_up(flag_bytes, kPage);
+  const std::size_t mine = rows + rendezvous.rank() * row_bytes;
+  segment_ = rendezvous.share_segment(rows + size * row_bytes, by);
+  slots_ = reinterpret_cast<GroupSlot*>(segment_->data() + sizeof(CountersHead));
   abort_ = reinterpret_cast<std::atomic<std::uint64_t>*>(slots_ + size);
   doorbell_ = reinterpret_cast<std::atomic<std::uint32_t>*>(abort_ + size);
   sleeping_ = doorbell_ + size;
   std::string problem;
-  if (commits && !segment_->commit(0, size * of_rank))
-    problem =
-        fmt::format("no memory for the {} control bytes of a group of {}", size * of_rank, size);
+  const bool first = rendezvous.rank() == node_ranks[0];
+  if ((first && !segment_->commit(0, flag_bytes)) || !segment_->commit(mine, row_bytes))
+    problem = fmt::format("no memory for the {} control bytes of a group of {}",
+                          flag_bytes + row_bytes, size);
+  try {
+    if (first) metrics_.emplace();
+  } catch (const Error& error) {
+    problem = error.what();
+  }
   check_no_problem(rendezvous.all_gather(problem, by));  // memory is there for all
-  segment_->map_in(0, size * of_rank);
+  segment_->map_in(0, flag_bytes);
+  counters_ = RankCounters(segment_->data() + mine);
+  counters_.add(Counter::kPid, static_cast<std::uint64_t>(getpid()));
+  if (!first) return;
+  auto& head = *reinterpret_cast<CountersHead*>(segment_->data());
+  head.group = group;
+  head.num_ranks = static_cast<std::uint64_t>(size);
+  head.rows_offset = rows;
+  head.row_bytes = row_bytes;
+  head.magic.store(CountersHead::kMagic, std::memory_order_release);
+  metrics_->show({segment_, node_ranks});
+}
+
+// Whole pages: each rank's lie on its own NUMA domain.
+std::size_t RankCounters::row_bytes(int num_ranks) noexcept {
+  return round_up((kNumCounters + static_cast<std::size_t>(num_ranks)) * sizeof(std::uint64_t),
+                  kPage);
 }
 
 void SharedFlags::set_abort(int rank, std::uint64_t word) noexcept {

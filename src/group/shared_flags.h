@@ -1,18 +1,22 @@
 // SharedFlags: what the ranks of a node share in the segment of their group: barrier counters,
-// slots of all_gather, abort words, and the doorbells of ranks that sleep. What lies here of a rank
-// of another node is written by the rank of this node that reads its messages; else every slot and
-// abort word has its rank as the only writer, and doorbells are rung by anyone.
-// Made by GroupState; the wait loop sleeps here.
+// slots of all_gather, abort words, the doorbells of ranks that sleep, and counters for onlookers.
+// What lies here of a rank of another node is written by the rank of this node that reads its
+// messages; else every slot and abort word has its rank as the only writer, and doorbells are rung
+// by anyone. Made by GroupState; the wait loop sleeps here.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "bootstrap/rendezvous.h"
 #include "ferry/status.h"
+#include "group/counters.h"
+#include "group/metrics.h"
 #include "memory/segment.h"
 
 namespace ferry::internal {
@@ -46,9 +50,14 @@ struct AbortWord {
 
 class SharedFlags {
  public:
-  // Collective. The rank that `commits` gets the memory for all; Error(kSystem) on all ranks when
-  // there is none.
-  SharedFlags(Rendezvous& rendezvous, bool commits, const Deadline& by);
+  // Collective. The first of the node's ranks gets the memory for all, every rank that of its
+  // counters; Error on all ranks when one is refused memory, or the metrics that it is to show.
+  // `group`: the same number on all nodes.
+  SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ranks, std::uint64_t group,
+              const Deadline& by);
+
+  // Of this rank.
+  RankCounters& counters() noexcept { return counters_; }
 
   GroupSlot& slot(int rank) const noexcept { return slots_[rank]; }
 
@@ -69,6 +78,8 @@ class SharedFlags {
 
  private:
   std::shared_ptr<Segment> segment_;
+  RankCounters counters_;
+  std::optional<Metrics> metrics_;  // of the first rank of a node
   GroupSlot* slots_;
   std::atomic<std::uint64_t>* abort_;
   std::atomic<std::uint32_t>* doorbell_;

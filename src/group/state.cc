@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
+#include "bootstrap/handshake.h"
 #include "bootstrap/hello.h"
 #include "group/join.h"
 #include "group/leaving.h"
@@ -43,8 +45,8 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
   const std::span<const int> here = topology_.node_ranks(topology_.node_of(rank_));
   node_ranks_.assign(here.begin(), here.end());
   for (std::size_t i = 0; i < here.size(); ++i) positions_[here[i]] = static_cast<int>(i);
-  count_neighbours(by);
-  flags_.emplace(*rendezvous_, rank_ == node_ranks_[0], by);
+  const std::uint64_t group = count_neighbours(by);
+  flags_.emplace(*rendezvous_, node_ranks_, group, by);
   if (!one_node()) join_nodes(make_link, by);
   log(LogLevel::kInfo,
       fmt::format("joined a group of {} by {} ({}), {} processors{}", size_, origin_.launcher,
@@ -54,17 +56,21 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
                             : ""));
 }
 
-void GroupState::count_neighbours(const Deadline& by) {
+// Returns a number that all ranks of this group have in common, and no other group: rank 0's nonce.
+std::uint64_t GroupState::count_neighbours(const Deadline& by) {
   const std::string machine = boot_id() + " ";
   std::string cpus(CPU_SETSIZE, '0');
   num_neighbours_ = 0;
-  for (const std::string& theirs : rendezvous_->all_gather(machine + allowed_cpus(), by)) {
+  const auto told = rendezvous_->all_gather(hex(fresh_nonce()) + machine + allowed_cpus(), by);
+  for (const std::string& one : told) {
+    const std::string theirs = one.substr(std::min(one.size(), 2 * kNonceBytes));
     if (!theirs.starts_with(machine)) continue;
     ++num_neighbours_;
     for (std::size_t cpu = 0; machine.size() + cpu < theirs.size(); ++cpu)
       cpus[cpu] = std::max(cpus[cpu], theirs[machine.size() + cpu]);
   }
   num_cpus_ = std::max(1, static_cast<int>(std::count(cpus.begin(), cpus.end(), '1')));
+  return std::strtoull(told[0].substr(0, 16).c_str(), nullptr, 16);
 }
 
 GroupState::~GroupState() {

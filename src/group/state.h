@@ -127,6 +127,9 @@ class GroupState final : private MessageChannel::Reader {
   // Wakes the ranks of this node that sleep. Call after raising a flag with raise().
   void ring() noexcept { flags_->ring(node_ranks_); }
 
+  // What onlookers see of this rank.
+  RankCounters& counters() noexcept { return flags_->counters(); }
+
   // Between nodes (between_nodes.cc); all but progress() only when there are several.
   // Moves messages, on a rank that makes its own progress.
   bool progress() noexcept { return messages_ && !nodes_.own_thread && messages_->progress(); }
@@ -190,7 +193,8 @@ class GroupState final : private MessageChannel::Reader {
   Status break_group(Code code, int culprit, const std::string& text) noexcept;
   Status check(const Await& await) noexcept;
   void sleep_until_rung(const Await& await, int peer) noexcept;
-  void count_neighbours(const Deadline& by);
+  std::uint64_t count_neighbours(const Deadline& by);
+  void account(const Await& await, int peer, std::int64_t ns) noexcept;
   std::vector<int> missing_ranks(const Await& await) const;
 
   std::unique_ptr<Rendezvous> rendezvous_;

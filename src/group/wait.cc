@@ -42,7 +42,7 @@ Status GroupState::wait(const Await& await) noexcept {
   for (int passed = 0; passed < size_;) {
     const int peer = (rank_ + 1 + passed) % size_;
     if (await.up(peer)) {
-      if (peer_began_ns != 0 && await.wait_ns) (*await.wait_ns)[peer] += now_ns() - peer_began_ns;
+      if (peer_began_ns != 0) account(await, peer, now_ns() - peer_began_ns);
       peer_began_ns = 0;
       ++passed;
       continue;
@@ -61,11 +61,20 @@ Status GroupState::wait(const Await& await) noexcept {
     if (await.time->passed() || aborted()) {
       if (Status status = check(await); !status.ok()) return status;
     }
-    if (now_ns() - began_ns < kYieldNs) continue;
+    const std::int64_t now = now_ns();
+    if (now - began_ns < kYieldNs) continue;
+    account(await, peer, now - peer_began_ns);  // onlookers see a wait while it lasts
+    peer_began_ns = now;
     sleep_until_rung(await, peer);
     if (Status status = check(await); !status.ok()) return status;
   }
   return {};
+}
+
+// What is to leave this rank is the network's doing, whoever it is for.
+void GroupState::account(const Await& await, int peer, std::int64_t ns) noexcept {
+  if (await.wait_ns) (*await.wait_ns)[peer] += ns;
+  counters().waited(await.outgoing ? rank_ : peer, ns);
 }
 
 // A rank that waits for the network does not hear the bell of its own node.

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <set>
 
@@ -53,6 +54,25 @@ TEST(Environment, ANumberOutsideOfItsRangeIsNamedWithTheRange) {
     EXPECT_EQ(refusal([&] { whole_number("A", text, 1, 7); }),
               std::string("A=\"") + text + "\" is not a whole number from 1 to 7");
   }
+}
+
+TEST(Environment, MetricsHaveAFileOrAPort) {
+  unsetenv("FERRY_METRICS");
+  EXPECT_EQ(metrics_in_environment().text, "");
+  setenv("FERRY_METRICS", "file:a/b-%p.prom", 1);
+  EXPECT_EQ(metrics_in_environment().file, "a/b-" + std::to_string(getpid()) + ".prom");
+  EXPECT_EQ(metrics_in_environment().port, 0);
+  setenv("FERRY_METRICS", "port:65535", 1);
+  EXPECT_EQ(metrics_in_environment().port, 65535);
+  setenv("FERRY_METRICS", "port:65536", 1);
+  EXPECT_EQ(refusal([] { metrics_in_environment(); }),
+            "FERRY_METRICS=\"65536\" is not a whole number from 1 to 65535");
+  for (const char* text : {"file:", "port", "9400"}) {
+    setenv("FERRY_METRICS", text, 1);
+    EXPECT_EQ(refusal([] { metrics_in_environment(); }),
+              std::string("FERRY_METRICS=\"") + text + "\" is neither file:PATH nor port:N");
+  }
+  unsetenv("FERRY_METRICS");
 }
 
 TEST(Environment, TheTableNamesEachVariableOnce) {

@@ -1,0 +1,102 @@
+// Counters: what each rank has done so far, for whoever looks at a job from outside: `ferry top`,
+// and the metrics of its own process. They lie in the segment of the group (SharedFlags), behind a
+// head that tells where; its memfd is open in every rank, so other processes of the same user read
+// it through /proc, and it costs nothing when none does. Nothing in ferry depends on them, so all
+// is relaxed but the head. Written by the wait loop and by exchanges.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "memory/segment.h"
+
+namespace ferry::internal {
+
+enum class Counter : std::uint8_t {
+  kPid,
+  kDispatches,
+  kCombines,
+  kRowsSent,
+  kRowsReceived,
+  kBytesSent,
+  kBytesPulled,
+  kBytesCopied,
+  kLinkBytes,
+  kWindowBytes,
+  kNum
+};
+inline constexpr int kNumCounters = static_cast<int>(Counter::kNum);
+
+// As they are called outside. What does not grow is a value of now.
+struct CounterName {
+  const char *name, *meaning;
+  bool grows = true;
+};
+inline constexpr CounterName kCounterNames[] = {
+    {"pid", "process of the rank", false},
+    {"dispatches", "dispatches finished"},
+    {"combines", "combines finished"},
+    {"rows_sent", "rows written to windows by dispatch"},
+    {"rows_received", "rows received by dispatch"},
+    {"bytes_sent", "bytes of rows written to windows by dispatch"},
+    {"bytes_pulled", "bytes of rows read from windows by combine"},
+    {"bytes_copied", "bytes of rows copied into the window or out of it"},
+    {"link_bytes", "bytes sent to other nodes"},
+    {"window_bytes", "bytes of memory behind the windows", false},
+};
+static_assert(std::size(kCounterNames) == kNumCounters);
+
+// The beginning of the segment of a group.
+struct alignas(128) CountersHead {
+  static constexpr std::uint64_t kMagic = 0x31706f7479727266;  // of this layout: "frrytop1"
+  std::atomic<std::uint64_t>
+      magic;            // release when the rest is there; readers are in other processes
+  std::uint64_t group;  // a number that the nodes of a group have in common
+  std::uint64_t num_ranks, rows_offset, row_bytes;
+};
+
+// One rank's row: [kNumCounters] as named above, then [ranks] the nanoseconds that it waited for
+// each; for the network, where its own number is. The rank is the only writer; its exchanges may be
+// used by several threads.
+class RankCounters {
+ public:
+  RankCounters() = default;
+  explicit RankCounters(std::byte* row) noexcept
+      : row_(reinterpret_cast<std::atomic<std::uint64_t>*>(row)) {}
+  static std::size_t row_bytes(int num_ranks) noexcept;
+
+  // Modulo 2^64: what does not grow is lowered by adding a negative number.
+  void add(Counter counter, std::uint64_t value) noexcept { add(static_cast<int>(counter), value); }
+  void waited(int peer, std::int64_t ns) noexcept {
+    add(kNumCounters + peer, static_cast<std::uint64_t>(ns));
+  }
+  std::uint64_t value(int index) const noexcept {
+    return row_[index].load(std::memory_order_relaxed);
+  }
+
+ private:
+  void add(int index, std::uint64_t value) noexcept {
+    if (value != 0) row_[index].fetch_add(value, std::memory_order_relaxed);
+  }
+
+  std::atomic<std::uint64_t>* row_ = nullptr;
+};
+
+// The rows of a node's ranks, in the process of one of them.
+struct NodeCounters {
+  std::shared_ptr<Segment> segment;
+  std::vector<int> ranks;  // of the node
+
+  const CountersHead& head() const noexcept {
+    return *reinterpret_cast<const CountersHead*>(segment->data());
+  }
+  RankCounters of(int rank) const noexcept {
+    return RankCounters(segment->data() + head().rows_offset +
+                        static_cast<std::size_t>(rank) * head().row_bytes);
+  }
+};
+
+}  // namespace ferry::internal
