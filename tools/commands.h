@@ -25,4 +25,7 @@ void add_topology(CLI::App& app, int& exit_code);
 // How long dispatch and combine take on a machine, and what limits them.
 void add_plan(CLI::App& app, int& exit_code);
 
+// What the ranks of running programs do.
+void add_top(CLI::App& app, int& exit_code);
+
 }  // namespace ferry::tools

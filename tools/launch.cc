@@ -57,7 +57,7 @@ struct LaunchOptions {
   double grace_s = 5;
   std::string hosts_text;
   std::vector<HostRanks> hosts;
-  std::string ssh = "ssh -o BatchMode=yes -o ConnectTimeout=10";
+  std::string ssh{kSsh};
   int port = 0;
   bool remote_agent = false;
 };

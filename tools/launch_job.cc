@@ -62,7 +62,7 @@ void Job::start_agents(ChildSetup setup) {
     task.share.num_ranks = host.num_ranks;
     setup.program = options_.ssh;
     setup.program.push_back(host.target);
-    setup.program.push_back(agent_command());
+    setup.program.push_back(command_there("launch --remote-agent"));
     Child child = spawn(setup, task.environment, ChildInput::kPiped);
     children_.push_back({task.host, child.pid, std::move(child.in),
                          LineStream(std::move(child.out), "", out_, edit_lines_of("")),

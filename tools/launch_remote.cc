@@ -75,11 +75,11 @@ std::vector<HostRanks> parse_hosts(std::string_view text) {
 }
 
 // In the shell's quotes, where a quote itself is written as '\''.
-std::string agent_command() {
+std::string command_there(const std::string& arguments) {
   std::string quoted;
   for (const char c : std::filesystem::read_symlink("/proc/self/exe").string())
     quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return fmt::format("exec '{}' launch --remote-agent", quoted);
+  return fmt::format("exec '{}' {}", quoted, arguments);
 }
 
 // A line with the version and the number of bytes, then MessagePack, whose strings are any bytes.

@@ -37,8 +37,11 @@ struct Task {
 
 std::string encode(const Task& task);
 
-// For the shell of a host: starts this program as its agent.
-std::string agent_command();
+// What reaches other hosts, unless --ssh says otherwise.
+inline constexpr const char* kSsh = "ssh -o BatchMode=yes -o ConnectTimeout=10";
+
+// For the shell of a host: starts this program there.
+std::string command_there(const std::string& arguments);
 
 // Orders.
 inline constexpr std::string_view kOrderSignal = "signal ";  // and a number

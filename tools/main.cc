@@ -28,6 +28,7 @@ int run(int argc, char** argv) {
   ferry::tools::add_doctor(app, exit_code);
   ferry::tools::add_topology(app, exit_code);
   ferry::tools::add_plan(app, exit_code);
+  ferry::tools::add_top(app, exit_code);
   try {
     app.parse(static_cast<int>(split - argv), argv);
   } catch (const CLI::ParseError& error) {

@@ -11,7 +11,8 @@ NATIVE = {"bench": "measure dispatch and combine, and compare them with the memo
           "launch": "start ranks of a program, on this host or several",
           "doctor": "what this machine offers, and what to change for speed",
           "topology": "the tree of ranks, and what each algorithm puts on each link",
-          "plan": "how long dispatch and combine take on a machine, and what limits them"}
+          "plan": "how long dispatch and combine take on a machine, and what limits them",
+          "top": "what the ranks of running programs do, at a glance"}
 
 
 def main(arguments=None):
