@@ -1,5 +1,5 @@
 """Megatron-Core's flex dispatcher with its deepep back end, forward and backward, against Megatron's own all-gather
-dispatcher on the same ranks. Started by flex_dispatcher_test.py: torchrun ... -m ferry.deep_ep --map-cuda this TP TYPE.
+dispatcher on the same ranks. Started by test_flex_dispatcher.py: torchrun ... -m ferry.deep_ep --map-cuda this TP TYPE.
 
 Nothing here knows ferry: Megatron imports deep_ep. With expert tensor parallelism a token's output is the sum of two
 shards, which the two dispatchers add in different order; in float32 inputs of few bits make every order give the same
@@ -109,7 +109,8 @@ def main():
                 assert same(have, want, tp > 1 and dtype == torch.bfloat16), (
                     skewed, draw.__name__, number, (have - want).abs().max(), want.abs().max())
     dist.barrier()
-    print(f"rank {dist.get_rank()}: same bits", flush=True)
+    sys.stdout.write(f"rank {dist.get_rank()}: same bits\n")  # one write: other ranks print at the same time
+    sys.stdout.flush()
     dist.destroy_process_group()
 
 

@@ -13,6 +13,7 @@ import ferry
 from ferry.conformance import low_latency_case as cases
 from ferry.conformance.deep_ep_oracle import Inputs, same_bits
 from ferry.deep_ep import Buffer, ElasticBuffer, get_logical_domain_size, get_physical_domain_size, nodes
+from ports import free_port
 from test_deep_ep_buffer import outputs_of, send
 
 pytestmark = pytest.mark.long
@@ -109,7 +110,7 @@ def test_low_latency_and_elastic_between_nodes():
 
 def environment(node, **more):
     base = {name: value for name, value in os.environ.items() if name not in ("LOCAL_RANK", "MASTER_ADDR")}
-    return {**base, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "RANK": str(node), "MASTER_PORT": "28371", **more}
+    return {**base, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "RANK": str(node), **more}
 
 
 def check_programs(commands, environments):
@@ -121,7 +122,7 @@ def check_programs(commands, environments):
 
 
 def test_a_program_on_two_nodes_of_one_machine():
-    more = {"FERRY_TOPOLOGY": "host:2,rank:2", "MASTER_ADDR": "127.0.0.1"}
+    more = {"FERRY_TOPOLOGY": "host:2,rank:2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     check_programs([WORDS, WORDS], [environment(node, **more) for node in range(2)])
 
 
@@ -131,7 +132,7 @@ def test_a_program_on_two_hosts():
 
     try:
         with hosts.Hosts(2) as bench:
-            more = {"MASTER_ADDR": hosts.address(0), "GLOO_SOCKET_IFNAME": "eth0"}
+            more = {"MASTER_ADDR": hosts.address(0), "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "eth0"}
             check_programs([bench.command(name, *WORDS) for name in bench.names],
                            [environment(node, **more) for node in range(2)])
     except hosts.Unavailable as reason:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 import ferry  # noqa: E402
+from ports import free_port  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,6 +58,6 @@ def test_programs(tmp_path):
 
 def test_programs_of_a_launcher(tmp_path):
     for _, source in LAUNCHED:
-        job = dict(WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT="29400", TORCHELASTIC_RUN_ID=tmp_path.name)
+        job = dict(WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT=free_port(), TORCHELASTIC_RUN_ID="docs")
         ranks = [start(source, tmp_path, RANK=str(rank), LOCAL_RANK=str(rank), **job) for rank in range(2)]
         assert [rank.wait(60) for rank in ranks] == [0, 0]

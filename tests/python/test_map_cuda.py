@@ -7,49 +7,50 @@ from pathlib import Path
 
 import pytest
 
+from ports import free_port
+
 pytestmark = pytest.mark.long
 
 pytest.importorskip("torch")
 
 PROGRAMS = Path(__file__).parent / "programs"
 LAUNCH = [sys.executable, "-m", "ferry.deep_ep"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
 SMALL = ["--num-experts", "8", "--num-tokens", "16", "--hidden", "256", "--num-topk", "3"]
 
 
-def environment(port, **more):
+def environment():
     base = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    return {**base, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(port), "PYTHONPATH": "", **more}
+    return {**base, "OMP_NUM_THREADS": "1", "MASTER_PORT": free_port(), "PYTHONPATH": ""}
 
 
-def play(words, port, **more):
-    done = subprocess.run(words, capture_output=True, text=True, timeout=240, env=environment(port, **more))
+def play(words):
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-@pytest.mark.parametrize("name, last, port", [("normal_kernels", "normal kernels passed on node 0", 28361),
-                                              ("low_latency", "low latency passed", 28362),
-                                              ("elastic", "elastic passed", 28363)])
-def test_programs_that_spawn_their_ranks(name, last, port):
+@pytest.mark.parametrize("name, last", [("normal_kernels", "normal kernels passed on node 0"),
+                                        ("low_latency", "low latency passed"), ("elastic", "elastic passed")])
+def test_programs_that_spawn_their_ranks(name, last):
     alignment = ["--alignment", "4"] if name == "elastic" else []
-    said = play([*LAUNCH, "--map-cuda", str(PROGRAMS / f"{name}.py"), "--num-processes", "2", *SMALL, *alignment], port)
+    said = play([*LAUNCH, "--map-cuda", str(PROGRAMS / f"{name}.py"), "--num-processes", "2", *SMALL, *alignment])
     assert said.splitlines()[-1] == last
 
 
 def test_a_program_of_torchrun():
-    said = play([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "28364", "-m",
-                 "ferry.deep_ep", "--map-cuda", str(PROGRAMS / "train.py")], 28364)
+    said = play([*TORCHRUN, "-m", "ferry.deep_ep", "--map-cuda", str(PROGRAMS / "train.py")])
     assert sorted(said.splitlines()) == ["trained on rank 0", "trained on rank 1"]
 
 
 def test_without_the_option_cuda_stays_what_it_is():
     done = subprocess.run([*LAUNCH, str(PROGRAMS / "low_latency.py"), "--num-processes", "1", *SMALL],
-                          capture_output=True, text=True, timeout=120, env=environment(28365))
+                          capture_output=True, text=True, timeout=120, env=environment())
     assert done.returncode != 0 and "CUDA" in done.stderr
 
 
 def test_calls_of_torch():
-    assert play([sys.executable, str(Path(__file__).parent / "mapped_calls.py")], 28366) == "all calls answered\n"
+    assert play([sys.executable, str(Path(__file__).parent / "mapped_calls.py")]) == "all calls answered\n"
 
 
 @pytest.mark.parametrize("words, code, said", [
@@ -62,6 +63,5 @@ def test_the_command_line(words, code, said):
 
 
 def test_a_program_for_npus():
-    said = play([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "28367",
-                 str(PROGRAMS / "npu_layer.py")], 28367)
+    said = play([*TORCHRUN, str(PROGRAMS / "npu_layer.py")])
     assert sorted(said.splitlines()) == ["layer on rank 0", "layer on rank 1"]

@@ -6,6 +6,7 @@ import ferry.torch_npu
 ferry.torch_npu.install(map_npu=True)
 
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -48,7 +49,8 @@ def main():
         assert "no 'no_such_call'" in str(error)
     dist.barrier()
     dist.destroy_process_group()
-    print(f"layer on rank {rank}", flush=True)
+    sys.stdout.write(f"layer on rank {rank}\n")  # one write: the other rank prints at the same time
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
