@@ -100,16 +100,24 @@ void require_interrupted(const Status& status) {
   require(status.culprit() == 0, "culprit " + std::to_string(status.culprit()));
 }
 
+// The interrupted rank has given up.
+void await_told(const SharedBoard& board) {
+  while (board->told.load(std::memory_order_acquire) == 0) nap(1);
+}
+
 TEST_P(Deadlines, InterruptedRankIsNamedByAllRanks) {
   const Scenario scenario = plain_scenario(kRanks, fault_config(), 1, 53);
+  const SharedBoard board;
   const auto body = [&](Group group) {
     Seat seat(group, scenario);
     Random random(1);
     DispatchCall call(scenario, scenario.rounds[0], seat.rank(), random);
     Received received;
-    if (seat.rank() == kLate) nap(100);
+    if (seat.rank() == kLate) await_told(board);
     interrupted = seat.rank() == 0;
-    require_interrupted(seat.exchange().dispatch(call.args(), received));
+    const Status status = seat.exchange().dispatch(call.args(), received);
+    if (interrupted) board->told.store(1, std::memory_order_release);
+    require_interrupted(status);
   };
   run_ranks(GetParam(), kRanks, body, "", with_interruption());
 }
@@ -117,13 +125,15 @@ TEST_P(Deadlines, InterruptedRankIsNamedByAllRanks) {
 // While an exchange is made; the coordinator is interrupted, or a member is.
 TEST_P(Deadlines, RankInterruptedInARendezvousIsNamedByAllRanks) {
   for (const int victim : {0, 2}) {
+    const SharedBoard board;
     const auto body = [&](Group group) {
-      if (group.rank() == kLate) nap(100);
+      if (group.rank() == kLate) await_told(board);
       interrupted = group.rank() == victim;
       try {
         Exchange exchange(group, fault_config());
         throw Failure("the exchange was made");
       } catch (const Error& error) {
+        if (interrupted) board->told.store(1, std::memory_order_release);
         const std::string name = "rank " + std::to_string(victim);
         require_status({error.code(), error.what()}, Code::kInterrupted, {name, "was interrupted"},
                        "making an exchange");
