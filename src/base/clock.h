@@ -1,20 +1,14 @@
-// The one clock, and deadlines on it.
+// Deadlines on the one clock (waiting.h).
 #pragma once
-
-#include <time.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 
-namespace ferry::internal {
+#include "base/waiting.h"
 
-inline std::int64_t now_ns() noexcept {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * 1'000'000'000LL + t.tv_nsec;
-}
+namespace ferry::internal {
 
 // A point in time by which a wait ends, or earlier if `interrupted` says so (it may be empty, and
 // outlives the deadline).

@@ -73,6 +73,12 @@ std::vector<Group> Group::threads(int size, const GroupOptions& options) {
   return GroupState::threads(size, options, internal::ucx_link);
 }
 
+Group GroupState::join(std::unique_ptr<internal::Rendezvous> rendezvous,
+                       const GroupOptions& options, const GroupOrigin& origin,
+                       const internal::Deadline& by, const internal::LinkFactory& make_link) {
+  return Group(std::make_shared<GroupState>(std::move(rendezvous), options, origin, by, make_link));
+}
+
 std::vector<Group> GroupState::threads(int size, const GroupOptions& options,
                                        const internal::LinkFactory& make_link) {
   check_arguments(0, size, options);
@@ -87,8 +93,7 @@ std::vector<Group> GroupState::threads(int size, const GroupOptions& options,
         const GroupOrigin origin{"threads",
                                  fmt::format("{} threads of process {}", size, getpid())};
         const auto by = internal::Deadline::after(options.deadline, &options.interrupted);
-        groups[rank] = Group(std::make_shared<GroupState>(std::move(rendezvous[rank]), options,
-                                                          origin, by, make_link));
+        groups[rank] = join(std::move(rendezvous[rank]), options, origin, by, make_link);
       } catch (...) {
         failures[rank] = std::current_exception();
       }

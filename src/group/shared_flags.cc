@@ -1,14 +1,11 @@
 #include "group/shared_flags.h"
 
 #include <fmt/format.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <ctime>
 #include <string>
 
 #include "base/round_up.h"
+#include "base/waiting.h"
 #include "bootstrap/agree.h"
 
 namespace ferry::internal {
@@ -18,11 +15,6 @@ namespace {
 // Longest sleep before peers and deadline are looked at.
 constexpr std::int64_t kSleepNs = 2'000'000;
 constexpr std::size_t kPage = 4096;
-
-void futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value,
-           const timespec* timeout) noexcept {
-  syscall(SYS_futex, word, operation, value, timeout, nullptr, 0);
-}
 
 }  // namespace
 
@@ -83,10 +75,7 @@ void SharedFlags::sleep(int rank, const std::atomic<std::uint64_t>& flag,
                         std::uint64_t value) noexcept {
   sleeping_[rank].fetch_add(1, std::memory_order_seq_cst);
   const std::uint32_t rung = doorbell_[rank].load(std::memory_order_seq_cst);
-  if (flag.load(std::memory_order_seq_cst) < value) {
-    const timespec timeout{0, kSleepNs};
-    futex(&doorbell_[rank], FUTEX_WAIT, rung, &timeout);
-  }
+  if (flag.load(std::memory_order_seq_cst) < value) sleep_on(doorbell_[rank], rung, kSleepNs);
   sleeping_[rank].fetch_sub(1, std::memory_order_seq_cst);
 }
 
@@ -94,7 +83,7 @@ void SharedFlags::ring(std::span<const int> ranks) noexcept {
   for (const int peer : ranks) {
     if (sleeping_[peer].load(std::memory_order_seq_cst) == 0) continue;
     doorbell_[peer].fetch_add(1, std::memory_order_seq_cst);
-    futex(&doorbell_[peer], FUTEX_WAKE, 1 << 30, nullptr);
+    wake(doorbell_[peer]);
   }
 }
 

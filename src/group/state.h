@@ -88,6 +88,9 @@ class GroupState final : private MessageChannel::Reader {
   // `by`: the deadline of the join.
   GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
              GroupOrigin origin, const Deadline& by, const LinkFactory& make_link = ucx_link);
+  // One rank of a group that meets in some other way (tests).
+  static Group join(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
+                    const GroupOrigin& origin, const Deadline& by, const LinkFactory& make_link);
   // Group::threads, with another network underneath (tests).
   static std::vector<Group> threads(int size, const GroupOptions& options,
                                     const LinkFactory& make_link);

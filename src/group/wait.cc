@@ -4,10 +4,10 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sched.h>
 
 #include <algorithm>
 
+#include "base/waiting.h"
 #include "group/state.h"
 
 namespace ferry::internal {
@@ -24,14 +24,6 @@ constexpr std::int64_t kYieldNs = 1'000'000;  // yielding turns into sleeping
 constexpr std::chrono::milliseconds kEndsSoon{500};
 
 constexpr int kNetworkSleepUs = 100;
-
-void pause_processor() noexcept {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 }  // namespace
 
@@ -55,7 +47,7 @@ Status GroupState::wait(const Await& await) noexcept {
       continue;
     }
     if (calm % kYieldsPerClock != 0) {
-      sched_yield();
+      yield_processor();
       continue;
     }
     if (await.time->passed() || aborted()) {

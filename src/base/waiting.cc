@@ -1,0 +1,37 @@
+#include "base/waiting.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+namespace ferry::internal {
+
+std::int64_t now_ns() noexcept {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1'000'000'000LL + t.tv_nsec;
+}
+
+void pause_processor() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+void yield_processor() noexcept { sched_yield(); }
+
+void sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t value,
+              std::int64_t wait_ns) noexcept {
+  const timespec timeout{wait_ns / 1'000'000'000, wait_ns % 1'000'000'000};
+  syscall(SYS_futex, &word, FUTEX_WAIT, value, &timeout, nullptr, 0);
+}
+
+void wake(const std::atomic<std::uint32_t>& word) noexcept {
+  syscall(SYS_futex, &word, FUTEX_WAKE, 1 << 30, nullptr, nullptr, 0);
+}
+
+}  // namespace ferry::internal
