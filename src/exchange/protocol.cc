@@ -36,6 +36,8 @@ Protocol::Protocol(GroupState& group, const Setup& setup, const WindowView& view
       last_set_(setup.everybody) {}
 
 void Protocol::close() noexcept {
+  // It may not have sent its rows: who waits for them must not go on as if they had come.
+  if (!group_.usable()) return;
   raise(view_.control(setup_.rank).read_through, kLeft);
   raise(view_.control(setup_.rank).progress, kLeft);
   group_.ring();

@@ -59,7 +59,7 @@ class Protocol {
   // `forwarder`: null on one node.
   Protocol(GroupState& group, const Setup& setup, const WindowView& view, Forwarder* forwarder);
   // At the end of the exchange: waits of peers for this rank pass from now on, and find that its
-  // record is missing.
+  // record is missing. Of a broken group they end by themselves.
   void close() noexcept;
 
   // Every operation starts here: it takes the next number, and what is `depth` behind it is
