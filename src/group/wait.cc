@@ -80,7 +80,12 @@ std::vector<int> GroupState::missing_ranks(const Await& await) const {
   for (int peer = 0; peer < size_; ++peer) {
     if (!await.up(peer)) missing.push_back(peer);
   }
-  return missing;
+  if (!await.outgoing || missing.empty()) return missing;
+  std::vector<int> unsent;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (!messages_->all_sent(peer)) unsent.push_back(peer);
+  }
+  return unsent.empty() ? missing : unsent;
 }
 
 // Looks for a reason to give up. The flags were looked at before: a rank that did its part and then

@@ -101,6 +101,7 @@ class MessageChannel : private Link::Events {
   bool progress();
   // True when everything sent has left this rank.
   bool all_sent() const;
+  bool all_sent(int peer) const;
   // Sleeps until something can move, at most `wait_us`. Not with the lock held.
   void sleep(int wait_us);
   Counters counters() const;
