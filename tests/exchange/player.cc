@@ -110,12 +110,13 @@ class Player {
     if (round.cached_from >= 0) call.args().cached = rounds_[round.cached_from].handle;
     if (options_.halves && random_.one_in(2)) {
       Pending pending{step, {}, nullptr};
-      require_ok(exchange_.dispatch_send(call.args(), pending.operation), name(step) + ", send");
+      options_.check(exchange_.dispatch_send(call.args(), pending.operation),
+                     name(step) + ", send");
       in_flight_.push_back(std::move(pending));
       return;
     }
     Received received;
-    require_ok(exchange_.dispatch(call.args(), received), name(step));
+    options_.check(exchange_.dispatch(call.args(), received), name(step));
     take(step, std::move(received));
   }
 
@@ -134,12 +135,12 @@ class Player {
     --played.combines_left;
     if (options_.halves && random_.one_in(2)) {
       Pending pending{step, {}, std::move(call)};
-      require_ok(exchange_.combine_send(pending.call->args(), pending.operation),
-                 name(step) + ", send");
+      options_.check(exchange_.combine_send(pending.call->args(), pending.operation),
+                     name(step) + ", send");
       in_flight_.push_back(std::move(pending));
       return;
     }
-    require_ok(exchange_.combine(call->args()), name(step));
+    options_.check(exchange_.combine(call->args()), name(step));
     call->check(name(step));
     maybe_release(step.round);
   }
@@ -165,12 +166,12 @@ class Player {
     }
     if (pending.step.combine < 0) {
       Received received;
-      require_ok(exchange_.dispatch_recv(pending.operation, received),
-                 name(pending.step) + ", receive");
+      options_.check(exchange_.dispatch_recv(pending.operation, received),
+                     name(pending.step) + ", receive");
       take(pending.step, std::move(received));
       return;
     }
-    require_ok(exchange_.combine_recv(pending.operation), name(pending.step) + ", receive");
+    options_.check(exchange_.combine_recv(pending.operation), name(pending.step) + ", receive");
     pending.call->check(name(pending.step));
     maybe_release(pending.step.round);
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -16,6 +17,8 @@ namespace ferry::test {
 struct PlayOptions {
   bool halves = false;  // split operations and keep up to `depth` in flight; else whole calls
   bool delays = false;  // sleep a little now and then
+  // What each call returned, and its name.
+  std::function<void(const Status&, const std::string&)> check = require_ok;
 };
 
 // One rank's memory for a dispatch: pitched tokens, ids of either type.

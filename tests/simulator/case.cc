@@ -1,0 +1,60 @@
+// What a run is, drawn from its seed.
+#include <array>
+
+#include "simulator/run.h"
+
+namespace ferry::test {
+
+namespace {
+
+constexpr std::array kFaults = {Fault::kNone,   Fault::kNone,     Fault::kSlow,     Fault::kPause,
+                                Fault::kOutage, Fault::kNoMemory, Fault::kStop,     Fault::kDeath,
+                                Fault::kDeath,  Fault::kCut,      Fault::kPartition};
+
+std::vector<Nodes> shapes() {
+  return {nodes_of("host:1,rank:3"),        nodes_of_sizes({1, 1}),
+          nodes_of_sizes({2, 1}),           nodes_of_sizes({2, 2}),
+          nodes_of_sizes({1, 1, 1}),        nodes_of_sizes({2, 1, 3}),
+          nodes_of("rack:2,host:2,rank:1"), nodes_of("rack:2,host:2+1,rank:1+1+2")};
+}
+
+// Few or many: faults are as likely while a group is made as later.
+int draw_turns(Random& random) {
+  constexpr std::array kMost = {8, 60, 250, 800};
+  return static_cast<int>(random.below(random.pick(kMost)));
+}
+
+}  // namespace
+
+const char* name_of(Fault fault) {
+  constexpr std::array kNames = {"no fault", "slow",  "pause", "outage",   "no memory",
+                                 "stop",     "death", "cut",   "partition"};
+  return kNames[static_cast<std::size_t>(fault)];
+}
+
+std::string Case::describe() const {
+  return std::string(name_of(fault)) + " of rank " + std::to_string(victim) + " after " +
+         std::to_string(turns) + " turns" +
+         (fault == Fault::kCut ? ", with rank " + std::to_string(peer) : "") + ", on " +
+         scenario.nodes.topology + (halves ? ", halves" : "") + (strangers ? ", strangers" : "");
+}
+
+Case draw_case(std::uint64_t seed) {
+  Random random(seed, 6000);
+  Case drawn;
+  ScenarioLimits limits{.max_rounds = 3, .max_tokens = 5, .max_hidden = 20, .wide_rows = false};
+  limits.adjust = [](ExchangeConfig& config) { config.workers = 1; };
+  drawn.scenario = make_scenario(random.pick(shapes()), seed, limits);
+  const std::int64_t num_ranks = drawn.scenario.num_ranks;
+  drawn.fault = random.pick(kFaults);
+  drawn.victim = static_cast<int>(random.below(num_ranks));
+  drawn.peer = static_cast<int>((drawn.victim + 1 + random.below(num_ranks - 1)) % num_ranks);
+  drawn.turns = draw_turns(random);
+  drawn.halves = random.one_in(2);
+  drawn.strangers = random.one_in(3);
+  if (drawn.fault == Fault::kStop || drawn.fault == Fault::kPartition)
+    drawn.deadline = std::chrono::milliseconds(400);
+  return drawn;
+}
+
+}  // namespace ferry::test

@@ -1,0 +1,224 @@
+#include "simulator/network.h"
+
+#include <algorithm>
+#include <array>
+
+namespace ferry::test {
+
+namespace {
+
+// From one rank to another, in the ordinary course and else; three of them where all are tried.
+constexpr std::array<std::int64_t, 8> kJourneyNs = {30'000,  250'000, 3'000'000, 5'000,
+                                                    100'000, 700'000, 1'500'000, 10'000'000};
+constexpr std::array<std::int64_t, 4> kTellNs = {100'000, 10'000, 2'000'000, 30'000'000};
+constexpr std::array<std::size_t, 4> kBodyBytes = {std::size_t{256} << 10, 1'000, 37, 8'192};
+constexpr int kJourneyRarity = 4, kTellRarity = 2, kBodyRarity = 4, kRepeatRarity = 24,
+              kTicketRarity = 3, kDropRarity = 2;
+constexpr std::size_t kJobBytes = 8;  // of a packet's head: the job is random, and in no digest
+
+std::uint64_t digest_of_packet(std::span<const std::byte> head, std::span<const std::byte> body) {
+  head = head.subspan(std::min(kJobBytes, head.size()));
+  return digest_of(body.data(), body.size(), digest_of(head.data(), head.size()));
+}
+
+template <std::size_t kCount>
+std::int64_t drawn(Simulation& simulation, const std::array<std::int64_t, kCount>& table,
+                   int rarity) {
+  return table[static_cast<std::size_t>(simulation.choose(kCount, rarity))];
+}
+
+}  // namespace
+
+class Network::SimulatedLink final : public internal::Link {
+ public:
+  SimulatedLink(Network& network, int rank)
+      : network_(network), simulation_(network.simulation_), rank_(rank) {
+    box().open = true;
+    ++network_.num_links_;
+  }
+  ~SimulatedLink() override {
+    network_.close(rank_);
+    --network_.num_links_;
+  }
+
+  std::string address() const override { return std::to_string(rank_); }
+  void let_in(const std::vector<std::string>&) override {}
+  void connect(int peer, const std::string&) override {
+    box().connected[static_cast<std::size_t>(peer)] = true;
+    if (box().cut[static_cast<std::size_t>(peer)]) network_.lose(rank_, peer, "it is gone");
+  }
+  std::size_t max_body_bytes() override {
+    if (simulation_.enumerates()) return kBodyBytes[0];
+    return kBodyBytes[static_cast<std::size_t>(simulation_.choose(kBodyBytes.size(), kBodyRarity))];
+  }
+  bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
+            void* ticket) override {
+    return network_.send(rank_, peer,
+                         {.from = rank_,
+                          .head = {head.begin(), head.end()},
+                          .body = {},
+                          .theirs = body,
+                          .ticket = ticket});
+  }
+
+  bool progress(Events& events) override {
+    Box mine;
+    std::swap(mine.arrived, box().arrived);
+    std::swap(mine.sent, box().sent);
+    std::swap(mine.losses, box().losses);
+    for (const auto& packet : mine.arrived) {
+      simulation_.note("reads of", static_cast<std::uint64_t>(packet->from),
+                       digest_of_packet(packet->head, packet->body));
+      events.arrived(packet->head, packet->body);
+    }
+    for (void* const ticket : mine.sent) events.sent(ticket);
+    for (const Loss& loss : mine.losses) {
+      simulation_.note("loses", static_cast<std::uint64_t>(loss.peer));
+      events.lost(loss.peer, loss.why);
+    }
+    return !mine.empty();
+  }
+  bool arm() override { return box().empty(); }
+  void sleep(int wait_us) override {
+    if (box().empty()) simulation_.sleep(&box(), std::int64_t{wait_us} * 1'000);
+  }
+  void wake() override { simulation_.wake(&box()); }
+  std::string describe() const override { return "a simulation"; }
+
+ private:
+  Box& box() { return network_.box(rank_); }
+
+  Network& network_;
+  Simulation& simulation_;
+  const int rank_;
+};
+
+Network::Network(Simulation& simulation, std::vector<int> nodes)
+    : simulation_(simulation),
+      nodes_(std::move(nodes)),
+      boxes_(nodes_.size()),
+      parted_ns_(nodes_.size()) {
+  for (Box& box : boxes_) {
+    box.connected.resize(nodes_.size());
+    box.cut.resize(nodes_.size());
+    box.lost.resize(nodes_.size());
+  }
+}
+
+std::unique_ptr<internal::Link> Network::link(int rank) {
+  return std::make_unique<SimulatedLink>(*this, rank);
+}
+
+// Both ends are within reach of each other again by then.
+std::int64_t Network::journey_ns(int from, int to) {
+  const std::int64_t took = simulation_.enumerates()
+                                ? kJourneyNs[static_cast<std::size_t>(simulation_.choose(3, 1))]
+                                : drawn(simulation_, kJourneyNs, kJourneyRarity);
+  std::int64_t starts = simulation_.time_ns();
+  for (const int rank : {from, to})
+    starts = std::max(starts,
+                      parted_ns_[static_cast<std::size_t>(nodes_[static_cast<std::size_t>(rank)])]);
+  return starts + took;
+}
+
+bool Network::send(int from, int to, Packet sent) {
+  if (box(from).lost[static_cast<std::size_t>(to)] || simulation_.dead(from)) return true;
+  simulation_.progressed();
+  auto packet = std::make_shared<Packet>(std::move(sent));
+  overheard_ = packet->head;
+  box(from).leaving.push_back(packet);
+  const bool at_once = simulation_.enumerates() || simulation_.choose(2, kTicketRarity) == 0;
+  if (at_once) packet->ticket = nullptr;
+  std::int64_t at = journey_ns(from, to);
+  if (at_once) {
+    leave(from, packet);
+  } else {  // it leaves at the last moment
+    simulation_.at(at, [this, from, packet] { leave(from, packet); });
+  }
+  const bool twice = !simulation_.enumerates() && simulation_.choose(2, kRepeatRarity) > 0;
+  for (int copy = 0; copy < (twice ? 2 : 1); ++copy) {
+    simulation_.at(at, [this, to, packet] { arrive(to, packet); });
+    if (twice) at = std::max(at, journey_ns(from, to));
+  }
+  return at_once;
+}
+
+// The sender's memory is its own again.
+void Network::leave(int from, const std::shared_ptr<Packet>& packet) {
+  if (std::erase(box(from).leaving, packet) == 0) return;  // closed
+  packet->body.assign(packet->theirs.begin(), packet->theirs.end());
+  packet->theirs = {};
+  if (packet->ticket == nullptr) return;
+  box(from).sent.push_back(packet->ticket);
+  simulation_.wake(&box(from));
+}
+
+void Network::arrive(int to, const std::shared_ptr<Packet>& packet) {
+  Box& there = box(to);
+  const bool cut = packet->from >= 0 && there.lost[static_cast<std::size_t>(packet->from)];
+  if (packet->gone || cut || !there.open || simulation_.dead(to)) return;
+  there.arrived.push_back(packet);
+  simulation_.progressed();
+  simulation_.wake(&there);
+}
+
+// `rank` is told; what has not come by then never comes.
+void Network::lose(int rank, int peer, const std::string& why) {
+  Box& mine = box(rank);
+  mine.cut[static_cast<std::size_t>(peer)] = true;
+  if (!mine.connected[static_cast<std::size_t>(peer)]) return;
+  simulation_.at(simulation_.time_ns() + drawn(simulation_, kTellNs, kTellRarity),
+                 [this, &mine, peer, why] {
+                   if (!mine.open || mine.lost[static_cast<std::size_t>(peer)]) return;
+                   mine.lost[static_cast<std::size_t>(peer)] = true;
+                   mine.losses.push_back({peer, why});
+                   simulation_.progressed();
+                   simulation_.wake(&mine);
+                 });
+}
+
+void Network::cut(int rank, int peer) {
+  simulation_.note("is cut", static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(peer));
+  lose(rank, peer, "the connection is cut");
+  lose(peer, rank, "the connection is cut");
+}
+
+void Network::part(int node, std::int64_t until_ns) {
+  simulation_.note("is out of reach", static_cast<std::uint64_t>(node),
+                   static_cast<std::uint64_t>(until_ns));
+  parted_ns_[static_cast<std::size_t>(node)] = until_ns;
+}
+
+void Network::kill(int rank) {
+  for (const auto& packet : box(rank).leaving) packet->gone = true;
+  for (int peer = 0; peer < static_cast<int>(boxes_.size()); ++peer)
+    lose(peer, rank, "its process is gone");
+}
+
+// Whoever is connected learns it; what has come and is not read may be dropped.
+void Network::close(int rank) {
+  Box& mine = box(rank);
+  for (const auto& packet : mine.leaving) packet->gone = true;
+  mine.leaving.clear();
+  mine.open = false;
+  if (simulation_.dead(rank)) return;
+  simulation_.note("closes its link");
+  for (int peer = 0; peer < static_cast<int>(boxes_.size()); ++peer) {
+    const bool drops = simulation_.choose(2, kDropRarity) > 0;
+    if (drops)
+      std::erase_if(box(peer).arrived, [rank](const auto& packet) { return packet->from == rank; });
+    lose(peer, rank, "its link is closed");
+  }
+}
+
+void Network::send_strange(int rank) {
+  Packet packet{.from = -1, .head = overheard_, .body = {}, .theirs = {}, .ticket = nullptr};
+  constexpr std::array<std::size_t, 4> kHeads = {32, 0, 5, 64};
+  const std::size_t head = kHeads[static_cast<std::size_t>(simulation_.choose(4, 2))];
+  packet.head.resize(head);
+  for (std::size_t i = 0; i < std::min(head, kJobBytes); ++i) packet.head[i] = std::byte{0x5a};
+  packet.body.resize(static_cast<std::size_t>(simulation_.choose(100, 2)), std::byte{0xff});
+  arrive(rank, std::make_shared<Packet>(std::move(packet)));
+}
+
+}  // namespace ferry::test

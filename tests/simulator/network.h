@@ -1,0 +1,76 @@
+// Network: virtual links between the ranks of a simulation. Packets take their time, overtake each
+// other, come twice and are cut anywhere; connections are lost, nodes are out of reach for a while,
+// strangers send bytes. It keeps the promises of network/link.h and no others. Made by run.cc.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "network/link.h"
+#include "simulator/simulation.h"
+
+namespace ferry::test {
+
+class Network {
+ public:
+  Network(Simulation& simulation, std::vector<int> nodes);
+
+  std::unique_ptr<internal::Link> link(int rank);
+  int num_links() const noexcept { return num_links_; }  // that are alive
+
+  // The connection of two ranks is lost for good; both are told, at a time of their own.
+  void cut(int rank, int peer);
+  // Nothing comes in or out of `node` before `until_ns`; then it does.
+  void part(int node, std::int64_t until_ns);
+  // Its connections are lost to the others.
+  void kill(int rank);
+  // Bytes of nobody's, or a packet of this job as another job would send it.
+  void send_strange(int rank);
+
+ private:
+  class SimulatedLink;
+  struct Packet {
+    int from;
+    std::vector<std::byte> head, body;
+    std::span<const std::byte> theirs;  // not copied yet: lies in the sender's memory
+    void* ticket;
+    bool gone = false;  // lost before it left
+  };
+  struct Loss {
+    int peer;
+    std::string why;
+  };
+  // What one rank's link has still to tell.
+  struct Box {
+    bool open = false;
+    std::vector<bool> connected, cut, lost;  // [ranks] lost: cut, and told so
+    std::deque<std::shared_ptr<Packet>> arrived;
+    std::vector<void*> sent;
+    std::vector<Loss> losses;
+    std::vector<std::shared_ptr<Packet>> leaving;  // sent from here, their memory still ours
+
+    bool empty() const { return arrived.empty() && sent.empty() && losses.empty(); }
+  };
+
+  Box& box(int rank) { return boxes_[static_cast<std::size_t>(rank)]; }
+  bool send(int from, int to, Packet packet);
+  void leave(int from, const std::shared_ptr<Packet>& packet);
+  void arrive(int to, const std::shared_ptr<Packet>& packet);
+  void lose(int rank, int peer, const std::string& why);
+  void close(int rank);
+  std::int64_t journey_ns(int from, int to);
+
+  Simulation& simulation_;
+  const std::vector<int> nodes_;
+  std::deque<Box> boxes_;                // [ranks]
+  std::vector<std::int64_t> parted_ns_;  // [nodes] until when
+  std::vector<std::byte> overheard_;     // the head of some packet
+  int num_links_ = 0;
+};
+
+}  // namespace ferry::test

@@ -1,0 +1,21 @@
+// A run must be the same on every machine, and what ferry does depends on how many processors its
+// threads may run on: one, here. Called by simulate.cc and simulator_test.cc.
+#pragma once
+
+#include <sched.h>
+
+#include <cstdlib>
+
+namespace ferry::test {
+
+inline void use_one_processor() {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  sched_setaffinity(0, sizeof one, &one);
+  unsetenv("FERRY_PROGRESS");
+  unsetenv("FERRY_TOPOLOGY");
+  unsetenv("FERRY_METRICS");
+}
+
+}  // namespace ferry::test

@@ -1,0 +1,280 @@
+#include "simulator/run.h"
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "exchange/configuration.h"
+#include "exchange/player.h"
+#include "exchange/record.h"
+#include "exchange/setup.h"
+#include "group/state.h"
+#include "simulator/machine.h"
+#include "simulator/meeting.h"
+#include "simulator/network.h"
+
+namespace ferry::test {
+
+namespace {
+
+using internal::AbortWord;
+using internal::Segment;
+
+constexpr int kSlowFactor = 10;
+constexpr std::int64_t kStoppedNs = 150'000'000, kOutageNs = 200'000'000,
+                       kForGoodNs = 8'000'000'000;
+constexpr int kRefusalRarity = 12;
+constexpr std::int64_t kStrangeNs = 400'000;
+// What a call may take beyond its deadline: to see whether a rank ends (kEndsSoon in wait.cc), and
+// what a rank that is away for a while takes on its way.
+constexpr std::int64_t kGraceNs = 900'000'000;
+// Leaving: kLinger of between_nodes.cc and kClosingTime of message_channel.cc, and the same grace.
+constexpr std::int64_t kLeavingNs = 2'100'000'000 + kGraceNs;
+
+// A call ended with an error.
+class CallFailed : public std::exception {
+ public:
+  explicit CallFailed(Status status) : status(std::move(status)) {}
+  Status status;
+};
+
+// Flags in shared memory that only grow.
+class FlagWatch {
+ public:
+  void add(std::string name, const std::shared_ptr<Segment>& segment, std::size_t offset,
+           bool once = false) {
+    watched_.push_back(
+        {std::move(name), segment,
+         reinterpret_cast<const std::atomic<std::uint64_t>*>(segment->data() + offset), 0, once});
+  }
+  bool look(std::vector<std::string>& wrong) {
+    bool changed = false;
+    for (Watched& one : watched_) {
+      if (one.segment.expired()) continue;
+      const std::uint64_t now = one.flag->load(std::memory_order_relaxed);  // one thread
+      if (now == one.last) continue;
+      if (now < one.last || (one.once && one.last != 0))
+        wrong.push_back(one.name + " went from " + std::to_string(one.last) + " to " +
+                        std::to_string(now));
+      one.last = now;
+      changed = true;
+    }
+    return changed;
+  }
+
+ private:
+  struct Watched {
+    std::string name;
+    std::weak_ptr<Segment> segment;
+    const std::atomic<std::uint64_t>* flag;
+    std::uint64_t last;
+    bool once;  // it is set once
+  };
+  std::vector<Watched> watched_;
+};
+
+class Run {
+ public:
+  Run(const Case& drawn, Choices& choices, bool trace)
+      : case_(drawn),
+        scenario_(drawn.scenario),
+        simulation_(choices, trace),
+        network_(simulation_, drawn.nodes()),
+        num_ranks_(scenario_.num_ranks) {
+    outcome_.ranks.resize(static_cast<std::size_t>(num_ranks_));
+    if (drawn.fault == Fault::kNoMemory) machine_.refuses_memory = [this] { return refuse(); };
+  }
+
+  Outcome play() {
+    meeting_ = std::make_unique<Meeting>(simulation_, case_.nodes());
+    for (int rank = 0; rank < num_ranks_; ++rank) simulation_.add_rank([this, rank] { be(rank); });
+    simulation_.after_step([this](int rank) { look(rank); });
+    if (case_.fault == Fault::kSlow) strike();
+    if (case_.strangers) be_strange();
+    const bool ended = simulation_.run();
+    if (!ended) outcome_.wrong.emplace_back("the run did not end");
+    meeting_.reset();
+    if (ended && machine_.num_segments + network_.num_links() > 0)
+      outcome_.wrong.push_back("left behind: " + std::to_string(machine_.num_segments) +
+                               " segments, " + std::to_string(network_.num_links()) + " links");
+    outcome_.digest = simulation_.digest();
+    outcome_.steps = simulation_.steps();
+    for (int rank = 0; rank < num_ranks_; ++rank) {
+      if (simulation_.dead(rank)) outcome_.ranks[static_cast<std::size_t>(rank)] = {};
+    }
+    judge(case_, outcome_);
+    return outcome_;
+  }
+
+ private:
+  // ---- a rank
+
+  void be(int rank) {
+    RankOutcome& mine = outcome_.ranks[static_cast<std::size_t>(rank)];
+    std::int64_t left_ns = simulation_.time_ns();
+    try {
+      take_part(rank, left_ns);
+    } catch (const CallFailed& failed) {
+      mine.status = failed.status;
+    } catch (const Error& error) {
+      mine.status = Status(error.code(), error.what(), error.culprit());
+    } catch (const std::exception& failure) {
+      mine.wrong = failure.what();
+    }
+    simulation_.note("has left", static_cast<std::uint64_t>(mine.status.code()),
+                     static_cast<std::uint64_t>(mine.status.culprit()));
+    if (mine.told_ns == 0) mine.told_ns = simulation_.time_ns();
+    if (took_too_long(rank, left_ns, kLeavingNs)) mine.wrong += " leaving took too long";
+  }
+
+  // `told_ns`: when its last call returned.
+  void take_part(int rank, std::int64_t& told_ns) {
+    GroupOptions options;
+    options.deadline = case_.deadline;
+    options.topology = scenario_.nodes.topology;
+    const auto by = internal::Deadline::after(options.deadline);
+    const Group group =
+        internal::GroupState::join(meeting_->seat(rank), options, {"simulation", "a test"}, by,
+                                   [this, rank] { return network_.link(rank); });
+    check(rank, told_ns, {}, "join");
+    watch_group(rank);
+    std::optional<Exchange> exchange;
+    try {
+      exchange.emplace(group, scenario_.config);
+    } catch (const Error& error) {  // told while the group is there: leaving it takes a while
+      check(rank, told_ns, {error.code(), error.what(), error.culprit()}, "making the exchange");
+    }
+    check(rank, told_ns, {}, "making the exchange");
+    watch_exchange(rank, group.topology());
+    play_scenario(*exchange, rank, told_ns);
+  }
+
+  void play_scenario(Exchange& exchange, int rank, std::int64_t& told_ns) {
+    const auto told = [this, rank, &told_ns](const Status& status, const std::string& what) {
+      check(rank, told_ns, status, what);
+    };
+    ferry::test::play(exchange, rank, scenario_,
+                      {.halves = case_.halves, .delays = false, .check = told});
+  }
+
+  bool took_too_long(int rank, std::int64_t since_ns, std::int64_t most_ns) const {
+    if (simulation_.dead(rank)) return false;
+    return simulation_.time_ns() - since_ns > most_ns + simulation_.stopped_ns(rank);
+  }
+
+  void check(int rank, std::int64_t& told_ns, const Status& status, const std::string& what) {
+    const std::int64_t most_ns = std::chrono::nanoseconds(case_.deadline).count() + kGraceNs;
+    if (took_too_long(rank, told_ns, most_ns)) throw Failure(what + " took too long");
+    simulation_.note("returns", static_cast<std::uint64_t>(status.code()),
+                     static_cast<std::uint64_t>(status.culprit()));
+    told_ns = simulation_.time_ns();
+    if (status.ok()) return;
+    outcome_.ranks[static_cast<std::size_t>(rank)].told_ns = told_ns;
+    throw CallFailed({status.code(), what + ": " + status.message(), status.culprit()});
+  }
+
+  // ---- flags
+
+  bool first_of_node(int rank) const {
+    return rank == 0 || case_.nodes()[rank] != case_.nodes()[rank - 1];
+  }
+
+  void watch_group(int rank) {
+    if (!first_of_node(rank)) return;
+    const std::shared_ptr<Segment> segment = meeting_->last_segment(case_.nodes()[rank]);
+    const std::size_t slots = sizeof(internal::CountersHead);  // SharedFlags
+    const std::size_t words = slots + num_ranks_ * sizeof(internal::GroupSlot);
+    for (int peer = 0; segment && peer < num_ranks_; ++peer) {
+      watch_.add("barrier of rank " + std::to_string(peer), segment,
+                 slots + peer * sizeof(internal::GroupSlot));
+      watch_.add("abort word of rank " + std::to_string(peer), segment,
+                 words + peer * sizeof(std::uint64_t), true);
+    }
+  }
+
+  void watch_exchange(int rank, const Topology& topology) {
+    if (!first_of_node(rank)) return;
+    const internal::Setup setup(internal::complete_config(scenario_.config, num_ranks_), topology,
+                                rank, {scenario_.config.algorithm, ""});
+    const std::shared_ptr<Segment> segment = meeting_->last_segment(case_.nodes()[rank]);
+    for (int peer = 0; segment && peer < num_ranks_; ++peer) {
+      const std::size_t at = setup.layout.control(peer);
+      watch_.add("progress of rank " + std::to_string(peer), segment, at);
+      watch_.add("read_through of rank " + std::to_string(peer), segment,
+                 at + offsetof(internal::ControlFlags, read_through));
+    }
+  }
+
+  // ---- what happens to them
+
+  void look(int rank) {
+    if (watch_.look(outcome_.wrong)) simulation_.progressed();
+    if (outcome_.fault_ns == 0 && rank == case_.victim && !simulation_.ended(rank) && due())
+      strike();
+  }
+
+  bool due() {
+    if (case_.turns >= 0) return turns_++ >= case_.turns;
+    const bool same = seen_version_ == simulation_.version();
+    seen_version_ = simulation_.version();
+    return !same && simulation_.choose(2, 1) > 0;
+  }
+
+  void strike() {
+    const std::int64_t now = simulation_.time_ns();
+    const int node = case_.nodes()[static_cast<std::size_t>(case_.victim)];
+    if (case_.fault == Fault::kNone || case_.fault == Fault::kNoMemory) return;
+    outcome_.fault_ns = now;
+    switch (case_.fault) {
+      case Fault::kSlow: return simulation_.slow_down(case_.victim, kSlowFactor);
+      case Fault::kPause: return simulation_.stop(case_.victim, now + kStoppedNs);
+      case Fault::kStop: return simulation_.stop(case_.victim, now + kForGoodNs);
+      case Fault::kOutage: return network_.part(node, now + kOutageNs);
+      case Fault::kPartition: return network_.part(node, now + 100 * kForGoodNs);
+      case Fault::kCut: return network_.cut(case_.victim, case_.peer);
+      default: break;
+    }
+    simulation_.kill(case_.victim);
+    network_.kill(case_.victim);
+  }
+
+  bool refuse() {
+    const bool refused = simulation_.choose(2, kRefusalRarity) > 0;
+    if (!refused) return false;
+    simulation_.note("is refused memory");
+    if (outcome_.fault_ns == 0) outcome_.fault_ns = simulation_.time_ns();
+    return true;
+  }
+
+  void be_strange() {
+    const int to = simulation_.choose(static_cast<std::size_t>(num_ranks_), 2);
+    network_.send_strange(to);
+    simulation_.at(simulation_.time_ns() + kStrangeNs, [this] { be_strange(); });
+  }
+
+  const Case& case_;
+  const Scenario& scenario_;
+  Machine machine_;
+  Simulation simulation_;
+  Network network_;
+  const int num_ranks_;
+  std::unique_ptr<Meeting> meeting_;
+  FlagWatch watch_;
+  Outcome outcome_;
+  int turns_ = 0;
+  std::uint64_t seen_version_ = 0;
+};
+
+}  // namespace
+
+Outcome run_case(const Case& drawn, Choices& choices, bool trace) {
+  return Run(drawn, choices, trace).play();
+}
+
+Outcome run_case(const Case& drawn, bool trace) {
+  RandomChoices choices(drawn.scenario.seed);
+  return run_case(drawn, choices, trace);
+}
+
+}  // namespace ferry::test

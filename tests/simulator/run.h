@@ -1,0 +1,65 @@
+// One run of a simulation: what is drawn from a seed, and what must be true of it. Called by
+// simulator_test.cc and simulate.cc.
+//   case.cc       what is drawn         run.cc        the ranks, and the fault
+//   verdict.cc    what must be true
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "exchange/scenario.h"
+#include "simulator/choices.h"
+
+namespace ferry::test {
+
+enum class Fault {
+  kNone,
+  kSlow,       // a rank takes ten times as long for everything
+  kPause,      // a rank is stopped, and goes on long before the deadline
+  kOutage,     // nothing comes in or out of a node for a while, likewise
+  kNoMemory,   // memory is refused now and then
+  kStop,       // a rank is stopped until long after the deadline
+  kDeath,      // a rank's process dies
+  kCut,        // the connection of two ranks is lost for good
+  kPartition,  // nothing comes in or out of a node any more
+};
+const char* name_of(Fault fault);
+
+struct Case {
+  Scenario scenario;  // of one worker
+  Fault fault = Fault::kNone;
+  int victim = 0, peer = 0;  // ranks; of a cut both, of a node any of it
+  // Turns of the victim before the fault; -1: at any, which is a choice.
+  int turns = 0;
+  bool halves = false, strangers = false;
+  std::chrono::milliseconds deadline{4000};
+
+  const std::vector<int>& nodes() const { return scenario.nodes.of_rank; }
+  std::string describe() const;
+};
+Case draw_case(std::uint64_t seed);
+
+// What became of a rank.
+struct RankOutcome {
+  std::string wrong;  // what no fault excuses; empty: nothing
+  Status status;      // of the call that ended it
+  std::int64_t told_ns = 0;
+};
+
+struct Outcome {
+  std::vector<std::string> wrong;
+  std::vector<RankOutcome> ranks;
+  std::int64_t fault_ns = 0;  // 0: it did not come about
+  std::uint64_t digest = 0, steps = 0;
+};
+
+Outcome run_case(const Case& drawn, Choices& choices, bool trace = false);
+// By the choices of its own seed.
+Outcome run_case(const Case& drawn, bool trace = false);
+
+// Adds to `wrong` what is not as it must be, of the ranks that have ended.
+void judge(const Case& drawn, Outcome& outcome);
+
+}  // namespace ferry::test

@@ -1,0 +1,64 @@
+// simulate <seed>: one run with its trace. simulate <first> <count>: many; each that goes wrong is
+// told with the command that replays it. FERRY_LOG says more.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "simulator/one_processor.h"
+#include "simulator/run.h"
+
+namespace {
+
+using namespace ferry::test;
+
+// What came about: of each fault, runs, those in which it struck, and those in which a rank was
+// told an error.
+struct Tally {
+  int runs = 0, struck = 0, told = 0;
+};
+
+bool tell(const Case& drawn, const Outcome& outcome, const char* program) {
+  const auto seed = static_cast<unsigned long long>(drawn.scenario.seed);
+  for (const std::string& wrong : outcome.wrong)
+    std::printf("seed %llu: %s\n", seed, wrong.c_str());
+  if (!outcome.wrong.empty())
+    std::printf("  (%s)\n  replay: %s %llu\n", drawn.describe().c_str(), program, seed);
+  return outcome.wrong.empty();
+}
+
+void count(const Case& drawn, const Outcome& outcome, std::map<Fault, Tally>& tallies) {
+  Tally& tally = tallies[drawn.fault];
+  ++tally.runs;
+  if (outcome.fault_ns != 0) ++tally.struck;
+  if (std::any_of(outcome.ranks.begin(), outcome.ranks.end(),
+                  [](const RankOutcome& rank) { return !rank.status.ok(); }))
+    ++tally.told;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  use_one_processor();
+  const bool many = argc > 2;
+  const std::uint64_t first = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 0;
+  const std::uint64_t runs = many ? std::strtoull(argv[2], nullptr, 10) : 1;
+  std::map<Fault, Tally> tallies;
+  std::uint64_t bad = 0, steps = 0;
+  for (std::uint64_t seed = first; seed < first + runs; ++seed) {
+    const Case drawn = draw_case(seed);
+    if (!many) std::printf("%s\n", drawn.describe().c_str());
+    const Outcome outcome = run_case(drawn, !many);
+    bad += tell(drawn, outcome, argv[0]) ? 0 : 1;
+    steps += outcome.steps;
+    count(drawn, outcome, tallies);
+  }
+  for (const auto& [fault, tally] : tallies)
+    std::printf("%-10s %7d runs, %7d struck, %7d with an error told\n", name_of(fault), tally.runs,
+                tally.struck, tally.told);
+  std::printf("%llu of %llu seeds went wrong; %llu turns\n", static_cast<unsigned long long>(bad),
+              static_cast<unsigned long long>(runs), static_cast<unsigned long long>(steps));
+  return bad == 0 ? 0 : 1;
+}

@@ -1,0 +1,138 @@
+// Whole runs from seeds: waiting, protocol, control messages, forwarding and leaving on virtual
+// time and a virtual network. docs/protocol.md, "Whole runs from a seed", says how.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <string>
+
+#include "exchange/frame.h"
+#include "simulator/one_processor.h"
+#include "simulator/run.h"
+
+namespace ferry::test {
+namespace {
+
+[[maybe_unused]] const bool kOneProcessor = (use_one_processor(), true);
+
+// A hundred thousand are in `make check` (simulate.cc).
+constexpr std::uint64_t kSeeds = kSanitized ? 60 : 600;
+
+void expect_right(const Outcome& outcome, const std::string& context) {
+  for (const std::string& wrong : outcome.wrong) ADD_FAILURE() << context << ": " << wrong;
+}
+
+TEST(Simulator, EverySeedEndsAsItMust) {
+  std::map<Fault, int> told;  // of each fault, the runs in which a rank was told an error
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const Case drawn = draw_case(seed);
+    const Outcome outcome = run_case(drawn);
+    expect_right(outcome, "replay with: build/<preset>/tests/simulator/simulate " +
+                              std::to_string(seed) + " (" + drawn.describe() + ")");
+    for (const RankOutcome& rank : outcome.ranks) {
+      if (rank.status.ok()) continue;
+      ++told[drawn.fault];
+      break;
+    }
+  }
+  for (const Fault fault :
+       {Fault::kNoMemory, Fault::kStop, Fault::kDeath, Fault::kCut, Fault::kPartition})
+    EXPECT_GT(told[fault], 0) << "no " << name_of(fault) << " had a consequence";
+}
+
+TEST(Simulator, TheSameSeedIsTheSameRun) {
+  std::map<std::uint64_t, int> digests;
+  constexpr std::uint64_t kTwice = kSeeds / 12;
+  for (std::uint64_t seed = 0; seed < kTwice; ++seed) {
+    const std::uint64_t digest = run_case(draw_case(seed)).digest;
+    EXPECT_EQ(run_case(draw_case(seed)).digest, digest) << "seed " << seed;
+    ++digests[digest];
+  }
+  EXPECT_EQ(digests.size(), kTwice) << "two seeds were the same run";
+}
+
+// ---- every run of a small case that leaves the ordinary course a few times: packets that come
+// late, ranks that lose the processor, and a rank that dies, where they may
+
+// Two ranks on one node and one on another.
+Nodes two_and_one() { return nodes_of_sizes({2, 1}); }
+
+ExchangeConfig small_config(Algorithm algorithm) {
+  ExchangeConfig config;
+  config.max_tokens = 2;
+  config.hidden = 3;
+  config.num_experts = 3;
+  config.top_k = 2;
+  config.depth = 1;
+  config.workers = 1;
+  config.dtype = DataType::kFp32;
+  config.algorithm = algorithm;
+  return config;
+}
+
+constexpr int kVictims = kSanitized ? 1 : 3;
+
+// One dispatch and one combine: two epochs.
+Case small_case(const Nodes& nodes, Algorithm algorithm, Fault fault) {
+  ScenarioLimits limits{.max_rounds = 1, .max_tokens = 2, .max_hidden = 3, .wide_rows = false};
+  limits.adjust = [algorithm](ExchangeConfig& config) { config = small_config(algorithm); };
+  Case drawn;
+  for (std::uint64_t seed = 0; drawn.scenario.rounds.empty(); ++seed) {
+    Scenario scenario = make_scenario(nodes, seed, limits);
+    if (scenario.plain && scenario.rounds[0].combines.size() == 1 &&
+        !scenario.rounds[0].combines[0].from_tensors)
+      drawn.scenario = std::move(scenario);
+  }
+  drawn.fault = fault;
+  drawn.turns = -1;
+  return drawn;
+}
+
+// One, or as many as FERRY_SIMULATOR_DEVIATIONS says.
+int most_deviations() {
+  const char* const text = std::getenv("FERRY_SIMULATOR_DEVIATIONS");
+  return text == nullptr ? 1 : std::atoi(text);
+}
+
+std::uint64_t run_all(const Case& drawn) {
+  BoundedChoices choices(most_deviations());
+  std::uint64_t runs = 0;
+  do {
+    expect_right(run_case(drawn, choices), "run " + std::to_string(runs));
+    ++runs;
+  } while (choices.next() && !testing::Test::HasFailure());
+  return runs;
+}
+
+TEST(SimulatorInFull, LateOrAwayAnywhere) {
+  for (const Algorithm algorithm : {Algorithm::kFullmesh, Algorithm::kHierarchical}) {
+    const std::uint64_t runs = run_all(small_case(two_and_one(), algorithm, Fault::kNone));
+    EXPECT_GT(runs, 50U);
+    std::cout << name_of(algorithm) << ": " << runs << " runs\n";
+  }
+}
+
+TEST(SimulatorInFull, EachRankDiesAnywhere) {
+  for (int victim = 0; victim < kVictims; ++victim) {
+    Case drawn = small_case(two_and_one(), Algorithm::kHierarchical, Fault::kDeath);
+    drawn.victim = victim;
+    const std::uint64_t runs = run_all(drawn);
+    EXPECT_GT(runs, 50U);
+    std::cout << "rank " << victim << ": " << runs << " runs\n";
+  }
+}
+
+TEST(SimulatorInFull, EachConnectionIsCutAnywhere) {
+  for (int victim = 0; victim < kVictims; ++victim) {
+    Case drawn = small_case(nodes_of_sizes({1, 1, 1}), Algorithm::kFullmesh, Fault::kCut);
+    drawn.victim = victim;
+    drawn.peer = (victim + 1) % 3;
+    const std::uint64_t runs = run_all(drawn);
+    EXPECT_GT(runs, 50U);
+    std::cout << "ranks " << victim << " and " << drawn.peer << ": " << runs << " runs\n";
+  }
+}
+
+}  // namespace
+}  // namespace ferry::test
