@@ -5,7 +5,6 @@ handle stands for and how rows are handed over: low_latency_rows.py. What may be
 Where this differs from DeepEP on GPUs: docs/deep_ep.md, "Low latency".
 """
 
-import contextlib
 from typing import Callable, Optional, Tuple, Union
 
 import numpy as np
@@ -62,7 +61,7 @@ class LowLatency:
         max_tokens, wire = num_max_dispatch_tokens_per_rank, arguments.wire(use_fp8, round_scale, use_ue8m0)
         exchange = self._exchange_of(x, topk_idx, max_tokens, num_experts, wire)
         statistics = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
-        with _refusing(exchange.refuse_dispatch, self._active_ranks()):
+        with _Refusing(exchange.refuse_dispatch, self._active_ranks()):
             arguments.check_dispatch(x, max_tokens, async_finish and return_recv_hook,
                                      use_fp8 and use_ue8m0 and not round_scale)
             ids = arguments.read_ids(topk_idx, (len(x), None))
@@ -89,9 +88,9 @@ class LowLatency:
         event, hook); with return_recv_hook combined_x is there, and topk_weights free, once hook() was called.
         """
         last = self._last_low_latency
-        with _refusing(last and last.refuse_combine, self._active_ranks()):
+        with _Refusing(last and last.refuse_combine, self._active_ranks()):
             sent = handles.find(handle, Sent).state
-        with _refusing(sent.exchange.refuse_combine, sent.active_ranks):
+        with _Refusing(sent.exchange.refuse_combine, sent.active_ranks):
             arguments.check_combine(use_logfmt, zero_copy, async_finish and return_recv_hook)
             arguments.check_handle(handle, sent)
             rows = arguments.outputs(sent) if zero_copy else arguments.read_rows(x, self._places(sent))
@@ -165,7 +164,7 @@ class LowLatency:
         """The exchange for a dispatch: its arguments alone say which. Where they do not, the others are most likely in
         the last one."""
         last = self._last_low_latency
-        with _refusing(last and last.refuse_dispatch, self._active_ranks()):
+        with _Refusing(last and last.refuse_dispatch, self._active_ranks()):
             arguments.check_shapes(x, topk_idx, max_tokens)
         config = arguments.config(max_tokens, self.group_size, hidden=x.shape[1], num_experts=num_experts,
                                   top_k=topk_idx.shape[1], dtype=x.dtype, wire=wire)
@@ -188,12 +187,17 @@ class LowLatency:
         return exchange, exchange.combine_send(rows, sent.route, weights, out=out, in_place=zero_copy)
 
 
-@contextlib.contextmanager
-def _refusing(refuse, active_ranks):
+class _Refusing:
     """What is raised inside is told to the other ranks, whose call is refused as well; refuse None: to nobody."""
-    try:
-        yield
-    except Exception as error:
-        if refuse is not None:
-            refuse(str(error), active_ranks)
-        raise
+
+    __slots__ = ("_refuse", "_active_ranks")
+
+    def __init__(self, refuse, active_ranks):
+        self._refuse, self._active_ranks = refuse, active_ranks
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, kind, error, _):
+        if self._refuse is not None and isinstance(error, Exception):
+            self._refuse(str(error), self._active_ranks)

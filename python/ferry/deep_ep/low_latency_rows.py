@@ -7,6 +7,7 @@ L experts of this rank, R ranks, C = R * M rows per expert, H hidden.
 import numpy as np
 import torch
 
+from ferry import _core
 from ferry.deep_ep import handles
 
 _FP8 = getattr(torch, "float8_e4m3fn", torch.uint8)  # torch without the type has the bytes
@@ -42,10 +43,9 @@ class Arrival:
         """statistics: the caller's (counts, waits) to add to, each a tensor or None."""
         num_local, capacity = sent.exchange.num_local_experts, num_ranks * sent.max_tokens
         self._sent, self._operation, self._rank, self._statistics = sent, operation, rank, statistics
-        self.counts = torch.zeros(num_local, dtype=torch.int32)
-        arrays, (self.layout, self.source_tokens) = handles.allocate(
+        self.counts = torch.empty(num_local, dtype=torch.int32)
+        _, (self.layout, self.source_tokens) = handles.allocate(
             sent, (np.int64, (num_local, num_ranks)), (np.int32, (num_local, capacity)))
-        self._layout, self._source_tokens = arrays
         self._has_rows = sent.takes_part(rank) and num_local > 0
 
     def now(self, x, wire):
@@ -58,50 +58,29 @@ class Arrival:
         rows, scales = padded_rows(self.source_tokens.shape, x, wire)
 
         def hook():
-            if self._operation is None:
-                return
-            received = self._receive()
-            for expert, count in enumerate(self.counts.tolist()):
-                if count == 0:
-                    continue
-                rows[expert, :count] = received.rows[expert, :count]
-                if scales is not None:
-                    scales[expert, :count] = received.scales[expert, :count]
+            if self._operation is not None:
+                self._receive(rows, scales)
 
         return rows, scales, hook
 
-    def _receive(self):
+    def _receive(self, rows=None, scales=None):
+        """Copies what came to rows and scales, where given."""
         operation, self._operation = self._operation, None
-        received = operation.recv()
-        self._sent.route = received.handle
-        self._source_tokens.fill(-1)
-        self._layout.fill(0)
+        received, sent = operation.recv(), self._sent
+        sent.route = received.handle
         if self._has_rows:
-            self._read_counts(received)
-            self._read_source_tokens(received)
+            _core.hand_over_padded(received, sent.active_ranks or [], self.counts, self.layout, self.source_tokens,
+                                   rows, scales)
+        else:
+            self.source_tokens.fill_(-1)
+            self.layout.zero_()
+            self.counts.zero_()
         counts, waits = self._statistics
         if counts is not None:
             counts.add_(self.counts)
-        if waits is not None and self._sent.takes_part(self._rank):
-            add_waits(waits, self._sent.exchange.stats().dispatch_wait_ns, self._rank)
+        if waits is not None and sent.takes_part(self._rank):
+            add_waits(waits, sent.exchange.stats().dispatch_wait_ns, self._rank)
         return received
-
-    def _read_counts(self, received):
-        """ferry numbers sources by their place among the active ranks, and counts on over all experts."""
-        active = slice(None) if self._sent.active_ranks is None else self._sent.active_ranks
-        running = received.handle.running_counts.numpy()
-        came = running.copy()
-        came[1:] -= running[:-1]
-        self._layout[:, active] = came.reshape(len(self._layout), -1)
-        ends = self._layout.cumsum(axis=1)
-        self.counts.numpy()[:] = ends[:, -1]
-        self._layout |= (ends - self._layout) << 32
-
-    def _read_source_tokens(self, received):
-        counts = self.counts.numpy()
-        most = counts.max()
-        tokens = received.sources.numpy().reshape(*self._source_tokens.shape, 3)[:, :most, 1]
-        np.copyto(self._source_tokens[:, :most], tokens, where=np.arange(most) < counts[:, None])
 
 
 def padded_rows(places, x, wire):
