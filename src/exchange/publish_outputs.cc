@@ -88,7 +88,9 @@ void Combine::copy_rows_in(std::byte* to, const Record& mine) {
   const Rows& from = args_.expert_rows;
   const Route& route = *route_;
   const std::int64_t row_bytes = mine.published.pitch_bytes;
-  const Stores stores = setup_.stores_for(from.num_rows * exchange_.group->size() * row_bytes);
+  const std::int64_t all_rows =
+      unplaced_ ? from.num_rows * exchange_.group->size() : route.total_rows;  // without padding
+  const Stores stores = setup_.stores_for(all_rows * row_bytes);
   const auto copy_one = [&](std::int64_t row) {
     const std::byte* raw = static_cast<const std::byte*>(from.data) + row * pitch_of(from);
     std::byte* copied = to + row * row_bytes;
