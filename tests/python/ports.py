@@ -1,9 +1,18 @@
-"""A port for programs that must be told one: free now, chosen by the kernel, so that no two tests share it."""
+"""A port for programs that must be told one. Free now, one of many, so that no two tests share it; and below the ports that
+the kernel gives to whoever asks for any: the program may bind it half a minute later."""
 
+import contextlib
+import random
 import socket
+from pathlib import Path
+
+FIRST = 10000
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return str(probe.getsockname()[1])
+    given_to_any = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(FIRST, given_to_any)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return str(port)

