@@ -13,6 +13,7 @@
 
 #include "commands.h"
 #include "ferry/status.h"
+#include "page.h"
 #include "plan_expect.h"
 #include "plan_json.h"
 #include "plan_options.h"
@@ -23,13 +24,14 @@ namespace ferry::tools {
 
 namespace {
 
-constexpr int kNotWithin = 1, kUsageError = 2;
+constexpr int kNotWithin = 1, kNotWritten = 1, kUsageError = 2;
 
 struct Options {
   PlanRequest request;
   std::string routing = "uniform";  // or "limited:4/8", or a file of loads
   std::string sweep;                // "ep=16,32"
   std::string expect;               // a file of `ferry bench --json`
+  std::string report;               // file name of an HTML page
   double within_percent = 10;
   bool explain = false, json = false, list = false;
 };
@@ -138,6 +140,20 @@ void print_plans(const Options& options) {
   std::cout << text << std::flush;
 }
 
+// Links of more ranks cannot be told apart.
+constexpr int kMostDrawn = 64;
+
+void write_report(const Options& options) {
+  const PlannedPoint point = plan_point(options, options.request.ep);
+  nlohmann::ordered_json planned = plan_json(point);
+  if (point.machine.tree.num_ranks() <= kMostDrawn) planned["links"] = links_json(point.machine);
+  const nlohmann::ordered_json notes = planned["notes"];
+  nlohmann::ordered_json lines = {"Predicted, not measured: what each strategy takes on " +
+                                  point.machine.name + ". Best is " + point.plan.sentence + "."};
+  lines.insert(lines.end(), notes.begin(), notes.end());
+  write_page(options.report, {{"title", "ferry plan"}, {"lines", lines}, {"plan", planned}});
+}
+
 int run(const Options& options) {
   if (options.list) {
     list_names();
@@ -146,6 +162,11 @@ int run(const Options& options) {
   if (options.request.machine.empty())
     throw std::invalid_argument("which machine? --list shows those with names");
   if (!options.expect.empty()) return check_expected(options);
+  if (!options.report.empty()) {
+    if (!options.sweep.empty())
+      throw std::invalid_argument("--report: of one size, not of --sweep " + options.sweep);
+    write_report(options);
+  }
   print_plans(options);
   return 0;
 }
@@ -165,7 +186,10 @@ void set_model(const CLI::App& app, PlanRequest& request) {
 void add_plan(CLI::App& app, int& exit_code) {
   CLI::App* const verb = app.add_subcommand(
       "plan", "How long dispatch and combine take on a machine, and what limits them");
-  verb->footer("Exit code: 0, 1 when --expect is not met, 2 for a wrong line or machine.");
+  verb->footer(
+      "Exit code: 0, 1 when --expect is not met or the page cannot be written, 2 for a wrong line "
+      "or "
+      "machine.");
   const auto options = std::make_shared<Options>();
   PlanRequest& request = options->request;
   request.workload.exchange = {.max_tokens = 4096, .hidden = 7168, .num_experts = 256, .top_k = 8};
@@ -193,6 +217,8 @@ void add_plan(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   verb->add_flag("--explain", options->explain,
                  "When each task runs, and where constants come from");
+  verb->add_option("--report,--timeline", options->report,
+                   "Also write an HTML page: strategies, their tasks in time, the links and loads");
   verb->add_flag("--json", options->json, "One JSON object (with --sweep, a list) instead of text");
   verb->add_flag("--list", options->list, "Machines and models that have names");
   verb->callback([verb, options, &exit_code] {
@@ -208,6 +234,9 @@ void add_plan(CLI::App& app, int& exit_code) {
     } catch (const Error& error) {
       std::cerr << "ferry plan: " << error.what() << '\n';
       exit_code = kUsageError;
+    } catch (const std::runtime_error& error) {
+      std::cerr << "ferry plan: " << error.what() << '\n';
+      exit_code = kNotWritten;
     }
   });
 }

@@ -9,6 +9,7 @@
 
 #include "base/names.h"
 #include "ferry/status.h"
+#include "plan/graph.h"
 
 namespace ferry::tools {
 
@@ -156,6 +157,17 @@ class MachineReader {
   const json all_;
 };
 
+ordered_json spans_json(const std::vector<Span>& spans) {
+  ordered_json list = ordered_json::array();
+  for (const Span& span : spans)
+    list.push_back({{"what", span.what},
+                    {"start_us", span.start_us},
+                    {"end_us", span.end_us},
+                    {"bytes", span.bytes},
+                    {"count", span.count}});
+  return list;
+}
+
 ordered_json prediction_json(const Prediction& prediction) {
   ordered_json loads = ordered_json::array(), doubled = ordered_json::object();
   for (const Load& load : prediction.loads) {
@@ -180,7 +192,9 @@ ordered_json prediction_json(const Prediction& prediction) {
           {"staged_bytes", prediction.staged_bytes},
           {"limited_by", prediction.limited_by},
           {"loads", std::move(loads)},
-          {"pair_us_if_doubled", std::move(doubled)}};
+          {"pair_us_if_doubled", std::move(doubled)},
+          {"dispatch_tasks", spans_json(prediction.dispatch_spans)},
+          {"combine_tasks", spans_json(prediction.combine_spans)}};
 }
 
 }  // namespace
@@ -209,6 +223,23 @@ ordered_json plan_json(const PlannedPoint& point) {
           {"predictions", std::move(predictions)},
           {"sentence", point.plan.sentence},
           {"notes", point.plan.notes}};
+}
+
+ordered_json links_json(const Machine& machine) {
+  const internal::Graph graph(machine);
+  ordered_json kinds = ordered_json::array();
+  for (int kind = 0; kind < graph.num_kinds(); ++kind) {
+    const Machine::Link& link = machine.links[kind];
+    ordered_json pairs = ordered_json::array();
+    for (int rank = 0; rank < graph.num_ranks(); ++rank) {
+      for (const int other : graph.neighbours(rank, kind))
+        if (rank < other) pairs.push_back({rank, other});
+    }
+    kinds.push_back({{"name", link.name},
+                     {"load", link.port.empty() ? link.name : link.port},
+                     {"pairs", std::move(pairs)}});
+  }
+  return kinds;
 }
 
 }  // namespace ferry::tools

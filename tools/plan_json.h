@@ -14,4 +14,8 @@ Machine machine_from_json(const std::string& text);
 // Inputs, constants with their sources, and every prediction.
 nlohmann::ordered_json plan_json(const PlannedPoint& point);
 
+// Of each kind of links: "name", "load", whose entry in a prediction's loads it has, and "pairs" of
+// ranks.
+nlohmann::ordered_json links_json(const Machine& machine);
+
 }  // namespace ferry::tools

@@ -48,7 +48,26 @@ def test_the_page_of_a_topology_has_the_bytes_of_each_link(tmp_path):
     assert found["auto"]["algorithm"] == "hierarchical" and set(found["level_bytes"]["fullmesh"]) == {"host", "rank"}
 
 
-@pytest.mark.parametrize("command", [BENCH, ["topology", "rank:2"]])
+PLAN = ["plan", "ubbv2:2@port10", "--model", "deepseek-v3"]
+
+
+def test_the_page_of_a_plan_has_its_links_and_tasks(tmp_path):
+    assert native(*PLAN, "--report", tmp_path / "plan.html").returncode == 0
+    planned = data_of(tmp_path / "plan.html")["plan"]
+    links = {kind["name"]: kind for kind in planned["links"]}
+    assert [len(links[name]["pairs"]) for name in ("peer", "mate1", "ib", "port10")] == [24, 8, 8, 8]
+    assert links["ib"]["load"] == "nic" and [0, 12] in links["port10"]["pairs"]
+    best = planned["predictions"][0]
+    assert {load["name"] for load in best["loads"]} == {kind["load"] for kind in planned["links"]}
+    assert max(task["end_us"] for task in best["dispatch_tasks"]) == pytest.approx(best["dispatch_us"])
+
+
+def test_a_page_of_a_sweep_of_plans_is_refused(tmp_path):
+    done = native(*PLAN, "--sweep", "ep=16,32", "--report", tmp_path / "plan.html")
+    assert done.returncode == 2 and "--report: of one size, not of --sweep ep=16,32" in done.stderr
+
+
+@pytest.mark.parametrize("command", [BENCH, ["topology", "rank:2"], PLAN])
 def test_a_page_that_cannot_be_written_is_told(command, tmp_path):
     done = native(*command, "--report", tmp_path / "none" / "page.html")
     assert done.returncode == 1 and f"cannot write '{tmp_path}/none/page.html'" in done.stderr
@@ -71,8 +90,9 @@ def runs():
 def test_a_browser_draws_every_page(tmp_path):
     native(*BENCH, "--report", tmp_path / "bench.html")
     native("topology", "host:2@12.5GB/s,rank:4", "--report", tmp_path / "topology.html")
+    native(*PLAN, "--report", tmp_path / "plan.html")
     page.write_page(tmp_path / "compare.html", "compare", ["words"], runs=runs())
-    for name, sections in (("bench", 5), ("topology", 2), ("compare", 1)):
+    for name, sections in (("bench", 5), ("topology", 2), ("plan", 4), ("compare", 1)):
         done = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
                                f"--user-data-dir={tmp_path}/profile", "--dump-dom", f"file://{tmp_path}/{name}.html"],
                               capture_output=True, text=True, timeout=120)
