@@ -36,7 +36,8 @@ std::string Case::describe() const {
   return std::string(name_of(fault)) + " of rank " + std::to_string(victim) + " after " +
          std::to_string(turns) + " turns" +
          (fault == Fault::kCut ? ", with rank " + std::to_string(peer) : "") + ", on " +
-         scenario.nodes.topology + (halves ? ", halves" : "") + (strangers ? ", strangers" : "");
+         scenario.nodes.topology + (halves ? ", halves" : "") + (strangers ? ", strangers" : "") +
+         (num_exchanges > 1 ? ", two exchanges" : "");
 }
 
 Case draw_case(std::uint64_t seed) {
@@ -52,6 +53,7 @@ Case draw_case(std::uint64_t seed) {
   drawn.turns = draw_turns(random);
   drawn.halves = random.one_in(2);
   drawn.strangers = random.one_in(3);
+  drawn.num_exchanges = random.one_in(3) ? 2 : 1;
   if (drawn.fault == Fault::kStop || drawn.fault == Fault::kPartition)
     drawn.deadline = std::chrono::milliseconds(400);
   return drawn;

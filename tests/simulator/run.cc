@@ -24,7 +24,8 @@ using internal::Segment;
 constexpr int kSlowFactor = 10;
 constexpr std::int64_t kStoppedNs = 150'000'000, kOutageNs = 200'000'000,
                        kForGoodNs = 8'000'000'000;
-constexpr int kRefusalRarity = 12;
+constexpr int kRefusalRarity = 12, kComputeRarity = 4;
+constexpr std::array<std::int64_t, 4> kComputeNs = {0, 50'000, 2'000'000, 60'000'000};
 constexpr std::int64_t kStrangeNs = 400'000;
 // What a call may take beyond its deadline: to see whether a rank ends (kEndsSoon in wait.cc), and
 // what a rank that is away for a while takes on its way.
@@ -139,6 +140,11 @@ class Run {
                                    [this, rank] { return network_.link(rank); });
     check(rank, told_ns, {}, "join");
     watch_group(rank);
+    for (int i = 0; i < case_.num_exchanges; ++i) play_exchange(group, told_ns);
+  }
+
+  void play_exchange(const Group& group, std::int64_t& told_ns) {
+    const int rank = group.rank();
     std::optional<Exchange> exchange;
     try {
       exchange.emplace(group, scenario_.config);
@@ -169,9 +175,17 @@ class Run {
     simulation_.note("returns", static_cast<std::uint64_t>(status.code()),
                      static_cast<std::uint64_t>(status.culprit()));
     told_ns = simulation_.time_ns();
-    if (status.ok()) return;
+    if (status.ok()) return compute(told_ns);
     outcome_.ranks[static_cast<std::size_t>(rank)].told_ns = told_ns;
     throw CallFailed({status.code(), what + ": " + status.message(), status.culprit()});
+  }
+
+  // Something else than ferry: no messages move.
+  void compute(std::int64_t& told_ns) {
+    if (simulation_.enumerates()) return;
+    const int kind = simulation_.choose(kComputeNs.size(), kComputeRarity);
+    if (kind > 0) simulation_.sleep(nullptr, kComputeNs[static_cast<std::size_t>(kind)]);
+    told_ns = simulation_.time_ns();
   }
 
   // ---- flags

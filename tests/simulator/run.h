@@ -34,6 +34,7 @@ struct Case {
   // Turns of the victim before the fault; -1: at any, which is a choice.
   int turns = 0;
   bool halves = false, strangers = false;
+  int num_exchanges = 1;  // one after the other
   std::chrono::milliseconds deadline{4000};
 
   const std::vector<int>& nodes() const { return scenario.nodes.of_rank; }

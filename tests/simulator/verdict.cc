@@ -1,10 +1,11 @@
 // What must be true of a run, whatever its seed: every output equals the oracle (player.cc), no
 // flag goes back, no call outlasts its deadline and nothing is left behind (run.cc); and here, that
 // an error is told only where there is a reason, soon, and names a rank that is to blame.
-#include <functional>
+#include <cctype>
+#include <sstream>
+#include <string_view>
 
 #include "simulator/run.h"
-#include "topology/forwarding_table.h"
 
 namespace ferry::test {
 
@@ -20,23 +21,10 @@ bool excuses_errors(Fault fault) {
 
 bool told_soon(Fault fault) { return fault == Fault::kDeath || fault == Fault::kCut; }
 
-// Whether control messages of `origin` come to some rank by one that `is_stuck`, or the other way
-// round.
-bool passes_on(const Case& drawn, int origin, const std::function<bool(int)>& is_stuck) {
-  const Topology topology = Topology::parse(drawn.scenario.nodes.topology);
-  const int num_ranks = drawn.scenario.num_ranks;
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    for (const bool flat : {false, true}) {
-      const internal::ForwardingTable table(topology, rank,
-                                            std::vector<bool>(drawn.nodes().size(), true), flat);
-      const int hop = table.last_hop[origin];
-      if (hop != rank && is_stuck(hop)) return true;
-      for (int other = 0; other < num_ranks; ++other) {
-        if (is_stuck(other) && table.last_hop[other] == origin) return true;
-      }
-    }
-  }
-  return false;
+// On more than two nodes the one who waits for the one who waits for it may be named.
+bool told_by_time(const Case& drawn) {
+  const bool stuck = drawn.fault == Fault::kStop || drawn.fault == Fault::kPartition;
+  return stuck && drawn.nodes().back() < 2;
 }
 
 bool is_guilty(const Case& drawn, int rank, int culprit) {
@@ -45,10 +33,35 @@ bool is_guilty(const Case& drawn, int rank, int culprit) {
            drawn.nodes()[static_cast<std::size_t>(drawn.victim)];
   };
   if (culprit < 0) return false;
-  if (culprit == drawn.victim || (drawn.fault == Fault::kCut && culprit == drawn.peer)) return true;
-  if (drawn.fault == Fault::kPartition && inside(rank) != inside(culprit)) return true;
-  // A rank that is stuck is not told from those whose messages it passes on.
-  return !told_soon(drawn.fault) && passes_on(drawn, culprit, inside);
+  if (drawn.fault == Fault::kPartition) return inside(rank) != inside(culprit);
+  return culprit == drawn.victim || (drawn.fault == Fault::kCut && culprit == drawn.peer);
+}
+
+// Between nodes a rank that is stuck is not told from one that waits for it, or from those whose
+// messages it passes on.
+bool may_mistake(const Case& drawn) {
+  return !told_soon(drawn.fault) && drawn.scenario.nodes.several();
+}
+
+// As the culprit, or as the one by which the culprit's control messages come.
+bool names_guilty(const Case& drawn, int rank, const Status& status) {
+  if (is_guilty(drawn, rank, status.culprit())) return true;
+  const std::string by = "control messages come by rank " + std::to_string(drawn.victim);
+  return status.message().find(by) != std::string::npos;
+}
+
+// Those that a rank could not send to in time: "... room of ranks 1, 2, which came to ...".
+bool room_is_guilty(const Case& drawn, int rank, const Status& status) {
+  constexpr std::string_view kRoom = "waiting for room of rank";
+  const std::string& message = status.message();
+  const std::size_t at = status.code() == Code::kTimeout ? message.find(kRoom) : message.npos;
+  if (at == message.npos || message.find(" reported: ") != message.npos) return true;
+  std::istringstream ranks(message.substr(at + kRoom.size()));
+  for (char letter = 0; ranks.get(letter) && letter != ';' && letter != 'w';) {
+    if (!std::isdigit(static_cast<unsigned char>(letter))) continue;
+    if (!is_guilty(drawn, rank, letter - '0')) return false;  // there are few ranks
+  }
+  return true;
 }
 
 // While an exchange is made a rank may wait in the rendezvous, where it moves no messages, for one
@@ -67,7 +80,9 @@ std::string complaint(const Case& drawn, const Outcome& outcome, int rank) {
   if (drawn.fault == Fault::kNoMemory) return "";
   // A rank that was stopped finds the others gone when it goes on.
   if (drawn.fault == Fault::kStop && rank == drawn.victim) return "";
-  if (!is_guilty(drawn, rank, one.status.culprit())) return "a rank is blamed that is not guilty";
+  if (!room_is_guilty(drawn, rank, one.status)) return "a rank had room";
+  if (!may_mistake(drawn) && !is_guilty(drawn, rank, one.status.culprit()))
+    return "a rank is blamed that is not guilty";
   if (told_soon(drawn.fault) && one.told_ns - outcome.fault_ns > soon_ns(one)) {
     return "told late";
   }
@@ -77,8 +92,11 @@ std::string complaint(const Case& drawn, const Outcome& outcome, int rank) {
 }  // namespace
 
 void judge(const Case& drawn, Outcome& outcome) {
+  bool told = false, named = false;
   for (int rank = 0; rank < static_cast<int>(outcome.ranks.size()); ++rank) {
     const Status& status = outcome.ranks[static_cast<std::size_t>(rank)].status;
+    told = told || (!status.ok() && rank != drawn.victim);
+    named = named || (!status.ok() && names_guilty(drawn, rank, status));
     const std::string wrong = complaint(drawn, outcome, rank);
     if (wrong.empty()) continue;
     outcome.wrong.push_back("rank " + std::to_string(rank) + ": " + wrong +
@@ -87,6 +105,7 @@ void judge(const Case& drawn, Outcome& outcome) {
                                  : std::string(": ") + code_name(status.code()) + ", culprit " +
                                        std::to_string(status.culprit()) + ": " + status.message()));
   }
+  if (told && !named && told_by_time(drawn)) outcome.wrong.emplace_back("nobody names the culprit");
 }
 
 }  // namespace ferry::test
