@@ -1,4 +1,5 @@
 // What a run is, drawn from its seed.
+#include <algorithm>
 #include <array>
 
 #include "simulator/run.h"
@@ -24,6 +25,13 @@ int draw_turns(Random& random) {
   return static_cast<int>(random.below(random.pick(kMost)));
 }
 
+// More than may be under way to a rank, so that rows wait for room.
+void widen(ExchangeConfig& config) {
+  config.max_tokens = 24;
+  config.hidden = 8000;
+  config.top_k = std::min(config.top_k, 2);
+}
+
 }  // namespace
 
 const char* name_of(Fault fault) {
@@ -44,7 +52,11 @@ Case draw_case(std::uint64_t seed) {
   Random random(seed, 6000);
   Case drawn;
   ScenarioLimits limits{.max_rounds = 3, .max_tokens = 5, .max_hidden = 20, .wide_rows = false};
-  limits.adjust = [](ExchangeConfig& config) { config.workers = 1; };
+  const bool wide = random.one_in(16);
+  limits.adjust = [wide](ExchangeConfig& config) {
+    config.workers = 1;
+    if (wide) widen(config);
+  };
   drawn.scenario = make_scenario(random.pick(shapes()), seed, limits);
   const std::int64_t num_ranks = drawn.scenario.num_ranks;
   drawn.fault = random.pick(kFaults);

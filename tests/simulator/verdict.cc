@@ -37,12 +37,6 @@ bool is_guilty(const Case& drawn, int rank, int culprit) {
   return culprit == drawn.victim || (drawn.fault == Fault::kCut && culprit == drawn.peer);
 }
 
-// Between nodes a rank that is stuck is not told from one that waits for it, or from those whose
-// messages it passes on.
-bool may_mistake(const Case& drawn) {
-  return !told_soon(drawn.fault) && drawn.scenario.nodes.several();
-}
-
 // As the culprit, or as the one by which the culprit's control messages come.
 bool names_guilty(const Case& drawn, int rank, const Status& status) {
   if (is_guilty(drawn, rank, status.culprit())) return true;
@@ -65,10 +59,14 @@ bool room_is_guilty(const Case& drawn, int rank, const Status& status) {
 }
 
 // While an exchange is made a rank may wait in the rendezvous, where it moves no messages, for one
-// that lingers (kLinger of between_nodes.cc).
-std::int64_t soon_ns(const RankOutcome& one) {
-  const bool making = one.status.message().starts_with("making");
-  return kSoonNs + (making ? 2'000'000'000 : 0);
+// that gave up and lingers (kLinger of between_nodes.cc), and take it for the culprit.
+bool making(const RankOutcome& one) { return one.status.message().starts_with("making"); }
+
+// Between nodes a rank that is stuck is not told from one that waits for it, or from those whose
+// messages it passes on.
+bool may_mistake(const Case& drawn, const RankOutcome& one) {
+  if (drawn.fault == Fault::kCut) return making(one);
+  return drawn.fault != Fault::kDeath && drawn.scenario.nodes.several();
 }
 
 // Of one rank; empty: nothing.
@@ -81,9 +79,10 @@ std::string complaint(const Case& drawn, const Outcome& outcome, int rank) {
   // A rank that was stopped finds the others gone when it goes on.
   if (drawn.fault == Fault::kStop && rank == drawn.victim) return "";
   if (!room_is_guilty(drawn, rank, one.status)) return "a rank had room";
-  if (!may_mistake(drawn) && !is_guilty(drawn, rank, one.status.culprit()))
+  if (!may_mistake(drawn, one) && !is_guilty(drawn, rank, one.status.culprit()))
     return "a rank is blamed that is not guilty";
-  if (told_soon(drawn.fault) && one.told_ns - outcome.fault_ns > soon_ns(one)) {
+  if (told_soon(drawn.fault) &&
+      one.told_ns - outcome.fault_ns > kSoonNs + (making(one) ? 2'000'000'000 : 0)) {
     return "told late";
   }
   return "";
