@@ -1,5 +1,5 @@
 # The commands of this repository. Each installs what is missing first (scripts/install.sh).
-.PHONY: build run test check matrix long wheel deb docs bench format tidy sanitize check-megatron check-vllm
+.PHONY: build run test check matrix long wheel deb docs bench gallery format tidy sanitize check-megatron check-vllm
 
 build:
 	@scripts/install.sh build
@@ -44,7 +44,12 @@ docs:
 
 bench:
 	@scripts/install.sh build bench python
-	@scripts/bench.sh
+	@scripts/bench.sh suite
+
+# Every picture of docs/, with the tables: on an idle machine, or it refuses.
+gallery:
+	@scripts/install.sh build bench python
+	@scripts/bench.sh gallery
 
 format:
 	@scripts/install.sh style

@@ -1,5 +1,5 @@
 #!/bin/bash
-# bench.sh [options of ferry.bench.suite]: builds ferry, its Python package and, where MPI is, what it is
+# bench.sh suite|gallery [options]: builds ferry, its Python package and, where MPI is, what it is
 # compared with; then measures, writes docs/benchmarks.md with its picture, and the table of
 # README.md. Called by `make bench`, which has made .venv.
 set -euo pipefail
@@ -16,4 +16,4 @@ if command -v mpicxx >/dev/null; then targets+=(mpi_bench) mpi=ON; fi
   .venv/bin/pip install --no-build-isolation --no-deps --force-reinstall .; } >"$log" 2>&1 ||
   { cat "$log" >&2; exit 1; }
 
-.venv/bin/python -m ferry.bench.suite --build build/release "$@"
+.venv/bin/python -m "ferry.bench.$1" --build build/release "${@:2}"

@@ -9,7 +9,7 @@
 
 namespace ferry::tools {
 
-// Measures dispatch and combine on this machine beside the memory traffic alone.
+// Measures dispatch and combine on this machine beside the same traffic with places known.
 void add_bench(CLI::App& app, int& exit_code);
 
 // Starts ranks. `program` is what stood after `--`, a program and its arguments, taken as they are;

@@ -7,7 +7,7 @@ import sys
 from . import native_program
 from .bench import compare, plot
 
-NATIVE = {"bench": "measure dispatch and combine, and compare them with the memory traffic alone",
+NATIVE = {"bench": "measure dispatch and combine, and compare them with the same traffic, places known",
           "launch": "start ranks of a program, on this host or several",
           "doctor": "what this machine offers, and what to change for speed",
           "topology": "the tree of ranks, and what each algorithm puts on each link",

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from ferry import native_program  # noqa: E402
 from ferry.__main__ import main  # noqa: E402
 from ferry.bench import compare, programs, work, words  # noqa: E402
-from ferry.bench.measure import run_once  # noqa: E402
+from ferry.bench.measure import Job, measure, run_once  # noqa: E402
 from ferry.bench.rank import summary  # noqa: E402
 
 SHAPE = work.Shape(tokens=6, hidden=64, ranks=2, experts=8, top_k=2)
@@ -177,6 +177,18 @@ def test_iterations_follow_the_bytes_that_move():
 
 
 # ---- faults
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_sees_tables_between_rounds_and_a_pipe_sees_none(terminal, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    job = Job("shapes", [1], "any", [sys.executable, "-c", "print('{}')"])
+    runs = measure([job], 3, show=lambda runs: f"{len(runs)} done")
+    assert len(runs) == 3
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert re.findall(r"after (round \d) of 3:\n(\d) done", told.err) == [("round 1", "1"), ("round 2", "2")] * terminal
+    assert ("left" in told.err) == terminal and bool(told.err) == terminal
 
 
 def test_a_rank_that_fails_is_told_with_its_last_words():

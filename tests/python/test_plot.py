@@ -118,8 +118,9 @@ def test_time_has_a_line_and_a_limit_for_each_setting_on_logarithmic_axes(folder
     texts = texts_of(out)
     for words_there in ("A & B", "1 rank", "2 ranks", "tokens per rank", "1", "4", "16"):
         assert words_there in texts
-    assert texts.count("limit") == 2
-    assert "hidden 256, top 2 of 8 experts, bf16; the limit is the memory traffic alone" in texts
+    assert texts.count("places known") == 2
+    known = "places known: the same rows moved by threads that know all places"
+    assert f"hidden 256, top 2 of 8 experts, bf16; {known}" in texts
     both = [point for name in ("sweep1", "sweep2") for point in results.read(folder / f"{name}.json")[1]]
     with style.look():
         (axes,) = time_chart.drawing(both, None).axes
@@ -130,9 +131,19 @@ def test_time_has_a_line_and_a_limit_for_each_setting_on_logarithmic_axes(folder
     assert len({line.get_color() for line in axes.lines}) == 2
 
 
+@pytest.mark.parametrize("file", ["sweep1", "runs", "trace"])
+def test_a_note_stands_below_every_kind_of_picture(folder, tmp_path, file):
+    heights = []
+    for note in (None, "2026-01-31 12:00, 2 cores, load 0.1"):
+        plot.draw([folder / f"{file}.json"], tmp_path / "out.svg", note=note)
+        assert (note in texts_of(tmp_path / "out.svg")) == bool(note)
+        heights.append(float(ElementTree.parse(tmp_path / "out.svg").getroot().get("height").removesuffix("pt")))
+    assert heights[1] > heights[0]
+
+
 def test_one_setting_is_named_by_its_program_and_its_limit_is_ink(folder):
     (axes,) = picture_of(time_chart, folder / "sweep2.json").axes
-    assert {text.get_text() for text in axes.texts} == {"ferry", "limit"}
+    assert {text.get_text() for text in axes.texts} == {"ferry", "places known"}
     assert axes.lines[1].get_color() == style.INK
 
 
@@ -152,7 +163,7 @@ def test_ratios_have_a_bar_as_long_as_the_ratio_for_each_program(folder, tmp_pat
     assert list(axes.lines[0].get_xdata()) == [1, 1]
     plot.draw([folder / "runs.json"], tmp_path / "ratios.svg")
     texts = texts_of(tmp_path / "ratios.svg")
-    for words_there in ("ferry", "Open MPI, rival", "limit"):
+    for words_there in ("ferry", "Open MPI, rival", "places known"):
         assert words_there in texts
     assert all(words.three_digits(result.over_limit) in texts for result in found)
     assert "8 tokens per rank" in texts and any("2 ranks, hidden 256" in text for text in texts)
@@ -163,7 +174,7 @@ def test_a_sweep_can_be_shown_as_ratios_and_runs_as_times(folder, tmp_path):
     assert [text for text in texts_of(tmp_path / "a.svg") if text.endswith("per rank")] == [
         "1 token per rank", "4 tokens per rank", "16 tokens per rank"]
     plot.draw([folder / "runs.json"], tmp_path / "b.svg", kind="time")
-    assert {"ferry", "Open MPI, rival", "limit"} <= set(texts_of(tmp_path / "b.svg"))
+    assert {"ferry", "Open MPI, rival", "places known"} <= set(texts_of(tmp_path / "b.svg"))
 
 
 def test_the_timeline_shows_the_median_exchange_with_every_phase_of_every_rank(folder, tmp_path):
@@ -266,7 +277,7 @@ def test_results_that_cannot_be_drawn_are_refused(tmp_path):
     run = {"section": "shapes", "case": [8, 256, 2, 8], "program": "rival", "round": 0,
            "result": {"options": {"ranks": 2}, "pair_us": {"median": 3.0}}}
     file.write_text(json.dumps({"runs": [run]}))
-    assert "no result has a limit" in refusal([file])
+    assert "no result has a time with places known" in refusal([file])
     file.write_text('{"runs": []}')
     assert f"{file}: neither results nor a trace of ferry (ValueError: no run of section" in refusal([file])
 

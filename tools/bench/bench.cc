@@ -79,7 +79,8 @@ namespace ferry::tools {
 void add_bench(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<bench::Options>();
   CLI::App* const command = app.add_subcommand(
-      "bench", "Measure dispatch and combine, and compare them with the memory traffic alone");
+      "bench",
+      "Measure dispatch and combine, and compare them with the same traffic, places known");
   bench::add_options(*command, *options);
   command->callback([options, &exit_code] { exit_code = bench::finish_and_run(*options); });
 }

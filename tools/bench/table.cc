@@ -93,9 +93,9 @@ std::string table_header(const Options& options) {
                       options.seed, iterations_text(options), options.warmup,
                       options.check ? ", checked against the oracle" : "");
   text += fmt::format(kLine, "# tokens", "rows", "size", "type", "dispatch", "combine", "pair",
-                      "algbw", "wirebw", "limit", "pair/", "busy/", "wrong");
+                      "algbw", "wirebw", "known", "pair/", "busy/", "wrong");
   text += fmt::format(kLine, "#  /rank", "", "MB", "", "us", "us", "us", "GB/s", "GB/s", "us",
-                      "limit", "mean", "");
+                      "known", "mean", "");
   return text;
 }
 
@@ -123,9 +123,10 @@ std::string table_footer(const Options& options, const std::vector<Measurement>&
       "combine\n"
       "# from a barrier to the last rank's end, pair is one of each in a free-running loop. algbw: "
       "rows\n"
-      "# written and read per time of a pair; wirebw: those of other ranks only. limit: a pair of "
+      "# written and read per time of a pair; wirebw: those of other ranks only. known: a pair of "
       "the\n"
-      "# same rows moved by threads that know every place. busy/mean: rows of the busiest rank.\n";
+      "# same rows moved by threads that know every place beforehand. busy/mean: rows of the "
+      "busiest rank.\n";
   std::uint64_t compared = 0, wrong = 0;
   for (const Measurement& m : measurements) {
     compared += m.compared;

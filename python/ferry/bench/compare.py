@@ -86,7 +86,7 @@ def iterations_for(shape):
 def table_of(tokens, programs):
     """Medians over rounds, ratios within a round, and below them what Python itself costs."""
     limits, ferry = limits_of(programs), times_of(programs[FERRY])
-    lines = [["", "dispatch", "combine", "pair", "pair / limit", "pair / ferry's"]]
+    lines = [["", "dispatch", "combine", "pair", "pair / places known", "pair / ferry's"]]
     for program, rounds in programs.items():
         times = [time_text(median(times_of(rounds, what))) for what in ("dispatch", "combine", "pair")]
         pairs = times_of(rounds)
@@ -117,7 +117,7 @@ def run(options):
                 for shape in shapes for program in programs]
     except (ProgramError, FileNotFoundError) as error:
         return f"ferry compare: {error}"
-    runs = measure(jobs, options.rounds)
+    runs = measure(jobs, options.rounds, show=text_of)
     if any("error" in run["result"] for run in runs):
         return "ferry compare: a program failed"
     print(text_of(runs))

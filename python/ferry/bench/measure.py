@@ -98,8 +98,9 @@ def time_left(began, done, runs):
     return f", about {seconds / 60:.0f} min left" if seconds >= 60 else f", about {seconds:.0f} s left"
 
 
-def measure(jobs, rounds, idle_wait_s=0):
-    """All runs, a list of {section, case, program, round, result}; a job that failed is not run again."""
+def measure(jobs, rounds, idle_wait_s=0, show=None):
+    """All runs, a list of {section, case, program, round, result}; a job that failed is not run again. show(runs so
+    far): the text that a terminal sees between two rounds."""
     runs, failed, began = [], set(), time.monotonic()
     for number in range(rounds):
         for at, job in enumerate(jobs):
@@ -115,5 +116,8 @@ def measure(jobs, rounds, idle_wait_s=0):
                 print(f"{name}: {result['error']}", file=sys.stderr)
             runs.append({"section": job.section, "case": job.case, "program": job.program, "round": number,
                          "result": result})
+        if show and number + 1 < rounds and len(failed) < len(jobs) and sys.stderr.isatty():
+            say("")
+            print(f"after round {number + 1} of {rounds}:\n{show(runs)}\n", file=sys.stderr)
     say("")
     return runs

@@ -10,12 +10,13 @@ KINDS = {"points": "time", "runs": "ratios", "trace": "timeline"}
 NEEDED = "python -m pip install matplotlib"
 
 
-def draw(files, out, kind=None, title=None):
+def draw(files, out, kind=None, title=None, note=None):
     """Writes `out`, an svg or a png, from one or several files of results, or one trace.
 
-    kind: "time" (of a pair against tokens, with the limit), "ratios" (bars over the limit) or "timeline" (of the ranks,
-    from a trace); None: time for results of ferry's bench, ratios where programs were compared. Raises ResultsError
-    with the name of the file that it cannot be made of, ImportError without matplotlib.
+    kind: "time" (of a pair against tokens, beside the same traffic with places known), "ratios" (bars over it) or
+    "timeline" (of the ranks, from a trace); None: time for results of ferry's bench, ratios where programs were
+    compared. note: a line below the picture, such as when and where it was measured. Raises ResultsError with the name
+    of the file that it cannot be made of, ImportError without matplotlib.
     """
     contents = [read(file) for file in files]
     kind = kind or KINDS[contents[0][0]]
@@ -31,7 +32,7 @@ def draw(files, out, kind=None, title=None):
     from . import ratio_chart, style, time_chart, timeline_chart
     chart = {"time": time_chart, "ratios": ratio_chart, "timeline": timeline_chart}[kind]
     with style.look():
-        picture = chart.drawing([item for _, items in contents for item in items], title)
+        picture = chart.drawing([item for _, items in contents for item in items], title, note)
         style.save(picture, out, title or f"ferry: {kind}")
 
 
@@ -42,11 +43,12 @@ def add_arguments(parser):
     parser.add_argument("--kind", choices=sorted(KINDS.values()),
                         help="default: time for ferry's bench, ratios for comparisons, timeline for a trace")
     parser.add_argument("--title", help="of the picture")
+    parser.add_argument("--note", help="a line below the picture, such as when and where it was measured")
 
 
 def run(options):
     try:
-        draw(options.files, options.out, options.kind, options.title)
+        draw(options.files, options.out, options.kind, options.title, options.note)
     except ResultsError as error:
         return f"ferry plot: {error}"
     except ImportError as error:

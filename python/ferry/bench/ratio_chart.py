@@ -1,4 +1,5 @@
-"""Draws pair times over the limit as bars, the programs of each shape one below the other."""
+"""Draws pair times over those of the same traffic with places known as bars, the programs of each shape one below the
+other."""
 
 from . import style
 from .results import ResultsError
@@ -7,11 +8,11 @@ from .words import plural, split_setting, three_digits
 LINE_IN, BAR_IN, GROUP_GAP_IN = 0.19, 0.145, 0.14
 
 
-def drawing(results, title):
-    """The figure of all results that have a limit to stand over."""
+def drawing(results, title, note=None):
+    """The figure of all results that have such a time to stand over."""
     results = [result for result in results if result.over_limit]
     if not results:
-        raise ResultsError("no result has a limit to be compared with: one program must be ferry's bench")
+        raise ResultsError("no result has a time with places known: one program must be ferry's bench")
     shared, apart = split_setting(results)
     groups = {}
     for result, words in zip(results, apart):
@@ -21,16 +22,16 @@ def drawing(results, title):
     colors = {program: style.SERIES[at % len(style.SERIES)] for at, program in enumerate(programs)}
     height = LINE_IN * (len(results) + len(groups)) + GROUP_GAP_IN * len(groups)
     room = 0.4 + 0.072 * max(map(len, programs))
-    subtitle = ", ".join([*shared, "over the memory traffic alone; shorter is better"])
-    picture, axes = style.figure(title or "Time of a dispatch and its combine, over its limit", subtitle,
-                                 height + 1.2, room, 0.7, bottom_in=0.4, top_in=0.8)
+    subtitle = ", ".join([*shared, "over the same rows moved by threads that know all places; shorter is better"])
+    picture, axes = style.figure(title or "Time of a dispatch and its combine, over the same traffic", subtitle,
+                                 height + 1.2, room, 0.7, bottom_in=0.4, top_in=0.8, note=note)
     axes.set(ylim=(height, 0), xlim=(0, max(result.over_limit for result in results)))
     top = 0
     for heading, group in groups.items():
         draw_group(axes, heading, group, top, colors)
         top += LINE_IN * (len(group) + 1) + GROUP_GAP_IN
-    axes.annotate("limit", (1, 0), xycoords=("data", "axes fraction"), xytext=(0, -2), textcoords="offset points",
-                  ha="center", va="top", color=style.QUIET)
+    axes.annotate("places known", (1, 0), xycoords=("data", "axes fraction"), xytext=(0, -2),
+                  textcoords="offset points", ha="center", va="top", color=style.QUIET)
     axes.set_axis_off()
     return picture
 

@@ -7,7 +7,7 @@ from .measure import DISTURBED
 from .results import by_case, limits_of, median, median_ratio, ratios, times_of
 from .words import markdown, plural, time_text
 
-# What the first version promised: ferry over Open MPI a2av, and over the limit, at most.
+# What the first version promised: ferry over Open MPI a2av, and over the same traffic, places known, at most.
 GOALS = {(16, 7168, 2, 256): (0.28, 1.2), (16, 7168, 8, 256): (0.15, 1.4),
          (128, 7168, 8, 256): (0.25, 1.12), (128, 2048, 4, 128): (0.13, 1.25),
          (1024, 7168, 8, 256): (0.24, 1.1), (4096, 7168, 2, 256): (0.23, 1.1),
@@ -28,11 +28,11 @@ SHAPES_TEXT = """
 ## A dispatch and its combine
 
 Ranks are processes, bf16, {top_k} experts per token, uniform routing, identity experts,
-expert-major rows. *pair*: one dispatch and one combine in a free-running loop. *limit*: the
-unavoidable memory traffic of the same routing, measured in the same run by pinned threads of one
-process that know every place beforehand: each token read and each of its rows written once, each
-row read and each result written once. It is a yardstick and no bound: ferry's own way through
-memory can be the better one. Every run of ferry is compared with its oracle, bit for bit.
+expert-major rows. *pair*: one dispatch and one combine in a free-running loop. *places known*: the
+same traffic, measured in the same run by pinned threads of one process that know every place
+beforehand (`limit_us` in JSON): each token read and each of its rows written once, each row read
+and each result written once. It is a yardstick and no bound: ferry's own way through memory can be
+the better one. Every run of ferry is compared with its oracle, bit for bit.
 
 """
 
@@ -139,7 +139,7 @@ def over(programs, rival):
 
 
 def limit_table(cases):
-    lines = [[SHAPE_HEAD, "limit", "dispatch", "combine", "pair", "pair / limit", "goal: at most"]]
+    lines = [[SHAPE_HEAD, "places known", "dispatch", "combine", "pair", "pair / places known", "goal: at most"]]
     for shape, programs in cases:
         times = [median(times_of(programs["ferry"], what)) for what in ("dispatch", "combine", "pair")]
         lines.append([shape_text(shape), *map(time_or_dash, [median(limits_of(programs)), *times]),
@@ -165,7 +165,7 @@ def missed_text(cases):
         of_a2av, of_limit = GOALS.get(shape, (float("inf"), float("inf")))
         a2av = over(programs, "a2av")
         if over_limit(programs) > of_limit:
-            missed.append(f"* goal missed: {shape_text(shape)} (limit)\n")
+            missed.append(f"* goal missed: {shape_text(shape)} (places known)\n")
         if a2av and statistics.median(a2av) > of_a2av:
             missed.append(f"* goal missed: {shape_text(shape)} (a2av)\n")
     return "".join(missed) or "Every goal measured here was met.\n"
@@ -232,7 +232,7 @@ def document(results):
     library, cases = library_name(results), shapes(results)
     if cases:
         text += SHAPES_TEXT.format(**options) + limit_table(cases)
-        text += "\n![pair time over the limit](pictures/pair.svg)\n"
+        text += "\n![pair time over the same traffic with places known](pictures/pair.svg)\n"
         text += MPI_TEXT.format(library=library) + mpi_table(cases) if library else ""
         text += f"\n{missed_text(cases)}"
     for section, words, table in (("overhead", OVERHEAD_TEXT, overhead_table), ("skew", SKEW_TEXT, skew_table),
@@ -245,7 +245,8 @@ def document(results):
 def readme_block(results):
     library = library_name(results)
     rivals = MPI if library else ()
-    lines = [[SHAPE_HEAD, "limit", "ferry", "ferry / limit", *(f"ferry / {library} {rival}" for rival in rivals)]]
+    lines = [[SHAPE_HEAD, "places known", "ferry", "ferry / places known",
+              *(f"ferry / {library} {rival}" for rival in rivals)]]
     for shape, programs in shapes(results):
         found = [over(programs, rival) for rival in rivals]
         lines.append([shape_text(shape), time_text(median(limits_of(programs))),

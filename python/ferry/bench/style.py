@@ -12,7 +12,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from .results import ResultsError
 
-WIDTH_IN, PIXELS_PER_INCH = 7.6, 200
+WIDTH_IN, NOTE_IN, PIXELS_PER_INCH = 7.6, 0.2, 200
 INK, QUIET, CARD, EDGE, GRID = "#1f2328", "#59636e", "#ffffff", "#d1d9e0", "#eaeef2"
 # Readers that know of a dark mode show these instead.
 DARK = {INK: "#f0f6fc", QUIET: "#9198a1", CARD: "#0d1117", EDGE: "#3d444d", GRID: "#262c36"}
@@ -31,9 +31,11 @@ def look():
         "figure.facecolor": "none", "legend.frameon": False, "svg.fonttype": "none", "svg.hashsalt": "ferry"})
 
 
-def figure(title, subtitle, height_in, left_in, right_in, bottom_in=0.55, top_in=0.85):
-    """(figure, axes): the axes fill what the margins leave, titles stand at the top left."""
+def figure(title, subtitle, height_in, left_in, right_in, bottom_in=0.55, top_in=0.85, note=None):
+    """(figure, axes): the axes fill what the margins leave, titles stand at the top left, a note below everything."""
+    height_in, bottom_in = (height_in + NOTE_IN, bottom_in + NOTE_IN) if note else (height_in, bottom_in)
     picture = Figure(figsize=(WIDTH_IN, height_in))
+    picture.text(0.22 / WIDTH_IN, 0.12 / height_in, note or "", fontsize=6.5, color=QUIET)
     picture.add_artist(FancyBboxPatch((0.005, 0.005), 0.99, 0.99, transform=picture.transFigure, facecolor=CARD,
                                       edgecolor=EDGE, linewidth=0.8, zorder=-1, mutation_aspect=WIDTH_IN / height_in,
                                       boxstyle="round,pad=0,rounding_size=0.01"))

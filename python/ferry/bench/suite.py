@@ -10,6 +10,7 @@ from pathlib import Path
 
 from . import report
 from .measure import Job, measure
+from .page import when_and_where
 from .plot import draw
 from .programs import OPEN_MPI_AS_ROOT, mpi_launch, mpirun, options_of
 
@@ -79,7 +80,7 @@ def write_reports(results, source, folder, readme):
     text = report.document(results)
     (folder / "benchmarks.md").write_text(text)
     if report.shapes(results):
-        draw([source], folder / "pictures/pair.svg", kind="ratios")
+        draw([source], folder / "pictures/pair.svg", kind="ratios", note=results.get("made"))
     if readme:
         replace_block(readme, report.readme_block(results))
     return text
@@ -93,14 +94,14 @@ def collect(options):
                 "overhead": overhead_jobs(build), "skew": skew_jobs(build, SKEW_CASES[:2] if quick else SKEW_CASES),
                 "features": feature_jobs(build, FEATURE_SHAPES[:1] if quick else FEATURE_SHAPES)}
     jobs = [job for name in options.sections.split(",") for job in sections[name]]
+    made = when_and_where()  # with the load before its own
     doctor = subprocess.run([str(build / "tools/ferry"), "doctor", "--json"], capture_output=True, text=True)
     found = json.loads(doctor.stdout)
     runs = measure(jobs, options.rounds or (2 if quick else 5), options.idle_wait)
-    return {"machine": found["machine"], "simd": found["simd"], "runs": runs}
+    return {"machine": found["machine"], "simd": found["simd"], "made": made, "runs": runs}
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(description="Measure ferry beside what is used today")
+def add_arguments(parser):
     parser.add_argument("--build", type=Path, default=Path("build/release"))
     parser.add_argument("--rounds", type=int, help="of all runs (default: 5, quick: 2)")
     parser.add_argument("--quick", action="store_true",
@@ -108,13 +109,14 @@ def parse_arguments():
     parser.add_argument("--sections", default="shapes,overhead,skew,features", help="which to measure")
     parser.add_argument("--idle-wait", type=float, default=30, metavar="S",
                         help="how long to wait for an idle machine before a run; 0: never")
-    parser.add_argument("--from", dest="source", type=Path, metavar="FILE",
-                        help="write the reports again from the results of an earlier run")
-    return parser.parse_args()
 
 
 def main():
-    options = parse_arguments()
+    parser = argparse.ArgumentParser(description="Measure ferry beside what is used today")
+    add_arguments(parser)
+    parser.add_argument("--from", dest="source", type=Path, metavar="FILE",
+                        help="write the reports again from the results of an earlier run")
+    options = parser.parse_args()
     source = options.source or options.build / "bench.json"
     if not options.source:
         source.write_text(json.dumps(collect(options)))

@@ -1,4 +1,4 @@
-"""Draws the time of a pair against tokens, with the limit of each setting."""
+"""Draws the time of a pair against tokens, with that of the same traffic, places known, of each setting."""
 
 from collections import defaultdict
 
@@ -8,17 +8,19 @@ from . import style
 from .results import ResultsError
 from .words import split_setting, tick_text
 
+KNOWN = "places known"
 HEIGHT_IN, LABEL_GAP = 4.2, 0.06  # the gap between labels: part of the height of the axes
 
 
-def drawing(results, title):
+def drawing(results, title, note=None):
     """The figure of all results, a line for each program and setting."""
     if any(result.tokens < 1 for result in results):
         raise ResultsError("0 tokens have no place on a logarithmic axis")
     shared, lines = lines_of(results)
-    room = 0.35 + 0.085 * max(map(len, ["limit", *lines]))
-    subtitle = ", ".join(shared) + "; the limit is the memory traffic alone"
-    picture, axes = style.figure(title or "Time of a dispatch and its combine", subtitle, HEIGHT_IN, 0.85, room)
+    room = 0.35 + 0.085 * max(map(len, [KNOWN, *lines]))
+    subtitle = ", ".join(shared) + f"; {KNOWN}: the same rows moved by threads that know all places"
+    title = title or "Time of a dispatch and its combine"
+    picture, axes = style.figure(title, subtitle, HEIGHT_IN, 0.85, room, note=note)
     axes.set(xscale="log", yscale="log", xlabel="tokens per rank")
     ends, limits = [], {}
     for at, (label, points) in enumerate(lines.items()):
@@ -32,8 +34,8 @@ def drawing(results, title):
     for limit, color in limits.values():
         if limit:
             color = style.INK if len(limits) == 1 else color
-            axes.plot(*zip(*limit), color=color, linewidth=1.2, linestyle=(0, (4, 3)), label="limit")
-            ends.append((limit[-1][1], "limit", color))
+            axes.plot(*zip(*limit), color=color, linewidth=1.2, linestyle=(0, (4, 3)), label=KNOWN)
+            ends.append((limit[-1][1], KNOWN, color))
     finish(axes, sorted({result.tokens for result in results}))
     label_ends(axes, ends)
     return picture

@@ -13,7 +13,7 @@ PHASES = {"count": "#a8b0ba", "counts": "#c5dff0", "place": "#6e7681", "send": "
 OTHER_PHASE = "#cc79a7"
 
 
-def drawing(spans, title):
+def drawing(spans, title, note=None):
     """The figure; `spans` are those of one trace."""
     exchange, count = median_exchange(spans)
     spans = [span for span in spans if span.exchange == exchange]
@@ -22,7 +22,7 @@ def drawing(spans, title):
     subtitle = f"exchange {exchange} of {count}, the one of median length: {time_text(end - begin)}"
     height = len(ranks) * (RANK_IN if len(ranks) <= CROWDED else CROWDED_RANK_IN)
     picture, axes = style.figure(title or "What each rank did during one exchange", subtitle, height + 1.7, 0.8, 1.0,
-                                 top_in=1.15)
+                                 top_in=1.15, note=note)
     for row, rank in enumerate(ranks):
         own = [span for span in spans if span.rank == rank]
         for span in own:
