@@ -52,12 +52,21 @@ def start(source, folder, **environment):
 
 
 def test_programs(tmp_path):
-    for _, source in PROGRAMS:
+    for _, source in PROGRAMS + list(blocks("deep_ep.md")):
         assert start(source, tmp_path).wait(60) == 0
 
 
+# What the block of torch_npu.md leaves to its reader.
+NPU = """import torch
+num_experts, bias = 16, torch.zeros(16)
+logits, x = torch.randn(8, 16), torch.randn(8, 64).bfloat16()
+experts = lambda rows, counts: rows
+"""
+
+
 def test_programs_of_a_launcher(tmp_path):
-    for _, source in LAUNCHED:
+    ((_, npu),) = blocks("torch_npu.md")
+    for source in (*(source for _, source in LAUNCHED), NPU + npu):
         job = dict(WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT=free_port(), TORCHELASTIC_RUN_ID="docs")
         ranks = [start(source, tmp_path, RANK=str(rank), LOCAL_RANK=str(rank), **job) for rank in range(2)]
         assert [rank.wait(60) for rank in ranks] == [0, 0]
