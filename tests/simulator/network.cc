@@ -14,6 +14,7 @@ constexpr std::array<std::int64_t, 4> kTellNs = {100'000, 10'000, 2'000'000, 30'
 constexpr std::array<std::size_t, 4> kBodyBytes = {std::size_t{256} << 10, 1'000, 37, 8'192};
 constexpr int kJourneyRarity = 4, kTellRarity = 2, kBodyRarity = 4, kRepeatRarity = 24,
               kTicketRarity = 3, kDropRarity = 2;
+constexpr std::size_t kCopiedBytes = 1'024;  // at most; what is larger stays the sender's a while
 constexpr std::size_t kJobBytes = 8;  // of a packet's head: the job is random, and in no digest
 
 std::uint64_t digest_of_packet(std::span<const std::byte> head, std::span<const std::byte> body) {
@@ -127,7 +128,9 @@ bool Network::send(int from, int to, Packet sent) {
   auto packet = std::make_shared<Packet>(std::move(sent));
   overheard_ = packet->head;
   box(from).leaving.push_back(packet);
-  const bool at_once = simulation_.enumerates() || simulation_.choose(2, kTicketRarity) == 0;
+  const bool small = packet->theirs.size() <= kCopiedBytes;
+  const bool at_once =
+      simulation_.enumerates() || (small && simulation_.choose(2, kTicketRarity) == 0);
   if (at_once) packet->ticket = nullptr;
   std::int64_t at = journey_ns(from, to);
   if (at_once) {

@@ -24,7 +24,8 @@ using internal::Segment;
 constexpr int kSlowFactor = 10;
 constexpr std::int64_t kStoppedNs = 150'000'000, kOutageNs = 200'000'000,
                        kForGoodNs = 8'000'000'000;
-constexpr int kRefusalRarity = 12, kComputeRarity = 4;
+constexpr int kRefusalRarity = 12, kComputeRarity = 4, kStayRarity = 4;
+constexpr std::int64_t kStayNs = 6'000'000'000;  // longer than any deadline
 constexpr std::array<std::int64_t, 4> kComputeNs = {0, 50'000, 2'000'000, 60'000'000};
 constexpr std::int64_t kStrangeNs = 400'000;
 // What a call may take beyond its deadline: to see whether a rank ends (kEndsSoon in wait.cc), and
@@ -140,10 +141,11 @@ class Run {
                                    [this, rank] { return network_.link(rank); });
     check(rank, told_ns, {}, "join");
     watch_group(rank);
-    for (int i = 0; i < case_.num_exchanges; ++i) play_exchange(group, told_ns);
+    for (int left = case_.num_exchanges - 1; left >= 0; --left)
+      play_exchange(group, told_ns, left == 0);
   }
 
-  void play_exchange(const Group& group, std::int64_t& told_ns) {
+  void play_exchange(const Group& group, std::int64_t& told_ns, bool last) {
     const int rank = group.rank();
     std::optional<Exchange> exchange;
     try {
@@ -154,6 +156,10 @@ class Run {
     check(rank, told_ns, {}, "making the exchange");
     watch_exchange(rank, group.topology());
     play_scenario(*exchange, rank, told_ns);
+    // The others end without it: its calls left nothing behind.
+    if (last && !simulation_.enumerates() && simulation_.choose(2, kStayRarity) > 0)
+      simulation_.sleep(nullptr, kStayNs);
+    told_ns = simulation_.time_ns();
   }
 
   void play_scenario(Exchange& exchange, int rank, std::int64_t& told_ns) {
