@@ -72,13 +72,22 @@ TEST(Leaving, OneThreadDestroysTheGroupsOfAllRanks) {
   });
 }
 
-// Rank 2 leaves at once, and rank 3 hears by it how far rank 0 is, which keeps its part of the last
-// operation open for a while. Then ranks 1 and 3 go on alone.
-TEST(Leaving, WhatOthersSendThroughARankStillArrives) {
+// A rank leaves at once, and two others hear by it how far rank 0 is, which keeps its part of the
+// last operation open for a while. Then the two go on alone.
+struct PassedOn {
+  const char* topology;
+  int leaver;
+  std::vector<int> others;
+};
+
+class LeavingWhatComes : public testing::TestWithParam<PassedOn> {};
+
+TEST_P(LeavingWhatComes, StillArrives) {
   const Scenario scenario = scenario_of_nodes();
+  const auto& [topology, leaver, others] = GetParam();
   GroupOptions options;
-  options.topology = "host:2,rank:2";
-  expect_short([&] {
+  options.topology = topology;
+  expect_short([&, leaver = leaver, others = others] {
     std::array<std::int64_t, kRanks> taken_ns{};
     const auto body = [&](Group group) {
       const int rank = group.rank();
@@ -86,9 +95,8 @@ TEST(Leaving, WhatOthersSendThroughARankStillArrives) {
       const Operation sent = seat.dispatch_send(0);
       if (rank == 0) nap(100);
       Received received = seat.dispatch_recv(0, sent);
-      if (rank % 2 == 0) return;
+      if (std::ranges::find(others, rank) == others.end()) return;
       const std::int64_t began_ns = internal::now_ns();
-      const std::vector<int> others = {1, 3};
       Random random(1);
       DispatchCall call(scenario, scenario.rounds[1], rank, random);
       call.args().active_ranks = others;
@@ -99,6 +107,11 @@ TEST(Leaving, WhatOthersSendThroughARankStillArrives) {
     return *std::max_element(taken_ns.begin(), taken_ns.end());
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Nodes, LeavingWhatComes,
+                         testing::Values(PassedOn{"host:2,rank:2", 2, {1, 3}},
+                                         PassedOn{"rack:2,host:1+3,rank:1", 1, {2, 3}}),
+                         [](const auto& info) { return info.index == 0 ? "hosts" : "racks"; });
 
 }  // namespace
 }  // namespace ferry::test

@@ -224,22 +224,27 @@ bool Forwarder::waits_for(int peer) const {
   });
 }
 
-// All ranks whose messages come through this one have destroyed their exchange too, or all that
-// read them; or they are gone.
+// At no level is there a rank whose messages come through this one and another that reads them
+// here: all of either have destroyed their exchange too, or are gone.
 bool Forwarder::done() const {
   if (holds()) return false;
+  const int me = group_->rank();
   const auto takes_part = [&](int peer) {
     return view_.control(peer).progress.load(std::memory_order_relaxed) != kLeft &&
            !group_->ended(peer);
   };
-  bool sender = false, reader = false;
-  for (int peer = 0; peer < num_ranks(); ++peer) {
-    if (everybody_.is_served[peer])
-      sender = sender || takes_part(peer);
-    else if (topology().group_of(peer, 0) == topology().group_of(group_->rank(), 0))
-      reader = reader || takes_part(peer);
+  std::vector<bool> inside(num_ranks(), true);  // my group of the level outside
+  for (int level = 0; level <= topology().find_level(Topology::kHost); ++level) {
+    bool sender = false, reader = false;
+    for (int peer = 0; peer < num_ranks(); ++peer) {
+      if (!inside[peer]) continue;
+      inside[peer] = topology().group_of(peer, level) == topology().group_of(me, level);
+      if (!inside[peer] && everybody_.is_served[peer]) sender = sender || takes_part(peer);
+      if (inside[peer] && peer != me) reader = reader || takes_part(peer);
+    }
+    if (sender && reader) return false;
   }
-  return !sender || !reader;
+  return true;
 }
 
 // The messages of a rank are passed on in the order they came, as there is room. Asks are not: each
