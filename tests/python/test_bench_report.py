@@ -33,7 +33,7 @@ def test_ratios_stay_within_a_round_and_a_missed_goal_is_told():
     page = report.document(found)
     assert "| 16, 7168, 2, 256 | 1.05 ms | 546 µs | 682 µs | 1.36 ms | 1.30 | 1.2 |" in page
     assert "| 1.36 ms | - | failed | 5.33 ms | 0.38 (0.50) | 0.28 |" in page
-    assert "* goal missed: 16, 7168, 2, 256 (limit)\n* goal missed: 16, 7168, 2, 256 (a2av)\n" in page
+    assert "* goal missed: 16, 7168, 2, 256 (places known)\n* goal missed: 16, 7168, 2, 256 (a2av)\n" in page
     assert "disturbed 1 of 5 runs**: they used up to 50%" in page
     assert "Real skew" not in page
 
