@@ -104,7 +104,8 @@ Status Protocol::name_difference(const Issued& issued, int rank, int other) cons
           rank};
 }
 
-// The culprit is the first rank outside the largest set of ranks that agree.
+// The culprit is the first rank outside the largest set of ranks that agree. A rank without tokens
+// may agree with all, and tells nothing.
 Status Protocol::name_mismatch(const Issued& issued) const {
   const std::uint64_t number = issued.number;
   const std::vector<int>& ranks = issued.active->ranks;
@@ -117,7 +118,7 @@ Status Protocol::name_mismatch(const Issued& issued) const {
   };
   for (const int rank : ranks) {
     const std::int64_t agreeing = std::count_if(ranks.begin(), ranks.end(), agrees_with(rank));
-    if (agreeing > most) most = agreeing, reference = rank;
+    if (agreeing > most && agreeing < std::ssize(ranks)) most = agreeing, reference = rank;
   }
   const auto culprit = std::find_if_not(ranks.begin(), ranks.end(), agrees_with(reference));
   const int other = culprit == ranks.end() ? reference : *culprit;

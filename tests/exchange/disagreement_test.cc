@@ -151,6 +151,20 @@ TEST_P(Disagreement, OneRankGivesNoWeights) {
   });
 }
 
+// A rank without tokens agrees with either, so nobody may be compared with it alone.
+TEST_P(Disagreement, OneRankGivesNoWeightsAndAnotherHasNoTokens) {
+  const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 49);
+  run(scenario, [&](Group, Seat& seat) {
+    Random random(1);
+    DispatchCall call(scenario, scenario.rounds[0], seat.rank(), random);
+    if (seat.rank() == 0) call.args().tokens.num_rows = 0;
+    if (seat.rank() == 0 || seat.rank() == kOdd) call.args().topk_weights = nullptr;
+    Received none;
+    require_mismatch(seat.exchange().dispatch(call.args(), none), {"weights"});
+    require_works(seat, 1);
+  });
+}
+
 TEST_P(Disagreement, ACallThatNeverComesIsNamedAtTheDeadline) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 48);
   const auto body = [&](Group group, Seat& seat) {
