@@ -35,8 +35,7 @@ void Combine::add_entries(std::int64_t token, const ReduceJob& job, bool rows) c
   const Route& route = *route_;
   const std::int64_t first = token * route.num_entries;
   const auto add = [&](int k, int special) {
-    const float weight =
-        args_.topk_weights && k < route.top_k ? args_.topk_weights[token * route.top_k + k] : 1.0f;
+    const float weight = args_.topk_weights ? args_.topk_weights[token * route.top_k + k] : 1.0f;
     add_special(token, special, {weight, job.sum});
   };
   for (int k = 0; k < route.num_entries; ++k) {

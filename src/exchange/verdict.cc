@@ -15,9 +15,9 @@ namespace {
 bool agree(const Terms& a, const Terms& b) {
   const bool weights =
       a.weights == b.weights || a.weights == Agreed::kAny || b.weights == Agreed::kAny;
-  return weights && a.kind == b.kind && a.cached == b.cached && a.row_type == b.row_type &&
-         a.hidden == b.hidden && a.route == b.route && a.num_active == b.num_active &&
-         a.active == b.active;
+  // A dispatch has a route if it is cached.
+  return weights && a.kind == b.kind && a.row_type == b.row_type && a.hidden == b.hidden &&
+         a.route == b.route && a.num_active == b.num_active && a.active == b.active;
 }
 
 // The line of the active ranks, and the front's terms behind it.
