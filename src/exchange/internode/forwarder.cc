@@ -224,8 +224,9 @@ bool Forwarder::waits_for(int peer) const {
   });
 }
 
-// At no level is there a rank whose messages come through this one and another that reads them
-// here: all of either have destroyed their exchange too, or are gone.
+// True when nobody needs this forwarder any more. At every level either all ranks whose messages
+// come through it, or all ranks that read these messages here, have destroyed their exchange or are
+// gone.
 bool Forwarder::done() const {
   if (holds()) return false;
   const int me = group_->rank();
@@ -233,7 +234,7 @@ bool Forwarder::done() const {
     return view_.control(peer).progress.load(std::memory_order_relaxed) != kLeft &&
            !group_->ended(peer);
   };
-  std::vector<bool> inside(num_ranks(), true);  // my group of the level outside
+  std::vector<bool> inside(num_ranks(), true);  // [ranks] in my group of the level before
   for (int level = 0; level <= topology().find_level(Topology::kHost); ++level) {
     bool sender = false, reader = false;
     for (int peer = 0; peer < num_ranks(); ++peer) {
