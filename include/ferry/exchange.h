@@ -275,6 +275,9 @@ class FERRY_EXPORT Exchange {
   [[nodiscard]] Status dispatch_recv(Operation operation, Received& received) noexcept;
   [[nodiscard]] Status combine_send(const CombineArgs& args, Operation& operation) noexcept;
   [[nodiscard]] Status combine_recv(Operation operation) noexcept;
+  // Between the halves of a dispatch: what dispatch_recv will hand over, but for its weights; what
+  // lies there comes with it. kCapacity when that will be a copy, for so many views are alive.
+  [[nodiscard]] Status dispatch_memory(Operation operation, Received& received) noexcept;
   // True when the receive half would not wait.
   bool poll(Operation operation) noexcept;
 

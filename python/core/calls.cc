@@ -250,6 +250,14 @@ nb::object receive(const PyOperation& self) {
   return nb::cast(received_of(state, std::move(received), self.half->dispatch));
 }
 
+PyReceived memory(const PyOperation& self) {
+  const Turn turn(self.exchange);
+  State& state = *turn;
+  Received received;
+  check(state.exchange.dispatch_memory(self.half->operation, received));
+  return received_of(state, std::move(received), self.half->dispatch);
+}
+
 bool ready(const PyOperation& self) {
   const Turn turn(self.exchange);
   return (*turn).exchange.poll(self.half->operation);

@@ -157,6 +157,10 @@ void bind_exchange(nb::module_& module) {
       "A dispatch or combine between its halves. Receive each; one that is dropped is received, "
       "and its result lost, by the exchange's next call.")
       .def("ready", &ready, "True when recv() would not wait.")
+      .def(
+          "memory", &memory, nb::sig("def memory(self, /) -> Received[typing.Any]"),
+          "Of a dispatch, before recv(): ferry.Received whose arrays lie where the rows will; they "
+          "come with recv(). ferry.Capacity when that will make copies: too many views are alive.")
       .def("recv", &receive, nb::sig("def recv(self, /) -> Result"),
            "The second half: ferry.Received of a dispatch, the result of a combine.");
   nb::class_<PyExchange> type(

@@ -58,6 +58,13 @@ Status ExchangeState::dispatch_recv(Operation operation, Received& received) {
   return {};
 }
 
+Status ExchangeState::dispatch_memory(Operation operation, Received& received) {
+  received.release();
+  InFlight* sent = nullptr;
+  Status status = parts_.protocol.find(operation, OperationKind::kDispatch, sent);
+  return status.ok() ? static_cast<Dispatch*>(sent)->show(received) : status;
+}
+
 Dispatch::Dispatch(ExchangeParts& exchange, const Issued& issued)
     : InFlight(issued), exchange_(exchange), setup_(*exchange.setup) {}
 

@@ -29,6 +29,8 @@ class Dispatch final : public InFlight {
   // The rest of the send half. An error ends the dispatch on all ranks alike, or breaks the group.
   Status send(const DispatchArgs& args);
   Status receive() override;
+  // Before receive(): the memory that hand_over() will hand over.
+  Status show(Received& received);
   // After receive().
   void hand_over(Received& received);
   // What a rank has that takes no part: a handle without rows, which keeps it out of whatever is
@@ -52,6 +54,7 @@ class Dispatch final : public InFlight {
   int buffer_ = -1;                     // posted
   std::shared_ptr<Pin> pin_;            // of the buffer
   bool weights_ = false;                // weights travelled
+  bool shown_ = false;                  // the caller has views of the buffer
 };
 
 }  // namespace ferry::internal

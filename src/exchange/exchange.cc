@@ -82,6 +82,11 @@ Status Exchange::combine(const CombineArgs& args) noexcept {
   });
 }
 
+Status Exchange::dispatch_memory(Operation operation, Received& received) noexcept {
+  return guarded(state_,
+                 [&](ExchangeState& state) { return state.dispatch_memory(operation, received); });
+}
+
 bool Exchange::poll(Operation operation) noexcept { return !state_ || state_->poll(operation); }
 
 Status Exchange::refuse_dispatch(const Status& why, std::span<const int> active_ranks,

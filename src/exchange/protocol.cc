@@ -261,23 +261,30 @@ void Protocol::keep_out(std::unique_ptr<InFlight> operation) {
   keep(std::move(operation));
 }
 
+Status Protocol::find(Operation operation, OperationKind kind, InFlight*& found) const {
+  for (const auto& sent : in_flight_) {
+    if (sent->number() != operation.number || sent->issued().kind != kind) continue;
+    found = sent.get();
+    return {};
+  }
+  return {
+      Code::kInvalidArgument,
+      fmt::format("{}_recv: operation {} is not a {} in flight on this exchange ({} issued, {} "
+                  "in flight)",
+                  kind_name(kind), operation.number, kind_name(kind), issued_, in_flight_.size()),
+      setup_.rank};
+}
+
 Status Protocol::collect(Operation operation, OperationKind kind,
                          std::unique_ptr<InFlight>& collected) {
   if (Status verdict = group_.verdict(); !verdict.ok()) return verdict;
-  const auto found = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const auto& sent) {
-    return sent->number() == operation.number && sent->issued().kind == kind;
-  });
-  if (found == in_flight_.end()) {
-    return {
-        Code::kInvalidArgument,
-        fmt::format("{}_recv: operation {} is not a {} in flight on this exchange ({} issued, {} "
-                    "in flight)",
-                    kind_name(kind), operation.number, kind_name(kind), issued_, in_flight_.size()),
-        setup_.rank};
-  }
-  const Status status = finish(**found);
-  collected = std::move(*found);
-  in_flight_.erase(found);
+  InFlight* found = nullptr;
+  if (Status status = find(operation, kind, found); !status.ok()) return status;
+  const Status status = finish(*found);
+  const auto sent = std::find_if(in_flight_.begin(), in_flight_.end(),
+                                 [&](const auto& each) { return each.get() == found; });
+  collected = std::move(*sent);
+  in_flight_.erase(sent);
   return leave(collected->issued(), status);
 }
 

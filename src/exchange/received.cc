@@ -1,9 +1,28 @@
 // What a dispatch hands over: views of the receive buffer, or copies when too many views are alive.
+#include <fmt/format.h>
+
 #include <cstring>
 
 #include "exchange/dispatch.h"
 
 namespace ferry::internal {
+
+Status Dispatch::show(Received& received) {
+  if (!active().contains_me()) {
+    received.handle = Handle(route_);
+    return {};
+  }
+  const int views = exchange_.pool->num_pinned();
+  if (views > setup_.layout.live_buffers()) {
+    return {Code::kCapacity,
+            fmt::format("dispatch_memory: {} views of the window are alive, the limit is {}", views,
+                        setup_.layout.live_buffers()),
+            setup_.rank};
+  }
+  fill(received);
+  shown_ = true;
+  return {};
+}
 
 void Dispatch::hand_over(Received& received) {
   if (!active().contains_me()) {
@@ -15,7 +34,7 @@ void Dispatch::hand_over(Received& received) {
   pool.mark_used(buffer_);
   exchange_.stats.rows_received += route_->received.num_rows;
   pin_.reset();
-  if (pool.num_pinned() > setup_.layout.live_buffers()) copy_out(received);
+  if (!shown_ && pool.num_pinned() > setup_.layout.live_buffers()) copy_out(received);
 }
 
 void Dispatch::fill(Received& received) const {

@@ -32,6 +32,7 @@ class ExchangeState {
   void count() noexcept;
   Status dispatch_send(const DispatchArgs& args, Operation& operation);
   Status dispatch_recv(Operation operation, Received& received);
+  Status dispatch_memory(Operation operation, Received& received);
   Status combine_send(const CombineArgs& args, Operation& operation);
   Status combine_recv(Operation operation);
   bool poll(Operation operation) noexcept { return parts_.protocol.poll(operation); }

@@ -91,6 +91,27 @@ def test_received_rows_are_views_of_the_window():
     ferry.run_threads(2, received_rows_are_the_window, Case(2, seed=42))
 
 
+def kept_by_hooks(group, case, mode):
+    buffer = make_buffer(group)
+    kept = []
+    for number in range(9):
+        *each, _, hook = dispatch(buffer, case, mode, return_recv_hook=True)
+        hook()
+        kept.append(each)
+        if number < 5:
+            buffer._last_low_latency.empty(1)
+        else:  # the first six are the window's buffers
+            with pytest.raises(ferry.Capacity, match="6 views of the window are alive"):
+                buffer._last_low_latency.empty(1)
+    for received, counts, handle in kept:
+        check_received(case, group.rank, mode, received, counts, handle)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_hook_brings_rows_into_the_window_while_there_is_room(mode):
+    ferry.run_threads(2, kept_by_hooks, Case(2, seed=43), mode)
+
+
 # ---- handles that engines took apart
 
 

@@ -232,6 +232,27 @@ def test_halves_overlap_and_cached_dispatch_reuses_the_slots():
     ferry.run_threads(2, body)
 
 
+def test_where_rows_will_lie_is_known_between_the_halves():
+    def body(group):
+        exchange = group.exchange(max_tokens=2, hidden=3, num_experts=2, top_k=1, dtype="float32", depth=2)
+        held = []
+        for number in range(9):  # more than the window has buffers for
+            sent = exchange.dispatch_send(np.full((2, 3), number, np.float32), np.array([[0], [1]]))
+            if number < 2 * 2 + 2:
+                memory = sent.memory()
+                held.append(memory.rows)
+                assert memory.num_rows == 2 and held[-1].ctypes.data == sent.recv().rows.ctypes.data
+            else:
+                with pytest.raises(ferry.Capacity, match="7 views of the window are alive, the limit is 6"):
+                    sent.memory()
+                held.append(sent.recv().rows)
+            with pytest.raises(ferry.InvalidArgument, match="not a dispatch in flight"):
+                sent.memory()
+        assert all((rows == number).all() for number, rows in enumerate(held))
+
+    ferry.run_threads(2, body)
+
+
 def test_combine_without_a_handle_weights_home_and_norm():
     def body(group):
         exchange = group.exchange(max_tokens=3, hidden=4, num_experts=2, top_k=2, dtype="float32")

@@ -24,17 +24,6 @@ class Exchanges:
         self._by_config = {}
         self._described = {}
 
-    def find(self, num_tokens, *, max_tokens=None, **config):
-        """The exchange for a dispatch of num_tokens with `config` (keywords of Group.exchange but max_tokens).
-
-        Ranks must ask alike: ferry.Mismatch on all of them if not, ferry.PeerRejected if one refused. max_tokens: the
-        API has already agreed on a bound, nothing is gathered (a rank that refuses then does so in the exchange).
-        """
-        key = tuple(sorted(config.items()))
-        if max_tokens is None:
-            max_tokens = max(tokens for tokens, _ in self.agree(num_tokens, key))
-        return self.hold(max_tokens, key)
-
     def agree(self, num_tokens, call, counts=b""):
         """[(num_tokens, counts)] of all ranks, once all of them said the same `call`.
 
@@ -47,7 +36,7 @@ class Exchanges:
         return self._gather(num_tokens, *self._described[call], counts)
 
     def refuse(self, error):
-        """Takes the place of find or agree on a rank whose arguments are wrong, and raises `error`."""
+        """Takes the place of agree on a rank whose arguments are wrong, and raises `error`."""
         self._gather(_REFUSED, b"", str(error).encode())
         raise error
 

@@ -67,10 +67,12 @@ class LowLatency:
             ids = arguments.read_ids(topk_idx, (len(x), None))
             arguments.check_statistics(statistics, exchange.num_local_experts, self.group_size)
         active_ranks = self._active_ranks()
-        operation = exchange.dispatch_send(x.detach(), topk_idx, active_ranks=active_ranks)
+        send = exchange.dispatch_send if return_recv_hook else exchange.dispatch
+        sent_or_received = send(x.detach(), topk_idx, active_ranks=active_ranks)
         sent = Sent(exchange, ids, active_ranks, max_tokens, num_experts)
-        arrival = Arrival(sent, operation, self.rank, self.group_size, statistics)
-        rows, scales, hook = arrival.later(x, wire) if return_recv_hook else (*arrival.now(x, wire), None)
+        arrival = Arrival(sent, self.rank, self.group_size, statistics)
+        take = arrival.later if return_recv_hook else arrival.now
+        rows, scales, hook = take(sent_or_received, x, wire)
         handle = (arrival.source_tokens, arrival.layout, max_tokens, x.shape[1], num_experts)
         return rows if scales is None else (rows, scales), arrival.counts, handle, overlap(), hook
 
@@ -98,21 +100,26 @@ class LowLatency:
             arguments.check_statistics((None, combine_wait_recv_cost_stats), None, self.group_size)
         if out is None:
             out = rows.new_empty((len(weights), rows.shape[2]))
-        exchange, operation = self._combine_send(sent, rows, weights, out, use_logfmt, zero_copy)
+        exchange, call = self._combine_of(sent, rows, weights, out, use_logfmt)
+        operation = (exchange.combine_send if return_recv_hook else exchange.combine)(**call, in_place=zero_copy)
         if zero_copy:
             sent.outputs = None  # the next one is another: this one will be read by others for a while
+
+        def count_waits():
+            if combine_wait_recv_cost_stats is not None and sent.takes_part(self.rank):
+                add_waits(combine_wait_recv_cost_stats, exchange.stats().combine_wait_ns, self.rank)
+
+        if not return_recv_hook:
+            count_waits()
+            return out, overlap(), None
         pending = [operation]
 
         def hook():
             while pending:
                 pending.pop().recv()
-                if combine_wait_recv_cost_stats is not None and sent.takes_part(self.rank):
-                    add_waits(combine_wait_recv_cost_stats, exchange.stats().combine_wait_ns, self.rank)
+                count_waits()
 
-        if return_recv_hook:
-            return out, overlap(), hook
-        hook()
-        return out, overlap(), None
+        return out, overlap(), hook
 
     def get_next_low_latency_combine_buffer(self, handle: Tuple) -> torch.Tensor:
         """[L, R * M, H] of the window, of the tokens' type and with the handle's H, to be filled for a combine with
@@ -166,25 +173,25 @@ class LowLatency:
         last = self._last_low_latency
         with _Refusing(last and last.refuse_dispatch, self._active_ranks()):
             arguments.check_shapes(x, topk_idx, max_tokens)
-        config = arguments.config(max_tokens, self.group_size, hidden=x.shape[1], num_experts=num_experts,
-                                  top_k=topk_idx.shape[1], dtype=x.dtype, wire=wire)
-        self._last_low_latency = self.exchanges.find(len(x), max_tokens=max_tokens, **config)
+        key = arguments.key(max_tokens, self.group_size, hidden=x.shape[1], num_experts=num_experts,
+                            top_k=topk_idx.shape[1], dtype=x.dtype, wire=wire)
+        self._last_low_latency = self.exchanges.hold(max_tokens, key)
         return self._last_low_latency
 
-    def _combine_send(self, sent, rows, weights, out, use_logfmt, zero_copy):
-        """(exchange, operation) of a combine whose send half is done."""
+    def _combine_of(self, sent, rows, weights, out, use_logfmt):
+        """(exchange, keywords of its combine)."""
         exchange, takes_part = sent.exchange, sent.takes_part(self.rank)
         if not takes_part:
             out.zero_()
         if use_logfmt:  # a wire belongs to an exchange: one that makes the route anew from the ids
-            config = arguments.config(sent.max_tokens, self.group_size, hidden=rows.shape[2], top_k=sent.ids.shape[1],
-                                      num_experts=sent.num_experts, dtype=rows.dtype, combine_wire="logfmt10")
-            exchange = self.exchanges.find(len(sent.ids), max_tokens=sent.max_tokens, **config)
+            key = arguments.key(sent.max_tokens, self.group_size, hidden=rows.shape[2], top_k=sent.ids.shape[1],
+                                num_experts=sent.num_experts, dtype=rows.dtype, combine_wire="logfmt10")
             dispatched = dict(tokens=rows.new_empty(out.shape), topk_ids=sent.ids, active_ranks=sent.active_ranks)
-            return exchange, exchange.combine_send(rows, None, weights, out=out, dispatched=dispatched)
+            return (self.exchanges.hold(sent.max_tokens, key),
+                    dict(expert_rows=rows, topk_weights=weights, out=out, dispatched=dispatched))
         if not takes_part:  # its route has no tokens
-            return exchange, exchange.combine_send(rows[:0], sent.route)
-        return exchange, exchange.combine_send(rows, sent.route, weights, out=out, in_place=zero_copy)
+            return exchange, dict(expert_rows=rows[:0], handle=sent.route)
+        return exchange, dict(expert_rows=rows, handle=sent.route, topk_weights=weights, out=out)
 
 
 class _Refusing:

@@ -4,6 +4,8 @@ low_latency.py, which tells the other ranks.
 R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank, H hidden, K top-k.
 """
 
+import functools
+
 import numpy as np
 import torch
 
@@ -17,6 +19,12 @@ _ID_TYPES = (torch.int64, torch.int32)
 def config(max_tokens, num_ranks, **shape):
     """Keywords of the exchange for dispatches of at most max_tokens."""
     return dict(layout="padded", expert_capacity=num_ranks * max_tokens, scale_order="column_major", **shape)
+
+
+@functools.lru_cache(maxsize=64)
+def key(max_tokens, num_ranks, **shape):
+    """The same for Exchanges.hold."""
+    return tuple(sorted(config(max_tokens, num_ranks, **shape).items()))
 
 
 def wire(use_fp8, round_scale, use_ue8m0):
@@ -95,9 +103,9 @@ def read_weights(topk_idx, topk_weights, sent_ids):
     """float32 [T, K]: 0 where combine is told to skip what dispatch sent."""
     ids = read_ids(topk_idx, sent_ids.shape)
     weights = cpu_array(topk_weights, "topk_weights", (torch.float32,), sent_ids.shape)
-    differ = ids != sent_ids
-    if not differ.any():
+    if ids.dtype == sent_ids.dtype and ids.tobytes() == sent_ids.tobytes():
         return topk_weights.detach()
+    differ = ids != sent_ids
     if (ids[differ] >= 0).any():
         token, k = np.argwhere(differ & (ids >= 0))[0]
         raise InvalidArgument(f"topk_idx is {ids[token, k]} at token {token}, k {k}; the dispatch was given "

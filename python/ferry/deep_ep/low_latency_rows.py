@@ -1,5 +1,5 @@
-"""What a low-latency handle stands for, and how the rows of a dispatch are handed over: at once, as views of the
-window, or by a hook, in tensors that the caller has already. Called by low_latency.py.
+"""What a low-latency handle stands for, and how the rows of a dispatch are handed over: at once or by a hook, as views
+of the window. Called by low_latency.py.
 
 L experts of this rank, R ranks, C = R * M rows per expert, H hidden.
 """
@@ -9,6 +9,7 @@ import torch
 
 from ferry import _core
 from ferry.deep_ep import handles
+from ferry.errors import Capacity
 
 _FP8 = getattr(torch, "float8_e4m3fn", torch.uint8)  # torch without the type has the bytes
 _GROUP = 128  # channels that share a scale
@@ -39,34 +40,49 @@ class Arrival:
     """The receive half of a dispatch, and the tensors of a handle that it fills: source_tokens int32 [L, C], layout
     int64 [L, R]; counts int32 [L]."""
 
-    def __init__(self, sent, operation, rank, num_ranks, statistics):
+    def __init__(self, sent, rank, num_ranks, statistics):
         """statistics: the caller's (counts, waits) to add to, each a tensor or None."""
         num_local, capacity = sent.exchange.num_local_experts, num_ranks * sent.max_tokens
-        self._sent, self._operation, self._rank, self._statistics = sent, operation, rank, statistics
+        self._sent, self._rank, self._statistics = sent, rank, statistics
         self.counts = torch.empty(num_local, dtype=torch.int32)
         _, (self.layout, self.source_tokens) = handles.allocate(
             sent, (np.int64, (num_local, num_ranks)), (np.int32, (num_local, capacity)))
         self._has_rows = sent.takes_part(rank) and num_local > 0
 
-    def now(self, x, wire):
-        """(rows, scales or None): views of the window."""
-        received = self._receive()
-        return (received.rows, received.scales) if self._has_rows else padded_rows(self.source_tokens.shape, x, wire)
+    def now(self, received, x, wire):
+        """(rows, scales or None, None): views of the window."""
+        self._fill(received)
+        if not self._has_rows:
+            return (*padded_rows(self.source_tokens.shape, x, wire), None)
+        return received.rows, received.scales, None
 
-    def later(self, x, wire):
-        """(rows, scales or None, hook): tensors that the hook fills with the rows that came; a second call is idle."""
-        rows, scales = padded_rows(self.source_tokens.shape, x, wire)
+    def later(self, operation, x, wire):
+        """(rows, scales or None, hook): views of the window, in which the rows are after hook(); a second call is idle.
+        When more views are alive than the window has buffers for: tensors that the hook fills."""
+        views = self._coming(operation)
+        rows, scales = views or padded_rows(self.source_tokens.shape, x, wire)
+        to_fill = () if views else (rows, scales)
+        pending = [operation]
 
         def hook():
-            if self._operation is not None:
-                self._receive(rows, scales)
+            while pending:
+                self._fill(pending.pop().recv(), *to_fill)
 
         return rows, scales, hook
 
-    def _receive(self, rows=None, scales=None):
-        """Copies what came to rows and scales, where given."""
-        operation, self._operation = self._operation, None
-        received, sent = operation.recv(), self._sent
+    def _coming(self, operation):
+        """(rows, scales or None), views of the window before they are here; None: there are none."""
+        if not self._has_rows:
+            return None
+        try:
+            memory = operation.memory()
+        except Capacity:
+            return None
+        return memory.rows, memory.scales
+
+    def _fill(self, received, rows=None, scales=None):
+        """The handle and the counts; and rows and scales, where given, are copies of what came."""
+        sent = self._sent
         sent.route = received.handle
         if self._has_rows:
             _core.hand_over_padded(received, sent.active_ranks or [], self.counts, self.layout, self.source_tokens,
@@ -80,7 +96,6 @@ class Arrival:
             counts.add_(self.counts)
         if waits is not None and sent.takes_part(self._rank):
             add_waits(waits, sent.exchange.stats().dispatch_wait_ns, self._rank)
-        return received
 
 
 def padded_rows(places, x, wire):
