@@ -118,6 +118,7 @@ typedef enum ferry_operation_kind {
 // Objects that only the library looks into.
 typedef struct ferry_group ferry_group;        // one rank's membership
 typedef struct ferry_exchange ferry_exchange;  // one dispatch/combine pair
+typedef struct ferry_plan ferry_plan;          // what each strategy takes on a machine
 typedef struct ferry_handle ferry_handle;  // what a dispatch learned: slots and counts, no buffer
 
 // Memory for the objects above and for the owners of received rows and of output rows. It is called
@@ -343,6 +344,29 @@ typedef struct ferry_span {
   int64_t begin_ns;  // CLOCK_MONOTONIC
   int64_t end_ns;
 } ferry_span;
+
+// What is planned (docs/plan.md); read during the call only.
+typedef struct ferry_plan_args {
+  uint32_t struct_size, version;
+  const char* machine;         // a preset, levels, or lines
+  const ferry_config* config;  // max_tokens: of each rank
+  const double* loads;         // [E]: how often each expert is chosen; NULL: all alike
+  int32_t groups;              // routing limited to experts of groups_chosen of so many; 0: 1
+  int32_t groups_chosen;       // 0: all
+} ferry_plan_args;
+
+// One strategy on the machine. Texts are valid as long as the plan.
+typedef struct ferry_prediction {
+  uint32_t struct_size, version;
+  const char* strategy;
+  const char* limited_by;
+  double dispatch_us;
+  double combine_us;
+  double dispatch_bound_us;  // no order of messages is faster
+  double combine_bound_us;
+  double received_bytes;  // of the rank with most, in a dispatch: own rows
+  double staged_bytes;    // what it passes on
+} ferry_prediction;
 
 #ifdef __cplusplus
 }

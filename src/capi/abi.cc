@@ -196,6 +196,27 @@ FERRY_AT(ferry_span, begin_ns, 16);
 FERRY_AT(ferry_span, end_ns, 24);
 static_assert(sizeof(ferry_span) == 32);
 
+FERRY_AT(ferry_plan_args, struct_size, 0);
+FERRY_AT(ferry_plan_args, version, 4);
+FERRY_AT(ferry_plan_args, machine, 8);
+FERRY_AT(ferry_plan_args, config, 16);
+FERRY_AT(ferry_plan_args, loads, 24);
+FERRY_AT(ferry_plan_args, groups, 32);
+FERRY_AT(ferry_plan_args, groups_chosen, 36);
+static_assert(sizeof(ferry_plan_args) == 40);
+
+FERRY_AT(ferry_prediction, struct_size, 0);
+FERRY_AT(ferry_prediction, version, 4);
+FERRY_AT(ferry_prediction, strategy, 8);
+FERRY_AT(ferry_prediction, limited_by, 16);
+FERRY_AT(ferry_prediction, dispatch_us, 24);
+FERRY_AT(ferry_prediction, combine_us, 32);
+FERRY_AT(ferry_prediction, dispatch_bound_us, 40);
+FERRY_AT(ferry_prediction, combine_bound_us, 48);
+FERRY_AT(ferry_prediction, received_bytes, 56);
+FERRY_AT(ferry_prediction, staged_bytes, 64);
+static_assert(sizeof(ferry_prediction) == 72);
+
 static_assert(sizeof(int) == 4 && sizeof(void*) == 8 && sizeof(std::size_t) == 8);
 
 namespace {
