@@ -18,6 +18,7 @@
 #include "plan_json.h"
 #include "plan_options.h"
 #include "plan_report.h"
+#include "plan_routing.h"
 #include "shape_options.h"
 
 namespace ferry::tools {
@@ -25,10 +26,11 @@ namespace ferry::tools {
 namespace {
 
 constexpr int kNotWithin = 1, kNotWritten = 1, kUsageError = 2;
+constexpr std::uint64_t kSeed = 1;  // that of `ferry bench`, for --routing real and zipf
 
 struct Options {
   PlanRequest request;
-  std::string routing = "uniform";  // or "limited:4/8", or a file of loads
+  std::string routing = "uniform";  // see plan_routing.h
   std::string sweep;                // "ep=16,32"
   std::string expect;               // a file of `ferry bench --json`
   std::string report;               // file name of an HTML page
@@ -48,37 +50,6 @@ Machine read_machine(const std::string& text) {
   return Machine::parse(text);
 }
 
-// Loads of experts: a list of numbers, or what SGLang's expert-distribution recorder writes, whose
-// layers are added.
-std::vector<double> read_loads(const std::string& name) {
-  const nlohmann::json all = nlohmann::json::parse(read_file(name));
-  const nlohmann::json& counts = all.is_object() ? all.at("logical_count") : all;
-  if (!counts.at(0).is_array()) return counts.get<std::vector<double>>();
-  std::vector<double> loads;
-  for (const nlohmann::json& layer : counts) {
-    loads.resize(layer.size());
-    for (std::size_t i = 0; i < layer.size(); ++i) loads[i] += layer.at(i).get<double>();
-  }
-  return loads;
-}
-
-void set_routing(const std::string& routing, Workload& workload) {
-  if (routing == "uniform") return;
-  if (routing.starts_with("limited:")) {
-    int chosen = 0, groups = 0, end = 0;
-    const std::string numbers = routing.substr(8);
-    if (std::sscanf(numbers.c_str(), "%d/%d%n", &chosen, &groups, &end) != 2 ||
-        end != std::ssize(numbers))
-      throw std::invalid_argument(fmt::format("--routing: '{}' is not limited:M/G", routing));
-    workload.groups = groups, workload.groups_chosen = chosen;
-    return;
-  }
-  if (!routing.ends_with(".json"))
-    throw std::invalid_argument(
-        fmt::format("--routing: '{}' is none of uniform, limited:M/G, a file .json", routing));
-  workload.loads = read_loads(routing);
-}
-
 PlannedPoint plan_point(const Options& options, int ep) {
   const PlanRequest& request = options.request;
   PlannedPoint point{
@@ -87,7 +58,7 @@ PlannedPoint plan_point(const Options& options, int ep) {
   const int ranks = point.machine.tree.num_ranks(), experts = point.workload.exchange.num_experts;
   if (ep > 0 && experts % ranks != 0)
     throw std::invalid_argument(fmt::format("EP {} does not divide {} experts", ranks, experts));
-  set_routing(options.routing, point.workload);
+  set_routing(options.routing, kSeed, point.workload);
   point.plan = plan(point.machine, point.workload, request.options);
   return point;
 }
@@ -179,6 +150,19 @@ void set_model(const CLI::App& app, PlanRequest& request) {
   if (app.count("--hidden") == 0) config.hidden = model.hidden;
   if (app.count("--top-k") == 0) config.top_k = model.top_k;
   if (app.count("--experts") == 0) config.num_experts = model.experts;
+  request.workload.parallel.layers = model.layers - model.dense_layers;
+}
+
+void add_parallel(CLI::App& app, Workload::Parallel& parallel) {
+  app.add_option("--tp", parallel.tp, "Neighbours that hold the same tokens and share them out")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--pp", parallel.pp, "Stages of the model; the machine is one of them")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--micro-batches", parallel.micro_batches,
+                 "Of --tokens each; one computes while another exchanges")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--compute-us", parallel.compute_us, "Of an MoE layer and micro-batch, alone")
+      ->check(CLI::NonNegativeNumber);
 }
 
 }  // namespace
@@ -202,8 +186,11 @@ void add_plan(CLI::App& app, int& exit_code) {
                    "Ranks that exchange with each other (default: the machine's)")
       ->check(CLI::Range(1, Topology::kMostRanks));
   add_shape(*verb, request.workload.exchange);
-  verb->add_option("--routing", options->routing,
-                   "uniform, limited:M/G (experts of M of G groups), or a file .json of loads")
+  add_parallel(*verb, request.workload.parallel);
+  verb->add_option(
+          "--routing", options->routing,
+          "uniform, limited:M/G (experts of M of G groups), a file .json of loads, or zipf:S, "
+          "real, load:FILE[:LAYER] as `ferry bench` has them")
       ->capture_default_str();
   verb->add_option("--chunks", request.options.chunks, "Pieces of a message")
       ->check(CLI::Range(1, 4096))

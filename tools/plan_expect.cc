@@ -8,7 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "plan/choose.h"
+#include "plan/best.h"
+#include "plan_routing.h"
 
 namespace ferry::tools {
 
@@ -48,6 +49,7 @@ Workload workload_of_bench(const json& bench) {
   shape.wire = by_name(options.at("wire"),
                        {Wire::kNone, Wire::kInt8, Wire::kFp8, Wire::kFp8Pow2, Wire::kFp8Ue8m0},
                        [](Wire wire) { return std::string(wire_name(wire)); });
+  set_routing(options.value("routing", "uniform"), options.value("seed", 1), workload);
   return workload;
 }
 

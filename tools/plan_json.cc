@@ -141,16 +141,19 @@ class MachineReader {
   }
 
   std::string host_line(const json& host) const {
-    check_keys(host, {"dispatch", "combine", "cache_mb", "source"});
+    check_keys(host, {"dispatch", "combine", "cache_mb", "network_gb_s", "together", "source"});
     std::string line = "host";
     for (const char* half : {"dispatch", "combine"}) {
+      if (!host.contains(half)) continue;
       const json& cost = host.at(half);
       check_keys(cost, {"rank_us", "row_ns", "gb_s", "beyond_gb_s"});
       line += fmt::format(" {} {}us {}ns {}GB/s {}GB/s", half, positive(cost, "rank_us"),
                           positive(cost, "row_ns"), positive(cost, "gb_s"),
                           positive(cost, "beyond_gb_s"));
     }
-    return line + optional(host, "cache_mb", "cache ", "MB") + source(host) + "\n";
+    return line + optional(host, "cache_mb", "cache ", "MB") +
+           optional(host, "network_gb_s", "network ", "GB/s") +
+           (host.value("together", false) ? " together" : "") + source(host) + "\n";
   }
 
   const std::string& text_;
@@ -193,6 +196,13 @@ ordered_json prediction_json(const Prediction& prediction) {
           {"limited_by", prediction.limited_by},
           {"loads", std::move(loads)},
           {"pair_us_if_doubled", std::move(doubled)},
+          {"step",
+           {{"gathered_bytes", prediction.step.gathered_bytes},
+            {"gather_us", prediction.step.gather_us},
+            {"layer_us", prediction.step.layer_us},
+            {"paired_us", prediction.step.paired_us},
+            {"step_us", prediction.step.step_us},
+            {"paired_step_us", prediction.step.paired_step_us}}},
           {"dispatch_tasks", spans_json(prediction.dispatch_spans)},
           {"combine_tasks", spans_json(prediction.combine_spans)}};
 }

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "plan/choose.h"
+#include "plan/best.h"
 
 namespace ferry::tools {
 
@@ -68,6 +68,27 @@ std::string sources_text(const Prediction& best) {
   return text;
 }
 
+std::string step_text(const PlannedPoint& point) {
+  const Workload::Parallel& parallel = point.workload.parallel;
+  const Step& step = point.plan.predictions.front().step;
+  if (parallel.tp * parallel.pp * parallel.micro_batches == 1 && parallel.compute_us == 0)
+    return "";
+  std::string text = fmt::format("a layer and micro-batch: {} computing, {} exchanging",
+                                 time_text(parallel.compute_us),
+                                 time_text(point.plan.predictions.front().pair_us()));
+  if (parallel.tp > 1)
+    text += fmt::format(", {} gathering {} from TP neighbours", time_text(step.gather_us),
+                        bytes_text(step.gathered_bytes));
+  text += fmt::format(": {}; in pairs of micro-batches {}\n", time_text(step.layer_us),
+                      time_text(step.paired_us));
+  const int layers = (parallel.layers + parallel.pp - 1) / parallel.pp;
+  return text + fmt::format(
+                    "a forward step of {} layers in {} stages, {} micro-batches: {}; in "
+                    "pairs {}\n",
+                    layers * parallel.pp, parallel.pp, parallel.micro_batches,
+                    time_text(step.step_us), time_text(step.paired_step_us));
+}
+
 }  // namespace
 
 std::string plan_text(const PlannedPoint& point, bool explain) {
@@ -78,7 +99,8 @@ std::string plan_text(const PlannedPoint& point, bool explain) {
                   point.machine.name, point.machine.tree.num_ranks(), exchange.max_tokens,
                   exchange.hidden, exchange.top_k, exchange.num_experts,
                   data_type_name(exchange.dtype), wire_name(exchange.wire));
-  text += table(point.plan) + "best is " + point.plan.sentence + "\n" + doubled_text(best);
+  text += table(point.plan) + "best is " + point.plan.sentence + "\n" + doubled_text(best) +
+          step_text(point);
   for (const std::string& note : point.plan.notes) text += "note: " + note + "\n";
   if (!explain) return text;
   text += sources_text(best);

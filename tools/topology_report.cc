@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <array>
 
+#include "plan/best.h"
 #include "plan/choose.h"
-#include "plan/traffic.h"
+#include "plan/tree_walk.h"
 #include "text.h"
 #include "topology/mate.h"
 #include "topology_parts.h"

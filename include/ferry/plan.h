@@ -73,6 +73,8 @@ struct FERRY_EXPORT Machine {
   struct Host {
     Copying dispatch, combine;
     double cache_mb = 0;
+    double network_gb_s = 0;  // at which they move what crosses between nodes; 0: unlimited
+    bool together = false;    // one machine plays all nodes, so that they share them
     std::string source = {};
   };
 
@@ -114,6 +116,28 @@ struct Workload {
   int groups = 1, groups_chosen = 1;  // only experts of M of G equal groups, chosen uniformly
   std::vector<double> loads = {};     // [experts]: how often each is chosen, in any unit
   std::vector<int> ids = {};          // [tokens, K] of a trace; -1: not sent
+
+  // How a model lies on the ranks: those of the machine are one stage of its pipeline, and exchange
+  // with each other.
+  struct Parallel {
+    int tp = 1;             // neighbours that hold the same tokens: each sends its share of them,
+                            // and gets the results of the others'
+    int pp = 1;             // stages
+    int layers = 1;         // MoE layers of all stages
+    int micro_batches = 1;  // of exchange.max_tokens each
+    double compute_us = 0;  // of a layer and micro-batch, with nothing beside it
+  };
+  Parallel parallel = {};
+};
+
+// A forward step under Workload::Parallel. The backward one moves the same bytes, home and out.
+struct Step {
+  double gathered_bytes = 0;  // that it gets of its TP neighbours, a layer
+  double gather_us = 0;
+  double layer_us = 0;   // compute, exchange and gather of a micro-batch, one after the other
+  double paired_us = 0;  // the same where one of two micro-batches computes while the other
+                         // exchanges, which takes Machine::contention times as long
+  double step_us = 0, paired_step_us = 0;  // all layers of a stage, micro-batches and stages
 };
 
 struct PlanOptions {
@@ -150,6 +174,7 @@ struct Prediction {
   std::vector<Load> loads;
   std::vector<std::pair<std::string, double>> doubled;  // pair_us if this load were twice as fast
   std::vector<Span> dispatch_spans, combine_spans;
+  Step step;
 
   double pair_us() const noexcept { return dispatch_us + combine_us; }
   double bound_us() const noexcept { return dispatch_bound_us + combine_bound_us; }

@@ -1,9 +1,11 @@
 #include "plan/build.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "plan/local_work.h"
 #include "plan/merged_tasks.h"
+#include "plan/tree_tasks.h"
 
 namespace ferry::internal {
 
@@ -19,8 +21,27 @@ class Builder {
         local_(input, resources_) {}
 
   SchedulePair run() {
-    const Classes& classes = input_.classes;
     SchedulePair pair;
+    if (input_.graph.num_kinds() > 0)
+      add_over_links(pair);
+    else
+      add_over_tree(pair);
+    const Classes& classes = input_.classes;
+    for (int i = 0; i < classes.count(); ++i) {
+      local_.reorder_rows(classes.first[i], classes.size[i], dispatch_, dispatch_last_);
+      local_.reorder_tokens(classes.first[i], classes.size[i], combine_, combine_last_);
+    }
+    local_.copy_rows(dispatch_, combine_);
+    pair.alike = dispatch_.finish(resources_.list(), pair.dispatch);
+    pair.alike = combine_.finish(resources_.list(), pair.combine) && pair.alike;
+    pair.kinds = resources_.kinds();
+    return pair;
+  }
+
+ private:
+  // From the first rank of each class; the others do alike.
+  void add_over_links(SchedulePair& pair) {
+    const Classes& classes = input_.classes;
     for (int i = 0; i < classes.count(); ++i) {
       const std::int64_t ranks = classes.size[i];
       const int source = classes.first[i];
@@ -34,38 +55,34 @@ class Builder {
       }
     }
     for (int i = 0; i < classes.count(); ++i) {
-      local_.reorder_rows(classes.first[i], classes.size[i], dispatch_, dispatch_last_);
-      local_.reorder_tokens(classes.first[i], classes.size[i], combine_, combine_last_);
-    }
-    local_.copy_rows(dispatch_, combine_);
-    pair.alike = dispatch_.finish(resources_.list(), pair.dispatch);
-    pair.alike = combine_.finish(resources_.list(), pair.combine) && pair.alike;
-    pair.kinds = resources_.kinds();
-    for (int i = 0; i < classes.count(); ++i) {
       const double size = static_cast<double>(classes.size[i]);
       pair.received_bytes = std::max(pair.received_bytes, received_[i] / size);
       pair.staged_bytes = std::max(pair.staged_bytes, staged_[i] / size);
     }
-    return pair;
   }
 
- private:
-  double latency(const Hop& hop) const {
-    if (hop.kind >= 0) return input_.graph.machine().links[hop.kind].latency_us;
-    double most = 0;
-    const Topology& tree = input_.graph.tree();
-    for (int level = 0; level < tree.num_levels(); ++level)
-      if (tree.group_of(hop.from, level) != tree.group_of(hop.to, level))
-        most = std::max(most, tree.level(level).link.latency_us);
-    return most;
+  void add_over_tree(SchedulePair& pair) {
+    std::vector<int> out, home;
+    const auto keep = [](int task, std::vector<int>& tasks) {
+      if (task >= 0) tasks.push_back(task);
+    };
+    for (int i = 0; i < input_.classes.count(); ++i) {
+      const int rank = input_.classes.first[i];
+      keep(local_.reorder_tokens(rank, input_.classes.size[i], dispatch_, {}), out);
+      keep(local_.reorder_rows(rank, input_.classes.size[i], combine_, {}), home);
+    }
+    const TreeTasks tree(
+        input_, tree_steps(input_.graph.tree(), input_.traffic, input_.routing, strategy_.copies),
+        resources_);
+    dispatch_last_ = tree.add_dispatch(dispatch_, out);
+    combine_last_ = tree.add_combine(combine_, home);
+    std::tie(pair.received_bytes, pair.staged_bytes) = tree.memory();
   }
+
+  double latency(const Hop& hop) const { return input_.graph.machine().links[hop.kind].latency_us; }
 
   std::string what(const Hop& hop) const {
-    const Topology& tree = input_.graph.tree();
-    int level = 0;
-    while (tree.group_of(hop.from, level) == tree.group_of(hop.to, level)) ++level;
-    const std::string& name =
-        hop.kind >= 0 ? input_.graph.machine().links[hop.kind].name : tree.level(level).name;
+    const std::string& name = input_.graph.machine().links[hop.kind].name;
     return hop.parent < 0 ? name : name + ", passed on";
   }
 

@@ -30,6 +30,8 @@ class Resources {
   std::vector<Use> reordering(int rank);
   // Of the node of a rank.
   Use host(int rank, double us_per_byte);
+  // One more, with so many instances that are loaded alike.
+  int add(const LoadKind& kind, std::int64_t instances);
 
   const std::vector<Resource>& list() const noexcept { return list_; }
   const std::vector<LoadKind>& kinds() const noexcept { return kinds_; }

@@ -1,6 +1,26 @@
 #include "plan/local_work.h"
 
+#include <numeric>
+#include <span>
+
 namespace ferry::internal {
+
+std::vector<Node> nodes_of(const BuildInput& input) {
+  const Topology& tree = input.graph.tree();
+  if (input.graph.machine().host.together) {
+    Node all;
+    all.ranks.resize(tree.num_ranks());
+    std::iota(all.ranks.begin(), all.ranks.end(), 0);
+    return {all};
+  }
+  const bool alike = input.classes.count() == 1;
+  std::vector<Node> nodes(alike ? 1 : tree.num_nodes());
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    const std::span<const int> ranks = tree.node_ranks(static_cast<int>(node));
+    nodes[node] = {{ranks.begin(), ranks.end()}, alike ? tree.num_nodes() : 1};
+  }
+  return nodes;
+}
 
 // A rank's tokens brought into order, one row each.
 int LocalWork::reorder_tokens(int rank, std::int64_t ranks, MergedTasks& tasks,
@@ -31,25 +51,18 @@ int LocalWork::reorder_rows(int rank, std::int64_t ranks, MergedTasks& tasks,
 void LocalWork::copy_rows(MergedTasks& dispatch, MergedTasks& combine) {
   const Machine::Host& host = input_.graph.machine().host;
   if (host.dispatch.gb_s <= 0 && host.combine.gb_s <= 0) return;
-  const Topology& tree = input_.graph.tree();
-  const bool alike = input_.classes.count() == 1;
-  for (int node = 0; node < tree.num_nodes(); ++node) {
-    const std::span<const int> ranks = tree.node_ranks(node);
-    if (alike && node > 0) break;
-    const std::int64_t nodes = alike ? tree.num_nodes() : 1;
+  for (const Node& node : nodes_of(input_)) {
     double rows = 0;
-    for (const int rank : ranks) {
-      const Routing::Ranks own = input_.routing.of(rank);
-      rows += input_.traffic.row_per_rank ? input_.routing.touched(own) : input_.routing.rows(own);
-    }
-    rows *= static_cast<double>(input_.traffic.tokens) * tree.num_ranks();
-    copy_rows_of(dispatch, host.dispatch, ranks, {rows, input_.traffic.row_bytes}, nodes);
-    copy_rows_of(combine, host.combine, ranks, {rows, input_.traffic.output_bytes}, nodes);
+    for (const int rank : node.ranks)
+      rows += input_.routing.window_rows(rank, input_.traffic.row_per_rank);
+    rows *= static_cast<double>(input_.traffic.tokens) * input_.graph.num_ranks();
+    copy_rows_of(dispatch, host.dispatch, node, {rows, input_.traffic.row_bytes});
+    copy_rows_of(combine, host.combine, node, {rows, input_.traffic.output_bytes});
   }
 }
 
-void LocalWork::copy_rows_of(MergedTasks& tasks, const Machine::Copying& cost,
-                             std::span<const int> ranks, const RowSet& set, std::int64_t nodes) {
+void LocalWork::copy_rows_of(MergedTasks& tasks, const Machine::Copying& cost, const Node& node,
+                             const RowSet& set) {
   const double bytes = set.rows * set.row_bytes;
   const bool beyond = bytes > input_.graph.machine().host.cache_mb * 1e6 && cost.beyond_gb_s > 0;
   const double gb_s = beyond ? cost.beyond_gb_s : cost.gb_s;
@@ -57,9 +70,9 @@ void LocalWork::copy_rows_of(MergedTasks& tasks, const Machine::Copying& cost,
   const double us_per_byte = 1 / (gb_s * 1e3) + cost.row_ns / 1e3 / set.row_bytes;
   tasks.add({.what = "copies",
              .bytes = bytes,
-             .latency_us = cost.rank_us * static_cast<double>(ranks.size()),
-             .uses = {resources_.host(ranks.front(), us_per_byte)}},
-            nodes);
+             .latency_us = cost.rank_us * static_cast<double>(node.ranks.size()),
+             .uses = {resources_.host(node.ranks.front(), us_per_byte)}},
+            node.alike);
 }
 
 }  // namespace ferry::internal

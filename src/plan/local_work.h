@@ -1,14 +1,21 @@
-// LocalWork: what ranks and nodes do with rows beside sending them. Called by build.cc.
+// LocalWork: what ranks and nodes do with rows beside sending them. Called by build.cc
+// and tree_tasks.cc.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "plan/build.h"
 #include "plan/merged_tasks.h"
 
 namespace ferry::internal {
+
+// Ranks that share processors, and how many such nodes are alike.
+struct Node {
+  std::vector<int> ranks;
+  std::int64_t alike = 1;
+};
+std::vector<Node> nodes_of(const BuildInput& input);
 
 class LocalWork {
  public:
@@ -26,8 +33,8 @@ class LocalWork {
   struct RowSet {
     double rows, row_bytes;
   };
-  void copy_rows_of(MergedTasks& tasks, const Machine::Copying& cost, std::span<const int> ranks,
-                    const RowSet& set, std::int64_t nodes);
+  void copy_rows_of(MergedTasks& tasks, const Machine::Copying& cost, const Node& node,
+                    const RowSet& set);
 
   const BuildInput& input_;
   Resources& resources_;

@@ -207,11 +207,16 @@ void read_host(Line& line, Machine::Host& host) {
       host.combine = read_copying(line);
     } else if (word == "cache") {
       host.cache_mb = line.required(line.word("a size"), "MB");
+    } else if (word == "network") {
+      host.network_gb_s = line.required(line.word("a rate"), "GB/s");
+    } else if (word == "together") {
+      host.together = true;
     } else if (word == "source") {
       host.source = line.rest();
     } else {
-      line.refuse(fmt::format("host: '{}' is nothing known{}", word,
-                              nearest_name(word, {"dispatch", "combine", "cache", "source"})));
+      line.refuse(fmt::format(
+          "host: '{}' is nothing known{}", word,
+          nearest_name(word, {"dispatch", "combine", "cache", "network", "together", "source"})));
     }
   }
 }
@@ -349,10 +354,13 @@ std::string Machine::to_text() const {
                         engine.sends ? " sends" : "", engine.relays ? " relays" : "",
                         engine.reorders ? " reorders" : "", source_text(engine.source));
   }
-  if (host.dispatch.gb_s > 0) {
-    text +=
-        "host" + copying_text("dispatch", host.dispatch) + copying_text("combine", host.combine);
+  if (host.dispatch.gb_s > 0 || host.network_gb_s > 0) {
+    text += "host";
+    if (host.dispatch.gb_s > 0)
+      text += copying_text("dispatch", host.dispatch) + copying_text("combine", host.combine);
     if (host.cache_mb > 0) text += fmt::format(" cache {}MB", host.cache_mb);
+    if (host.network_gb_s > 0) text += fmt::format(" network {}GB/s", host.network_gb_s);
+    if (host.together) text += " together";
     text += source_text(host.source) + "\n";
   }
   if (memory_gb > 0) text += fmt::format("memory {}GB\n", memory_gb);

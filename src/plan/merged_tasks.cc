@@ -26,9 +26,10 @@ bool MergedTasks::finish(const std::vector<Resource>& resources, Schedule& sched
   for (Task& task : list_) {
     std::vector<Use> uses;
     for (const Use& use : task.uses) {
-      const double share =
+      const double count =
           static_cast<double>(task.count) / static_cast<double>(resources[use.resource].instances);
-      alike = alike && share == std::floor(share);
+      const double share = use.share * count;
+      alike = alike && (use.share != 1 || count == std::floor(count));
       const auto same = std::ranges::find(uses, use.resource, &Use::resource);
       if (same == uses.end())
         uses.push_back({.resource = use.resource, .share = share, .cost = use.cost});

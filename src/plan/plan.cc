@@ -8,8 +8,9 @@
 #include <numeric>
 
 #include "ferry/status.h"
+#include "plan/best.h"
 #include "plan/build.h"
-#include "plan/choose.h"
+#include "plan/parallel.h"
 #include "plan/predict.h"
 #include "plan/strategies.h"
 
@@ -32,12 +33,18 @@ class Planner {
   Planner(const Machine& machine, const Workload& workload, const PlanOptions& options)
       : options_(options),
         graph_(machine),
-        traffic_(internal::traffic_of(workload.exchange, graph_.num_ranks())),
+        workload_(workload),
+        traffic_(internal::share_of_tp(internal::traffic_of(workload.exchange, graph_.num_ranks()),
+                                       workload.parallel.tp)),
         routing_(workload, traffic_.rank_experts),
-        classes_(classes(options.by_classes)) {}
+        classes_(classes(options.by_classes)),
+        gather_(internal::gather_of(input(), workload.parallel.tp)) {}
 
   Prediction predict(const Strategy& strategy) {
-    return internal::predict(strategy, build(strategy), options_);
+    Prediction prediction = internal::predict(strategy, build(strategy), options_);
+    prediction.step =
+        internal::step_of(prediction, gather_, workload_, graph_.machine().contention);
+    return prediction;
   }
 
   const Graph& graph() const { return graph_; }
@@ -45,7 +52,8 @@ class Planner {
 
  private:
   Classes classes(bool by_classes) const {
-    if (!by_classes) return internal::each_alone(graph_.num_ranks());
+    if (!by_classes || (is_tree() && !routing_.uniform()))
+      return internal::each_alone(graph_.num_ranks());
     std::vector<int> colours = traffic_.rank_experts;
     std::vector<int> numbers = colours;
     std::ranges::sort(numbers);
@@ -55,36 +63,36 @@ class Planner {
     return internal::find_classes(graph_, colours);
   }
 
+  bool is_tree() const { return graph_.num_kinds() == 0; }
+  internal::BuildInput input(const Classes& classes) const {
+    return {.graph = graph_,
+            .classes = classes,
+            .traffic = traffic_,
+            .routing = routing_,
+            .chunks = options_.chunks};
+  }
+  internal::BuildInput input() const { return input(classes_); }
+
   // Classes that turn out not to be alike are given up.
   SchedulePair build(const Strategy& strategy) {
-    const internal::BuildInput input{.graph = graph_,
-                                     .classes = classes_,
-                                     .traffic = traffic_,
-                                     .routing = routing_,
-                                     .chunks = options_.chunks};
+    if (is_tree()) return internal::build(input(), strategy);
     if (classes_.each_alone() && graph_.num_ranks() > kMostAlone)
       throw Error(Code::kInvalidArgument,
                   fmt::format("{} ranks that all differ; at most {} do: give each group as many "
                               "ranks and each rank as many experts",
                               graph_.num_ranks(), kMostAlone));
-    SchedulePair pair = internal::build(input, strategy);
-    if (pair.alike && same_seen_from_last(input, strategy, pair)) return pair;
+    SchedulePair pair = internal::build(input(), strategy);
+    if (pair.alike && same_seen_from_last(strategy, pair)) return pair;
     classes_ = internal::each_alone(graph_.num_ranks());
     return build(strategy);
   }
 
   // Whoever stands for its class must not matter.
-  bool same_seen_from_last(const internal::BuildInput& input, const Strategy& strategy,
-                           const SchedulePair& pair) const {
+  bool same_seen_from_last(const Strategy& strategy, const SchedulePair& pair) const {
     if (classes_.each_alone()) return true;
     Classes others = classes_;
     others.first = classes_.last;
-    const internal::BuildInput other_input{.graph = graph_,
-                                           .classes = others,
-                                           .traffic = input.traffic,
-                                           .routing = input.routing,
-                                           .chunks = input.chunks};
-    const SchedulePair other = internal::build(other_input, strategy);
+    const SchedulePair other = internal::build(input(others), strategy);
     const auto same = [](const std::vector<double>& a, const std::vector<double>& b) {
       return std::ranges::equal(a, b, [](double x, double y) {
         return std::abs(x - y) <= 1e-9 * std::max(std::abs(x), std::abs(y));
@@ -101,34 +109,12 @@ class Planner {
 
   const PlanOptions options_;
   const Graph graph_;
+  const Workload& workload_;
   const internal::Traffic traffic_;
   const internal::Routing routing_;
   Classes classes_;
+  const internal::Gather gather_;
 };
-
-const Load* find_load(const Prediction& prediction, const std::string& name) {
-  const auto found = std::ranges::find(prediction.loads, name, &Load::name);
-  return found == prediction.loads.end() ? nullptr : &*found;
-}
-
-std::string why(const std::vector<Prediction>& predictions) {
-  const Prediction& best = predictions.front();
-  if (best.pair_us() <= 0)
-    return fmt::format("{}: nothing with a known rate limits it", best.strategy);
-  std::string text = fmt::format("{}: {} limits it", best.strategy, best.limited_by);
-  if (const Load* const load = find_load(best, best.limited_by)) {
-    text += fmt::format(", with {} out and {} home", internal::bytes_text(load->dispatch_bytes),
-                        internal::bytes_text(load->combine_bytes));
-    if (load->gb_s > 0) text += fmt::format(" at {:.4g} GB/s", load->gb_s);
-  }
-  if (predictions.size() > 1) {
-    text += fmt::format("; {}, the next best, takes {:.2f} times as long", predictions[1].strategy,
-                        predictions[1].pair_us() / best.pair_us());
-    if (predictions[1].limited_by != best.limited_by)
-      text += fmt::format(" ({} limits that)", predictions[1].limited_by);
-  }
-  return text;
-}
 
 std::vector<std::string> notes(const Planner& planner, const Workload& workload,
                                const std::vector<Prediction>& predictions) {
@@ -177,6 +163,11 @@ void check(const Workload& workload, const PlanOptions& options) {
   if (exchange.num_experts < 1) refuse("experts", exchange.num_experts, 1);
   if (exchange.top_k < 1) refuse("top-k", exchange.top_k, 1);
   if (options.chunks < 1) refuse("chunks", options.chunks, 1);
+  const Workload::Parallel& parallel = workload.parallel;
+  if (parallel.tp < 1) refuse("TP", parallel.tp, 1);
+  if (parallel.pp < 1) refuse("PP", parallel.pp, 1);
+  if (parallel.layers < 1) refuse("layers", parallel.layers, 1);
+  if (parallel.micro_batches < 1) refuse("micro-batches", parallel.micro_batches, 1);
   if (exchange.top_k > exchange.num_experts)
     throw Error(Code::kInvalidArgument,
                 fmt::format("top-k {} of only {} experts", exchange.top_k, exchange.num_experts));
@@ -190,8 +181,8 @@ Plan plan(const Machine& machine, const Workload& workload, const PlanOptions& o
   Plan plan;
   for (const Strategy& strategy : internal::strategies_of(planner.graph()))
     plan.predictions.push_back(planner.predict(strategy));
-  std::ranges::stable_sort(plan.predictions, {}, &Prediction::pair_us);
-  plan.sentence = why(plan.predictions);
+  internal::put_best_first(plan.predictions);
+  plan.sentence = internal::why(plan.predictions);
   plan.notes = notes(planner, workload, plan.predictions);
   return plan;
 }

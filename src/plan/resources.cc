@@ -32,11 +32,9 @@ Resources::Resources(const Graph& graph, const Classes& classes, double row_byte
 std::vector<Use> Resources::of(const Hop& hop, bool home, double bytes) {
   const int from = home ? hop.to : hop.from, to = home ? hop.from : hop.to;
   std::vector<Use> uses;
-  if (hop.kind >= 0) {
-    add_link(from, to, hop.kind, bytes, uses);
-    add_port(from, hop.kind, true, uses);
-    add_port(to, hop.kind, false, uses);
-  }
+  add_link(from, to, hop.kind, bytes, uses);
+  add_port(from, hop.kind, true, uses);
+  add_port(to, hop.kind, false, uses);
   add_levels(from, to, uses);
   const std::vector<Machine::Engine>& engines = graph_.machine().engines;
   for (std::size_t i = 0; i < engines.size(); ++i) {
@@ -80,17 +78,13 @@ void Resources::add_port(int rank, int kind, bool out, std::vector<Use>& uses) {
   }
 }
 
-// A hop is on the links of every level whose groups it joins: of the network if it joins nodes.
+// The links of groups that limit hops over links between ranks too.
 void Resources::add_levels(int from, int to, std::vector<Use>& uses) {
   const Topology& tree = graph_.tree();
-  const bool network = tree.node_of(from) != tree.node_of(to);
-  const int host = tree.find_level(Topology::kHost);
-  const bool links = graph_.num_kinds() > 0;
-  for (int level = network || links ? 0 : host + 1; level < tree.num_levels(); ++level) {
-    if (network && !links && level > host) break;
+  for (int level = 0; level < tree.num_levels(); ++level) {
     const Topology::Level& at = tree.level(level);
     if (tree.group_of(from, level) == tree.group_of(to, level)) continue;
-    if (links && at.link.bandwidth_gb_s <= 0) continue;
+    if (at.link.bandwidth_gb_s <= 0) continue;
     for (const bool out : {true, false}) {
       const int rank = out ? from : to;
       const Key key{.what = What::kLevel,
@@ -115,9 +109,9 @@ std::vector<Use> Resources::reordering(int rank) {
 }
 
 Use Resources::host(int rank, double us_per_byte) {
-  const int level = graph_.tree().find_level(Topology::kHost);
   const Machine::Host& host = graph_.machine().host;
-  const double gb_s = std::max(host.dispatch.gb_s, host.combine.gb_s);
+  const int level = host.together ? -1 : graph_.tree().find_level(Topology::kHost);
+  const double gb_s = std::max({host.dispatch.gb_s, host.combine.gb_s, host.network_gb_s});
   const Key key{.what = What::kHost, .index = 0, .a = level < 0 ? 0 : group_class(rank, level)};
   return {.resource = find(key, {"copies", gb_s, host.source}),
           .cost = us_per_byte * gb_s * kBytesPerUs};
@@ -125,13 +119,15 @@ Use Resources::host(int rank, double us_per_byte) {
 
 int Resources::find(const Key& key, const LoadKind& kind) {
   const auto [found, is_new] = ids_.try_emplace(key, static_cast<int>(list_.size()));
-  if (!is_new) return found->second;
+  return is_new ? add(kind, instances(key)) : found->second;
+}
+
+int Resources::add(const LoadKind& kind, std::int64_t instances) {
   const auto same = std::ranges::find(kinds_, kind.name, &LoadKind::name);
   const int index = static_cast<int>(same - kinds_.begin());
   if (same == kinds_.end()) kinds_.push_back(kind);
-  list_.push_back(
-      {.kind = index, .capacity = kind.gb_s * kBytesPerUs, .instances = instances(key)});
-  return found->second;
+  list_.push_back({.kind = index, .capacity = kind.gb_s * kBytesPerUs, .instances = instances});
+  return static_cast<int>(list_.size()) - 1;
 }
 
 int Resources::group_class(int rank, int level) const {
@@ -156,7 +152,7 @@ std::int64_t Resources::instances(const Key& key) const {
       return level.empty() ? classes_.size[key.a] : groups_of_class(tree.find_level(level), key.a);
     }
     case What::kHost: {
-      const int level = tree.find_level(Topology::kHost);
+      const int level = graph_.machine().host.together ? -1 : tree.find_level(Topology::kHost);
       return level < 0 ? 1 : groups_of_class(level, key.a);
     }
     case What::kLevel: {

@@ -71,6 +71,13 @@ Routing::Routing(const Workload& workload, const std::vector<int>& rank_experts)
     kind_ = Kind::kLimited;
 }
 
+Routing::Routing(const Traffic& traffic)
+    : top_k_(traffic.top_k),
+      experts_(std::accumulate(traffic.rank_experts.begin(), traffic.rank_experts.end(), 0)),
+      groups_(1),
+      groups_chosen_(1),
+      rank_experts_(traffic.rank_experts) {}
+
 // Odds such that each expert is chosen in proportion to its load, but not more than once by a
 // token.
 void Routing::read_loads(const std::vector<double>& loads) {
@@ -194,6 +201,10 @@ double Routing::missed_ids(const Ranks& ranks) const {
     if (std::none_of(begin, begin + top_k_, [&](int id) { return id >= 0 && in[id]; })) ++missed;
   }
   return tokens == 0 ? 1 : static_cast<double>(missed) / static_cast<double>(tokens);
+}
+
+double touch_probability(const Traffic& traffic, int experts) {
+  return Routing(traffic).touched({.experts = experts});
 }
 
 }  // namespace ferry::internal

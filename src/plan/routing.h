@@ -1,12 +1,14 @@
 // Routing: which share of a rank's tokens wants an expert of a set of ranks. Exact for uniform and
 // group-limited choices and for a trace; for loads the K experts of a token are drawn independently
-// but for their number, so that each is chosen as often as its load says. Called by routes.h.
+// but for their number, so that each is chosen as often as its load says. Called by routes.h and
+// tree_walk.h.
 #pragma once
 
 #include <map>
 #include <vector>
 
 #include "ferry/plan.h"
+#include "plan/traffic.h"
 
 namespace ferry::internal {
 
@@ -14,6 +16,8 @@ class Routing {
  public:
   // Throws for loads or ids that do not fit the experts.
   Routing(const Workload& workload, const std::vector<int>& rank_experts);
+  // Uniform.
+  explicit Routing(const Traffic& traffic);
 
   // Disjoint ranks of which tokens may want an expert.
   struct Ranks {
@@ -27,6 +31,10 @@ class Routing {
   double touched(const Ranks& ranks) const;
   // (Token, expert) pairs there, per token.
   double rows(const Ranks& ranks) const;
+  // Rows in the window of a rank, per token: one for each expert, or for each token that comes.
+  double window_rows(int rank, bool row_per_rank) const {
+    return row_per_rank ? touched(of(rank)) : rows(of(rank));
+  }
   // Ranks with as many experts are wanted alike.
   bool uniform() const noexcept { return kind_ == Kind::kUniform; }
   int experts_of(int rank) const { return rank_experts_[rank]; }
@@ -48,5 +56,8 @@ class Routing {
   std::vector<int> ids_;                              // kIds: [tokens, K]
   mutable std::map<std::vector<int>, double> known_;  // touched(), by experts or ranks
 };
+
+// That a token goes to at least one of these experts, routing uniform.
+double touch_probability(const Traffic& traffic, int experts);
 
 }  // namespace ferry::internal

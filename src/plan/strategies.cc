@@ -68,7 +68,7 @@ std::vector<Strategy> strategies_of(const Graph& graph) {
   std::vector<Strategy> all = {{.name = "fullmesh", .copies = Copies::kPerRank, .ways = any}};
   if (graph.num_kinds() == 0) {
     if (graph.tree().num_nodes() == 1) return all;
-    all.push_back({.name = "hierarchical", .copies = Copies::kPerGroup, .ways = any});
+    all.insert(all.begin(), {.name = "hierarchical", .copies = Copies::kPerGroup, .ways = any});
     all.push_back({.name = "allgather", .copies = Copies::kAll, .ways = any});
     return all;
   }

@@ -3,6 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include "ferry/plan.h"
+#include "plan/best.h"
+#include "plan/tree_walk.h"
+
 namespace ferry::internal {
 namespace {
 
@@ -29,15 +33,17 @@ TEST(Choose, ComparesBytesWhereNoBandwidthIsKnown) {
   const AlgorithmChoice choice = choose("host:2@5us,rank:4", kShape);
   EXPECT_EQ(choice.algorithm, Algorithm::kHierarchical);
   EXPECT_EQ(choice.reason,
-            "2 nodes: a dispatch and its combine put on the busiest link of a host 14.6 MB with "
-            "hierarchical, 38.9 MB with fullmesh, 14.7 MB with allgather, routing uniform");
+            "2 nodes, routing uniform: hierarchical: no rate is known; the busiest link of a host "
+            "gets 14.6 MB, 14.7 MB with allgather, 38.9 MB with fullmesh");
 }
 
 TEST(Choose, ComparesTimesWhereItIs) {
   const AlgorithmChoice choice = choose("host:4@0.125GB/s@5us,rank:2", kShape);
   EXPECT_EQ(choice.algorithm, Algorithm::kHierarchical);
-  EXPECT_THAT(choice.reason,
-              AllOf(HasSubstr("4 nodes"), HasSubstr("MB with fullmesh ("), HasSubstr(" ms)")));
+  EXPECT_THAT(
+      choice.reason,
+      AllOf(HasSubstr("4 nodes"), HasSubstr("host limits it, with 9.95 MB out and 9.95 MB"),
+            HasSubstr("at 0.125 GB/s; it takes 159 ms, allgather 168 ms, fullmesh 233 ms")));
 }
 
 TEST(Choose, EqualCostsGoToHierarchical) {
@@ -64,11 +70,10 @@ TEST(Choose, SlowRacksAndLatenciesCount) {
 TEST(Choose, LatenciesAddUpWhereMatesSendOn) {
   const Topology topology = Topology::parse("rack:2@1000GB/s@10us,host:2@1000GB/s@4us,rank:4");
   ExchangeConfig config = kShape;
-  config.max_tokens = 0;
+  config.max_tokens = 1, config.hidden = 16;
   const AlgorithmChoice choice = choose_algorithm(topology, traffic_of(config, 16));
   EXPECT_EQ(choice.algorithm, Algorithm::kFullmesh);
-  EXPECT_THAT(choice.reason, AllOf(HasSubstr("hierarchical (28 us)"), HasSubstr("fullmesh (20 us)"),
-                                   HasSubstr("allgather (28 us)")));
+  EXPECT_THAT(choice.reason, HasSubstr("takes 20 us, hierarchical 28 us, allgather 28 us"));
 }
 
 // Of 64 hosts in eight racks a host sends less with fullmesh, a rack with hierarchical.
@@ -81,9 +86,38 @@ TEST(Choose, ComparesBytesOfTheOutermostLevel) {
             level_bytes(topology, traffic, Algorithm::kFullmesh)[1].pair());
   EXPECT_EQ(choose_algorithm(topology, traffic).algorithm, Algorithm::kHierarchical);
   EXPECT_THAT(choose("rack:8,host:8,rank:8", config).reason,
-              HasSubstr("64 nodes: a dispatch and its combine put on the busiest link of a rack"));
+              HasSubstr("64 nodes, routing uniform: hierarchical: no rate is known; the busiest "
+                        "link of a rack gets"));
   EXPECT_THAT(choose("machine:1,host:4,rank:4", kShape).reason,
-              HasSubstr("on the busiest link of a host"));
+              HasSubstr("the busiest link of a host"));
+}
+
+// One sentence for exchanges, `ferry topology` and `ferry plan`, whether groups are alike or not.
+TEST(Choose, SaysWhatPlanSays) {
+  for (const char* text :
+       {"host:2,rank:4", "host:4@0.125GB/s@50us,rank:2", "rack:2@1GB/s@10us,host:2@9GB/s,rank:4",
+        "rack:8@100GB/s,host:8@1GB/s,rank:8", "host:3@2links@5GB/s,rank:3+5+4@20GB/s"}) {
+    ExchangeConfig config = kShape;
+    config.num_experts = 512;
+    const Machine machine = Machine::parse(text);
+    const Plan planned = plan(machine, {.exchange = config}, {.doubled = false});
+    const AlgorithmChoice choice = choose(text, config);
+    EXPECT_EQ(algorithm_name(choice.algorithm), planned.predictions.front().strategy) << text;
+    EXPECT_THAT(choice.reason, testing::EndsWith(planned.sentence)) << text;
+  }
+}
+
+// Slow hosts under fast racks: a host sends less with fullmesh (docs/topology.md).
+TEST(Choose, FullmeshWhereLinksOfHostsAreTheSlowOnes) {
+  ExchangeConfig config = kShape;
+  config.num_experts = 512;
+  EXPECT_EQ(choose("rack:8@100GB/s,host:8@1GB/s,rank:8", config).algorithm, Algorithm::kFullmesh);
+}
+
+TEST(Choose, ManyRanksThatDiffer) {
+  ExchangeConfig config = kShape;
+  config.num_experts = 999;
+  EXPECT_EQ(choose("host:300@1GB/s,rank:8", config).algorithm, Algorithm::kHierarchical);
 }
 
 TEST(Choose, NamesAndUnits) {

@@ -36,7 +36,7 @@ class Report(unittest.TestCase):
             self.assertIn(line + "\n", out)
         self.assertIn("of its host, in host 0, 1, ..\n", out)
         self.assertIn("in host 0, 1, .. of the same rack\n", topology("rack:2,host:2,rank:4")[1])
-        for word in ("1 link of 12.5 GB/s, 5 us", "network", "loads and stores", "(1."):
+        for word in ("1 link of 12.5 GB/s, 5 us", "network", "loads and stores", "it takes 1."):
             self.assertIn(word, out)
         self.assertLessEqual(max(map(len, out.splitlines())), 100)
 

@@ -1,0 +1,115 @@
+#include "plan/parallel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ferry/status.h"
+#include "plan/merged_tasks.h"
+#include "plan/tree_tasks.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// The results of a rank's tokens, as combine writes them.
+double result_bytes(const Traffic& traffic) {
+  return static_cast<double>(traffic.tokens) * traffic.sum_bytes;
+}
+
+// Neighbours whose groups part at a level get the rows over it.
+std::vector<TreeStep> gather_steps(const BuildInput& input, int tp) {
+  const Topology& tree = input.graph.tree();
+  std::vector<TreeStep> steps;
+  for (int level = 0; level < tree.num_levels(); ++level) {
+    TreeStep step{.level = level,
+                  .network = level <= tree.find_level(Topology::kHost),
+                  .ranks = std::vector<TreeLoad>(tree.num_ranks())};
+    for (int rank = 0; rank < tree.num_ranks(); ++rank) {
+      const int first = rank - rank % tp;
+      for (int other = first; other < first + tp; ++other) {
+        const bool part_here = tree.group_of(rank, level) != tree.group_of(other, level);
+        if (!part_here ||
+            (level > 0 && tree.group_of(rank, level - 1) != tree.group_of(other, level - 1)))
+          continue;
+        step.ranks[rank].out.dispatch += result_bytes(input.traffic);
+        step.ranks[rank].in.dispatch += result_bytes(input.traffic);
+      }
+    }
+    steps.push_back(std::move(step));
+  }
+  return steps;
+}
+
+// Over the shortest ways to the neighbours, by whoever is on them.
+void add_gather_over_links(const BuildInput& input, int tp, Resources& resources,
+                           MergedTasks& tasks) {
+  const Graph& graph = input.graph;
+  const std::vector<bool> open(graph.num_kinds());
+  for (int rank = 0; rank < graph.num_ranks(); ++rank) {
+    const Graph::Ways ways = graph.ways(rank, open);
+    std::vector<bool> crossed(graph.num_ranks());
+    for (int other = rank - rank % tp; other < rank - rank % tp + tp; ++other)
+      for (int at = other; at >= 0 && !crossed[at]; at = ways.reached[at].from) crossed[at] = true;
+    std::vector<int> task_of(graph.num_ranks(), -1);
+    for (const int at : ways.order) {
+      const auto [from, kind, depth] = ways.reached[at];
+      if (from < 0 || !crossed[at]) continue;
+      const Hop hop{.from = from, .to = at, .kind = kind, .parent = task_of[from]};
+      const double bytes = result_bytes(input.traffic);
+      Task task{.what = "gather",
+                .bytes = bytes,
+                .latency_us = graph.machine().links[kind].latency_us,
+                .uses = resources.of(hop, false, bytes)};
+      if (hop.parent >= 0) task.after = {hop.parent};
+      task_of[at] = tasks.add(std::move(task), 1);
+    }
+  }
+}
+
+}  // namespace
+
+Traffic share_of_tp(Traffic traffic, int tp) {
+  const int ranks = static_cast<int>(traffic.rank_experts.size());
+  if (tp < 1 || ranks % tp != 0)
+    throw Error(Code::kInvalidArgument, fmt::format("TP {} does not divide {} ranks", tp, ranks));
+  traffic.tokens = (traffic.tokens + tp - 1) / tp;
+  return traffic;
+}
+
+Gather gather_of(const BuildInput& input, int tp) {
+  if (tp == 1) return {};
+  const Classes alone = each_alone(input.graph.num_ranks());
+  const BuildInput each{.graph = input.graph,
+                        .classes = alone,
+                        .traffic = input.traffic,
+                        .routing = input.routing,
+                        .chunks = input.chunks};
+  Resources resources(each.graph, alone, each.traffic.row_bytes, each.chunks);
+  MergedTasks tasks;
+  if (input.graph.num_kinds() > 0)
+    add_gather_over_links(each, tp, resources, tasks);
+  else
+    TreeTasks(each, gather_steps(each, tp), resources).add_dispatch(tasks, {});
+  Schedule schedule;
+  tasks.finish(resources.list(), schedule);
+  return {.bytes = (tp - 1) * result_bytes(input.traffic), .us = bound_us(schedule)};
+}
+
+Step step_of(const Prediction& prediction, const Gather& gather, const Workload& workload,
+             double contention) {
+  const Workload::Parallel& parallel = workload.parallel;
+  const double moving_us = prediction.pair_us() + gather.us;
+  const int layers = (parallel.layers + parallel.pp - 1) / parallel.pp;
+  const double turns = static_cast<double>(layers) * (parallel.micro_batches + parallel.pp - 1);
+  Step step{.gathered_bytes = gather.bytes, .gather_us = gather.us};
+  step.layer_us = parallel.compute_us + moving_us;
+  step.paired_us = parallel.micro_batches > 1
+                       ? std::max(parallel.compute_us, contention * moving_us)
+                       : step.layer_us;
+  step.step_us = turns * step.layer_us;
+  step.paired_step_us = turns * step.paired_us;
+  return step;
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,51 @@
+// TreeTasks: the hops of a tree (tree_walk.h) as tasks, one for all hops of a step, so that any
+// number of ranks, alike or not, makes a few. Called by build.cc and
+// parallel.cc.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "plan/build.h"
+#include "plan/merged_tasks.h"
+#include "plan/tree_walk.h"
+
+namespace ferry::internal {
+
+class TreeTasks {
+ public:
+  TreeTasks(const BuildInput& input, std::vector<TreeStep> steps, Resources& resources);
+
+  // Behind tasks that bring rows into order. Returns all.
+  std::vector<int> add_dispatch(MergedTasks& tasks, const std::vector<int>& first) const;
+  std::vector<int> add_combine(MergedTasks& tasks, const std::vector<int>& first) const;
+  // Of the rank with most: bytes of its own rows; of what it passes on.
+  std::pair<double, double> memory() const;
+
+ private:
+  using Loads = std::vector<std::vector<TreeLoad>>;  // [steps][what is loaded]
+
+  void add_level(int level);
+  void add_engine(int engine);
+  // Between nodes every byte takes time of the processors at both of its ends.
+  void add_processors();
+  // Resources that are loaded alike become one.
+  void add(const LoadKind& kind, const Loads& loads, bool both_directions);
+  Task task(std::size_t step, double PairBytes::*bytes) const;
+  bool is_behind(const TreeStep& step, const TreeStep& other, bool home) const;
+  std::vector<int> add_steps(MergedTasks& tasks, const std::vector<int>& first, bool home) const;
+
+  const BuildInput& input_;
+  const Topology& tree_;
+  std::vector<TreeStep> steps_;
+  struct StepUse {
+    int resource;
+    PairBytes bytes;  // of one instance
+    double instances;
+    double cost = 1;
+  };
+  std::vector<std::vector<StepUse>> uses_;  // [steps]
+  Resources& resources_;
+};
+
+}  // namespace ferry::internal

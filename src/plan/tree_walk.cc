@@ -1,0 +1,264 @@
+#include "plan/tree_walk.h"
+
+#include <algorithm>
+#include <span>
+
+#include "topology/mate.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// The rows that a token has for some ranks, on average.
+class TokenRows {
+ public:
+  TokenRows(const Traffic& traffic, const Routing& routing, Copies copies)
+      : traffic_(traffic), routing_(routing), copies_(copies) {}
+
+  // From outside to a group with mates.
+  PairBytes sent_to(std::span<const int> group) const {
+    Routing::Ranks all;
+    double touched = 0;
+    for (const int rank : group) {
+      const Routing::Ranks one = routing_.of(rank);
+      if (copies_ == Copies::kPerRank)
+        touched += routing_.touched(one);
+      else
+        routing_.add(all, one);
+    }
+    if (copies_ != Copies::kPerRank) touched = routing_.touched(all);
+    return {.dispatch = copies_ == Copies::kAll ? 1 : touched,
+            .combine = traffic_.exact ? in_windows(group) : touched};
+  }
+
+  double in_windows(std::span<const int> ranks) const {
+    double rows = 0;
+    for (const int rank : ranks) rows += routing_.window_rows(rank, traffic_.row_per_rank);
+    return rows;
+  }
+
+ private:
+  const Traffic& traffic_;
+  const Routing& routing_;
+  const Copies copies_;
+};
+
+using Tokens = std::vector<double>;  // [ranks], that they hold
+
+double held_by(std::span<const int> ranks, const Tokens& tokens) {
+  double sum = 0;
+  for (const int rank : ranks) sum += tokens[rank];
+  return sum;
+}
+
+// Rows, so far.
+void to_bytes(const Traffic& traffic, TreeStep& step) {
+  const auto tokens = static_cast<double>(traffic.tokens);
+  const double sum_bytes = traffic.exact ? traffic.output_bytes : traffic.sum_bytes;
+  const double out_bytes = tokens * traffic.row_bytes;
+  const double home_bytes = tokens * (step.network ? sum_bytes : traffic.output_bytes);
+  for (TreeLoad& load : step.ranks) {
+    for (PairBytes* const bytes : {&load.out, &load.in})
+      bytes->dispatch *= out_bytes, bytes->combine *= home_bytes;
+  }
+}
+
+// Who serves whom does not depend on the token, and whether it gets there only on the group: so all
+// that is known of a rank is how many tokens it *holds*, its own and those that it was sent as a
+// mate.
+class TreeWalk {
+ public:
+  TreeWalk(const Topology& topology, const Traffic& traffic, const Routing& routing, Copies copies)
+      : topology_(topology),
+        traffic_(traffic),
+        rows_(traffic, routing, copies),
+        flat_(copies == Copies::kPerRank),
+        host_(topology.find_level(Topology::kHost)),
+        held_(topology.num_ranks(), 1) {}
+
+  std::vector<TreeStep> run() {
+    for (int level = 0; level <= host_; ++level) {
+      std::vector<double> held = held_;
+      add(level, true, own(), held);
+      if (!flat_) add(level, true, passed_on(), held);
+      held_ = std::move(held);
+    }
+    for (int level = host_ + 1; level < topology_.num_levels(); ++level) {
+      add(level, false, own(), held_);
+      add(level, false, passed_on(), held_);
+    }
+    return std::move(steps_);
+  }
+
+ private:
+  // Of one level, next to each other.
+  struct Groups {
+    int begin, end;
+  };
+
+  // Some groups with mates, as those outside see them.
+  struct Side {
+    PairBytes copies;          // rows that a token sends there
+    std::vector<double> held;  // [positions in a group] tokens that their ranks send from there
+
+    // [positions] tokens that the ranks of a group of `size` get from there as mates.
+    std::vector<double> served(std::size_t size) const {
+      std::vector<double> tokens(size);
+      for (std::size_t position = 0; position < held.size(); ++position)
+        tokens[mate_position(position, size)] += held[position];
+      return tokens;
+    }
+  };
+
+  struct Part {
+    bool passed_on;
+    Tokens tokens;
+  };
+  Part own() const { return {false, Tokens(held_.size(), 1)}; }
+  Part passed_on() const {
+    Part part{true, held_};
+    for (double& tokens : part.tokens) tokens -= 1;
+    return part;
+  }
+
+  // The hops between the groups of a level with some of the tokens; `held` grows by what arrives.
+  void add(int level, bool network, const Part& part, Tokens& held) {
+    if (std::ranges::all_of(part.tokens, [](double tokens) { return tokens == 0; })) return;
+    step_ = {.level = level,
+             .network = network,
+             .passed_on = part.passed_on,
+             .ranks = std::vector<TreeLoad>(held.size())};
+    int end = 0;
+    for (const int siblings : topology_.level(level).fanout) {
+      const Groups groups = {end, end += siblings};
+      if (!network) {
+        store(level, groups, part.tokens);
+        continue;
+      }
+      const Side all = side(level, groups, part.tokens);
+      for (int group = groups.begin; group < groups.end; ++group)
+        cross(level, group, all, part.tokens, held);
+    }
+    to_bytes(traffic_, step_);
+    steps_.push_back(std::move(step_));
+  }
+
+  // Between a group and its siblings, of which `all` are.
+  void cross(int level, int group, const Side& all, const Tokens& tokens, Tokens& held) {
+    const Side own = side(level, {group, group + 1}, tokens);
+    const Groups inside = with_mates(level, {group, group + 1});
+    for (int served = inside.begin; served < inside.end; ++served) {
+      const std::span<const int> ranks = topology_.members(served, level_of_mates(level));
+      const PairBytes copies = rows_.sent_to(ranks);
+      const std::vector<double> by_all = all.served(ranks.size()),
+                                by_own = own.served(ranks.size());
+      for (std::size_t position = 0; position < ranks.size(); ++position) {
+        const int rank = ranks[position];
+        const double arrived = by_all[position] - by_own[position];
+        step_.ranks[rank] = {.out = {(all.copies.dispatch - own.copies.dispatch) * tokens[rank],
+                                     (all.copies.combine - own.copies.combine) * tokens[rank]},
+                             .in = {copies.dispatch * arrived, copies.combine * arrived}};
+        held[rank] += arrived;
+      }
+    }
+  }
+
+  Side side(int level, const Groups& groups, const Tokens& tokens) const {
+    Side side;
+    const Groups inside = with_mates(level, groups);
+    for (int group = inside.begin; group < inside.end; ++group) {
+      const std::span<const int> ranks = topology_.members(group, level_of_mates(level));
+      side.copies += rows_.sent_to(ranks);
+      side.held.resize(std::max(side.held.size(), ranks.size()));
+      for (std::size_t position = 0; position < ranks.size(); ++position)
+        side.held[position] += tokens[ranks[position]];
+    }
+    return side;
+  }
+
+  int level_of_mates(int level) const { return flat_ ? host_ : level; }
+  Groups with_mates(int level, const Groups& groups) const {
+    if (!flat_) return groups;
+    return {topology_.group_of(topology_.members(groups.begin, level).front(), host_),
+            topology_.group_of(topology_.members(groups.end - 1, level).back(), host_) + 1};
+  }
+
+  // Whoever holds a token stores its rows wherever they belong: between groups of a level inside a
+  // node.
+  void store(int level, const Groups& groups, const Tokens& tokens) {
+    double all_rows = 0, all_held = 0;
+    for (int group = groups.begin; group < groups.end; ++group) {
+      all_rows += rows_.in_windows(topology_.members(group, level));
+      all_held += held_by(topology_.members(group, level), tokens);
+    }
+    for (int group = groups.begin; group < groups.end; ++group) {
+      const std::span<const int> ranks = topology_.members(group, level);
+      const double rows = all_rows - rows_.in_windows(ranks),
+                   held = all_held - held_by(ranks, tokens);
+      for (const int rank : ranks) {
+        const double out = tokens[rank] * rows, in = held * rows_.in_windows(std::span(&rank, 1));
+        step_.ranks[rank] = {.out = {out, out}, .in = {in, in}};
+      }
+    }
+  }
+
+  const Topology& topology_;
+  const Traffic& traffic_;
+  const TokenRows rows_;
+  const bool flat_;  // fullmesh goes straight to the node, from whatever level
+  const int host_;
+  Tokens held_;
+  TreeStep step_;
+  std::vector<TreeStep> steps_;
+};
+
+}  // namespace
+
+Copies copies_of(Algorithm algorithm) noexcept {
+  if (algorithm == Algorithm::kFullmesh) return Copies::kPerRank;
+  return algorithm == Algorithm::kAllgather ? Copies::kAll : Copies::kPerGroup;
+}
+
+std::vector<TreeStep> tree_steps(const Topology& topology, const Traffic& traffic,
+                                 const Routing& routing, Copies copies) {
+  return TreeWalk(topology, traffic, routing, copies).run();
+}
+
+bool crosses(const Topology& topology, const TreeStep& step, int level) {
+  return step.level <= level && step.network == (level <= topology.find_level(Topology::kHost));
+}
+
+std::vector<TreeLoad> on_links(const Topology& topology, const TreeStep& step, int level) {
+  const Topology::Level& at = topology.level(level);
+  std::vector<TreeLoad> links(static_cast<std::size_t>(at.num_groups()) * at.link.count);
+  if (!crosses(topology, step, level)) return links;
+  for (int rank = 0; rank < topology.num_ranks(); ++rank) {
+    const int link = topology.group_of(rank, level) * at.link.count + topology.link_of(rank, level);
+    links[link].out += step.ranks[rank].out;
+    links[link].in += step.ranks[rank].in;
+  }
+  return links;
+}
+
+std::vector<LinkBytes> level_bytes(const Topology& topology, const Traffic& traffic,
+                                   Algorithm algorithm) {
+  const std::vector<TreeStep> steps =
+      tree_steps(topology, traffic, Routing(traffic), copies_of(algorithm));
+  std::vector<LinkBytes> levels(topology.num_levels());
+  for (int level = 0; level < topology.num_levels(); ++level) {
+    std::vector<TreeLoad> links;
+    for (const TreeStep& step : steps) {
+      const std::vector<TreeLoad> more = on_links(topology, step, level);
+      links.resize(more.size());
+      for (std::size_t i = 0; i < more.size(); ++i)
+        links[i].out += more[i].out, links[i].in += more[i].in;
+    }
+    for (const auto& [out, in] : links) {
+      levels[level].dispatch = std::max({levels[level].dispatch, out.dispatch, in.dispatch});
+      levels[level].combine = std::max({levels[level].combine, out.combine, in.combine});
+    }
+  }
+  return levels;
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,64 @@
+// The walk of all tokens down a tree of ranks, as the engine takes it: what each rank puts on the
+// links of each level. Called by tree_tasks.h, `ferry topology` and tests; calls routing.h.
+#pragma once
+
+#include <vector>
+
+#include "ferry/topology.h"
+#include "plan/routing.h"
+#include "plan/traffic.h"
+
+namespace ferry::internal {
+
+// How many copies of a token cross a hop.
+enum class Copies {
+  kPerRank,   // one for each rank behind it that wants the token
+  kPerGroup,  // one if any rank behind it does: whoever gets it passes it on
+  kAll,       // one, wanted or not
+};
+
+Copies copies_of(Algorithm algorithm) noexcept;
+
+// Bytes of a dispatch, and of its combine, which goes in the other direction.
+struct PairBytes {
+  double dispatch = 0, combine = 0;
+
+  PairBytes& operator+=(const PairBytes& other) {
+    dispatch += other.dispatch, combine += other.combine;
+    return *this;
+  }
+};
+struct TreeLoad {
+  PairBytes out, in;
+};
+
+// All hops between sibling groups of one level: of a network if the level is "host" or outside it,
+// else loads and stores.
+struct TreeStep {
+  int level = 0;
+  bool network = false;
+  bool passed_on = false;            // by mates, else by the sources themselves
+  std::vector<TreeLoad> ranks = {};  // [ranks]
+};
+
+// From the outermost level in.
+std::vector<TreeStep> tree_steps(const Topology& topology, const Traffic& traffic,
+                                 const Routing& routing, Copies copies);
+
+// Whether the hops of a step cross the links of a level.
+bool crosses(const Topology& topology, const TreeStep& step, int level);
+// [groups * links]: what a step puts on each link of a level.
+std::vector<TreeLoad> on_links(const Topology& topology, const TreeStep& step, int level);
+
+// [levels]: bytes of the busiest link of a level, in its busier direction, routing uniform. From
+// level "host" outwards: what crosses the network, which depends on the algorithm. Inside: loads
+// and stores, of sources and mates.
+struct LinkBytes {
+  double dispatch = 0;
+  double combine = 0;
+  double pair() const noexcept { return dispatch + combine; }
+};
+std::vector<LinkBytes> level_bytes(const Topology& topology, const Traffic& traffic,
+                                   Algorithm algorithm);
+
+}  // namespace ferry::internal
