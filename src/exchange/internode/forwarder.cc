@@ -132,13 +132,15 @@ void Forwarder::read_flags(int origin, std::uint64_t number, const RankFlags& fl
   group_->ring();
 }
 
-// A later ask of a rank comes behind the earlier ones.
+// A later ask of a rank comes behind the earlier ones; one of an earlier combine is none.
 void Forwarder::read_ask(int from, const MessageHead& head, std::span<const std::byte> body) {
   ByteReader reader(body);
   SumFormat format;
   std::list<SumRequest>& requests = requests_[head.origin];
-  const bool late = !requests.empty() && requests.back().number() >= head.number;
-  if (late || !read_format(reader, config_.max_output_row_bytes, format)) return;
+  const std::uint64_t last = requests.empty()
+                                 ? served_[head.origin].load(std::memory_order_relaxed)  // my own
+                                 : requests.back().number();
+  if (head.number <= last || !read_format(reader, config_.max_output_row_bytes, format)) return;
   requests.emplace_back(*this, from, head, format).read(reader.rest());
 }
 

@@ -1,0 +1,114 @@
+// Sum requests as no mate of a job sends them: a forwarder answers with nothing, or ignores them.
+#include <gtest/gtest.h>
+
+#include "exchange/configuration.h"
+#include "exchange/internode/forwarder.h"
+#include "exchange/setup.h"
+#include "frame.h"
+#include "group/state.h"
+
+namespace ferry::test {
+namespace {
+
+using internal::append_format;
+using internal::append_sum_unit;
+using internal::append_term;
+using internal::Forwarder;
+using internal::progress_of;
+using internal::Stage;
+
+constexpr int kNodes = 3, kAsker = 1;
+
+// The forwarder of rank 0, which has asked nobody and has published nothing; each rank is a node.
+class Asked {
+ public:
+  explicit Asked(const Group& group)
+      : state_(*group.state()),
+        setup_(internal::complete_config(config(), kNodes), state_.topology(), group.rank(),
+               {Algorithm::kFullmesh, ""}),
+        view_{state_.rendezvous().share_segment(setup_.layout.segment_bytes(), state_.deadline()),
+              &setup_.layout, state_.positions()},
+        forwarder_(state_, view_, setup_.config, Algorithm::kFullmesh) {}
+
+  // As if rank 1 had asked for row 0 of `rank` in combine `number`.
+  void ask(std::uint64_t number, int rank) {
+    std::vector<std::byte> body, terms;
+    append_format({.hidden = 4, .row_type = DataType::kFp32}, body);
+    append_term({.places = {{{.rank = rank, .row = 0}}}}, 1, terms);
+    const internal::SumUnit unit{.num_positions = 1, .num_terms = 1, .terms = terms};
+    const std::int64_t only = 0;
+    append_sum_unit(unit, {&only, 1}, body);
+    const auto lock = forwarder_.messages().lock();
+    channel().read(kAsker, forwarder_.head(Forwarder::kAsk, number, 0, kAsker), body);
+  }
+  // Rank 0 has come so far, with no output that could be read.
+  void deliver(std::uint64_t number) {
+    internal::raise(view_.control(0).progress, progress_of(number, Stage::kDelivered));
+  }
+  // The last combine that was answered.
+  std::uint64_t served() {
+    const auto lock = forwarder_.messages().lock();
+    channel().go_on();
+    return forwarder_.served()[kAsker].load(std::memory_order_relaxed);  // under the lock
+  }
+
+ private:
+  static ExchangeConfig config() {
+    ExchangeConfig config;
+    config.max_tokens = 2;
+    config.hidden = 4;
+    config.num_experts = kNodes;
+    config.top_k = 1;
+    config.dtype = DataType::kFp32;
+    return config;
+  }
+  internal::Channel& channel() { return forwarder_; }
+
+  internal::GroupState& state_;
+  const internal::Setup setup_;
+  internal::WindowView view_;
+  Forwarder forwarder_;
+};
+
+void on_rank_0(const std::function<void(Asked&)>& look) {
+  GroupOptions options;
+  options.topology = "host:3,rank:1";
+  const auto body = [&](Group group) {
+    Asked asked(group);
+    if (group.rank() == 0) look(asked);
+    require_ok(group.barrier(), "the barrier");
+  };
+  run_ranks(Mode::kThreads, kNodes, body, "", options);
+}
+
+TEST(SumRequests, ForRowsOfNoRankBehindTheMateAreAnsweredWithNothing) {
+  on_rank_0([](Asked& asked) {
+    std::uint64_t number = 0;
+    for (const int rank : {2, kAsker, -1, kNodes, 1 << 30}) {
+      asked.ask(++number, rank);
+      require(asked.served() == number, "rank " + std::to_string(rank) + " was waited for");
+    }
+    asked.ask(++number, 0);  // its own rows are: they are not there yet
+    require(asked.served() == number - 1, "rank 0 was not waited for");
+  });
+}
+
+TEST(SumRequests, OfAnEarlierCombineAreIgnored) {
+  on_rank_0([](Asked& asked) {
+    asked.ask(5, 0);
+    asked.ask(5, 0);
+    asked.ask(4, 0);
+    require(asked.served() == 0, "rank 0 was not waited for");
+    asked.deliver(5);
+    require(asked.served() == 5,
+            "combine " + std::to_string(asked.served()) + " was answered last");
+    asked.ask(3, 0);
+    require(asked.served() == 5, "an answered combine was answered again");
+    asked.ask(6, 0);
+    asked.deliver(6);
+    require(asked.served() == 6, "the next combine was not answered");
+  });
+}
+
+}  // namespace
+}  // namespace ferry::test
