@@ -1,4 +1,4 @@
-// Deadlines on the one clock (waiting.h).
+// Deadlines, by the time in which this process ran (waiting.h).
 #pragma once
 
 #include <algorithm>
@@ -14,20 +14,23 @@ namespace ferry::internal {
 // outlives the deadline).
 class Deadline {
  public:
+  static constexpr int kLongestSleepMs = kLongestLookNs / 2'000'000;
+
   static Deadline after(std::chrono::nanoseconds span,
                         const std::function<bool()>* interrupted = nullptr) noexcept {
-    return Deadline(now_ns() + span.count(), interrupted);
+    return Deadline(running_ns() + span.count(), interrupted);
   }
-  bool passed() const noexcept { return now_ns() >= at_ns_ || interrupted(); }
+  bool passed() const noexcept { return running_ns() >= at_ns_ || interrupted(); }
   bool interrupted() const noexcept { return interrupted_ && *interrupted_ && (*interrupted_)(); }
   // This deadline, or `span` from now where that is earlier.
   Deadline sooner(std::chrono::nanoseconds span) const noexcept {
-    return Deadline(std::min(at_ns_, now_ns() + static_cast<std::int64_t>(span.count())),
+    return Deadline(std::min(at_ns_, running_ns() + static_cast<std::int64_t>(span.count())),
                     interrupted_);
   }
-  std::int64_t remaining_ns() const noexcept { return at_ns_ - now_ns(); }
-  // For poll(2): rounded up, never negative, at most `cap_ms`.
-  int remaining_ms(int cap_ms) const noexcept {
+  std::int64_t remaining_ns() const noexcept { return at_ns_ - running_ns(); }
+  // For poll(2): rounded up, never negative, at most `cap_ms`. Whoever waits looks again so soon
+  // that all of its time counts.
+  int remaining_ms(int cap_ms = kLongestSleepMs) const noexcept {
     const std::int64_t ms = (remaining_ns() + 999'999) / 1'000'000;
     return static_cast<int>(ms < 0 ? 0 : ms > cap_ms ? cap_ms : ms);
   }

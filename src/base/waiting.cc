@@ -6,12 +6,23 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace ferry::internal {
 
 std::int64_t now_ns() noexcept {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return t.tv_sec * 1'000'000'000LL + t.tv_nsec;
+}
+
+std::int64_t running_ns() noexcept {
+  // Relaxed, as nothing is published: a thread that is late sees too little time, never too much.
+  static std::atomic<std::int64_t> looked_ns{0}, ran_ns{0};
+  const std::int64_t now = now_ns();
+  const std::int64_t since = now - looked_ns.exchange(now, std::memory_order_relaxed);
+  const std::int64_t ran = std::clamp<std::int64_t>(since, 0, kLongestLookNs);
+  return ran_ns.fetch_add(ran, std::memory_order_relaxed) + ran;
 }
 
 void pause_processor() noexcept {

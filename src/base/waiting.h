@@ -12,6 +12,12 @@ namespace ferry::internal {
 // Of a clock that only goes on.
 std::int64_t now_ns() noexcept;
 
+// The time in which this process ran, as deadlines count it. What lies between two looks counts for
+// kLongestLookNs at most: in a longer time the process was stopped, maybe with its whole job, or
+// waited for nobody.
+inline constexpr std::int64_t kLongestLookNs = 200'000'000;
+std::int64_t running_ns() noexcept;
+
 // Between two looks at a word in memory.
 void pause_processor() noexcept;
 void yield_processor() noexcept;

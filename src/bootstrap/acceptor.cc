@@ -18,7 +18,6 @@
 namespace ferry::internal {
 namespace {
 
-constexpr int kPollMs = 100;
 constexpr useconds_t kListenPauseUs = 2000;
 // After a misfit, how long to wait for ranks that are on their way, so that they hear it too.
 constexpr std::chrono::milliseconds kLinger{500};
@@ -118,7 +117,7 @@ Acceptor::Acceptor(const Roster& roster, Deadline deadline)
 std::vector<Peer> Acceptor::run() {
   while (!absent().empty() && !until().passed()) {
     const bool room = has_room();
-    service(connections(), until().remaining_ms(room ? kPollMs : kStrangerMs),
+    service(connections(), until().remaining_ms(room ? Deadline::kLongestSleepMs : kStrangerMs),
             room ? listener_.fd() : -1);
     accept_guests();
     hear_guests();

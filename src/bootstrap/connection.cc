@@ -189,7 +189,7 @@ bool flush_all(const std::vector<Connection*>& connections, Deadline deadline) {
   };
   while (std::any_of(connections.begin(), connections.end(), unsent)) {
     if (deadline.passed()) return false;
-    service(connections, deadline.remaining_ms(1000));
+    service(connections, deadline.remaining_ms());
   }
   return true;
 }

@@ -5,11 +5,6 @@
 #include "bootstrap/agree.h"
 
 namespace ferry::internal {
-namespace {
-
-constexpr int kPollMs = 1000;
-
-}  // namespace
 
 struct Coordinator::Gathering {
   std::uint32_t call;
@@ -43,7 +38,7 @@ std::vector<std::string> Coordinator::gather(std::uint32_t call, std::string_vie
                        rank_list(absent), members_.size(), call, ranks_[0]),
            absent[0]}));
     }
-    service(connections(), deadline.remaining_ms(kPollMs));
+    service(connections(), deadline.remaining_ms());
   }
   answer(FrameKind::kGathered, call, pack(gathering.texts), {}, deadline);
   return std::move(gathering.texts);

@@ -60,7 +60,7 @@ Attempt connect_on_host(const std::string& name) {
 }  // namespace
 
 std::chrono::milliseconds Endpoint::longest_pause() const noexcept {
-  return std::chrono::milliseconds(local() ? 20 : 200);
+  return std::chrono::milliseconds(local() ? 20 : Deadline::kLongestSleepMs);
 }
 
 Endpoint unix_endpoint(const std::string& address, int num_ranks) {
@@ -103,7 +103,7 @@ std::string holder_of(const Endpoint& endpoint) {
   if (endpoint.local()) return fmt::format("pid {}", connection.credentials().pid);
   std::optional<Frame> frame;
   while (!(frame = connection.take()) && !connection.closed() && !deadline.passed())
-    service({&connection}, deadline.remaining_ms(100));
+    service({&connection}, deadline.remaining_ms());
   return frame && frame->kind == FrameKind::kChallenge
              ? "rank 0 of another job, or of another group of this one,"
              : "a program that is not rank 0 of a group of ferry";

@@ -11,7 +11,6 @@
 namespace ferry::internal {
 namespace {
 
-constexpr int kPollMs = 1000;
 constexpr std::chrono::milliseconds kFirstPause{1};
 // After the own deadline: the coordinator answers at once when it waits too, and then it knows who
 // is missing.
@@ -179,7 +178,7 @@ std::optional<Frame> Member::next_frame(Deadline deadline) {
   while (true) {
     if (std::optional<Frame> frame = connection_->take()) return frame;
     if (connection_->closed() || deadline.passed()) return std::nullopt;
-    service({connection_.get()}, deadline.remaining_ms(kPollMs));
+    service({connection_.get()}, deadline.remaining_ms());
   }
 }
 

@@ -26,7 +26,6 @@ namespace {
 constexpr std::string_view kScheme = "tcp://";
 constexpr int kBacklog = 4096;
 constexpr std::chrono::seconds kLongestConnect{3};  // of one address; the next may answer
-constexpr int kPollMs = 100;
 
 struct SocketAddress {
   sockaddr_storage storage{};
@@ -143,7 +142,7 @@ bool is_own_echo(const Descriptor& socket) noexcept {
 // 0, or an errno.
 int wait_connected(const Descriptor& socket, Deadline deadline) noexcept {
   pollfd ready{socket.fd(), POLLOUT, 0};
-  while (poll(&ready, 1, deadline.remaining_ms(kPollMs)) <= 0) {
+  while (poll(&ready, 1, deadline.remaining_ms()) <= 0) {
     if (deadline.passed()) return ETIMEDOUT;
   }
   int error = 0;

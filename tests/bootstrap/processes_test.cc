@@ -138,6 +138,25 @@ TEST(Rendezvous, LateRanksAreWaitedFor) {
   }
 }
 
+// All that have come are stopped for longer than the deadline; the last comes when they go on.
+TEST(Rendezvous, AJobThatIsStoppedWhileItJoinsGoesOnAsIfNothingHadBeen) {
+  const std::string at = address("stopped-job");
+  const auto join = [&](int rank) {
+    return [&at, rank]() -> std::string {
+      const Deadline by = soon(seconds(1));
+      return process_rendezvous(at, rank, one_node(3), by)->all_gather("", by).empty() ? "" : "met";
+    };
+  };
+  std::vector<Forked> ranks;
+  for (const int rank : {0, 1}) ranks.emplace_back(join(rank));
+  usleep(100'000);  // they wait for rank 2
+  for (const Forked& rank : ranks) kill(rank.pid(), SIGSTOP);
+  usleep(1'300'000);
+  for (const Forked& rank : ranks) kill(rank.pid(), SIGCONT);
+  ranks.emplace_back(join(2));
+  for (Forked& rank : ranks) EXPECT_EQ(rank.result(), "met");
+}
+
 TEST(Rendezvous, MissingRanksAreNamedToAllAtTheDeadline) {
   const std::string at = address("missing");
   const std::int64_t begin = now_ns();
