@@ -153,7 +153,8 @@ int wait_connected(const Descriptor& socket, Deadline deadline) noexcept {
 
 Attempt connect_to_one(const addrinfo& at, Deadline deadline) {
   Descriptor socket = new_socket(at.ai_family);
-  if (!socket) return {{}, fmt::format("no TCP socket: {}", std::strerror(errno))};
+  if (!socket && errno == EAFNOSUPPORT) return {{}, "its kind of address is not supported here"};
+  if (!socket) throw refused("no TCP socket");
   tune(socket);
   const int begun = connect(socket.fd(), at.ai_addr, at.ai_addrlen);
   const int error = begun == 0 || errno == EINPROGRESS || errno == EINTR
