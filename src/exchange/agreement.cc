@@ -44,6 +44,18 @@ std::string differences_of(std::string_view first, std::string_view other) {
   return terms.empty() ? differences(first.substr(mine + 1), other.substr(theirs + 1)) : terms;
 }
 
+// A rendezvous knows only that a rank went: what the rank said before is worth more.
+template <typename Meet>
+auto heard(GroupState& group, const Meet& meet) -> decltype(meet()) {
+  try {
+    return meet();
+  } catch (const Error&) {
+    group.progress();
+    if (Status said = group.verdict(); !said.ok()) throw_status(said);
+    throw;
+  }
+}
+
 // Between nodes all come here first: a rank may still owe others messages of an exchange that it
 // has destroyed, and moves none while it waits in a rendezvous.
 std::vector<std::string> tell(GroupState& group, const std::string& mine, const Deadline& by) {
@@ -51,14 +63,7 @@ std::vector<std::string> tell(GroupState& group, const std::string& mine, const 
     const std::chrono::nanoseconds left(by.remaining_ns());
     if (Status status = group.barrier(left); !status.ok()) throw_status(status);
   }
-  try {
-    return group.rendezvous().all_gather(mine, by);
-  } catch (const Error&) {
-    group.progress();
-    // What a rank said before it went is worth more than that it went.
-    if (Status said = group.verdict(); !said.ok()) throw_status(said);
-    throw;
-  }
+  return heard(group, [&] { return group.rendezvous().all_gather(mine, by); });
 }
 
 void require_agreement(const std::vector<std::string>& all) {
@@ -108,6 +113,10 @@ void make_alike(GroupState& group, const Deadline& by, const std::function<std::
     refuse_setup(group, Error(Code::kSystem, failure.what(), group.rank()), by);
   }
   require_agreement(tell(group, made, by));
+}
+
+std::shared_ptr<Segment> share_segment(GroupState& group, std::size_t bytes, const Deadline& by) {
+  return heard(group, [&] { return group.rendezvous().share_segment(bytes, by); });
 }
 
 std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeConfig& config,

@@ -26,6 +26,9 @@ void make_alike(GroupState& group, const Deadline& by, const std::function<std::
 std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeConfig& config,
                                             const Deadline& by);
 
+// Collective: as Rendezvous::share_segment.
+std::shared_ptr<Segment> share_segment(GroupState& group, std::size_t bytes, const Deadline& by);
+
 // Collective. Takes the place of the above on a rank that refuses; throws `why`, or what kept it
 // from being told, with its text.
 [[noreturn]] void refuse_setup(GroupState& group, const Error& why, const Deadline& by);

@@ -15,8 +15,7 @@ namespace ferry::internal {
 namespace {
 
 WindowView share_window(GroupState& group, const Setup& setup, const Deadline& by) {
-  return {group.rendezvous().share_segment(setup.layout.segment_bytes(), by), &setup.layout,
-          group.positions()};
+  return {share_segment(group, setup.layout.segment_bytes(), by), &setup.layout, group.positions()};
 }
 
 // My own flags and records, and those of the ranks of other nodes that I write down here.
