@@ -187,6 +187,15 @@ class LinkIsCut(Faults):
         self.bench.join("b")
         self.expect_well()
 
+    def test_for_half_of_a_short_deadline_and_mended_while_rows_are_under_way(self):
+        """By itself TCP would send again only after 12.6 s."""
+        self.start(12, MANY, 2, "dispatch", 0)
+        self.go_slowly()
+        self.bench.cut("b")
+        time.sleep(6.6)
+        self.bench.join("b")
+        self.expect_well()
+
 
 class RankIsKilled(Faults):
     """Told long before the deadline: the network says that nobody is there."""
