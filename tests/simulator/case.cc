@@ -8,9 +8,10 @@ namespace ferry::test {
 
 namespace {
 
-constexpr std::array kFaults = {Fault::kNone,   Fault::kNone,     Fault::kSlow,     Fault::kPause,
-                                Fault::kOutage, Fault::kNoMemory, Fault::kStop,     Fault::kDeath,
-                                Fault::kDeath,  Fault::kCut,      Fault::kPartition};
+constexpr std::array kFaults = {
+    Fault::kNone,     Fault::kNone,          Fault::kSlow,     Fault::kPause, Fault::kOutage,
+    Fault::kNoMemory, Fault::kNoDescriptors, Fault::kStop,     Fault::kDeath, Fault::kDeath,
+    Fault::kRaise,    Fault::kCut,           Fault::kPartition};
 
 std::vector<Nodes> shapes() {
   return {nodes_of("host:1,rank:3"),        nodes_of_sizes({1, 1}),
@@ -35,8 +36,9 @@ void widen(ExchangeConfig& config) {
 }  // namespace
 
 const char* name_of(Fault fault) {
-  constexpr std::array kNames = {"no fault", "slow",  "pause", "outage",   "no memory",
-                                 "stop",     "death", "cut",   "partition"};
+  constexpr std::array kNames = {"no fault",       "slow", "pause", "outage",    "no memory",
+                                 "no descriptors", "stop", "death", "exception", "cut",
+                                 "partition"};
   return kNames[static_cast<std::size_t>(fault)];
 }
 
@@ -44,7 +46,8 @@ std::string Case::describe() const {
   return std::string(name_of(fault)) + " of rank " + std::to_string(victim) + " after " +
          std::to_string(turns) + " turns" +
          (fault == Fault::kCut ? ", with rank " + std::to_string(peer) : "") + ", on " +
-         scenario.nodes.topology + (halves ? ", halves" : "") + (strangers ? ", strangers" : "") +
+         scenario.nodes.topology + (split_host ? ", nodes of one host" : "") +
+         (halves ? ", halves" : "") + (strangers ? ", strangers" : "") +
          (num_exchanges > 1 ? ", two exchanges" : "");
 }
 
@@ -52,7 +55,7 @@ Case draw_case(std::uint64_t seed) {
   Random random(seed, 6000);
   Case drawn;
   ScenarioLimits limits{.max_rounds = 3, .max_tokens = 5, .max_hidden = 20, .wide_rows = false};
-  const bool wide = random.one_in(16);
+  const bool wide = random.one_in(12);
   limits.adjust = [wide](ExchangeConfig& config) {
     config.workers = 1;
     if (wide) widen(config);
@@ -66,6 +69,7 @@ Case draw_case(std::uint64_t seed) {
   drawn.halves = random.one_in(2);
   drawn.strangers = random.one_in(3);
   drawn.num_exchanges = random.one_in(3) ? 2 : 1;
+  drawn.split_host = random.one_in(3);
   if (drawn.fault == Fault::kStop || drawn.fault == Fault::kPartition)
     drawn.deadline = std::chrono::milliseconds(400);
   return drawn;

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
-#include <map>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
 
 #include "base/waiting.h"
 #include "ferry/status.h"
@@ -16,6 +19,8 @@ namespace ferry::test {
 
 namespace {
 
+constexpr std::size_t kPage = internal::Segment::kHugePage;  // Segments may be used so far
+
 Machine* the_machine = nullptr;
 
 }  // namespace
@@ -24,14 +29,35 @@ Machine::Machine() { the_machine = this; }
 Machine::~Machine() { the_machine = nullptr; }
 Machine& Machine::current() { return *the_machine; }
 
+std::shared_ptr<Memory> Machine::last_mapped(int rank) const {
+  const auto last = std::find_if(mappings.rbegin(), mappings.rend(),
+                                 [rank](const Mapping& one) { return one.rank == rank; });
+  return last == mappings.rend() ? nullptr : last->memory;
+}
+
+Memory::Memory(std::size_t bytes)
+    : bytes_((bytes + kPage - 1) / kPage * kPage),
+      data_(static_cast<std::byte*>(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
+                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
+  if (data_ == MAP_FAILED) throw std::bad_alloc();
+}
+
+Memory::~Memory() { munmap(data_, bytes_); }
+
 }  // namespace ferry::test
 
 namespace ferry::internal {
 
+using test::Kernel;
 using test::Machine;
 using test::Simulation;
 
 std::int64_t now_ns() noexcept { return Simulation::current().now(); }
+std::int64_t running_ns() noexcept {
+  Simulation& simulation = Simulation::current();
+  const int rank = simulation.running();
+  return simulation.now() - (rank < 0 ? 0 : simulation.stopped_ns(rank));
+}
 void pause_processor() noexcept { Simulation::current().pause(); }
 void yield_processor() noexcept { Simulation::current().yield(); }
 
@@ -60,25 +86,35 @@ bool progress_all_here() noexcept {
 
 namespace {
 
-std::size_t mapped_bytes(std::size_t bytes) {
-  return (bytes + Segment::kHugePage - 1) / Segment::kHugePage * Segment::kHugePage;
+Error refused(std::size_t bytes, const char* why) {
+  return {Code::kSystem, fmt::format("a shared segment of {} bytes was refused: {}", bytes, why)};
 }
 
 }  // namespace
 
 std::shared_ptr<Segment> Segment::create(std::size_t bytes) {
-  void* const data = mmap(nullptr, mapped_bytes(bytes), PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) throw Error(Code::kSystem, fmt::format("no {} bytes", bytes));
-  ++Machine::current().num_segments;
-  return std::shared_ptr<Segment>(new Segment(-1, static_cast<std::byte*>(data), bytes));
+  if (Machine::current().refuses_memory()) throw refused(bytes, "no memory");
+  const int fd = Kernel::of_running_rank()->open(std::make_shared<test::Memory>(bytes));
+  if (fd < 0) throw refused(bytes, "no descriptor");
+  return attach(fd, bytes);
 }
 
-std::shared_ptr<Segment> Segment::attach(int, std::size_t bytes) { return create(bytes); }
+std::shared_ptr<Segment> Segment::attach(int fd, std::size_t bytes) {
+  Kernel& kernel = *Kernel::of_running_rank();
+  const auto memory = std::dynamic_pointer_cast<test::Memory>(kernel.file(fd));
+  if (!memory || Machine::current().refuses_memory()) {
+    kernel.close(fd);
+    throw refused(bytes, "it cannot be mapped");
+  }
+  const std::shared_ptr<Segment> made(new Segment(fd, memory->data(), bytes));
+  Machine::current().mappings.push_back({made.get(), kernel.rank(), memory});
+  return made;
+}
 
 Segment::~Segment() {
-  munmap(data_, mapped_bytes(bytes_));
-  --Machine::current().num_segments;
+  std::erase_if(Machine::current().mappings,
+                [this](const auto& mapping) { return mapping.segment == this; });
+  close(fd_);
 }
 
 bool Segment::commit(std::size_t offset, std::size_t length) noexcept {

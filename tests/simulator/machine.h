@@ -2,23 +2,48 @@
 // a process keeps for all its ranks. Each rank is a process of its own. Made by run.cc.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <map>
+#include <memory>
+#include <vector>
 
+#include "memory/segment.h"
 #include "network/message_channel.h"
+#include "simulator/kernel.h"
 
 namespace ferry::test {
 
+// What ranks of one host share.
+class Memory final : public Kernel::File {
+ public:
+  explicit Memory(std::size_t bytes);
+  ~Memory() override;
+  std::byte* data() const { return data_; }
+
+ private:
+  std::size_t bytes_;
+  std::byte* data_;
+};
+
 class Machine {
  public:
+  struct Mapping {
+    const internal::Segment* segment;
+    int rank;
+    std::shared_ptr<Memory> memory;
+  };
+
   Machine();
   ~Machine();
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
   static Machine& current();
+  // Of the mappings that a rank has, the last; null: it has none.
+  std::shared_ptr<Memory> last_mapped(int rank) const;
 
   std::function<bool()> refuses_memory = [] { return false; };
-  int num_segments = 0;                               // that are alive
+  std::vector<Mapping> mappings;                      // in the order in which they were made
   std::map<int, internal::MessageChannel*> channels;  // of each rank
 };
 

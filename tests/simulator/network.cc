@@ -13,7 +13,7 @@ constexpr std::array<std::int64_t, 8> kJourneyNs = {30'000,  250'000, 3'000'000,
 constexpr std::array<std::int64_t, 4> kTellNs = {100'000, 10'000, 2'000'000, 30'000'000};
 constexpr std::array<std::size_t, 4> kBodyBytes = {std::size_t{256} << 10, 1'000, 37, 8'192};
 constexpr int kJourneyRarity = 4, kTellRarity = 2, kBodyRarity = 4, kRepeatRarity = 24,
-              kTicketRarity = 3, kDropRarity = 2;
+              kTicketRarity = 3, kDropRarity = 2, kHeldRarity = 3;
 constexpr std::size_t kCopiedBytes = 1'024;  // at most; what is larger stays the sender's a while
 constexpr std::size_t kJobBytes = 8;  // of a packet's head: the job is random, and in no digest
 
@@ -63,6 +63,7 @@ class Network::SimulatedLink final : public internal::Link {
   }
 
   bool progress(Events& events) override {
+    for (const auto& [to, packet] : std::exchange(box().held, {})) network_.depart(to, packet);
     Box mine;
     std::swap(mine.arrived, box().arrived);
     std::swap(mine.sent, box().sent);
@@ -79,9 +80,9 @@ class Network::SimulatedLink final : public internal::Link {
     }
     return !mine.empty();
   }
-  bool arm() override { return box().empty(); }
+  bool arm() override { return box().empty() && box().held.empty(); }
   void sleep(int wait_us) override {
-    if (box().empty()) simulation_.sleep(&box(), std::int64_t{wait_us} * 1'000);
+    if (arm()) simulation_.sleep(&box(), std::int64_t{wait_us} * 1'000);
   }
   void wake() override { simulation_.wake(&box()); }
   std::string describe() const override { return "a simulation"; }
@@ -122,6 +123,10 @@ std::int64_t Network::journey_ns(int from, int to) {
   return starts + took;
 }
 
+std::int64_t Network::tell_ns() {
+  return simulation_.time_ns() + drawn(simulation_, kTellNs, kTellRarity);
+}
+
 bool Network::send(int from, int to, Packet sent) {
   if (box(from).lost[static_cast<std::size_t>(to)] || simulation_.dead(from)) return true;
   simulation_.progressed();
@@ -132,18 +137,26 @@ bool Network::send(int from, int to, Packet sent) {
   const bool at_once =
       simulation_.enumerates() || (small && simulation_.choose(2, kTicketRarity) == 0);
   if (at_once) packet->ticket = nullptr;
-  std::int64_t at = journey_ns(from, to);
-  if (at_once) {
-    leave(from, packet);
-  } else {  // it leaves at the last moment
-    simulation_.at(at, [this, from, packet] { leave(from, packet); });
+  if (at_once) leave(from, packet);
+  const bool held = !at_once && simulation_.choose(2, kHeldRarity) > 0;
+  if (held) {
+    box(from).held.emplace_back(to, packet);
+  } else {
+    depart(to, packet);
   }
+  return at_once;
+}
+
+// What its sender still has leaves at the last moment.
+void Network::depart(int to, const std::shared_ptr<Packet>& packet) {
+  const int from = packet->from;
+  std::int64_t at = journey_ns(from, to);
+  simulation_.at(at, [this, from, packet] { leave(from, packet); });
   const bool twice = !simulation_.enumerates() && simulation_.choose(2, kRepeatRarity) > 0;
   for (int copy = 0; copy < (twice ? 2 : 1); ++copy) {
     simulation_.at(at, [this, to, packet] { arrive(to, packet); });
     if (twice) at = std::max(at, journey_ns(from, to));
   }
-  return at_once;
 }
 
 // The sender's memory is its own again.
@@ -170,14 +183,13 @@ void Network::lose(int rank, int peer, const std::string& why) {
   Box& mine = box(rank);
   mine.cut[static_cast<std::size_t>(peer)] = true;
   if (!mine.connected[static_cast<std::size_t>(peer)]) return;
-  simulation_.at(simulation_.time_ns() + drawn(simulation_, kTellNs, kTellRarity),
-                 [this, &mine, peer, why] {
-                   if (!mine.open || mine.lost[static_cast<std::size_t>(peer)]) return;
-                   mine.lost[static_cast<std::size_t>(peer)] = true;
-                   mine.losses.push_back({peer, why});
-                   simulation_.progressed();
-                   simulation_.wake(&mine);
-                 });
+  simulation_.at(tell_ns(), [this, &mine, peer, why] {
+    if (!mine.open || mine.lost[static_cast<std::size_t>(peer)]) return;
+    mine.lost[static_cast<std::size_t>(peer)] = true;
+    mine.losses.push_back({peer, why});
+    simulation_.progressed();
+    simulation_.wake(&mine);
+  });
 }
 
 void Network::cut(int rank, int peer) {
@@ -203,6 +215,7 @@ void Network::close(int rank) {
   Box& mine = box(rank);
   for (const auto& packet : mine.leaving) packet->gone = true;
   mine.leaving.clear();
+  mine.held.clear();
   mine.open = false;
   if (simulation_.dead(rank)) return;
   simulation_.note("closes its link");

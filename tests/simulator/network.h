@@ -29,6 +29,9 @@ class Network {
   void part(int node, std::int64_t until_ns);
   // Its connections are lost to the others.
   void kill(int rank);
+  // When a packet that leaves now comes, and when a rank is told that one is lost.
+  std::int64_t journey_ns(int from, int to);
+  std::int64_t tell_ns();
   // Bytes of nobody's, or a packet of this job as another job would send it.
   void send_strange(int rank);
 
@@ -52,6 +55,7 @@ class Network {
     std::deque<std::shared_ptr<Packet>> arrived;
     std::vector<void*> sent;
     std::vector<Loss> losses;
+    std::vector<std::pair<int, std::shared_ptr<Packet>>> held;  // to whom; until it looks again
     std::vector<std::shared_ptr<Packet>> leaving;  // sent from here, their memory still ours
 
     bool empty() const { return arrived.empty() && sent.empty() && losses.empty(); }
@@ -59,11 +63,11 @@ class Network {
 
   Box& box(int rank) { return boxes_[static_cast<std::size_t>(rank)]; }
   bool send(int from, int to, Packet packet);
+  void depart(int to, const std::shared_ptr<Packet>& packet);
   void leave(int from, const std::shared_ptr<Packet>& packet);
   void arrive(int to, const std::shared_ptr<Packet>& packet);
   void lose(int rank, int peer, const std::string& why);
   void close(int rank);
-  std::int64_t journey_ns(int from, int to);
 
   Simulation& simulation_;
   const std::vector<int> nodes_;

@@ -5,13 +5,16 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "bootstrap/rendezvous.h"
 #include "exchange/configuration.h"
 #include "exchange/player.h"
 #include "exchange/record.h"
 #include "exchange/setup.h"
 #include "group/state.h"
+#include "simulator/kernel.h"
 #include "simulator/machine.h"
-#include "simulator/meeting.h"
 #include "simulator/network.h"
 
 namespace ferry::test {
@@ -19,7 +22,6 @@ namespace ferry::test {
 namespace {
 
 using internal::AbortWord;
-using internal::Segment;
 
 constexpr int kSlowFactor = 10;
 constexpr std::int64_t kStoppedNs = 150'000'000, kOutageNs = 200'000'000,
@@ -28,6 +30,10 @@ constexpr int kRefusalRarity = 12, kComputeRarity = 4, kStayRarity = 4;
 constexpr std::int64_t kStayNs = 6'000'000'000;  // longer than any deadline
 constexpr std::array<std::int64_t, 4> kComputeNs = {0, 50'000, 2'000'000, 60'000'000};
 constexpr std::int64_t kStrangeNs = 400'000;
+constexpr std::array<std::int64_t, 4> kStartsNs = {0, 300'000, 20'000'000, 100'000'000};
+constexpr int kStartRarity = 4;
+constexpr int kPort = 4711;
+constexpr std::size_t kMoreDescriptors = 4;
 // What a call may take beyond its deadline: to see whether a rank ends (kEndsSoon in wait.cc), and
 // what a rank that is away for a while takes on its way.
 constexpr std::int64_t kGraceNs = 900'000'000;
@@ -41,19 +47,22 @@ class CallFailed : public std::exception {
   Status status;
 };
 
+// What a rank throws that is no error of ferry's.
+struct Raised {};
+
 // Flags in shared memory that only grow.
 class FlagWatch {
  public:
-  void add(std::string name, const std::shared_ptr<Segment>& segment, std::size_t offset,
+  void add(std::string name, const std::shared_ptr<Memory>& memory, std::size_t offset,
            bool once = false) {
     watched_.push_back(
-        {std::move(name), segment,
-         reinterpret_cast<const std::atomic<std::uint64_t>*>(segment->data() + offset), 0, once});
+        {std::move(name), memory,
+         reinterpret_cast<const std::atomic<std::uint64_t>*>(memory->data() + offset), 0, once});
   }
   bool look(std::vector<std::string>& wrong) {
     bool changed = false;
     for (Watched& one : watched_) {
-      if (one.segment.expired()) continue;
+      if (one.memory.expired()) continue;
       const std::uint64_t now = one.flag->load(std::memory_order_relaxed);  // one thread
       if (now == one.last) continue;
       if (now < one.last || (one.once && one.last != 0))
@@ -68,7 +77,7 @@ class FlagWatch {
  private:
   struct Watched {
     std::string name;
-    std::weak_ptr<Segment> segment;
+    std::weak_ptr<Memory> memory;
     const std::atomic<std::uint64_t>* flag;
     std::uint64_t last;
     bool once;  // it is set once
@@ -83,23 +92,25 @@ class Run {
         scenario_(drawn.scenario),
         simulation_(choices, trace),
         network_(simulation_, drawn.nodes()),
+        kernel_(simulation_, network_, drawn.hosts()),
         num_ranks_(scenario_.num_ranks) {
     outcome_.ranks.resize(static_cast<std::size_t>(num_ranks_));
     if (drawn.fault == Fault::kNoMemory) machine_.refuses_memory = [this] { return refuse(); };
   }
 
   Outcome play() {
-    meeting_ = std::make_unique<Meeting>(simulation_, case_.nodes());
     for (int rank = 0; rank < num_ranks_; ++rank) simulation_.add_rank([this, rank] { be(rank); });
     simulation_.after_step([this](int rank) { look(rank); });
     if (case_.fault == Fault::kSlow) strike();
     if (case_.strangers) be_strange();
     const bool ended = simulation_.run();
     if (!ended) outcome_.wrong.emplace_back("the run did not end");
-    meeting_.reset();
-    if (ended && machine_.num_segments + network_.num_links() > 0)
-      outcome_.wrong.push_back("left behind: " + std::to_string(machine_.num_segments) +
-                               " segments, " + std::to_string(network_.num_links()) + " links");
+    const std::size_t num_left =
+        machine_.mappings.size() + network_.num_links() + kernel_.num_open();
+    if (ended && num_left > 0)
+      outcome_.wrong.push_back(fmt::format("left behind: {} segments, {} links, {} descriptors",
+                                           machine_.mappings.size(), network_.num_links(),
+                                           kernel_.num_open()));
     outcome_.digest = simulation_.digest();
     outcome_.steps = simulation_.steps();
     for (int rank = 0; rank < num_ranks_; ++rank) {
@@ -117,6 +128,8 @@ class Run {
     std::int64_t left_ns = simulation_.time_ns();
     try {
       take_part(rank, left_ns);
+    } catch (const Raised&) {
+      mine.raised = true;
     } catch (const CallFailed& failed) {
       mine.status = failed.status;
     } catch (const Error& error) {
@@ -135,14 +148,43 @@ class Run {
     GroupOptions options;
     options.deadline = case_.deadline;
     options.topology = scenario_.nodes.topology;
-    const auto by = internal::Deadline::after(options.deadline);
-    const Group group =
-        internal::GroupState::join(meeting_->seat(rank), options, {"simulation", "a test"}, by,
-                                   [this, rank] { return network_.link(rank); });
-    check(rank, told_ns, {}, "join");
+    come(told_ns);
+    const Group group = join(rank, options, told_ns);
+    check(rank, told_ns, {}, "joining");
+    outcome_.ranks[static_cast<std::size_t>(rank)].joined = true;
     watch_group(rank);
     for (int left = case_.num_exchanges - 1; left >= 0; --left)
       play_exchange(group, told_ns, left == 0);
+  }
+
+  // The ranks are not started at the same time.
+  void come(std::int64_t& told_ns) {
+    if (simulation_.enumerates()) return;
+    const int late = simulation_.choose(kStartsNs.size(), kStartRarity);
+    if (late > 0) simulation_.sleep(nullptr, kStartsNs[static_cast<std::size_t>(late)]);
+    told_ns = simulation_.time_ns();
+  }
+
+  Group join(int rank, const GroupOptions& options, std::int64_t& told_ns) {
+    const auto by = internal::Deadline::after(options.deadline);
+    try {
+      return internal::GroupState::join(meet(rank, by), options, {"simulation", "a test"}, by,
+                                        [this, rank] { return network_.link(rank); });
+    } catch (const Error& error) {
+      check(rank, told_ns, {error.code(), error.what(), error.culprit()}, "joining");
+      throw;
+    }
+  }
+
+  std::unique_ptr<internal::Rendezvous> meet(int rank, const internal::Deadline& by) {
+    if (case_.one_host())
+      return internal::process_rendezvous("a simulation", rank, case_.nodes(), by);
+    internal::TcpEndpoint endpoint{.address = {{"127.0.0.1"}, kPort},
+                                   .secret = "the secret of a simulation",
+                                   .group = "a simulation",
+                                   .interfaces = "",
+                                   .listener = nullptr};
+    return internal::tcp_rendezvous(endpoint, rank, case_.nodes(), by);
   }
 
   void play_exchange(const Group& group, std::int64_t& told_ns, bool last) {
@@ -181,6 +223,10 @@ class Run {
     simulation_.note("returns", static_cast<std::uint64_t>(status.code()),
                      static_cast<std::uint64_t>(status.culprit()));
     told_ns = simulation_.time_ns();
+    if (raises_ && rank == case_.victim) {
+      outcome_.fault_ns = told_ns;
+      throw Raised();
+    }
     if (status.ok()) return compute(told_ns);
     outcome_.ranks[static_cast<std::size_t>(rank)].told_ns = told_ns;
     throw CallFailed({status.code(), what + ": " + status.message(), status.culprit()});
@@ -202,13 +248,13 @@ class Run {
 
   void watch_group(int rank) {
     if (!first_of_node(rank)) return;
-    const std::shared_ptr<Segment> segment = meeting_->last_segment(case_.nodes()[rank]);
+    const std::shared_ptr<Memory> memory = machine_.last_mapped(rank);
     const std::size_t slots = sizeof(internal::CountersHead);  // SharedFlags
     const std::size_t words = slots + num_ranks_ * sizeof(internal::GroupSlot);
-    for (int peer = 0; segment && peer < num_ranks_; ++peer) {
-      watch_.add("barrier of rank " + std::to_string(peer), segment,
+    for (int peer = 0; memory && peer < num_ranks_; ++peer) {
+      watch_.add("barrier of rank " + std::to_string(peer), memory,
                  slots + peer * sizeof(internal::GroupSlot));
-      watch_.add("abort word of rank " + std::to_string(peer), segment,
+      watch_.add("abort word of rank " + std::to_string(peer), memory,
                  words + peer * sizeof(std::uint64_t), true);
     }
   }
@@ -217,11 +263,11 @@ class Run {
     if (!first_of_node(rank)) return;
     const internal::Setup setup(internal::complete_config(scenario_.config, num_ranks_), topology,
                                 rank, {scenario_.config.algorithm, ""});
-    const std::shared_ptr<Segment> segment = meeting_->last_segment(case_.nodes()[rank]);
-    for (int peer = 0; segment && peer < num_ranks_; ++peer) {
+    const std::shared_ptr<Memory> memory = machine_.last_mapped(rank);
+    for (int peer = 0; memory && peer < num_ranks_; ++peer) {
       const std::size_t at = setup.layout.control(peer);
-      watch_.add("progress of rank " + std::to_string(peer), segment, at);
-      watch_.add("read_through of rank " + std::to_string(peer), segment,
+      watch_.add("progress of rank " + std::to_string(peer), memory, at);
+      watch_.add("read_through of rank " + std::to_string(peer), memory,
                  at + offsetof(internal::ControlFlags, read_through));
     }
   }
@@ -246,17 +292,27 @@ class Run {
     const int node = case_.nodes()[static_cast<std::size_t>(case_.victim)];
     if (case_.fault == Fault::kNone || case_.fault == Fault::kNoMemory) return;
     outcome_.fault_ns = now;
+    outcome_.victim_had_joined = outcome_.ranks[static_cast<std::size_t>(case_.victim)].joined;
     switch (case_.fault) {
       case Fault::kSlow: return simulation_.slow_down(case_.victim, kSlowFactor);
       case Fault::kPause: return simulation_.stop(case_.victim, now + kStoppedNs);
       case Fault::kStop: return simulation_.stop(case_.victim, now + kForGoodNs);
       case Fault::kOutage: return network_.part(node, now + kOutageNs);
       case Fault::kPartition: return network_.part(node, now + 100 * kForGoodNs);
-      case Fault::kCut: return network_.cut(case_.victim, case_.peer);
+      case Fault::kNoDescriptors:
+        return kernel_.leave_descriptors(case_.victim, simulation_.choose(kMoreDescriptors, 2));
+      case Fault::kCut: return cut();
+      case Fault::kRaise: raises_ = true; return;
       default: break;
     }
     simulation_.kill(case_.victim);
     network_.kill(case_.victim);
+    kernel_.kill(case_.victim);
+  }
+
+  void cut() {
+    network_.cut(case_.victim, case_.peer);
+    kernel_.cut(case_.victim, case_.peer);
   }
 
   bool refuse() {
@@ -270,6 +326,7 @@ class Run {
   void be_strange() {
     const int to = simulation_.choose(static_cast<std::size_t>(num_ranks_), 2);
     network_.send_strange(to);
+    kernel_.be_strange();
     simulation_.at(simulation_.time_ns() + kStrangeNs, [this] { be_strange(); });
   }
 
@@ -278,11 +335,12 @@ class Run {
   Machine machine_;
   Simulation simulation_;
   Network network_;
+  Kernel kernel_;
   const int num_ranks_;
-  std::unique_ptr<Meeting> meeting_;
   FlagWatch watch_;
   Outcome outcome_;
   int turns_ = 0;
+  bool raises_ = false;  // the victim, when its call returns
   std::uint64_t seen_version_ = 0;
 };
 

@@ -16,14 +16,16 @@ namespace ferry::test {
 
 enum class Fault {
   kNone,
-  kSlow,       // a rank takes ten times as long for everything
-  kPause,      // a rank is stopped, and goes on long before the deadline
-  kOutage,     // nothing comes in or out of a node for a while, likewise
-  kNoMemory,   // memory is refused now and then
-  kStop,       // a rank is stopped until long after the deadline
-  kDeath,      // a rank's process dies
-  kCut,        // the connection of two ranks is lost for good
-  kPartition,  // nothing comes in or out of a node any more
+  kSlow,           // a rank takes ten times as long for everything
+  kPause,          // a rank is stopped, and goes on long before the deadline
+  kOutage,         // nothing comes in or out of a node for a while, likewise
+  kNoMemory,       // memory is refused now and then
+  kNoDescriptors,  // a rank may open a few more descriptors, then none
+  kStop,           // a rank is stopped until long after the deadline
+  kDeath,          // a rank's process dies
+  kRaise,          // a rank ends by an exception of its own
+  kCut,            // the connection of two ranks is lost for good
+  kPartition,      // nothing comes in or out of a node any more
 };
 const char* name_of(Fault fault);
 
@@ -37,7 +39,12 @@ struct Case {
   int num_exchanges = 1;  // one after the other
   std::chrono::milliseconds deadline{4000};
 
+  bool split_host = false;  // the nodes are parts of one host
+
   const std::vector<int>& nodes() const { return scenario.nodes.of_rank; }
+  bool one_host() const { return split_host || nodes().back() == 0; }
+  // [ranks]
+  std::vector<int> hosts() const { return one_host() ? std::vector<int>(nodes().size()) : nodes(); }
   std::string describe() const;
 };
 Case draw_case(std::uint64_t seed);
@@ -46,6 +53,7 @@ Case draw_case(std::uint64_t seed);
 struct RankOutcome {
   std::string wrong;  // what no fault excuses; empty: nothing
   Status status;      // of the call that ended it
+  bool joined = false, raised = false;
   std::int64_t told_ns = 0;
 };
 
@@ -53,6 +61,7 @@ struct Outcome {
   std::vector<std::string> wrong;
   std::vector<RankOutcome> ranks;
   std::int64_t fault_ns = 0;  // 0: it did not come about
+  bool victim_had_joined = false;
   std::uint64_t digest = 0, steps = 0;
 };
 

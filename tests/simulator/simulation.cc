@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 
 namespace ferry::test {
@@ -91,7 +92,9 @@ void Simulation::enqueue(int rank, std::int64_t at_ns) {
 
 void Simulation::leave(std::int64_t wait_ns) {
   enqueue(running_, time_ns_ + wait_ns);
+  const int error = errno;
   mine().fiber.leave();
+  errno = error;
 }
 
 bool Simulation::run() {

@@ -86,6 +86,7 @@ Case small_case(const Nodes& nodes, Algorithm algorithm, Fault fault) {
   }
   drawn.fault = fault;
   drawn.turns = -1;
+  drawn.split_host = true;
   return drawn;
 }
 

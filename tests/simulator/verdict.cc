@@ -19,7 +19,9 @@ bool excuses_errors(Fault fault) {
          fault != Fault::kOutage;
 }
 
-bool told_soon(Fault fault) { return fault == Fault::kDeath || fault == Fault::kCut; }
+bool told_soon(Fault fault) {
+  return fault == Fault::kDeath || fault == Fault::kRaise || fault == Fault::kCut;
+}
 
 // On more than two nodes the one who waits for the one who waits for it may be named.
 bool told_by_time(const Case& drawn) {
@@ -60,28 +62,32 @@ bool room_is_guilty(const Case& drawn, int rank, const Status& status) {
 
 // While an exchange is made a rank may wait in the rendezvous, where it moves no messages, for one
 // that gave up and lingers (kLinger of between_nodes.cc), and take it for the culprit.
-bool making(const RankOutcome& one) { return one.status.message().starts_with("making"); }
+bool making(const RankOutcome& one) {
+  return one.status.message().starts_with("making") || one.status.message().starts_with("joining");
+}
 
 // Between nodes a rank that is stuck is not told from one that waits for it, or from those whose
 // messages it passes on.
 bool may_mistake(const Case& drawn, const RankOutcome& one) {
   if (drawn.fault == Fault::kCut) return making(one);
-  return drawn.fault != Fault::kDeath && drawn.scenario.nodes.several();
+  return drawn.fault != Fault::kDeath && drawn.fault != Fault::kRaise &&
+         drawn.fault != Fault::kNoDescriptors && drawn.scenario.nodes.several();
 }
 
 // Of one rank; empty: nothing.
 std::string complaint(const Case& drawn, const Outcome& outcome, int rank) {
   const RankOutcome& one = outcome.ranks[static_cast<std::size_t>(rank)];
   if (!one.wrong.empty()) return one.wrong;
-  if (one.status.ok()) return "";
+  if (one.status.ok() || one.raised) return "";
   if (!excuses_errors(drawn.fault) || outcome.fault_ns == 0) return "an error without a fault";
   if (drawn.fault == Fault::kNoMemory) return "";
+  if (drawn.fault == Fault::kNoDescriptors && one.status.culprit() < 0) return "";
   // A rank that was stopped finds the others gone when it goes on.
   if (drawn.fault == Fault::kStop && rank == drawn.victim) return "";
   if (!room_is_guilty(drawn, rank, one.status)) return "a rank had room";
   if (!may_mistake(drawn, one) && !is_guilty(drawn, rank, one.status.culprit()))
     return "a rank is blamed that is not guilty";
-  if (told_soon(drawn.fault) &&
+  if (told_soon(drawn.fault) && outcome.victim_had_joined &&
       one.told_ns - outcome.fault_ns > kSoonNs + (making(one) ? 2'000'000'000 : 0)) {
     return "told late";
   }

@@ -1,0 +1,160 @@
+// What the engine calls of Linux while ranks meet, and of descriptors: the linker's --wrap sends it
+// here (CMakeLists.txt). While no rank of a simulation runs, and for descriptors of this machine,
+// it goes on to Linux. Calls kernel.cc.
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <string>
+
+#include "simulator/kernel.h"
+
+namespace {
+
+using ferry::test::Kernel;
+
+// As Linux tells an error.
+template <typename Result>
+Result told(Result result) {
+  if (result >= 0) return result;
+  errno = static_cast<int>(-result);
+  return -1;
+}
+
+// The kernel whose descriptor this is; null: Linux's.
+Kernel* kernel_of(int descriptor) {
+  return descriptor >= Kernel::kFirstDescriptor ? Kernel::of_running_rank() : nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+int __real_close(int);
+int __real_fcntl(int, int, ...);
+int __real_getrlimit(__rlimit_resource_t, rlimit*);
+int __real_kill(pid_t, int);
+int __real_open(const char*, int, ...);
+int __real_poll(pollfd*, nfds_t, int);
+pid_t __real_getpid();
+ssize_t __real_readlink(const char*, char*, std::size_t);
+int __real_socket(int, int, int);
+long __real_syscall(long, ...);
+int __real_usleep(useconds_t);
+
+int __wrap_socket(int family, int type, int protocol) {
+  Kernel* const kernel = Kernel::of_running_rank();
+  return kernel ? told(kernel->socket(family)) : __real_socket(family, type, protocol);
+}
+
+int __wrap_close(int descriptor) {
+  if (descriptor < Kernel::kFirstDescriptor) return __real_close(descriptor);
+  Kernel* const kernel = kernel_of(descriptor);
+  return kernel ? told(kernel->close(descriptor)) : 0;
+}
+
+int __wrap_fcntl(int descriptor, int command, ...) {
+  std::va_list rest;
+  va_start(rest, command);
+  const long argument = va_arg(rest, long);
+  va_end(rest);
+  Kernel* const kernel = kernel_of(descriptor);
+  return kernel ? told(kernel->duplicate(descriptor)) : __real_fcntl(descriptor, command, argument);
+}
+
+int __wrap_bind(int descriptor, const sockaddr* address, socklen_t bytes) {
+  return told(Kernel::of_running_rank()->bind(descriptor, address, bytes));
+}
+int __wrap_listen(int descriptor, int) {
+  return told(Kernel::of_running_rank()->listen(descriptor));
+}
+int __wrap_accept4(int descriptor, sockaddr*, socklen_t*, int) {
+  return told(Kernel::of_running_rank()->accept(descriptor));
+}
+int __wrap_connect(int descriptor, const sockaddr* address, socklen_t bytes) {
+  return told(Kernel::of_running_rank()->connect(descriptor, address, bytes));
+}
+int __wrap_getsockname(int descriptor, sockaddr* address, socklen_t* bytes) {
+  return told(Kernel::of_running_rank()->name(descriptor, address, bytes, false));
+}
+int __wrap_getpeername(int descriptor, sockaddr* address, socklen_t* bytes) {
+  return told(Kernel::of_running_rank()->name(descriptor, address, bytes, true));
+}
+int __wrap_getsockopt(int descriptor, int, int option, void* value, socklen_t* bytes) {
+  return told(Kernel::of_running_rank()->option(descriptor, option, value, bytes));
+}
+int __wrap_setsockopt(int, int, int, const void*, socklen_t) { return 0; }
+ssize_t __wrap_sendmsg(int descriptor, const msghdr* message, int) {
+  return told(Kernel::of_running_rank()->send(descriptor, *message));
+}
+ssize_t __wrap_recvmsg(int descriptor, msghdr* message, int) {
+  return told(Kernel::of_running_rank()->receive(descriptor, *message));
+}
+
+int __wrap_poll(pollfd* polled, nfds_t count, int wait_ms) {
+  Kernel* const kernel = Kernel::of_running_rank();
+  return kernel ? told(kernel->poll(polled, count, wait_ms)) : __real_poll(polled, count, wait_ms);
+}
+
+int __wrap_usleep(useconds_t us) {
+  Kernel* const kernel = Kernel::of_running_rank();
+  if (!kernel) return __real_usleep(us);
+  kernel->sleep_us(us);
+  return 0;
+}
+
+pid_t __wrap_getpid() {
+  Kernel* const kernel = Kernel::of_running_rank();
+  return kernel ? Kernel::kFirstPid + kernel->rank() : __real_getpid();
+}
+
+int __wrap_kill(pid_t pid, int signal) {
+  Kernel* const kernel = pid >= Kernel::kFirstPid ? Kernel::of_running_rank() : nullptr;
+  return kernel ? told(kernel->runs(pid) ? 0 : -ESRCH) : __real_kill(pid, signal);
+}
+
+long __wrap_syscall(long number, ...) {
+  std::va_list rest;
+  va_start(rest, number);
+  long words[6];
+  for (long& word : words) word = va_arg(rest, long);
+  va_end(rest);
+  Kernel* const kernel = Kernel::of_running_rank();
+  if (kernel && number == SYS_pidfd_open)
+    return told(kernel->open_pidfd(static_cast<int>(words[0])));
+  return __real_syscall(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+}
+
+// /proc of a process of a simulation is not to be had.
+int __wrap_open(const char* path, int flags, ...) {
+  std::va_list rest;
+  va_start(rest, flags);
+  const long mode = va_arg(rest, long);
+  va_end(rest);
+  return Kernel::of_running_rank() ? told(-EACCES) : __real_open(path, flags, mode);
+}
+
+int __wrap_getrlimit(__rlimit_resource_t resource, rlimit* limit) {
+  const int got = __real_getrlimit(resource, limit);
+  Kernel* const kernel = Kernel::of_running_rank();
+  if (kernel && resource == RLIMIT_NOFILE)
+    limit->rlim_cur = static_cast<rlim_t>(kernel->most_descriptors());
+  return got;
+}
+
+// Namespaces: each host has its own.
+ssize_t __wrap_readlink(const char* path, char* target, std::size_t bytes) {
+  Kernel* const kernel = Kernel::of_running_rank();
+  if (!kernel) return __real_readlink(path, target, bytes);
+  const std::string name = "host " + std::to_string(kernel->host());
+  return static_cast<ssize_t>(name.copy(target, bytes));
+}
+
+}  // extern "C"
