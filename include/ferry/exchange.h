@@ -278,6 +278,9 @@ class FERRY_EXPORT Exchange {
   // Between the halves of a dispatch: what dispatch_recv will hand over, but for its weights; what
   // lies there comes with it. kCapacity when that will be a copy, for so many views are alive.
   [[nodiscard]] Status dispatch_memory(Operation operation, Received& received) noexcept;
+  // Likewise, without waiting: ready[e] says whether all rows of local expert e are there. The
+  // receive half is still to come: only it says how the dispatch ended.
+  [[nodiscard]] Status ready_experts(Operation operation, std::vector<bool>& ready) noexcept;
   // True when the receive half would not wait.
   bool poll(Operation operation) noexcept;
 

@@ -65,6 +65,15 @@ Status ExchangeState::dispatch_memory(Operation operation, Received& received) {
   return status.ok() ? static_cast<Dispatch*>(sent)->show(received) : status;
 }
 
+Status ExchangeState::ready_experts(Operation operation, std::vector<bool>& ready) {
+  InFlight* sent = nullptr;
+  Status status = parts_.protocol.find(operation, OperationKind::kDispatch, sent);
+  if (!status.ok()) return status;
+  parts_.group->progress();
+  ready = static_cast<Dispatch*>(sent)->ready_experts();
+  return parts_.group->verdict();
+}
+
 Dispatch::Dispatch(ExchangeParts& exchange, const Issued& issued)
     : InFlight(issued), exchange_(exchange), setup_(*exchange.setup) {}
 
@@ -214,6 +223,23 @@ Status Dispatch::guard_reuse() {
   if (protocol.min_read_through() >= free_after) return {};
   if (Status status = protocol.settle(free_after); !status.ok()) return status;
   return protocol.await_read_through(issued(), free_after);
+}
+
+std::vector<bool> Dispatch::ready_experts() const {
+  const std::vector<std::int64_t>& running = route_->received.running_counts;
+  std::vector<bool> ready(route_->received.tokens_per_expert.size(), true);
+  const std::size_t block = ready.size() * active().num_members;  // of a position
+  std::vector<bool> late(active().ranks.size());
+  for (std::size_t i = 0; i < late.size(); ++i)
+    late[i] = !exchange_.protocol.delivered(number(), active().ranks[i]);
+  for (std::size_t i = 0; i < running.size(); ++i) {
+    const std::size_t position = active().position_from_mine(static_cast<int>(i / block));
+    const bool sends = running[i] > (i % block == 0 ? 0 : running[i - 1]);
+    const std::size_t member = i % active().num_members;
+    if (sends && late[position * active().num_members + member])
+      ready[i % block / active().num_members] = false;
+  }
+  return ready;
 }
 
 Status Dispatch::receive() {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "exchange/parts.h"
 #include "exchange/protocol.h"
@@ -31,6 +32,8 @@ class Dispatch final : public InFlight {
   Status receive() override;
   // Before receive(): the memory that hand_over() will hand over.
   Status show(Received& received);
+  // [L]: whether the sources that have rows for an expert have delivered.
+  std::vector<bool> ready_experts() const;
   // After receive().
   void hand_over(Received& received);
   // What a rank has that takes no part: a handle without rows, which keeps it out of whatever is

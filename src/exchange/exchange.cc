@@ -54,6 +54,11 @@ Status Exchange::dispatch_recv(Operation operation, Received& received) noexcept
   });
 }
 
+Status Exchange::ready_experts(Operation operation, std::vector<bool>& ready) noexcept {
+  return guarded(state_,
+                 [&](ExchangeState& state) { return state.ready_experts(operation, ready); });
+}
+
 Status Exchange::combine_send(const CombineArgs& args, Operation& operation) noexcept {
   return guarded(state_, [&](ExchangeState& state) { return state.combine_send(args, operation); });
 }

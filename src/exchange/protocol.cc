@@ -275,6 +275,12 @@ Status Protocol::find(Operation operation, OperationKind kind, InFlight*& found)
       setup_.rank};
 }
 
+bool Protocol::delivered(std::uint64_t number, int peer) const noexcept {
+  // Acquire: its rows come before my reads. Partner: publish().
+  return view_.control(peer).progress.load(std::memory_order_acquire) >=
+         progress_of(number, Stage::kDelivered);
+}
+
 Status Protocol::collect(Operation operation, OperationKind kind,
                          std::unique_ptr<InFlight>& collected) {
   if (Status verdict = group_.verdict(); !verdict.ok()) return verdict;
@@ -293,12 +299,8 @@ bool Protocol::poll(Operation operation) noexcept {
     if (sent->number() != operation.number) continue;
     if (sent->outcome_ || !group_.usable()) return true;
     group_.progress();
-    for (const int peer : sent->active().ranks) {
-      // Relaxed: acquire is left to the wait in the receive half.
-      const std::uint64_t seen = view_.control(peer).progress.load(std::memory_order_relaxed);
-      if (seen < progress_of(operation.number, Stage::kDelivered)) return false;
-    }
-    return true;
+    return std::ranges::all_of(sent->active().ranks,
+                               [&](int peer) { return delivered(operation.number, peer); });
   }
   return true;  // not in flight: the receive half returns its error at once
 }

@@ -115,6 +115,8 @@ class Protocol {
   Status find(Operation operation, OperationKind kind, InFlight*& found) const;
   // Finishes an operation and hands it over, whatever its outcome, which is returned.
   Status collect(Operation operation, OperationKind kind, std::unique_ptr<InFlight>& collected);
+  // Whether a rank's part of an operation is there; what it wrote may then be read.
+  bool delivered(std::uint64_t number, int peer) const noexcept;
   // True when collect() would not wait.
   bool poll(Operation operation) noexcept;
 

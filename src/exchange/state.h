@@ -33,6 +33,7 @@ class ExchangeState {
   Status dispatch_send(const DispatchArgs& args, Operation& operation);
   Status dispatch_recv(Operation operation, Received& received);
   Status dispatch_memory(Operation operation, Received& received);
+  Status ready_experts(Operation operation, std::vector<bool>& ready);
   Status combine_send(const CombineArgs& args, Operation& operation);
   Status combine_recv(Operation operation);
   bool poll(Operation operation) noexcept { return parts_.protocol.poll(operation); }

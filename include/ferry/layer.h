@@ -1,0 +1,58 @@
+// Layer: a Mixture-of-Experts layer in one call: dispatch, experts, combine.
+//
+//   ferry::Layer layer(group, {.max_tokens = 128, .hidden = 7168, .num_experts = 256, .top_k = 8});
+//   layer.run({.tokens = ..., .topk_ids = ..., .topk_weights = ..., .out = ...},
+//             [&](const ferry::ExpertRows& call) { (the GEMMs of expert call.expert) });
+//
+// It schedules and computes nothing itself: every expert is the caller's.
+#pragma once
+
+#include <functional>
+
+#include "ferry/exchange.h"
+
+namespace ferry {
+
+// What one expert of this rank is called with: all its rows of this batch, n > 0.
+struct ExpertRows {
+  int expert = 0;       // local
+  Rows rows = {};       // [n, H], dense, of the wire's type; source rank, then token
+  Scales scales = {};   // of these rows, where they have any
+  void* out = nullptr;  // [n, H], dense, of out_type, to be written; combine reads it there
+};
+using Expert = std::function<void(const ExpertRows&)>;
+
+struct LayerArgs {
+  Rows tokens = {};                        // [T, H]
+  TopkIds topk_ids = {};                   // [T, K]
+  const float* topk_weights = nullptr;     // [T, K]; null: plain sum
+  void* out = nullptr;                     // [T, H], dense, of out_type
+  DataType out_type = DataType::kBf16;     // of the experts' rows and of the result
+  std::chrono::nanoseconds deadline{0};    // of each call of the exchange; 0: the group's
+  std::span<const int> active_ranks = {};  // as of DispatchArgs
+  // The second half of the tokens travels while the experts compute the first, whose results travel
+  // while they compute the second. Between hosts, with FERRY_PROGRESS=thread. The same on all
+  // ranks; needs depth 2.
+  bool two_batches = false;
+};
+
+class FERRY_EXPORT Layer {
+ public:
+  Layer() = default;
+  // Collective. Throws as Exchange does, and Error(kInvalidArgument) for another layout than
+  // kExpertMajor.
+  Layer(const Group& group, const ExchangeConfig& config);
+
+  // Collective. An expert is called once its rows are there, when others may still be on their way,
+  // so in no fixed order; results are those of dispatch, all experts and combine in a row, bit for
+  // bit. An expert that throws ends the call on all ranks, here with what it threw as
+  // kInvalidArgument; the layer goes on.
+  [[nodiscard]] Status run(const LayerArgs& args, const Expert& expert) noexcept;
+
+  Exchange& exchange() noexcept { return exchange_; }
+
+ private:
+  Exchange exchange_;
+};
+
+}  // namespace ferry

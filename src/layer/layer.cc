@@ -1,0 +1,199 @@
+// The schedule of a layer: which call of the exchange comes when, and which expert in between.
+#include "ferry/layer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <future>
+
+namespace ferry {
+
+namespace {
+
+// All tokens, or one half of them, on their way through the layer.
+struct Batch {
+  std::int64_t first_token = 0;
+  std::int64_t num_tokens = 0;
+  std::int64_t num_ids = 0;  // of tokens; another number is refused by dispatch
+  Operation dispatch = {}, combine = {};
+  Received received = {};
+  OutputRows outputs = {};
+  std::vector<bool> done = {};  // [L]
+  Status failed = {};           // this rank's experts
+};
+
+class Run {
+ public:
+  Run(Exchange& exchange, const LayerArgs& args, const Expert& expert)
+      : exchange_(exchange), args_(args), expert_(expert) {}
+
+  Status in_one();
+  Status in_two();
+
+ private:
+  Batch batch(std::int64_t first_token, std::int64_t num_tokens) const;
+  Status send(Batch& batch) const;
+  Status compute_as_rows_come(Batch& batch) const;
+  void compute(Batch& batch, const std::vector<bool>& ready) const;
+  void call(Batch& batch, int expert) const;
+  Status publish(Batch& batch) const;
+
+  Exchange& exchange_;
+  const LayerArgs& args_;
+  const Expert& expert_;
+};
+
+Batch Run::batch(std::int64_t first_token, std::int64_t num_tokens) const {
+  const bool last = first_token + num_tokens == args_.tokens.num_rows;
+  return {.first_token = first_token,
+          .num_tokens = num_tokens,
+          .num_ids = last ? args_.topk_ids.num_tokens - first_token : num_tokens};
+}
+
+Status Run::in_one() {
+  Batch all = batch(0, args_.tokens.num_rows);
+  Status status = send(all);
+  if (status.ok()) status = compute_as_rows_come(all);
+  if (status.ok()) status = publish(all);
+  return status.ok() ? exchange_.combine_recv(all.combine) : status;
+}
+
+Status Run::in_two() {
+  const std::int64_t half = (args_.tokens.num_rows + 1) / 2;
+  Batch first = batch(0, half), second = batch(half, args_.tokens.num_rows - half);
+  Status status = send(first);
+  if (status.ok()) status = exchange_.dispatch_recv(first.dispatch, first.received);
+  if (!status.ok()) return status;
+  // A send half waits until its rows have left. Where the system refuses a thread it runs in get().
+  std::future<Status> sent =
+      std::async(std::launch::async | std::launch::deferred, [&] { return send(second); });
+  compute(first, {});
+  status = sent.get();
+  if (status.ok()) status = publish(first);
+  // The others have sent both halves, and find out when they receive the first.
+  if (!first.failed.ok() && status.group_usable())
+    static_cast<void>(exchange_.dispatch_recv(second.dispatch, second.received));
+  if (status.ok()) status = compute_as_rows_come(second);
+  if (status.ok()) status = exchange_.combine_recv(first.combine);
+  if (status.ok()) status = publish(second);
+  return status.ok() ? exchange_.combine_recv(second.combine) : status;
+}
+
+Status Run::send(Batch& batch) const {
+  const Rows& tokens = args_.tokens;
+  const std::int64_t pitch =
+      tokens.pitch_bytes ? tokens.pitch_bytes
+                         : tokens.hidden * static_cast<std::int64_t>(element_bytes(tokens.dtype));
+  const std::int64_t id_bytes = args_.topk_ids.type == IndexType::kInt32 ? 4 : 8;
+  DispatchArgs dispatch{.tokens = tokens,
+                        .topk_ids = args_.topk_ids,
+                        .deadline = args_.deadline,
+                        .active_ranks = args_.active_ranks};
+  dispatch.tokens.data = static_cast<const std::byte*>(tokens.data) + batch.first_token * pitch;
+  dispatch.tokens.num_rows = batch.num_tokens;
+  dispatch.topk_ids.data = static_cast<const std::byte*>(args_.topk_ids.data) +
+                           batch.first_token * args_.topk_ids.top_k * id_bytes;
+  dispatch.topk_ids.num_tokens = batch.num_ids;
+  return exchange_.dispatch_send(dispatch, batch.dispatch);
+}
+
+// Experts whose rows are all there go first, as long as there are any.
+Status Run::compute_as_rows_come(Batch& batch) const {
+  Status status = exchange_.dispatch_memory(batch.dispatch, batch.received);
+  std::vector<bool> ready;
+  for (std::ptrdiff_t done = -1; status.ok() && done < std::ranges::count(batch.done, true);) {
+    done = std::ranges::count(batch.done, true);
+    status = exchange_.ready_experts(batch.dispatch, ready);
+    if (std::ranges::find(ready, true) != ready.end()) compute(batch, ready);
+  }
+  // So many views are alive that this rank refuses (publish).
+  if (!status.ok() && status.code() != Code::kCapacity) return status;
+  status = exchange_.dispatch_recv(batch.dispatch, batch.received);
+  if (status.ok()) compute(batch, {});
+  return status;
+}
+
+// Empty `ready`: all experts are. Those that were computed are left out.
+void Run::compute(Batch& batch, const std::vector<bool>& ready) const {
+  const Received& received = batch.received;
+  batch.done.resize(received.handle.tokens_per_expert().size());
+  if (!batch.outputs.pin && batch.failed.ok())
+    batch.failed = exchange_.allocate_outputs(received.handle.num_rows(), exchange_.config().hidden,
+                                              args_.out_type, batch.outputs);
+  for (std::size_t expert = 0; expert < batch.done.size() && batch.failed.ok(); ++expert) {
+    if (batch.done[expert] || (!ready.empty() && !ready[expert])) continue;
+    batch.done[expert] = true;
+    if (received.handle.tokens_per_expert()[expert] > 0) call(batch, static_cast<int>(expert));
+  }
+}
+
+void Run::call(Batch& batch, int expert) const {
+  const Received& received = batch.received;
+  const std::int64_t first = received.handle.expert_offsets()[expert];
+  const auto part = [&](Rows rows) {
+    const auto row_bytes = rows.hidden * static_cast<std::int64_t>(element_bytes(rows.dtype));
+    rows.data = static_cast<const std::byte*>(rows.data) + first * row_bytes;
+    rows.num_rows = received.handle.tokens_per_expert()[expert];
+    return rows;
+  };
+  ExpertRows rows{.expert = expert,
+                  .rows = part(received.rows()),
+                  .scales = received.scales,
+                  .out = static_cast<std::byte*>(batch.outputs.data) +
+                         first * batch.outputs.hidden *
+                             static_cast<std::int64_t>(element_bytes(args_.out_type))};
+  if (rows.scales.data)
+    rows.scales.data =
+        static_cast<const std::byte*>(rows.scales.data) + first * rows.scales.row_stride;
+  try {
+    expert_(rows);
+  } catch (const std::exception& error) {
+    batch.failed = {Code::kInvalidArgument,
+                    fmt::format("layer: local expert {} threw: {}", expert, error.what())};
+  }
+}
+
+// The send half of combine, or what takes its place.
+Status Run::publish(Batch& batch) const {
+  if (!batch.failed.ok()) return exchange_.refuse_combine(batch.failed, args_.active_ranks);
+  const ExchangeConfig& config = exchange_.config();
+  const std::int64_t row_bytes =
+      config.hidden * static_cast<std::int64_t>(element_bytes(args_.out_type));
+  return exchange_.combine_send(
+      {.handle = batch.received.handle,
+       .expert_rows = batch.outputs.rows(),
+       .topk_weights =
+           args_.topk_weights ? args_.topk_weights + batch.first_token * config.top_k : nullptr,
+       .out = static_cast<std::byte*>(args_.out) + batch.first_token * row_bytes,
+       .out_dtype = args_.out_type,
+       .deadline = args_.deadline},
+      batch.combine);
+}
+
+}  // namespace
+
+Layer::Layer(const Group& group, const ExchangeConfig& config) {
+  if (config.layout != Layout::kExpertMajor) {
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("a layer needs the layout expert_major, not {}", layout_name(config.layout)),
+        group.rank());
+  }
+  exchange_ = Exchange(group, config);
+}
+
+Status Layer::run(const LayerArgs& args, const Expert& expert) noexcept {
+  try {
+    if (!args.two_batches) return Run(exchange_, args, expert).in_one();
+    const int depth = exchange_.config().depth;
+    if (depth >= 2) return Run(exchange_, args, expert).in_two();
+    return {Code::kInvalidArgument,
+            fmt::format("layer: two_batches needs an exchange of depth 2, not {}", depth)};
+  } catch (const Error& error) {
+    return {error.code(), error.what(), error.culprit()};
+  } catch (const std::exception& error) {
+    return {Code::kSystem, fmt::format("the call failed inside ferry: {}", error.what())};
+  }
+}
+
+}  // namespace ferry

@@ -1,0 +1,255 @@
+// ferry::Layer: the results of the three calls bit for bit, in one batch and in two; experts that
+// run before all rows are there; experts that throw, and ranks that die in one.
+#include "ferry/layer.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "seat.h"
+#include "victim.h"
+
+namespace ferry::test {
+namespace {
+
+ExchangeConfig layer_config() {
+  ExchangeConfig config;
+  config.max_tokens = 37;
+  config.hidden = 24;
+  config.num_experts = 12;
+  config.top_k = 4;
+  config.dtype = DataType::kFp32;
+  return config;
+}
+
+// Expert e multiplies by e + 1.
+void multiply(const std::byte* in, int expert, std::int64_t elements, std::byte* out) {
+  for (std::int64_t i = 0; i < elements; ++i) {
+    float value = 0;
+    std::memcpy(&value, in + i * sizeof value, sizeof value);
+    value *= static_cast<float>(expert + 1);
+    std::memcpy(out + i * sizeof value, &value, sizeof value);
+  }
+}
+
+// A rank's layer, its memory, and what must come out of it.
+class LayerSeat {
+ public:
+  LayerSeat(const Group& group, const Scenario& scenario)
+      : rank_(group.rank()),
+        num_local_(scenario.config.num_experts / scenario.num_ranks),
+        scenario_(scenario),
+        layer_(group, scenario.config),
+        out_(bytes_of(scenario.rounds[0].inputs[rank_])) {}
+
+  Expert multiplies() const {
+    return [this](const ExpertRows& call) {
+      multiply(static_cast<const std::byte*>(call.rows.data), rank_ * num_local_ + call.expert,
+               call.rows.num_rows * call.rows.hidden, static_cast<std::byte*>(call.out));
+    };
+  }
+
+  LayerArgs args(bool two_batches) {
+    const internal::RankInput& input = scenario_.rounds[0].inputs[rank_];
+    const ExchangeConfig& config = scenario_.config;
+    return {.tokens = {input.tokens.data(), input.num_tokens, config.hidden, config.dtype, 0},
+            .topk_ids = {input.topk_ids.data(), input.num_tokens, config.top_k, IndexType::kInt64},
+            .topk_weights = input.topk_weights.data(),
+            .out = out_.data(),
+            .out_type = DataType::kFp32,
+            .two_batches = two_batches};
+  }
+
+  Status run(const Expert& expert, bool two_batches = false) {
+    std::fill(out_.begin(), out_.end(), std::byte{0xa5});
+    return layer_.run(args(two_batches), expert);
+  }
+
+  Status dispatch(Received& received) {
+    const LayerArgs given = args(false);
+    return layer_.exchange().dispatch({.tokens = given.tokens, .topk_ids = given.topk_ids},
+                                      received);
+  }
+
+  void check(const std::string& what) const {
+    const ExchangeConfig& config = scenario_.config;
+    const Round& round = scenario_.rounds[0];
+    std::vector<internal::RankOutput> outputs(scenario_.num_ranks);
+    for (int rank = 0; rank < scenario_.num_ranks; ++rank) {
+      const internal::RankReceived& received = round.expected[rank];
+      outputs[rank].expert_rows = received.rows;
+      outputs[rank].weighted = true;
+      outputs[rank].out_type = DataType::kFp32;
+      const std::int64_t row_bytes = config.hidden * 4;
+      for (int expert = 0; expert < num_local_; ++expert) {
+        const std::int64_t first = received.expert_offsets[expert];
+        std::byte* const rows = outputs[rank].expert_rows.data() + first * row_bytes;
+        multiply(rows, rank * num_local_ + expert,
+                 (received.expert_offsets[expert + 1] - first) * config.hidden, rows);
+      }
+    }
+    const auto expected =
+        internal::reference_combine(config, round.inputs, outputs, config.hidden, DataType::kFp32);
+    require(out_.size() == expected[rank_].out.size(), what + ": size");
+    require_same_bytes(out_.data(), expected[rank_].out.data(), out_.size(), what);
+  }
+
+  int rank() const { return rank_; }
+  Layer& layer() { return layer_; }
+
+ private:
+  static std::size_t bytes_of(const internal::RankInput& input) { return input.tokens.size(); }
+
+  const int rank_, num_local_;
+  const Scenario& scenario_;
+  Layer layer_;
+  std::vector<std::byte> out_;
+};
+
+class LayerCall : public testing::TestWithParam<Mode> {};
+
+TEST_P(LayerCall, HasTheResultsOfTheThreeCalls) {
+  for (const int alignment : {1, 8}) {
+    ExchangeConfig config = layer_config();
+    config.expert_alignment = alignment;
+    const Scenario scenario = plain_scenario(3, config, 1, 71);
+    run_ranks(GetParam(), 3, [&](Group group) {
+      LayerSeat seat(group, scenario);
+      for (const bool two_batches : {false, true, true, false}) {
+        require_ok(seat.run(seat.multiplies(), two_batches), "layer");
+        seat.check(two_batches ? "two batches" : "one batch");
+      }
+    });
+  }
+}
+
+TEST_P(LayerCall, EndsOnAllRanksWhereAnExpertThrows) {
+  const Scenario scenario = plain_scenario(3, layer_config(), 1, 72);
+  run_ranks(GetParam(), 3, [&](Group group) {
+    LayerSeat seat(group, scenario);
+    // Each of 4 experts has rows in each batch.
+    for (const auto& [two_batches, good_calls] : {std::pair(false, 2), {true, 2}, {true, 5}}) {
+      int calls = 0;
+      const Status status = seat.run(
+          [&, last = good_calls](const ExpertRows& call) {
+            if (seat.rank() == 1 && calls++ == last) throw std::runtime_error("no such kernel");
+            seat.multiplies()(call);
+          },
+          two_batches);
+      require_status(status, seat.rank() == 1 ? Code::kInvalidArgument : Code::kPeerRejected,
+                     {"threw: no such kernel"}, "the expert threw");
+    }
+    require_ok(seat.run(seat.multiplies()), "the layer goes on");
+    seat.check("afterwards");
+  });
+}
+
+TEST_P(LayerCall, RefusesWhatItCannotSchedule) {
+  run_ranks(GetParam(), 2, [&](Group group) {
+    ExchangeConfig config = layer_config();
+    config.layout = Layout::kRankMajor;
+    try {
+      const Layer layer(group, config);
+      throw Failure("a layer of rank_major rows");
+    } catch (const Error& error) {
+      require(contains(error.what(), "expert_major, not rank_major"), error.what());
+    }
+    config.layout = Layout::kExpertMajor;
+    config.depth = 1;
+    Layer layer(group, config);
+    require_status(layer.run({.two_batches = true}, {}), Code::kInvalidArgument, {"depth 2, not 1"},
+                   "two batches");
+  });
+}
+
+TEST_P(LayerCall, RefusesWhenTooManyViewsAreAlive) {
+  const Scenario scenario = plain_scenario(2, layer_config(), 8, 73);
+  run_ranks(GetParam(), 2, [&](Group group) {
+    LayerSeat seat(group, scenario);
+    std::vector<Received> held(6);
+    for (Received& each : held) require_ok(seat.dispatch(each), "dispatch");
+    require_status(seat.run(seat.multiplies()), Code::kCapacity, {"6 views", "limit is 6"},
+                   "layer");
+    held.pop_back();
+    held.pop_back();
+    require_ok(seat.run(seat.multiplies()), "layer");
+    seat.check("with views held");
+    std::vector<bool> ready;
+    require_status(seat.layer().exchange().ready_experts({.number = 99}, ready),
+                   Code::kInvalidArgument, {"operation 99 is not a dispatch in flight"}, "none");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, LayerCall, testing::Values(Mode::kThreads));
+INSTANTIATE_TEST_SUITE_P(Processes, LayerCall, testing::Values(Mode::kProcesses));
+
+// Rank 0's experts 0 and 1 get the tokens of one rank each, and rank 1 stops in the middle of its
+// own.
+TEST(LayerFaults, ExpertsRunWhileOtherRowsAreOnTheirWay) {
+  ExchangeConfig config = layer_config();
+  config.max_tokens = 64;
+  config.hidden = 512;
+  config.top_k = 1;
+  Scenario scenario = plain_scenario(2, config, 1, 74);
+  Round& round = scenario.rounds[0];
+  for (int rank = 0; rank < 2; ++rank)
+    std::fill(round.inputs[rank].topk_ids.begin(), round.inputs[rank].topk_ids.end(), rank);
+  expect_dispatch(scenario.config, round);
+  const SharedBoard board;
+  ProcessRanks ranks(2, {}, [&](Group group) {
+    LayerSeat seat(group, scenario);
+    if (seat.rank() == 0) {
+      require_ok(seat.run([&](const ExpertRows& call) {
+        if (call.expert == 0) board->told.store(1, std::memory_order_release);
+        seat.multiplies()(call);
+      }),
+                 "rank 0");
+    } else {
+      const std::vector<std::byte>& tokens = round.inputs[1].tokens;
+      Trap trap(tokens.size(), *board, SIGSTOP);
+      std::memcpy(trap.data(), tokens.data(), tokens.size());
+      LayerArgs args = seat.args(false);
+      args.tokens.data = trap.data();
+      trap.arm();
+      require_ok(seat.layer().run(args, seat.multiplies()), "rank 1");
+    }
+    seat.check("in the end");
+  });
+  siginfo_t stopped = {};
+  waitid(P_PID, static_cast<id_t>(ranks.pid(1)), &stopped, WSTOPPED | WEXITED | WNOWAIT);
+  for (int i = 0; i < 2000 && board->told.load(std::memory_order_acquire) == 0; ++i) nap(5);
+  EXPECT_EQ(board->told.load(std::memory_order_acquire), 1) << "expert 0 waited for other rows";
+  ranks.send_signal(1, SIGCONT);
+  expect_all_well(ranks.wait(std::chrono::seconds(20)), "");
+}
+
+TEST(LayerFaults, ARankThatDiesInAnExpertIsNamed) {
+  for (const bool two_batches : {false, true}) {
+    const Scenario scenario = plain_scenario(3, layer_config(), 1, 75);
+    const SharedBoard board;
+    ProcessRanks ranks(3, {}, [&](Group group) {
+      LayerSeat seat(group, scenario);
+      require_ok(seat.run(seat.multiplies(), two_batches), "before");
+      const Status status = seat.run(
+          [&](const ExpertRows& call) {
+            if (seat.rank() == 1) strike_self(*board, SIGKILL);
+            seat.multiplies()(call);
+          },
+          two_batches);
+      require_status(status, Code::kPeerLost, {"rank 1", "dead"}, "the layer");
+      require(status.culprit() == 1, "culprit " + std::to_string(status.culprit()));
+    });
+    std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
+    EXPECT_EQ(ends[1].signal, SIGKILL);
+    ends[1] = {};
+    expect_all_well(ends, "");
+  }
+}
+
+}  // namespace
+}  // namespace ferry::test
