@@ -3,6 +3,7 @@
 // numpy here.
 #include <nanobind/nanobind.h>
 
+#include "core/balance.h"
 #include "core/errors.h"
 #include "core/group.h"
 #include "core/padded.h"
@@ -14,5 +15,6 @@ NB_MODULE(_core, module) {
   ferry::python::bind_group(module);
   ferry::python::bind_exchange(module);
   ferry::python::bind_padded(module);
+  ferry::python::bind_balance(module);
   ferry::python::bind_cann(module);
 }

@@ -6,7 +6,8 @@
 
 Three words: a *logical* expert is what top-k ids name; a *physical* expert is one copy of it, a slot of a rank; rank r
 holds slots [r * L, (r + 1) * L) of num_replicas = R * L. rebalance_experts has the names, shapes and results of EPLB,
-the published algorithm, whose steps it takes. torch only; nothing here is called by the rest of ferry.
+the published algorithm, whose steps are those of src/routing/balance.cc, which `ferry bench --rebalance` takes too.
+Needs torch. ferry.moe calls it.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import torch
 
 import ferry
+from ferry import _core
 
 __all__ = ["Balancer", "Placement", "balance", "balanced_packing", "blocks", "move", "rebalance_experts",
            "replicate_experts"]
@@ -23,45 +25,28 @@ MOST_COPIES = 32  # of one expert in one exchange: the most of top_k
 ROW_BYTES = 1 << 14  # weights travel in rows of so many bytes, the last one filled up
 
 
+def _layers(found):
+    """[(list, list)] of each layer -> two int64 tensors [layers, N]."""
+    return tuple(torch.tensor(part, dtype=torch.int64) for part in zip(*found))
+
+
 def balanced_packing(weight, num_packs):
     """Packs items of `weight` [layers, N] into num_packs packs of N / num_packs items each, the heaviest first, each
     into the lightest pack that has room. Returns (pack, rank_in_pack), both int64 [layers, N]. Raises InvalidArgument
     when num_packs does not divide N."""
-    layers, items = weight.shape
-    if num_packs < 1 or items % num_packs:
-        raise ferry.InvalidArgument(f"{items} items in {num_packs} packs: need packs of equal size")
-    pack, position = torch.empty(layers, items, dtype=torch.int64), torch.empty(layers, items, dtype=torch.int64)
-    for layer, row in enumerate(weight.tolist()):
-        sums, counts = [0.0] * num_packs, [0] * num_packs
-        for item in weight[layer].sort(descending=True).indices.tolist():
-            least = min((p for p in range(num_packs) if counts[p] < items // num_packs), key=sums.__getitem__)
-            pack[layer, item], position[layer, item] = least, counts[least]
-            sums[least] += row[item]
-            counts[least] += 1
-    return pack, position
+    return _layers(_core.pack_evenly(row, num_packs) for row in weight.float().tolist())
 
 
 def replicate_experts(weight, num_phy):
     """Gives each of num_phy - N copies to the expert of `weight` [layers, N] that then has the largest load per copy.
     Returns int64 (phy2log [layers, num_phy], rank [layers, num_phy], which copy it is, logcnt [layers, N]). Raises
     InvalidArgument when num_phy is less than N."""
-    layers, experts = weight.shape
-    if num_phy < experts:
-        raise ferry.InvalidArgument(f"{num_phy} replicas of {experts} experts: need at least one of each")
-    rows = torch.arange(layers)
-    phy2log = torch.arange(num_phy).repeat(layers, 1)
-    rank, counts = torch.zeros_like(phy2log), torch.ones(layers, experts, dtype=torch.int64)
-    for copy in range(experts, num_phy):
-        chosen = (weight / counts).max(-1).indices
-        phy2log[:, copy], rank[:, copy] = chosen, counts[rows, chosen]
-        counts[rows, chosen] += 1
-    return phy2log, rank, counts
+    phy2log, rank = _layers(_core.replicate(row, num_phy) for row in weight.float().tolist())
+    return phy2log, rank, _counts(phy2log, weight.shape[1])
 
 
-def _inverse(permutation):
-    """Of each row."""
-    places = torch.arange(permutation.shape[1]).expand_as(permutation)
-    return torch.empty_like(permutation).scatter_(1, permutation, places)
+def _counts(phy2log, num_experts):
+    return torch.zeros(len(phy2log), num_experts, dtype=torch.int64).scatter_add_(1, phy2log, torch.ones_like(phy2log))
 
 
 def rebalance_experts(weight, num_replicas, num_groups, num_nodes, num_gpus):
@@ -71,40 +56,19 @@ def rebalance_experts(weight, num_replicas, num_groups, num_nodes, num_gpus):
     packed onto its ranks (num_gpus of all nodes); else copies are made and packed over all ranks alike. Returns int64
     (phy2log [layers, num_replicas], log2phy [layers, E, X] padded with -1, logcnt [layers, E]), X = num_replicas - E +
     1. Raises InvalidArgument for counts that do not divide."""
-    weight = weight.float().cpu()
     layers, experts = weight.shape
-    if num_nodes < 1 or num_groups % num_nodes:
-        num_groups = num_nodes = 1
-    for what, count, parts in (("experts in groups", experts, num_groups), ("GPUs on nodes", num_gpus, num_nodes),
-                               ("replicas on GPUs", num_replicas, num_gpus)):
-        if parts < 1 or count % parts:
-            raise ferry.InvalidArgument(f"{what}: {count} is not divisible by {parts}")
-    of_group, on_node = experts // num_groups, experts // num_nodes
-    # Groups to nodes: `place` [layers, E] is where each logical expert comes in the order of the nodes.
-    node, at = balanced_packing(weight.unflatten(-1, (num_groups, of_group)).sum(-1), num_nodes)
-    group = node * (num_groups // num_nodes) + at
-    place = (group.unsqueeze(-1) * of_group + torch.arange(of_group)).flatten(-2)
-    expert_at = _inverse(place)
-    # Copies within each node, then onto its ranks. A row is a node of a layer from here on.
-    load = weight.gather(-1, expert_at).view(-1, on_node)
-    expert, copy, counts = replicate_experts(load, num_replicas // num_nodes)
-    rank, slot = balanced_packing((load / counts).gather(-1, expert), num_gpus // num_nodes)
-    order = _inverse(rank * (num_replicas // num_gpus) + slot)
-    first = (torch.arange(num_nodes) * on_node).view(1, -1, 1)
-    phy2log = (expert.gather(-1, order).view(layers, num_nodes, -1) + first).flatten(-2)
-    phy2log = expert_at.gather(-1, phy2log)
-    copies = copy.gather(-1, order).view(layers, -1)
-    logcnt = counts.view(layers, -1).gather(-1, place)
+    phy2log, copies = _layers(_core.balance(row, num_replicas, num_groups, num_nodes, num_gpus)
+                              for row in weight.float().tolist())
     log2phy = torch.full((layers, experts, num_replicas - experts + 1), -1)
     slots = torch.arange(num_replicas).expand(layers, -1)
     log2phy.view(layers, -1).scatter_(-1, phy2log * log2phy.shape[-1] + copies, slots)
-    return phy2log, log2phy, logcnt
+    return phy2log, log2phy, _counts(phy2log, experts)
 
 
 class Placement(NamedTuple):
     """Which logical expert each slot holds, of one layer."""
 
-    experts: tuple  # [num_replicas] of logical experts
+    experts: tuple  # [num_replicas] of logical experts; -1: nothing yet
     num_ranks: int
 
     @property
@@ -120,18 +84,30 @@ class Placement(NamedTuple):
         """For each logical expert the list of its slots."""
         found = [[] for _ in range(max(self.experts) + 1)]
         for slot, expert in enumerate(self.experts):
-            found[expert].append(slot)
+            if expert >= 0:
+                found[expert].append(slot)
         return found
 
-    def settings(self):
+    def settings(self, replica_choice="by_token"):
         """What Group.exchange takes: num_experts, replicas and replica_choice. Top-k ids name logical experts; a
-        source spreads its tokens over the copies."""
-        return {"num_experts": len(self.experts), "replicas": self.slots(), "replica_choice": "by_token"}
+        source spreads its tokens over the copies, or with "by_table" takes those of table()."""
+        return {"num_experts": len(self.experts), "replicas": self.slots(), "replica_choice": replica_choice}
+
+    def table(self, rank, active_ranks):
+        """int32 [experts], replica_table of this rank's dispatch among active_ranks: of each expert a copy on one of
+        them, other ones for other sources. Raises InvalidArgument when an expert has none there."""
+        chosen = []
+        for expert, slots in enumerate(self.slots()):
+            here = [copy for copy, slot in enumerate(slots) if slot // self.per_rank in active_ranks]
+            if not here:
+                raise ferry.InvalidArgument(f"expert {expert} has no copy on the active ranks {list(active_ranks)}")
+            chosen.append(here[rank % len(here)])
+        return torch.tensor(chosen, dtype=torch.int32)
 
     def imbalance(self, loads):
         """The busiest rank's load over the mean, with `loads` [E] shared equally by the copies of an expert."""
         share = [float(loads[expert]) / len(slots) for expert, slots in enumerate(self.slots())]
-        of_ranks = [sum(share[expert] for expert in self.of_rank(rank)) for rank in range(self.num_ranks)]
+        of_ranks = [sum(share[e] for e in self.of_rank(rank) if e >= 0) for rank in range(self.num_ranks)]
         total = sum(of_ranks)
         return max(of_ranks) * self.num_ranks / total if total > 0 else 1.0
 
@@ -156,6 +132,8 @@ def _moves(old, new):
     an expert already copy it themselves; of several holders the one is asked that has the fewest to send."""
     holders, wanted = old.slots(), {}
     for slot, expert in enumerate(new.experts):
+        if expert < 0:
+            continue
         if expert >= len(holders) or not holders[expert]:
             raise ferry.InvalidArgument(f"expert {expert} of the new placement is on no rank of the old one")
         if expert not in old.of_rank(slot // new.per_rank):

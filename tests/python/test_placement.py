@@ -1,13 +1,16 @@
 """Where experts are: EPLB's published example, what any placement keeps, weights that move, results that stay."""
 
+import os
 import random
+import signal
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import ferry  # noqa: E402
-from ferry.placement import Balancer, Placement, balance, blocks, move, rebalance_experts  # noqa: E402
+from ferry.placement import Balancer, Placement, balance, balanced_packing, blocks, move  # noqa: E402
+from ferry.placement import rebalance_experts, replicate_experts  # noqa: E402
 
 # The example that EPLB's page prints, with its result.
 LOADS = [[90, 132, 40, 61, 104, 165, 39, 4, 73, 56, 183, 86], [20, 107, 104, 64, 19, 197, 187, 157, 172, 86, 16, 27]]
@@ -23,6 +26,14 @@ def test_the_published_example():
             named = [slot for slot in log2phy[layer, expert].tolist() if slot >= 0]
             assert sorted(named) == slots and logcnt[layer, expert] == len(slots)
     assert log2phy.shape == (2, 12, 5)
+
+
+def test_the_steps_of_the_algorithm():
+    pack, position = balanced_packing(torch.tensor([[4.0, 1, 3, 2], [1, 2, 3, 4]]), 2)
+    assert pack.tolist() == [[0, 0, 1, 1], [0, 1, 1, 0]] and position.tolist() == [[0, 1, 0, 1], [1, 1, 0, 0]]
+    assert [part.tolist() for part in balanced_packing(torch.tensor([[3, 1, 2]]), 3)] == [[[0, 1, 2]], [[0, 0, 0]]]
+    found = replicate_experts(torch.tensor([[8, 1, 2]]), 5)
+    assert [part.tolist() for part in found] == [[[0, 1, 2, 0, 0]], [[0, 0, 0, 1, 2]], [[3, 1, 1]]]
 
 
 @pytest.mark.parametrize("experts, replicas, groups, nodes, ranks", [(16, 16, 1, 1, 4), (16, 24, 4, 2, 8),
@@ -68,6 +79,35 @@ def test_weights_move_bit_for_bit(topology):
     back = ferry.run_threads(4, moved, new, old)
     for rank, weights in enumerate(back):
         assert torch.equal(weights, torch.stack([weight_of(expert) for expert in old.of_rank(rank)]))
+
+
+def dies_while_moving(group, folder):
+    if group.rank == 1:  # when it has packed the first weights
+        ferry.placement._bytes_of = lambda weights: os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        moved(group, blocks(6, 3), Placement((2, 3, 4, 5, 0, 1), 3))
+    except ferry.PeerLost as error:
+        (folder / str(group.rank)).write_text(f"{error.culprit} {error}")
+        raise
+
+
+@pytest.mark.long
+def test_a_rank_that_dies_while_weights_move_is_named(tmp_path):
+    with pytest.raises(ferry.PeerLost, match="rank 1"):
+        ferry.spawn(3, dies_while_moving, tmp_path)
+    for rank in (0, 2):
+        assert (tmp_path / str(rank)).read_text().startswith("1 "), rank
+
+
+def came_back(group):
+    old, new = Placement((3, 0, 1, 2, -1, -1), 3), Placement((3, 0, 1, 2, 3, 1), 3)
+    weights = torch.stack([weight_of(max(expert, 0)) for expert in old.of_rank(group.rank)])
+    return move(group, weights, old, new), new.of_rank(group.rank)
+
+
+def test_a_rank_that_has_nothing_gets_its_weights():
+    for weights, held in ferry.run_threads(3, came_back):
+        assert torch.equal(weights, torch.stack([weight_of(expert) for expert in held]))
 
 
 def refused(group, old, new, experts_here):
@@ -119,3 +159,28 @@ def test_a_placement_is_switched_between_two_steps():
         assert torch.equal(before, after)  # two terms: their order does not matter
         assert max(rows) * 4 <= 1.2 * sum(rows)  # the busiest rank had at least half of all rows before
     assert blocks(8, 4).imbalance([0, 128, 22, 21, 21, 21, 21, 22]) == 2
+
+
+def elastic_run(group):
+    """Three steps: all ranks, without rank 1, all ranks again; each expert has copies on two ranks."""
+    held = Placement((0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 0, 1), 3)
+    weights = torch.tensor(held.of_rank(group.rank)).float() + 1
+    exchange = group.exchange(max_tokens=32, hidden=16, top_k=2, dtype="float32", **held.settings("by_table"))
+    generator = torch.Generator().manual_seed(group.rank)
+    tokens, ids = torch.randn(32, 16, generator=generator), torch.randint(0, 6, (32, 2), generator=generator)
+    outs = []
+    for active in ([0, 1, 2], [0, 2], [0, 1, 2]):
+        received = exchange.dispatch(tokens, ids, active_ranks=active, replica_table=held.table(group.rank, active))
+        parts = received.rows.split(received.handle.tokens_per_expert.tolist())
+        outputs = torch.cat([part * weight for part, weight in zip(parts, weights)] or [received.rows])
+        outs.append(exchange.combine(outputs, received.handle, torch.ones(32, 2)))
+    with pytest.raises(ferry.InvalidArgument, match=r"expert 2 has no copy on the active ranks \[2\]"):
+        held.table(group.rank, [2])
+    return outs, (tokens * (ids + 1).sum(1, keepdim=True))
+
+
+def test_copies_serve_the_experts_of_a_rank_that_is_away():
+    for rank, (outs, expected) in enumerate(ferry.run_threads(3, elastic_run)):
+        for step, out in enumerate(outs):
+            if rank != 1 or step != 1:
+                torch.testing.assert_close(out, expected)

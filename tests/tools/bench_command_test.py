@@ -109,6 +109,20 @@ class Report(unittest.TestCase):
         self.assertLessEqual(max(len(line) for line in out.splitlines()[1:]), 100)
         self.assertIn("0 of ", out.splitlines()[-1])
 
+    def test_rebalance_measures_blocks_copies_and_uniform_routing(self):
+        options = ["--rebalance", "--redundant-experts", "8", "--routing", "zipf:1.5", "--check", "--tokens", "64"]
+        result = bench_json(*options)
+        for part in (result, result["rebalanced"], result["uniform"]):
+            self.assertTrue(part["wrong"] == 0 < part["compared"] and part["pair_us"]["median"] > 0)
+        self.assertLess(result["rebalanced"]["imbalance"], result["imbalance"])
+        lines = [line for line in bench(*options)[1].splitlines() if not line.startswith("#")]
+        self.assertEqual(len(lines), 3)
+        for wrong, complaint in ((["--redundant-experts", "3"], "13 experts with them are not as many on each of 3"),
+                                 (["--sweep", "tokens=1,2"], "not with --sweep"),
+                                 (["--topology", "host:1,rank:3"], "--check")):
+            code, _, err = bench(*options, *wrong)
+            self.assertTrue(code == 2 and complaint in err, err)
+
     def test_trace_has_a_track_per_rank_and_waits_per_source(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "trace.json")

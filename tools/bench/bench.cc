@@ -36,7 +36,27 @@ void print(const Options& options, const std::string& text) {
   std::fflush(stdout);  // also: a forked rank must not inherit unwritten text
 }
 
+// Experts in blocks, balanced, and a routing that needs no balance.
+std::uint64_t run_rebalance(const Options& options) {
+  std::vector<Options> ways(3, options);
+  ways[0].rebalance = ways[2].rebalance = false;
+  ways[2].routing = {};
+  std::vector<Measurement> measurements;
+  std::uint64_t wrong = 0;
+  print(options, table_header(options));
+  for (const Options& way : ways) {
+    Plan plan = make_plan(way, options.shape.max_tokens);
+    measurements.push_back(measure(plan, progress_of(plan.options.shape.max_tokens)));
+    wrong += measurements.back().wrong;
+    print(options, table_line(options, measurements.back()));
+  }
+  print(options, rebalance_footer(options, measurements) + table_footer(options, measurements));
+  if (options.json) print(options, to_json(options, measurements) + "\n");
+  return wrong;
+}
+
 int run(const Options& options) {
+  if (options.rebalance) return run_rebalance(options) == 0 ? 0 : kWrong;
   const std::vector<std::int64_t> points = options.sweep_tokens.empty()
                                                ? std::vector<std::int64_t>{options.shape.max_tokens}
                                                : options.sweep_tokens;

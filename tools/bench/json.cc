@@ -31,6 +31,8 @@ Json options_json(const Options& options) {
           {"mask_fraction", options.mask_fraction},
           {"routing", options.routing_text},
           {"top_groups", options.top_groups},
+          {"rebalance", options.rebalance},
+          {"redundant_experts", options.redundant_experts},
           {"iterations", options.iterations},
           {"warmup", options.warmup},
           {"seed", options.seed},
@@ -97,6 +99,10 @@ std::string to_json(const Options& options, const std::vector<Measurement>& meas
   Json object = {{"options", options_json(options)}};
   if (options.sweep_tokens.empty()) {
     add_measurement(object, measurements.front());
+    if (options.rebalance) {
+      add_measurement(object["rebalanced"], measurements[1]);
+      add_measurement(object["uniform"], measurements[2]);
+    }
     return object.dump();
   }
   object["points"] = Json::array();

@@ -63,6 +63,8 @@ Measurement measure(Plan& plan, const Progress& progress);
 // mean.
 std::string table_header(const Options& options);
 std::string table_line(const Options& options, const Measurement& measurement);
+// Of the three that --rebalance measures: what it brings.
+std::string rebalance_footer(const Options& options, const std::vector<Measurement>& measurements);
 std::string table_footer(const Options& options, const std::vector<Measurement>& measurements);
 
 // The HTML page of --report. Throws std::runtime_error when it cannot be written.

@@ -107,6 +107,25 @@ void add_features(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
+void check_rebalance(Options& options) {
+  if (!options.rebalance) return;
+  if (options.sweep_tokens.size() > 1 || options.traced()) {
+    throw std::invalid_argument(
+        "--rebalance measures one shape three times: not with --sweep, --trace or --report");
+  }
+  if (options.check && (!options.topology.empty() || options.mode == Mode::kEnvironment)) {
+    throw std::invalid_argument(
+        "--check with --rebalance: on one host only, where results do not depend on the copy");
+  }
+  const int experts = options.shape.num_experts, ranks = options.expert_ranks();
+  int& copies = options.redundant_experts;
+  if (copies < 0) copies = (experts + experts / 8 + ranks - 1) / ranks * ranks - experts;
+  if ((experts + copies) % ranks == 0) return;
+  throw std::invalid_argument(fmt::format(
+      "--redundant-experts {}: {} experts with them are not as many on each of {} ranks", copies,
+      experts + copies, ranks));
+}
+
 }  // namespace
 
 std::size_t Options::wire_row_bytes() const noexcept {
@@ -162,6 +181,13 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--top-groups", options.top_groups, "Groups that a token's experts are in")
       ->check(CLI::Range(1, 65536));
+  app.add_flag("--rebalance", options.rebalance,
+               "Measure three times: experts in blocks, with copies of busy ones where EPLB puts "
+               "them, and uniform routing");
+  app.add_option("--redundant-experts", options.redundant_experts,
+                 "Copies that --rebalance makes (default: an eighth of the experts, rounded up to "
+                 "as many on each rank)")
+      ->check(CLI::Range(0, 65536));
   app.add_option("--iterations", options.iterations,
                  "Measured exchanges (default: about half a second)")
       ->check(CLI::Range(1, 1000000));
@@ -193,6 +219,7 @@ void finish_options(Options& options) {
                     "--ranks {}",
                     holders, shared, options.ranks));
   }
+  check_rebalance(options);
   if (!options.trace.empty() && options.mode == Mode::kEnvironment) {
     throw std::invalid_argument(
         "--trace needs one clock for all ranks: not with --mode environment");

@@ -31,7 +31,9 @@ struct Options {
   std::string routing_text = "uniform";
   int top_groups = 0;  // of routing groups:G
   RoutingSpec routing;
-  int iterations = 0;  // 0: as many as fill about half a second, 20 to 2000
+  bool rebalance = false;
+  int redundant_experts = -1;  // copies of busy ones; -1: an eighth of the experts
+  int iterations = 0;          // 0: as many as fill about half a second, 20 to 2000
   int warmup = 5;
   std::uint64_t seed = 1;
   bool pin = false;
@@ -55,6 +57,8 @@ struct Options {
   std::size_t wire_scale_bytes() const noexcept;
   // Rows of a token at most.
   int entries() const noexcept { return shape.top_k + shape.shared.num_experts; }
+  // Ranks that hold routed experts.
+  int expert_ranks() const noexcept { return ranks - shape.shared.num_ranks; }
   GroupOptions group_options() const { return {.topology = topology}; }
 };
 

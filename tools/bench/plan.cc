@@ -10,6 +10,7 @@
 
 #include "bench/routing.h"
 #include "memory/available.h"
+#include "routing/balance.h"
 
 namespace ferry::bench {
 namespace {
@@ -49,6 +50,20 @@ std::int64_t fullest_expert(const std::vector<internal::RankInput>& inputs, int 
   return std::max<std::int64_t>(1, *std::max_element(counts.begin(), counts.end()));
 }
 
+// Copies of busy experts, by how often the routing chooses each.
+void rebalance(const Options& options, ExchangeConfig& config) {
+  const std::vector<double> shares =
+      expert_shares(options.routing, config.num_experts, config.max_tokens, options.seed);
+  config.num_experts += options.redundant_experts;
+  const internal::Copies slots =
+      internal::balance(std::vector<float>(shares.begin(), shares.end()),
+                        {.num_slots = config.num_experts, .num_ranks = options.expert_ranks()});
+  config.replicas.choice = ReplicaChoice::kByToken;
+  config.replicas.instances.resize(shares.size());
+  for (std::size_t slot = 0; slot < slots.expert.size(); ++slot)
+    config.replicas.instances[slots.expert[slot]].push_back(static_cast<int>(slot));
+}
+
 ExchangeConfig make_config(const Options& options, const std::vector<internal::RankInput>& inputs) {
   ExchangeConfig config = options.shape;
   config.max_tokens = 1;
@@ -58,6 +73,7 @@ ExchangeConfig make_config(const Options& options, const std::vector<internal::R
     config.expert_capacity = std::max(
         fullest_expert(inputs, options.shape.num_experts),
         options.shape.shared.num_ranks > 0 ? config.max_tokens * options.ranks : std::int64_t{1});
+  if (options.rebalance) rebalance(options, config);
   return config;
 }
 
@@ -152,7 +168,7 @@ Plan make_plan(const Options& options, std::int64_t tokens) {
   plan.config = make_config(options, plan.inputs);
   if (options.shape.layout == Layout::kPadded) {
     check_memory(options, static_cast<double>(plan.num_tokens),
-                 static_cast<double>(plan.config.expert_capacity) * options.shape.num_experts);
+                 static_cast<double>(plan.config.expert_capacity) * plan.config.num_experts);
   }
   plan.expected = expected_without_rows(plan.config, plan.inputs);
   count_rows(plan);

@@ -25,7 +25,8 @@ struct Plan {
   double imbalance = 1;                          // rows of the busiest rank over the mean
 };
 
-// `tokens` is per rank where the options give no list. Throws std::invalid_argument when the
+// `tokens` is per rank where the options give no list. With Options::rebalance busy experts have
+// copies. Throws std::invalid_argument when the
 // routing does not fit the experts, or when this machine has not the memory.
 Plan make_plan(const Options& options, std::int64_t tokens);
 

@@ -116,6 +116,18 @@ std::string table_line(const Options& options, const Measurement& m) {
   return line + between_nodes_text(m);
 }
 
+std::string rebalance_footer(const Options& options, const std::vector<Measurement>& measurements) {
+  const Measurement &blocks = measurements[0], &balanced = measurements[1], &even = measurements[2];
+  return fmt::format(
+      "#\n"
+      "# 1st line: experts in blocks. 2nd: with {} copies of busy experts, placed by EPLB. 3rd: "
+      "uniform routing.\n"
+      "# Busiest rank over the mean: {:.2f}, balanced {:.2f}. Pair over that of uniform routing: "
+      "{:.2f}, balanced {:.2f}.\n",
+      options.redundant_experts, blocks.rows.imbalance, balanced.rows.imbalance,
+      blocks.pair_us.median / even.pair_us.median, balanced.pair_us.median / even.pair_us.median);
+}
+
 std::string table_footer(const Options& options, const std::vector<Measurement>& measurements) {
   std::string text =
       "#\n"

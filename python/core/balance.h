@@ -1,0 +1,12 @@
+// EPLB's steps, for ferry.placement.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace ferry::python {
+
+namespace nb = nanobind;
+
+void bind_balance(nb::module_& module);
+
+}  // namespace ferry::python
