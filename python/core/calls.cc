@@ -263,6 +263,15 @@ bool ready(const PyOperation& self) {
   return (*turn).exchange.poll(self.half->operation);
 }
 
+nb::list ready_experts(const PyOperation& self) {
+  const Turn turn(self.exchange);
+  std::vector<bool> ready;
+  check((*turn).exchange.ready_experts(self.half->operation, ready));
+  nb::list experts;
+  for (const bool each : ready) experts.append(each);
+  return experts;
+}
+
 bool refuse_dispatch(const PyExchange& self, const std::string& why, nb::handle active_ranks) {
   return refuse<&Exchange::refuse_dispatch>(self, why, active_ranks);
 }

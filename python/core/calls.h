@@ -41,6 +41,7 @@ PyOperation combine_send(const PyExchange& self, const CombineObjects& objects);
 nb::object receive(const PyOperation& self);
 bool ready(const PyOperation& self);
 PyReceived memory(const PyOperation& self);
+nb::list ready_experts(const PyOperation& self);
 
 // Return whether every rank refused.
 bool refuse_dispatch(const PyExchange& self, const std::string& why, nb::handle active_ranks);

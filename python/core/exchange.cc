@@ -161,6 +161,8 @@ void bind_exchange(nb::module_& module) {
           "memory", &memory, nb::sig("def memory(self, /) -> Received[typing.Any]"),
           "Of a dispatch, before recv(): ferry.Received whose arrays lie where the rows will; they "
           "come with recv(). ferry.Capacity when that will make copies: too many views are alive.")
+      .def("ready_experts", &ready_experts, nb::sig("def ready_experts(self, /) -> list[bool]"),
+           "Of a dispatch, before recv(): whether all rows of each local expert are there.")
       .def("recv", &receive, nb::sig("def recv(self, /) -> Result"),
            "The second half: ferry.Received of a dispatch, the result of a combine.");
   nb::class_<PyExchange> type(

@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch")
 
 import ferry  # noqa: E402
 from ferry.moe import MoE, each, moe  # noqa: E402
+from ferry.placement import Balancer, blocks  # noqa: E402
 
 RANKS, HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 4, 16, 24, 8, 3
 SHAPE = dict(hidden=HIDDEN, num_experts=EXPERTS, top_k=TOP_K, max_tokens=20, dtype=torch.float32)
@@ -89,6 +90,90 @@ def test_experts_of_the_caller():
         tokens, ids, weights = numbers(rank)
         for out in outs:
             torch.testing.assert_close(out, tokens * (ids * weights).sum(1, keepdim=True))
+
+
+def three_calls(group):
+    layer = layer_of(group)
+    tokens, ids, weights = numbers(group.rank)
+    with torch.no_grad():
+        received = layer.exchange.dispatch(tokens, ids)
+        outputs = layer.experts(received.rows, received.handle.tokens_per_expert.tolist())
+        return layer(tokens, ids, weights), layer.exchange.combine(outputs, received.handle, weights)
+
+
+def test_one_call_has_the_bits_of_three():
+    for one, three in ferry.run_threads(RANKS, three_calls):
+        assert torch.equal(one, three)
+
+
+def peeked(group):
+    """Expert 0 gets the tokens of rank 0 only, expert 1 those of rank 1, which sends when rank 0 has computed."""
+    exchange = group.exchange(**{**SHAPE, "top_k": 1})
+    tokens = torch.full((4, HIDDEN), 1.0 + group.rank)
+    sent = exchange.dispatch_send(tokens, torch.full((4, 1), group.rank))
+    received, ready = sent.memory(), sent.ready_experts()
+    assert len(received.rows) == (8 if group.rank == 0 else 0) and len(ready) == EXPERTS // 2
+    assert ready[0] and all(ready[2:]) and (group.rank or received.weights is None)
+    last = sent.recv()
+    assert last.rows.data_ptr() == received.rows.data_ptr()
+    with pytest.raises(ferry.InvalidArgument, match="not a dispatch in flight"):
+        sent.ready_experts()
+    return last.rows.sum().item()
+
+
+def test_rows_can_be_looked_at_before_all_are_there():
+    assert ferry.run_threads(2, peeked) == [4 * HIDDEN * 3, 0]
+
+
+def failing(group):
+    """What each rank is told when the experts of rank 1 raise: at once, in the second batch, with gradients; and that
+    the exchange goes on."""
+    exchange, told = group.exchange(**SHAPE), []
+    tokens, ids, weights = numbers(group.rank)
+    for overlap, last, gradient in ((None, 0, False), ("batches", 0, False), ("batches", 1, False), (None, 0, True)):
+        calls = 0
+
+        def experts(rows, counts, out=None):
+            nonlocal calls
+            calls += 1
+            if group.rank == 1 and calls > last:
+                raise ArithmeticError("no GEMM")
+            return rows.clone() if out is None else out.copy_(rows)
+
+        with pytest.raises((ArithmeticError, ferry.PeerRejected)) as error:
+            moe(exchange, tokens.clone().requires_grad_(gradient), ids, weights, experts, overlap=overlap)
+        told.append((type(error.value), str(error.value)))
+    return told, moe(exchange, tokens, ids, weights, each(lambda e, rows: rows))
+
+
+def test_experts_that_raise_end_the_call_on_all_ranks():
+    for rank, (told, out) in enumerate(ferry.run_threads(RANKS, failing)):
+        assert all(kind is (ArithmeticError if rank == 1 else ferry.PeerRejected) for kind, _ in told), told
+        assert all("no GEMM" in text for _, text in told)
+        tokens, _, weights = numbers(rank)
+        torch.testing.assert_close(out, tokens * weights.sum(1, keepdim=True))
+
+
+def switched(group):
+    """A busy expert gets copies between two steps, and the result is the same."""
+    layer = layer_of(group)
+    tokens, _, weights = numbers(group.rank)
+    ids = torch.stack([torch.full((len(tokens),), 5), *(torch.arange(len(tokens)) % 4 + i for i in range(2))], 1)
+    held = blocks(EXPERTS, group.size)
+    layer.balancer = Balancer(group, held)
+    with torch.no_grad():
+        before = layer(tokens, ids, weights)
+        layer.balancer.begin(12)
+        new = layer.balancer.end()
+        layer.switch(held, new)
+        after = layer(tokens, ids, weights)
+    return before, after, len(new.slots()[5])
+
+
+def test_a_placement_is_switched_between_two_steps():
+    for before, after, copies in ferry.run_threads(RANKS, switched):
+        assert copies > 1
+        torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-5)
 
 
 def refusals(group):
