@@ -1,0 +1,63 @@
+"""CANN's MegaMoe: dispatch, grouped matmul, SwiGLU, grouped matmul and combine in one call, as ferry.moe makes it.
+
+    buffer = get_symm_buffer_for_mega_moe(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate)
+    y, expert_token_nums = mega_moe(x, topk_ids, topk_weights, l1_weights, l2_weights, buffer)
+
+Names, arguments, defaults and results of the public wrappers of aclnnMegaMoe. What ferry does not do is refused by
+name: quantised weights and rows, biases, masks, other activations. Calls ferry.moe.
+"""
+
+import torch
+
+import ferry
+from ferry.moe import moe, swiglu
+
+
+def refuse_unless(default, **given):
+    """For fronts of mega kernels: arguments that must be what they are by default."""
+    for name, value in given.items():
+        if value is not None and value != default.get(name):
+            raise ferry.InvalidArgument(f"mega_moe: {name}={value!r} is not supported, only {default.get(name)!r}")
+
+
+class SymmBuffer:
+    """The exchange that calls of one shape share, made by get_symm_buffer_for_mega_moe."""
+
+    def __init__(self, group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden):
+        self.group, self.num_experts, self.num_topk = group, num_experts, num_topk
+        self.num_max_tokens_per_rank, self.hidden = num_max_tokens_per_rank, hidden
+        self.intermediate_hidden = intermediate_hidden
+        self.members = group if isinstance(group, ferry.Group) else ferry.init(process_group=group)
+        self.exchange = self.members.exchange(max_tokens=num_max_tokens_per_rank, hidden=hidden,
+                                              num_experts=num_experts, top_k=num_topk, dtype=torch.bfloat16)
+
+
+def get_symm_buffer_for_mega_moe(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden,
+                                 max_recv_token_num=0, dispatch_quant_mode=0, dispatch_quant_out_dtype=None,
+                                 combine_quant_mode=0, comm_alg=""):
+    """Collective. `group`: a process group of torch, or a ferry.Group. max_recv_token_num is without meaning: there is
+    room for all rows. Raises InvalidArgument for quantised rows, and what Group.exchange raises."""
+    refuse_unless({"dispatch_quant_mode": 0, "dispatch_quant_out_dtype": 28, "combine_quant_mode": 0, "comm_alg": ""},
+                  dispatch_quant_mode=dispatch_quant_mode, dispatch_quant_out_dtype=dispatch_quant_out_dtype,
+                  combine_quant_mode=combine_quant_mode, comm_alg=comm_alg)
+    return SymmBuffer(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden)
+
+
+def mega_moe(x, topk_ids, topk_weights, l1_weights, l2_weights, sym_buffer, *, l1_weights_sf=None, l2_weights_sf=None,
+             l1_bias=None, l2_bias=None, x_active_mask=None, activation="swiglu", activation_clamp=None,
+             weight1_type=None, weight2_type=None):
+    """x bf16 [BS, H], topk_ids [BS, K], float32 topk_weights [BS, K]; of each local expert l1_weights[e] bf16 [2 I, H],
+    the gate's rows first, and l2_weights[e] [H, I]. Returns (y [BS, H], expert_token_nums int32 [L]). Collective."""
+    refuse_unless({"activation": "swiglu", "weight1_type": 28, "weight2_type": 28}, l1_weights_sf=l1_weights_sf,
+                  l2_weights_sf=l2_weights_sf, l1_bias=l1_bias, l2_bias=l2_bias, x_active_mask=x_active_mask,
+                  activation=activation, activation_clamp=activation_clamp, weight1_type=weight1_type,
+                  weight2_type=weight2_type)
+    numbers = torch.zeros(len(l1_weights), dtype=torch.int32)
+    products = swiglu(l1_weights, l2_weights)
+
+    def experts(rows, counts, out):
+        numbers.add_(torch.tensor(counts, dtype=torch.int32))
+        return products(rows, counts, out)
+
+    with torch.no_grad():
+        return moe(sym_buffer.exchange, x, topk_ids, topk_weights, experts), numbers

@@ -1,0 +1,50 @@
+"""The mega kernels' names, CANN's and DeepGEMM's, against ferry.moe; what they refuse."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ferry  # noqa: E402
+from ferry.deep_ep import mega_moe as deep_gemm  # noqa: E402
+from ferry.moe import MoE  # noqa: E402
+from ferry.torch_npu import mega_moe as cann  # noqa: E402
+
+SHAPE = (8, 16, 2, 32, 24)  # experts, tokens, top-k, hidden, intermediate
+
+
+def results(group):
+    experts, most, top_k, hidden, intermediate = SHAPE
+    generator = torch.Generator().manual_seed(group.rank)
+    count = 11 + group.rank
+    x = torch.randn(count, hidden, generator=generator).bfloat16()
+    ids = torch.rand(count, experts, generator=generator).argsort(-1)[:, :top_k].contiguous()
+    weights = torch.rand(count, top_k, generator=generator)
+    layer = MoE(group, hidden=hidden, intermediate=intermediate, num_experts=experts, top_k=top_k, max_tokens=most)
+    l1, l2 = layer.experts.gate_up.detach(), layer.experts.down.detach()
+    with torch.no_grad():
+        wanted = layer(x, ids, weights)
+
+    buffer = cann.get_symm_buffer_for_mega_moe(group, *SHAPE)
+    y, numbers = cann.mega_moe(x, ids.int(), weights, list(l1), list(l2), buffer)
+    buffer = deep_gemm.get_symm_buffer_for_mega_moe(group, *SHAPE)
+    for given, value in ((buffer.x, x), (buffer.topk_idx, ids), (buffer.topk_weights, weights)):
+        given[:count] = value
+    out, stats = torch.empty_like(x), torch.ones(experts // group.size, dtype=torch.int32)
+    deep_gemm.bf16_mega_moe(out, *deep_gemm.transform_weights_for_mega_moe(l1, l2), buffer,
+                            cumulative_local_expert_recv_stats=stats)
+    for wrong in (dict(activation="gelu"), dict(activation_clamp=7.0), dict(l1_bias=[0])):
+        with pytest.raises(ferry.InvalidArgument, match=next(iter(wrong))):
+            cann.mega_moe(x, ids, weights, l1, l2, buffer, **wrong)
+    with pytest.raises(ferry.InvalidArgument, match="dispatch_quant_mode=4"):
+        cann.get_symm_buffer_for_mega_moe(group, *SHAPE, dispatch_quant_mode=4)
+    with pytest.raises(ferry.InvalidArgument, match="shared_l1_weights"):
+        deep_gemm.bf16_mega_moe(out, l1, l2, buffer, shared_l1_weights=1)
+    return wanted, y, out, numbers, stats, ids
+
+
+def test_both_names_give_the_layer():
+    found = ferry.run_threads(2, results)
+    counts = torch.cat([ids.flatten() for *_, ids in found]).bincount(minlength=8).view(2, 4)
+    for rank, (wanted, y, out, numbers, stats, _) in enumerate(found):
+        assert torch.equal(y, wanted) and torch.equal(out, wanted)
+        assert numbers.tolist() == counts[rank].tolist() == (stats - 1).tolist()
