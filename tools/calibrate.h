@@ -2,6 +2,7 @@
 // `ferry plan` reads. Called by doctor.cc.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -16,10 +17,10 @@ struct CopySample {
   double us = 0;
 };
 
-// ranks * rank_us + rows * row_ns + bytes / gb_s, or beyond_gb_s above `cache_mb`, with the least
-// squares of relative errors; no term is negative. Throws std::invalid_argument for fewer than
-// four samples.
-Machine::Copying fit_copying(const std::vector<CopySample>& samples, double cache_mb);
+// What ranks, rows and bytes take (Machine::Copying) with the least squares of relative errors; no
+// term is negative. Throws std::invalid_argument for fewer samples than terms.
+Machine::Copying fit_copying(const std::vector<CopySample>& samples,
+                             const std::array<double, 2>& caches_mb);
 
 // Runs benches of its own shapes, which are none of those that README and docs show; writes the
 // machine as JSON to the file. Returns what was found, for people.

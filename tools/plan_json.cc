@@ -141,18 +141,20 @@ class MachineReader {
   }
 
   std::string host_line(const json& host) const {
-    check_keys(host, {"dispatch", "combine", "cache_mb", "network_gb_s", "together", "source"});
+    check_keys(host, {"dispatch", "combine", "caches_mb", "network_gb_s", "together", "source"});
     std::string line = "host";
     for (const char* half : {"dispatch", "combine"}) {
       if (!host.contains(half)) continue;
       const json& cost = host.at(half);
-      check_keys(cost, {"rank_us", "row_ns", "gb_s", "beyond_gb_s"});
-      line += fmt::format(" {} {}us {}ns {}GB/s {}GB/s", half, positive(cost, "rank_us"),
-                          positive(cost, "row_ns"), positive(cost, "gb_s"),
-                          positive(cost, "beyond_gb_s"));
+      check_keys(cost, {"rank_us", "row_ns", "gb_s"});
+      line +=
+          fmt::format(" {} {}us {}ns", half, positive(cost, "rank_us"), positive(cost, "row_ns"));
+      for (const json& rate : cost.at("gb_s")) line += fmt::format(" {}GB/s", rate.dump());
     }
-    return line + optional(host, "cache_mb", "cache ", "MB") +
-           optional(host, "network_gb_s", "network ", "GB/s") +
+    if (host.contains("caches_mb")) line += " caches";
+    for (const json& size : host.value("caches_mb", json::array()))
+      line += fmt::format(" {}MB", size.dump());
+    return line + optional(host, "network_gb_s", "network ", "GB/s") +
            (host.value("together", false) ? " together" : "") + source(host) + "\n";
   }
 

@@ -64,15 +64,18 @@ struct FERRY_EXPORT Machine {
   };
 
   // What the ranks of a node share, its processors and memory: a dispatch, or a combine, in a node
-  // of R ranks takes R * rank_us, and for all rows together row_ns each and their bytes at gb_s.
+  // of R ranks takes R * rank_us, and for all rows together row_ns each and their bytes: those that
+  // fit the first of Host::caches_mb at gb_s[0], those that fit the second at gb_s[1], the others
+  // at gb_s[2].
   struct Copying {
     double rank_us = 0, row_ns = 0;
-    double gb_s = 0;
-    double beyond_gb_s = 0;  // for more than Host::cache_mb of rows; 0: the same
+    std::array<double, 3> gb_s = {};
+
+    double bytes_us(double bytes, const std::array<double, 2>& caches_mb) const;
   };
   struct Host {
     Copying dispatch, combine;
-    double cache_mb = 0;
+    std::array<double, 2> caches_mb = {};
     double network_gb_s = 0;  // at which they move what crosses between nodes; 0: unlimited
     bool together = false;    // one machine plays all nodes, so that they share them
     std::string source = {};

@@ -1,7 +1,19 @@
 #include "plan/local_work.h"
 
+#include <algorithm>
 #include <numeric>
 #include <span>
+
+namespace ferry {
+
+double Machine::Copying::bytes_us(double bytes, const std::array<double, 2>& caches_mb) const {
+  const double first = std::min(bytes, caches_mb[0] * 1e6);
+  const double second = std::min(bytes, std::max(caches_mb[0], caches_mb[1]) * 1e6) - first;
+  const double others = bytes - first - second;
+  return (first / gb_s[0] + second / gb_s[1] + others / gb_s[2]) / 1e3;
+}
+
+}  // namespace ferry
 
 namespace ferry::internal {
 
@@ -50,7 +62,7 @@ int LocalWork::reorder_rows(int rank, std::int64_t ranks, MergedTasks& tasks,
 // Every row of a node is written, and read again, by its processors.
 void LocalWork::copy_rows(MergedTasks& dispatch, MergedTasks& combine) {
   const Machine::Host& host = input_.graph.machine().host;
-  if (host.dispatch.gb_s <= 0 && host.combine.gb_s <= 0) return;
+
   for (const Node& node : nodes_of(input_)) {
     double rows = 0;
     for (const int rank : node.ranks)
@@ -64,10 +76,9 @@ void LocalWork::copy_rows(MergedTasks& dispatch, MergedTasks& combine) {
 void LocalWork::copy_rows_of(MergedTasks& tasks, const Machine::Copying& cost, const Node& node,
                              const RowSet& set) {
   const double bytes = set.rows * set.row_bytes;
-  const bool beyond = bytes > input_.graph.machine().host.cache_mb * 1e6 && cost.beyond_gb_s > 0;
-  const double gb_s = beyond ? cost.beyond_gb_s : cost.gb_s;
-  if (gb_s <= 0) return;
-  const double us_per_byte = 1 / (gb_s * 1e3) + cost.row_ns / 1e3 / set.row_bytes;
+  if (cost.gb_s[0] <= 0 || bytes <= 0) return;
+  const double us_per_byte = cost.bytes_us(bytes, input_.graph.machine().host.caches_mb) / bytes +
+                             cost.row_ns / 1e3 / set.row_bytes;
   tasks.add({.what = "copies",
              .bytes = bytes,
              .latency_us = cost.rank_us * static_cast<double>(node.ranks.size()),

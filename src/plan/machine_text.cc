@@ -188,13 +188,13 @@ Machine::Engine read_engine(Line& line) {
   return engine;
 }
 
-// "dispatch 1.5us 20ns 40GB/s 38GB/s"
+// "dispatch 1.5us 20ns 60GB/s 40GB/s 18GB/s"
 Machine::Copying read_copying(Line& line) {
   Machine::Copying cost;
   cost.rank_us = line.required(line.word("the time of a rank"), "us");
   cost.row_ns = line.required(line.word("the time of a row"), "ns");
-  cost.gb_s = line.required(line.word("a rate"), "GB/s");
-  cost.beyond_gb_s = line.required(line.word("a rate beyond the cache"), "GB/s");
+  for (double& rate : cost.gb_s)
+    rate = line.required(line.word("a rate, of three: in each cache and beyond"), "GB/s");
   return cost;
 }
 
@@ -205,8 +205,8 @@ void read_host(Line& line, Machine::Host& host) {
       host.dispatch = read_copying(line);
     } else if (word == "combine") {
       host.combine = read_copying(line);
-    } else if (word == "cache") {
-      host.cache_mb = line.required(line.word("a size"), "MB");
+    } else if (word == "caches") {
+      for (double& size : host.caches_mb) size = line.required(line.word("a size, of two"), "MB");
     } else if (word == "network") {
       host.network_gb_s = line.required(line.word("a rate"), "GB/s");
     } else if (word == "together") {
@@ -216,7 +216,7 @@ void read_host(Line& line, Machine::Host& host) {
     } else {
       line.refuse(fmt::format(
           "host: '{}' is nothing known{}", word,
-          nearest_name(word, {"dispatch", "combine", "cache", "network", "together", "source"})));
+          nearest_name(word, {"dispatch", "combine", "caches", "network", "together", "source"})));
     }
   }
 }
@@ -300,8 +300,8 @@ std::string link_text(const Machine::Link& link) {
 }
 
 std::string copying_text(const char* what, const Machine::Copying& cost) {
-  return fmt::format(" {} {}us {}ns {}GB/s {}GB/s", what, cost.rank_us, cost.row_ns, cost.gb_s,
-                     cost.beyond_gb_s > 0 ? cost.beyond_gb_s : cost.gb_s);
+  return fmt::format(" {} {}us {}ns {}GB/s {}GB/s {}GB/s", what, cost.rank_us, cost.row_ns,
+                     cost.gb_s[0], cost.gb_s[1], cost.gb_s[2]);
 }
 
 }  // namespace
@@ -354,11 +354,12 @@ std::string Machine::to_text() const {
                         engine.sends ? " sends" : "", engine.relays ? " relays" : "",
                         engine.reorders ? " reorders" : "", source_text(engine.source));
   }
-  if (host.dispatch.gb_s > 0 || host.network_gb_s > 0) {
+  if (host.dispatch.gb_s[0] > 0 || host.network_gb_s > 0) {
     text += "host";
-    if (host.dispatch.gb_s > 0)
+    if (host.dispatch.gb_s[0] > 0)
       text += copying_text("dispatch", host.dispatch) + copying_text("combine", host.combine);
-    if (host.cache_mb > 0) text += fmt::format(" cache {}MB", host.cache_mb);
+    if (host.caches_mb[0] > 0)
+      text += fmt::format(" caches {}MB {}MB", host.caches_mb[0], host.caches_mb[1]);
     if (host.network_gb_s > 0) text += fmt::format(" network {}GB/s", host.network_gb_s);
     if (host.together) text += " together";
     text += source_text(host.source) + "\n";

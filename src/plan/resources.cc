@@ -111,7 +111,7 @@ std::vector<Use> Resources::reordering(int rank) {
 Use Resources::host(int rank, double us_per_byte) {
   const Machine::Host& host = graph_.machine().host;
   const int level = host.together ? -1 : graph_.tree().find_level(Topology::kHost);
-  const double gb_s = std::max({host.dispatch.gb_s, host.combine.gb_s, host.network_gb_s});
+  const double gb_s = std::max({host.dispatch.gb_s[0], host.combine.gb_s[0], host.network_gb_s});
   const Key key{.what = What::kHost, .index = 0, .a = level < 0 ? 0 : group_class(rank, level)};
   return {.resource = find(key, {"copies", gb_s, host.source}),
           .cost = us_per_byte * gb_s * kBytesPerUs};

@@ -5,5 +5,6 @@
     results, words                    what runs say: times, ratios within a round, texts and tables
     compare, suite, plot              `ferry compare`, `make bench`, `ferry plot`
     report                            the page that `make bench` writes
+    planned                           `ferry plan` beside what is measured then
     style, *_chart                    pictures
 """

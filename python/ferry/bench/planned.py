@@ -1,0 +1,93 @@
+"""`python -m ferry.bench.planned`: how good `ferry plan` is on this machine. `ferry doctor --calibrate` measures its
+constants, every shape is predicted, printed, and only then measured. Prints a table of errors; ends with 1 when one is
+over --within. No shape is one of the calibration's."""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import ferry
+
+from .. import native_program
+from .measure import Job, measure
+from .programs import options_of
+from .results import by_case, median, times_of
+from .suite import LARGE_SHAPES, SHAPES, TOP_K
+from .words import markdown, time_text
+
+# tokens per rank, hidden, ranks, experts
+OTHERS = [(32, 4096, 2, 64), (64, 7168, 4, 256), (48, 5120, 8, 160), (256, 7168, 8, 256), (256, 2048, 2, 128),
+          (512, 4096, 4, 128), (512, 1024, 8, 64), (1024, 4096, 4, 256), (2048, 7168, 2, 256), (2048, 2048, 8, 128)]
+SKEWED = [(128, 7168, 2, 256), (128, 7168, 8, 256), (1024, 7168, 2, 256), (1024, 7168, 8, 256)]
+WHAT = ("dispatch", "combine", "pair")
+
+
+def calibrated():
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "here.json"
+        print(subprocess.run([native_program.path(), "doctor", "--calibrate", str(file)], check=True,
+                             capture_output=True, text=True).stdout, end="")
+        return json.loads(file.read_text())
+
+
+def shape_of(case):
+    tokens, hidden, _, experts = case[:4]
+    return {"tokens": tokens, "hidden": hidden, "experts": experts, "top_k": TOP_K, "routing": case[4]}
+
+
+def predicted(machine, case):
+    """{dispatch, combine, pair: us}"""
+    found = ferry.plan(machine, ep=case[2], **shape_of(case))["predictions"][0]
+    return {what: found[f"{what}_us"] for what in WHAT}
+
+
+def job_of(case):
+    command = [native_program.path(), "bench", *options_of(ranks=case[2], **shape_of(case)), "--pin", "--json"]
+    return Job("planned", list(case), "ferry", command)
+
+
+def name_of(case):
+    routing = case[4].replace("load:", "")
+    return ", ".join(map(str, case[:4])) + ("" if routing == "uniform" else f", {Path(routing).stem}")
+
+
+def table_of(predictions, runs):
+    """(table, errors of pairs)"""
+    lines, errors = [["tokens per rank, H, ranks, E", *(f"{what}: predicted, measured, error" for what in WHAT)]], []
+    for case, programs in by_case(runs, "planned").items():
+        line = [name_of(case)]
+        for what in WHAT:
+            measured, expected = median(times_of(programs["ferry"], what)), predictions[case][what]
+            error = expected / measured - 1
+            line.append(f"{time_text(expected)}, {time_text(measured)}, {100 * error:+.1f} %")
+        lines.append(line)
+        errors.append(abs(error))
+    return markdown(lines), errors
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m ferry.bench.planned", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="of all runs")
+    parser.add_argument("--within", type=float, default=10, metavar="PERCENT", help="error of a pair that is allowed")
+    parser.add_argument("--loads", nargs="*", default=[], metavar="FILE",
+                        help="instead: skewed shapes, by files of SGLang's expert-distribution recorder")
+    options = parser.parse_args()
+    uniform = [(*shape, "uniform") for shape in SHAPES + LARGE_SHAPES + OTHERS]
+    skewed = [(*shape, f"load:{file}") for shape in SKEWED for file in options.loads]
+    cases = skewed or uniform
+    machine = calibrated()
+    predictions = {case: predicted(machine, case) for case in cases}
+    for case, times in predictions.items():
+        print(f"{name_of(case)}: a pair is predicted to take {time_text(times['pair'])}", flush=True)
+    table, errors = table_of(predictions, measure([job_of(case) for case in cases], options.rounds))
+    worst = max(errors)
+    print(f"\n{table}\nmedian error {100 * statistics.median(errors):.1f} %, worst {100 * worst:.1f} %")
+    return 0 if len(errors) == len(cases) and worst <= options.within / 100 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
