@@ -34,6 +34,8 @@ def each(expert):
 def swiglu(gate_up, down):
     """The experts argument of moe(): down[e](silu(gate(x)) * up(x)), of gate_up[e] [2 I, H], the gate's rows first, and
     down[e] [H, I]. Every product is torch's, one for each expert that has rows."""
+    if torch.is_tensor(gate_up):  # indexing each would make a gradient as large as all of them for each
+        gate_up, down = gate_up.unbind(), down.unbind()
 
     def activate(e, rows):
         gate, up = (rows @ gate_up[e].t()).chunk(2, -1)

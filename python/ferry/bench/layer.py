@@ -148,6 +148,9 @@ def play(group, options, folder=None):
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store{group.size}",
                                              rank=group.rank, world_size=group.size)
     cases = []
+    if group.rank == 0 and not options.json:
+        print(f"# {when_and_where()}\n# milliseconds, medians of {options.rounds} rounds\n"
+              f"{'# shape':16} {'ranks':5} {'tokens':6} {'pass':9}" + "".join(f"{way:>11}" for way in WAYS), flush=True)
     for shape in options.shapes:
         ways = Ways(group, shape, options.tokens, options.ways)
         for num_tokens in options.tokens:
@@ -167,7 +170,7 @@ def play(group, options, folder=None):
 
 
 def line_of(case):
-    cells = [f"{case['median_ms'][way]:10.2f}" if way in case["median_ms"] else f"{'-':>10}" for way in WAYS]
+    cells = [f"{case['median_ms'][way]:11.2f}" if way in case["median_ms"] else f"{'-':>11}" for way in WAYS]
     return f"{case['shape']:16} {case['ranks']:5} {case['tokens']:6} {case['pass']:9}" + "".join(cells)
 
 
@@ -183,9 +186,6 @@ def main():
     parser.add_argument("--launched", action="store_true", help="this process is a rank that a launcher started")
     parser.add_argument("--json", action="store_true", help="print one JSON object, and nothing else")
     options = parser.parse_args()
-    if not options.json and int(os.environ.get("FERRY_RANK", 0)) == 0:
-        print(f"# {when_and_where()}\n# milliseconds, medians of {options.rounds} rounds\n"
-              f"{'# shape':16} {'ranks':5} {'tokens':6} {'pass':9}" + "".join(f"{way:>10}" for way in WAYS), flush=True)
     cases = []
     if options.launched:
         group = ferry.init()
