@@ -129,6 +129,7 @@ class Ways:
         for module in (self.moe, getattr(self, "whole", None)):
             if module is not None:
                 module.zero_grad(set_to_none=True)
+        time.sleep(0.25)  # threads of the products before, on other cores too, spin a while
         self.group.barrier()
         begin = time.perf_counter()
         with torch.set_grad_enabled(which == "backward"):
