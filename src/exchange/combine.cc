@@ -114,17 +114,21 @@ Status Combine::reduce() {
   }
   const Route& route = *route_;
   const std::int64_t row_bytes = dense_pitch(args_.expert_rows);
-  const Stores stores = setup_.stores_for(route.total_rows * row_bytes);
   find_outputs();
   if (exchange_.forwarder) {
     if (status = await_sums(); !status.ok()) return status;
   }
-  exchange_.workers->run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
-    reduce_tokens(begin, end, stores);
+  const std::uint64_t sent = route.total_rows * setup_.layout.row_bytes();
+  const std::uint64_t pulled = route.order.size() * route.active->num_positions * row_bytes;
+  exchange_.stores.measure(StoreChoice::kReduce, sent, pulled, [&] {
+    const Stores stores = exchange_.stores.stores(sent);
+    exchange_.workers->run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
+      reduce_tokens(begin, end, stores);
+    });
   });
   times.spans.push_back({"outputs", began, met});
   times.spans.push_back({"reduce", met, now_ns()});
-  exchange_.stats.bytes_pulled += route.order.size() * route.active->num_positions * row_bytes;
+  exchange_.stats.bytes_pulled += pulled;
   ++exchange_.stats.combines;
   return exchange_.forwarder ? await_served() : Status{};
 }

@@ -8,6 +8,7 @@
 #include "exchange/internode/subtrees.h"
 #include "exchange/protocol.h"
 #include "exchange/setup.h"
+#include "exchange/store_choice.h"
 #include "exchange/window_view.h"
 #include "exchange/worker_pool.h"
 #include "group/state.h"
@@ -24,6 +25,7 @@ struct ExchangeParts {
   std::shared_ptr<Forwarder> forwarder;  // with several nodes
   Protocol protocol;
   std::unique_ptr<WorkerPool> workers;
+  StoreChoice stores;
   ExchangeStats stats = {};
 
   Record& record(int rank, std::uint64_t number) const noexcept {

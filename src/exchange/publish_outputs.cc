@@ -90,7 +90,7 @@ void Combine::copy_rows_in(std::byte* to, const Record& mine) {
   const std::int64_t row_bytes = mine.published.pitch_bytes;
   const std::int64_t all_rows =
       unplaced_ ? from.num_rows * exchange_.group->size() : route.total_rows;  // without padding
-  const Stores stores = setup_.stores_for(all_rows * row_bytes);
+  const Stores stores = exchange_.stores.stores(all_rows * setup_.layout.row_bytes());
   const auto copy_one = [&](std::int64_t row) {
     const std::byte* raw = static_cast<const std::byte*>(from.data) + row * pitch_of(from);
     std::byte* copied = to + row * row_bytes;

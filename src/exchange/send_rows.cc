@@ -20,7 +20,7 @@ RowSender::RowSender(ExchangeParts& exchange, const Issued& issued, const Route&
       issued_(issued),
       route_(route),
       args_(args),
-      stores_(setup_.stores_for(route_.total_rows * layout_.row_bytes())) {
+      stores_(exchange.stores.begin(bytes_of_all())) {
   for (const int peer : issued.active->ranks) {
     const int buffer = exchange.record(peer, issued.number).posted.buffer;
     posted_.push_back(exchange.here(peer) ? exchange.view.window(peer) + layout_.buffer(buffer)
@@ -34,19 +34,24 @@ Status RowSender::send(int buffer) {
   if (exchange_.forwarder) {
     if (Status status = cross_rows(); !status.ok()) return status;
   }
-  exchange_.workers->run(route_.num_tokens, [&](std::int64_t begin, std::int64_t end) {
-    const auto scratch = std::make_unique_for_overwrite<std::byte[]>(setup_.scratch_bytes());
-    for (std::int64_t token = begin; token < end; ++token) send_token(token, scratch.get());
-    if (stores_ == Stores::kStreaming) stores_fence();
-  });
+  const std::size_t rows_sent = route_.order.size() * issued_.active->num_positions;
+  exchange_.stores.measure(StoreChoice::kSend, bytes_of_all(), rows_sent * layout_.row_bytes(),
+                           [&] { send_tokens(); });
   send_all_metadata();
   clear_gaps(buffer);
-  const std::size_t rows_sent = route_.order.size() * issued_.active->num_positions;
   ExchangeStats& stats = exchange_.stats;
   stats.rows_sent += rows_sent;
   stats.bytes_sent += rows_sent * layout_.row_bytes();
   ++stats.dispatches;
   return {};
+}
+
+void RowSender::send_tokens() const {
+  exchange_.workers->run(route_.num_tokens, [&](std::int64_t begin, std::int64_t end) {
+    const auto scratch = std::make_unique_for_overwrite<std::byte[]>(setup_.scratch_bytes());
+    for (std::int64_t token = begin; token < end; ++token) send_token(token, scratch.get());
+    if (stores_ == Stores::kStreaming) stores_fence();
+  });
 }
 
 // With factors by expert a token is another row for each of its experts, else it is one row for

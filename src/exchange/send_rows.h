@@ -39,6 +39,8 @@ class RowSender {
     float* weights;
     std::int32_t* ids;
   };
+  std::uint64_t bytes_of_all() const noexcept { return route_.total_rows * layout_.row_bytes(); }
+  void send_tokens() const;
   void send_token(std::int64_t token, std::byte* scratch) const;
   void send_entries(std::int64_t first, int count, std::byte* scratch) const;
   RowFactors factors(std::int64_t entry) const noexcept;

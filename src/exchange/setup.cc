@@ -6,16 +6,10 @@
 #include <atomic>
 
 #include "exchange/record.h"
-#include "topology/caches.h"
 
 namespace ferry::internal {
 
 namespace {
-
-// Streaming stores pay once the rows written exceed the last-level caches by this much; in cache
-// they cost 3 to 4 times ordinary ones (measured: `ferry bench --sweep`;
-// docs/decisions/streaming_stores.md).
-constexpr std::uint64_t kStreamingCaches = 2;
 
 // Tells exchanges of this process apart, so that a handle is only used where it was made.
 std::uint64_t next_id() noexcept {
@@ -80,17 +74,12 @@ Setup::Setup(const ExchangeConfig& complete, const Topology& topology, int mine,
       choice(std::move(chosen)),
       everybody(std::make_shared<ActiveSet>(config, num_ranks, rank, std::span<const int>())),
       layout(config, window_shape(config, everybody->map, num_ranks, largest_node(topology))),
-      logical(index_replicas(config)),
-      cache_bytes(last_level_cache_bytes()) {
+      logical(index_replicas(config)) {
   check_positions(config, topology);
 }
 
 std::shared_ptr<const ActiveSet> Setup::active_set(std::span<const int> chosen) const {
   return chosen.empty() ? everybody : std::make_shared<ActiveSet>(config, num_ranks, rank, chosen);
-}
-
-Stores Setup::stores_for(std::uint64_t bytes) const noexcept {
-  return bytes > kStreamingCaches * cache_bytes ? Stores::kStreaming : Stores::kCached;
 }
 
 }  // namespace ferry::internal

@@ -48,8 +48,6 @@ struct Setup {
     return config.replicas.instances.empty() ? config.num_experts
                                              : static_cast<int>(config.replicas.instances.size());
   }
-  // Streaming stores when the rows of all ranks together do not fit the caches.
-  Stores stores_for(std::uint64_t bytes) const noexcept;
   // The row of `entry` at another tensor-parallel position of its owner.
   std::int64_t row_at(const Route& route, std::int64_t entry, int position) const noexcept {
     const RowRef ref = route.refs[entry];
@@ -76,7 +74,6 @@ struct Setup {
   std::shared_ptr<const ActiveSet> everybody;
   WindowLayout layout;
   std::vector<std::int32_t> logical;  // [E] with replicas: the id that each stands for
-  std::uint64_t cache_bytes;
 };
 
 // Bytes from one row to the next: without gaps, and as the caller has them.

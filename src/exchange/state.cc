@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <new>
+#include <thread>
 
 #include "exchange/agreement.h"
 #include "exchange/configuration.h"
 #include "memory/available.h"
+#include "topology/caches.h"
 
 namespace ferry::internal {
 
@@ -58,6 +60,14 @@ std::string text_of(const ExchangeConfig& config) {
   return text;
 }
 
+// Between nodes a rank packs messages, whose rows others store: what it takes says nothing of the
+// stores.
+StoreChoice choose_stores(const GroupState& group) {
+  const unsigned processors = std::max(1U, std::thread::hardware_concurrency());
+  const std::uint64_t of_ranks = std::min<std::uint64_t>(group.size(), processors);
+  return {of_ranks * private_cache_bytes(), last_level_cache_bytes(), group.one_node()};
+}
+
 ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config) {
   const Deadline by = usable(group).deadline();
   std::unique_ptr<const Setup> made = agree_on_setup(*group, config, by);
@@ -90,7 +100,8 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
           .pool = std::move(pool),
           .forwarder = forwarder,
           .protocol = Protocol(*group, setup, view, forwarder.get()),
-          .workers = std::move(workers)};
+          .workers = std::move(workers),
+          .stores = choose_stores(*group)};
 }
 
 }  // namespace

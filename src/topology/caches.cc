@@ -5,6 +5,7 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace ferry::internal {
 
@@ -24,6 +25,18 @@ std::uint64_t parse_size(const std::string& text) {
   return text.back() == 'K' ? value << 10 : text.back() == 'M' ? value << 20 : value;
 }
 
+std::string cache_folder(int cpu, int index) {
+  return fmt::format("/sys/devices/system/cpu/cpu{}/cache/index{}/", cpu, index);
+}
+
+// The folders of a processor's caches, first level first.
+std::vector<std::string> cache_folders(int cpu) {
+  std::vector<std::string> folders;
+  for (int index = 0; !read_line(cache_folder(cpu, index) + "size").empty(); ++index)
+    folders.push_back(cache_folder(cpu, index));
+  return folders;
+}
+
 }  // namespace
 
 std::uint64_t last_level_cache_bytes() {
@@ -31,17 +44,19 @@ std::uint64_t last_level_cache_bytes() {
   std::uint64_t total = 0;
   std::set<std::string> seen;  // a cache is named by the processors that share it
   for (int cpu = 0;; ++cpu) {
-    const std::string directory = fmt::format("/sys/devices/system/cpu/cpu{}/cache/", cpu);
-    std::string last;
-    for (int index = 0; !read_line(fmt::format("{}index{}/size", directory, index)).empty();
-         ++index) {
-      last = fmt::format("{}index{}/", directory, index);
-    }
-    if (last.empty()) break;
-    if (seen.insert(read_line(last + "shared_cpu_list")).second)
-      total += parse_size(read_line(last + "size"));
+    const std::vector<std::string> folders = cache_folders(cpu);
+    if (folders.empty()) break;
+    if (seen.insert(read_line(folders.back() + "shared_cpu_list")).second)
+      total += parse_size(read_line(folders.back() + "size"));
   }
   return total == 0 ? kUnknown : total;
+}
+
+std::uint64_t private_cache_bytes() {
+  constexpr std::uint64_t kUnknown = std::uint64_t{1} << 20;
+  const std::vector<std::string> folders = cache_folders(0);
+  return folders.size() < 2 ? kUnknown
+                            : parse_size(read_line(folders[folders.size() - 2] + "size"));
 }
 
 }  // namespace ferry::internal

@@ -14,7 +14,7 @@ import torch
 
 from .work import Shape, Work
 
-WARMUP, MOST_BATCHES = 5, 10  # as in `ferry bench`
+WARMUP, MOST_BATCHES = 20, 10  # as in `ferry bench`
 
 
 class Ferry:

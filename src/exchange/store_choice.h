@@ -1,0 +1,63 @@
+// StoreChoice: ordinary or streaming stores for the rows of an operation. Ordinary stores first
+// read the line that they overwrite; streaming ones do not, but throw it out of the caches, and who
+// reads it fetches it again. Which are better depends on how much of the last-level cache this job
+// has to itself, and no system file says that: other tenants of the machine fill it too. So a rank
+// tries both with its first dispatches of a size and the combines that follow, and keeps what took
+// it less (docs/decisions/streaming_stores.md). One per exchange; send_rows.cc and combine.cc
+// measure.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+namespace ferry::internal {
+
+class StoreChoice {
+ public:
+  enum Phase : std::uint8_t { kSend, kReduce };
+
+  // Rows of at most `private_bytes`, on all ranks together, fit caches that nobody else uses.
+  // There, where it does not `learn`, and before it has learned, ordinary stores are the choice up
+  // to twice `shared_bytes`, the last-level caches.
+  StoreChoice(std::uint64_t private_bytes, std::uint64_t shared_bytes, bool learn) noexcept
+      : private_bytes_(private_bytes), shared_bytes_(shared_bytes), learn_(learn) {}
+
+  // A dispatch begins, of rows of `bytes` on all ranks together. Returns stores(bytes).
+  Stores begin(std::uint64_t bytes) noexcept;
+
+  // For such rows: what is best, or what is tried now.
+  Stores stores(std::uint64_t bytes) const noexcept;
+
+  // Does `work` for the last dispatch of such rows, or for its combine: on `mine` bytes, those of
+  // this rank.
+  template <typename Work>
+  void measure(Phase phase, std::uint64_t bytes, std::uint64_t mine, const Work& work) {
+    if (!trying(bytes)) return work();
+    const std::int64_t began = thread_ns();
+    work();
+    took(phase, bytes, mine, thread_ns() - began);
+  }
+  void took(Phase phase, std::uint64_t bytes, std::uint64_t mine, std::int64_t ns) noexcept;
+
+ private:
+  // Dispatches of a size, to a factor of two: first some with one kind of stores, then some with
+  // the other.
+  struct Size {
+    int dispatches = 0;                                 // since the trials began
+    std::array<std::array<double, 2>, 2> fastest = {};  // [Stores][Phase] ns per byte
+    bool known() const noexcept;
+    Stores best() const noexcept;
+  };
+  Stores by_caches(std::uint64_t bytes) const noexcept;
+  bool trying(std::uint64_t bytes) const noexcept;
+  // Processor time of this thread: what other ranks on the same processor take is not in it.
+  static std::int64_t thread_ns() noexcept;
+
+  std::uint64_t private_bytes_, shared_bytes_;
+  bool learn_;
+  std::array<Size, 65> sizes_ = {};  // [bits of the bytes]
+};
+
+}  // namespace ferry::internal

@@ -1,0 +1,85 @@
+// StoreChoice: what it tries, what it keeps, and what it says of sizes that were not tried.
+#include "exchange/store_choice.h"
+
+#include <gtest/gtest.h>
+
+namespace ferry::internal {
+namespace {
+
+constexpr std::uint64_t kMiB = 1 << 20;
+constexpr Stores kCached = Stores::kCached, kStreaming = Stores::kStreaming;
+
+// ns for each byte.
+struct Costs {
+  int send, reduce;
+};
+
+// `count` dispatches, each with its combine; how many of them used streaming stores.
+int exchange(StoreChoice& choice, std::uint64_t bytes, int count, Costs cached, Costs streaming) {
+  int streamed = 0;
+  for (int i = 0; i < count; ++i) {
+    const bool streams = choice.begin(bytes) == kStreaming;
+    const Costs& costs = streams ? streaming : cached;
+    streamed += streams;
+    choice.took(StoreChoice::kSend, bytes, 1000, 1000 * costs.send);
+    EXPECT_EQ(choice.stores(bytes) == kStreaming, streams) << "combine differs from its dispatch";
+    choice.took(StoreChoice::kReduce, bytes, 1000, 1000 * costs.reduce);
+  }
+  return streamed;
+}
+
+TEST(StoreChoice, BothAreTriedAndTheFasterIsKept) {
+  StoreChoice choice(4 * kMiB, 480 * kMiB, true);
+  EXPECT_EQ(choice.stores(100 * kMiB), kCached);
+  EXPECT_EQ(exchange(choice, 100 * kMiB, 100, {2, 2}, {1, 2}), 92);
+  EXPECT_EQ(choice.stores(100 * kMiB), kStreaming);
+  StoreChoice in_cache(4 * kMiB, 480 * kMiB, true);
+  EXPECT_EQ(exchange(in_cache, 100 * kMiB, 100, {1, 1}, {2, 1}), 8);
+}
+
+TEST(StoreChoice, WhatTheReaderPaysCounts) {
+  StoreChoice choice(4 * kMiB, 480 * kMiB, true);
+  EXPECT_EQ(exchange(choice, 20 * kMiB, 100, {3, 1}, {2, 4}), 8);
+}
+
+// 200 MiB are more than twice the caches: streaming stores come first.
+TEST(StoreChoice, TheTrialBeginsWithWhatTheCachesSuggest) {
+  StoreChoice choice(4 * kMiB, 48 * kMiB, true);
+  EXPECT_EQ(choice.stores(200 * kMiB), kStreaming);
+  EXPECT_EQ(exchange(choice, 200 * kMiB, 8, {1, 1}, {2, 1}), 8);
+  EXPECT_EQ(exchange(choice, 200 * kMiB, 100, {1, 1}, {2, 1}), 0);
+}
+
+TEST(StoreChoice, TheFirstDispatchOfATrialIsNotCounted) {
+  StoreChoice choice(4 * kMiB, 480 * kMiB, true);
+  const std::uint64_t bytes = 100 * kMiB;
+  for (const int ns : {1, 3, 3, 3, 3, 3, 3, 3, 9, 2, 2, 2, 2, 2, 2, 2}) {
+    choice.begin(bytes);
+    choice.took(StoreChoice::kSend, bytes, 1000, 1000 * ns);
+  }
+  EXPECT_EQ(choice.begin(bytes), kStreaming);
+}
+
+TEST(StoreChoice, ItIsTriedAgain) {
+  StoreChoice choice(4 * kMiB, 480 * kMiB, true);
+  exchange(choice, 100 * kMiB, 1000, {2, 1}, {1, 1});
+  EXPECT_EQ(exchange(choice, 100 * kMiB, 100, {1, 1}, {2, 1}), 8);
+}
+
+TEST(StoreChoice, WhatDidNotFitDoesNotIfItIsMore) {
+  StoreChoice choice(4 * kMiB, 480 * kMiB, true);
+  exchange(choice, 50 * kMiB, 17, {2, 1}, {1, 1});
+  EXPECT_EQ(choice.stores(400 * kMiB), kStreaming);
+  EXPECT_EQ(choice.stores(20 * kMiB), kCached);
+}
+
+TEST(StoreChoice, PrivateCachesAndJobsOfSeveralNodesTryNothing) {
+  StoreChoice choice(4 * kMiB, 48 * kMiB, true);
+  EXPECT_EQ(exchange(choice, 4 * kMiB, 100, {2, 1}, {1, 1}), 0);
+  StoreChoice nodes(4 * kMiB, 48 * kMiB, false);
+  EXPECT_EQ(exchange(nodes, 20 * kMiB, 100, {2, 1}, {1, 1}), 0);
+  EXPECT_EQ(exchange(nodes, 200 * kMiB, 100, {1, 1}, {2, 1}), 100);
+}
+
+}  // namespace
+}  // namespace ferry::internal
