@@ -24,7 +24,8 @@ Workload to_workload(const ferry_plan_args& args) {
   Workload workload{.exchange = to_config(&required(args.config, "ferry_plan_args: config"))};
   if (args.groups > 0) workload.groups = args.groups;
   workload.groups_chosen = args.groups_chosen > 0 ? args.groups_chosen : workload.groups;
-  if (args.loads) workload.loads.assign(args.loads, args.loads + workload.exchange.num_experts);
+  if (args.loads && workload.exchange.num_experts > 0)
+    workload.loads.assign(args.loads, args.loads + workload.exchange.num_experts);
   return workload;
 }
 

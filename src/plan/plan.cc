@@ -158,6 +158,16 @@ void check(const Workload& workload, const PlanOptions& options) {
   const auto refuse = [](const char* what, std::int64_t value, std::int64_t least) {
     throw Error(Code::kInvalidArgument, fmt::format("{} is {}, at least {}", what, value, least));
   };
+  const auto require_name = [](const char* what, auto value, auto last) {
+    if (value < decltype(value){} || value > last)
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("{} is {}, not one of 0 to {}", what, static_cast<int>(value),
+                              static_cast<int>(last)));
+  };
+  require_name("dtype", exchange.dtype, DataType::kBytes);
+  require_name("wire", exchange.wire, Wire::kFp8Ue8m0);
+  require_name("combine_wire", exchange.combine_wire, CombineWire::kLogfmt10);
+  if (exchange.tp_size < 1) refuse("tp_size", exchange.tp_size, 1);
   if (exchange.max_tokens < 0) refuse("tokens of a rank", exchange.max_tokens, 0);
   if (exchange.hidden < 1) refuse("hidden", exchange.hidden, 1);
   if (exchange.num_experts < 1) refuse("experts", exchange.num_experts, 1);

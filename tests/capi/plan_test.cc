@@ -71,6 +71,22 @@ TEST(CapiPlan, RoutingIsTaken) {
   EXPECT_GT(best_us(), 1.05 * uniform);
 }
 
+TEST(CapiPlan, RefusesAConfigurationOutsideItsNames) {
+  const std::vector<double> loads(deepseek().num_experts, 1.0);
+  const auto expect_refused = [&](auto ferry_config::*member, int value, const char* why) {
+    ferry_config config = deepseek();
+    config.*member = value;
+    auto args = sized<ferry_plan_args>();
+    args.machine = "h800:2", args.config = &config, args.loads = loads.data();
+    expect_error(Planned(args).code, FERRY_INVALID_ARGUMENT, {why});
+  };
+  expect_refused(&ferry_config::wire, 77, "wire is 77, not one of 0 to 5");
+  expect_refused(&ferry_config::combine_wire, 77, "combine_wire is 77, not one of 0 to 3");
+  expect_refused(&ferry_config::dtype, 77, "dtype is 77");
+  expect_refused(&ferry_config::tp_size, -1, "tp_size is -1, at least 1");
+  expect_refused(&ferry_config::num_experts, -1, "experts is -1, at least 1");
+}
+
 TEST(CapiPlan, RefusesWhatCannotBe) {
   const ferry_config config = deepseek();
   auto args = sized<ferry_plan_args>();
