@@ -60,6 +60,19 @@ wheel_in() {
   inside "$root" /ferry/venv/bin/python /ferry/quickstart.py | tail -1
 }
 
+# Conan's recipe; it builds the consumer of tests/install against its package.
+conan_package() {
+  local conan=$work/conan/bin/conan
+  export CONAN_HOME=$work/conan_home
+  .venv/bin/python -m venv "$work/conan"
+  "$work/conan/bin/pip" install --quiet --disable-pip-version-check conan
+  "$conan" profile detect >/dev/null 2>&1
+  "$conan" create . -s compiler.cppstd=20 -c tools.cmake.cmake_layout:test_folder='$TMP' >"$work/conan.log" 2>&1 || {
+    tail -30 "$work/conan.log" >&2
+    return 1
+  }
+}
+
 # The packages in a bare system: the command line, then a C++ and a C program by pkg-config.
 packages_in() {
   local root=$work/$1
@@ -81,6 +94,8 @@ done
 echo "== the sdist"
 "$work/venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps -w "$work" -C cmake.define.FERRY_UNITY=ON \
   "$wheels"/ferry-*.tar.gz
+echo "== Conan's package"
+conan_package
 for release in "$@"; do
   echo "== $release"
   bare_system "$release"
