@@ -33,6 +33,7 @@ class Run {
  private:
   Batch batch(std::int64_t first_token, std::int64_t num_tokens) const;
   Status send(Batch& batch) const;
+  void prepare(Batch& batch) const;
   Status compute_as_rows_come(Batch& batch) const;
   void compute(Batch& batch, const std::vector<bool>& ready) const;
   void call(Batch& batch, int expert) const;
@@ -64,7 +65,9 @@ Status Run::in_two() {
   Status status = send(first);
   if (status.ok()) status = exchange_.dispatch_recv(first.dispatch, first.received);
   if (!status.ok()) return status;
-  // A send half waits until its rows have left. Where the system refuses a thread it runs in get().
+  prepare(first);
+  // A send half waits until its rows have left; the exchange is that thread's meanwhile. Where the
+  // system refuses a thread it runs in get().
   std::future<Status> sent =
       std::async(std::launch::async | std::launch::deferred, [&] { return send(second); });
   compute(first, {});
@@ -97,9 +100,19 @@ Status Run::send(Batch& batch) const {
   return exchange_.dispatch_send(dispatch, batch.dispatch);
 }
 
+// Where the experts' rows go, before the first of them is called.
+void Run::prepare(Batch& batch) const {
+  const Handle& handle = batch.received.handle;
+  batch.done.resize(handle.tokens_per_expert().size());
+  batch.failed = exchange_.allocate_outputs(handle.num_rows(), exchange_.config().hidden,
+                                            args_.out_type, batch.outputs);
+}
+
 // Experts whose rows are all there go first, as long as there are any.
 Status Run::compute_as_rows_come(Batch& batch) const {
   Status status = exchange_.dispatch_memory(batch.dispatch, batch.received);
+  const bool prepared = status.ok();
+  if (prepared) prepare(batch);
   std::vector<bool> ready;
   for (std::ptrdiff_t done = -1; status.ok() && done < std::ranges::count(batch.done, true);) {
     done = std::ranges::count(batch.done, true);
@@ -109,17 +122,15 @@ Status Run::compute_as_rows_come(Batch& batch) const {
   // So many views are alive that this rank refuses (publish).
   if (!status.ok() && status.code() != Code::kCapacity) return status;
   status = exchange_.dispatch_recv(batch.dispatch, batch.received);
-  if (status.ok()) compute(batch, {});
+  if (!status.ok()) return status;
+  if (!prepared) prepare(batch);
+  compute(batch, {});
   return status;
 }
 
 // Empty `ready`: all experts are. Those that were computed are left out.
 void Run::compute(Batch& batch, const std::vector<bool>& ready) const {
   const Received& received = batch.received;
-  batch.done.resize(received.handle.tokens_per_expert().size());
-  if (!batch.outputs.pin && batch.failed.ok())
-    batch.failed = exchange_.allocate_outputs(received.handle.num_rows(), exchange_.config().hidden,
-                                              args_.out_type, batch.outputs);
   for (std::size_t expert = 0; expert < batch.done.size() && batch.failed.ok(); ++expert) {
     if (batch.done[expert] || (!ready.empty() && !ready[expert])) continue;
     batch.done[expert] = true;
