@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <random>
 
 #include "base/bytes.h"
 #include "bootstrap/agree.h"
+#include "bootstrap/handshake.h"
 #include "group/leaving.h"
 #include "group/state.h"
 #include "group/wait.h"
@@ -21,20 +21,16 @@ namespace {
 constexpr std::chrono::seconds kLinger{2};
 constexpr int kLingerSleepUs = 200;
 
-std::string random_job() {
-  std::random_device random;
-  return std::to_string((std::uint64_t{random()} << 32) | random());
-}
-
 }  // namespace
 
 void GroupState::join_nodes(const LinkFactory& make_link, const Deadline& by) {
   nodes_.own_thread = progress_thread_in_environment();
-  const std::vector<std::string> jobs = rendezvous_->all_gather(rank_ == 0 ? random_job() : "", by);
+  const std::string job = rank_ == 0 ? hex(fresh_nonce()).substr(0, 16) : "";
+  const std::vector<std::string> jobs = rendezvous_->all_gather(job, by);
   std::string problem;
   try {
-    messages_ = std::make_unique<MessageChannel>(make_link(), rank_, size_, std::stoull(jobs[0]),
-                                                 nodes_.own_thread);
+    messages_ = std::make_unique<MessageChannel>(
+        make_link(), rank_, size_, std::stoull(jobs[0], nullptr, 16), nodes_.own_thread);
   } catch (const Error& error) {
     problem = error.what();
   }

@@ -458,6 +458,11 @@ int Kernel::open_pidfd(int pid) {
   return open(made);
 }
 
+void Kernel::fill_at_random(void* bytes, std::size_t count) {
+  auto* const to = static_cast<unsigned char*>(bytes);
+  std::generate_n(to, count, [this] { return static_cast<unsigned char>(random_.next()); });
+}
+
 bool Kernel::runs(int pid) const { return !simulation_.dead(pid - kFirstPid); }
 
 }  // namespace ferry::test

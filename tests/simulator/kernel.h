@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "exchange/random.h"
 #include "simulator/network.h"
 #include "simulator/simulation.h"
 
@@ -73,6 +74,7 @@ class Kernel {
   void sleep_us(std::int64_t us);
   int open_pidfd(int pid);
   bool runs(int pid) const;
+  void fill_at_random(void* bytes, std::size_t count);
 
  private:
   struct Process {
@@ -113,6 +115,7 @@ class Kernel {
   std::set<std::pair<int, int>> cut_;
   std::string overheard_;  // the last bytes that crossed between hosts
   int num_streams_ = 0;
+  Random random_{0, 7000};  // names of meeting points have a random part
 };
 
 }  // namespace ferry::test

@@ -39,6 +39,7 @@ extern "C" {
 
 int __real_close(int);
 int __real_fcntl(int, int, ...);
+int __real_getentropy(void*, std::size_t);
 int __real_getrlimit(__rlimit_resource_t, rlimit*);
 int __real_kill(pid_t, int);
 int __real_open(const char*, int, ...);
@@ -113,6 +114,13 @@ int __wrap_usleep(useconds_t us) {
 pid_t __wrap_getpid() {
   Kernel* const kernel = Kernel::of_running_rank();
   return kernel ? Kernel::kFirstPid + kernel->rank() : __real_getpid();
+}
+
+int __wrap_getentropy(void* bytes, std::size_t count) {
+  Kernel* const kernel = Kernel::of_running_rank();
+  if (!kernel) return __real_getentropy(bytes, count);
+  kernel->fill_at_random(bytes, count);
+  return 0;
 }
 
 int __wrap_kill(pid_t pid, int signal) {
