@@ -49,7 +49,8 @@ Workload workload_of_bench(const json& bench) {
   shape.wire = by_name(options.at("wire"),
                        {Wire::kNone, Wire::kInt8, Wire::kFp8, Wire::kFp8Pow2, Wire::kFp8Ue8m0},
                        [](Wire wire) { return std::string(wire_name(wire)); });
-  set_routing(options.value("routing", "uniform"), options.value("seed", 1), workload);
+  set_routing(options.value("routing", "uniform"), options.value("seed", std::uint64_t{1}),
+              workload);
   return workload;
 }
 

@@ -46,7 +46,7 @@ class FERRY_EXPORT Layer {
   // Collective. An expert is called once its rows are there, when others may still be on their way,
   // so in no fixed order; results are those of dispatch, all experts and combine in a row, bit for
   // bit. An expert that throws ends the call on all ranks, here with what it threw as
-  // kInvalidArgument; the layer goes on.
+  // kInvalidArgument, which the group's deadline bounds; the layer goes on.
   [[nodiscard]] Status run(const LayerArgs& args, const Expert& expert) noexcept;
 
   Exchange& exchange() noexcept { return exchange_; }

@@ -78,13 +78,15 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     one. What it raises is raised here, and ferry.PeerRejected on the other ranks; the exchange goes on.
 
     Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is; `overlap` is ignored then.
+    Of `experts` that is no Module it is not known what it holds: let the tokens or the weights require gradients.
     Else overlap="batches" splits the tokens: the second half travels while the experts compute the first, whose
-    results travel while they compute the second. That pays between hosts with FERRY_PROGRESS=thread; on one host it
-    costs, as products are smaller. All ranks give the same `overlap`, require the same gradients, and give "batches" an
-    exchange of depth 2 or more. A ferry.placement.Balancer in `balancer` counts the rows.
+    results travel while they compute the second. It is for hosts with FERRY_PROGRESS=thread, where travel takes about
+    as long as the experts (docs/moe.md); on one host it costs, as products are smaller. All ranks give the same
+    `overlap`, require the same gradients, and give "batches" an exchange of depth 2 or more. A
+    ferry.placement.Balancer in `balancer` counts the rows.
 
-    Raises InvalidArgument for another layout than "expert_major" with expert_alignment 1 and for an unknown overlap,
-    and what dispatch and combine raise.
+    Raises InvalidArgument for another layout than "expert_major" with expert_alignment 1, for a wire and an unknown
+    overlap, Capacity where too many arrays of earlier calls are alive, and what dispatch and combine raise.
     """
     _check(exchange, overlap)
     if torch.is_grad_enabled() and _any_gradient(tokens, topk_weights, experts):
@@ -201,6 +203,8 @@ def _check(exchange, overlap):
     if config["layout"] != "expert_major" or config["expert_alignment"] != 1:
         raise ferry.InvalidArgument(f"moe: needs rows that follow each other (layout 'expert_major', expert_alignment "
                                     f"1), not {config['layout']!r}, {config['expert_alignment']}")
+    if config["wire"] != "none":
+        raise ferry.InvalidArgument(f"moe: needs rows as the tokens are (wire 'none'), not {config['wire']!r}")
     if overlap not in (None, "batches"):
         raise ferry.InvalidArgument(f"moe: overlap {overlap!r} is neither None nor 'batches'")
     if overlap and config["depth"] < 2:
@@ -238,7 +242,8 @@ class MoE(torch.nn.Module):
         meant. Collective; parameters are new ones afterwards. Raises what ferry.placement.move raises."""
         for name, weights in list(self.experts.named_parameters()):
             moved = ferry.placement.move(self.exchange.group, weights.detach(), old, new)
-            setattr(self.experts, name, torch.nn.Parameter(moved, weights.requires_grad))
+            module, _, last = name.rpartition(".")
+            setattr(self.experts.get_submodule(module), last, torch.nn.Parameter(moved, weights.requires_grad))
         self.settings.update(new.settings())
         group, self.exchange = self.exchange.group, None
         self.exchange = group.exchange(**self.settings)

@@ -20,7 +20,10 @@ std::int64_t running_ns() noexcept {
   // Relaxed, as nothing is published: a thread that is late sees too little time, never too much.
   static std::atomic<std::int64_t> looked_ns{0}, ran_ns{0};
   const std::int64_t now = now_ns();
-  const std::int64_t since = now - looked_ns.exchange(now, std::memory_order_relaxed);
+  std::int64_t seen = looked_ns.load(std::memory_order_relaxed);
+  while (seen < now && !looked_ns.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
+  }
+  const std::int64_t since = now - seen;
   const std::int64_t ran = std::clamp<std::int64_t>(since, 0, kLongestLookNs);
   return ran_ns.fetch_add(ran, std::memory_order_relaxed) + ran;
 }

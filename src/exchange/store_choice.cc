@@ -35,11 +35,12 @@ std::int64_t StoreChoice::thread_ns() noexcept {
 bool StoreChoice::Size::known() const noexcept { return dispatches > 2 * kTrial; }
 
 Stores StoreChoice::Size::best() const noexcept {
-  const auto ns = [&](Stores stores) {
-    const auto& phases = fastest[static_cast<int>(stores)];
-    return phases[kSend] + phases[kReduce];
-  };
-  return ns(Stores::kStreaming) < ns(Stores::kCached) ? Stores::kStreaming : Stores::kCached;
+  const auto& streaming = fastest[static_cast<int>(Stores::kStreaming)];
+  const auto& cached = fastest[static_cast<int>(Stores::kCached)];
+  double gain = 0;
+  for (const Phase phase : {kSend, kReduce})
+    if (streaming[phase] > 0 && cached[phase] > 0) gain += cached[phase] - streaming[phase];
+  return gain > 0 ? Stores::kStreaming : Stores::kCached;
 }
 
 // The same for all of a size.
@@ -62,6 +63,7 @@ bool StoreChoice::trying(std::uint64_t bytes) const noexcept {
 }
 
 Stores StoreChoice::stores(std::uint64_t bytes) const noexcept {
+  if (bytes <= private_bytes_) return by_caches(bytes);
   const Size& size = sizes_[std::bit_width(bytes)];
   if (size.known()) return size.best();
   if (size.dispatches > kTrial) return opposite(by_caches(bytes));
@@ -77,11 +79,10 @@ void StoreChoice::took(Phase phase, std::uint64_t bytes, std::uint64_t mine,
                        std::int64_t ns) noexcept {
   if (!trying(bytes) || mine == 0) return;
   Size& size = sizes_[std::bit_width(bytes)];
-  const int counted = (size.dispatches - 1) % kTrial;
-  if (counted == 0) return;
+  if ((size.dispatches - 1) % kTrial == 0) return;
   double& fastest = size.fastest[static_cast<int>(stores(bytes))][phase];
   const double now = static_cast<double>(ns) / static_cast<double>(mine);
-  fastest = counted == 1 ? now : std::min(fastest, now);
+  fastest = fastest == 0 ? now : std::min(fastest, now);
 }
 
 }  // namespace ferry::internal

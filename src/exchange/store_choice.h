@@ -19,8 +19,8 @@ class StoreChoice {
   enum Phase : std::uint8_t { kSend, kReduce };
 
   // Rows of at most `private_bytes`, on all ranks together, fit caches that nobody else uses.
-  // There, where it does not `learn`, and before it has learned, ordinary stores are the choice up
-  // to twice `shared_bytes`, the last-level caches.
+  // There, where it does not `learn`, and before it has learned, ordinary
+  // stores are the choice up to two to four times `shared_bytes`, the last-level caches.
   StoreChoice(std::uint64_t private_bytes, std::uint64_t shared_bytes, bool learn) noexcept
       : private_bytes_(private_bytes), shared_bytes_(shared_bytes), learn_(learn) {}
 
@@ -45,8 +45,9 @@ class StoreChoice {
   // Dispatches of a size, to a factor of two: first some with one kind of stores, then some with
   // the other.
   struct Size {
-    int dispatches = 0;                                 // since the trials began
-    std::array<std::array<double, 2>, 2> fastest = {};  // [Stores][Phase] ns per byte
+    int dispatches = 0;  // since the trials began
+    std::array<std::array<double, 2>, 2> fastest =
+        {};  // [Stores][Phase] ns per byte; 0: not measured
     bool known() const noexcept;
     Stores best() const noexcept;
   };

@@ -45,10 +45,10 @@ class Run {
 };
 
 Batch Run::batch(std::int64_t first_token, std::int64_t num_tokens) const {
-  const bool last = first_token + num_tokens == args_.tokens.num_rows;
+  const std::int64_t ids = args_.topk_ids.num_tokens;
   return {.first_token = first_token,
           .num_tokens = num_tokens,
-          .num_ids = last ? args_.topk_ids.num_tokens - first_token : num_tokens};
+          .num_ids = ids == args_.tokens.num_rows ? num_tokens : ids};
 }
 
 Status Run::in_one() {
@@ -74,7 +74,7 @@ Status Run::in_two() {
   status = sent.get();
   if (status.ok()) status = publish(first);
   // The others have sent both halves, and find out when they receive the first.
-  if (!first.failed.ok() && status.group_usable())
+  if (!status.ok() && status.group_usable())
     static_cast<void>(exchange_.dispatch_recv(second.dispatch, second.received));
   if (status.ok()) status = compute_as_rows_come(second);
   if (status.ok()) status = exchange_.combine_recv(first.combine);
@@ -161,6 +161,8 @@ void Run::call(Batch& batch, int expert) const {
   } catch (const std::exception& error) {
     batch.failed = {Code::kInvalidArgument,
                     fmt::format("layer: local expert {} threw: {}", expert, error.what())};
+  } catch (...) {
+    batch.failed = {Code::kInvalidArgument, fmt::format("layer: local expert {} threw", expert)};
   }
 }
 

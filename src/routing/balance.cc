@@ -83,6 +83,7 @@ Packed pack_evenly(std::span<const float> weights, int num_packs) {
 
 Copies replicate(std::span<const float> loads, int num_slots) {
   const int experts = size_of(loads);
+  if (experts < 1) throw Error(Code::kInvalidArgument, "no experts to replicate");
   if (num_slots < experts) {
     throw Error(
         Code::kInvalidArgument,

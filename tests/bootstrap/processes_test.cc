@@ -143,7 +143,7 @@ TEST(Rendezvous, AJobThatIsStoppedWhileItJoinsGoesOnAsIfNothingHadBeen) {
   const std::string at = address("stopped-job");
   const auto join = [&](int rank) {
     return [&at, rank]() -> std::string {
-      const Deadline by = soon(seconds(1));
+      const Deadline by = soon(seconds(3));
       return process_rendezvous(at, rank, one_node(3), by)->all_gather("", by).empty() ? "" : "met";
     };
   };
@@ -151,7 +151,7 @@ TEST(Rendezvous, AJobThatIsStoppedWhileItJoinsGoesOnAsIfNothingHadBeen) {
   for (const int rank : {0, 1}) ranks.emplace_back(join(rank));
   usleep(100'000);  // they wait for rank 2
   for (const Forked& rank : ranks) kill(rank.pid(), SIGSTOP);
-  usleep(1'300'000);
+  usleep(3'300'000);
   for (const Forked& rank : ranks) kill(rank.pid(), SIGCONT);
   ranks.emplace_back(join(2));
   for (Forked& rank : ranks) EXPECT_EQ(rank.result(), "met");

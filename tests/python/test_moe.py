@@ -107,7 +107,7 @@ def test_one_call_has_the_bits_of_three():
 
 
 def peeked(group):
-    """Expert 0 gets the tokens of rank 0 only, expert 1 those of rank 1, which sends when rank 0 has computed."""
+    """Expert 0 gets the tokens of rank 0 only, expert 1 those of rank 1."""
     exchange = group.exchange(**{**SHAPE, "top_k": 1})
     tokens = torch.full((4, HIDDEN), 1.0 + group.rank)
     sent = exchange.dispatch_send(tokens, torch.full((4, 1), group.rank))
@@ -179,7 +179,7 @@ def test_a_placement_is_switched_between_two_steps():
 def refusals(group):
     complaints = []
     for settings, overlap in ((dict(layout="rank_major"), None), (dict(expert_alignment=8), None),
-                              (dict(depth=1), "batches"), (dict(), "both")):
+                              (dict(depth=1), "batches"), (dict(), "both"), (dict(wire="int8"), None)):
         with pytest.raises(ferry.InvalidArgument) as error:
             moe(group.exchange(**SHAPE, **settings), *numbers(0), each(lambda e, rows: rows), overlap=overlap)
         complaints.append(str(error.value))
@@ -191,7 +191,7 @@ def refusals(group):
 
 
 def test_what_does_not_fit_is_refused():
-    expected = ("'rank_major'", "alignment 1), not 'expert_major', 8", "depth 2, not 1", "'both' is neither",
+    expected = ("'rank_major'", "alignment 1), not 'expert_major', 8", "depth 2, not 1", "'both' is neither", "'int8'",
                 "7 experts on 2 ranks", "needs `intermediate`")
     for complaints in ferry.run_threads(2, refusals):
         assert all(part in text for part, text in zip(expected, complaints)), complaints

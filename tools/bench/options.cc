@@ -109,7 +109,7 @@ void add_features(CLI::App& app, Options& options) {
 
 void check_rebalance(Options& options) {
   if (!options.rebalance) return;
-  if (options.sweep_tokens.size() > 1 || options.traced()) {
+  if (!options.sweep_text.empty() || options.traced()) {
     throw std::invalid_argument(
         "--rebalance measures one shape three times: not with --sweep, --trace or --report");
   }

@@ -6,5 +6,6 @@
     compare, suite, plot              `ferry compare`, `make bench`, `ferry plot`
     report                            the page that `make bench` writes
     planned                           `ferry plan` beside what is measured then
+    layer                             a whole layer in several ways
     style, *_chart                    pictures
 """

@@ -4,8 +4,10 @@
     buffer.x[:T], buffer.topk_idx[:T], buffer.topk_weights[:T] = x, topk_idx, topk_weights
     bf16_mega_moe(y, l1_weights, l2_weights, buffer)        # y [T, hidden]
 
-DeepGEMM's names and arguments. Weights are as they are, with the gates' rows first: transform_weights_for_mega_moe
-returns what it gets. Its FP8 and FP4 kernels are not here. Calls ferry.torch_npu.mega_moe.
+DeepGEMM's names, and the arguments of its bf16 kernel; arguments that versions of it add (mma_type, activation of the
+buffer, num_shared_experts) are not taken. Weights are as they are, with the gates' rows first:
+transform_weights_for_mega_moe returns what it gets. Its FP8 and FP4 kernels are not here. Calls
+ferry.torch_npu.mega_moe.
 """
 
 import torch

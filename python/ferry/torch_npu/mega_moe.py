@@ -3,8 +3,9 @@
     buffer = get_symm_buffer_for_mega_moe(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate)
     y, expert_token_nums = mega_moe(x, topk_ids, topk_weights, l1_weights, l2_weights, buffer)
 
-Names, arguments, defaults and results of the public wrappers of aclnnMegaMoe. What ferry does not do is refused by
-name: quantised weights and rows, biases, masks, other activations. Calls ferry.moe.
+Names and results of the public wrappers of aclnnMegaMoe. Weights are one tensor per expert with the rows of its
+outputs, [2 I, H] and [H, I]: those of wrappers that have them transposed are to be transposed. What ferry does not do
+is refused by name: quantised weights and rows, biases, masks, other activations. Calls ferry.moe.
 """
 
 import torch
