@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <ranges>
 
 #include "plan/local_work.h"
 
@@ -58,7 +57,8 @@ void TreeTasks::add(const LoadKind& kind, const Loads& loads, bool both_directio
       ++alike.try_emplace(std::move(key), std::move(bytes), 0).first->second.second;
     }
   }
-  for (const auto& [bytes, instances] : std::views::values(alike)) {
+  for (const auto& [key, found] : alike) {
+    const auto& [bytes, instances] = found;
     const int resource = resources_.add(kind, instances);
     for (std::size_t step = 0; step < uses_.size(); ++step)
       uses_[step].push_back({resource, bytes[step], static_cast<double>(instances)});
