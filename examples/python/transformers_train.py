@@ -18,7 +18,7 @@ STEPS, SEQUENCES, LENGTH = 8, 4, 32
 
 def make_model(folder):
     config = Qwen3MoeConfig(
-        vocab_size=128, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+        vocab_size=128, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
         num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32, intermediate_size=64,
     )  # fmt: skip
     torch.manual_seed(0)
