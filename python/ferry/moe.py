@@ -187,7 +187,7 @@ class _Batch:
                     self.failed = error
 
     def combine_send(self):
-        """Or, on all ranks, the error of an expert here."""
+        """The send half of combine; after an error of an expert here, the refusal that ends the call on all ranks."""
         if self.failed:
             self.exchange.refuse_combine(_reason(self.failed))
             raise self.failed

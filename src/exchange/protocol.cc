@@ -287,10 +287,9 @@ Status Protocol::collect(Operation operation, OperationKind kind,
   InFlight* found = nullptr;
   if (Status status = find(operation, kind, found); !status.ok()) return status;
   const Status status = finish(*found);
-  const auto sent = std::find_if(in_flight_.begin(), in_flight_.end(),
-                                 [&](const auto& each) { return each.get() == found; });
-  collected = std::move(*sent);
-  in_flight_.erase(sent);
+  for (auto& sent : in_flight_)
+    if (sent.get() == found) collected = std::move(sent);
+  std::erase(in_flight_, nullptr);
   return leave(collected->issued(), status);
 }
 

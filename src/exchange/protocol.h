@@ -111,7 +111,7 @@ class Protocol {
   // Finishes my own receive halves up to `through`. What went wrong in one is told when it is
   // collected, unless the group broke.
   Status settle(std::uint64_t through);
-  // An operation between its halves.
+  // An operation that was sent and not collected.
   Status find(Operation operation, OperationKind kind, InFlight*& found) const;
   // Finishes an operation and hands it over, whatever its outcome, which is returned.
   Status collect(Operation operation, OperationKind kind, std::unique_ptr<InFlight>& collected);

@@ -59,7 +59,7 @@ Stores StoreChoice::begin(std::uint64_t bytes) noexcept {
 
 bool StoreChoice::trying(std::uint64_t bytes) const noexcept {
   const Size& size = sizes_[std::bit_width(bytes)];
-  return size.dispatches > 0 && !size.known();
+  return bytes > private_bytes_ && size.dispatches > 0 && !size.known();
 }
 
 Stores StoreChoice::stores(std::uint64_t bytes) const noexcept {
@@ -68,7 +68,7 @@ Stores StoreChoice::stores(std::uint64_t bytes) const noexcept {
   if (size.known()) return size.best();
   if (size.dispatches > kTrial) return opposite(by_caches(bytes));
   if (size.dispatches > 0) return by_caches(bytes);
-  // What did not fit does not if it is more.
+  // Where fewer rows did not fit the caches, more do not.
   const bool less_did_not_fit = std::any_of(sizes_.data(), &size, [](const Size& less) {
     return less.known() && less.best() == Stores::kStreaming;
   });

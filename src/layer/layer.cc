@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <future>
 
+#include "exchange/setup.h"
+
 namespace ferry {
 
 namespace {
@@ -84,15 +86,13 @@ Status Run::in_two() {
 
 Status Run::send(Batch& batch) const {
   const Rows& tokens = args_.tokens;
-  const std::int64_t pitch =
-      tokens.pitch_bytes ? tokens.pitch_bytes
-                         : tokens.hidden * static_cast<std::int64_t>(element_bytes(tokens.dtype));
   const std::int64_t id_bytes = args_.topk_ids.type == IndexType::kInt32 ? 4 : 8;
   DispatchArgs dispatch{.tokens = tokens,
                         .topk_ids = args_.topk_ids,
                         .deadline = args_.deadline,
                         .active_ranks = args_.active_ranks};
-  dispatch.tokens.data = static_cast<const std::byte*>(tokens.data) + batch.first_token * pitch;
+  dispatch.tokens.data =
+      static_cast<const std::byte*>(tokens.data) + batch.first_token * internal::pitch_of(tokens);
   dispatch.tokens.num_rows = batch.num_tokens;
   dispatch.topk_ids.data = static_cast<const std::byte*>(args_.topk_ids.data) +
                            batch.first_token * args_.topk_ids.top_k * id_bytes;
@@ -142,8 +142,7 @@ void Run::call(Batch& batch, int expert) const {
   const Received& received = batch.received;
   const std::int64_t first = received.handle.expert_offsets()[expert];
   const auto part = [&](Rows rows) {
-    const auto row_bytes = rows.hidden * static_cast<std::int64_t>(element_bytes(rows.dtype));
-    rows.data = static_cast<const std::byte*>(rows.data) + first * row_bytes;
+    rows.data = static_cast<const std::byte*>(rows.data) + first * internal::dense_pitch(rows);
     rows.num_rows = received.handle.tokens_per_expert()[expert];
     return rows;
   };
@@ -151,8 +150,7 @@ void Run::call(Batch& batch, int expert) const {
                   .rows = part(received.rows()),
                   .scales = received.scales,
                   .out = static_cast<std::byte*>(batch.outputs.data) +
-                         first * batch.outputs.hidden *
-                             static_cast<std::int64_t>(element_bytes(args_.out_type))};
+                         first * internal::dense_pitch(batch.outputs.rows())};
   if (rows.scales.data)
     rows.scales.data =
         static_cast<const std::byte*>(rows.scales.data) + first * rows.scales.row_stride;
@@ -166,12 +164,11 @@ void Run::call(Batch& batch, int expert) const {
   }
 }
 
-// The send half of combine, or what takes its place.
+// The send half of combine; where an expert failed, the refusal that ends the call on all ranks.
 Status Run::publish(Batch& batch) const {
   if (!batch.failed.ok()) return exchange_.refuse_combine(batch.failed, args_.active_ranks);
   const ExchangeConfig& config = exchange_.config();
-  const std::int64_t row_bytes =
-      config.hidden * static_cast<std::int64_t>(element_bytes(args_.out_type));
+  const std::int64_t row_bytes = internal::dense_pitch(batch.outputs.rows());
   return exchange_.combine_send(
       {.handle = batch.received.handle,
        .expert_rows = batch.outputs.rows(),

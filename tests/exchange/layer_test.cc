@@ -149,6 +149,26 @@ TEST_P(LayerCall, EndsOnAllRanksWhereAnExpertThrows) {
   });
 }
 
+// Of rank 1, in two batches: ids of fewer tokens, no memory for results, and an expert that throws
+// what is no std::exception.
+TEST_P(LayerCall, GoesOnAfterBadArguments) {
+  const Scenario scenario = plain_scenario(2, layer_config(), 1, 74);
+  run_ranks(GetParam(), 2, [&](Group group) {
+    LayerSeat seat(group, scenario);
+    const bool wrong = seat.rank() == 1;
+    const Code told = wrong ? Code::kInvalidArgument : Code::kPeerRejected;
+    LayerArgs few = seat.args(true), nowhere = seat.args(true);
+    if (wrong) few.topk_ids.num_tokens = 1, nowhere.out = nullptr;
+    require_status(seat.layer().run(few, seat.multiplies()), told, {"1"}, "few ids");
+    for (int turn = 0; turn < 3; ++turn)
+      require_status(seat.layer().run(nowhere, seat.multiplies()), told, {"out"}, "no results");
+    const Expert throws = [&](const ExpertRows&) { throw 5; };
+    require_status(seat.run(wrong ? throws : seat.multiplies(), true), told, {"threw"}, "an int");
+    require_ok(seat.run(seat.multiplies(), true), "the layer goes on");
+    seat.check("afterwards");
+  });
+}
+
 TEST_P(LayerCall, RefusesWhatItCannotSchedule) {
   run_ranks(GetParam(), 2, [&](Group group) {
     ExchangeConfig config = layer_config();

@@ -73,6 +73,15 @@ TEST(StoreChoice, WhatDidNotFitDoesNotIfItIsMore) {
   EXPECT_EQ(choice.stores(20 * kMiB), kCached);
 }
 
+// 5 and 7 MiB are of one size to a factor of two, and 5 MiB fit the private caches.
+TEST(StoreChoice, RowsInPrivateCachesAreNoPartOfATrial) {
+  StoreChoice choice(5 * kMiB, 480 * kMiB, true);
+  exchange(choice, 7 * kMiB, 15, {3, 1}, {2, 1});  // but for the last dispatch
+  choice.took(StoreChoice::kSend, 5 * kMiB, 1000, 1000);
+  exchange(choice, 7 * kMiB, 2, {3, 1}, {2, 1});
+  EXPECT_EQ(choice.stores(7 * kMiB), kStreaming);
+}
+
 TEST(StoreChoice, PrivateCachesAndJobsOfSeveralNodesTryNothing) {
   StoreChoice choice(4 * kMiB, 48 * kMiB, true);
   EXPECT_EQ(exchange(choice, 4 * kMiB, 100, {2, 1}, {1, 1}), 0);
