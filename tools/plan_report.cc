@@ -71,7 +71,7 @@ std::string sources_text(const Prediction& best) {
 std::string step_text(const PlannedPoint& point) {
   const Workload::Parallel& parallel = point.workload.parallel;
   const Step& step = point.plan.predictions.front().step;
-  if (parallel.tp * parallel.pp * parallel.micro_batches == 1 && parallel.compute_us == 0)
+  if (std::max({parallel.tp, parallel.pp, parallel.micro_batches}) == 1 && parallel.compute_us == 0)
     return "";
   std::string text = fmt::format("a layer and micro-batch: {} computing, {} exchanging",
                                  time_text(parallel.compute_us),
@@ -81,11 +81,10 @@ std::string step_text(const PlannedPoint& point) {
                         bytes_text(step.gathered_bytes));
   text += fmt::format(": {}; in pairs of micro-batches {}\n", time_text(step.layer_us),
                       time_text(step.paired_us));
-  const int layers = (parallel.layers + parallel.pp - 1) / parallel.pp;
   return text + fmt::format(
                     "a forward step of {} layers in {} stages, {} micro-batches: {}; in "
                     "pairs {}\n",
-                    layers * parallel.pp, parallel.pp, parallel.micro_batches,
+                    parallel.stage_layers() * parallel.pp, parallel.pp, parallel.micro_batches,
                     time_text(step.step_us), time_text(step.paired_step_us));
 }
 

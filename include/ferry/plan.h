@@ -129,6 +129,8 @@ struct Workload {
     int layers = 1;         // MoE layers of all stages
     int micro_batches = 1;  // of exchange.max_tokens each
     double compute_us = 0;  // of a layer and micro-batch, with nothing beside it
+
+    std::int64_t stage_layers() const noexcept { return (std::int64_t{layers} + pp - 1) / pp; }
   };
   Parallel parallel = {};
 };

@@ -1,8 +1,12 @@
 #include "plan/classes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>
+
+#include "ferry/status.h"
 
 namespace ferry::internal {
 
@@ -81,6 +85,14 @@ Classes each_alone(int num_ranks) {
   std::vector<int> colours(num_ranks);
   std::iota(colours.begin(), colours.end(), 0);
   return from_colours(colours);
+}
+
+void check_alone(const Classes& classes) {
+  if (!classes.each_alone() || classes.count() <= kMostAlone) return;
+  throw Error(Code::kInvalidArgument,
+              fmt::format("{} ranks that all differ; at most {} do: give each group as many ranks "
+                          "and each rank as many experts",
+                          classes.count(), kMostAlone));
 }
 
 Classes find_classes(const Graph& graph, const std::vector<int>& given) {

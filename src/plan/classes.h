@@ -21,6 +21,10 @@ struct Classes {
 // Every rank is a class.
 Classes each_alone(int num_ranks);
 
+// Ranks joined by links that differ from each other, at most; check_alone() refuses more.
+constexpr int kMostAlone = 512;
+void check_alone(const Classes& classes);
+
 // Ranks of equal `colours` whose neighbours are, link by link, of the same classes.
 Classes find_classes(const Graph& graph, const std::vector<int>& colours);
 

@@ -300,8 +300,20 @@ std::string link_text(const Machine::Link& link) {
 }
 
 std::string copying_text(const char* what, const Machine::Copying& cost) {
+  if (cost.gb_s[0] <= 0) return "";
   return fmt::format(" {} {}us {}ns {}GB/s {}GB/s {}GB/s", what, cost.rank_us, cost.row_ns,
                      cost.gb_s[0], cost.gb_s[1], cost.gb_s[2]);
+}
+
+std::string host_text(const Machine::Host& host) {
+  std::string text =
+      copying_text("dispatch", host.dispatch) + copying_text("combine", host.combine);
+  if (host.caches_mb[0] > 0)
+    text += fmt::format(" caches {}MB {}MB", host.caches_mb[0], host.caches_mb[1]);
+  if (host.network_gb_s > 0) text += fmt::format(" network {}GB/s", host.network_gb_s);
+  if (host.together) text += " together";
+  text += source_text(host.source);
+  return text.empty() ? "" : "host" + text + "\n";
 }
 
 }  // namespace
@@ -354,16 +366,7 @@ std::string Machine::to_text() const {
                         engine.sends ? " sends" : "", engine.relays ? " relays" : "",
                         engine.reorders ? " reorders" : "", source_text(engine.source));
   }
-  if (host.dispatch.gb_s[0] > 0 || host.network_gb_s > 0) {
-    text += "host";
-    if (host.dispatch.gb_s[0] > 0)
-      text += copying_text("dispatch", host.dispatch) + copying_text("combine", host.combine);
-    if (host.caches_mb[0] > 0)
-      text += fmt::format(" caches {}MB {}MB", host.caches_mb[0], host.caches_mb[1]);
-    if (host.network_gb_s > 0) text += fmt::format(" network {}GB/s", host.network_gb_s);
-    if (host.together) text += " together";
-    text += source_text(host.source) + "\n";
-  }
+  text += host_text(host);
   if (memory_gb > 0) text += fmt::format("memory {}GB\n", memory_gb);
   if (contention != 1) text += fmt::format("contention {}\n", contention);
   return text;

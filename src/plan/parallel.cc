@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "ferry/status.h"
 #include "plan/merged_tasks.h"
@@ -14,7 +15,7 @@ namespace {
 
 // The results of a rank's tokens, as combine writes them.
 double result_bytes(const Traffic& traffic) {
-  return static_cast<double>(traffic.tokens) * traffic.sum_bytes;
+  return static_cast<double>(traffic.tokens) * traffic.result_bytes;
 }
 
 // Neighbours whose groups part at a level get the rows over it.
@@ -39,6 +40,17 @@ std::vector<TreeStep> gather_steps(const BuildInput& input, int tp) {
     steps.push_back(std::move(step));
   }
   return steps;
+}
+
+// Neighbours gather alike wherever they are: the first groups of a large machine do for all.
+Machine gathering(const BuildInput& input, int tp) {
+  const Machine& machine = input.graph.machine();
+  const int ranks = input.graph.num_ranks();
+  if (input.graph.num_kinds() == 0 || ranks <= kMostAlone) return machine;
+  check_alone(input.classes);
+  int part = std::lcm(ranks / machine.tree.level(0).num_groups(), tp);
+  while (2 * part <= kMostAlone) part *= 2;
+  return machine.resized(part);
 }
 
 // Over the shortest ways to the neighbours, by whoever is on them.
@@ -79,15 +91,16 @@ Traffic share_of_tp(Traffic traffic, int tp) {
 
 Gather gather_of(const BuildInput& input, int tp) {
   if (tp == 1) return {};
-  const Classes alone = each_alone(input.graph.num_ranks());
-  const BuildInput each{.graph = input.graph,
+  const Graph graph(gathering(input, tp));
+  const Classes alone = each_alone(graph.num_ranks());
+  const BuildInput each{.graph = graph,
                         .classes = alone,
                         .traffic = input.traffic,
                         .routing = input.routing,
                         .chunks = input.chunks};
   Resources resources(each.graph, alone, each.traffic.row_bytes, each.chunks);
   MergedTasks tasks;
-  if (input.graph.num_kinds() > 0)
+  if (graph.num_kinds() > 0)
     add_gather_over_links(each, tp, resources, tasks);
   else
     TreeTasks(each, gather_steps(each, tp), resources).add_dispatch(tasks, {});
@@ -100,8 +113,8 @@ Step step_of(const Prediction& prediction, const Gather& gather, const Workload&
              double contention) {
   const Workload::Parallel& parallel = workload.parallel;
   const double moving_us = prediction.pair_us() + gather.us;
-  const int layers = (parallel.layers + parallel.pp - 1) / parallel.pp;
-  const double turns = static_cast<double>(layers) * (parallel.micro_batches + parallel.pp - 1);
+  const double turns = static_cast<double>(parallel.stage_layers()) *
+                       (static_cast<double>(parallel.micro_batches) + parallel.pp - 1);
   Step step{.gathered_bytes = gather.bytes, .gather_us = gather.us};
   step.layer_us = parallel.compute_us + moving_us;
   step.paired_us = parallel.micro_batches > 1

@@ -24,9 +24,6 @@ using internal::Schedule;
 using internal::SchedulePair;
 using internal::Strategy;
 
-// Ranks that differ from each other, at most.
-constexpr int kMostAlone = 512;
-
 // The machine, the workload, and how its ranks are classed.
 class Planner {
  public:
@@ -76,11 +73,7 @@ class Planner {
   // Classes that turn out not to be alike are given up.
   SchedulePair build(const Strategy& strategy) {
     if (is_tree()) return internal::build(input(), strategy);
-    if (classes_.each_alone() && graph_.num_ranks() > kMostAlone)
-      throw Error(Code::kInvalidArgument,
-                  fmt::format("{} ranks that all differ; at most {} do: give each group as many "
-                              "ranks and each rank as many experts",
-                              graph_.num_ranks(), kMostAlone));
+    internal::check_alone(classes_);
     SchedulePair pair = internal::build(input(), strategy);
     if (pair.alike && same_seen_from_last(strategy, pair)) return pair;
     classes_ = internal::each_alone(graph_.num_ranks());

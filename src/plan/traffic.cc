@@ -30,6 +30,7 @@ Traffic traffic_of(const ExchangeConfig& config, int num_ranks) {
       combine_wire.encode
           ? static_cast<double>(combine_wire.encoded_bytes(config.hidden, config.dtype))
           : row_bytes;
+  traffic.result_bytes = row_bytes;
   traffic.sum_bytes = config.node_sums == NodeSums::kFp32 ? hidden * sizeof(float) : row_bytes;
   traffic.row_per_rank = config.layout == Layout::kRankMajor;
   traffic.exact = config.node_sums == NodeSums::kExact;

@@ -17,6 +17,7 @@ struct Traffic {
   double row_bytes = 0;           // of dispatch
   double output_bytes = 0;        // a row of combine
   double sum_bytes = 0;           // a node's sum of rows, on its way back
+  double result_bytes = 0;        // of a token, as combine writes it
   bool row_per_rank = false;      // else a row per expert (ferry::Layout)
   bool exact = false;             // rows instead of sums return (NodeSums::kExact)
 };

@@ -229,13 +229,18 @@ bool crosses(const Topology& topology, const TreeStep& step, int level) {
 }
 
 std::vector<TreeLoad> on_links(const Topology& topology, const TreeStep& step, int level) {
-  const Topology::Level& at = topology.level(level);
-  std::vector<TreeLoad> links(static_cast<std::size_t>(at.num_groups()) * at.link.count);
-  if (!crosses(topology, step, level)) return links;
-  for (int rank = 0; rank < topology.num_ranks(); ++rank) {
-    const int link = topology.group_of(rank, level) * at.link.count + topology.link_of(rank, level);
-    links[link].out += step.ranks[rank].out;
-    links[link].in += step.ranks[rank].in;
+  const bool loaded = crosses(topology, step, level);
+  std::vector<TreeLoad> links;
+  for (int group = 0; group < topology.level(level).num_groups(); ++group) {
+    int before = -1;  // ranks share links in runs
+    for (const int rank : topology.members(group, level)) {
+      const int link = topology.link_of(rank, level);
+      if (link != before) links.emplace_back();
+      before = link;
+      if (!loaded) continue;
+      links.back().out += step.ranks[rank].out;
+      links.back().in += step.ranks[rank].in;
+    }
   }
   return links;
 }

@@ -47,7 +47,7 @@ std::vector<TreeStep> tree_steps(const Topology& topology, const Traffic& traffi
 
 // Whether the hops of a step cross the links of a level.
 bool crosses(const Topology& topology, const TreeStep& step, int level);
-// [groups * links]: what a step puts on each link of a level.
+// What a step puts on each link of a level that ranks use, however many there are.
 std::vector<TreeLoad> on_links(const Topology& topology, const TreeStep& step, int level);
 
 // [levels]: bytes of the busiest link of a level, in its busier direction, routing uniform. From

@@ -40,6 +40,15 @@ TEST(Machine, TextIsReadAsItIsWritten) {
   EXPECT_EQ(Machine::parse("\n# a comment\n" + text + "  # another\n").to_text(), text);
 }
 
+TEST(Machine, AHostMayHaveSomeOfItsParts) {
+  for (const char* const part :
+       {"dispatch 4us 26ns 60GB/s 43.5GB/s 18GB/s", "combine 4us 26ns 60GB/s 43.5GB/s 18GB/s",
+        "caches 4MB 40MB", "network 1.3GB/s", "together", "source measured: here"}) {
+    const std::string text = std::string("host:2,rank:4\nhost ") + part + "\n";
+    EXPECT_EQ(Machine::parse(text).to_text(), text);
+  }
+}
+
 TEST(Machine, PresetsAreReadAndTheirRatesCanBeChanged) {
   for (const std::string& preset : machine_presets()) {
     const Machine machine = Machine::parse(preset + ":2");

@@ -1,6 +1,8 @@
 // What tensor and pipeline parallel ranks and pairs of micro-batches make of an exchange.
 #include <gmock/gmock.h>
 
+#include <limits>
+
 #include "ferry/plan.h"
 #include "ferry/status.h"
 
@@ -37,6 +39,26 @@ TEST(Parallel, TensorParallelNeighboursShareTokensAndGatherResults) {
               5 + kRankBytes / 2 / 12.5e3, 1e-3);
 }
 
+TEST(Parallel, ResultsAreOfTheRowTypeWhateverNodesSum) {
+  Workload shape = in_parallel({.tp = 4});
+  for (const NodeSums sums : {NodeSums::kFp32, NodeSums::kExact}) {
+    shape.exchange.node_sums = sums;
+    const Plan plan = ferry::plan(Machine::parse("host:2,rank:4"), shape, {.doubled = false});
+    EXPECT_NEAR(plan.predictions[0].step.gathered_bytes, 3 * kRankBytes / 4, 1e-3);
+  }
+}
+
+TEST(Parallel, ManyRanksGatherAsFewDo) {
+  const auto gather_us = [](const char* machine, int tp) {
+    Workload shape = in_parallel({.tp = tp});
+    shape.exchange.num_experts = 16384;
+    const Plan plan = ferry::plan(Machine::parse(machine), shape, {.chunks = 1, .doubled = false});
+    return plan.predictions[0].step.gather_us;
+  };
+  for (const int tp : {8, 32})  // of one host, and of four
+    EXPECT_NEAR(gather_us("h800:2048", tp), gather_us("h800:16", tp), 1e-3);
+}
+
 TEST(Parallel, AChainGathersByTheRanksOnTheWay) {
   const char* const chain = "rank:3\nlink next pairs 0-1,1-2 10GB/s";
   Workload shape = in_parallel({.tp = 3});
@@ -64,6 +86,14 @@ TEST(Parallel, StagesWaitForTheFirstMicroBatch) {
       best_of("host:2@12.5GB/s,rank:4", {.pp = 4, .layers = 58, .micro_batches = 8}).step;
   EXPECT_DOUBLE_EQ(step.step_us, 15 * (8 + 3) * step.layer_us);
   EXPECT_DOUBLE_EQ(step.paired_step_us, 15 * (8 + 3) * step.paired_us);
+}
+
+TEST(Parallel, LargeNumbersDoNotOverflow) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  const Step deep = best_of("host:2@1GB/s,rank:4", {.pp = 2, .layers = kMost}).step;
+  EXPECT_DOUBLE_EQ(deep.step_us, (kMost / 2 + 1.0) * 2 * deep.layer_us);
+  const Step long_one = best_of("host:2@1GB/s,rank:4", {.pp = 2, .micro_batches = kMost}).step;
+  EXPECT_DOUBLE_EQ(long_one.step_us, (kMost + 1.0) * long_one.layer_us);
 }
 
 TEST(Parallel, WhatDoesNotFitIsRefused) {

@@ -173,6 +173,15 @@ TEST(Trees, BytesAreThoseOfEveryLevel) {
   }
 }
 
+// Their memory is that of the links that ranks use.
+TEST(Trees, MoreLinksThanRanksAreNotUsed) {
+  const internal::Traffic traffic = internal::traffic_of(workload(65536).exchange, 65536);
+  const auto bytes = [&](const char* text) {
+    return internal::level_bytes(Topology::parse(text), traffic, Algorithm::kFullmesh)[0].dispatch;
+  };
+  EXPECT_EQ(bytes("rank:65536@65536links"), bytes("rank:65536"));
+}
+
 TEST(Plan, SaysWhatLimitsAndWhatWouldHelp) {
   const Plan plan = ferry::plan(Machine::parse("ubbv2:2"), workload());
   EXPECT_THAT(plan.sentence, HasSubstr("nic limits it"));
