@@ -52,40 +52,48 @@ def job_of(case):
 
 def name_of(case):
     routing = case[4].replace("load:", "")
-    return ", ".join(map(str, case[:4])) + ("" if routing == "uniform" else f", {Path(routing).stem}")
+    return ", ".join(map(str, case[:4])) + ("" if routing == "uniform" else f", {Path(routing).name}")
 
 
 def table_of(predictions, runs):
     """(table, errors of pairs)"""
-    lines, errors = [["tokens per rank, H, ranks, E", *(f"{what}: predicted, measured, error" for what in WHAT)]], []
+    lines, errors = [["tokens per rank, H, ranks, E", "pair predicted", "measured", "error", "of dispatch",
+                      "of combine"]], []
     for case, programs in by_case(runs, "planned").items():
-        line = [name_of(case)]
-        for what in WHAT:
-            measured, expected = median(times_of(programs["ferry"], what)), predictions[case][what]
-            error = expected / measured - 1
-            line.append(f"{time_text(expected)}, {time_text(measured)}, {100 * error:+.1f} %")
-        lines.append(line)
-        errors.append(abs(error))
+        measured = {what: median(times_of(programs["ferry"], what)) for what in WHAT}
+        error = {what: predictions[case][what] / measured[what] - 1 for what in WHAT}
+        errors.append(abs(error["pair"]))
+        lines.append([name_of(case), time_text(predictions[case]["pair"]), time_text(measured["pair"]),
+                      *(f"{100 * error[what]:+.1f} %" for what in ("pair", "dispatch", "combine"))])
     return markdown(lines), errors
+
+
+def shape(text):
+    tokens, hidden, ranks, experts = map(int, text.split(","))
+    return tokens, hidden, ranks, experts
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m ferry.bench.planned", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="of all runs")
     parser.add_argument("--within", type=float, default=10, metavar="PERCENT", help="error of a pair that is allowed")
+    parser.add_argument("--machine", type=Path, metavar="FILE",
+                        help="what `ferry doctor --calibrate` has just written (default: calibrates)")
+    parser.add_argument("--shapes", nargs="+", type=shape, metavar="T,H,R,E",
+                        help="tokens per rank, hidden, ranks, experts (default: those of docs/plan.md)")
     parser.add_argument("--loads", nargs="*", default=[], metavar="FILE",
-                        help="instead: skewed shapes, by files of SGLang's expert-distribution recorder")
+                        help="instead of uniform routing: files of SGLang's expert-distribution recorder")
     options = parser.parse_args()
-    uniform = [(*shape, "uniform") for shape in SHAPES + LARGE_SHAPES + OTHERS]
-    skewed = [(*shape, f"load:{file}") for shape in SKEWED for file in options.loads]
-    cases = skewed or uniform
-    machine = calibrated()
+    routings = [f"load:{file}" for file in options.loads] or ["uniform"]
+    shapes = options.shapes or (SKEWED if options.loads else SHAPES + LARGE_SHAPES + OTHERS)
+    cases = [(*one, routing) for one in shapes for routing in routings]
+    machine = json.loads(options.machine.read_text()) if options.machine else calibrated()
     predictions = {case: predicted(machine, case) for case in cases}
     for case, times in predictions.items():
         print(f"{name_of(case)}: a pair is predicted to take {time_text(times['pair'])}", flush=True)
     table, errors = table_of(predictions, measure([job_of(case) for case in cases], options.rounds))
-    worst = max(errors)
-    print(f"\n{table}\nmedian error {100 * statistics.median(errors):.1f} %, worst {100 * worst:.1f} %")
+    worst = max(errors, default=0)
+    print(f"\n{table}\nmedian error {100 * statistics.median(errors or [0]):.1f} %, worst {100 * worst:.1f} %")
     return 0 if len(errors) == len(cases) and worst <= options.within / 100 else 1
 
 

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""How good `ferry plan` is between hosts that this machine plays: predicts every algorithm on every network below,
+prints that, and only then measures. The machine's constants are those of `ferry doctor --calibrate` (--machine), and
+the rate at which its processors move what crosses, fitted to one run of another shape between hosts without a limit.
+
+Needs what bench/hosts.py needs. Exit code 77: no hosts here."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import ferry
+from ferry.bench.measure import measure
+from ferry.bench.results import median, times_of
+from ferry.bench.words import markdown, time_text
+from host_jobs import EXPERTS, HIDDEN, ROOT, TOP_K, Jobs
+
+sys.path.insert(0, str(ROOT / "tests/hosts"))
+
+from hosts import Hosts, Unavailable, skip  # noqa: E402
+
+WHAT = ("pair", "dispatch", "combine")
+ALGORITHMS = ("hierarchical", "fullmesh", "allgather")
+# Hosts, racks, ranks on each host. The rate is that of each host's cable, or of each rack's.
+NETWORKS = {"2x4": (2, 1, 4), "4x2": (4, 1, 2), "2x2x2": (4, 2, 2)}
+MTU = 9000
+PAYLOAD = (MTU - 52) / (MTU + 14)  # of what tbf counts: without the headers of TCP, IP and Ethernet
+FIT_TOKENS = 96                    # no shape that is predicted
+
+
+def levels(network, gbit):
+    """Of the topology, at the rate of payload; 0: no limit."""
+    hosts, racks, ranks = NETWORKS[network]
+    rate = f"@{gbit / 8 * PAYLOAD:.5f}GB/s" if gbit else ""
+    outer = f"rack:{racks}{rate},host:{hosts // racks}" if racks > 1 else f"host:{hosts}{rate}"
+    return outer, ranks
+
+
+def make_hosts(network, gbit):
+    hosts, racks, _ = NETWORKS[network]
+    rate = f"{gbit}gbit" if gbit else ""
+    return Hosts(hosts, racks=racks, rack_rate=rate, mtu=MTU) if racks > 1 else Hosts(hosts, rate=rate, mtu=MTU)
+
+
+def machine_of(here, network, gbit, network_gb_s):
+    outer, ranks = levels(network, gbit)
+    host = {**here["host"], "network_gb_s": network_gb_s, "together": True}
+    return {**here, "tree": f"{outer},rank:{ranks}", "host": host}
+
+
+def predicted(machine, tokens, routing="uniform"):
+    """{algorithm: {dispatch, combine, pair: us}}"""
+    planned = ferry.plan(machine, tokens=tokens, hidden=HIDDEN, experts=EXPERTS,
+                         top_k=TOP_K, routing=routing)
+    return {one["strategy"]: {what: one[f"{what}_us"] for what in WHAT}
+            for one in planned["predictions"]}
+
+
+def run(network, gbit, options, algorithms):
+    """{algorithm: {what: us}} of those that did not fail."""
+    outer, ranks = levels(network, gbit)
+    with make_hosts(network, gbit) as bench:
+        jobs = Jobs(options, bench, ranks)
+        runs = measure([jobs.ferry(name, "--algorithm", name, "--warmup", "4", "--routing", options.routing,
+                                   levels=outer) for name in algorithms], options.rounds)
+    rounds = {}
+    for one in runs:
+        if "error" not in one["result"]:
+            rounds.setdefault(one["program"], {})[one["round"]] = one["result"]
+    return {name: {what: median(times_of(of, what)) for what in WHAT}
+            for name, of in rounds.items()}
+
+
+def fit_network(here, options):
+    """GB/s of the processors for what crosses, at which the prediction is what one run took."""
+    options = argparse.Namespace(**{**vars(options), "tokens": FIT_TOKENS, "routing": "uniform"})
+    took = run("4x2", 0, options, ["fullmesh"])["fullmesh"]["pair"]
+    low, high = 0.01, 100.0
+    while high / low > 1.001:
+        middle = (low * high) ** 0.5
+        slower = predicted(machine_of(here, "4x2", 0, middle), FIT_TOKENS)["fullmesh"]["pair"] > took
+        low, high = (middle, high) if slower else (low, middle)
+    return high
+
+
+def report(plans, options):
+    """(table, whether the best of each network is the best that was measured, or within 5 % of it)"""
+    lines = [["hosts, Gbit/s, algorithm", "pair predicted", "measured", "error", "of dispatch", "of combine"]]
+    good = True
+    for (network, gbit), plan in plans.items():
+        measured = run(network, gbit, options, ALGORITHMS)
+        for name, times in measured.items():
+            errors = (plan[name][what] / times[what] - 1 for what in WHAT)
+            lines.append([f"{network}, {gbit:g}, {name}", time_text(plan[name]["pair"]), time_text(times["pair"]),
+                          *(f"{100 * error:+.1f} %" for error in errors)])
+        order = sorted(measured, key=lambda name: measured[name]["pair"])
+        best = next(name for name in plan if name in measured)  # predictions come with the best first
+        good = good and len(order) == len(ALGORITHMS) and measured[best]["pair"] <= 1.05 * measured[order[0]]["pair"]
+        print(f"{network} at {gbit:g} Gbit/s: predicted {', '.join(plan)}; measured {', '.join(order)}", flush=True)
+    return markdown(lines), good
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Predict and measure exchanges between hosts that this machine plays")
+    parser.add_argument("--build", type=Path, default=ROOT / "build/release")
+    parser.add_argument("--machine", type=Path, required=True, help="what `ferry doctor --calibrate` has just written")
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="default: %(default)s")
+    parser.add_argument("--gbit", default="1,2", help="rates (%(default)s)")
+    parser.add_argument("--network-gb-s", type=float, help="the rate of the processors (default: fitted)")
+    parser.add_argument("--routing", default="uniform", help="as of `ferry bench`")
+    parser.add_argument("--tokens", type=int, default=128, help="of each rank (%(default)s)")
+    parser.add_argument("--iterations", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=1)
+    options = parser.parse_args()
+    options.build = options.build.resolve()
+    here = json.loads(options.machine.read_text())
+    try:
+        network_gb_s = options.network_gb_s or fit_network(here, options)
+        print(f"processors move {network_gb_s:.4g} GB/s of what crosses")
+        cases = [(network, float(gbit)) for network in options.networks.split(",") for gbit in options.gbit.split(",")]
+        plans = {case: predicted(machine_of(here, *case, network_gb_s), options.tokens, options.routing)
+                 for case in cases}
+        for (network, gbit), plan in plans.items():
+            told = ", ".join(f"{name} {time_text(times['pair'])}" for name, times in plan.items())
+            print(f"{network} at {gbit:g} Gbit/s is predicted: {told}", flush=True)
+        table, good = report(plans, options)
+    except Unavailable as reason:
+        skip(reason)
+    print(f"\n{table}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
