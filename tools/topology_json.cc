@@ -27,14 +27,16 @@ std::string level_text(const json& level) {
     if (key == "name" || key == "fanout") continue;
     if (key == "links")
       text += fmt::format("@{}links", value.dump());
+    else if (key == "mates_xor")
+      text += fmt::format("@{}xor", value.dump());
     else if (key == "bandwidth_gb_s")
       text += fmt::format("@{}GB/s", value.dump());
     else if (key == "latency_us")
       text += fmt::format("@{}us", value.dump());
     else
       throw std::invalid_argument(fmt::format(
-          "JSON topology: level {} has '{}', which is none of name, fanout, links, bandwidth_gb_s, "
-          "latency_us",
+          "JSON topology: level {} has '{}', which is none of name, fanout, links, mates_xor, "
+          "bandwidth_gb_s, latency_us",
           name.dump(), key));
   }
   return text;
@@ -66,6 +68,7 @@ Report::Json levels_json(const Topology& topology) {
                       {"links", level.link.count},
                       {"bandwidth_gb_s", level.link.bandwidth_gb_s},
                       {"latency_us", level.link.latency_us}});
+    if (level.link.mates_xor != 0) levels.back()["mates_xor"] = level.link.mates_xor;
   }
   return levels;
 }

@@ -64,11 +64,12 @@ std::vector<std::vector<int>> mates_of(const Topology& topology, int level) {
   std::size_t most = 0;
   for (int group = 0; group < num_groups; ++group)
     most = std::max(most, topology.members(group, level).size());
+  const Topology::Link& link = topology.level(level).link;
   std::vector<std::vector<int>> mates(most);
   for (std::size_t position = 0; position < most; ++position) {
     for (int group = 0; group < num_groups; ++group) {
       const auto ranks = topology.members(group, level);
-      mates[position].push_back(ranks[internal::mate_position(position, ranks.size())]);
+      mates[position].push_back(ranks[internal::mate_position(position, ranks.size(), link)]);
     }
   }
   return mates;

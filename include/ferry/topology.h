@@ -28,6 +28,7 @@ class FERRY_EXPORT Topology {
     double bandwidth_gb_s = 0;  // 1e9 bytes/s of one link, in each direction
     double latency_us = 0;      // of a small message from one group to another
     int count = 1;  // equal links of a group; its ranks share them out in runs (Topology::link_of)
+    int mates_xor = 0;  // bits in which the positions of mates differ, as such links join them
 
     bool operator==(const Link&) const = default;
   };

@@ -37,6 +37,7 @@ Machine Machine::resized(int num_ranks) const {
     left = std::min(left, inside);
     std::string properties;
     const Topology::Link& link = level.link;
+    if (link.mates_xor != 0) properties += fmt::format("@{}xor", link.mates_xor);
     if (link.count != 1) properties += fmt::format("@{}links", link.count);
     if (link.bandwidth_gb_s > 0) properties += fmt::format("@{}GB/s", link.bandwidth_gb_s);
     if (link.latency_us > 0) properties += fmt::format("@{}us", link.latency_us);

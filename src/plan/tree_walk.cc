@@ -102,10 +102,10 @@ class TreeWalk {
     std::vector<double> held;  // [positions in a group] tokens that their ranks send from there
 
     // [positions] tokens that the ranks of a group of `size` get from there as mates.
-    std::vector<double> served(std::size_t size) const {
+    std::vector<double> served(std::size_t size, const Topology::Link& link) const {
       std::vector<double> tokens(size);
       for (std::size_t position = 0; position < held.size(); ++position)
-        tokens[mate_position(position, size)] += held[position];
+        tokens[mate_position(position, size, link)] += held[position];
       return tokens;
     }
   };
@@ -147,11 +147,12 @@ class TreeWalk {
   void cross(int level, int group, const Side& all, const Tokens& tokens, Tokens& held) {
     const Side own = side(level, {group, group + 1}, tokens);
     const Groups inside = with_mates(level, {group, group + 1});
+    const Topology::Link& link = topology_.level(level_of_mates(level)).link;
     for (int served = inside.begin; served < inside.end; ++served) {
       const std::span<const int> ranks = topology_.members(served, level_of_mates(level));
       const PairBytes copies = rows_.sent_to(ranks);
-      const std::vector<double> by_all = all.served(ranks.size()),
-                                by_own = own.served(ranks.size());
+      const std::vector<double> by_all = all.served(ranks.size(), link),
+                                by_own = own.served(ranks.size(), link);
       for (std::size_t position = 0; position < ranks.size(); ++position) {
         const int rank = ranks[position];
         const double arrived = by_all[position] - by_own[position];

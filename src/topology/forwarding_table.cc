@@ -39,7 +39,8 @@ class Members {
   int mate(int rank, int group, int level) const {
     const std::vector<int>& active = active_[level][group];
     if (active.empty()) return -1;
-    return active[mate_position(positions_[level][rank], active.size())];
+    const Topology::Link& link = topology_.level(level).link;
+    return active[mate_position(positions_[level][rank], active.size(), link)];
   }
   // The outermost level at which two ranks are of different groups; host + 1: they are of one node.
   int level_between(int a, int b) const {

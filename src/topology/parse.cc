@@ -149,15 +149,20 @@ class Parser {
     return value;
   }
 
-  // "12.5GB/s", "100Gbit/s", "5us", "8links"; returns what it is.
+  // "12.5GB/s", "100Gbit/s", "5us", "8links", "1xor"; returns what it is.
   std::string_view set_property(std::string_view text, Level& level) const {
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     const std::string_view unit(end, text.data() + text.size());
     const bool number = error == std::errc() && text[0] >= '0' && text[0] <= '9';
-    if (!number || (unit != "GB/s" && unit != "Gbit/s" && unit != "us" && unit != "links")) {
-      refuse(fmt::format("level '{}': '{}' is not a number with GB/s, Gbit/s, us or links",
+    constexpr std::array<std::string_view, 5> kUnits = {"GB/s", "Gbit/s", "us", "links", "xor"};
+    if (!number || std::ranges::count(kUnits, unit) == 0) {
+      refuse(fmt::format("level '{}': '{}' is not a number with GB/s, Gbit/s, us, links or xor",
                          level.name, text));
+    }
+    if (unit == "xor") {
+      level.link.mates_xor = integer(text.substr(0, text.size() - unit.size()), level.name);
+      return "rules for mates";
     }
     if (unit == "links") {
       level.link.count = integer(text.substr(0, text.size() - unit.size()), level.name);

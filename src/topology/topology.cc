@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <numeric>
 
@@ -52,6 +53,21 @@ void place_groups(std::vector<Topology::Level>& levels, int num_ranks) {
   }
 }
 
+// Every position has a mate.
+void check_mates(const Topology::Level& level, bool has_mates) {
+  if (level.link.mates_xor == 0) return;
+  if (!has_mates)
+    refuse(fmt::format("level '{}' has {}xor, but no mates: levels down to 'host' do", level.name,
+                       level.link.mates_xor));
+  const int size = static_cast<int>(std::bit_ceil(static_cast<unsigned>(level.link.mates_xor) + 1));
+  for (int group = 0; group < level.num_groups(); ++group) {
+    const int ranks = level.first[group + 1] - level.first[group];
+    if (ranks % size != 0)
+      refuse(fmt::format("level '{}': with {}xor a group has a multiple of {} ranks, but {} has {}",
+                         level.name, level.link.mates_xor, size, group, ranks));
+  }
+}
+
 std::string fanout_text(const std::vector<int>& fanout) {
   const bool even = std::ranges::all_of(fanout, [&](int count) { return count == fanout[0]; });
   return even ? std::to_string(fanout[0]) : fmt::format("{}", fmt::join(fanout, "+"));
@@ -60,6 +76,7 @@ std::string fanout_text(const std::vector<int>& fanout) {
 std::string link_text(const Topology::Link& link) {
   std::string text;
   if (link.count != 1) text += fmt::format("@{}links", link.count);
+  if (link.mates_xor != 0) text += fmt::format("@{}xor", link.mates_xor);
   if (link.bandwidth_gb_s != 0) text += fmt::format("@{}GB/s", link.bandwidth_gb_s);
   if (link.latency_us != 0) text += fmt::format("@{}us", link.latency_us);
   return text;
@@ -88,6 +105,8 @@ Topology::Topology() : Topology(from_nodes({0})) {}
 Topology::Topology(std::vector<Level> levels) : levels_(std::move(levels)) {
   const int num_ranks = count_groups(levels_);
   place_groups(levels_, num_ranks);
+  const int host = find_level(kHost);
+  for (int index = 0; index < num_levels(); ++index) check_mates(levels_[index], index <= host);
   order_.resize(num_ranks);
   std::iota(order_.begin(), order_.end(), 0);
   place_ = order_;
@@ -175,8 +194,8 @@ int Topology::mate(int rank, int node) const {
   const int host = find_level(kHost);
   const std::span<const int> serving = node_ranks(node);
   check_range("rank", rank, num_ranks());
-  const int mine = host < 0 ? place_[rank] : position(rank, host);
-  return serving[internal::mate_position(mine, serving.size())];
+  if (node == node_of(rank)) return rank;
+  return serving[internal::mate_position(position(rank, host), serving.size(), levels_[host].link)];
 }
 
 }  // namespace ferry

@@ -15,6 +15,12 @@ INSTANTIATE_TEST_SUITE_P(Threads, Conformance,
                                                              kSeedsPlayed)),
                          conformance_name);
 
+INSTANTIATE_TEST_SUITE_P(MatesByLinks, Conformance,
+                         testing::ValuesIn(conformance_cases(
+                             Mode::kThreads,
+                             std::vector{nodes_of("rack:2@3xor,host:2@1xor,rank:2")}, 4)),
+                         conformance_name);
+
 TEST(ConformanceSuite, CoversEveryFeatureBetweenNodes) {
   if (kSeedsPlayed < kSeedsOfAShape) GTEST_SKIP() << "of the whole suite";
   const std::map<std::string, int> found =

@@ -22,6 +22,8 @@ constexpr const char* kTrees[] = {
     "rack:1,host:3,rank:2",
     "row:2,rack:1+2,host:2+1+2,rank:1+3+2+1+2",
     "machine:2,host:4,numa:2,rank:2",
+    "host:2@1xor,rank:4",
+    "rack:2@5xor,host:2@3xor,rank:4",
 };
 
 // The tables of all ranks.
@@ -125,6 +127,17 @@ TEST(ForwardingTable, FlatMatesAreThoseOfTheTopology) {
         EXPECT_EQ(topology.mate(rank, topology.node_of(mate)), mate);
       }
     }
+  }
+}
+
+// The partly linked machine: 0-5, 1-4, 2-7, 3-6 inside, its second way 0-12, 4-8 outside.
+TEST(ForwardingTable, MatesByLinks) {
+  const Topology topology = Topology::parse("machine:2@4xor,host:2@1xor,rank:4");
+  const std::vector<ForwardingTable> tables = tables_of(topology, all_of(topology), false);
+  const int mates[5][2] = {{12, 5}, {13, 4}, {14, 7}, {15, 6}, {8, 1}};
+  for (int rank = 0; rank < 5; ++rank) {
+    ASSERT_EQ(tables[rank].mates.size(), 2u);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(tables[rank].mates[i].rank, mates[rank][i]);
   }
 }
 

@@ -51,7 +51,7 @@ TEST(Parse, ReadsLinksInAnyOrder) {
 TEST(Parse, ReadsWhatItWrites) {
   for (const std::string text :
        {"rank:1", "rank:8", "host:2,rank:4", "host:2@12.5GB/s@5us,rank:3+5",
-        "host:2@1e-07GB/s@1e+20us,rank:1",
+        "host:2@1e-07GB/s@1e+20us,rank:1", "rack:2@4xor,host:2@2links@3xor@5us,rank:4",
         "rack:2@0.125GB/s,host:2+1@8links@50GB/s@0.5us,numa:1+2+3@30GB/s,rank:1+2+3+4+5+6"}) {
     const Topology topology = Topology::parse(text);
     EXPECT_EQ(topology.to_text(), text);
@@ -103,9 +103,13 @@ TEST(Parse, RefusesFanOuts) {
 }
 
 TEST(Parse, RefusesLinks) {
-  EXPECT_THAT(
-      refusal("host:2@12.5GiB/s,rank:4"),
-      HasSubstr("level 'host': '12.5GiB/s' is not a number with GB/s, Gbit/s, us or links"));
+  EXPECT_THAT(refusal("host:2@12.5GiB/s,rank:4"),
+              HasSubstr("level 'host': '12.5GiB/s' is not a number with GB/s, Gbit/s, us, links or "
+                        "xor"));
+  EXPECT_THAT(refusal("host:2@2xor,rank:6"),
+              HasSubstr("with 2xor a group has a multiple of 4 ranks, but 0 has 6"));
+  EXPECT_THAT(refusal("host:2,numa:2@1xor,rank:2"), HasSubstr("'numa' has 1xor, but no mates"));
+  EXPECT_THAT(refusal("host:2@1xor@2xor,rank:4"), HasSubstr("two rules for mates"));
   for (const char* property : {"", "5", "us", "1.2.3us", "-5us", "infus", "1e999us", "5 us"})
     EXPECT_THAT(refusal(std::string("host:2@") + property + ",rank:4"), HasSubstr("level 'host'"));
   EXPECT_THAT(refusal("host:2@0links,rank:4"), HasSubstr("'0' is not a number from 1"));

@@ -95,7 +95,7 @@ class Walk {
     for (int group = 0; group < topology_.level(level).num_groups(); ++group) {
       const std::span<const int> ranks = topology_.members(group, level);
       if (group == own || !beside(holder, ranks[0], level)) continue;
-      const int mate = ranks[position % ranks.size()];
+      const int mate = ranks[(position ^ topology_.level(level).link.mates_xor) % ranks.size()];
       cross(holder, mate, rows_in(group, level, owners));
       serve(mate, level + 1, owners);
     }
@@ -169,7 +169,8 @@ TEST(Traffic, EqualsTheCountOverAllChoices) {
         "rack:2,host:2,rank:3", "rack:3,host:1+2+3,rank:1+2+1+1+2+1", "rack:1,host:3,rank:2",
         "row:2@2links,rack:2,host:1+2+1+1@2links,numa:2+1+1+1+2,rank:1+2+1+1+1+1+1",
         "machine:2@8links,host:2,rank:2@2links", "row:2,rack:1+2,host:2+1+2,rank:1+3+2+1+2",
-        "row:3,rack:1+2+1,host:1,rank:2+1+2+1"}) {
+        "row:3,rack:1+2+1,host:1,rank:2+1+2+1", "host:2@1xor@2links,rank:4+2",
+        "rack:2@3xor@2links,host:2@1xor,rank:2"}) {
     const Topology topology = Topology::parse(text);
     for (const int last : {0, 1}) {
       Traffic traffic = small_traffic(topology, last);
