@@ -24,6 +24,7 @@ declare -A packages=(
   [deb]="dpkg-dev"
   [bare]="debootstrap"
   [browser]="chromium"
+  [simgrid]="libsimgrid-dev"
 )
 
 missing=()
