@@ -59,7 +59,6 @@ void Job::sum_rows(const std::vector<const void*>& rows, const float* row_weight
                          .weights = row_weights,
                          .num_rows = static_cast<int>(rows.size()),
                          .row_type = DataType::kBf16,
-                         .bias = {nullptr, nullptr},
                          .out = sum,
                          .out_type = DataType::kBf16,
                          .hidden = hidden,

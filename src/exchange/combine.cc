@@ -216,10 +216,7 @@ void Combine::reduce_token(std::int64_t token, const ReduceJob& job) const {
   const bool norm = args_.norm.residual != nullptr;
   float* sum = norm ? reinterpret_cast<float*>(job.sum.scratch()) : nullptr;
   job.sum.reduce(
-      {.rows = nullptr,
-       .weights = nullptr,
-       .num_rows = 0,
-       .row_type = args_.expert_rows.dtype,
+      {.row_type = args_.expert_rows.dtype,
        .bias = {norm ? nullptr : row_of(args_.bias[0]), norm ? nullptr : row_of(args_.bias[1])},
        .out = norm ? static_cast<void*>(sum) : out,
        .out_type = norm ? DataType::kFp32 : args_.out_dtype,

@@ -39,16 +39,9 @@ void RowSum::sum_own(void* out) {
   for (int i = 0; i < count_; ++i) {
     if (rows_[i].owner >= 0) add_term(first_ + i, part_);
   }
-  part_.reduce({.rows = nullptr,
-                .weights = nullptr,
-                .num_rows = 0,
-                .row_type = format_.type,
-                .bias = {nullptr, nullptr},
-                .out = out,
-                .out_type = sum_type_,
-                .hidden = format_.hidden,
-                .stores = Stores::kCached},
-               format_.weighted);
+  part_.reduce(
+      {.row_type = format_.type, .out = out, .out_type = sum_type_, .hidden = format_.hidden},
+      format_.weighted);
 }
 
 const void* RowSum::own() {
@@ -77,15 +70,7 @@ const void* RowSum::sum_of(std::span<const Sum> sums, int level) {
   total.clear();
   std::byte* out = total.scratch();
   add_to(total, sums, level);
-  total.reduce({.rows = nullptr,
-                .weights = nullptr,
-                .num_rows = 0,
-                .row_type = sum_type_,
-                .bias = {nullptr, nullptr},
-                .out = out,
-                .out_type = sum_type_,
-                .hidden = format_.hidden,
-                .stores = Stores::kCached},
+  total.reduce({.row_type = sum_type_, .out = out, .out_type = sum_type_, .hidden = format_.hidden},
                false);
   return out;
 }
@@ -100,14 +85,11 @@ const void* RowSum::whole(const Row& row, Summands& sum) const {
   if (row.num_parts == 1) return row.parts[0];
   std::byte* total = sum.scratch();
   reduce_rows({.rows = row.parts.data(),
-               .weights = nullptr,
                .num_rows = row.num_parts,
                .row_type = format_.type,
-               .bias = {nullptr, nullptr},
                .out = total,
                .out_type = format_.type,
-               .hidden = format_.hidden,
-               .stores = Stores::kCached});
+               .hidden = format_.hidden});
   return total;
 }
 
@@ -146,11 +128,9 @@ void RowSum::add_partial(const Row& last, Summands& sum) const {
                .weights = format_.weighted ? weights : nullptr,
                .num_rows = count,
                .row_type = format_.type,
-               .bias = {nullptr, nullptr},
                .out = partial,
                .out_type = format_.type,
-               .hidden = format_.hidden,
-               .stores = Stores::kCached});
+               .hidden = format_.hidden});
   sum.add(partial, format_.type);
 }
 

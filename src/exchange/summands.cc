@@ -30,14 +30,11 @@ void Summands::promote() {
     if (types_[i] == DataType::kFp32) continue;
     std::byte* wide = scratch();
     reduce_rows({.rows = &rows_[i],
-                 .weights = nullptr,
                  .num_rows = 1,
                  .row_type = types_[i],
-                 .bias = {nullptr, nullptr},
                  .out = wide,
                  .out_type = DataType::kFp32,
-                 .hidden = hidden_,
-                 .stores = Stores::kCached});
+                 .hidden = hidden_});
     rows_[i] = wide;
     types_[i] = DataType::kFp32;
   }

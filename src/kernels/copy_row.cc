@@ -1,7 +1,6 @@
 // copy_row, copy_row_to_many, the fence and the prefetch. Cached copies are the C library's;
 // streaming ones store whole cache lines past the caches and leave the ends of a row, which share
-// lines with other rows, to ordinary stores. Called by exchange/dispatch.cc and
-// exchange/combine.cc.
+// lines with other rows, to ordinary stores. Called by src/exchange.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/copy_row.cc"
 #include "hwy/foreach_target.h"

@@ -1,6 +1,6 @@
 // Row kernels: copy and weighted sum. No policy, no memory but the rows they are given; no byte is
 // written outside a row. The same bits on every SIMD target (Highway, run-time dispatch): product
-// rounded, then added, no FMA. Called by exchange/dispatch.cc and exchange/combine.cc.
+// rounded, then added, no FMA. Called by src/exchange.
 #pragma once
 
 #include <cstddef>
@@ -40,15 +40,15 @@ inline constexpr int kMaxRows = 64;
 // result is a NaN, but whose payload, and the sign of one made by inf - inf or 0 * inf, is the
 // processor's.
 struct ReduceRows {
-  const void* const* rows;  // num_rows pointers to [hidden] of row_type
-  const float* weights;     // num_rows, or null
-  int num_rows;             // 0 to kMaxRows
-  DataType row_type;        // kBf16, kFp16, kFp32
-  const void* bias[2];      // [hidden] of out_type, or null
+  const void* const* rows = nullptr;  // num_rows pointers to [hidden] of row_type
+  const float* weights = nullptr;     // num_rows, or null
+  int num_rows = 0;                   // 0 to kMaxRows
+  DataType row_type;                  // kBf16, kFp16, kFp32
+  const void* bias[2] = {};           // [hidden] of out_type, or null
   void* out;          // [hidden] of out_type; may equal bias[0] or bias[1], overlaps nothing else
   DataType out_type;  // kBf16, kFp16, kFp32
   std::int64_t hidden;
-  Stores stores;
+  Stores stores = Stores::kCached;
 };
 void reduce_rows(const ReduceRows& args) noexcept;
 

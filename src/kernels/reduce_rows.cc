@@ -1,6 +1,6 @@
 // reduce_rows: the weighted sum of rows, one block of the output at a time, the rows innermost, so
 // that sums live in registers and the output is written once. The ends that fill no chunk are
-// summed one element at a time. Called by exchange/combine.cc; calls lanes-inl.h and
+// summed one element at a time. Called by src/exchange; calls lanes-inl.h and
 // float_formats.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/reduce_rows.cc"

@@ -1,5 +1,5 @@
-// The wire formats as a table: names, sizes, kernels. Called by exchange/dispatch.cc and
-// exchange/combine.cc; names the kernels of quantise_int8.cc, quantise_fp8.cc, block_int8.cc and
+// The wire formats as a table: names, sizes, kernels. Called by src/exchange;
+// names the kernels of quantise_int8.cc, quantise_fp8.cc, block_int8.cc and
 // logfmt10.cc.
 #include "kernels/wire_formats.h"
 

@@ -1,6 +1,6 @@
 // Wire formats: what becomes of a row on its way. A format is a value that names its sizes and two
 // kernels; docs/numerics.md defines every bit. Rows of dispatch carry their scales beside them,
-// rows of combine inside. Called by exchange/dispatch.cc and exchange/combine.cc.
+// rows of combine inside. Called by src/exchange.
 #pragma once
 
 #include <cstddef>

@@ -92,14 +92,11 @@ std::vector<Out> convert(const std::vector<In>& in, DataType in_type, DataType o
   std::vector<Out> out(in.size());
   const void* row = in.data();
   reduce_rows({.rows = &row,
-               .weights = nullptr,
                .num_rows = 1,
                .row_type = in_type,
-               .bias = {nullptr, nullptr},
                .out = out.data(),
                .out_type = out_type,
-               .hidden = static_cast<std::int64_t>(in.size()),
-               .stores = Stores::kCached});
+               .hidden = static_cast<std::int64_t>(in.size())});
   return out;
 }
 

@@ -174,11 +174,9 @@ Bytes sum_of(Reduce reduce, const std::vector<WeightedRow>& terms, DataType row_
           .weights = weights.data(),
           .num_rows = static_cast<int>(rows.size()),
           .row_type = row_type,
-          .bias = {nullptr, nullptr},
           .out = out.data(),
           .out_type = out_type,
-          .hidden = static_cast<std::int64_t>(hidden),
-          .stores = Stores::kCached});
+          .hidden = static_cast<std::int64_t>(hidden)});
   return out;
 }
 

@@ -197,7 +197,6 @@ void Traffic::combine_part(std::size_t thread, std::size_t num_threads, int redu
          .weights = weighted ? &weights_[job * entries_] : nullptr,
          .num_rows = jobs_[job].num_rows,
          .row_type = options.shape.dtype,
-         .bias = {nullptr, nullptr},
          .out = jobs_[job].out,
          .out_type = options.shape.dtype,
          .hidden = options.shape.hidden,
