@@ -211,8 +211,8 @@ Status Protocol::finish(InFlight& operation) {
     Status status = operation.receive();
     if (status.ok() && lapped(operation.issued())) {
       status = {Code::kMismatch,
-                fmt::format("operation {}: the others went on without rank {}, what it read may be "
-                            "theirs of later",
+                fmt::format("operation {}: the others went on without rank {}, and the rows that "
+                            "it read may be of a later operation",
                             operation.number(), setup_.rank),
                 setup_.rank};
     }
@@ -233,13 +233,7 @@ void Protocol::conclude(std::uint64_t number) noexcept {
   }
   early_.push_back(number);
   std::uint64_t through = read_through_;
-  for (auto next = early_.begin(); next != early_.end();) {
-    next = std::find(early_.begin(), early_.end(), through + 1);
-    if (next == early_.end()) break;
-    early_.erase(next);
-    next = early_.begin();
-    ++through;
-  }
+  while (std::erase(early_, through + 1) > 0) ++through;
   if (through == read_through_) return;
   read_through_ = through;
   raise(mine.read_through, through);

@@ -21,6 +21,25 @@ using internal::GroupState;
 
 constexpr std::size_t kMaxAddress = 64;
 
+// Calls body(rank) on a thread for each rank, and throws what the lowest rank threw.
+void on_threads(int size, const std::function<void(int)>& body) {
+  std::vector<std::exception_ptr> failures(size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (...) {
+        failures[rank] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
 void check_arguments(int rank, int size, const GroupOptions& options) {
   if (size < 1 || rank < 0 || rank >= size) {
     throw Error(
@@ -84,39 +103,24 @@ std::vector<Group> GroupState::threads(int size, const GroupOptions& options,
   check_arguments(0, size, options);
   std::vector<std::unique_ptr<internal::Rendezvous>> rendezvous =
       internal::thread_rendezvous(internal::split_nodes(options, size));
+  const GroupOrigin origin{"threads", fmt::format("{} threads of process {}", size, getpid())};
   std::vector<Group> groups(size);
-  std::vector<std::exception_ptr> failures(size);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        const GroupOrigin origin{"threads",
-                                 fmt::format("{} threads of process {}", size, getpid())};
-        const auto by = internal::Deadline::after(options.deadline, &options.interrupted);
-        groups[rank] = join(std::move(rendezvous[rank]), options, origin, by, make_link);
-      } catch (...) {
-        failures[rank] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  on_threads(size, [&](int rank) {
+    const auto by = internal::Deadline::after(options.deadline, &options.interrupted);
+    groups[rank] = join(std::move(rendezvous[rank]), options, origin, by, make_link);
+  });
   return groups;
 }
 
 namespace {
 
-GroupState& member(const std::shared_ptr<GroupState>& state) {
-  if (!state)
-    throw Error(Code::kClosed,
-                "this Group is not a member of anything (default-made or destroyed)");
-  return *state;
-}
-
 const Status kNotAMember{Code::kClosed,
                          "this Group is not a member of anything (default-made or destroyed)"};
+
+GroupState& member(const std::shared_ptr<GroupState>& state) {
+  if (!state) throw Error(kNotAMember.code(), kNotAMember.message());
+  return *state;
+}
 
 }  // namespace
 
@@ -140,21 +144,7 @@ void Group::destroy() noexcept {
 
 void run_threads(int size, const std::function<void(Group)>& body, const GroupOptions& options) {
   std::vector<Group> groups = Group::threads(size, options);
-  std::vector<std::exception_ptr> failures(size);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        body(std::move(groups[rank]));
-      } catch (...) {
-        failures[rank] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  on_threads(size, [&](int rank) { body(std::move(groups[rank])); });
 }
 
 }  // namespace ferry

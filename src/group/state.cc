@@ -99,13 +99,11 @@ Status GroupState::verdict() noexcept {
     const std::lock_guard lock(verdict_.mutex);
     return verdict_.status;
   }
-  for (int peer = 0; peer < size_; ++peer) {
-    const std::uint64_t word = flags_->abort(peer);
-    if (!AbortWord::gave_up(word)) continue;
-    return break_group(AbortWord::code(word), AbortWord::culprit(word),
-                       fmt::format("rank {} reported: {}", peer, flags_->slot(peer).report));
-  }
-  return {};
+  const int peer = reporter();
+  if (peer < 0) return {};
+  const std::uint64_t word = flags_->abort(peer);
+  return break_group(AbortWord::code(word), AbortWord::culprit(word),
+                     fmt::format("rank {} reported: {}", peer, flags_->slot(peer).report));
 }
 
 bool GroupState::usable() const noexcept {

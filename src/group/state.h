@@ -154,7 +154,7 @@ class GroupState final : private MessageChannel::Reader {
   Status await_left(Await await, const std::vector<bool>& mates) noexcept;
 
   // True once some rank has given up on the group.
-  bool aborted() const noexcept;
+  bool aborted() const noexcept { return reporter() >= 0; }
   // The status of calls on a group that is closed or that some rank has given up on; ok while it is
   // usable. The first telling of another rank's report has that report's code, phase and culprit.
   Status verdict() noexcept;
@@ -191,6 +191,8 @@ class GroupState final : private MessageChannel::Reader {
   void linger() noexcept;
   void connect(int peer);
 
+  // The rank whose report counts: the lowest that has given up; -1: none has.
+  int reporter() const noexcept;
   bool left(int rank) const noexcept;
   Status give_up(const Await& await, Code code, int culprit) noexcept;
   Status break_group(Code code, int culprit, const std::string& text) noexcept;

@@ -95,10 +95,9 @@ Status GroupState::check(const Await& await) noexcept {
   if (missing.empty()) return {};
   if (const int culprit = gone_culprit(await, missing); culprit >= 0)
     return give_up(await, Code::kPeerLost, culprit);
-  for (int peer = 0; peer < size_; ++peer) {
-    const std::uint64_t word = flags_->abort(peer);  // partner: give_up
-    if (!AbortWord::gave_up(word)) continue;
+  if (const int peer = reporter(); peer >= 0) {
     if (missing_ranks(await).empty()) return {};  // all did their part before that
+    const std::uint64_t word = flags_->abort(peer);
     return give_up(await, AbortWord::code(word), AbortWord::culprit(word));
   }
   const bool interrupted = options_.interrupted && options_.interrupted();
@@ -124,8 +123,8 @@ int GroupState::gone_culprit(const Await& await, const std::vector<int>& missing
   }
   for (const int peer : missing) {
     const int culprit = answerable(await, peer);
-    if (!gone(await, culprit) || await.up(peer)) continue;  // its last act
-    // What it said before it went is worth more than that it went.
+    if (!gone(await, culprit) || await.up(peer)) continue;  // its flag came before it went
+    // A rank that gave up before it went has named the culprit: its abort word is read next.
     if (!flags_->gave_up(culprit)) return culprit;
   }
   return owing(/*lost=*/true);
@@ -153,7 +152,7 @@ int GroupState::answerable(const Await& await, int missing) const noexcept {
   int culprit = missing;
   for (int from = missing, mate = (*await.last_hop)[from]; mate != from && mate != rank_;
        from = mate, mate = (*await.last_hop)[from]) {
-    // What a mate said before it went is worth more than that it went.
+    // A mate that gave up before it went is no culprit: its abort word names one.
     if (flags_->gave_up(mate)) continue;
     if (gone(await, mate) || !await.up(mate)) culprit = mate;
   }
@@ -234,11 +233,11 @@ const char* GroupState::state_of(int rank) const noexcept {
   return "is alive but did not arrive (stopped, stuck, or skipped a call?)";
 }
 
-bool GroupState::aborted() const noexcept {
+int GroupState::reporter() const noexcept {
   for (int peer = 0; peer < size_; ++peer) {
-    if (flags_->gave_up(peer)) return true;  // partner: give_up
+    if (flags_->gave_up(peer)) return peer;  // partner: give_up
   }
-  return false;
+  return -1;
 }
 
 bool GroupState::left(int rank) const noexcept {

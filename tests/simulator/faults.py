@@ -62,8 +62,7 @@ FAULTS = [
      [("src/exchange/dispatch.cc", "  if (protocol.min_read_through() >= free_after) return {};\n",
        "  if (free_after < ~std::uint64_t{0}) return {};\n")]),
     ("abort words are not read by a rank that waits",
-     [(WAIT, "    if (!AbortWord::gave_up(word)) continue;\n    if (missing", "    if (word + 1 > 0) continue;\n"
-       "    if (missing")]),
+     [(WAIT, "reporter(); peer >= 0) {", "reporter(); peer > size_) {")]),
     ("joining: rank 0 does not look whether a rank that came has gone",
      [(ACCEPT, "    } else if (member.connection->closed()) {\n", "    } else if (member.who.empty()) {\n")]),
     ("joining: a stranger's connection is never dropped",
