@@ -219,8 +219,6 @@ void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
                               .body_bytes = static_cast<std::uint32_t>(body.size()),
                               .reserved = 0});
     ++message->packets_left;
-    ++counters_.packets_sent;
-    counters_.bytes_sent += body.size();
     if (link_->send(message->peer, bytes_of(message->heads.back()), body, message))
       packet_left(message);
     cut += body.size();
@@ -359,8 +357,6 @@ void MessageChannel::hold(int from, const Head& head, std::span<const std::byte>
 void MessageChannel::take(int from, std::uint64_t left, std::span<const std::byte> body) {
   Peer& peer = *peers_[static_cast<std::size_t>(from)];
   ++peer.next_in;
-  ++counters_.packets_read;
-  counters_.bytes_read += body.size();
   const bool is_first = peer.to_join == 0;
   if (!is_first && left != peer.to_join) {
     lost(from, fmt::format("a packet of rank {} says that {} bytes of its message are missing, and "

@@ -61,8 +61,6 @@ class MessageChannel : private Link::Events {
   };
 
   struct Counters {
-    std::uint64_t packets_sent = 0, bytes_sent = 0;  // bytes of messages, heads not counted
-    std::uint64_t packets_read = 0, bytes_read = 0;
     std::uint64_t duplicates = 0;  // dropped: had come already
     std::uint64_t strangers = 0;   // dropped: of another job, or no packet of ferry
     std::uint64_t reordered = 0;   // kept until those before it came
