@@ -72,12 +72,12 @@ Result checked(const std::function<void()>& checks) noexcept {
     return {};
   } catch (const Refused& refused) {
     return {refused.code, refused.status};
+  } catch (const Error& error) {
+    return {status_code(error.code()), {error.code(), error.what()}};
   } catch (const std::exception& error) {
     return {StatusCode::kRuntimeError, {Code::kSystem, error.what()}};
   }
 }
-
-void refuse_for_caller(const Status& why) { throw Refused{status_code(why.code()), why}; }
 
 void check_float_type(const char* name, DataType type) {
   require_value(type == DataType::kBf16 || type == DataType::kFp16 || type == DataType::kFp32,

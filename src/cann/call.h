@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cann/attributes.h"
+#include "cann/configs.h"
 #include "cann/elastic.h"
 #include "cann/exchange_cache.h"
 
@@ -18,8 +19,36 @@ Result call(const Communicator& communicator, const char* name, Purpose purpose,
 // Runs checks that concern this rank alone.
 Result checked(const std::function<void()>& checks) noexcept;
 
-// The refusal of a caller that takes the place of an operator: throws Refused.
-[[noreturn]] void refuse_for_caller(const Status& why);
+// What a call asks for. Throws Refused. The cache is told step by step, to meet the other ranks
+// there if the call is refused.
+struct Asked {
+  ExchangeConfig config;
+  ElasticMap elastic;
+};
+template <typename Args>
+Asked ask(ExchangeCache& cache, const Args& args) {
+  cache.expect(args.attributes, batch_of(args));
+  cache.check_names(args.attributes);
+  const ExchangeConfig config = config_of(args, cache.place());
+  cache.expect(config);
+  const ElasticMap elastic(args.elastic_info, args.attributes);
+  cache.set_active(elastic.active());
+  return {config, elastic};
+}
+
+// Takes the place of an operator on a rank whose caller refuses it.
+template <typename Args>
+Result refuse_call(const Communicator& communicator, const char* name, Purpose purpose,
+                   const Args& args, const Status& why) noexcept {
+  return call(communicator, name, purpose, [&](ExchangeCache& cache) -> Result {
+    cache.expect(args.attributes, batch_of(args));
+    try {
+      cache.expect(config_of(args, cache.place()));
+    } catch (const Refused&) {  // the cache knows the rows alone
+    }
+    throw Refused{status_code(why.code()), why};
+  });
+}
 
 // A tensor of floats: [rows, columns] of a type in which ferry computes.
 void check_rows(const char* name, const Rows& rows, std::int64_t num_rows, std::int64_t hidden);

@@ -3,7 +3,6 @@
 #include <optional>
 
 #include "cann/call.h"
-#include "cann/configs.h"
 #include "cann/triplets.h"
 
 namespace ferry::cann {
@@ -133,13 +132,7 @@ void check_shapes(const CombineArgs& args, const Batch& batch) {
 }
 
 Result run(ExchangeCache& cache, const CombineArgs& args, const CombineAddRmsNormArgs* with_norm) {
-  cache.expect(args.attributes, batch_of(args));
-  cache.check_names(args.attributes);
-  const Group& group = cache.group();
-  const ExchangeConfig config = combine_config(args, {group.rank(), group.size()});
-  cache.expect(config);
-  const ElasticMap elastic(args.elastic_info, args.attributes);
-  cache.set_active(elastic.active());
+  const auto [config, elastic] = ask(cache, args);
   Exchange& exchange = cache.find(Purpose::kCombine, config);
   const Batch batch = batch_of(args);
   const std::int64_t rows =
@@ -170,7 +163,7 @@ Result run(ExchangeCache& cache, const CombineArgs& args, const CombineAddRmsNor
   if (with_norm != nullptr) combine.norm = take_norm(*with_norm);
   Status status = exchange.combine(combine);
   if (status.code() == Code::kMismatch && status.culprit() < 0)
-    status = triplets.name_difference(group, exchange.config());
+    status = triplets.name_difference(cache.group(), exchange.config());
   if (!status.ok()) return {status_code(status.code()), status};
   record_waits(exchange.last_combine_times(), tp_positions(args.attributes), args.performance_info);
   return {};
@@ -205,16 +198,8 @@ Result check(const CombineAddRmsNormArgs& args, WindowBytes& bytes) noexcept {
 
 Result refuse_combine(const Communicator& communicator, const CombineArgs& args,
                       const Status& why) noexcept {
-  const auto refuse = [&](internal::ExchangeCache& cache) -> Result {
-    cache.expect(args.attributes, internal::batch_of(args));
-    try {
-      const Group& group = cache.group();
-      cache.expect(internal::combine_config(args, {group.rank(), group.size()}));
-    } catch (const internal::Refused&) {  // it stays with the rows
-    }
-    internal::refuse_for_caller(why);
-  };
-  return internal::call(communicator, internal::kCombine, internal::Purpose::kCombine, refuse);
+  return internal::refuse_call(communicator, internal::kCombine, internal::Purpose::kCombine, args,
+                               why);
 }
 
 }  // namespace ferry::cann

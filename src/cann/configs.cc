@@ -106,7 +106,7 @@ std::int64_t scale_columns(const DispatchArgs& args) noexcept {
   }
 }
 
-ExchangeConfig dispatch_config(const DispatchArgs& args, const Place& place) {
+ExchangeConfig config_of(const DispatchArgs& args, const Place& place) {
   const Batch batch = batch_of(args);
   check_attributes(args.attributes, batch, place);
   ExchangeConfig config = exchange_config(args.attributes, batch);
@@ -121,7 +121,7 @@ ExchangeConfig dispatch_config(const DispatchArgs& args, const Place& place) {
   return config;
 }
 
-ExchangeConfig combine_config(const CombineArgs& args, const Place& place) {
+ExchangeConfig config_of(const CombineArgs& args, const Place& place) {
   const Batch batch = batch_of(args);
   check_attributes(args.attributes, batch, place);
   ExchangeConfig config = exchange_config(args.attributes, batch);

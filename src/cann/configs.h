@@ -10,8 +10,8 @@
 namespace ferry::cann::internal {
 
 // Both throw Refused.
-ExchangeConfig dispatch_config(const DispatchArgs& args, const Place& place);
-ExchangeConfig combine_config(const CombineArgs& args, const Place& place);
+ExchangeConfig config_of(const DispatchArgs& args, const Place& place);
+ExchangeConfig config_of(const CombineArgs& args, const Place& place);
 
 inline Batch batch_of(const DispatchArgs& args) noexcept {
   return {args.expert_ids.rows, args.x.hidden, args.expert_ids.columns};

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "cann/call.h"
-#include "cann/configs.h"
 
 namespace ferry::cann {
 
@@ -216,13 +215,7 @@ Result run_in(Exchange& exchange, const Dispatch& call, const std::string& asked
 }
 
 Result run(ExchangeCache& cache, const DispatchArgs& args) {
-  cache.expect(args.attributes, batch_of(args));
-  cache.check_names(args.attributes);
-  const Group& group = cache.group();
-  const ExchangeConfig config = dispatch_config(args, {group.rank(), group.size()});
-  cache.expect(config);
-  const ElasticMap elastic(args.elastic_info, args.attributes);
-  cache.set_active(elastic.active());
+  const auto [config, elastic] = ask(cache, args);
   const bool any_scales = takes_any_scales(args);
   Exchange* exchange = &cache.find(Purpose::kDispatch, config, any_scales);
   Result result = run_in(*exchange, {args, elastic, exchange->config().scale_bytes}, config.terms);
@@ -253,16 +246,8 @@ Result check(const DispatchArgs& args, WindowBytes& bytes) noexcept {
 
 Result refuse_dispatch(const Communicator& communicator, const DispatchArgs& args,
                        const Status& why) noexcept {
-  const auto refuse = [&](internal::ExchangeCache& cache) -> Result {
-    cache.expect(args.attributes, internal::batch_of(args));
-    try {
-      const Group& group = cache.group();
-      cache.expect(internal::dispatch_config(args, {group.rank(), group.size()}));
-    } catch (const internal::Refused&) {  // it stays with the rows
-    }
-    internal::refuse_for_caller(why);
-  };
-  return internal::call(communicator, internal::kName, internal::Purpose::kDispatch, refuse);
+  return internal::refuse_call(communicator, internal::kName, internal::Purpose::kDispatch, args,
+                               why);
 }
 
 }  // namespace ferry::cann

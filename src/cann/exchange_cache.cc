@@ -66,7 +66,7 @@ void ExchangeCache::expect(const Attributes& attributes, const Batch& batch) {
   const Batch legal{batch.bs, std::max<std::int64_t>(batch.h, 1),
                     std::max<std::int64_t>(batch.k, 1)};
   try {
-    check_attributes(attributes, legal, {group_.rank(), group_.size()});
+    check_attributes(attributes, legal, place());
   } catch (const Refused&) {
     return;
   }

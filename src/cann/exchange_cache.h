@@ -18,6 +18,7 @@ class ExchangeCache {
   ExchangeCache(Group group, CommunicatorOptions options);
 
   const Group& group() const noexcept { return group_; }
+  Place place() const noexcept { return {group_.rank(), group_.size()}; }
   const Exchange& last() const { return exchanges_.front(); }
   // Throws Refused unless the attributes name this communicator.
   void check_names(const Attributes& attributes) const;

@@ -1,27 +1,16 @@
 // What callers ask before they allocate: rows of expand_x, bytes of the windows.
-#include "cann/configs.h"
-#include "cann/refusal.h"
+#include "cann/call.h"
 
 namespace ferry::cann {
 
 namespace {
 
-using internal::Place;
-
 template <typename Args>
-Result window_of(const Args& args, ExchangeConfig (*config_of)(const Args&, const Place&),
-                 WindowBytes& bytes) noexcept {
-  try {
-    const Place place = internal::claimed_place(args.attributes);
-    bytes = window_bytes(config_of(args, place), place.size);
-    return {};
-  } catch (const internal::Refused& refused) {
-    return {refused.code, refused.status};
-  } catch (const Error& error) {
-    return {status_code(error.code()), {error.code(), error.what()}};
-  } catch (const std::exception& error) {
-    return {StatusCode::kRuntimeError, {Code::kSystem, error.what()}};
-  }
+Result window_of(const Args& args, WindowBytes& bytes) noexcept {
+  return internal::checked([&] {
+    const internal::Place place = internal::claimed_place(args.attributes);
+    bytes = window_bytes(internal::config_of(args, place), place.size);
+  });
 }
 
 }  // namespace
@@ -37,11 +26,11 @@ std::int64_t max_rows(const DispatchArgs& args) {
 }
 
 Result workspace_bytes(const DispatchArgs& args, WindowBytes& bytes) noexcept {
-  return window_of(args, internal::dispatch_config, bytes);
+  return window_of(args, bytes);
 }
 
 Result workspace_bytes(const CombineArgs& args, WindowBytes& bytes) noexcept {
-  return window_of(args, internal::combine_config, bytes);
+  return window_of(args, bytes);
 }
 
 }  // namespace ferry::cann

@@ -37,9 +37,7 @@ std::vector<std::string> cache_folders(int cpu) {
   return folders;
 }
 
-}  // namespace
-
-std::uint64_t last_level_cache_bytes() {
+std::uint64_t find_last_level_cache_bytes() {
   constexpr std::uint64_t kUnknown = std::uint64_t{32} << 20;
   std::uint64_t total = 0;
   std::set<std::string> seen;  // a cache is named by the processors that share it
@@ -52,11 +50,23 @@ std::uint64_t last_level_cache_bytes() {
   return total == 0 ? kUnknown : total;
 }
 
-std::uint64_t private_cache_bytes() {
+std::uint64_t find_private_cache_bytes() {
   constexpr std::uint64_t kUnknown = std::uint64_t{1} << 20;
   const std::vector<std::string> folders = cache_folders(0);
   return folders.size() < 2 ? kUnknown
                             : parse_size(read_line(folders[folders.size() - 2] + "size"));
+}
+
+}  // namespace
+
+std::uint64_t last_level_cache_bytes() {
+  static const std::uint64_t bytes = find_last_level_cache_bytes();
+  return bytes;
+}
+
+std::uint64_t private_cache_bytes() {
+  static const std::uint64_t bytes = find_private_cache_bytes();
+  return bytes;
 }
 
 }  // namespace ferry::internal

@@ -1,4 +1,4 @@
-// Sizes of this host's caches.
+// Sizes of this host's caches, read from /sys once in a process.
 #pragma once
 
 #include <cstdint>
