@@ -10,30 +10,27 @@
 
 #define FERRY_AT(type, field, bytes) \
   static_assert(offsetof(type, field) == (bytes), "fields of the C ABI never move")
+#define FERRY_STRUCT(type, bytes)                                   \
+  static_assert(sizeof(type) == (bytes), "as long as stated here"); \
+  FERRY_AT(type, struct_size, 0);                                   \
+  FERRY_AT(type, version, 4)
 
-FERRY_AT(ferry_allocator, struct_size, 0);
-FERRY_AT(ferry_allocator, version, 4);
+FERRY_STRUCT(ferry_allocator, 32);
 FERRY_AT(ferry_allocator, allocate, 8);
 FERRY_AT(ferry_allocator, release, 16);
 FERRY_AT(ferry_allocator, context, 24);
-static_assert(sizeof(ferry_allocator) == 32);
 
-FERRY_AT(ferry_all_gather, struct_size, 0);
-FERRY_AT(ferry_all_gather, version, 4);
+FERRY_STRUCT(ferry_all_gather, 24);
 FERRY_AT(ferry_all_gather, gather, 8);
 FERRY_AT(ferry_all_gather, context, 16);
-static_assert(sizeof(ferry_all_gather) == 24);
 
-FERRY_AT(ferry_group_options, struct_size, 0);
-FERRY_AT(ferry_group_options, version, 4);
+FERRY_STRUCT(ferry_group_options, 40);
 FERRY_AT(ferry_group_options, deadline_ns, 8);
 FERRY_AT(ferry_group_options, name, 16);
 FERRY_AT(ferry_group_options, allocator, 24);
 FERRY_AT(ferry_group_options, topology, 32);
-static_assert(sizeof(ferry_group_options) == 40);
 
-FERRY_AT(ferry_config, struct_size, 0);
-FERRY_AT(ferry_config, version, 4);
+FERRY_STRUCT(ferry_config, 176);
 FERRY_AT(ferry_config, max_tokens, 8);
 FERRY_AT(ferry_config, hidden, 16);
 FERRY_AT(ferry_config, num_experts, 24);
@@ -65,16 +62,12 @@ FERRY_AT(ferry_config, replica_offsets, 152);
 FERRY_AT(ferry_config, replica_instances, 160);
 FERRY_AT(ferry_config, algorithm, 168);
 FERRY_AT(ferry_config, node_sums, 172);
-static_assert(sizeof(ferry_config) == 176);
 
-FERRY_AT(ferry_window, struct_size, 0);
-FERRY_AT(ferry_window, version, 4);
+FERRY_STRUCT(ferry_window, 24);
 FERRY_AT(ferry_window, expected_bytes, 8);
 FERRY_AT(ferry_window, worst_bytes, 16);
-static_assert(sizeof(ferry_window) == 24);
 
-FERRY_AT(ferry_dispatch_args, struct_size, 0);
-FERRY_AT(ferry_dispatch_args, version, 4);
+FERRY_STRUCT(ferry_dispatch_args, 152);
 FERRY_AT(ferry_dispatch_args, tokens, 8);
 FERRY_AT(ferry_dispatch_args, num_tokens, 16);
 FERRY_AT(ferry_dispatch_args, hidden, 24);
@@ -95,10 +88,8 @@ FERRY_AT(ferry_dispatch_args, token_scales, 120);
 FERRY_AT(ferry_dispatch_args, replica_table, 128);
 FERRY_AT(ferry_dispatch_args, active_ranks, 136);
 FERRY_AT(ferry_dispatch_args, num_active_ranks, 144);
-static_assert(sizeof(ferry_dispatch_args) == 152);
 
-FERRY_AT(ferry_received, struct_size, 0);
-FERRY_AT(ferry_received, version, 4);
+FERRY_STRUCT(ferry_received, 120);
 FERRY_AT(ferry_received, owner, 8);
 FERRY_AT(ferry_received, data, 16);
 FERRY_AT(ferry_received, num_rows, 24);
@@ -114,18 +105,14 @@ FERRY_AT(ferry_received, scale_columns, 88);
 FERRY_AT(ferry_received, scale_row_stride, 96);
 FERRY_AT(ferry_received, scale_column_stride, 104);
 FERRY_AT(ferry_received, scale_section_stride, 112);
-static_assert(sizeof(ferry_received) == 120);
 
-FERRY_AT(ferry_output_rows, struct_size, 0);
-FERRY_AT(ferry_output_rows, version, 4);
+FERRY_STRUCT(ferry_output_rows, 40);
 FERRY_AT(ferry_output_rows, owner, 8);
 FERRY_AT(ferry_output_rows, data, 16);
 FERRY_AT(ferry_output_rows, num_rows, 24);
 FERRY_AT(ferry_output_rows, hidden, 32);
-static_assert(sizeof(ferry_output_rows) == 40);
 
-FERRY_AT(ferry_combine_args, struct_size, 0);
-FERRY_AT(ferry_combine_args, version, 4);
+FERRY_STRUCT(ferry_combine_args, 216);
 FERRY_AT(ferry_combine_args, handle, 8);
 FERRY_AT(ferry_combine_args, expert_rows, 16);
 FERRY_AT(ferry_combine_args, num_rows, 24);
@@ -152,10 +139,8 @@ FERRY_AT(ferry_combine_args, rstd, 184);
 FERRY_AT(ferry_combine_args, epsilon, 192);
 FERRY_AT(ferry_combine_args, partials, 200);
 FERRY_AT(ferry_combine_args, copy_rows, 208);
-static_assert(sizeof(ferry_combine_args) == 216);
 
-FERRY_AT(ferry_counts, struct_size, 0);
-FERRY_AT(ferry_counts, version, 4);
+FERRY_STRUCT(ferry_counts, 88);
 FERRY_AT(ferry_counts, num_tokens, 8);
 FERRY_AT(ferry_counts, num_rows, 16);
 FERRY_AT(ferry_counts, num_local_experts, 24);
@@ -166,10 +151,8 @@ FERRY_AT(ferry_counts, running_counts, 56);
 FERRY_AT(ferry_counts, num_running_counts, 64);
 FERRY_AT(ferry_counts, running_rows_per_rank, 72);
 FERRY_AT(ferry_counts, num_running_rows, 80);
-static_assert(sizeof(ferry_counts) == 88);
 
-FERRY_AT(ferry_stats, struct_size, 0);
-FERRY_AT(ferry_stats, version, 4);
+FERRY_STRUCT(ferry_stats, 88);
 FERRY_AT(ferry_stats, dispatches, 8);
 FERRY_AT(ferry_stats, combines, 16);
 FERRY_AT(ferry_stats, rows_sent, 24);
@@ -180,33 +163,25 @@ FERRY_AT(ferry_stats, bytes_copied, 56);
 FERRY_AT(ferry_stats, window_growths, 64);
 FERRY_AT(ferry_stats, link_row_bytes, 72);
 FERRY_AT(ferry_stats, link_bytes, 80);
-static_assert(sizeof(ferry_stats) == 88);
 
-FERRY_AT(ferry_times, struct_size, 0);
-FERRY_AT(ferry_times, version, 4);
+FERRY_STRUCT(ferry_times, 32);
 FERRY_AT(ferry_times, num_spans, 8);
 FERRY_AT(ferry_times, wait_ns, 16);
 FERRY_AT(ferry_times, num_sources, 24);
-static_assert(sizeof(ferry_times) == 32);
 
-FERRY_AT(ferry_span, struct_size, 0);
-FERRY_AT(ferry_span, version, 4);
+FERRY_STRUCT(ferry_span, 32);
 FERRY_AT(ferry_span, phase, 8);
 FERRY_AT(ferry_span, begin_ns, 16);
 FERRY_AT(ferry_span, end_ns, 24);
-static_assert(sizeof(ferry_span) == 32);
 
-FERRY_AT(ferry_plan_args, struct_size, 0);
-FERRY_AT(ferry_plan_args, version, 4);
+FERRY_STRUCT(ferry_plan_args, 40);
 FERRY_AT(ferry_plan_args, machine, 8);
 FERRY_AT(ferry_plan_args, config, 16);
 FERRY_AT(ferry_plan_args, loads, 24);
 FERRY_AT(ferry_plan_args, groups, 32);
 FERRY_AT(ferry_plan_args, groups_chosen, 36);
-static_assert(sizeof(ferry_plan_args) == 40);
 
-FERRY_AT(ferry_prediction, struct_size, 0);
-FERRY_AT(ferry_prediction, version, 4);
+FERRY_STRUCT(ferry_prediction, 72);
 FERRY_AT(ferry_prediction, strategy, 8);
 FERRY_AT(ferry_prediction, limited_by, 16);
 FERRY_AT(ferry_prediction, dispatch_us, 24);
@@ -215,7 +190,6 @@ FERRY_AT(ferry_prediction, dispatch_bound_us, 40);
 FERRY_AT(ferry_prediction, combine_bound_us, 48);
 FERRY_AT(ferry_prediction, received_bytes, 56);
 FERRY_AT(ferry_prediction, staged_bytes, 64);
-static_assert(sizeof(ferry_prediction) == 72);
 
 static_assert(sizeof(int) == 4 && sizeof(void*) == 8 && sizeof(std::size_t) == 8);
 
