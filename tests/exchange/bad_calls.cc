@@ -21,12 +21,7 @@ void require_refused(const Status& status, int rank, const std::vector<std::stri
 }  // namespace
 
 ExchangeConfig small_config() {
-  ExchangeConfig config;
-  config.max_tokens = kTokens;
-  config.hidden = 32;
-  config.num_experts = 6;
-  config.top_k = kTopK;
-  return config;
+  return {.max_tokens = kTokens, .hidden = 32, .num_experts = 6, .top_k = kTopK};
 }
 
 Scenario two_rounds(const ExchangeConfig& config) { return plain_scenario(kRanks, config, 2, 71); }
@@ -34,12 +29,11 @@ Scenario two_rounds(const ExchangeConfig& config) { return plain_scenario(kRanks
 void try_bad_dispatch(Mode mode, const Scenario& scenario, const BadDispatch& bad) {
   const auto body = [&](Group group) {
     Seat seat(group, scenario);
-    Random random(3);
     Scratch scratch;
     scratch.ids = scenario.rounds[0].inputs[seat.rank()].topk_ids;
     scratch.narrow_ids.assign(scratch.ids.begin(), scratch.ids.end());
     scratch.weights = scenario.rounds[0].inputs[seat.rank()].topk_weights;
-    DispatchCall call(scenario, scenario.rounds[0], seat.rank(), random);
+    DispatchCall call = seat.dispatch_call(0);
     call.args().topk_ids.data = scratch.ids.data();
     call.args().topk_ids.type = IndexType::kInt64;
     if (seat.rank() == kOffender) bad.spoil(call.args(), scratch);
@@ -47,8 +41,7 @@ void try_bad_dispatch(Mode mode, const Scenario& scenario, const BadDispatch& ba
     const Status status = seat.exchange().dispatch(call.args(), received);
     require(received.data == nullptr && !received.handle, "nothing is received");
     require_refused(status, seat.rank(), bad.parts);
-    Received good = seat.dispatch(1);
-    seat.combine(1, good.handle, &good);
+    seat.play(1);
   };
   run_ranks(mode, kRanks, body, bad.name);
 }
@@ -56,17 +49,14 @@ void try_bad_dispatch(Mode mode, const Scenario& scenario, const BadDispatch& ba
 void try_bad_combine(Mode mode, const Scenario& scenario, const BadCombine& bad) {
   const auto body = [&](Group group) {
     Seat seat(group, scenario);
-    Random random(3);
     Scratch scratch;
     scratch.weights = scenario.rounds[0].inputs[seat.rank()].topk_weights;
     const Handle handle = seat.dispatch(0).handle;
-    CombineCall call(seat.exchange(), scenario, scenario.rounds[0], scenario.rounds[0].combines[0],
-                     seat.rank(), handle, nullptr, random);
+    CombineCall call = seat.combine_call(0, handle);
     if (seat.rank() == kOffender) bad.spoil(call.args(), scratch);
     require_refused(seat.exchange().combine(call.args()), seat.rank(), bad.parts);
     seat.combine(0, handle);
-    Received good = seat.dispatch(1);
-    seat.combine(1, good.handle, &good);
+    seat.play(1);
   };
   run_ranks(mode, kRanks, body, bad.name);
 }

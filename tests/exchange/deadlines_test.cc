@@ -45,8 +45,7 @@ TEST(DeadlineOfACall, HoldsForAllItsWaits) {
   const SharedBoard board;
   ProcessRanks ranks(kRanks, {.deadline = std::chrono::milliseconds(400)}, [&](Group group) {
     Seat seat(group, scenario);
-    Random random(1);
-    DispatchCall call(scenario, scenario.rounds[0], seat.rank(), random);
+    DispatchCall call = seat.dispatch_call(0);
     const auto& tokens = scenario.rounds[0].inputs[seat.rank()].tokens;
     Trap trap(tokens.size(), *board, SIGSTOP);
     Received received;
@@ -75,8 +74,7 @@ TEST(StoppedJob, GoesOnAsIfNothingHadBeen) {
     Seat seat(group, scenario);
     board->ready.fetch_add(1, std::memory_order_acq_rel);
     if (seat.rank() == kLate) nap(100);
-    Received received = seat.dispatch(0);
-    seat.combine(0, received.handle, &received);
+    seat.play(0);
   });
   while (board->ready.load(std::memory_order_acquire) < kRanks) nap(1);
   nap(20);
@@ -95,9 +93,10 @@ GroupOptions with_interruption() {
   return {.deadline = std::chrono::seconds(20), .interrupted = [] { return interrupted; }};
 }
 
-void require_interrupted(const Status& status) {
-  require_status(status, Code::kInterrupted, {"rank 0", "was interrupted"}, "interrupted");
-  require(status.culprit() == 0, "culprit " + std::to_string(status.culprit()));
+void require_interrupted(const Status& status, int victim) {
+  require_status(status, Code::kInterrupted, {"rank " + std::to_string(victim), "was interrupted"},
+                 "interrupted");
+  require(status.culprit() == victim, "culprit " + std::to_string(status.culprit()));
 }
 
 // The interrupted rank has given up.
@@ -110,14 +109,13 @@ TEST_P(Deadlines, InterruptedRankIsNamedByAllRanks) {
   const SharedBoard board;
   const auto body = [&](Group group) {
     Seat seat(group, scenario);
-    Random random(1);
-    DispatchCall call(scenario, scenario.rounds[0], seat.rank(), random);
+    DispatchCall call = seat.dispatch_call(0);
     Received received;
     if (seat.rank() == kLate) await_told(board);
     interrupted = seat.rank() == 0;
     const Status status = seat.exchange().dispatch(call.args(), received);
     if (interrupted) board->told.store(1, std::memory_order_release);
-    require_interrupted(status);
+    require_interrupted(status, 0);
   };
   run_ranks(GetParam(), kRanks, body, "", with_interruption());
 }
@@ -129,16 +127,9 @@ TEST_P(Deadlines, RankInterruptedInARendezvousIsNamedByAllRanks) {
     const auto body = [&](Group group) {
       if (group.rank() == kLate) await_told(board);
       interrupted = group.rank() == victim;
-      try {
-        Exchange exchange(group, fault_config());
-        throw Failure("the exchange was made");
-      } catch (const Error& error) {
-        if (interrupted) board->told.store(1, std::memory_order_release);
-        const std::string name = "rank " + std::to_string(victim);
-        require_status({error.code(), error.what()}, Code::kInterrupted, {name, "was interrupted"},
-                       "making an exchange");
-        require(error.culprit() == victim, "culprit " + std::to_string(error.culprit()));
-      }
+      const Status status = error_of([&] { Exchange exchange(group, fault_config()); });
+      if (interrupted) board->told.store(1, std::memory_order_release);
+      require_interrupted(status, victim);
       interrupted = false;
     };
     run_ranks(GetParam(), kRanks, body, "", with_interruption());

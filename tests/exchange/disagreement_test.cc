@@ -11,25 +11,10 @@ namespace {
 constexpr int kRanks = 4;
 constexpr int kOdd = 2;  // the rank that does otherwise
 
-class Disagreement : public testing::TestWithParam<Mode> {
- protected:
-  void run(const Scenario& scenario, const std::function<void(Group, Seat&)>& body,
-           const GroupOptions& options = {}) {
-    const auto with_seat = [&](Group group) {
-      Seat seat(group, scenario);
-      body(std::move(group), seat);
-    };
-    run_ranks(GetParam(), kRanks, with_seat, scenario.describe(), options);
-  }
-};
+class Disagreement : public SeatTest {};
 
 ExchangeConfig small_config() {
-  ExchangeConfig config;
-  config.max_tokens = 10;
-  config.hidden = 48;
-  config.num_experts = 9;
-  config.top_k = 2;
-  return config;
+  return {.max_tokens = 10, .hidden = 48, .num_experts = 9, .top_k = 2};
 }
 
 void require_mismatch(const Status& status, const std::vector<std::string>& parts) {
@@ -40,23 +25,15 @@ void require_mismatch(const Status& status, const std::vector<std::string>& part
   require(status.group_usable(), "the group is usable");
 }
 
-// A whole round still works.
-void require_works(Seat& seat, int round) {
-  Received received = seat.dispatch(round);
-  seat.combine(round, received.handle, &received);
-}
-
 TEST_P(Disagreement, CombineOfAnotherHidden) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 41);
   run(scenario, [&](Group, Seat& seat) {
     const Received received = seat.dispatch(0);
-    Random random(1);
-    CombineCall call(seat.exchange(), scenario, scenario.rounds[0], scenario.rounds[0].combines[0],
-                     seat.rank(), received.handle, nullptr, random);
+    CombineCall call = seat.combine_call(0, received.handle);
     if (seat.rank() == kOdd) call.args().expert_rows.hidden = 40;
     if (seat.rank() == kOdd) call.args().expert_rows.pitch_bytes = 96;
     require_mismatch(seat.exchange().combine(call.args()), {"40", "48"});
-    require_works(seat, 1);
+    seat.play(1);
   });
 }
 
@@ -64,12 +41,10 @@ TEST_P(Disagreement, CombineOfAnotherType) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 42);
   run(scenario, [&](Group, Seat& seat) {
     const Received received = seat.dispatch(0);
-    Random random(1);
-    CombineCall call(seat.exchange(), scenario, scenario.rounds[0], scenario.rounds[0].combines[0],
-                     seat.rank(), received.handle, nullptr, random);
+    CombineCall call = seat.combine_call(0, received.handle);
     if (seat.rank() == kOdd) call.args().expert_rows.dtype = DataType::kFp16;
     require_mismatch(seat.exchange().combine(call.args()), {"fp16", "bf16"});
-    require_works(seat, 1);
+    seat.play(1);
   });
 }
 
@@ -77,16 +52,13 @@ TEST_P(Disagreement, CombineWhereOthersDispatch) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 3, 43);
   run(scenario, [&](Group, Seat& seat) {
     const Received received = seat.dispatch(0);
-    Random random(1);
     Received none;
-    DispatchCall dispatch(scenario, scenario.rounds[1], seat.rank(), random);
-    CombineCall combine(seat.exchange(), scenario, scenario.rounds[0],
-                        scenario.rounds[0].combines[0], seat.rank(), received.handle, nullptr,
-                        random);
+    DispatchCall dispatch = seat.dispatch_call(1);
+    CombineCall combine = seat.combine_call(0, received.handle);
     const Status status = seat.rank() == kOdd ? seat.exchange().combine(combine.args())
                                               : seat.exchange().dispatch(dispatch.args(), none);
     require_mismatch(status, {"dispatch", "combine"});
-    require_works(seat, 2);
+    seat.play(2);
   });
 }
 
@@ -95,17 +67,15 @@ TEST_P(Disagreement, SkippedDispatchIsNoticedAtTheNextCall) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 3, 44);
   run(scenario, [&](Group, Seat& seat) {
     const Handle handle = seat.dispatch(0).handle;
-    Random random(1);
     if (seat.rank() == kOdd) {
-      CombineCall combine(seat.exchange(), scenario, scenario.rounds[0],
-                          scenario.rounds[0].combines[0], seat.rank(), handle, nullptr, random);
+      CombineCall combine = seat.combine_call(0, handle);
       require_mismatch(seat.exchange().combine(combine.args()), {"dispatch", "combine"});
     } else {
       Received none;
-      DispatchCall dispatch(scenario, scenario.rounds[1], seat.rank(), random);
+      DispatchCall dispatch = seat.dispatch_call(1);
       require_mismatch(seat.exchange().dispatch(dispatch.args(), none), {"dispatch", "combine"});
     }
-    require_works(seat, 2);
+    seat.play(2);
   });
 }
 
@@ -114,14 +84,11 @@ TEST_P(Disagreement, HandlesOfDifferentDispatches) {
   run(scenario, [&](Group, Seat& seat) {
     const Handle handles[] = {seat.dispatch(0).handle, seat.dispatch(1).handle};
     const int round = seat.rank() == kOdd ? 1 : 0;
-    Random random(1);
-    CombineCall call(seat.exchange(), scenario, scenario.rounds[round],
-                     scenario.rounds[round].combines[0], seat.rank(), handles[round], nullptr,
-                     random);
+    CombineCall call = seat.combine_call(round, handles[round]);
     call.args().row_weights = nullptr;
     call.args().out_topk_weights = nullptr;
     require_mismatch(seat.exchange().combine(call.args()), {"handle"});
-    require_works(seat, 2);
+    seat.play(2);
   });
 }
 
@@ -129,25 +96,23 @@ TEST_P(Disagreement, CachedDispatchWhereOthersCount) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 46);
   run(scenario, [&](Group, Seat& seat) {
     const Handle handle = seat.dispatch(0).handle;
-    Random random(1);
-    DispatchCall call(scenario, scenario.rounds[1], seat.rank(), random);
+    DispatchCall call = seat.dispatch_call(1);
     if (seat.rank() == kOdd) call.args().topk_ids = {};
     if (seat.rank() == kOdd) call.args().cached = handle;
     Received none;
     require_mismatch(seat.exchange().dispatch(call.args(), none), {"cached"});
-    require_works(seat, 1);
+    seat.play(1);
   });
 }
 
 TEST_P(Disagreement, OneRankGivesNoWeights) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 47);
   run(scenario, [&](Group, Seat& seat) {
-    Random random(1);
-    DispatchCall call(scenario, scenario.rounds[0], seat.rank(), random);
+    DispatchCall call = seat.dispatch_call(0);
     if (seat.rank() == kOdd) call.args().topk_weights = nullptr;
     Received none;
     require_mismatch(seat.exchange().dispatch(call.args(), none), {"weights"});
-    require_works(seat, 1);
+    seat.play(1);
   });
 }
 
@@ -155,22 +120,20 @@ TEST_P(Disagreement, OneRankGivesNoWeights) {
 TEST_P(Disagreement, OneRankGivesNoWeightsAndAnotherHasNoTokens) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 49);
   run(scenario, [&](Group, Seat& seat) {
-    Random random(1);
-    DispatchCall call(scenario, scenario.rounds[0], seat.rank(), random);
+    DispatchCall call = seat.dispatch_call(0);
     if (seat.rank() == 0) call.args().tokens.num_rows = 0;
     if (seat.rank() == 0 || seat.rank() == kOdd) call.args().topk_weights = nullptr;
     Received none;
     require_mismatch(seat.exchange().dispatch(call.args(), none), {"weights"});
-    require_works(seat, 1);
+    seat.play(1);
   });
 }
 
 TEST_P(Disagreement, ACallThatNeverComesIsNamedAtTheDeadline) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 48);
   const auto body = [&](Group group, Seat& seat) {
-    require_works(seat, 0);
-    Random random(1);
-    DispatchCall call(scenario, scenario.rounds[1], seat.rank(), random);
+    seat.play(0);
+    DispatchCall call = seat.dispatch_call(1);
     Received none;
     const std::int64_t began = std::chrono::steady_clock::now().time_since_epoch().count();
     if (seat.rank() == kOdd) nap(1200);
@@ -198,10 +161,9 @@ TEST_P(Disagreement, ACallThatNeverComesIsNamedAtTheDeadline) {
 TEST_P(Disagreement, DeadlineOfOneCall) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 49);
   run(scenario, [&](Group, Seat& seat) {
-    Random random(1);
     if (seat.rank() == kOdd) nap(800);
     if (seat.rank() == kOdd) return;
-    DispatchCall call(scenario, scenario.rounds[1], seat.rank(), random);
+    DispatchCall call = seat.dispatch_call(1);
     call.args().deadline = std::chrono::milliseconds(200);
     Received none;
     const Status status = seat.exchange().dispatch(call.args(), none);
@@ -213,18 +175,13 @@ TEST_P(Disagreement, DeadlineOfOneCall) {
 void require_not_made(const Group& group, const ExchangeConfig& config, Code code,
                       const std::string& text) {
   const std::int64_t began = internal::now_ns();
-  try {
-    Exchange exchange(group, config);
-    throw Failure("the exchange was made");
-  } catch (const Error& error) {
-    require(error.code() == code && error.what() == text, error.what());
-    require(error.culprit() == kOdd, "culprit " + std::to_string(error.culprit()));
-  }
+  const Status status = error_of([&] { Exchange exchange(group, config); });
+  require(status.code() == code && status.message() == text, status.message());
+  require(status.culprit() == kOdd, "culprit " + std::to_string(status.culprit()));
   require(internal::now_ns() - began < 10'000'000'000, "told after a deadline");
   require(group.usable(), "the group is usable");
   const Scenario scenario = plain_scenario(kRanks, small_config(), 1, 50);
-  Seat seat(group, scenario);
-  require_works(seat, 0);
+  Seat(group, scenario).play(0);
 }
 
 // Only what differs is named.
@@ -262,8 +219,7 @@ TEST_P(Disagreement, RefusedCallThatNobodyElseMakes) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 1, 51);
   const auto body = [&](Group, Seat& seat) {
     if (seat.rank() != kOdd) return nap(400);
-    Random random(1);
-    DispatchCall call(scenario, scenario.rounds[0], seat.rank(), random);
+    DispatchCall call = seat.dispatch_call(0);
     call.args().deadline = std::chrono::milliseconds(100);
     call.args().tokens.hidden = 47;
     Received none;
@@ -278,13 +234,8 @@ TEST_P(Disagreement, RefusalThatNobodyHears) {
     ExchangeConfig illegal = small_config();
     illegal.top_k = 33;
     if (group.rank() != kOdd) return nap(900);
-    try {
-      Exchange exchange(group, illegal);
-      throw Failure("the exchange was made");
-    } catch (const Error& error) {
-      require_status({error.code(), error.what()}, Code::kTimeout,
-                     {"this rank had refused: top_k is 33, need 1 to 32"}, "a refusal");
-    }
+    require_status(error_of([&] { Exchange exchange(group, illegal); }), Code::kTimeout,
+                   {"this rank had refused: top_k is 33, need 1 to 32"}, "a refusal");
   };
   run_ranks(GetParam(), kRanks, body, "", {.deadline = std::chrono::milliseconds(200)});
 }
@@ -292,20 +243,16 @@ TEST_P(Disagreement, RefusalThatNobodyHears) {
 // A front that has no configuration says so in the constructor's place.
 TEST_P(Disagreement, FrontOfOneRankRefusesToMakeAnExchange) {
   const auto body = [](Group group) {
-    try {
-      if (group.rank() == kOdd)
-        Exchange::refuse(group, {Code::kInvalidArgument, "no setting \"hiden\"", kOdd});
+    const bool odd = group.rank() == kOdd;
+    const Status status = error_of([&] {
+      if (odd) Exchange::refuse(group, {Code::kInvalidArgument, "no setting \"hiden\"", kOdd});
       Exchange exchange(group, small_config());
-      throw Failure("the exchange was made");
-    } catch (const Error& error) {
-      const bool odd = group.rank() == kOdd;
-      require(error.code() == (odd ? Code::kInvalidArgument : Code::kPeerRejected) &&
-                  contains(error.what(), "no setting \"hiden\"") && error.culprit() == kOdd,
-              error.what());
-    }
+    });
+    require_status(status, odd ? Code::kInvalidArgument : Code::kPeerRejected,
+                   {"no setting \"hiden\""}, "making an exchange");
+    require(status.culprit() == kOdd, status.message());
     const Scenario scenario = plain_scenario(kRanks, small_config(), 1, 50);
-    Seat seat(group, scenario);
-    require_works(seat, 0);
+    Seat(group, scenario).play(0);
   };
   run_ranks(GetParam(), kRanks, body);
 }

@@ -31,15 +31,13 @@ void PrintTo(const FaultCase& fault, std::ostream* stream) { *stream << fault.na
 // The victim's second round, up to the blow. Whatever it is told afterwards must be an error, and
 // soon.
 Status victim_round(Seat& seat, const Scenario& scenario, const FaultCase& fault, Board& board) {
-  Random random(1);
-  const Round& round = scenario.rounds[1];
-  DispatchCall dispatch(scenario, round, seat.rank(), random);
+  const std::vector<std::byte>& tokens = scenario.rounds[1].inputs[seat.rank()].tokens;
+  DispatchCall dispatch = seat.dispatch_call(1);
   const std::size_t pitch = static_cast<std::size_t>(scenario.config.hidden) * 2;
-  const std::size_t bytes = round.inputs[seat.rank()].tokens.size();
-  Trap trap(bytes, board, fault.signal);
+  Trap trap(tokens.size(), board, fault.signal);
   if (fault.moment == Moment::kBeforeCounts) strike_self(board, fault.signal);
   if (fault.moment == Moment::kWhileWritingRows) {
-    std::memcpy(trap.data(), round.inputs[seat.rank()].tokens.data(), bytes);
+    std::memcpy(trap.data(), tokens.data(), tokens.size());
     dispatch.args().tokens.data = trap.data();
     dispatch.args().tokens.pitch_bytes = static_cast<std::int64_t>(pitch);
     trap.arm();
@@ -48,8 +46,7 @@ Status victim_round(Seat& seat, const Scenario& scenario, const FaultCase& fault
   if (Status status = seat.exchange().dispatch(dispatch.args(), received); !status.ok())
     return status;
   if (fault.moment == Moment::kBeforeOutputs) strike_self(board, fault.signal);
-  CombineCall combine(seat.exchange(), scenario, round, round.combines[0], seat.rank(),
-                      received.handle, nullptr, random);
+  CombineCall combine = seat.combine_call(1, received.handle);
   if (fault.moment == Moment::kWhileReading) {
     combine.args().out = trap.data();
     combine.args().out_dtype = DataType::kBf16;
@@ -61,16 +58,13 @@ Status victim_round(Seat& seat, const Scenario& scenario, const FaultCase& fault
 }
 
 // Dispatch and combine again and again, until an error.
-Status rounds_until_error(Seat& seat, const Scenario& scenario) {
-  Random random(2);
+Status rounds_until_error(Seat& seat) {
   while (true) {
-    const Round& round = scenario.rounds[1];
-    DispatchCall dispatch(scenario, round, seat.rank(), random);
+    const DispatchCall dispatch = seat.dispatch_call(1);
     Received received;
     if (Status status = seat.exchange().dispatch(dispatch.args(), received); !status.ok())
       return status;
-    CombineCall combine(seat.exchange(), scenario, round, round.combines[0], seat.rank(),
-                        received.handle, nullptr, random);
+    const CombineCall combine = seat.combine_call(1, received.handle);
     if (Status status = seat.exchange().combine(combine.args()); !status.ok()) return status;
   }
 }
@@ -117,11 +111,11 @@ TEST_P(Faults, TheOthersNameTheRankAndThePhase) {
     seat.combine(0, held.handle);
     if (seat.rank() == kVictim) {
       Status status = victim_round(seat, scenario, fault, *board);
-      if (status.ok()) status = rounds_until_error(seat, scenario);
+      if (status.ok()) status = rounds_until_error(seat);
       require(!status.group_usable(), "the victim woke and was told: " + status.message());
       return;
     }
-    const Status status = rounds_until_error(seat, scenario);
+    const Status status = rounds_until_error(seat);
     board->told.fetch_add(1, std::memory_order_acq_rel);
     const std::vector<int>& nodes = scenario.nodes.of_rank;
     require_named_in_time(status, fault, *board, nodes[seat.rank()] == nodes[kVictim]);
@@ -171,7 +165,7 @@ TEST(BystanderOfADeath, CombineIsWholeOrAnError) {
       const Seat::PendingCombine sent = seat.combine_send(0, received.handle);
       if (seat.rank() == kVictim) strike_self(*board, SIGKILL);
       seat.combine_recv(sent);
-      const Status status = rounds_until_error(seat, scenario);
+      const Status status = rounds_until_error(seat);
       board->told.fetch_add(1, std::memory_order_acq_rel);
       require_status(status, Code::kPeerLost, {"rank 1"}, "rank 0");
       nap(500);
@@ -180,9 +174,7 @@ TEST(BystanderOfADeath, CombineIsWholeOrAnError) {
     const std::size_t out_bytes =
         static_cast<std::size_t>(config.max_tokens * config.hidden) * sizeof(float);
     Trap trap(out_bytes, *board, SIGSTOP);
-    Random random(1);
-    CombineCall call(seat.exchange(), scenario, scenario.rounds[0], scenario.rounds[0].combines[0],
-                     seat.rank(), received.handle, nullptr, random);
+    CombineCall call = seat.combine_call(0, received.handle);
     call.args().out = trap.data();
     call.args().out_dtype = DataType::kFp32;
     call.args().out_pitch_bytes = 0;
@@ -218,7 +210,7 @@ TEST(RandomKill, TheOthersNameTheRankWithinASecond) {
     ProcessRanks ranks(kRanks, {}, [&](Group group) {
       Seat seat(group, scenario);
       board->ready.fetch_add(1, std::memory_order_acq_rel);
-      const Status status = rounds_until_error(seat, scenario);
+      const Status status = rounds_until_error(seat);
       const double seconds =
           static_cast<double>(now_ns() - board->struck_ns.load(std::memory_order_acquire)) * 1e-9;
       require_status(status, Code::kPeerLost, {"rank 1", "dead"}, "after a kill");
@@ -261,7 +253,7 @@ TEST(AllKilled, NothingIsLeftBehind) {
     ProcessRanks ranks(kRanks, {}, [&](Group group) {
       Seat seat(group, scenario);
       board->ready.fetch_add(1, std::memory_order_acq_rel);
-      const Status status = rounds_until_error(seat, scenario);
+      const Status status = rounds_until_error(seat);
       throw Failure("ended by itself: " + status.message());
     });
     while (board->ready.load(std::memory_order_acquire) < kRanks) nap(1);
@@ -289,8 +281,7 @@ TEST(OneKilled, MemoryIsBackWhenTheOthersEnd) {
   ProcessRanks ranks(kRanks, {}, [&](Group group) {
     Seat seat(group, scenario);
     board->ready.fetch_add(1, std::memory_order_acq_rel);
-    require_status(rounds_until_error(seat, scenario), Code::kPeerLost, {"rank 1", "dead"},
-                   "after a kill");
+    require_status(rounds_until_error(seat), Code::kPeerLost, {"rank 1", "dead"}, "after a kill");
   });
   while (board->ready.load(std::memory_order_acquire) < kRanks) nap(1);
   nap(30);
@@ -311,7 +302,7 @@ TEST(Recovery, SurvivorsMakeANewGroup) {
   ProcessRanks ranks(3, {}, [&](Group group) {
     Seat seat(group, three);
     if (group.rank() == kVictim) strike_self(*board, SIGKILL);
-    require(!rounds_until_error(seat, three).ok(), "rank 1 is dead");
+    require(!rounds_until_error(seat).ok(), "rank 1 is dead");
     const int new_rank = group.rank() == 0 ? 0 : 1;
     group.destroy();
     Group survivors = Group::connect(address, new_rank, 2, on_test_nodes({}, 2));

@@ -84,6 +84,15 @@ FrameLinks::~FrameLinks() { frame_links() = internal::ucx_link; }
 
 const char* mode_name(Mode mode) { return mode == Mode::kThreads ? "threads" : "processes"; }
 
+Status error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return {error.code(), error.what(), error.culprit()};
+  }
+  throw Failure("no error");
+}
+
 bool contains(const std::string& text, const std::string& part) {
   return lower(text).find(lower(part)) != std::string::npos;
 }

@@ -35,6 +35,8 @@ void require_ok(const Status& status, const std::string& what);
 // `part`s must all occur in the message, whatever the case of letters.
 void require_status(const Status& status, Code code, const std::vector<std::string>& parts,
                     const std::string& what);
+// The Error that the action must throw.
+Status error_of(const std::function<void()>& action);
 bool contains(const std::string& text, const std::string& part);
 
 template <typename T>

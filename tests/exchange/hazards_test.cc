@@ -11,26 +11,10 @@
 namespace ferry::test {
 namespace {
 
-class Hazards : public testing::TestWithParam<Mode> {
- protected:
-  void run(const Scenario& scenario, const std::function<void(Group, Seat&)>& body) {
-    const auto with_seat = [&](Group group) {
-      Seat seat(group, scenario);
-      body(std::move(group), seat);
-    };
-    run_ranks(GetParam(), scenario.num_ranks, with_seat, scenario.describe(),
-              {.deadline = std::chrono::seconds(30), .name = {}});
-  }
-};
+class Hazards : public SeatTest {};
 
 ExchangeConfig hazard_config() {
-  ExchangeConfig config;
-  config.max_tokens = 24;
-  config.hidden = 96;
-  config.num_experts = 10;
-  config.top_k = 3;
-  config.dtype = DataType::kBf16;
-  return config;
+  return {.max_tokens = 24, .hidden = 96, .num_experts = 10, .top_k = 3};
 }
 
 // Other tokens in every round, the routing of round 0 in all of them.
@@ -102,8 +86,7 @@ TEST_P(Hazards, OverflowFromBalancedToAllOnOneRank) {
   route_all_to_first_experts(scenario, 2);
   run(scenario, [](Group, Seat& seat) {
     for (int round = 0; round < 4; ++round) {
-      Received received = seat.dispatch(round);
-      seat.combine(round, received.handle, &received);
+      seat.play(round);
     }
     require((seat.exchange().stats().window_growths > 0) == (seat.rank() == 0),
             "only rank 0 has to grow its window");
@@ -251,8 +234,7 @@ TEST_P(Hazards, TornDownGroup) {
       return;  // and the exchange goes, maybe before the others have noticed
     }
     const auto began = std::chrono::steady_clock::now();
-    Random random(1);
-    DispatchCall call(scenario, scenario.rounds[1], seat.rank(), random);
+    DispatchCall call = seat.dispatch_call(1);
     Received none;
     const Status status = seat.exchange().dispatch(call.args(), none);
     require_status(status, Code::kPeerLost, {"dispatch", "counts", "rank 1"},
@@ -277,8 +259,7 @@ TEST_P(Hazards, DestroyedExchange) {
     if (seat.rank() == 1) {
       seat.exchange() = Exchange{};
     } else {
-      Random random(1);
-      DispatchCall call(scenario, scenario.rounds[1], seat.rank(), random);
+      DispatchCall call = seat.dispatch_call(1);
       Received none;
       const Status status = seat.exchange().dispatch(call.args(), none);
       require(!status.ok() && status.culprit() == 1,
@@ -302,8 +283,7 @@ TEST_P(Hazards, RankThatEndsByAnException) {
       nap(100);
       return;
     }
-    Random random(1);
-    DispatchCall call(scenario, scenario.rounds[1], seat.rank(), random);
+    DispatchCall call = seat.dispatch_call(1);
     Received none;
     const Status status = seat.exchange().dispatch(call.args(), none);
     require_status(status, Code::kPeerLost, {"dispatch", "counts", "rank 1", "left"}, "dispatch");
@@ -312,7 +292,7 @@ TEST_P(Hazards, RankThatEndsByAnException) {
 }
 
 // Rank 2 has its rows and does not look at them; the others leave it out and go on for so long that
-// what it reads may be theirs of later.
+// the rows that it reads may be of a later operation.
 TEST_P(Hazards, RankThatIsLeftOutAndLapped) {
   ExchangeConfig config = hazard_config();
   config.depth = 1;
@@ -327,8 +307,7 @@ TEST_P(Hazards, RankThatIsLeftOutAndLapped) {
       received.release();
       const std::vector<int> others = {0, 1};
       for (int round = 1; round < 4; ++round) {
-        Random random(1);
-        DispatchCall call(scenario, scenario.rounds[round], seat.rank(), random);
+        DispatchCall call = seat.dispatch_call(round);
         call.args().active_ranks = others;
         require_ok(seat.exchange().dispatch(call.args(), received), "dispatch without rank 2");
       }

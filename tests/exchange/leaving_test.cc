@@ -15,20 +15,18 @@ constexpr int kRanks = 4, kRounds = 5, kRepeats = 5;
 constexpr std::int64_t kMostNs = 500'000'000;  // milliseconds, on a busy machine too
 
 Scenario scenario_of_nodes() {
-  ExchangeConfig config;
-  config.max_tokens = 16;
-  config.hidden = 64;
-  config.num_experts = 8;
-  config.top_k = 2;
-  config.node_sums = NodeSums::kExact;  // as the oracle's one node
+  const ExchangeConfig config = {.max_tokens = 16,
+                                 .hidden = 64,
+                                 .num_experts = 8,
+                                 .top_k = 2,
+                                 .node_sums = NodeSums::kExact};  // as the oracle's one node
   return plain_scenario(kRanks, config, kRounds, 81);
 }
 
 void play_all(const Group& group, const Scenario& scenario) {
   Seat seat(group, scenario);
   for (int round = 0; round < kRounds; ++round) {
-    Received received = seat.dispatch(round);
-    seat.combine(round, received.handle, &received);
+    seat.play(round);
   }
 }
 
@@ -42,8 +40,7 @@ void expect_short(const End& end) {
 
 TEST(Leaving, EachRankAfterItsLastCombine) {
   const Scenario scenario = scenario_of_nodes();
-  GroupOptions options;
-  options.topology = "host:2,rank:2";
+  const GroupOptions options = {.topology = "host:2,rank:2"};
   expect_short([&] {
     std::array<std::int64_t, kRanks> played_ns{};
     const auto body = [&](Group group) {
@@ -59,8 +56,7 @@ TEST(Leaving, EachRankAfterItsLastCombine) {
 // Nobody else moves the messages of the ranks that are still to leave.
 TEST(Leaving, OneThreadDestroysTheGroupsOfAllRanks) {
   const Scenario scenario = scenario_of_nodes();
-  GroupOptions options;
-  options.topology = "host:2,rank:2";
+  const GroupOptions options = {.topology = "host:2,rank:2"};
   expect_short([&] {
     std::vector<Group> groups = Group::threads(kRanks, options);
     std::vector<std::thread> threads;
@@ -85,8 +81,7 @@ class LeavingWhatComes : public testing::TestWithParam<PassedOn> {};
 TEST_P(LeavingWhatComes, StillArrives) {
   const Scenario scenario = scenario_of_nodes();
   const auto& [topology, leaver, others] = GetParam();
-  GroupOptions options;
-  options.topology = topology;
+  const GroupOptions options = {.topology = topology};
   expect_short([&, leaver = leaver, others = others] {
     std::array<std::int64_t, kRanks> taken_ns{};
     const auto body = [&](Group group) {
@@ -97,8 +92,7 @@ TEST_P(LeavingWhatComes, StillArrives) {
       Received received = seat.dispatch_recv(0, sent);
       if (std::ranges::find(others, rank) == others.end()) return;
       const std::int64_t began_ns = internal::now_ns();
-      Random random(1);
-      DispatchCall call(scenario, scenario.rounds[1], rank, random);
+      DispatchCall call = seat.dispatch_call(1);
       call.args().active_ranks = others;
       require_ok(seat.exchange().dispatch(call.args(), received), "dispatch of two ranks");
       taken_ns[rank] = internal::now_ns() - began_ns;

@@ -21,12 +21,7 @@ constexpr int kRanks = 3;
 constexpr int kRefused = kRanks - 1;  // its window is the last one of the segment
 
 ExchangeConfig config_of_refused() {
-  ExchangeConfig config;
-  config.max_tokens = 200;
-  config.hidden = 700;
-  config.num_experts = 30;
-  config.top_k = 4;
-  return config;
+  return {.max_tokens = 200, .hidden = 700, .num_experts = 30, .top_k = 4};
 }
 
 // The shared segment that ends behind `data`, cut off there, until it is destroyed.
@@ -85,16 +80,14 @@ TEST(Refused, MemoryOfABufferThatGrows) {
     require(!cut || cut->done(), "the segment was not cut");
     received.release();
     require_ok(group.barrier(), "barrier");
-    Random random(1);
-    DispatchCall call(scenario, scenario.rounds[1], seat.rank(), random);
+    DispatchCall call = seat.dispatch_call(1);
     Received none;
     const Status status = seat.exchange().dispatch(call.args(), none);
     require_status(status, Code::kCapacity, {"rank 2 needs", "memory was refused"}, "dispatch");
     require(status.culprit() == kRefused && group.usable(), status.message());
     cut.reset();
     require_ok(group.barrier(), "barrier");
-    Received works = seat.dispatch(1);
-    seat.combine(1, works.handle, &works);
+    seat.play(1);
   };
   run_ranks(Mode::kProcesses, kRanks, body);
 }
@@ -102,15 +95,10 @@ TEST(Refused, MemoryOfABufferThatGrows) {
 // What the ranks are told when `config` makes no exchange, and that another is made after.
 void require_refused(const Group& group, const ExchangeConfig& config, Code code,
                      const std::vector<std::string>& parts) {
-  const bool refused = group.rank() == kRefused;
-  try {
-    Exchange exchange(group, config);
-    throw Failure("the exchange was made");
-  } catch (const Error& error) {
-    const Status status(error.code(), error.what(), error.culprit());
-    require_status(status, refused ? code : Code::kPeerRejected, parts, "making an exchange");
-    require(status.culprit() == kRefused, "culprit " + std::to_string(status.culprit()));
-  }
+  const Status status = error_of([&] { Exchange exchange(group, config); });
+  require_status(status, group.rank() == kRefused ? code : Code::kPeerRejected, parts,
+                 "making an exchange");
+  require(status.culprit() == kRefused, "culprit " + std::to_string(status.culprit()));
 }
 
 // One rank may not have the threads of `workers` while `forbid` is in force.
@@ -123,9 +111,7 @@ void refuse_threads(int workers, const std::string& told, const std::function<vo
     if (group.rank() == kRefused) forbid();
     require_refused(group, config, Code::kSystem, {told});
     if (group.rank() == kRefused) allow();
-    Seat seat(group, scenario);
-    Received received = seat.dispatch(0);
-    seat.combine(0, received.handle, &received);
+    Seat(group, scenario).play(0);
   };
   run_ranks(Mode::kProcesses, kRanks, body);
 }
@@ -168,17 +154,13 @@ TEST(Refused, MemoryOfAWindow) {
     config.row_capacity = 1 << 17;  // else it reserves more addresses than AddressSanitizer leaves
     config.num_experts = kRanks;
     config.top_k = 1;
-    try {
-      Exchange exchange(group, config);
-      throw Failure("the exchange was made");
-    } catch (const Error& error) {
-      const auto expected = window_bytes(config, kRanks).expected;
-      require_status({error.code(), error.what()}, Code::kCapacity,
-                     {"window of " + std::to_string(expected) + " expected bytes",
-                      "max_tokens 262144", "hidden 1048576", "bytes are free"},
-                     "a window of a terabyte");
-      require(error.culprit() == group.rank(), "culprit " + std::to_string(error.culprit()));
-    }
+    const Status status = error_of([&] { Exchange exchange(group, config); });
+    const auto expected = window_bytes(config, kRanks).expected;
+    require_status(status, Code::kCapacity,
+                   {"window of " + std::to_string(expected) + " expected bytes",
+                    "max_tokens 262144", "hidden 1048576", "bytes are free"},
+                   "a window of a terabyte");
+    require(status.culprit() == group.rank(), "culprit " + std::to_string(status.culprit()));
     require_ok(group.barrier(), "barrier");
   };
   run_ranks(Mode::kProcesses, kRanks, body);

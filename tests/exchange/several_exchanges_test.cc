@@ -14,11 +14,7 @@ class SeveralExchanges : public testing::TestWithParam<Mode> {};
 
 TEST_P(SeveralExchanges, InterleavedOnOneGroup) {
   constexpr int kRanks = 3, kRounds = 12;
-  ExchangeConfig config;
-  config.max_tokens = 16;
-  config.hidden = 40;
-  config.num_experts = 7;
-  config.top_k = 3;
+  ExchangeConfig config = {.max_tokens = 16, .hidden = 40, .num_experts = 7, .top_k = 3};
   const Scenario first = plain_scenario(kRanks, config, kRounds, 61);
   config.layout = Layout::kRankMajor;
   config.dtype = DataType::kFp32;
@@ -99,11 +95,7 @@ TEST_P(SeveralExchanges, BarrierAndAllGatherOfTheGroup) {
 
 TEST_P(SeveralExchanges, SixtyFourRanks) {
   if (GetParam() == Mode::kProcesses) GTEST_SKIP() << "64 ranks are tried as threads";
-  ExchangeConfig config;
-  config.max_tokens = 3;
-  config.hidden = 16;
-  config.num_experts = 100;
-  config.top_k = 4;
+  ExchangeConfig config = {.max_tokens = 3, .hidden = 16, .num_experts = 100, .top_k = 4};
   const Scenario scenario = plain_scenario(64, config, 3, 65);
   run_scenario(GetParam(), scenario, {});
 }

@@ -54,13 +54,8 @@ class Asked {
 
  private:
   static ExchangeConfig config() {
-    ExchangeConfig config;
-    config.max_tokens = 2;
-    config.hidden = 4;
-    config.num_experts = kNodes;
-    config.top_k = 1;
-    config.dtype = DataType::kFp32;
-    return config;
+    return {
+        .max_tokens = 2, .hidden = 4, .num_experts = kNodes, .top_k = 1, .dtype = DataType::kFp32};
   }
   internal::Channel& channel() { return forwarder_; }
 

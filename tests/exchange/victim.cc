@@ -42,12 +42,7 @@ void* map(std::size_t bytes, int flags) {
 }  // namespace
 
 ExchangeConfig fault_config() {
-  ExchangeConfig config;
-  config.max_tokens = 64;
-  config.hidden = 512;
-  config.num_experts = 12;
-  config.top_k = 4;
-  return config;
+  return {.max_tokens = 64, .hidden = 512, .num_experts = 12, .top_k = 4};
 }
 
 SharedBoard::SharedBoard() : board_(new (map(kPage, MAP_SHARED)) Board{}) {}

@@ -47,28 +47,25 @@ Plan read_plan(int argc, char** argv) {
 }
 
 Scenario scenario_of(const Plan& plan) {
-  ExchangeConfig config;
-  config.max_tokens = plan.tokens;
-  config.hidden = 4096;
-  config.num_experts = 12;
-  config.top_k = 2;
-  config.algorithm = Algorithm::kHierarchical;
+  ExchangeConfig config = {.max_tokens = plan.tokens,
+                           .hidden = 4096,
+                           .num_experts = 12,
+                           .top_k = 2,
+                           .algorithm = Algorithm::kHierarchical};
   return plain_scenario(kRanks, config, std::min(plan.rounds, kScenarioRounds), 41);
 }
 
 Status play_rounds(Seat& seat, const Scenario& scenario, const Plan& plan) {
-  Random random(static_cast<std::uint64_t>(seat.rank()));
   for (int i = 0; i < plan.rounds; ++i) {
     const std::string what = "round " + std::to_string(i);
     const Round& round = scenario.rounds[i % kScenarioRounds];
-    DispatchCall dispatch(scenario, round, seat.rank(), random);
+    const DispatchCall dispatch = seat.dispatch_call(i % kScenarioRounds);
     plan.stop("dispatch", i);
     Received received;
     if (Status status = seat.exchange().dispatch(dispatch.args(), received); !status.ok())
       return status;
     check_received(scenario, round, seat.rank(), received, what);
-    CombineCall combine(seat.exchange(), scenario, round, round.combines[0], seat.rank(),
-                        received.handle, nullptr, random);
+    const CombineCall combine = seat.combine_call(i % kScenarioRounds, received.handle);
     plan.stop("combine", i);
     if (Status status = seat.exchange().combine(combine.args()); !status.ok()) return status;
     combine.check(what);

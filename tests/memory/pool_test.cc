@@ -13,12 +13,7 @@ namespace {
 constexpr int kIndex = 1;  // of my window; another lies before it
 
 ExchangeConfig small_window() {
-  ExchangeConfig config;
-  config.max_tokens = 40'000;
-  config.hidden = 64;
-  config.num_experts = 4;
-  config.top_k = 1;
-  return config;
+  return {.max_tokens = 40'000, .hidden = 64, .num_experts = 4, .top_k = 1};
 }
 
 struct Place {

@@ -17,14 +17,12 @@ namespace {
 constexpr std::size_t kPage = 4096;
 
 ExchangeConfig config_of(Layout layout) {
-  ExchangeConfig config;
-  config.max_tokens = 100;
-  config.hidden = 50;
-  config.num_experts = 12;
-  config.top_k = 4;
-  config.layout = layout;
-  config.expert_capacity = layout == Layout::kPadded ? 37 : 0;
-  return config;
+  return {.max_tokens = 100,
+          .hidden = 50,
+          .num_experts = 12,
+          .top_k = 4,
+          .layout = layout,
+          .expert_capacity = layout == Layout::kPadded ? 37 : 0};
 }
 
 WindowShape shape_of(const ExchangeConfig& config) {

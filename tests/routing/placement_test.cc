@@ -20,13 +20,11 @@ constexpr int kRanks = 3, kExperts = 7, kTopK = 3;
 constexpr std::int64_t kTokens = 9;
 
 ExchangeConfig config_of(Layout layout) {
-  ExchangeConfig config;
-  config.max_tokens = kTokens;
-  config.hidden = 8;
-  config.num_experts = kExperts;
-  config.top_k = kTopK;
-  config.layout = layout;
-  return config;
+  return {.max_tokens = kTokens,
+          .hidden = 8,
+          .num_experts = kExperts,
+          .top_k = kTopK,
+          .layout = layout};
 }
 
 // What every rank sends, and where rank `me` puts it.
