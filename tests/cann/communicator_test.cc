@@ -18,12 +18,20 @@ constexpr int kRanks = SmallCall::kRanks;
 constexpr std::int64_t kLateUs = 80'000;
 const cann::CommunicatorOptions kNames = {.group_ep = "ep", .group_tp = "tp"};
 
-// A busy machine can make another rank later still, but not each time.
-TEST(PerformanceInfo, NamesTheLateRank) {
-  run_ranks(Mode::kThreads, kRanks, [](Group group) {
+// Every rank's part, with its legal call.
+void on_ranks(
+    const std::function<void(const cann::Communicator&, SmallCall& call, int rank)>& body) {
+  run_ranks(Mode::kThreads, kRanks, [&](Group group) {
     const int rank = group.rank();
     const cann::Communicator communicator(std::move(group), kNames);
     SmallCall call(rank);
+    body(communicator, call, rank);
+  });
+}
+
+// A busy machine can make another rank later still, but not each time.
+TEST(PerformanceInfo, NamesTheLateRank) {
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     cann::DispatchArgs args = call.dispatch(rank);
     require_success(moe_distribute_dispatch(communicator, args), "the first, which makes it");
     args.performance_info = call.waits;
@@ -45,10 +53,7 @@ TEST(PerformanceInfo, NamesTheLateRank) {
 }
 
 TEST(PerformanceInfo, IsAMaximumNotASum) {
-  run_ranks(Mode::kThreads, kRanks, [](Group group) {
-    const int rank = group.rank();
-    const cann::Communicator communicator(std::move(group), kNames);
-    SmallCall call(rank);
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     cann::DispatchArgs args = call.dispatch(rank);
     args.performance_info = call.waits;
     call.waits.assign(kRanks, 100'000'000);
@@ -61,10 +66,7 @@ TEST(PerformanceInfo, IsAMaximumNotASum) {
 }
 
 TEST(PerformanceInfo, IsThatOfCombineToo) {
-  run_ranks(Mode::kThreads, kRanks, [](Group group) {
-    const int rank = group.rank();
-    const cann::Communicator communicator(std::move(group), kNames);
-    SmallCall call(rank);
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     require_success(moe_distribute_dispatch(communicator, call.dispatch(rank)), "dispatch");
     cann::CombineArgs args = call.combine(rank);
     args.performance_info = call.waits;
@@ -77,10 +79,7 @@ TEST(PerformanceInfo, IsThatOfCombineToo) {
 }
 
 TEST(Disagreement, OfAttributesIsToldOnAllRanks) {
-  run_ranks(Mode::kThreads, kRanks, [](Group group) {
-    const int rank = group.rank();
-    const cann::Communicator communicator(std::move(group), kNames);
-    SmallCall call(rank);
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     cann::DispatchArgs args = call.dispatch(rank);
     if (rank == 1) args.attributes.moe_expert_num = 7;
     const cann::Result result = moe_distribute_dispatch(communicator, args);
@@ -94,10 +93,7 @@ TEST(Disagreement, OfAttributesIsToldOnAllRanks) {
 
 // A rank that alone asks for something new, while the others use the exchange that they have.
 TEST(Disagreement, OfOneRankWithTheExchangeOfTheOthers) {
-  run_ranks(Mode::kThreads, kRanks, [](Group group) {
-    const int rank = group.rank();
-    const cann::Communicator communicator(std::move(group), kNames);
-    SmallCall call(rank);
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     require_success(moe_distribute_dispatch(communicator, call.dispatch(rank)), "the first");
     cann::DispatchArgs experts = call.dispatch(rank), mode = experts, hidden = experts;
     experts.attributes.moe_expert_num = 7;
@@ -121,10 +117,7 @@ TEST(Disagreement, OfOneRankWithTheExchangeOfTheOthers) {
 
 // The same answer before there is an exchange, in one that is large enough, and where it is not.
 TEST(Disagreement, OfBatchesIsTheSameAnswerAlways) {
-  run_ranks(Mode::kThreads, kRanks, [](Group group) {
-    const int rank = group.rank();
-    const cann::Communicator communicator(std::move(group), kNames);
-    SmallCall call(rank);
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     const auto refused = [&](std::int64_t global_bs, std::int64_t bs, const char* difference) {
       cann::DispatchArgs args = call.dispatch(rank);
       if (rank == 1) {
@@ -166,10 +159,7 @@ TEST(Disagreement, OfOperatorsNamesThem) {
 
 // Scales of the caller travel with the tokens: a rank without tokens says nothing about them.
 TEST(EmptyRank, TakesPartWithAnyScales) {
-  run_ranks(Mode::kThreads, kRanks, [](Group group) {
-    const int rank = group.rank();
-    const cann::Communicator communicator(std::move(group), kNames);
-    SmallCall call(rank);
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     cann::DispatchArgs args = call.dispatch(rank);
     args.attributes.global_bs = SmallCall::kBs * kRanks;
     if (rank == 1) args.x.num_rows = args.expert_ids.rows = 0;
@@ -187,10 +177,7 @@ TEST(EmptyRank, TakesPartWithAnyScales) {
 
 // Every expert has as many rows as before, but of other tokens.
 TEST(Disagreement, OfIdsAndTripletsNamesTokenAndK) {
-  run_ranks(Mode::kThreads, kRanks, [](Group group) {
-    const int rank = group.rank();
-    const cann::Communicator communicator(std::move(group), kNames);
-    SmallCall call(rank);
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     require_success(moe_distribute_dispatch(communicator, call.dispatch(rank)), "dispatch");
     if (rank == 1) std::swap(call.ids[2], call.ids[7]);
     const cann::Result result = moe_distribute_combine(communicator, call.combine(rank));
@@ -232,10 +219,7 @@ TEST(CommAlg, FullmeshSumsInKOrderAndRoundsOnceBetweenHostsToo) {
 // A front above refuses: before there is an exchange, in the one that the others use although it is
 // not the one used last, and while they make another.
 TEST(Refusal, OfAFrontAboveMeetsTheOthers) {
-  run_ranks(Mode::kThreads, kRanks, [](Group group) {
-    const int rank = group.rank();
-    const cann::Communicator communicator(std::move(group), kNames);
-    SmallCall call(rank);
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     cann::DispatchArgs plain = call.dispatch(rank), quantised = plain;
     quantised.quant_mode = 2;
     quantised.expand_x.dtype = DataType::kInt8;
@@ -264,10 +248,7 @@ TEST(Refusal, OfAFrontAboveMeetsTheOthers) {
 
 // Counts that do not belong to the ids: the rank that gave them is named on all.
 TEST(Disagreement, OfCountsAndIdsIsToldOnAllRanks) {
-  run_ranks(Mode::kThreads, kRanks, [](Group group) {
-    const int rank = group.rank();
-    const cann::Communicator communicator(std::move(group), kNames);
-    SmallCall call(rank);
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     require_success(moe_distribute_dispatch(communicator, call.dispatch(rank)), "dispatch");
     const std::int32_t rows = call.ep_counts[5];
     if (rank == 1) ++call.ep_counts[5];
@@ -281,10 +262,7 @@ TEST(Disagreement, OfCountsAndIdsIsToldOnAllRanks) {
 }
 
 TEST(Overflow, DuplicatesBeyondAAreAnErrorAndNothingIsWritten) {
-  run_ranks(Mode::kThreads, kRanks, [](Group group) {
-    const int rank = group.rank();
-    const cann::Communicator communicator(std::move(group), kNames);
-    SmallCall call(rank);
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     cann::DispatchArgs args = call.dispatch(rank);
     args.attributes.moe_expert_num = kRanks;  // one expert each: A is one row per token
     args.expand_x.num_rows = max_rows(args);

@@ -11,6 +11,10 @@
 
 namespace ferry::test {
 
+// What one rank does to its legal call, as `spoil` or `setup` of a row: statements on its arguments
+// `a` and their memory `c`.
+#define SPOIL(...) []([[maybe_unused]] auto& a, [[maybe_unused]] SmallCall& c) { __VA_ARGS__; }
+
 // Args is DispatchArgs, CombineArgs or CombineAddRmsNormArgs.
 template <typename Args>
 struct BadCall {
@@ -25,6 +29,15 @@ struct BadCall {
 template <typename Args>
 void PrintTo(const BadCall<Args>& bad, std::ostream* stream) {
   *stream << bad.name;
+}
+
+// A setup: all three ranks as one tensor-parallel group.
+template <typename Args>
+void one_tp_group(Args& a, SmallCall&) {
+  a.attributes.tp_world_size = 3;
+  a.attributes.tp_rank_id = a.attributes.ep_rank_id;
+  a.attributes.ep_world_size = 1;
+  a.attributes.ep_rank_id = 0;
 }
 
 extern const std::vector<BadCall<cann::DispatchArgs>> kBadAttributes;

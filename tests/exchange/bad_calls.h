@@ -26,6 +26,10 @@ struct Scratch {
   std::vector<std::byte> memory = std::vector<std::byte>(1 << 16);
 };
 
+// What the offender does to its legal call, as `spoil` of a row: statements on its arguments `a`
+// and the memory `s`.
+#define SPOIL(...) []([[maybe_unused]] auto& a, [[maybe_unused]] Scratch& s) { __VA_ARGS__; }
+
 struct BadDispatch {
   const char* name;
   std::function<void(DispatchArgs&, Scratch&)> spoil;

@@ -29,30 +29,17 @@ void point_scales(DispatchArgs& args, Scratch& scratch, int rows, std::int64_t c
 constexpr int kOutside[] = {0, 3}, kTwice[] = {1, 1};
 
 const std::vector<BadDispatch> kBadFeatureDispatches = {
-    {"IdPastTheSpecialOnes",
-     [](DispatchArgs&, Scratch& s) { s.ids[1] = 9; },
-     {"9", "token 0", "k 1", "[-1, 9)"}},
-    {"ScaleRowsForOtherExperts",
-     [](DispatchArgs& a, Scratch& s) { point_scales(a, s, 5, 1); },
-     {"[5, 1]", "1 or 6"}},
-    {"ScalesOfOtherHidden",
-     [](DispatchArgs& a, Scratch& s) { point_scales(a, s, 1, 31); },
-     {"[1, 31]", "32"}},
+    {"IdPastTheSpecialOnes", SPOIL(s.ids[1] = 9), {"9", "token 0", "k 1", "[-1, 9)"}},
+    {"ScaleRowsForOtherExperts", SPOIL(point_scales(a, s, 5, 1)), {"[5, 1]", "1 or 6"}},
+    {"ScalesOfOtherHidden", SPOIL(point_scales(a, s, 1, 31)), {"[1, 31]", "32"}},
     {"NanScale",
-     [](DispatchArgs& a, Scratch& s) {
-       point_scales(a, s, 6, 32);
-       s.weights[2 * 32 + 7] = kNotANumber;
-     },
+     SPOIL(point_scales(a, s, 6, 32); s.weights[2 * 32 + 7] = kNotANumber),
      {"row 2", "channel 7", "nan"}},
     {"ScalesOfTheirOwn",
-     [](DispatchArgs& a, Scratch& s) { a.token_scales = s.memory.data(); },
+     SPOIL(a.token_scales = s.memory.data()),
      {"token_scales", "given", "scale_bytes 0"}},
-    {"ActiveRankOutside",
-     [](DispatchArgs& a, Scratch&) { a.active_ranks = kOutside; },
-     {"active_ranks[1] is 3", "[0, 3)"}},
-    {"ActiveRankTwice",
-     [](DispatchArgs& a, Scratch&) { a.active_ranks = kTwice; },
-     {"active_ranks[1] is 1", "distinct"}},
+    {"ActiveRankOutside", SPOIL(a.active_ranks = kOutside), {"active_ranks[1] is 3", "[0, 3)"}},
+    {"ActiveRankTwice", SPOIL(a.active_ranks = kTwice), {"active_ranks[1] is 1", "distinct"}},
 };
 
 class BadFeatureDispatches : public testing::TestWithParam<BadDispatch> {};
@@ -65,9 +52,8 @@ INSTANTIATE_TEST_SUITE_P(All, BadFeatureDispatches, testing::ValuesIn(kBadFeatur
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(BadFeatures, ScalesWithoutAnInt8Wire) {
-  try_bad_dispatch(
-      Mode::kThreads, two_rounds(),
-      {"Scales", [](DispatchArgs& a, Scratch& s) { point_scales(a, s, 1, 1); }, {"int8", "none"}});
+  try_bad_dispatch(Mode::kThreads, two_rounds(),
+                   {"Scales", SPOIL(point_scales(a, s, 1, 1)), {"int8", "none"}});
 }
 
 TEST(BadFeatures, ScalesByExpertInRowsOfSeveral) {
@@ -75,9 +61,7 @@ TEST(BadFeatures, ScalesByExpertInRowsOfSeveral) {
   config.layout = Layout::kRankMajor;
   config.special = {};
   try_bad_dispatch(Mode::kThreads, two_rounds(config),
-                   {"Scales",
-                    [](DispatchArgs& a, Scratch& s) { point_scales(a, s, 6, 1); },
-                    {"6 rows", "rank_major", "need 1"}});
+                   {"Scales", SPOIL(point_scales(a, s, 6, 1)), {"6 rows", "rank_major", "need 1"}});
 }
 
 TEST(BadFeatures, InstancesThatAreNotThere) {
@@ -98,9 +82,8 @@ TEST(BadFeatures, InstancesThatAreNotThere) {
                    {"Table",
                     [&](DispatchArgs& a, Scratch&) { a.replica_table = table.data(); },
                     {"replica_table[2] is 3", "3 instances"}});
-  try_bad_dispatch(
-      Mode::kThreads, scenario,
-      {"NoTable", [](DispatchArgs& a, Scratch&) { a.replica_table = nullptr; }, {"null"}});
+  try_bad_dispatch(Mode::kThreads, scenario,
+                   {"NoTable", SPOIL(a.replica_table = nullptr), {"null"}});
 }
 
 // Every rank is told who named other ranks, both lists, and the next call works.
@@ -162,39 +145,18 @@ void add_norm(CombineArgs& args, Scratch& scratch) {
 }
 
 const std::vector<BadCombine> kBadFeatureCombines = {
-    {"CopiesOfNothing",
-     [](CombineArgs& a, Scratch&) { a.dispatched = nullptr; },
-     {"copy", "dispatched->tokens", "[8, 32]"}},
-    {"NoConstants",
-     [](CombineArgs& a, Scratch&) { a.constants = {}; },
-     {"constant", "alpha1", "alpha2"}},
-    {"NormWithoutGamma",
-     [](CombineArgs& a, Scratch& s) { add_norm(a, s), a.norm.gamma = nullptr; },
-     {"gamma"}},
-    {"NormWithoutY",
-     [](CombineArgs& a, Scratch& s) { add_norm(a, s), a.norm.y = nullptr; },
-     {"gamma and y"}},
-    {"NegativeEpsilon",
-     [](CombineArgs& a, Scratch& s) { add_norm(a, s), a.norm.epsilon = -1.0F; },
-     {"epsilon", "-1"}},
-    {"NanEpsilon",
-     [](CombineArgs& a, Scratch& s) { add_norm(a, s), a.norm.epsilon = kNotANumber; },
-     {"epsilon", "nan"}},
-    {"NormWithoutResidual",
-     [](CombineArgs& a, Scratch& s) { add_norm(a, s), a.norm.residual = nullptr; },
-     {"no residual"}},
-    {"YOverOut",
-     [](CombineArgs& a, Scratch& s) { add_norm(a, s), a.norm.y = a.out; },
-     {"norm.y", "out"}},
+    {"CopiesOfNothing", SPOIL(a.dispatched = nullptr), {"copy", "dispatched->tokens", "[8, 32]"}},
+    {"NoConstants", SPOIL(a.constants = {}), {"constant", "alpha1", "alpha2"}},
+    {"NormWithoutGamma", SPOIL(add_norm(a, s), a.norm.gamma = nullptr), {"gamma"}},
+    {"NormWithoutY", SPOIL(add_norm(a, s), a.norm.y = nullptr), {"gamma and y"}},
+    {"NegativeEpsilon", SPOIL(add_norm(a, s), a.norm.epsilon = -1.0F), {"epsilon", "-1"}},
+    {"NanEpsilon", SPOIL(add_norm(a, s), a.norm.epsilon = kNotANumber), {"epsilon", "nan"}},
+    {"NormWithoutResidual", SPOIL(add_norm(a, s), a.norm.residual = nullptr), {"no residual"}},
+    {"YOverOut", SPOIL(add_norm(a, s), a.norm.y = a.out), {"norm.y", "out"}},
     {"OutOverTheSharedOutput",
-     [](CombineArgs& a, Scratch& s) {
-       a.out = s.memory.data();
-       a.shared_output = s.memory.data() + 64;
-     },
+     SPOIL(a.out = s.memory.data(); a.shared_output = s.memory.data() + 64),
      {"overlaps shared_output"}},
-    {"UnknownPartials",
-     [](CombineArgs& a, Scratch&) { a.partials = static_cast<Partials>(7); },
-     {"partials is 7", "0 or 1"}},
+    {"UnknownPartials", SPOIL(a.partials = static_cast<Partials>(7)), {"partials is 7", "0 or 1"}},
 };
 
 class BadFeatureCombines : public testing::TestWithParam<BadCombine> {};
@@ -209,10 +171,9 @@ INSTANTIATE_TEST_SUITE_P(All, BadFeatureCombines, testing::ValuesIn(kBadFeatureC
 TEST(BadFeatures, PartialsOfRowsThatAreTheCallers) {
   ExchangeConfig config = small_config();
   config.layout = Layout::kRankMajor;
-  try_bad_combine(Mode::kThreads, two_rounds(config),
-                  {"Partials",
-                   [](CombineArgs& a, Scratch&) { a.partials = Partials::kPerRank; },
-                   {"rank_major", "expert layout"}});
+  try_bad_combine(
+      Mode::kThreads, two_rounds(config),
+      {"Partials", SPOIL(a.partials = Partials::kPerRank), {"rank_major", "expert layout"}});
 }
 
 // Without a handle the counts come with the outputs: all ranks find rows that do not fit them.

@@ -13,114 +13,64 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 const std::vector<BadDispatch> kBadDispatches = {
-    {"IdPastTheLastExpert",
-     [](DispatchArgs&, Scratch& s) { s.ids[3 * kTopK + 1] = 6; },
-     {"6", "token 3", "k 1", "-1"}},
-    {"IdBelowMinusOne", [](DispatchArgs&, Scratch& s) { s.ids[0] = -2; }, {"-2", "token 0", "k 0"}},
-    {"HugeId",
-     [](DispatchArgs&, Scratch& s) { s.ids[2] = std::int64_t{1} << 32; },
-     {"4294967296", "token 1", "k 0"}},
+    {"IdPastTheLastExpert", SPOIL(s.ids[3 * kTopK + 1] = 6), {"6", "token 3", "k 1", "-1"}},
+    {"IdBelowMinusOne", SPOIL(s.ids[0] = -2), {"-2", "token 0", "k 0"}},
+    {"HugeId", SPOIL(s.ids[2] = std::int64_t{1} << 32), {"4294967296", "token 1", "k 0"}},
     {"NarrowIdOutOfRange",
-     [](DispatchArgs& a, Scratch& s) {
-       s.narrow_ids[5] = 77;
-       a.topk_ids.data = s.narrow_ids.data();
-       a.topk_ids.type = IndexType::kInt32;
-     },
+     SPOIL(s.narrow_ids[5] = 77; a.topk_ids.data = s.narrow_ids.data();
+           a.topk_ids.type = IndexType::kInt32),
      {"77", "token 2", "k 1"}},
-    {"TooManyTokens",
-     [](DispatchArgs& a, Scratch&) { a.tokens.num_rows = a.topk_ids.num_tokens = kTokens + 1; },
-     {"9", "8"}},
-    {"NegativeTokens",
-     [](DispatchArgs& a, Scratch&) { a.tokens.num_rows = a.topk_ids.num_tokens = -1; },
-     {"-1"}},
+    {"TooManyTokens", SPOIL(a.tokens.num_rows = a.topk_ids.num_tokens = kTokens + 1), {"9", "8"}},
+    {"NegativeTokens", SPOIL(a.tokens.num_rows = a.topk_ids.num_tokens = -1), {"-1"}},
     {"AbsurdlyManyTokens",
-     [](DispatchArgs& a, Scratch&) {
-       a.tokens.num_rows = a.topk_ids.num_tokens = std::int64_t{1} << 62;
-     },
+     SPOIL(a.tokens.num_rows = a.topk_ids.num_tokens = std::int64_t{1} << 62),
      {"4611686018427387904", "8"}},
-    {"OtherHidden", [](DispatchArgs& a, Scratch&) { a.tokens.hidden = 31; }, {"31", "32"}},
-    {"OtherType",
-     [](DispatchArgs& a, Scratch&) { a.tokens.dtype = DataType::kFp32; },
-     {"fp32", "bf16"}},
-    {"UnknownType",
-     [](DispatchArgs& a, Scratch&) { a.tokens.dtype = static_cast<DataType>(99); },
-     {"bf16"}},
-    {"NullTokens", [](DispatchArgs& a, Scratch&) { a.tokens.data = nullptr; }, {"null", "8"}},
-    {"NullIds", [](DispatchArgs& a, Scratch&) { a.topk_ids.data = nullptr; }, {"null", "8"}},
-    {"IdsOfOtherTokens", [](DispatchArgs& a, Scratch&) { a.topk_ids.num_tokens = 7; }, {"7", "8"}},
-    {"IdsOfOtherK", [](DispatchArgs& a, Scratch&) { a.topk_ids.top_k = 3; }, {"3", "2"}},
-    {"IdsOfUnknownType",
-     [](DispatchArgs& a, Scratch&) { a.topk_ids.type = static_cast<IndexType>(9); },
-     {"9", "int32"}},
-    {"PitchBelowARow", [](DispatchArgs& a, Scratch&) { a.tokens.pitch_bytes = 62; }, {"62", "64"}},
-    {"NegativePitch", [](DispatchArgs& a, Scratch&) { a.tokens.pitch_bytes = -64; }, {"-64", "64"}},
+    {"OtherHidden", SPOIL(a.tokens.hidden = 31), {"31", "32"}},
+    {"OtherType", SPOIL(a.tokens.dtype = DataType::kFp32), {"fp32", "bf16"}},
+    {"UnknownType", SPOIL(a.tokens.dtype = static_cast<DataType>(99)), {"bf16"}},
+    {"NullTokens", SPOIL(a.tokens.data = nullptr), {"null", "8"}},
+    {"NullIds", SPOIL(a.topk_ids.data = nullptr), {"null", "8"}},
+    {"IdsOfOtherTokens", SPOIL(a.topk_ids.num_tokens = 7), {"7", "8"}},
+    {"IdsOfOtherK", SPOIL(a.topk_ids.top_k = 3), {"3", "2"}},
+    {"IdsOfUnknownType", SPOIL(a.topk_ids.type = static_cast<IndexType>(9)), {"9", "int32"}},
+    {"PitchBelowARow", SPOIL(a.tokens.pitch_bytes = 62), {"62", "64"}},
+    {"NegativePitch", SPOIL(a.tokens.pitch_bytes = -64), {"-64", "64"}},
     {"NanWeight",
-     [](DispatchArgs& a, Scratch& s) {
-       s.weights[4 * kTopK + 1] = kNan;
-       a.topk_weights = s.weights.data();
-     },
+     SPOIL(s.weights[4 * kTopK + 1] = kNan; a.topk_weights = s.weights.data()),
      {"nan", "token 4", "k 1"}},
 };
 
 const std::vector<BadCombine> kBadCombines = {
-    {"EmptyHandle", [](CombineArgs& a, Scratch&) { a.handle = Handle{}; }, {"handle"}},
-    {"RowsOfBytes",
-     [](CombineArgs& a, Scratch&) { a.expert_rows.dtype = DataType::kBytes; },
-     {"bytes", "bf16"}},
-    {"OutOfBytes",
-     [](CombineArgs& a, Scratch&) { a.out_dtype = DataType::kBytes; },
-     {"bytes", "bf16"}},
-    {"OutOfUnknownType",
-     [](CombineArgs& a, Scratch&) { a.out_dtype = static_cast<DataType>(77); },
-     {"out"}},
-    {"HiddenOfZero", [](CombineArgs& a, Scratch&) { a.expert_rows.hidden = 0; }, {"hidden 0"}},
-    {"HiddenPastTheLimit",
-     [](CombineArgs& a, Scratch&) { a.expert_rows.hidden = 65; },
-     {"65", "64"}},
-    {"AbsurdHidden",
-     [](CombineArgs& a, Scratch&) { a.expert_rows.hidden = std::int64_t{1} << 62; },
-     {"4611686018427387904"}},
-    {"OtherNumberOfRows", [](CombineArgs& a, Scratch&) { a.expert_rows.num_rows = 999; }, {"999"}},
-    {"NullRows", [](CombineArgs& a, Scratch&) { a.expert_rows.data = nullptr; }, {"null"}},
-    {"NullOut", [](CombineArgs& a, Scratch&) { a.out = nullptr; }, {"null", "8"}},
+    {"EmptyHandle", SPOIL(a.handle = Handle{}), {"handle"}},
+    {"RowsOfBytes", SPOIL(a.expert_rows.dtype = DataType::kBytes), {"bytes", "bf16"}},
+    {"OutOfBytes", SPOIL(a.out_dtype = DataType::kBytes), {"bytes", "bf16"}},
+    {"OutOfUnknownType", SPOIL(a.out_dtype = static_cast<DataType>(77)), {"out"}},
+    {"HiddenOfZero", SPOIL(a.expert_rows.hidden = 0), {"hidden 0"}},
+    {"HiddenPastTheLimit", SPOIL(a.expert_rows.hidden = 65), {"65", "64"}},
+    {"AbsurdHidden", SPOIL(a.expert_rows.hidden = std::int64_t{1} << 62), {"4611686018427387904"}},
+    {"OtherNumberOfRows", SPOIL(a.expert_rows.num_rows = 999), {"999"}},
+    {"NullRows", SPOIL(a.expert_rows.data = nullptr), {"null"}},
+    {"NullOut", SPOIL(a.out = nullptr), {"null", "8"}},
     {"RowPitchBelowARow",
-     [](CombineArgs& a, Scratch& s) {
-       a.expert_rows.data = s.memory.data();
-       a.expert_rows.pitch_bytes = 63;
-     },
+     SPOIL(a.expert_rows.data = s.memory.data(); a.expert_rows.pitch_bytes = 63),
      {"63", "64"}},
-    {"OutPitchBelowARow", [](CombineArgs& a, Scratch&) { a.out_pitch_bytes = 10; }, {"10"}},
-    {"NegativeOutPitch", [](CombineArgs& a, Scratch&) { a.out_pitch_bytes = -200; }, {"-200"}},
+    {"OutPitchBelowARow", SPOIL(a.out_pitch_bytes = 10), {"10"}},
+    {"NegativeOutPitch", SPOIL(a.out_pitch_bytes = -200), {"-200"}},
     {"OutOverlapsTheRows",
-     [](CombineArgs& a, Scratch& s) {
-       a.expert_rows.data = s.memory.data();
-       a.expert_rows.pitch_bytes = 0;
-       a.out = s.memory.data() + 100;
-     },
+     SPOIL(a.expert_rows.data = s.memory.data(); a.expert_rows.pitch_bytes = 0;
+           a.out = s.memory.data() + 100),
      {"overlap"}},
     {"OutOverlapsABias",
-     [](CombineArgs& a, Scratch& s) {
-       a.out = s.memory.data();
-       a.bias[1] = s.memory.data() + 64;
-     },
+     SPOIL(a.out = s.memory.data(); a.bias[1] = s.memory.data() + 64),
      {"overlap", "bias 1"}},
     {"OutOverlapsTheWeights",
-     [](CombineArgs& a, Scratch& s) {
-       a.topk_weights = s.weights.data();
-       a.out = s.weights.data();
-     },
+     SPOIL(a.topk_weights = s.weights.data(); a.out = s.weights.data()),
      {"overlap", "weights"}},
     {"NanWeight",
-     [](CombineArgs& a, Scratch& s) {
-       s.weights[5 * kTopK] = kNan;
-       a.topk_weights = s.weights.data();
-     },
+     SPOIL(s.weights[5 * kTopK] = kNan; a.topk_weights = s.weights.data()),
      {"nan", "token 5", "k 0"}},
     {"WeightsHomeWithoutRowWeights",
-     [](CombineArgs& a, Scratch& s) {
-       a.row_weights = nullptr;
-       a.out_topk_weights = reinterpret_cast<float*>(s.memory.data());
-     },
+     SPOIL(a.row_weights = nullptr; a.out_topk_weights = reinterpret_cast<float*>(s.memory.data())),
      {"row_weights"}},
 };
 
