@@ -1,4 +1,4 @@
-// Makes a link as a group between hosts does, and lists interfaces; see doctor_network.h.
+// Makes a link as a group between hosts does, and lists interfaces; see doctor_findings.h.
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>

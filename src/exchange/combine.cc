@@ -77,8 +77,9 @@ Status Combine::find_route() {
   return {};
 }
 
-// Between nodes a combine without a handle waits here, as a dispatch does: others wait for my
-// requests in their receive half, and must not have to wait for mine.
+// Between nodes a combine without a handle waits here, in its send half, for the outputs of all
+// ranks: by them it knows which sums to ask for. The other ranks wait for these requests in their
+// receive halves, so this rank must have sent them before its own receive half.
 Status Combine::ask() {
   if (!exchange_.forwarder) return {};
   if (unplaced_) {

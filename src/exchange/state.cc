@@ -60,8 +60,8 @@ std::string text_of(const ExchangeConfig& config) {
   return text;
 }
 
-// Between nodes a rank packs messages, whose rows others store: what it takes says nothing of the
-// stores.
+// Between nodes a rank packs rows into messages, and other ranks store them: the time that a rank
+// takes says nothing about stores, so there it does not learn from it.
 StoreChoice choose_stores(const GroupState& group) {
   const unsigned processors = std::max(1U, std::thread::hardware_concurrency());
   const std::uint64_t of_ranks = std::min<std::uint64_t>(group.size(), processors);

@@ -18,9 +18,9 @@ class StoreChoice {
  public:
   enum Phase : std::uint8_t { kSend, kReduce };
 
-  // Rows of at most `private_bytes`, on all ranks together, fit caches that nobody else uses.
-  // There, where it does not `learn`, and before it has learned, ordinary
-  // stores are the choice up to two to four times `shared_bytes`, the last-level caches.
+  // Rows of at most `private_bytes`, on all ranks together, fit caches that nobody else uses: they
+  // take ordinary stores. So do larger ones up to two to four times `shared_bytes`, the last-level
+  // caches, until trials have shown what is best; without `learn` there are no trials.
   StoreChoice(std::uint64_t private_bytes, std::uint64_t shared_bytes, bool learn) noexcept
       : private_bytes_(private_bytes), shared_bytes_(shared_bytes), learn_(learn) {}
 

@@ -28,10 +28,11 @@ std::pair<std::string_view, std::string_view> parts_of(const Record& record) {
   return {text.substr(0, end), text.substr(std::min(end + 1, text.size()))};
 }
 
-// The rank is in no exchange that others could leave alone: it refused, or has no tokens to send.
-bool goes_along(const Record& record) {
-  return record.status != Code::kOk ||
-         (record.terms.kind == OperationKind::kDispatch && record.terms.weights == Agreed::kAny);
+// The rank's call is one of this exchange: it did not refuse it, and it has tokens or combines. (A
+// dispatch without tokens would be the same in any exchange.)
+bool uses_exchange(const Record& record) {
+  return record.status == Code::kOk &&
+         (record.terms.kind != OperationKind::kDispatch || record.terms.weights != Agreed::kAny);
 }
 
 }  // namespace
@@ -80,14 +81,15 @@ Status Protocol::examine(const Issued& issued) {
             peer};
   }
   if (asks < 0) return all_agree ? Status{} : name_mismatch(issued);
-  const auto uses = std::find_if_not(
-      ranks.begin(), ranks.end(), [&](int peer) { return goes_along(view_.record(peer, number)); });
+  const auto uses = std::find_if(ranks.begin(), ranks.end(), [&](int peer) {
+    return uses_exchange(view_.record(peer, number));
+  });
   if (uses == ranks.end())
     return {Code::kMismatch, "all ranks with tokens ask for another exchange"};
   return name_difference(issued, asks, *uses);
 }
 
-// Of two ranks whose calls a front made of different terms.
+// The error of two ranks whose fronts asked for different things.
 Status Protocol::name_difference(const Issued& issued, int rank, int other) const {
   const Record &first = view_.record(rank, issued.number),
                &second = view_.record(other, issued.number);
@@ -160,8 +162,8 @@ Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
             status.culprit()};
   }
   const std::vector<int>& ranks = issued.active->ranks;
-  const bool all = std::all_of(ranks.begin(), ranks.end(), [&](int peer) {
-    return goes_along(view_.record(peer, issued.number));
+  const bool all = std::none_of(ranks.begin(), ranks.end(), [&](int peer) {
+    return uses_exchange(view_.record(peer, issued.number));
   });
   if (by_all != nullptr) *by_all = all;
   const Status told = why.code() == Code::kMismatch && !all ? examine(issued) : why;

@@ -1,6 +1,6 @@
 // constant_term and normalise_row. Rows become floats a strip at a time; what is done with them are
-// plain loops over 16 sums, which the compiler makes vectors of. Called by exchange/combine.cc;
-// calls wire_lanes-inl.h.
+// plain loops over 16 sums, which the compiler makes vectors of. Called by src/exchange; calls
+// wire_lanes-inl.h.
 #include "kernels/row_sums.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -1,6 +1,6 @@
 // Pool: the buffers of this rank's window. Decides which buffer is posted, filled or copied into,
 // knows until when ranks read it, and backs it with memory. Local: peers learn of a buffer only
-// through records. Called by exchange/dispatch.cc, exchange/combine.cc and the pins of views.
+// through records. Called by src/exchange: its dispatches and combines, and the views it gave.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // Segment: one shared mapping (a memfd), reserved virtually and backed with memory piece by piece.
-// Owns the descriptor and the mapping. Used by transport (sharing), group (control flags) and
+// Owns the descriptor and the mapping. Used by bootstrap (sharing), group (control flags) and
 // exchange (windows). Nothing has a name in any file system, so nothing is left behind by any exit.
 #pragma once
 

@@ -166,7 +166,7 @@ constexpr std::int64_t kDust = std::int64_t{128} << 10;
 constexpr std::int64_t kResidentDust = std::int64_t{1} << 20;
 // And while a group lives: some more of its buffers (MessageChannel, 256 KiB each, a bounded
 // number) may have been needed. 100 bytes lost of each packet would be more than that.
-constexpr std::int64_t kParcels = std::int64_t{6} << 20;
+constexpr std::int64_t kMoreBuffers = std::int64_t{6} << 20;
 
 // What this process holds.
 struct Holdings {
@@ -284,7 +284,7 @@ TEST_P(Endurance, OneGroupDoesNotGrow) {
     note(end);
   };
   run_on(nodes, body, "one group");
-  expect_no_growth(warm, end, kParcels);
+  expect_no_growth(warm, end, kMoreBuffers);
   chaos.expect_bad();
 }
 

@@ -137,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(MessageChannel, MessageChannelUnderChaos,
 
 // ---- memory
 
-TEST(MessageChannel, ParcelsAreBoundedAndReusedWhenThePeerDoesNotRead) {
+TEST(MessageChannel, BuffersAreBoundedAndReusedWhenThePeerDoesNotRead) {
   Pair pair;
   MessageChannel& messages = *pair.channels[0];
   std::set<std::byte*> seen;
@@ -166,7 +166,7 @@ TEST(MessageChannel, ParcelsAreBoundedAndReusedWhenThePeerDoesNotRead) {
   EXPECT_EQ(seen.size(), static_cast<std::size_t>(MessageChannel::kUnsent));
 }
 
-TEST(MessageChannel, AParcelThatIsNotSentGoesBack) {
+TEST(MessageChannel, ABufferThatIsNotSentGoesBack) {
   Pair pair;
   for (int i = 0; i < 10 * MessageChannel::kUnsent; ++i)
     EXPECT_TRUE(pair.channels[0]->send_buffer(1));

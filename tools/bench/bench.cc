@@ -1,4 +1,4 @@
-// The command itself: options, a measurement per point, reports, the exit code; see bench.h.
+// The command itself: options, a measurement per point, reports, the exit code.
 #include <fmt/format.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>

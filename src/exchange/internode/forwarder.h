@@ -5,10 +5,13 @@
 // in. One per exchange of several nodes; called by Protocol, RowSender and Combine, and by the
 // group when messages come, maybe on a thread of its own: what both touch is guarded by the lock of
 // the MessageChannel. docs/protocol.md, "Between nodes".
-//   forwarder.cc     control messages, room, what waits      stored_rows.cc  rows, into their slots
-//   row_splitter.h   rows, to each mate that wants them      sum_request.h   sums that were asked
-//   for asked_sums.h     sums, asked of each mate                sums_inbox.h    the answers, as
-//   they come message_layout.h the bytes of all that
+//   forwarder.cc     control messages, room, what waits
+//   stored_rows.cc   rows, into their slots
+//   row_splitter.h   rows, to each mate that wants them
+//   asked_sums.h     sums, asked of each mate
+//   sum_request.h    sums that were asked for
+//   sums_inbox.h     the answers, as they come
+//   message_layout.h the bytes of all that
 #pragma once
 
 #include <atomic>
