@@ -155,28 +155,25 @@ LinkSpeed test_link(Group& group, LinkEnd& end, int node) {
   return speed;
 }
 
-std::vector<std::string> host_names(Group& group) {
-  std::array<char, 65> mine = {};
-  gethostname(mine.data(), mine.size() - 1);
-  std::vector<std::array<char, 65>> all(static_cast<std::size_t>(group.size()));
+// A short text of each rank.
+std::vector<std::string> gather(Group& group, const std::string& text) {
+  using Text = std::array<char, 128>;
+  Text mine = {};
+  text.copy(mine.data(), mine.size() - 1);
+  std::vector<Text> all(static_cast<std::size_t>(group.size()));
   expect(group.all_gather(&mine, sizeof mine, all.data()));
-  std::vector<std::string> names;
-  for (const auto& name : all) names.emplace_back(name.data());
-  return names;
+  std::vector<std::string> texts;
+  for (const Text& each : all) texts.emplace_back(each.data());
+  return texts;
 }
 
-// Per rank why anybody can connect to it; empty: nobody can.
-std::vector<std::string> exposures(Group& group, internal::GroupState& state) {
-  std::array<char, 128> mine = {};
-  const std::string exposed = state.messages().exposed();
-  exposed.copy(mine.data(), mine.size() - 1);
-  std::vector<std::array<char, 128>> all(static_cast<std::size_t>(group.size()));
-  expect(group.all_gather(&mine, sizeof mine, all.data()));
-  std::vector<std::string> reasons;
-  for (const auto& reason : all) reasons.emplace_back(reason.data());
-  return reasons;
+std::string host_name() {
+  std::array<char, 65> name = {};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
 }
 
+// `exposed`: per rank why anybody can connect to it; empty: nobody can.
 void add_warnings(Report& report, const std::vector<std::string>& exposed) {
   Report::Json ranks = Report::Json::array();
   for (std::size_t rank = 0; rank < exposed.size(); ++rank) {
@@ -224,8 +221,8 @@ void test_all(Group group, bool json) {
   std::vector<LinkSpeed> speeds;
   for (int node = 1; node < state.topology().num_nodes(); ++node)
     speeds.push_back(test_link(group, end, node));
-  const std::vector<std::string> hosts = host_names(group);
-  const std::vector<std::string> exposed = exposures(group, state);
+  const std::vector<std::string> hosts = gather(group, host_name());
+  const std::vector<std::string> exposed = gather(group, state.messages().exposed());
   if (group.rank() == 0) {
     Report report = report_of(speeds, hosts, state.messages().describe());
     add_warnings(report, exposed);

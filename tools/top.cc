@@ -8,6 +8,7 @@
 #include <iostream>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -112,10 +113,7 @@ void add_top(CLI::App& app, int& exit_code) {
   verb->callback([options, &exit_code] {
     try {
       exit_code = run(*options);
-    } catch (const SpawnError& error) {
-      std::cerr << "ferry top: " << error.what() << '\n';
-      exit_code = 1;
-    } catch (const Error& error) {
+    } catch (const std::runtime_error& error) {
       std::cerr << "ferry top: " << error.what() << '\n';
       exit_code = 1;
     }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <stdexcept>
@@ -36,39 +37,32 @@ void print(const Options& options, const std::string& text) {
   std::fflush(stdout);  // also: a forked rank must not inherit unwritten text
 }
 
-// Experts in blocks, balanced, and a routing that needs no balance.
-std::uint64_t run_rebalance(const Options& options) {
-  std::vector<Options> ways(3, options);
-  ways[0].rebalance = ways[2].rebalance = false;
-  ways[2].routing = {};
-  std::vector<Measurement> measurements;
-  std::uint64_t wrong = 0;
-  print(options, table_header(options));
-  for (const Options& way : ways) {
-    Plan plan = make_plan(way, options.shape.max_tokens);
-    measurements.push_back(measure(plan, progress_of(plan.options.shape.max_tokens)));
-    wrong += measurements.back().wrong;
-    print(options, table_line(options, measurements.back()));
+// What is measured, one after the other: the numbers of tokens of a sweep; or experts in blocks,
+// balanced, and a routing that needs no balance.
+std::vector<Options> measured_points(const Options& options) {
+  if (options.rebalance) {
+    std::vector<Options> ways(3, options);
+    ways[0].rebalance = ways[2].rebalance = false;
+    ways[2].routing = {};
+    return ways;
   }
-  print(options, rebalance_footer(options, measurements) + table_footer(options, measurements));
-  if (options.json) print(options, to_json(options, measurements) + "\n");
-  return wrong;
+  std::vector<Options> points(std::max<std::size_t>(options.sweep_tokens.size(), 1), options);
+  for (std::size_t i = 0; i < options.sweep_tokens.size(); ++i)
+    points[i].shape.max_tokens = options.sweep_tokens[i];
+  return points;
 }
 
 int run(const Options& options) {
-  if (options.rebalance) return run_rebalance(options) == 0 ? 0 : kWrong;
-  const std::vector<std::int64_t> points = options.sweep_tokens.empty()
-                                               ? std::vector<std::int64_t>{options.shape.max_tokens}
-                                               : options.sweep_tokens;
   std::vector<Measurement> measurements;
   std::uint64_t wrong = 0;
   print(options, table_header(options));
-  for (const std::int64_t tokens : points) {
-    Plan plan = make_plan(options, tokens);
+  for (const Options& point : measured_points(options)) {
+    Plan plan = make_plan(point, point.shape.max_tokens);
     measurements.push_back(measure(plan, progress_of(plan.options.shape.max_tokens)));
     wrong += measurements.back().wrong;
     print(options, table_line(options, measurements.back()));
   }
+  if (options.rebalance) print(options, rebalance_footer(options, measurements));
   print(options, table_footer(options, measurements));
   if (!options.report.empty() && options.rank <= 0) write_report(options, measurements);
   if (options.json) print(options, to_json(options, measurements) + "\n");
