@@ -155,7 +155,7 @@ TEST_P(Disagreement, ACallThatNeverComesIsNamedAtTheDeadline) {
     require(seconds > 0.4 && seconds < 1.5, "told after " + std::to_string(seconds) + " s");
     nap(1000);  // this rank stays until the late one has come
   };
-  run(scenario, body, {.deadline = std::chrono::milliseconds(500), .name = {}});
+  run(scenario, body, {.deadline = std::chrono::milliseconds(500)});
 }
 
 TEST_P(Disagreement, DeadlineOfOneCall) {

@@ -124,8 +124,7 @@ bool parse_number(std::string_view text, T& value) {
 }
 
 RoutingSpec parse_load(std::string_view rest) {
-  RoutingSpec spec{
-      .kind = RoutingSpec::Kind::kLoad, .exponent = 0, .file = std::string(rest), .layer = -1};
+  RoutingSpec spec{.kind = RoutingSpec::Kind::kLoad, .file = std::string(rest)};
   const std::size_t colon = rest.rfind(':');
   int layer = 0;
   if (colon != std::string_view::npos && parse_number(rest.substr(colon + 1), layer) &&
@@ -142,11 +141,10 @@ RoutingSpec parse_load(std::string_view rest) {
 
 RoutingSpec parse_routing(std::string_view text) {
   if (text == "uniform") return {};
-  if (text == "real")
-    return {.kind = RoutingSpec::Kind::kReal, .exponent = 0, .file = {}, .layer = -1};
+  if (text == "real") return {.kind = RoutingSpec::Kind::kReal};
   if (text.starts_with("load:")) return parse_load(text.substr(5));
   if (text.starts_with("groups:")) {
-    RoutingSpec spec{.kind = RoutingSpec::Kind::kGroups, .exponent = 0, .file = {}, .layer = -1};
+    RoutingSpec spec{.kind = RoutingSpec::Kind::kGroups};
     if (parse_number(text.substr(7), spec.groups) && spec.groups >= 1) return spec;
     throw std::invalid_argument(
         fmt::format("--routing {}: the number of groups must be 1 or more", text));
@@ -157,7 +155,7 @@ RoutingSpec parse_routing(std::string_view text) {
       throw std::invalid_argument(
           fmt::format("--routing {}: the exponent must be a number from 0 to 10", text));
     }
-    return {.kind = RoutingSpec::Kind::kZipf, .exponent = exponent, .file = {}, .layer = -1};
+    return {.kind = RoutingSpec::Kind::kZipf, .exponent = exponent};
   }
   throw std::invalid_argument(fmt::format(
       "--routing: '{}' is none of uniform, zipf:S, real, load:FILE[:LAYER], groups:G", text));

@@ -12,10 +12,10 @@ namespace ferry::bench {
 struct RoutingSpec {
   enum class Kind : std::uint8_t { kUniform, kZipf, kReal, kLoad, kGroups };
   Kind kind = Kind::kUniform;
-  double exponent = 0;  // kZipf: the i-th most popular expert has popularity 1 / i^exponent
-  std::string file;     // kLoad
-  int layer = -1;       // kLoad; -1: the layer of median skew
-  int groups = 1;       // kGroups: uniform, but for the groups of Gate
+  double exponent = 0;    // kZipf: the i-th most popular expert has popularity 1 / i^exponent
+  std::string file = {};  // kLoad
+  int layer = -1;         // kLoad; -1: the layer of median skew
+  int groups = 1;         // kGroups: uniform, but for the groups of Gate
 };
 
 // Reads "uniform", "zipf:S", "real", "load:FILE[:LAYER]" or "groups:G". Throws
