@@ -14,9 +14,12 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <sstream>
 #include <string_view>
+#include <system_error>
+#include <thread>
 
 #include "ferry/status.h"
 
@@ -164,6 +167,46 @@ Attempt connect_to_one(const addrinfo& at, Deadline deadline) {
   return {{}, fmt::format("{}: {}", numeric(at.ai_addr, at.ai_addrlen), std::strerror(error))};
 }
 
+struct Resolved {
+  int failed;  // as getaddrinfo() says
+  std::shared_ptr<const addrinfo> first;
+};
+
+Resolved look_up(const std::string& host, int port, int flags) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = AI_NUMERICSERV | flags;
+  addrinfo* first = nullptr;
+  const int failed = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &first);
+  if (failed != 0) return {failed, nullptr};
+  return {0, {first, freeaddrinfo}};
+}
+
+// Null, with a reason in `why`, when there is no address. A thread asks for names, since
+// getaddrinfo() knows no deadline: it is left alone when it is late.
+std::shared_ptr<const addrinfo> resolve(const std::string& host, int port, Deadline deadline,
+                                        std::vector<std::string>& why) {
+  if (const Resolved number = look_up(host, port, AI_NUMERICHOST); number.first)
+    return number.first;
+  std::packaged_task<Resolved()> ask([host, port] { return look_up(host, port, 0); });
+  std::future<Resolved> answer = ask.get_future();
+  try {
+    std::thread(std::move(ask)).detach();
+  } catch (const std::system_error& error) {
+    throw Error(Code::kSystem, fmt::format("no thread to resolve {}: {}", host, error.what()));
+  }
+  while (answer.wait_for(std::chrono::milliseconds(deadline.remaining_ms())) !=
+         std::future_status::ready) {
+    if (!deadline.passed()) continue;
+    why.push_back(fmt::format("cannot resolve {}: no answer before the deadline", host));
+    return nullptr;
+  }
+  const Resolved name = answer.get();
+  if (!name.first)
+    why.push_back(fmt::format("cannot resolve {}: {}", host, gai_strerror(name.failed)));
+  return name.first;
+}
+
 }  // namespace
 
 std::string TcpAddress::text() const {
@@ -210,20 +253,10 @@ int port_of(const Descriptor& socket) noexcept {
 }
 
 Attempt tcp_connect(const TcpAddress& address, Deadline deadline) {
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
-  wanted.ai_flags = AI_NUMERICSERV;
   std::vector<std::string> why;
   for (const std::string& host : address.hosts) {
-    addrinfo* first = nullptr;
-    const int failed =
-        getaddrinfo(host.c_str(), std::to_string(address.port).c_str(), &wanted, &first);
-    if (failed != 0) {
-      why.push_back(fmt::format("cannot resolve {}: {}", host, gai_strerror(failed)));
-      continue;
-    }
-    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(first, freeaddrinfo);
-    for (const addrinfo* one = first; one != nullptr && !deadline.passed(); one = one->ai_next) {
+    const auto first = resolve(host, address.port, deadline, why);
+    for (const addrinfo* one = first.get(); one && !deadline.passed(); one = one->ai_next) {
       Attempt attempt = connect_to_one(*one, deadline);
       if (attempt.socket) return attempt;
       why.push_back(std::move(attempt.why));

@@ -1,6 +1,5 @@
-// TCP sockets between hosts, without ever blocking for longer than a deadline (resolving a name
-// may: the resolver has limits of its own). Called by endpoints, launchers and group creation;
-// calls the kernel and the resolver.
+// TCP sockets between hosts, without ever blocking for longer than a deadline. Called by endpoints,
+// launchers and group creation; calls the kernel and the resolver.
 #pragma once
 
 #include <string>

@@ -3,10 +3,25 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <signal.h>
 
 #include "bootstrap/forked.h"
 #include "bootstrap/tcp_endpoint.h"
+
+// A resolver that is slow to answer about one name (the linker's --wrap).
+constexpr std::string_view kResolvedLate = "slow-to-resolve";
+
+extern "C" {
+
+int __real_getaddrinfo(const char*, const char*, const addrinfo*, addrinfo**);
+int __wrap_getaddrinfo(const char* name, const char* port, const addrinfo* hints,
+                       addrinfo** addresses) {
+  if (name == kResolvedLate && (hints->ai_flags & AI_NUMERICHOST) == 0) sleep(5);
+  return __real_getaddrinfo(name, port, hints, addresses);
+}
+
+}  // extern "C"
 
 namespace ferry::internal {
 namespace {
@@ -172,6 +187,15 @@ TEST(TcpRendezvous, RefusedSegmentIsAnErrorOnAllRanksAndTheGroupGoesOn) {
     return refused_segment(*rendezvous, soon());
   });
   EXPECT_THAT(results, Each(AllOf(StartsWith("rank 0: "), HasSubstr("1152921504606846976 bytes"))));
+}
+
+TEST(TcpRendezvous, ResolverThatDoesNotAnswerDoesNotOutlastTheDeadline) {
+  TcpEndpoint endpoint = endpoint_at(4711);
+  endpoint.address.hosts = {std::string(kResolvedLate)};
+  Forked member([&] { return meet_over_tcp(endpoint, 1, one_node(2), soon(milliseconds(20))); });
+  EXPECT_THAT(member.result(),
+              AllOf(StartsWith("timeout: rank 0 of 2 did not come to tcp://slow-to-resolve:4711"),
+                    HasSubstr("(cannot resolve slow-to-resolve: no answer before the deadline)")));
 }
 
 TEST(TcpAddress, IsReadAndWritten) {
