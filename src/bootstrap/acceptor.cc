@@ -82,6 +82,7 @@ class Acceptor {
   void give_place(std::unique_ptr<Connection> connection, const Hello& hello);
   void watch_members();
   void watch_local_ranks();
+  void watch_other_hosts();
   void object(const Error& problem);
   std::string who(const Hello& hello) const;
   std::vector<int> absent() const;
@@ -123,6 +124,7 @@ std::vector<Peer> Acceptor::run() {
     hear_guests();
     watch_members();
     watch_local_ranks();
+    watch_other_hosts();
     if (!problem_) reserve();  // what a stranger took for a while
   }
   if (!problem_ && !absent().empty())
@@ -301,6 +303,15 @@ void Acceptor::watch_local_ranks() {
   object({Code::kPeerLost,
           fmt::format("rank {} ended before it joined: {}", *ended, local_ranks_.reason()),
           *ended});
+}
+
+void Acceptor::watch_other_hosts() {
+  if (problem_ || roster_.outer == nullptr) return;
+  try {
+    roster_.outer->look();
+  } catch (const Error& error) {
+    object(error);
+  }
 }
 
 // The first problem counts. Who is there hears it now, who comes within the linger hears it then;

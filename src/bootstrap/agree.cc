@@ -27,7 +27,8 @@ std::string rank_list(const std::vector<int>& ranks) {
 
 Error given_up(const Error& error, int rank, const std::vector<int>& absent,
                const std::string& missing) {
-  int culprit = error.culprit();
+  if (error.culprit() >= 0) return error;
+  int culprit = -1;
   for (std::size_t i = 0; i < absent.size() && culprit < 0; ++i)
     culprit = absent[i] == rank ? -1 : absent[i];
   return {error.code(), fmt::format("{}; {}", error.what(), missing), culprit};

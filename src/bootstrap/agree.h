@@ -13,8 +13,8 @@ namespace ferry::internal {
 // "rank 3", "ranks 1, 4 to 7 and 9"; "no rank" when empty. `ranks` ascend.
 std::string rank_list(const std::vector<int>& ranks);
 
-// What all are told when `rank` gives up with `error` while `absent` ranks have not come, as
-// `missing` says: the first of them is the culprit where the error names none.
+// What all are told when `rank` gives up with `error` while `absent` ranks have not come: where the
+// error names no culprit it is the first of them, as `missing` says.
 Error given_up(const Error& error, int rank, const std::vector<int>& absent,
                const std::string& missing);
 

@@ -21,6 +21,15 @@ std::optional<Descriptor> Collectives::hand_out(const Handouts& handouts, Deadli
   return guarded([&] { return pass(num_calls_, handouts, deadline); });
 }
 
+void Collectives::look() {
+  guarded([&] { watch(); });
+}
+
+void Collectives::give_up(const Error& error) {
+  guarded([&] { fail(error); });
+  throw error;
+}
+
 template <typename Call>
 auto Collectives::guarded(const Call& call) -> decltype(call()) {
   if (failure_) throw *failure_;

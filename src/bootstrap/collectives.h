@@ -20,6 +20,8 @@
 
 namespace ferry::internal {
 
+class Collectives;
+
 // Who takes part, and where they meet.
 struct Roster {
   Endpoint endpoint;
@@ -27,6 +29,8 @@ struct Roster {
   // Ranks of the group that take part, ascending; the first coordinates. A place is an index here.
   std::vector<int> ranks;
   LocalLaunch launch = {};  // who of them were started on this host
+  // Of all hosts, where these ranks are one host's: what ends those ends these.
+  Collectives* outer = nullptr;
 
   int coordinator() const { return ranks.front(); }
   std::size_t size() const { return ranks.size(); }
@@ -52,11 +56,18 @@ class Collectives {
   // there is none (no handouts); a member gives nothing, and returns what it got.
   std::optional<Descriptor> hand_out(const Handouts& handouts, Deadline deadline);
 
+  // Between two calls: throws Error when one of the ranks was lost or gave up.
+  void look();
+  // This rank makes no more calls: `error` is told to the others at once, and thrown.
+  [[noreturn]] void give_up(const Error& error);
+
  private:
   virtual std::vector<std::string> gather(std::uint32_t call, std::string_view mine,
                                           Deadline deadline) = 0;
   virtual std::optional<Descriptor> pass(std::uint32_t call, const Handouts& handouts,
                                          Deadline deadline) = 0;
+  virtual void watch() = 0;
+  [[noreturn]] virtual void fail(const Error& error) = 0;
   template <typename Call>
   auto guarded(const Call& call) -> decltype(call());
 

@@ -6,28 +6,24 @@
 
 namespace ferry::internal {
 
-struct Coordinator::Gathering {
-  std::uint32_t call;
-  std::vector<std::string> texts;
-  std::vector<bool> came;
-};
-
 Coordinator::Coordinator(const Roster& roster, Deadline deadline)
     : ranks_(roster.ranks), members_(accept_members(roster, deadline)) {
   answer(FrameKind::kWelcome, 0, "", {}, deadline);
+  gather_next(1);
+}
+
+void Coordinator::gather_next(std::uint32_t call) {
+  gathering_ = {call, std::vector<std::string>(members_.size()),
+                std::vector<bool>(members_.size())};
 }
 
 std::vector<std::string> Coordinator::gather(std::uint32_t call, std::string_view mine,
                                              Deadline deadline) {
-  Gathering gathering{call, std::vector<std::string>(members_.size()),
-                      std::vector<bool>(members_.size())};
-  gathering.texts[0] = mine;
-  gathering.came[0] = true;
-  const auto is_absent = [&](std::size_t place) { return !gathering.came[place]; };
+  gathering_.texts[0] = mine;
+  gathering_.came[0] = true;
+  const auto is_absent = [&](std::size_t place) { return !gathering_.came[place]; };
   while (true) {
-    for (std::size_t place = 1; place < members_.size(); ++place) {
-      take_from(place, gathering);
-    }
+    for (std::size_t place = 1; place < members_.size(); ++place) take_from(place);
     const std::vector<int> absent = ranks_where(is_absent);
     if (absent.empty()) break;
     if (deadline.passed()) {
@@ -40,15 +36,22 @@ std::vector<std::string> Coordinator::gather(std::uint32_t call, std::string_vie
     }
     service(connections(), deadline.remaining_ms());
   }
-  answer(FrameKind::kGathered, call, pack(gathering.texts), {}, deadline);
-  return std::move(gathering.texts);
+  answer(FrameKind::kGathered, call, pack(gathering_.texts), {}, deadline);
+  std::vector<std::string> texts = std::move(gathering_.texts);
+  gather_next(call + 1);
+  return texts;
+}
+
+void Coordinator::watch() {
+  service(connections(), 0);
+  for (std::size_t place = 1; place < members_.size(); ++place) take_from(place);
 }
 
 // A member that has come says nothing more but that it gives up.
-void Coordinator::take_from(std::size_t place, Gathering& gathering) {
+void Coordinator::take_from(std::size_t place) {
   const Peer& member = members_[place];
   const int rank = ranks_[place];
-  const bool came = gathering.came[place];
+  const bool came = gathering_.came[place];
   std::optional<Frame> frame = member.connection->take();
   if (!frame && (came || !member.connection->closed())) return;
   if (!frame) {
@@ -57,18 +60,18 @@ void Coordinator::take_from(std::size_t place, Gathering& gathering) {
   }
   if (frame->kind == FrameKind::kFailure) {
     const std::vector<int> absent =
-        ranks_where([&](std::size_t at) { return !gathering.came[at]; });
+        ranks_where([&](std::size_t at) { return !gathering_.came[at]; });
     fail(given_up(failure_in(frame->payload), rank, absent, rank_list(absent) + " had not come"));
   }
-  if (came || frame->kind != FrameKind::kGather || frame->call != gathering.call) {
+  if (came || frame->kind != FrameKind::kGather || frame->call != gathering_.call) {
     fail({Code::kMismatch,
           fmt::format("rank {} is at collective {}, rank {} at {}: ranks make the same calls in "
                       "the same order",
-                      rank, frame->call, ranks_[0], gathering.call),
+                      rank, frame->call, ranks_[0], gathering_.call),
           rank});
   }
-  gathering.texts[place] = std::move(frame->payload);
-  gathering.came[place] = true;
+  gathering_.texts[place] = std::move(frame->payload);
+  gathering_.came[place] = true;
 }
 
 std::optional<Descriptor> Coordinator::pass(std::uint32_t call, const Handouts& handouts,

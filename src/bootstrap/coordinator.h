@@ -19,26 +19,34 @@ class Coordinator final : public Collectives {
   Coordinator(const Roster& roster, Deadline deadline);
 
  private:
-  struct Gathering;
+  // What the members have said for the next gather.
+  struct Gathering {
+    std::uint32_t call = 0;
+    std::vector<std::string> texts;  // by place
+    std::vector<bool> came;
+  };
 
   // When a rank is lost, gives up or does not come, all others are told the Error that is thrown.
   std::vector<std::string> gather(std::uint32_t call, std::string_view mine,
                                   Deadline deadline) override;
   std::optional<Descriptor> pass(std::uint32_t call, const Handouts& handouts,
                                  Deadline deadline) override;
+  void watch() override;
+  [[noreturn]] void fail(const Error& error) override;
 
   // The same frame to every member, each with its handout if there are any. A member that is lost
   // meanwhile is found by the next gather.
   void answer(FrameKind kind, std::uint32_t call, std::string payload, const Handouts& handouts,
               Deadline deadline);
-  void take_from(std::size_t place, Gathering& gathering);
-  [[noreturn]] void fail(const Error& error);
+  void take_from(std::size_t place);
+  void gather_next(std::uint32_t call);
   std::vector<Connection*> connections() const;
   template <typename Which>
   std::vector<int> ranks_where(const Which& which) const;
 
   std::vector<int> ranks_;
   std::vector<Peer> members_;  // by place; the coordinator's is empty
+  Gathering gathering_;
 };
 
 }  // namespace ferry::internal

@@ -49,6 +49,7 @@ Member::Member(const Roster& roster, Deadline deadline)
 // A coordinator that accepted this rank and hung up has ended, unless another takes its place soon
 // (the job was started again); one that was started on this host may have ended before it came.
 void Member::throw_if_lost(const Roster& roster) {
+  if (roster.outer != nullptr) roster.outer->look();
   if (hung_up_ && hung_up_->passed()) {
     throw Error(Code::kPeerLost,
                 fmt::format("rank {} ({}) ended or left while others had not come to {}",
@@ -97,8 +98,7 @@ std::optional<Frame> Member::await_welcome(const Roster& roster, Deadline deadli
     try {
       throw_if_lost(roster);
     } catch (const Error& error) {
-      tell_failure({connection_.get()}, error);
-      throw;
+      fail(error);
     }
   }
   return frame_or_verdict(deadline, "the join");
@@ -140,11 +140,7 @@ std::optional<Descriptor> Member::pass(std::uint32_t call, const Handouts&, Dead
 
 Frame Member::await(FrameKind kind, std::uint32_t call, Deadline deadline) {
   std::optional<Frame> frame = frame_or_verdict(deadline, fmt::format("collective {}", call));
-  if (!frame) {
-    throw Error(Code::kPeerLost,
-                fmt::format("rank {} ({}) ended or left the group", coordinator_, who_),
-                coordinator_);
-  }
+  if (!frame) throw coordinator_lost();
   if (frame->kind == kind && frame->call == call) return std::move(*frame);
   throw Error(
       Code::kMismatch,
@@ -152,6 +148,24 @@ Frame Member::await(FrameKind kind, std::uint32_t call, Deadline deadline) {
                   "same order",
                   rank_, call, coordinator_, frame->call),
       coordinator_);
+}
+
+// The coordinator says nothing between two calls but that it gives up.
+void Member::watch() {
+  service({connection_.get()}, 0);
+  const std::optional<Frame> frame = connection_->take();
+  if (frame && frame->kind == FrameKind::kFailure) throw failure_in(frame->payload);
+  if (connection_->closed()) throw coordinator_lost();
+}
+
+void Member::fail(const Error& error) {
+  tell_failure({connection_.get()}, error);
+  throw error;
+}
+
+Error Member::coordinator_lost() const {
+  return {Code::kPeerLost, fmt::format("rank {} ({}) ended or left the group", coordinator_, who_),
+          coordinator_};
 }
 
 std::optional<Frame> Member::frame_or_verdict(Deadline deadline, const std::string& awaited) {

@@ -24,9 +24,12 @@ class Member final : public Collectives {
                                   Deadline deadline) override;
   std::optional<Descriptor> pass(std::uint32_t call, const Handouts& handouts,
                                  Deadline deadline) override;
+  void watch() override;
+  [[noreturn]] void fail(const Error& error) override;
 
   bool try_to_join(const Roster& roster, Deadline deadline);
   void throw_if_lost(const Roster& roster);
+  Error coordinator_lost() const;
   std::optional<Frame> await_welcome(const Roster& roster, Deadline deadline);
   // Whether the kernel, or a proof of the secret, says that the coordinator may be at the other
   // end.

@@ -165,6 +165,7 @@ std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank
   const std::string mine = identity(roster.self);
   const auto places = across->all_gather(hex(fresh_nonce()) + mine, deadline);
   std::vector<std::string> keys;
+  roster.outer = across.get();
   roster.ranks.clear();  // those of other hosts meet elsewhere
   for (std::size_t peer = 0; peer < places.size(); ++peer) {
     if (places[peer].size() < kNonceDigits)
@@ -178,13 +179,13 @@ std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank
   // Hosts that share a network namespace but not their processes share the names of sockets.
   const std::string address = places[0].substr(0, 32) + '-' + std::to_string(roster.coordinator());
   std::unique_ptr<Host> host;
-  std::string problem;
   try {
     host = meet_on_host(address, roster, nodes, deadline);
   } catch (const Error& error) {
-    problem = error.what();
+    across->give_up({error.code(), fmt::format("rank {}: {}", rank, error.what()),
+                     error.culprit() < 0 ? rank : error.culprit()});
   }
-  check_no_problem(across->all_gather(problem, deadline));
+  across->all_gather("", deadline);  // all have met on their hosts
   return std::make_unique<ProcessRendezvous>(rank, nodes, std::move(across), std::move(host));
 }
 

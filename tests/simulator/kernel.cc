@@ -231,6 +231,7 @@ int Kernel::listen(int descriptor) {
   listener->local = socket->local;
   listener->rank = rank();
   listeners_.push_back(listener);
+  meets_on_a_host_ = meets_on_a_host_ || listener->local;
   put(descriptor, listener);
   simulation_.note("listens");
   return 0;

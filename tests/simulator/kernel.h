@@ -51,6 +51,8 @@ class Kernel {
   // Somebody who is no rank connects, says something, or goes.
   void be_strange();
   int num_open() const;
+  // Whether the ranks of some host have begun to meet there.
+  bool meets_on_a_host() const { return meets_on_a_host_; }
 
   // ---- calls of the rank that runs: a result, or an errno below zero
   int rank() const { return simulation_.running(); }
@@ -115,6 +117,7 @@ class Kernel {
   std::set<std::pair<int, int>> cut_;
   std::string overheard_;  // the last bytes that crossed between hosts
   int num_streams_ = 0;
+  bool meets_on_a_host_ = false;
   Random random_{0, 7000};  // names of meeting points have a random part
 };
 

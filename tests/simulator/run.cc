@@ -292,7 +292,9 @@ class Run {
     const int node = case_.nodes()[static_cast<std::size_t>(case_.victim)];
     if (case_.fault == Fault::kNone || case_.fault == Fault::kNoMemory) return;
     outcome_.fault_ns = now;
-    outcome_.victim_had_joined = outcome_.ranks[static_cast<std::size_t>(case_.victim)].joined;
+    // The ranks of several hosts meet on each once all have come.
+    outcome_.victim_had_come = outcome_.ranks[static_cast<std::size_t>(case_.victim)].joined ||
+                               (!case_.one_host() && kernel_.meets_on_a_host());
     switch (case_.fault) {
       case Fault::kSlow: return simulation_.slow_down(case_.victim, kSlowFactor);
       case Fault::kPause: return simulation_.stop(case_.victim, now + kStoppedNs);

@@ -60,8 +60,8 @@ struct RankOutcome {
 struct Outcome {
   std::vector<std::string> wrong;
   std::vector<RankOutcome> ranks;
-  std::int64_t fault_ns = 0;  // 0: it did not come about
-  bool victim_had_joined = false;
+  std::int64_t fault_ns = 0;     // 0: it did not come about
+  bool victim_had_come = false;  // all knew it
   std::uint64_t digest = 0, steps = 0;
 };
 

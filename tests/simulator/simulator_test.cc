@@ -124,6 +124,19 @@ TEST(SimulatorInFull, EachRankDiesAnywhere) {
   }
 }
 
+// One rank on one host and two on another.
+TEST(SimulatorInFull, EachRankRunsOutOfDescriptorsAnywhere) {
+  for (int victim = 0; victim < kVictims; ++victim) {
+    Case drawn =
+        small_case(nodes_of_sizes({1, 2}), Algorithm::kHierarchical, Fault::kNoDescriptors);
+    drawn.split_host = false;
+    drawn.victim = victim;
+    const std::uint64_t runs = run_all(drawn);
+    EXPECT_GT(runs, 50U);
+    std::cout << "rank " << victim << ": " << runs << " runs\n";
+  }
+}
+
 TEST(SimulatorInFull, EachConnectionIsCutAnywhere) {
   for (int victim = 0; victim < kVictims; ++victim) {
     Case drawn = small_case(nodes_of_sizes({1, 1, 1}), Algorithm::kFullmesh, Fault::kCut);
