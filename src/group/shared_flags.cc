@@ -19,8 +19,9 @@ constexpr std::size_t kPage = 4096;
 }  // namespace
 
 SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ranks,
-                         std::uint64_t group, const Deadline& by) {
-  const int size = rendezvous.size();
+                         std::uint64_t group, const Deadline& by)
+    : size_(rendezvous.size()) {
+  const int size = size_;
   const std::size_t of_rank =
       sizeof(GroupSlot) + sizeof(*abort_) + sizeof(*doorbell_) + sizeof(*sleeping_);
   const std::size_t flag_bytes = sizeof(CountersHead) + size * of_rank;
@@ -44,6 +45,7 @@ SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ra
   }
   check_no_problem(rendezvous.all_gather(problem, by));  // memory is there for all
   segment_->map_in(0, flag_bytes);
+  rows_ = segment_->data() + rows;
   counters_ = RankCounters(segment_->data() + mine);
   counters_.add(Counter::kPid, static_cast<std::uint64_t>(getpid()));
   if (!first) return;
@@ -54,6 +56,13 @@ SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ra
   head.row_bytes = row_bytes;
   head.magic.store(CountersHead::kMagic, std::memory_order_release);
   metrics_->show({segment_, node_ranks});
+}
+
+std::uint64_t SharedFlags::waited(int rank) const noexcept {
+  const RankCounters row(rows_ + rank * RankCounters::row_bytes(size_));
+  std::uint64_t sum = 0;
+  for (int peer = 0; peer < size_; ++peer) sum += row.value(kNumCounters + peer);
+  return sum;
 }
 
 // Whole pages: each rank's lie on its own NUMA domain.

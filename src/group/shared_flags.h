@@ -58,6 +58,8 @@ class SharedFlags {
 
   // Of this rank.
   RankCounters& counters() noexcept { return counters_; }
+  // Nanoseconds that a rank of this node has waited for others so far.
+  std::uint64_t waited(int rank) const noexcept;
 
   GroupSlot& slot(int rank) const noexcept { return slots_[rank]; }
 
@@ -78,6 +80,8 @@ class SharedFlags {
 
  private:
   std::shared_ptr<Segment> segment_;
+  int size_;
+  std::byte* rows_;  // of the counters of all ranks
   RankCounters counters_;
   std::optional<Metrics> metrics_;  // of the first rank of a node
   GroupSlot* slots_;

@@ -25,6 +25,9 @@ constexpr std::chrono::milliseconds kEndsSoon{500};
 
 constexpr int kNetworkSleepUs = 100;
 
+// Some of the longest sleeps of a rank that waits (SharedFlags::sleep): it counts on meanwhile.
+constexpr std::chrono::milliseconds kSeenWaiting{10};
+
 }  // namespace
 
 Status GroupState::wait(const Await& await) noexcept {
@@ -102,16 +105,32 @@ Status GroupState::check(const Await& await) noexcept {
   }
   const bool interrupted = options_.interrupted && options_.interrupted();
   if (!await.time->passed() && !interrupted) return {};
+  const std::vector<bool> waits = waiting_here(await, missing[0]);
   const std::vector<int> late = missing_ranks(await);
-  if (late.empty()) return {};
+  if (late.empty() || aborted()) return {};  // looks again
   if (interrupted) return give_up(await, Code::kInterrupted, rank_);
-  // The rank that is furthest behind holds up the others that are missing.
-  const int last = *std::min_element(late.begin(), late.end(), [&](int a, int b) {
-    return await.flag(a).load(std::memory_order_relaxed) <
-           await.flag(b).load(std::memory_order_relaxed);
-  });
+  // A rank of this node that does not wait holds up the others, and one that waits is held up. Of
+  // those of which nothing is known the one that is furthest behind holds up the others.
+  const auto order = [&](int peer) {
+    const int held_up = !messages_ || !here(peer) ? 1 : waits[peer] ? 2 : 0;
+    return std::pair(held_up, await.flag(peer).load(std::memory_order_relaxed));
+  };
+  const int last = *std::min_element(late.begin(), late.end(),
+                                     [&](int a, int b) { return order(a) < order(b); });
   const int owes = await.patient ? -1 : owing(/*lost=*/false);
-  return give_up(await, Code::kTimeout, owes < 0 ? answerable(await, last) : owes);
+  return give_up(await, Code::kTimeout, owes < 0 ? answerable(await, last, waits) : owes);
+}
+
+// [ranks] Between nodes, those of this one that wait for others too: what they have waited grows.
+std::vector<bool> GroupState::waiting_here(const Await& await, int missing) noexcept {
+  std::vector<bool> waits(size_);
+  if (!messages_ || await.patient) return waits;
+  std::vector<std::uint64_t> before;
+  for (const int rank : node_ranks_) before.push_back(flags_->waited(rank));
+  for (CallTime seen(kSeenWaiting); !seen.passed(); sleep_until_rung(await, missing)) progress();
+  for (const int rank : node_ranks_)
+    waits[rank] = rank != rank_ && flags_->waited(rank) != before[positions_[rank]];
+  return waits;
 }
 
 // A rank that is gone and is waited for in vain; -1: there is none.
@@ -122,7 +141,7 @@ int GroupState::gone_culprit(const Await& await, const std::vector<int>& missing
     return std::all_of(missing.begin(), missing.end(), is_gone) ? missing[0] : -1;
   }
   for (const int peer : missing) {
-    const int culprit = answerable(await, peer);
+    const int culprit = answerable(await, peer, {});
     if (!gone(await, culprit) || await.up(peer)) continue;  // its flag came before it went
     // A rank that gave up before it went has named the culprit: its abort word is read next.
     if (!flags_->gave_up(culprit)) return culprit;
@@ -146,14 +165,15 @@ int GroupState::owing(bool lost) const noexcept {
 }
 
 // The rank that holds up a missing one: itself, or the last hop of its control messages to this
-// node that is gone or missing too.
-int GroupState::answerable(const Await& await, int missing) const noexcept {
+// node that is gone or missing too, and is not one of those that wait.
+int GroupState::answerable(const Await& await, int missing,
+                           const std::vector<bool>& waits) const noexcept {
   if (!await.last_hop) return missing;
   int culprit = missing;
   for (int from = missing, mate = (*await.last_hop)[from]; mate != from && mate != rank_;
        from = mate, mate = (*await.last_hop)[from]) {
     // A mate that gave up before it went is no culprit: its abort word names one.
-    if (flags_->gave_up(mate)) continue;
+    if (flags_->gave_up(mate) || (!waits.empty() && waits[mate])) continue;
     if (gone(await, mate) || !await.up(mate)) culprit = mate;
   }
   return culprit;
