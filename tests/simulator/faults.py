@@ -2,13 +2,15 @@
 """Which seeds of the simulator find faults that are put into the engine one at a time: writes the table of
 docs/protocol.md, all of one version of the simulator.
 
-    tests/simulator/faults.py [--seeds 1000] [NAME ...]    those whose row has a word of NAME; without: all
+    tests/simulator/faults.py [--seeds 2000] [NAME ...]    those whose row has a word of NAME; without: all
     tests/simulator/faults.py --check                      whether each fault can still be put in
 
-A fault is a text of the engine and what stands in its place. Each is built and run in a copy of this tree, in
-build/faults; nothing here is changed but the table. Called by ctest with --check."""
+A fault is a text of the engine and what stands in its place, where FAULT is true if it is put in. All are built
+together, once, in a copy of this tree, in build/faults; a variable of the environment says which one is put in. Nothing
+here is changed but the table. Called by ctest with --check."""
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -20,70 +22,91 @@ PAGE = ROOT / "docs" / "protocol.md"
 HEAD = "| fault | seeds that found it |\n|---|---|\n"
 SHOWN = 4  # seeds of a row
 RUNS = 50  # seeds of one call of the program
+HEADER, VARIABLE = "src/base/fault.h", "FERRY_FAULT"
 
 WAIT, LEAVE = "src/group/wait.cc", "src/group/between_nodes.cc"
 FORWARD, PROTOCOL = "src/exchange/internode/forwarder.cc", "src/exchange/protocol.cc"
-ACCEPT, JOIN = "src/bootstrap/acceptor.cc", "src/bootstrap/member.cc"
+ACCEPT, JOIN, MEET = "src/bootstrap/acceptor.cc", "src/bootstrap/member.cc", "src/bootstrap/processes.cc"
 
 # (what it is, [(file, text, in its place)])
 FAULTS = [
     ("waiting, as it was once: any rank judges that another one is gone",
-     [(WAIT, "  if (await.last_hop && (*await.last_hop)[rank] != rank_) return false;\n", "")]),
+     [(WAIT, "  if (await.last_hop && (*await.last_hop)[rank]",
+       "  if (!FAULT && await.last_hop && (*await.last_hop)[rank]")]),
     ("waiting, as it was once: that a rank went is worth more than what it said before (fbaf476)",
-     [(WAIT, "    if (flags_->gave_up(mate)) continue;\n", ""),
-      (WAIT, "    if (!flags_->gave_up(culprit)) return culprit;\n", "    return culprit;\n")]),
+     [(WAIT, "    if (flags_->gave_up(mate)) continue;", "    if (!FAULT && flags_->gave_up(mate)) continue;"),
+      (WAIT, "    if (!flags_->gave_up(culprit)) return", "    if (FAULT || !flags_->gave_up(culprit)) return")]),
     ("forwarding, as it was once: a call ends before what others wait for has left (7826219)",
-     [(LEAVE, "    if (all_left()) return {};\n", "    return {};\n")]),
+     [(LEAVE, "    if (all_left()) return {};", "    if (FAULT || all_left()) return {};")]),
     ("forwarding, as it was once: an exchange takes those along that speak through it (7826219)",
-     [("src/exchange/state.cc",
-       "  if (parts_.forwarder) parts_.group->leave_open(std::move(parts_.forwarder));\n", "")]),
+     [("src/exchange/state.cc", "  if (parts_.forwarder) parts_.group->leave_open",
+       "  if (!FAULT && parts_.forwarder) parts_.group->leave_open")]),
     ("leaving, as it was once: a rank leaves before its last messages are answered",
-     [(LEAVE, "      if (nodes_.reached[peer] && !nodes_.heard[peer] && !left(peer) && !lost) return false;\n",
-       "      static_cast<void>(lost);\n")]),
+     [(LEAVE, "      if (nodes_.reached[peer] && !nodes_.heard",
+       "      if (!FAULT && nodes_.reached[peer] && !nodes_.heard")]),
     ("leaving, as it was once: a rank leaves before it has passed on what it keeps (a12be4e)",
-     [(LEAVE, "    if (!all_left() || (!broken && !std::ranges::all_of(nodes_.left_open, &Channel::done)))\n"
-       "      return false;\n", "    static_cast<void>(broken);\n")]),
+     [(LEAVE, "    if (!all_left() || (!broken && !std::ranges::all_of(nodes_.left_open, &Channel::done)))",
+       "    if (!FAULT && (!all_left() || (!broken && !std::ranges::all_of(nodes_.left_open, &Channel::done))))")]),
     ("waiting, as it was once: a mate that owes a part of others' sums is not named (a12be4e)",
-     [(WAIT, "  if (!messages_) return -1;\n  const auto lock", "  if (size_ > 0) return -1;\n  const auto lock")]),
+     [(WAIT, "  if (!messages_) return -1;\n  const auto lock",
+       "  if (FAULT || !messages_) return -1;\n  const auto lock")]),
     ("forwarding: a receive half returns before this rank has served others",
-     [("src/exchange/combine.cc", "exchange_.forwarder ? await_served() : Status{}", "Status{}")]),
+     [("src/exchange/combine.cc", "exchange_.forwarder ? await_served()",
+       "!FAULT && exchange_.forwarder ? await_served()")]),
     ("forwarding: rows without room are dropped",
-     [(FORWARD, "    if (bytes > 0 && splitter.send(unit) >= 0) break;  // no room\n",
-       "    if (bytes > 0) static_cast<void>(splitter.send(unit));\n")]),
+     [(FORWARD, "    if (bytes > 0 && splitter.send(unit) >= 0) break;",
+       "    if (bytes > 0 && splitter.send(unit) >= 0 && !FAULT) break;")]),
     ("a rank that gave up, and ends its exchange, lets waits for its rows pass",
-     [(PROTOCOL, "  if (!group_.usable()) return;\n", "")]),
+     [(PROTOCOL, "  if (!group_.usable()) return;", "  if (!FAULT && !group_.usable()) return;")]),
     ("one that gives up for want of room names any mate",
-     [(WAIT, "  if (!await.outgoing || missing.empty()) return missing;\n", "  if (size_ > 0) return missing;\n")]),
+     [(WAIT, "  if (!await.outgoing || missing.empty()) return",
+       "  if (FAULT || !await.outgoing || missing.empty()) return")]),
     ("a packet that comes twice is read twice",
-     [("src/network/message_channel.cc", "  if (ahead != 0) return;\n", "  if (ahead > 0) return;\n")]),
+     [("src/network/message_channel.cc", "  if (ahead != 0) return;",
+       "  if (FAULT ? ahead > 0 : ahead != 0) return;")]),
     ("flags of another node are stored as they come, and go back",
-     [(FORWARD, "  while (seen < value && !flag.compare", "  while (!flag.compare")]),
+     [(FORWARD, "  while (seen < value && !flag.compare", "  while ((FAULT || seen < value) && !flag.compare")]),
     ("a receive buffer is written while it may still be read",
-     [("src/exchange/dispatch.cc", "  if (protocol.min_read_through() >= free_after) return {};\n",
-       "  if (free_after < ~std::uint64_t{0}) return {};\n")]),
+     [("src/exchange/dispatch.cc", "  if (protocol.min_read_through() >= free_after) return",
+       "  if (FAULT || protocol.min_read_through() >= free_after) return")]),
     ("abort words are not read by a rank that waits",
-     [(WAIT, "reporter(); peer >= 0) {", "reporter(); peer > size_) {")]),
+     [(WAIT, "    if (!AbortWord::gave_up(word)) continue;\n    if (missing",
+       "    if (FAULT || !AbortWord::gave_up(word)) continue;\n    if (missing")]),
     ("joining: rank 0 does not look whether a rank that came has gone",
-     [(ACCEPT, "    } else if (member.connection->closed()) {\n", "    } else if (member.who.empty()) {\n")]),
+     [(ACCEPT, "    } else if (member.connection->closed()) {",
+       "    } else if (!FAULT && member.connection->closed()) {")]),
     ("joining: a stranger's connection is never dropped",
-     [(ACCEPT, "  return !guests_.empty() && now_ns() - guests_.front().since_ns > kStrangerNs;\n",
-       "  return guests_.size() > 1'000'000;\n")]),
+     [(ACCEPT, "  return !guests_.empty() && now_ns()", "  return !FAULT && !guests_.empty() && now_ns()")]),
     ("joining: a descriptor is kept where memory is refused",
-     [("src/bootstrap/processes.cc", "    return Segment::attach(passed->release(), bytes);\n",
-       "    return Segment::attach(fcntl(passed->release(), F_DUPFD_CLOEXEC, 0), bytes);\n")]),
+     [(MEET, "Segment::attach(passed->release(), bytes)",
+       "Segment::attach(FAULT ? fcntl(passed->release(), F_DUPFD_CLOEXEC, 0) : passed->release(), bytes)")]),
     ("joining: a rank that loses rank 0 looks for it until its deadline",
-     [(JOIN, "    if (!frame) hung_up_ = deadline.sooner(kComesAgain);\n", "")]),
+     [(JOIN, "    if (!frame) hung_up_", "    if (!FAULT && !frame) hung_up_")]),
+    ("joining, as it was once: a rank that cannot meet those of its host says so when they have come",
+     [(MEET, "    across->give_up(", "    if (FAULT) check_no_problem(across->all_gather(error.what(), deadline));\n"
+       "    across->give_up("),
+      (MEET, '  across->all_gather("", deadline);  // all',
+       '  check_no_problem(across->all_gather("", deadline));  // all')]),
 ]
 
 
-def put_in(changes):
-    """{file: text with the fault}; ends with a word about a text that is not there once."""
+def put_in(faults):
+    """{file: text with the faults}; ends with a word about a text that is not there once."""
     texts = {}
-    for name, before, after in changes:
-        text = texts.get(name) or (ROOT / name).read_text()
-        if text.count(before) != 1:
-            sys.exit(f"{name} has this text {text.count(before)} times, not once:\n{before}")
-        texts[name] = text.replace(before, after)
+    for number, (_, changes) in enumerate(faults):
+        for name, before, after in changes:
+            text = texts.get(name) or f'#include "base/fault.h"\n{(ROOT / name).read_text()}'
+            if text.count(before) != 1:
+                sys.exit(f"{name} has this text {text.count(before)} times, not once:\n{before}")
+            texts[name] = text.replace(before, after.replace("FAULT", f"is_put_in({number})"))
+    texts[HEADER] = f"""#pragma once
+#include <cstdlib>
+inline bool is_put_in(int fault) {{
+  static const char* const wanted = std::getenv("{VARIABLE}");
+  static const int number = wanted != nullptr ? std::atoi(wanted) : -1;
+  return fault == number;
+}}
+"""
     return texts
 
 
@@ -104,6 +127,7 @@ def copy_tree(changed):
                 update(COPY / name, changed.get(name) or (ROOT / name).read_text())
             except UnicodeDecodeError:
                 pass  # a seed of a fuzzer
+    update(COPY / HEADER, changed[HEADER])
 
 
 def build():
@@ -112,18 +136,18 @@ def build():
                    stdout=subprocess.DEVNULL)
 
 
-def run(first, count):
+def run(fault, first, count):
     return subprocess.run([COPY / "build/release/tests/simulator/simulate", str(first), str(count)],
-                          capture_output=True, text=True, errors="replace")
+                          env={**os.environ, VARIABLE: str(fault)}, capture_output=True, text=True, errors="replace")
 
 
-def found_by(num_seeds):
+def found_by(fault, num_seeds):
     """The first few. A run that ends the program found it too."""
     seeds = []
     for first in range(0, num_seeds, RUNS):
-        done = run(first, RUNS)
+        done = run(fault, first, RUNS)
         if done.returncode < 0:
-            seeds += [seed for seed in range(first, first + RUNS) if run(seed, 1).returncode != 0]
+            seeds += [seed for seed in range(first, first + RUNS) if run(fault, seed, 1).returncode != 0]
         seeds += sorted({int(seed) for seed in re.findall(r"^seed (\d+):", done.stdout, re.MULTILINE)} - set(seeds))
         if len(seeds) >= SHOWN:
             break
@@ -133,22 +157,21 @@ def found_by(num_seeds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
+    changed = put_in(FAULTS)
     if arguments.check:
-        for _, changes in FAULTS:
-            put_in(changes)
         return
     page = PAGE.read_text()
     begin = page.index(HEAD) + len(HEAD)
     rows = dict(re.findall(r"^\| (.*?) \| (.*) \|$", page[begin:], re.MULTILINE))
-    for title, changes in FAULTS:
+    copy_tree(changed)
+    build()
+    for number, (title, _) in enumerate(FAULTS):
         if arguments.names and not any(name in title for name in arguments.names):
             continue
-        copy_tree(put_in(changes))
-        build()
-        seeds = found_by(arguments.seeds)
+        seeds = found_by(number, arguments.seeds)
         rows[title] = ", ".join(map(str, seeds[:SHOWN])) or f"none of {arguments.seeds}"
         print(f"{title}: {rows[title]}", flush=True)
     table = "".join(f"| {title} | {rows[title]} |\n" for title, _ in FAULTS if title in rows)
