@@ -69,9 +69,7 @@ bool making(const RankOutcome& one) {
 // Between nodes a rank that is stuck is not told from one that waits for it, or from those whose
 // messages it passes on.
 bool may_mistake(const Case& drawn, const RankOutcome& one) {
-  if (drawn.fault == Fault::kCut) return making(one);
-  return drawn.fault != Fault::kDeath && drawn.fault != Fault::kRaise &&
-         drawn.fault != Fault::kNoDescriptors && drawn.scenario.nodes.several();
+  return drawn.fault == Fault::kCut && making(one);
 }
 
 // Of one rank; empty: nothing.
@@ -87,7 +85,7 @@ std::string complaint(const Case& drawn, const Outcome& outcome, int rank) {
   if (!room_is_guilty(drawn, rank, one.status)) return "a rank had room";
   if (!may_mistake(drawn, one) && !is_guilty(drawn, rank, one.status.culprit()))
     return "a rank is blamed that is not guilty";
-  if (told_soon(drawn.fault) && outcome.victim_had_joined &&
+  if (told_soon(drawn.fault) && outcome.victim_had_come &&
       one.told_ns - outcome.fault_ns > kSoonNs + (making(one) ? 2'000'000'000 : 0)) {
     return "told late";
   }
