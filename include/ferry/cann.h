@@ -8,7 +8,8 @@
 //   (run the experts on expand_x)
 //   moe_distribute_combine(communicator, {.attributes = attributes, .expand_x = ..., ...});
 //
-// docs/cann.md has the table of parameters, and what is wider or different here.
+// docs/cann.md has the table of parameters, and what is wider or different here. MegaMoe, which
+// calls the experts too: ferry/cann_mega_moe.h.
 #pragma once
 
 #include <cstdint>

@@ -19,6 +19,7 @@ struct ExpertRows {
   Rows rows = {};       // [n, H], dense, of the wire's type; source rank, then token
   Scales scales = {};   // of these rows, where they have any
   void* out = nullptr;  // [n, H], dense, of out_type, to be written; combine reads it there
+  std::shared_ptr<const void> pin = {};  // keeps the memory of both
 };
 using Expert = std::function<void(const ExpertRows&)>;
 
@@ -34,6 +35,7 @@ struct LayerArgs {
   // while they compute the second. Between hosts, with FERRY_PROGRESS=thread. The same on all
   // ranks; needs depth 2.
   bool two_batches = false;
+  std::vector<Handle>* handles = nullptr;  // gets what the dispatch of each batch learned
 };
 
 class FERRY_EXPORT Layer {
@@ -42,6 +44,8 @@ class FERRY_EXPORT Layer {
   // Collective. Throws as Exchange does, and Error(kInvalidArgument) for another layout than
   // kExpertMajor.
   Layer(const Group& group, const ExchangeConfig& config);
+  // Of an exchange that is there, and is used by others too; throws likewise, and is local.
+  explicit Layer(Exchange exchange);
 
   // Collective. An expert is called once its rows are there, when others may still be on their way,
   // so in no fixed order; results are those of dispatch, all experts and combine in a row, bit for

@@ -7,13 +7,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <exception>
 #include <optional>
 #include <vector>
 
 #include "core/arrays.h"
 #include "core/config.h"
 #include "core/errors.h"
-#include "ferry/exchange.h"
+#include "ferry/layer.h"
 
 namespace ferry::python {
 
@@ -160,6 +161,21 @@ bool refuse(const PyExchange& self, const std::string& why, nb::handle active_ra
   return by_all;
 }
 
+// Rows of an expert, or where its results go; they keep the memory.
+nb::object rows_of(const ExpertRows& call, const void* data, DataType type, Library library) {
+  const auto num_rows = static_cast<std::size_t>(call.rows.num_rows);
+  return make_array({.data = data,
+                     .shape = {num_rows, static_cast<std::size_t>(call.rows.hidden)},
+                     .element = element_of(type),
+                     .pin = call.pin},
+                    library);
+}
+
+std::string text_of(const nb::python_error& error) {
+  return fmt::format("{}: {}", nb::cast<std::string>(error.type().attr("__name__")),
+                     nb::cast<std::string>(nb::str(error.value())));
+}
+
 double imbalance(const Handle& handle) {
   if (!handle || handle.tokens_per_expert().empty()) return 1;
   std::int64_t most = 0, all = 0;
@@ -263,13 +279,57 @@ bool ready(const PyOperation& self) {
   return (*turn).exchange.poll(self.half->operation);
 }
 
-nb::list ready_experts(const PyOperation& self) {
-  const Turn turn(self.exchange);
-  std::vector<bool> ready;
-  check((*turn).exchange.ready_experts(self.half->operation, ready));
-  nb::list experts;
-  for (const bool each : ready) experts.append(each);
-  return experts;
+nb::object run_layer(const PyExchange& self, const LayerObjects& objects) {
+  const Turn turn(self);
+  State& state = *turn;
+  receive_dropped(state);
+  Layer layer(state.exchange);
+  const ExchangeConfig& config = state.exchange.config();
+  const nb::object none = nb::none();
+  DispatchInput input;
+  nb::object out;
+  void* results = nullptr;
+  const auto read = [&] {
+    read_dispatch({objects.tokens, objects.topk_ids, objects.topk_weights, none, none, none, none,
+                   none, none, none, none},
+                  config, input);
+    out = new_array({input.args.tokens.num_rows, config.hidden}, element_of(config.dtype),
+                    input.library);
+    results = read_tensor(out, "out", true).data;
+  };
+  read_or_refuse(read, [&](const Status& why) { return state.exchange.refuse_dispatch(why); });
+  state.library = input.library;
+
+  std::exception_ptr raised;
+  const Expert expert = [&](const ExpertRows& call) {
+    const nb::gil_scoped_acquire acquire;
+    try {
+      objects.expert(call.expert, rows_of(call, call.rows.data, call.rows.dtype, input.library),
+                     rows_of(call, call.out, config.dtype, input.library));
+    } catch (const nb::python_error& error) {
+      raised = std::current_exception();
+      throw Error(Code::kInvalidArgument, text_of(error));
+    }
+  };
+  std::vector<Handle> handles;
+  const Status status = without_gil([&] {
+    return layer.run({.tokens = input.args.tokens,
+                      .topk_ids = input.args.topk_ids,
+                      .topk_weights = input.args.topk_weights,
+                      .out = results,
+                      .out_type = config.dtype,
+                      .two_batches = objects.two_batches,
+                      .handles = &handles},
+                     expert);
+  });
+  if (raised && status.code() == Code::kInvalidArgument) std::rethrow_exception(raised);
+  check(status);
+  nb::list routes;
+  for (const Handle& each : handles) {
+    state.handle = each;
+    routes.append(PyHandle{each, input.library, state.group.get().size()});
+  }
+  return nb::make_tuple(out, routes);
 }
 
 bool refuse_dispatch(const PyExchange& self, const std::string& why, nb::handle active_ranks) {

@@ -25,6 +25,12 @@ struct PyExchange {
   std::shared_ptr<State> get() const;
 };
 
+// What a layer is given, unread. expert(e, rows, out) is called for each local expert with rows.
+struct LayerObjects {
+  nb::handle tokens, topk_ids, topk_weights, expert;
+  bool two_batches = false;
+};
+
 // An operation between its halves. What it writes to stays until the receive half has run, also
 // when this object is gone: the exchange's next call then runs it.
 struct PyOperation {
@@ -41,7 +47,9 @@ PyOperation combine_send(const PyExchange& self, const CombineObjects& objects);
 nb::object receive(const PyOperation& self);
 bool ready(const PyOperation& self);
 PyReceived memory(const PyOperation& self);
-nb::list ready_experts(const PyOperation& self);
+
+// ferry::Layer without gradients; returns the results and the handles.
+nb::object run_layer(const PyExchange& self, const LayerObjects& objects);
 
 // Return whether every rank refused.
 bool refuse_dispatch(const PyExchange& self, const std::string& why, nb::handle active_ranks);

@@ -148,6 +148,17 @@ void define(nb::class_<PyExchange>& type, const char* name, Function function,
       nb::sig(signature.c_str()));
 }
 
+// Of ferry.moe.
+void bind_layer(nb::class_<PyExchange>& type) {
+  type.def(
+      "_run_layer",
+      [](const PyExchange& self, O tokens, O topk_ids, O topk_weights, O expert, bool two_batches) {
+        return run_layer(self, {tokens, topk_ids, topk_weights, expert, two_batches});
+      },
+      arg("tokens").none(), arg("topk_ids").none(), arg("topk_weights").none(),
+      arg("expert").none(), arg("two_batches"));
+}
+
 }  // namespace
 
 void bind_exchange(nb::module_& module) {
@@ -161,8 +172,6 @@ void bind_exchange(nb::module_& module) {
           "memory", &memory, nb::sig("def memory(self, /) -> Received[typing.Any]"),
           "Of a dispatch, before recv(): ferry.Received whose arrays lie where the rows will; they "
           "come with recv(). ferry.Capacity when that will make copies: too many views are alive.")
-      .def("ready_experts", &ready_experts, nb::sig("def ready_experts(self, /) -> list[bool]"),
-           "Of a dispatch, before recv(): whether all rows of each local expert are there.")
       .def("recv", &receive, nb::sig("def recv(self, /) -> Result"),
            "The second half: ferry.Received of a dispatch, the result of a combine.");
   nb::class_<PyExchange> type(
@@ -183,6 +192,7 @@ void bind_exchange(nb::module_& module) {
          {kCombineTypes, "Operation[Array]",
           "The first half of combine: arguments as there, not to be changed until recv(). Returns "
           "a ferry.Operation."});
+  bind_layer(type);
   type.def("refuse_dispatch", &refuse_dispatch, arg("why"), optional("active_ranks"),
            nb::sig("def refuse_dispatch(self, why: str, active_ranks: "
                    "collections.abc.Sequence[int] | None = None) -> bool"),

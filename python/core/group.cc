@@ -14,7 +14,7 @@
 
 #include "core/config.h"
 #include "core/errors.h"
-#include "ferry/config.h"
+#include "ferry/exchange.h"
 
 namespace ferry::python {
 
@@ -214,6 +214,20 @@ void bind_group(nb::module_& module) {
       .def("all_gather", &all_gather, arg("data"),
            nb::sig("def all_gather(self, data: bytes) -> list[bytes]"),
            "Gathers `data` (equal lengths on all ranks): a list of bytes in rank order.")
+      .def(
+          "refuse_exchange",
+          [](const PyGroup& self, const std::string& why) {
+            Group group = self.get();
+            const Status status(Code::kInvalidArgument, why, group.rank());
+            try {
+              without_gil([&] { Exchange::refuse(group, status); });
+            } catch (const Error& error) {
+              if (error.code() != status.code()) throw;  // what broke, instead of `why`
+            }
+          },
+          arg("why"),
+          "Takes the place of exchange() on a rank that will not make one: the others raise "
+          "ferry.PeerRejected.")
       .def(
           "interrupt",
           [](const PyGroup& self) { self.stop->store(true, std::memory_order_relaxed); },

@@ -5,10 +5,11 @@
 
     out = ferry.moe.moe(exchange, tokens, topk_ids, topk_weights, experts)   # experts of the caller
 
-T tokens of this rank, H hidden, I intermediate, K top-k, L experts of this rank, N rows received. Calls ferry.torch.
+T tokens of this rank, H hidden, I intermediate, K top-k, L experts of this rank, N rows received. Without gradients
+the schedule is ferry::Layer's (src/layer), with them the calls are those of ferry.torch.
 """
 
-from concurrent.futures import ThreadPoolExecutor
+import traceback
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 import ferry
 import ferry.placement
 import ferry.torch
+from ferry.refusing import Refusing
 
 __all__ = ["MoE", "SwiGLU", "each", "moe", "swiglu"]
 
@@ -25,7 +27,7 @@ def each(expert):
     expert e, and is called for experts that have rows only."""
 
     def experts(rows, counts, out=None):
-        parts = [expert(e, part) for e, part in enumerate(rows.split(counts)) if len(part)]
+        parts = [expert(e, part) for e, part in _shares(rows, counts)]
         return torch.cat(parts or [rows], out=out)
 
     return experts
@@ -34,22 +36,25 @@ def each(expert):
 def swiglu(gate_up, down):
     """The experts argument of moe(): down[e](silu(gate(x)) * up(x)), of gate_up[e] [2 I, H], the gate's rows first, and
     down[e] [H, I]. Every product is torch's, one for each expert that has rows."""
-    if torch.is_tensor(gate_up):  # indexing each would make a gradient as large as all of them for each
-        gate_up, down = gate_up.unbind(), down.unbind()
 
-    def activate(e, rows):
-        gate, up = (rows @ gate_up[e].t()).chunk(2, -1)
-        return F.silu(gate) * up
+    def one(gate_up, down, rows, out=None):
+        gate, up = (rows @ gate_up.t()).chunk(2, -1)
+        return torch.mm(F.silu(gate) * up, down.t(), out=out)
 
     def experts(rows, counts, out=None):
-        if out is None:
-            return each(lambda e, part: activate(e, part) @ down[e].t())(rows, counts)
-        for e, (part, to) in enumerate(zip(rows.split(counts), out.split(counts))):
-            if len(part):
-                torch.mm(activate(e, part), down[e].t(), out=to)
+        if out is None:  # indexing would make a gradient as large as that of all experts for each
+            weights = list(zip(gate_up, down))
+            return each(lambda e, part: one(*weights[e], part))(rows, counts)
+        for (e, part), (_, results) in zip(_shares(rows, counts), _shares(out, counts)):
+            one(gate_up[e], down[e], part, results)
         return out
 
     return experts
+
+
+def _shares(rows, counts):
+    """(local expert, its rows) of each that has some."""
+    return zip([e for e, count in enumerate(counts) if count], rows.split([count for count in counts if count]))
 
 
 class SwiGLU(torch.nn.Module):
@@ -68,14 +73,15 @@ class SwiGLU(torch.nn.Module):
         return swiglu(self.gate_up, self.down)(rows, counts, out)
 
 
-def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, balancer=None):
+def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, balancer=None, **unknown):
     """dispatch -> experts -> combine: tokens [T, H] and float32 topk_weights [T, K] give [T, H]. Collective.
 
     experts(rows [n, H], counts, out=None) computes experts of this rank, whose rows follow each other, counts[e] for
-    local expert e; with `out` [n, H] it writes there, where combine reads. Without gradients it is called as rows
-    come: first for the experts that have all of theirs, the others with a count of 0, then for the rest. Each expert
-    has all its rows in one call, so results are those of the three calls, bit for bit. SwiGLU is one, each(f) makes
-    one. What it raises is raised here, and ferry.PeerRejected on the other ranks; the exchange goes on.
+    local expert e; with `out` [n, H] it writes there, where combine reads. Without gradients it is called for one
+    expert at a time, the others with a count of 0, as soon as the expert has all of its rows; so results are those of
+    the three calls, bit for bit. SwiGLU is one, each(f) makes one. What it raises is raised here, and
+    ferry.PeerRejected on the other ranks; the exchange goes on. `rows` and `out` lie in the window, and keep their
+    part of it; an error has lost the variables of the functions that it came through, which would do the same.
 
     Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is; `overlap` is ignored then.
     Of `experts` that is no Module it is not known what it holds: let the tokens or the weights require gradients.
@@ -88,133 +94,57 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     Raises InvalidArgument for another layout than "expert_major" with expert_alignment 1, for a wire and an unknown
     overlap, Capacity where too many arrays of earlier calls are alive, and what dispatch and combine raise.
     """
-    _check(exchange, overlap)
-    if torch.is_grad_enabled() and _any_gradient(tokens, topk_weights, experts):
+    _check(exchange)
+    with Refusing(exchange.refuse_dispatch):
+        if unknown:
+            raise TypeError(f"moe() has no argument '{next(iter(unknown))}'")
+        if overlap not in (None, "batches"):
+            raise ferry.InvalidArgument(f"moe: overlap {overlap!r} is neither None nor 'batches'")
+        learns = torch.is_grad_enabled() and _any_gradient(tokens, topk_weights, experts)
+    if learns:
         received = ferry.torch.dispatch(exchange, tokens, topk_ids)
-        if balancer:
-            balancer.count(received.handle)
-        try:
+        with Refusing(exchange.refuse_combine):
+            if balancer:
+                balancer.count(received.handle)
             outputs = experts(received.rows, received.handle.tokens_per_expert.tolist())
-        except Exception as error:
-            exchange.refuse_combine(_reason(error))
-            raise
         return ferry.torch.combine(exchange, outputs, received.handle, topk_weights)
-    given = (tokens, topk_ids, topk_weights)
-    half = (len(tokens) + 1) // 2 if overlap else 0
-    parts = [[each[:half] for each in given], [each[half:] for each in given]] if overlap else [given]
-    batches = [_Batch(exchange, experts, *part) for part in parts]
+    num_local = exchange.num_local_experts
+
+    def expert(e, rows, out):
+        experts(rows, [0] * e + [len(rows)] + [0] * (num_local - e - 1), out)
+
     try:
         with torch.no_grad():
-            return _in_two(*batches) if overlap else _in_one(*batches)
-    finally:  # an error that somebody keeps must not keep views of the window
-        for batch in batches:
-            if balancer and batch.received is not None:
-                balancer.count(batch.received.handle)
-            batch.received = batch.outputs = batch.failed = None
+            out, handles = exchange._run_layer(tokens, topk_ids, topk_weights, expert, overlap == "batches")
+    except BaseException as error:
+        _forget_rows(error)
+        raise
+    for handle in handles if balancer else ():
+        balancer.count(handle)
+    return out
 
 
-def _in_one(batch):
-    batch.send()
-    batch.compute_as_rows_come()
-    return batch.combine_send().recv()
+def _forget_rows(error):
+    """An error that somebody keeps must not keep rows of the window."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
-def _in_two(ahead, behind):
-    ahead.send()
-    ahead.receive()
-    with ThreadPoolExecutor(1) as other:  # a send half waits until its rows have left
-        sending = other.submit(behind.send)
-        ahead.compute()
-    sending.result()
-    if ahead.failed:
-        behind.receive()  # the others have sent both halves
-    home = ahead.combine_send()
-    behind.compute_as_rows_come()
-    first = home.recv()
-    return torch.cat([first, behind.combine_send().recv()])
-
-
-class _Batch:
-    """All tokens, or one half of them, on their way through the layer."""
-
-    def __init__(self, exchange, experts, tokens, topk_ids, topk_weights):
-        self.exchange, self.experts = exchange, experts
-        self.tokens, self.topk_ids, self.topk_weights = tokens, topk_ids, topk_weights
-        self.received = self.counts = self.outputs = self.failed = None
-        self.todo = set()
-
-    def send(self):
-        self.sent = self.exchange.dispatch_send(self.tokens, self.topk_ids)
-
-    def receive(self):
-        self._take(self.sent.recv())
-
-    def _take(self, received):
-        self.received = received
-        if self.counts is None:
-            self.counts = received.handle.tokens_per_expert.tolist()
-            self.todo = {e for e, count in enumerate(self.counts) if count}
-            try:
-                self.outputs = self.exchange.empty(received.num_rows)
-            except ferry.Capacity as error:  # too many views are alive here
-                self.failed = error
-
-    def compute_as_rows_come(self):
-        """Experts whose rows are all there go first, as long as there are any."""
-        try:
-            self._take(self.sent.memory())
-            while now := {e for e, ready in enumerate(self.sent.ready_experts()) if ready and e in self.todo}:
-                self.compute(now)
-        except ferry.Capacity:  # so many views are alive that the rows will be copied
-            pass
-        self.receive()
-        self.compute()
-
-    def compute(self, now=None):
-        """The experts `now`, or all that are left, those that follow each other in one call."""
-        now = self.todo if now is None else now
-        self.todo = self.todo - now
-        offsets = self.received.handle.expert_offsets.tolist()
-        masked = [count if e in now else 0 for e, count in enumerate(self.counts)]
-        stops = [e for e, count in enumerate(self.counts) if count and e not in now]
-        for begin, end in zip([0, *(e + 1 for e in stops)], [*stops, len(self.counts)]):
-            rows = slice(offsets[begin], offsets[end])
-            if rows.start < rows.stop and not self.failed:
-                counts = [count if begin <= e < end else 0 for e, count in enumerate(masked)]
-                try:
-                    self.experts(self.received.rows[rows], counts, self.outputs[rows])
-                except Exception as error:
-                    self.failed = error
-
-    def combine_send(self):
-        """The send half of combine; after an error of an expert here, the refusal that ends the call on all ranks."""
-        if self.failed:
-            self.exchange.refuse_combine(_reason(self.failed))
-            raise self.failed
-        return self.exchange.combine_send(self.outputs, self.received.handle, self.topk_weights)
-
-
-def _reason(error):
-    return f"the experts raised {type(error).__name__}: {error}"
-
-
-def _check(exchange, overlap):
+def _check(exchange):
+    """All ranks agree: they have the same config."""
     config = exchange.config
     if config["layout"] != "expert_major" or config["expert_alignment"] != 1:
         raise ferry.InvalidArgument(f"moe: needs rows that follow each other (layout 'expert_major', expert_alignment "
                                     f"1), not {config['layout']!r}, {config['expert_alignment']}")
     if config["wire"] != "none":
         raise ferry.InvalidArgument(f"moe: needs rows as the tokens are (wire 'none'), not {config['wire']!r}")
-    if overlap not in (None, "batches"):
-        raise ferry.InvalidArgument(f"moe: overlap {overlap!r} is neither None nor 'batches'")
-    if overlap and config["depth"] < 2:
-        raise ferry.InvalidArgument(f"moe: overlap 'batches' needs an exchange of depth 2, not {config['depth']}")
 
 
 def _any_gradient(tokens, topk_weights, experts):
     """Of a callable that is no module it is not known, so the tokens and weights say."""
     held = experts.parameters() if isinstance(experts, torch.nn.Module) else ()
-    return any(tensor.requires_grad for tensor in (tokens, topk_weights, *held))
+    return any(getattr(tensor, "requires_grad", False) for tensor in (tokens, topk_weights, *held))
 
 
 class MoE(torch.nn.Module):
@@ -227,11 +157,12 @@ class MoE(torch.nn.Module):
     def __init__(self, group, *, hidden, intermediate=None, num_experts, top_k, max_tokens, dtype=torch.bfloat16,
                  experts=None, overlap=None, **settings):
         super().__init__()
-        if num_experts % group.size:
-            raise ferry.InvalidArgument(f"MoE: {num_experts} experts on {group.size} ranks: need as many on each")
-        if experts is None and intermediate is None:
-            raise ferry.InvalidArgument("MoE: needs `intermediate`, or `experts`")
-        self.experts = experts or SwiGLU(num_experts // group.size, hidden, intermediate, dtype)
+        with Refusing(group.refuse_exchange):
+            if num_experts % group.size:
+                raise ferry.InvalidArgument(f"MoE: {num_experts} experts on {group.size} ranks: need as many on each")
+            if experts is None and intermediate is None:
+                raise ferry.InvalidArgument("MoE: needs `intermediate`, or `experts`")
+            self.experts = experts or SwiGLU(num_experts // group.size, hidden, intermediate, dtype)
         self.overlap, self.balancer = overlap, None
         self.settings = dict(max_tokens=max_tokens, hidden=hidden, num_experts=num_experts, top_k=top_k, dtype=dtype,
                              **settings)

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <future>
 
 #include "exchange/setup.h"
@@ -20,8 +21,9 @@ struct Batch {
   Operation dispatch = {}, combine = {};
   Received received = {};
   OutputRows outputs = {};
-  std::vector<bool> done = {};  // [L]
-  Status failed = {};           // this rank's experts
+  std::shared_ptr<const void> pin = {};  // of both
+  std::vector<bool> done = {};           // [L]
+  Status failed = {};                    // this rank's experts
 };
 
 class Run {
@@ -106,6 +108,9 @@ void Run::prepare(Batch& batch) const {
   batch.done.resize(handle.tokens_per_expert().size());
   batch.failed = exchange_.allocate_outputs(handle.num_rows(), exchange_.config().hidden,
                                             args_.out_type, batch.outputs);
+  batch.pin = std::make_shared<std::array<std::shared_ptr<const void>, 2>>(
+      std::array{batch.received.pin, batch.outputs.pin});
+  if (args_.handles != nullptr) args_.handles->push_back(handle);
 }
 
 // Experts whose rows are all there go first, as long as there are any.
@@ -150,7 +155,8 @@ void Run::call(Batch& batch, int expert) const {
                   .rows = part(received.rows()),
                   .scales = received.scales,
                   .out = static_cast<std::byte*>(batch.outputs.data) +
-                         first * internal::dense_pitch(batch.outputs.rows())};
+                         first * internal::dense_pitch(batch.outputs.rows()),
+                  .pin = batch.pin};
   if (rows.scales.data)
     rows.scales.data =
         static_cast<const std::byte*>(rows.scales.data) + first * rows.scales.row_stride;
@@ -180,25 +186,34 @@ Status Run::publish(Batch& batch) const {
       batch.combine);
 }
 
+Status check_layout(const ExchangeConfig& config) {
+  if (config.layout == Layout::kExpertMajor) return {};
+  return {Code::kInvalidArgument,
+          fmt::format("a layer needs the layout expert_major, not {}", layout_name(config.layout))};
+}
+
 }  // namespace
 
 Layer::Layer(const Group& group, const ExchangeConfig& config) {
-  if (config.layout != Layout::kExpertMajor) {
-    throw Error(
-        Code::kInvalidArgument,
-        fmt::format("a layer needs the layout expert_major, not {}", layout_name(config.layout)),
-        group.rank());
-  }
+  const Status layout = check_layout(config);
+  if (!layout.ok()) Exchange::refuse(group, {layout.code(), layout.message(), group.rank()});
   exchange_ = Exchange(group, config);
+}
+
+Layer::Layer(Exchange exchange) : exchange_(std::move(exchange)) {
+  const Status layout = check_layout(exchange_.config());
+  if (!layout.ok()) throw Error(layout.code(), layout.message());
 }
 
 Status Layer::run(const LayerArgs& args, const Expert& expert) noexcept {
   try {
+    if (args.handles != nullptr) args.handles->clear();
     if (!args.two_batches) return Run(exchange_, args, expert).in_one();
     const int depth = exchange_.config().depth;
     if (depth >= 2) return Run(exchange_, args, expert).in_two();
-    return {Code::kInvalidArgument,
-            fmt::format("layer: two_batches needs an exchange of depth 2, not {}", depth)};
+    const Status why(Code::kInvalidArgument,
+                     fmt::format("layer: two_batches needs an exchange of depth 2, not {}", depth));
+    return exchange_.refuse_dispatch(why, args.active_ranks);
   } catch (const Error& error) {
     return {error.code(), error.what(), error.culprit()};
   } catch (const std::exception& error) {

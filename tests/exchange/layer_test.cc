@@ -62,7 +62,8 @@ class LayerSeat {
             .topk_weights = input.topk_weights.data(),
             .out = out_.data(),
             .out_type = DataType::kFp32,
-            .two_batches = two_batches};
+            .two_batches = two_batches,
+            .handles = &handles_};
   }
 
   Status run(const Expert& expert, bool two_batches = false) {
@@ -97,6 +98,11 @@ class LayerSeat {
         internal::reference_combine(config, round.inputs, outputs, config.hidden, DataType::kFp32);
     require(out_.size() == expected[rank_].out.size(), what + ": size");
     require_same_bytes(out_.data(), expected[rank_].out.data(), out_.size(), what);
+    std::vector<std::int64_t> counts(num_local_);
+    for (const Handle& handle : handles_)
+      for (int expert = 0; expert < num_local_; ++expert)
+        counts[expert] += handle.tokens_per_expert()[expert];
+    require(counts == round.expected[rank_].tokens_per_expert, what + ": counts");
   }
 
   int rank() const { return rank_; }
@@ -109,6 +115,7 @@ class LayerSeat {
   const Scenario& scenario_;
   Layer layer_;
   std::vector<std::byte> out_;
+  std::vector<Handle> handles_;  // of the last call
 };
 
 class LayerCall : public testing::TestWithParam<Mode> {};
@@ -170,20 +177,29 @@ TEST_P(LayerCall, GoesOnAfterBadArguments) {
 }
 
 TEST_P(LayerCall, RefusesWhatItCannotSchedule) {
-  run_ranks(GetParam(), 2, [&](Group group) {
-    ExchangeConfig config = layer_config();
-    config.layout = Layout::kRankMajor;
+  ExchangeConfig config = layer_config();
+  config.depth = 1;
+  const Scenario scenario = plain_scenario(2, config, 1, 76);
+  const auto require_refused = [](const std::function<Layer()>& make) {
     try {
-      const Layer layer(group, config);
+      make();
       throw Failure("a layer of rank_major rows");
     } catch (const Error& error) {
       require(contains(error.what(), "expert_major, not rank_major"), error.what());
     }
-    config.layout = Layout::kExpertMajor;
-    config.depth = 1;
-    Layer layer(group, config);
-    require_status(layer.run({.two_batches = true}, {}), Code::kInvalidArgument, {"depth 2, not 1"},
+  };
+  run_ranks(GetParam(), 2, [&](Group group) {
+    const bool wrong = group.rank() == 1;
+    ExchangeConfig by_rank = config;
+    by_rank.layout = Layout::kRankMajor;
+    require_refused([&] { return Layer(group, wrong ? by_rank : config); });
+    require_refused([&] { return Layer(Exchange(group, by_rank)); });
+    LayerSeat seat(group, scenario);
+    require_status(seat.run(seat.multiplies(), wrong),
+                   wrong ? Code::kInvalidArgument : Code::kPeerRejected, {"depth 2, not 1"},
                    "two batches");
+    require_ok(seat.run(seat.multiplies()), "the layer goes on");
+    seat.check("afterwards");
   });
 }
 

@@ -32,18 +32,27 @@ def results(group):
     out, stats = torch.empty_like(x), torch.ones(experts // group.size, dtype=torch.int32)
     deep_gemm.bf16_mega_moe(out, *deep_gemm.transform_weights_for_mega_moe(l1, l2), buffer,
                             cumulative_local_expert_recv_stats=stats)
-    for wrong in (dict(activation="gelu"), dict(activation_clamp=7.0), dict(l1_bias=[0])):
-        with pytest.raises(ferry.InvalidArgument, match=next(iter(wrong))):
-            cann.mega_moe(x, ids, weights, l1, l2, buffer, **wrong)
-    with pytest.raises(ferry.InvalidArgument, match="dispatch_quant_mode=4"):
-        cann.get_symm_buffer_for_mega_moe(group, *SHAPE, dispatch_quant_mode=4)
-    with pytest.raises(ferry.InvalidArgument, match="shared_l1_weights"):
-        deep_gemm.bf16_mega_moe(out, l1, l2, buffer, shared_l1_weights=1)
+    refusals(group, buffer, (x, ids, weights, l1, l2), out.clone())
     return wanted, y, out, numbers, stats, ids
 
 
+def refusals(group, buffer, given, out):
+    """What rank 1 asks for is refused there, and the others are told."""
+    odd = group.rank == 1
+    told = ferry.InvalidArgument if odd else ferry.PeerRejected
+    for wrong in (dict(activation="gelu"), dict(activation_clamp=7.0), dict(l1_bias=[0])):
+        with pytest.raises(told, match=next(iter(wrong))):
+            cann.mega_moe(*given, buffer, **(wrong if odd else {}))
+    with pytest.raises(told, match="dispatch_quant_mode=4"):
+        cann.get_symm_buffer_for_mega_moe(group, *SHAPE, dispatch_quant_mode=4 if odd else 0)
+    with pytest.raises(told, match="shared_l1_weights"):
+        deep_gemm.bf16_mega_moe(out, *given[3:], buffer, shared_l1_weights=1 if odd else None)
+    with pytest.raises(TypeError if odd else ferry.PeerRejected, match="len()"):
+        deep_gemm.bf16_mega_moe(None if odd else out, *given[3:], buffer)
+
+
 def test_both_names_give_the_layer():
-    found = ferry.run_threads(2, results)
+    found = ferry.run_threads(2, results, deadline=10)
     counts = torch.cat([ids.flatten() for *_, ids in found]).bincount(minlength=8).view(2, 4)
     for rank, (wanted, y, out, numbers, stats, _) in enumerate(found):
         assert torch.equal(y, wanted) and torch.equal(out, wanted)

@@ -107,17 +107,13 @@ def test_one_call_has_the_bits_of_three():
 
 
 def peeked(group):
-    """Expert 0 gets the tokens of rank 0 only, expert 1 those of rank 1."""
     exchange = group.exchange(**{**SHAPE, "top_k": 1})
     tokens = torch.full((4, HIDDEN), 1.0 + group.rank)
     sent = exchange.dispatch_send(tokens, torch.full((4, 1), group.rank))
-    received, ready = sent.memory(), sent.ready_experts()
-    assert len(received.rows) == (8 if group.rank == 0 else 0) and len(ready) == EXPERTS // 2
-    assert ready[0] and all(ready[2:]) and (group.rank or received.weights is None)
+    received = sent.memory()
+    assert len(received.rows) == (8 if group.rank == 0 else 0)
     last = sent.recv()
     assert last.rows.data_ptr() == received.rows.data_ptr()
-    with pytest.raises(ferry.InvalidArgument, match="not a dispatch in flight"):
-        sent.ready_experts()
     return last.rows.sum().item()
 
 
@@ -150,6 +146,86 @@ def test_experts_that_raise_end_the_call_on_all_ranks():
     for rank, (told, out) in enumerate(ferry.run_threads(RANKS, failing)):
         assert all(kind is (ArithmeticError if rank == 1 else ferry.PeerRejected) for kind, _ in told), told
         assert all("no GEMM" in text for _, text in told)
+        tokens, _, weights = numbers(rank)
+        torch.testing.assert_close(out, tokens * weights.sum(1, keepdim=True))
+
+
+def wrong_calls():
+    """(what is wrong, the arguments and keywords of a moe() that has it, as functions of those of a good one)."""
+    def instead(at, value):
+        return lambda given: [*given[:at], value, *given[at + 1:]]
+
+    same = list
+    return [("unknown overlap", same, dict(overlap="both"), ferry.InvalidArgument, "'both' is neither"),
+            ("unknown keyword", same, dict(overlaps=None), TypeError, r"moe\(\) has no argument 'overlaps'"),
+            ("no tokens", instead(0, None), {}, ferry.InvalidArgument, "tokens is None"),
+            ("a list", instead(0, [1.0]), {}, ferry.InvalidArgument, "tokens"),
+            ("ids of fewer tokens", lambda given: [given[0], given[1][:1], *given[2:]], {}, ferry.InvalidArgument, "1"),
+            ("text as weights", instead(2, "w"), {}, ferry.InvalidArgument, "topk_weights"),
+            ("no experts", instead(3, None), {}, TypeError, "not callable"),
+            ("two batches alone", same, dict(overlap="batches"), ferry.Mismatch, "")]
+
+
+def one_is_wrong(group, gradient):
+    """Rank 1's call is wrong: the others are told so at once, and the exchange goes on."""
+    exchange = group.exchange(**SHAPE)
+    tokens, ids, weights = numbers(group.rank)
+    good = [tokens.requires_grad_(gradient), ids, weights, each(lambda e, rows: rows)]
+    for what, change, keywords, error, message in wrong_calls():
+        if gradient and what == "two batches alone":
+            continue  # overlap is ignored
+        wrong = group.rank == 1
+        told = error if wrong else ferry.Mismatch if error is ferry.Mismatch else ferry.PeerRejected
+        with pytest.raises(told, match=message):
+            moe(exchange, *(change(good) if wrong else good), **(keywords if wrong else {}))
+            pytest.fail(what)
+    out = moe(exchange, *good)
+    torch.testing.assert_close(out, tokens * weights.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_what_is_wrong_on_one_rank_ends_the_call_on_all(gradient):
+    ferry.run_threads(RANKS, one_is_wrong, gradient, deadline=5)
+
+
+def not_made(group):
+    told = ferry.InvalidArgument if group.rank == 1 else ferry.PeerRejected
+    for wrong, message in ((dict(num_experts=7), "7 experts on 2 ranks"), (dict(intermediate=None), "needs `interm"),
+                           (dict(intermediate=-3), "negative"), (dict(top_k=99), "top_k")):
+        with pytest.raises((told, RuntimeError) if "inter" in str(wrong) and group.rank == 1 else told, match=message):
+            MoE(group, **{**SHAPE, "intermediate": 4, **(wrong if group.rank == 1 else {})})
+    return layer_of_two(group)
+
+
+def layer_of_two(group):
+    with torch.no_grad():
+        return MoE(group, intermediate=4, **SHAPE)(*numbers(group.rank)).shape
+
+
+def test_a_layer_that_one_rank_cannot_make_is_made_by_none():
+    assert ferry.run_threads(2, not_made, deadline=5) == [(13, HIDDEN), (14, HIDDEN)]
+
+
+def keeping(group):
+    """Errors that are kept, with their tracebacks, more often than the window has room for rows."""
+    exchange, kept = group.exchange(**SHAPE), []
+    tokens, ids, weights = numbers(group.rank)
+
+    def raises(rows, counts, out):
+        deeper = [rows, out]
+        raise ArithmeticError(len(deeper))
+
+    for _ in range(10):
+        try:
+            moe(exchange, tokens, ids, weights, raises)
+        except (ArithmeticError, ferry.PeerRejected) as error:
+            kept.append(error)
+    assert len(kept) == 10 and kept[0].__traceback__ is not None
+    return moe(exchange, tokens, ids, weights, each(lambda e, rows: rows))
+
+
+def test_errors_that_are_kept_keep_no_rows():
+    for rank, out in enumerate(ferry.run_threads(RANKS, keeping, deadline=5)):
         tokens, _, weights = numbers(rank)
         torch.testing.assert_close(out, tokens * weights.sum(1, keepdim=True))
 

@@ -3,12 +3,14 @@
 import os
 import random
 import signal
+import threading
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import ferry  # noqa: E402
+from ports import free_port  # noqa: E402
 from ferry.placement import Balancer, Placement, balance, balanced_packing, blocks, move  # noqa: E402
 from ferry.placement import rebalance_experts, replicate_experts  # noqa: E402
 
@@ -184,3 +186,44 @@ def test_copies_serve_the_experts_of_a_rank_that_is_away():
         for step, out in enumerate(outs):
             if rank != 1 or step != 1:
                 torch.testing.assert_close(out, expected)
+
+
+def one_step(group, weights, held):
+    """(result, what it must be) of a layer of experts that multiply by their number + 1."""
+    exchange = group.exchange(max_tokens=32, hidden=16, top_k=2, dtype="float32", **held.settings())
+    generator = torch.Generator().manual_seed(group.rank)
+    tokens, ids = torch.randn(32, 16, generator=generator), torch.randint(0, 6, (32, 2), generator=generator)
+    received = exchange.dispatch(tokens, ids)
+    parts = received.rows.split(received.handle.tokens_per_expert.tolist())
+    outputs = torch.cat([part * weight for part, weight in zip(parts, weights)])
+    out = exchange.combine(outputs, received.handle, torch.ones(32, 2))
+    return out, tokens * (ids + 1).sum(1, keepdim=True)
+
+
+def leaves_and_joins_again(rank, address, steps):
+    """Three groups by one rendezvous: all ranks, without rank 2, and all again, where rank 2 has nothing."""
+    everybody, two = Placement((0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 0, 1), 3), Placement((0, 1, 2, 3, 2, 3, 4, 5), 2)
+    weights = torch.tensor(everybody.of_rank(rank)).view(-1, 1).float() + 1
+    with ferry.init(address=address, rank=rank, size=3, deadline=20) as group:
+        steps.append(one_step(group, weights, everybody))
+    if rank == 2:
+        weights = torch.zeros(4, 1)
+    else:
+        with ferry.init(address=address, rank=rank, size=2, deadline=20) as group:
+            steps.append(one_step(group, weights, two))
+    with ferry.init(address=address, rank=rank, size=3, deadline=20) as group:
+        old = Placement((*two.experts, -1, -1, -1, -1), 3)
+        steps.append(one_step(group, move(group, weights, old, everybody), everybody))
+
+
+def test_a_rank_leaves_and_joins_again_by_the_same_rendezvous(monkeypatch):
+    monkeypatch.setenv("FERRY_SECRET", "the same one")
+    address, steps = f"tcp://127.0.0.1:{free_port()}", [[], [], []]
+    ranks = [threading.Thread(target=leaves_and_joins_again, args=(rank, address, steps[rank])) for rank in range(3)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert [len(each) for each in steps] == [3, 3, 2]
+    for out, expected in sum(steps, []):
+        torch.testing.assert_close(out, expected)

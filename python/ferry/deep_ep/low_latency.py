@@ -16,6 +16,7 @@ from ferry.deep_ep import low_latency_arguments as arguments
 from ferry.deep_ep.events import EventOverlap, overlap
 from ferry.deep_ep.low_latency_rows import Arrival, Sent, add_waits
 from ferry.errors import InvalidArgument
+from ferry.refusing import Refusing
 
 
 class LowLatency:
@@ -61,7 +62,7 @@ class LowLatency:
         max_tokens, wire = num_max_dispatch_tokens_per_rank, arguments.wire(use_fp8, round_scale, use_ue8m0)
         exchange = self._exchange_of(x, topk_idx, max_tokens, num_experts, wire)
         statistics = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
-        with _Refusing(exchange.refuse_dispatch, self._active_ranks()):
+        with Refusing(exchange.refuse_dispatch, self._active_ranks()):
             arguments.check_dispatch(x, max_tokens, async_finish and return_recv_hook,
                                      use_fp8 and use_ue8m0 and not round_scale)
             ids = arguments.read_ids(topk_idx, (len(x), None))
@@ -90,9 +91,9 @@ class LowLatency:
         event, hook); with return_recv_hook combined_x is there, and topk_weights free, once hook() was called.
         """
         last = self._last_low_latency
-        with _Refusing(last and last.refuse_combine, self._active_ranks()):
+        with Refusing(last and last.refuse_combine, self._active_ranks()):
             sent = handles.find(handle, Sent).state
-        with _Refusing(sent.exchange.refuse_combine, sent.active_ranks):
+        with Refusing(sent.exchange.refuse_combine, sent.active_ranks):
             arguments.check_combine(use_logfmt, zero_copy, async_finish and return_recv_hook)
             arguments.check_handle(handle, sent)
             rows = arguments.outputs(sent) if zero_copy else arguments.read_rows(x, self._places(sent))
@@ -171,7 +172,7 @@ class LowLatency:
         """The exchange for a dispatch: its arguments alone say which. Where they do not, the others are most likely in
         the last one."""
         last = self._last_low_latency
-        with _Refusing(last and last.refuse_dispatch, self._active_ranks()):
+        with Refusing(last and last.refuse_dispatch, self._active_ranks()):
             arguments.check_shapes(x, topk_idx, max_tokens)
         key = arguments.key(max_tokens, self.group_size, hidden=x.shape[1], num_experts=num_experts,
                             top_k=topk_idx.shape[1], dtype=x.dtype, wire=wire)
@@ -192,19 +193,3 @@ class LowLatency:
         if not takes_part:  # its route has no tokens
             return exchange, dict(expert_rows=rows[:0], handle=sent.route)
         return exchange, dict(expert_rows=rows, handle=sent.route, topk_weights=weights, out=out)
-
-
-class _Refusing:
-    """What is raised inside is told to the other ranks, whose call is refused as well; refuse None: to nobody."""
-
-    __slots__ = ("_refuse", "_active_ranks")
-
-    def __init__(self, refuse, active_ranks):
-        self._refuse, self._active_ranks = refuse, active_ranks
-
-    def __enter__(self):
-        pass
-
-    def __exit__(self, kind, error, _):
-        if self._refuse is not None and isinstance(error, Exception):
-            self._refuse(str(error), self._active_ranks)

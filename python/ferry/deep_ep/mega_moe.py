@@ -12,6 +12,7 @@ ferry.torch_npu.mega_moe.
 
 import torch
 
+from ferry.refusing import Refusing
 from ferry.torch_npu import mega_moe as cann
 
 __all__ = ["SymmBuffer", "bf16_mega_moe", "get_symm_buffer_for_mega_moe", "transform_weights_for_mega_moe"]
@@ -41,10 +42,10 @@ def bf16_mega_moe(y, l1_weights, l2_weights, sym_buffer, shared_l1_weights=None,
     """Writes y bf16 [T, hidden] from the buffer's first T tokens; l1_weights [L, 2 I, H], l2_weights [L, H, I]. Adds
     the rows of each local expert to the statistics, int32 [L]. Collective. Raises InvalidArgument for shared experts
     and other activations; fast_math is without meaning."""
-    cann.refuse_unless({}, shared_l1_weights=shared_l1_weights, shared_l2_weights=shared_l2_weights)
-    tokens = slice(len(y))
-    out, numbers = cann.mega_moe(sym_buffer.x[tokens], sym_buffer.topk_idx[tokens], sym_buffer.topk_weights[tokens],
-                                 l1_weights, l2_weights, sym_buffer, activation=activation,
+    with Refusing(sym_buffer.exchange.refuse_dispatch):
+        cann.refuse_unless({}, shared_l1_weights=shared_l1_weights, shared_l2_weights=shared_l2_weights)
+        given = [each[:len(y)] for each in (sym_buffer.x, sym_buffer.topk_idx, sym_buffer.topk_weights)]
+    out, numbers = cann.mega_moe(*given, l1_weights, l2_weights, sym_buffer, activation=activation,
                                  activation_clamp=activation_clamp)
     y.copy_(out)
     if cumulative_local_expert_recv_stats is not None:

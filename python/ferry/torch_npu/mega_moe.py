@@ -12,6 +12,7 @@ import torch
 
 import ferry
 from ferry.moe import moe, swiglu
+from ferry.refusing import Refusing
 
 
 def refuse_unless(default, **given):
@@ -24,11 +25,14 @@ def refuse_unless(default, **given):
 class SymmBuffer:
     """The exchange that calls of one shape share, made by get_symm_buffer_for_mega_moe."""
 
-    def __init__(self, group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden):
+    def __init__(self, group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden, **how):
         self.group, self.num_experts, self.num_topk = group, num_experts, num_topk
         self.num_max_tokens_per_rank, self.hidden = num_max_tokens_per_rank, hidden
         self.intermediate_hidden = intermediate_hidden
         self.members = group if isinstance(group, ferry.Group) else ferry.init(process_group=group)
+        with Refusing(self.members.refuse_exchange):
+            refuse_unless({"dispatch_quant_mode": 0, "dispatch_quant_out_dtype": 28, "combine_quant_mode": 0,
+                           "comm_alg": ""}, **how)
         self.exchange = self.members.exchange(max_tokens=num_max_tokens_per_rank, hidden=hidden,
                                               num_experts=num_experts, top_k=num_topk, dtype=torch.bfloat16)
 
@@ -38,10 +42,9 @@ def get_symm_buffer_for_mega_moe(group, num_experts, num_max_tokens_per_rank, nu
                                  combine_quant_mode=0, comm_alg=""):
     """Collective. `group`: a process group of torch, or a ferry.Group. max_recv_token_num is without meaning: there is
     room for all rows. Raises InvalidArgument for quantised rows, and what Group.exchange raises."""
-    refuse_unless({"dispatch_quant_mode": 0, "dispatch_quant_out_dtype": 28, "combine_quant_mode": 0, "comm_alg": ""},
-                  dispatch_quant_mode=dispatch_quant_mode, dispatch_quant_out_dtype=dispatch_quant_out_dtype,
-                  combine_quant_mode=combine_quant_mode, comm_alg=comm_alg)
-    return SymmBuffer(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden)
+    return SymmBuffer(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden,
+                      dispatch_quant_mode=dispatch_quant_mode, dispatch_quant_out_dtype=dispatch_quant_out_dtype,
+                      combine_quant_mode=combine_quant_mode, comm_alg=comm_alg)
 
 
 def mega_moe(x, topk_ids, topk_weights, l1_weights, l2_weights, sym_buffer, *, l1_weights_sf=None, l2_weights_sf=None,
@@ -49,11 +52,12 @@ def mega_moe(x, topk_ids, topk_weights, l1_weights, l2_weights, sym_buffer, *, l
              weight1_type=None, weight2_type=None):
     """x bf16 [BS, H], topk_ids [BS, K], float32 topk_weights [BS, K]; of each local expert l1_weights[e] bf16 [2 I, H],
     the gate's rows first, and l2_weights[e] [H, I]. Returns (y [BS, H], expert_token_nums int32 [L]). Collective."""
-    refuse_unless({"activation": "swiglu", "weight1_type": 28, "weight2_type": 28}, l1_weights_sf=l1_weights_sf,
-                  l2_weights_sf=l2_weights_sf, l1_bias=l1_bias, l2_bias=l2_bias, x_active_mask=x_active_mask,
-                  activation=activation, activation_clamp=activation_clamp, weight1_type=weight1_type,
-                  weight2_type=weight2_type)
-    numbers = torch.zeros(len(l1_weights), dtype=torch.int32)
+    with Refusing(sym_buffer.exchange.refuse_dispatch):
+        refuse_unless({"activation": "swiglu", "weight1_type": 28, "weight2_type": 28}, l1_weights_sf=l1_weights_sf,
+                      l2_weights_sf=l2_weights_sf, l1_bias=l1_bias, l2_bias=l2_bias, x_active_mask=x_active_mask,
+                      activation=activation, activation_clamp=activation_clamp, weight1_type=weight1_type,
+                      weight2_type=weight2_type)
+        numbers = torch.zeros(len(l1_weights), dtype=torch.int32)
     products = swiglu(l1_weights, l2_weights)
 
     def experts(rows, counts, out):

@@ -1,0 +1,21 @@
+"""Refusing: a front that cannot make a collective call says so to the other ranks. Used by ferry.moe and the fronts."""
+
+from ferry.errors import Error
+
+
+class Refusing:
+    """What is raised inside is told to the other ranks, whose call is refused as well, by Exchange.refuse_dispatch,
+    Exchange.refuse_combine or Group.refuse_exchange, with more `arguments` of it; by None: nobody is told."""
+
+    __slots__ = ("_refuse", "_arguments")
+
+    def __init__(self, refuse, *arguments):
+        self._refuse, self._arguments = refuse, arguments
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, kind, error, _):
+        if self._refuse is not None and isinstance(error, Exception):
+            said = str(error) if isinstance(error, Error) else f"{kind.__name__}: {error}"
+            self._refuse(said, *self._arguments)
