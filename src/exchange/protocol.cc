@@ -263,9 +263,8 @@ Status Protocol::find(Operation operation, OperationKind kind, InFlight*& found)
   }
   return {
       Code::kInvalidArgument,
-      fmt::format("{}_recv: operation {} is not a {} in flight on this exchange ({} issued, {} "
-                  "in flight)",
-                  kind_name(kind), operation.number, kind_name(kind), issued_, in_flight_.size()),
+      fmt::format("operation {} is not a {} in flight on this exchange ({} issued, {} in flight)",
+                  operation.number, kind_name(kind), issued_, in_flight_.size()),
       setup_.rank};
 }
 

@@ -15,7 +15,7 @@ Status Dispatch::show(Received& received) {
   const int views = exchange_.pool->num_pinned();
   if (views > setup_.layout.live_buffers()) {
     return {Code::kCapacity,
-            fmt::format("dispatch_memory: {} views of the window are alive, the limit is {}", views,
+            fmt::format("{} views of the window are alive, the limit is {}", views,
                         setup_.layout.live_buffers()),
             setup_.rank};
   }

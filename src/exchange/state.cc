@@ -175,7 +175,7 @@ Status ExchangeState::allocate_outputs(std::int64_t num_rows, std::int64_t hidde
   if (num_rows < 0 || num_rows > setup.layout.max_rows() || hidden < 1 || element == 0 ||
       hidden > setup.config.max_output_row_bytes / element) {
     return {Code::kInvalidArgument,
-            fmt::format("allocate_outputs: [{}, {}] of {}, need 0 to {} rows of at most {} bytes "
+            fmt::format("outputs of [{}, {}] {}, need 0 to {} rows of at most {} bytes "
                         "(max_output_row_bytes)",
                         num_rows, hidden, data_type_name(dtype), setup.layout.max_rows(),
                         setup.config.max_output_row_bytes),
@@ -184,13 +184,13 @@ Status ExchangeState::allocate_outputs(std::int64_t num_rows, std::int64_t hidde
   const std::optional<int> buffer = pool->free_buffer(parts_.protocol.min_read_through());
   if (!buffer || pool->num_pinned() >= setup.layout.live_buffers()) {
     return {Code::kCapacity,
-            fmt::format("allocate_outputs: {} views of the window are alive, the limit is {}",
-                        pool->num_pinned(), setup.layout.live_buffers()),
+            fmt::format("{} views of the window are alive, the limit is {}", pool->num_pinned(),
+                        setup.layout.live_buffers()),
             setup.rank};
   }
   if (!pool->back(*buffer, setup.layout.rows(), num_rows * hidden * element)) {
     return {Code::kCapacity,
-            fmt::format("allocate_outputs: no memory for {} bytes", num_rows * hidden * element),
+            fmt::format("no memory for outputs of {} bytes", num_rows * hidden * element),
             setup.rank};
   }
   pool->mark_used(*buffer);
