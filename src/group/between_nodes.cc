@@ -113,7 +113,7 @@ void GroupState::read(int from, std::span<const std::byte> message) {
     return;
   }
   if (body.size() > GroupSlot::kBytes) return;
-  if (!body.empty()) std::memcpy(flags_->slot(from).slot, body.data(), body.size());
+  if (!body.empty()) std::memcpy(flags_->slot(from).piece(head.number), body.data(), body.size());
   raise(flags_->slot(from).barrier, head.number);
   ring();
 }

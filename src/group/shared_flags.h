@@ -21,14 +21,18 @@
 
 namespace ferry::internal {
 
-// One rank's place. `barrier` and the bytes of `slot` belong to group.barrier and group.all_gather.
+// One rank's place. `barrier` and `pieces` belong to group.barrier and group.all_gather.
 // `report` says why the rank gave up, and is published by its abort word.
 struct alignas(128) GroupSlot {
   static constexpr std::size_t kReportBytes = 512;
-  static constexpr std::size_t kBytes = 4096 - 128 - kReportBytes;
+  static constexpr std::size_t kBytes = (4096 - 128 - kReportBytes) / 2;  // of a piece
   std::atomic<std::uint64_t> barrier;
   alignas(128) char report[kReportBytes];
-  std::byte slot[kBytes];
+  std::byte pieces[2][kBytes];
+
+  // What comes with the barrier of this number. While it is read no other is written there: who
+  // writes the next but one has passed a barrier that all readers came to after they had read.
+  std::byte* piece(std::uint64_t number) noexcept { return pieces[number % 2]; }
 };
 static_assert(sizeof(GroupSlot) == 4096);
 

@@ -133,7 +133,7 @@ Status GroupState::barrier(std::chrono::nanoseconds limit) noexcept {
   return arrive({}, time);
 }
 
-// `piece`: what lies in my slot, for the other nodes.
+// `piece`: what goes with it, for the other nodes.
 Status GroupState::arrive(std::span<const std::byte> piece, CallTime& time) noexcept {
   if (Status status = verdict(); !status.ok()) return status;
   const std::uint64_t number = ++num_barriers_;
@@ -155,8 +155,6 @@ Status GroupState::arrive(std::span<const std::byte> piece, CallTime& time) noex
   return status.ok() && messages_ ? await_left(arrival, nodes_.forwarding.is_mate) : status;
 }
 
-// Pieces of at most kBytes; the barrier after the copy keeps a fast rank from overwriting a piece
-// that is being read.
 Status GroupState::all_gather(const void* mine, std::size_t bytes, void* all) noexcept {
   if (Status status = verdict(); !status.ok()) return status;
   if (bytes > 0 && (mine == nullptr || all == nullptr)) {
@@ -166,14 +164,14 @@ Status GroupState::all_gather(const void* mine, std::size_t bytes, void* all) no
   CallTime time(options_.deadline);
   for (std::size_t done = 0; done < bytes; done += GroupSlot::kBytes) {
     const std::size_t piece = std::min(GroupSlot::kBytes, bytes - done);
-    std::memcpy(flags_->slot(rank_).slot, static_cast<const std::byte*>(mine) + done, piece);
-    if (Status status = arrive({flags_->slot(rank_).slot, piece}, time); !status.ok())
-      return status;
+    const std::uint64_t number = num_barriers_ + 1;
+    std::byte* place = flags_->slot(rank_).piece(number);
+    std::memcpy(place, static_cast<const std::byte*>(mine) + done, piece);
+    if (Status status = arrive({place, piece}, time); !status.ok()) return status;
     for (int peer = 0; peer < size_; ++peer) {
-      std::memcpy(static_cast<std::byte*>(all) + peer * bytes + done, flags_->slot(peer).slot,
-                  piece);
+      std::memcpy(static_cast<std::byte*>(all) + peer * bytes + done,
+                  flags_->slot(peer).piece(number), piece);
     }
-    if (Status status = arrive({}, time); !status.ok()) return status;
   }
   return bytes == 0 ? arrive({}, time) : Status{};
 }
