@@ -121,7 +121,9 @@ def test_the_table_shows_times_and_ratios_of_what_was_measured(compared):
     for line, name in zip(lines, NAMES):
         assert line.startswith(name) and words.time_text(pair[name]) in line
         assert line.split()[-2:] == [f"{pair[name] / limit:.2f}", f"{pair[name] / pair['ferry']:.2f}"]
-    assert last == f"From Python a pair takes {pair['ferry'] / pair[NAMES[1]]:.2f} of the C++ bench's time."
+    apart = pair["ferry"] - pair[NAMES[1]]
+    assert last == (f"From Python a pair takes {pair['ferry'] / pair[NAMES[1]]:.2f} of the C++ bench's time, "
+                    f"{words.time_text(abs(apart))} {'more' if apart > 0 else 'less'}.")
 
 
 def test_every_shape_gets_a_table_and_ratios_stay_within_a_round(compared):
@@ -208,6 +210,10 @@ def test_settings_that_cannot_run_are_refused_before_anything_starts(capsys):
         with pytest.raises(SystemExit, match="2"):
             main(["compare", *COMMAND, *arguments])
         assert told in capsys.readouterr().err
+
+
+def test_python_is_compared_with_the_c_bench_alone_where_nothing_else_is_wanted():
+    assert compare.choose_programs("none") == (programs.ALWAYS, [])
 
 
 def test_a_baseline_that_is_not_installed_is_left_out_with_a_line(monkeypatch):

@@ -109,6 +109,17 @@ class Report(unittest.TestCase):
         self.assertLessEqual(max(len(line) for line in out.splitlines()[1:]), 100)
         self.assertIn("0 of ", out.splitlines()[-1])
 
+    def test_a_terminal_sees_how_long_a_sweep_still_takes(self):
+        ours, terminal = os.openpty()
+        subprocess.run([FERRY, "bench", *SMALL, "--sweep", "tokens=1,4"], stdout=subprocess.DEVNULL, stderr=terminal,
+                       timeout=LIMIT_S, check=True)
+        told = os.read(ours, 65536).decode()
+        os.close(terminal)
+        os.close(ours)
+        first, second = told.split("4 tokens per rank", 1)
+        self.assertNotIn("left", first)
+        self.assertRegex(second, r"measuring the ranks, about \d+ s left \.\.")
+
     def test_rebalance_measures_blocks_copies_and_uniform_routing(self):
         options = ["--rebalance", "--redundant-experts", "8", "--routing", "zipf:1.5", "--check", "--tokens", "64"]
         result = bench_json(*options)

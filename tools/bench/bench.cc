@@ -7,8 +7,11 @@
 #include <cstdio>
 #include <memory>
 #include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "bench/measure.h"
 #include "bench/options.h"
 #include "bench/ranks.h"
@@ -21,13 +24,21 @@ constexpr int kWrong = 1;
 constexpr int kUsageError = 2;
 
 // One line on stderr that overwrites itself, on a terminal only.
-Progress progress_of(std::int64_t tokens) {
+Progress progress_of(std::int64_t tokens, std::string left) {
   if (isatty(STDERR_FILENO) == 0) return [](const char*) {};
-  return [tokens](const char* stage) {
+  return [tokens, left = std::move(left)](const char* stage) {
     fmt::print(stderr, "\r\033[K");
-    if (*stage != '\0') fmt::print(stderr, "  {} tokens per rank: {} ..", tokens, stage);
+    if (*stage != '\0') fmt::print(stderr, "  {} tokens per rank: {}{} ..", tokens, stage, left);
     std::fflush(stderr);
   };
+}
+
+// ", about 40 s left" once a point has said how long one takes: iterations are chosen so that all
+// take about as long.
+std::string time_left(std::int64_t began_ns, std::size_t done, std::size_t points) {
+  if (done == 0) return {};
+  const auto each = static_cast<double>(internal::now_ns() - began_ns) / static_cast<double>(done);
+  return fmt::format(", about {:.0f} s left", each * 1e-9 * static_cast<double>(points - done));
 }
 
 // Of several ranks that a launcher started, only rank 0 prints.
@@ -55,10 +66,13 @@ std::vector<Options> measured_points(const Options& options) {
 int run(const Options& options) {
   std::vector<Measurement> measurements;
   std::uint64_t wrong = 0;
+  const std::vector<Options> points = measured_points(options);
+  const std::int64_t began = internal::now_ns();
   print(options, table_header(options));
-  for (const Options& point : measured_points(options)) {
+  for (const Options& point : points) {
     Plan plan = make_plan(point, point.shape.max_tokens);
-    measurements.push_back(measure(plan, progress_of(plan.options.shape.max_tokens)));
+    const std::string left = time_left(began, measurements.size(), points.size());
+    measurements.push_back(measure(plan, progress_of(plan.options.shape.max_tokens, left)));
     wrong += measurements.back().wrong;
     print(options, table_line(options, measurements.back()));
   }

@@ -36,7 +36,8 @@ def numbers(text):
 
 
 def add_arguments(parser):
-    parser.add_argument("--with", dest="baselines", default="gloo,mpi", metavar="gloo,mpi", help="what to compare with")
+    parser.add_argument("--with", dest="baselines", default="gloo,mpi", metavar="gloo,mpi",
+                        help="what to compare with; none: ferry from Python and from C++ alone")
     parser.add_argument("--ranks", type=number_from(1), default=8)
     parser.add_argument("--tokens", type=numbers, default=[16], metavar="T,..",
                         help="of each rank; several: a table each")
@@ -64,6 +65,8 @@ def fault_of(options):
 
 def choose_programs(text):
     """(programs, why some were left out). Raises ProgramError where nothing is left to compare with."""
+    if text == "none":
+        return ALWAYS, []
     chosen, reasons = [], []
     for name in filter(None, (name.strip() for name in text.split(","))):
         if name not in BASELINES:
@@ -93,9 +96,11 @@ def table_of(tokens, programs):
         lines.append([program, *times, f"{median_ratio(pairs, limits):.2f}", f"{median_ratio(pairs, ferry):.2f}"])
     setting = setting_of(next(iter(programs[FERRY].values()))["options"])
     heading = ", ".join([f"{plural(tokens, 'token')} per rank", *setting.values()])
-    native = median_ratio(ferry, times_of(programs[NATIVE]))
+    native = times_of(programs[NATIVE])
+    more = median(ferry) - median(native)
     return "\n".join([f"{heading}; medians of {plural(len(ferry), 'round')}", *aligned(lines),
-                      f"From Python a pair takes {native:.2f} of the C++ bench's time."])
+                      f"From Python a pair takes {median_ratio(ferry, native):.2f} of the C++ bench's time, "
+                      f"{time_text(abs(more))} {'more' if more > 0 else 'less'}."])
 
 
 def text_of(runs):

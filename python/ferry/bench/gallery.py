@@ -8,10 +8,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from . import suite
-from .measure import say
+from .measure import say, time_left
 from .page import when_and_where
 from .plot import draw
 from .programs import options_of
@@ -52,9 +53,9 @@ def run(command):
 
 
 def baseline(ferry):
-    times = []
+    times, began = [], time.monotonic()
     for number in range(BASELINE_RUNS):
-        say(f"  baseline, run {number + 1} of {BASELINE_RUNS} ..")
+        say(f"  baseline, run {number + 1} of {BASELINE_RUNS}{time_left(began, number, BASELINE_RUNS)} ..")
         result = json.loads(run([ferry, "bench", *BASELINE, "--pin", "--json"]).rstrip().rpartition("\n")[2])
         times.append(result["pair_us"]["median"])
     say("")

@@ -97,8 +97,10 @@ def collect(options):
     made = when_and_where()  # with the load before its own
     doctor = subprocess.run([str(build / "tools/ferry"), "doctor", "--json"], capture_output=True, text=True)
     found = json.loads(doctor.stdout)
-    runs = measure(jobs, options.rounds or (2 if quick else 5), options.idle_wait)
-    return {"machine": found["machine"], "simd": found["simd"], "made": made, "runs": runs}
+    facts = {"machine": found["machine"], "simd": found["simd"], "made": made}
+    runs = measure(jobs, options.rounds or (2 if quick else 5), options.idle_wait,
+                   show=lambda runs: report.document({**facts, "runs": runs}))
+    return {**facts, "runs": runs}
 
 
 def add_arguments(parser):
