@@ -38,22 +38,25 @@ Rows read_rows(const Tensor& tensor, const char* name) {
   return rows;
 }
 
-// Keeps the tensor and returns its data.
+using KeptObjects = std::vector<nb::object>;
+
+// Keeps what the tensor lies in, and returns its data.
 template <typename T>
-T* keep(std::vector<Tensor>& tensors, Tensor tensor) {
-  T* data = static_cast<T*>(tensor.data);
-  tensors.push_back(std::move(tensor));
-  return data;
+T* keep(KeptObjects& kept, Tensor& tensor) {
+  kept.push_back(std::move(tensor.owner));
+  return static_cast<T*>(tensor.data);
 }
 
 template <typename T>
-T* read(std::vector<Tensor>& tensors, nb::handle object, const Expected& expected) {
+T* read(KeptObjects& kept, nb::handle object, const Expected& expected) {
   if (object.is_none()) return nullptr;
-  return keep<T>(tensors, read_dense(object, expected));
+  Tensor tensor = read_dense(object, expected);
+  return keep<T>(kept, tensor);
 }
 
-const std::vector<Element> kFloat{Element::kFp32};
-const std::vector<Element> kMask{Element::kBool, Element::kUint8};
+constexpr std::size_t kUsuallyKept = 4;  // arrays of a call
+constexpr Elements kFloat{Element::kFp32};
+constexpr Elements kMask{Element::kBool, Element::kUint8};
 
 void read_ids(const DispatchObjects& objects, DispatchInput& input) {
   if (objects.topk_ids.is_none()) return;
@@ -61,7 +64,7 @@ void read_ids(const DispatchObjects& objects, DispatchInput& input) {
       read_dense(objects.topk_ids, {"topk_ids", {Element::kInt64, Element::kInt32}, {-1, -1}});
   input.args.topk_ids = {ids.data, ids.dim(0), static_cast<int>(ids.dim(1)),
                          ids.element == Element::kInt32 ? IndexType::kInt32 : IndexType::kInt64};
-  keep<void>(input.tensors, std::move(ids));
+  keep<void>(input.kept, ids);
 }
 
 void read_tokens(const DispatchObjects& objects, const ExchangeConfig& config,
@@ -73,7 +76,7 @@ void read_tokens(const DispatchObjects& objects, const ExchangeConfig& config,
   if (config.dtype == DataType::kBytes && element_bytes(tokens.element) == 1)
     tokens.element = Element::kUint8;
   input.args.tokens = read_rows(tokens, "tokens");
-  keep<void>(input.tensors, std::move(tokens));
+  keep<void>(input.kept, tokens);
 }
 
 void read_scales(const DispatchObjects& objects, const ExchangeConfig& config,
@@ -82,7 +85,7 @@ void read_scales(const DispatchObjects& objects, const ExchangeConfig& config,
     Tensor scales = read_dense(objects.scales, {"scales", kFloat, {-1, -1}});
     input.args.scales = {static_cast<const float*>(scales.data), static_cast<int>(scales.dim(0)),
                          scales.dim(1)};
-    keep<void>(input.tensors, std::move(scales));
+    keep<void>(input.kept, scales);
   }
   if (objects.token_scales.is_none()) return;
   Tensor scales = read_tensor(objects.token_scales, "token_scales");
@@ -95,7 +98,7 @@ void read_scales(const DispatchObjects& objects, const ExchangeConfig& config,
         scales.describe(), bytes, tokens, config.scale_bytes));
   }
   input.scale_element = scales.element;
-  input.args.token_scales = keep<const void>(input.tensors, std::move(scales));
+  input.args.token_scales = keep<const void>(input.kept, scales);
 }
 
 }  // namespace
@@ -106,6 +109,7 @@ std::chrono::nanoseconds read_deadline(nb::handle deadline) {
 
 void read_dispatch(const DispatchObjects& objects, const ExchangeConfig& config,
                    DispatchInput& input) {
+  input.kept.reserve(kUsuallyKept);
   if (!objects.active_ranks.is_none()) {
     input.active_ranks = nb::cast<std::vector<int>>(objects.active_ranks);
     input.args.active_ranks = input.active_ranks;
@@ -113,17 +117,17 @@ void read_dispatch(const DispatchObjects& objects, const ExchangeConfig& config,
   read_tokens(objects, config, input);
   read_ids(objects, input);
   const std::int64_t tokens = input.args.tokens.num_rows;
-  auto& tensors = input.tensors;
-  input.args.topk_weights = read<const float>(tensors, objects.topk_weights,
+  KeptObjects& kept = input.kept;
+  input.args.topk_weights = read<const float>(kept, objects.topk_weights,
                                               {"topk_weights", kFloat, {tokens, config.top_k}});
   input.args.token_mask =
-      read<const std::uint8_t>(tensors, objects.token_mask, {"token_mask", kMask, {tokens}});
-  input.args.topk_mask = read<const std::uint8_t>(tensors, objects.topk_mask,
+      read<const std::uint8_t>(kept, objects.token_mask, {"token_mask", kMask, {tokens}});
+  input.args.topk_mask = read<const std::uint8_t>(kept, objects.topk_mask,
                                                   {"topk_mask", kMask, {tokens, config.top_k}});
   read_scales(objects, config, input);
   const auto logical = static_cast<std::int64_t>(config.replicas.instances.size());
   input.args.replica_table = read<const std::int32_t>(
-      tensors, objects.replica_table, {"replica_table", {Element::kInt32}, {logical}});
+      kept, objects.replica_table, {"replica_table", {Element::kInt32}, {logical}});
   if (!objects.handle.is_none()) input.args.cached = read_handle(objects.handle);
   input.args.deadline = read_deadline(objects.deadline);
 }
@@ -171,14 +175,14 @@ void read_biases(nb::handle bias, const Expected& expected, CombineInput& input)
   if (count > 2) refuse(fmt::format("bias has {} tensors, need at most 2", count));
   for (std::size_t i = 0; i < count; ++i) {
     const nb::object each = several ? nb::object(bias[i]) : nb::borrow(bias);
-    input.args.bias[i] = read<const void>(input.tensors, each, expected);
+    input.args.bias[i] = read<const void>(input.kept, each, expected);
   }
 }
 
 // The result: given, or new and of the rows' library. Returns its shape, [tokens, hidden].
-std::vector<std::int64_t> read_out(const CombineObjects& objects, std::int64_t tokens,
-                                   Element rows_element, CombineInput& input) {
-  const std::vector<std::int64_t> shape{tokens, input.args.expert_rows.hidden};
+Shape read_out(const CombineObjects& objects, std::int64_t tokens, Element rows_element,
+               CombineInput& input) {
+  const Shape shape{tokens, input.args.expert_rows.hidden};
   if (objects.out.is_none()) {
     const Element element =
         objects.out_dtype.is_none() ? rows_element : element_from_object(objects.out_dtype);
@@ -193,7 +197,7 @@ std::vector<std::int64_t> read_out(const CombineObjects& objects, std::int64_t t
   input.args.out = out.data;
   input.args.out_dtype = rows.dtype;
   input.args.out_pitch_bytes = rows.pitch_bytes;
-  keep<void>(input.tensors, std::move(out));
+  keep<void>(input.kept, out);
   return shape;
 }
 
@@ -212,18 +216,18 @@ void read_constants(nb::handle constants, const ExchangeConfig& config, CombineI
   const void** const targets[] = {&input.args.constants.alpha1, &input.args.constants.alpha2,
                                   &input.args.constants.v};
   for (int i = 0; i < 3; ++i)
-    *targets[i] = read<const void>(input.tensors, nb::object(constants[i]), expected);
+    *targets[i] = read<const void>(input.kept, nb::object(constants[i]), expected);
 }
 
-void read_norm(const CombineObjects& objects, const std::vector<std::int64_t>& shape,
-               Element element, CombineInput& input) {
-  auto& tensors = input.tensors;
+void read_norm(const CombineObjects& objects, const Shape& shape, Element element,
+               CombineInput& input) {
+  KeptObjects& kept = input.kept;
   ResidualNorm& norm = input.args.norm;
-  norm.residual = read<const void>(tensors, objects.residual, {"residual", {element}, shape});
-  norm.gamma = read<const void>(tensors, objects.gamma, {"gamma", {element}, {shape[1]}});
+  norm.residual = read<const void>(kept, objects.residual, {"residual", {element}, shape});
+  norm.gamma = read<const void>(kept, objects.gamma, {"gamma", {element}, {shape[1]}});
   norm.epsilon = nb::cast<float>(objects.epsilon);
-  norm.y = read<void>(tensors, objects.y, {"y", {element}, shape, true});
-  norm.rstd = read<float>(tensors, objects.rstd, {"rstd", kFloat, {shape[0]}, true});
+  norm.y = read<void>(kept, objects.y, {"y", {element}, shape, true});
+  norm.rstd = read<float>(kept, objects.rstd, {"rstd", kFloat, {shape[0]}, true});
 }
 
 }  // namespace
@@ -231,7 +235,8 @@ void read_norm(const CombineObjects& objects, const std::vector<std::int64_t>& s
 void read_combine(const CombineObjects& objects, const ExchangeConfig& config,
                   CombineInput& input) {
   CombineArgs& args = input.args;
-  auto& tensors = input.tensors;
+  KeptObjects& kept = input.kept;
+  kept.reserve(kUsuallyKept);
   if (!objects.dispatched.is_none()) {
     input.dispatched = read_dispatched(objects.dispatched, config);
     args.dispatched = &input.dispatched->args;
@@ -241,7 +246,7 @@ void read_combine(const CombineObjects& objects, const ExchangeConfig& config,
   if (!rows.given()) refuse("expert_rows is None, need [rows, hidden]");
   args.expert_rows = read_rows(rows, "expert_rows");
   const Element rows_element = rows.element;
-  keep<void>(tensors, std::move(rows));
+  keep<void>(kept, rows);
 
   if (!args.handle && !args.dispatched) refuse("combine needs a handle, or dispatched=");
   // A rank outside the active set has a handle of no tokens, and may make the same call as the
@@ -249,21 +254,22 @@ void read_combine(const CombineObjects& objects, const ExchangeConfig& config,
   const std::int64_t known =
       args.handle ? args.handle.num_tokens() : args.dispatched->tokens.num_rows;
   const std::int64_t tokens = known > 0 ? known : -1;
-  const std::vector<std::int64_t> shape = read_out(objects, tokens, rows_element, input);
+  const Shape shape = read_out(objects, tokens, rows_element, input);
   const Element element = element_of(args.out_dtype);
-  const std::vector<std::int64_t> weights{tokens, config.top_k};
+  const Shape weights{tokens, config.top_k};
   args.topk_weights =
-      read<const float>(tensors, objects.topk_weights, {"topk_weights", kFloat, weights});
+      read<const float>(kept, objects.topk_weights, {"topk_weights", kFloat, weights});
   args.out_topk_weights =
-      read<float>(tensors, objects.out_topk_weights, {"out_topk_weights", kFloat, weights, true});
-  std::vector<std::int64_t> row_weights{args.expert_rows.num_rows};
-  if (config.layout == Layout::kRankMajor) row_weights.push_back(config.top_k);
+      read<float>(kept, objects.out_topk_weights, {"out_topk_weights", kFloat, weights, true});
+  const std::int64_t num_rows = args.expert_rows.num_rows;
+  const Shape row_weights =
+      config.layout == Layout::kRankMajor ? Shape{num_rows, config.top_k} : Shape{num_rows};
   args.row_weights =
-      read<const float>(tensors, objects.row_weights, {"row_weights", kFloat, row_weights});
+      read<const float>(kept, objects.row_weights, {"row_weights", kFloat, row_weights});
   read_biases(objects.bias, {"bias", {element}, shape}, input);
   read_constants(objects.constants, config, input);
   args.shared_output =
-      read<const void>(tensors, objects.shared_output, {"shared_output", {element}, shape});
+      read<const void>(kept, objects.shared_output, {"shared_output", {element}, shape});
   read_norm(objects, shape, element, input);
   args.partials = read_partials(objects.partials);
   args.in_place = nb::cast<bool>(objects.in_place);

@@ -21,7 +21,7 @@ struct DispatchObjects {
 
 struct DispatchInput {
   DispatchArgs args;
-  std::vector<Tensor> tensors;
+  std::vector<nb::object> kept;
   std::vector<int> active_ranks;
   Library library = Library::kNone;
   Element scale_element = Element::kOther;  // of the caller's token_scales
@@ -40,7 +40,7 @@ struct CombineObjects {
 
 struct CombineInput {
   CombineArgs args;
-  std::vector<Tensor> tensors;
+  std::vector<nb::object> kept;
   std::unique_ptr<DispatchInput> dispatched;
   nb::object out;  // what combine returns
 };

@@ -12,24 +12,18 @@ namespace {
 
 // What a new tensor of torch is made of: the pin, and the shape that DLPack points to.
 struct Exported {
-  Exported(std::shared_ptr<const void> memory, const View& view)
-      : pin(std::move(memory)),
-        shape(view.shape.begin(), view.shape.end()),
-        strides(view.strides) {}
+  explicit Exported(const View& view)
+      : pin(view.pin),
+        shape(view.shape),
+        strides(view.strides.empty() ? dense_strides(view.shape) : view.strides) {}
 
   Kept<std::shared_ptr<const void>> pin;
-  std::vector<std::int64_t> shape, strides;
+  Shape shape, strides;
   ManagedTensor managed = {};
 };
 
 nb::object make_by_table(const View& view, nb::dlpack::dtype dtype, const ExchangeTable& table) {
-  auto exported = std::make_unique<Exported>(view.pin, view);
-  if (exported->strides.empty()) {
-    exported->strides.resize(view.shape.size());
-    std::int64_t stride = 1;
-    for (std::size_t i = view.shape.size(); i-- > 0; stride *= exported->shape[i])
-      exported->strides[i] = stride;
-  }
+  auto exported = std::make_unique<Exported>(view);
   exported->managed.context = exported.get();
   exported->managed.deleter = [](ManagedTensor* managed) {
     delete static_cast<Exported*>(managed->context);
@@ -38,8 +32,8 @@ nb::object make_by_table(const View& view, nb::dlpack::dtype dtype, const Exchan
                               .device = {nb::device::cpu::value, 0},
                               .ndim = static_cast<std::int32_t>(view.shape.size()),
                               .dtype = dtype,
-                              .shape = exported->shape.data(),
-                              .strides = exported->strides.data()};
+                              .shape = const_cast<std::int64_t*>(exported->shape.data()),
+                              .strides = const_cast<std::int64_t*>(exported->strides.data())};
   void* object = nullptr;
   if (table.object_from_managed(&exported.release()->managed, &object) != 0)
     throw nb::python_error();
@@ -62,9 +56,9 @@ nb::object make_array(const View& view, Library library) {
   void* data = const_cast<void*>(view.data);
   const std::int64_t* strides = view.strides.empty() ? nullptr : view.strides.data();
   const auto as = [&](auto framework) {
-    return nb::cast(nb::ndarray<decltype(framework)>(data, view.shape.size(), view.shape.data(),
-                                                     owner, strides, dtype, nb::device::cpu::value,
-                                                     0, 'C'));
+    return nb::cast(nb::ndarray<decltype(framework)>(
+        data, view.shape.size(), reinterpret_cast<const std::size_t*>(view.shape.data()), owner,
+        strides, dtype, nb::device::cpu::value, 0, 'C'));
   };
   if (library == Library::kNone) return as(nb::memview());
   nb::object array = library == Library::kTorch ? as(nb::pytorch()) : as(nb::numpy());
@@ -76,21 +70,21 @@ nb::object make_array(const View& view, Library library) {
   return array.attr("view")(types.attr(name));
 }
 
-nb::object new_array(const std::vector<std::int64_t>& shape, Element element, Library library) {
+nb::object new_array(const Shape& shape, Element element, Library library) {
   if (library == Library::kTorch) {
     static nb::handle empty, dtypes[kNumElements];
     nb::handle& dtype = dtypes[static_cast<std::size_t>(element)];
     attribute_of("torch", element_name(element), dtype);
     if (!dtype.is_valid()) attribute_of("torch", "uint8", dtype);  // an older torch has no fp8
-    return attribute_of("torch", "empty", empty)(nb::cast(shape), nb::arg("dtype") = dtype);
+    nb::list extents;
+    for (const std::int64_t extent : shape) extents.append(extent);
+    return attribute_of("torch", "empty", empty)(extents, nb::arg("dtype") = dtype);
   }
-  std::vector<std::size_t> extents(shape.begin(), shape.end());
   std::size_t bytes = element_bytes(element);
-  for (const std::size_t extent : extents) bytes *= extent;
+  for (const std::int64_t extent : shape) bytes *= extent;
   const std::shared_ptr<std::byte[]> memory(new std::byte[bytes > 0 ? bytes : 1]);
-  return make_array(
-      {.data = memory.get(), .shape = std::move(extents), .element = element, .pin = memory},
-      library);
+  return make_array({.data = memory.get(), .shape = shape, .element = element, .pin = memory},
+                    library);
 }
 
 }  // namespace ferry::python

@@ -3,12 +3,11 @@
 
 #include <nanobind/nanobind.h>
 
-#include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "core/elements.h"
 #include "core/libraries.h"
+#include "core/shape.h"
 
 namespace ferry::python {
 
@@ -16,14 +15,14 @@ namespace ferry::python {
 // dense.
 struct View {
   const void* data = nullptr;
-  std::vector<std::size_t> shape;
-  std::vector<std::int64_t> strides = {};
+  Shape shape = {};
+  Shape strides = {};
   Element element = Element::kOther;
   std::shared_ptr<const void> pin = {};
 };
 nb::object make_array(const View& view, Library library);
 
 // A new array of `library`, not initialised.
-nb::object new_array(const std::vector<std::int64_t>& shape, Element element, Library library);
+nb::object new_array(const Shape& shape, Element element, Library library);
 
 }  // namespace ferry::python

@@ -27,7 +27,8 @@ struct Half {
 // Everything but `exchange` is read and written with the GIL only.
 struct State {
   Exchange exchange;
-  PyGroup group;  // outlives the exchange
+  PyGroup group;                                      // outlives the exchange
+  std::shared_ptr<const ExchangeConfig> config = {};  // of the exchange
   std::atomic<bool> busy{false};
   std::optional<Library> library;           // of the last dispatch's tokens
   std::vector<std::shared_ptr<Half>> sent;  // and not received
@@ -115,7 +116,7 @@ PyReceived received_of(State& state, Received&& received, const DispatchInput& i
   state.handle = received.handle;
   **result.kept = std::move(received);
   result.library = input.library;
-  result.config = state.exchange.config();
+  result.config = state.config;
   result.scale_element = input.scale_element;
   result.num_ranks = state.group.get().size();
   return result;
@@ -205,6 +206,7 @@ PyExchange make_exchange(const PyGroup& group, const nb::args& args, const nb::k
   auto state = std::make_shared<State>();
   state->group = group;
   state->exchange = without_gil([&] { return Exchange(members, config); });
+  state->config = std::make_shared<const ExchangeConfig>(state->exchange.config());
   return {std::make_shared<Kept<std::shared_ptr<State>>>(std::move(state))};
 }
 
@@ -227,7 +229,7 @@ PyOperation dispatch_send(const PyExchange& self, const DispatchObjects& objects
   read_into(state, objects, half->dispatch);
   check(without_gil(
       [&] { return state.exchange.dispatch_send(half->dispatch.args, half->operation); }));
-  half->dispatch.tensors.clear();  // the rows have been read
+  half->dispatch.kept.clear();  // the rows have been read
   state.sent.push_back(half);
   return {self, std::move(half)};
 }
@@ -351,7 +353,7 @@ nb::object empty(const PyExchange& self, std::int64_t num_rows, nb::handle hidde
   OutputRows outputs;
   check(state.exchange.allocate_outputs(num_rows, width, data_type(type, "dtype"), outputs));
   return make_array({.data = outputs.data,
-                     .shape = {static_cast<std::size_t>(num_rows), static_cast<std::size_t>(width)},
+                     .shape = {num_rows, width},
                      .element = type.element,
                      .pin = outputs.pin},
                     state.library.value_or(loaded_library()));

@@ -24,7 +24,6 @@ namespace {
 
 using cann::Attributes;
 using cann::Matrix;
-using Shape = std::vector<std::int64_t>;
 
 struct AttributeName {
   const char* name;
@@ -188,8 +187,8 @@ void make_outputs(const Given& given, DispatchCall& call) {
 nb::object take_rows(DispatchCall& call) {
   const Received& received = call.received;
   if (received.room_rows >= call.rows_shape[0]) {
-    const std::vector<std::size_t> shape(call.rows_shape.begin(), call.rows_shape.end());
-    return make_array({received.data, shape, {}, call.rows_element, received.pin}, Library::kTorch);
+    return make_array({received.data, call.rows_shape, {}, call.rows_element, received.pin},
+                      Library::kTorch);
   }
   const Output output = new_output(call.rows_shape, call.rows_element);
   const std::size_t row_bytes = call.rows_shape[1] * python::element_bytes(call.rows_element);

@@ -13,19 +13,21 @@ int fork_generation() noexcept;
 template <typename T>
 class Kept {
  public:
-  explicit Kept(T value) : value_(new T(std::move(value))), generation_(fork_generation()) {}
+  explicit Kept(T value) : value_(std::move(value)), generation_(fork_generation()) {}
   ~Kept() {
-    if (mine()) delete value_;
+    if (mine()) value_.~T();
   }
   Kept(const Kept&) = delete;
   Kept& operator=(const Kept&) = delete;
 
   bool mine() const noexcept { return generation_ == fork_generation(); }
-  T& operator*() const noexcept { return *value_; }
-  T* operator->() const noexcept { return value_; }
+  T& operator*() const noexcept { return value_; }
+  T* operator->() const noexcept { return &value_; }
 
  private:
-  T* value_;
+  union {
+    mutable T value_;  // its destructor runs above, or never
+  };
   int generation_;
 };
 

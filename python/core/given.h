@@ -41,9 +41,8 @@ class Given {
   }
 
   Tensor tensor(const char* name) const { return read_tensor(object(name), name); }
-  Tensor dense(const char* name, Element element, std::vector<std::int64_t> shape,
-               bool writable = false) const {
-    return read_dense(object(name), {name, {element}, std::move(shape), writable});
+  Tensor dense(const char* name, Element element, const Shape& shape, bool writable = false) const {
+    return read_dense(object(name), {name, {element}, shape, writable});
   }
   template <typename T>
   std::span<T> vector(const char* name, Element element) const {
@@ -54,7 +53,7 @@ class Given {
   template <typename T>
   cann::Matrix<const T> matrix(const char* name, Element element) const {
     const std::size_t dims = tensor(name).shape.size();
-    const Tensor read = dense(name, element, std::vector<std::int64_t>(dims == 1 ? 1 : 2, -1));
+    const Tensor read = dense(name, element, dims == 1 ? Shape{-1} : Shape{-1, -1});
     if (!read.given()) return {};
     return {static_cast<const T*>(read.data), read.dim(0), dims == 1 ? 1 : read.dim(1)};
   }

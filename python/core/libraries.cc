@@ -3,8 +3,8 @@
 namespace ferry::python {
 
 nb::object imported(const char* name) {
-  nb::object modules = nb::module_::import_("sys").attr("modules");
-  return modules.attr("get")(name, nb::none());
+  PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), name);
+  return nb::borrow(module ? module : Py_None);
 }
 
 nb::handle attribute_of(const char* module, const char* name, nb::handle& cached) {
@@ -47,9 +47,8 @@ Library loaded_library() {
 
 Library library_of(nb::handle tensor) {
   static nb::handle numpy_array;
-  if (is_instance(tensor, torch_tensor_type())) return Library::kTorch;
   if (is_instance(tensor, attribute_of("numpy", "ndarray", numpy_array))) return Library::kNumpy;
-  return Library::kNone;
+  return is_instance(tensor, torch_tensor_type()) ? Library::kTorch : Library::kNone;
 }
 
 }  // namespace ferry::python

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "ferry/status.h"
 
 namespace ferry::python {
@@ -18,19 +20,18 @@ template <>
 constexpr Element kElementOf<float> = Element::kFp32;
 
 template <typename T>
-nb::object view(std::span<const T> values, std::vector<std::size_t> shape, Library library,
+nb::object view(std::span<const T> values, const Shape& shape, Library library,
                 std::shared_ptr<const void> pin) {
-  return make_array({.data = values.data(),
-                     .shape = std::move(shape),
-                     .element = kElementOf<T>,
-                     .pin = std::move(pin)},
-                    library);
+  return make_array(
+      {.data = values.data(), .shape = shape, .element = kElementOf<T>, .pin = std::move(pin)},
+      library);
 }
 
 template <typename Span>
 nb::object counts(const PyHandle& self, Span (Handle::*get)() const noexcept) {
   const Span values = (self.handle.*get)();
-  return view(values, {values.size()}, self.library, self.handle.route());
+  return view(values, {static_cast<std::int64_t>(values.size())}, self.library,
+              self.handle.route());
 }
 
 void bind_handle(nb::module_& module) {
@@ -84,17 +85,21 @@ const Received& live(const PyReceived& self) {
   return **self.kept;
 }
 
+// [L, C] of a padded layout.
+std::pair<std::int64_t, std::int64_t> sections(const Received& received) {
+  const auto experts = static_cast<std::int64_t>(received.handle.tokens_per_expert().size());
+  return {experts, experts ? received.num_rows / experts : 0};
+}
+
 nb::object rows(const PyReceived& self) {
   const Received& received = live(self);
-  const auto hidden = static_cast<std::size_t>(received.hidden);
-  const auto num_rows = static_cast<std::size_t>(received.num_rows);
-  std::vector<std::size_t> shape{num_rows, hidden};
-  if (self.config.layout == Layout::kPadded) {
-    const std::size_t experts = received.handle.tokens_per_expert().size();
-    shape = {experts, experts ? num_rows / experts : 0, hidden};
+  Shape shape{received.num_rows, received.hidden};
+  if (self.config->layout == Layout::kPadded) {
+    const auto [experts, capacity] = sections(received);
+    shape = {experts, capacity, received.hidden};
   }
   return make_array({.data = received.data,
-                     .shape = std::move(shape),
+                     .shape = shape,
                      .element = element_of(received.dtype),
                      .pin = received.pin},
                     self.library);
@@ -102,26 +107,24 @@ nb::object rows(const PyReceived& self) {
 
 nb::object per_row(const PyReceived& self, std::span<const float> values) {
   const Received& received = live(self);
-  const auto num_rows = static_cast<std::size_t>(received.num_rows);
+  const std::int64_t num_rows = received.num_rows;
   if (values.empty() && num_rows > 0) return nb::none();
-  std::vector<std::size_t> shape{num_rows};
-  if (self.config.layout == Layout::kRankMajor) shape.push_back(self.config.top_k);
-  return view(values, std::move(shape), self.library, received.pin);
+  const bool by_column = self.config->layout == Layout::kRankMajor;
+  return view(values, by_column ? Shape{num_rows, self.config->top_k} : Shape{num_rows},
+              self.library, received.pin);
 }
 
 nb::object topk_ids(const PyReceived& self) {
   const Received& received = live(self);
-  if (self.config.layout != Layout::kRankMajor) return nb::none();
-  return view(
-      received.topk_ids,
-      {static_cast<std::size_t>(received.num_rows), static_cast<std::size_t>(self.config.top_k)},
-      self.library, received.pin);
+  if (self.config->layout != Layout::kRankMajor) return nb::none();
+  return view(received.topk_ids, {received.num_rows, self.config->top_k}, self.library,
+              received.pin);
 }
 
 // Of the wire: float32, or int32 for packed exponents; the caller's own in their type.
 Element scale_element(const PyReceived& self) {
-  if (self.config.wire == Wire::kFp8Ue8m0) return Element::kInt32;
-  if (self.config.wire != Wire::kNone) return Element::kFp32;
+  if (self.config->wire == Wire::kFp8Ue8m0) return Element::kInt32;
+  if (self.config->wire != Wire::kNone) return Element::kFp32;
   return self.scale_element == Element::kOther ? Element::kUint8 : self.scale_element;
 }
 
@@ -131,7 +134,7 @@ nb::object scales(const PyReceived& self) {
   if (from.data == nullptr) return nb::none();
   const Element element = scale_element(self);
   const auto bytes = static_cast<std::int64_t>(element_bytes(element));
-  const bool by_column = self.config.scale_order == ScaleOrder::kColumnMajor;
+  const bool by_column = self.config->scale_order == ScaleOrder::kColumnMajor;
   if (by_column && bytes != from.element_bytes) {
     throw Error(
         Code::kInvalidArgument,
@@ -140,17 +143,17 @@ nb::object scales(const PyReceived& self) {
             from.element_bytes));
   }
   const std::int64_t columns = from.columns * from.element_bytes / bytes;
-  View view{
-      .data = from.data,
-      .shape = {static_cast<std::size_t>(received.num_rows), static_cast<std::size_t>(columns)},
-      .strides = {from.row_stride / bytes, by_column ? from.column_stride / bytes : 1},
-      .element = element,
-      .pin = received.pin};
-  if (self.config.layout == Layout::kPadded) {
-    const std::size_t experts = received.handle.tokens_per_expert().size();
-    view.shape = {experts, experts ? static_cast<std::size_t>(received.num_rows) / experts : 0,
-                  view.shape[1]};
-    view.strides.insert(view.strides.begin(), from.section_stride / bytes);
+  const std::int64_t row_stride = from.row_stride / bytes;
+  const std::int64_t column_stride = by_column ? from.column_stride / bytes : 1;
+  View view{.data = from.data,
+            .shape = {received.num_rows, columns},
+            .strides = {row_stride, column_stride},
+            .element = element,
+            .pin = received.pin};
+  if (self.config->layout == Layout::kPadded) {
+    const auto [experts, capacity] = sections(received);
+    view.shape = {experts, capacity, columns};
+    view.strides = {from.section_stride / bytes, row_stride, column_stride};
   }
   return make_array(view, self.library);
 }
@@ -182,8 +185,8 @@ void bind_results(nb::module_& module) {
       .def_prop_ro(
           "sources",
           [](const PyReceived& self) {
-            return view(live(self).sources, {static_cast<std::size_t>(live(self).num_rows), 3},
-                        self.library, live(self).pin);
+            const Received& received = live(self);
+            return view(received.sources, {received.num_rows, 3}, self.library, received.pin);
           },
           nb::sig("def sources(self, /) -> Array"),
           "int32 [N, 3]: source rank, token, k of each row; rank -1 in gaps.")

@@ -21,8 +21,8 @@ struct PyHandle {
 struct PyReceived {
   std::unique_ptr<Kept<Received>> kept = std::make_unique<Kept<Received>>(Received{});
   Library library = Library::kNone;
-  ExchangeConfig config = {};
-  Element scale_element = Element::kOther;  // of the caller's own scales
+  std::shared_ptr<const ExchangeConfig> config = {};  // of the exchange
+  Element scale_element = Element::kOther;            // of the caller's own scales
   int num_ranks = 0;
 };
 

@@ -4,7 +4,8 @@
 #include <fmt/ranges.h>
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
+#include <string>
+#include <vector>
 
 #include "core/libraries.h"
 #include "ferry/status.h"
@@ -44,6 +45,12 @@ nb::object as_integers(nb::handle object, Element& element) {
 
 bool is_true(const nb::object& object) { return PyObject_IsTrue(object.ptr()) == 1; }
 
+// Such elements have neither gradients nor pending signs.
+bool is_whole(Element element) {
+  return element == Element::kInt64 || element == Element::kInt32 || element == Element::kBool ||
+         element == Element::kUint8;
+}
+
 // What the elements in memory do not say: a gradient, which would end here unseen, and a pending
 // sign.
 void refuse_laziness(nb::handle object, const char* name) {
@@ -58,8 +65,9 @@ void refuse_laziness(nb::handle object, const char* name) {
 bool take(const nb::dlpack::dltensor& from, Tensor& tensor) {
   if (from.device.device_type != nb::device::cpu::value) return false;
   tensor.data = static_cast<std::byte*>(from.data) + from.byte_offset;
-  tensor.shape.assign(from.shape, from.shape + from.ndim);
-  tensor.strides.assign(from.strides, from.strides + from.ndim);
+  const auto dims = static_cast<std::size_t>(from.ndim);
+  tensor.shape = {from.shape, dims};
+  tensor.strides = {from.strides, dims};
   tensor.item_bytes = (from.dtype.bits * from.dtype.lanes + 7) / 8;
   if (tensor.element == Element::kOther) tensor.element = element_of(from.dtype);
   return true;
@@ -124,8 +132,9 @@ Tensor read_tensor(nb::handle object, const char* name, bool writable) {
   Tensor tensor;
   if (object.is_none()) return tensor;
   if (library_of(object) == Library::kTorch) {
-    refuse_laziness(object, name);
-    if (torch_table() && import_by_table(object, *torch_table(), tensor)) return tensor;
+    const bool read = torch_table() && import_by_table(object, *torch_table(), tensor);
+    if (!read || !is_whole(tensor.element)) refuse_laziness(object, name);
+    if (read) return tensor;
   }
   if (import_any(object, writable, tensor)) return tensor;
   const nb::object plain = as_integers(object, tensor.element);
@@ -134,7 +143,7 @@ Tensor read_tensor(nb::handle object, const char* name, bool writable) {
   return tensor;
 }
 
-void check_shape(const Tensor& tensor, const char* name, const std::vector<std::int64_t>& shape) {
+void check_shape(const Tensor& tensor, const char* name, const Shape& shape) {
   bool same = tensor.shape.size() == shape.size();
   for (std::size_t i = 0; same && i < shape.size(); ++i) {
     same = shape[i] < 0 || shape[i] == tensor.shape[i];
@@ -152,12 +161,11 @@ Tensor read_dense(nb::handle object, const Expected& expected) {
   Tensor tensor = read_tensor(object, expected.name, expected.writable);
   if (!tensor.given()) return tensor;
   if (tensor.element == Element::kUint16) tensor.element = Element::kBf16;
-  if (std::find(expected.elements.begin(), expected.elements.end(), tensor.element) ==
-      expected.elements.end()) {
-    std::vector<const char*> names;
-    for (const Element element : expected.elements) names.push_back(element_name(element));
-    refuse(fmt::format("{} is {}, need {}", expected.name, tensor.describe(),
-                       fmt::join(names, " or ")));
+  const auto [first, second] = expected.elements;
+  if (tensor.element == Element::kOther || (tensor.element != first && tensor.element != second)) {
+    refuse(fmt::format("{} is {}, need {}{}{}", expected.name, tensor.describe(),
+                       element_name(first), second == Element::kOther ? "" : " or ",
+                       second == Element::kOther ? "" : element_name(second)));
   }
   check_shape(tensor, expected.name, expected.shape);
   if (!tensor.dense()) {

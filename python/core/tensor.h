@@ -6,22 +6,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "core/elements.h"
+#include "core/shape.h"
 #include "ferry/types.h"
 
 namespace ferry::python {
 
 namespace nb = nanobind;
 
-// A caller's tensor in this address space; keeps it alive. Strides in elements.
+// A caller's tensor in this address space; keeps it alive. Strides in elements; shape and strides
+// are its own, read under the GIL.
 struct Tensor {
-  nb::object owner;  // what `data` lies in
+  nb::object owner;  // what `data`, `shape` and `strides` lie in
   void* data = nullptr;
-  std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> strides;
+  std::span<const std::int64_t> shape;
+  std::span<const std::int64_t> strides;
   Element element = Element::kOther;
   std::size_t item_bytes = 0;
 
@@ -38,16 +40,19 @@ struct Tensor {
 Tensor read_tensor(nb::handle object, const char* name, bool writable = false);
 
 // The same, and checks: dense, of one of the elements, of the shape (-1: any extent).
+struct Elements {
+  Element first, second = Element::kOther;  // kOther: no second one
+};
 struct Expected {
   const char* name;
-  std::vector<Element> elements;
-  std::vector<std::int64_t> shape;
+  Elements elements;
+  Shape shape;
   bool writable = false;
 };
 Tensor read_dense(nb::handle object, const Expected& expected);
 
 // Throws Error(kInvalidArgument) unless `tensor` has the shape (-1: any extent).
-void check_shape(const Tensor& tensor, const char* name, const std::vector<std::int64_t>& shape);
+void check_shape(const Tensor& tensor, const char* name, const Shape& shape);
 
 // The element type as the engine names it. Throws Error(kInvalidArgument) when rows have none.
 DataType data_type(const Tensor& tensor, const char* name);
