@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include "core/balance.h"
+#include "core/channels.h"
 #include "core/errors.h"
 #include "core/group.h"
 #include "core/padded.h"
@@ -15,6 +16,7 @@ NB_MODULE(_core, module) {
   ferry::python::bind_group(module);
   ferry::python::bind_exchange(module);
   ferry::python::bind_padded(module);
+  ferry::python::bind_channels(module);
   ferry::python::bind_balance(module);
   ferry::python::bind_cann(module);
 }

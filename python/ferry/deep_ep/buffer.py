@@ -163,8 +163,8 @@ class Buffer(LowLatency):
         if handle is not None:
             recv_x = normal.dispatch_cached(self.exchanges, x, handle, layout.topk_idx, layout.topk_weights)
             return recv_x, None, None, None, None, overlap()
-        config = config or Buffer.get_dispatch_config(self.group_size)
-        form = normal.Form(expert_alignment, num_worst_tokens, config.num_channels, self._node_starts, make_handle)
+        num_channels = config.num_channels if config else max(Buffer.num_sms // 2, 1)
+        form = normal.Form(expert_alignment, num_worst_tokens, num_channels, self._node_starts, make_handle)
         return (*normal.dispatch(self.exchanges, x, layout, form), overlap())
 
     def combine(self, x: torch.Tensor, handle: Tuple, topk_weights: Optional[torch.Tensor] = None,

@@ -5,12 +5,12 @@ ferry moves rows without channels; the numbers are those that DeepEP documents. 
 received (or the worst case a caller asked for).
 """
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from ferry import _core
 from ferry.deep_ep import handles
 from ferry.deep_ep.layout import nodes_of
 
@@ -20,10 +20,9 @@ class Facts(NamedTuple):
 
     rank: int
     mask: np.ndarray  # bool [T, R]: this rank's tokens
-    running: np.ndarray  # int32 [T, R]: running sum of the mask over tokens
     num_tokens: list  # [R], of all ranks
     counts: np.ndarray  # int32 [R, R]: tokens that rank i sends to rank j
-    src_idx: np.ndarray  # int32 [N']: token that each received row was, N' <= N
+    sources: torch.Tensor  # int32 [N', 3]: source rank, token, k of each received row, N' <= N
     num_rows: int  # N
     num_channels: int  # C
     node_starts: tuple  # first rank of each node
@@ -35,13 +34,14 @@ def intranode(state, facts):
     shapes = [(ranks, ranks), (ranks, num_channels), (ranks, num_channels), (facts.num_rows,)]
     arrays, tensors = handles.allocate(state, (np.bool_, facts.mask.shape), *((np.int32, shape) for shape in shapes),
                                        (np.int32, facts.mask.shape))
-    mask, rank_prefix, channel_prefix, recv_channel_prefix, src_idx, send_head = arrays
+    mask, rank_prefix, _, _, src_idx, _ = arrays
     np.add.accumulate(facts.counts, axis=0, out=rank_prefix)
     mask[...] = facts.mask
-    _fill_sent(facts.mask, facts.running, channel_prefix, send_head)
-    _fill_received(facts, recv_channel_prefix)
-    src_idx[: len(facts.src_idx)] = facts.src_idx
-    src_idx[len(facts.src_idx):] = -1
+    _core.fill_sent(tensors[0], tensors[2], tensors[5])
+    _fill_received(facts, tensors[3])
+    num_rows = len(facts.sources)
+    src_idx[:num_rows] = facts.sources.numpy()[:, 1]
+    src_idx[num_rows:] = -1
     return (*tensors[1:5], tensors[0], tensors[5])
 
 
@@ -58,16 +58,17 @@ def internode(state, facts):
     mask, node_prefix, rank_prefix, hop_prefix, hop_sum, recv_prefix, recv_sum, meta, node_head, _ = arrays
     mask[...] = facts.mask
     to_node = nodes_of(facts.mask, facts.node_starts)
-    _fill_sent(to_node, running_sum(to_node), node_prefix, node_head)
-    _fill_sent(facts.mask, facts.running, rank_prefix)
+    _core.fill_sent(to_node, node_prefix, node_head)
+    _core.fill_sent(mask, rank_prefix)
     hop_prefix[...] = hop_sum[...] = 0
     _fill_received(facts, recv_prefix)
     np.add.accumulate(facts.counts[:, facts.rank], out=recv_sum)
     recv_prefix += (recv_sum - facts.counts[:, facts.rank])[:, None]
     meta[...] = -1, 0
     node = starts.searchsorted(np.arange(ranks), side="right") - 1  # of each rank
-    meta[: len(facts.src_idx), 0] = np.repeat(node, facts.counts[:, facts.rank])
-    meta[: len(facts.src_idx), 1] = 1 << (facts.rank - starts[node[facts.rank]]) % 31
+    num_rows = len(facts.sources)
+    meta[:num_rows, 0] = np.repeat(node, facts.counts[:, facts.rank])
+    meta[:num_rows, 1] = 1 << (facts.rank - starts[node[facts.rank]]) % 31
     tensors[7] = tensors[7].view(torch.uint8)  # [N, 8]: DeepEP's SourceMeta, two int32
     return tuple(tensors)
 
@@ -77,42 +78,6 @@ def mask_of(memory, num_tokens, num_ranks):
     return memory[: num_tokens * num_ranks].view(np.bool_).reshape(num_tokens, num_ranks)
 
 
-def running_sum(mask):
-    """int32, of the shape of the mask: how many of a token's column are True up to it."""
-    return np.add.accumulate(mask.view(np.int8), axis=0, dtype=np.int32)
-
-
-@functools.lru_cache(maxsize=64)
-def _split(num_tokens, num_channels):
-    """(int64 [C], the token behind the last one of each channel; int64 [T], the channel of each token)."""
-    each = max(-(-num_tokens // num_channels), 1)
-    return np.minimum(np.arange(1, num_channels + 1) * each, num_tokens), np.arange(num_tokens) // each
-
-
-def _fill_sent(mask, running, prefix, head=None):
-    """prefix [columns, C]: running sum over channels of the tokens sent to a column. head [T, columns]: how many of its
-    channel went to that column before a token that goes there, else -1."""
-    num_tokens, num_channels = len(mask), prefix.shape[1]
-    if num_tokens == 0:
-        prefix[...] = 0
-        return
-    ends, channel = _split(num_tokens, num_channels)
-    after = running[ends - 1]  # [C, columns]
-    prefix[...] = after.T
-    if head is not None:
-        before = np.zeros_like(after)
-        before[1:] = after[:-1]
-        np.subtract(running, before[channel], out=head)
-        head *= mask
-        head -= 1
-
-
 def _fill_received(facts, prefix):
     """prefix [R, C]: how many rows of a source came from the channels before each."""
-    rows = facts.counts[:, facts.rank]
-    last = np.cumsum(rows)
-    first = last - rows
-    for source, (begin, end) in enumerate(zip(first.tolist(), last.tolist())):
-        ends, _ = _split(facts.num_tokens[source], facts.num_channels)
-        prefix[source, 0] = 0
-        prefix[source, 1:] = facts.src_idx[begin:end].searchsorted(ends[:-1])
+    _core.fill_received(facts.sources, facts.num_tokens, facts.counts[:, facts.rank].tolist(), prefix)

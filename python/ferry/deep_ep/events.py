@@ -60,6 +60,9 @@ class EventOverlap:
             self.current_stream_wait(release_handle=release)
 
 
+_HAPPENED = EventHandle()
+
+
 def overlap():
     """The event of a call that has just been completed."""
-    return EventOverlap(EventHandle())
+    return EventOverlap(_HAPPENED)

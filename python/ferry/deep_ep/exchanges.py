@@ -21,6 +21,7 @@ class Exchanges:
     def __init__(self, group):
         self.group = group
         self.last = None  # of the last dispatch that returned a new handle, which sets it: where combines are
+        self.by_call = {}  # exchanges of hold() that cannot be outgrown, by what a caller finds them sooner by
         self._by_config = {}
         self._described = {}
 

@@ -5,6 +5,7 @@ nothing hangs on a tuple or an object: all tensors of a handle lie in one memory
 to it. The memory is a numpy array that carries the state and that torch's storages keep alive.
 """
 
+import functools
 import math
 import weakref
 
@@ -14,7 +15,7 @@ import torch
 from ferry.errors import InvalidArgument
 
 _ITEM_BYTES = {np.bool_: 1, np.uint8: 1, np.int32: 4, np.int64: 8}
-_alive = weakref.WeakValueDictionary()  # address of a tensor's storage -> the Memory it lies in
+_alive = {}  # address of a tensor's storage -> weak reference to the Memory it lies in
 
 
 class Memory(np.ndarray):
@@ -22,6 +23,11 @@ class Memory(np.ndarray):
     to them: such a circle would never be freed."""
 
     state = None
+    addresses = ()  # of its tensors; views of it have none
+
+    def __del__(self, alive=_alive):
+        for address in self.addresses:
+            del alive[address]
 
 
 def allocate(state, *parts):
@@ -29,17 +35,24 @@ def allocate(state, *parts):
 
     Array i and tensor i are the same bytes.
     """
-    offsets, end = [], 0
-    for dtype, shape in parts:
-        offsets.append(end)
-        end += max((_ITEM_BYTES[dtype] * math.prod(shape) + 7) // 8 * 8, 8)
+    offsets, end = _places(parts)
     memory = Memory(end, np.uint8)  # owns its bytes: numpy lets views refer to the owner only
     memory.state = state
     arrays = [np.ndarray(shape, dtype, memory, offset) for offset, (dtype, shape) in zip(offsets, parts)]
     first = memory.__array_interface__["data"][0]
-    for offset in offsets:
-        _alive[first + offset] = memory
+    memory.addresses = [first + offset for offset in offsets]
+    _alive.update(dict.fromkeys(memory.addresses, weakref.ref(memory)))
     return arrays, [torch.from_numpy(array) for array in arrays]
+
+
+@functools.lru_cache(maxsize=64)
+def _places(parts):
+    """(where each begins, where the last one ends), bytes."""
+    offsets, end = [], 0
+    for dtype, shape in parts:
+        offsets.append(end)
+        end += max((_ITEM_BYTES[dtype] * math.prod(shape) + 7) // 8 * 8, 8)
+    return offsets, end
 
 
 def find(handle, kind):
@@ -52,7 +65,8 @@ def find(handle, kind):
     parts = handle if isinstance(handle, (tuple, list)) else [handle]
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
     for tensor in tensors:
-        memory = _alive.get(_storage_address(tensor))
+        alive = _alive.get(_storage_address(tensor))
+        memory = alive and alive()
         if memory is None:
             continue
         if not isinstance(memory.state, kind):

@@ -9,6 +9,7 @@ import functools
 import numpy as np
 import torch
 
+from ferry import _core
 from ferry.errors import InvalidArgument
 
 
@@ -51,14 +52,12 @@ def owners(num_experts, num_ranks):
     return np.concatenate([[num_ranks], np.repeat(np.arange(num_ranks), blocks)])
 
 
-def ranks_of(ids, num_experts, num_ranks):
-    """bool [T, R]: whether a token with these ids [T, K] goes to a rank. Ids of no expert count as the nearest one."""
-    num_tokens = len(ids)
-    owner = owners(num_experts, num_ranks).take(ids + 1, mode="clip")
-    owner += np.arange(0, num_tokens * (num_ranks + 1), num_ranks + 1)[:, None]
-    mask = np.zeros((num_tokens, num_ranks + 1), np.bool_)  # the last column is for -1
-    mask.reshape(-1)[owner.reshape(-1)] = True
-    return mask[:, :num_ranks]
+def token_ranks(topk_idx, num_experts, num_ranks):
+    """(bool [T, R]: whether a token goes to a rank; int32 [R]: tokens that do; int32 [E]: entries of each expert; False
+    when an id, which then counts as -1, is of no expert). topk_idx as read_topk_idx takes it."""
+    in_rank = torch.empty((len(topk_idx), num_ranks), dtype=torch.bool)
+    per_rank, per_expert = torch.empty(num_ranks, dtype=torch.int32), torch.empty(num_experts, dtype=torch.int32)
+    return in_rank, per_rank, per_expert, _core.token_ranks(topk_idx, in_rank, per_rank, per_expert)
 
 
 def nodes_of(mask, node_starts):
@@ -68,12 +67,11 @@ def nodes_of(mask, node_starts):
 
 def dispatch_layout(topk_idx, num_experts, num_ranks, node_starts):
     """What Buffer.get_dispatch_layout returns, without the event."""
-    ids = read_topk_idx(topk_idx, num_experts)
-    mask = ranks_of(ids, num_experts, num_ranks)
-    per_expert = np.bincount((ids + 1).reshape(-1), minlength=num_experts + 1)[1:]
-    per_node = _sums(nodes_of(mask, node_starts)) if len(node_starts) > 1 else None
-    return _sums(mask), per_node, torch.from_numpy(per_expert.astype(np.int32)), torch.from_numpy(mask.copy())
-
-
-def _sums(mask):
-    return torch.from_numpy(mask.sum(axis=0, dtype=np.int32))
+    read_topk_idx(topk_idx)
+    in_rank, per_rank, per_expert, known = token_ranks(topk_idx, num_experts, num_ranks)
+    if not known:
+        read_topk_idx(topk_idx, num_experts)  # says which
+    per_node = None
+    if len(node_starts) > 1:
+        per_node = torch.from_numpy(nodes_of(in_rank.numpy(), node_starts).sum(axis=0, dtype=np.int32))
+    return per_rank, per_node, per_expert, in_rank

@@ -15,6 +15,7 @@ from ferry.deep_ep import handles
 from ferry.deep_ep import low_latency_arguments as arguments
 from ferry.deep_ep.events import EventOverlap, overlap
 from ferry.deep_ep.low_latency_rows import Arrival, Sent, add_waits
+from ferry.deep_ep.rows import detached
 from ferry.errors import InvalidArgument
 from ferry.refusing import Refusing
 
@@ -62,14 +63,14 @@ class LowLatency:
         max_tokens, wire = num_max_dispatch_tokens_per_rank, arguments.wire(use_fp8, round_scale, use_ue8m0)
         exchange = self._exchange_of(x, topk_idx, max_tokens, num_experts, wire)
         statistics = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
-        with Refusing(exchange.refuse_dispatch, self._active_ranks()):
+        active_ranks = self._active_ranks()
+        with Refusing(exchange.refuse_dispatch, active_ranks):
             arguments.check_dispatch(x, max_tokens, async_finish and return_recv_hook,
                                      use_fp8 and use_ue8m0 and not round_scale)
-            ids = arguments.read_ids(topk_idx, (len(x), None))
+            ids = arguments.read_ids(topk_idx, (len(x), topk_idx.shape[1]))
             arguments.check_statistics(statistics, exchange.num_local_experts, self.group_size)
-        active_ranks = self._active_ranks()
         send = exchange.dispatch_send if return_recv_hook else exchange.dispatch
-        sent_or_received = send(x.detach(), topk_idx, active_ranks=active_ranks)
+        sent_or_received = send(detached(x), topk_idx, active_ranks=active_ranks)
         sent = Sent(exchange, ids, active_ranks, max_tokens, num_experts)
         arrival = Arrival(sent, self.rank, self.group_size, statistics)
         take = arrival.later if return_recv_hook else arrival.now
@@ -174,10 +175,14 @@ class LowLatency:
         last = self._last_low_latency
         with Refusing(last and last.refuse_dispatch, self._active_ranks()):
             arguments.check_shapes(x, topk_idx, max_tokens)
-        key = arguments.key(max_tokens, self.group_size, hidden=x.shape[1], num_experts=num_experts,
-                            top_k=topk_idx.shape[1], dtype=x.dtype, wire=wire)
-        self._last_low_latency = self.exchanges.hold(max_tokens, key)
-        return self._last_low_latency
+        call = (max_tokens, x.shape[1], num_experts, topk_idx.shape[1], x.dtype, wire)
+        exchange = self.exchanges.by_call.get(call)
+        if exchange is None:
+            key = arguments.key(max_tokens, self.group_size, hidden=x.shape[1], num_experts=num_experts,
+                                top_k=topk_idx.shape[1], dtype=x.dtype, wire=wire)
+            exchange = self.exchanges.by_call[call] = self.exchanges.hold(max_tokens, key)
+        self._last_low_latency = exchange
+        return exchange
 
     def _combine_of(self, sent, rows, weights, out, use_logfmt):
         """(exchange, keywords of its combine)."""

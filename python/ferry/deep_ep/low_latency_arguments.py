@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ferry.deep_ep.layout import cpu_array, describe
+from ferry.deep_ep.rows import detached
 from ferry.errors import InvalidArgument
 
 _ROW_TYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -36,7 +37,7 @@ def wire(use_fp8, round_scale, use_ue8m0):
 
 def check_shapes(x, topk_idx, max_tokens):
     """What says which exchange it is."""
-    _read_rows(x, (None, None))
+    _read_rows(x)
     if not isinstance(topk_idx, torch.Tensor) or topk_idx.dim() != 2:
         raise InvalidArgument(f"topk_idx is {_describe(topk_idx)}, need [tokens, top-k]")
     if max_tokens < 1:
@@ -92,7 +93,7 @@ def outputs(sent):
 
 def read_rows(x, places):
     """x [L, R * M, any] of a combine."""
-    return _read_rows(x, (*places, None))
+    return _read_rows(x, places)
 
 
 def read_ids(topk_idx, shape):
@@ -104,7 +105,7 @@ def read_weights(topk_idx, topk_weights, sent_ids):
     ids = read_ids(topk_idx, sent_ids.shape)
     weights = cpu_array(topk_weights, "topk_weights", (torch.float32,), sent_ids.shape)
     if ids.dtype == sent_ids.dtype and ids.tobytes() == sent_ids.tobytes():
-        return topk_weights.detach()
+        return detached(topk_weights)
     differ = ids != sent_ids
     if (ids[differ] >= 0).any():
         token, k = np.argwhere(differ & (ids >= 0))[0]
@@ -113,12 +114,13 @@ def read_weights(topk_idx, topk_weights, sent_ids):
     return torch.from_numpy(np.where(differ, np.float32(0), weights))
 
 
-def _read_rows(x, shape):
-    fits = isinstance(x, torch.Tensor) and x.dim() == len(shape) and x.dtype in _ROW_TYPES
-    if not fits or any(want not in (None, have) for want, have in zip(shape, x.shape)):
-        extents = ", ".join("any" if want is None else str(want) for want in shape)
-        raise InvalidArgument(f"x is {_describe(x)}, need bfloat16, float16 or float32 [{extents}]")
-    return x.detach()
+def _read_rows(x, places=("any",)):
+    """places: all extents but the last."""
+    fits = isinstance(x, torch.Tensor) and x.dim() == len(places) + 1 and x.dtype in _ROW_TYPES
+    if not fits or places not in (("any",), x.shape[:-1]):
+        raise InvalidArgument(f"x is {_describe(x)}, need bfloat16, float16 or float32 "
+                              f"[{', '.join(map(str, (*places, 'any')))}]")
+    return detached(x)
 
 
 def _describe(value):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ferry.deep_ep import channels, handles
-from ferry.deep_ep.layout import cpu_array, describe, ranks_of, read_topk_idx
+from ferry.deep_ep.layout import cpu_array, describe, read_topk_idx, token_ranks
 from ferry.deep_ep.rows import FLOATS, Rows, detached, resized
 from ferry.errors import InvalidArgument
 
@@ -64,8 +64,7 @@ class _Routing:
 
     def __init__(self, layout, num_tokens, num_ranks):
         self.mask = cpu_array(layout.is_token_in_rank, "is_token_in_rank", (torch.bool,), (num_tokens, num_ranks))
-        self.running = channels.running_sum(self.mask)
-        self.counts = self.running[-1] if num_tokens else np.zeros(num_ranks, np.int32)
+        self.counts = self.mask.sum(axis=0, dtype=np.int32)
         given = cpu_array(layout.num_tokens_per_rank, "num_tokens_per_rank", _INTS, (num_ranks,))
         if given.tobytes() != self.counts.tobytes():
             raise InvalidArgument(f"num_tokens_per_rank is {given.tolist()}, is_token_in_rank has "
@@ -83,7 +82,10 @@ class _Routing:
         self.id_type = ids.dtype
         if len(ids) != num_tokens:
             raise InvalidArgument(f"topk_idx is {describe(self.ids)}, x has {num_tokens} tokens")
-        if ranks_of(ids, self.num_experts, num_ranks).tobytes() != self.mask.tobytes():
+        in_rank, _, _, known = token_ranks(self.ids, self.num_experts, num_ranks)
+        if not known:
+            read_topk_idx(self.ids, self.num_experts)  # says which
+        if in_rank.numpy().tobytes() != self.mask.tobytes():
             raise InvalidArgument("is_token_in_rank is not what topk_idx says: get_dispatch_layout makes it")
 
 
@@ -114,8 +116,8 @@ def dispatch(exchanges, x, layout, form):
     exchange = exchanges.last = exchanges.hold(max(tokens for tokens, _ in said), key)
     num_rows = _num_rows(form.num_worst_tokens, int(counts[:, group.rank].sum()), exchange)
     received = exchange.dispatch(rows.tokens, routing.ids, routing.weights, token_scales=rows.scales)
-    facts = channels.Facts(group.rank, routing.mask, routing.running, [tokens for tokens, _ in said], counts,
-                           received.sources.numpy()[:, 1], num_rows, form.num_channels, form.node_starts)
+    facts = channels.Facts(group.rank, routing.mask, [tokens for tokens, _ in said], counts,
+                           received.sources, num_rows, form.num_channels, form.node_starts)
     handle = form.make_handle(_State(exchange, received.handle, rows.format, key[-1][1], num_rows), facts)
     recv_topk_idx = recv_topk_weights = None
     if routing.weights is not None:
@@ -218,6 +220,6 @@ def _combined_rows(x, topk_weights, state):
                               f"[{state.num_rows}, hidden] on the CPU")
     num_rows = state.route.num_rows
     if topk_weights is None:
-        return resized(x.detach(), num_rows), None
+        return resized(detached(x), num_rows), None
     cpu_array(topk_weights, "topk_weights", (torch.float32,), (state.num_rows, None))
-    return resized(x.detach(), num_rows), resized(topk_weights.detach(), num_rows)
+    return resized(detached(x), num_rows), resized(detached(topk_weights), num_rows)

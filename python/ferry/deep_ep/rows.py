@@ -25,7 +25,7 @@ class Rows:
         parts = tuple(x) if pair else (x,)
         if len(parts) != 1 + pair or not all(isinstance(part, torch.Tensor) for part in parts):
             raise InvalidArgument(f"x is {[type(part).__name__ for part in parts]}, need a torch.Tensor or a pair")
-        self.x, self.scales = parts[0].detach(), parts[1].detach() if pair else None
+        self.x, self.scales = detached(parts[0]), detached(parts[1]) if pair else None
         if self.x.dim() != 2 or self.x.device.type != "cpu" or not self.x.is_contiguous():
             raise InvalidArgument(f"x is {describe(self.x)}, need contiguous rows [tokens, hidden] on the CPU")
         self.num_tokens = len(self.x)
@@ -65,7 +65,7 @@ def detached(tensors):
     """A tensor, a pair of them or None, without gradients."""
     if isinstance(tensors, (tuple, list)):
         return tuple(map(detached, tensors))
-    return tensors.detach() if isinstance(tensors, torch.Tensor) else tensors
+    return tensors.detach() if isinstance(tensors, torch.Tensor) and tensors.requires_grad else tensors
 
 
 def resized(rows, num_rows, fill=None):
