@@ -46,7 +46,7 @@ void run_expert(const MegaMoeShape& shape, const std::function<void(const Produc
            shape.dtype});
 }
 
-void check_weights(const char* name, std::span<const void* const> weights, std::size_t num_local) {
+void check_experts(const char* name, std::span<const void* const> weights, std::size_t num_local) {
   require_fit(weights.size() == num_local, "{} has {} experts, need {}", name, weights.size(),
               num_local);
   for (const void* each : weights) require_given(name, each, 1);
@@ -59,8 +59,8 @@ void check_args(const MegaMoeShape& shape, const MegaMoeArgs& args, int num_loca
               args.topk_ids.columns, shape.topk);
   check_rows("x", args.x, bs, shape.hidden);
   check_weights("topk_weights", args.topk_weights, args.topk_ids);
-  check_weights("weight1", args.weight1, num_local);
-  check_weights("weight2", args.weight2, num_local);
+  check_experts("weight1", args.weight1, num_local);
+  check_experts("weight2", args.weight2, num_local);
   check_rows_out("y", args.y, bs, shape.hidden);
   require_value(args.y.dtype == shape.dtype, "y is {}, need {}", data_type_name(args.y.dtype),
                 data_type_name(shape.dtype));
