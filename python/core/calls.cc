@@ -164,9 +164,8 @@ bool refuse(const PyExchange& self, const std::string& why, nb::handle active_ra
 
 // Rows of an expert, or where its results go; they keep the memory.
 nb::object rows_of(const ExpertRows& call, const void* data, DataType type, Library library) {
-  const auto num_rows = static_cast<std::size_t>(call.rows.num_rows);
   return make_array({.data = data,
-                     .shape = {num_rows, static_cast<std::size_t>(call.rows.hidden)},
+                     .shape = {call.rows.num_rows, call.rows.hidden},
                      .element = element_of(type),
                      .pin = call.pin},
                     library);
