@@ -54,11 +54,14 @@ void check_experts(const char* name, std::span<const void* const> weights, std::
 
 void check_args(const MegaMoeShape& shape, const MegaMoeArgs& args, int num_local) {
   const std::int64_t bs = args.topk_ids.rows;
-  check_expert_ids(args.topk_ids);
+  require_given("topk_ids", args.topk_ids.data, bs * args.topk_ids.columns);
   require_fit(args.topk_ids.columns == shape.topk, "topk_ids is ({}, {}), need {} columns", bs,
               args.topk_ids.columns, shape.topk);
   check_rows("x", args.x, bs, shape.hidden);
-  check_weights("topk_weights", args.topk_weights, args.topk_ids);
+  const auto& weights = args.topk_weights;
+  require_fit(weights.data == nullptr || (weights.rows == bs && weights.columns == shape.topk),
+              "topk_weights is ({}, {}), need ({}, {})", weights.rows, weights.columns, bs,
+              shape.topk);
   check_experts("weight1", args.weight1, num_local);
   check_experts("weight2", args.weight2, num_local);
   check_rows_out("y", args.y, bs, shape.hidden);

@@ -143,6 +143,8 @@ TEST(MegaMoe, IsRefusedOnAllRanksAndGoesOn) {
       {[](auto& args) { args.weight2 = args.weight2.first(1); }, cann::StatusCode::kTilingError,
        "weight2 has 1 experts, need 2"},
       {[](auto& args) { args.topk_ids.columns = 1; }, cann::StatusCode::kTilingError, "2 columns"},
+      {[](auto& args) { args.topk_weights.rows = 1; }, cann::StatusCode::kTilingError,
+       "topk_weights is (1, 2), need (7, 2)"},
       {[](auto& args) { args.y.dtype = DataType::kFp16; }, cann::StatusCode::kInvalidParameter,
        "y"},
       {[](auto& args) { args.x.dtype = DataType::kBf16; }, cann::StatusCode::kInvalidParameter,
