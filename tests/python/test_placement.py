@@ -3,7 +3,7 @@
 import os
 import random
 import signal
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -200,30 +200,27 @@ def one_step(group, weights, held):
     return out, tokens * (ids + 1).sum(1, keepdim=True)
 
 
-def leaves_and_joins_again(rank, address, steps):
+def leaves_and_joins_again(rank, address):
     """Three groups by one rendezvous: all ranks, without rank 2, and all again, where rank 2 has nothing."""
     everybody, two = Placement((0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 0, 1), 3), Placement((0, 1, 2, 3, 2, 3, 4, 5), 2)
-    weights = torch.tensor(everybody.of_rank(rank)).view(-1, 1).float() + 1
-    with ferry.init(address=address, rank=rank, size=3, deadline=20) as group:
+    weights, steps = torch.tensor(everybody.of_rank(rank)).view(-1, 1).float() + 1, []
+    with ferry.init(address=address, rank=rank, size=3, name="all", deadline=20) as group:
         steps.append(one_step(group, weights, everybody))
     if rank == 2:
         weights = torch.zeros(4, 1)
     else:
-        with ferry.init(address=address, rank=rank, size=2, deadline=20) as group:
+        with ferry.init(address=address, rank=rank, size=2, name="without 2", deadline=20) as group:
             steps.append(one_step(group, weights, two))
-    with ferry.init(address=address, rank=rank, size=3, deadline=20) as group:
+    with ferry.init(address=address, rank=rank, size=3, name="all again", deadline=20) as group:
         old = Placement((*two.experts, -1, -1, -1, -1), 3)
         steps.append(one_step(group, move(group, weights, old, everybody), everybody))
+    return steps
 
 
 def test_a_rank_leaves_and_joins_again_by_the_same_rendezvous(monkeypatch):
-    monkeypatch.setenv("FERRY_SECRET", "the same one")
-    address, steps = f"tcp://127.0.0.1:{free_port()}", [[], [], []]
-    ranks = [threading.Thread(target=leaves_and_joins_again, args=(rank, address, steps[rank])) for rank in range(3)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join()
+    monkeypatch.setenv("FERRY_SECRET", "the same for all three groups")
+    with ThreadPoolExecutor(3) as ranks:
+        steps = list(ranks.map(leaves_and_joins_again, range(3), [f"tcp://127.0.0.1:{free_port()}"] * 3))
     assert [len(each) for each in steps] == [3, 3, 2]
     for out, expected in sum(steps, []):
         torch.testing.assert_close(out, expected)
