@@ -2,9 +2,12 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 
+#include <atomic>
+#include <new>
 #include <thread>
 
 #include "bootstrap/collectives.h"
@@ -410,6 +413,9 @@ TEST(Rendezvous, DeathIsFoundWithoutPidfdsToo) {
   GTEST_SKIP() << "NOT TESTED: the sanitizer needs descriptors for itself";
 #endif
   const std::string at = address("few-descriptors");
+  void* const shared =
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  auto& looked = *new (shared) std::atomic<int>{0};
   const auto results = in_processes(ranks(3), [&](int rank) -> std::string {
     const rlimit few{11, 11};  // not four times the ranks
     setrlimit(RLIMIT_NOFILE, &few);
@@ -420,9 +426,12 @@ TEST(Rendezvous, DeathIsFoundWithoutPidfdsToo) {
     while (rendezvous->alive(1) && now_ns() - begin < 1'000'000'000) usleep(500);
     const std::string seen =
         fmt::format("{} {}", rendezvous->alive(1), rendezvous->alive(2 - rank));
-    usleep(300'000);  // until the other has looked
+    looked.fetch_add(1, std::memory_order_relaxed);
+    const auto both = [&] { return looked.load(std::memory_order_relaxed) == 2; };
+    while (!both() && now_ns() - begin < 10'000'000'000) usleep(500);  // I live until both have
     return seen;
   });
+  munmap(shared, 4096);
   EXPECT_EQ(results[0], "false true");
   EXPECT_EQ(results[2], "false true");
 }
