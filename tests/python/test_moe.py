@@ -163,7 +163,8 @@ def wrong_calls():
             ("ids of fewer tokens", lambda given: [given[0], given[1][:1], *given[2:]], {}, ferry.InvalidArgument, "1"),
             ("text as weights", instead(2, "w"), {}, ferry.InvalidArgument, "topk_weights"),
             ("no experts", instead(3, None), {}, TypeError, "not callable"),
-            ("two batches alone", same, dict(overlap="batches"), ferry.Mismatch, "")]
+            ("two batches alone", same, dict(overlap="batches"), ferry.Mismatch,
+             "called dispatch .* called combine")]
 
 
 def one_is_wrong(group, gradient):
