@@ -83,13 +83,14 @@ class Oracle {
 
   // Links as fluids: no latency, no acknowledgements on the way back.
   static sg4::Engine make() {
-    for (const char* setting : {"network/model:CM02", "network/crosstraffic:0",
-                                "network/weight-S:0", "network/TCP-gamma:0"})
-      sg4::Engine::set_config(setting);
-    static int count = 1;
-    static char name[] = "simgrid_test";
-    static char* words[] = {name, nullptr};
-    return sg4::Engine(&count, words);
+    std::vector<std::string> words = {"simgrid_test", "--cfg=network/model:CM02",
+                                      "--cfg=network/crosstraffic:0", "--cfg=network/weight-S:0",
+                                      "--cfg=network/TCP-gamma:0"};
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    int count = static_cast<int>(arguments.size());
+    arguments.push_back(nullptr);
+    return sg4::Engine(&count, arguments.data());
   }
 
   sg4::Engine engine_;
