@@ -127,7 +127,10 @@ std::vector<bool> GroupState::waiting_here(const Await& await, int missing) noex
   if (!messages_ || await.patient) return waits;
   std::vector<std::uint64_t> before;
   for (const int rank : node_ranks_) before.push_back(flags_->waited(rank));
-  for (CallTime seen(kSeenWaiting); !seen.passed(); sleep_until_rung(await, missing)) progress();
+  for (CallTime seen(kSeenWaiting); !seen.passed(); sleep_until_rung(await, missing)) {
+    progress();
+    account(await, missing, 1);  // it waits itself, for those that look now
+  }
   for (const int rank : node_ranks_)
     waits[rank] = rank != rank_ && flags_->waited(rank) != before[positions_[rank]];
   return waits;
@@ -165,7 +168,7 @@ int GroupState::owing(bool lost) const noexcept {
 }
 
 // The rank that holds up a missing one: itself, or the last hop of its control messages to this
-// node that is gone or missing too, and is not one of those that wait.
+// node that is gone or missing too, or does not wait where it is to pass them on.
 int GroupState::answerable(const Await& await, int missing,
                            const std::vector<bool>& waits) const noexcept {
   if (!await.last_hop) return missing;
@@ -174,7 +177,9 @@ int GroupState::answerable(const Await& await, int missing,
        from = mate, mate = (*await.last_hop)[from]) {
     // A mate that gave up before it went is no culprit: its abort word names one.
     if (flags_->gave_up(mate) || (!waits.empty() && waits[mate])) continue;
-    if (gone(await, mate) || !await.up(mate)) culprit = mate;
+    const bool passes_on = here(mate) && !nodes_.own_thread && !await.outgoing;
+    const bool stuck = !waits.empty() && passes_on;
+    if (stuck || gone(await, mate) || !await.up(mate)) culprit = mate;
   }
   return culprit;
 }
