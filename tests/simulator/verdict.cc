@@ -1,7 +1,9 @@
 // What must be true of a run, whatever its seed: every output equals the oracle (player.cc), no
 // flag goes back, no call outlasts its deadline and nothing is left behind (run.cc); and here, that
 // an error is told only where there is a reason, soon, and names a rank that is to blame.
+#include <algorithm>
 #include <cctype>
+#include <regex>
 #include <sstream>
 #include <string_view>
 
@@ -66,10 +68,43 @@ bool making(const RankOutcome& one) {
   return one.status.message().starts_with("making") || one.status.message().starts_with("joining");
 }
 
-// Between nodes a rank that is stuck is not told from one that waits for it, or from those whose
-// messages it passes on.
+// Ranks that a message speaks of: "... ranks 1, 2, which came to ...", "ranks 3 to 5 of 6".
+std::vector<int> spoken_of(const std::string& message) {
+  static const std::regex list("ranks? ([0-9]+(?:(?:, | and | to )[0-9]+)*)"),
+      part("( to )?([0-9]+)");
+  std::vector<int> ranks;
+  for (std::sregex_iterator at(message.begin(), message.end(), list), end; at != end; ++at) {
+    const std::string text = (*at)[1];
+    for (std::sregex_iterator one(text.begin(), text.end(), part); one != end; ++one) {
+      const int last = std::stoi((*one)[2]);
+      const bool range = (*one)[1].matched;
+      for (int rank = range ? ranks.back() + 1 : last; rank <= last; ++rank) ranks.push_back(rank);
+    }
+  }
+  return ranks;
+}
+
+// A rank that is stuck is not told from one of its host that waits for it, or from one whose
+// messages it passes on, by a rank of another node: this says of whom it hears nothing. On more
+// than two nodes those are of any of them.
+bool may_seem_stuck(const Case& drawn, const Outcome& outcome, int innocent) {
+  const std::vector<int>& nodes = drawn.nodes();
+  if (drawn.fault != Fault::kStop && drawn.fault != Fault::kPartition) return false;
+  for (std::size_t rank = 0; innocent >= 0 && rank < nodes.size(); ++rank) {
+    const Status& status = outcome.ranks[rank].status;
+    if (status.ok() || status.culprit() != innocent || nodes[rank] == nodes[innocent]) continue;
+    const std::vector<int> ranks = spoken_of(status.message());
+    if (nodes.back() > 1 || std::any_of(ranks.begin(), ranks.end(), [&](int one) {
+          return is_guilty(drawn, static_cast<int>(rank), one);
+        }))
+      return true;
+  }
+  return false;
+}
+
+// As one that died, or that cannot be reached: the one that gave up first (making).
 bool may_mistake(const Case& drawn, const RankOutcome& one) {
-  return drawn.fault == Fault::kCut && making(one);
+  return (drawn.fault == Fault::kCut || drawn.fault == Fault::kDeath) && making(one);
 }
 
 // Of one rank; empty: nothing.
@@ -83,7 +118,9 @@ std::string complaint(const Case& drawn, const Outcome& outcome, int rank) {
   // A rank that was stopped finds the others gone when it goes on.
   if (drawn.fault == Fault::kStop && rank == drawn.victim) return "";
   if (!room_is_guilty(drawn, rank, one.status)) return "a rank had room";
-  if (!may_mistake(drawn, one) && !is_guilty(drawn, rank, one.status.culprit()))
+  const int culprit = one.status.culprit();
+  if (!is_guilty(drawn, rank, culprit) && !may_mistake(drawn, one) &&
+      !may_seem_stuck(drawn, outcome, culprit))
     return "a rank is blamed that is not guilty";
   if (told_soon(drawn.fault) && outcome.victim_had_come &&
       one.told_ns - outcome.fault_ns > kSoonNs + (making(one) ? 2'000'000'000 : 0)) {
