@@ -171,14 +171,13 @@ int GroupState::owing(bool lost) const noexcept {
 // node that is gone or missing too, or does not wait where it is to pass them on.
 int GroupState::answerable(const Await& await, int missing,
                            const std::vector<bool>& waits) const noexcept {
-  if (!await.last_hop) return missing;
+  if (!await.last_hop || await.outgoing) return missing;  // what leaves takes no such way
   int culprit = missing;
   for (int from = missing, mate = (*await.last_hop)[from]; mate != from && mate != rank_;
        from = mate, mate = (*await.last_hop)[from]) {
     // A mate that gave up before it went is no culprit: its abort word names one.
     if (flags_->gave_up(mate) || (!waits.empty() && waits[mate])) continue;
-    const bool passes_on = here(mate) && !nodes_.own_thread && !await.outgoing;
-    const bool stuck = !waits.empty() && passes_on;
+    const bool stuck = !waits.empty() && here(mate) && !nodes_.own_thread;
     if (stuck || gone(await, mate) || !await.up(mate)) culprit = mate;
   }
   return culprit;
