@@ -120,7 +120,7 @@ def copy_tree(changed):
     listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
                             capture_output=True, text=True).stdout.split("\n")
     for name in listed:
-        wanted = name.startswith(("src/", "include/", "cmake/", "tests/", "CMake", "tools/"))
+        wanted = name.startswith(("src/", "include/", "cmake/", "tests/", "CMake", "tools/", "examples/"))
         if wanted and (ROOT / name).is_file():
             try:
                 update(COPY / name, changed.get(name) or (ROOT / name).read_text())
