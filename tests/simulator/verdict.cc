@@ -3,7 +3,6 @@
 // an error is told only where there is a reason, soon, and names a rank that is to blame.
 #include <algorithm>
 #include <cctype>
-#include <regex>
 #include <sstream>
 #include <string_view>
 
@@ -70,16 +69,19 @@ bool making(const RankOutcome& one) {
 
 // Ranks that a message speaks of: "... ranks 1, 2, which came to ...", "ranks 3 to 5 of 6".
 std::vector<int> spoken_of(const std::string& message) {
-  static const std::regex list("ranks? ([0-9]+(?:(?:, | and | to )[0-9]+)*)"),
-      part("( to )?([0-9]+)");
   std::vector<int> ranks;
-  for (std::sregex_iterator at(message.begin(), message.end(), list), end; at != end; ++at) {
-    const std::string text = (*at)[1];
-    for (std::sregex_iterator one(text.begin(), text.end(), part); one != end; ++one) {
-      const int last = std::stoi((*one)[2]);
-      const bool range = (*one)[1].matched;
+  bool listing = false, range = false;
+  std::istringstream words(message);
+  for (std::string word; words >> word;) {
+    if (word == "rank" || word == "ranks") {
+      listing = true;
+    } else if (listing && std::isdigit(static_cast<unsigned char>(word[0])) != 0) {
+      const int last = std::stoi(word);
       for (int rank = range ? ranks.back() + 1 : last; rank <= last; ++rank) ranks.push_back(rank);
+    } else {
+      listing = listing && (word == "to" || word == "and");
     }
+    range = listing && word == "to" && !ranks.empty();
   }
   return ranks;
 }
