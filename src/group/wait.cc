@@ -122,9 +122,10 @@ Status GroupState::check(const Await& await) noexcept {
 }
 
 // [ranks] Between nodes, those of this one that wait for others too: what they have waited grows.
+// Who waits for its own messages to leave learns nothing from that.
 std::vector<bool> GroupState::waiting_here(const Await& await, int missing) noexcept {
   std::vector<bool> waits(size_);
-  if (!messages_ || await.patient) return waits;
+  if (!messages_ || await.patient || await.outgoing) return waits;
   std::vector<std::uint64_t> before;
   for (const int rank : node_ranks_) before.push_back(flags_->waited(rank));
   for (CallTime seen(kSeenWaiting); !seen.passed(); sleep_until_rung(await, missing)) {
