@@ -80,7 +80,8 @@ Status Protocol::choose_active(std::span<const int> chosen) {
     // Told over the table that is common from now on: a rank that passed on control messages
     // before may not take part.
     if (forwarder_) next = forwarder_->tell_read(active_->waited, active_->all());
-    let_last_set_finish();
+    const Status finished = let_last_set_finish(next ? &next->last_hop : nullptr);
+    if (!finished.ok()) return finished;
     if (forwarder_) forwarder_->use(std::move(*next));
   }
   last_set_ = active_;
@@ -161,19 +162,30 @@ Status Protocol::await_read_through(const Issued& issued, std::uint64_t number) 
 }
 
 // The ranks that read my records and rows so far are not all among those that will keep me from
-// writing over them. A rank that is stuck, which may be why it is left out, finds that it was
-// lapped when it goes on (lapped).
-void Protocol::let_last_set_finish() {
+// writing over them. Between nodes flags of the new set may also take another way than rows of the
+// last one, and overtake them: so whoever is in both has finished the last one before I go on. Of
+// those left out one may be stuck, which may be why, and is not waited for long: it finds that it
+// was lapped when it goes on (lapped).
+Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
   const Issued last{.number = issued_, .active = last_set_};
-  CallTime time(std::min<std::chrono::nanoseconds>(kLastSetWait, call_.left()));
+  std::vector<bool> in_both = last_set_->waited;
+  for (std::size_t rank = 0; rank < in_both.size(); ++rank)
+    in_both[rank] = in_both[rank] && active_->waited[rank];
   Await await = awaiting_flags(last, "reuse", last_taken_);
-  await.time = &time;
   await.flags = &view_.control(0).read_through;
+  await.last_hop = last_hop;
+  await.only = &in_both;
+  if (Status status = group_.wait(await); !status.ok()) return status;
+  CallTime time(std::min<std::chrono::nanoseconds>(kLastSetWait, call_.left()));
+  await = awaiting_flags(last, "reuse", last_taken_);
+  await.flags = &view_.control(0).read_through;
+  await.time = &time;
   await.patient = true;
   const Status finished = group_.wait(await);
   if (!finished.ok())
     group_.log(LogLevel::kWarn, fmt::format("exchange {}: rank {} is left behind in operation {}",
                                             setup_.id, finished.culprit(), last_taken_));
+  return {};
 }
 
 std::uint64_t Protocol::min_read_through() const noexcept {

@@ -125,7 +125,8 @@ class Protocol {
   Status finish(InFlight& operation);
   void conclude(std::uint64_t number) noexcept;
   Status leave(const Issued& issued, const Status& status);
-  void let_last_set_finish();
+  // `last_hop`: of the table over which the others tell what they have read.
+  Status let_last_set_finish(const std::vector<int>* last_hop);
   bool lapped(const Issued& issued) const noexcept;
   Status name_mismatch(const Issued& issued) const;
   Status name_difference(const Issued& issued, int rank, int other) const;
