@@ -80,7 +80,7 @@ Status Protocol::choose_active(std::span<const int> chosen) {
     // Told over the table that is common from now on: a rank that passed on control messages
     // before may not take part.
     if (forwarder_) next = forwarder_->tell_read(active_->waited, active_->all());
-    const Status finished = let_last_set_finish(next ? &next->last_hop : nullptr);
+    Status finished = let_last_set_finish(next ? &next->last_hop : nullptr);
     if (!finished.ok()) return finished;
     if (forwarder_) forwarder_->use(std::move(*next));
   }

@@ -233,11 +233,11 @@ TEST_P(Disagreement, RefusalThatNobodyHears) {
   const auto body = [](Group group) {
     ExchangeConfig illegal = small_config();
     illegal.top_k = 33;
-    if (group.rank() != kOdd) return nap(900);
+    if (group.rank() != kOdd) return nap(1700);
     require_status(error_of([&] { Exchange exchange(group, illegal); }), Code::kTimeout,
                    {"this rank had refused: top_k is 33, need 1 to 32"}, "a refusal");
   };
-  run_ranks(GetParam(), kRanks, body, "", {.deadline = std::chrono::milliseconds(200)});
+  run_ranks(GetParam(), kRanks, body, "", {.deadline = std::chrono::seconds(1)});
 }
 
 // A front that has no configuration says so in the constructor's place.
