@@ -30,6 +30,7 @@ MAY_INCLUDE = {
     "capi": set(),  # this one and the next stand on the public headers, as a user does
     "cann": set(),
     "aclnn": {"base", "cann"},
+    "layer": {"base", "exchange"},
 }
 
 # Words that were replaced (docs/glossary.md says by which), as parts of names too.

@@ -155,10 +155,15 @@ Status Protocol::await(const Issued& issued, const char* phase, Stage stage,
   return group_.wait(await);
 }
 
-Status Protocol::await_read_through(const Issued& issued, std::uint64_t number) {
+// Until all ranks of the operation have read what was sent through operation `number`.
+Await Protocol::awaiting_reads(const Issued& issued, std::uint64_t number) noexcept {
   Await await = awaiting_flags(issued, "reuse", number);
   await.flags = &view_.control(0).read_through;
-  return group_.wait(await);
+  return await;
+}
+
+Status Protocol::await_read_through(const Issued& issued, std::uint64_t number) {
+  return group_.wait(awaiting_reads(issued, number));
 }
 
 // The ranks that read my records and rows so far are not all among those that will keep me from
@@ -171,17 +176,15 @@ Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
   std::vector<bool> in_both = last_set_->waited;
   for (std::size_t rank = 0; rank < in_both.size(); ++rank)
     in_both[rank] = in_both[rank] && active_->waited[rank];
-  Await await = awaiting_flags(last, "reuse", last_taken_);
-  await.flags = &view_.control(0).read_through;
-  await.last_hop = last_hop;
-  await.only = &in_both;
-  if (Status status = group_.wait(await); !status.ok()) return status;
+  Await both = awaiting_reads(last, last_taken_);
+  both.last_hop = last_hop;
+  both.only = &in_both;
+  if (Status status = group_.wait(both); !status.ok()) return status;
   CallTime time(std::min<std::chrono::nanoseconds>(kLastSetWait, call_.left()));
-  await = awaiting_flags(last, "reuse", last_taken_);
-  await.flags = &view_.control(0).read_through;
-  await.time = &time;
-  await.patient = true;
-  const Status finished = group_.wait(await);
+  Await everybody = awaiting_reads(last, last_taken_);
+  everybody.time = &time;
+  everybody.patient = true;
+  const Status finished = group_.wait(everybody);
   if (!finished.ok())
     group_.log(LogLevel::kWarn, fmt::format("exchange {}: rank {} is left behind in operation {}",
                                             setup_.id, finished.culprit(), last_taken_));
