@@ -122,6 +122,7 @@ class Protocol {
 
  private:
   Await awaiting_flags(const Issued& issued, const char* phase, std::uint64_t value) noexcept;
+  Await awaiting_reads(const Issued& issued, std::uint64_t number) noexcept;
   Status finish(InFlight& operation);
   void conclude(std::uint64_t number) noexcept;
   Status leave(const Issued& issued, const Status& status);
