@@ -6,8 +6,9 @@
     all_to_all  transformers' grouped_mm experts behind its all_to_all over gloo, where transformers is installed
     dense       the tokens of all ranks and all experts on one process, on all cores
 
-The ways take turns in every round, in the same ranks and on the same weights; a time is that of the slowest rank, the
-table has medians. Ranks are processes, or with --launched those of a launcher. Needs torch; docs/moe.md has figures.
+The ways take turns in every round, in the same ranks and on the same weights; every second round is the other way
+round. A time is that of the slowest rank, the table has medians. Ranks are processes, or with --launched those of a
+launcher. Needs torch; docs/moe.md has figures.
 """
 
 import argparse
@@ -158,8 +159,9 @@ def play(group, options, folder=None):
             for which in options.passes:
                 names = [name for name in ways.calls if which == "forward" or name != "batches"]
                 times = {name: [] for name in names}
-                for name in [*names, *names * options.rounds]:  # the first ones warm up
-                    times[name].append(ways.time(name, num_tokens, which))
+                for turn in range(options.rounds + 1):  # the first ones warm up
+                    for name in names if turn % 2 else reversed(names):
+                        times[name].append(ways.time(name, num_tokens, which))
                 medians = {name: statistics.median(each[1:]) * 1e3 for name, each in times.items()}
                 cases.append({"shape": shape[0], "ranks": group.size, "tokens": num_tokens, "pass": which,
                               "median_ms": medians, "all_ms": {n: [t * 1e3 for t in e[1:]] for n, e in times.items()}})
