@@ -9,8 +9,6 @@ T tokens of this rank, H hidden, I intermediate, K top-k, L experts of this rank
 the schedule is ferry::Layer's (src/layer), with them the calls are those of ferry.torch.
 """
 
-import traceback
-
 import torch
 import torch.nn.functional as F
 
@@ -81,7 +79,7 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     expert at a time, the others with a count of 0, as soon as the expert has all of its rows; so results are those of
     the three calls, bit for bit. SwiGLU is one, each(f) makes one. What it raises is raised here, and
     ferry.PeerRejected on the other ranks; the exchange goes on. `rows` and `out` lie in the window, and keep their
-    part of it; an error has lost the variables of the functions that it came through, which would do the same.
+    part of it, also in the traceback of an error that is kept: once 2 * depth + 2 are alive, rows are copied.
 
     Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is; `overlap` is ignored then.
     Of `experts` that is no Module it is not known what it holds: let the tokens or the weights require gradients.
@@ -92,7 +90,7 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     ferry.placement.Balancer in `balancer` counts the rows.
 
     Raises InvalidArgument for another layout than "expert_major" with expert_alignment 1, for a wire and an unknown
-    overlap, Capacity where too many arrays of earlier calls are alive, and what dispatch and combine raise.
+    overlap, and what dispatch and combine raise.
     """
     _check(exchange)
     with Refusing(exchange.refuse_dispatch):
@@ -113,22 +111,11 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     def expert(e, rows, out):
         experts(rows, [0] * e + [len(rows)] + [0] * (num_local - e - 1), out)
 
-    try:
-        with torch.no_grad():
-            out, handles = exchange._run_layer(tokens, topk_ids, topk_weights, expert, overlap == "batches")
-    except BaseException as error:
-        _forget_rows(error)
-        raise
+    with torch.no_grad():
+        out, handles = exchange._run_layer(tokens, topk_ids, topk_weights, expert, overlap == "batches")
     for handle in handles if balancer else ():
         balancer.count(handle)
     return out
-
-
-def _forget_rows(error):
-    """An error that somebody keeps must not keep rows of the window."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
 
 
 def _check(exchange):

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <future>
+#include <new>
 
 #include "exchange/setup.h"
 
@@ -38,6 +39,7 @@ class Run {
   Batch batch(std::int64_t first_token, std::int64_t num_tokens) const;
   Status send(Batch& batch) const;
   void prepare(Batch& batch) const;
+  Status allocate_outside(Batch& batch) const;
   Status compute_as_rows_come(Batch& batch) const;
   void compute(Batch& batch, const std::vector<bool>& ready) const;
   void call(Batch& batch, int expert) const;
@@ -108,9 +110,24 @@ void Run::prepare(Batch& batch) const {
   batch.done.resize(handle.tokens_per_expert().size());
   batch.failed = exchange_.allocate_outputs(handle.num_rows(), exchange_.config().hidden,
                                             args_.out_type, batch.outputs);
+  if (batch.failed.code() == Code::kCapacity) batch.failed = allocate_outside(batch);
   batch.pin = std::make_shared<std::array<std::shared_ptr<const void>, 2>>(
       std::array{batch.received.pin, batch.outputs.pin});
   if (args_.handles != nullptr) args_.handles->push_back(handle);
+}
+
+// Too many views of the window are alive: combine copies the results into it.
+Status Run::allocate_outside(Batch& batch) const {
+  batch.outputs.num_rows = batch.received.handle.num_rows();
+  batch.outputs.hidden = exchange_.config().hidden;
+  batch.outputs.dtype = args_.out_type;
+  const std::int64_t bytes = batch.outputs.num_rows * internal::dense_pitch(batch.outputs.rows());
+  const std::shared_ptr<std::byte[]> memory(new (std::nothrow) std::byte[bytes]);
+  if (!memory)
+    return {Code::kCapacity, fmt::format("layer: no memory for outputs of {} bytes", bytes)};
+  batch.outputs.data = memory.get();
+  batch.outputs.pin = memory;
+  return {};
 }
 
 // Experts whose rows are all there go first, as long as there are any.
@@ -124,7 +141,7 @@ Status Run::compute_as_rows_come(Batch& batch) const {
     status = exchange_.ready_experts(batch.dispatch, ready);
     if (std::ranges::find(ready, true) != ready.end()) compute(batch, ready);
   }
-  // So many views are alive that this rank refuses (publish).
+  // So many views are alive that the rows will be a copy.
   if (!status.ok() && status.code() != Code::kCapacity) return status;
   status = exchange_.dispatch_recv(batch.dispatch, batch.received);
   if (!status.ok()) return status;

@@ -1,5 +1,7 @@
 """The layer in one call against the dense one: values, gradients, both schedules, experts of the caller, refusals."""
 
+import traceback
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -208,24 +210,28 @@ def test_a_layer_that_one_rank_cannot_make_is_made_by_none():
 
 
 def keeping(group):
-    """Errors that are kept, with their tracebacks, more often than the window has room for rows."""
+    """Errors that are kept, more often than the window has room for rows. They have the variables of what raised, whose
+    rows are as they were; and the exchange goes on."""
     exchange, kept = group.exchange(**SHAPE), []
     tokens, ids, weights = numbers(group.rank)
 
     def raises(rows, counts, out):
-        deeper = [rows, out]
-        raise ArithmeticError(len(deeper))
+        seen = rows.clone()
+        raise ArithmeticError(len(seen))
 
-    for _ in range(10):
+    for number in range(10):
         try:
-            moe(exchange, tokens, ids, weights, raises)
-        except (ArithmeticError, ferry.PeerRejected) as error:
+            moe(exchange, tokens + number, ids, weights, raises)
+        except ArithmeticError as error:
             kept.append(error)
-    assert len(kept) == 10 and kept[0].__traceback__ is not None
+    for error in kept:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        assert torch.equal(frame.f_locals["rows"], frame.f_locals["seen"]) and len(frame.f_locals["seen"])
+    assert len(kept) == 10
     return moe(exchange, tokens, ids, weights, each(lambda e, rows: rows))
 
 
-def test_errors_that_are_kept_keep_no_rows():
+def test_errors_that_are_kept_have_their_variables():
     for rank, out in enumerate(ferry.run_threads(RANKS, keeping, deadline=5)):
         tokens, _, weights = numbers(rank)
         torch.testing.assert_close(out, tokens * weights.sum(1, keepdim=True))
