@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
@@ -47,13 +48,15 @@ void run(ferry::Group group) {
 
   ferry::Layer layer(group, {kTokens, kHidden, kExperts, kTopK, kType});
   const std::vector<Weights> experts(layer.exchange().num_local_experts());
-  const ferry::Status status =
-      layer.run({.tokens = {tokens.data(), kTokens, kHidden, kType},
-                 .topk_ids = {ids.data(), kTokens, kTopK},
-                 .topk_weights = weights.data(),
-                 .out = out.data(),
-                 .out_type = kType},
-                [&](const ferry::ExpertRows& call) { swiglu(experts[call.expert], call); });
+  const auto compute = [&](std::span<const ferry::ExpertRows> ready) {
+    for (const ferry::ExpertRows& each : ready) swiglu(experts[each.expert], each);
+  };
+  const ferry::Status status = layer.run({.tokens = {tokens.data(), kTokens, kHidden, kType},
+                                          .topk_ids = {ids.data(), kTokens, kTopK},
+                                          .topk_weights = weights.data(),
+                                          .out = out.data(),
+                                          .out_type = kType},
+                                         compute);
   if (!status.ok()) throw ferry::Error(status.code(), status.message());
 
   const float x = 0.01f * kHidden * tokens[0];  // all weights are equal

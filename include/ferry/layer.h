@@ -2,18 +2,19 @@
 //
 //   ferry::Layer layer(group, {.max_tokens = 128, .hidden = 7168, .num_experts = 256, .top_k = 8});
 //   layer.run({.tokens = ..., .topk_ids = ..., .topk_weights = ..., .out = ...},
-//             [&](const ferry::ExpertRows& call) { (the GEMMs of expert call.expert) });
+//             [&](std::span<const ferry::ExpertRows> ready) { (the GEMMs of these experts) });
 //
 // It schedules and computes nothing itself: every expert is the caller's.
 #pragma once
 
 #include <functional>
+#include <span>
 
 #include "ferry/exchange.h"
 
 namespace ferry {
 
-// What one expert of this rank is called with: all its rows of this batch, n > 0.
+// What one expert of this rank computes: all its rows of this batch, n > 0.
 struct ExpertRows {
   int expert = 0;       // local
   Rows rows = {};       // [n, H], dense, of the wire's type; source rank, then token
@@ -21,7 +22,8 @@ struct ExpertRows {
   void* out = nullptr;  // [n, H], dense, of out_type, to be written; combine reads it there
   std::shared_ptr<const void> pin = {};  // keeps the memory of both
 };
-using Expert = std::function<void(const ExpertRows&)>;
+// Computes experts, one or more, in ascending order.
+using Experts = std::function<void(std::span<const ExpertRows>)>;
 
 struct LayerArgs {
   Rows tokens = {};                        // [T, H]
@@ -47,11 +49,12 @@ class FERRY_EXPORT Layer {
   // Of an exchange that is there, and is used by others too; throws likewise, and is local.
   explicit Layer(Exchange exchange);
 
-  // Collective. An expert is called once its rows are there, when others may still be on their way,
-  // so in no fixed order; results are those of dispatch, all experts and combine in a row, bit for
-  // bit. An expert that throws ends the call on all ranks, here with what it threw as
-  // kInvalidArgument, which the group's deadline bounds; the layer goes on.
-  [[nodiscard]] Status run(const LayerArgs& args, const Expert& expert) noexcept;
+  // Collective. Each expert with rows is computed in one call. A call has all experts whose rows
+  // have come since the one before, when rows of others may still be on their way; results are
+  // those of dispatch, all experts and combine in a row, bit for bit. A call that throws ends this
+  // one on all ranks, here with what it threw as kInvalidArgument, which the group's deadline
+  // bounds; the layer goes on.
+  [[nodiscard]] Status run(const LayerArgs& args, const Experts& experts) noexcept;
 
   Exchange& exchange() noexcept { return exchange_; }
 

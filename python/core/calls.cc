@@ -14,6 +14,7 @@
 #include "core/arrays.h"
 #include "core/config.h"
 #include "core/errors.h"
+#include "core/experts.h"
 #include "ferry/layer.h"
 
 namespace ferry::python {
@@ -162,15 +163,6 @@ bool refuse(const PyExchange& self, const std::string& why, nb::handle active_ra
   return by_all;
 }
 
-// Rows of an expert, or where its results go; they keep the memory.
-nb::object rows_of(const ExpertRows& call, const void* data, DataType type, Library library) {
-  return make_array({.data = data,
-                     .shape = {call.rows.num_rows, call.rows.hidden},
-                     .element = element_of(type),
-                     .pin = call.pin},
-                    library);
-}
-
 std::string text_of(const nb::python_error& error) {
   return fmt::format("{}: {}", nb::cast<std::string>(error.type().attr("__name__")),
                      nb::cast<std::string>(nb::str(error.value())));
@@ -302,11 +294,11 @@ nb::object run_layer(const PyExchange& self, const LayerObjects& objects) {
   state.library = input.library;
 
   std::exception_ptr raised;
-  const Expert expert = [&](const ExpertRows& call) {
+  const int num_local = state.exchange.num_local_experts();
+  const Experts experts = [&](std::span<const ExpertRows> ready) {
     const nb::gil_scoped_acquire acquire;
     try {
-      objects.expert(call.expert, rows_of(call, call.rows.data, call.rows.dtype, input.library),
-                     rows_of(call, call.out, config.dtype, input.library));
+      call_experts(objects.experts, ready, num_local, config.dtype, input.library);
     } catch (const nb::python_error& error) {
       raised = std::current_exception();
       throw Error(Code::kInvalidArgument, text_of(error));
@@ -321,7 +313,7 @@ nb::object run_layer(const PyExchange& self, const LayerObjects& objects) {
                       .out_type = config.dtype,
                       .two_batches = objects.two_batches,
                       .handles = &handles},
-                     expert);
+                     experts);
   });
   if (raised && status.code() == Code::kInvalidArgument) std::rethrow_exception(raised);
   check(status);

@@ -25,9 +25,9 @@ struct PyExchange {
   std::shared_ptr<State> get() const;
 };
 
-// What a layer is given, unread. expert(e, rows, out) is called for each local expert with rows.
+// What a layer is given, unread; `experts` as for call_experts().
 struct LayerObjects {
-  nb::handle tokens, topk_ids, topk_weights, expert;
+  nb::handle tokens, topk_ids, topk_weights, experts;
   bool two_batches = false;
 };
 

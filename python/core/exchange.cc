@@ -152,11 +152,12 @@ void define(nb::class_<PyExchange>& type, const char* name, Function function,
 void bind_layer(nb::class_<PyExchange>& type) {
   type.def(
       "_run_layer",
-      [](const PyExchange& self, O tokens, O topk_ids, O topk_weights, O expert, bool two_batches) {
-        return run_layer(self, {tokens, topk_ids, topk_weights, expert, two_batches});
+      [](const PyExchange& self, O tokens, O topk_ids, O topk_weights, O experts,
+         bool two_batches) {
+        return run_layer(self, {tokens, topk_ids, topk_weights, experts, two_batches});
       },
       arg("tokens").none(), arg("topk_ids").none(), arg("topk_weights").none(),
-      arg("expert").none(), arg("two_batches"));
+      arg("experts").none(), arg("two_batches"));
 }
 
 }  // namespace

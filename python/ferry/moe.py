@@ -75,11 +75,12 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     """dispatch -> experts -> combine: tokens [T, H] and float32 topk_weights [T, K] give [T, H]. Collective.
 
     experts(rows [n, H], counts, out=None) computes experts of this rank, whose rows follow each other, counts[e] for
-    local expert e; with `out` [n, H] it writes there, where combine reads. Without gradients it is called for one
-    expert at a time, the others with a count of 0, as soon as the expert has all of its rows; so results are those of
-    the three calls, bit for bit. SwiGLU is one, each(f) makes one. What it raises is raised here, and
-    ferry.PeerRejected on the other ranks; the exchange goes on. `rows` and `out` lie in the window, and keep their
-    part of it, also in the traceback of an error that is kept: once 2 * depth + 2 are alive, rows are copied.
+    local expert e; with `out` [n, H] it writes there, where combine reads. Without gradients it is called for the
+    experts whose rows have all come, the others have a count of 0: once where all rows are there, else once for each
+    run of such experts. An expert gets its rows in one call; so results are those of the three calls, bit for bit,
+    unless what it computes for an expert depends on the others in its call. SwiGLU is one, each(f) makes one. What it
+    raises is raised here, and ferry.PeerRejected on the other ranks; the exchange goes on. `rows` and `out` keep their
+    part of the window, also in the traceback of an error that is kept: once 2 * depth + 2 are alive, rows are copied.
 
     Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is; `overlap` is ignored then.
     Of `experts` that is no Module it is not known what it holds: let the tokens or the weights require gradients.
@@ -106,13 +107,8 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
                 balancer.count(received.handle)
             outputs = experts(received.rows, received.handle.tokens_per_expert.tolist())
         return ferry.torch.combine(exchange, outputs, received.handle, topk_weights)
-    num_local = exchange.num_local_experts
-
-    def expert(e, rows, out):
-        experts(rows, [0] * e + [len(rows)] + [0] * (num_local - e - 1), out)
-
     with torch.no_grad():
-        out, handles = exchange._run_layer(tokens, topk_ids, topk_weights, expert, overlap == "batches")
+        out, handles = exchange._run_layer(tokens, topk_ids, topk_weights, experts, overlap == "batches")
     for handle in handles if balancer else ():
         balancer.count(handle)
     return out

@@ -117,7 +117,9 @@ Result mega_moe(MegaMoeContext& context, const MegaMoeArgs& args) noexcept {
        .out = args.y.data,
        .out_type = shape.dtype,
        .handles = &handles},
-      [&](const ExpertRows& call) { run_expert(shape, context.product_, args, call); });
+      [&](std::span<const ExpertRows> ready) {
+        for (const ExpertRows& each : ready) run_expert(shape, context.product_, args, each);
+      });
   if (!status.ok()) return {status_code(status.code()), status};
   if (!args.expert_token_nums.empty())
     std::ranges::copy(handles[0].tokens_per_expert(), args.expert_token_nums.begin());

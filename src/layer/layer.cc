@@ -1,4 +1,4 @@
-// The schedule of a layer: which call of the exchange comes when, and which expert in between.
+// The schedule of a layer: which call of the exchange comes when, and which experts in between.
 #include "ferry/layer.h"
 
 #include <fmt/format.h>
@@ -29,8 +29,8 @@ struct Batch {
 
 class Run {
  public:
-  Run(Exchange& exchange, const LayerArgs& args, const Expert& expert)
-      : exchange_(exchange), args_(args), expert_(expert) {}
+  Run(Exchange& exchange, const LayerArgs& args, const Experts& experts)
+      : exchange_(exchange), args_(args), experts_(experts) {}
 
   Status in_one();
   Status in_two();
@@ -42,12 +42,12 @@ class Run {
   Status allocate_outside(Batch& batch) const;
   Status compute_as_rows_come(Batch& batch) const;
   void compute(Batch& batch, const std::vector<bool>& ready) const;
-  void call(Batch& batch, int expert) const;
+  ExpertRows rows_of(const Batch& batch, int expert) const;
   Status publish(Batch& batch) const;
 
   Exchange& exchange_;
   const LayerArgs& args_;
-  const Expert& expert_;
+  const Experts& experts_;
 };
 
 Batch Run::batch(std::int64_t first_token, std::int64_t num_tokens) const {
@@ -104,7 +104,7 @@ Status Run::send(Batch& batch) const {
   return exchange_.dispatch_send(dispatch, batch.dispatch);
 }
 
-// Where the experts' rows go, before the first of them is called.
+// Where the experts' rows go, before the first of them is computed.
 void Run::prepare(Batch& batch) const {
   const Handle& handle = batch.received.handle;
   batch.done.resize(handle.tokens_per_expert().size());
@@ -152,15 +152,25 @@ Status Run::compute_as_rows_come(Batch& batch) const {
 
 // Empty `ready`: all experts are. Those that were computed are left out.
 void Run::compute(Batch& batch, const std::vector<bool>& ready) const {
-  const Received& received = batch.received;
-  for (std::size_t expert = 0; expert < batch.done.size() && batch.failed.ok(); ++expert) {
+  std::vector<ExpertRows> calls;
+  for (std::size_t expert = 0; expert < batch.done.size(); ++expert) {
     if (batch.done[expert] || (!ready.empty() && !ready[expert])) continue;
     batch.done[expert] = true;
-    if (received.handle.tokens_per_expert()[expert] > 0) call(batch, static_cast<int>(expert));
+    if (batch.received.handle.tokens_per_expert()[expert] > 0)
+      calls.push_back(rows_of(batch, static_cast<int>(expert)));
+  }
+  if (calls.empty() || !batch.failed.ok()) return;
+  try {
+    experts_(calls);
+  } catch (const std::exception& error) {
+    batch.failed = {Code::kInvalidArgument,
+                    fmt::format("layer: the experts threw: {}", error.what())};
+  } catch (...) {
+    batch.failed = {Code::kInvalidArgument, "layer: the experts threw"};
   }
 }
 
-void Run::call(Batch& batch, int expert) const {
+ExpertRows Run::rows_of(const Batch& batch, int expert) const {
   const Received& received = batch.received;
   const std::int64_t first = received.handle.expert_offsets()[expert];
   const auto part = [&](Rows rows) {
@@ -177,17 +187,10 @@ void Run::call(Batch& batch, int expert) const {
   if (rows.scales.data)
     rows.scales.data =
         static_cast<const std::byte*>(rows.scales.data) + first * rows.scales.row_stride;
-  try {
-    expert_(rows);
-  } catch (const std::exception& error) {
-    batch.failed = {Code::kInvalidArgument,
-                    fmt::format("layer: local expert {} threw: {}", expert, error.what())};
-  } catch (...) {
-    batch.failed = {Code::kInvalidArgument, fmt::format("layer: local expert {} threw", expert)};
-  }
+  return rows;
 }
 
-// The send half of combine; where an expert failed, the refusal that ends the call on all ranks.
+// The send half of combine; where the experts failed, the refusal that ends the call on all ranks.
 Status Run::publish(Batch& batch) const {
   if (!batch.failed.ok()) return exchange_.refuse_combine(batch.failed, args_.active_ranks);
   const ExchangeConfig& config = exchange_.config();
@@ -222,12 +225,12 @@ Layer::Layer(Exchange exchange) : exchange_(std::move(exchange)) {
   if (!layout.ok()) throw Error(layout.code(), layout.message());
 }
 
-Status Layer::run(const LayerArgs& args, const Expert& expert) noexcept {
+Status Layer::run(const LayerArgs& args, const Experts& experts) noexcept {
   try {
     if (args.handles != nullptr) args.handles->clear();
-    if (!args.two_batches) return Run(exchange_, args, expert).in_one();
+    if (!args.two_batches) return Run(exchange_, args, experts).in_one();
     const int depth = exchange_.config().depth;
-    if (depth >= 2) return Run(exchange_, args, expert).in_two();
+    if (depth >= 2) return Run(exchange_, args, experts).in_two();
     const Status why(Code::kInvalidArgument,
                      fmt::format("layer: two_batches needs an exchange of depth 2, not {}", depth));
     return exchange_.refuse_dispatch(why, args.active_ranks);

@@ -1,13 +1,15 @@
-// ferry::Layer: the results of the three calls bit for bit, in one batch and in two; experts that
-// run before all rows are there; experts that throw, and ranks that die in one.
+// ferry::Layer: the results of the three calls bit for bit, in one batch and in two; which experts
+// are called together, and before all rows are there; calls that throw, and ranks that die in one.
 #include "ferry/layer.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -47,10 +49,11 @@ class LayerSeat {
         layer_(group, scenario.config),
         out_(bytes_of(scenario.rounds[0].inputs[rank_])) {}
 
-  Expert multiplies() const {
-    return [this](const ExpertRows& call) {
-      multiply(static_cast<const std::byte*>(call.rows.data), rank_ * num_local_ + call.expert,
-               call.rows.num_rows * call.rows.hidden, static_cast<std::byte*>(call.out));
+  Experts multiplies() const {
+    return [this](std::span<const ExpertRows> ready) {
+      for (const ExpertRows& each : ready)
+        multiply(static_cast<const std::byte*>(each.rows.data), rank_ * num_local_ + each.expert,
+                 each.rows.num_rows * each.rows.hidden, static_cast<std::byte*>(each.out));
     };
   }
 
@@ -66,9 +69,9 @@ class LayerSeat {
             .handles = &handles_};
   }
 
-  Status run(const Expert& expert, bool two_batches = false) {
+  Status run(const Experts& experts, bool two_batches = false) {
     std::fill(out_.begin(), out_.end(), std::byte{0xa5});
-    return layer_.run(args(two_batches), expert);
+    return layer_.run(args(two_batches), experts);
   }
 
   Status dispatch(Received& received) {
@@ -135,17 +138,39 @@ TEST_P(LayerCall, HasTheResultsOfTheThreeCalls) {
   }
 }
 
-TEST_P(LayerCall, EndsOnAllRanksWhereAnExpertThrows) {
+// In two batches the first has come before its experts are called.
+TEST_P(LayerCall, HasAllExpertsWhoseRowsAreThere) {
+  const Scenario scenario = plain_scenario(1, layer_config(), 1, 77);
+  run_ranks(GetParam(), 1, [&](Group group) {
+    LayerSeat seat(group, scenario);
+    for (const bool two_batches : {false, true}) {
+      std::vector<int> called;
+      const auto notes = [&](std::span<const ExpertRows> ready) {
+        for (const ExpertRows& each : ready) called.push_back(each.expert);
+        called.push_back(-1);
+        seat.multiplies()(ready);
+      };
+      require_ok(seat.run(notes, two_batches), "layer");
+      std::vector<int> expected(13, -1);
+      std::iota(expected.begin(), expected.end() - 1, 0);
+      if (two_batches) expected.insert(expected.end(), expected.begin(), expected.end());
+      require(called == expected, fmt::format("called {}", fmt::join(called, " ")));
+    }
+  });
+}
+
+TEST_P(LayerCall, EndsOnAllRanksWhereACallThrows) {
   const Scenario scenario = plain_scenario(3, layer_config(), 1, 72);
   run_ranks(GetParam(), 3, [&](Group group) {
     LayerSeat seat(group, scenario);
     // Each of 4 experts has rows in each batch.
-    for (const auto& [two_batches, good_calls] : {std::pair(false, 2), {true, 2}, {true, 5}}) {
-      int calls = 0;
+    for (const auto& [two_batches, last] : {std::pair(false, 3), {true, 3}, {true, 4}}) {
+      int before = 0;
       const Status status = seat.run(
-          [&, last = good_calls](const ExpertRows& call) {
-            if (seat.rank() == 1 && calls++ == last) throw std::runtime_error("no such kernel");
-            seat.multiplies()(call);
+          [&, last = last](std::span<const ExpertRows> ready) {
+            before += static_cast<int>(ready.size());
+            if (seat.rank() == 1 && before > last) throw std::runtime_error("no such kernel");
+            seat.multiplies()(ready);
           },
           two_batches);
       require_status(status, seat.rank() == 1 ? Code::kInvalidArgument : Code::kPeerRejected,
@@ -169,7 +194,7 @@ TEST_P(LayerCall, GoesOnAfterBadArguments) {
     require_status(seat.layer().run(few, seat.multiplies()), told, {"1"}, "few ids");
     for (int turn = 0; turn < 3; ++turn)
       require_status(seat.layer().run(nowhere, seat.multiplies()), told, {"out"}, "no results");
-    const Expert throws = [&](const ExpertRows&) { throw 5; };
+    const Experts throws = [&](std::span<const ExpertRows>) { throw 5; };
     require_status(seat.run(wrong ? throws : seat.multiplies(), true), told, {"threw"}, "an int");
     require_ok(seat.run(seat.multiplies(), true), "the layer goes on");
     seat.check("afterwards");
@@ -241,9 +266,9 @@ TEST(LayerFaults, ExpertsRunWhileOtherRowsAreOnTheirWay) {
   ProcessRanks ranks(2, {}, [&](Group group) {
     LayerSeat seat(group, scenario);
     if (seat.rank() == 0) {
-      require_ok(seat.run([&](const ExpertRows& call) {
-        if (call.expert == 0) board->told.store(1, std::memory_order_release);
-        seat.multiplies()(call);
+      require_ok(seat.run([&](std::span<const ExpertRows> ready) {
+        if (ready[0].expert == 0) board->told.store(1, std::memory_order_release);
+        seat.multiplies()(ready);
       }),
                  "rank 0");
     } else {
@@ -273,9 +298,9 @@ TEST(LayerFaults, ARankThatDiesInAnExpertIsNamed) {
       LayerSeat seat(group, scenario);
       require_ok(seat.run(seat.multiplies(), two_batches), "before");
       const Status status = seat.run(
-          [&](const ExpertRows& call) {
+          [&](std::span<const ExpertRows> ready) {
             if (seat.rank() == 1) strike_self(*board, SIGKILL);
-            seat.multiplies()(call);
+            seat.multiplies()(ready);
           },
           two_batches);
       require_status(status, Code::kPeerLost, {"rank 1", "dead"}, "the layer");

@@ -108,6 +108,29 @@ def test_one_call_has_the_bits_of_three():
         assert torch.equal(one, three)
 
 
+def called(group):
+    """What experts are called with. Rank 1's tokens are so many that those of rank 0 are there first."""
+    exchange = group.exchange(hidden=4096, num_experts=16, top_k=1, max_tokens=2000, dtype=torch.float32)
+    ids = torch.tensor([0, 2, 3, 6] if group.rank == 0 else [1, 5] * 1000).unsqueeze(1)
+    tokens = torch.arange(1.0, len(ids) + 1).unsqueeze(1).expand(-1, 4096).contiguous()
+    calls = []
+
+    def experts(rows, counts, out):
+        calls.append([e for e, count in enumerate(counts) if count])
+        factors = torch.arange(1.0, len(counts) + 1).repeat_interleave(torch.tensor(counts))
+        torch.mul(rows, factors.unsqueeze(1), out=out)
+
+    out = moe(exchange, tokens, ids, torch.ones(len(ids), 1), experts)
+    torch.testing.assert_close(out, tokens * (ids + 1))
+    return calls
+
+
+def test_a_call_has_experts_whose_rows_follow_each_other():
+    calls, none = ferry.run_threads(2, called)
+    assert none == []
+    assert calls in ([[0], [2, 3], [6], [1], [5]], [[0, 1, 2, 3, 5, 6]])
+
+
 def peeked(group):
     exchange = group.exchange(**{**SHAPE, "top_k": 1})
     tokens = torch.full((4, HIDDEN), 1.0 + group.rank)

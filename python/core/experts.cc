@@ -1,0 +1,55 @@
+#include "core/experts.h"
+
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/arrays.h"
+
+namespace ferry::python {
+
+namespace {
+
+// Experts whose rows follow each other.
+struct Run {
+  ExpertRows all = {};                    // those of the first, with the rows of all
+  std::vector<std::int64_t> counts = {};  // [L]
+};
+
+std::vector<Run> runs_of(std::span<const ExpertRows> ready, int num_local) {
+  std::vector<Run> runs;
+  const std::byte* end = nullptr;  // of the rows before
+  for (const ExpertRows& each : ready) {
+    const Rows& rows = each.rows;
+    if (runs.empty() || rows.data != end)
+      runs.push_back({each, std::vector<std::int64_t>(num_local)});
+    else
+      runs.back().all.rows.num_rows += rows.num_rows;
+    runs.back().counts[each.expert] = rows.num_rows;
+    end = static_cast<const std::byte*>(rows.data) +
+          rows.num_rows * rows.hidden * element_bytes(rows.dtype);
+  }
+  return runs;
+}
+
+nb::object array_of(const ExpertRows& run, const void* data, DataType type, Library library) {
+  return make_array({.data = data,
+                     .shape = {run.rows.num_rows, run.rows.hidden},
+                     .element = element_of(type),
+                     .pin = run.pin},
+                    library);
+}
+
+}  // namespace
+
+void call_experts(nb::handle experts, std::span<const ExpertRows> ready, int num_local,
+                  DataType out_type, Library library) {
+  for (const auto& [all, counts] : runs_of(ready, num_local)) {
+    experts(array_of(all, all.rows.data, all.rows.dtype, library), nb::cast(counts),
+            array_of(all, all.out, out_type, library));
+  }
+}
+
+}  // namespace ferry::python
