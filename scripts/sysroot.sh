@@ -1,16 +1,26 @@
 #!/bin/bash
-# sysroot.sh: fills build/aarch64-sysroot with Debian's arm64 packages of the libraries that ferry
-# links, for cmake/aarch64.cmake; silent when it is there. apt gets a state of its own, so the host
-# needs no foreign architecture and the caller need not be root. Called by scripts/test.sh.
+# sysroot.sh [python]: fills build/aarch64-sysroot with Debian's arm64 packages of the libraries that ferry links, for
+# cmake/aarch64.cmake; with "python" also with what a wheel needs, and with build/aarch64-sysroot/python, an arm64
+# Python under emulation. Silent when they are there. apt gets a state of its own, so the host needs no foreign
+# architecture and the caller need not be root. Called by scripts/test.sh and scripts/wheel.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 sysroot=$PWD/build/aarch64-sysroot
+libraries=$sysroot/usr/lib/aarch64-linux-gnu:$sysroot/lib/aarch64-linux-gnu
 packages=(libfmt-dev libfmt9 libhwy-dev libhwy1 libssl-dev libssl3)
-[ "$(cat "$sysroot/complete" 2>/dev/null)" != "${packages[*]}" ] || exit 0
+if [ "${1:-}" = python ]; then
+  packages+=(libhwloc-dev libhwloc15 libudev1 libucx-dev libcli11-dev nlohmann-json3-dev libpython3.11-dev
+    python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libexpat1 zlib1g libffi8)
+fi
+missing=()
+for package in "${packages[@]}"; do
+  [ -e "$sysroot/have/$package" ] || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
 
-echo "fetching ${packages[*]} for arm64"
-rm -rf "$sysroot"
-mkdir -p "$sysroot"/apt/{lists,archives}/partial
+echo "fetching ${missing[*]} for arm64"
+rm -rf "$sysroot/apt"
+mkdir -p "$sysroot"/{have,apt/{lists,archives}/partial}
 cd "$sysroot/apt"
 touch status
 options=(-qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Acquire::Languages=none
@@ -18,9 +28,16 @@ options=(-qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Acquire::
   -o Debug::NoLocking=true -o APT::Sandbox::User=root
   -o APT::Update::Post-Invoke= -o APT::Update::Post-Invoke-Success=)
 apt-get "${options[@]}" update
-apt-get "${options[@]}" download "${packages[@]}"
+apt-get "${options[@]}" download "${missing[@]}"
 for archive in *.deb; do
   dpkg -x "$archive" "$sysroot"
 done
-rm -rf "$sysroot/apt"
-echo "${packages[*]}" >"$sysroot/complete"
+cd "$sysroot"
+rm -rf apt
+cat >python <<END
+#!/bin/sh
+exec qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH=$libraries $sysroot/usr/bin/python3.11 "\$@"
+END
+chmod +x python
+for package in "${missing[@]}"; do touch "have/$package"; done
+touch complete

@@ -1,7 +1,8 @@
 #!/bin/bash
 # wheel.sh [python...]: wheels of ferry in build/wheels, made by these Pythons (by default that of .venv), that any
 # Linux of this architecture with glibc 2.34 or later takes: they have every library inside but UCX, which is loaded
-# at run time where it is. From Python 3.12 on one wheel serves all. With them the sdist. Called by `make wheel`.
+# at run time where it is. From Python 3.12 on one wheel serves all. "aarch64" in the place of a Python is a cross build
+# for Python 3.11 there. With them the sdist. Called by `make wheel`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$PWD/build/wheels
@@ -20,17 +21,49 @@ make_wheel() {
   CXX=c++ "$1" -m pip wheel "${options[@]}" .
 }
 
+# cross_wheel: for the Python of scripts/sysroot.sh, by .venv's, which is of the same version.
+cross_wheel() {
+  local sysroot=$PWD/build/aarch64-sysroot
+  scripts/install.sh cross
+  scripts/sysroot.sh python
+  env -u CXX _PYTHON_HOST_PLATFORM=linux-aarch64 SETUPTOOLS_EXT_SUFFIX=.cpython-311-aarch64-linux-gnu.so \
+    .venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w "$out/raw" --no-build-isolation \
+    -C build-dir=build/wheel-aarch64 -C cmake.python-hints=false \
+    -C cmake.define.CMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64.cmake" \
+    -C cmake.define.Python_EXECUTABLE="$PWD/.venv/bin/python" \
+    -C cmake.define.Python_INCLUDE_DIR="$sysroot/usr/include/python3.11" \
+    -C cmake.define.FERRY_TARGET_PYTHON="$sysroot/python" \
+    -C cmake.define.FERRY_UNITY=ON -C cmake.define.FERRY_WERROR=ON .
+}
+
+# repair <tag> <architecture> <options>: puts into the wheel the libraries that it links, and checks what it runs on.
+repair() {
+  local raw=("$out"/raw/ferry-*-"$1"-*"_$2.whl")
+  PATH=$PWD/.venv/bin:$PATH .venv/bin/auditwheel repair "${@:3}" -w "$out" "${raw[@]}" >"$out/repair.log" 2>&1 || {
+    cat "$out/repair.log" >&2
+    return 1
+  }
+  compgen -G "$out/ferry-*-$1-*manylinux_2_34_$2.whl" >/dev/null || { echo "no manylinux_2_34_$2" >&2; return 1; }
+}
+
 rm -rf "$out"
 mkdir -p "$out/raw"
 .venv/bin/python -c 'import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])' \
   "$out" >/dev/null
 for python in "$@"; do
+  if [ "$python" = aarch64 ]; then
+    echo "the wheel cp311 for aarch64"
+    cross_wheel
+    # auditwheel takes the names of platforms from this machine, but finds out that of a wheel.
+    repair cp311 aarch64 --plat auto \
+      --ldpaths "$PWD/build/aarch64-sysroot/usr/lib/aarch64-linux-gnu:/usr/aarch64-linux-gnu/lib"
+    continue
+  fi
   tag=$("$python" -c 'import sys; print(f"cp{sys.version_info[0]}{min(sys.version_info[1], 12)}")')
-  if compgen -G "$out/ferry-*-$tag-*.whl" >/dev/null; then continue; fi
+  if compgen -G "$out/ferry-*-$tag-*_$(uname -m).whl" >/dev/null; then continue; fi
   echo "the wheel $tag"
   make_wheel "$python" "$tag"
-  PATH=$PWD/.venv/bin:$PATH .venv/bin/auditwheel repair --plat "manylinux_2_34_$(uname -m)" -w "$out" \
-    "$out"/raw/ferry-*-"$tag"-*.whl >"$out/repair.log" 2>&1 || { cat "$out/repair.log" >&2; exit 1; }
+  repair "$tag" "$(uname -m)" --plat "manylinux_2_34_$(uname -m)"
 done
 rm -r "$out/raw"
 ls -sh "$out"
