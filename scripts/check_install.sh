@@ -1,16 +1,27 @@
 #!/bin/bash
-# check_install.sh [release...]: what a new user does, where nothing is that built ferry: the portable wheel with
-# .venv's Python and those of FERRY_PYTHONS, then in bare Debian systems of these releases (bookworm), and the Debian
-# packages in the first of them. trixie has Python 3.13: its wheel is one of a Python from 3.12 on. Needs root. Called
-# by scripts/test.sh, step bare.
+# check_install.sh [release...]: what new users do, in bare Debian systems of these releases (bookworm; the wheel in
+# all, the rest in the first). Three of them: of the wheel, of C++ (from source, by Debian package, by Conan), and one
+# who compares topologies. The last lines say how long each took from nothing to a correct result; the aim, on an idle
+# machine of two cores, is a minute for the wheel and five for another. Before them the wheel with .venv's Python and
+# with those of FERRY_PYTHONS ("aarch64": under emulation). A wheel for each version costs a build; from Python 3.12 on
+# one serves all, which trixie and forky need. Needs root. Called by scripts/test.sh, step bare.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- bookworm
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Those of FERRY_PYTHONS too. A wheel for each version costs a build; from 3.12 on one serves all.
 read -ra pythons <<<".venv/bin/python ${FERRY_PYTHONS:-}"
 wheels=build/wheels
+times=()
+
+# user <seconds aimed at> <name> <command...>: what one of them does.
+user() {
+  local aim=$1 name=$2 begin=$SECONDS
+  shift 2
+  echo "== $name"
+  "$@"
+  times+=("$(printf '%4d s (aim %3d s): %s' $((SECONDS - begin)) "$aim" "$name")")
+}
 
 # first_steps <python>: README's: install the wheel, run the ten lines; numpy is the second install.
 first_steps() {
@@ -23,6 +34,20 @@ first_steps() {
   "$home/bin/python" examples/python/quickstart.py | tail -1
 }
 
+# emulated_steps: the same with the wheel for aarch64 and the Python of scripts/sysroot.sh. Nothing there can start a
+# program, so the command line is started from here.
+emulated_steps() {
+  local python=$PWD/build/aarch64-sysroot/python site=$work/aarch64 platform=manylinux_2_34_aarch64
+  local fetch=(.venv/bin/pip install --quiet --disable-pip-version-check --python-version 3.11 --only-binary=:all:)
+  "${fetch[@]}" --no-index --find-links "$wheels" --platform $platform --target "$site" ferry
+  PYTHONPATH=$site "$python" tests/install/first_program.py without-command
+  "${fetch[@]}" --platform $platform --platform manylinux_2_28_aarch64 --platform manylinux2014_aarch64 \
+    --target "$work/numpy" numpy
+  PYTHONPATH=$site:$work/numpy "$python" examples/python/quickstart.py | tail -1
+  qemu-aarch64 -L /usr/aarch64-linux-gnu "$site/ferry/bin/ferry" bench --mode threads --ranks 2 --tokens 2 \
+    --hidden 64 --check >/dev/null
+}
+
 # inside <root> <command...>: what is mounted is gone with the command.
 inside() {
   unshare --mount bash -c '
@@ -30,20 +55,21 @@ inside() {
     exec chroot "$0" "$@"' "$@"
 }
 
-# bare_system <release>: a fresh copy of it in $work/<release>.
+# bare_system <release> <name>: a fresh copy of it in $work/<name>.
 bare_system() {
-  local kept=build/bare/$1
+  local kept=build/bare/$1 script=/usr/share/debootstrap/scripts/$1
+  [ -e "$script" ] || script=${script%/*}/sid # a release that is younger than debootstrap
   if [ ! -e "$kept.complete" ]; then
     rm -rf "$kept"
     mkdir -p build/bare
-    debootstrap --variant=minbase --include=python3-venv,ca-certificates "$1" "$kept" >"$kept.log" || {
+    debootstrap --variant=minbase --include=python3-venv,ca-certificates "$1" "$kept" "" "$script" >"$kept.log" || {
       tail -20 "$kept.log" >&2
       return 1
     }
     touch "$kept.complete"
   fi
-  cp -a "$kept" "$work/$1"
-  cp /etc/resolv.conf "$work/$1/etc/"
+  cp -a "$kept" "$work/$2"
+  cp /etc/resolv.conf "$work/$2/etc/"
 }
 
 # The wheel's first steps in a bare system; numpy's wheel comes from here.
@@ -60,6 +86,51 @@ wheel_in() {
   inside "$root" /ferry/venv/bin/python /ferry/quickstart.py | tail -1
 }
 
+# in_home <root> <commands>: in an empty home, as root.
+in_home() {
+  inside "$1" env DEBIAN_FRONTEND=noninteractive HOME=/ferry bash -eo pipefail -c "cd; apt-get update -qq; $2"
+}
+
+# From source as README says it: build, install, then programs by find_package and by pkg-config.
+source_in() {
+  mkdir -p "$work/$1/ferry/source"
+  git ls-files -z | tar --create --null --files-from - | tar --extract --directory "$work/$1/ferry/source"
+  in_home "$work/$1" 'apt-get install -y -qq --no-install-recommends make >/dev/null
+    cd source
+    make run >../run.log || { cat ../run.log; exit 1; }
+    tail -1 ../run.log
+    cmake --install build/release --prefix ~/ferry >/dev/null
+    cmake -S tests/install/consumer -B ~/consumer -DCMAKE_PREFIX_PATH=$HOME/ferry >/dev/null
+    cmake --build ~/consumer >/dev/null
+    ~/consumer/consumer
+    lib=$(dirname "$(find ~/ferry -name libferry.so)")
+    export PKG_CONFIG_PATH=$lib/pkgconfig
+    g++ -std=c++20 examples/dispatch_combine.cc $(pkg-config --cflags --libs ferry) "-Wl,-rpath,$lib" -o ~/cc
+    ~/cc'
+}
+
+# The packages in a bare system: the command line, then a C++ and a C program by pkg-config.
+packages_in() {
+  mkdir "$work/$1/ferry"
+  cp build/deb/*.deb examples/dispatch_combine.c* "$work/$1/ferry"
+  in_home "$work/$1" 'apt-get install -y -qq --no-install-recommends ./*.deb g++ pkg-config >/dev/null
+    ferry bench --ranks 2 --tokens 2 --hidden 64 --check >/dev/null
+    g++ -std=c++20 dispatch_combine.cc $(pkg-config --cflags --libs ferry) -o cc && ./cc
+    gcc -std=c11 dispatch_combine.c $(pkg-config --cflags --libs ferry) -o c && ./c'
+}
+
+# Who compares topologies needs the command line only, and UCX, which the package recommends: what a topology sends,
+# what a plan says, a run in the shape of two nodes, and a page of each.
+topologies_in() {
+  mkdir "$work/$1/ferry"
+  cp build/deb/{libferry0,ferry-tools}*.deb "$work/$1/ferry"
+  in_home "$work/$1" 'apt-get install -y -qq ./*.deb >/dev/null 2>&1
+    ferry topology gpu8:2 --report topology.html | tail -1
+    ferry plan ubbv2:2@port10 --model deepseek-v3 --ep 16 --tokens 4096 --report plan.html | tail -1
+    ferry bench --ranks 4 --topology host:2,rank:2 --tokens 16 --hidden 512 --check --report bench.html | tail -1
+    for page in topology plan bench; do grep -q "id=.data.>{" $page.html; done'
+}
+
 # Conan's recipe; it builds the consumer of tests/install against its package.
 conan_package() {
   local conan=$work/conan/bin/conan
@@ -73,34 +144,26 @@ conan_package() {
   }
 }
 
-# The packages in a bare system: the command line, then a C++ and a C program by pkg-config.
-packages_in() {
-  local root=$work/$1
-  cp build/deb/*.deb examples/dispatch_combine.c* "$root/root"
-  inside "$root" sh -ec 'cd /root
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq
-    apt-get install -y -qq --no-install-recommends ./*.deb g++ pkg-config >/dev/null
-    ferry bench --ranks 2 --tokens 2 --hidden 64 --check >/dev/null
-    g++ -std=c++20 dispatch_combine.cc $(pkg-config --cflags --libs ferry) -o cc && ./cc
-    gcc -std=c11 dispatch_combine.c $(pkg-config --cflags --libs ferry) -o c && ./c'
-}
-
 scripts/wheel.sh "${pythons[@]}"
 for python in "${pythons[@]}"; do
-  echo "== $("$python" --version)"
-  first_steps "$python"
+  if [ "$python" = aarch64 ]; then
+    echo "== the wheel on aarch64, under emulation"
+    emulated_steps
+  else
+    user 60 "the wheel with $("$python" --version)" first_steps "$python"
+  fi
 done
 echo "== the sdist"
 "$work/venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps -w "$work" -C cmake.define.FERRY_UNITY=ON \
   "$wheels"/ferry-*.tar.gz
-echo "== Conan's package"
-conan_package
 for release in "$@"; do
-  echo "== $release"
-  bare_system "$release"
-  wheel_in "$release"
+  bare_system "$release" "$release"
+  user 60 "the wheel in bare $release" wheel_in "$release"
 done
-echo "== the Debian packages in $1"
 scripts/deb.sh
-packages_in "$1"
+for name in source packages topologies; do bare_system "$1" $name; done
+user 300 "C++ from source in bare $1" source_in source
+user 300 "C++ by Debian packages in bare $1" packages_in packages
+user 300 "topologies in bare $1" topologies_in topologies
+user 300 "C++ by Conan" conan_package
+printf '%s\n' "${times[@]}"
