@@ -85,6 +85,39 @@ def runs():
             for number in range(2) for program, us in (("ferry", 10), ("Gloo", 70))]
 
 
+# Presses keys where the timeline is, and leaves in the page what its axis says after each.
+KEYS = """<script>
+const svg = document.querySelector('svg[tabindex]')
+const axis = () => [...svg.querySelectorAll('.quiet')].map(text => text.textContent).join(', ')
+const told = [[3.6e-12, -3390, -2.5e6].map(time).join(', '), axis()]
+svg.focus()
+for (const key of ['+', 'ArrowRight', 'ArrowLeft', '-', '-']) {
+  document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))
+  told.push(axis())
+}
+document.body.dataset.told = told.join(' | ')
+</script>"""
+
+
+def dom(file):
+    done = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+                           f"--user-data-dir={file.parent}/profile", "--dump-dom", f"file://{file}"],
+                          capture_output=True, text=True, timeout=120)
+    assert "CONSOLE" not in done.stderr, done.stderr
+    return done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.skipif(BROWSER is None, reason="no chromium: scripts/install.sh browser")
+def test_keys_zoom_and_move_the_timeline(tmp_path):
+    native(*BENCH, "--report", tmp_path / "bench.html")
+    (tmp_path / "keys.html").write_text((tmp_path / "bench.html").read_text() + KEYS)
+    told = re.search(r'data-told="([^"]*)"', dom(tmp_path / "keys.html"))[1].split(" | ")
+    assert told[0] == "0 us, -3.39 ms, -2.50 s"
+    first, nearer, right, left, back, farther = told[1:]
+    assert first == back != nearer == left != right and farther != back
+
+
 @pytest.mark.long
 @pytest.mark.skipif(BROWSER is None, reason="no chromium: scripts/install.sh browser")
 def test_a_browser_draws_every_page(tmp_path):
@@ -93,8 +126,5 @@ def test_a_browser_draws_every_page(tmp_path):
     native(*PLAN, "--report", tmp_path / "plan.html")
     page.write_page(tmp_path / "compare.html", "compare", ["words"], runs=runs())
     for name, sections in (("bench", 5), ("topology", 2), ("plan", 4), ("compare", 1)):
-        done = subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
-                               f"--user-data-dir={tmp_path}/profile", "--dump-dom", f"file://{tmp_path}/{name}.html"],
-                              capture_output=True, text=True, timeout=120)
-        assert "CONSOLE" not in done.stderr, done.stderr
-        assert f'data-drawn="{sections}"' in done.stdout and "NaN" not in done.stdout
+        drawn = dom(tmp_path / f"{name}.html")
+        assert f'data-drawn="{sections}"' in drawn and "NaN" not in drawn
