@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """site.py: the site in build/site, which a browser reads without a server or network: docs/ with README first, the
 sources that pages link to, and a reference of Python from docstrings, of C++ and C from headers. A link that leads
-nowhere, in a page or to a heading, is an error. Run by .venv's Python, with ferry in it; called by scripts/test.sh."""
+nowhere, in a page or to a heading, is an error, and so is what chromium complains of, where there is one. Run by
+.venv's Python, with ferry in it; called by scripts/test.sh."""
 
 import inspect
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -135,6 +136,21 @@ def write_python_reference():
     write("reference/python.md", "\n".join(parts))
 
 
+def check_in_browser():
+    """Where there is a browser: the pages are shown without an error, and the search finds something."""
+    browser = shutil.which("chromium")
+    for page in ("index.html", "search.html?q=deadline") if browser else ():
+        with tempfile.TemporaryDirectory() as profile:
+            done = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+                                   f"--user-data-dir={profile}", "--dump-dom", f"file://{SITE}/{page}"],
+                                  capture_output=True, text=True, timeout=120)
+        told = [line for line in done.stderr.split("\n") if "CONSOLE" in line]
+        if told or ("search" in page and not re.search(r'id="found".*?<li>', done.stdout, re.S)):
+            print(f"site.py: {page} in a browser:", *told or ["nothing is found"], sep="\n")
+            return 1
+    return 0
+
+
 def main():
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(ROOT / "docs/pictures", PAGES / "pictures")
@@ -145,14 +161,15 @@ def main():
     write_header_references()
     write_python_reference()
     shutil.copy(Path(__file__).with_name("search.md"), PAGES)
+    write("site.css", ".md-search, .md-header__button[for=__search] { display: none }\n")
     build = [Path(sys.executable).with_name("mkdocs"), "build", "--strict"]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         print(done.stderr)
         return done.returncode
-    index = json.loads((SITE / "search/search_index.json").read_text())["docs"]
-    (SITE / "search/index.js").write_text(f"const pages = {json.dumps(index)}\n")
-    return 0
+    index = (SITE / "search/search_index.json").read_text()
+    (SITE / "search/search_index.js").write_text(f"var __index = {index}\n")  # the theme loads it by these names too
+    return check_in_browser()
 
 
 if __name__ == "__main__":
