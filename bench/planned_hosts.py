@@ -22,17 +22,26 @@ from hosts import Hosts, Unavailable, skip  # noqa: E402
 
 WHAT = ("pair", "dispatch", "combine")
 ALGORITHMS = ("hierarchical", "fullmesh", "allgather")
-# Hosts, racks, ranks on each host. The rate is that of each host's cable, or of each rack's.
-NETWORKS = {"2x4": (2, 1, 4), "4x2": (4, 1, 2), "2x2x2": (4, 2, 2)}
+# Hosts, racks, ranks on each host. The rate is that of each host's cable, or of each rack's. `linked`: two partly
+# linked machines of eight; each virtual node is a host, with a cable to the one beside it and one to the same of the
+# other machine, and none to the fourth.
+NETWORKS = {"2x4": (2, 1, 4), "4x2": (4, 1, 2), "2x2x2": (4, 2, 2), "linked": (4, 2, 4)}
+LINKED = ("ab", "cd", "ac", "bd")
 MTU = 9000
 PAYLOAD = (MTU - 52) / (MTU + 14)  # of what tbf counts: without the headers of TCP, IP and Ethernet
 FIT_TOKENS = 96                    # no shape that is predicted
 
 
+def gb_s(gbit):
+    return round(gbit / 8 * PAYLOAD, 5)
+
+
 def levels(network, gbit):
-    """Of the topology, at the rate of payload; 0: no limit."""
+    """Of the topology that the ranks are told, at the rate of payload; 0: no limit."""
     hosts, racks, ranks = NETWORKS[network]
-    rate = f"@{gbit / 8 * PAYLOAD:.5f}GB/s" if gbit else ""
+    if network == "linked":
+        return "machine:2,host:2@1xor", ranks
+    rate = f"@{gb_s(gbit)}GB/s" if gbit else ""
     outer = f"rack:{racks}{rate},host:{hosts // racks}" if racks > 1 else f"host:{hosts}{rate}"
     return outer, ranks
 
@@ -40,12 +49,20 @@ def levels(network, gbit):
 def make_hosts(network, gbit):
     hosts, racks, _ = NETWORKS[network]
     rate = f"{gbit}gbit" if gbit else ""
+    if network == "linked":
+        return Hosts(hosts, cables=dict.fromkeys(LINKED, rate), mtu=MTU)
     return Hosts(hosts, racks=racks, rack_rate=rate, mtu=MTU) if racks > 1 else Hosts(hosts, rate=rate, mtu=MTU)
 
 
 def machine_of(here, network, gbit, network_gb_s):
-    outer, ranks = levels(network, gbit)
     host = {**here["host"], "network_gb_s": network_gb_s, "together": True}
+    if network == "linked":
+        return {**here, "host": host, "tree": "machine:2,host:2,rank:4",
+                "links": [{"name": "peer", "mesh": "host"},
+                          {"name": "mate", "xor": 5, "within": "machine", "port": "beside"},
+                          {"name": "rail", "index": "machine", "port": "across"}],
+                "ports": [{"name": name, "gb_s": gb_s(gbit), "level": "host"} for name in ("beside", "across")]}
+    outer, ranks = levels(network, gbit)
     return {**here, "tree": f"{outer},rank:{ranks}", "host": host}
 
 

@@ -34,6 +34,8 @@ BURST, LONGEST_QUEUE = "256kb", "50ms"
 # The first process of a host. /dev/shm and /etc/hosts are its own; it ends with its input.
 LIFE = ('hostname "$1" && mount -t tmpfs none /dev/shm && mount --bind "$2" /etc/hosts && ip link set lo up'
         ' && echo up && exec cat >/dev/null')
+# Passes on what is for others, by whichever cable it came: there and back may be two ways.
+PASS_ON = "cd /proc/sys/net/ipv4 && echo 1 > ip_forward && for one in conf/*/rp_filter; do echo 0 > $one; done"
 # Drops packets that leave, with the probability THRESHOLD / 2^32; 7 is bpf_get_prandom_u32, 2 TC_ACT_SHOT.
 LOSS = """
 static unsigned (*random_bits)(void) = (void*)7;
@@ -107,11 +109,14 @@ class Box:
     def enter(self, *words):
         return ["nsenter", "-t", str(self.pid), "-n", "-i", "-u", "-p", "-m", "--", *words]
 
+    def in_network(self, *words):
+        return ["nsenter", "-t", str(self.pid), "-n", *words]
+
     def ip(self, *words):
-        run("nsenter", "-t", str(self.pid), "-n", "ip", *words)
+        run(*self.in_network("ip", *words))
 
     def tc(self, *words):
-        run("nsenter", "-t", str(self.pid), "-n", "tc", *words)
+        run(*self.in_network("tc", *words))
 
     def close(self):
         self.process.communicate()  # closes its input, waits
@@ -168,11 +173,15 @@ def ssh(words):
 class Hosts:
     """`with Hosts(2, rate="1gbit") as hosts:` has hosts a and b, at address(0) and address(1). `rate` limits each
     direction of each host's cable, `loss` is the percentage of packets that get lost on the way out of each end.
-    `racks` deals them out evenly, in order; `rack_rate` is that of the cable of each rack to the others."""
+    `racks` deals them out evenly, in order; `rack_rate` is that of the cable of each rack to the others. `cables`, such
+    as {"ab": "1gbit", "bc": ""}, joins just these pairs, at these rates; what is for another host goes over those
+    between, by the fewest cables."""
 
-    def __init__(self, count, rate="", loss=0.0, mtu=9000, racks=1, rack_rate=""):
+    def __init__(self, count, rate="", loss=0.0, mtu=9000, racks=1, rack_rate="", cables=None):
         if not 2 <= count <= len(NAMES):
             raise ValueError(f"{count} hosts: 2 to {len(NAMES)} are possible")
+        if cables and (rate or racks > 1):
+            raise ValueError("cables have their own rates, and no racks")
         if count % racks != 0 or (racks > 1 and count == 2):
             raise ValueError(f"{count} hosts in {racks} racks: as many in each, and more than 2")
         reason = why_not(loss)
@@ -180,6 +189,7 @@ class Hosts:
             raise Unavailable(reason)
         self.names = list(NAMES[:count])
         self.rate, self.loss, self.mtu, self.racks, self.rack_rate = rate, loss, mtu, racks, rack_rate
+        self.cables = cables or {}
         self.boxes = {}
         self.server = None
         self._folder = tempfile.TemporaryDirectory(prefix="ferry-hosts-")
@@ -203,9 +213,14 @@ class Hosts:
         table = Path(self._folder.name, "hosts")
         table.write_text("127.0.0.1 localhost\n" +
                          "".join(f"{address(i)} {name}\n" for i, name in enumerate(self.names)))
-        for name in self.names if len(self.names) == 2 else [*self.names, "switch"]:
+        for name in self.names if len(self.names) == 2 or self.cables else [*self.names, "switch"]:
             self.boxes[name] = Box(name, str(table))
-        if len(self.names) == 2:
+        if self.cables:
+            for (near, far), rate in self.cables.items():
+                self._cable((near, f"to-{far}"), (far, f"to-{near}"), rate)
+            for name in self.names:
+                self._cable((name, "eth0"), (name, "inside"))  # its address, whatever cable leads there
+        elif len(self.names) == 2:
             a, b = self.names
             self._cable((a, "eth0"), (b, "eth0"), self.rate)
         else:
@@ -221,7 +236,25 @@ class Hosts:
                 self._plug(f"to-{name}", f"rack{index * self.racks // len(self.names)}" if self.racks > 1 else "ports")
         for index, name in enumerate(self.names):
             self.boxes[name].ip("addr", "add", f"{address(index)}/24", "dev", "eth0")
+        if self.cables:
+            self._route()
         self.server = SshServer(self.boxes, Path(self._folder.name, "ssh"))
+
+    def _route(self):
+        """Each host knows the next one on the shortest way to each other, and passes on what is for others."""
+        joined = {name: [far for pair in self.cables for far in pair if name in pair and far != name]
+                  for name in self.names}
+        for name in self.names:
+            run(*self.boxes[name].in_network("sh", "-c", PASS_ON))
+            next_hop, reached = {far: far for far in joined[name]}, list(joined[name])
+            for far in reached:  # grows as it goes
+                for further in joined[far]:
+                    if further != name and further not in next_hop:
+                        next_hop[further] = next_hop[far]
+                        reached.append(further)
+            for far, first in next_hop.items():
+                mine, next_host, to = (address(self.names.index(one)) for one in (name, first, far))
+                self.boxes[name].ip("route", "add", to, "via", next_host, "dev", f"to-{first}", "onlink", "src", mine)
 
     def _switch(self, name):
         self.boxes["switch"].ip("link", "add", name, "type", "bridge")
@@ -230,7 +263,7 @@ class Hosts:
     def _plug(self, device, switch):
         self.boxes["switch"].ip("link", "set", device, "master", switch)
 
-    def _cable(self, near, far, rate):
+    def _cable(self, near, far, rate=""):
         (first, device), (second, peer) = near, far
         mtu = ["mtu", str(self.mtu)]
         run("ip", "link", "add", device, "netns", str(self.boxes[first].pid), *mtu, "type", "veth",
@@ -253,7 +286,8 @@ class Hosts:
     @property
     def environment(self):
         """For commands beside the hosts and on them: this process's, and how to reach them."""
-        return {**os.environ, SOCKET: self.server.path, "FERRY_SSH": f"{sys.executable} {Path(__file__).resolve()} ssh"}
+        return {**os.environ, SOCKET: self.server.path, "FERRY_SSH": f"{sys.executable} {Path(__file__).resolve()} ssh",
+                **({"FERRY_SOCKET_IFNAME": "eth0"} if self.cables else {})}
 
     def command(self, name, *words):
         """`words`, to be run on a host."""
@@ -285,7 +319,7 @@ class Hosts:
 
     def sent_bytes(self, name):
         """All bytes that left a host so far, headers included."""
-        words = ["nsenter", "-t", str(self.boxes[name].pid), "-n", "cat", "/proc/net/dev"]
+        words = self.boxes[name].in_network("cat", "/proc/net/dev")
         text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
         return int(text.partition("eth0:")[2].split()[8])
 

@@ -84,6 +84,14 @@ class Bench(unittest.TestCase):
                 self.assertEqual(got, 4_000_000)
                 self.assertTrue(least_s < seconds < most_s, (target, seconds))
 
+    def test_hosts_without_a_cable_are_reached_over_those_between(self):
+        with Hosts(4, cables={"ab": "", "bd": "100mbit", "ac": "", "cd": "100mbit"}) as bench:
+            seconds, got = self.send(bench, "a", "d", 4_000_000)  # by b, over the cable that has a limit
+            self.assertEqual(got, 4_000_000)
+            self.assertGreater(seconds, 0.28)
+            for source, target in ("da", "bc", "cb", "ab"):
+                self.assertEqual(self.send(bench, source, target, 1000)[1], 1000)
+
     def test_a_cut_is_silent_and_can_be_mended(self):
         with Hosts(2) as bench:
             receiver = begin(bench, "b", RECEIVE)
