@@ -55,6 +55,11 @@ class FERRY_EXPORT Handle {
   std::span<const std::int64_t> running_counts() const noexcept;
   // [R]: kRankMajor, inclusive running sum of rows over source ranks; empty otherwise.
   std::span<const std::int64_t> running_rows_per_rank() const noexcept;
+  // kRankMajor, empty otherwise: tokens that each source rank dispatched, [R]; and how many of them
+  // went to each rank, [R, R]. R counts the active ranks; with tp_size > 1 sources are [tp_size,
+  // R / tp_size], and they send to the R / tp_size places of a domain.
+  std::span<const std::int64_t> tokens_per_rank() const noexcept;
+  std::span<const std::int64_t> rows_sent() const noexcept;
 
   const std::shared_ptr<const internal::Route>& route() const noexcept { return route_; }
   explicit Handle(std::shared_ptr<const internal::Route> route) : route_(std::move(route)) {}

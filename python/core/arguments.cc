@@ -130,6 +130,10 @@ void read_dispatch(const DispatchObjects& objects, const ExchangeConfig& config,
       kept, objects.replica_table, {"replica_table", {Element::kInt32}, {logical}});
   if (!objects.handle.is_none()) input.args.cached = read_handle(objects.handle);
   input.args.deadline = read_deadline(objects.deadline);
+  if (!objects.terms.is_none()) {
+    input.terms = nb::cast<std::string>(objects.terms);
+    input.args.terms = input.terms;
+  }
 }
 
 namespace {
@@ -163,7 +167,8 @@ std::unique_ptr<DispatchInput> read_dispatched(nb::handle object, const Exchange
                  .token_scales = none,
                  .replica_table = entry("replica_table"),
                  .active_ranks = entry("active_ranks"),
-                 .deadline = none},
+                 .deadline = none,
+                 .terms = none},
                 config, *input);
   return input;
 }

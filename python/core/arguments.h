@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/libraries.h"
@@ -16,13 +17,14 @@ namespace ferry::python {
 // The keywords of Exchange.dispatch, unread.
 struct DispatchObjects {
   nb::handle tokens, topk_ids, topk_weights, handle, token_mask, topk_mask, scales, token_scales,
-      replica_table, active_ranks, deadline;
+      replica_table, active_ranks, deadline, terms;
 };
 
 struct DispatchInput {
   DispatchArgs args;
   std::vector<nb::object> kept;
   std::vector<int> active_ranks;
+  std::string terms;
   Library library = Library::kNone;
   Element scale_element = Element::kOther;  // of the caller's token_scales
 };

@@ -284,7 +284,7 @@ nb::object run_layer(const PyExchange& self, const LayerObjects& objects) {
   void* results = nullptr;
   const auto read = [&] {
     read_dispatch({objects.tokens, objects.topk_ids, objects.topk_weights, none, none, none, none,
-                   none, none, none, none},
+                   none, none, none, none, none},
                   config, input);
     out = new_array({input.args.tokens.num_rows, config.hidden}, element_of(config.dtype),
                     input.library);

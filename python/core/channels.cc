@@ -3,11 +3,12 @@
 // few tokens waits for it. Called by ferry/deep_ep/layout.py and channels.py.
 #include "core/channels.h"
 
-#include <nanobind/stl/vector.h>
-
 #include <algorithm>
+#include <memory>
+#include <span>
 #include <vector>
 
+#include "core/results.h"
 #include "core/tensor.h"
 
 namespace ferry::python {
@@ -29,51 +30,81 @@ class Owners {
   std::int64_t even_, larger_;
 };
 
+constexpr Elements kInt{Element::kInt32};
+constexpr Elements kBool{Element::kBool};
+
+template <typename T>
+std::span<T> elements(const Tensor& tensor) {
+  return {static_cast<T*>(tensor.data), static_cast<std::size_t>(tensor.size())};
+}
+
 // Where the entries of top-k go; each is written.
 struct TokenRanks {
-  Tensor in_rank, per_rank, per_expert;  // bool [T, R], int32 [R], int32 [E]
+  std::span<bool> in_rank;  // [T, R]
+  std::span<std::int32_t> per_rank, per_expert;
 };
 
 template <typename Id>
 bool fill_token_ranks(const Tensor& topk_idx, const TokenRanks& to) {
-  const std::int64_t num_ranks = to.per_rank.dim(0), num_experts = to.per_expert.dim(0);
+  const auto num_ranks = static_cast<std::int64_t>(to.per_rank.size());
+  const auto num_experts = static_cast<std::int64_t>(to.per_expert.size());
   const std::int64_t top_k = topk_idx.dim(1);
-  auto* in_rank = static_cast<bool*>(to.in_rank.data);
-  auto* per_rank = static_cast<std::int32_t*>(to.per_rank.data);
-  auto* per_expert = static_cast<std::int32_t*>(to.per_expert.data);
-  std::fill_n(in_rank, to.in_rank.size(), false);
-  std::fill_n(per_rank, num_ranks, 0);
-  std::fill_n(per_expert, num_experts, 0);
+  std::ranges::fill(to.in_rank, false);
+  std::ranges::fill(to.per_rank, 0);
+  std::ranges::fill(to.per_expert, 0);
   const Owners owner(num_experts, num_ranks);
   bool known = true;
-  const Id* ids = static_cast<const Id*>(topk_idx.data);
-  for (std::int64_t i = 0; i < topk_idx.size(); ++i) {
+  const std::span<const Id> ids = elements<const Id>(topk_idx);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] == -1) continue;
     if (ids[i] < -1 || ids[i] >= num_experts) {
       known = false;
       continue;
     }
-    ++per_expert[ids[i]];
+    ++to.per_expert[ids[i]];
     const std::int64_t rank = owner(ids[i]);
-    bool& goes = in_rank[i / top_k * num_ranks + rank];
-    per_rank[rank] += goes ? 0 : 1;
+    bool& goes = to.in_rank[i / top_k * num_ranks + rank];
+    to.per_rank[rank] += goes ? 0 : 1;
     goes = true;
   }
   return known;
 }
 
-bool token_ranks(nb::handle topk_idx, nb::handle in_rank, nb::handle per_rank,
-                 nb::handle per_expert) {
-  constexpr Elements kInt{Element::kInt32};
-  const Tensor ids =
-      read_dense(topk_idx, {"topk_idx", {Element::kInt64, Element::kInt32}, {-1, -1}});
-  TokenRanks to;
-  to.per_rank = read_dense(per_rank, {"per_rank", kInt, {-1}, true});
-  to.per_expert = read_dense(per_expert, {"per_expert", kInt, {-1}, true});
-  to.in_rank =
-      read_dense(in_rank, {"in_rank", {Element::kBool}, {ids.dim(0), to.per_rank.dim(0)}, true});
+Tensor read_ids(nb::handle topk_idx) {
+  return read_dense(topk_idx, {"topk_idx", {Element::kInt64, Element::kInt32}, {-1, -1}});
+}
+
+bool fill(const Tensor& ids, const TokenRanks& to) {
   return ids.element == Element::kInt64 ? fill_token_ranks<std::int64_t>(ids, to)
                                         : fill_token_ranks<std::int32_t>(ids, to);
+}
+
+bool token_ranks(nb::handle topk_idx, nb::handle in_rank, nb::handle per_rank,
+                 nb::handle per_expert) {
+  const Tensor ids = read_ids(topk_idx);
+  const Tensor ranks = read_dense(per_rank, {"per_rank", kInt, {-1}, true});
+  const Tensor experts = read_dense(per_expert, {"per_expert", kInt, {-1}, true});
+  const Tensor mask = read_dense(in_rank, {"in_rank", kBool, {ids.dim(0), ranks.dim(0)}, true});
+  return fill(ids, {elements<bool>(mask), elements<std::int32_t>(ranks),
+                    elements<std::int32_t>(experts)});
+}
+
+// Whoever asks looks for the reason of a no.
+bool is_layout(nb::handle topk_idx, nb::handle in_rank, nb::handle per_rank, nb::handle per_expert,
+               std::int64_t num_tokens, std::int64_t num_ranks) try {
+  const Tensor ids = read_ids(topk_idx);
+  const Tensor ranks = read_dense(per_rank, {"per_rank", kInt, {num_ranks}});
+  const Tensor experts = read_dense(per_expert, {"per_expert", kInt, {-1}});
+  const Tensor mask = read_dense(in_rank, {"in_rank", kBool, {num_tokens, num_ranks}});
+  if (!ids.given() || !ranks.given() || !experts.given() || !mask.given()) return false;
+  if (ids.dim(0) != num_tokens) return false;
+  const auto wanted = std::make_unique<bool[]>(mask.size());
+  std::vector<std::int32_t> counts(num_ranks), of_experts(experts.size());
+  const TokenRanks to{{wanted.get(), static_cast<std::size_t>(mask.size())}, counts, of_experts};
+  return fill(ids, to) && std::ranges::equal(to.in_rank, elements<const bool>(mask)) &&
+         std::ranges::equal(counts, elements<const std::int32_t>(ranks));
+} catch (const Error&) {
+  return false;
 }
 
 std::int64_t tokens_per_channel(std::int64_t num_tokens, std::int64_t num_channels) {
@@ -81,10 +112,10 @@ std::int64_t tokens_per_channel(std::int64_t num_tokens, std::int64_t num_channe
 }
 
 void fill_sent(nb::handle goes, nb::handle prefix, nb::handle head) {
-  const Tensor from = read_dense(goes, {"goes", {Element::kBool}, {-1, -1}});
+  const Tensor from = read_dense(goes, {"goes", kBool, {-1, -1}});
   const std::int64_t num_tokens = from.dim(0), columns = from.dim(1);
-  const Tensor to = read_dense(prefix, {"prefix", {Element::kInt32}, {columns, -1}, true});
-  const Tensor before = read_dense(head, {"head", {Element::kInt32}, {num_tokens, columns}, true});
+  const Tensor to = read_dense(prefix, {"prefix", kInt, {columns, -1}, true});
+  const Tensor before = read_dense(head, {"head", kInt, {num_tokens, columns}, true});
   const std::int64_t num_channels = to.dim(1);
   const std::int64_t each = tokens_per_channel(num_tokens, num_channels);
   for (std::int64_t column = 0; column < columns; ++column) {
@@ -106,23 +137,40 @@ void fill_sent(nb::handle goes, nb::handle prefix, nb::handle head) {
   }
 }
 
-void fill_received(nb::handle sources, const std::vector<std::int64_t>& num_tokens,
-                   const std::vector<std::int64_t>& num_rows, nb::handle prefix) {
-  const Tensor rows = read_dense(sources, {"sources", {Element::kInt32}, {-1, 3}});
-  const auto ranks = static_cast<std::int64_t>(num_tokens.size());
-  const Tensor to = read_dense(prefix, {"prefix", {Element::kInt32}, {ranks, -1}, true});
+// Rows of each source that came from the channels before each.
+void fill_channels(const Received& received, const Tensor& to) {
+  const std::span<const std::int64_t> tokens = received.handle.tokens_per_rank();
+  const std::span<const std::int64_t> ends = received.handle.running_rows_per_rank();
   const std::int64_t num_channels = to.dim(1);
-  const auto* source = static_cast<const std::int32_t*>(rows.data);
   auto* place = static_cast<std::int32_t*>(to.data);
-  std::int64_t row = 0, end = 0;
-  for (std::int64_t rank = 0; rank < ranks; ++rank) {
-    const std::int64_t first = row, each = tokens_per_channel(num_tokens[rank], num_channels);
-    end = std::min(end + num_rows[rank], rows.dim(0));
+  std::int64_t row = 0;
+  for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
+    const std::int64_t first = row, each = tokens_per_channel(tokens[rank], num_channels);
     for (std::int64_t channel = 0; channel < num_channels; ++channel) {
       *place++ = static_cast<std::int32_t>(row - first);
-      while (row < end && source[row * 3 + 1] < (channel + 1) * each) ++row;
+      while (row < ends[rank] && received.sources[row * 3 + 1] < (channel + 1) * each) ++row;
     }
   }
+}
+
+void fill_received(const PyReceived& dispatched, nb::handle prefix, nb::handle rank_prefix,
+                   nb::handle tokens) {
+  const Received& received = **dispatched.kept;
+  const std::int64_t ranks = dispatched.num_ranks;
+  fill_channels(received, read_dense(prefix, {"prefix", kInt, {ranks, -1}, true}));
+  const Tensor sums = read_dense(rank_prefix, {"rank_prefix", kInt, {ranks, ranks}, true});
+  if (sums.given()) {
+    auto* sum = static_cast<std::int32_t*>(sums.data);
+    const std::span<const std::int64_t> sent = received.handle.rows_sent();
+    for (std::int64_t i = 0; i < ranks * ranks; ++i)
+      sum[i] = static_cast<std::int32_t>(sent[i]) + (i < ranks ? 0 : sum[i - ranks]);
+  }
+  const Tensor of_row = read_dense(tokens, {"tokens", kInt, {-1}, true});
+  if (!of_row.given()) return;
+  auto* token = static_cast<std::int32_t*>(of_row.data);
+  for (std::int64_t row = 0; row < received.num_rows; ++row)
+    token[row] = received.sources[row * 3 + 1];
+  std::fill(token + received.num_rows, token + of_row.dim(0), -1);
 }
 
 }  // namespace
@@ -134,14 +182,20 @@ void bind_channels(nb::module_& module) {
       arg("per_expert"),
       "Fills in_rank bool [T, R], whether a token goes to a rank, per_rank int32 [R], tokens "
       "that do, and per_expert int32 [E], entries of topk_idx. False: an id is of no expert.");
+  module.def("is_layout", &is_layout, arg("topk_idx").none(), arg("in_rank").none(),
+             arg("per_rank").none(), arg("per_expert").none(), arg("num_tokens"), arg("num_ranks"),
+             "Whether in_rank and per_rank are what token_ranks makes of topk_idx, whose ids are "
+             "all of experts, and all four have the types and shapes that it takes.");
   module.def("fill_sent", &fill_sent, arg("goes"), arg("prefix"), arg("head").none() = nb::none(),
              "Of goes, bool [T, columns]: fills prefix int32 [columns, C], the running sum over "
              "channels of the tokens that go to a column, and head int32 [T, columns], how many of "
              "its channel do so before a token that does, else -1.");
-  module.def("fill_received", &fill_received, arg("sources"), arg("num_tokens"), arg("num_rows"),
-             arg("prefix"),
-             "Fills prefix int32 [R, C]: how many rows of a source came from the channels before "
-             "each. sources int32 [N, 3], num_tokens and num_rows [R]: of each source.");
+  module.def("fill_received", &fill_received, arg("received"), arg("prefix"),
+             arg("rank_prefix").none() = nb::none(), arg("tokens").none() = nb::none(),
+             "Of the rows of a rank_major dispatch: fills prefix int32 [R, C], how many rows of a "
+             "source came from the channels before each, rank_prefix int32 [R, R], how many rows "
+             "each rank gets from the sources up to each, and tokens int32 [N or more], the token "
+             "of each row, behind them -1.");
 }
 
 }  // namespace ferry::python

@@ -26,7 +26,8 @@ auto dispatch_parameters() {
   return std::tuple(arg("tokens").none(), optional("topk_ids"), optional("topk_weights"),
                     nb::kw_only(), optional("handle"), optional("token_mask"),
                     optional("topk_mask"), optional("scales"), optional("token_scales"),
-                    optional("replica_table"), optional("active_ranks"), optional("deadline"));
+                    optional("replica_table"), optional("active_ranks"), optional("deadline"),
+                    optional("terms"));
 }
 
 // What a type checker sees of them. Arrays that come out are of the library of those that go in.
@@ -38,7 +39,8 @@ constexpr const char* kDispatchTypes =
     "topk_mask: AnyArray | None = None, scales: AnyArray | None = None, "
     "token_scales: AnyArray | None = None, "
     "replica_table: AnyArray | None = None, "
-    "active_ranks: collections.abc.Sequence[int] | None = None, deadline: float | None = None)";
+    "active_ranks: collections.abc.Sequence[int] | None = None, deadline: float | None = None, "
+    "terms: str | None = None)";
 
 constexpr const char* kCombineTypes =
     "(self, expert_rows: Array | None, handle: Handle[typing.Any] | None = None, "
@@ -70,9 +72,10 @@ using O = nb::handle;
 template <auto call>
 auto with_dispatch_objects() {
   return [](const PyExchange& self, O tokens, O topk_ids, O topk_weights, O handle, O token_mask,
-            O topk_mask, O scales, O token_scales, O replica_table, O active_ranks, O deadline) {
+            O topk_mask, O scales, O token_scales, O replica_table, O active_ranks, O deadline,
+            O terms) {
     return call(self, {tokens, topk_ids, topk_weights, handle, token_mask, topk_mask, scales,
-                       token_scales, replica_table, active_ranks, deadline});
+                       token_scales, replica_table, active_ranks, deadline, terms});
   };
 }
 

@@ -70,6 +70,16 @@ void bind_handle(nb::module_& module) {
           [](const PyHandle& self) { return counts(self, &Handle::running_rows_per_rank); },
           nb::sig("def running_rows_per_rank(self, /) -> Array"),
           "int64 [R]: rank_major, running sum of rows over source ranks; empty otherwise.")
+      .def_prop_ro(
+          "tokens_per_rank",
+          [](const PyHandle& self) { return counts(self, &Handle::tokens_per_rank); },
+          nb::sig("def tokens_per_rank(self, /) -> Array"),
+          "int64 [R]: rank_major, tokens that each rank dispatched; empty otherwise.")
+      .def_prop_ro(
+          "rows_sent", [](const PyHandle& self) { return counts(self, &Handle::rows_sent); },
+          nb::sig("def rows_sent(self, /) -> Array"),
+          "int64 [R * R]: rank_major, how many of each rank's tokens went to each rank; empty "
+          "otherwise.")
       .def("__bool__", [](const PyHandle& self) { return static_cast<bool>(self.handle); })
       .def("__repr__", [](const PyHandle& self) {
         return nb::str("<ferry.Handle of {} tokens, {} rows>")

@@ -127,6 +127,7 @@ Status Dispatch::post(const DispatchArgs& args) {
                  .free_after = pool.published(buffer_),
                  .buffer = buffer_,
                  .growth = Code::kOk};
+  mine.num_rows = static_cast<std::int32_t>(args.tokens.num_rows);
   if (unplaced_)
     count_entries(setup_.rules(), *route_, exchange_.view.count_row(setup_.rank, number()));
   exchange_.protocol.publish(number(), Stage::kAnnounced);
@@ -164,6 +165,10 @@ void place_rows(const ExchangeParts& exchange, std::uint64_t number, Route& rout
 // All ranks hold the same matrix now and agree on every slot without more messages.
 Status Dispatch::plan() {
   place_rows(exchange_, number(), *unplaced_);
+  if (setup_.rank_major()) {
+    for (const int peer : active().ranks)
+      unplaced_->tokens_per_rank.push_back(exchange_.record(peer, number()).num_rows);
+  }
   const WindowLayout& layout = setup_.layout;
   for (int member = 0; member < active().num_members; ++member) {
     const std::int64_t rows = route_->section_rows[member];

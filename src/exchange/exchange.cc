@@ -157,5 +157,13 @@ std::span<const std::int64_t> Handle::running_counts() const noexcept {
 std::span<const std::int64_t> Handle::running_rows_per_rank() const noexcept {
   return view(route_, &internal::ReceivedRows::running_rows_per_rank);
 }
+std::span<const std::int64_t> Handle::tokens_per_rank() const noexcept {
+  return route_ ? std::span<const std::int64_t>(route_->tokens_per_rank)
+                : std::span<const std::int64_t>();
+}
+std::span<const std::int64_t> Handle::rows_sent() const noexcept {
+  return route_ ? std::span<const std::int64_t>(route_->rows_sent)
+                : std::span<const std::int64_t>();
+}
 
 }  // namespace ferry

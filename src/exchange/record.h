@@ -73,7 +73,7 @@ struct alignas(64) Record {
   Code status = Code::kOk;    // anything else: the rank refused its call; `reason` says why
   bool encoded = false;       // combine: the outputs are in the wire format of combine
   bool has_share = false;     // combine
-  std::int32_t num_rows = 0;  // combine: of the outputs
+  std::int32_t num_rows = 0;  // dispatch: tokens; combine: of the outputs
   union {
     Posted posted = {};
     Published published;

@@ -193,6 +193,8 @@ void place(const PlacementRules& rules, std::span<const std::int32_t* const> cou
   const std::span<const std::int32_t> my_counts(count_rows[active.my_index()] + first,
                                                 last - first);
   if (rules.rank_major()) {
+    for (const std::int32_t* counts : count_rows)
+      route.rows_sent.insert(route.rows_sent.end(), counts + first, counts + last);
     place_by_member(my_counts, sums, route);
   } else {
     place_by_expert(rules, my_counts, sums, route);

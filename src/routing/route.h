@@ -52,6 +52,9 @@ struct Route {
   // local expert). The same at all positions.
   std::vector<std::int64_t> section_rows;  // [members]
   std::int64_t total_rows = 0;             // received by all ranks
+  // kRankMajor, as in the public Handle.
+  std::vector<std::int64_t> tokens_per_rank;  // [active ranks]
+  std::vector<std::int64_t> rows_sent;        // [active ranks, members]
 
   ReceivedRows received;
 };

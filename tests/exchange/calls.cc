@@ -45,6 +45,9 @@ void check_counts(const internal::RankReceived& expected, const Handle& handle,
                               what + ": running_counts");
   require_equal<std::int64_t>(handle.running_rows_per_rank(), expected.running_rows_per_rank,
                               what + ": running_rows_per_rank");
+  require_equal<std::int64_t>(handle.tokens_per_rank(), expected.tokens_per_rank,
+                              what + ": tokens_per_rank");
+  require_equal<std::int64_t>(handle.rows_sent(), expected.rows_sent, what + ": rows_sent");
 }
 
 void check_scales_lie(const ExchangeConfig& config, const internal::RankReceived& expected,

@@ -78,6 +78,29 @@ void count_rows(const Dispatch& dispatch, int member, const ReferenceRows& place
   received.running_rows_per_rank = running_sums(placed.rows_per_source, members);
 }
 
+// kRankMajor, the same for all: tokens of each source, and how many have an expert of each member.
+void count_sent(const Dispatch& dispatch, RankReceived& received) {
+  const ReferenceRouting& routing = dispatch.routing;
+  for (int position = 0; position < dispatch.config.tp_size; ++position) {
+    for (const ReferenceMember& source : routing.members) {
+      const int rank = source.ranks[position];
+      const std::int64_t tokens = dispatch.inputs[rank].num_tokens;
+      received.tokens_per_rank.push_back(tokens);
+      std::vector<std::int64_t> sent(routing.members.size());
+      for (std::int64_t token = 0; token < tokens; ++token) {
+        std::vector<bool> goes(sent.size());
+        for (int k = 0; k < routing.entries_per_token; ++k) {
+          const int member = routing.entry(rank, token, k).member;
+          if (member >= 0) goes[member] = true;
+        }
+        for (std::size_t member = 0; member < sent.size(); ++member)
+          sent[member] += goes[member] ? 1 : 0;
+      }
+      received.rows_sent.insert(received.rows_sent.end(), sent.begin(), sent.end());
+    }
+  }
+}
+
 // kRankMajor: the token's entries that are here, in the columns of their k.
 void fill_columns(const Dispatch& dispatch, int member, const ReferenceRows& placed,
                   RankReceived& received) {
@@ -209,6 +232,7 @@ std::vector<RankReceived> reference_dispatch(const ExchangeConfig& config,
       fill_rows(dispatch, placed, received);
       if (config.layout == Layout::kRankMajor) {
         fill_columns(dispatch, member, placed, received);
+        count_sent(dispatch, received);
       } else {
         fill_weights(dispatch, placed, received);
       }

@@ -68,6 +68,7 @@ struct RankReceived {
   ReferenceScales scales;
   std::vector<std::int64_t> tokens_per_expert, aligned_tokens_per_expert, expert_offsets;
   std::vector<std::int64_t> running_counts, running_rows_per_rank;
+  std::vector<std::int64_t> tokens_per_rank, rows_sent;
 };
 
 std::vector<RankReceived> reference_dispatch(const ExchangeConfig& config,

@@ -10,19 +10,17 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ferry import _core
+from ferry import Received, _core
 from ferry.deep_ep import handles
 from ferry.deep_ep.layout import nodes_of
 
 
 class Facts(NamedTuple):
-    """Of one dispatch, as numpy arrays."""
+    """Of one dispatch."""
 
     rank: int
     mask: np.ndarray  # bool [T, R]: this rank's tokens
-    num_tokens: list  # [R], of all ranks
-    counts: np.ndarray  # int32 [R, R]: tokens that rank i sends to rank j
-    sources: torch.Tensor  # int32 [N', 3]: source rank, token, k of each received row, N' <= N
+    received: Received
     num_rows: int  # N
     num_channels: int  # C
     node_starts: tuple  # first rank of each node
@@ -30,18 +28,13 @@ class Facts(NamedTuple):
 
 def intranode(state, facts):
     """The handle of Buffer.dispatch inside a node, a tuple of 6."""
-    ranks, num_channels = len(facts.num_tokens), facts.num_channels
+    ranks, num_channels = facts.mask.shape[1], facts.num_channels
     shapes = [(ranks, ranks), (ranks, num_channels), (ranks, num_channels), (facts.num_rows,)]
     arrays, tensors = handles.allocate(state, (np.bool_, facts.mask.shape), *((np.int32, shape) for shape in shapes),
                                        (np.int32, facts.mask.shape))
-    mask, rank_prefix, _, _, src_idx, _ = arrays
-    np.add.accumulate(facts.counts, axis=0, out=rank_prefix)
-    mask[...] = facts.mask
+    arrays[0][...] = facts.mask
     _core.fill_sent(tensors[0], tensors[2], tensors[5])
-    _fill_received(facts, tensors[3])
-    num_rows = len(facts.sources)
-    src_idx[:num_rows] = facts.sources.numpy()[:, 1]
-    src_idx[num_rows:] = -1
+    _core.fill_received(facts.received, tensors[3], tensors[1], tensors[4])
     return (*tensors[1:5], tensors[0], tensors[5])
 
 
@@ -61,13 +54,14 @@ def internode(state, facts):
     _core.fill_sent(to_node, node_prefix, node_head)
     _core.fill_sent(mask, rank_prefix)
     hop_prefix[...] = hop_sum[...] = 0
-    _fill_received(facts, recv_prefix)
-    np.add.accumulate(facts.counts[:, facts.rank], out=recv_sum)
-    recv_prefix += (recv_sum - facts.counts[:, facts.rank])[:, None]
+    _core.fill_received(facts.received, recv_prefix)
+    recv_sum[...] = facts.received.handle.running_rows_per_rank.numpy()
+    from_rank = np.diff(recv_sum, prepend=0)
+    recv_prefix += (recv_sum - from_rank)[:, None]
     meta[...] = -1, 0
     node = starts.searchsorted(np.arange(ranks), side="right") - 1  # of each rank
-    num_rows = len(facts.sources)
-    meta[:num_rows, 0] = np.repeat(node, facts.counts[:, facts.rank])
+    num_rows = facts.received.num_rows
+    meta[:num_rows, 0] = np.repeat(node, from_rank)
     meta[:num_rows, 1] = 1 << (facts.rank - starts[node[facts.rank]]) % 31
     tensors[7] = tensors[7].view(torch.uint8)  # [N, 8]: DeepEP's SourceMeta, two int32
     return tuple(tensors)
@@ -76,8 +70,3 @@ def internode(state, facts):
 def mask_of(memory, num_tokens, num_ranks):
     """bool [T, R]: is_token_in_rank of a handle; it lies first in its memory."""
     return memory[: num_tokens * num_ranks].view(np.bool_).reshape(num_tokens, num_ranks)
-
-
-def _fill_received(facts, prefix):
-    """prefix [R, C]: how many rows of a source came from the channels before each."""
-    _core.fill_received(facts.sources, facts.num_tokens, facts.counts[:, facts.rank].tolist(), prefix)

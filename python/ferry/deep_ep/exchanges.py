@@ -1,14 +1,15 @@
 """The exchanges of one group, by shape: what Buffer (both kernel families) and ElasticBuffer dispatch with.
 
 DeepEP's calls say with each dispatch what ferry wants to know once, when an exchange is made: how many tokens any rank
-may have. So ranks first tell each other how many they have, what they are about to do and whether they will do it at
-all, and make a larger exchange, together, when one has more than fit.
+may have. So every dispatch of the normal kernels begins in the exchange of the one before (`dispatch_again`): a rank
+that cannot use it, or will not take part at all, refuses there. Only then ranks tell each other how many tokens they
+have and what they are about to do (`agree`), and make a larger exchange, together, when one has more than fit.
 """
 
 import hashlib
 import struct
 
-from ferry.errors import make_error
+from ferry.errors import Mismatch, PeerRejected, make_error
 
 # What a rank says before a dispatch: tokens, or -1 for "not me"; digest of the call; the call, or the reason.
 _HEAD = struct.Struct("<q16s232s")
@@ -21,6 +22,7 @@ class Exchanges:
     def __init__(self, group):
         self.group = group
         self.last = None  # of the last dispatch that returned a new handle, which sets it: where combines are
+        self.meeting = None  # of the last dispatch that ranks agreed on: where those of dispatch_again begin
         self.by_call = {}  # exchanges of hold() that cannot be outgrown, by what a caller finds them sooner by
         self._by_config = {}
         self._described = {}
@@ -36,9 +38,31 @@ class Exchanges:
             self._described[call] = hashlib.blake2b(text, digest_size=16).digest(), text
         return self._gather(num_tokens, *self._described[call], counts)
 
+    def dispatch_again(self, exchange, arguments):
+        """A dispatch in `exchange`, if all ranks go on with the one of the dispatch before; else None on every rank,
+        which agree() follows. exchange None: this rank does not know it."""
+        meeting = self.meeting
+        if meeting is None:
+            return None
+        if exchange is not meeting:
+            meeting.refuse_dispatch("it asks for another exchange")
+            return None
+        try:
+            return meeting.dispatch(**arguments)
+        except PeerRejected:
+            return None
+        except Mismatch:  # somebody is in a combine: all know
+            raise
+        except Exception as error:
+            if getattr(error, "group_usable", True):  # the others wait in agree()
+                self._say_refused(error)
+            raise
+
     def refuse(self, error):
-        """Takes the place of agree on a rank whose arguments are wrong, and raises `error`."""
-        self._gather(_REFUSED, b"", str(error).encode())
+        """Takes the place of dispatch_again and agree on a rank whose arguments are wrong, and raises `error`."""
+        if self.meeting is not None:
+            self.meeting.refuse_dispatch(str(error))
+        self._say_refused(error)
         raise error
 
     def refuse_combine(self, error, exchange=None):
@@ -49,17 +73,24 @@ class Exchanges:
             exchange.refuse_combine(str(error))
         raise error
 
+    def known(self, key):
+        """(tokens that it takes, the exchange) of `key`; (0, None): hold() has not made it yet."""
+        return self._by_config.get(key, (0, None))
+
     def hold(self, max_tokens, key):
         """The exchange of `key`, tuple of (keyword, value) pairs, that takes max_tokens, which ranks agree on.
 
         One that is outgrown is dropped; handles and rows keep it as long as they need it.
         """
-        room, exchange = self._by_config.get(key, (0, None))
+        room, exchange = self.known(key)
         if room < max_tokens or exchange is None:
             room = 1 << max(max_tokens - 1, 0).bit_length()
             exchange = self.group.exchange(max_tokens=room, **dict(key))
             self._by_config[key] = room, exchange
         return exchange
+
+    def _say_refused(self, error):
+        self._gather(_REFUSED, b"", str(error).encode())
 
     def _gather(self, num_tokens, digest, text, counts=b""):
         record = _HEAD.pack(num_tokens, digest, text) + counts.ljust(4 * self.group.size, b"\0")

@@ -55,7 +55,7 @@ def owners(num_experts, num_ranks):
 def token_ranks(topk_idx, num_experts, num_ranks):
     """(bool [T, R]: whether a token goes to a rank; int32 [R]: tokens that do; int32 [E]: entries of each expert; False
     when an id, which then counts as -1, is of no expert). topk_idx as read_topk_idx takes it."""
-    in_rank = torch.empty((len(topk_idx), num_ranks), dtype=torch.bool)
+    in_rank = torch.empty((topk_idx.shape[0], num_ranks), dtype=torch.bool)
     per_rank, per_expert = torch.empty(num_ranks, dtype=torch.int32), torch.empty(num_experts, dtype=torch.int32)
     return in_rank, per_rank, per_expert, _core.token_ranks(topk_idx, in_rank, per_rank, per_expert)
 

@@ -12,6 +12,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import numpy as np
 import torch
 
+from ferry import _core
 from ferry.deep_ep import channels, handles
 from ferry.deep_ep.layout import cpu_array, describe, read_topk_idx, token_ranks
 from ferry.deep_ep.rows import FLOATS, Rows, detached, resized
@@ -63,30 +64,39 @@ class _Routing:
     """Where tokens go, once the arguments that say it twice agree."""
 
     def __init__(self, layout, num_tokens, num_ranks):
-        self.mask = cpu_array(layout.is_token_in_rank, "is_token_in_rank", (torch.bool,), (num_tokens, num_ranks))
-        self.counts = self.mask.sum(axis=0, dtype=np.int32)
-        given = cpu_array(layout.num_tokens_per_rank, "num_tokens_per_rank", _INTS, (num_ranks,))
-        if given.tobytes() != self.counts.tobytes():
-            raise InvalidArgument(f"num_tokens_per_rank is {given.tolist()}, is_token_in_rank has "
-                                  f"{self.counts.tolist()}")
-        self.per_expert = cpu_array(layout.num_tokens_per_expert, "num_tokens_per_expert", _INTS, (None,))
-        if (layout.topk_idx is None) != (layout.topk_weights is None):
-            raise InvalidArgument("topk_idx and topk_weights are given together or not at all")
+        self.mask, self.counts = layout.is_token_in_rank, layout.num_tokens_per_rank
+        self.per_expert = layout.num_tokens_per_expert
+        if layout.topk_weights is None or not _core.is_layout(layout.topk_idx, self.mask, self.counts, self.per_expert,
+                                                              num_tokens, num_ranks):
+            _check_layout(layout, num_tokens, num_ranks)  # says what is wrong
         if layout.topk_idx is None:
-            self.ids, self.weights = ids_of(self.mask), None
+            self.ids, self.weights = ids_of(self.mask.numpy()), None
             self.num_experts = num_ranks
+            self.terms = f"num_tokens_per_expert is of {len(self.per_expert)}"
             return
         self.ids, self.weights = layout.topk_idx, layout.topk_weights.detach()  # which the exchange checks
-        self.num_experts = len(self.per_expert)
-        ids = read_topk_idx(self.ids)
-        self.id_type = ids.dtype
-        if len(ids) != num_tokens:
-            raise InvalidArgument(f"topk_idx is {describe(self.ids)}, x has {num_tokens} tokens")
-        in_rank, _, _, known = token_ranks(self.ids, self.num_experts, num_ranks)
-        if not known:
-            read_topk_idx(self.ids, self.num_experts)  # says which
-        if in_rank.numpy().tobytes() != self.mask.tobytes():
-            raise InvalidArgument("is_token_in_rank is not what topk_idx says: get_dispatch_layout makes it")
+        self.num_experts = self.per_expert.shape[0]
+        self.terms = None
+
+
+def _check_layout(layout, num_tokens, num_ranks):
+    mask = cpu_array(layout.is_token_in_rank, "is_token_in_rank", (torch.bool,), (num_tokens, num_ranks))
+    counts = mask.sum(axis=0, dtype=np.int32)
+    given = cpu_array(layout.num_tokens_per_rank, "num_tokens_per_rank", _INTS, (num_ranks,))
+    if given.tobytes() != counts.tobytes():
+        raise InvalidArgument(f"num_tokens_per_rank is {given.tolist()}, is_token_in_rank has {counts.tolist()}")
+    per_expert = cpu_array(layout.num_tokens_per_expert, "num_tokens_per_expert", _INTS, (None,))
+    if (layout.topk_idx is None) != (layout.topk_weights is None):
+        raise InvalidArgument("topk_idx and topk_weights are given together or not at all")
+    if layout.topk_idx is None:
+        return
+    if len(read_topk_idx(layout.topk_idx)) != num_tokens:
+        raise InvalidArgument(f"topk_idx is {describe(layout.topk_idx)}, x has {num_tokens} tokens")
+    in_rank, _, _, known = token_ranks(layout.topk_idx, len(per_expert), num_ranks)
+    if not known:
+        read_topk_idx(layout.topk_idx, len(per_expert))  # says which
+    if in_rank.numpy().tobytes() != mask.tobytes():
+        raise InvalidArgument("is_token_in_rank is not what topk_idx says: get_dispatch_layout makes it")
 
 
 def ids_of(mask):
@@ -110,19 +120,26 @@ def dispatch(exchanges, x, layout, form):
     except Exception as error:
         exchanges.refuse(error)
     key = (*rows.format, _LAYOUT, ("num_experts", routing.num_experts), ("top_k", routing.ids.shape[1]))
-    call = key if routing.weights is not None else (*key, ("num_tokens_per_expert", len(routing.per_expert)))
-    said = exchanges.agree(rows.num_tokens, call, routing.counts.tobytes())
-    counts = np.frombuffer(b"".join(theirs for _, theirs in said), np.int32).reshape(group.size, group.size)
-    exchange = exchanges.last = exchanges.hold(max(tokens for tokens, _ in said), key)
-    num_rows = _num_rows(form.num_worst_tokens, int(counts[:, group.rank].sum()), exchange)
-    received = exchange.dispatch(rows.tokens, routing.ids, routing.weights, token_scales=rows.scales)
-    facts = channels.Facts(group.rank, routing.mask, [tokens for tokens, _ in said], counts,
-                           received.sources, num_rows, form.num_channels, form.node_starts)
+    arguments = dict(tokens=rows.tokens, topk_ids=routing.ids, topk_weights=routing.weights, token_scales=rows.scales,
+                     terms=routing.terms)
+    room, exchange = exchanges.known(key)
+    fits = rows.num_tokens <= room and not 0 < form.num_worst_tokens < group.size * room
+    received = exchanges.dispatch_again(exchange if fits else None, arguments)
+    if received is None:
+        call = key if routing.weights is not None else (*key, ("num_tokens_per_expert", len(routing.per_expert)))
+        said = exchanges.agree(rows.num_tokens, call, routing.counts.numpy().tobytes())
+        exchange = exchanges.meeting = exchanges.hold(max(tokens for tokens, _ in said), key)
+        counts = np.frombuffer(b"".join(theirs for _, theirs in said), np.int32).reshape(group.size, group.size)
+        _check_worst(form.num_worst_tokens, int(counts[:, group.rank].sum()), exchange)
+        received = exchange.dispatch(**arguments)
+    exchanges.last = exchange
+    num_rows = form.num_worst_tokens or received.num_rows
+    facts = channels.Facts(group.rank, routing.mask.numpy(), received, num_rows, form.num_channels, form.node_starts)
     handle = form.make_handle(_State(exchange, received.handle, rows.format, key[-1][1], num_rows), facts)
     recv_topk_idx = recv_topk_weights = None
     if routing.weights is not None:
-        recv_topk_idx = resized(_copied(received.topk_ids, routing.id_type), num_rows, -1)
-        recv_topk_weights = resized(_copied(received.weights, np.float32), num_rows, 0)
+        recv_topk_idx = resized(received.topk_ids.to(routing.ids.dtype, copy=True), num_rows, -1)
+        recv_topk_weights = resized(received.weights.clone(), num_rows, 0)  # a view would keep the buffer of the rows
     return (rows.received(received, num_rows), recv_topk_idx, recv_topk_weights,
             _expert_list(group, received, routing, form), handle)
 
@@ -136,20 +153,12 @@ def _check_form(form, routing):
         raise InvalidArgument("num_worst_tokens needs topk_idx and topk_weights")
 
 
-def _copied(view, dtype):
-    """Memory of its own: a view of the window would keep the buffer of the rows."""
-    return torch.from_numpy(view.numpy().astype(dtype))
-
-
-def _num_rows(num_worst_tokens, num_rows, exchange):
-    """Rows that the result has; a rank with more of them than it asked for takes its refusal to the others."""
-    if num_worst_tokens == 0:
-        return num_rows
-    if num_rows > num_worst_tokens:
+def _check_worst(num_worst_tokens, num_rows, exchange):
+    """A rank to which more rows come than it asked for takes its refusal to the others."""
+    if 0 < num_worst_tokens < num_rows:
         error = InvalidArgument(f"num_worst_tokens is {num_worst_tokens}, {num_rows} tokens come to this rank")
         exchange.refuse_dispatch(str(error))
         raise error
-    return num_worst_tokens
 
 
 def _expert_list(group, received, routing, form):
@@ -158,7 +167,7 @@ def _expert_list(group, received, routing, form):
     if routing.weights is not None:
         counts = received.handle.tokens_per_expert.tolist()
     else:  # only the callers know how many tokens each expert gets
-        said = group.all_gather(routing.per_expert.tobytes())
+        said = group.all_gather(routing.per_expert.numpy().tobytes())
         sums = np.frombuffer(b"".join(said), np.int32).reshape(group.size, -1).sum(axis=0)
         counts = np.array_split(sums, group.size)[group.rank].tolist()
     return [-(-count // form.expert_alignment) * form.expert_alignment for count in counts]
@@ -178,17 +187,23 @@ def dispatch_cached(exchanges, x, handle, topk_idx, topk_weights):
             raise InvalidArgument(f"x has {rows.num_tokens} tokens, the handle's dispatch had {state.route.num_tokens}")
     except Exception as error:
         exchanges.refuse(error)
-    said = exchanges.agree(rows.num_tokens, (*rows.format, ("handle", True)))
-    exchange, arguments = state.exchange, {}
-    if rows.format != state.format:
-        num_ranks = exchanges.group.size
-        key = (*rows.format, _LAYOUT, ("num_experts", num_ranks), ("top_k", min(num_ranks, _MOST_TOPK)))
-        exchange = exchanges.hold(max(tokens for tokens, _ in said), key)
-    if exchange in state.routes:
-        arguments["handle"] = state.routes[exchange]
-    else:
-        arguments["topk_ids"] = ids_of(channels.mask_of(memory, rows.num_tokens, exchanges.group.size))
-    received = exchange.dispatch(rows.tokens, token_scales=rows.scales, **arguments)
+    num_ranks = exchanges.group.size
+    key = (*rows.format, _LAYOUT, ("num_experts", num_ranks), ("top_k", min(num_ranks, _MOST_TOPK)))
+    room, exchange = (rows.num_tokens, state.exchange) if rows.format == state.format else exchanges.known(key)
+    arguments = dict(tokens=rows.tokens, token_scales=rows.scales)
+
+    def route():  # of this dispatch in `exchange`
+        if exchange in state.routes:
+            return dict(handle=state.routes[exchange])
+        return dict(topk_ids=ids_of(channels.mask_of(memory, rows.num_tokens, num_ranks)), terms="handle is given")
+
+    received = exchanges.dispatch_again(exchange if rows.num_tokens <= room else None, {**arguments, **route()})
+    if received is None:
+        said = exchanges.agree(rows.num_tokens, (*rows.format, ("handle", True)))
+        if rows.format != state.format:
+            exchange = exchanges.hold(max(tokens for tokens, _ in said), key)
+        exchanges.meeting = exchange
+        received = exchange.dispatch(**arguments, **route())
     state.routes[exchange] = received.handle
     return rows.received(received, state.num_rows)
 
@@ -215,7 +230,7 @@ def combine(exchanges, x, handle, topk_weights=None, bias=None):
 def _combined_rows(x, topk_weights, state):
     """x and topk_weights without the unused rows of num_worst_tokens."""
     tensor = isinstance(x, torch.Tensor)
-    if not tensor or x.dtype not in FLOATS or x.dim() != 2 or len(x) != state.num_rows or x.device.type != "cpu":
+    if not tensor or x.dtype not in FLOATS or x.dim() != 2 or x.shape[0] != state.num_rows or not x.is_cpu:
         raise InvalidArgument(f"x is {describe(x) if tensor else type(x).__name__}, need bfloat16, float16 or float32 "
                               f"[{state.num_rows}, hidden] on the CPU")
     num_rows = state.route.num_rows

@@ -26,9 +26,9 @@ class Rows:
         if len(parts) != 1 + pair or not all(isinstance(part, torch.Tensor) for part in parts):
             raise InvalidArgument(f"x is {[type(part).__name__ for part in parts]}, need a torch.Tensor or a pair")
         self.x, self.scales = detached(parts[0]), detached(parts[1]) if pair else None
-        if self.x.dim() != 2 or self.x.device.type != "cpu" or not self.x.is_contiguous():
+        if self.x.dim() != 2 or not self.x.is_cpu or not self.x.is_contiguous():
             raise InvalidArgument(f"x is {describe(self.x)}, need contiguous rows [tokens, hidden] on the CPU")
-        self.num_tokens = len(self.x)
+        self.num_tokens = self.x.shape[0]
         dtype, scale_bytes = FLOATS.get(self.x.dtype), 0
         self.tokens = self.x if dtype else self.x.view(torch.uint8)
         if self.scales is not None:
@@ -70,11 +70,12 @@ def detached(tensors):
 
 def resized(rows, num_rows, fill=None):
     """The first num_rows of rows [N, ...]; more than N are new memory that starts with them."""
-    if len(rows) >= num_rows:
-        return rows if len(rows) == num_rows else rows[:num_rows]
+    have = rows.shape[0]
+    if have >= num_rows:
+        return rows if have == num_rows else rows[:num_rows]
     shape = (num_rows, *rows.shape[1:])
     larger = rows.new_empty(shape) if fill is None else rows.new_full(shape, fill)
-    larger[:len(rows)] = rows
+    larger[:have] = rows
     return larger
 
 
