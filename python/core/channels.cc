@@ -85,8 +85,8 @@ bool token_ranks(nb::handle topk_idx, nb::handle in_rank, nb::handle per_rank,
   const Tensor ranks = read_dense(per_rank, {"per_rank", kInt, {-1}, true});
   const Tensor experts = read_dense(per_expert, {"per_expert", kInt, {-1}, true});
   const Tensor mask = read_dense(in_rank, {"in_rank", kBool, {ids.dim(0), ranks.dim(0)}, true});
-  return fill(ids, {elements<bool>(mask), elements<std::int32_t>(ranks),
-                    elements<std::int32_t>(experts)});
+  return fill(
+      ids, {elements<bool>(mask), elements<std::int32_t>(ranks), elements<std::int32_t>(experts)});
 }
 
 // Whoever asks looks for the reason of a no.

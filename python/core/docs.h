@@ -16,7 +16,8 @@ token_scales: [T, n], scale_bytes in each row, travel as they are.
 replica_table: int32 [logical experts], the instance that this rank's tokens go to.
 active_ranks: the ranks that take part.
 deadline: seconds of every wait, else the group's.
-terms: what else the ranks must agree on, lines of "name is value"; ferry.Mismatch names those that differ.
+terms: what else the ranks must agree on, lines of "name is value"; ferry.Mismatch names those
+    that differ.
 
 Collective. What is refused raises ferry.InvalidArgument here and ferry.PeerRejected on the other
 ranks, and the group goes on.)";

@@ -39,10 +39,11 @@ def allocate(state, *parts):
     memory = Memory(end, np.uint8)  # owns its bytes: numpy lets views refer to the owner only
     memory.state = state
     arrays = [np.ndarray(shape, dtype, memory, offset) for offset, (dtype, shape) in zip(offsets, parts)]
-    first = memory.__array_interface__["data"][0]
+    tensors = [torch.from_numpy(array) for array in arrays]
+    first = _storage_address(tensors[0])
     memory.addresses = [first + offset for offset in offsets]
     _alive.update(dict.fromkeys(memory.addresses, weakref.ref(memory)))
-    return arrays, [torch.from_numpy(array) for array in arrays]
+    return arrays, tensors
 
 
 @functools.lru_cache(maxsize=64)
