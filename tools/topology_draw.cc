@@ -135,13 +135,12 @@ void add_cluster(const Topology& topology, int level, Groups groups, std::string
 // Between groups that are next to each other.
 void add_mates(const Topology& topology, int level, std::string& dot) {
   int next = 0;
-  const Topology::Link& link = topology.level(level).link;
   for (const int siblings : topology.level(level).fanout) {
     for (const int end = next++ + siblings; next < end; ++next) {
       const auto ranks = topology.members(next - 1, level), mates = topology.members(next, level);
       for (std::size_t position = 0; position < ranks.size(); ++position)
         dot += fmt::format("  r{} -- r{} [style=dashed];\n", ranks[position],
-                           mates[internal::mate_position(position, mates.size(), link)]);
+                           internal::mate_of(topology, level, ranks[position], position, mates));
     }
   }
 }

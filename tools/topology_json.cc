@@ -20,6 +20,14 @@ std::string fanout_text(const json& fanout) {
   return text;
 }
 
+// "0-5+1-4" of [[0, 5], [1, 4]].
+std::string pairs_text(const json& pairs) {
+  std::string text;
+  for (const json& pair : pairs)
+    text += fmt::format("{}{}-{}", text.empty() ? "" : "+", pair.at(0).dump(), pair.at(1).dump());
+  return text;
+}
+
 std::string level_text(const json& level) {
   const json& name = level.at("name");
   std::string text = fmt::format("{}:{}", name.get<std::string>(), fanout_text(level.at("fanout")));
@@ -29,6 +37,8 @@ std::string level_text(const json& level) {
       text += fmt::format("@{}links", value.dump());
     else if (key == "mates_xor")
       text += fmt::format("@{}xor", value.dump());
+    else if (key == "mates")
+      text += "@pairs" + pairs_text(value);
     else if (key == "bandwidth_gb_s")
       text += fmt::format("@{}GB/s", value.dump());
     else if (key == "latency_us")
@@ -36,7 +46,7 @@ std::string level_text(const json& level) {
     else
       throw std::invalid_argument(fmt::format(
           "JSON topology: level {} has '{}', which is none of name, fanout, links, mates_xor, "
-          "bandwidth_gb_s, latency_us",
+          "mates, bandwidth_gb_s, latency_us",
           name.dump(), key));
   }
   return text;
@@ -69,6 +79,7 @@ Report::Json levels_json(const Topology& topology) {
                       {"bandwidth_gb_s", level.link.bandwidth_gb_s},
                       {"latency_us", level.link.latency_us}});
     if (level.link.mates_xor != 0) levels.back()["mates_xor"] = level.link.mates_xor;
+    if (!level.link.mates.empty()) levels.back()["mates"] = level.link.mates;
   }
   return levels;
 }

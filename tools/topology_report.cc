@@ -57,6 +57,23 @@ void add_tree(const Topology& topology, int level, int first, std::vector<std::s
   }
 }
 
+// [ranks][groups of the level]: the mate of each rank where links join them pair by pair.
+std::vector<std::vector<int>> mates_by_pairs(const Topology& topology, int level) {
+  std::vector<std::vector<int>> mates(topology.num_ranks());
+  for (int own = 0; own < topology.level(level).num_groups(); ++own) {
+    const auto mine = topology.members(own, level);
+    for (std::size_t position = 0; position < mine.size(); ++position) {
+      for (int group = 0; group < topology.level(level).num_groups(); ++group) {
+        const int rank = mine[position];
+        mates[rank].push_back(group == own ? rank
+                                           : internal::mate_of(topology, level, rank, position,
+                                                               topology.members(group, level)));
+      }
+    }
+  }
+  return mates;
+}
+
 // [positions][groups of the level]: the mate, which is the rank that serves a position of its
 // group.
 std::vector<std::vector<int>> mates_of(const Topology& topology, int level) {
@@ -84,16 +101,19 @@ std::string mates_text(const Topology& topology, int level, std::vector<std::vec
                                 all ? "" : " .."));
   }
   return fmt::format(
-      "\nmates: the rank that serves a position of its {0}, in {0} 0, 1, ..{1}\n{2}",
-      topology.level(level).name,
-      level == 0 ? "" : fmt::format(" of the same {}", topology.level(level - 1).name), cut(lines));
+      "\nmates: the rank that serves a {3}, in {0} 0, 1, ..{1}\n{2}", topology.level(level).name,
+      level == 0 ? "" : fmt::format(" of the same {}", topology.level(level - 1).name), cut(lines),
+      topology.level(level).link.mates.empty() ? "position of its " + topology.level(level).name
+                                               : "rank");
 }
 
 void add_mates(Report& report, const Topology& topology) {
   Json all = Json::object();
   if (topology.num_nodes() == 1) report.add("\none node: no rank needs a mate\n");
   for (int level = 0; level <= topology.find_level(Topology::kHost); ++level) {
-    const std::vector<std::vector<int>> mates = mates_of(topology, level);
+    const bool by_pairs = !topology.level(level).link.mates.empty();
+    const std::vector<std::vector<int>> mates =
+        by_pairs ? mates_by_pairs(topology, level) : mates_of(topology, level);
     all[topology.level(level).name] = mates;
     if (topology.num_nodes() > 1 && topology.level(level).num_groups() > 1)
       report.add(mates_text(topology, level, mates));

@@ -3,6 +3,7 @@
 // Error(kInvalidArgument).
 #pragma once
 
+#include <array>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,9 @@ class FERRY_EXPORT Topology {
     double latency_us = 0;      // of a small message from one group to another
     int count = 1;  // equal links of a group; its ranks share them out in runs (Topology::link_of)
     int mates_xor = 0;  // bits in which the positions of mates differ, as such links join them
+    // Mates, where links join them otherwise: positions in the group above, each with one in every
+    // sibling group. Empty: positions alone tell.
+    std::vector<std::array<int, 2>> mates = {};
 
     bool operator==(const Link&) const = default;
   };
@@ -79,8 +83,8 @@ class FERRY_EXPORT Topology {
   int node_of(int rank) const;
   std::span<const int> node_ranks(int node) const;  // ascending
   std::vector<int> nodes() const;                   // [num_ranks]
-  // The rank that serves `rank` in `node` when it sends there directly: at its position in its own
-  // node, modulo that node's size.
+  // The rank that serves `rank` in `node` when it sends there directly: its mate of Link::mates, or
+  // at its position in its own node, modulo that node's size.
   int mate(int rank, int node) const;
 
   bool operator==(const Topology&) const = default;

@@ -18,6 +18,8 @@ Machine Machine::resized(int num_ranks) const {
   if (num_ranks < 1) refuse("at least 1");
   const std::string text = tree.to_text();
   const Topology::Level& outer = tree.level(0);
+  for (int i = 0; i < tree.num_levels(); ++i)
+    if (!tree.level(i).link.mates.empty()) refuse("its mates are joined by pairs");
   const int groups = outer.num_groups(), size = tree.num_ranks() / groups;
   for (int i = 0; i < tree.num_levels(); ++i) {
     const std::vector<int>& fanout = tree.level(i).fanout;

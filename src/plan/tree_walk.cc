@@ -1,6 +1,7 @@
 #include "plan/tree_walk.h"
 
 #include <algorithm>
+#include <array>
 #include <span>
 
 #include "topology/mate.h"
@@ -61,6 +62,22 @@ void to_bytes(const Traffic& traffic, TreeStep& step) {
     for (PairBytes* const bytes : {&load.out, &load.in})
       bytes->dispatch *= out_bytes, bytes->combine *= home_bytes;
   }
+}
+
+// [ranks] tokens that ranks get from siblings by Link::mates; empty: positions alone tell.
+std::vector<double> from_pairs(const Topology& topology, int level, const Tokens& tokens) {
+  const std::vector<std::array<int, 2>>& pairs = topology.level(level).link.mates;
+  if (pairs.empty()) return {};
+  std::vector<double> got(tokens.size());
+  const int groups = level == 0 ? 1 : topology.level(level - 1).num_groups();
+  for (int group = 0; group < groups; ++group) {
+    const int first = level == 0 ? 0 : topology.members(group, level - 1).front();
+    for (const auto& [a, b] : pairs) {
+      got[first + a] += tokens[first + b];
+      got[first + b] += tokens[first + a];
+    }
+  }
+  return got;
 }
 
 // Who serves whom does not depend on the token, and whether it gets there only on the group: so all
@@ -148,6 +165,8 @@ class TreeWalk {
     const Side own = side(level, {group, group + 1}, tokens);
     const Groups inside = with_mates(level, {group, group + 1});
     const Topology::Link& link = topology_.level(level_of_mates(level)).link;
+    std::vector<double> by_pairs;  // nodes that are no siblings go by positions
+    if (level_of_mates(level) == level) by_pairs = from_pairs(topology_, level, tokens);
     for (int served = inside.begin; served < inside.end; ++served) {
       const std::span<const int> ranks = topology_.members(served, level_of_mates(level));
       const PairBytes copies = rows_.sent_to(ranks);
@@ -155,7 +174,8 @@ class TreeWalk {
                                 by_own = own.served(ranks.size(), link);
       for (std::size_t position = 0; position < ranks.size(); ++position) {
         const int rank = ranks[position];
-        const double arrived = by_all[position] - by_own[position];
+        const double arrived =
+            by_pairs.empty() ? by_all[position] - by_own[position] : by_pairs[rank];
         step_.ranks[rank] = {.out = {(all.copies.dispatch - own.copies.dispatch) * tokens[rank],
                                      (all.copies.combine - own.copies.combine) * tokens[rank]},
                              .in = {copies.dispatch * arrived, copies.combine * arrived}};

@@ -39,8 +39,7 @@ class Members {
   int mate(int rank, int group, int level) const {
     const std::vector<int>& active = active_[level][group];
     if (active.empty()) return -1;
-    const Topology::Link& link = topology_.level(level).link;
-    return active[mate_position(positions_[level][rank], active.size(), link)];
+    return mate_of(topology_, level, rank, positions_[level][rank], active);
   }
   // The outermost level at which two ranks are of different groups; host + 1: they are of one node.
   int level_between(int a, int b) const {

@@ -1,8 +1,9 @@
 // ForwardingTable: the next hop from one rank towards each rank of another node, and the ranks that
 // it serves, among those that take part. A rank's mate in a sibling group is the rank that has the
-// same position there (mate.h). What a rank sends goes to its mate in each other group of the
-// outermost level, and in each sibling group of the levels further in; each mate serves its group
-// in the same way. Pure data, computed from the Topology; made by group and exchange.
+// same position there, or that links join it with (mate.h). What a rank sends goes to its mate in
+// each other group of the outermost level, and in each sibling group of the levels further in; each
+// mate serves its group in the same way. Pure data, computed from the Topology; made by group and
+// exchange.
 #pragma once
 
 #include <vector>

@@ -138,31 +138,51 @@ class Parser {
       refuse(fmt::format("level '{}' is inside 'rank', which is the innermost", name));
   }
 
-  int integer(std::string_view digits, std::string_view what) const {
+  int integer(std::string_view digits, std::string_view what, int least = 1) const {
     int value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size() || value < 1 ||
+    if (error != std::errc() || end != digits.data() + digits.size() || value < least ||
         value > Topology::kMostRanks) {
-      refuse(
-          fmt::format("{}: '{}' is not a number from 1 to {}", what, digits, Topology::kMostRanks));
+      refuse(fmt::format("{}: '{}' is not a number from {} to {}", what, digits, least,
+                         Topology::kMostRanks));
     }
     return value;
   }
 
-  // "12.5GB/s", "100Gbit/s", "5us", "8links", "1xor"; returns what it is.
+  // "0-5+1-4".
+  std::vector<std::array<int, 2>> pairs(std::string_view text, const Level& level) const {
+    std::vector<std::array<int, 2>> pairs;
+    for (const std::string_view pair : split(text, '+')) {
+      const std::size_t dash = pair.find('-');
+      if (dash == pair.npos)
+        refuse(fmt::format("level '{}': '{}' is not a pair such as 0-5", level.name, pair));
+      pairs.push_back({integer(pair.substr(0, dash), level.name, 0),
+                       integer(pair.substr(dash + 1), level.name, 0)});
+    }
+    if (pairs.empty()) refuse(fmt::format("level '{}' has no pairs of mates", level.name));
+    return pairs;
+  }
+
+  // "12.5GB/s", "100Gbit/s", "5us", "8links", "1xor", "pairs0-5+1-4"; returns what it is.
   std::string_view set_property(std::string_view text, Level& level) const {
+    constexpr std::string_view kPairs = "pairs", kMates = "rules for mates";
+    if (text.starts_with(kPairs)) {
+      level.link.mates = pairs(text.substr(kPairs.size()), level);
+      return kMates;
+    }
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     const std::string_view unit(end, text.data() + text.size());
     const bool number = error == std::errc() && text[0] >= '0' && text[0] <= '9';
     constexpr std::array<std::string_view, 5> kUnits = {"GB/s", "Gbit/s", "us", "links", "xor"};
     if (!number || std::ranges::count(kUnits, unit) == 0) {
-      refuse(fmt::format("level '{}': '{}' is not a number with GB/s, Gbit/s, us, links or xor",
-                         level.name, text));
+      refuse(fmt::format(
+          "level '{}': '{}' is not a number with GB/s, Gbit/s, us, links or xor, nor pairs",
+          level.name, text));
     }
     if (unit == "xor") {
       level.link.mates_xor = integer(text.substr(0, text.size() - unit.size()), level.name);
-      return "rules for mates";
+      return kMates;
     }
     if (unit == "links") {
       level.link.count = integer(text.substr(0, text.size() - unit.size()), level.name);

@@ -53,8 +53,51 @@ void place_groups(std::vector<Topology::Level>& levels, int num_ranks) {
   }
 }
 
+// Of the pairs of a level in one group above it, whose ranks end at `end`: each rank has one mate
+// in every sibling group.
+void check_pairs(const Topology::Level& level, int first_group, int end_group) {
+  const auto refuse_pairs = [&](const std::string& why) {
+    refuse(fmt::format("level '{}': mates by pairs: {}", level.name, why));
+  };
+  const int first = level.first[first_group], ranks = level.first[end_group] - first;
+  const auto group_of = [&](int position) {
+    const auto next = std::ranges::upper_bound(level.first, first + position);
+    return static_cast<int>(next - level.first.begin()) - 1 - first_group;
+  };
+  const int siblings = end_group - first_group;
+  const std::int64_t needed = std::int64_t{ranks} * (siblings - 1);  // ends of pairs
+  if (2 * std::ssize(level.link.mates) != needed)
+    refuse_pairs(fmt::format("{} do not give each of {} ranks one in each of {} {}s",
+                             level.link.mates.size(), ranks, siblings, level.name));
+  std::vector<std::vector<int>> mates(ranks, std::vector<int>(siblings));
+  for (const auto& [a, b] : level.link.mates) {
+    if (std::max(a, b) >= ranks)
+      refuse_pairs(fmt::format("{}-{} is beyond the {} ranks of a group above", a, b, ranks));
+    if (group_of(a) == group_of(b))
+      refuse_pairs(fmt::format("{}-{} are of the same {}", a, b, level.name));
+    ++mates[a][group_of(b)], ++mates[b][group_of(a)];
+  }
+  for (int position = 0; position < ranks; ++position) {
+    for (int group = 0; group < siblings; ++group) {
+      if (mates[position][group] != (group == group_of(position) ? 0 : 1))
+        refuse_pairs(fmt::format("{} has {} in {} {}, not one", position, mates[position][group],
+                                 level.name, group));
+    }
+  }
+}
+
 // Every position has a mate.
 void check_mates(const Topology::Level& level, bool has_mates) {
+  if (!level.link.mates.empty()) {
+    if (!has_mates)
+      refuse(fmt::format("level '{}' has pairs of mates, but levels down to 'host' have mates",
+                         level.name));
+    int end = 0;
+    for (const int siblings : level.fanout) {
+      check_pairs(level, end, end + siblings);
+      end += siblings;
+    }
+  }
   if (level.link.mates_xor == 0) return;
   if (!has_mates)
     refuse(fmt::format("level '{}' has {}xor, but no mates: levels down to 'host' do", level.name,
@@ -77,6 +120,8 @@ std::string link_text(const Topology::Link& link) {
   std::string text;
   if (link.count != 1) text += fmt::format("@{}links", link.count);
   if (link.mates_xor != 0) text += fmt::format("@{}xor", link.mates_xor);
+  for (std::size_t i = 0; i < link.mates.size(); ++i)
+    text += fmt::format("{}{}-{}", i == 0 ? "@pairs" : "+", link.mates[i][0], link.mates[i][1]);
   if (link.bandwidth_gb_s != 0) text += fmt::format("@{}GB/s", link.bandwidth_gb_s);
   if (link.latency_us != 0) text += fmt::format("@{}us", link.latency_us);
   return text;
@@ -195,7 +240,7 @@ int Topology::mate(int rank, int node) const {
   const std::span<const int> serving = node_ranks(node);
   check_range("rank", rank, num_ranks());
   if (node == node_of(rank)) return rank;
-  return serving[internal::mate_position(position(rank, host), serving.size(), levels_[host].link)];
+  return internal::mate_of(*this, host, rank, position(rank, host), serving);
 }
 
 }  // namespace ferry

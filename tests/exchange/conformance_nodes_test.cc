@@ -18,7 +18,10 @@ INSTANTIATE_TEST_SUITE_P(Threads, Conformance,
 INSTANTIATE_TEST_SUITE_P(MatesByLinks, Conformance,
                          testing::ValuesIn(conformance_cases(
                              Mode::kThreads,
-                             std::vector{nodes_of("rack:2@3xor,host:2@1xor,rank:2")}, 4)),
+                             std::vector{nodes_of("rack:2@3xor,host:2@1xor,rank:2"),
+                                         nodes_of("rack:2@pairs0-6+1-5+2-4+3-7,host:2,rank:2"),
+                                         nodes_of("host:3@pairs0-2+0-4+2-5+1-3+1-5+3-4,rank:2")},
+                             4)),
                          conformance_name);
 
 TEST(ConformanceSuite, CoversEveryFeatureBetweenNodes) {

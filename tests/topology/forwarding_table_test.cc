@@ -24,6 +24,8 @@ constexpr const char* kTrees[] = {
     "machine:2,host:4,numa:2,rank:2",
     "host:2@1xor,rank:4",
     "rack:2@5xor,host:2@3xor,rank:4",
+    "machine:2,host:2@pairs0-6+1-4+2-7+3-5,rank:4",
+    "host:3@pairs0-2+0-4+2-5+1-3+1-5+3-4,rank:2",
 };
 
 // The tables of all ranks.
@@ -139,6 +141,22 @@ TEST(ForwardingTable, MatesByLinks) {
     ASSERT_EQ(tables[rank].mates.size(), 2u);
     for (int i = 0; i < 2; ++i) EXPECT_EQ(tables[rank].mates[i].rank, mates[rank][i]);
   }
+}
+
+// Any permutation between two groups, each pair of groups its own; among some ranks, mates that
+// take part stay mates, and the others are found by their positions.
+TEST(ForwardingTable, MatesByPairs) {
+  const Topology topology = Topology::parse("host:3@pairs0-2+0-4+2-5+1-3+1-5+3-4,rank:2");
+  const std::vector<ForwardingTable> tables = tables_of(topology, all_of(topology), false);
+  const int mates[6][2] = {{2, 4}, {3, 5}, {0, 5}, {1, 4}, {0, 3}, {1, 2}};
+  for (int rank = 0; rank < 6; ++rank) {
+    ASSERT_EQ(tables[rank].mates.size(), 2u);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(tables[rank].mates[i].rank, mates[rank][i]);
+  }
+  const std::vector<bool> some = {true, true, false, true, true, false};
+  const ForwardingTable table(topology, 1, some, /*flat=*/true);
+  EXPECT_EQ(table.mates[0].rank, 3);
+  EXPECT_EQ(table.mates[1].rank, 4);  // 5 takes no part
 }
 
 // The example of docs/topology.md.

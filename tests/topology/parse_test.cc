@@ -52,6 +52,8 @@ TEST(Parse, ReadsWhatItWrites) {
   for (const std::string text :
        {"rank:1", "rank:8", "host:2,rank:4", "host:2@12.5GB/s@5us,rank:3+5",
         "host:2@1e-07GB/s@1e+20us,rank:1", "rack:2@4xor,host:2@2links@3xor@5us,rank:4",
+        "machine:2,host:2@pairs0-5+1-4+2-7+3-6@5us,rank:4",
+        "host:3@pairs0-2+0-4+2-5+1-3+1-5+3-4,rank:2",
         "rack:2@0.125GB/s,host:2+1@8links@50GB/s@0.5us,numa:1+2+3@30GB/s,rank:1+2+3+4+5+6"}) {
     const Topology topology = Topology::parse(text);
     EXPECT_EQ(topology.to_text(), text);
@@ -105,11 +107,23 @@ TEST(Parse, RefusesFanOuts) {
 TEST(Parse, RefusesLinks) {
   EXPECT_THAT(refusal("host:2@12.5GiB/s,rank:4"),
               HasSubstr("level 'host': '12.5GiB/s' is not a number with GB/s, Gbit/s, us, links or "
-                        "xor"));
+                        "xor, nor pairs"));
   EXPECT_THAT(refusal("host:2@2xor,rank:6"),
               HasSubstr("with 2xor a group has a multiple of 4 ranks, but 0 has 6"));
   EXPECT_THAT(refusal("host:2,numa:2@1xor,rank:2"), HasSubstr("'numa' has 1xor, but no mates"));
   EXPECT_THAT(refusal("host:2@1xor@2xor,rank:4"), HasSubstr("two rules for mates"));
+  EXPECT_THAT(refusal("host:2@1xor@pairs0-2+1-3,rank:2"), HasSubstr("two rules for mates"));
+  EXPECT_THAT(refusal("host:2@pairs,rank:2"), HasSubstr("'host' has no pairs"));
+  EXPECT_THAT(refusal("host:2@pairs0-2+1,rank:2"), HasSubstr("'1' is not a pair"));
+  EXPECT_THAT(refusal("host:2@pairs0-2+1-x,rank:2"), HasSubstr("'x' is not a number from 0"));
+  EXPECT_THAT(refusal("host:2@pairs0-2+1-4,rank:2"), HasSubstr("1-4 is beyond the 4 ranks"));
+  EXPECT_THAT(refusal("host:2@pairs0-2+0-1,rank:2"), HasSubstr("0-1 are of the same host"));
+  EXPECT_THAT(refusal("host:2@pairs0-2,rank:2"),
+              HasSubstr("1 do not give each of 4 ranks one in each of 2 hosts"));
+  EXPECT_THAT(refusal("host:65536@pairs0-1,rank:1"), HasSubstr("each of 65536 ranks"));
+  EXPECT_THAT(refusal("host:2@pairs0-2+1-2,rank:2"), HasSubstr("2 has 2 in host 0, not one"));
+  EXPECT_THAT(refusal("rack:2,host:2@pairs0-2+1-3,rank:2+2+2+3"), HasSubstr("each of 5 ranks"));
+  EXPECT_THAT(refusal("host:2,numa:2@pairs0-1,rank:1"), HasSubstr("'numa' has pairs of mates"));
   for (const char* property : {"", "5", "us", "1.2.3us", "-5us", "infus", "1e999us", "5 us"})
     EXPECT_THAT(refusal(std::string("host:2@") + property + ",rank:4"), HasSubstr("level 'host'"));
   EXPECT_THAT(refusal("host:2@0links,rank:4"), HasSubstr("'0' is not a number from 1"));

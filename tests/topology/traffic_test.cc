@@ -95,11 +95,22 @@ class Walk {
     for (int group = 0; group < topology_.level(level).num_groups(); ++group) {
       const std::span<const int> ranks = topology_.members(group, level);
       if (group == own || !beside(holder, ranks[0], level)) continue;
-      const int mate = ranks[(position ^ topology_.level(level).link.mates_xor) % ranks.size()];
+      const int mate = mate_of(holder, level, ranks, position);
       cross(holder, mate, rows_in(group, level, owners));
       serve(mate, level + 1, owners);
     }
     serve(holder, level + 1, owners);
+  }
+
+  int mate_of(int holder, int level, std::span<const int> ranks, std::ptrdiff_t position) const {
+    const Topology::Link& link = topology_.level(level).link;
+    const int above = level == 0 ? 0 : topology_.group_of(holder, level - 1);
+    const int first = level == 0 ? 0 : topology_.members(above, level - 1)[0];
+    for (const auto& [a, b] : link.mates) {
+      if (first + a == holder && std::ranges::count(ranks, first + b) > 0) return first + b;
+      if (first + b == holder && std::ranges::count(ranks, first + a) > 0) return first + a;
+    }
+    return ranks[(position ^ link.mates_xor) % ranks.size()];
   }
 
   // In one group of the level above.
@@ -163,14 +174,27 @@ Traffic small_traffic(const Topology& topology, int last) {
 
 TEST(Traffic, EqualsTheCountOverAllChoices) {
   for (const char* text :
-       {"rank:4", "host:1,numa:2,rank:2", "host:2,rank:2", "host:2,rank:1+3", "host:3,rank:1+2+3",
-        "rack:2,host:2+1,numa:1+2+1,rank:2+1+1+2", "host:2@2links,vnode:2@2links,rank:2",
-        "rack:2@3links,host:2@2links,rank:2+1+1+3", "host:2@2links,rank:2+5",
-        "rack:2,host:2,rank:3", "rack:3,host:1+2+3,rank:1+2+1+1+2+1", "rack:1,host:3,rank:2",
+       {"rank:4",
+        "host:1,numa:2,rank:2",
+        "host:2,rank:2",
+        "host:2,rank:1+3",
+        "host:3,rank:1+2+3",
+        "rack:2,host:2+1,numa:1+2+1,rank:2+1+1+2",
+        "host:2@2links,vnode:2@2links,rank:2",
+        "rack:2@3links,host:2@2links,rank:2+1+1+3",
+        "host:2@2links,rank:2+5",
+        "rack:2,host:2,rank:3",
+        "rack:3,host:1+2+3,rank:1+2+1+1+2+1",
+        "rack:1,host:3,rank:2",
         "row:2@2links,rack:2,host:1+2+1+1@2links,numa:2+1+1+1+2,rank:1+2+1+1+1+1+1",
-        "machine:2@8links,host:2,rank:2@2links", "row:2,rack:1+2,host:2+1+2,rank:1+3+2+1+2",
-        "row:3,rack:1+2+1,host:1,rank:2+1+2+1", "host:2@1xor@2links,rank:4+2",
-        "rack:2@3xor@2links,host:2@1xor,rank:2"}) {
+        "machine:2@8links,host:2,rank:2@2links",
+        "row:2,rack:1+2,host:2+1+2,rank:1+3+2+1+2",
+        "row:3,rack:1+2+1,host:1,rank:2+1+2+1",
+        "host:2@1xor@2links,rank:4+2",
+        "rack:2@3xor@2links,host:2@1xor,rank:2",
+        "rack:2,host:2@pairs0-3+1-2@2links,rank:2",
+        "rack:2@pairs0-6+1-5+2-4+3-7@4links,host:2,rank:2",
+        "host:3@pairs0-2+0-4+2-5+1-3+1-5+3-4@2links,rank:2"}) {
     const Topology topology = Topology::parse(text);
     for (const int last : {0, 1}) {
       Traffic traffic = small_traffic(topology, last);
