@@ -310,7 +310,10 @@ void Acceptor::watch_other_hosts() {
   try {
     roster_.outer->look();
   } catch (const Error& error) {
-    object(error);
+    // Other hosts know no better than that this rank did not come to them.
+    const bool in_vain = error.code() == Code::kTimeout && error.culprit() == roster_.self.rank;
+    const std::vector<int> awaited = in_vain ? absent() : std::vector<int>();
+    object(awaited.empty() ? error : Error(error.code(), missing_text() + refused(), awaited[0]));
   }
 }
 

@@ -26,8 +26,8 @@ void Collectives::look() {
 }
 
 void Collectives::give_up(const Error& error) {
-  guarded([&] { fail(error); });
-  throw error;
+  if (!failure_) guarded([&] { fail(error); });
+  throw error;  // the others know of a failure: this rank knows more
 }
 
 template <typename Call>

@@ -34,6 +34,11 @@ std::vector<std::string> Coordinator::gather(std::uint32_t call, std::string_vie
                        rank_list(absent), members_.size(), call, ranks_[0]),
            absent[0]}));
     }
+    try {
+      deadline.look();
+    } catch (const Error& error) {
+      fail(error);
+    }
     service(connections(), deadline.remaining_ms());
   }
   answer(FrameKind::kGathered, call, pack(gathering_.texts), {}, deadline);
@@ -60,7 +65,7 @@ void Coordinator::take_from(std::size_t place) {
   }
   if (frame->kind == FrameKind::kFailure) {
     const std::vector<int> absent =
-        ranks_where([&](std::size_t at) { return !gathering_.came[at]; });
+        ranks_where([&](std::size_t at) { return at > 0 && !gathering_.came[at]; });
     fail(given_up(failure_in(frame->payload), rank, absent, rank_list(absent) + " had not come"));
   }
   if (came || frame->kind != FrameKind::kGather || frame->call != gathering_.call) {
