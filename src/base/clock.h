@@ -10,22 +10,34 @@
 
 namespace ferry::internal {
 
-// A point in time by which a wait ends, or earlier if `interrupted` says so (it may be empty, and
-// outlives the deadline).
+// A point in time by which a wait ends, or earlier if `interrupted` says so (it may be empty).
+// What it points to outlives it.
 class Deadline {
  public:
   static constexpr int kLongestSleepMs = kLongestLookNs / 2'000'000;
 
   static Deadline after(std::chrono::nanoseconds span,
                         const std::function<bool()>* interrupted = nullptr) noexcept {
-    return Deadline(running_ns() + span.count(), interrupted);
+    return Deadline(running_ns() + span.count(), interrupted, nullptr);
   }
   bool passed() const noexcept { return running_ns() >= at_ns_ || interrupted(); }
   bool interrupted() const noexcept { return interrupted_ && *interrupted_ && (*interrupted_)(); }
   // This deadline, or `span` from now where that is earlier.
   Deadline sooner(std::chrono::nanoseconds span) const noexcept {
     return Deadline(std::min(at_ns_, running_ns() + static_cast<std::int64_t>(span.count())),
-                    interrupted_);
+                    interrupted_, look_);
+  }
+  // The same, for a rank that has something else to look at while ranks meet; what `look` throws
+  // ends the wait of all.
+  Deadline looking(const std::function<void()>& look) const noexcept {
+    return Deadline(at_ns_, interrupted_, &look);
+  }
+  // `span` from now, whether this one has passed or not.
+  Deadline anew(std::chrono::nanoseconds span) const noexcept {
+    return Deadline(running_ns() + span.count(), nullptr, look_);
+  }
+  void look() const {
+    if (look_ != nullptr) (*look_)();
   }
   std::int64_t remaining_ns() const noexcept { return at_ns_ - running_ns(); }
   // For poll(2): rounded up, never negative, at most `cap_ms`. Whoever waits looks again so soon
@@ -36,11 +48,13 @@ class Deadline {
   }
 
  private:
-  Deadline(std::int64_t at_ns, const std::function<bool()>* interrupted) noexcept
-      : at_ns_(at_ns), interrupted_(interrupted) {}
+  Deadline(std::int64_t at_ns, const std::function<bool()>* interrupted,
+           const std::function<void()>* look) noexcept
+      : at_ns_(at_ns), interrupted_(interrupted), look_(look) {}
 
   std::int64_t at_ns_;
   const std::function<bool()>* interrupted_;
+  const std::function<void()>* look_;
 };
 
 }  // namespace ferry::internal

@@ -174,7 +174,7 @@ std::optional<Frame> Member::frame_or_verdict(Deadline deadline, const std::stri
     connection_->send_failure(
         ended(deadline, rank_,
               {Code::kTimeout, fmt::format("rank {} reached its deadline in {}", rank_, awaited)}));
-    frame = next_frame(Deadline::after(kVerdict));
+    frame = next_frame(deadline.anew(kVerdict));
   }
   if (!frame && connection_->closed()) return std::nullopt;
   if (!frame) {
@@ -192,6 +192,11 @@ std::optional<Frame> Member::next_frame(Deadline deadline) {
   while (true) {
     if (std::optional<Frame> frame = connection_->take()) return frame;
     if (connection_->closed() || deadline.passed()) return std::nullopt;
+    try {
+      deadline.look();
+    } catch (const Error& error) {
+      fail(error);
+    }
     service({connection_.get()}, deadline.remaining_ms());
   }
 }

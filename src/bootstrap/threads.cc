@@ -132,6 +132,11 @@ class ThreadRendezvous final : public Rendezvous {
                                 rank_list(missing), size(), rank()),
                     missing[0]}));
       }
+      try {
+        deadline.look();
+      } catch (const Error& error) {
+        fail(error);
+      }
       constexpr int kLookMs = 50;  // how often the deadline is asked, which may end early
       board_->changed.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms(kLookMs)));
     }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -44,26 +45,35 @@ std::string differences_of(std::string_view first, std::string_view other) {
   return terms.empty() ? differences(first.substr(mine + 1), other.substr(theirs + 1)) : terms;
 }
 
-// A rendezvous knows only that a rank went: what the rank said before is worth more.
+// While a rank waits in a rendezvous it looks whether one gave up that is not there, and moves
+// messages, by which others hear of that. A rendezvous knows only that a rank went: what the rank
+// said before is worth more.
 template <typename Meet>
-auto heard(GroupState& group, const Meet& meet) -> decltype(meet()) {
-  try {
-    return meet();
-  } catch (const Error&) {
+auto heard(GroupState& group, const Deadline& by, const Meet& meet) -> decltype(meet(by)) {
+  Status said;
+  const std::function<void()> look = [&group, &said] {
     group.progress();
-    if (Status said = group.verdict(); !said.ok()) throw_status(said);
+    said = group.verdict();
+    if (!said.ok()) throw_status(said);
+  };
+  try {
+    return meet(by.looking(look));
+  } catch (const Error&) {
+    if (said.ok()) look();
     throw;
   }
 }
 
 // Between nodes all come here first: a rank may still owe others messages of an exchange that it
-// has destroyed, and moves none while it waits in a rendezvous.
+// has destroyed, and moves few while it waits in a rendezvous.
 std::vector<std::string> tell(GroupState& group, const std::string& mine, const Deadline& by) {
   if (!group.one_node()) {
     const std::chrono::nanoseconds left(by.remaining_ns());
     if (Status status = group.barrier(left); !status.ok()) throw_status(status);
   }
-  return heard(group, [&] { return group.rendezvous().all_gather(mine, by); });
+  return heard(group, by, [&](const Deadline& looking) {
+    return group.rendezvous().all_gather(mine, looking);
+  });
 }
 
 void require_agreement(const std::vector<std::string>& all) {
@@ -116,7 +126,9 @@ void make_alike(GroupState& group, const Deadline& by, const std::function<std::
 }
 
 std::shared_ptr<Segment> share_segment(GroupState& group, std::size_t bytes, const Deadline& by) {
-  return heard(group, [&] { return group.rendezvous().share_segment(bytes, by); });
+  return heard(group, by, [&](const Deadline& looking) {
+    return group.rendezvous().share_segment(bytes, looking);
+  });
 }
 
 std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeConfig& config,
