@@ -141,10 +141,13 @@ Status GroupState::await_left(Await await, const std::vector<bool>& mates) noexc
   await.flags = &nodes_.left;
   await.stride_bytes = 0;
   await.only = &mates;
-  await.outgoing = true;
+  await.per_call = 0;
+  std::vector<MessageChannel::Traffic> before;
+  await.outgoing = &before;
   {
     const auto lock = messages_->lock();
     if (all_left()) return {};
+    before = messages_->traffic();
     await.value = nodes_.want_left = nodes_.left.load(std::memory_order_relaxed) + 1;
   }
   return wait(await);

@@ -58,11 +58,11 @@ SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ra
   metrics_->show({segment_, node_ranks});
 }
 
-std::uint64_t SharedFlags::waited(int rank) const noexcept {
+std::vector<std::uint64_t> SharedFlags::waited(int rank) const {
   const RankCounters row(rows_ + rank * RankCounters::row_bytes(size_));
-  std::uint64_t sum = 0;
-  for (int peer = 0; peer < size_; ++peer) sum += row.value(kNumCounters + peer);
-  return sum;
+  std::vector<std::uint64_t> waited;
+  for (int peer = 0; peer < size_; ++peer) waited.push_back(row.value(kNumCounters + peer));
+  return waited;
 }
 
 // Whole pages: each rank's lie on its own NUMA domain.

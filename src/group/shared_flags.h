@@ -62,8 +62,8 @@ class SharedFlags {
 
   // Of this rank.
   RankCounters& counters() noexcept { return counters_; }
-  // Nanoseconds that a rank of this node has waited for others so far.
-  std::uint64_t waited(int rank) const noexcept;
+  // [ranks] Nanoseconds that a rank of this node has waited for each so far.
+  std::vector<std::uint64_t> waited(int rank) const;
 
   GroupSlot& slot(int rank) const noexcept { return slots_[rank]; }
 

@@ -185,8 +185,11 @@ class GroupState final : private MessageChannel::Reader {
   std::string name_of(int rank) const;
   const char* state_of(int rank) const noexcept;
   int gone_culprit(const Await& await, const std::vector<int>& missing) const noexcept;
-  int answerable(const Await& await, int missing, const std::vector<bool>& waits) const noexcept;
-  std::vector<bool> waiting_here(const Await& await, int missing) noexcept;
+  bool is_blamed_in_vain(const Await& await, std::uint64_t word) const noexcept;
+  int holding_up(const Await& await, const std::vector<int>& late,
+                 const std::vector<int>& awaited) const noexcept;
+  int answerable(const Await& await, int missing, const std::vector<int>& awaited) const noexcept;
+  std::vector<int> awaited_here(const Await& await, int missing) noexcept;
   int owing(bool lost) const noexcept;
   bool gone(const Await& await, int rank) const noexcept;
   void linger() noexcept;

@@ -84,11 +84,15 @@ std::vector<int> GroupState::missing_ranks(const Await& await) const {
     if (!await.up(peer)) missing.push_back(peer);
   }
   if (!await.outgoing || missing.empty()) return missing;
-  std::vector<int> unsent;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (!messages_->all_sent(peer)) unsent.push_back(peer);
+  const std::vector<MessageChannel::Traffic> now = messages_->traffic();
+  for (const auto& then : {*await.outgoing, now}) {
+    std::vector<int> unsent;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (now[peer].left < then[peer].sent) unsent.push_back(peer);
+    }
+    if (!unsent.empty()) return unsent;
   }
-  return unsent.empty() ? missing : unsent;
+  return missing;
 }
 
 // Looks for a reason to give up. The flags were looked at before: a rank that did its part and then
@@ -98,43 +102,68 @@ Status GroupState::check(const Await& await) noexcept {
   if (missing.empty()) return {};
   if (const int culprit = gone_culprit(await, missing); culprit >= 0)
     return give_up(await, Code::kPeerLost, culprit);
+  bool blamed = false;
   if (const int peer = reporter(); peer >= 0) {
     if (missing_ranks(await).empty()) return {};  // all did their part before that
     const std::uint64_t word = flags_->abort(peer);
-    return give_up(await, AbortWord::code(word), AbortWord::culprit(word));
+    blamed = is_blamed_in_vain(await, word);
+    if (!blamed) return give_up(await, AbortWord::code(word), AbortWord::culprit(word));
   }
   const bool interrupted = options_.interrupted && options_.interrupted();
-  if (!await.time->passed() && !interrupted) return {};
-  const std::vector<bool> waits = waiting_here(await, missing[0]);
+  if (!await.time->passed() && !interrupted && !blamed) return {};
+  const std::vector<int> awaited = awaited_here(await, missing[0]);
   const std::vector<int> late = missing_ranks(await);
-  if (late.empty() || aborted()) return {};  // looks again
+  if (late.empty() || (aborted() && !blamed)) return {};  // looks again
   if (interrupted) return give_up(await, Code::kInterrupted, rank_);
-  // A rank of this node that does not wait holds up the others, and one that waits is held up. Of
-  // those of which nothing is known the one that is furthest behind holds up the others.
-  const auto order = [&](int peer) {
-    const int held_up = !messages_ || !here(peer) ? 1 : waits[peer] ? 2 : 0;
-    return std::pair(held_up, await.flag(peer).load(std::memory_order_relaxed));
-  };
-  const int last = *std::min_element(late.begin(), late.end(),
-                                     [&](int a, int b) { return order(a) < order(b); });
   const int owes = await.patient ? -1 : owing(/*lost=*/false);
-  return give_up(await, Code::kTimeout, owes < 0 ? answerable(await, last, waits) : owes);
+  return give_up(await, Code::kTimeout, owes < 0 ? holding_up(await, late, awaited) : owes);
 }
 
-// [ranks] Between nodes, those of this one that wait for others too: what they have waited grows.
-// Who waits for its own messages to leave learns nothing from that.
-std::vector<bool> GroupState::waiting_here(const Await& await, int missing) noexcept {
-  std::vector<bool> waits(size_);
-  if (!messages_ || await.patient || await.outgoing) return waits;
-  std::vector<std::uint64_t> before;
+// A rank of another node knows no better than that this one did not come; whom it waits for itself
+// it knows best, if it has waited for about as long.
+bool GroupState::is_blamed_in_vain(const Await& await, std::uint64_t word) const noexcept {
+  return messages_ && AbortWord::code(word) == Code::kTimeout &&
+         AbortWord::culprit(word) == rank_ && await.time->left() < await.time->limit() / 2;
+}
+
+// A rank of this node that does not wait holds up the others. Of those of which nothing is known
+// the one that is furthest behind does. One that waits is held up by the one that it waits for.
+int GroupState::holding_up(const Await& await, const std::vector<int>& late,
+                           const std::vector<int>& awaited) const noexcept {
+  const auto order = [&](int peer) {
+    const int held_up = !messages_ || !here(peer) ? 1 : awaited[peer] >= 0 ? 2 : 0;
+    return std::pair(held_up, await.flag(peer).load(std::memory_order_relaxed));
+  };
+  int last = *std::min_element(late.begin(), late.end(),
+                               [&](int a, int b) { return order(a) < order(b); });
+  for (int hops = 0; hops < size_ && awaited[last] >= 0; ++hops) {
+    if (awaited[last] == rank_ || awaited[last] == last) break;  // itself: the network
+    last = awaited[last];
+  }
+  return answerable(await, last, awaited);
+}
+
+// [ranks] Between nodes, for whom those of this one are seen to wait: what they have waited for it
+// grows; -1: for nobody. Who waits for its own messages to leave learns nothing from that.
+std::vector<int> GroupState::awaited_here(const Await& await, int missing) noexcept {
+  std::vector<int> awaited(size_, -1);
+  if (!messages_ || await.patient || await.outgoing) return awaited;
+  std::vector<std::vector<std::uint64_t>> before;
   for (const int rank : node_ranks_) before.push_back(flags_->waited(rank));
   for (CallTime seen(kSeenWaiting); !seen.passed(); sleep_until_rung(await, missing)) {
     progress();
     account(await, missing, 1);  // it waits itself, for those that look now
   }
-  for (const int rank : node_ranks_)
-    waits[rank] = rank != rank_ && flags_->waited(rank) != before[positions_[rank]];
-  return waits;
+  for (const int rank : node_ranks_) {
+    const std::vector<std::uint64_t> now = flags_->waited(rank);
+    std::uint64_t most = 0;
+    for (int peer = 0; peer < size_ && rank != rank_; ++peer) {
+      const std::uint64_t ns = now[peer] - before[positions_[rank]][peer];
+      if (ns > most) awaited[rank] = peer;
+      most = std::max(most, ns);
+    }
+  }
+  return awaited;
 }
 
 // A rank that is gone and is waited for in vain; -1: there is none.
@@ -171,14 +200,14 @@ int GroupState::owing(bool lost) const noexcept {
 // The rank that holds up a missing one: itself, or the last hop of its control messages to this
 // node that is gone or missing too, or does not wait where it is to pass them on.
 int GroupState::answerable(const Await& await, int missing,
-                           const std::vector<bool>& waits) const noexcept {
+                           const std::vector<int>& awaited) const noexcept {
   if (!await.last_hop || await.outgoing) return missing;  // what leaves takes no such way
   int culprit = missing;
   for (int from = missing, mate = (*await.last_hop)[from]; mate != from && mate != rank_;
        from = mate, mate = (*await.last_hop)[from]) {
     // A mate that gave up before it went is no culprit: its abort word names one.
-    if (flags_->gave_up(mate) || (!waits.empty() && waits[mate])) continue;
-    const bool stuck = !waits.empty() && here(mate) && !nodes_.own_thread;
+    if (flags_->gave_up(mate) || (!awaited.empty() && awaited[mate] >= 0)) continue;
+    const bool stuck = !awaited.empty() && here(mate) && !nodes_.own_thread;
     if (stuck || gone(await, mate) || !await.up(mate)) culprit = mate;
   }
   return culprit;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "network/message_channel.h"
 
 namespace ferry::internal {
 
@@ -53,8 +54,9 @@ struct Await {
   // [R] of several nodes: the rank that passes each rank's flag on to this node (ForwardingTable);
   // null: the rank itself.
   const std::vector<int>* last_hop = nullptr;
-  // Raised here when what this rank sent has ended, which it does too towards a rank that is gone.
-  bool outgoing = false;
+  // [R] What was sent to each before: raised here when it has left this rank, as it does too
+  // towards a rank that is gone. Null: it is not about that.
+  const std::vector<MessageChannel::Traffic>* outgoing = nullptr;
   // Giving up is an answer: the group stays whole, and those that are gone do not end the wait for
   // the others.
   bool patient = false;

@@ -74,7 +74,7 @@ struct MessageChannel::Peer {
   std::uint32_t next_in = 0;
   bool is_lost = false;
   int num_buffers = 0;
-  std::size_t under_way = 0;       // messages
+  Traffic traffic;
   std::vector<Outgoing*> buffers;  // that are free
   std::map<std::uint32_t, Early> early;
   std::size_t early_bytes = 0;
@@ -208,7 +208,7 @@ MessageChannel::Outgoing* MessageChannel::new_message(int peer) {
 void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
   Peer& to = *peers_[static_cast<std::size_t>(message->peer)];
   ++under_way_;
-  ++to.under_way;
+  ++to.traffic.sent;
   message->packets_left = 1;  // until all are cut
   for (std::size_t cut = 0; !to.is_lost;) {
     const std::span body(message->data() + cut, std::min(bytes - cut, link_->max_body_bytes()));
@@ -231,7 +231,7 @@ void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
 void MessageChannel::packet_left(Outgoing* message) {
   if (--message->packets_left > 0) return;
   --under_way_;
-  --peers_[static_cast<std::size_t>(message->peer)]->under_way;
+  ++peers_[static_cast<std::size_t>(message->peer)]->traffic.left;
   give_back(message);
 }
 
@@ -260,9 +260,11 @@ bool MessageChannel::all_sent() const {
   return under_way_ == 0;
 }
 
-bool MessageChannel::all_sent(int peer) const {
+std::vector<MessageChannel::Traffic> MessageChannel::traffic() const {
   const auto held = lock();
-  return peers_[static_cast<std::size_t>(peer)]->under_way == 0;
+  std::vector<Traffic> traffic;
+  for (const auto& peer : peers_) traffic.push_back(peer->traffic);
+  return traffic;
 }
 
 void MessageChannel::sleep(int wait_us) {

@@ -99,7 +99,11 @@ class MessageChannel : private Link::Events {
   bool progress();
   // True when everything sent has left this rank.
   bool all_sent() const;
-  bool all_sent(int peer) const;
+  // [ranks] Messages sent to each so far, and how many of them have left this rank.
+  struct Traffic {
+    std::uint64_t sent = 0, left = 0;
+  };
+  std::vector<Traffic> traffic() const;
   // Sleeps until something can move, at most `wait_us`. Not with the lock held.
   void sleep(int wait_us);
   Counters counters() const;
