@@ -149,6 +149,7 @@ std::string Protocol::describe(int rank, std::uint64_t number) const {
 }
 
 Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
+  if (!why.group_usable()) return why;  // nobody waits for this rank any more
   Record& mine = new_record(issued.number, {.kind = issued.kind});
   mine.status = why.code();
   std::snprintf(mine.reason, sizeof mine.reason, "%s", why.message().c_str());
