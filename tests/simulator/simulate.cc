@@ -1,5 +1,5 @@
-// simulate <seed>: one run with its trace. simulate <first> <count>: many; each that goes wrong is
-// told with the command that replays it. FERRY_LOG says more.
+// simulate <seed>: one run with its trace, and what its ranks were told. simulate <first> <count>:
+// many; each that goes wrong is told with the command that replays it. FERRY_LOG says more.
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,6 +29,14 @@ bool tell(const Case& drawn, const Outcome& outcome, const char* program) {
   return outcome.wrong.empty();
 }
 
+void tell_ranks(const Outcome& outcome) {
+  for (std::size_t rank = 0; rank < outcome.ranks.size(); ++rank) {
+    const ferry::Status& status = outcome.ranks[rank].status;
+    std::printf("rank %zu: %s %s\n", rank, ferry::code_name(status.code()),
+                status.message().c_str());
+  }
+}
+
 void count(const Case& drawn, const Outcome& outcome, std::map<Fault, Tally>& tallies) {
   Tally& tally = tallies[drawn.fault];
   ++tally.runs;
@@ -51,6 +59,7 @@ int main(int argc, char** argv) {
     const Case drawn = draw_case(seed);
     if (!many) std::printf("%s\n", drawn.describe().c_str());
     const Outcome outcome = run_case(drawn, !many);
+    if (!many) tell_ranks(outcome);
     bad += tell(drawn, outcome, argv[0]) ? 0 : 1;
     steps += outcome.steps;
     count(drawn, outcome, tallies);

@@ -87,11 +87,13 @@ std::vector<int> spoken_of(const std::string& message) {
 }
 
 // A rank that is stuck is not told from one of its host that waits for it, or from one whose
-// messages it passes on, by a rank of another node: this says of whom it hears nothing. On more
-// than two nodes those are of any of them.
+// messages it passes on, by a rank of another node: this says of whom it hears nothing, or the one
+// that it names names the one that is stuck. On more than two nodes those are of any of them.
 bool may_seem_stuck(const Case& drawn, const Outcome& outcome, int innocent) {
   const std::vector<int>& nodes = drawn.nodes();
   if (drawn.fault != Fault::kStop && drawn.fault != Fault::kPartition) return false;
+  if (innocent >= 0 && is_guilty(drawn, innocent, outcome.ranks[innocent].status.culprit()))
+    return true;
   for (std::size_t rank = 0; innocent >= 0 && rank < nodes.size(); ++rank) {
     const Status& status = outcome.ranks[rank].status;
     if (status.ok() || status.culprit() != innocent || nodes[rank] == nodes[innocent]) continue;
