@@ -83,6 +83,8 @@ Status Protocol::choose_active(std::span<const int> chosen) {
     Status finished = let_last_set_finish(next ? &next->last_hop : nullptr);
     if (!finished.ok()) return finished;
     if (forwarder_) forwarder_->use(std::move(*next));
+    // Relaxed: told with the progress of this operation. Partner: lapped().
+    view_.control(setup_.rank).set_since.store(issued_, std::memory_order_relaxed);
   }
   last_set_ = active_;
   last_taken_ = issued_;
@@ -177,6 +179,7 @@ Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
   for (std::size_t rank = 0; rank < in_both.size(); ++rank)
     in_both[rank] = in_both[rank] && active_->waited[rank];
   Await both = awaiting_reads(last, last_taken_);
+  both.operation = "operation";
   both.last_hop = last_hop;
   both.only = &in_both;
   if (Status status = group_.wait(both); !status.ok()) return status;
@@ -202,15 +205,13 @@ std::uint64_t Protocol::min_read_through() const noexcept {
   return least;
 }
 
-// True when the others went on without this rank: none of them gets further than `depth` operations
-// past what this rank has announced while it takes part in them.
+// True when a rank went on without this one: it took part with other ranks since, and does so only
+// when this rank has finished the operation or was left behind (let_last_set_finish).
 bool Protocol::lapped(const Issued& issued) const noexcept {
-  for (const int peer : issued.active->ranks) {
-    // Acquire is as much as there is to order it after my reads: a diagnosis, not a guard.
-    const std::uint64_t seen = view_.control(peer).progress.load(std::memory_order_acquire);
-    if (seen != kLeft && seen / 4 > issued_ + setup_.config.depth) return true;
-  }
-  return false;
+  return std::ranges::any_of(issued.active->ranks, [&](int peer) {
+    // Acquire is as much as there is to order it after my reads. Partner: choose_active().
+    return view_.control(peer).set_since.load(std::memory_order_acquire) > issued.number;
+  });
 }
 
 Status Protocol::settle(std::uint64_t through) {

@@ -12,10 +12,11 @@
 
 namespace ferry::internal {
 
-// The flags of one rank. The owner is the only writer; both only grow.
+// The flags of one rank. The owner is the only writer; they only grow.
 struct alignas(128) ControlFlags {
   std::atomic<std::uint64_t> progress;      // 4 * number + Stage
   std::atomic<std::uint64_t> read_through;  // operations up to this one are finished here
+  std::atomic<std::uint64_t> set_since;     // the first operation with the ranks of its last one
 };
 static_assert(sizeof(ControlFlags) == 128 && std::atomic<std::uint64_t>::is_always_lock_free);
 

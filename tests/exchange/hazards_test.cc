@@ -291,12 +291,12 @@ TEST_P(Hazards, RankThatEndsByAnException) {
   });
 }
 
-// Rank 2 has its rows and does not look at them; the others leave it out and go on for so long that
-// the rows that it reads may be of a later operation.
+// Rank 2 has its rows and does not look at them; the others leave it out and go on, so the rows
+// that it reads may be of a later operation.
 TEST_P(Hazards, RankThatIsLeftOutAndLapped) {
   ExchangeConfig config = hazard_config();
   config.depth = 1;
-  const Scenario scenario = plain_scenario(3, config, 4, 25);
+  const Scenario scenario = plain_scenario(3, config, 2, 25);
   if (scenario.nodes.of_rank[1] != scenario.nodes.of_rank[2])
     GTEST_SKIP() << "nobody else writes what rank 2 reads, nor tells it how far the others are";
   run(scenario, [&scenario](Group group, Seat& seat) {
@@ -306,11 +306,9 @@ TEST_P(Hazards, RankThatIsLeftOutAndLapped) {
       received = seat.dispatch_recv(0, sent);
       received.release();
       const std::vector<int> others = {0, 1};
-      for (int round = 1; round < 4; ++round) {
-        DispatchCall call = seat.dispatch_call(round);
-        call.args().active_ranks = others;
-        require_ok(seat.exchange().dispatch(call.args(), received), "dispatch without rank 2");
-      }
+      DispatchCall call = seat.dispatch_call(1);
+      call.args().active_ranks = others;
+      require_ok(seat.exchange().dispatch(call.args(), received), "dispatch without rank 2");
     }
     require_ok(group.barrier(), "the others went on");
     if (seat.rank() == 2) {

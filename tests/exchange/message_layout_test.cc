@@ -41,11 +41,13 @@ void expect_refused_when_cut(const Bytes& whole, const Read& read) {
 }
 
 TEST(MessageLayout, FlagsComeBack) {
-  const Bytes body = write_flags({.progress = 41, .read_through = 7, .growth = Code::kCapacity});
+  const Bytes body =
+      write_flags({.progress = 41, .read_through = 7, .set_since = 5, .growth = Code::kCapacity});
   RankFlags flags;
   ASSERT_TRUE(read_flags(body, flags));
   EXPECT_EQ(flags.progress, 41u);
   EXPECT_EQ(flags.read_through, 7u);
+  EXPECT_EQ(flags.set_since, 5u);
   EXPECT_EQ(flags.growth, Code::kCapacity);
   expect_refused_when_cut(body, [&](auto bytes) { return read_flags(bytes, flags); });
   Bytes longer = body;

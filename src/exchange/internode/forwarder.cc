@@ -54,6 +54,7 @@ void Forwarder::tell(std::uint64_t number) {
   // Relaxed: my own flags.
   const RankFlags flags{.progress = mine.progress.load(std::memory_order_relaxed),
                         .read_through = mine.read_through.load(std::memory_order_relaxed),
+                        .set_since = mine.set_since.load(std::memory_order_relaxed),
                         .growth = dispatch ? record.posted.growth : Code::kOk};
   const bool first = told_ < number && record.number == number;
   std::vector<std::byte> body;
@@ -78,12 +79,12 @@ ForwardingTable Forwarder::tell_read(const std::vector<bool>& taking_part, bool 
   // Relaxed: my own flag.
   const std::uint64_t read =
       view_.control(group_->rank()).read_through.load(std::memory_order_relaxed);
-  send_flags(next, {.progress = 0, .read_through = read});
+  send_flags(next, {.progress = 0, .read_through = read, .set_since = 0});
   return next;
 }
 
 void Forwarder::tell_left() {
-  send_flags(table_, {.progress = kLeft, .read_through = kLeft});
+  send_flags(table_, {.progress = kLeft, .read_through = kLeft, .set_since = 0});
   messages().progress();
 }
 
@@ -123,6 +124,7 @@ void Forwarder::read_record(int origin, std::uint64_t number, std::span<const st
 void Forwarder::read_flags(int origin, std::uint64_t number, const RankFlags& flags) {
   if (flags.progress == progress_of(number, Stage::kGrown))
     view_.record(origin, number).posted.growth = flags.growth;
+  raise_to(view_.control(origin).set_since, flags.set_since);  // before progress
   raise_to(view_.control(origin).read_through, flags.read_through);
   raise_to(view_.control(origin).progress, flags.progress);
   if (flags.progress == kLeft) {  // it asks for nothing more, and sums nothing more

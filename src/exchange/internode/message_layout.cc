@@ -11,12 +11,13 @@ namespace {
 // Units begin at multiples of this.
 constexpr std::size_t kUnitAlign = 16;
 
-constexpr std::size_t kFlagsBytes = 2 * sizeof(std::uint64_t) + sizeof(Code);
+constexpr std::size_t kFlagsBytes = 3 * sizeof(std::uint64_t) + sizeof(Code);
 constexpr std::size_t kUnitHeadBytes = 2 * sizeof(std::int32_t);
 
 void put_flags(const RankFlags& flags, std::vector<std::byte>& out) {
   append(out, flags.progress);
   append(out, flags.read_through);
+  append(out, flags.set_since);
   append(out, flags.growth);
 }
 
@@ -24,6 +25,7 @@ RankFlags get_flags(ByteReader& reader) {
   RankFlags flags;
   flags.progress = reader.get<std::uint64_t>();
   flags.read_through = reader.get<std::uint64_t>();
+  flags.set_since = reader.get<std::uint64_t>();
   flags.growth = reader.get<Code>();
   return flags;
 }

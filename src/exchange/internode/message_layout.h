@@ -21,7 +21,7 @@ namespace ferry::internal {
 
 // The flags of a rank.
 struct RankFlags {
-  std::uint64_t progress = 0, read_through = 0;
+  std::uint64_t progress = 0, read_through = 0, set_since = 0;
   Code growth = Code::kOk;  // of a dispatch, once progress says kGrown
 };
 std::vector<std::byte> write_flags(const RankFlags& flags);
