@@ -119,11 +119,11 @@ Status GroupState::check(const Await& await) noexcept {
   return give_up(await, Code::kTimeout, owes < 0 ? holding_up(await, late, awaited) : owes);
 }
 
-// A rank of another node knows no better than that this one did not come; whom it waits for itself
-// it knows best, if it has waited for about as long.
+// Another rank may know no better than that this one did not come; whom it waits for itself it
+// knows best, if it has waited for about as long.
 bool GroupState::is_blamed_in_vain(const Await& await, std::uint64_t word) const noexcept {
-  return messages_ && AbortWord::code(word) == Code::kTimeout &&
-         AbortWord::culprit(word) == rank_ && await.time->left() < await.time->limit() / 2;
+  return AbortWord::code(word) == Code::kTimeout && AbortWord::culprit(word) == rank_ &&
+         await.time->left() < await.time->limit() / 2;
 }
 
 // A rank of this node that does not wait holds up the others. Of those of which nothing is known
@@ -131,7 +131,7 @@ bool GroupState::is_blamed_in_vain(const Await& await, std::uint64_t word) const
 int GroupState::holding_up(const Await& await, const std::vector<int>& late,
                            const std::vector<int>& awaited) const noexcept {
   const auto order = [&](int peer) {
-    const int held_up = !messages_ || !here(peer) ? 1 : awaited[peer] >= 0 ? 2 : 0;
+    const int held_up = !here(peer) ? 1 : awaited[peer] >= 0 ? 2 : 0;
     return std::pair(held_up, await.flag(peer).load(std::memory_order_relaxed));
   };
   int last = *std::min_element(late.begin(), late.end(),
@@ -143,11 +143,11 @@ int GroupState::holding_up(const Await& await, const std::vector<int>& late,
   return answerable(await, last, awaited);
 }
 
-// [ranks] Between nodes, for whom those of this one are seen to wait: what they have waited for it
+// [ranks] For whom those of this node are seen to wait: what they have waited for it
 // grows; -1: for nobody. Who waits for its own messages to leave learns nothing from that.
 std::vector<int> GroupState::awaited_here(const Await& await, int missing) noexcept {
   std::vector<int> awaited(size_, -1);
-  if (!messages_ || await.patient || await.outgoing) return awaited;
+  if (await.patient || await.outgoing) return awaited;
   std::vector<std::vector<std::uint64_t>> before;
   for (const int rank : node_ranks_) before.push_back(flags_->waited(rank));
   for (CallTime seen(kSeenWaiting); !seen.passed(); sleep_until_rung(await, missing)) {
