@@ -40,7 +40,7 @@ run_tests() {
   local preset=$1 begin=$SECONDS counts verdict jobs
   jobs=$(nproc)
   rm -rf build/"$preset"/{results,ctest.xml,again.xml}
-  # Ranks that wait leave a third of the processors idle; what runs slowly under sanitizers needs them.
+  # A third of the processors is idle while ranks of two tests wait. Under sanitizers tests need the time themselves.
   [ "$preset" = release ] && jobs=$((jobs * 3 / 2))
   "${around_ctest[@]}" ctest --preset "$@" --parallel "$jobs" --output-junit "$PWD/build/$preset/ctest.xml"
   verdict=$?

@@ -27,7 +27,7 @@ void Collectives::look() {
 
 void Collectives::give_up(const Error& error) {
   if (!failure_) guarded([&] { fail(error); });
-  throw error;  // the others know of a failure: this rank knows more
+  throw error;  // where the others have been told another failure, this one says more
 }
 
 template <typename Call>

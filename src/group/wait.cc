@@ -137,14 +137,15 @@ int GroupState::holding_up(const Await& await, const std::vector<int>& late,
   int last = *std::min_element(late.begin(), late.end(),
                                [&](int a, int b) { return order(a) < order(b); });
   for (int hops = 0; hops < size_ && awaited[last] >= 0; ++hops) {
-    if (awaited[last] == rank_ || awaited[last] == last) break;  // itself: the network
+    if (awaited[last] == rank_ || awaited[last] == last) break;  // itself: for the network
     last = awaited[last];
   }
   return answerable(await, last, awaited);
 }
 
-// [ranks] For whom those of this node are seen to wait: what they have waited for it
-// grows; -1: for nobody. Who waits for its own messages to leave learns nothing from that.
+// [ranks] The rank that each rank of this node is seen to wait for, since the time that it has
+// waited for it grows; -1: none is seen. Nobody looks while its own messages are to leave: those
+// that wait for it say nothing of the network.
 std::vector<int> GroupState::awaited_here(const Await& await, int missing) noexcept {
   std::vector<int> awaited(size_, -1);
   if (await.patient || await.outgoing) return awaited;
