@@ -47,7 +47,7 @@ Network find_network() {
   try {
     const std::unique_ptr<internal::Link> link = internal::ucx_link();
     link->let_in({link->address()});
-    link->connect(0, link->address());  // to itself: UCX chooses when there is a peer
+    link->connect({{0, link->address()}});  // to itself: UCX chooses when there is a peer
     network.link = link->describe();
   } catch (const Error& error) {
     network.no_link = error.what();

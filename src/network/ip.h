@@ -1,4 +1,4 @@
-// Ip: an address of either family.
+// Ip: an address of either family. Endpoint: with a port.
 #pragma once
 
 #include <algorithm>
@@ -19,5 +19,11 @@ constexpr bool is_ipv4(const Ip& ip) {
 constexpr bool is_loopback(const Ip& ip) {
   return ip == kLoopback6 || (is_ipv4(ip) && ip[12] == 127);
 }
+
+// An end of a TCP connection.
+struct Endpoint {
+  Ip ip;
+  std::uint16_t port;
+};
 
 }  // namespace ferry::internal

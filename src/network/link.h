@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,8 +40,8 @@ class Link {
   virtual std::string address() const = 0;
   // Of all ranks that connect to this one, before any of them does: others are kept out.
   virtual void let_in(const std::vector<std::string>& addresses) = 0;
-  // Before the first send to `peer`. Throws Error(kSystem).
-  virtual void connect(int peer, const std::string& address) = 0;
+  // By peer, before the first send to any of them. Throws Error(kSystem).
+  virtual void connect(const std::map<int, std::string>& addresses) = 0;
 
   // Most bytes that the body of the next packet may have; need not be the same each time.
   virtual std::size_t max_body_bytes() = 0;

@@ -145,9 +145,9 @@ void MessageChannel::let_in(const std::vector<std::string>& addresses) {
   link_->let_in(addresses);
 }
 
-void MessageChannel::connect(int peer, const std::string& address) {
+void MessageChannel::connect(const std::map<int, std::string>& addresses) {
   const auto held = lock();
-  link_->connect(peer, address);
+  link_->connect(addresses);
 }
 
 void MessageChannel::read_by(Reader* reader) {

@@ -79,7 +79,7 @@ class MessageChannel : private Link::Events {
   // What a peer must know to connect(), and Link::let_in(). All before any message.
   std::string address() const;
   void let_in(const std::vector<std::string>& addresses);
-  void connect(int peer, const std::string& address);
+  void connect(const std::map<int, std::string>& addresses);  // by peer
   // The one reader. Nothing moves before; what comes earlier waits in the network.
   void read_by(Reader* reader);
 

@@ -19,6 +19,7 @@
 #include <span>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/environment.h"
 #include "network/packet_filter.h"
@@ -30,6 +31,7 @@ namespace ferry::internal {
 struct OpenSockets {
   std::mutex mutex;  // held while a TcpSockets changes, and while the process forks
   std::vector<const TcpSockets*> all;
+  std::int64_t set_up_ns = 0;  // when set_up_connections() was done
 
   static OpenSockets& here() {
     static auto* const made = [] {
@@ -45,11 +47,6 @@ struct OpenSockets {
 };
 
 namespace {
-
-struct Endpoint {
-  Ip ip;
-  std::uint16_t port;
-};
 
 #ifndef TCP_RTO_MAX_MS
 #define TCP_RTO_MAX_MS 44  // Linux 6.15
@@ -139,6 +136,12 @@ void set_up(int fd) {
 
 }  // namespace
 
+// Of one descriptor.
+struct TcpSockets::Ends {
+  explicit Ends(int fd) : local(end_of(fd, getsockname)), peer(end_of(fd, getpeername)) {}
+  std::optional<Endpoint> local, peer;
+};
+
 TcpSockets::TcpSockets() {
   for (const int fd : listening_sockets()) not_ours_.insert(name_of(fd));
   const std::lock_guard lock(OpenSockets::here().mutex);
@@ -188,35 +191,40 @@ void TcpSockets::let_in(const std::vector<std::string>& addresses) {
   }
   // No peer connects before this.
   for (const int fd : tcp_sockets())
-    if (is_ours(fd) && !has_option(fd, SO_ACCEPTCONN, 1)) shutdown(fd, SHUT_RDWR);
+    if (is_ours(Ends(fd)) && !has_option(fd, SO_ACCEPTCONN, 1)) shutdown(fd, SHUT_RDWR);
   guard();
 }
 
 void TcpSockets::guard() {
   exposed_.clear();
   for (const int fd : tcp_sockets()) {
-    if (!has_option(fd, SO_ACCEPTCONN, 1) || !is_ours(fd)) continue;
+    if (!has_option(fd, SO_ACCEPTCONN, 1) || !is_ours(Ends(fd))) continue;
     if (const std::string why = let_through_only(fd, peer_ips_); !why.empty()) exposed_ = why;
   }
 }
 
-void TcpSockets::set_up_connections() const {
-  for (const int fd : tcp_sockets())
-    if (is_ours(fd)) set_up(fd);
+void TcpSockets::set_up_connections(std::int64_t every_ns) {
+  OpenSockets& here = OpenSockets::here();
+  const std::lock_guard lock(here.mutex);
+  if (now_ns() - here.set_up_ns < every_ns) return;
+  here.set_up_ns = now_ns();
+  for (const int fd : tcp_sockets()) {
+    const Ends ends(fd);
+    if (std::ranges::any_of(here.all, [&](const auto* sockets) { return sockets->is_ours(ends); }))
+      set_up(fd);
+  }
 }
 
-bool TcpSockets::is_ours(int fd) const {
-  const auto local = end_of(fd, getsockname);
-  if (local && ports_.contains(local->port)) return true;
-  const auto peer = end_of(fd, getpeername);
-  return peer && peer_ports_.contains(peer->port) && peer_ips_.contains(peer->ip);
+bool TcpSockets::is_ours(const Ends& ends) const {
+  if (ends.local && ports_.contains(ends.local->port)) return true;
+  return ends.peer && peer_ports_.contains(ends.peer->port) && peer_ips_.contains(ends.peer->ip);
 }
 
 // Their numbers stay taken: UCX may close them in the child.
 void TcpSockets::close_in_child() const {
   const Descriptor nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : tcp_sockets())
-    if (is_ours(fd)) dup3(nothing.fd(), fd, O_CLOEXEC);
+    if (is_ours(Ends(fd))) dup3(nothing.fd(), fd, O_CLOEXEC);
 }
 
 }  // namespace ferry::internal

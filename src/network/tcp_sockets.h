@@ -29,15 +29,17 @@ class TcpSockets {
   std::string address() const;
   // From here on the hosts with these addresses get in; whoever came before is thrown out.
   void let_in(const std::vector<std::string>& addresses);
-  // Connections that were made since are set up too. Takes microseconds for each descriptor.
-  void set_up_connections() const;
+  // Connections that all links of this process made since are set up too, unless that was done in
+  // the last `every_ns`. Takes microseconds for each descriptor.
+  static void set_up_connections(std::int64_t every_ns = 0);
   bool none() const noexcept { return ports_.empty(); }
   // Why the kernel lets others in all the same; empty: it does not.
   const std::string& exposed() const noexcept { return exposed_; }
 
  private:
   friend struct OpenSockets;
-  bool is_ours(int fd) const;
+  struct Ends;
+  bool is_ours(const Ends& ends) const;
   void close_in_child() const;
   void guard();
 

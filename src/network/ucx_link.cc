@@ -37,7 +37,7 @@ class UcxLink final : public Link {
 
   std::string address() const override;
   void let_in(const std::vector<std::string>& addresses) override;
-  void connect(int peer, const std::string& address) override;
+  void connect(const std::map<int, std::string>& addresses) override;
   std::size_t max_body_bytes() override { return kMaxBodyBytes; }
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
             void* ticket) override;
@@ -69,6 +69,7 @@ class UcxLink final : public Link {
   static void on_failure(void* peer, ucp_ep_h endpoint, ucs_status_t status);
   void create_worker();
   std::string ucx_address() const;
+  void connect_to(int rank, const std::string& address);
   void send_late();
   void close(Peer& peer);
   bool closed(Deadline deadline);
@@ -168,7 +169,12 @@ void UcxLink::let_in(const std::vector<std::string>& addresses) {
   sockets_.let_in(sockets);
 }
 
-void UcxLink::connect(int rank, const std::string& address) {
+void UcxLink::connect(const std::map<int, std::string>& addresses) {
+  for (const auto& [rank, address] : addresses) connect_to(rank, address);
+  TcpSockets::set_up_connections();
+}
+
+void UcxLink::connect_to(int rank, const std::string& address) {
   ByteReader reader(address);
   reader.take(reader.get<std::uint32_t>());
   Peer& peer = peers_[rank];
@@ -181,7 +187,6 @@ void UcxLink::connect(int rank, const std::string& address) {
   params.err_handler = {on_failure, &peer};
   const ucs_status_t status = ucx_.ep_create(worker_, &params, &peer.endpoint);
   if (status != UCS_OK) throw error(fmt::format("cannot reach rank {}", rank), status);
-  sockets_.set_up_connections();
 }
 
 bool UcxLink::send(int rank, std::span<const std::byte> head, std::span<const std::byte> body,
@@ -257,7 +262,7 @@ bool UcxLink::progress(Events& events) {
 
 bool UcxLink::arm() {
   if (now_ns() - set_up_ns_ > kSetUpEveryNs) {
-    sockets_.set_up_connections();
+    TcpSockets::set_up_connections(kSetUpEveryNs);
     set_up_ns_ = now_ns();
   }
   return failed_.empty() && sent_.empty() && ucx_.worker_arm(worker_) == UCS_OK;

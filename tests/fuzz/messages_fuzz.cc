@@ -28,7 +28,7 @@ class FuzzLink final : public Link {
   explicit FuzzLink(Bytes input) : input_(input) {}
   std::string address() const override { return {}; }
   void let_in(const std::vector<std::string>&) override {}
-  void connect(int, const std::string&) override {}
+  void connect(const std::map<int, std::string>&) override {}
   std::size_t max_body_bytes() override { return 64; }
   bool send(int, Bytes, Bytes, void*) override { return true; }
   bool progress(Events& events) override {

@@ -89,9 +89,11 @@ struct Rank {
     for (int peer = 0; peer < size; ++peer) addresses.push_back(board.address(peer, round));
     messages.let_in(addresses);
     board.let_in(rank, size);
+    std::map<int, std::string> peers;
     for (int peer = 0; peer < size; ++peer) {
-      if (peer != rank) messages.connect(peer, addresses[static_cast<std::size_t>(peer)]);
+      if (peer != rank) peers[peer] = addresses[static_cast<std::size_t>(peer)];
     }
+    messages.connect(peers);
     messages.read_by(&reader);
   }
   static std::unique_ptr<Link> make_link(int rank, bool chaos) {

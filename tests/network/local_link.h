@@ -76,9 +76,11 @@ class LocalNetwork::LocalLink final : public internal::Link {
 
   std::string address() const override { return std::to_string(id_); }
   void let_in(const std::vector<std::string>&) override {}
-  void connect(int peer, const std::string& address) override {
-    ids_[peer] = std::stoi(address);
-    peers_[ids_[peer]] = peer;
+  void connect(const std::map<int, std::string>& addresses) override {
+    for (const auto& [peer, address] : addresses) {
+      ids_[peer] = std::stoi(address);
+      peers_[ids_[peer]] = peer;
+    }
   }
   std::size_t max_body_bytes() override { return std::size_t{1} << 18; }
 

@@ -41,7 +41,7 @@ struct Pair {
     for (int rank = 0; rank < 2; ++rank)
       channels[rank] = std::make_unique<MessageChannel>(network.link(), rank, 2, kJob, own_thread);
     for (int rank = 0; rank < 2; ++rank) {
-      channels[rank]->connect(1 - rank, channels[1 - rank]->address());
+      channels[rank]->connect({{1 - rank, channels[1 - rank]->address()}});
       channels[rank]->read_by(&readers[rank]);
     }
   }
@@ -109,7 +109,7 @@ TEST_P(MessageChannelUnderChaos, MessagesComeOnceWholeAndInOrder) {
   }
   for (int rank = 0; rank < kRanks; ++rank) {
     for (int peer = 0; peer < kRanks; ++peer) {
-      if (peer != rank) channels_[rank]->connect(peer, channels_[peer]->address());
+      if (peer != rank) channels_[rank]->connect({{peer, channels_[peer]->address()}});
     }
   }
   for (int rank = 0; rank < kRanks; ++rank) channels_[rank]->read_by(&readers_[rank]);
@@ -194,7 +194,7 @@ std::vector<std::pair<std::vector<std::byte>, std::vector<std::byte>>> tapped(st
   Wiretap tap;
   const std::unique_ptr<Link> link = network.link();
   MessageChannel messages(network.link(), 0, 2, job, false);
-  messages.connect(1, link->address());
+  messages.connect({{1, link->address()}});
   messages.read_by(&reader);
   for (int i = 0; i < count; ++i) messages.send_now(1, std::vector<std::byte>(8));
   while (link->progress(tap)) {
@@ -205,7 +205,7 @@ std::vector<std::pair<std::vector<std::byte>, std::vector<std::byte>>> tapped(st
 // A MessageChannel of rank 1 of 2, and a bare link to it.
 struct Target {
   Target() : link(network.link()), messages(network.link(), 1, 2, kJob, false) {
-    link->connect(1, messages.address());
+    link->connect({{1, messages.address()}});
     messages.read_by(&reader);
   }
   void send(const std::vector<std::byte>& head, const std::vector<std::byte>& body) {
