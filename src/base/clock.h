@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "base/waiting.h"
+#include "ferry/status.h"
 
 namespace ferry::internal {
 
@@ -36,8 +37,13 @@ class Deadline {
   Deadline anew(std::chrono::nanoseconds span) const noexcept {
     return Deadline(running_ns() + span.count(), nullptr, look_);
   }
-  void look() const {
-    if (look_ != nullptr) (*look_)();
+  // Gives `fail` what it throws.
+  void look(const auto& fail) const {
+    try {
+      if (look_ != nullptr) (*look_)();
+    } catch (const Error& error) {
+      fail(error);
+    }
   }
   std::int64_t remaining_ns() const noexcept { return at_ns_ - running_ns(); }
   // For poll(2): rounded up, never negative, at most `cap_ms`. Whoever waits looks again so soon

@@ -34,11 +34,7 @@ std::vector<std::string> Coordinator::gather(std::uint32_t call, std::string_vie
                        rank_list(absent), members_.size(), call, ranks_[0]),
            absent[0]}));
     }
-    try {
-      deadline.look();
-    } catch (const Error& error) {
-      fail(error);
-    }
+    deadline.look([&](const Error& why) { fail(why); });
     service(connections(), deadline.remaining_ms());
   }
   answer(FrameKind::kGathered, call, pack(gathering_.texts), {}, deadline);

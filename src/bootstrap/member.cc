@@ -192,11 +192,7 @@ std::optional<Frame> Member::next_frame(Deadline deadline) {
   while (true) {
     if (std::optional<Frame> frame = connection_->take()) return frame;
     if (connection_->closed() || deadline.passed()) return std::nullopt;
-    try {
-      deadline.look();
-    } catch (const Error& error) {
-      fail(error);
-    }
+    deadline.look([&](const Error& why) { fail(why); });
     service({connection_.get()}, deadline.remaining_ms());
   }
 }

@@ -132,11 +132,7 @@ class ThreadRendezvous final : public Rendezvous {
                                 rank_list(missing), size(), rank()),
                     missing[0]}));
       }
-      try {
-        deadline.look();
-      } catch (const Error& error) {
-        fail(error);
-      }
+      deadline.look([&](const Error& why) { fail(why); });
       constexpr int kLookMs = 50;  // how often the deadline is asked, which may end early
       board_->changed.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms(kLookMs)));
     }

@@ -47,7 +47,8 @@ std::string differences_of(std::string_view first, std::string_view other) {
 
 // While a rank waits in a rendezvous it looks whether one gave up that is not there, and moves
 // messages, by which others hear of that. A rendezvous knows only that a rank went: what the rank
-// said before is worth more.
+// said before is worth more, and so is a death on this node, by which the rank that should have
+// passed on what was said may be gone.
 template <typename Meet>
 auto heard(GroupState& group, const Deadline& by, const Meet& meet) -> decltype(meet(by)) {
   Status said;
@@ -58,8 +59,10 @@ auto heard(GroupState& group, const Deadline& by, const Meet& meet) -> decltype(
   };
   try {
     return meet(by.looking(look));
-  } catch (const Error&) {
+  } catch (const Error& error) {
     if (said.ok()) look();
+    if (Status death = group.death_here(); error.code() == Code::kPeerLost && !death.ok())
+      throw_status(death);
     throw;
   }
 }

@@ -43,26 +43,36 @@ void GroupState::join_nodes(const LinkFactory& make_link, const Deadline& by) {
   rendezvous_->all_gather("", by);  // all let each other in
   nodes_.reached.resize(size_);
   nodes_.heard.resize(size_);
+  nodes_.listens.resize(size_);
   nodes_.forwarding =
       ForwardingTable(topology_, rank_, std::vector<bool>(size_, true), /*flat=*/true);
-  reach(nodes_.forwarding);
+  reach(nodes_.forwarding, /*together=*/true);
   messages_->read_by(this);  // last: a message that is read may be answered
   share_progress(messages_.get());
 }
 
-// Connects both ways: to whom this rank sends, and to who sends to it.
-void GroupState::reach(const ForwardingTable& forwarding) {
+// Connects both ways: to whom this rank sends, and to who sends to it. Where ranks do not do so
+// `together`, one that sends here may leave before it has connected, so it is told who listens.
+void GroupState::reach(const ForwardingTable& forwarding, bool together) {
   const auto lock = messages_->lock();
+  std::vector<int> peers, senders;
   for (int peer = 0; peer < size_; ++peer) {
     const bool sends_here = forwarding.is_served[peer] && forwarding.last_hop[peer] == rank_;
-    if (forwarding.is_mate[peer] || sends_here) connect(peer);
+    if (nodes_.reached[peer] || !(forwarding.is_mate[peer] || sends_here)) continue;
+    peers.push_back(peer);
+    if (sends_here && !together) senders.push_back(peer);
   }
+  connect(peers);
+  for (const int peer : senders) tell(peer, kListens, 0);
 }
 
-void GroupState::connect(int peer) {
-  if (nodes_.reached[peer]) return;
-  messages_->connect(peer, nodes_.addresses[peer]);
-  nodes_.reached[peer] = true;
+void GroupState::connect(const std::vector<int>& peers) {
+  std::map<int, std::string> addresses;
+  for (const int peer : peers) {
+    addresses[peer] = nodes_.addresses[peer];
+    nodes_.reached[peer] = true;
+  }
+  if (!addresses.empty()) messages_->connect(addresses);
 }
 
 std::uint32_t GroupState::open_channel(Channel* channel) {
@@ -97,6 +107,15 @@ void GroupState::tell_abort(std::uint64_t word) noexcept {
   messages_->progress();
 }
 
+// The same, to those that listen and never had a message of this rank.
+void GroupState::tell_listeners() {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (!nodes_.listens[peer] || nodes_.reached[peer]) continue;
+    connect({peer});
+    tell(peer, kAbort, flags_->abort(rank_), bytes_of(flags_->slot(rank_).report));
+  }
+}
+
 void GroupState::read(int from, std::span<const std::byte> message) {
   ByteReader reader(message);
   const auto head = reader.get<MessageHead>();
@@ -108,8 +127,8 @@ void GroupState::read(int from, std::span<const std::byte> message) {
     return;
   }
   if (head.kind == kAbort) return read_abort(from, head.number, body);
-  if (head.kind == kHeard) {
-    nodes_.heard[from] = true;
+  if (head.kind == kHeard || head.kind == kListens) {
+    (head.kind == kHeard ? nodes_.heard : nodes_.listens)[from] = true;
     return;
   }
   if (body.size() > GroupSlot::kBytes) return;
@@ -168,6 +187,7 @@ void GroupState::linger() noexcept {
   const bool broken = verdict_.broken.load(std::memory_order_acquire);  // partner: break_group
   const auto done = [&] {
     const auto lock = messages_->lock();
+    tell_listeners();
     if (!all_left() || (!broken && !std::ranges::all_of(nodes_.left_open, &Channel::done)))
       return false;
     for (int peer = 0; peer < size_; ++peer) {

@@ -63,6 +63,7 @@ struct BetweenNodes {
   std::vector<std::string> addresses;  // [ranks]
   ForwardingTable forwarding;          // of all ranks
   std::vector<bool> reached, heard;    // [ranks]
+  std::vector<bool> listens;           // [ranks] waits for messages of this one
   std::map<std::uint32_t, Channel*> channels;
   std::uint32_t num_channels = 0;
   std::vector<std::shared_ptr<Channel>> left_open;
@@ -138,7 +139,7 @@ class GroupState final : private MessageChannel::Reader {
   bool progress() noexcept { return messages_ && !nodes_.own_thread && messages_->progress(); }
   MessageChannel& messages() const noexcept { return *messages_; }
   // Before the first message to any of them.
-  void reach(const ForwardingTable& forwarding);
+  void reach(const ForwardingTable& forwarding, bool together);
   // Collective order numbers the channels. Closed by its owner, in whose place nothing is read
   // then.
   std::uint32_t open_channel(Channel* channel);
@@ -159,6 +160,8 @@ class GroupState final : private MessageChannel::Reader {
   // usable. The first telling of another rank's report has that report's code, phase and culprit.
   Status verdict() noexcept;
   bool usable() const noexcept;
+  // Ok unless a rank of this node died without a word.
+  Status death_here() const noexcept;
 
   void leave() noexcept;
 
@@ -167,7 +170,7 @@ class GroupState final : private MessageChannel::Reader {
 
  private:
   // Kinds of the group's own messages.
-  enum : std::uint8_t { kBarrier, kAbort, kHeard };
+  enum : std::uint8_t { kBarrier, kAbort, kHeard, kListens };
 
   // MessageChannel::Reader
   void read(int from, std::span<const std::byte> message) override;
@@ -179,6 +182,8 @@ class GroupState final : private MessageChannel::Reader {
   void tell(int peer, std::uint8_t kind, std::uint64_t number,
             std::span<const std::byte> body = {}) noexcept;
   void tell_abort(std::uint64_t word) noexcept;
+  void tell_listeners();
+  void connect(const std::vector<int>& peers);
   void read_abort(int from, std::uint64_t word, std::span<const std::byte> report) noexcept;
   Status arrive(std::span<const std::byte> piece, CallTime& time) noexcept;
   std::string how_far(const Await& await, const std::vector<int>& missing) const;
@@ -193,7 +198,6 @@ class GroupState final : private MessageChannel::Reader {
   int owing(bool lost) const noexcept;
   bool gone(const Await& await, int rank) const noexcept;
   void linger() noexcept;
-  void connect(int peer);
 
   // The rank whose report counts: the lowest that has given up; -1: none has.
   int reporter() const noexcept;

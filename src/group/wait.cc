@@ -288,6 +288,14 @@ const char* GroupState::state_of(int rank) const noexcept {
   return "is alive but did not arrive (stopped, stuck, or skipped a call?)";
 }
 
+Status GroupState::death_here() const noexcept {
+  for (const int rank : node_ranks_) {
+    if (flags_->abort(rank) == AbortWord::kNone && !rendezvous_->alive(rank))
+      return {Code::kPeerLost, name_of(rank) + " is dead", rank};
+  }
+  return {};
+}
+
 int GroupState::reporter() const noexcept {
   for (int peer = 0; peer < size_; ++peer) {
     if (flags_->gave_up(peer)) return peer;  // partner: give_up

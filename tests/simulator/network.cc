@@ -44,9 +44,11 @@ class Network::SimulatedLink final : public internal::Link {
 
   std::string address() const override { return std::to_string(rank_); }
   void let_in(const std::vector<std::string>&) override {}
-  void connect(int peer, const std::string&) override {
-    box().connected[static_cast<std::size_t>(peer)] = true;
-    if (box().cut[static_cast<std::size_t>(peer)]) network_.lose(rank_, peer, "it is gone");
+  void connect(const std::map<int, std::string>& addresses) override {
+    for (const auto& [peer, address] : addresses) {
+      box().connected[static_cast<std::size_t>(peer)] = true;
+      if (box().cut[static_cast<std::size_t>(peer)]) network_.lose(rank_, peer, "it is gone");
+    }
   }
   std::size_t max_body_bytes() override {
     if (simulation_.enumerates()) return kBodyBytes[0];

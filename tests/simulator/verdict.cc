@@ -61,12 +61,6 @@ bool room_is_guilty(const Case& drawn, int rank, const Status& status) {
   return true;
 }
 
-// While an exchange is made a rank may wait in the rendezvous, where it moves no messages, for one
-// that gave up and lingers (kLinger of between_nodes.cc), and take it for the culprit.
-bool making(const RankOutcome& one) {
-  return one.status.message().starts_with("making") || one.status.message().starts_with("joining");
-}
-
 // Ranks that a message speaks of: "... ranks 1, 2, which came to ...", "ranks 3 to 5 of 6".
 std::vector<int> spoken_of(const std::string& message) {
   std::vector<int> ranks;
@@ -106,11 +100,6 @@ bool may_seem_stuck(const Case& drawn, const Outcome& outcome, int innocent) {
   return false;
 }
 
-// As one that died, or that cannot be reached: the one that gave up first (making).
-bool may_mistake(const Case& drawn, const RankOutcome& one) {
-  return (drawn.fault == Fault::kCut || drawn.fault == Fault::kDeath) && making(one);
-}
-
 // Of one rank; empty: nothing.
 std::string complaint(const Case& drawn, const Outcome& outcome, int rank) {
   const RankOutcome& one = outcome.ranks[static_cast<std::size_t>(rank)];
@@ -123,13 +112,10 @@ std::string complaint(const Case& drawn, const Outcome& outcome, int rank) {
   if (drawn.fault == Fault::kStop && rank == drawn.victim) return "";
   if (!room_is_guilty(drawn, rank, one.status)) return "a rank had room";
   const int culprit = one.status.culprit();
-  if (!is_guilty(drawn, rank, culprit) && !may_mistake(drawn, one) &&
-      !may_seem_stuck(drawn, outcome, culprit))
+  if (!is_guilty(drawn, rank, culprit) && !may_seem_stuck(drawn, outcome, culprit))
     return "a rank is blamed that is not guilty";
-  if (told_soon(drawn.fault) && outcome.victim_had_come &&
-      one.told_ns - outcome.fault_ns > kSoonNs + (making(one) ? 2'000'000'000 : 0)) {
+  if (told_soon(drawn.fault) && outcome.victim_had_come && one.told_ns - outcome.fault_ns > kSoonNs)
     return "told late";
-  }
   return "";
 }
 

@@ -34,7 +34,7 @@ Forwarder::Forwarder(GroupState& group, const WindowView& view, const ExchangeCo
       room_{.wanted = {}, .given = std::vector<std::atomic<std::uint64_t>>(group.size())},
       served_(group.size()),
       crossed_(group.size()) {
-  group.reach(everybody_);
+  group.reach(everybody_, /*together=*/true);
   channel_ = group.open_channel(this);
 }
 
@@ -75,7 +75,7 @@ void Forwarder::tell(std::uint64_t number) {
 ForwardingTable Forwarder::tell_read(const std::vector<bool>& taking_part, bool all) {
   ForwardingTable next = everybody_;
   if (!all) next = ForwardingTable(topology(), group_->rank(), taking_part, /*flat=*/true);
-  group_->reach(next);
+  group_->reach(next, /*together=*/false);
   // Relaxed: my own flag.
   const std::uint64_t read =
       view_.control(group_->rank()).read_through.load(std::memory_order_relaxed);
