@@ -196,6 +196,20 @@ TEST(Rendezvous, ARankThatGivesUpEarlyHearsWhoIsMissing) {
   EXPECT_LT(now_ns() - begin, 5'000'000'000);
 }
 
+// Rank 0 looks whether it is told of an error, and waits for something else; so does rank 2.
+TEST(Rendezvous, WhereAMemberGivesUpTheCoordinatorIsNotAbsent) {
+  const std::string at = address("looks");
+  const auto results = in_processes({0, 1, 2}, [&](int rank) -> std::string {
+    const Roster roster{unix_endpoint(at, 3), own_hello(at, rank, one_node(3)), ranks(3)};
+    const auto collectives = join(roster, soon());
+    if (rank == 1) collectives->all_gather("", soon(milliseconds(300)));
+    for (const Deadline by = soon(); !by.passed(); usleep(1000)) collectives->look();
+    return "was told nothing";
+  });
+  EXPECT_THAT(results, Each(AllOf(StartsWith("timeout: rank 1 reached its deadline"),
+                                  HasSubstr("; rank 2 had not come"), EndsWith("(culprit 2)"))));
+}
+
 // Rank 3 never comes; the coordinator is interrupted meanwhile, or a member is.
 TEST(Rendezvous, ARankInterruptedWhileTheyMeetIsNamed) {
   for (const int victim : {0, 1}) {
@@ -377,7 +391,7 @@ TEST(Rendezvous, TooFewDescriptorsForAllRanksIsAnErrorThatSaysSo) {
   const auto results = in_processes(ranks(8), [&](int rank) -> std::string {
     const rlimit few{8, 8};
     if (rank == 0) setrlimit(RLIMIT_NOFILE, &few);
-    process_rendezvous(at, rank, one_node(8), soon(seconds(5)));
+    process_rendezvous(at, rank, one_node(8), soon(seconds(1)));
     return "met";
   });
   EXPECT_THAT(results[0],

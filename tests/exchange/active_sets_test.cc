@@ -32,7 +32,7 @@ class HoldingLink final : public internal::Link {
 
   std::string address() const override { return link_->address(); }
   void let_in(const std::vector<std::string>& addresses) override { link_->let_in(addresses); }
-  void connect(int peer, const std::string& address) override { link_->connect(peer, address); }
+  void connect(const std::map<int, std::string>& addresses) override { link_->connect(addresses); }
   std::size_t max_body_bytes() override { return link_->max_body_bytes(); }
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
             void* ticket) override {

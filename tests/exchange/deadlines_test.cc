@@ -58,10 +58,10 @@ TEST(DeadlineOfACall, HoldsForAllItsWaits) {
       nap(350);
     }
     const Status status = seat.exchange().dispatch(call.args(), received);
-    board->told.fetch_add(1, std::memory_order_acq_rel);
+    board.tell();
     if (seat.rank() != kLate) require_late(status, began, 0.74);
   });
-  while (board->told.load(std::memory_order_acquire) < kRanks - 1) nap(5);
+  board.await_told(kRanks - 1);
   ranks.send_signal(kLate, SIGCONT);
   expect_all_well(ranks.wait(std::chrono::seconds(20)), "two waits");
 }
@@ -99,11 +99,6 @@ void require_interrupted(const Status& status, int victim) {
   require(status.culprit() == victim, "culprit " + std::to_string(status.culprit()));
 }
 
-// The interrupted rank has given up.
-void await_told(const SharedBoard& board) {
-  while (board->told.load(std::memory_order_acquire) == 0) nap(1);
-}
-
 TEST_P(Deadlines, InterruptedRankIsNamedByAllRanks) {
   const Scenario scenario = plain_scenario(kRanks, fault_config(), 1, 53);
   const SharedBoard board;
@@ -111,10 +106,10 @@ TEST_P(Deadlines, InterruptedRankIsNamedByAllRanks) {
     Seat seat(group, scenario);
     DispatchCall call = seat.dispatch_call(0);
     Received received;
-    if (seat.rank() == kLate) await_told(board);
+    if (seat.rank() == kLate) board.await_told(1);  // the interrupted one has given up
     interrupted = seat.rank() == 0;
     const Status status = seat.exchange().dispatch(call.args(), received);
-    if (interrupted) board->told.store(1, std::memory_order_release);
+    if (interrupted) board.tell();
     require_interrupted(status, 0);
   };
   run_ranks(GetParam(), kRanks, body, "", with_interruption());
@@ -125,10 +120,10 @@ TEST_P(Deadlines, RankInterruptedInARendezvousIsNamedByAllRanks) {
   for (const int victim : {0, 2}) {
     const SharedBoard board;
     const auto body = [&](Group group) {
-      if (group.rank() == kLate) await_told(board);
+      if (group.rank() == kLate) board.await_told(1);  // the interrupted one has given up
       interrupted = group.rank() == victim;
       const Status status = error_of([&] { Exchange exchange(group, fault_config()); });
-      if (interrupted) board->told.store(1, std::memory_order_release);
+      if (interrupted) board.tell();
       require_interrupted(status, victim);
       interrupted = false;
     };

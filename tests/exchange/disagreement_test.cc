@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "seat.h"
+#include "victim.h"
 
 namespace ferry::test {
 namespace {
@@ -131,13 +132,15 @@ TEST_P(Disagreement, OneRankGivesNoWeightsAndAnotherHasNoTokens) {
 
 TEST_P(Disagreement, ACallThatNeverComesIsNamedAtTheDeadline) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 48);
+  const SharedBoard board;
   const auto body = [&](Group group, Seat& seat) {
     seat.play(0);
     DispatchCall call = seat.dispatch_call(1);
     Received none;
     const std::int64_t began = std::chrono::steady_clock::now().time_since_epoch().count();
-    if (seat.rank() == kOdd) nap(1200);
+    if (seat.rank() == kOdd) board.await_told(kRanks - 1);
     const Status status = seat.exchange().dispatch(call.args(), none);
+    board.tell();
     const double seconds =
         static_cast<double>(std::chrono::steady_clock::now().time_since_epoch().count() - began) *
         1e-9;
@@ -153,20 +156,21 @@ TEST_P(Disagreement, ACallThatNeverComesIsNamedAtTheDeadline) {
                    "the others");
     require(status.culprit() == kOdd, "culprit: " + status.message());
     require(seconds > 0.4 && seconds < 1.5, "told after " + std::to_string(seconds) + " s");
-    nap(1000);  // this rank stays until the late one has come
+    board.await_told(kRanks);  // this rank stays until the late one has come
   };
   run(scenario, body, {.deadline = std::chrono::milliseconds(500)});
 }
 
 TEST_P(Disagreement, DeadlineOfOneCall) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 49);
+  const SharedBoard board;
   run(scenario, [&](Group, Seat& seat) {
-    if (seat.rank() == kOdd) nap(800);
-    if (seat.rank() == kOdd) return;
+    if (seat.rank() == kOdd) return board.await_told(kRanks - 1);
     DispatchCall call = seat.dispatch_call(1);
     call.args().deadline = std::chrono::milliseconds(200);
     Received none;
     const Status status = seat.exchange().dispatch(call.args(), none);
+    board.tell();
     require_status(status, Code::kTimeout, {"rank 2", "counts", "0.2 s"}, "a call's own deadline");
   });
 }
@@ -217,25 +221,31 @@ TEST_P(Disagreement, ConfigurationThatOneRankRefuses) {
 // The others never call: what this rank had to say is in its error.
 TEST_P(Disagreement, RefusedCallThatNobodyElseMakes) {
   const Scenario scenario = plain_scenario(kRanks, small_config(), 1, 51);
+  const SharedBoard board;
   const auto body = [&](Group, Seat& seat) {
-    if (seat.rank() != kOdd) return nap(400);
+    if (seat.rank() != kOdd) return board.await_told(1);
     DispatchCall call = seat.dispatch_call(0);
     call.args().deadline = std::chrono::milliseconds(100);
     call.args().tokens.hidden = 47;
     Received none;
-    require_status(seat.exchange().dispatch(call.args(), none), Code::kTimeout,
-                   {"waiting for counts", "this rank had refused: ", "47"}, "a refused call");
+    const Status status = seat.exchange().dispatch(call.args(), none);
+    board.tell();
+    require_status(status, Code::kTimeout, {"waiting for counts", "this rank had refused: ", "47"},
+                   "a refused call");
   };
   run(scenario, body);
 }
 
 TEST_P(Disagreement, RefusalThatNobodyHears) {
-  const auto body = [](Group group) {
+  const SharedBoard board;
+  const auto body = [&](Group group) {
     ExchangeConfig illegal = small_config();
     illegal.top_k = 33;
-    if (group.rank() != kOdd) return nap(1700);
-    require_status(error_of([&] { Exchange exchange(group, illegal); }), Code::kTimeout,
-                   {"this rank had refused: top_k is 33, need 1 to 32"}, "a refusal");
+    if (group.rank() != kOdd) return board.await_told(1);
+    const Status status = error_of([&] { Exchange exchange(group, illegal); });
+    board.tell();
+    require_status(status, Code::kTimeout, {"this rank had refused: top_k is 33, need 1 to 32"},
+                   "a refusal");
   };
   run_ranks(GetParam(), kRanks, body, "", {.deadline = std::chrono::seconds(1)});
 }

@@ -116,14 +116,13 @@ TEST_P(Faults, TheOthersNameTheRankAndThePhase) {
       return;
     }
     const Status status = rounds_until_error(seat);
-    board->told.fetch_add(1, std::memory_order_acq_rel);
+    board.tell();
     const std::vector<int>& nodes = scenario.nodes.of_rank;
     require_named_in_time(status, fault, *board, nodes[seat.rank()] == nodes[kVictim]);
     nap(fault.signal == SIGSTOP ? 300 : 0);  // the victim wakes and may write its rows
     seat.check(0, held, " held while the victim woke");
   });
-  while (fault.signal == SIGSTOP && board->told.load(std::memory_order_acquire) < kRanks - 1)
-    nap(5);
+  if (fault.signal == SIGSTOP) board.await_told(kRanks - 1);
   ranks.send_signal(kVictim, SIGCONT);
   std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
   if (fault.signal == SIGKILL) {
@@ -166,7 +165,7 @@ TEST(BystanderOfADeath, CombineIsWholeOrAnError) {
       if (seat.rank() == kVictim) strike_self(*board, SIGKILL);
       seat.combine_recv(sent);
       const Status status = rounds_until_error(seat);
-      board->told.fetch_add(1, std::memory_order_acq_rel);
+      board.tell();
       require_status(status, Code::kPeerLost, {"rank 1"}, "rank 0");
       nap(500);
       return;
@@ -191,7 +190,7 @@ TEST(BystanderOfADeath, CombineIsWholeOrAnError) {
     require_same_bytes(trap.data(), expected[2].out.data(), out_bytes,
                        "a combine that says it succeeded");
   });
-  while (board->told.load(std::memory_order_acquire) < 1) nap(5);
+  board.await_told(1);
   ranks.send_signal(2, SIGCONT);
   std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
   ends[kVictim] = {};

@@ -284,7 +284,7 @@ TEST(LayerFaults, ExpertsRunWhileOtherRowsAreOnTheirWay) {
   });
   siginfo_t stopped = {};
   waitid(P_PID, static_cast<id_t>(ranks.pid(1)), &stopped, WSTOPPED | WEXITED | WNOWAIT);
-  for (int i = 0; i < 2000 && board->told.load(std::memory_order_acquire) == 0; ++i) nap(5);
+  board.await_told(1);
   EXPECT_EQ(board->told.load(std::memory_order_acquire), 1) << "expert 0 waited for other rows";
   ranks.send_signal(1, SIGCONT);
   expect_all_well(ranks.wait(std::chrono::seconds(20)), "");

@@ -7,8 +7,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <stdexcept>
+#include <thread>
 
 namespace ferry::test {
 namespace {
@@ -47,6 +49,14 @@ ExchangeConfig fault_config() {
 
 SharedBoard::SharedBoard() : board_(new (map(kPage, MAP_SHARED)) Board{}) {}
 SharedBoard::~SharedBoard() { munmap(board_, kPage); }
+
+void SharedBoard::tell() const { board_->told.fetch_add(1, std::memory_order_acq_rel); }
+
+void SharedBoard::await_told(int ranks) const {
+  const std::int64_t give_up = now_ns() + 10'000'000'000;
+  while (board_->told.load(std::memory_order_acquire) < ranks && now_ns() < give_up)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
 
 std::int64_t now_ns() {
   timespec t;

@@ -31,6 +31,10 @@ class SharedBoard {
   Board* operator->() const { return board_; }
   Board& operator*() const { return *board_; }
 
+  void tell() const;  // one more rank got its error
+  // Until `ranks` ranks got theirs; ten seconds at most, for ranks that fail before.
+  void await_told(int ranks) const;
+
  private:
   Board* board_;
 };
