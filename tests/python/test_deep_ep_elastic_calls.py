@@ -168,7 +168,7 @@ BAD_COMBINES = {
     "bias of other tokens": (dict(bias=torch.zeros(8, 16, dtype=torch.bfloat16)), "bias"),
     "bias float": (dict(bias=torch.zeros(9, 16)), "bias"),
     "three biases": (dict(bias=[torch.zeros(9, 16, dtype=torch.bfloat16)] * 3), "3"),
-    "no handle": (dict(handle=None), "no tensor that a dispatch"),
+    "no handle": (dict(handle=None), "handle is NoneType, need the EPHandle"),
 }
 
 
@@ -190,16 +190,18 @@ def use_wrongly(use, buffer, rank, handle, wrong, dtype=torch.bfloat16):
 
 
 @pytest.mark.parametrize("use", ["dispatch", "combine"])
-def test_a_handle_of_another_kind(use):
+@pytest.mark.parametrize("rebuilt, said", [(True, "of Buffer.dispatch, need one of ElasticBuffer.dispatch"),
+                                           (False, "handle is tuple, need the EPHandle of a dispatch")])
+def test_a_handle_of_another_kind(use, rebuilt, said):
     def call(buffer, rank, handle):
         other = Buffer(buffer.group)
         per_rank, _, per_expert, mask, _ = other.get_dispatch_layout(INPUTS.topk_idx[rank], 6)
         *_, normal, _ = other.dispatch(INPUTS.x[rank], num_tokens_per_rank=per_rank, is_token_in_rank=mask,
                                        num_tokens_per_expert=per_expert)
-        wrong = EPHandle(**{**dict.fromkeys(vars(handle)), "recv_src_metadata": normal[3]})
-        use_wrongly(use, buffer, rank, handle, wrong)
+        again = EPHandle(**{**dict.fromkeys(vars(handle)), "recv_src_metadata": normal[3]})
+        use_wrongly(use, buffer, rank, handle, again if rebuilt else normal)
 
-    refused(call, "of Buffer.dispatch, need one of ElasticBuffer.dispatch")
+    refused(call, said)
 
 
 @pytest.mark.parametrize("use", ["dispatch", "combine"])

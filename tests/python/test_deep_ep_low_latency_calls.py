@@ -331,6 +331,8 @@ def wrong_dispatches(case):
         "ids of a strange type": (dict(right, topk_idx=ids.double()), "topk_idx|topk_ids"),
         "an expert that is not there": (dict(right, topk_idx=torch.full_like(ids, case.num_experts)),
                                         f"{case.num_experts}"),
+        "no experts": (dict(right, num_experts=0), "num_experts is 0, need 1 or more"),
+        "too many experts of a token": (dict(right, topk_idx=torch.zeros(len(x), 33, dtype=torch.int64)), "1 to 32"),
         "tokens of a strange type": (dict(right, x=x.double()), "x is.*float64"),
         "tokens in three dimensions": (dict(right, x=x[None]), "x is.*3"),
         "hook and async": (dict(right, async_finish=True, return_recv_hook=True), "async_finish.*return_recv_hook"),

@@ -1,6 +1,7 @@
 """Where ranks agree on a dispatch of the normal kernels: in the exchange of the one before, and anew only where one of
 them does not go on with it."""
 
+import contextlib
 import threading
 
 import pytest
@@ -18,16 +19,22 @@ MORE = Inputs(72, [3, 40, 2], num_experts=6, top_k=2)
 
 
 @pytest.fixture
-def gathered(monkeypatch):
-    """How often the calling rank, a thread, told the others what it does."""
+def tells(monkeypatch):
+    """A context, in which the calling rank, a thread, tells the others that many times what it does."""
     counts, gather = threading.local(), Exchanges._gather
 
     def count(self, *arguments):
         counts.of_rank = getattr(counts, "of_rank", 0) + 1
         return gather(self, *arguments)
 
+    @contextlib.contextmanager
+    def expect(times):
+        before = getattr(counts, "of_rank", 0)
+        yield
+        assert getattr(counts, "of_rank", 0) - before == times
+
     monkeypatch.setattr(Exchanges, "_gather", count)
-    return lambda: getattr(counts, "of_rank", 0)
+    return expect
 
 
 def check(buffer, inputs, rank, **more):
@@ -36,54 +43,46 @@ def check(buffer, inputs, rank, **more):
     return handle
 
 
-def test_ranks_that_go_on_as_before_tell_each_other_nothing(gathered):
+def test_ranks_tell_each_other_only_what_is_new(tells):
     def body(group):
         rank, buffer = group.rank, Buffer(group)
-        for _ in range(3):
-            handle = check(buffer, INPUTS, rank)
-            check_combine(buffer, INPUTS, rank, handle)
-            again = buffer.dispatch(INPUTS.x[rank], handle=handle)[0]
-            assert same_bits(again, INPUTS.received(rank, INPUTS.x))
-        check(buffer, INPUTS, rank, num_worst_tokens=3 * 16)
-        assert gathered() == 1
-        check(buffer, INPUTS, rank, num_worst_tokens=3 * 16 - 1 if rank == 1 else 0)  # may be too few: all ask
-        assert gathered() == 2
+        with tells(1):
+            first = check(buffer, INPUTS, rank)
+        with tells(0):
+            check_combine(buffer, INPUTS, rank, check(buffer, INPUTS, rank))
+            assert same_bits(buffer.dispatch(INPUTS.x[rank], handle=first)[0], INPUTS.received(rank, INPUTS.x))
+            check(buffer, INPUTS, rank, num_worst_tokens=3 * 16)  # the exchange has room for 16
+        with tells(1):
+            check(buffer, INPUTS, rank, num_worst_tokens=3 * 16 - 1 if rank == 1 else 0)  # may be too few
+        with tells(1):
+            second = check(buffer, MORE, rank)  # 40 tokens on rank 1 only
+        with tells(0):
+            check_combine(buffer, INPUTS, rank, check(buffer, INPUTS, rank))
+            check_combine(buffer, MORE, rank, second)
+            check_combine(buffer, INPUTS, rank, first)
+        with tells(1):
+            buffer.dispatch(INPUTS.x[rank], handle=first)  # of the exchange that was outgrown
 
     ferry.run_threads(3, body, deadline=30.0)
 
 
-def test_one_rank_that_does_not_fit_takes_all_along(gathered):
-    def body(group):
-        rank, buffer = group.rank, Buffer(group)
-        first = check(buffer, INPUTS, rank)
-        second = check(buffer, MORE, rank)  # 40 tokens on rank 1 only
-        assert gathered() == 2
-        check_combine(buffer, INPUTS, rank, check(buffer, INPUTS, rank))
-        check_combine(buffer, MORE, rank, second)
-        check_combine(buffer, INPUTS, rank, first)
-        assert gathered() == 2
-        buffer.dispatch(INPUTS.x[rank], handle=first)  # of the exchange that was outgrown
-        assert gathered() == 3
-
-    ferry.run_threads(3, body, deadline=30.0)
-
-
-def test_two_types_in_turns(gathered):
+def test_two_types_in_turns(tells):
     def body(group):
         rank, buffer = group.rank, Buffer(group)
         handle = check(buffer, INPUTS, rank)
         wide = [x.float() for x in INPUTS.x]
         for _ in range(2):
-            for _ in range(2):
-                assert same_bits(buffer.dispatch(wide[rank], handle=handle)[0], INPUTS.received(rank, wide))
-            for _ in range(2):
-                handle = check(buffer, INPUTS, rank)
-        assert gathered() == 5  # where the type is another one than before
+            for times in (1, 0):  # another type than before; the same again
+                with tells(times):
+                    assert same_bits(buffer.dispatch(wide[rank], handle=handle)[0], INPUTS.received(rank, wide))
+            for times in (1, 0):
+                with tells(times):
+                    handle = check(buffer, INPUTS, rank)
 
     ferry.run_threads(3, body, deadline=30.0)
 
 
-@pytest.mark.parametrize("wrong", ["a handle", "an argument", "experts", "no ids", "a combine"])
+@pytest.mark.parametrize("wrong", ["a handle", "an argument", "an alignment", "experts", "no ids", "a combine"])
 def test_one_rank_that_does_something_else_is_told_at_once(wrong):
     def another(buffer, rank, handle):
         if wrong == "a handle":
@@ -91,6 +90,7 @@ def test_one_rank_that_does_something_else_is_told_at_once(wrong):
         if wrong == "a combine":
             return buffer.combine(outputs_of(INPUTS)[rank], handle)
         more = {"an argument": dict(topk_weights=torch.full((9, 2), float("nan"))), "no ids": dict(with_topk=False),
+                "an alignment": dict(expert_alignment=0),
                 "experts": dict(num_tokens_per_expert=torch.zeros(7, dtype=torch.int32))}
         if wrong == "experts":
             layout = buffer.get_dispatch_layout(INPUTS.topk_idx[rank], 7)
@@ -101,7 +101,7 @@ def test_one_rank_that_does_something_else_is_told_at_once(wrong):
         rank, buffer = group.rank, Buffer(group)
         handle = check(buffer, INPUTS, rank)
         error = ferry.Mismatch
-        if wrong == "an argument":
+        if wrong in ("an argument", "an alignment"):  # the exchange finds the one, the front the other
             error = ferry.InvalidArgument if rank == 1 else ferry.PeerRejected
         with pytest.raises(error):
             another(buffer, rank, handle) if rank == 1 else send(buffer, INPUTS, rank)

@@ -62,6 +62,7 @@ BAD_DISPATCHES = {
     "weights double": (dict(topk_weights=torch.zeros(9, 2, dtype=torch.float64)), "topk_weights is float64"),
     "weights of another shape": (dict(topk_weights=torch.zeros(9, 3)), r"topk_weights is float32 \[9, 3\]"),
     "weights nan": (dict(topk_weights=torch.full((9, 2), float("nan"))), "NaN"),
+    "config of another kind": (dict(config=20), "config is int, need a Config or None"),
     "alignment 0": (dict(expert_alignment=0), "expert_alignment is 0"),
     "fewer rows than come": (dict(num_worst_tokens=1), "num_worst_tokens is 1"),
     "worst case without ids": (dict(with_topk=False, num_worst_tokens=99), "num_worst_tokens needs"),
@@ -177,13 +178,16 @@ def test_all_ranks_are_wrong():
     ferry.run_threads(3, body)
 
 
-def test_layout_is_local_and_checks_its_ids():
+def test_layout_is_local_and_checks_its_arguments():
     def body(group):
         buffer = Buffer(group)
         if group.rank == 1:
             for ids in (torch.zeros(3, 2), torch.full((3, 2), 6), torch.full((3, 2), -2), torch.zeros(3).long()):
                 with pytest.raises(ferry.InvalidArgument, match="topk_idx"):
                     buffer.get_dispatch_layout(ids, 6)
+            for num_experts in (0, -1, "6"):
+                with pytest.raises(ferry.InvalidArgument, match=f"num_experts is {num_experts!r}, need 1 or more"):
+                    buffer.get_dispatch_layout(INPUTS.topk_idx[1], num_experts)
         check_combine(buffer, INPUTS, group.rank, send(buffer, INPUTS, group.rank)[4])
 
     ferry.run_threads(3, body)

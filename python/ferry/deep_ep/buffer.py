@@ -163,6 +163,8 @@ class Buffer(LowLatency):
         if handle is not None:
             recv_x = normal.dispatch_cached(self.exchanges, x, handle, layout.topk_idx, layout.topk_weights)
             return recv_x, None, None, None, None, overlap()
+        if not isinstance(config, (Config, type(None))):
+            self.exchanges.refuse(ferry.InvalidArgument(f"config is {type(config).__name__}, need a Config or None"))
         num_channels = config.num_channels if config else max(Buffer.num_sms // 2, 1)
         form = normal.Form(expert_alignment, num_worst_tokens, num_channels, self._node_starts, make_handle)
         return (*normal.dispatch(self.exchanges, x, layout, form), overlap())

@@ -106,6 +106,8 @@ def find_state(handle):
     """The State behind an EPHandle; ferry.InvalidArgument when none of its tensors leads to one."""
     names = ("recv_src_metadata", "psum_num_recv_tokens_per_expert", "psum_num_recv_tokens_per_scaleup_rank",
              "num_unaligned_recv_tokens_per_expert", "dst_buffer_slot_idx")
+    if not hasattr(handle, names[0]):
+        raise InvalidArgument(f"handle is {type(handle).__name__}, need the EPHandle of a dispatch")
     state = handles.find([getattr(handle, name, None) for name in names], State).state
     if _version(state.call.topk_idx) != state.version:
         raise InvalidArgument("topk_idx was written to since the dispatch whose handle has it: rows would go elsewhere")

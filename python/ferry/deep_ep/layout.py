@@ -5,6 +5,7 @@ divide E the first E % R ranks own one more.
 """
 
 import functools
+import numbers
 
 import numpy as np
 import torch
@@ -19,6 +20,12 @@ def read_topk_idx(topk_idx, num_experts=None):
     if num_experts is not None and ids.size and not -1 <= ids.min() <= ids.max() < num_experts:
         raise InvalidArgument(f"topk_idx has ids from {ids.min()} to {ids.max()}, need -1 to {num_experts - 1}")
     return ids
+
+
+def check_num_experts(num_experts):
+    """ferry.InvalidArgument unless it is a number of experts."""
+    if not isinstance(num_experts, numbers.Integral) or num_experts < 1:
+        raise InvalidArgument(f"num_experts is {num_experts!r}, need 1 or more")
 
 
 def cpu_array(tensor, name, dtypes, shape):
@@ -68,6 +75,7 @@ def nodes_of(mask, node_starts):
 def dispatch_layout(topk_idx, num_experts, num_ranks, node_starts):
     """What Buffer.get_dispatch_layout returns, without the event."""
     read_topk_idx(topk_idx)
+    check_num_experts(num_experts)
     in_rank, per_rank, per_expert, known = token_ranks(topk_idx, num_experts, num_ranks)
     if not known:
         read_topk_idx(topk_idx, num_experts)  # says which

@@ -174,7 +174,7 @@ class LowLatency:
         the last one."""
         last = self._last_low_latency
         with Refusing(last and last.refuse_dispatch, self._active_ranks()):
-            arguments.check_shapes(x, topk_idx, max_tokens)
+            arguments.check_shapes(x, topk_idx, max_tokens, num_experts)
         call = (max_tokens, x.shape[1], num_experts, topk_idx.shape[1], x.dtype, wire)
         exchange = self.exchanges.by_call.get(call)
         if exchange is None:

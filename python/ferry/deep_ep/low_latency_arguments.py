@@ -9,10 +9,11 @@ import functools
 import numpy as np
 import torch
 
-from ferry.deep_ep.layout import cpu_array, describe
+from ferry.deep_ep.layout import check_num_experts, cpu_array, describe
 from ferry.deep_ep.rows import detached
 from ferry.errors import InvalidArgument
 
+_MOST_TOPK = 32  # of an exchange
 _ROW_TYPES = (torch.bfloat16, torch.float16, torch.float32)
 _ID_TYPES = (torch.int64, torch.int32)
 
@@ -35,11 +36,14 @@ def wire(use_fp8, round_scale, use_ue8m0):
     return "fp8_ue8m0" if use_ue8m0 else "fp8_pow2" if round_scale else "fp8"
 
 
-def check_shapes(x, topk_idx, max_tokens):
-    """What says which exchange it is."""
+def check_shapes(x, topk_idx, max_tokens, num_experts):
+    """What says which exchange it is: only here a rank can refuse while the others are in the last one."""
     _read_rows(x)
     if not isinstance(topk_idx, torch.Tensor) or topk_idx.dim() != 2:
         raise InvalidArgument(f"topk_idx is {_describe(topk_idx)}, need [tokens, top-k]")
+    if not 1 <= topk_idx.shape[1] <= _MOST_TOPK:
+        raise InvalidArgument(f"topk_idx is {_describe(topk_idx)}, need a top-k of 1 to {_MOST_TOPK}")
+    check_num_experts(num_experts)
     if max_tokens < 1:
         raise InvalidArgument(f"num_max_dispatch_tokens_per_rank is {max_tokens}, need 1 or more")
 
