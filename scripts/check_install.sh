@@ -1,10 +1,10 @@
 #!/bin/bash
 # check_install.sh [release...]: what new users do, in bare Debian systems of these releases (bookworm; the wheel in
-# all, the rest in the first). Three of them: of the wheel, of C++ (from source, by Debian package, by Conan), and one
-# who compares topologies. The last lines say how long each took from nothing to a correct result; the aim, on an idle
-# machine of two cores, is a minute for the wheel and five for another. Before them the wheel with .venv's Python and
-# with those of FERRY_PYTHONS ("aarch64": under emulation). A wheel for each version costs a build; from Python 3.12 on
-# one serves all, which trixie and forky need. Needs root. Called by scripts/test.sh, step bare.
+# all, the rest in the first). Three of them: of Python (by wheel, from source), of C++ (from source, by Debian package,
+# by Conan), and one who compares topologies. The last lines say how long each took from nothing to a correct result;
+# the aim, on an idle machine of two cores, is a minute for the wheel and five for another. Before them the wheel with
+# .venv's Python and with those of FERRY_PYTHONS ("aarch64": under emulation). A wheel for each version costs a build;
+# from Python 3.12 on one serves all, which trixie and forky need. Needs root. Called by scripts/test.sh, step bare.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- bookworm
@@ -109,6 +109,21 @@ source_in() {
     ~/cc'
 }
 
+# Python from source as README says it, after source_in; what the build requires comes from here.
+python_source_in() {
+  .venv/bin/pip download --quiet --disable-pip-version-check --only-binary=:all: --dest "$work/$1/ferry/wheels" \
+    scikit-build-core nanobind numpy
+  in_home "$work/$1" 'apt-get install -y -qq --no-install-recommends python3-venv python3-dev >/dev/null
+    python3 -m venv venv
+    . venv/bin/activate
+    export PIP_NO_INDEX=1 PIP_FIND_LINKS=~/wheels
+    cd source
+    pip install --quiet .
+    python tests/install/first_program.py
+    pip install --quiet numpy
+    python examples/python/quickstart.py | tail -1'
+}
+
 # The packages in a bare system: the command line, then a C++ and a C program by pkg-config.
 packages_in() {
   mkdir "$work/$1/ferry"
@@ -154,8 +169,8 @@ for python in "${pythons[@]}"; do
   fi
 done
 echo "== the sdist"
-"$work/venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps -w "$work" -C cmake.define.FERRY_UNITY=ON \
-  "$wheels"/ferry-*.tar.gz
+"$work/venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps -w "$work" \
+  --config-settings cmake.define.FERRY_UNITY=ON "$wheels"/ferry-*.tar.gz
 for release in "$@"; do
   bare_system "$release" "$release"
   user 60 "the wheel in bare $release" wheel_in "$release"
@@ -163,6 +178,7 @@ done
 scripts/deb.sh
 for name in source packages topologies; do bare_system "$1" $name; done
 user 300 "C++ from source in bare $1" source_in source
+user 300 "Python from source, after that" python_source_in source
 user 300 "C++ by Debian packages in bare $1" packages_in packages
 user 300 "topologies in bare $1" topologies_in topologies
 user 300 "C++ by Conan" conan_package

@@ -63,7 +63,7 @@ check_tests() { check "build $1" build "$@" && run_tests "$1"; }
 wheel() {
   rm -rf build/wheel
   CXX=c++ .venv/bin/pip wheel --quiet --no-build-isolation --no-deps -w build/wheel \
-    -C build-dir=build/release -C cmake.define.FERRY_BUILD_TESTS=ON . &&
+    --config-settings build-dir=build/release --config-settings cmake.define.FERRY_BUILD_TESTS=ON . &&
     .venv/bin/pip install --quiet --force-reinstall --no-deps build/wheel/ferry-*.whl
 }
 

@@ -8,15 +8,18 @@ cd "$(dirname "$0")/.."
 out=$PWD/build/wheels
 [ $# -gt 0 ] || set -- .venv/bin/python
 
-# make_wheel <python> <tag>: .venv's is built where `make test` has built the rest of it.
+# make_wheel <python> <tag>: .venv's is built where `make test` has built the rest of it. pip before 23.1, which Python
+# 3.10 brings, does not know the short form of --config-settings.
 make_wheel() {
   local options=(--quiet --disable-pip-version-check --no-deps -w "$out/raw")
   if [ "$1" = .venv/bin/python ]; then
     cmake --preset release >/dev/null
-    options+=(--no-build-isolation -C build-dir=build/release -C cmake.define.FERRY_BUILD_TESTS=ON)
+    options+=(--no-build-isolation --config-settings build-dir=build/release
+      --config-settings cmake.define.FERRY_BUILD_TESTS=ON)
   else
     # The options of release, so that ccache has most of it.
-    options+=(-C build-dir="build/wheel-$2" -C cmake.define.FERRY_UNITY=ON -C cmake.define.FERRY_WERROR=ON)
+    options+=(--config-settings build-dir="build/wheel-$2" --config-settings cmake.define.FERRY_UNITY=ON
+      --config-settings cmake.define.FERRY_WERROR=ON)
   fi
   CXX=c++ "$1" -m pip wheel "${options[@]}" .
 }
@@ -28,12 +31,12 @@ cross_wheel() {
   scripts/sysroot.sh python
   env -u CXX _PYTHON_HOST_PLATFORM=linux-aarch64 SETUPTOOLS_EXT_SUFFIX=.cpython-311-aarch64-linux-gnu.so \
     .venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w "$out/raw" --no-build-isolation \
-    -C build-dir=build/wheel-aarch64 -C cmake.python-hints=false \
-    -C cmake.define.CMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64.cmake" \
-    -C cmake.define.Python_EXECUTABLE="$PWD/.venv/bin/python" \
-    -C cmake.define.Python_INCLUDE_DIR="$sysroot/usr/include/python3.11" \
-    -C cmake.define.FERRY_TARGET_PYTHON="$sysroot/python" \
-    -C cmake.define.FERRY_UNITY=ON -C cmake.define.FERRY_WERROR=ON .
+    --config-settings build-dir=build/wheel-aarch64 --config-settings cmake.python-hints=false \
+    --config-settings cmake.define.CMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64.cmake" \
+    --config-settings cmake.define.Python_EXECUTABLE="$PWD/.venv/bin/python" \
+    --config-settings cmake.define.Python_INCLUDE_DIR="$sysroot/usr/include/python3.11" \
+    --config-settings cmake.define.FERRY_TARGET_PYTHON="$sysroot/python" \
+    --config-settings cmake.define.FERRY_UNITY=ON --config-settings cmake.define.FERRY_WERROR=ON .
 }
 
 # repair <tag> <architecture> <options>: puts into the wheel the libraries that it links, and checks what it runs on.
