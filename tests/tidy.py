@@ -297,6 +297,23 @@ def readme_examples(path, text):
             yield 151, "a README that is read has at most 150 lines"
 
 
+def lowest_python(path, text):
+    """pyproject.toml, the extension's build and README's table begin with the same Python."""
+    if str(path) != "pyproject.toml":
+        return
+    asked = re.search(r'^requires-python = ">=([\d.]+)"$', text, flags=re.M)
+    if not asked:
+        yield 1, "no requires-python with a lowest version"
+        return
+    for file, pattern in (
+        ("python/CMakeLists.txt", r"^find_package\(Python ([\d.]+) "),
+        ("README.md", r"^\| Python \|.*\| ([\d.]+) and later \|"),
+    ):
+        said = re.search(pattern, (ROOT / file).read_text(), flags=re.M)
+        if not said or said[1] != asked[1]:
+            yield line_at(text, asked.start()), f"Python {asked[1]}, but {said[1] if said else 'no version'} in {file}"
+
+
 def targets(path, text):
     """CONTRIBUTING and README name only what make and CMake know."""
     if str(path) not in {"CONTRIBUTING.md", "README.md"}:
@@ -322,7 +339,7 @@ def targets(path, text):
 
 RULES = [names, length, lines, places, first_line, function_length, classes, memory_orders]
 RULES += [allowed_includes, retired_words, environment_writes, environment_reads]
-RULES += [environment_table, links, targets, token_journey, record_names, readme_examples]
+RULES += [environment_table, links, targets, lowest_python, token_journey, record_names, readme_examples]
 QUOTES_THE_RULES = {"tests/tidy.py", "tests/tidy_test.py"}
 
 

@@ -130,6 +130,12 @@ class Tidy(unittest.TestCase):
         good = (tidy.ROOT / "docs/c_abi.md").read_text()
         self.expect("docs/c_abi.md", good.replace("#include <ferry/ferry.h>", ""), good, "equals examples/dispatch_combine.c")
 
+    def test_lowest_python(self):
+        good = (tidy.ROOT / "pyproject.toml").read_text()
+        for file in "python/CMakeLists.txt", "README.md":
+            self.expect("pyproject.toml", good.replace(">=3.10", ">=3.9"), good, f"Python 3.9, but 3.10 in {file}")
+        self.expect("pyproject.toml", good.replace("requires-python", "python"), good, "no requires-python")
+
 
 if __name__ == "__main__":
     unittest.main()
