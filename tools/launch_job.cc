@@ -136,10 +136,10 @@ std::vector<pollfd> Job::poll_set() const {
 }
 
 int Job::poll_ms() const {
-  constexpr int kForever = -1, kLongest = 60'000;
+  constexpr int kForever = -1;
   // No writer is left that could end a stream: read what is there, then close.
   if (childless_ && !drained() && !out_.congested() && !err_.congested()) return 0;
-  return stage_end_ ? stage_end_->remaining_ms(kLongest) : kForever;
+  return stage_end_ ? stage_end_->remaining_ms() : kForever;
 }
 
 void Job::move_streams(const std::vector<pollfd>& fds) {

@@ -46,11 +46,12 @@ class Deadline {
     }
   }
   std::int64_t remaining_ns() const noexcept { return at_ns_ - running_ns(); }
-  // For poll(2): rounded up, never negative, at most `cap_ms`. Whoever waits looks again so soon
-  // that all of its time counts.
+  // For poll(2): rounded up, never negative, at most `cap_ms`. Never more than kLongestSleepMs, so
+  // that whoever waits looks again before a part of its time is not counted.
   int remaining_ms(int cap_ms = kLongestSleepMs) const noexcept {
     const std::int64_t ms = (remaining_ns() + 999'999) / 1'000'000;
-    return static_cast<int>(ms < 0 ? 0 : ms > cap_ms ? cap_ms : ms);
+    return static_cast<int>(
+        std::clamp<std::int64_t>(ms, 0, std::min<std::int64_t>(cap_ms, kLongestSleepMs)));
   }
 
  private:

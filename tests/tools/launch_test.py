@@ -170,11 +170,13 @@ class Everywhere:
         self.assertIn("1 failed and 3 were stopped", errors)
 
     def test_stragglers_that_ignore_sigterm_are_killed(self):
+        begin = time.monotonic()
         code, _, errors = launch(*self.PLACE, "--grace", "0", *python(
             "import os, signal, sys, time\n"
             "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
             "os.environ['RANK'] == '0' and (time.sleep(2), sys.exit(4))\n"
             "time.sleep(1000)"))
+        self.assertLess(time.monotonic() - begin, 2 + 3 + 5)
         self.assertEqual(code, 4)
         self.assertRegex(errors, "ranks [12]-3 ignore SIGTERM")
 
