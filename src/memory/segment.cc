@@ -1,4 +1,4 @@
-// Reserving, backing and mapping of one memfd. Calls the kernel and available.h; called as
+// Reserving, backing and mapping of one memfd. Calls the kernel, available.h and the clock; called as
 // segment.h says.
 #include "memory/segment.h"
 
@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "base/round_up.h"
+#include "base/waiting.h"
 #include "ferry/status.h"
 #include "memory/available.h"
 
@@ -144,14 +145,32 @@ std::size_t piece_end(std::size_t at, std::size_t end) noexcept {
   return std::min(end, round_down(at, kPiece) + kPiece);
 }
 
+// What this thread may take without asking again. An answer comes from some thirty files, which takes
+// longer than backing a few pages does; so it holds for a second, and for a thousandth of what was
+// available, as other ranks take theirs at the same time.
+struct Allowance {
+  static constexpr std::uint64_t kShare = 1024;
+  static constexpr std::int64_t kHoldsNs = 1'000'000'000;
+  std::uint64_t bytes = 0;
+  std::int64_t until_ns = 0;
+};
+thread_local Allowance allowance;
+
 bool is_available(std::size_t bytes) noexcept {
   if (bytes == 0) return true;
-  try {
-    const std::uint64_t available = available_memory();
-    return available > kReserve && bytes <= available - kReserve;
-  } catch (...) {
-    return false;  // no memory even for the question
+  const std::int64_t now = now_ns();
+  if (bytes > allowance.bytes || now >= allowance.until_ns) {
+    try {
+      const std::uint64_t available = available_memory();
+      if (available <= kReserve || bytes > available - kReserve) return false;
+      allowance = {bytes + (available - kReserve - bytes) / Allowance::kShare,
+                   now + Allowance::kHoldsNs};
+    } catch (...) {
+      return false;  // no memory even for the question
+    }
   }
+  allowance.bytes -= bytes;
+  return true;
 }
 
 // Backs a piece with pages and maps it. Contents are kept.
