@@ -9,6 +9,7 @@
 
 #include "bootstrap/agree.h"
 #include "bootstrap/forked.h"
+#include "bootstrap/meeting.h"
 #include "bootstrap/rendezvous.h"
 
 namespace ferry::internal {
@@ -17,8 +18,6 @@ namespace {
 using std::chrono::seconds;
 using testing::Each;
 using testing::ElementsAre;
-
-Deadline soon() { return Deadline::after(seconds(20)); }
 
 // Every rank writes its number into its node's segment; "ok" when ranks of the node, and only they,
 // are seen there.

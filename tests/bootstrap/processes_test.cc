@@ -12,6 +12,7 @@
 
 #include "bootstrap/collectives.h"
 #include "bootstrap/forked.h"
+#include "bootstrap/meeting.h"
 #include "bootstrap/rendezvous.h"
 
 namespace ferry::internal {
@@ -24,15 +25,6 @@ using testing::Each;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
-
-Deadline soon(milliseconds span = seconds(20)) { return Deadline::after(span); }
-
-// Differs between test programs that run at the same time.
-std::string address(const std::string& test) { return fmt::format("test-{}-{}", test, getpid()); }
-
-std::string joined(const std::vector<std::string>& texts) {
-  return fmt::format("{}", fmt::join(texts, ","));
-}
 
 class Processes : public testing::TestWithParam<int> {};
 

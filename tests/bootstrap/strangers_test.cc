@@ -8,6 +8,7 @@
 
 #include "bootstrap/connection.h"
 #include "bootstrap/forked.h"
+#include "bootstrap/meeting.h"
 #include "bootstrap/hello.h"
 #include "bootstrap/rendezvous.h"
 #include "bootstrap/socket.h"
@@ -22,11 +23,6 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-Deadline soon(milliseconds span = seconds(20)) { return Deadline::after(span); }
-std::string address(const std::string& test) {
-  return fmt::format("stranger-{}-{}", test, getpid());
-}
-
 Descriptor connect_patiently(const std::string& name) {
   const Deadline deadline = soon();
   while (!deadline.passed()) {
@@ -34,10 +30,6 @@ Descriptor connect_patiently(const std::string& name) {
     usleep(1000);
   }
   return {};
-}
-
-void write_to(const Descriptor& socket, const std::string& bytes) {
-  static_cast<void>(send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
 }
 
 // The failure that arrives on a connection, as "<code>: <message>".

@@ -5,17 +5,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <string>
 
 #include "bootstrap/endpoint.h"
+#include "bootstrap/meeting.h"
 #include "bootstrap/rendezvous.h"
 
 namespace ferry::internal {
-
-inline Deadline soon(std::chrono::milliseconds span = std::chrono::seconds(20)) {
-  return Deadline::after(span);
-}
 
 // A port that nobody listens at.
 inline int free_port() { return port_of(tcp_listen("lo", 0)); }

@@ -9,6 +9,7 @@
 
 #include "bootstrap/connection.h"
 #include "bootstrap/forked.h"
+#include "bootstrap/meeting.h"
 #include "bootstrap/hello.h"
 #include "bootstrap/tcp_endpoint.h"
 
@@ -34,10 +35,6 @@ Descriptor connect_patiently(const TcpEndpoint& endpoint) {
     usleep(1000);
   }
   return {};
-}
-
-void write_to(const Descriptor& socket, const std::string& bytes) {
-  static_cast<void>(send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
 }
 
 std::optional<Frame> frame_of(Connection& connection) {

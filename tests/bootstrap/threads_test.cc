@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "bootstrap/agree.h"
+#include "bootstrap/meeting.h"
 #include "bootstrap/rendezvous.h"
 #include "ferry/status.h"
 
@@ -20,8 +21,6 @@ using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 using testing::StartsWith;
-
-Deadline soon(milliseconds span = seconds(20)) { return Deadline::after(span); }
 
 using Body = std::function<std::string(std::unique_ptr<Rendezvous>)>;
 
