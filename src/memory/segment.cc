@@ -1,5 +1,5 @@
-// Reserving, backing and mapping of one memfd. Calls the kernel, available.h and the clock; called as
-// segment.h says.
+// Reserving, backing and mapping of one memfd. Calls the kernel, available.h and the clock; called
+// as segment.h says.
 #include "memory/segment.h"
 
 #include <fcntl.h>
@@ -145,9 +145,9 @@ std::size_t piece_end(std::size_t at, std::size_t end) noexcept {
   return std::min(end, round_down(at, kPiece) + kPiece);
 }
 
-// What this thread may take without asking again. An answer comes from some thirty files, which takes
-// longer than backing a few pages does; so it holds for a second, and for a thousandth of what was
-// available, as other ranks take theirs at the same time.
+// What this thread may take without asking again. An answer comes from some thirty files, which
+// takes longer than backing a few pages does; so it holds for a second, and for a thousandth of
+// what was available, as other ranks take theirs at the same time.
 struct Allowance {
   static constexpr std::uint64_t kShare = 1024;
   static constexpr std::int64_t kHoldsNs = 1'000'000'000;

@@ -8,8 +8,8 @@
 
 #include "bootstrap/connection.h"
 #include "bootstrap/forked.h"
-#include "bootstrap/meeting.h"
 #include "bootstrap/hello.h"
+#include "bootstrap/meeting.h"
 #include "bootstrap/rendezvous.h"
 #include "bootstrap/socket.h"
 

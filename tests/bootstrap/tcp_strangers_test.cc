@@ -9,8 +9,8 @@
 
 #include "bootstrap/connection.h"
 #include "bootstrap/forked.h"
-#include "bootstrap/meeting.h"
 #include "bootstrap/hello.h"
+#include "bootstrap/meeting.h"
 #include "bootstrap/tcp_endpoint.h"
 
 namespace ferry::internal {
