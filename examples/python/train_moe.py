@@ -22,6 +22,7 @@ from torch import nn
 
 PARTS, SEQUENCES, CONTEXT = 4, 8, 32  # a part of a batch is SEQUENCES of CONTEXT characters
 WIDTH, EXPERTS, TOP_K = 32, 8, 2
+RATE = 0.5
 TEXT = pathlib.Path(__file__).with_name("the_ferry.txt").read_text()
 ALPHABET = sorted(set(TEXT))
 CHARACTERS = torch.tensor([ALPHABET.index(character) for character in TEXT])
@@ -85,6 +86,14 @@ def share_gradients(group, replicas):
         nn.utils.vector_to_parameters(total, [p.grad for p in replica.parameters()])
 
 
+@torch.no_grad()
+def descend(parameters):
+    """One step of plain gradient descent; torch.optim's first step loads torch's compiler, five seconds a process."""
+    for parameter in parameters:
+        parameter -= RATE * parameter.grad
+        parameter.grad = None
+
+
 def train(group, steps):
     """The loss of every step, on a group whose size divides PARTS."""
     torch.set_num_threads(1)  # this process is one of several on the machine
@@ -93,7 +102,7 @@ def train(group, steps):
     first = Replicated()
     replicas = [copy.deepcopy(first) for _ in range(parts)]
     experts = [make_expert(group.rank * local_experts + i) for i in range(local_experts)]
-    optimizer = torch.optim.Adam(nn.ModuleList([*replicas, *experts]).parameters(), lr=1e-2)
+    parameters = list(nn.ModuleList([*replicas, *experts]).parameters())
     exchange = group.exchange(
         max_tokens=parts * SEQUENCES * CONTEXT, hidden=WIDTH, num_experts=EXPERTS, top_k=TOP_K, dtype=torch.float32
     )
@@ -103,10 +112,9 @@ def train(group, steps):
         before = [replica.before(part[:, :-1]) for replica, part in zip(replicas, mine)]
         tokens = moe_layer(exchange, experts, *(torch.cat(each) for each in zip(*before))).chunk(parts)
         losses = torch.stack([r.loss(x, part[:, 1:]) for r, x, part in zip(replicas, tokens, mine)])
-        optimizer.zero_grad()
         (losses.sum() / PARTS).backward()  # collective: every rank calls it
         share_gradients(group, replicas)
-        optimizer.step()
+        descend(parameters)
         history.append(losses.detach())
     return gather(group, torch.stack(history, 1)).mean(0).tolist()
 
