@@ -11,7 +11,9 @@ and what requires a gradient does so on all of them, those included that sent or
 T tokens of this rank, H hidden, K top-k, N rows received. Calls ferry.Exchange; no other module of ferry calls this.
 """
 
-from typing import Any, Callable, NamedTuple, Optional, TypeVar
+import functools
+import sys
+from typing import Any, Callable, NamedTuple, Optional, TypeVar, cast
 
 import torch
 
@@ -23,8 +25,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _uncompiled(function: Function) -> Function:
-    """torch.compile cannot look into native calls: it runs them as they are, between its graphs. (Since torch 2.1.)"""
-    return getattr(torch, "_disable_dynamo", lambda same: same)(function)
+    """torch.compile cannot look into native calls: it runs them as they are, between its graphs. (Since torch 2.1.)
+
+    Its decorator loads the compiler, which takes seconds, so it is used by programs that have loaded it themselves.
+    """
+    opaque = getattr(torch, "_disable_dynamo", lambda same: same)(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **arguments: Any) -> Any:
+        return (opaque if "torch._dynamo" in sys.modules else function)(*args, **arguments)
+
+    return cast(Function, call)
 
 
 class Dispatched(NamedTuple):
