@@ -1,8 +1,8 @@
 #!/bin/bash
-# test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python python-long transformers long
-# asan tsan aarch64 clang-tidy fuzz wheel types docs bare. All run even if one fails. Also install=<groups>, and venv:
-# install python, beside the steps up to python. Then what each took, and as the last line "N passed, N
-# failed"; with --go-on, of the steps that ran before as well. Called by the Makefile.
+# test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python python-long transformers
+# transformers-example long asan tsan aarch64 clang-tidy fuzz wheel types docs bare. All run even if one fails. Also
+# install=<groups>, and venv: install python, beside the steps up to python. Then what each took, and as the last line
+# "N passed, N failed"; with --go-on, of the steps that ran before as well. Called by the Makefile.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
@@ -138,6 +138,10 @@ for step in "$@"; do
     transformers) # what the step python skips without transformers
       check "install transformers" scripts/install.sh transformers && check "wheel" wheel &&
         check "tests of transformers" .venv/bin/python -m pytest -q -rfEs tests/python -k transformers
+      ;;
+    transformers-example) # with the wheel of an earlier step
+      check "install transformers" scripts/install.sh transformers &&
+        check "example of transformers" .venv/bin/python -m pytest -q -rfEs tests/python/test_examples.py -k transformers
       ;;
     asan | tsan) FERRY_STRESS=${FERRY_STRESS:-0.25} check_tests "$step" ;;
     aarch64) check "sysroot" scripts/sysroot.sh && check_tests aarch64 ;;
