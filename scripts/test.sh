@@ -141,7 +141,7 @@ for step in "$@"; do
       ;;
     transformers-example) # with the wheel of an earlier step
       check "install transformers" scripts/install.sh transformers &&
-        check "example of transformers" .venv/bin/python -m pytest -q -rfEs tests/python/test_examples.py -k transformers
+        check "example of transformers" .venv/bin/python -m pytest -q tests/python/test_examples.py -k transformers
       ;;
     asan | tsan) FERRY_STRESS=${FERRY_STRESS:-0.25} check_tests "$step" ;;
     aarch64) check "sysroot" scripts/sysroot.sh && check_tests aarch64 ;;
