@@ -2,7 +2,7 @@
 # headers cost more than the code does. With PREFIXES, those of the target's own folder are together whose names begin
 # with the same word. Files that must stay alone say so by the property SKIP_UNITY_BUILD_INCLUSION. Called once all
 # sources of the target are named.
-option(FERRY_UNITY "Compile the sources of a folder together: all of them sooner, one of them later" OFF)
+option(FERRY_UNITY "Compile the sources of a folder together: all of them sooner, one of them later" ON)
 
 function(unity_by_folder target)
   get_target_property(sources ${target} SOURCES)

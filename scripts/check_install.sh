@@ -169,8 +169,10 @@ for python in "${pythons[@]}"; do
   fi
 done
 echo "== the sdist"
-"$work/venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps -w "$work" \
-  --config-settings cmake.define.FERRY_UNITY=ON "$wheels"/ferry-*.tar.gz
+# With the compiler's name and the options of scripts/wheel.sh, in a folder that ccache leaves out of paths, so that it
+# has most of it.
+CXX=c++ TMPDIR=$work CCACHE_BASEDIR=$work "$work/venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps \
+  -w "$work" --config-settings cmake.define.FERRY_WERROR=ON "$wheels"/ferry-*.tar.gz
 for release in "$@"; do
   bare_system "$release" "$release"
   user 60 "the wheel in bare $release" wheel_in "$release"

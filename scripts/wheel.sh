@@ -18,8 +18,7 @@ make_wheel() {
       --config-settings cmake.define.FERRY_BUILD_TESTS=ON)
   else
     # The options of release, so that ccache has most of it.
-    options+=(--config-settings build-dir="build/wheel-$2" --config-settings cmake.define.FERRY_UNITY=ON
-      --config-settings cmake.define.FERRY_WERROR=ON)
+    options+=(--config-settings build-dir="build/wheel-$2" --config-settings cmake.define.FERRY_WERROR=ON)
   fi
   CXX=c++ "$1" -m pip wheel "${options[@]}" .
 }
@@ -36,7 +35,7 @@ cross_wheel() {
     --config-settings cmake.define.Python_EXECUTABLE="$PWD/.venv/bin/python" \
     --config-settings cmake.define.Python_INCLUDE_DIR="$sysroot/usr/include/python3.11" \
     --config-settings cmake.define.FERRY_TARGET_PYTHON="$sysroot/python" \
-    --config-settings cmake.define.FERRY_UNITY=ON --config-settings cmake.define.FERRY_WERROR=ON .
+    --config-settings cmake.define.FERRY_WERROR=ON .
 }
 
 # repair <tag> <architecture> <options>: puts into the wheel the libraries that it links, and checks what it runs on.
