@@ -13,7 +13,7 @@ run:
 
 # Every module, once, in minutes.
 test:
-	@scripts/test.sh install=build,test,style,model,bench venv format tidy release python
+	@scripts/test.sh install=build,test,style,model,bench venv format tidy release+python
 
 # The whole matrix: `make test`, what CI runs beyond it, the long forms; and one line for all.
 check:

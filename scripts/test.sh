@@ -1,14 +1,15 @@
 #!/bin/bash
-# test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python python-long transformers
-# transformers-example long asan tsan aarch64 clang-tidy fuzz wheel types docs bare. All run even if one fails. Also
-# install=<groups>, and venv: install python, beside the steps up to python. Then what each took, and as the last line
-# "N passed, N failed"; with --go-on, of the steps that ran before as well. Called by the Makefile.
+# test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python release+python python-long
+# transformers transformers-example long asan tsan aarch64 clang-tidy fuzz wheel types docs bare. All run even if one
+# fails. Also install=<groups>, and venv: install python, beside the steps up to python. Then what each took, and as
+# the last line "N passed, N failed"; with --go-on, of the steps that ran before as well. Called by the Makefile.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
 venv=
 steps_file=build/steps.txt # per line: seconds, passed, failed, what; or a name after "FAILED" or "AGAIN"
-if [ "${1:-}" = --go-on ]; then shift; else rm -f "$steps_file"; fi
+seconds_file=build/seconds.txt
+if [ "${1:-}" = --go-on ]; then shift; else rm -f "$steps_file" "$seconds_file"; fi
 
 # note <seconds> <passed> <failed> <what>
 note() {
@@ -67,13 +68,16 @@ wheel() {
     .venv/bin/pip install --quiet --force-reinstall --no-deps build/wheel/ferry-*.whl
 }
 
-# check_python <what> [pytest options]
-check_python() {
-  local report=$PWD/build/pytest.txt begin run fail again what=$1
+# What the tests of Python need.
+prepare_python() {
+  check "wait for the virtual environment" wait $venv || { cat build/venv.log; return 1; }
+  check "wheel" wheel
+}
+
+# run_pytest <what> [pytest options]
+run_pytest() {
+  local report=$PWD/build/pytest.txt begin=$SECONDS run fail again what=$1
   shift
-  check "wait for the virtual environment" wait $venv || { cat build/venv.log; return; }
-  check "wheel" wheel || return
-  begin=$SECONDS
   .venv/bin/python -m pytest -q -rfEs --durations=10 "$@" | tee "$report"
   read -r run fail < <(count_pytest "$report")
   if [ "$fail" -gt 0 ] && [ "$run" -gt 0 ]; then
@@ -133,8 +137,16 @@ for step in "$@"; do
       check "build release and bench" build release -DFERRY_BUILD_BENCH=ON &&
         FERRY_STRESS=1 run_tests release -C long -L long
       ;;
-    python) check_python python -m "not long" ;;
-    python-long) check_python "python, the long ones" -m long ;;
+    python) prepare_python && run_pytest python -m "not long" ;;
+    release+python) # side by side, as ranks wait much of the time; then what looks at the whole machine
+      check "build release" build release || continue
+      beside=
+      if prepare_python; then run_pytest python -m "not long" >build/pytest.log 2>&1 & beside=$!; fi
+      FERRY_STRESS=${FERRY_STRESS:-0.1} run_tests release -LE alone
+      [ -z "$beside" ] || { wait "$beside"; cat build/pytest.log; }
+      run_tests release -L alone
+      ;;
+    python-long) prepare_python && run_pytest "python, the long ones" -m long ;;
     transformers) # what the step python skips without transformers
       check "install transformers" scripts/install.sh transformers && check "wheel" wheel &&
         check "tests of transformers" .venv/bin/python -m pytest -q -rfEs tests/python -k transformers
@@ -164,6 +176,8 @@ done
 
 grep -E '^(AGAIN|FAILED)' "$steps_file"
 grep -vE '^(AGAIN|FAILED)' "$steps_file"
-awk '!/^(AGAIN|FAILED)/ { passed += $3; failed += $5; seconds += $1 }
+in_all=$((SECONDS + $(cat "$seconds_file" 2>/dev/null || echo 0)))
+echo $in_all >"$seconds_file"
+awk -v seconds=$in_all '!/^(AGAIN|FAILED)/ { passed += $3; failed += $5 }
      END { printf "%6d s in all\n%d passed, %d failed\n", seconds, passed, failed; exit failed > 0 }' \
   "$steps_file" | tee build/summary.txt
