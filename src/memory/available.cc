@@ -97,4 +97,16 @@ std::uint64_t available_memory(const std::string& root) {
   return std::min(machine_kib ? *machine_kib * 1024 : kUnlimited, left_in_groups(root));
 }
 
+bool MemoryAllowance::take(std::uint64_t bytes, std::int64_t now_ns,
+                           const std::function<std::uint64_t()>& available) {
+  if (bytes > left_ || now_ns >= until_ns_) {
+    const std::uint64_t answer = available();
+    if (bytes > answer) return false;
+    left_ = bytes + (answer - bytes) / kShare;
+    until_ns_ = now_ns + kHoldsNs;
+  }
+  left_ -= bytes;
+  return true;
+}
+
 }  // namespace ferry::internal

@@ -145,32 +145,20 @@ std::size_t piece_end(std::size_t at, std::size_t end) noexcept {
   return std::min(end, round_down(at, kPiece) + kPiece);
 }
 
-// What this thread may take without asking again. An answer comes from some thirty files, which
-// takes longer than backing a few pages does; so it holds for a second, and for a thousandth of
-// what was available, as other ranks take theirs at the same time.
-struct Allowance {
-  static constexpr std::uint64_t kShare = 1024;
-  static constexpr std::int64_t kHoldsNs = 1'000'000'000;
-  std::uint64_t bytes = 0;
-  std::int64_t until_ns = 0;
-};
-thread_local Allowance allowance;
+// What is left to others is not available.
+std::uint64_t available_to_ranks() {
+  const std::uint64_t available = available_memory();
+  return available > kReserve ? available - kReserve : 0;
+}
 
 bool is_available(std::size_t bytes) noexcept {
+  thread_local MemoryAllowance allowance;
   if (bytes == 0) return true;
-  const std::int64_t now = now_ns();
-  if (bytes > allowance.bytes || now >= allowance.until_ns) {
-    try {
-      const std::uint64_t available = available_memory();
-      if (available <= kReserve || bytes > available - kReserve) return false;
-      allowance = {bytes + (available - kReserve - bytes) / Allowance::kShare,
-                   now + Allowance::kHoldsNs};
-    } catch (...) {
-      return false;  // no memory even for the question
-    }
+  try {
+    return allowance.take(bytes, now_ns(), available_to_ranks);
+  } catch (...) {
+    return false;  // no memory even for the question
   }
-  allowance.bytes -= bytes;
-  return true;
 }
 
 // Backs a piece with pages and maps it. Contents are kept.

@@ -188,5 +188,43 @@ TEST(AvailableHere, IsPlausible) {
   EXPECT_LT(available_memory(), std::uint64_t{1} << 50);
 }
 
+// Of a machine that has 100 bytes for each share; counts how often it is asked.
+class Allowance : public testing::Test {
+ protected:
+  bool take(std::uint64_t bytes, std::int64_t now_ns) {
+    return allowance_.take(bytes, now_ns, [this] {
+      ++asked_;
+      return available_;
+    });
+  }
+
+  MemoryAllowance allowance_;
+  std::uint64_t available_ = 100 * MemoryAllowance::kShare;
+  int asked_ = 0;
+};
+
+TEST_F(Allowance, AnAnswerHoldsForAThousandthOfWhatWasAvailable) {
+  EXPECT_TRUE(take(1, 0));
+  for (int i = 0; i < 99; ++i) EXPECT_TRUE(take(1, 0));
+  EXPECT_EQ(asked_, 1);
+  EXPECT_TRUE(take(1, 0));
+  EXPECT_EQ(asked_, 2);
+}
+
+TEST_F(Allowance, AnAnswerHoldsForASecond) {
+  EXPECT_TRUE(take(1, 0));
+  EXPECT_TRUE(take(1, MemoryAllowance::kHoldsNs - 1));
+  EXPECT_EQ(asked_, 1);
+  EXPECT_TRUE(take(1, MemoryAllowance::kHoldsNs));
+  EXPECT_EQ(asked_, 2);
+}
+
+TEST_F(Allowance, WhatIsNotThereIsRefused) {
+  EXPECT_TRUE(take(available_, 0));
+  EXPECT_FALSE(take(available_ + 1, 0));
+  available_ = 0;
+  EXPECT_FALSE(take(1, 0));
+}
+
 }  // namespace
 }  // namespace ferry::internal
