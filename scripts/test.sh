@@ -138,7 +138,7 @@ for step in "$@"; do
         FERRY_STRESS=1 run_tests release -C long -L long
       ;;
     python) prepare_python && run_pytest python -m "not long" ;;
-    release+python) # side by side, as ranks wait much of the time; then what looks at the whole machine
+    release+python) # side by side, as ranks often wait; after them the tests that need the machine alone
       check "build release" build release || continue
       beside=
       if prepare_python; then run_pytest python -m "not long" >build/pytest.log 2>&1 & beside=$!; fi

@@ -27,7 +27,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def _uncompiled(function: Function) -> Function:
     """torch.compile cannot look into native calls: it runs them as they are, between its graphs. (Since torch 2.1.)
 
-    Its decorator loads the compiler, which takes seconds, so it is used by programs that have loaded it themselves.
+    torch's decorator loads the compiler at its first call, which takes seconds. So it is only called in a process that
+    has loaded the compiler already.
     """
     opaque = getattr(torch, "_disable_dynamo", lambda same: same)(function)
 

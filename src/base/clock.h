@@ -46,8 +46,8 @@ class Deadline {
     }
   }
   std::int64_t remaining_ns() const noexcept { return at_ns_ - running_ns(); }
-  // For poll(2): rounded up, never negative, at most `cap_ms`. Never more than kLongestSleepMs, so
-  // that whoever waits looks again before a part of its time is not counted.
+  // How long to sleep, for poll(2): rounded up, never negative, at most `cap_ms`. Also at most
+  // kLongestSleepMs: of a longer sleep, running_ns() would count only a part.
   int remaining_ms(int cap_ms = kLongestSleepMs) const noexcept {
     const std::int64_t ms = (remaining_ns() + 999'999) / 1'000'000;
     return static_cast<int>(

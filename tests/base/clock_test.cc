@@ -1,4 +1,4 @@
-// Deadlines count all of the time of those who wait as remaining_ms says.
+// A deadline counts the whole time of a rank that sleeps for remaining_ms().
 #include "base/clock.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// What tests of the rendezvous write again and again. Called by the tests of this folder.
+// Short forms that the tests of the rendezvous share. Called by the tests of this folder and of
+// group.
 #pragma once
 
 #include <fmt/format.h>

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "bootstrap/forked.h"
+#include "bootstrap/meeting.h"
 #include "bootstrap/tcp.h"
 #include "group/state.h"
 #include "network/local_link.h"
@@ -37,8 +38,6 @@ std::string refusal(const std::function<void()>& call) {
   }
   return "accepted";
 }
-
-Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
 
 GroupOptions with_topology(const std::string& topology) {
   GroupOptions options;

@@ -13,7 +13,7 @@ from ferry.deep_ep.layout import check_num_experts, cpu_array, describe
 from ferry.deep_ep.rows import detached
 from ferry.errors import InvalidArgument
 
-_MOST_TOPK = 32  # of an exchange
+_MOST_TOPK = 32  # kMaxTopK of src/exchange/limits.h
 _ROW_TYPES = (torch.bfloat16, torch.float16, torch.float32)
 _ID_TYPES = (torch.int64, torch.int32)
 
