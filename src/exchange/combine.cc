@@ -45,7 +45,9 @@ Status ExchangeState::combine_recv(Operation operation) {
 }
 
 Combine::Combine(ExchangeParts& exchange, const Issued& issued, const CombineArgs& args)
-    : InFlight(issued), exchange_(exchange), setup_(*exchange.setup), args_(args) {}
+    : InFlight(issued), exchange_(exchange), setup_(*exchange.setup), args_(args) {
+  times.spans.reserve(3);  // OperationTimes::Span::phase
+}
 
 Status Combine::announce() {
   Status refusal = exchange_.protocol.check_depth(OperationKind::kCombine);
@@ -190,6 +192,7 @@ Status Combine::check_shares() const {
 }
 
 void Combine::find_outputs() {
+  outputs_.reserve(active().ranks.size());
   for (const int peer : active().ranks) {
     if (!exchange_.here(peer)) {
       outputs_.push_back({});

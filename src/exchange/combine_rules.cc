@@ -27,10 +27,12 @@ Status check_weights(const Setup& setup, const CombineArgs& args, const Route& r
         setup.rank,
         "combine: rank_major sums rows that the caller weighted; topk_weights must be null");
   }
-  for (std::int64_t token = 0; token < route.num_tokens; ++token) {
+  const std::int32_t* columns = route.columns.data();
+  const float* weights = args.topk_weights;
+  for (std::int64_t token = 0; token < route.num_tokens;
+       ++token, columns += route.num_entries, weights += route.top_k) {
     for (int k = 0; k < route.top_k; ++k) {
-      if (route.columns[token * route.num_entries + k] != -1 &&
-          std::isnan(args.topk_weights[token * route.top_k + k])) {
+      if (columns[k] != -1 && std::isnan(weights[k])) {
         return refuse_with(setup.rank, "combine: the weight at token {}, k {} is NaN", token, k);
       }
     }

@@ -75,7 +75,9 @@ Status ExchangeState::ready_experts(Operation operation, std::vector<bool>& read
 }
 
 Dispatch::Dispatch(ExchangeParts& exchange, const Issued& issued)
-    : InFlight(issued), exchange_(exchange), setup_(*exchange.setup) {}
+    : InFlight(issued), exchange_(exchange), setup_(*exchange.setup) {
+  times.spans.reserve(5);  // OperationTimes::Span::phase
+}
 
 void Dispatch::leave_empty() {
   unplaced_ = std::make_shared<Route>();
@@ -154,12 +156,12 @@ Status Dispatch::send(const DispatchArgs& args) {
   return {};
 }
 
-void place_rows(const ExchangeParts& exchange, std::uint64_t number, Route& route) {
+void place_rows(ExchangeParts& exchange, std::uint64_t number, Route& route) {
   std::vector<const std::int32_t*> count_rows;  // [active ranks]
+  count_rows.reserve(route.active->ranks.size());
   for (const int peer : route.active->ranks)
     count_rows.push_back(exchange.view.count_row(peer, number));
-  ColumnSums sums;
-  place(exchange.setup->rules(), count_rows, sums, route);
+  place(exchange.setup->rules(), count_rows, exchange.column_sums, route);
 }
 
 // All ranks hold the same matrix now and agree on every slot without more messages.
@@ -187,15 +189,14 @@ Status Dispatch::plan() {
 // the same outcome.
 Status Dispatch::grow() {
   const std::vector<int>& ranks = active().ranks;
-  std::vector<bool> growers(exchange_.group->size());
-  bool any = false;
+  std::vector<bool> growers;  // [all ranks]; empty: none
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const std::int64_t backed = exchange_.record(ranks[i], number()).posted.section_rows;
-    const bool small = route_->section_rows[i % active().num_members] > backed;
-    growers[ranks[i]] = small;
-    any = any || small;
+    if (route_->section_rows[i % active().num_members] <= backed) continue;
+    growers.resize(exchange_.group->size());
+    growers[ranks[i]] = true;
   }
-  if (!any) return {};
+  if (growers.empty()) return {};
   const std::int64_t needed = route_->section_rows[active().member];
   if (growers[setup_.rank]) {
     const std::int64_t most = setup_.layout.max_section_rows();

@@ -18,7 +18,7 @@
 namespace ferry::internal {
 
 // Slots of a route's tokens, from the count rows of operation `number` of all its ranks.
-void place_rows(const ExchangeParts& exchange, std::uint64_t number, Route& route);
+void place_rows(ExchangeParts& exchange, std::uint64_t number, Route& route);
 
 class Dispatch final : public InFlight {
  public:

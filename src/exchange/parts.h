@@ -13,6 +13,7 @@
 #include "exchange/worker_pool.h"
 #include "group/state.h"
 #include "memory/pool.h"
+#include "routing/placement.h"
 #include "routing/route.h"
 
 namespace ferry::internal {
@@ -26,6 +27,7 @@ struct ExchangeParts {
   Protocol protocol;
   std::unique_ptr<WorkerPool> workers;
   StoreChoice stores;
+  ColumnSums column_sums = {};  // what place() needs, kept so that it is allocated once
   ExchangeStats stats = {};
 
   Record& record(int rank, std::uint64_t number) const noexcept {

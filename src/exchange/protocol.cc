@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <new>
 
 #include "exchange/internode/forwarder.h"
@@ -116,7 +115,7 @@ Record& Protocol::new_record(std::uint64_t number, const Terms& terms,
   if (!active_->all())
     text = fmt::format("{} [{}]\n", kActiveRanks, fmt::join(active_->chosen, ", "));
   text += front;
-  std::snprintf(mine.reason, sizeof mine.reason, "%s", text.c_str());
+  text.copy(mine.reason, sizeof mine.reason - 1);
   return mine;
 }
 

@@ -93,10 +93,8 @@ const void* RowSum::whole(const Row& row, Summands& sum) const {
   return total;
 }
 
-// And through the wire format of combine.
-const void* RowSum::plain(const Row& row, Summands& sum) const {
+const void* RowSum::decoded(const Row& row, Summands& sum) const {
   const void* from = whole(row, sum);
-  if (!format_.wire->encode) return from;
   if (!row.encoded) {
     std::byte* encoded = sum.encoded();
     format_.wire->encode(

@@ -86,7 +86,11 @@ class RowSum {
   void add_to(Summands& total, std::span<const Sum> sums, int level);
   const void* sum_of(std::span<const Sum> sums, int level);
   const void* whole(const Row& row, Summands& sum) const;
-  const void* plain(const Row& row, Summands& sum) const;
+  // And through the wire format of combine.
+  const void* plain(const Row& row, Summands& sum) const {
+    return format_.wire->encode ? decoded(row, sum) : whole(row, sum);
+  }
+  const void* decoded(const Row& row, Summands& sum) const;
   void add_partial(const Row& last, Summands& sum) const;
 
   RowFormat format_;

@@ -21,10 +21,17 @@ RowSender::RowSender(ExchangeParts& exchange, const Issued& issued, const Route&
       route_(route),
       args_(args),
       stores_(exchange.stores.begin(bytes_of_all())) {
+  posted_.reserve(issued.active->ranks.size());
   for (const int peer : issued.active->ranks) {
+    posted_.push_back({});
+    if (!exchange.here(peer)) continue;
     const int buffer = exchange.record(peer, issued.number).posted.buffer;
-    posted_.push_back(exchange.here(peer) ? exchange.view.window(peer) + layout_.buffer(buffer)
-                                          : nullptr);
+    std::byte* data = exchange.view.window(peer) + layout_.buffer(buffer);
+    posted_.back() = {
+        .data = data,
+        .metadata = {.source = reinterpret_cast<std::int32_t*>(data + layout_.sources()),
+                     .weights = reinterpret_cast<float*>(data + layout_.weights()),
+                     .ids = reinterpret_cast<std::int32_t*>(data + layout_.topk_ids())}};
   }
   for (std::size_t i = 0; layout_.scale_bytes() > 0 && i < route_.section_rows.size(); ++i)
     scale_strides_.push_back(layout_.scale_strides(route_.section_rows[i]));
@@ -66,25 +73,27 @@ void RowSender::send_token(std::int64_t token, std::byte* scratch) const {
 // `count` entries of one token that send the same row.
 void RowSender::send_entries(std::int64_t first, int count, std::byte* scratch) const {
   const ActiveSet& active = *route_.active;
+  const std::size_t row_bytes = layout_.row_bytes();
   Slot to[kMaxDestinations];
   void* rows[kMaxDestinations];
   int num_rows = 0;
   for (std::int64_t entry = first; entry < first + count; ++entry) {
     const RowRef ref = route_.refs[entry];
     for (int position = 0; ref.sent() && position < active.num_positions; ++position) {
-      if (posted_[active.index(ref.member, position)] == nullptr) continue;  // cross_rows.cc
-      to[num_rows] = {active.index(ref.member, position), setup_.row_at(route_, entry, position)};
-      rows[num_rows] =
-          posted_[to[num_rows].index] + layout_.rows() + to[num_rows].row * layout_.row_bytes();
-      ++num_rows;
+      const int index = active.index(ref.member, position);
+      std::byte* data = posted_[index].data;
+      if (data == nullptr) continue;  // cross_rows.cc
+      const std::int64_t row = setup_.row_at(route_, entry, position);
+      to[num_rows] = {index, row};
+      rows[num_rows++] = data + layout_.rows() + row * row_bytes;
     }
   }
   if (num_rows == 0) return;
-  copy_row_to_many(rows, num_rows, encode(first, scratch), layout_.row_bytes(), stores_);
+  copy_row_to_many(rows, num_rows, encode(first, scratch), row_bytes, stores_);
   if (layout_.scale_bytes() == 0) return;
   const std::byte* scales = scales_of_row(first, scratch);
   for (int i = 0; i < num_rows; ++i)
-    layout_.put_scales(posted_[to[i].index], scale_strides_[to[i].index % active.num_members],
+    layout_.put_scales(posted_[to[i].index].data, scale_strides_[to[i].index % active.num_members],
                        to[i].row, scales);
 }
 
@@ -132,28 +141,23 @@ RowFactors RowSender::factors(std::int64_t entry) const noexcept {
 // In the order of the rows, so that lines which hold the metadata of several rows are fetched once
 // and not taken from the neighbouring sources again and again. Starts at a different peer per rank.
 void RowSender::send_all_metadata() {
+  const ActiveSet& active = *route_.active;
   const auto count = static_cast<std::int64_t>(route_.order.size());
-  const std::int64_t first = count * setup_.rank / exchange_.group->size();
+  const std::int64_t start = count * setup_.rank / exchange_.group->size();
   exchange_.workers->run(count, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = first + begin; i < first + end; ++i) {
+    for (std::int64_t i = start + begin; i < start + end; ++i) {
       const std::int32_t entry = route_.order[i < count ? i : i - count];
-      for (int position = 0; position < route_.active->num_positions; ++position)
-        send_metadata(entry, position);
+      const int member = route_.refs[entry].member;
+      for (int position = 0; position < active.num_positions; ++position) {
+        const auto& [data, first] = posted_[active.index(member, position)];
+        if (data == nullptr) continue;  // cross_rows.cc
+        const std::int64_t row = setup_.row_at(route_, entry, position);
+        fill_metadata(entry, {.source = first.source + row * 3,
+                              .weights = first.weights + row * layout_.weights_per_row(),
+                              .ids = first.ids + row * layout_.ids_per_row()});
+      }
     }
   });
-}
-
-void RowSender::send_metadata(std::int64_t entry, int position) const {
-  const RowRef ref = route_.refs[entry];
-  const std::int64_t at = setup_.row_at(route_, entry, position);
-  std::byte* buffer = posted_[route_.active->index(ref.member, position)];
-  if (buffer == nullptr) return;
-  fill_metadata(entry,
-                {.source = reinterpret_cast<std::int32_t*>(buffer + layout_.sources()) + at * 3,
-                 .weights = reinterpret_cast<float*>(buffer + layout_.weights()) +
-                            at * layout_.weights_per_row(),
-                 .ids = reinterpret_cast<std::int32_t*>(buffer + layout_.topk_ids()) +
-                        at * layout_.ids_per_row()});
 }
 
 // Source triplet and weights of the row that refs[entry] names.

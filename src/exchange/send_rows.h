@@ -39,6 +39,11 @@ class RowSender {
     float* weights;
     std::int32_t* ids;
   };
+  // A receive buffer that a rank posted.
+  struct PostedBuffer {
+    std::byte* data;       // null: of another node
+    RowMetadata metadata;  // of row 0
+  };
   std::uint64_t bytes_of_all() const noexcept { return route_.total_rows * layout_.row_bytes(); }
   void send_tokens() const;
   void send_token(std::int64_t token, std::byte* scratch) const;
@@ -47,7 +52,6 @@ class RowSender {
   const std::byte* encode(std::int64_t entry, std::byte* scratch) const;
   const std::byte* scales_of_row(std::int64_t entry, const std::byte* scratch) const noexcept;
   void send_all_metadata();
-  void send_metadata(std::int64_t entry, int position) const;
   void fill_metadata(std::int64_t entry, const RowMetadata& to) const;
   void clear_gaps(int buffer) const;
 
@@ -63,7 +67,7 @@ class RowSender {
   const Route& route_;
   const DispatchArgs& args_;
   Stores stores_;
-  std::vector<std::byte*> posted_;     // [active ranks] receive buffers; null: of another node
+  std::vector<PostedBuffer> posted_;   // [active ranks]
   std::vector<Scales> scale_strides_;  // [members] of those buffers
 };
 

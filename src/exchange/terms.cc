@@ -75,10 +75,11 @@ void Combine::find_row(TokenEntry at, RowSum::Row& row) const {
   const ActiveSet& active = *route.active;
   const std::int64_t entry = at.token * route.num_entries + at.k;
   const int member = route.refs[entry].member;
+  const int num_positions = active.num_positions;
   row.owner = member;
   row.weight = weight_of(at);
-  row.num_parts = active.num_positions;
-  for (int i = 0; i < active.num_positions; ++i) {
+  row.num_parts = num_positions;
+  for (int i = 0; i < num_positions; ++i) {
     const int position = active.position_from_mine(i);
     const PublishedRows& theirs = outputs_[active.index(member, position)];
     row.parts[i] = theirs.rows + setup_.row_at(route, entry, position) * theirs.pitch_bytes;

@@ -50,10 +50,9 @@ Status check_ids(const Setup& setup, const DispatchArgs& args) {
   return check_replica_table(setup, args);
 }
 
-// Where an id leads: a column, or -1 when its owner does not take part, or a special expert.
+// Where the id of an expert leads: a column, or -1 when its owner does not take part.
 std::int32_t column_of(const Setup& setup, const DispatchArgs& args, const ActiveSet& active,
                        TokenId at) noexcept {
-  if (at.id >= setup.num_ids()) return kFirstSpecial - (at.id - setup.num_ids());
   std::int32_t column = at.id;
   if (!setup.logical.empty()) {
     const std::vector<int>& instances = setup.config.replicas.instances[at.id];
@@ -71,10 +70,12 @@ Status read_ids(const Setup& setup, const DispatchArgs& args, std::int64_t token
   std::int32_t* columns = route.columns.data() + token * route.num_entries;
   const bool narrow = args.topk_ids.type == IndexType::kInt32;
   const bool token_sent = !args.token_mask || args.token_mask[token] != 0;
-  const std::int64_t end = setup.num_ids() + setup.config.special.total();
+  const std::int32_t num_ids = setup.num_ids(), end = num_ids + setup.config.special.total();
+  const std::int64_t first = token * route.top_k;
+  const int top_k = route.top_k;
   bool takes_part = false;
-  for (int k = 0; k < route.top_k; ++k) {
-    const std::int64_t i = token * route.top_k + k;
+  for (int k = 0; k < top_k; ++k) {
+    const std::int64_t i = first + k;
     const std::int64_t id = narrow ? static_cast<const std::int32_t*>(args.topk_ids.data)[i]
                                    : static_cast<const std::int64_t*>(args.topk_ids.data)[i];
     if (id < -1 || id >= end) {
@@ -86,7 +87,10 @@ Status read_ids(const Setup& setup, const DispatchArgs& args, std::int64_t token
       return refuse_with(setup.rank, "dispatch: the weight at token {}, k {} is NaN", token, k);
     }
     takes_part = takes_part || sent;
-    columns[k] = sent ? column_of(setup, args, active, {token, static_cast<std::int32_t>(id)}) : -1;
+    const auto known = static_cast<std::int32_t>(id);
+    columns[k] = !sent              ? -1
+                 : known >= num_ids ? kFirstSpecial - (known - num_ids)
+                                    : column_of(setup, args, active, {token, known});
   }
   for (int shared = 0; shared < setup.config.shared.num_experts; ++shared) {
     columns[route.top_k + shared] =

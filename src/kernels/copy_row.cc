@@ -109,8 +109,8 @@ void stores_fence() noexcept { hwy::FlushStream(); }
 
 void prefetch_row(const void* row, std::size_t bytes) noexcept {
   const auto* head = static_cast<const std::byte*>(row);
-  for (std::size_t at = 0; at < std::min(bytes, kPrefetchBytes); at += kLineBytes)
-    hwy::Prefetch(head + at);
+  const std::size_t end = std::min(bytes, kPrefetchBytes);
+  for (std::size_t at = 0; at < end; at += kLineBytes) hwy::Prefetch(head + at);
 }
 
 }  // namespace ferry::internal

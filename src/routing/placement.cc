@@ -40,47 +40,52 @@ void sum_columns(std::int64_t size, const ActiveSet& active,
     add(sums.position[position], sums.all);
 }
 
-// The next free row of every column in its owner's buffer, for my tokens; and the rows each member
-// needs.
-void start_columns(const PlacementRules& rules, ColumnSums& sums, Route& route) {
+// For every column the next free row in its owner's buffer, for my tokens, and where its entries
+// start in Route::order, which my own counts say; for every member the rows that it needs.
+void start_columns(const PlacementRules& rules, const std::int32_t* my_counts, ColumnSums& sums,
+                   Route& route) {
   const ExpertMap& map = route.active->map;
-  sums.next = sums.before_me;
+  const bool padded = rules.layout == Layout::kPadded;
+  const std::int32_t *all = sums.all.data(), *before_me = sums.before_me.data();
+  sums.next.resize(map.num_columns());
+  sums.first.resize(map.num_columns());
+  std::int32_t *next = sums.next.data(), *first = sums.first.data();
   route.section_rows.assign(map.num_members(), 0);
+  std::int32_t ordered = 0;
   for (int member = 0; member < map.num_members(); ++member) {
-    std::int64_t at = 0, start = 0;
+    std::int64_t rows = 0, start = 0;
     for (const int column : map.columns_of(member)) {
-      sums.next[column] += static_cast<std::int32_t>(start);
-      if (rules.layout == Layout::kPadded) {
+      next[column] = before_me[column] + static_cast<std::int32_t>(start);
+      first[column] = ordered;
+      ordered += my_counts[column];
+      if (padded) {
         start += rules.expert_capacity;
-        at = std::max<std::int64_t>(at, sums.all[column]);
+        rows = std::max<std::int64_t>(rows, all[column]);
       } else {
-        start = at += round_up(sums.all[column], rules.alignment);
+        start = rows += round_up(all[column], rules.alignment);
       }
     }
-    route.section_rows[member] = at;
+    route.section_rows[member] = rows;
   }
-}
-
-// Where the entries for each column (or member) start in Route::order, from my own counts.
-void start_order(std::span<const std::int32_t> my_counts, ColumnSums& sums, Route& route) {
-  sums.first.resize(my_counts.size());
-  std::exclusive_scan(my_counts.begin(), my_counts.end(), sums.first.begin(), 0);
-  route.order.resize(sums.first.back() + my_counts.back());
+  route.order.resize(ordered);
 }
 
 void place_by_expert(const PlacementRules& rules, std::span<const std::int32_t> my_counts,
                      ColumnSums& sums, Route& route) {
   const ExpertMap& map = route.active->map;
-  start_columns(rules, sums, route);
-  start_order(my_counts, sums, route);
-  for (std::size_t i = 0; i < route.columns.size(); ++i) {
-    const std::int32_t column = route.columns[i];
+  start_columns(rules, my_counts.data(), sums, route);
+  const std::size_t count = route.columns.size();
+  const std::int32_t* columns = route.columns.data();
+  RowRef* refs = route.refs.data();
+  std::int32_t *order = route.order.data(), *first = sums.first.data(), *next = sums.next.data();
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int32_t column = columns[i];
     if (column < 0) {
-      route.refs[i].member = column;
+      refs[i].member = column;
       continue;
     }
-    route.refs[i] = {map.owner(column), sums.next[column]++};
-    route.order[sums.first[column]++] = static_cast<std::int32_t>(i);
+    refs[i] = {map.owner(column), next[column]++};
+    order[first[column]++] = static_cast<std::int32_t>(i);
   }
 }
 
@@ -89,7 +94,9 @@ void place_by_member(std::span<const std::int32_t> my_counts, ColumnSums& sums, 
   const int num_columns = map.num_columns();
   sums.next.assign(sums.before_me.begin() + num_columns, sums.before_me.end());
   route.section_rows.assign(sums.all.begin() + num_columns, sums.all.end());
-  start_order(my_counts, sums, route);
+  sums.first.resize(my_counts.size());
+  std::exclusive_scan(my_counts.begin(), my_counts.end(), sums.first.begin(), 0);
+  route.order.resize(sums.first.back() + my_counts.back());
   for (std::int64_t token = 0; token < route.num_tokens; ++token) {
     const std::int32_t* columns = route.columns.data() + token * route.num_entries;
     RowRef* refs = route.refs.data() + token * route.num_entries;
@@ -124,10 +131,33 @@ void shift_positions(std::int64_t first, std::int64_t last, const ColumnSums& su
 // that position.
 void run_counts(std::span<const std::int32_t> columns, std::span<const std::int32_t* const> sources,
                 std::vector<std::int64_t>& running) {
+  const std::size_t first = running.size();
+  running.resize(first + columns.size() * sources.size());
+  std::int64_t* to = running.data() + first;
   std::int64_t sum = 0;
   for (const int column : columns) {
-    for (const std::int32_t* counts : sources) running.push_back(sum += counts[column]);
+    for (const std::int32_t* counts : sources) *to++ = sum += counts[column];
   }
+}
+
+// Rows of each local expert and, in expert layouts, where they start.
+void count_rows_of_experts(const PlacementRules& rules, std::span<const std::int32_t> columns,
+                           const ColumnSums& sums, ReceivedRows& received) {
+  const std::size_t count = columns.size();
+  received.tokens_per_expert.resize(count);
+  received.aligned_tokens_per_expert.resize(count);
+  received.expert_offsets.resize(rules.rank_major() ? 0 : count + 1);
+  std::int64_t at = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int64_t rows = sums.all[columns[i]];
+    const std::int64_t aligned = round_up(rows, rules.alignment);
+    received.tokens_per_expert[i] = rows;
+    received.aligned_tokens_per_expert[i] = aligned;
+    if (rules.rank_major()) continue;
+    at += rules.layout == Layout::kPadded ? rules.expert_capacity : aligned;
+    received.expert_offsets[i + 1] = at;
+  }
+  received.num_rows = at;
 }
 
 // What I receive: counts per local expert and their running sums over sources.
@@ -135,31 +165,18 @@ void count_received(const PlacementRules& rules, const ColumnSums& sums,
                     std::span<const std::int32_t* const> count_rows, Route& route) {
   const ActiveSet& active = *route.active;
   const std::span<const std::int32_t> mine = active.map.columns_of(active.member);
-  route.received.tokens_per_expert.reserve(mine.size());
-  route.received.aligned_tokens_per_expert.reserve(mine.size());
-  route.received.expert_offsets.reserve(mine.size() + 1);
-  route.received.running_counts.reserve(mine.size() * count_rows.size());
-  for (const int column : mine) {
-    route.received.tokens_per_expert.push_back(sums.all[column]);
-    route.received.aligned_tokens_per_expert.push_back(round_up(sums.all[column], rules.alignment));
-  }
   const std::int32_t my_rows = active.map.num_columns() + active.member;
+  ReceivedRows& received = route.received;
+  count_rows_of_experts(rules, mine, sums, received);
+  received.running_counts.reserve(mine.size() * count_rows.size());
   for (int i = 0; i < active.num_positions; ++i) {
     const int position = active.position_from_mine(i);
     const auto sources = count_rows.subspan(active.index(0, position), active.num_members);
-    run_counts(mine, sources, route.received.running_counts);
+    run_counts(mine, sources, received.running_counts);
     if (!rules.rank_major()) continue;
-    run_counts({&my_rows, 1}, sources, route.received.running_rows_per_rank);
-    route.received.num_rows += route.received.running_rows_per_rank.back();
+    run_counts({&my_rows, 1}, sources, received.running_rows_per_rank);
+    received.num_rows += received.running_rows_per_rank.back();
   }
-  if (rules.rank_major()) return;
-  std::int64_t at = 0;
-  route.received.expert_offsets.push_back(at);
-  for (const std::int64_t aligned : route.received.aligned_tokens_per_expert) {
-    at += rules.layout == Layout::kPadded ? rules.expert_capacity : aligned;
-    route.received.expert_offsets.push_back(at);
-  }
-  route.received.num_rows = at;
 }
 
 }  // namespace
