@@ -232,17 +232,19 @@ Status Protocol::finish(InFlight& operation) {
                 setup_.rank};
     }
     operation.outcome_ = status;
-    if (status.group_usable()) conclude(operation.number());
+    if (status.group_usable()) conclude(operation.issued());
   }
   return *operation.outcome_;
 }
 
 // Marks an operation finished here, whatever its outcome, and raises read_through over the finished
 // prefix.
-void Protocol::conclude(std::uint64_t number) noexcept {
+void Protocol::conclude(const Issued& issued) noexcept {
+  const std::uint64_t number = issued.number;
   ControlFlags& mine = view_.control(setup_.rank);
+  const bool takes_part = issued.active->contains_me();
   // Relaxed: my own flag.
-  if (active_->contains_me() &&
+  if (takes_part &&
       mine.progress.load(std::memory_order_relaxed) < progress_of(number, Stage::kDelivered)) {
     publish(number, Stage::kDelivered);
   }
@@ -253,7 +255,11 @@ void Protocol::conclude(std::uint64_t number) noexcept {
   read_through_ = through;
   raise(mine.read_through, through);
   group_.ring();
-  if (forwarder_) forwarder_->tell(number);
+  // Nobody waits for the end of my last dispatch before I announce what comes next, and that tells
+  // it too.
+  const bool told_later =
+      takes_part && issued.kind == OperationKind::kDispatch && number == issued_;
+  if (forwarder_ && !told_later) forwarder_->tell(number);
 }
 
 // The end of a call: what others wait for has left this rank, which may go on to something else.
@@ -266,7 +272,7 @@ Status Protocol::leave(const Issued& issued, const Status& status) {
 // It counts the operation, so that it can come back.
 void Protocol::keep_out(std::unique_ptr<InFlight> operation) {
   operation->outcome_ = Status{};
-  conclude(operation->number());
+  conclude(operation->issued());
   keep(std::move(operation));
 }
 

@@ -124,7 +124,7 @@ class Protocol {
   Await awaiting_flags(const Issued& issued, const char* phase, std::uint64_t value) noexcept;
   Await awaiting_reads(const Issued& issued, std::uint64_t number) noexcept;
   Status finish(InFlight& operation);
-  void conclude(std::uint64_t number) noexcept;
+  void conclude(const Issued& issued) noexcept;
   Status leave(const Issued& issued, const Status& status);
   // `last_hop`: of the table over which the others tell what they have read.
   Status let_last_set_finish(const std::vector<int>* last_hop);

@@ -168,12 +168,12 @@ Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
   });
   if (by_all != nullptr) *by_all = all;
   const Status told = why.code() == Code::kMismatch && !all ? examine(issued) : why;
-  conclude(issued.number);
+  conclude(issued);
   return leave(issued, told);
 }
 
 Status Protocol::fail(const Issued& issued, const Status& why) {
-  if (why.group_usable()) conclude(issued.number);
+  if (why.group_usable()) conclude(issued);
   return leave(issued, why);
 }
 
