@@ -137,7 +137,7 @@ Status Dispatch::post(const DispatchArgs& args) {
 }
 
 Status Dispatch::send(const DispatchArgs& args) {
-  const std::int64_t counted = now_ns();
+  const std::int64_t counted = times.spans.back().end_ns;
   times.wait_ns.resize(exchange_.group->size());
   Protocol& protocol = exchange_.protocol;
   Status status = protocol.await(issued(), "counts", Stage::kAnnounced, &times.wait_ns);
