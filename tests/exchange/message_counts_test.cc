@@ -1,0 +1,39 @@
+// How many messages an exchange takes between nodes: each costs both sides a system call.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "group/state.h"
+#include "seat.h"
+
+namespace ferry::test {
+namespace {
+
+// Dispatch: record, rows, and that they are delivered. Combine: record, ask, sums, and its end. The
+// end of the dispatch comes with the record of the combine.
+constexpr std::uint64_t kOfARound = 7;
+
+TEST(MessageCounts, OfARoundBetweenTwoNodes) {
+  constexpr int kRounds = 3;
+  const ExchangeConfig config = {.max_tokens = 16,
+                                 .hidden = 64,
+                                 .num_experts = 4,
+                                 .top_k = 2,
+                                 .node_sums = NodeSums::kExact};  // as the oracle's one node
+  const Scenario scenario = plain_scenario(2, config, kRounds, 83);
+  const std::string topology = "host:2,rank:1";
+  const auto body = [&](Group group) {
+    Seat seat(group, scenario);
+    const auto sent = [&] { return group.state()->messages().traffic()[1 - group.rank()].sent; };
+    for (int round = 0; round < kRounds; ++round) {
+      const std::uint64_t before = sent();
+      seat.play(round);
+      const std::uint64_t messages = sent() - before;
+      if (round + 1 == kRounds) break;  // the other rank may have left, which is answered
+      require(messages == kOfARound, fmt::format("round {} took {} messages", round, messages));
+    }
+  };
+  run_ranks(Mode::kThreads, 2, body, topology, {.topology = topology});
+}
+
+}  // namespace
+}  // namespace ferry::test
