@@ -188,8 +188,10 @@ Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
   everybody.patient = true;
   const Status finished = group_.wait(everybody);
   if (!finished.ok())
-    group_.log(LogLevel::kWarn, fmt::format("exchange {}: rank {} is left behind in operation {}",
-                                            setup_.id, finished.culprit(), last_taken_));
+    group_.log(LogLevel::kWarn,
+               fmt::format("exchange {}: rank {} did not say that it finished operation "
+                           "{}, and is left behind",
+                           setup_.id, finished.culprit(), last_taken_));
   return {};
 }
 
@@ -255,8 +257,8 @@ void Protocol::conclude(const Issued& issued) noexcept {
   read_through_ = through;
   raise(mine.read_through, through);
   group_.ring();
-  // Nobody waits for the end of my last dispatch before I announce what comes next, and that tells
-  // it too.
+  // The record of my next operation tells the end of my last dispatch too. Nobody waits for it
+  // before, but for a moment when I am left out of what comes next (let_last_set_finish).
   const bool told_later =
       takes_part && issued.kind == OperationKind::kDispatch && number == issued_;
   if (forwarder_ && !told_later) forwarder_->tell(number);
