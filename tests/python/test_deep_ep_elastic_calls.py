@@ -103,7 +103,24 @@ def test_a_rank_that_is_alone_with_a_shape(name):
     def call(buffer, rank, _):
         buffer.dispatch(**arguments(rank, **(OTHER_SHAPES[name] if rank == WRONG else {})))
 
-    refused(call, "shape that is new", error=ferry.Mismatch)
+    refused(call, "another shape than the one before", error=ferry.Mismatch)
+
+
+def test_ranks_that_differ_in_shapes_that_all_know():
+    def body(group):
+        rank, buffer = group.rank, ElasticBuffer(group, num_max_tokens_per_rank=M, num_gpu_timeout_secs=30)
+        known = dict(num_experts=12), dict(expert_alignment=8)
+        for shape in known:
+            buffer.dispatch(**arguments(rank, **shape))
+        check_a_good_pair(buffer, rank)
+        with pytest.raises(ferry.Mismatch if rank == WRONG else ferry.PeerRejected, match="num_experts=12"):
+            buffer.dispatch(**arguments(rank, **(known[0] if rank == WRONG else {})))
+        check_a_good_pair(buffer, rank)
+        with pytest.raises(ferry.Mismatch, match="num_experts=12.*num_experts=6|num_experts=6.*num_experts=12"):
+            buffer.dispatch(**arguments(rank, **known[rank == WRONG]))
+        check_a_good_pair(buffer, rank)
+
+    ferry.run_threads(INPUTS.num_ranks, body, deadline=10.0)
 
 
 def test_a_rank_that_is_wrong_when_the_others_change_shape():

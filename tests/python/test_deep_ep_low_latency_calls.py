@@ -393,13 +393,46 @@ def test_refused_calls(kind):
 
 def unlike_bounds(group, case):
     buffer = make_buffer(group)
-    with pytest.raises(ferry.Mismatch, match="expert_capacity is 12 and 14"):
+    with pytest.raises(ferry.Mismatch, match="per_rank=6, .*per_rank=7, "):
         dispatch(buffer, dataclasses.replace(case, max_tokens=6 + group.rank))
     dispatch(buffer, case)
 
 
 def test_ranks_must_agree_on_the_most_tokens():
     ferry.run_threads(2, unlike_bounds, Case(2, tokens=(3, 3), seed=91), deadline=20)
+
+
+def unlike_shapes(group, case):
+    buffer, rank = make_buffer(group), group.rank
+    wide = dataclasses.replace(case, hidden=2 * case.hidden)
+    alone, others = ferry.Mismatch, ferry.PeerRejected
+
+    def differ(call, match, error):
+        with pytest.raises(error, match=match):
+            call()
+        received, counts, handle, _, _ = dispatch(buffer, case)
+        outputs = run_experts(case, rank, received, counts, "bf16")
+        assert torch.equal(combine(buffer, case, outputs, handle)[0], expected_sum(case, rank, "bf16"))
+        return outputs, handle
+
+    for known in case, wide, case:
+        dispatch(buffer, known)
+    one = rank == 1
+    differ(lambda: dispatch(buffer, wide if one else case), f"hidden={wide.hidden}", alone if one else others)
+    differ(lambda: dispatch(buffer, case, "fp8" if one else "bf16"), "wire=fp8", alone if one else others)
+    differ(lambda: dispatch(buffer, wide, "fp8") if one else dispatch(buffer, wide), "wire=fp8", alone)
+    x, ids, _ = case.inputs(rank)
+    wrong = functools.partial(buffer.low_latency_dispatch, x, ids, case.max_tokens, num_experts=0)
+    outputs, handle = differ(lambda: wrong() if one else dispatch(buffer, wide), "num_experts is 0",
+                             ferry.InvalidArgument if one else others)
+    for logfmt in False, True:
+        combine(buffer, case, outputs, handle, use_logfmt=logfmt)
+        with pytest.raises(alone if one else others, match=f"use_logfmt={not logfmt}"):
+            combine(buffer, case, outputs, handle, use_logfmt=logfmt ^ one)
+
+
+def test_ranks_that_differ_in_shape():
+    ferry.run_threads(2, unlike_shapes, Case(2, tokens=(3, 3), seed=92), deadline=10)
 
 
 # ---- the rest

@@ -18,7 +18,7 @@ from ferry.deep_ep.exchanges import Exchanges
 from ferry.deep_ep.layout import cpu_array, describe
 from ferry.deep_ep.nodes import domain_size
 from ferry.deep_ep.rows import FLOATS, Rows, detached, resized
-from ferry.errors import InvalidArgument, Mismatch
+from ferry.errors import InvalidArgument
 from ferry.on_cpu.streams import Stream
 
 __all__ = ["EPHandle", "ElasticBuffer", "NotBuilt", "get_logical_domain_size", "get_physical_domain_size"]
@@ -76,7 +76,7 @@ class ElasticBuffer(Sessions):
         self._exchanges = Exchanges(members)
         self._owns_group = members is not group
         self._last = None  # the exchange that a dispatch found last
-        self._agreed = set()  # shapes that all ranks have met over
+        self._shape = None  # of the last dispatch
 
     @property
     def exchanges(self):
@@ -299,33 +299,22 @@ class ElasticBuffer(Sessions):
         return self.num_max_tokens_per_rank if num_max_tokens_per_rank is None else num_max_tokens_per_rank
 
     def _find(self, rows, call):
-        """The exchange for these shapes. Ranks meet over a shape once, before they make its exchange: one that will
-        not take part is heard there."""
+        """The exchange for these shapes. Ranks meet when they are others than at the dispatch before: one that will not
+        take part, or wants others, is heard there."""
         key = (*rows.format, ("num_experts", call.num_experts), ("top_k", call.top_k),
                ("layout", "expert_major" if call.do_expand else "rank_major"),
                ("expert_alignment", call.expert_alignment))
-        if (key, call.max_tokens) not in self._agreed:
-            self._meet((*key, ("num_max_tokens_per_rank", call.max_tokens)))
-            self._agreed.add((key, call.max_tokens))
+        shape = (*key, ("num_max_tokens_per_rank", call.max_tokens))
+        if shape != self._shape:
+            self.exchanges.change(self._last and self._last.refuse_dispatch, shape)
+            self._shape = shape
         self._last = self.exchanges.hold(call.max_tokens, key)
         return self._last
 
-    def _meet(self, shape):
-        """All ranks leave the exchange that was used last before they agree on another one: a rank that is alone with a
-        new shape finds that out there."""
-        last = self._last
-        named = ", ".join(f"{name}={value}" for name, value in shape)
-        if last is not None and not last.refuse_dispatch(f"its dispatch has another shape: {named}"):
-            raise Mismatch(f"this rank's dispatch has a shape that is new ({named}), those of other ranks have not")
-        self.exchanges.agree(0, shape)
-
     def _refuse(self, error, exchange=None):
-        """Takes the place of a dispatch and raises: in its exchange, or where the others most likely are; and where
-        they meet, if all of them left it."""
+        """Takes the place of a dispatch and raises, in its exchange, or where the others most likely are."""
         exchange = exchange or self._last
-        if exchange is None or exchange.refuse_dispatch(str(error)):
-            self.exchanges.refuse(error)
-        raise error
+        self.exchanges.refuse_change(exchange and exchange.refuse_dispatch, error)
 
 
 def _ended(call, send, arguments, finish, deferred):

@@ -58,6 +58,28 @@ class Exchanges:
                 self._say_refused(error)
             raise
 
+    def leave(self, refuse, shape, active_ranks=None):
+        """Before another exchange is used than for the call before, where ranks are that go on as before.
+
+        refuse: refuse_dispatch or refuse_combine of that one; None: there is none. shape: (name, value) pairs of this
+        rank's call, told to the others. ferry.Mismatch if not all ranks leave; those that stay get PeerRejected.
+        """
+        named = ", ".join(f"{name}={value}" for name, value in shape)
+        if refuse is not None and not refuse(f"its call has another shape: {named}", active_ranks):
+            raise Mismatch(f"this rank's call has another shape than the one before ({named}), not that of all ranks")
+
+    def change(self, refuse, shape, active_ranks=None):
+        """Likewise, and all ranks agree on the shape: where all take part, as the others could not come to agree."""
+        self.leave(refuse, shape, active_ranks)
+        if active_ranks is None:
+            self.agree(0, shape)
+
+    def refuse_change(self, refuse, error, active_ranks=None):
+        """Takes the place of a call, and of change(), on a rank whose arguments are wrong, and raises `error`."""
+        if (refuse is None or refuse(str(error), active_ranks)) and active_ranks is None:
+            self._say_refused(error)
+        raise error
+
     def refuse(self, error):
         """Takes the place of dispatch_again and agree on a rank whose arguments are wrong, and raises `error`."""
         if self.meeting is not None:

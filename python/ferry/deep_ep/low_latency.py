@@ -20,6 +20,9 @@ from ferry.errors import InvalidArgument
 from ferry.refusing import Refusing
 
 
+_CALL = "num_max_dispatch_tokens_per_rank", "hidden", "num_experts", "top_k", "dtype", "wire"  # keys of by_call
+
+
 class LowLatency:
     """The part of Buffer that decodes. Needs self.exchanges, rank, group_size and enable_shrink.
 
@@ -29,6 +32,7 @@ class LowLatency:
 
     _masked = frozenset()  # ranks left out
     _last_low_latency = None  # exchange of the last dispatch
+    _combined_by_logfmt = False  # the last combine
 
     @staticmethod
     def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int,
@@ -171,12 +175,17 @@ class LowLatency:
 
     def _exchange_of(self, x, topk_idx, max_tokens, num_experts, wire):
         """The exchange for a dispatch: its arguments alone say which. Where they do not, the others are most likely in
-        the last one."""
-        last = self._last_low_latency
-        with Refusing(last and last.refuse_dispatch, self._active_ranks()):
+        the last one, which all ranks leave before they use another."""
+        last, active_ranks = self._last_low_latency, self._active_ranks()
+        refuse = last and last.refuse_dispatch
+        try:
             arguments.check_shapes(x, topk_idx, max_tokens, num_experts)
+        except Exception as error:
+            self.exchanges.refuse_change(refuse, error, active_ranks)
         call = (max_tokens, x.shape[1], num_experts, topk_idx.shape[1], x.dtype, wire)
         exchange = self.exchanges.by_call.get(call)
+        if exchange is None or exchange is not last:
+            self.exchanges.change(refuse, tuple(zip(_CALL, call)), active_ranks)
         if exchange is None:
             key = arguments.key(max_tokens, self.group_size, hidden=x.shape[1], num_experts=num_experts,
                                 top_k=topk_idx.shape[1], dtype=x.dtype, wire=wire)
@@ -189,12 +198,18 @@ class LowLatency:
         exchange, takes_part = sent.exchange, sent.takes_part(self.rank)
         if not takes_part:
             out.zero_()
+        if use_logfmt != self._combined_by_logfmt:
+            usual = exchange if use_logfmt else self.exchanges.known(self._logfmt_key(sent, rows))[1] or exchange
+            self.exchanges.leave(usual.refuse_combine, [("use_logfmt", use_logfmt)], sent.active_ranks)
+            self._combined_by_logfmt = use_logfmt
         if use_logfmt:  # a wire belongs to an exchange: one that makes the route anew from the ids
-            key = arguments.key(sent.max_tokens, self.group_size, hidden=rows.shape[2], top_k=sent.ids.shape[1],
-                                num_experts=sent.num_experts, dtype=rows.dtype, combine_wire="logfmt10")
             dispatched = dict(tokens=rows.new_empty(out.shape), topk_ids=sent.ids, active_ranks=sent.active_ranks)
-            return (self.exchanges.hold(sent.max_tokens, key),
+            return (self.exchanges.hold(sent.max_tokens, self._logfmt_key(sent, rows)),
                     dict(expert_rows=rows, topk_weights=weights, out=out, dispatched=dispatched))
         if not takes_part:  # its route has no tokens
             return exchange, dict(expert_rows=rows[:0], handle=sent.route)
         return exchange, dict(expert_rows=rows, handle=sent.route, topk_weights=weights, out=out)
+
+    def _logfmt_key(self, sent, rows):
+        return arguments.key(sent.max_tokens, self.group_size, hidden=rows.shape[2], top_k=sent.ids.shape[1],
+                             num_experts=sent.num_experts, dtype=rows.dtype, combine_wire="logfmt10")
