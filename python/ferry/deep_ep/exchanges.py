@@ -4,6 +4,7 @@ DeepEP's calls say with each dispatch what ferry wants to know once, when an exc
 may have. So every dispatch of the normal kernels begins in the exchange of the one before (`dispatch_again`): a rank
 that cannot use it, or will not take part at all, refuses there. Only then ranks tell each other how many tokens they
 have and what they are about to do (`agree`), and make a larger exchange, together, when one has more than fit.
+Low-latency calls and ElasticBuffer say how many tokens any rank may have: their ranks meet when a shape changes.
 """
 
 import hashlib
@@ -59,23 +60,24 @@ class Exchanges:
             raise
 
     def leave(self, refuse, shape, active_ranks=None):
-        """Before another exchange is used than for the call before, where ranks are that go on as before.
+        """Called before a rank uses another exchange than for the call before. Ranks whose call is like that one are
+        there: unless all ranks leave, they get PeerRejected, and this rank ferry.Mismatch.
 
-        refuse: refuse_dispatch or refuse_combine of that one; None: there is none. shape: (name, value) pairs of this
-        rank's call, told to the others. ferry.Mismatch if not all ranks leave; those that stay get PeerRejected.
+        refuse: refuse_dispatch or refuse_combine of the exchange to be left; None: there is none. shape: (name, value)
+        pairs of this rank's call, told to the others.
         """
         named = ", ".join(f"{name}={value}" for name, value in shape)
         if refuse is not None and not refuse(f"its call has another shape: {named}", active_ranks):
             raise Mismatch(f"this rank's call has another shape than the one before ({named}), not that of all ranks")
 
     def change(self, refuse, shape, active_ranks=None):
-        """Likewise, and all ranks agree on the shape: where all take part, as the others could not come to agree."""
+        """leave(), and then all ranks agree on the shape. Not where some are left out: they do not come to agree."""
         self.leave(refuse, shape, active_ranks)
         if active_ranks is None:
             self.agree(0, shape)
 
     def refuse_change(self, refuse, error, active_ranks=None):
-        """Takes the place of a call, and of change(), on a rank whose arguments are wrong, and raises `error`."""
+        """Takes the place of change() and of the call on a rank whose arguments are wrong, and raises `error`."""
         if (refuse is None or refuse(str(error), active_ranks)) and active_ranks is None:
             self._say_refused(error)
         raise error
