@@ -46,7 +46,7 @@ Status ExchangeState::combine_recv(Operation operation) {
 
 Combine::Combine(ExchangeParts& exchange, const Issued& issued, const CombineArgs& args)
     : InFlight(issued), exchange_(exchange), setup_(*exchange.setup), args_(args) {
-  times.spans.reserve(3);  // OperationTimes::Span::phase
+  times.spans.reserve(3);  // one for each phase
 }
 
 Status Combine::announce() {

@@ -76,7 +76,7 @@ Status ExchangeState::ready_experts(Operation operation, std::vector<bool>& read
 
 Dispatch::Dispatch(ExchangeParts& exchange, const Issued& issued)
     : InFlight(issued), exchange_(exchange), setup_(*exchange.setup) {
-  times.spans.reserve(5);  // OperationTimes::Span::phase
+  times.spans.reserve(5);  // one for each phase
 }
 
 void Dispatch::leave_empty() {

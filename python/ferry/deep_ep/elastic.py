@@ -299,8 +299,8 @@ class ElasticBuffer(Sessions):
         return self.num_max_tokens_per_rank if num_max_tokens_per_rank is None else num_max_tokens_per_rank
 
     def _find(self, rows, call):
-        """The exchange for these shapes. Ranks meet when they are others than at the dispatch before: one that will not
-        take part, or wants others, is heard there."""
+        """The exchange for the shape of this dispatch. Ranks meet when it is another than that of the dispatch before:
+        one that refuses its call, or has a third shape, is heard there."""
         key = (*rows.format, ("num_experts", call.num_experts), ("top_k", call.top_k),
                ("layout", "expert_major" if call.do_expand else "rank_major"),
                ("expert_alignment", call.expert_alignment))
