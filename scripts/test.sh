@@ -109,10 +109,9 @@ if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ]; then
   around_ctest=(setarch -R)
 fi
 
-# By the database of the debug preset: there each file is a unit.
 clang_tidy() {
-  cmake --preset debug >build/configure.log 2>&1 || { cat build/configure.log; return 1; }
-  run-clang-tidy -quiet -p build/debug "^$PWD/(src|tools)/.*\.cc$" 2>/dev/null
+  cmake --preset lint >build/configure.log 2>&1 || { cat build/configure.log; return 1; }
+  scripts/clang_tidy.py build/lint
 }
 
 # fuzz_one <target>: thirty seconds. What it learned stays in build; what it found is to be kept in tests/fuzz/seeds.

@@ -60,15 +60,14 @@ Status ExchangeState::dispatch_recv(Operation operation, Received& received) {
 
 Status ExchangeState::dispatch_memory(Operation operation, Received& received) {
   received.release();
-  InFlight* sent = nullptr;
-  Status status = parts_.protocol.find(operation, OperationKind::kDispatch, sent);
-  return status.ok() ? static_cast<Dispatch*>(sent)->show(received) : status;
+  InFlight* sent = parts_.protocol.find(operation, OperationKind::kDispatch);
+  if (!sent) return parts_.protocol.not_in_flight(operation, OperationKind::kDispatch);
+  return static_cast<Dispatch*>(sent)->show(received);
 }
 
 Status ExchangeState::ready_experts(Operation operation, std::vector<bool>& ready) {
-  InFlight* sent = nullptr;
-  Status status = parts_.protocol.find(operation, OperationKind::kDispatch, sent);
-  if (!status.ok()) return status;
+  InFlight* sent = parts_.protocol.find(operation, OperationKind::kDispatch);
+  if (!sent) return parts_.protocol.not_in_flight(operation, OperationKind::kDispatch);
   parts_.group->progress();
   ready = static_cast<Dispatch*>(sent)->ready_experts();
   return parts_.group->verdict();

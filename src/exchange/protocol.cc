@@ -278,12 +278,13 @@ void Protocol::keep_out(std::unique_ptr<InFlight> operation) {
   keep(std::move(operation));
 }
 
-Status Protocol::find(Operation operation, OperationKind kind, InFlight*& found) const {
-  for (const auto& sent : in_flight_) {
-    if (sent->number() != operation.number || sent->issued().kind != kind) continue;
-    found = sent.get();
-    return {};
-  }
+InFlight* Protocol::find(Operation operation, OperationKind kind) const noexcept {
+  for (const auto& sent : in_flight_)
+    if (sent->number() == operation.number && sent->issued().kind == kind) return sent.get();
+  return nullptr;
+}
+
+Status Protocol::not_in_flight(Operation operation, OperationKind kind) const {
   return {
       Code::kInvalidArgument,
       fmt::format("operation {} is not a {} in flight on this exchange ({} issued, {} in flight)",
@@ -300,8 +301,8 @@ bool Protocol::delivered(std::uint64_t number, int peer) const noexcept {
 Status Protocol::collect(Operation operation, OperationKind kind,
                          std::unique_ptr<InFlight>& collected) {
   if (Status verdict = group_.verdict(); !verdict.ok()) return verdict;
-  InFlight* found = nullptr;
-  if (Status status = find(operation, kind, found); !status.ok()) return status;
+  InFlight* found = find(operation, kind);
+  if (!found) return not_in_flight(operation, kind);
   const Status status = finish(*found);
   for (auto& sent : in_flight_)
     if (sent.get() == found) collected = std::move(sent);

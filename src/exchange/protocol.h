@@ -111,8 +111,10 @@ class Protocol {
   // Finishes my own receive halves up to `through`. What went wrong in one is told when it is
   // collected, unless the group broke.
   Status settle(std::uint64_t through);
-  // An operation that was sent and not collected.
-  Status find(Operation operation, OperationKind kind, InFlight*& found) const;
+  // An operation that was sent and not collected; nullptr where there is none: not_in_flight()
+  // is its error.
+  InFlight* find(Operation operation, OperationKind kind) const noexcept;
+  Status not_in_flight(Operation operation, OperationKind kind) const;
   // Finishes an operation and hands it over, whatever its outcome, which is returned.
   Status collect(Operation operation, OperationKind kind, std::unique_ptr<InFlight>& collected);
   // Whether a rank's part of an operation is there; what it wrote may then be read.
