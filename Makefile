@@ -22,7 +22,7 @@ check:
 # What CI has beyond `make test`: sanitizers, emulation, clang-tidy, fuzzing, types, the site, Python's long tests,
 # the example of transformers.
 matrix:
-	@scripts/test.sh --go-on install=build,test,style,lint,cross,python,types,docs,browser,fuzz asan tsan aarch64 clang-tidy fuzz python-long types docs transformers-example
+	@scripts/test.sh --go-on install=build,test,style,lint,cross,python,types,docs,browser,fuzz begin-clang-tidy asan tsan aarch64 fuzz python-long types docs transformers-example clang-tidy
 
 # What takes longer than CI may, or needs more: full length, transformers, the first steps on a bare system.
 long:

@@ -1,12 +1,13 @@
 #!/bin/bash
 # test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python release+python python-long
 # transformers transformers-example long asan tsan aarch64 clang-tidy fuzz wheel types docs bare. All run even if one
-# fails. Also install=<groups>, and venv: install python, beside the steps up to python. Then what each took, and as
-# the last line "N passed, N failed"; with --go-on, of the steps that ran before as well. Called by the Makefile.
+# fails. Also install=<groups>; venv: install python, beside the steps up to python; and begin-clang-tidy: clang-tidy
+# runs beside the steps up to its own. Then what each took, and as the last line "N passed, N failed"; with --go-on, of
+# the steps that ran before as well. Called by the Makefile.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
-venv=
+venv= lint=
 steps_file=build/steps.txt # per line: seconds, passed, failed, what; or a name after "FAILED" or "AGAIN"
 seconds_file=build/seconds.txt
 if [ "${1:-}" = --go-on ]; then shift; else rm -f "$steps_file" "$seconds_file"; fi
@@ -110,8 +111,19 @@ if [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 28)" -gt 28 ]; then
 fi
 
 clang_tidy() {
-  cmake --preset lint >build/configure.log 2>&1 || { cat build/configure.log; return 1; }
+  cmake --preset lint >build/configure-lint.log 2>&1 || { cat build/configure-lint.log; return 1; }
   scripts/clang_tidy.py build/lint
+}
+
+# It has the processors when nothing else wants them, so no test is later for it.
+begin_clang_tidy() {
+  (chrt --idle --pid 0 $BASHPID && clang_tidy) >build/clang-tidy.log 2>&1 &
+  lint=$!
+}
+
+# As a whole, or the end of what begin_clang_tidy began.
+end_clang_tidy() {
+  if [ -z "$lint" ]; then clang_tidy; else wait "$lint" || { cat build/clang-tidy.log; return 1; }; fi
 }
 
 # fuzz_one <target>: thirty seconds. What it learned stays in build; what it found is to be kept in tests/fuzz/seeds.
@@ -156,7 +168,8 @@ for step in "$@"; do
       ;;
     asan | tsan) FERRY_STRESS=${FERRY_STRESS:-0.25} check_tests "$step" ;;
     aarch64) check "sysroot" scripts/sysroot.sh && check_tests aarch64 ;;
-    clang-tidy) check "clang-tidy" clang_tidy ;;
+    begin-clang-tidy) begin_clang_tidy ;;
+    clang-tidy) check "clang-tidy" end_clang_tidy ;;
     fuzz)
       check "build fuzz" build fuzz && check "fuzz" fuzz
       ;;
