@@ -22,7 +22,7 @@ const Trial* trial(const Findings& findings, const std::string& name) {
   return found == findings.trials.end() ? nullptr : &*found;
 }
 
-void check_cpus(const Machine& machine, Advices& out) {
+void check_cpus(const MachineFacts& machine, Advices& out) {
   const auto usable = static_cast<int>(machine.cpus.size());
   if (usable >= machine.num_threads) return;
   out.push_back(
@@ -33,7 +33,7 @@ void check_cpus(const Machine& machine, Advices& out) {
        "widen the affinity (taskset, the container's cpuset, the job's --cpus-per-task)"});
 }
 
-void check_cpu_limit(const Machine& machine, Advices& out) {
+void check_cpu_limit(const MachineFacts& machine, Advices& out) {
   if (machine.cpu_limit <= 0 || machine.cpu_limit >= static_cast<double>(machine.cpus.size()))
     return;
   out.push_back(
@@ -44,7 +44,7 @@ void check_cpu_limit(const Machine& machine, Advices& out) {
                    std::max(1, static_cast<int>(std::floor(machine.cpu_limit))))});
 }
 
-void check_smt(const Machine& machine, Advices& out) {
+void check_smt(const MachineFacts& machine, Advices& out) {
   if (machine.num_threads <= machine.num_cores ||
       static_cast<int>(machine.cpus.size()) <= machine.num_cores)
     return;
@@ -54,7 +54,7 @@ void check_smt(const Machine& machine, Advices& out) {
        fmt::format("start one rank per core, {} in all, and pin it", machine.num_cores)});
 }
 
-void check_numa(const Machine& machine, Advices& out) {
+void check_numa(const MachineFacts& machine, Advices& out) {
   if (machine.num_numa < 2) return;
   out.push_back(
       {fmt::format("{} NUMA domains", machine.num_numa),
@@ -77,7 +77,7 @@ void check_ranks(const Findings& findings, Advices& out) {
 }
 
 // The shape that `make run` uses for prefill.
-void check_memory(const Machine& machine, Advices& out) {
+void check_memory(const MachineFacts& machine, Advices& out) {
   constexpr int kRanks = 8;
   const ExchangeConfig config{.max_tokens = 1024, .hidden = 7168, .num_experts = 256, .top_k = 8};
   const std::uint64_t needed = kRanks * window_bytes(config, kRanks).expected;
@@ -103,7 +103,7 @@ void check_huge_pages(const Findings& findings, Advices& out) {
        "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled, or Linux 6.1 and newer"});
 }
 
-void check_limits(const Machine& machine, Advices& out) {
+void check_limits(const MachineFacts& machine, Advices& out) {
   if (machine.limit_address_space != kUnlimited) {
     out.push_back(
         {fmt::format("address space is limited to {} (ulimit -v)",

@@ -53,7 +53,7 @@ struct Network {
 Network find_network();
 
 struct Findings {
-  Machine machine;
+  MachineFacts machine;
   std::vector<Trial> trials;
   std::optional<Speed> speed;     // none where a needed trial failed
   std::vector<std::string> simd;  // best first; the first is in use

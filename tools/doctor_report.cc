@@ -29,7 +29,7 @@ void add_caches(Report& report, const std::vector<Cache>& caches) {
 }
 
 void add_processors(Report& report, const Findings& findings) {
-  const Machine& machine = findings.machine;
+  const MachineFacts& machine = findings.machine;
   report.section("processors", "/machine");
   report.line("name", known(machine.processor), {{"processor", machine.processor}});
   report.line("usable",
@@ -53,7 +53,7 @@ void add_processors(Report& report, const Findings& findings) {
                                         fmt::join(findings.simd, ", ")));
 }
 
-void add_memory(Report& report, const Machine& machine) {
+void add_memory(Report& report, const MachineFacts& machine) {
   report.section("memory", "/machine");
   report.line("available",
               fmt::format("{} of {}", bytes_text(machine.memory_available),

@@ -17,19 +17,19 @@
 namespace ferry::tools {
 namespace {
 
-using Topology = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)>;
+using HwlocTopology = std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)>;
 
 // The whole host, so that "2 of 64" can be said.
-Topology load_topology() {
+HwlocTopology load_topology() {
   hwloc_topology_t topology = nullptr;
   if (hwloc_topology_init(&topology) != 0) return {nullptr, &hwloc_topology_destroy};
-  Topology owner(topology, &hwloc_topology_destroy);
+  HwlocTopology owner(topology, &hwloc_topology_destroy);
   hwloc_topology_set_flags(topology, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
   if (hwloc_topology_load(topology) != 0) owner.reset();
   return owner;
 }
 
-void add_caches(hwloc_topology_t topology, Machine& machine) {
+void add_caches(hwloc_topology_t topology, MachineFacts& machine) {
   for (const hwloc_obj_type_t type :
        {HWLOC_OBJ_L1CACHE, HWLOC_OBJ_L2CACHE, HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L4CACHE}) {
     const hwloc_obj_t first = hwloc_get_obj_by_type(topology, type, 0);
@@ -41,8 +41,8 @@ void add_caches(hwloc_topology_t topology, Machine& machine) {
   }
 }
 
-void add_topology(Machine& machine) {
-  const Topology topology = load_topology();
+void add_topology(MachineFacts& machine) {
+  const HwlocTopology topology = load_topology();
   if (!topology) return;
   const auto count = [&](hwloc_obj_type_t type) {
     return std::max(1, hwloc_get_nbobjs_by_type(topology.get(), type));
@@ -100,8 +100,8 @@ double cpu_limit() {
 
 }  // namespace
 
-Machine this_machine() {
-  Machine machine;
+MachineFacts this_machine() {
+  MachineFacts machine;
   utsname system{};
   if (uname(&system) == 0) machine.kernel = system.release;
   machine.processor = bench::processor_name();

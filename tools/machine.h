@@ -19,7 +19,7 @@ struct Cache {
   int shared_by = 0;  // hardware threads
 };
 
-struct Machine {
+struct MachineFacts {
   std::string processor, kernel;  // a name and a release, empty where unknown
   std::vector<int> cpus;          // hardware threads that this process may use
   int num_sockets = 0, num_numa = 0, num_cores = 0, num_threads = 0;
@@ -32,6 +32,6 @@ struct Machine {
   std::string thp, shmem_thp;  // the chosen word of transparent_hugepage/{enabled,shmem_enabled}
 };
 
-Machine this_machine();
+MachineFacts this_machine();
 
 }  // namespace ferry::tools

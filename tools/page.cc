@@ -32,7 +32,7 @@ void write_page(const std::string& file, const nlohmann::ordered_json& data) {
 }
 
 std::string when_and_where() {
-  const Machine machine = this_machine();
+  const MachineFacts machine = this_machine();
   double load = 0;
   const bool known = getloadavg(&load, 1) == 1;
   return fmt::format("{:%Y-%m-%d %H:%M}, {} of {}{}", fmt::localtime(std::time(nullptr)),

@@ -14,7 +14,7 @@ using testing::IsEmpty;
 // A machine with nothing to complain of.
 Findings good_machine() {
   Findings findings;
-  Machine& machine = findings.machine;
+  MachineFacts& machine = findings.machine;
   machine.cpus = {0, 1, 2, 3, 4, 5, 6, 7};
   machine.num_sockets = machine.num_numa = 1;
   machine.num_cores = machine.num_threads = 8;

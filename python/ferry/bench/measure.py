@@ -121,3 +121,13 @@ def measure(jobs, rounds, idle_wait_s=0, show=None):
             print(f"after round {number + 1} of {rounds}:\n{show(runs)}\n", file=sys.stderr)
     say("")
     return runs
+
+
+def disturbed_text(runs):
+    """A paragraph, empty where nothing disturbed the runs."""
+    parts = [run["result"].get("others", 0) for run in runs]
+    disturbed = [part for part in parts if part > DISTURBED]
+    if not disturbed:
+        return ""
+    return (f"\n\n**Other processes disturbed {len(disturbed)} of {len(parts)} runs**: they used up"
+            f" to {max(disturbed):.0%} of the processors.")

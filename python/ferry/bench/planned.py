@@ -13,7 +13,7 @@ from pathlib import Path
 import ferry
 
 from .. import native_program
-from .measure import Job, measure
+from .measure import Job, disturbed_text, measure, wait_until_idle
 from .programs import options_of
 from .results import by_case, median, times_of
 from .suite import LARGE_SHAPES, SHAPES, TOP_K
@@ -26,7 +26,8 @@ SKEWED = [(128, 7168, 2, 256), (128, 7168, 8, 256), (1024, 7168, 2, 256), (1024,
 WHAT = ("dispatch", "combine", "pair")
 
 
-def calibrated():
+def calibrated(idle_wait_s):
+    wait_until_idle(idle_wait_s)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "here.json"
         print(subprocess.run([native_program.path(), "doctor", "--calibrate", str(file)], check=True,
@@ -76,6 +77,8 @@ def shape(text):
 def main():
     parser = argparse.ArgumentParser(prog="python -m ferry.bench.planned", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="of all runs")
+    parser.add_argument("--idle-wait", type=float, default=30, metavar="S",
+                        help="how long to wait for an idle machine before a run; 0: never")
     parser.add_argument("--within", type=float, default=10, metavar="PERCENT", help="error of a pair that is allowed")
     parser.add_argument("--machine", type=Path, metavar="FILE",
                         help="what `ferry doctor --calibrate` has just written (default: calibrates)")
@@ -87,13 +90,15 @@ def main():
     routings = [f"load:{file}" for file in options.loads] or ["uniform"]
     shapes = options.shapes or (SKEWED if options.loads else SHAPES + LARGE_SHAPES + OTHERS)
     cases = [(*one, routing) for one in shapes for routing in routings]
-    machine = json.loads(options.machine.read_text()) if options.machine else calibrated()
+    machine = json.loads(options.machine.read_text()) if options.machine else calibrated(options.idle_wait)
     predictions = {case: predicted(machine, case) for case in cases}
     for case, times in predictions.items():
         print(f"{name_of(case)}: a pair is predicted to take {time_text(times['pair'])}", flush=True)
-    table, errors = table_of(predictions, measure([job_of(case) for case in cases], options.rounds))
+    runs = measure([job_of(case) for case in cases], options.rounds, options.idle_wait)
+    table, errors = table_of(predictions, runs)
     worst = max(errors, default=0)
-    print(f"\n{table}\nmedian error {100 * statistics.median(errors or [0]):.1f} %, worst {100 * worst:.1f} %")
+    print(f"\n{table}\nmedian error {100 * statistics.median(errors or [0]):.1f} %, worst {100 * worst:.1f} %"
+          f"{disturbed_text(runs)}")
     return 0 if len(errors) == len(cases) and worst <= options.within / 100 else 1
 
 

@@ -3,7 +3,7 @@ Called by suite."""
 
 import statistics
 
-from .measure import DISTURBED
+from .measure import disturbed_text
 from .results import by_case, limits_of, median, median_ratio, ratios, times_of
 from .words import markdown, plural, time_text
 
@@ -109,15 +109,6 @@ def machine_text(results):
     return (f"The machine: {threads} of {machine['processor']} ({plural(machine['cores'], 'core')},\n"
             f"{', '.join(caches)}, {plural(machine['numa_domains'], 'NUMA domain')}), SIMD target "
             f"{results['simd'][0]}, {bytes_text(machine['memory_bytes'])} of memory.")
-
-
-def disturbed_text(results):
-    parts = [run["result"].get("others", 0) for run in results["runs"]]
-    disturbed = [part for part in parts if part > DISTURBED]
-    if not disturbed:
-        return ""
-    return (f"\n\n**Other processes disturbed {len(disturbed)} of {len(parts)} runs**: they used up"
-            f" to {max(disturbed):.0%} of the processors.")
 
 
 def library_name(results):
@@ -228,7 +219,7 @@ def feature_table(cases):
 def document(results):
     rounds = plural(1 + max(run["round"] for run in results["runs"]), "round")
     options = next(run["result"]["options"] for run in results["runs"] if "options" in run["result"])
-    text = INTRODUCTION.format(machine=machine_text(results), rounds=rounds, disturbed=disturbed_text(results))
+    text = INTRODUCTION.format(machine=machine_text(results), rounds=rounds, disturbed=disturbed_text(results["runs"]))
     library, cases = library_name(results), shapes(results)
     if cases:
         text += SHAPES_TEXT.format(**options) + limit_table(cases)
