@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/waiting.h"
+
 namespace ferry::internal {
 
 namespace {
@@ -20,7 +22,7 @@ RowSender::RowSender(ExchangeParts& exchange, const Issued& issued, const Route&
       issued_(issued),
       route_(route),
       args_(args),
-      stores_(exchange.stores.begin(bytes_of_all())) {
+      stores_(exchange.stores.begin(bytes_of_all(), now_ns())) {
   posted_.reserve(issued.active->ranks.size());
   for (const int peer : issued.active->ranks) {
     posted_.push_back({});

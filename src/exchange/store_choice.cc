@@ -13,9 +13,10 @@ namespace {
 // MiB of rows took four of them to fill. The fastest of the others counts.
 constexpr int kTrial = 8;
 
-// Other tenants come and go, so the trials are repeated: eight dispatches of a thousand are not the
-// best ones.
+// Other tenants come and go, so the trials are repeated: of a thousand dispatches, and of those of
+// a second, eight are not the best ones.
 constexpr int kTryAgain = 1000;
+constexpr std::int64_t kTryAgainNs = 1'000'000'000;
 
 // Without trials: measured on machines whose last-level cache the job had to itself.
 constexpr std::uint64_t kStreamingCaches = 2;
@@ -34,7 +35,19 @@ std::int64_t StoreChoice::thread_ns() noexcept {
 
 bool StoreChoice::Size::known() const noexcept { return dispatches > 2 * kTrial; }
 
-Stores StoreChoice::Size::best() const noexcept {
+void StoreChoice::Size::begin_trial() noexcept {
+  dispatches = 1;
+  fastest = {};
+}
+
+void StoreChoice::Size::end_trial() noexcept {
+  const bool against = faster() != choice;
+  if (against && doubted) choice = opposite(choice);
+  if (against && !doubted) begin_trial();
+  doubted = against && !doubted;
+}
+
+Stores StoreChoice::Size::faster() const noexcept {
   const auto& streaming = fastest[static_cast<int>(Stores::kStreaming)];
   const auto& cached = fastest[static_cast<int>(Stores::kCached)];
   double gain = 0;
@@ -49,10 +62,14 @@ Stores StoreChoice::by_caches(std::uint64_t bytes) const noexcept {
                                                                   : Stores::kCached;
 }
 
-Stores StoreChoice::begin(std::uint64_t bytes) noexcept {
+Stores StoreChoice::begin(std::uint64_t bytes, std::int64_t now_ns) noexcept {
   if (learn_ && bytes > private_bytes_) {
     Size& size = sizes_[std::bit_width(bytes)];
-    if (++size.dispatches > kTryAgain) size = {.dispatches = 1};
+    if (size.dispatches == 0) size.choice = by_caches(bytes);
+    const bool again = ++size.dispatches > kTryAgain && now_ns - size.tried_ns >= kTryAgainNs;
+    if (again) size.begin_trial();
+    if (size.dispatches == 1) size.tried_ns = now_ns;
+    if (size.dispatches == 2 * kTrial + 1) size.end_trial();
   }
   return stores(bytes);
 }
@@ -65,12 +82,12 @@ bool StoreChoice::trying(std::uint64_t bytes) const noexcept {
 Stores StoreChoice::stores(std::uint64_t bytes) const noexcept {
   if (bytes <= private_bytes_) return by_caches(bytes);
   const Size& size = sizes_[std::bit_width(bytes)];
-  if (size.known()) return size.best();
+  if (size.known()) return size.choice;
   if (size.dispatches > kTrial) return opposite(by_caches(bytes));
   if (size.dispatches > 0) return by_caches(bytes);
   // Where fewer rows did not fit the caches, more do not.
   const bool less_did_not_fit = std::any_of(sizes_.data(), &size, [](const Size& less) {
-    return less.known() && less.best() == Stores::kStreaming;
+    return less.known() && less.choice == Stores::kStreaming;
   });
   return less_did_not_fit ? Stores::kStreaming : by_caches(bytes);
 }

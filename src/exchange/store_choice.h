@@ -3,8 +3,9 @@
 // reads it fetches it again. Which are better depends on how much of the last-level cache this job
 // has to itself, and no system file says that: other tenants of the machine fill it too. So a rank
 // tries both with its first dispatches of a size and the combines that follow, and keeps what took
-// it less (docs/decisions/streaming_stores.md). One per exchange; send_rows.cc and combine.cc
-// measure.
+// it less (docs/decisions/streaming_stores.md). One trial can be wrong, as others disturb it: what
+// it says against the choice before counts when a second one says so too. One per exchange;
+// send_rows.cc and combine.cc measure.
 #pragma once
 
 #include <array>
@@ -24,8 +25,8 @@ class StoreChoice {
   StoreChoice(std::uint64_t private_bytes, std::uint64_t shared_bytes, bool learn) noexcept
       : private_bytes_(private_bytes), shared_bytes_(shared_bytes), learn_(learn) {}
 
-  // A dispatch begins, of rows of `bytes` on all ranks together. Returns stores(bytes).
-  Stores begin(std::uint64_t bytes) noexcept;
+  // A dispatch begins at `now_ns`, of rows of `bytes` on all ranks together. Returns stores(bytes).
+  Stores begin(std::uint64_t bytes, std::int64_t now_ns) noexcept;
 
   // For such rows: what is best, or what is tried now.
   Stores stores(std::uint64_t bytes) const noexcept;
@@ -45,11 +46,16 @@ class StoreChoice {
   // Dispatches of a size, to a factor of two: first some with one kind of stores, then some with
   // the other.
   struct Size {
-    int dispatches = 0;  // since the trials began
+    Stores choice = Stores::kCached;  // at first that of the caches
+    bool doubted = false;             // the last trial was against the choice
+    int dispatches = 0;               // since the trial began
+    std::int64_t tried_ns = 0;        // when it did
     std::array<std::array<double, 2>, 2> fastest =
         {};  // [Stores][Phase] ns per byte; 0: not measured
     bool known() const noexcept;
-    Stores best() const noexcept;
+    Stores faster() const noexcept;
+    void begin_trial() noexcept;
+    void end_trial() noexcept;
   };
   Stores by_caches(std::uint64_t bytes) const noexcept;
   bool trying(std::uint64_t bytes) const noexcept;

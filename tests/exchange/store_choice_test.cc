@@ -14,11 +14,14 @@ struct Costs {
   int send, reduce;
 };
 
+constexpr std::int64_t kPairNs = 1'000'000;
+
 // `count` dispatches, each with its combine; how many of them used streaming stores.
 int exchange(StoreChoice& choice, std::uint64_t bytes, int count, Costs cached, Costs streaming) {
+  static std::int64_t now_ns = 0;
   int streamed = 0;
   for (int i = 0; i < count; ++i) {
-    const bool streams = choice.begin(bytes) == kStreaming;
+    const bool streams = choice.begin(bytes, now_ns += kPairNs) == kStreaming;
     const Costs& costs = streams ? streaming : cached;
     streamed += streams;
     choice.took(StoreChoice::kSend, bytes, 1000, 1000 * costs.send);
@@ -31,10 +34,18 @@ int exchange(StoreChoice& choice, std::uint64_t bytes, int count, Costs cached, 
 TEST(StoreChoice, BothAreTriedAndTheFasterIsKept) {
   StoreChoice choice(4 * kMiB, 480 * kMiB, true);
   EXPECT_EQ(choice.stores(100 * kMiB), kCached);
-  EXPECT_EQ(exchange(choice, 100 * kMiB, 100, {2, 2}, {1, 2}), 92);
+  EXPECT_EQ(exchange(choice, 100 * kMiB, 100, {2, 2}, {1, 2}), 8 + 8 + 68);  // two trials
   EXPECT_EQ(choice.stores(100 * kMiB), kStreaming);
   StoreChoice in_cache(4 * kMiB, 480 * kMiB, true);
   EXPECT_EQ(exchange(in_cache, 100 * kMiB, 100, {1, 1}, {2, 1}), 8);
+}
+
+TEST(StoreChoice, OneTrialAgainstTheChoiceIsNotEnough) {
+  StoreChoice choice(4 * kMiB, 480 * kMiB, true);
+  EXPECT_EQ(exchange(choice, 20 * kMiB, 16, {2, 1}, {1, 1}), 8);  // it was disturbed
+  EXPECT_EQ(exchange(choice, 20 * kMiB, 900, {1, 1}, {2, 1}), 8);
+  EXPECT_EQ(exchange(choice, 20 * kMiB, 100 + 16, {2, 1}, {1, 1}), 8);  // and once more later
+  EXPECT_EQ(exchange(choice, 20 * kMiB, 900, {1, 1}, {2, 1}), 8);
 }
 
 TEST(StoreChoice, WhatTheReaderPaysCounts) {
@@ -47,28 +58,43 @@ TEST(StoreChoice, TheTrialBeginsWithWhatTheCachesSuggest) {
   StoreChoice choice(4 * kMiB, 48 * kMiB, true);
   EXPECT_EQ(choice.stores(200 * kMiB), kStreaming);
   EXPECT_EQ(exchange(choice, 200 * kMiB, 8, {1, 1}, {2, 1}), 8);
-  EXPECT_EQ(exchange(choice, 200 * kMiB, 100, {1, 1}, {2, 1}), 0);
+  EXPECT_EQ(exchange(choice, 200 * kMiB, 100, {1, 1}, {2, 1}), 8);  // the second trial
 }
 
 TEST(StoreChoice, TheFirstDispatchOfATrialIsNotCounted) {
   StoreChoice choice(4 * kMiB, 480 * kMiB, true);
   const std::uint64_t bytes = 100 * kMiB;
-  for (const int ns : {1, 3, 3, 3, 3, 3, 3, 3, 9, 2, 2, 2, 2, 2, 2, 2}) {
-    choice.begin(bytes);
-    choice.took(StoreChoice::kSend, bytes, 1000, 1000 * ns);
+  for (int trial = 0; trial < 2; ++trial) {
+    for (const int ns : {1, 3, 3, 3, 3, 3, 3, 3, 9, 2, 2, 2, 2, 2, 2, 2}) {
+      choice.begin(bytes, 0);
+      choice.took(StoreChoice::kSend, bytes, 1000, 1000 * ns);
+    }
   }
-  EXPECT_EQ(choice.begin(bytes), kStreaming);
+  EXPECT_EQ(choice.begin(bytes, 0), kStreaming);
 }
 
 TEST(StoreChoice, ItIsTriedAgain) {
   StoreChoice choice(4 * kMiB, 480 * kMiB, true);
-  exchange(choice, 100 * kMiB, 1000, {2, 1}, {1, 1});
-  EXPECT_EQ(exchange(choice, 100 * kMiB, 100, {1, 1}, {2, 1}), 8);
+  exchange(choice, 100 * kMiB, 16 + 1000, {2, 1}, {1, 1});  // after the second trial began
+  EXPECT_EQ(exchange(choice, 100 * kMiB, 100, {1, 1}, {2, 1}), 8 + 8);
+}
+
+// Dispatches that take no time are not tried again.
+TEST(StoreChoice, ItIsTriedAgainOnceASecond) {
+  StoreChoice choice(4 * kMiB, 480 * kMiB, true);
+  const auto streamed = [&](std::int64_t ns) {
+    int streamed = 0;
+    for (int i = 0; i < 10'000; ++i) streamed += choice.begin(20 * kMiB, ns) == kStreaming;
+    return streamed;
+  };
+  EXPECT_EQ(streamed(0), 8);
+  EXPECT_EQ(streamed(999'999'999), 0);
+  EXPECT_EQ(streamed(1'000'000'000), 8);
 }
 
 TEST(StoreChoice, WhatDidNotFitDoesNotIfItIsMore) {
   StoreChoice choice(4 * kMiB, 480 * kMiB, true);
-  exchange(choice, 50 * kMiB, 17, {2, 1}, {1, 1});
+  exchange(choice, 50 * kMiB, 2 * 16 + 1, {2, 1}, {1, 1});
   EXPECT_EQ(choice.stores(400 * kMiB), kStreaming);
   EXPECT_EQ(choice.stores(20 * kMiB), kCached);
 }
@@ -78,7 +104,7 @@ TEST(StoreChoice, RowsInPrivateCachesAreNoPartOfATrial) {
   StoreChoice choice(5 * kMiB, 480 * kMiB, true);
   exchange(choice, 7 * kMiB, 15, {3, 1}, {2, 1});  // but for the last dispatch
   choice.took(StoreChoice::kSend, 5 * kMiB, 1000, 1000);
-  exchange(choice, 7 * kMiB, 2, {3, 1}, {2, 1});
+  exchange(choice, 7 * kMiB, 1 + 16 + 1, {3, 1}, {2, 1});
   EXPECT_EQ(choice.stores(7 * kMiB), kStreaming);
 }
 

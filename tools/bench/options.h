@@ -34,7 +34,7 @@ struct Options {
   bool rebalance = false;
   int redundant_experts = -1;  // copies of busy ones; -1: an eighth of the experts
   int iterations = 0;          // 0: as many as fill about half a second, 20 to 2000
-  int warmup = 20;             // both kinds of stores are tried in the first sixteen
+  int warmup = 36;             // both kinds of stores are tried in the first 16, maybe again in 16
   std::uint64_t seed = 1;
   bool pin = false;
   bool check = false;
