@@ -4,13 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <deque>
-#include <new>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "network/message_parts.h"
 
 namespace ferry::internal {
 namespace {
@@ -21,7 +19,6 @@ constexpr std::size_t kMaxEarlyBytes = std::size_t{16} << 20;
 // Buffers of larger messages are not kept.
 constexpr std::size_t kKeptBytes = std::size_t{64} << 10;
 
-constexpr std::align_val_t kPage{4096};
 constexpr std::chrono::milliseconds kClosingTime{100};
 
 // The own thread: how often it looks again at once, and how long it sleeps. Sleeps are short since
@@ -30,63 +27,7 @@ constexpr int kLooks = 50;
 constexpr int kShortestNapUs = 50;
 constexpr int kLongestNapUs = 2000;
 
-struct FreePages {
-  void operator()(std::byte* pages) const noexcept { ::operator delete[](pages, kPage); }
-};
-using Pages = std::unique_ptr<std::byte[], FreePages>;
-
-// Every page is touched here, once.
-Pages make_pages(std::size_t bytes) {
-  Pages pages(static_cast<std::byte*>(::operator new[](bytes, kPage)));
-  std::memset(pages.get(), 0, bytes);
-  return pages;
-}
-
 }  // namespace
-
-// First in every packet. `sequence` counts the packets from `from` to their receiver and wraps.
-struct MessageChannel::Head {
-  std::uint64_t job;
-  std::uint64_t left;  // bytes of the message from this packet's body on
-  std::uint32_t sequence;
-  std::uint32_t from;
-  std::uint32_t body_bytes;
-  std::uint32_t reserved;
-};
-
-struct MessageChannel::Outgoing {
-  int peer = 0;
-  Pages buffer;                 // null: a message of send_now
-  std::vector<std::byte> copy;  // of send_now
-  std::deque<Head> heads;       // one per packet; they do not move
-  std::size_t packets_left = 0;
-
-  const std::byte* data() const noexcept { return buffer ? buffer.get() : copy.data(); }
-};
-
-struct MessageChannel::Early {
-  std::uint64_t left;
-  std::vector<std::byte> body;
-};
-
-struct MessageChannel::Peer {
-  std::uint32_t next_out = 0;
-  std::uint32_t next_in = 0;
-  bool is_lost = false;
-  int num_buffers = 0;
-  Traffic traffic;
-  std::vector<Outgoing*> buffers;  // that are free
-  std::map<std::uint32_t, Early> early;
-  std::size_t early_bytes = 0;
-  std::vector<std::byte> joined;  // the message whose packets are coming
-  std::uint64_t to_join = 0;      // bytes of it that are missing
-
-  void forget() {
-    early.clear();
-    early_bytes = 0;
-    joined = {};
-  }
-};
 
 MessageChannel::SendBuffer::SendBuffer(SendBuffer&& other) noexcept
     : messages_(other.messages_), message_(std::exchange(other.message_, nullptr)) {}
@@ -109,7 +50,7 @@ int MessageChannel::SendBuffer::peer() const noexcept { return message_->peer; }
 
 MessageChannel::MessageChannel(std::unique_ptr<Link> link, int rank, int size, std::uint64_t job,
                                bool own_thread)
-    : link_(std::move(link)), rank_(rank), job_(job), own_thread_(own_thread) {
+    : link_(std::move(link)), self_{rank, job}, own_thread_(own_thread) {
   static_assert(sizeof(Head) == 32 && sizeof(Head) <= Link::kMaxHeadBytes);
   for (int peer = 0; peer < size; ++peer) peers_.push_back(std::make_unique<Peer>());
 }
@@ -126,6 +67,7 @@ MessageChannel::~MessageChannel() {
   // What comes now is dropped, but it is taken: a socket that is closed over unread bytes takes
   // back what it sent last.
   reader_ = nullptr;
+  send_bundles();
   const Deadline deadline = Deadline::after(kClosingTime);
   while (!deadline.passed()) {
     if (link_->progress(*this)) continue;
@@ -183,20 +125,48 @@ std::optional<MessageChannel::SendBuffer> MessageChannel::send_buffer(int peer) 
 
 void MessageChannel::send(SendBuffer buffer, std::size_t bytes) {
   const auto held = lock();
+  send_bundle(buffer.peer());
   send_packets(std::exchange(buffer.message_, nullptr), bytes);
 }
 
 void MessageChannel::send_now(int peer, std::span<const std::byte> head,
                               std::span<const std::byte> body) {
   const auto held = lock();
-  if (spare_.empty()) spare_.push_back(new_message(peer));
-  Outgoing* message = spare_.back();
-  spare_.pop_back();
-  message->peer = peer;
-  message->copy.clear();
-  append(message->copy, head);
-  append(message->copy, body);
-  send_packets(message, message->copy.size());
+  add_to_bundle(peer, head, body);
+  send_bundle(peer);
+}
+
+void MessageChannel::send_soon(int peer, std::span<const std::byte> head,
+                               std::span<const std::byte> body) {
+  const auto held = lock();
+  add_to_bundle(peer, head, body);
+}
+
+void MessageChannel::add_to_bundle(int peer, std::span<const std::byte> head,
+                                   std::span<const std::byte> body) {
+  Outgoing*& bundle = peers_[static_cast<std::size_t>(peer)]->bundle;
+  if (bundle == nullptr) {
+    if (spare_.empty()) spare_.push_back(new_message(peer));
+    bundle = spare_.back();
+    spare_.pop_back();
+    bundle->peer = peer;
+    bundle->copy.clear();
+    bundled_.push_back(peer);
+  }
+  append(bundle->copy, std::uint64_t{head.size() + body.size()});
+  append(bundle->copy, head);
+  append(bundle->copy, body);
+}
+
+void MessageChannel::send_bundle(int peer) {
+  Outgoing* const bundle = std::exchange(peers_[static_cast<std::size_t>(peer)]->bundle, nullptr);
+  if (bundle == nullptr) return;
+  std::erase(bundled_, peer);
+  send_packets(bundle, bundle->copy.size());
+}
+
+void MessageChannel::send_bundles() {
+  while (!bundled_.empty()) send_bundle(bundled_.back());
 }
 
 MessageChannel::Outgoing* MessageChannel::new_message(int peer) {
@@ -212,12 +182,12 @@ void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
   message->packets_left = 1;  // until all are cut
   for (std::size_t cut = 0; !to.is_lost;) {
     const std::span body(message->data() + cut, std::min(bytes - cut, link_->max_body_bytes()));
-    message->heads.push_back({.job = job_,
+    message->heads.push_back({.job = self_.job,
                               .left = bytes - cut,
                               .sequence = to.next_out++,
-                              .from = static_cast<std::uint32_t>(rank_),
+                              .from = static_cast<std::uint32_t>(self_.rank),
                               .body_bytes = static_cast<std::uint32_t>(body.size()),
-                              .reserved = 0});
+                              .is_bundle = message->buffer ? 0u : 1u});
     ++message->packets_left;
     if (link_->send(message->peer, bytes_of(message->heads.back()), body, message))
       packet_left(message);
@@ -249,15 +219,17 @@ bool MessageChannel::progress() {
   const auto held = lock();
   if (reader_ == nullptr || progressing_) return false;
   progressing_ = true;
+  send_bundles();
   const bool moved = link_->progress(*this);
   const bool went_on = reader_->go_on();
+  send_bundles();
   progressing_ = false;
   return moved || went_on;
 }
 
 bool MessageChannel::all_sent() const {
   const auto held = lock();
-  return under_way_ == 0;
+  return under_way_ == 0 && bundled_.empty();
 }
 
 std::vector<MessageChannel::Traffic> MessageChannel::traffic() const {
@@ -306,8 +278,8 @@ void MessageChannel::lost(int peer, const std::string& why) {
 bool MessageChannel::is_ours(const Head& head, std::size_t body_bytes) const {
   const bool cut_well = head.body_bytes == body_bytes && body_bytes <= head.left &&
                         (body_bytes > 0 || head.left == 0);
-  return head.job == job_ && head.from < peers_.size() &&
-         head.from != static_cast<std::uint32_t>(rank_) && cut_well;
+  return head.job == self_.job && head.from < peers_.size() &&
+         head.from != static_cast<std::uint32_t>(self_.rank) && cut_well;
 }
 
 void MessageChannel::arrived(std::span<const std::byte> head_bytes,
@@ -328,14 +300,14 @@ void MessageChannel::arrived(std::span<const std::byte> head_bytes,
   if (ahead < 0) ++counters_.duplicates;
   if (ahead > 0) hold(from, head, body);
   if (ahead != 0) return;
-  take(from, head.left, body);
+  take(from, head, body);
   while (!peer.early.empty()) {
     const auto next = peer.early.find(peer.next_in);
     if (next == peer.early.end()) break;
     const Early early = std::move(next->second);
     peer.early.erase(next);
     peer.early_bytes -= early.body.size();
-    take(from, early.left, early.body);
+    take(from, early.head, early.body);
   }
 }
 
@@ -347,7 +319,7 @@ void MessageChannel::hold(int from, const Head& head, std::span<const std::byte>
     return;
   }
   ++counters_.reordered;
-  place->second = {head.left, {body.begin(), body.end()}};
+  place->second = {head, {body.begin(), body.end()}};
   peer.early_bytes += body.size();
   if (peer.early.size() <= kMaxEarlyPackets && peer.early_bytes <= kMaxEarlyBytes) return;
   lost(from, fmt::format("packet {} of rank {} has not come, and {} packets ({} bytes) after it "
@@ -356,26 +328,40 @@ void MessageChannel::hold(int from, const Head& head, std::span<const std::byte>
                          kMaxEarlyBytes));
 }
 
-void MessageChannel::take(int from, std::uint64_t left, std::span<const std::byte> body) {
+void MessageChannel::take(int from, const Head& head, std::span<const std::byte> body) {
   Peer& peer = *peers_[static_cast<std::size_t>(from)];
   ++peer.next_in;
   const bool is_first = peer.to_join == 0;
-  if (!is_first && left != peer.to_join) {
+  if (!is_first && head.left != peer.to_join) {
     lost(from, fmt::format("a packet of rank {} says that {} bytes of its message are missing, and "
                            "the one before it says {}",
-                           from, left, peer.to_join));
+                           from, head.left, peer.to_join));
     return;
   }
-  peer.to_join = left - body.size();
+  peer.to_join = head.left - body.size();
   if (is_first && peer.to_join == 0) {
-    reader_->read(from, body);
+    read(from, head.is_bundle != 0, body);
     return;
   }
   peer.joined.insert(peer.joined.end(), body.begin(), body.end());
   if (peer.to_join > 0) return;
-  reader_->read(from, peer.joined);
+  read(from, head.is_bundle != 0, peer.joined);
   peer.joined.clear();
   if (peer.joined.capacity() > kSendBufferBytes) peer.joined = {};
+}
+
+void MessageChannel::read(int from, bool is_bundle, std::span<const std::byte> message) {
+  if (!is_bundle) return reader_->read(from, message);
+  ByteReader bundle(message);
+  while (bundle.left() > 0) {
+    const auto bytes = bundle.get<std::uint64_t>();
+    const std::span<const std::byte> one = bundle.take(bytes);
+    if (!bundle.ok()) {
+      ++counters_.strangers;
+      return;
+    }
+    reader_->read(from, one);
+  }
 }
 
 void MessageChannel::live(const std::stop_token& ending) {

@@ -93,6 +93,9 @@ class MessageChannel : private Link::Events {
   // Sends head and body, copied, at once whatever is under way: for flags and other small
   // messages; of any size.
   void send_now(int peer, std::span<const std::byte> head, std::span<const std::byte> body = {});
+  // The same, but it leaves with the next message to this peer in one packet, or in the next
+  // progress(): for a small message behind which another one comes at once.
+  void send_soon(int peer, std::span<const std::byte> head, std::span<const std::byte> body = {});
 
   // Moves what can move now, reads what arrived. True when something did. Inside a Reader's call it
   // does nothing.
@@ -111,6 +114,10 @@ class MessageChannel : private Link::Events {
   std::string exposed() const;
 
  private:
+  struct Self {
+    int rank;
+    std::uint64_t job;
+  };
   struct Head;
   struct Early;  // a packet that came before its turn
   struct Peer;
@@ -120,25 +127,29 @@ class MessageChannel : private Link::Events {
   void lost(int peer, const std::string& why) override;
 
   Outgoing* new_message(int peer);
+  void add_to_bundle(int peer, std::span<const std::byte> head, std::span<const std::byte> body);
+  void send_bundle(int peer);
+  void send_bundles();
   void send_packets(Outgoing* message, std::size_t bytes);
   void packet_left(Outgoing* message);
   void give_back(Outgoing* message);
   bool is_ours(const Head& head, std::size_t body_bytes) const;
   void hold(int from, const Head& head, std::span<const std::byte> body);
-  void take(int from, std::uint64_t left, std::span<const std::byte> body);
+  void take(int from, const Head& head, std::span<const std::byte> body);
+  void read(int from, bool is_bundle, std::span<const std::byte> message);
   void live(const std::stop_token& ending);
 
   mutable std::recursive_mutex mutex_;
   mutable std::atomic<int> waiting_{0};  // threads that want mutex_; the own thread lets them first
   std::unique_ptr<Link> link_;
-  const int rank_;
-  const std::uint64_t job_;
+  const Self self_;
   const bool own_thread_;
   Reader* reader_ = nullptr;
   bool progressing_ = false;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Outgoing>> messages_;  // all that there are
-  std::vector<Outgoing*> spare_;                     // those for send_now that are free
+  std::vector<Outgoing*> spare_;                     // those for bundles that are free
+  std::vector<int> bundled_;                         // peers whose bundle has not left
   std::size_t under_way_ = 0;                        // messages
   int asleep_ = 0;                                   // threads inside sleep()
   Counters counters_;

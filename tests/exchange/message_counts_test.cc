@@ -8,9 +8,9 @@
 namespace ferry::test {
 namespace {
 
-// Dispatch: record, rows, and that they are delivered. Combine: record, ask, sums, and its end. The
-// end of the dispatch comes with the record of the combine.
-constexpr std::uint64_t kOfARound = 7;
+// Dispatch: record; rows, and with them that they are delivered. Combine: record and ask; sums; its
+// end. The end of the dispatch comes with the record of the combine.
+constexpr std::uint64_t kOfARound = 5;
 
 TEST(MessageCounts, OfARoundBetweenTwoNodes) {
   constexpr int kRounds = 3;

@@ -32,7 +32,7 @@ Status RowSender::cross_rows() {
   }
   const auto lock = messages.lock();
   splitter.flush();
-  messages.progress();
+  if (!splitter.is_small()) messages.progress();
   return {};
 }
 

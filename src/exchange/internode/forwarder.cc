@@ -45,6 +45,11 @@ void Forwarder::send(int peer, const MessageHead& head, std::span<const std::byt
   count_all(peer, sizeof head + body.size());
 }
 
+void Forwarder::send_soon(int peer, const MessageHead& head, std::span<const std::byte> body) {
+  messages().send_soon(peer, bytes_of(head), body);
+  count_all(peer, sizeof head + body.size());
+}
+
 void Forwarder::tell(std::uint64_t number) {
   const auto lock = messages().lock();
   const int rank = group_->rank();
@@ -68,8 +73,11 @@ void Forwarder::tell(std::uint64_t number) {
   } else {
     body = write_flags(flags);
   }
-  for (const ForwardingTable::Mate& mate : table_.mates)
-    send(mate.rank, head(first ? kRecord : kFlags, number, mate.level, rank), body);
+  const bool ask_follows = first && !dispatch;
+  for (const ForwardingTable::Mate& mate : table_.mates) {
+    const MessageHead told = head(first ? kRecord : kFlags, number, mate.level, rank);
+    ask_follows ? send_soon(mate.rank, told, body) : send(mate.rank, told, body);
+  }
 }
 
 ForwardingTable Forwarder::tell_read(const std::vector<bool>& taking_part, bool all) {

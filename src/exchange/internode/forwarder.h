@@ -133,6 +133,7 @@ class Forwarder final : public Channel {
   void read_ask(int from, const MessageHead& head, std::span<const std::byte> body);
   void read_sums(int from, const MessageHead& head, std::span<const std::byte> body);
   void send(int peer, const MessageHead& head, std::span<const std::byte> body);
+  void send_soon(int peer, const MessageHead& head, std::span<const std::byte> body);
   void send_flags(const ForwardingTable& table, const RankFlags& flags);
 
   void pass_on(const MessageHead& head, std::span<const std::byte> body);

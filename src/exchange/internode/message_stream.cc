@@ -40,7 +40,10 @@ std::byte* MessageStream::append(std::size_t bytes) {
 
 void MessageStream::flush() {
   if (!large_.empty()) messages_->send_now(peer_, bytes_of(head_), large_);
-  if (buffer_ && used_ > sizeof head_) messages_->send(std::move(*buffer_), used_);
+  if (buffer_ && used_ > sizeof head_) {
+    const std::span<const std::byte> message(buffer_->data(), used_);
+    is_small() ? messages_->send_soon(peer_, message) : messages_->send(std::move(*buffer_), used_);
+  }
   large_.clear();
   buffer_.reset();
 }

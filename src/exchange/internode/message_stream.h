@@ -21,10 +21,12 @@ class MessageStream {
   bool open(std::size_t bytes);
   // Room for a piece of `bytes`, not split; null while too much is under way to this peer.
   std::byte* append(std::size_t bytes);
-  // Sends what there is.
+  // Sends what there is; a small message leaves with the next one to this peer (send_soon).
   void flush();
   // Of messages, sent and not.
   std::size_t bytes() const noexcept { return bytes_; }
+  // To copy what is smaller takes less time than a packet of its own.
+  bool is_small() const noexcept { return bytes_ <= 4096; }
 
  private:
   MessageChannel* messages_;

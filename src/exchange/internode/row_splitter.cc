@@ -66,4 +66,8 @@ void RowSplitter::flush() {
   }
 }
 
+bool RowSplitter::is_small() const noexcept {
+  return std::ranges::all_of(streams_, &MessageStream::is_small);
+}
+
 }  // namespace ferry::internal

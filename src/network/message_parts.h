@@ -1,0 +1,78 @@
+// What MessageChannel is made of: the head of a packet, a message on its way out, a packet that
+// came before its turn, and a peer. Included by message_channel.cc only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "network/message_channel.h"
+
+namespace ferry::internal {
+
+constexpr std::align_val_t kPage{4096};
+
+struct FreePages {
+  void operator()(std::byte* pages) const noexcept { ::operator delete[](pages, kPage); }
+};
+using Pages = std::unique_ptr<std::byte[], FreePages>;
+
+// Every page is touched here, once.
+inline Pages make_pages(std::size_t bytes) {
+  Pages pages(static_cast<std::byte*>(::operator new[](bytes, kPage)));
+  std::memset(pages.get(), 0, bytes);
+  return pages;
+}
+
+// First in every packet. `sequence` counts the packets from `from` to their receiver and wraps. A
+// bundle is messages that leave together, each behind its length (64 bits).
+struct MessageChannel::Head {
+  std::uint64_t job;
+  std::uint64_t left;  // bytes of the message from this packet's body on
+  std::uint32_t sequence;
+  std::uint32_t from;
+  std::uint32_t body_bytes;
+  std::uint32_t is_bundle;
+};
+
+struct MessageChannel::Outgoing {
+  int peer = 0;
+  Pages buffer;                 // null: a bundle
+  std::vector<std::byte> copy;  // of a bundle
+  std::deque<Head> heads;       // one per packet; they do not move
+  std::size_t packets_left = 0;
+
+  const std::byte* data() const noexcept { return buffer ? buffer.get() : copy.data(); }
+};
+
+struct MessageChannel::Early {
+  Head head;
+  std::vector<std::byte> body;
+};
+
+struct MessageChannel::Peer {
+  std::uint32_t next_out = 0;
+  std::uint32_t next_in = 0;
+  bool is_lost = false;
+  int num_buffers = 0;
+  Traffic traffic;
+  std::vector<Outgoing*> buffers;  // that are free
+  Outgoing* bundle = nullptr;      // that has not left
+  std::map<std::uint32_t, Early> early;
+  std::size_t early_bytes = 0;
+  std::vector<std::byte> joined;  // the message whose packets are coming
+  std::uint64_t to_join = 0;      // bytes of it that are missing
+
+  void forget() {
+    early.clear();
+    early_bytes = 0;
+    joined = {};
+  }
+};
+
+}  // namespace ferry::internal
