@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstring>
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "exchange/internode/forwarder.h"
 #include "network/link.h"
 #include "seat.h"
@@ -68,12 +68,19 @@ class HoldingLink final : public internal::Link {
   };
 
   bool holds() const { return rows_.held.load(std::memory_order_acquire); }
-  bool concerned(std::span<const std::byte> message) const {
-    internal::MessageHead head;
-    if (message.size() < sizeof head) return false;
-    std::memcpy(&head, message.data(), sizeof head);
-    return head.channel != 0 && head.kind == internal::Forwarder::kRows && head.number == 1 &&
-           head.origin == rows_.origin;
+  // A packet is a message, or a bundle of some (MessageChannel).
+  bool concerned(std::span<const std::byte> packet) const {
+    if (are_rows(packet)) return true;
+    internal::ByteReader bundle(packet);
+    while (bundle.ok() && bundle.left() > 0)
+      if (are_rows(bundle.take(bundle.get<std::uint64_t>()))) return true;
+    return false;
+  }
+  bool are_rows(std::span<const std::byte> message) const {
+    internal::ByteReader reader(message);
+    const auto head = reader.get<internal::MessageHead>();
+    return reader.ok() && head.channel != 0 && head.kind == internal::Forwarder::kRows &&
+           head.number == 1 && head.origin == rows_.origin;
   }
 
   const std::unique_ptr<internal::Link> link_;

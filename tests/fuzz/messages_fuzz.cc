@@ -20,7 +20,7 @@ constexpr int kSize = 4;
 
 struct PacketHead {
   std::uint64_t job, left;
-  std::uint32_t sequence, from, body_bytes, reserved;
+  std::uint32_t sequence, from, body_bytes, is_bundle;
 };
 
 class FuzzLink final : public Link {
@@ -39,8 +39,13 @@ class FuzzLink final : public Link {
       events.arrived(head, input_.take(input_.get<std::uint8_t>()));
       return true;
     }
-    PacketHead head{
-        .job = kJob, .left = 0, .sequence = 0, .from = from, .body_bytes = 0, .reserved = 0};
+    constexpr std::uint8_t kBundle = 64;  // a bit
+    PacketHead head{.job = kJob,
+                    .left = 0,
+                    .sequence = 0,
+                    .from = from & ~kBundle & 255u,
+                    .body_bytes = 0,
+                    .is_bundle = (from & kBundle) != 0};
     head.sequence = input_.get<std::uint8_t>();
     head.left = input_.get<std::uint16_t>();
     const Bytes body =
