@@ -71,7 +71,8 @@ wheel() {
 
 # What the tests of Python need.
 prepare_python() {
-  check "wait for the virtual environment" wait $venv || { cat build/venv.log; return 1; }
+  # Without a number `wait` would wait for every child and forget how each ended.
+  [ -z "$venv" ] || check "wait for the virtual environment" wait "$venv" || { cat build/venv.log; return 1; }
   check "wheel" wheel
 }
 
@@ -115,7 +116,7 @@ clang_tidy() {
   scripts/clang_tidy.py build/lint
 }
 
-# It has the processors when nothing else wants them, so no test is later for it.
+# The kernel runs it only while nothing else wants a processor, so it delays no test.
 begin_clang_tidy() {
   (chrt --idle --pid 0 $BASHPID && clang_tidy) >build/clang-tidy.log 2>&1 &
   lint=$!
