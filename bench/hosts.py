@@ -14,7 +14,7 @@ import json
 import sys
 from pathlib import Path
 
-from ferry.bench.measure import measure
+from ferry.bench.measure import add_idle_wait, measure
 from ferry.bench.results import median, median_ratio, times_of
 from host_jobs import RATE, RATE_GB_S, ROOT, Jobs
 
@@ -93,8 +93,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=128, help="of each rank (%(default)s)")
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--idle-wait", type=float, default=30, metavar="S",
-                        help="how long to wait for an idle machine before a run; 0: never")
+    add_idle_wait(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also all results")
     options = parser.parse_args()
     options.build = options.build.resolve()

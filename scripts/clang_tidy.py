@@ -26,7 +26,10 @@ def sources_of(unit):
     """The sources that a unit includes; itself, if it is one."""
     if is_ours(unit):
         return [unit]
-    return [file for file in map(Path, re.findall(r'^#include "(.*\.cc)"$', unit.read_text(), re.M)) if is_ours(file)]
+    included = [Path(file) for file in re.findall(r'^#include "(.*\.cc)"$', unit.read_text(), re.M)]
+    if not included and "Unity" in unit.parts:
+        sys.exit(f"clang_tidy.py: {unit} includes no source any more: configure the build folder again")
+    return [file for file in included if is_ours(file)]
 
 
 def write_unit(unit, sources):

@@ -146,7 +146,7 @@ Status Dispatch::send(const DispatchArgs& args) {
   if (status.ok()) status = guard_reuse();
   const std::int64_t placed = now_ns();
   if (!status.ok()) return protocol.fail(issued(), status);
-  status = RowSender(exchange_, issued(), *route_, args).send(buffer_);
+  status = RowSender(exchange_, issued(), *route_, args, placed).send(buffer_);
   if (!status.ok()) return status;
   protocol.publish(number(), Stage::kDelivered);
   times.spans.push_back({"counts", counted, met});

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/waiting.h"
-
 namespace ferry::internal {
 
 namespace {
@@ -15,14 +13,14 @@ constexpr int kMaxDestinations = kMaxEntries * kMaxPositions;
 }  // namespace
 
 RowSender::RowSender(ExchangeParts& exchange, const Issued& issued, const Route& route,
-                     const DispatchArgs& args)
+                     const DispatchArgs& args, std::int64_t now_ns)
     : exchange_(exchange),
       setup_(*exchange.setup),
       layout_(setup_.layout),
       issued_(issued),
       route_(route),
       args_(args),
-      stores_(exchange.stores.begin(bytes_of_all(), now_ns())) {
+      stores_(exchange.stores.begin(bytes_of_all(), now_ns)) {
   posted_.reserve(issued.active->ranks.size());
   for (const int peer : issued.active->ranks) {
     posted_.push_back({});

@@ -23,7 +23,7 @@ namespace ferry::internal {
 class RowSender {
  public:
   RowSender(ExchangeParts& exchange, const Issued& issued, const Route& route,
-            const DispatchArgs& args);
+            const DispatchArgs& args, std::int64_t now_ns);
 
   // `buffer`: my own posted one, whose gaps are cleared.
   Status send(int buffer);

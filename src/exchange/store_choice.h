@@ -3,8 +3,8 @@
 // reads it fetches it again. Which are better depends on how much of the last-level cache this job
 // has to itself, and no system file says that: other tenants of the machine fill it too. So a rank
 // tries both with its first dispatches of a size and the combines that follow, and keeps what took
-// it less (docs/decisions/streaming_stores.md). One trial can be wrong, as others disturb it: what
-// it says against the choice before counts when a second one says so too. One per exchange;
+// it less (docs/decisions/streaming_stores.md). One trial can be wrong, as others disturb it: the
+// choice changes when two in a row say so. One per exchange;
 // send_rows.cc and combine.cc measure.
 #pragma once
 

@@ -93,8 +93,8 @@ class MessageChannel : private Link::Events {
   // Sends head and body, copied, at once whatever is under way: for flags and other small
   // messages; of any size.
   void send_now(int peer, std::span<const std::byte> head, std::span<const std::byte> body = {});
-  // The same, but it leaves with the next message to this peer in one packet, or in the next
-  // progress(): for a small message behind which another one comes at once.
+  // The same for a small message that another one follows at once: both leave in one packet. It
+  // leaves in the next progress() at the latest.
   void send_soon(int peer, std::span<const std::byte> head, std::span<const std::byte> body = {});
 
   // Moves what can move now, reads what arrived. True when something did. Inside a Reader's call it

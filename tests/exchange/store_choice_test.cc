@@ -79,7 +79,7 @@ TEST(StoreChoice, ItIsTriedAgain) {
   EXPECT_EQ(exchange(choice, 100 * kMiB, 100, {1, 1}, {2, 1}), 8 + 8);
 }
 
-// Dispatches that take no time are not tried again.
+// Two trials are a second apart, however many dispatches are made meanwhile.
 TEST(StoreChoice, ItIsTriedAgainOnceASecond) {
   StoreChoice choice(4 * kMiB, 480 * kMiB, true);
   const auto streamed = [&](std::int64_t ns) {

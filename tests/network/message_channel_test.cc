@@ -57,6 +57,35 @@ struct Pair {
   std::uint64_t sent = 0;
 };
 
+// ---- small messages share a packet
+
+TEST(MessageChannel, WhatIsSentSoonSharesAPacketAndIsNotOvertaken) {
+  Pair pair;
+  MessageChannel& messages = *pair.channels[0];
+  const auto next = [&] { return test_message(kSeed, {0, 1}, pair.sent++); };
+  const auto sent = [&] { return messages.traffic()[1].sent; };
+  messages.send_soon(1, next());
+  EXPECT_EQ(sent(), 0u);
+  EXPECT_FALSE(messages.all_sent());
+  messages.send_now(1, next());
+  EXPECT_EQ(sent(), 1u);
+  messages.send_soon(1, next());
+  const std::vector<std::byte> in_buffer = next();
+  ASSERT_LE(in_buffer.size(), MessageChannel::kSendBufferBytes);
+  std::optional<MessageChannel::SendBuffer> buffer = messages.send_buffer(1);
+  std::ranges::copy(in_buffer, buffer->data());
+  messages.send(std::move(*buffer), in_buffer.size());
+  EXPECT_EQ(sent(), 3u);
+  messages.send_soon(1, next());
+  messages.progress();
+  EXPECT_EQ(sent(), 4u);
+  for (const Deadline deadline = soon(); pair.readers[1].total() < 5 && !deadline.passed();)
+    for (const auto& channel : pair.channels) progress_or_sleep(*channel);
+  EXPECT_EQ(pair.readers[1].total(), 5u);
+  EXPECT_EQ(pair.readers[1].wrong(), 0u);
+  EXPECT_TRUE(messages.all_sent());
+}
+
 // ---- every message once, whole and in order
 
 struct Chaos {

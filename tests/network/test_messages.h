@@ -60,15 +60,15 @@ class MessageReader final : public internal::MessageChannel::Reader {
   std::vector<std::pair<int, std::string>> lost_;
 };
 
-// Sends the letter in a buffer where it fits, else at once. `pause` is called while there is no
-// room.
+// Sends the letter in a buffer where it fits, else at once, or soon where it is smallest. `pause`
+// is called while there is no room.
 inline void send_message(internal::MessageChannel& messages, int to,
                          const std::vector<std::byte>& bytes, const std::function<void()>& pause) {
   using internal::MessageChannel;
   const std::span all(bytes);
   if (bytes.size() < 100 || bytes.size() > MessageChannel::kSendBufferBytes) {
-    const std::size_t half = bytes.size() / 2;
-    messages.send_now(to, all.first(half), all.subspan(half));
+    const std::span head = all.first(bytes.size() / 2), body = all.subspan(head.size());
+    bytes.size() < 50 ? messages.send_soon(to, head, body) : messages.send_now(to, head, body);
     return;
   }
   std::optional<MessageChannel::SendBuffer> buffer;

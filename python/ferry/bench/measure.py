@@ -33,6 +33,11 @@ def processor_seconds():
     return sum(fields) - fields[3] - fields[4], sum(fields)
 
 
+def add_idle_wait(parser):
+    parser.add_argument("--idle-wait", type=float, default=30, metavar="S",
+                        help="how long to wait for an idle machine before a run; 0: never")
+
+
 def wait_until_idle(limit_s):
     """False: it never was."""
     end = time.monotonic() + limit_s

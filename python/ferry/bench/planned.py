@@ -13,7 +13,7 @@ from pathlib import Path
 import ferry
 
 from .. import native_program
-from .measure import Job, disturbed_text, measure, wait_until_idle
+from .measure import Job, add_idle_wait, disturbed_text, measure, wait_until_idle
 from .programs import options_of
 from .results import by_case, median, times_of
 from .suite import LARGE_SHAPES, SHAPES, TOP_K
@@ -77,8 +77,7 @@ def shape(text):
 def main():
     parser = argparse.ArgumentParser(prog="python -m ferry.bench.planned", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="of all runs")
-    parser.add_argument("--idle-wait", type=float, default=30, metavar="S",
-                        help="how long to wait for an idle machine before a run; 0: never")
+    add_idle_wait(parser)
     parser.add_argument("--within", type=float, default=10, metavar="PERCENT", help="error of a pair that is allowed")
     parser.add_argument("--machine", type=Path, metavar="FILE",
                         help="what `ferry doctor --calibrate` has just written (default: calibrates)")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from . import report
-from .measure import Job, measure
+from .measure import Job, add_idle_wait, measure
 from .page import when_and_where
 from .plot import draw
 from .programs import OPEN_MPI_AS_ROOT, mpi_launch, mpirun, options_of
@@ -109,8 +109,7 @@ def add_arguments(parser):
     parser.add_argument("--quick", action="store_true",
                         help="small cases only; reports go to the build folder, not to docs")
     parser.add_argument("--sections", default="shapes,overhead,skew,features", help="which to measure")
-    parser.add_argument("--idle-wait", type=float, default=30, metavar="S",
-                        help="how long to wait for an idle machine before a run; 0: never")
+    add_idle_wait(parser)
 
 
 def main():

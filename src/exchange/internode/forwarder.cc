@@ -73,6 +73,8 @@ void Forwarder::tell(std::uint64_t number) {
   } else {
     body = write_flags(flags);
   }
+  // The ask of a combine comes next. A combine that is refused has none: its record leaves with the
+  // next progress().
   const bool ask_follows = first && !dispatch;
   for (const ForwardingTable::Mate& mate : table_.mates) {
     const MessageHead told = head(first ? kRecord : kFlags, number, mate.level, rank);
