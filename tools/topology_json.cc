@@ -28,6 +28,13 @@ std::string pairs_text(const json& pairs) {
   return text;
 }
 
+std::string second_way_text(const json& way) {
+  std::string text = fmt::format("@also{}xor", way.at("mates_xor").dump());
+  if (way.contains("bandwidth_gb_s"))
+    text += fmt::format("{}GB/s", way.at("bandwidth_gb_s").dump());
+  return text;
+}
+
 std::string level_text(const json& level) {
   const json& name = level.at("name");
   std::string text = fmt::format("{}:{}", name.get<std::string>(), fanout_text(level.at("fanout")));
@@ -43,13 +50,21 @@ std::string level_text(const json& level) {
       text += fmt::format("@{}GB/s", value.dump());
     else if (key == "latency_us")
       text += fmt::format("@{}us", value.dump());
+    else if (key == "second_way")
+      text += second_way_text(value);
     else
       throw std::invalid_argument(fmt::format(
           "JSON topology: level {} has '{}', which is none of name, fanout, links, mates_xor, "
-          "mates, bandwidth_gb_s, latency_us",
+          "mates, second_way, bandwidth_gb_s, latency_us",
           name.dump(), key));
   }
   return text;
+}
+
+Report::Json second_way_json(const Topology::SecondWay& way) {
+  Report::Json second = {{"mates_xor", way.mates_xor}};
+  if (way.bandwidth_gb_s > 0) second["bandwidth_gb_s"] = way.bandwidth_gb_s;
+  return second;
 }
 
 }  // namespace
@@ -80,6 +95,8 @@ Report::Json levels_json(const Topology& topology) {
                       {"latency_us", level.link.latency_us}});
     if (level.link.mates_xor != 0) levels.back()["mates_xor"] = level.link.mates_xor;
     if (!level.link.mates.empty()) levels.back()["mates"] = level.link.mates;
+    if (level.link.second_way)
+      levels.back()["second_way"] = second_way_json(*level.link.second_way);
   }
   return levels;
 }

@@ -86,7 +86,8 @@ std::vector<std::vector<int>> mates_of(const Topology& topology, int level) {
   for (std::size_t position = 0; position < most; ++position) {
     for (int group = 0; group < num_groups; ++group) {
       const auto ranks = topology.members(group, level);
-      mates[position].push_back(ranks[internal::mate_position(position, ranks.size(), link)]);
+      mates[position].push_back(
+          ranks[internal::mate_position(position, ranks.size(), link.mates_xor)]);
     }
   }
   return mates;

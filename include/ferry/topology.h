@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,15 @@ class FERRY_EXPORT Topology {
   // The innermost level; each of its groups is one rank.
   static constexpr std::string_view kRank = "rank";
 
+  // Of the outermost level: other links between the same groups. They join each rank with the one
+  // whose position differs in these bits.
+  struct SecondWay {
+    int mates_xor = 0;
+    double bandwidth_gb_s = 0;  // of one link; 0: as those of the first way
+
+    bool operator==(const SecondWay&) const = default;
+  };
+
   // What joins a group of a level to the others in the group above it. Given or measured; 0:
   // unknown.
   struct Link {
@@ -33,6 +43,12 @@ class FERRY_EXPORT Topology {
     // Mates, where links join them otherwise: positions in the group above, each with one in every
     // sibling group. Empty: positions alone tell.
     std::vector<std::array<int, 2>> mates = {};
+    std::optional<SecondWay> second_way = {};
+
+    // Of a link of each way together.
+    double total_gb_s() const noexcept;
+    // The part of the tokens that takes the second way: both ways need the same time.
+    double second_share() const noexcept;
 
     bool operator==(const Link&) const = default;
   };

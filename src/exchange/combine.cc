@@ -98,7 +98,8 @@ Status Combine::ask() {
 
 Status Combine::receive() {
   Status status = reduce();
-  if (exchange_.forwarder) exchange_.forwarder->forget_sums(number(), setup_.rank);
+  for (const auto& way : {exchange_.forwarder, exchange_.second_way})
+    if (way) way->forget_sums(number(), setup_.rank);
   return status;
 }
 

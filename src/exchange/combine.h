@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "exchange/internode/asked_sums.h"
@@ -92,8 +91,13 @@ class Combine final : public InFlight {
 
   // internode/incoming_sums.cc
   void ask_for_sums();
+  AskedSums& asked_of(std::int64_t token) { return asked_[exchange_.way_of(token, asked_.size())]; }
+  const std::byte* answer_of(std::int64_t token, int subtree) const {
+    return asked_[exchange_.way_of(token, asked_.size())].answer(first_subtree_[token] + subtree);
+  }
   Term term_of(TokenEntry at) const;
   Status await_sums();
+  Status await_sums(Forwarder& forwarder, const AskedSums& all);
   Status await_served();
 
   ExchangeParts& exchange_;
@@ -102,8 +106,9 @@ class Combine final : public InFlight {
   std::shared_ptr<const Route> route_;
   std::shared_ptr<Route> unplaced_;     // the same, when its slots are not known yet
   std::vector<PublishedRows> outputs_;  // [active ranks]
-  // Between nodes: what other subtrees answer; and the first subtree there of each token.
-  std::optional<AskedSums> asked_;
+  // Between nodes: what other subtrees answer, by the way that a token takes; and the first
+  // subtree there of each token.
+  std::vector<AskedSums> asked_;  // [ways]
   std::vector<std::size_t> first_subtree_;
 };
 

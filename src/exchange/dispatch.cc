@@ -236,7 +236,7 @@ std::vector<bool> Dispatch::ready_experts() const {
   const std::size_t block = ready.size() * active().num_members;  // of a position
   std::vector<bool> late(active().ranks.size());
   for (std::size_t i = 0; i < late.size(); ++i)
-    late[i] = !exchange_.protocol.delivered(number(), active().ranks[i]);
+    late[i] = !exchange_.protocol.delivered(issued(), active().ranks[i]);
   for (std::size_t i = 0; i < running.size(); ++i) {
     const std::size_t position = active().position_from_mine(static_cast<int>(i / block));
     const bool sends = running[i] > (i % block == 0 ? 0 : running[i - 1]);

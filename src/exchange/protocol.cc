@@ -24,11 +24,12 @@ const char* kind_name(OperationKind kind) noexcept {
 }
 
 Protocol::Protocol(GroupState& group, const Setup& setup, const WindowView& view,
-                   Forwarder* forwarder)
+                   Forwarder* forwarder, Forwarder* second_way)
     : group_(group),
       setup_(setup),
       view_(view),
       forwarder_(forwarder),
+      second_way_(second_way),
       crowded_(group.crowded(setup.config.workers)),
       call_(group.default_deadline()),
       active_(setup.everybody),
@@ -40,7 +41,8 @@ void Protocol::close() noexcept {
   raise(view_.control(setup_.rank).read_through, kLeft);
   raise(view_.control(setup_.rank).progress, kLeft);
   group_.ring();
-  if (forwarder_) forwarder_->tell_left();
+  for (Forwarder* const way : {forwarder_, second_way_})
+    if (way) way->tell_left();
 }
 
 Status Protocol::begin(std::chrono::nanoseconds deadline) {
@@ -123,6 +125,7 @@ void Protocol::publish(std::uint64_t number, Stage stage) noexcept {
   raise(view_.control(setup_.rank).progress, progress_of(number, stage));
   group_.ring();
   if (forwarder_) forwarder_->tell(number);
+  if (second_way_ && stage == Stage::kDelivered) second_way_->tell_delivered(number);
 }
 
 Await Protocol::awaiting(const Issued& issued, const char* phase, std::uint64_t value) noexcept {
@@ -153,6 +156,18 @@ Status Protocol::await(const Issued& issued, const char* phase, Stage stage,
   await.per_call = progress_of(1, Stage::kAnnounced);
   await.wait_ns = wait_ns;
   if (only) await.only = only;
+  Status status = group_.wait(await);
+  const bool both_ways = second_way_ && stage == Stage::kDelivered && issued.active->all();
+  return status.ok() && both_ways ? await_second_way(await) : status;
+}
+
+// A rank of another node has delivered once both ways say so.
+Status Protocol::await_second_way(Await await) {
+  std::vector<bool> elsewhere(group_.size());
+  for (int peer = 0; peer < group_.size(); ++peer) elsewhere[peer] = !view_.here(peer);
+  await.flags = &view_.control(0).second_way;
+  await.last_hop = &second_way_->table().last_hop;
+  await.only = &elsewhere;
   return group_.wait(await);
 }
 
@@ -267,7 +282,10 @@ void Protocol::conclude(const Issued& issued) noexcept {
 // The end of a call: what others wait for has left this rank, which may go on to something else.
 Status Protocol::leave(const Issued& issued, const Status& status) {
   if (!forwarder_ || !status.group_usable() || !issued.active->contains_me()) return status;
-  const Status left = group_.await_left(awaiting(issued, "room", 0), forwarder_->table().is_mate);
+  std::vector<bool> mates = forwarder_->table().is_mate;
+  for (std::size_t peer = 0; second_way_ && peer < mates.size(); ++peer)
+    mates[peer] = mates[peer] || second_way_->table().is_mate[peer];
+  const Status left = group_.await_left(awaiting(issued, "room", 0), mates);
   return status.ok() || !left.group_usable() ? left : status;
 }
 
@@ -292,10 +310,13 @@ Status Protocol::not_in_flight(Operation operation, OperationKind kind) const {
       setup_.rank};
 }
 
-bool Protocol::delivered(std::uint64_t number, int peer) const noexcept {
-  // Acquire: its rows come before my reads. Partner: publish().
-  return view_.control(peer).progress.load(std::memory_order_acquire) >=
-         progress_of(number, Stage::kDelivered);
+bool Protocol::delivered(const Issued& issued, int peer) const noexcept {
+  const ControlFlags& theirs = view_.control(peer);
+  const std::uint64_t delivered = progress_of(issued.number, Stage::kDelivered);
+  const bool both_ways = second_way_ && issued.active->all() && !view_.here(peer);
+  // Acquire: its rows come before my reads. Partners: publish(), and whoever stores its rows here.
+  return theirs.progress.load(std::memory_order_acquire) >= delivered &&
+         (!both_ways || theirs.second_way.load(std::memory_order_acquire) >= delivered);
 }
 
 Status Protocol::collect(Operation operation, OperationKind kind,
@@ -316,7 +337,7 @@ bool Protocol::poll(Operation operation) noexcept {
     if (sent->outcome_ || !group_.usable()) return true;
     group_.progress();
     return std::ranges::all_of(sent->active().ranks,
-                               [&](int peer) { return delivered(operation.number, peer); });
+                               [&](int peer) { return delivered(sent->issued(), peer); });
   }
   return true;  // not in flight: the receive half returns its error at once
 }

@@ -56,8 +56,9 @@ class InFlight {
 
 class Protocol {
  public:
-  // `forwarder`: null on one node.
-  Protocol(GroupState& group, const Setup& setup, const WindowView& view, Forwarder* forwarder);
+  // `forwarder`: null on one node. `second_way`: null where there is none.
+  Protocol(GroupState& group, const Setup& setup, const WindowView& view, Forwarder* forwarder,
+           Forwarder* second_way);
   // At the end of the exchange: waits of peers for this rank pass from now on, and find that its
   // record is missing. Of a broken group they end by themselves.
   void close() noexcept;
@@ -118,11 +119,12 @@ class Protocol {
   // Finishes an operation and hands it over, whatever its outcome, which is returned.
   Status collect(Operation operation, OperationKind kind, std::unique_ptr<InFlight>& collected);
   // Whether a rank's part of an operation is there; what it wrote may then be read.
-  bool delivered(std::uint64_t number, int peer) const noexcept;
+  bool delivered(const Issued& issued, int peer) const noexcept;
   // True when collect() would not wait.
   bool poll(Operation operation) noexcept;
 
  private:
+  Status await_second_way(Await await);
   Await awaiting_flags(const Issued& issued, const char* phase, std::uint64_t value) noexcept;
   Await awaiting_reads(const Issued& issued, std::uint64_t number) noexcept;
   Status finish(InFlight& operation);
@@ -138,7 +140,7 @@ class Protocol {
   GroupState& group_;
   const Setup& setup_;
   WindowView view_;
-  Forwarder* forwarder_;
+  Forwarder *forwarder_, *second_way_;
   bool crowded_;
 
   CallTime call_;                                     // of the call that is in progress

@@ -17,6 +17,8 @@ struct alignas(128) ControlFlags {
   std::atomic<std::uint64_t> progress;      // 4 * number + Stage
   std::atomic<std::uint64_t> read_through;  // operations up to this one are finished here
   std::atomic<std::uint64_t> set_since;     // the first operation with the ranks of its last one
+  // Of a rank of another node: as progress, but told behind the rows that took the second way.
+  std::atomic<std::uint64_t> second_way;
 };
 static_assert(sizeof(ControlFlags) == 128 && std::atomic<std::uint64_t>::is_always_lock_free);
 

@@ -62,9 +62,9 @@ void Combine::find_scalars(std::int64_t token, RowScalars& of_entry) const {
   }
   const Subtrees subtrees = exchange_.subtrees_of(route, first, route.num_entries);
   const auto answer = [&](int i) -> const std::byte* {
-    const std::byte* theirs = asked_->answer(first_subtree_[token] + i);
+    const std::byte* theirs = answer_of(token, i);
     const auto num_terms = static_cast<int>(subtrees[i].items.size());
-    return theirs ? theirs + asked_->layout().scalars_at(num_terms) : nullptr;
+    return theirs ? theirs + asked_[0].layout().scalars_at(num_terms) : nullptr;
   };
   set_scalars(subtrees, shape, own, answer, to);
 }

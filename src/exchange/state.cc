@@ -68,19 +68,26 @@ StoreChoice choose_stores(const GroupState& group) {
   return {of_ranks * private_cache_bytes(), last_level_cache_bytes(), group.one_node()};
 }
 
+std::shared_ptr<Forwarder> make_forwarder(GroupState& group, const Setup& setup,
+                                          const WindowView& view, bool second_way) {
+  return std::make_shared<Forwarder>(group, view, setup.config, setup.choice.algorithm, second_way);
+}
+
 ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config) {
   const Deadline by = usable(group).deadline();
   std::unique_ptr<const Setup> made = agree_on_setup(*group, config, by);
   const Setup& setup = *made;
   const WindowView view = share_window(*group, setup, by);
-  std::shared_ptr<Forwarder> forwarder;
+  std::shared_ptr<Forwarder> forwarder, second_way;
   std::shared_ptr<Pool> pool;
   std::unique_ptr<WorkerPool> workers;
   int first = 0;
   // After this all ranks have what they need, or all throw. Nobody sends a message before that.
   make_alike(*group, by, [&] {
-    if (!group->one_node())  // first: all ranks number their channels alike
-      forwarder = std::make_shared<Forwarder>(*group, view, setup.config, setup.choice.algorithm);
+    // First: all ranks number their channels alike.
+    if (!group->one_node()) forwarder = make_forwarder(*group, setup, view, /*second_way=*/false);
+    if (forwarder && forwarder->has_second_way())
+      second_way = make_forwarder(*group, setup, view, /*second_way=*/true);
     pool = std::make_shared<Pool>(view.segment, setup.layout, view.positions[setup.rank]);
     first = pool->free_buffer().value();
     pool->mark_used(first);
@@ -99,7 +106,8 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
           .view = view,
           .pool = std::move(pool),
           .forwarder = forwarder,
-          .protocol = Protocol(*group, setup, view, forwarder.get()),
+          .second_way = second_way,
+          .protocol = Protocol(*group, setup, view, forwarder.get(), second_way.get()),
           .workers = std::move(workers),
           .stores = choose_stores(*group)};
 }
@@ -114,7 +122,8 @@ ExchangeState::ExchangeState(const std::shared_ptr<GroupState>& group, const Exc
 ExchangeState::~ExchangeState() {
   parts_.group->counters().add(Counter::kWindowBytes, 0 - counted_window_bytes_);
   parts_.protocol.close();
-  if (parts_.forwarder) parts_.group->leave_open(std::move(parts_.forwarder));
+  for (std::shared_ptr<Forwarder>* way : {&parts_.forwarder, &parts_.second_way})
+    if (*way) parts_.group->leave_open(std::move(*way));
 }
 
 Status ExchangeState::refuse_for_front(OperationKind kind, const Status& why,
@@ -130,7 +139,7 @@ ExchangeStats ExchangeState::stats() const noexcept {
   ExchangeStats stats = parts_.stats;
   if (!parts_.forwarder) return stats;
   const int host = parts_.group->topology().find_level(Topology::kHost);
-  const CrossedBytes crossed = parts_.forwarder->crossed(host);
+  const CrossedBytes crossed = parts_.crossed(host);
   stats.link_row_bytes = crossed.rows;
   stats.link_bytes = crossed.all;
   return stats;
@@ -157,7 +166,7 @@ std::vector<CrossedBytes> ExchangeState::crossed_bytes() const {
   std::vector<CrossedBytes> levels;
   const int host = parts_.group->topology().find_level(Topology::kHost);
   for (int level = 0; parts_.forwarder && level <= host; ++level)
-    levels.push_back(parts_.forwarder->crossed(level));
+    levels.push_back(parts_.crossed(level));
   return levels;
 }
 

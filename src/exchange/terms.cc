@@ -64,7 +64,7 @@ void Combine::find_rows(std::int64_t token, RowSum& rows) const {
     return;
   }
   const Subtrees subtrees = exchange_.subtrees_of(route, first, route.num_entries);
-  const auto answer = [&](int i) { return asked_->answer(first_subtree_[token] + i); };
+  const auto answer = [&](int i) { return answer_of(token, i); };
   exchange_.forwarder->exact() ? rows.set_rows(subtrees, find, answer)
                                : rows.set_sums(subtrees, find, answer);
 }

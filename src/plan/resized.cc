@@ -43,6 +43,10 @@ Machine Machine::resized(int num_ranks) const {
     if (link.count != 1) properties += fmt::format("@{}links", link.count);
     if (link.bandwidth_gb_s > 0) properties += fmt::format("@{}GB/s", link.bandwidth_gb_s);
     if (link.latency_us > 0) properties += fmt::format("@{}us", link.latency_us);
+    if (const auto& second = link.second_way) {
+      properties += fmt::format("@also{}xor", second->mates_xor);
+      if (second->bandwidth_gb_s > 0) properties += fmt::format("{}GB/s", second->bandwidth_gb_s);
+    }
     levels += fmt::format("{}{}:{}{}", levels.empty() ? "" : ",", level.name, count, properties);
   }
   Machine resized = *this;

@@ -84,7 +84,7 @@ void Resources::add_levels(int from, int to, std::vector<Use>& uses) {
   for (int level = 0; level < tree.num_levels(); ++level) {
     const Topology::Level& at = tree.level(level);
     if (tree.group_of(from, level) == tree.group_of(to, level)) continue;
-    if (at.link.bandwidth_gb_s <= 0) continue;
+    if (at.link.total_gb_s() <= 0) continue;
     for (const bool out : {true, false}) {
       const int rank = out ? from : to;
       const Key key{.what = What::kLevel,
@@ -92,7 +92,7 @@ void Resources::add_levels(int from, int to, std::vector<Use>& uses) {
                     .a = group_class(rank, level),
                     .b = classes_.count() == 1 ? 0 : tree.link_of(rank, level),
                     .direction = out ? 0 : 1};
-      uses.push_back({.resource = find(key, {at.name, at.link.bandwidth_gb_s, "stated"})});
+      uses.push_back({.resource = find(key, {at.name, at.link.total_gb_s(), "stated"})});
     }
   }
 }

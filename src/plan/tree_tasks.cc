@@ -24,7 +24,7 @@ void TreeTasks::add_level(int level) {
   Loads loads;
   for (const TreeStep& step : steps_) loads.push_back(on_links(tree_, step, level));
   const Topology::Level& at = tree_.level(level);
-  add({at.name, at.link.bandwidth_gb_s, "stated"}, loads, true);
+  add({at.name, at.link.total_gb_s(), "stated"}, loads, true);
 }
 
 void TreeTasks::add_engine(int engine) {

@@ -80,6 +80,18 @@ std::vector<double> from_pairs(const Topology& topology, int level, const Tokens
   return got;
 }
 
+// Some groups with mates, as those outside see them.
+struct Side {
+  PairBytes copies;          // rows that a token sends there
+  std::vector<double> held;  // [positions in a group] tokens that their ranks send from there
+
+  // Tokens that the rank at a position of a group of `size` gets from there as a mate.
+  void add_served(std::size_t size, int mates_xor, double part, std::vector<double>& tokens) const {
+    for (std::size_t position = 0; position < held.size(); ++position)
+      tokens[mate_position(position, size, mates_xor)] += part * held[position];
+  }
+};
+
 // Who serves whom does not depend on the token, and whether it gets there only on the group: so all
 // that is known of a rank is how many tokens it *holds*, its own and those that it was sent as a
 // mate.
@@ -111,20 +123,6 @@ class TreeWalk {
   // Of one level, next to each other.
   struct Groups {
     int begin, end;
-  };
-
-  // Some groups with mates, as those outside see them.
-  struct Side {
-    PairBytes copies;          // rows that a token sends there
-    std::vector<double> held;  // [positions in a group] tokens that their ranks send from there
-
-    // [positions] tokens that the ranks of a group of `size` get from there as mates.
-    std::vector<double> served(std::size_t size, const Topology::Link& link) const {
-      std::vector<double> tokens(size);
-      for (std::size_t position = 0; position < held.size(); ++position)
-        tokens[mate_position(position, size, link)] += held[position];
-      return tokens;
-    }
   };
 
   struct Part {
@@ -165,17 +163,23 @@ class TreeWalk {
     const Side own = side(level, {group, group + 1}, tokens);
     const Groups inside = with_mates(level, {group, group + 1});
     const Topology::Link& link = topology_.level(level_of_mates(level)).link;
+    const double second = link.second_share();
     std::vector<double> by_pairs;  // nodes that are no siblings go by positions
     if (level_of_mates(level) == level) by_pairs = from_pairs(topology_, level, tokens);
     for (int served = inside.begin; served < inside.end; ++served) {
       const std::span<const int> ranks = topology_.members(served, level_of_mates(level));
       const PairBytes copies = rows_.sent_to(ranks);
-      const std::vector<double> by_all = all.served(ranks.size(), link),
-                                by_own = own.served(ranks.size(), link);
+      std::vector<double> by_positions(ranks.size());
+      const auto add_siblings = [&](int mates_xor, double part) {
+        all.add_served(ranks.size(), mates_xor, part, by_positions);
+        own.add_served(ranks.size(), mates_xor, -part, by_positions);
+      };
+      if (by_pairs.empty()) add_siblings(link.mates_xor, 1 - second);
+      if (link.second_way) add_siblings(link.second_way->mates_xor, second);
       for (std::size_t position = 0; position < ranks.size(); ++position) {
         const int rank = ranks[position];
-        const double arrived =
-            by_pairs.empty() ? by_all[position] - by_own[position] : by_pairs[rank];
+        const double paired = by_pairs.empty() ? 0 : (1 - second) * by_pairs[rank];
+        const double arrived = by_positions[position] + paired;
         step_.ranks[rank] = {.out = {(all.copies.dispatch - own.copies.dispatch) * tokens[rank],
                                      (all.copies.combine - own.copies.combine) * tokens[rank]},
                              .in = {copies.dispatch * arrived, copies.combine * arrived}};

@@ -12,10 +12,12 @@ namespace {
 // The ranks that take part, in each group of the levels that have mates.
 class Members {
  public:
-  Members(const Topology& topology, const std::vector<bool>& taking_part, bool flat)
+  Members(const Topology& topology, const std::vector<bool>& taking_part, bool flat,
+          bool second_way)
       : host(topology.find_level(Topology::kHost)),
         outermost(flat ? host : 0),
         topology_(topology),
+        second_way_(second_way),
         active_(host + 1),
         positions_(host + 1) {
     for (int level = outermost; level <= host; ++level) {
@@ -39,7 +41,8 @@ class Members {
   int mate(int rank, int group, int level) const {
     const std::vector<int>& active = active_[level][group];
     if (active.empty()) return -1;
-    return mate_of(topology_, level, rank, positions_[level][rank], active);
+    return mate_of(topology_, level, rank, positions_[level][rank], active,
+                   second_way_ && level == outermost);
   }
   // The outermost level at which two ranks are of different groups; host + 1: they are of one node.
   int level_between(int a, int b) const {
@@ -52,6 +55,7 @@ class Members {
 
  private:
   const Topology& topology_;
+  const bool second_way_;
   std::vector<std::vector<std::vector<int>>> active_;  // [levels][groups]: ranks
   std::vector<std::vector<int>> positions_;            // [levels][ranks]
 };
@@ -59,9 +63,9 @@ class Members {
 }  // namespace
 
 ForwardingTable::ForwardingTable(const Topology& topology, int rank,
-                                 const std::vector<bool>& taking_part, bool flat)
+                                 const std::vector<bool>& taking_part, bool flat, bool second_way)
     : is_mate(topology.num_ranks()), is_served(topology.num_ranks()) {
-  const Members members(topology, taking_part, flat);
+  const Members members(topology, taking_part, flat, second_way);
   std::vector<std::vector<int>> hops(members.host + 1);  // [levels][groups]
   for (int level = members.outermost; level <= members.host; ++level) {
     hops[level].assign(members.num_groups(level), -1);

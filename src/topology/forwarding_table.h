@@ -2,7 +2,8 @@
 // it serves, among those that take part. A rank's mate in a sibling group is the rank that has the
 // same position there, or that links join it with (mate.h). What a rank sends goes to its mate in
 // each other group of the outermost level, and in each sibling group of the levels further in; each
-// mate serves its group in the same way. Pure data, computed from the Topology; made by group and
+// mate serves its group in the same way. Where groups of the outermost level are joined in two
+// ways, each way has a table of its own. Pure data, computed from the Topology; made by group and
 // exchange.
 #pragma once
 
@@ -16,8 +17,9 @@ struct ForwardingTable {
   ForwardingTable() = default;
   // Of `rank`. `taking_part` [ranks]: positions are counted among those that do; a rank that does
   // not keeps its position among all. `flat`: only nodes have mates, whatever levels are outside.
+  // `second_way`: by that of the outermost level.
   ForwardingTable(const Topology& topology, int rank, const std::vector<bool>& taking_part,
-                  bool flat);
+                  bool flat, bool second_way = false);
 
   // Levels are those of the topology: 0 is the outermost, and a larger one is further in.
   struct Mate {

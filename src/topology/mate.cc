@@ -5,8 +5,9 @@
 namespace ferry::internal {
 
 int mate_of(const Topology& topology, int level, int rank, std::size_t position,
-            std::span<const int> ranks) {
+            std::span<const int> ranks, bool second_way) {
   const Topology::Link& link = topology.level(level).link;
+  if (second_way) return ranks[mate_position(position, ranks.size(), link.second_way->mates_xor)];
   if (!link.mates.empty()) {
     const int above = level == 0 ? 0 : topology.group_of(rank, level - 1);
     const int first = level == 0 ? 0 : topology.members(above, level - 1).front();
@@ -16,7 +17,7 @@ int mate_of(const Topology& topology, int level, int rank, std::size_t position,
       if (std::ranges::binary_search(ranks, other)) return other;
     }
   }
-  return ranks[mate_position(position, ranks.size(), link)];
+  return ranks[mate_position(position, ranks.size(), link.mates_xor)];
 }
 
 }  // namespace ferry::internal

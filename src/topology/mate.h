@@ -1,10 +1,12 @@
 // The mate rule: a rank's mate in a sibling group is the rank that Link::mates joins it with; where
 // there are none, the one that has the same position, or differs in the bits of Link::mates_xor,
-// counted round where groups are uneven. The forwarding table, the count of the bytes (plan) and
-// the tools all ask here. docs/topology.md, "Mates".
+// counted round where groups are uneven. Over a second way it has another mate, by SecondWay's
+// bits. The forwarding table, the count of the bytes (plan) and the tools all ask here.
+// docs/topology.md, "Mates".
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "ferry/topology.h"
@@ -13,13 +15,19 @@ namespace ferry::internal {
 
 // Position of the mate in a group of `group_size` ranks, by positions alone.
 constexpr std::size_t mate_position(std::size_t position, std::size_t group_size,
-                                    const Topology::Link& link) noexcept {
-  return (position ^ static_cast<std::size_t>(link.mates_xor)) % group_size;
+                                    int mates_xor) noexcept {
+  return (position ^ static_cast<std::size_t>(mates_xor)) % group_size;
+}
+
+// Which tokens take the second way, of which it gets a `share`: so many of every run of tokens.
+constexpr bool takes_second_way(std::int64_t token, double share) noexcept {
+  const auto before = [share](std::int64_t end) { return static_cast<std::int64_t>(share * end); };
+  return before(token + 1) > before(token);
 }
 
 // The mate of a rank, which is at `position` of its own group of a level. `ranks`: those of another
-// group of the level that may be it, ascending.
+// group of the level that may be it, ascending. `second_way`: by the links of Link::second_way.
 int mate_of(const Topology& topology, int level, int rank, std::size_t position,
-            std::span<const int> ranks);
+            std::span<const int> ranks, bool second_way = false);
 
 }  // namespace ferry::internal

@@ -49,10 +49,110 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return parts;
 }
 
-// Reads one text and says, in every complaint, which.
-class Parser {
+// What one text is read with: every complaint says which.
+class Reader {
  public:
-  explicit Parser(std::string_view text) : text_(text) {}
+  explicit Reader(std::string_view text) : text_(text) {}
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Error(Code::kInvalidArgument, fmt::format("topology '{}': {}", text_, what));
+  }
+
+  int integer(std::string_view digits, std::string_view what, int least = 1) const {
+    int value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || end != digits.data() + digits.size() || value < least ||
+        value > Topology::kMostRanks) {
+      refuse(fmt::format("{}: '{}' is not a number from {} to {}", what, digits, least,
+                         Topology::kMostRanks));
+    }
+    return value;
+  }
+
+ protected:
+  const std::string_view text_;
+};
+
+// Reads the properties of one level.
+class LinkReader : Reader {
+ public:
+  LinkReader(std::string_view text, const std::string& level) : Reader(text), level_(level) {}
+
+  // "12.5GB/s", "100Gbit/s", "5us", "8links", "1xor", "pairs0-5+1-4", "also4xor"; returns what it
+  // is.
+  std::string_view set(std::string_view text, Topology::Link& link) const {
+    constexpr std::string_view kPairs = "pairs", kMates = "rules for mates", kAlso = "also";
+    if (text.starts_with(kAlso)) {
+      link.second_way = second_way(text.substr(kAlso.size()));
+      return "second ways";
+    }
+    if (text.starts_with(kPairs)) {
+      link.mates = pairs(text.substr(kPairs.size()));
+      return kMates;
+    }
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const std::string_view unit(end, text.data() + text.size());
+    const bool number = error == std::errc() && text[0] >= '0' && text[0] <= '9';
+    constexpr std::array<std::string_view, 5> kUnits = {"GB/s", "Gbit/s", "us", "links", "xor"};
+    if (!number || std::ranges::count(kUnits, unit) == 0) {
+      refuse(
+          fmt::format("level '{}': '{}' is not a number with GB/s, Gbit/s, us, links or xor, nor "
+                      "pairs, nor also",
+                      level_, text));
+    }
+    if (unit == "xor") {
+      link.mates_xor = integer(text.substr(0, text.size() - unit.size()), level_);
+      return kMates;
+    }
+    if (unit == "links") {
+      link.count = integer(text.substr(0, text.size() - unit.size()), level_);
+      return "numbers of links";
+    }
+    if (unit == "us") {
+      link.latency_us = value;
+      return "latencies";
+    }
+    link.bandwidth_gb_s = unit == "GB/s" ? value : value / 8;
+    return kBandwidths;
+  }
+
+ private:
+  // "0-5+1-4".
+  std::vector<std::array<int, 2>> pairs(std::string_view text) const {
+    std::vector<std::array<int, 2>> pairs;
+    for (const std::string_view pair : split(text, '+')) {
+      const std::size_t dash = pair.find('-');
+      if (dash == pair.npos)
+        refuse(fmt::format("level '{}': '{}' is not a pair such as 0-5", level_, pair));
+      pairs.push_back(
+          {integer(pair.substr(0, dash), level_, 0), integer(pair.substr(dash + 1), level_, 0)});
+    }
+    if (pairs.empty()) refuse(fmt::format("level '{}' has no pairs of mates", level_));
+    return pairs;
+  }
+
+  // "4xor" or "4xor12.5GB/s", behind "also".
+  Topology::SecondWay second_way(std::string_view text) const {
+    constexpr std::string_view kXor = "xor";
+    const std::size_t bits = text.find(kXor);
+    if (bits == text.npos)
+      refuse(fmt::format("level '{}': 'also{}' is not of the form also4xor or also4xor12.5GB/s",
+                         level_, text));
+    Topology::Link rate;
+    const std::string_view speed = text.substr(bits + kXor.size());
+    if (!speed.empty() && (set(speed, rate) != kBandwidths || rate.bandwidth_gb_s <= 0))
+      refuse(fmt::format("level '{}': a second way of '{}', which is no rate", level_, speed));
+    return {integer(text.substr(0, bits), level_, 0), rate.bandwidth_gb_s};
+  }
+
+  static constexpr std::string_view kBandwidths = "bandwidths";
+  const std::string& level_;
+};
+
+class Parser : Reader {
+ public:
+  using Reader::Reader;
 
   std::vector<Level> levels() const {
     const Preset* const preset = find_preset(text_.substr(0, text_.find_first_of(":@,")));
@@ -70,10 +170,6 @@ class Parser {
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw Error(Code::kInvalidArgument, fmt::format("topology '{}': {}", text_, what));
-  }
-
   // What a text of one word may have meant.
   std::string or_a_preset() const {
     if (text_.find(',') != text_.npos) return {};
@@ -116,7 +212,7 @@ class Parser {
     std::vector<std::string_view> seen;
     while (rest.find('@') != rest.npos) {
       rest.remove_prefix(rest.find('@') + 1);
-      seen.push_back(set_property(rest.substr(0, rest.find('@')), level));
+      seen.push_back(LinkReader(text_, level.name).set(rest.substr(0, rest.find('@')), level.link));
       if (std::ranges::count(seen, seen.back()) > 1)
         refuse(fmt::format("level '{}' has two {}", level.name, seen.back()));
     }
@@ -137,66 +233,6 @@ class Parser {
     if (levels.size() > 1 && levels[levels.size() - 2].name == Topology::kRank)
       refuse(fmt::format("level '{}' is inside 'rank', which is the innermost", name));
   }
-
-  int integer(std::string_view digits, std::string_view what, int least = 1) const {
-    int value = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size() || value < least ||
-        value > Topology::kMostRanks) {
-      refuse(fmt::format("{}: '{}' is not a number from {} to {}", what, digits, least,
-                         Topology::kMostRanks));
-    }
-    return value;
-  }
-
-  // "0-5+1-4".
-  std::vector<std::array<int, 2>> pairs(std::string_view text, const Level& level) const {
-    std::vector<std::array<int, 2>> pairs;
-    for (const std::string_view pair : split(text, '+')) {
-      const std::size_t dash = pair.find('-');
-      if (dash == pair.npos)
-        refuse(fmt::format("level '{}': '{}' is not a pair such as 0-5", level.name, pair));
-      pairs.push_back({integer(pair.substr(0, dash), level.name, 0),
-                       integer(pair.substr(dash + 1), level.name, 0)});
-    }
-    if (pairs.empty()) refuse(fmt::format("level '{}' has no pairs of mates", level.name));
-    return pairs;
-  }
-
-  // "12.5GB/s", "100Gbit/s", "5us", "8links", "1xor", "pairs0-5+1-4"; returns what it is.
-  std::string_view set_property(std::string_view text, Level& level) const {
-    constexpr std::string_view kPairs = "pairs", kMates = "rules for mates";
-    if (text.starts_with(kPairs)) {
-      level.link.mates = pairs(text.substr(kPairs.size()), level);
-      return kMates;
-    }
-    double value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const std::string_view unit(end, text.data() + text.size());
-    const bool number = error == std::errc() && text[0] >= '0' && text[0] <= '9';
-    constexpr std::array<std::string_view, 5> kUnits = {"GB/s", "Gbit/s", "us", "links", "xor"};
-    if (!number || std::ranges::count(kUnits, unit) == 0) {
-      refuse(fmt::format(
-          "level '{}': '{}' is not a number with GB/s, Gbit/s, us, links or xor, nor pairs",
-          level.name, text));
-    }
-    if (unit == "xor") {
-      level.link.mates_xor = integer(text.substr(0, text.size() - unit.size()), level.name);
-      return kMates;
-    }
-    if (unit == "links") {
-      level.link.count = integer(text.substr(0, text.size() - unit.size()), level.name);
-      return "numbers of links";
-    }
-    if (unit == "us") {
-      level.link.latency_us = value;
-      return "latencies";
-    }
-    level.link.bandwidth_gb_s = unit == "GB/s" ? value : value / 8;
-    return "bandwidths";
-  }
-
-  std::string_view text_;
 };
 
 }  // namespace

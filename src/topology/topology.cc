@@ -86,6 +86,34 @@ void check_pairs(const Topology::Level& level, int first_group, int end_group) {
   }
 }
 
+// Every position has a mate by `bits`.
+void check_xor(const Topology::Level& level, int bits) {
+  const int size = static_cast<int>(std::bit_ceil(static_cast<unsigned>(bits) + 1));
+  for (int group = 0; group < level.num_groups(); ++group) {
+    const int ranks = level.first[group + 1] - level.first[group];
+    if (ranks % size != 0)
+      refuse(fmt::format("level '{}': with {}xor a group has a multiple of {} ranks, but {} has {}",
+                         level.name, bits, size, group, ranks));
+  }
+}
+
+void check_second_way(const Topology::Level& level, bool outermost, bool has_mates) {
+  if (!level.link.second_way) return;
+  const auto& [bits, rate] = *level.link.second_way;
+  if (!outermost || !has_mates)
+    refuse(
+        fmt::format("level '{}' has a second way (also{}xor), but only the outermost level down "
+                    "to 'host' has one",
+                    level.name, bits));
+  if (level.link.mates.empty() && bits == level.link.mates_xor)
+    refuse(fmt::format("level '{}': the second way joins the same ranks as the first ({}xor)",
+                       level.name, bits));
+  if (rate > 0 && level.link.bandwidth_gb_s <= 0)
+    refuse(fmt::format("level '{}': a second way of {} GB/s beside a first one of unknown rate",
+                       level.name, rate));
+  check_xor(level, bits);
+}
+
 // Every position has a mate.
 void check_mates(const Topology::Level& level, bool has_mates) {
   if (!level.link.mates.empty()) {
@@ -102,13 +130,7 @@ void check_mates(const Topology::Level& level, bool has_mates) {
   if (!has_mates)
     refuse(fmt::format("level '{}' has {}xor, but no mates: levels down to 'host' do", level.name,
                        level.link.mates_xor));
-  const int size = static_cast<int>(std::bit_ceil(static_cast<unsigned>(level.link.mates_xor) + 1));
-  for (int group = 0; group < level.num_groups(); ++group) {
-    const int ranks = level.first[group + 1] - level.first[group];
-    if (ranks % size != 0)
-      refuse(fmt::format("level '{}': with {}xor a group has a multiple of {} ranks, but {} has {}",
-                         level.name, level.link.mates_xor, size, group, ranks));
-  }
+  check_xor(level, level.link.mates_xor);
 }
 
 std::string fanout_text(const std::vector<int>& fanout) {
@@ -124,6 +146,11 @@ std::string link_text(const Topology::Link& link) {
     text += fmt::format("{}{}-{}", i == 0 ? "@pairs" : "+", link.mates[i][0], link.mates[i][1]);
   if (link.bandwidth_gb_s != 0) text += fmt::format("@{}GB/s", link.bandwidth_gb_s);
   if (link.latency_us != 0) text += fmt::format("@{}us", link.latency_us);
+  if (link.second_way) {
+    text += fmt::format("@also{}xor", link.second_way->mates_xor);
+    if (link.second_way->bandwidth_gb_s != 0)
+      text += fmt::format("{}GB/s", link.second_way->bandwidth_gb_s);
+  }
   return text;
 }
 
@@ -145,13 +172,26 @@ std::vector<std::vector<int>> group_by_node(const std::vector<int>& nodes) {
 
 }  // namespace
 
+double Topology::Link::total_gb_s() const noexcept {
+  const double second = second_way ? second_way->bandwidth_gb_s : 0;
+  return bandwidth_gb_s + (second_way && second == 0 ? bandwidth_gb_s : second);
+}
+
+double Topology::Link::second_share() const noexcept {
+  if (!second_way) return 0;
+  return total_gb_s() > 0 ? 1 - bandwidth_gb_s / total_gb_s() : 0.5;
+}
+
 Topology::Topology() : Topology(from_nodes({0})) {}
 
 Topology::Topology(std::vector<Level> levels) : levels_(std::move(levels)) {
   const int num_ranks = count_groups(levels_);
   place_groups(levels_, num_ranks);
   const int host = find_level(kHost);
-  for (int index = 0; index < num_levels(); ++index) check_mates(levels_[index], index <= host);
+  for (int index = 0; index < num_levels(); ++index) {
+    check_mates(levels_[index], index <= host);
+    check_second_way(levels_[index], index == 0, index <= host);
+  }
   order_.resize(num_ranks);
   std::iota(order_.begin(), order_.end(), 0);
   place_ = order_;

@@ -24,6 +24,17 @@ INSTANTIATE_TEST_SUITE_P(MatesByLinks, Conformance,
                              4)),
                          conformance_name);
 
+INSTANTIATE_TEST_SUITE_P(TwoWays, Conformance,
+                         testing::ValuesIn(conformance_cases(
+                             Mode::kThreads,
+                             std::vector{nodes_of("host:2@also1xor,rank:2"),
+                                         nodes_of("host:3@10GB/s@1xor@also0xor5GB/s,rank:2"),
+                                         nodes_of("rack:2@also3xor,host:2@1xor,rank:2"),
+                                         nodes_of("rack:2@3xor@also0xor,host:2,rank:2"),
+                                         nodes_of("rack:2@also1xor,host:1+2,rank:4+2+2")},
+                             4)),
+                         conformance_name);
+
 TEST(ConformanceSuite, CoversEveryFeatureBetweenNodes) {
   if (kSeedsPlayed < kSeedsOfAShape) GTEST_SKIP() << "of the whole suite";
   const std::map<std::string, int> found =

@@ -33,7 +33,7 @@ constexpr std::array kProgress = {"inline", "thread"};
 
 std::vector<Nodes> shapes() {
   return {nodes_of_sizes({2, 2}), nodes_of_sizes({1, 1, 1, 1}), nodes_of_sizes({2, 1, 3}),
-          nodes_of("rack:2,host:2+1,rank:2+1+2")};
+          nodes_of("rack:2,host:2+1,rank:2+1+2"), nodes_of("rack:2@also1xor,host:2,rank:2")};
 }
 
 // While it lives, the links of groups that are made are ChaosLinks, and their ranks move messages

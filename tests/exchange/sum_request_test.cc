@@ -28,7 +28,7 @@ class Asked {
                {Algorithm::kFullmesh, ""}),
         view_{state_.rendezvous().share_segment(setup_.layout.segment_bytes(), state_.deadline()),
               &setup_.layout, state_.positions()},
-        forwarder_(state_, view_, setup_.config, Algorithm::kFullmesh) {}
+        forwarder_(state_, view_, setup_.config, Algorithm::kFullmesh, /*second_way=*/false) {}
 
   // As if rank 1 had asked for row 0 of `rank` in combine `number`.
   void ask(std::uint64_t number, int rank) {

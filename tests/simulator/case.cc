@@ -14,10 +14,16 @@ constexpr std::array kFaults = {
     Fault::kRaise,    Fault::kCut,           Fault::kPartition};
 
 std::vector<Nodes> shapes() {
-  return {nodes_of("host:1,rank:3"),        nodes_of_sizes({1, 1}),
-          nodes_of_sizes({2, 1}),           nodes_of_sizes({2, 2}),
-          nodes_of_sizes({1, 1, 1}),        nodes_of_sizes({2, 1, 3}),
-          nodes_of("rack:2,host:2,rank:1"), nodes_of("rack:2,host:2+1,rank:1+1+2")};
+  return {nodes_of("host:1,rank:3"),
+          nodes_of_sizes({1, 1}),
+          nodes_of_sizes({2, 1}),
+          nodes_of_sizes({2, 2}),
+          nodes_of_sizes({1, 1, 1}),
+          nodes_of_sizes({2, 1, 3}),
+          nodes_of("rack:2,host:2,rank:1"),
+          nodes_of("rack:2,host:2+1,rank:1+1+2"),
+          nodes_of("host:2@also1xor,rank:2"),
+          nodes_of("rack:2@also1xor,host:2,rank:1")};
 }
 
 // Few or many: faults are as likely while a group is made as later.

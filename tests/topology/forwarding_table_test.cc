@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
+
+#include "topology/mate.h"
 
 namespace ferry::internal {
 namespace {
@@ -28,12 +31,21 @@ constexpr const char* kTrees[] = {
     "host:3@pairs0-2+0-4+2-5+1-3+1-5+3-4,rank:2",
 };
 
+constexpr const char* kTreesOfTwoWays[] = {
+    "host:2@also1xor,rank:4",
+    "host:3@1xor@also0xor,rank:2",
+    "host:2@also1xor,rank:2+4",
+    "rack:2@5xor@also3xor,host:2@3xor,rank:4",
+    "rack:3@also1xor,host:1+2+1,rank:2+3+1+4",
+    "machine:2@pairs0-6+1-4+2-7+3-5@also1xor,host:2,rank:2",
+};
+
 // The tables of all ranks.
 std::vector<ForwardingTable> tables_of(const Topology& topology, const std::vector<bool>& active,
-                                       bool flat) {
+                                       bool flat, bool second_way = false) {
   std::vector<ForwardingTable> tables;
   for (int rank = 0; rank < topology.num_ranks(); ++rank)
-    tables.emplace_back(topology, rank, active, flat);
+    tables.emplace_back(topology, rank, active, flat, second_way);
   return tables;
 }
 
@@ -58,8 +70,8 @@ void pass_on(const std::vector<ForwardingTable>& tables, int rank, int level,
 }
 
 void expect_that_each_node_hears_once(const Topology& topology, const std::vector<bool>& active,
-                                      bool flat) {
-  const std::vector<ForwardingTable> tables = tables_of(topology, active, flat);
+                                      bool flat, bool second_way = false) {
+  const std::vector<ForwardingTable> tables = tables_of(topology, active, flat, second_way);
   std::set<int> active_nodes;
   for (int rank = 0; rank < topology.num_ranks(); ++rank)
     if (active[rank]) active_nodes.insert(topology.node_of(rank));
@@ -90,14 +102,27 @@ TEST(ForwardingTable, EachNodeHearsOfEachRankOnceAndThereOneRankServesIt) {
   }
 }
 
+TEST(ForwardingTable, SoItIsOverEachOfTwoWays) {
+  for (const char* text : kTreesOfTwoWays) {
+    const Topology topology = Topology::parse(text);
+    SCOPED_TRACE(text);
+    for (const bool second_way : {false, true})
+      expect_that_each_node_hears_once(topology, all_of(topology), /*flat=*/false, second_way);
+  }
+}
+
 // From hop to hop a row gets to the node of its rank, further in at every hop; and the flags of
 // that rank come back to this node by the hops that last_hop names.
 TEST(ForwardingTable, NextHopsLeadThereAndLastHopsLeadBack) {
-  for (const char* text : kTrees) {
+  std::vector<std::pair<const char*, bool>> trees;  // and whether over the second way
+  for (const char* text : kTrees) trees.emplace_back(text, false);
+  for (const char* text : kTreesOfTwoWays) trees.emplace_back(text, true);
+  for (const auto& [text, second_way] : trees) {
     const Topology topology = Topology::parse(text);
     if (topology.num_nodes() == 1) continue;
     SCOPED_TRACE(text);
-    const std::vector<ForwardingTable> tables = tables_of(topology, all_of(topology), false);
+    const std::vector<ForwardingTable> tables =
+        tables_of(topology, all_of(topology), false, second_way);
     for (int source = 0; source < topology.num_ranks(); ++source) {
       for (int rank = 0; rank < topology.num_ranks(); ++rank) {
         int at = source, level = -1;
@@ -132,14 +157,29 @@ TEST(ForwardingTable, FlatMatesAreThoseOfTheTopology) {
   }
 }
 
-// The partly linked machine: 0-5, 1-4, 2-7, 3-6 inside, its second way 0-12, 4-8 outside.
+// The partly linked machine: 0-5, 1-4, 2-7, 3-6 inside; outside 0-8, 4-12, its second way 0-12,
+// 4-8.
 TEST(ForwardingTable, MatesByLinks) {
-  const Topology topology = Topology::parse("machine:2@4xor,host:2@1xor,rank:4");
-  const std::vector<ForwardingTable> tables = tables_of(topology, all_of(topology), false);
-  const int mates[5][2] = {{12, 5}, {13, 4}, {14, 7}, {15, 6}, {8, 1}};
-  for (int rank = 0; rank < 5; ++rank) {
-    ASSERT_EQ(tables[rank].mates.size(), 2u);
-    for (int i = 0; i < 2; ++i) EXPECT_EQ(tables[rank].mates[i].rank, mates[rank][i]);
+  const Topology topology = Topology::parse("machine:2@also4xor,host:2@1xor,rank:4");
+  const int mates[5][3] = {{8, 12, 5}, {9, 13, 4}, {10, 14, 7}, {11, 15, 6}, {12, 8, 1}};
+  for (const int way : {0, 1}) {
+    const std::vector<ForwardingTable> tables =
+        tables_of(topology, all_of(topology), /*flat=*/false, /*second_way=*/way == 1);
+    for (int rank = 0; rank < 5; ++rank) {
+      ASSERT_EQ(tables[rank].mates.size(), 2u);
+      EXPECT_EQ(tables[rank].mates[0].rank, mates[rank][way]);
+      EXPECT_EQ(tables[rank].mates[1].rank, mates[rank][2]);
+    }
+  }
+}
+
+TEST(SecondWay, GetsItsShareOfEveryRunOfTokens) {
+  for (const double share : {0.5, 0.25, 0.75, 1.0 / 3}) {
+    int taken = 0;
+    for (int token = 0; token < 1200; ++token) {
+      taken += takes_second_way(token, share) ? 1 : 0;
+      EXPECT_NEAR(taken, share * (token + 1), 1) << share << " " << token;
+    }
   }
 }
 

@@ -15,7 +15,8 @@ using testing::ThrowsMessage;
 
 TEST(TopologyJson, ReadsWhatItWrites) {
   for (const char* text : {"rank:4", "host:2@8links@12.5GB/s@5us,numa:2+1,rank:1+2+3", "dies16:2",
-                           "rack:2@3xor,host:2@1xor,rank:2", "rack:2,host:2@pairs0-3+1-2,rank:2"}) {
+                           "rack:2@3xor,host:2@1xor,rank:2", "rack:2,host:2@pairs0-3+1-2,rank:2",
+                           "host:2@also1xor,rank:2", "host:2@2GB/s@also1xor3GB/s,rank:2"}) {
     const Topology topology = Topology::parse(text);
     const nlohmann::ordered_json object = {{"levels", levels_json(topology)}, {"more", 1}};
     EXPECT_EQ(topology_from_json(object.dump()), topology);

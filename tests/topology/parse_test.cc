@@ -52,6 +52,7 @@ TEST(Parse, ReadsWhatItWrites) {
   for (const std::string text :
        {"rank:1", "rank:8", "host:2,rank:4", "host:2@12.5GB/s@5us,rank:3+5",
         "host:2@1e-07GB/s@1e+20us,rank:1", "rack:2@4xor,host:2@2links@3xor@5us,rank:4",
+        "host:2@1xor@10GB/s@also0xor2.5GB/s,rank:4", "rack:2@also2xor,host:2,rank:4",
         "machine:2,host:2@pairs0-5+1-4+2-7+3-6@5us,rank:4",
         "host:3@pairs0-2+0-4+2-5+1-3+1-5+3-4,rank:2",
         "rack:2@0.125GB/s,host:2+1@8links@50GB/s@0.5us,numa:1+2+3@30GB/s,rank:1+2+3+4+5+6"}) {
@@ -107,12 +108,20 @@ TEST(Parse, RefusesFanOuts) {
 TEST(Parse, RefusesLinks) {
   EXPECT_THAT(refusal("host:2@12.5GiB/s,rank:4"),
               HasSubstr("level 'host': '12.5GiB/s' is not a number with GB/s, Gbit/s, us, links or "
-                        "xor, nor pairs"));
+                        "xor, nor pairs, nor also"));
   EXPECT_THAT(refusal("host:2@2xor,rank:6"),
               HasSubstr("with 2xor a group has a multiple of 4 ranks, but 0 has 6"));
   EXPECT_THAT(refusal("host:2,numa:2@1xor,rank:2"), HasSubstr("'numa' has 1xor, but no mates"));
   EXPECT_THAT(refusal("host:2@1xor@2xor,rank:4"), HasSubstr("two rules for mates"));
   EXPECT_THAT(refusal("host:2@1xor@pairs0-2+1-3,rank:2"), HasSubstr("two rules for mates"));
+  EXPECT_THAT(refusal("host:2@also1,rank:2"), HasSubstr("'also1' is not of the form also4xor"));
+  EXPECT_THAT(refusal("host:2@also1xor3us,rank:2"), HasSubstr("second way of '3us', which is no"));
+  EXPECT_THAT(refusal("host:2@also1xor@also3xor,rank:4"), HasSubstr("two second ways"));
+  EXPECT_THAT(refusal("host:2@also1xor,rank:3"), HasSubstr("a multiple of 2 ranks, but 0 has 3"));
+  EXPECT_THAT(refusal("host:2@1xor@also1xor,rank:2"), HasSubstr("same ranks as the first (1xor)"));
+  EXPECT_THAT(refusal("host:2@also1xor5GB/s,rank:2"), HasSubstr("a first one of unknown rate"));
+  EXPECT_THAT(refusal("rack:2,host:2@also1xor,rank:2"), HasSubstr("only the outermost level"));
+  EXPECT_THAT(refusal("rank:2@also1xor"), HasSubstr("'rank' has a second way"));
   EXPECT_THAT(refusal("host:2@pairs,rank:2"), HasSubstr("'host' has no pairs"));
   EXPECT_THAT(refusal("host:2@pairs0-2+1,rank:2"), HasSubstr("'1' is not a pair"));
   EXPECT_THAT(refusal("host:2@pairs0-2+1-x,rank:2"), HasSubstr("'x' is not a number from 0"));

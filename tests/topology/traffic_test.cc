@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <set>
 #include <tuple>
+#include <utility>
 
 namespace ferry::internal {
 namespace {
@@ -95,11 +97,24 @@ class Walk {
     for (int group = 0; group < topology_.level(level).num_groups(); ++group) {
       const std::span<const int> ranks = topology_.members(group, level);
       if (group == own || !beside(holder, ranks[0], level)) continue;
+      const Topology::Link& link = topology_.level(level).link;
       const int mate = mate_of(holder, level, ranks, position);
-      cross(holder, mate, rows_in(group, level, owners));
-      serve(mate, level + 1, owners);
+      cross_and_serve(holder, mate, 1 - link.second_share(), {group, level}, owners);
+      if (!link.second_way) continue;
+      const int second = ranks[(position ^ link.second_way->mates_xor) % ranks.size()];
+      cross_and_serve(holder, second, link.second_share(), {group, level}, owners);
     }
     serve(holder, level + 1, owners);
+  }
+
+  // With a part of the tokens.
+  void cross_and_serve(int holder, int mate, double part, std::array<int, 2> to,
+                       const std::vector<int>& owners) {
+    const auto [group, level] = to;
+    const double all = std::exchange(tokens_, part * tokens_);
+    cross(holder, mate, rows_in(group, level, owners));
+    serve(mate, level + 1, owners);
+    tokens_ = all;
   }
 
   int mate_of(int holder, int level, std::span<const int> ranks, std::ptrdiff_t position) const {
@@ -194,7 +209,10 @@ TEST(Traffic, EqualsTheCountOverAllChoices) {
         "rack:2@3xor@2links,host:2@1xor,rank:2",
         "rack:2,host:2@pairs0-3+1-2@2links,rank:2",
         "rack:2@pairs0-6+1-5+2-4+3-7@4links,host:2,rank:2",
-        "host:3@pairs0-2+0-4+2-5+1-3+1-5+3-4@2links,rank:2"}) {
+        "host:3@pairs0-2+0-4+2-5+1-3+1-5+3-4@2links,rank:2",
+        "rack:2@10GB/s@also1xor30GB/s@2links,host:2@1xor,rank:2",
+        "rack:2@also1xor@4links,host:1+2,rank:4+2+2",
+        "rack:2@pairs0-6+1-5+2-4+3-7@also1xor@4links,host:2,rank:2"}) {
     const Topology topology = Topology::parse(text);
     for (const int last : {0, 1}) {
       Traffic traffic = small_traffic(topology, last);

@@ -48,7 +48,7 @@ Topology topology_of(const Options& options, const Results& results) {
 }
 
 double limit_us(const Topology::Link& link, double bytes) {
-  const double bytes_per_us = link.bandwidth_gb_s * link.count * 1e3;
+  const double bytes_per_us = link.total_gb_s() * link.count * 1e3;
   return bytes_per_us > 0 ? bytes / bytes_per_us : 0;
 }
 

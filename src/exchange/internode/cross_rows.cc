@@ -1,6 +1,8 @@
 // My rows on their way to other nodes: encoded once, and sent to each mate with the slots that it
 // is to fill (RowSplitter); the mate stores them (stored_rows.cc) and passes them on. Part of
 // RowSender, called before the rows of this node move, so that both go on at once.
+#include <algorithm>
+
 #include "exchange/internode/forwarder.h"
 #include "exchange/send_rows.h"
 
@@ -8,8 +10,9 @@ namespace ferry::internal {
 
 Status RowSender::cross_rows() {
   MessageChannel& messages = exchange_.group->messages();
-  RowSplitter splitter(*exchange_.forwarder, exchange_.subtree_rule(), -1, issued_.number,
-                       setup_.rank);
+  std::vector<RowSplitter> splitters;  // [ways]
+  for (Forwarder* const way : exchange_.ways(*issued_.active))
+    splitters.emplace_back(*way, exchange_.subtree_rule(*way), -1, issued_.number, setup_.rank);
   const auto scratch = std::make_unique_for_overwrite<std::byte[]>(setup_.scratch_bytes());
   const bool by_expert = args_.scales.num_rows > 1;  // another row for each expert
   const int step = by_expert ? 1 : route_.num_entries;
@@ -28,11 +31,13 @@ Status RowSender::cross_rows() {
     unit.row = {encode(first, scratch.get()), layout_.row_bytes()};
     if (layout_.scale_bytes() > 0)
       unit.scales = {scales_of_row(first, scratch.get()), layout_.scale_bytes()};
+    const std::int64_t token = first / route_.num_entries;
+    RowSplitter& splitter = splitters[exchange_.way_of(token, splitters.size())];
     if (Status status = cross(splitter, unit); !status.ok()) return status;
   }
   const auto lock = messages.lock();
-  splitter.flush();
-  if (!splitter.is_small()) messages.progress();
+  for (RowSplitter& splitter : splitters) splitter.flush();
+  if (!std::ranges::all_of(splitters, &RowSplitter::is_small)) messages.progress();
   return {};
 }
 
@@ -53,7 +58,7 @@ int RowSender::add_destinations(std::int64_t entry, std::vector<std::byte>& dest
 
 // Waits for room, as long as the operation may.
 Status RowSender::cross(RowSplitter& splitter, const RowUnit& unit) {
-  Forwarder& forwarder = *exchange_.forwarder;
+  Forwarder& forwarder = splitter.forwarder();
   while (true) {
     int full = -1;
     {

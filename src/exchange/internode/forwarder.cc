@@ -22,14 +22,15 @@ bool has_counts(const Terms& terms) {
 }  // namespace
 
 Forwarder::Forwarder(GroupState& group, const WindowView& view, const ExchangeConfig& config,
-                     Algorithm algorithm)
+                     Algorithm algorithm, bool second_way)
     : group_(&group),
       config_(config),
       layout_(*view.layout),
       view_{view.segment, &layout_, view.positions},
       everybody_(group.topology(), group.rank(), std::vector<bool>(group.size(), true),
-                 algorithm == Algorithm::kFullmesh),
+                 algorithm == Algorithm::kFullmesh, second_way),
       table_(everybody_),
+      progress_(second_way ? &ControlFlags::second_way : &ControlFlags::progress),
       inbox_(group.size()),
       room_{.wanted = {}, .given = std::vector<std::atomic<std::uint64_t>>(group.size())},
       served_(group.size()),
@@ -82,6 +83,21 @@ void Forwarder::tell(std::uint64_t number) {
   }
 }
 
+// Only where all ranks take part do rows take the second way (ExchangeParts::ways). As in tell(),
+// the ask of a combine comes next.
+void Forwarder::tell_delivered(std::uint64_t number) {
+  const auto lock = messages().lock();
+  const Terms& terms = view_.record(group_->rank(), number).terms;
+  if (static_cast<int>(terms.num_active) < num_ranks()) return;
+  const std::vector<std::byte> body =
+      write_flags({.progress = progress_of(number, Stage::kDelivered)});
+  for (const ForwardingTable::Mate& mate : table_.mates) {
+    const MessageHead told = head(kFlags, 0, mate.level, group_->rank());
+    terms.kind == OperationKind::kCombine ? send_soon(mate.rank, told, body)
+                                          : send(mate.rank, told, body);
+  }
+}
+
 ForwardingTable Forwarder::tell_read(const std::vector<bool>& taking_part, bool all) {
   ForwardingTable next = everybody_;
   if (!all) next = ForwardingTable(topology(), group_->rank(), taking_part, /*flat=*/true);
@@ -94,7 +110,8 @@ ForwardingTable Forwarder::tell_read(const std::vector<bool>& taking_part, bool 
 }
 
 void Forwarder::tell_left() {
-  send_flags(table_, {.progress = kLeft, .read_through = kLeft, .set_since = 0});
+  const bool first_way = progress_ == &ControlFlags::progress;
+  send_flags(table_, {.progress = kLeft, .read_through = first_way ? kLeft : 0, .set_since = 0});
   messages().progress();
 }
 
@@ -136,7 +153,7 @@ void Forwarder::read_flags(int origin, std::uint64_t number, const RankFlags& fl
     view_.record(origin, number).posted.growth = flags.growth;
   raise_to(view_.control(origin).set_since, flags.set_since);  // before progress
   raise_to(view_.control(origin).read_through, flags.read_through);
-  raise_to(view_.control(origin).progress, flags.progress);
+  raise_to(view_.control(origin).*progress_, flags.progress);
   if (flags.progress == kLeft) {  // it asks for nothing more, and sums nothing more
     raise(served_[origin], kLeft);
     raise(inbox_.summed()[origin], kLeft);
@@ -238,6 +255,12 @@ bool Forwarder::waits_for(int peer) const {
   });
 }
 
+// What I see here: of a rank of another node, what came by this way.
+std::uint64_t Forwarder::seen_progress(int peer) const noexcept {
+  const ControlFlags& flags = view_.control(peer);
+  return (view_.here(peer) ? flags.progress : flags.*progress_).load(std::memory_order_relaxed);
+}
+
 // True when nobody needs this forwarder any more. At every level either all ranks whose messages
 // come through it, or all ranks that read these messages here, have destroyed their exchange or are
 // gone.
@@ -245,8 +268,7 @@ bool Forwarder::done() const {
   if (holds()) return false;
   const int me = group_->rank();
   const auto takes_part = [&](int peer) {
-    return view_.control(peer).progress.load(std::memory_order_relaxed) != kLeft &&
-           !group_->ended(peer);
+    return seen_progress(peer) != kLeft && !group_->ended(peer);
   };
   std::vector<bool> inside(num_ranks(), true);  // [ranks] in my group of the level before
   for (int level = 0; level <= topology().find_level(Topology::kHost); ++level) {

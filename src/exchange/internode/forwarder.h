@@ -2,9 +2,10 @@
 // (record, counts, flags) to its mates, the ranks with its position in the sibling groups, and
 // writes down those of the ranks that it serves, which are of other nodes; it stores their rows at
 // the ranks of this node, sums rows of this node for them, and passes on what is for nodes further
-// in. One per exchange of several nodes; called by Protocol, RowSender and Combine, and by the
-// group when messages come, maybe on a thread of its own: what both touch is guarded by the lock of
-// the MessageChannel. docs/protocol.md, "Between nodes".
+// in. One per exchange of several nodes and way between them: that of the second way has rows and
+// sums, and of the control messages only those that say that rows are there. Called by Protocol,
+// RowSender and Combine, and by the group when messages come, maybe on a thread of its own: what
+// both touch is guarded by the lock of the MessageChannel. docs/protocol.md, "Between nodes".
 //   forwarder.cc     control messages, room, what waits
 //   stored_rows.cc   rows, into their slots
 //   row_splitter.h   rows, to each mate that wants them
@@ -37,13 +38,17 @@ class Forwarder final : public Channel {
  public:
   // With Algorithm::kFullmesh no rank forwards from one node to another.
   Forwarder(GroupState& group, const WindowView& view, const ExchangeConfig& config,
-            Algorithm algorithm);
+            Algorithm algorithm, bool second_way);
   ~Forwarder() override;
 
   // Of the ranks of the last operation in which this rank took part: by it this rank sends.
   const ForwardingTable& table() const noexcept { return table_; }
   // Of all ranks: by it this rank passes on.
   const ForwardingTable& everybody() const noexcept { return everybody_; }
+  // Between the groups of the outermost level at which this rank has mates.
+  bool has_second_way() const {
+    return topology().level(everybody_.outermost).link.second_way.has_value();
+  }
   const Topology& topology() const noexcept { return group_->topology(); }
   const WindowView& view() const noexcept { return view_; }
   const WindowLayout& layout() const noexcept { return layout_; }
@@ -53,6 +58,8 @@ class Forwarder final : public Channel {
   // What peers of other nodes must know once progress says `number`: the first time the record, and
   // with it the counts where there are any.
   void tell(std::uint64_t number);
+  // By the second way: what I sent of operation `number` is there.
+  void tell_delivered(std::uint64_t number);
   // Tells other ranks that will take part how far this rank has read, and nothing of what may still
   // be under way by the table in use; returns their table. `all`: everybody takes part.
   ForwardingTable tell_read(const std::vector<bool>& taking_part, bool all);
@@ -141,6 +148,8 @@ class Forwarder final : public Channel {
   std::size_t pass(const MessageHead& head, std::span<const std::byte> body);
   std::size_t pass_rows(const MessageHead& head, std::span<const std::byte> body);
 
+  std::uint64_t seen_progress(int peer) const noexcept;
+
   // stored_rows.cc
   void store_rows(std::uint64_t number, std::span<const std::byte> body) const;
   bool store_unit(std::uint64_t number, const RowUnit& unit) const;
@@ -151,6 +160,7 @@ class Forwarder final : public Channel {
   WindowLayout layout_;
   WindowView view_;
   ForwardingTable everybody_, table_;
+  std::atomic<std::uint64_t> ControlFlags::*progress_;  // that messages of this way raise
   std::uint32_t channel_;
   std::uint64_t told_ = 0;                         // the last record that was told
   std::map<int, std::list<SumRequest>> requests_;  // of each served rank that has asked

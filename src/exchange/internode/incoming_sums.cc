@@ -12,7 +12,6 @@ void Combine::ask_for_sums() {
   const Route& route = *route_;
   const int num_positions = route.active->num_positions;
   const RowFormat format = row_format();
-  Forwarder& forwarder = *exchange_.forwarder;
   const SumFormat asked{
       .hidden = format.hidden,
       .row_type = format.type,
@@ -20,11 +19,14 @@ void Combine::ask_for_sums() {
       .weighted = format.weighted,
       .num_positions = num_positions,
       .scalars = args_.out_topk_weights ? static_cast<int>(setup_.layout.weights_per_row()) : 0};
-  asked_.emplace(exchange_.subtree_rule(), -1, asked,
-                 forwarder.answer_layout(format, asked.scalars));
+  const std::vector<Forwarder*> ways = exchange_.ways(active());
+  for (const Forwarder* way : ways)
+    asked_.emplace_back(exchange_.subtree_rule(*way), -1, asked,
+                        way->answer_layout(format, asked.scalars));
   std::vector<std::byte> terms;
   for (std::int64_t token = 0; token < route.num_tokens; ++token) {
-    first_subtree_.push_back(asked_->num_subtrees());
+    AskedSums& asked_of_token = asked_of(token);
+    first_subtree_.push_back(asked_of_token.num_subtrees());
     terms.clear();
     SumUnit unit{.num_positions = num_positions};
     for (int k = 0; k < route.num_entries; ++k) {
@@ -33,9 +35,10 @@ void Combine::ask_for_sums() {
       ++unit.num_terms;
     }
     unit.terms = terms;
-    asked_->add(unit);
+    asked_of_token.add(unit);
   }
-  asked_->send(forwarder, number(), setup_.rank);
+  for (std::size_t way = 0; way < ways.size(); ++way)
+    asked_[way].send(*ways[way], number(), setup_.rank);
   exchange_.group->progress();
 }
 
@@ -54,11 +57,17 @@ Term Combine::term_of(TokenEntry at) const {
 
 // The sums are here.
 Status Combine::await_sums() {
-  Forwarder& forwarder = *exchange_.forwarder;
+  const std::vector<Forwarder*> ways = exchange_.ways(active());
+  for (std::size_t way = 0; way < ways.size(); ++way)
+    if (Status status = await_sums(*ways[way], asked_[way]); !status.ok()) return status;
+  return {};
+}
+
+Status Combine::await_sums(Forwarder& forwarder, const AskedSums& all) {
   std::vector<bool> asked(exchange_.group->size());
-  const std::vector<ForwardingTable::Mate>& mates = exchange_.forwarder->table().mates;
+  const std::vector<ForwardingTable::Mate>& mates = forwarder.table().mates;
   for (std::size_t next_hop = 0; next_hop < mates.size(); ++next_hop)
-    asked[mates[next_hop].rank] = asked_->asks(next_hop);
+    asked[mates[next_hop].rank] = all.asks(next_hop);
   Await sums = exchange_.protocol.awaiting(issued(), "sums", number());
   sums.flags = forwarder.summed();
   sums.only = &asked;
@@ -73,12 +82,14 @@ Status Combine::await_sums() {
 
 // No receive half returns before this rank has served those whose sums it owes.
 Status Combine::await_served() {
-  const Forwarder& forwarder = *exchange_.forwarder;
-  Await served = exchange_.protocol.awaiting(issued(), "questions", number());
-  served.flags = forwarder.served();
-  served.only = &forwarder.table().is_served;
-  served.last_hop = &forwarder.table().last_hop;
-  return exchange_.group->wait(served);
+  for (const Forwarder* way : exchange_.ways(active())) {
+    Await served = exchange_.protocol.awaiting(issued(), "questions", number());
+    served.flags = way->served();
+    served.only = &way->table().is_served;
+    served.last_hop = &way->table().last_hop;
+    if (Status status = exchange_.group->wait(served); !status.ok()) return status;
+  }
+  return {};
 }
 
 }  // namespace ferry::internal

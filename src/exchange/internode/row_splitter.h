@@ -26,6 +26,7 @@ class RowSplitter {
   // left. Destinations come in runs of `run` that are of one node.
   int send(const RowUnit& unit, int run = 1);
   void flush();
+  Forwarder& forwarder() const noexcept { return *forwarder_; }
   // Every mate gets little, which leaves with the next message to it (MessageStream::flush).
   bool is_small() const noexcept;
 

@@ -1,0 +1,44 @@
+// Two ways between the same nodes: rows and sums take both, and whoever waits for a rank waits for
+// what came by each.
+#include <gtest/gtest.h>
+
+#include "holding_link.h"
+#include "seat.h"
+
+namespace ferry::test {
+namespace {
+
+constexpr int kHeldMs = 200;
+
+Scenario scenario_of(const Nodes& nodes) {
+  const ExchangeConfig config = {.max_tokens = 16, .hidden = 64, .num_experts = 12, .top_k = 2};
+  Scenario scenario = plain_scenario(static_cast<int>(nodes.of_rank.size()), config, 1, 82);
+  for (auto& round : scenario.rounds) expect_dispatch(config, round);
+  return scenario;
+}
+
+// Rank 0's mates are ranks 2 and 3. Its rows for them lie with rank 3 while its flags of the first
+// way are long here.
+TEST(SecondWay, ItsRowsAreWaitedFor) {
+  const Nodes nodes = nodes_of("host:2@also1xor,rank:2");
+  Scenario scenario = scenario_of(nodes);
+  HeldRows rows{.origin = 0, .channel = 2};
+  run_while_held(nodes, rows, [&](Group group) {
+    Seat seat(group, scenario);
+    const Operation sent = seat.dispatch_send(0);
+    if (group.rank() == 3) {
+      // It goes on serving rank 1, whose mate by the first way it is.
+      for (int i = 0; i < kHeldMs; ++i, nap(1)) seat.exchange().poll(sent);
+      rows.held.store(false, std::memory_order_release);
+    }
+    if (group.rank() == 2) {
+      while (!seat.exchange().poll(sent)) nap(1);
+      require(!rows.held.load(std::memory_order_acquire), "ready before rows of the second way");
+    }
+    seat.dispatch_recv(0, sent);
+    require_ok(group.barrier(), "barrier");
+  });
+}
+
+}  // namespace
+}  // namespace ferry::test
