@@ -24,9 +24,11 @@ WHAT = ("pair", "dispatch", "combine")
 ALGORITHMS = ("hierarchical", "fullmesh", "allgather")
 # Hosts, racks, ranks on each host. The rate is that of each host's cable, or of each rack's. `linked`: two partly
 # linked machines of eight; each virtual node is a host, with a cable to the one beside it and one to the same of the
-# other machine, and none to the fourth.
-NETWORKS = {"2x4": (2, 1, 4), "4x2": (4, 1, 2), "2x2x2": (4, 2, 2), "linked": (4, 2, 4)}
+# other machine, and none to the fourth. `two-ways`: machines of two hosts; each host has cables to both hosts of the
+# other machine, of a quarter of the rate, and one of twice the rate to that beside it.
+NETWORKS = {"2x4": (2, 1, 4), "4x2": (4, 1, 2), "2x2x2": (4, 2, 2), "linked": (4, 2, 4), "two-ways": (4, 2, 2)}
 LINKED = ("ab", "cd", "ac", "bd")
+BESIDE, ACROSS = ("ab", "cd"), ("ac", "bd", "ad", "bc")
 MTU = 9000
 PAYLOAD = (MTU - 52) / (MTU + 14)  # of what tbf counts: without the headers of TCP, IP and Ethernet
 FIT_TOKENS = 96                    # no shape that is predicted
@@ -39,9 +41,11 @@ def gb_s(gbit):
 def levels(network, gbit):
     """Of the topology that the ranks are told, at the rate of payload; 0: no limit."""
     hosts, racks, ranks = NETWORKS[network]
-    if network == "linked":
-        return "machine:2,host:2@1xor", ranks
+    if network == "two-ways":
+        return f"machine:2@2links@{gb_s(gbit / 4)}GB/s@also2xor,host:2@{gb_s(2 * gbit)}GB/s", ranks
     rate = f"@{gb_s(gbit)}GB/s" if gbit else ""
+    if network == "linked":
+        return f"machine:2@2links{rate},host:2@1xor{rate}", ranks
     outer = f"rack:{racks}{rate},host:{hosts // racks}" if racks > 1 else f"host:{hosts}{rate}"
     return outer, ranks
 
@@ -51,17 +55,14 @@ def make_hosts(network, gbit):
     rate = f"{gbit}gbit" if gbit else ""
     if network == "linked":
         return Hosts(hosts, cables=dict.fromkeys(LINKED, rate), mtu=MTU)
+    if network == "two-ways":
+        cables = {**dict.fromkeys(BESIDE, f"{2 * gbit}gbit"), **dict.fromkeys(ACROSS, f"{gbit / 4}gbit")}
+        return Hosts(hosts, cables=cables, mtu=MTU)
     return Hosts(hosts, racks=racks, rack_rate=rate, mtu=MTU) if racks > 1 else Hosts(hosts, rate=rate, mtu=MTU)
 
 
 def machine_of(here, network, gbit, network_gb_s):
     host = {**here["host"], "network_gb_s": network_gb_s, "together": True}
-    if network == "linked":
-        return {**here, "host": host, "tree": "machine:2,host:2,rank:4",
-                "links": [{"name": "peer", "mesh": "host"},
-                          {"name": "mate", "xor": 5, "within": "machine", "port": "beside"},
-                          {"name": "rail", "index": "machine", "port": "across"}],
-                "ports": [{"name": name, "gb_s": gb_s(gbit), "level": "host"} for name in ("beside", "across")]}
     outer, ranks = levels(network, gbit)
     return {**here, "tree": f"{outer},rank:{ranks}", "host": host}
 

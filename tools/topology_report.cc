@@ -76,24 +76,23 @@ std::vector<std::vector<int>> mates_by_pairs(const Topology& topology, int level
 
 // [positions][groups of the level]: the mate, which is the rank that serves a position of its
 // group.
-std::vector<std::vector<int>> mates_of(const Topology& topology, int level) {
+std::vector<std::vector<int>> mates_of(const Topology& topology, int level, int mates_xor) {
   const int num_groups = topology.level(level).num_groups();
   std::size_t most = 0;
   for (int group = 0; group < num_groups; ++group)
     most = std::max(most, topology.members(group, level).size());
-  const Topology::Link& link = topology.level(level).link;
   std::vector<std::vector<int>> mates(most);
   for (std::size_t position = 0; position < most; ++position) {
     for (int group = 0; group < num_groups; ++group) {
       const auto ranks = topology.members(group, level);
-      mates[position].push_back(
-          ranks[internal::mate_position(position, ranks.size(), link.mates_xor)]);
+      mates[position].push_back(ranks[internal::mate_position(position, ranks.size(), mates_xor)]);
     }
   }
   return mates;
 }
 
-std::string mates_text(const Topology& topology, int level, std::vector<std::vector<int>> mates) {
+std::string mates_text(const Topology& topology, int level, const char* way,
+                       const std::string& of_whom, std::vector<std::vector<int>> mates) {
   std::vector<std::string> lines;
   for (std::vector<int>& of_position : mates) {
     const bool all = std::ssize(of_position) <= kMostColumns;
@@ -102,24 +101,30 @@ std::string mates_text(const Topology& topology, int level, std::vector<std::vec
                                 all ? "" : " .."));
   }
   return fmt::format(
-      "\nmates: the rank that serves a {3}, in {0} 0, 1, ..{1}\n{2}", topology.level(level).name,
-      level == 0 ? "" : fmt::format(" of the same {}", topology.level(level - 1).name), cut(lines),
-      topology.level(level).link.mates.empty() ? "position of its " + topology.level(level).name
-                                               : "rank");
+      "\nmates{}: the rank that serves a {}, in {} 0, 1, ..{}\n{}", way, of_whom,
+      topology.level(level).name,
+      level == 0 ? "" : fmt::format(" of the same {}", topology.level(level - 1).name), cut(lines));
 }
 
 void add_mates(Report& report, const Topology& topology) {
-  Json all = Json::object();
+  Json first = Json::object(), second = Json::object();
   if (topology.num_nodes() == 1) report.add("\none node: no rank needs a mate\n");
-  for (int level = 0; level <= topology.find_level(Topology::kHost); ++level) {
-    const bool by_pairs = !topology.level(level).link.mates.empty();
-    const std::vector<std::vector<int>> mates =
-        by_pairs ? mates_by_pairs(topology, level) : mates_of(topology, level);
-    all[topology.level(level).name] = mates;
-    if (topology.num_nodes() > 1 && topology.level(level).num_groups() > 1)
-      report.add(mates_text(topology, level, mates));
+  for (int index = 0; index <= topology.find_level(Topology::kHost); ++index) {
+    const Topology::Level& level = topology.level(index);
+    const std::string position = "position of its " + level.name;
+    const auto add = [&](Json& all, const char* way, const std::string& of_whom,
+                         const std::vector<std::vector<int>>& mates) {
+      all[level.name] = mates;
+      if (level.num_groups() > 1) report.add(mates_text(topology, index, way, of_whom, mates));
+    };
+    if (level.link.mates.empty())
+      add(first, "", position, mates_of(topology, index, level.link.mates_xor));
+    else
+      add(first, "", "rank", mates_by_pairs(topology, index));
+    if (const auto& way = level.link.second_way)
+      add(second, " over the second way", position, mates_of(topology, index, way->mates_xor));
   }
-  report.add("", {{"mates", all}});
+  report.add("", {{"mates", first}, {"second_way_mates", second}});
 }
 
 std::string shape_text(const ExchangeConfig& config) {

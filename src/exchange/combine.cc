@@ -98,7 +98,7 @@ Status Combine::ask() {
 
 Status Combine::receive() {
   Status status = reduce();
-  for (const auto& way : {exchange_.forwarder, exchange_.second_way})
+  for (Forwarder* const way : {exchange_.forwarder.get(), exchange_.second_way.get()})
     if (way) way->forget_sums(number(), setup_.rank);
   return status;
 }

@@ -52,7 +52,7 @@ struct ExchangeParts {
   }
   CrossedBytes crossed(int level) const {
     CrossedBytes sum;
-    for (const auto& way : {forwarder, second_way}) {
+    for (const Forwarder* way : {forwarder.get(), second_way.get()}) {
       if (!way) continue;
       const CrossedBytes crossed = way->crossed(level);
       sum.rows += crossed.rows;

@@ -282,10 +282,9 @@ void Protocol::conclude(const Issued& issued) noexcept {
 // The end of a call: what others wait for has left this rank, which may go on to something else.
 Status Protocol::leave(const Issued& issued, const Status& status) {
   if (!forwarder_ || !status.group_usable() || !issued.active->contains_me()) return status;
-  std::vector<bool> mates = forwarder_->table().is_mate;
-  for (std::size_t peer = 0; second_way_ && peer < mates.size(); ++peer)
-    mates[peer] = mates[peer] || second_way_->table().is_mate[peer];
-  const Status left = group_.await_left(awaiting(issued, "room", 0), mates);
+  Status left = group_.await_left(awaiting(issued, "room", 0), forwarder_->table().is_mate);
+  if (left.ok() && second_way_)
+    left = group_.await_left(awaiting(issued, "room", 0), second_way_->table().is_mate);
   return status.ok() || !left.group_usable() ? left : status;
 }
 

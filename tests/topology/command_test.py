@@ -52,12 +52,21 @@ class Report(unittest.TestCase):
         self.assertEqual(found["nodes"], [0, 0, 0, 1, 1, 1, 2, 2, 2])
         self.assertEqual(found["mates"], {"rack": [[0, 3], [1, 4], [2, 5], [0, 6], [1, 7], [2, 8]],
                                           "host": [[0, 3, 6], [1, 4, 7], [2, 5, 8]]})
+        self.assertEqual(found["second_way_mates"], {})
         self.assertEqual(found["auto"]["algorithm"], "hierarchical")
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "found.json")
             with open(path, "w") as file:
                 json.dump(found, file)
             self.assertEqual(topology_json(path), found)
+
+    def test_mates_over_a_second_way(self):
+        text = "rack:2@10GB/s@also1xor5GB/s,host:2,rank:1"
+        found = topology_json(text)
+        self.assertEqual(found["topology"], text)
+        self.assertEqual(found["mates"]["rack"], [[0, 2], [1, 3]])
+        self.assertEqual(found["second_way_mates"], {"rack": [[1, 3], [0, 2]]})
+        self.assertIn("mates over the second way: the rank that serves a position of its rack", topology(text)[1])
 
     def test_bytes_follow_the_shape(self):
         def bytes_of(*arguments):

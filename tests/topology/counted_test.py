@@ -72,6 +72,17 @@ class Counted(unittest.TestCase):
                     self.assertAlmostEqual(expected[algorithm][level], on_page, places=3)
                     self.assertEqual(self.counted_once(topology, algorithm, of_row)[level], on_page)
 
+    def test_two_ways_bring_every_copy_once(self):
+        for one, two in (("host:2,rank:4", "host:2@also1xor,rank:4"),
+                         ("rack:2,host:2,rank:4", "rack:2@also4xor,host:2,rank:4")):
+            experts = 16 if "rack" in one else 8
+            of_row = shape(4, 256, experts, experts)
+            for algorithm in ALGORITHMS:
+                with self.subTest(topology=two, algorithm=algorithm):
+                    self.assertEqual(computed(two, *of_row)[algorithm], computed(one, *of_row)[algorithm])
+                    self.assertEqual(self.counted_once(two, algorithm, of_row),
+                                     self.counted_once(one, algorithm, of_row))
+
     seen = {}
 
     def counted_once(self, topology, algorithm, of_row):
