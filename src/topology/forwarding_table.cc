@@ -41,8 +41,10 @@ class Members {
   int mate(int rank, int group, int level) const {
     const std::vector<int>& active = active_[level][group];
     if (active.empty()) return -1;
-    return mate_of(topology_, level, rank, positions_[level][rank], active,
-                   second_way_ && level == outermost);
+    const int position = positions_[level][rank];
+    if (second_way_ && level == outermost)
+      return second_mate_of(*topology_.level(level).link.second_way, position, active);
+    return mate_of(topology_, level, rank, position, active);
   }
   // The outermost level at which two ranks are of different groups; host + 1: they are of one node.
   int level_between(int a, int b) const {

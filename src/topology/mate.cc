@@ -5,9 +5,8 @@
 namespace ferry::internal {
 
 int mate_of(const Topology& topology, int level, int rank, std::size_t position,
-            std::span<const int> ranks, bool second_way) {
+            std::span<const int> ranks) {
   const Topology::Link& link = topology.level(level).link;
-  if (second_way) return ranks[mate_position(position, ranks.size(), link.second_way->mates_xor)];
   if (!link.mates.empty()) {
     const int above = level == 0 ? 0 : topology.group_of(rank, level - 1);
     const int first = level == 0 ? 0 : topology.members(above, level - 1).front();
@@ -18,6 +17,11 @@ int mate_of(const Topology& topology, int level, int rank, std::size_t position,
     }
   }
   return ranks[mate_position(position, ranks.size(), link.mates_xor)];
+}
+
+int second_mate_of(const Topology::SecondWay& way, std::size_t position,
+                   std::span<const int> ranks) {
+  return ranks[mate_position(position, ranks.size(), way.mates_xor)];
 }
 
 }  // namespace ferry::internal

@@ -26,8 +26,11 @@ constexpr bool takes_second_way(std::int64_t token, double share) noexcept {
 }
 
 // The mate of a rank, which is at `position` of its own group of a level. `ranks`: those of another
-// group of the level that may be it, ascending. `second_way`: by the links of Link::second_way.
+// group of the level that may be it, ascending.
 int mate_of(const Topology& topology, int level, int rank, std::size_t position,
-            std::span<const int> ranks, bool second_way = false);
+            std::span<const int> ranks);
+// The same over the second way of the outermost level.
+int second_mate_of(const Topology::SecondWay& way, std::size_t position,
+                   std::span<const int> ranks);
 
 }  // namespace ferry::internal
