@@ -127,12 +127,12 @@ end_clang_tidy() {
   if [ -z "$lint" ]; then clang_tidy; else wait "$lint" || { cat build/clang-tidy.log; return 1; }; fi
 }
 
-# fuzz_one <target>: thirty seconds. What it learned stays in build; what it found is to be kept in tests/fuzz/seeds.
+# fuzz_one <target>: 25 seconds. What it learned stays in build; what it found is to be kept in tests/fuzz/seeds.
 fuzz_one() {
   local name
   name=$(basename "$1" _fuzz)
   mkdir -p "build/fuzz/corpus/$name"
-  "$1" -max_total_time=30 -timeout=10 -artifact_prefix="build/fuzz/found-$name-" "build/fuzz/corpus/$name" \
+  "$1" -max_total_time=25 -timeout=10 -artifact_prefix="build/fuzz/found-$name-" "build/fuzz/corpus/$name" \
     "tests/fuzz/seeds/$name" >"build/fuzz/$name.log" 2>&1 || { tail -40 "build/fuzz/$name.log"; return 1; }
 }
 export -f fuzz_one
@@ -167,7 +167,8 @@ for step in "$@"; do
       check "install transformers" scripts/install.sh transformers &&
         check "example of transformers" .venv/bin/python -m pytest -q tests/python/test_examples.py -k transformers
       ;;
-    asan | tsan) FERRY_STRESS=${FERRY_STRESS:-0.25} check_tests "$step" ;;
+    asan) FERRY_STRESS=${FERRY_STRESS:-0.1} check_tests asan ;;
+    tsan) FERRY_STRESS=${FERRY_STRESS:-0.25} check_tests tsan ;;
     aarch64) check "sysroot" scripts/sysroot.sh && check_tests aarch64 ;;
     begin-clang-tidy) begin_clang_tidy ;;
     clang-tidy) check "clang-tidy" end_clang_tidy ;;
