@@ -73,7 +73,7 @@ class Builder {
     }
     const TreeTasks tree(
         input_, tree_steps(input_.graph.tree(), input_.traffic, input_.routing, strategy_.copies),
-        resources_, strategy_.copies == Copies::kPerRank);
+        resources_);
     dispatch_last_ = tree.add_dispatch(dispatch_, out);
     combine_last_ = tree.add_combine(combine_, home);
     std::tie(pair.received_bytes, pair.staged_bytes) = tree.memory();

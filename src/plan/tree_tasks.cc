@@ -8,27 +8,23 @@
 
 namespace ferry::internal {
 
-TreeTasks::TreeTasks(const BuildInput& input, std::vector<TreeStep> steps, Resources& resources,
-                     bool flat)
+TreeTasks::TreeTasks(const BuildInput& input, std::vector<TreeStep> steps, Resources& resources)
     : input_(input),
       tree_(input.graph.tree()),
       steps_(std::move(steps)),
       uses_(steps_.size()),
       resources_(resources) {
-  for (int level = 0; level < tree_.num_levels(); ++level) {
-    const bool both = !flat || level == tree_.find_level(Topology::kHost);
-    const Topology::Link& link = tree_.level(level).link;
-    add_level(level, both ? link.total_gb_s() : link.bandwidth_gb_s);
-  }
+  for (int level = 0; level < tree_.num_levels(); ++level) add_level(level);
   for (int engine = 0; engine < std::ssize(input.graph.machine().engines); ++engine)
     add_engine(engine);
   if (input.graph.machine().host.network_gb_s > 0) add_processors();
 }
 
-void TreeTasks::add_level(int level, double gb_s) {
+void TreeTasks::add_level(int level) {
   Loads loads;
   for (const TreeStep& step : steps_) loads.push_back(on_links(tree_, step, level));
-  add({tree_.level(level).name, gb_s, "stated"}, loads, true);
+  const Topology::Level& at = tree_.level(level);
+  add({at.name, at.link.total_gb_s(), "stated"}, loads, true);
 }
 
 void TreeTasks::add_engine(int engine) {

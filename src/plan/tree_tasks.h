@@ -14,9 +14,7 @@ namespace ferry::internal {
 
 class TreeTasks {
  public:
-  // `flat`: straight from node to node, so that a second way is taken only if nodes have it.
-  TreeTasks(const BuildInput& input, std::vector<TreeStep> steps, Resources& resources,
-            bool flat = false);
+  TreeTasks(const BuildInput& input, std::vector<TreeStep> steps, Resources& resources);
 
   // Behind tasks that bring rows into order. Returns all.
   std::vector<int> add_dispatch(MergedTasks& tasks, const std::vector<int>& first) const;
@@ -27,7 +25,7 @@ class TreeTasks {
  private:
   using Loads = std::vector<std::vector<TreeLoad>>;  // [steps][what is loaded]
 
-  void add_level(int level, double gb_s);
+  void add_level(int level);
   void add_engine(int engine);
   // Between nodes every byte takes time of the processors at both of its ends.
   void add_processors();
