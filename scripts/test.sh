@@ -127,12 +127,12 @@ end_clang_tidy() {
   if [ -z "$lint" ]; then clang_tidy; else wait "$lint" || { cat build/clang-tidy.log; return 1; }; fi
 }
 
-# fuzz_one <target>: 25 seconds. What it learned stays in build; what it found is to be kept in tests/fuzz/seeds.
+# fuzz_one <target>: thirty seconds. What it learned stays in build; what it found is to be kept in tests/fuzz/seeds.
 fuzz_one() {
   local name
   name=$(basename "$1" _fuzz)
   mkdir -p "build/fuzz/corpus/$name"
-  "$1" -max_total_time=25 -timeout=10 -artifact_prefix="build/fuzz/found-$name-" "build/fuzz/corpus/$name" \
+  "$1" -max_total_time=30 -timeout=10 -artifact_prefix="build/fuzz/found-$name-" "build/fuzz/corpus/$name" \
     "tests/fuzz/seeds/$name" >"build/fuzz/$name.log" 2>&1 || { tail -40 "build/fuzz/$name.log"; return 1; }
 }
 export -f fuzz_one
