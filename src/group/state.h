@@ -205,7 +205,7 @@ class GroupState final : private MessageChannel::Reader {
   Status give_up(const Await& await, Code code, int culprit) noexcept;
   Status break_group(Code code, int culprit, const std::string& text) noexcept;
   Status check(const Await& await) noexcept;
-  void sleep_until_rung(const Await& await, int peer) noexcept;
+  void sleep_until_rung(const Await& await, int peer, std::int64_t waited_ns) noexcept;
   std::uint64_t count_neighbours(const Deadline& by);
   void account(const Await& await, int peer, std::int64_t ns) noexcept;
   std::vector<int> missing_ranks(const Await& await) const;

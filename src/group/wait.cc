@@ -18,12 +18,18 @@ constexpr int kSpins = 2000;  // pauses before the first yield, with a processor
 constexpr int kSpinsCrowded = 20;             // and without
 constexpr int kYieldsPerClock = 16;           // yields between two looks at the clock
 constexpr std::int64_t kYieldNs = 1'000'000;  // yielding turns into sleeping
+// The same where the rank that is waited for may need this processor, to move messages that take
+// longer anyway.
+constexpr std::int64_t kYieldCrowdedNetworkNs = 50'000;
 
 // How long a rank that failed may take from the end of its exchange to that of its process: Python
 // with torch needs it.
 constexpr std::chrono::milliseconds kEndsSoon{500};
 
-constexpr int kNetworkSleepUs = 100;
+// A rank that makes its own progress does not hear the bell of its own node while it sleeps in the
+// network. So it looks again after a part of the time that it has waited.
+constexpr int kNapPart = 8;
+constexpr std::int64_t kShortestNapUs = 100, kLongestNapUs = 2000;
 
 // Some of the longest sleeps of a rank that waits (SharedFlags::sleep): it counts on meanwhile.
 constexpr std::chrono::milliseconds kSeenWaiting{10};
@@ -32,6 +38,8 @@ constexpr std::chrono::milliseconds kSeenWaiting{10};
 
 Status GroupState::wait(const Await& await) noexcept {
   const int spins = await.crowded ? kSpinsCrowded : kSpins;
+  const bool in_network = messages_ && !nodes_.own_thread;
+  const std::int64_t yield_ns = await.crowded && in_network ? kYieldCrowdedNetworkNs : kYieldNs;
   std::int64_t began_ns = 0, peer_began_ns = 0;  // 0: no wait yet, at all and for this peer
   std::int64_t calm = 0;                         // turns of the loop since the last flag went up
   for (int passed = 0; passed < size_;) {
@@ -57,10 +65,10 @@ Status GroupState::wait(const Await& await) noexcept {
       if (Status status = check(await); !status.ok()) return status;
     }
     const std::int64_t now = now_ns();
-    if (now - began_ns < kYieldNs) continue;
+    if (now - began_ns < yield_ns) continue;
     account(await, peer, now - peer_began_ns);  // onlookers see a wait while it lasts
     peer_began_ns = now;
-    sleep_until_rung(await, peer);
+    sleep_until_rung(await, peer, now - began_ns);
     if (Status status = check(await); !status.ok()) return status;
   }
   return {};
@@ -72,10 +80,10 @@ void GroupState::account(const Await& await, int peer, std::int64_t ns) noexcept
   counters().waited(await.outgoing ? rank_ : peer, ns);
 }
 
-// A rank that waits for the network does not hear the bell of its own node.
-void GroupState::sleep_until_rung(const Await& await, int peer) noexcept {
-  if (messages_ && !nodes_.own_thread) return messages_->sleep(kNetworkSleepUs);
-  flags_->sleep(rank_, await.flag(peer), await.value);
+void GroupState::sleep_until_rung(const Await& await, int peer, std::int64_t waited_ns) noexcept {
+  if (!messages_ || nodes_.own_thread) return flags_->sleep(rank_, await.flag(peer), await.value);
+  const std::int64_t nap_us = waited_ns / 1000 / kNapPart;
+  messages_->sleep(static_cast<int>(std::clamp(nap_us, kShortestNapUs, kLongestNapUs)));
 }
 
 std::vector<int> GroupState::missing_ranks(const Await& await) const {
@@ -151,7 +159,7 @@ std::vector<int> GroupState::awaited_here(const Await& await, int missing) noexc
   if (await.patient || await.outgoing) return awaited;
   std::vector<std::vector<std::uint64_t>> before;
   for (const int rank : node_ranks_) before.push_back(flags_->waited(rank));
-  for (CallTime seen(kSeenWaiting); !seen.passed(); sleep_until_rung(await, missing)) {
+  for (CallTime seen(kSeenWaiting); !seen.passed(); sleep_until_rung(await, missing, 0)) {
     progress();
     account(await, missing, 1);  // it waits itself, for those that look now
   }
