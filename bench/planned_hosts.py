@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""How good `ferry plan` is between hosts that this machine plays: predicts every algorithm on every network below,
-prints that, and only then measures. The machine's constants are those of `ferry doctor --calibrate` (--machine), and
-the rate at which its processors move what crosses, fitted to one run of another shape between hosts without a limit.
+"""How good `ferry plan` is between hosts that this machine plays: calibrates every network below with
+`ferry doctor --calibrate --hosts`, whose shapes are others, predicts every algorithm, prints that, and only then
+measures. The constants of a host are those of `ferry doctor --calibrate` (--machine).
 
 Needs what bench/hosts.py needs. Exit code 77: no hosts here."""
 
 import argparse
 import json
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import ferry
@@ -31,7 +33,6 @@ LINKED = ("ab", "cd", "ac", "bd")
 BESIDE, ACROSS = ("ab", "cd"), ("ac", "bd", "ad", "bc")
 MTU = 9000
 PAYLOAD = (MTU - 52) / (MTU + 14)  # of what tbf counts: without the headers of TCP, IP and Ethernet
-FIT_TOKENS = 96                    # no shape that is predicted
 
 
 def gb_s(gbit):
@@ -61,10 +62,18 @@ def make_hosts(network, gbit):
     return Hosts(hosts, racks=racks, rack_rate=rate, mtu=MTU) if racks > 1 else Hosts(hosts, rate=rate, mtu=MTU)
 
 
-def machine_of(here, network, gbit, network_gb_s):
-    host = {**here["host"], "network_gb_s": network_gb_s, "together": True}
-    outer, ranks = levels(network, gbit)
-    return {**here, "tree": f"{outer},rank:{ranks}", "host": host}
+def calibrated(here, network, gbit, options):
+    """The machine with what `ferry doctor --calibrate` finds between its hosts."""
+    tree, ranks = levels(network, gbit)
+    with tempfile.TemporaryDirectory() as folder, make_hosts(network, gbit) as bench:
+        before, after = Path(folder) / "here.json", Path(folder) / "between.json"
+        before.write_text(json.dumps({**here, "host": {**here["host"], "together": True}}))
+        words = ["--calibrate", after, "--machine", before, "--topology", f"{tree},rank:{ranks}",
+                 "--hosts", ",".join(f"{name}:{ranks}" for name in bench.names)]
+        done = subprocess.run([options.build / "tools/ferry", "doctor", *words], env=bench.environment, check=True,
+                              capture_output=True, text=True)
+        print(f"{network} at {gbit:g} Gbit/s:{done.stdout.rpartition('json:')[2].rstrip()}", flush=True)
+        return json.loads(after.read_text())
 
 
 def predicted(machine, tokens, routing="uniform"):
@@ -90,18 +99,6 @@ def run(network, gbit, options, algorithms):
             for name, of in rounds.items()}
 
 
-def fit_network(here, options):
-    """GB/s of the processors for what crosses, at which the prediction is what one run took."""
-    options = argparse.Namespace(**{**vars(options), "tokens": FIT_TOKENS, "routing": "uniform"})
-    took = run("4x2", 0, options, ["fullmesh"])["fullmesh"]["pair"]
-    low, high = 0.01, 100.0
-    while high / low > 1.001:
-        middle = (low * high) ** 0.5
-        slower = predicted(machine_of(here, "4x2", 0, middle), FIT_TOKENS)["fullmesh"]["pair"] > took
-        low, high = (middle, high) if slower else (low, middle)
-    return high
-
-
 def report(plans, options):
     """(table, whether the best of each network is the best that was measured, or within 5 % of it)"""
     lines = [["hosts, Gbit/s, algorithm", "pair predicted", "measured", "error", "of dispatch", "of combine"]]
@@ -125,7 +122,6 @@ def main():
     parser.add_argument("--machine", type=Path, required=True, help="what `ferry doctor --calibrate` has just written")
     parser.add_argument("--networks", default=",".join(NETWORKS), help="default: %(default)s")
     parser.add_argument("--gbit", default="1,2", help="rates (%(default)s)")
-    parser.add_argument("--network-gb-s", type=float, help="the rate of the processors (default: fitted)")
     parser.add_argument("--routing", default="uniform", help="as of `ferry bench`")
     parser.add_argument("--tokens", type=int, default=128, help="of each rank (%(default)s)")
     parser.add_argument("--iterations", type=int, default=8)
@@ -134,11 +130,8 @@ def main():
     options.build = options.build.resolve()
     here = json.loads(options.machine.read_text())
     try:
-        network_gb_s = options.network_gb_s or fit_network(here, options)
-        print(f"processors move {network_gb_s:.4g} GB/s of what crosses")
         cases = [(network, float(gbit)) for network in options.networks.split(",") for gbit in options.gbit.split(",")]
-        plans = {case: predicted(machine_of(here, *case, network_gb_s), options.tokens, options.routing)
-                 for case in cases}
+        plans = {case: predicted(calibrated(here, *case, options), options.tokens, options.routing) for case in cases}
         for (network, gbit), plan in plans.items():
             told = ", ".join(f"{name} {time_text(times['pair'])}" for name, times in plan.items())
             print(f"{network} at {gbit:g} Gbit/s is predicted: {told}", flush=True)

@@ -72,28 +72,6 @@ constexpr std::array<Shape, 13> kShapes = {{{2, 8, 3072},
                                             {2, 3072, 6144}}};
 constexpr int kRounds = 2;  // in which shapes take turns; the better one counts
 
-std::string own_program() {
-  std::string path(4096, '\0');
-  const ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
-  if (length <= 0) throw std::runtime_error("cannot find the program that runs");
-  path.resize(static_cast<std::size_t>(length));
-  return path;
-}
-
-json bench(const std::string& program, const Shape& shape) {
-  const std::string command = fmt::format(
-      "'{}' bench --pin --ranks {} --tokens {} --hidden {} --experts 96 --top-k 8 --json", program,
-      shape.ranks, shape.tokens, shape.hidden);
-  const auto close = [](std::FILE* pipe) { pclose(pipe); };
-  const std::unique_ptr<std::FILE, decltype(close)> pipe(popen(command.c_str(), "r"), close);
-  if (!pipe) throw std::runtime_error("cannot start " + command);
-  std::string output;
-  std::array<char, 4096> part{};
-  while (const std::size_t got = std::fread(part.data(), 1, part.size(), pipe.get()))
-    output.append(part.data(), got);
-  return bench_object(output);
-}
-
 nlohmann::ordered_json copying_json(const Machine::Copying& cost) {
   return {{"rank_us", cost.rank_us}, {"row_ns", cost.row_ns}, {"gb_s", cost.gb_s}};
 }
@@ -124,18 +102,21 @@ struct Samples {
 };
 
 // Rounds of all shapes, so that a slow moment does not fall on one shape alone.
-Samples measure(const std::string& program) {
+Samples measure() {
   std::vector<std::array<std::vector<double>, 2>> times(kShapes.size());
   Samples samples;
   for (int round = 0; round < kRounds; ++round) {
     for (std::size_t i = 0; i < kShapes.size(); ++i) {
-      const json measured = bench(program, kShapes[i]);
+      const Shape& shape = kShapes[i];
+      const json measured = run_bench(
+          "", fmt::format("--pin --ranks {} --tokens {} --hidden {} --experts 96 --top-k 8",
+                          shape.ranks, shape.tokens, shape.hidden));
       times[i][0].push_back(measured.at("dispatch_us").at("median"));
       times[i][1].push_back(measured.at("combine_us").at("median"));
       if (round > 0) continue;
       const double rows = measured.at("rows"), bytes = measured.at("dispatch_bytes");
-      samples.dispatch.push_back({kShapes[i].ranks, rows, bytes, 0});
-      samples.combine.push_back({kShapes[i].ranks, rows, bytes, 0});
+      samples.dispatch.push_back({shape.ranks, rows, bytes, 0});
+      samples.combine.push_back({shape.ranks, rows, bytes, 0});
     }
   }
   for (std::size_t i = 0; i < kShapes.size(); ++i) {
@@ -164,6 +145,33 @@ Caches fit_caches(const Samples& samples) {
 
 }  // namespace
 
+std::string own_program() {
+  std::string path(4096, '\0');
+  const ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
+  if (length <= 0) throw std::runtime_error("cannot find the program that runs");
+  path.resize(static_cast<std::size_t>(length));
+  return path;
+}
+
+json run_bench(const std::string& before, const std::string& words) {
+  const std::string command =
+      fmt::format("'{0}' {1} bench {2} --json", own_program(), before, words);
+  const auto close = [](std::FILE* pipe) { pclose(pipe); };
+  const std::unique_ptr<std::FILE, decltype(close)> pipe(popen(command.c_str(), "r"), close);
+  if (!pipe) throw std::runtime_error("cannot start " + command);
+  std::string output;
+  std::array<char, 4096> part{};
+  while (const std::size_t got = std::fread(part.data(), 1, part.size(), pipe.get()))
+    output.append(part.data(), got);
+  return bench_object(output);
+}
+
+void write_machine(const std::string& file, const nlohmann::ordered_json& machine) {
+  std::ofstream written(file);
+  written << machine.dump(2) << '\n';
+  if (!written.flush()) throw std::runtime_error(fmt::format("cannot write '{}'", file));
+}
+
 Machine::Copying fit_copying(const std::vector<CopySample>& samples, const Caches& caches) {
   if (samples.size() < kTerms)
     throw std::invalid_argument(fmt::format("{} samples, at least {}", samples.size(), kTerms));
@@ -189,7 +197,7 @@ Machine::Copying fit_copying(const std::vector<CopySample>& samples, const Cache
 }
 
 std::string calibrate(const std::string& file) {
-  const Samples samples = measure(own_program());
+  const Samples samples = measure();
   const Caches caches = fit_caches(samples);
   const Machine::Copying out = fit_copying(samples.dispatch, caches),
                          home = fit_copying(samples.combine, caches);
@@ -202,9 +210,7 @@ std::string calibrate(const std::string& file) {
         {"caches_mb", caches},
         {"source", fmt::format("fitted: {} runs of ferry bench on this machine",
                                kRounds * kShapes.size())}}}};
-  std::ofstream written(file);
-  written << machine.dump(2) << '\n';
-  if (!written.flush()) throw std::runtime_error(fmt::format("cannot write '{}'", file));
+  write_machine(file, machine);
   const auto text = [&](const char* what, const Machine::Copying& cost, const auto& of) {
     return fmt::format(
         "{} {:.3g} us a rank, {:.3g} ns a row, {:.3g}, {:.3g} and {:.3g} GB/s (worst "

@@ -1,15 +1,20 @@
 // `ferry doctor`: gathers the findings in an order that keeps fork before threads. Called by
 // main.cc; calls calibrate.h and what doctor_findings.h declares.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <iostream>
 #include <memory>
 
 #include "calibrate.h"
+#include "calibrate_links.h"
 #include "commands.h"
 #include "doctor_findings.h"
 #include "ferry/status.h"
 #include "kernels/kernels.h"
+#include "launch_remote.h"
 
 namespace ferry::tools {
 namespace {
@@ -35,6 +40,37 @@ Findings examine() {
   return findings;
 }
 
+std::string tree_of(const std::string& hosts) {
+  std::vector<int> ranks;
+  for (const HostRanks& host : parse_hosts(hosts)) ranks.push_back(host.num_ranks);
+  return fmt::format("host:{},rank:{}", ranks.size(), fmt::join(ranks, "+"));
+}
+
+std::string calibrated(LinkCalibration& calibration) {
+  if (calibration.hosts.empty()) return calibrate(calibration.file);
+  if (calibration.topology.empty()) calibration.topology = tree_of(calibration.hosts);
+  return calibrate_links(calibration);
+}
+
+void add_calibration(CLI::App& verb, LinkCalibration& calibration) {
+  CLI::Option* const file =
+      verb.add_option("--calibrate", calibration.file,
+                      "Measure dispatch and combine here instead, for ferry plan: FILE.json");
+  CLI::Option* const hosts =
+      verb.add_option(
+              "--hosts", calibration.hosts,
+              "With --calibrate: also what crosses between hosts, NAME:RANKS,.. as of ferry launch")
+          ->needs(file);
+  verb.add_option(
+          "--topology", calibration.topology,
+          "Of these hosts, as ferry topology reads it (default: hosts, each with its ranks)")
+      ->needs(hosts);
+  verb.add_option(
+          "--machine", calibration.machine,
+          "What --calibrate wrote for one of these hosts: FILE.json (default: measured first)")
+      ->needs(hosts);
+}
+
 }  // namespace
 
 void add_doctor(CLI::App& app, int& exit_code) {
@@ -49,12 +85,11 @@ void add_doctor(CLI::App& app, int& exit_code) {
   verb->add_option("--mode", *mode, "Of --link: environment | threads (two, on this host)")
       ->check(CLI::IsMember({"environment", "threads"}))
       ->capture_default_str();
-  const auto calibrated = std::make_shared<std::string>();
-  verb->add_option("--calibrate", *calibrated,
-                   "Measure dispatch and combine here instead, for ferry plan: FILE.json");
-  verb->callback([json, link, mode, calibrated, &exit_code] {
-    if (!calibrated->empty()) {
-      std::cout << calibrate(*calibrated) << std::flush;
+  const auto calibration = std::make_shared<LinkCalibration>();
+  add_calibration(*verb, *calibration);
+  verb->callback([json, link, mode, calibration, &exit_code] {
+    if (!calibration->file.empty()) {
+      std::cout << calibrated(*calibration) << std::flush;
       return;
     }
     if (*link) {

@@ -75,6 +75,9 @@ class FERRY_EXPORT Topology {
   // ranks need not be neighbours.
   static Topology from_nodes(const std::vector<int>& nodes);
 
+  // The same tree with another link at a level. Throws as parse() does.
+  Topology with_link(int level, const Link& link) const;
+
   // What parse() reads: names, fan-outs and links. Says nothing of ranks that from_nodes() found
   // out of order.
   std::string to_text() const;
@@ -107,6 +110,7 @@ class FERRY_EXPORT Topology {
 
  private:
   explicit Topology(std::vector<Level> levels);  // without `first`
+  void check_link(int level) const;
   int position(int rank, int level) const;
 
   std::vector<Level> levels_;

@@ -187,14 +187,24 @@ Topology::Topology() : Topology(from_nodes({0})) {}
 Topology::Topology(std::vector<Level> levels) : levels_(std::move(levels)) {
   const int num_ranks = count_groups(levels_);
   place_groups(levels_, num_ranks);
-  const int host = find_level(kHost);
-  for (int index = 0; index < num_levels(); ++index) {
-    check_mates(levels_[index], index <= host);
-    check_second_way(levels_[index], index == 0, index <= host);
-  }
+  for (int index = 0; index < num_levels(); ++index) check_link(index);
   order_.resize(num_ranks);
   std::iota(order_.begin(), order_.end(), 0);
   place_ = order_;
+}
+
+void Topology::check_link(int level) const {
+  const bool has_mates = level <= find_level(kHost);
+  check_mates(levels_[level], has_mates);
+  check_second_way(levels_[level], level == 0, has_mates);
+}
+
+Topology Topology::with_link(int level, const Link& link) const {
+  check_range("level", level, num_levels());
+  Topology changed = *this;
+  changed.levels_[level].link = link;
+  changed.check_link(level);
+  return changed;
 }
 
 Topology Topology::from_nodes(const std::vector<int>& nodes) {

@@ -1,5 +1,7 @@
-// The fit behind `ferry doctor --calibrate`.
+// The fits behind `ferry doctor --calibrate`.
 #include "calibrate.h"
+
+#include "calibrate_links.h"
 
 #include <gmock/gmock.h>
 
@@ -49,6 +51,46 @@ TEST(Calibrate, NoTermIsNegative) {
 
 TEST(Calibrate, FewSamplesAreRefused) {
   EXPECT_THROW(fit_copying({{2, 1, 1, 1}}, kCaches), std::invalid_argument);
+}
+
+// What plan() says of a machine, as if benches had measured it.
+std::vector<LinkSample> planned(const Machine& machine) {
+  std::vector<LinkSample> samples;
+  for (const int tokens : {24, 96}) {
+    LinkSample sample;
+    sample.workload.exchange = {
+        .max_tokens = tokens, .hidden = 6144, .num_experts = 96, .top_k = 8};
+    for (const Prediction& one : plan(machine, sample.workload).predictions)
+      sample.times.push_back({one.strategy, one.dispatch_us, one.combine_us, one.pair_us()});
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+// A rate that limits nothing cannot be found, so times are compared.
+void expect_found(const char* real, const char* first) {
+  const std::vector<LinkSample> was = planned(Machine::parse(real));
+  const std::vector<LinkSample> is = planned(fit_links(Machine::parse(first), was));
+  for (std::size_t i = 0; i < was.size(); ++i) {
+    for (std::size_t j = 0; j < was[i].times.size(); ++j)
+      EXPECT_NEAR(is[i].times[j].pair_us / was[i].times[j].pair_us, 1, 0.02) << real;
+  }
+}
+
+TEST(CalibrateLinks, FindsTheRatesThatMadeTheTimes) {
+  expect_found("rack:2@0.11GB/s@700us,host:2@0.4GB/s,rank:2",
+               "rack:2@0.25GB/s,host:2@1GB/s,rank:2");
+  expect_found("host:2@1.5GB/s@30us,rank:4", "host:2,rank:4");
+}
+
+TEST(CalibrateLinks, FindsProcessorsThatLimit) {
+  expect_found("host:2,rank:4\nhost network 3GB/s together\n", "host:2,rank:4\nhost together\n");
+}
+
+TEST(CalibrateLinks, AnAlgorithmThatIsNoneIsRefused) {
+  std::vector<LinkSample> samples = planned(Machine::parse("host:2@1GB/s,rank:2"));
+  samples[0].times[0].algorithm = "ring";
+  EXPECT_THROW(fit_links(Machine::parse("host:2@1GB/s,rank:2"), samples), std::invalid_argument);
 }
 
 }  // namespace
