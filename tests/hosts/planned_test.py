@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """What `ferry plan` says of two hosts whose cables are slow is what `ferry bench` measures there: no exchange is faster
-than its bound, and the algorithms come in the order that was predicted. Called by ctest with the ferry program; exit
-code 77 where there are no hosts."""
+than its bound, and the algorithms come in the order that was predicted. `ferry doctor --calibrate --hosts` finds the
+rate of the cables. Called by ctest with the ferry program; exit code 77 where there are no hosts."""
 
 import json
 import subprocess
 import sys
+import tempfile
 import unittest
+from pathlib import Path
 
 import hosts
 from hosts import Hosts
@@ -39,6 +41,18 @@ class Planned(unittest.TestCase):
                 bound = sum(predicted[algorithm]["bound_us"].values())
                 self.assertGreater(measured[algorithm], 0.9 * bound)  # but for the burst that a cable lets pass
         self.assertGreater(measured["fullmesh"], measured["hierarchical"])
+
+    def test_calibration_finds_the_rate_of_the_cables(self):
+        with tempfile.TemporaryDirectory() as folder, Hosts(2, rate="400mbit") as bench:
+            here, between = Path(folder, "here.json"), Path(folder, "between.json")
+            here.write_text('{"tree": "rank:2", "host": {"together": true, "source": "assumed: nothing"}}')
+            subprocess.run([FERRY, "doctor", "--calibrate", between, "--hosts", "a:2,b:2", "--machine", here], check=True,
+                           env=bench.environment, timeout=LIMIT_S)
+            tree = json.loads(between.read_text())["tree"]
+        rate = float(tree.partition("@")[2].partition("GB/s")[0])
+        self.assertTrue(tree.startswith("host:2@") and tree.endswith(",rank:2"), tree)
+        self.assertGreater(rate, 0.8 * 0.05)
+        self.assertLess(rate, 1.2 * 0.05)
 
 
 if __name__ == "__main__":
