@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "exchange/argument_rules.h"
-#include "exchange/dispatch.h"
+#include "exchange/place_rows.h"
 #include "exchange/state.h"
 #include "kernels/row_sums.h"
 #include "routing/placement.h"
@@ -163,7 +163,7 @@ RowFormat Combine::row_format() const {
 // outputs do not fit them.
 Status Combine::place() {
   Route& route = *unplaced_;
-  place_rows(exchange_, number(), route);
+  place_rows_alone(exchange_, number(), route);
   for (std::size_t i = 0; i < active().ranks.size(); ++i) {
     const int member = static_cast<int>(i) % active().num_members;
     const std::int64_t rows = setup_.config.layout == Layout::kPadded

@@ -220,8 +220,8 @@ WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks) {
   const std::uint64_t sections = complete.layout == Layout::kPadded ? shape.max_local : 1;
   const std::uint64_t row = layout.row_bytes() + layout.scale_bytes() + 12 +
                             4 * (layout.weights_per_row() + layout.ids_per_row());
-  return {sections * layout.expected_section_rows() * row + layout.control_bytes(),
-          layout.window_bytes()};
+  const std::uint64_t own = layout.control_bytes() + layout.sums_bytes();
+  return {sections * layout.expected_section_rows() * row + own, layout.window_bytes()};
 }
 
 }  // namespace ferry

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "exchange/argument_rules.h"
+#include "exchange/place_rows.h"
 #include "exchange/send_rows.h"
 #include "exchange/state.h"
 #include "routing/placement.h"
@@ -155,17 +156,10 @@ Status Dispatch::send(const DispatchArgs& args) {
   return {};
 }
 
-void place_rows(ExchangeParts& exchange, std::uint64_t number, Route& route) {
-  std::vector<const std::int32_t*> count_rows;  // [active ranks]
-  count_rows.reserve(route.active->ranks.size());
-  for (const int peer : route.active->ranks)
-    count_rows.push_back(exchange.view.count_row(peer, number));
-  place(exchange.setup->rules(), count_rows, exchange.column_sums, route);
-}
-
 // All ranks hold the same matrix now and agree on every slot without more messages.
 Status Dispatch::plan() {
-  place_rows(exchange_, number(), *unplaced_);
+  Status placed = place_rows(exchange_, issued(), *unplaced_, &times.wait_ns);
+  if (!placed.ok()) return placed;
   if (setup_.rank_major()) {
     for (const int peer : active().ranks)
       unplaced_->tokens_per_rank.push_back(exchange_.record(peer, number()).num_rows);

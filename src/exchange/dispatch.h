@@ -17,9 +17,6 @@
 
 namespace ferry::internal {
 
-// Slots of a route's tokens, from the count rows of operation `number` of all its ranks.
-void place_rows(ExchangeParts& exchange, std::uint64_t number, Route& route);
-
 class Dispatch final : public InFlight {
  public:
   Dispatch(ExchangeParts& exchange, const Issued& issued);

@@ -124,7 +124,8 @@ Record& Protocol::new_record(std::uint64_t number, const Terms& terms,
 void Protocol::publish(std::uint64_t number, Stage stage) noexcept {
   raise(view_.control(setup_.rank).progress, progress_of(number, stage));
   group_.ring();
-  if (forwarder_) forwarder_->tell(number);
+  // Sums are for ranks of this node.
+  if (forwarder_ && stage != Stage::kSummed) forwarder_->tell(number);
   if (second_way_ && stage == Stage::kDelivered) second_way_->tell_delivered(number);
 }
 

@@ -22,7 +22,7 @@ struct alignas(128) ControlFlags {
 };
 static_assert(sizeof(ControlFlags) == 128 && std::atomic<std::uint64_t>::is_always_lock_free);
 
-enum class Stage : std::uint64_t { kAnnounced = 0, kGrown = 1, kDelivered = 2 };
+enum class Stage : std::uint64_t { kAnnounced = 0, kSummed = 1, kGrown = 2, kDelivered = 3 };
 
 constexpr std::uint64_t progress_of(std::uint64_t number, Stage stage) {
   return 4 * number + static_cast<std::uint64_t>(stage);

@@ -47,6 +47,11 @@ void check_positions(const ExchangeConfig& config, const Topology& topology) {
 
 }  // namespace
 
+bool shares_sums(const ExchangeConfig& config, const ExpertMap& map) noexcept {
+  const std::int64_t row_size = placement_rules(config).count_row_size(map);
+  return config.tp_size == 1 && map.num_members() * row_size >= kSharedSumsFrom;
+}
+
 WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, int num_ranks,
                          int num_windows) {
   const WireFormat& wire = wire_format(config.wire);
@@ -60,7 +65,8 @@ WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, int
           .scale_bytes = static_cast<std::size_t>(as_they_are ? config.scale_bytes
                                                               : wire.num_scales(config.hidden) * 4),
           .flags_bytes = sizeof(ControlFlags),
-          .record_bytes = sizeof(Record)};
+          .record_bytes = sizeof(Record),
+          .shared_sums = shares_sums(config, map)};
 }
 
 Setup::Setup(const ExchangeConfig& complete, const Topology& topology, int mine,

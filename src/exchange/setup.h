@@ -21,6 +21,18 @@
 
 namespace ferry::internal {
 
+inline PlacementRules placement_rules(const ExchangeConfig& config) noexcept {
+  return {config.layout, config.expert_alignment, config.expert_capacity};
+}
+
+// From so many elements of a count matrix on, one more round of flags costs less than every rank
+// reading all of it (docs/decisions/count_sums.md).
+inline constexpr std::int64_t kSharedSumsFrom = 32768;
+
+// Whether the ranks of a node sum the columns of a dispatch's count matrix together
+// (place_rows.cc). Where a part of the ranks does, so do all.
+bool shares_sums(const ExchangeConfig& config, const ExpertMap& map) noexcept;
+
 // Of a complete configuration.
 WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, int num_ranks,
                          int num_windows);
@@ -40,9 +52,7 @@ struct Setup {
   int num_sections() const noexcept {
     return config.layout == Layout::kPadded ? num_local_experts() : 1;
   }
-  PlacementRules rules() const noexcept {
-    return {config.layout, config.expert_alignment, config.expert_capacity};
-  }
+  PlacementRules rules() const noexcept { return placement_rules(config); }
   // Experts that top-k ids can name: with replicas, logical ones.
   int num_ids() const noexcept {
     return config.replicas.instances.empty() ? config.num_experts

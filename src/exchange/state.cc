@@ -20,7 +20,8 @@ WindowView share_window(GroupState& group, const Setup& setup, const Deadline& b
   return {share_segment(group, setup.layout.segment_bytes(), by), &setup.layout, group.positions()};
 }
 
-// My own flags and records, and those of the ranks of other nodes that I write down here.
+// My own flags and records, the sums that are made for me, and the flags and records of the ranks
+// of other nodes that I write down here.
 bool back_control(const Setup& setup, const WindowView& view, const Forwarder* forwarder) {
   for (int peer = 0; peer < setup.num_ranks; ++peer) {
     const bool mine =
@@ -30,7 +31,8 @@ bool back_control(const Setup& setup, const WindowView& view, const Forwarder* f
       return false;
     new (&view.control(peer)) ControlFlags{};
   }
-  return true;
+  const WindowLayout& layout = setup.layout;
+  return view.segment->commit(layout.sums_before(view.positions[setup.rank]), layout.sums_bytes());
 }
 
 Error no_memory(const Setup& setup) {
@@ -47,9 +49,11 @@ void map_in(const Setup& setup, const WindowView& view, int buffer) {
   const WindowLayout& layout = setup.layout;
   for (int peer = 0; peer < setup.num_ranks; ++peer) {
     view.segment->map_in(layout.control(peer), layout.control_bytes());
-    if (view.here(peer))
-      view.segment->map_in(layout.window(view.positions[peer]) + layout.buffer(buffer),
-                           layout.expected_section_rows() * layout.row_bytes());
+    if (!view.here(peer)) continue;
+    const int position = view.positions[peer];
+    view.segment->map_in(layout.sums_before(position), layout.sums_bytes());
+    view.segment->map_in(layout.window(position) + layout.buffer(buffer),
+                         layout.expected_section_rows() * layout.row_bytes());
   }
 }
 

@@ -29,6 +29,13 @@ struct WindowView {
   std::int32_t* count_row(int rank, std::uint64_t number) const noexcept {
     return reinterpret_cast<std::int32_t*>(at(layout->count_row(rank, number)));
   }
+  // Of a rank of this node: sums of count rows, those before its own and those of all.
+  std::int32_t* sums_before(int rank) const noexcept {
+    return reinterpret_cast<std::int32_t*>(at(layout->sums_before(positions[rank])));
+  }
+  std::int32_t* total_sums(int rank) const noexcept {
+    return reinterpret_cast<std::int32_t*>(at(layout->total_sums(positions[rank])));
+  }
   int num_ranks() const noexcept { return static_cast<int>(positions.size()); }
   bool here(int rank) const noexcept { return positions[rank] >= 0; }
   // Of a rank of this node.

@@ -152,6 +152,8 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shap
 
   Accumulator segment;
   segment.take(checked_mul(control_.stride, num_ranks), kPage);
+  sums_.stride = shape.shared_sums ? round_up(2 * control_.count_row_bytes, kPage) : 0;
+  sums_.begin = segment.take(checked_mul(sums_.stride, shape.num_windows), kPage);
   windows_ = segment.align(Segment::kHugePage);
   segment.take(checked_mul(window_bytes_, shape.num_windows), Segment::kHugePage);
   segment_bytes_ = segment.align(Segment::kHugePage);

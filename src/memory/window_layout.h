@@ -1,7 +1,7 @@
 // WindowLayout: every byte offset of an exchange's segment. Nowhere else does ferry do this
 // arithmetic. docs/window_layout.md draws it; exchange/record.h has what lies in a control part.
 //
-//   segment: control of rank 0, 1, ... R-1 | window of rank 0, 1, ... of this node
+//   segment: control of rank 0, 1, ... R-1 | sums of rank 0, 1, ... of this node | their windows
 //   control: flags | ring of records | ring of count rows
 //   window:  buffer 0, 1, ... ; each: rows | sources | weights | topk_ids | scales
 #pragma once
@@ -23,6 +23,7 @@ struct WindowShape {
   std::size_t scale_bytes;  // of its scales
   std::size_t flags_bytes;  // of a rank
   std::size_t record_bytes;
+  bool shared_sums = false;  // sums of count rows (place_rows.cc)
 };
 
 class WindowLayout {
@@ -41,6 +42,13 @@ class WindowLayout {
     return control(rank) + control_.counts +
            (number & control_.ring_mask) * control_.count_row_bytes;
   }
+  // By position in the node: sums of count rows that its ranks made for one of them. Empty where
+  // shared_sums is not set.
+  std::size_t sums_before(int index) const noexcept { return sums_.begin + index * sums_.stride; }
+  std::size_t total_sums(int index) const noexcept {
+    return sums_before(index) + control_.count_row_bytes;
+  }
+  std::size_t sums_bytes() const noexcept { return sums_.stride; }
   // By position in the node.
   std::size_t window(int index) const noexcept { return windows_ + index * window_bytes_; }
   std::size_t count_row_bytes() const noexcept { return control_.count_row_bytes; }
@@ -90,6 +98,9 @@ class WindowLayout {
     std::size_t records, record_bytes, counts, count_row_bytes, stride;
     std::uint64_t ring_mask;
   };
+  struct Sums {
+    std::size_t begin, stride;
+  };
   struct Buffer {
     std::size_t sources, weights, topk_ids, scales, bytes;
   };
@@ -101,6 +112,7 @@ class WindowLayout {
   };
 
   Control control_;
+  Sums sums_;
   Buffer buffer_;
   Row row_;
   Section section_;

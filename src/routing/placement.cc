@@ -21,25 +21,6 @@ void add(const std::vector<std::int32_t>& from, std::vector<std::int32_t>& to) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
 }
 
-void sum_columns(std::int64_t size, const ActiveSet& active,
-                 std::span<const std::int32_t* const> count_rows, ColumnSums& sums) {
-  sums.all.assign(size, 0);
-  sums.position.clear();
-  for (int position = 0; position < active.num_positions; ++position) {
-    if (position > 0) sums.position.push_back(std::move(sums.all)), sums.all.assign(size, 0);
-    for (int member = 0; member < active.num_members; ++member) {
-      if (active.index(member, position) == active.my_index()) sums.before_me = sums.all;
-      const std::int32_t* row = count_rows[active.index(member, position)];
-      std::int32_t* all = sums.all.data();
-      for (std::int64_t i = 0; i < size; ++i) all[i] += row[i];
-    }
-  }
-  if (sums.position.empty()) return;
-  sums.position.push_back(sums.all);
-  for (int position = 0; position + 1 < active.num_positions; ++position)
-    add(sums.position[position], sums.all);
-}
-
 // For every column the next free row in its owner's buffer, for my tokens, and where its entries
 // start in Route::order, which my own counts say; for every member the rows that it needs.
 void start_columns(const PlacementRules& rules, const std::int32_t* my_counts, ColumnSums& sums,
@@ -198,10 +179,40 @@ void count_entries(const PlacementRules& rules, const Route& route, std::int32_t
   }
 }
 
+void sum_columns(const PlacementRules& rules, const ActiveSet& active,
+                 std::span<const std::int32_t* const> count_rows, ColumnSums& sums) {
+  const std::int64_t size = rules.count_row_size(active.map);
+  sums.all.assign(size, 0);
+  sums.position.clear();
+  for (int position = 0; position < active.num_positions; ++position) {
+    if (position > 0) sums.position.push_back(std::move(sums.all)), sums.all.assign(size, 0);
+    for (int member = 0; member < active.num_members; ++member) {
+      if (active.index(member, position) == active.my_index()) sums.before_me = sums.all;
+      const std::int32_t* row = count_rows[active.index(member, position)];
+      std::int32_t* all = sums.all.data();
+      for (std::int64_t i = 0; i < size; ++i) all[i] += row[i];
+    }
+  }
+  if (sums.position.empty()) return;
+  sums.position.push_back(sums.all);
+  for (int position = 0; position + 1 < active.num_positions; ++position)
+    add(sums.position[position], sums.all);
+}
+
+void sum_slice(std::span<const std::int32_t* const> count_rows, const SumSlice& slice) noexcept {
+  std::int32_t* const all = slice.all;
+  std::fill(all + slice.begin, all + slice.end, 0);
+  for (std::size_t i = 0; i < count_rows.size(); ++i) {
+    std::int32_t* const before = slice.before[i];
+    if (before) std::copy(all + slice.begin, all + slice.end, before + slice.begin);
+    const std::int32_t* row = count_rows[i];
+    for (std::int64_t j = slice.begin; j < slice.end; ++j) all[j] += row[j];
+  }
+}
+
 void place(const PlacementRules& rules, std::span<const std::int32_t* const> count_rows,
            ColumnSums& sums, Route& route) {
   const ActiveSet& active = *route.active;
-  sum_columns(rules.count_row_size(active.map), active, count_rows, sums);
   route.refs.assign(route.columns.size(), RowRef{});
   // The columns that stand for rows: experts, or members.
   const std::int64_t first = rules.rank_major() ? active.map.num_columns() : 0;

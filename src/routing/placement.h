@@ -1,7 +1,9 @@
 // Placement: from the experts of my tokens to slots. Pure functions; the only place that knows the
 // order of rows (design 4).
 //   1. count_entries   my entries -> my row of the count matrix           (every rank)
-//   2. place           the whole matrix -> slots of my tokens, totals     (every rank, the same
+//   2. sum_columns     the whole matrix -> sums over its rows              (every rank; of a large
+//      or sum_slice    matrix each rank a part, for several ranks)
+//   3. place           sums -> slots of my tokens, totals                 (every rank, the same
 //                      answer without more talk)
 #pragma once
 
@@ -40,8 +42,22 @@ struct ColumnSums {
   std::vector<std::int32_t> first;                  // its place in Route::order
 };
 
-// Computes refs, totals and the receive side of `route` from its columns and the count rows of
-// route.active->ranks. Cost: R * E + T * K.
+// From the count rows of active.ranks. Cost: R * E.
+void sum_columns(const PlacementRules& rules, const ActiveSet& active,
+                 std::span<const std::int32_t* const> count_rows, ColumnSums& sums);
+
+// Columns [begin, end) of the sums that all ranks need, with one position: before[i] is where those
+// of the rows before row i are written, null for nowhere.
+struct SumSlice {
+  std::int64_t begin, end;
+  std::span<std::int32_t* const> before;  // [count rows]
+  std::int32_t* all;
+};
+void sum_slice(std::span<const std::int32_t* const> count_rows, const SumSlice& slice) noexcept;
+
+// Computes refs, totals and the receive side of `route` from its columns, the count rows of
+// route.active->ranks and their sums. Cost: E + R * L + T * K, L being the experts of this rank;
+// kRankMajor: and R * R.
 void place(const PlacementRules& rules, std::span<const std::int32_t* const> count_rows,
            ColumnSums& sums, Route& route);
 

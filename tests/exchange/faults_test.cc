@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstring>
 #include <thread>
+#include <utility>
 
+#include "exchange/setup.h"
 #include "seat.h"
 #include "victim.h"
 
@@ -147,6 +149,45 @@ INSTANTIATE_TEST_SUITE_P(
             "StoppedBeforeOutputs", Moment::kBeforeOutputs, SIGSTOP, {"combine 4", "outputs"}},
         FaultCase{"StoppedWhileReading", Moment::kWhileReading, SIGSTOP, {"dispatch 5", "counts"}}),
     [](const testing::TestParamInfo<FaultCase>& info) { return std::string(info.param.name); });
+
+class CountSumsFaults : public testing::TestWithParam<int> {};
+
+// The ranks sum a large matrix of counts together. Rank 1 has announced its counts and waits for
+// those of rank 0 when it is hit, so its slice of the sums does not come.
+TEST_P(CountSumsFaults, TheRankWithoutASliceIsNamed) {
+  if (test_nodes(kRanks).several()) GTEST_SKIP() << "rank 0 sums alone, and waits for the rows";
+  ExchangeConfig config = fault_config();
+  config.num_experts = static_cast<int>(internal::kSharedSumsFrom);
+  const Scenario scenario = plain_scenario(kRanks, config, 1, 38);
+  const FaultCase fault{
+      "before its slice", Moment::kBeforeCounts, GetParam(), {"dispatch 1", "count sums"}};
+  const SharedBoard board;
+  bool strikes = false;  // of each process
+  GroupOptions options;
+  if (fault.signal == SIGSTOP) options.deadline = kShortDeadline;
+  options.interrupted = [&] {  // asked while a rank waits
+    if (std::exchange(strikes, false)) strike_self(*board, fault.signal);
+    return false;
+  };
+  ProcessRanks ranks(kRanks, options, [&](Group group) {
+    Seat seat(group, scenario);
+    strikes = seat.rank() == kVictim;
+    if (seat.rank() == 0) nap(200);
+    const DispatchCall call = seat.dispatch_call(0);
+    Received received;
+    const Status status = seat.exchange().dispatch(call.args(), received);
+    if (seat.rank() == kVictim) return require(!status.ok(), "the victim woke and was told");
+    board.tell();
+    require_named_in_time(status, fault, *board, true);
+  });
+  if (fault.signal == SIGSTOP) board.await_told(kRanks - 1);
+  ranks.send_signal(kVictim, SIGCONT);
+  std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
+  if (fault.signal == SIGKILL) ends[kVictim] = {};
+  expect_all_well(ends, fault.name);
+}
+
+INSTANTIATE_TEST_SUITE_P(Processes, CountSumsFaults, testing::Values(SIGKILL, SIGSTOP));
 
 // Rank 2 is in the middle of its sums when rank 0 finds rank 1 dead. What rank 2 calls a success
 // must be whole.

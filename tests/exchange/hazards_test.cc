@@ -6,6 +6,7 @@
 #include <deque>
 #include <optional>
 
+#include "exchange/setup.h"
 #include "seat.h"
 
 namespace ferry::test {
@@ -114,6 +115,30 @@ TEST_P(Hazards, SlowReaderAfterAnOverflow) {
     }
     seat.combine_recv(*last);
   });
+}
+
+// Two sets of ranks with none in common, each with operations of the same numbers. Their matrix is
+// so large that the ranks of a set sum it together.
+TEST_P(Hazards, SetsOfRanksAtTheSameTime) {
+  ExchangeConfig config = hazard_config();
+  config.num_experts = static_cast<int>(internal::kSharedSumsFrom / 2);
+  const std::vector<std::vector<int>> sets{{1, 0}, {2, 3}};
+  std::vector<Scenario> of_set;
+  for (const std::vector<int>& set : sets) {
+    Scenario& scenario = of_set.emplace_back(plain_scenario(4, config, 4, 19 + set[0]));
+    for (Round& round : scenario.rounds) {
+      for (internal::RankInput& input : round.inputs) input.active_ranks = set;
+      expect_dispatch(config, round);
+    }
+  }
+  run_ranks(
+      GetParam(), 4,
+      [&](Group group) {
+        Seat seat(group, of_set[group.rank() / 2]);
+        for (int i = 0; i < 40; ++i) seat.dispatch(i % 4);
+        require_ok(group.barrier(), "barrier");
+      },
+      "sets at the same time");
 }
 
 TEST_P(Hazards, DispatchOfTheNextBatchBeforeCombineOfThis) {

@@ -14,6 +14,9 @@ namespace ferry::test {
 ExchangeConfig draw_config(const Nodes& nodes, bool plain, const ScenarioLimits& limits,
                            Random& random);
 
+// So many that at least some of the ranks sum their counts together.
+void make_experts_many(int num_ranks, ExchangeConfig& config, Random& random);
+
 std::int64_t draw_hidden(const ScenarioLimits& limits, Random& random);
 DataType draw_float_type(Random& random);
 // The numbers [0, count) in any order.

@@ -3,6 +3,7 @@
 #include <sstream>
 #include <string>
 
+#include "exchange/setup.h"
 #include "scenario.h"
 #include "scenario_config.h"
 
@@ -50,6 +51,8 @@ void note_shape(const ExchangeConfig& config, int num_ranks, Features& found) {
   note(found, "caller's placement", !config.expert_rank.empty());
   note(found, "E not divisible by R", num_ranks == 1 || config.num_experts % num_ranks != 0);
   note(found, "fewer experts than ranks", num_ranks == 1 || config.num_experts < num_ranks);
+  note(found, "counts summed together",
+       num_ranks > 1 && num_ranks * config.num_experts >= internal::kSharedSumsFrom);
   note(found, "fixed row capacity", config.row_capacity != 0);
   note(found, "fixed expert capacity", config.expert_capacity != 0);
   for (int i = 1; i <= 3; ++i) note(found, "depth " + std::to_string(i), config.depth == i);

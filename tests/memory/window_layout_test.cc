@@ -57,7 +57,8 @@ constexpr Layout kLayouts[] = {Layout::kExpertMajor, Layout::kRankMajor, Layout:
 TEST(WindowLayout, ControlPartsAndWindowsDoNotOverlap) {
   for (const Layout kind : kLayouts) {
     const ExchangeConfig config = config_of(kind);
-    const WindowShape shape = shape_of(config);
+    WindowShape shape = shape_of(config);
+    shape.shared_sums = true;
     const WindowLayout layout(config, shape);
     std::vector<Part> parts;
     for (int rank = 0; rank < shape.num_ranks; ++rank) {
@@ -67,8 +68,11 @@ TEST(WindowLayout, ControlPartsAndWindowsDoNotOverlap) {
         parts.push_back({"counts", layout.count_row(rank, number), layout.count_row_bytes(), 64});
       }
     }
-    for (int i = 0; i < shape.num_windows; ++i)
+    for (int i = 0; i < shape.num_windows; ++i) {
+      parts.push_back({"sums", layout.sums_before(i), layout.count_row_bytes(), 64});
+      parts.push_back({"totals", layout.total_sums(i), layout.count_row_bytes(), 64});
       parts.push_back({"window", layout.window(i), layout.window_bytes(), Segment::kHugePage});
+    }
     expect_disjoint(parts, layout.segment_bytes());
   }
 }

@@ -24,6 +24,9 @@ CONFIGURATIONS = {
     "halves": (3, 2, 3, "HALVES"),
     "sparse": (2, 2, 3, "HALVES SPARSE"),
     "copies": (2, 2, 3, "HALVES COPIES NB=3"),
+    "sums": (3, 1, 2, "NB=1 SUMS"),
+    "sums-halves": (2, 2, 3, "HALVES SUMS POISONS=1"),
+    "sums-death": (2, 1, 2, "NB=1 SUMS DEATH"),
     "overflow": (3, 1, 3, "OVERFLOW REFUSALS=1"),
     "overflow-halves": (2, 2, 2, "HALVES OVERFLOW SPARSE REFUSALS=1"),
     "poison": (3, 1, 3, "NB=1 POISONS=2"),
@@ -44,17 +47,20 @@ RECORD = ("a record is not of this operation", "record_begin")
 ROWS = ("rows are not those expected", r"^assertion violated [ (!]*(\(\(matrix.*)?slots\[")
 MEMORY = ("rows without memory behind them", r"<committed\[")
 BLAME = ("a rank is blamed that owes nothing", r"progress.*&suspects")
+SUMS = ("sums are not of this operation", r"sums\[")
 REUSED = ("rows in a buffer that is the caller's again", r"pinned\[.*==200")
 NO_BUFFER = ("a buffer that was never posted is used", "invalid array index")
 
 # guard removed: (configuration it fails in, how, what it is)
 MUTANTS = {
     "NO_COUNTS_WAIT": ("plain", RECORD, "step 3 reads counts and records without waiting"),
-    "NO_GROWN_WAIT": ("overflow", MEMORY, "step 4 does not wait for those that grow"),
-    "NO_REUSE_GUARD": ("halves", ROWS, "step 5 left out"),
-    "GUARD_WITHOUT_FINISHING": ("halves", HANG, "step 5 waits but does not finish its own first"),
-    "GUARD_OF_OWN_DESTINATIONS": ("sparse", HANG, "step 5 looks at its own destinations only"),
-    "NO_ROWS_WAIT": ("plain", ROWS, "step 7 does not wait"),
+    "NO_SUMS_WAIT": ("sums", SUMS, "step 4 does not wait for the sums of the others"),
+    "SUMS_FLAG_FIRST": ("sums", SUMS, "summed before the sums are written"),
+    "NO_GROWN_WAIT": ("overflow", MEMORY, "step 5 does not wait for those that grow"),
+    "NO_REUSE_GUARD": ("halves", ROWS, "step 6 left out"),
+    "GUARD_WITHOUT_FINISHING": ("halves", HANG, "step 6 waits but does not finish its own first"),
+    "GUARD_OF_OWN_DESTINATIONS": ("sparse", HANG, "step 6 looks at its own destinations only"),
+    "NO_ROWS_WAIT": ("plain", ROWS, "step 8 does not wait"),
     "NO_OUTPUTS_WAIT": ("plain", RECORD, "a combine does not wait before it reads"),
     "NO_SETTLE": ("copies", RECORD, "step 1 left out"),
     "RING=1": ("plain", RECORD, "a ring of D records, blocking calls", {"RING": "1"}),
@@ -71,7 +77,7 @@ MUTANTS = {
     "IGNORE_POISON": ("poison", NO_BUFFER, "poisons are not looked at"),
     "IGNORE_MISMATCH": ("mismatch", NO_BUFFER, "kinds are not compared"),
     "COMPARES_WITH_OWN_RECORD": ("terms", OUTCOMES, "each peer is compared with me only"),
-    "NO_STAGE_2_AFTER_ERROR": ("mismatch", HANG, "who ends with an error does not raise stage 2"),
+    "NOT_DELIVERED_AFTER_ERROR": ("mismatch", HANG, "who ends with an error does not raise delivered"),
     "REJECTED_KEEPS_NUMBER": ("poison", HANG, "a rejected call takes no number"),
     "REJECTED_RETURNS_AT_ONCE": ("poison", RECORD, "a rejected call does not wait for the others",
                                  {"REJECTED_RETURNS_AT_ONCE": 1, "NO_RING_CHECK": 1}),

@@ -5,8 +5,8 @@
  * Configuration: R ranks (2, 3); D depth; EPOCHS pairs of dispatch and combine (1 to 3); NB buffers
  * in the pool of a rank; HALVES: receive halves come late and in any order, operations in several
  * orders (without it each call runs to its end); SPARSE: a rank may leave itself or others without
- * a row; COPIES: outputs may lie outside the window; POISONS: calls that are rejected, at most, in
- * all; FLIPS: calls of the wrong kind or with other arguments, likewise; EMPTIES: calls that agree
+ * a row; SUMS: ranks sum the counts together; COPIES: outputs may lie outside the window; POISONS:
+ * calls that are rejected, at most, in all; FLIPS: calls of the wrong kind or with other arguments, likewise; EMPTIES: calls that agree
  * with any arguments; OVERFLOW: buffers start too small; REFUSALS of memory, at most; DEATH: one
  * rank is killed, stopped (and perhaps woken) or leaves, anywhere.
  *
@@ -88,6 +88,9 @@ byte record_free_after[R * RING];
 byte count_begin[R * RING];
 byte count_end[R * RING];
 byte count_row[R * RING];
+#ifdef SUMS
+byte sums[R * R]; /* for each rank the slice of each rank: the operation whose counts it sums */
+#endif
 byte slots[R * NB * R];
 byte record_section_rows[R * RING];
 byte committed[R * NB] = COMMITTED; /* slots with memory behind them */
@@ -169,9 +172,9 @@ inline end_operation(n) {
   assert(outcome[n] == 0 || outcome[n] == result);
   outcome[n] = result;
   result = 0;
-#ifndef NO_STAGE_2_AFTER_ERROR
+#ifndef NOT_DELIVERED_AFTER_ERROR
   if
-  :: progress[me] < 4 * n + 2 -> progress[me] = 4 * n + 2
+  :: progress[me] < 4 * n + 3 -> progress[me] = 4 * n + 3
   :: else
   fi;
 #endif
@@ -312,7 +315,7 @@ inline receive(n) {
   if
   :: kind_of[n] == DISPATCH ->
 #ifndef NO_ROWS_WAIT
-     wait_while(OWE_PROGRESS(4 * n + 2));
+     wait_while(OWE_PROGRESS(4 * n + 3));
 #endif
      d_step {
        check_rows(batch_of[n], ROW(n, i));
@@ -328,7 +331,7 @@ inline receive(n) {
      fi;
 #endif
 #ifndef NO_OUTPUTS_WAIT
-     wait_while(OWE_PROGRESS(4 * n + 2));
+     wait_while(OWE_PROGRESS(4 * n + 3));
 #endif
      d_step {
        read_records(n);

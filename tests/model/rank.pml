@@ -62,7 +62,7 @@ inline fail_dispatch() {
   end_operation(number)
 }
 
-/* Step 4: the ranks whose buffers are too small enlarge them, or say that they cannot. */
+/* Step 5: the ranks whose buffers are too small enlarge them, or say that they cannot. */
 inline grow() {
 #ifdef REFUSAL_IN_RECORD
 #define SAY_NOT_GROWN record_status[RECORD(me, number)] = 1
@@ -76,12 +76,12 @@ inline grow() {
        :: committed[me * NB + target] = R
        :: refusals_left > 0 -> refusals_left--; SAY_NOT_GROWN
        fi;
-       raise_progress(4 * number + 1)
+       raise_progress(4 * number + 2)
      }
   :: else
   fi;
 #ifndef NO_GROWN_WAIT
-  wait_while(growing & OWE_PROGRESS(4 * number + 1));
+  wait_while(growing & OWE_PROGRESS(4 * number + 2));
 #endif
   d_step {
     i = 0;
@@ -105,7 +105,7 @@ inline grow() {
   }
 }
 
-/* Steps 5 and 6. */
+/* Steps 6 and 7. */
 inline send_rows() {
 #ifndef NO_REUSE_GUARD
   if
@@ -118,20 +118,57 @@ inline send_rows() {
   fi;
 #endif
 #ifdef FLAG_BEFORE_ROWS
-  raise_progress(4 * number + 2);
+  raise_progress(4 * number + 3);
 #endif
   d_step { write_rows(TORN) }
   d_step {
     write_rows(ROW(number, me));
 #ifndef FLAG_BEFORE_ROWS
-    raise_progress(4 * number + 2);
+    raise_progress(4 * number + 3);
 #endif
     number_of[batch] = number;
     buffer_of[batch] = target
   }
 }
 
-/* Steps 2 to 6 of a dispatch. */
+#ifdef SUMS
+/* Its slice of the sums becomes `content` for every rank. */
+inline write_sums(content) {
+  i = 0;
+  do
+  :: i < R -> sums[i * R + me] = content; i++
+  :: else -> break
+  od;
+  i = 0
+}
+
+/* Step 4: each rank sums a slice of the columns for all of them. */
+inline sum_together() {
+#ifdef SUMS_FLAG_FIRST
+  raise_progress(4 * number + 1);
+#endif
+  d_step { write_sums(TORN) }
+  d_step {
+    write_sums(number);
+#ifndef SUMS_FLAG_FIRST
+    raise_progress(4 * number + 1)
+#endif
+  }
+#ifndef NO_SUMS_WAIT
+  wait_while(OWE_PROGRESS(4 * number + 1));
+#endif
+  d_step {
+    i = 0;
+    do
+    :: i < R -> assert(sums[me * R + i] == number); i++
+    :: else -> break
+    od;
+    i = 0
+  }
+}
+#endif
+
+/* Steps 2 to 7 of a dispatch. */
 inline send_dispatch() {
   atomic {
     if
@@ -139,7 +176,7 @@ inline send_dispatch() {
     :: else -> choose_receive_buffer(); choose_row()
     fi
   }
-  announce((poison -> 2 : 0), target, (target == NONE -> 0 : committed[me * NB + target]),
+  announce((poison -> 3 : 0), target, (target == NONE -> 0 : committed[me * NB + target]),
            (target == NONE -> 0 : last_published[target]));
 #if defined(REJECTED_RETURNS_AT_ONCE)
   if
@@ -168,6 +205,12 @@ inline send_dispatch() {
     :: else
     fi
   }
+#ifdef SUMS
+  if
+  :: result == DELIVERED -> sum_together()
+  :: else
+  fi;
+#endif
   if
   :: growing -> grow()
   :: else
@@ -243,7 +286,7 @@ inline send_combine() {
     fi;
     buffer_of[batch] = NONE
   }
-  announce(2, target, 0, 0)
+  announce(3, target, 0, 0)
 #ifdef OUTPUTS_AFTER_FLAG
   ;
   d_step {
@@ -310,7 +353,7 @@ inline call() {
   if
   :: poison && kind_of[number] == COMBINE ->
 #ifndef REJECTED_RETURNS_AT_ONCE
-     wait_while(OWE_PROGRESS(4 * number + 2));
+     wait_while(OWE_PROGRESS(4 * number + 3));
 #endif
      d_step { result = REJECTED; forget_batch(batch); end_operation(number) }
   :: else

@@ -49,7 +49,10 @@ class Case {
     std::vector<const std::int32_t*> rows;
     for (const auto& row : counts_) rows.push_back(row.data());
     ColumnSums sums;  // kept from one dispatch to the next
-    for (Route& route : routes_) place(rules_, rows, sums, route);
+    for (Route& route : routes_) {
+      sum_columns(rules_, *route.active, rows, sums);
+      place(rules_, rows, sums, route);
+    }
   }
 
   const Route& route(int rank) const { return routes_[rank]; }
@@ -171,6 +174,26 @@ TEST(Placement, RankMajorSendsATokenOncePerRank) {
     all += next[rank];
   }
   EXPECT_EQ(c.route(0).total_rows, all);
+}
+
+// Each of two ranks sums a part of the columns for both; a third has no part in it.
+TEST(Placement, SlicesAreTheSumsOfEveryRank) {
+  for (const Layout layout : {Layout::kExpertMajor, Layout::kRankMajor}) {
+    const Case c(layout, 1, 15);
+    std::vector<const std::int32_t*> rows;
+    for (int rank = 0; rank < kRanks; ++rank) rows.push_back(c.counts(rank).data());
+    const std::size_t size = c.counts(0).size();
+    std::vector<std::int32_t> before_0(size, -1), before_2(size, -1), all(size, -1);
+    const std::vector<std::int32_t*> before{before_0.data(), nullptr, before_2.data()};
+    for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>(0, 4), {4, size}})
+      sum_slice(rows, {.begin = begin, .end = end, .before = before, .all = all.data()});
+    for (const auto& [rank, slices] : {std::pair(0, before_0), std::pair(2, before_2)}) {
+      ColumnSums sums;
+      sum_columns({layout, 1, 0}, *c.route(rank).active, rows, sums);
+      EXPECT_EQ(slices, sums.before_me);
+      EXPECT_EQ(all, sums.all);
+    }
+  }
 }
 
 TEST(Placement, CountsAreThoseOfTheEntries) {
