@@ -30,7 +30,7 @@ constexpr std::chrono::milliseconds kSeenWaiting{10};
 
 }  // namespace
 
-Status GroupState::wait(const Await& await) noexcept {
+Status GroupState::wait(const Await& await) {
   const int spins = await.crowded ? kSpinsCrowded : kSpins;
   std::int64_t began_ns = 0, peer_began_ns = 0;  // 0: no wait yet, at all and for this peer
   std::int64_t calm = 0;                         // turns of the loop since the last flag went up
@@ -45,6 +45,12 @@ Status GroupState::wait(const Await& await) noexcept {
     if (peer_began_ns == 0) peer_began_ns = now_ns();
     if (began_ns == 0) began_ns = peer_began_ns;
     if (progress()) calm = 0;
+    const std::int64_t worked_ns = await.meanwhile ? (*await.meanwhile)() : 0;
+    if (worked_ns > 0) {
+      began_ns += worked_ns;
+      peer_began_ns += worked_ns;
+      calm = 0;
+    }
     if (calm++ < spins) {
       pause_processor();
       continue;
