@@ -9,8 +9,9 @@ namespace ferry::internal {
 
 namespace {
 
-// Of all tokens: what a pass over fewer of them does is not worth its walk out of order.
-constexpr std::int64_t kFewest = 8;  // at least one in so many
+// A pass over fewer than one in so many tokens is not worth its walk out of order. So there are
+// fewer passes than that.
+constexpr std::int64_t kFewest = 16;
 
 }  // namespace
 

@@ -45,18 +45,19 @@ Status GroupState::wait(const Await& await) {
     if (peer_began_ns == 0) peer_began_ns = now_ns();
     if (began_ns == 0) began_ns = peer_began_ns;
     if (progress()) calm = 0;
-    const std::int64_t worked_ns = await.meanwhile ? (*await.meanwhile)() : 0;
-    if (worked_ns > 0) {
-      began_ns += worked_ns;
-      peer_began_ns += worked_ns;
-      calm = 0;
-    }
     if (calm++ < spins) {
       pause_processor();
       continue;
     }
     if (calm % kYieldsPerClock != 0) {
       yield_processor();
+      continue;
+    }
+    const std::int64_t worked_ns = await.meanwhile ? (*await.meanwhile)() : 0;
+    if (worked_ns > 0) {
+      began_ns += worked_ns;
+      peer_began_ns += worked_ns;
+      calm = 0;
       continue;
     }
     if (await.time->passed() || aborted()) {
