@@ -139,7 +139,8 @@ Status Dispatch::send(const DispatchArgs& args) {
   const std::int64_t counted = times.spans.back().end_ns;
   times.wait_ns.resize(exchange_.group->size());
   Protocol& protocol = exchange_.protocol;
-  Status status = protocol.await(issued(), "counts", Stage::kAnnounced, {.wait_ns = &times.wait_ns});
+  Status status =
+      protocol.await(issued(), "counts", Stage::kAnnounced, {.wait_ns = &times.wait_ns});
   const std::int64_t met = now_ns();
   if (status.ok()) status = protocol.examine(issued());
   if (status.ok() && unplaced_) status = plan();

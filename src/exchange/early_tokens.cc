@@ -1,5 +1,5 @@
-// Tokens that are reduced while outputs of some ranks are still missing: those whose rows all lie at
-// ranks that have published theirs. Part of Combine; called by the wait of its receive half.
+// Tokens that are reduced while outputs of some ranks are still missing: those whose rows all lie
+// at ranks that have published theirs. Part of Combine; called by the wait of its receive half.
 #include <algorithm>
 #include <functional>
 

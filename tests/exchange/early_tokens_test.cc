@@ -95,7 +95,7 @@ class Rows {
   std::int64_t row_bytes_;
 };
 
-// A combine that tells the board once all early tokens are reduced while another rank is waited for.
+// A combine that tells the board once all early tokens are reduced and another rank is missing.
 Status combine_and_tell(Seat& seat, const Scenario& scenario, CombineCall& call,
                         const SharedBoard& board) {
   const Rows rows(call, scenario.rounds[0].combines[0], seat.rank());
@@ -225,8 +225,8 @@ TEST_P(EarlyTokens, ALateRankThatDoesOtherwiseEndsTheCombineOfAll) {
     if (late) await_early_tokens(board, kRanks - 1);
     if (late) call.args().expert_rows.hidden = 40;
     if (late) call.args().expert_rows.pitch_bytes = 96 * 2;
-    const Status status = late ? seat.exchange().combine(call.args())
-                               : combine_and_tell(seat, scenario, call, board);
+    const Status status =
+        late ? seat.exchange().combine(call.args()) : combine_and_tell(seat, scenario, call, board);
     require_status(status, Code::kMismatch, {"rank 2", "40", "96"}, "a late difference");
     require(status.culprit() == kLate && status.group_usable(), status.message());
     seat.play(1);
