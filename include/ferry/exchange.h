@@ -184,7 +184,7 @@ struct ResidualNorm {
 // out[t] = bias[0][t] + bias[1][t] + sum over k ascending of w[t,k] * expert row of (t,k), then
 // rows of shared experts, then shared_output[t], then the residual; in float32, rounded once
 // (design 5). kRankMajor sums the caller's per-rank rows over ranks ascending, then special
-// experts, and weights only those.
+// experts, and weights only those. After an error what is written to is undefined.
 struct CombineArgs {
   Handle handle = {};
   // [handle.num_rows(), H'] in dispatch order; read in place if in the window, unless in_place is
@@ -227,7 +227,8 @@ struct Operation {
 struct OperationTimes {
   struct Span {
     // Static text. Dispatch: count, counts, place, send, receive; combine: publish, outputs,
-    // reduce.
+    // reduce, and the last two again for tokens that were reduced while outputs of others were
+    // missing.
     const char* phase = "";
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
+
 #include "exchange/argument_rules.h"
 #include "exchange/place_rows.h"
 #include "exchange/state.h"
@@ -86,7 +88,7 @@ Status Combine::ask() {
   if (!exchange_.forwarder) return {};
   if (unplaced_) {
     Protocol& protocol = exchange_.protocol;
-    Status status = protocol.await(issued(), "outputs", Stage::kDelivered, nullptr);
+    Status status = protocol.await(issued(), "outputs", Stage::kDelivered);
     if (status.ok()) status = protocol.examine(issued());
     if (status.ok()) status = place();
     unplaced_.reset();
@@ -106,9 +108,15 @@ Status Combine::receive() {
 Status Combine::reduce() {
   const std::int64_t began = now_ns();
   times.wait_ns.resize(exchange_.group->size());
+  times.spans.push_back({"outputs", began, began});
+  const Route& route = *route_;
+  outputs_.resize(active().ranks.size());
+  std::vector<std::int32_t>& left = exchange_.tokens.left;
+  left.resize(route.num_tokens);
+  std::iota(left.begin(), left.end(), 0);
   Protocol& protocol = exchange_.protocol;
-  Status status = protocol.await(issued(), "outputs", Stage::kDelivered, &times.wait_ns);
-  const std::int64_t met = now_ns();
+  Status status = await_outputs();
+  begin_phase("reduce");
   if (status.ok()) status = protocol.examine(issued());
   if (status.ok() && unplaced_) status = place();
   if (!status.ok()) return status;
@@ -116,37 +124,52 @@ Status Combine::reduce() {
     return {Code::kInvalidArgument,
             "combine: out_topk_weights needs row_weights, and no rank gave any", setup_.rank};
   }
-  const Route& route = *route_;
-  const std::int64_t row_bytes = dense_pitch(args_.expert_rows);
   find_outputs();
   if (exchange_.forwarder) {
     if (status = await_sums(); !status.ok()) return status;
   }
-  const std::uint64_t sent = route.total_rows * setup_.layout.row_bytes();
-  const std::uint64_t pulled = route.order.size() * route.active->num_positions * row_bytes;
-  exchange_.stores.measure(StoreChoice::kReduce, sent, pulled, [&] {
-    const Stores stores = exchange_.stores.stores(sent);
-    exchange_.workers->run(route.num_tokens, [&](std::int64_t begin, std::int64_t end) {
-      reduce_tokens(begin, end, stores);
-    });
-  });
-  times.spans.push_back({"outputs", began, met});
-  times.spans.push_back({"reduce", met, now_ns()});
+  reduce_tokens(left);
+  times.spans.back().end_ns = now_ns();
+  const std::uint64_t pulled =
+      route.order.size() * route.active->num_positions * dense_pitch(args_.expert_rows);
+  exchange_.stores.took(StoreChoice::kReduce, bytes_of_all(), pulled, reduce_ns_);
   exchange_.stats.bytes_pulled += pulled;
   ++exchange_.stats.combines;
   return exchange_.forwarder ? await_served() : Status{};
 }
 
+// Of the rows that all ranks received.
+std::uint64_t Combine::bytes_of_all() const {
+  return route_->total_rows * setup_.layout.row_bytes();
+}
+
+void Combine::begin_phase(const char* phase) {
+  const std::int64_t now = now_ns();
+  times.spans.back().end_ns = now;
+  times.spans.push_back({phase, now, now});
+}
+
+void Combine::reduce_tokens(std::span<const std::int32_t> tokens) {
+  const std::uint64_t all = bytes_of_all();
+  const Stores stores = exchange_.stores.stores(all);
+  reduce_ns_ += exchange_.stores.time(all, [&] {
+    exchange_.workers->run(std::ssize(tokens), [&](std::int64_t begin, std::int64_t end) {
+      reduce_share(tokens.subspan(begin, end - begin), stores);
+    });
+  });
+}
+
 // One worker's share of the tokens.
-void Combine::reduce_tokens(std::int64_t begin, std::int64_t end, Stores stores) const {
+void Combine::reduce_share(std::span<const std::int32_t> tokens, Stores stores) const {
   const RowFormat format = row_format();
   const auto& forwarder = exchange_.forwarder;
   Summands sum(format.hidden, format.wire_bytes());
   RowSum rows(format, forwarder ? forwarder->sum_type(format.type) : format.type,
               forwarder ? forwarder->topology().num_levels() : 0);
-  for (std::int64_t token = begin; token < end; ++token) {
-    reduce_token(token, {sum, rows, stores});
-    if (args_.out_topk_weights) return_weights(token);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (i + 1 < tokens.size()) prefetch_outputs(tokens[i + 1]);
+    reduce_token(tokens[i], {sum, rows, stores});
+    if (args_.out_topk_weights) return_weights(tokens[i]);
   }
   if (stores == Stores::kStreaming) stores_fence();
 }
@@ -193,19 +216,18 @@ Status Combine::check_shares() const {
 }
 
 void Combine::find_outputs() {
-  outputs_.reserve(active().ranks.size());
-  for (const int peer : active().ranks) {
-    if (!exchange_.here(peer)) {
-      outputs_.push_back({});
-      continue;
-    }
-    const Record& theirs = exchange_.record(peer, number());
-    const Published& rows = theirs.published;
-    const std::byte* window = exchange_.view.window(peer);
-    outputs_.push_back({window + rows.rows_offset, rows.pitch_bytes,
-                        reinterpret_cast<const float*>(window + rows.weights_offset),
-                        theirs.encoded});
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    const int peer = active().ranks[i];
+    if (exchange_.here(peer)) outputs_[i] = outputs_of(peer);
   }
+}
+
+Combine::PublishedRows Combine::outputs_of(int peer) const {
+  const Record& theirs = exchange_.record(peer, number());
+  const Published& rows = theirs.published;
+  const std::byte* window = exchange_.view.window(peer);
+  return {window + rows.rows_offset, rows.pitch_bytes,
+          reinterpret_cast<const float*>(window + rows.weights_offset), theirs.encoded};
 }
 
 void Combine::reduce_token(std::int64_t token, const ReduceJob& job) const {

@@ -2,10 +2,11 @@
 // reads its expert rows where they lie, weights and sums them in float32, and writes each result
 // once. The steps are those of docs/protocol.md:
 //   send half:     publish outputs
-//   receive half:  wait for the outputs of all ranks -> reduce
+//   receive half:  wait for the outputs of all ranks, reduce what is there -> reduce the rest
 // Made by ExchangeState.
 //   combine.cc          the halves, results            publish_outputs.cc  where my outputs lie
 //   terms.cc            what a token is the sum of     row_weights.cc      weights that return
+//   early_tokens.cc     what is reduced while outputs of some ranks are missing
 //   internode/incoming_sums.cc  sums of other nodes
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "exchange/internode/asked_sums.h"
@@ -41,10 +43,10 @@ class Combine final : public InFlight {
  private:
   // Where a rank's outputs lie in this address space.
   struct PublishedRows {
-    const std::byte* rows;  // null: of another node
-    std::int64_t pitch_bytes;
-    const float* weights;
-    bool encoded;
+    const std::byte* rows = nullptr;  // null: of another node, or not known yet
+    std::int64_t pitch_bytes = 0;
+    const float* weights = nullptr;
+    bool encoded = false;
   };
   // What a worker has.
   struct ReduceJob {
@@ -67,9 +69,20 @@ class Combine final : public InFlight {
   Status place();
   Status check_shares() const;
   void find_outputs();
-  void reduce_tokens(std::int64_t begin, std::int64_t end, Stores stores) const;
+  PublishedRows outputs_of(int peer) const;
+  std::uint64_t bytes_of_all() const;
+  void begin_phase(const char* phase);
+  void reduce_tokens(std::span<const std::int32_t> tokens);
+  void reduce_share(std::span<const std::int32_t> tokens, Stores stores) const;
   void reduce_token(std::int64_t token, const ReduceJob& job) const;
   RowFormat row_format() const;
+
+  // early_tokens.cc
+  Status await_outputs();
+  std::int64_t reduce_early();
+  bool find_more_outputs();
+  bool makes_my_call(int peer) const noexcept;
+  bool rows_are_here(std::int64_t token) const noexcept;
 
   // publish_outputs.cc
   Status publish_outputs();
@@ -106,6 +119,8 @@ class Combine final : public InFlight {
   std::shared_ptr<const Route> route_;
   std::shared_ptr<Route> unplaced_;     // the same, when its slots are not known yet
   std::vector<PublishedRows> outputs_;  // [active ranks]
+  bool in_vain_ = false;                // some rank does not make my call: this ends with an error
+  std::int64_t reduce_ns_ = 0;          // of the trial (StoreChoice)
   // Between nodes: what other subtrees answer, by the way that a token takes; and the first
   // subtree there of each token.
   std::vector<AskedSums> asked_;  // [ways]

@@ -140,7 +140,8 @@ Status Dispatch::send(const DispatchArgs& args) {
   const std::int64_t counted = times.spans.back().end_ns;
   times.wait_ns.resize(exchange_.group->size());
   Protocol& protocol = exchange_.protocol;
-  Status status = protocol.await(issued(), "counts", Stage::kAnnounced, &times.wait_ns);
+  Status status =
+      protocol.await(issued(), "counts", Stage::kAnnounced, {.wait_ns = &times.wait_ns});
   const std::int64_t met = now_ns();
   if (status.ok()) status = protocol.examine(issued());
   if (status.ok() && unplaced_) status = plan();
@@ -200,7 +201,7 @@ Status Dispatch::grow() {
     ++exchange_.stats.window_growths;
     exchange_.protocol.publish(number(), Stage::kGrown);
   }
-  Status status = exchange_.protocol.await(issued(), "growth", Stage::kGrown, nullptr, &growers);
+  Status status = exchange_.protocol.await(issued(), "growth", Stage::kGrown, {.only = &growers});
   if (!status.ok()) return status;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const int peer = ranks[i];
@@ -244,7 +245,7 @@ std::vector<bool> Dispatch::ready_experts() const {
 Status Dispatch::receive() {
   const std::int64_t began = now_ns();
   Protocol& protocol = exchange_.protocol;
-  Status status = protocol.await(issued(), "rows", Stage::kDelivered, &times.wait_ns);
+  Status status = protocol.await(issued(), "rows", Stage::kDelivered, {.wait_ns = &times.wait_ns});
   times.spans.push_back({"receive", began, now_ns()});
   weights_ = status.ok() && protocol.agreed_weights(issued()) == Agreed::kYes;
   return status;

@@ -2,6 +2,7 @@
 // ExchangeState.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -20,6 +21,11 @@
 
 namespace ferry::internal {
 
+// Tokens of a combine.
+struct TokenLists {
+  std::vector<std::int32_t> left, ready;  // not reduced; of these, with all rows there
+};
+
 struct ExchangeParts {
   std::shared_ptr<GroupState> group;
   std::unique_ptr<const Setup> setup;
@@ -30,7 +36,9 @@ struct ExchangeParts {
   Protocol protocol;
   std::unique_ptr<WorkerPool> workers;
   StoreChoice stores;
-  ColumnSums column_sums = {};  // what place() needs, kept so that it is allocated once
+  // What place() and a combine need, kept so that it is allocated once.
+  ColumnSums column_sums = {};
+  TokenLists tokens = {};
   ExchangeStats stats = {};
 
   Record& record(int rank, std::uint64_t number) const noexcept {

@@ -53,7 +53,8 @@ Status sum_together(ExchangeParts& exchange, const Issued& issued, const std::ve
               {.begin = begin, .end = std::min(begin + slice, size), .before = before, .all = all});
     exchange.protocol.publish(issued.number, Stage::kSummed);
   }
-  Status status = exchange.protocol.await(issued, "count sums", Stage::kSummed, wait_ns, &sums);
+  Status status = exchange.protocol.await(issued, "count sums", Stage::kSummed,
+                                          {.wait_ns = wait_ns, .only = &sums});
   if (!status.ok()) return status;
   const std::int32_t* const before_me = view.sums_before(self);
   exchange.column_sums.all.assign(all, all + size);

@@ -151,12 +151,13 @@ Await Protocol::awaiting_flags(const Issued& issued, const char* phase,
 }
 
 Status Protocol::await(const Issued& issued, const char* phase, Stage stage,
-                       std::vector<std::int64_t>* wait_ns, const std::vector<bool>* only) {
+                       const AwaitOptions& options) {
   Await await = awaiting_flags(issued, phase, progress_of(issued.number, stage));
   await.flags = &view_.control(0).progress;
   await.per_call = progress_of(1, Stage::kAnnounced);
-  await.wait_ns = wait_ns;
-  if (only) await.only = only;
+  await.wait_ns = options.wait_ns;
+  await.meanwhile = options.meanwhile;
+  if (options.only) await.only = options.only;
   Status status = group_.wait(await);
   const bool both_ways = second_way_ && stage == Stage::kDelivered && issued.active->all();
   return status.ok() && both_ways ? await_second_way(await) : status;

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -32,6 +33,13 @@ struct Issued {
   OperationKind kind = OperationKind::kNone;
   std::shared_ptr<const ActiveSet> active = {};
   std::chrono::nanoseconds deadline{0};  // of each of its calls
+};
+
+// What a wait for progress may need besides; the members are those of Await.
+struct AwaitOptions {
+  std::vector<std::int64_t>* wait_ns = nullptr;
+  const std::vector<bool>* only = nullptr;
+  const std::function<std::int64_t()>* meanwhile = nullptr;
 };
 
 // An operation between its halves: a Dispatch or a Combine.
@@ -83,7 +91,7 @@ class Protocol {
   void publish(std::uint64_t number, Stage stage) noexcept;
   // Waits until progress of all active ranks, or of those in `only`, is up.
   Status await(const Issued& issued, const char* phase, Stage stage,
-               std::vector<std::int64_t>* wait_ns, const std::vector<bool>* only = nullptr);
+               const AwaitOptions& options = {});
   // Waits until no rank reads what operations up to `number` published.
   Status await_read_through(const Issued& issued, std::uint64_t number);
   // What every wait of an operation says; its flags, and for whom, follow.
@@ -94,6 +102,9 @@ class Protocol {
   // What all ranks said of an operation, once all have said it. The same outcome on every rank but
   // the culprit.
   Status examine(const Issued& issued);
+  // Whether `peer`, whose part is there, makes the same call as this rank. What other ranks say may
+  // still end the operation.
+  bool agrees_with_me(const Issued& issued, int peer) const noexcept;
   // `peer` destroyed its exchange before the operation: kMismatch, with `text`, unless it is about
   // to end or leave.
   Status destroyed(const Issued& issued, const char* phase, int peer, const std::string& text);

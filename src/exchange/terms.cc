@@ -20,7 +20,6 @@ void Combine::collect_terms(std::int64_t token, const ReduceJob& job) const {
   };
   // A sum that is not rounded to the type of the biases takes them as terms.
   for (int i = 0; args_.norm.residual && i < 2; ++i) add_row_of(args_.bias[i]);
-  prefetch_outputs(token + 1);
   const bool grouped = exchange_.forwarder && !exchange_.forwarder->exact();
   find_rows(token, job.rows);
   if (grouped) job.rows.add_to(job.sum, exchange_.forwarder->table().outermost);
@@ -89,7 +88,6 @@ void Combine::find_row(TokenEntry at, RowSum::Row& row) const {
 
 void Combine::prefetch_outputs(std::int64_t token) const noexcept {
   const Route& route = *route_;
-  if (token >= route.num_tokens) return;
   const std::size_t row_bytes = dense_pitch(args_.expert_rows);
   for (int k = 0; k < route.num_entries; ++k) {
     const RowRef ref = route.refs[token * route.num_entries + k];

@@ -89,6 +89,12 @@ Status Protocol::examine(const Issued& issued) {
   return name_difference(issued, asks, *uses);
 }
 
+bool Protocol::agrees_with_me(const Issued& issued, int peer) const noexcept {
+  const Record& theirs = view_.record(peer, issued.number);
+  return theirs.number == issued.number && theirs.status == Code::kOk &&
+         agree(theirs.terms, view_.record(setup_.rank, issued.number).terms);
+}
+
 // The error of two ranks whose fronts asked for different things.
 Status Protocol::name_difference(const Issued& issued, int rank, int other) const {
   const Record &first = view_.record(rank, issued.number),
@@ -157,7 +163,7 @@ Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
   const Stage said =
       issued.kind == OperationKind::kDispatch ? Stage::kAnnounced : Stage::kDelivered;
   const char* const phase = said == Stage::kAnnounced ? "counts" : "outputs";
-  if (Status status = await(issued, phase, said, nullptr); !status.ok()) {
+  if (Status status = await(issued, phase, said); !status.ok()) {
     return {status.code(),
             fmt::format("{}; this rank had refused: {}", status.message(), why.message()),
             status.culprit()};

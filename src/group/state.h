@@ -122,8 +122,8 @@ class GroupState final : private MessageChannel::Reader {
   Status all_gather(const void* mine, std::size_t bytes, void* all) noexcept;
 
   // The one wait loop (wait.cc): returns when every awaited flag is up, the group breaks, or the
-  // deadline passes.
-  Status wait(const Await& await) noexcept;
+  // deadline passes. Throws only what Await::meanwhile throws.
+  Status wait(const Await& await);
   // Whether `rank`, which has destroyed what `await` is about, leaves the group or ends within half
   // a second; that breaks the group.
   Status await_end(Await await, int rank) noexcept;

@@ -36,7 +36,7 @@ constexpr std::chrono::milliseconds kSeenWaiting{10};
 
 }  // namespace
 
-Status GroupState::wait(const Await& await) noexcept {
+Status GroupState::wait(const Await& await) {
   const int spins = await.crowded ? kSpinsCrowded : kSpins;
   const bool in_network = messages_ && !nodes_.own_thread;
   const std::int64_t yield_ns = await.crowded && in_network ? kYieldCrowdedNetworkNs : kYieldNs;
@@ -59,6 +59,13 @@ Status GroupState::wait(const Await& await) noexcept {
     }
     if (calm % kYieldsPerClock != 0) {
       yield_processor();
+      continue;
+    }
+    const std::int64_t worked_ns = await.meanwhile ? (*await.meanwhile)() : 0;
+    if (worked_ns > 0) {
+      began_ns += worked_ns;
+      peer_began_ns += worked_ns;
+      calm = 0;
       continue;
     }
     if (await.time->passed() || aborted()) {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/clock.h"
@@ -60,6 +61,10 @@ struct Await {
   // Giving up is an answer: the group stays whole, and those that are gone do not end the wait for
   // the others.
   bool patient = false;
+  // What this rank can do while flags are missing. Called when the clock is looked at: then nobody
+  // else on this processor had work, or all have had their turn. Returns the nanoseconds that it
+  // took, in which nobody was waited for; 0: there was nothing to do.
+  const std::function<std::int64_t()>* meanwhile = nullptr;
 
   const std::atomic<std::uint64_t>& flag(int rank) const noexcept {
     return *reinterpret_cast<const std::atomic<std::uint64_t>*>(

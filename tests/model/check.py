@@ -62,6 +62,8 @@ MUTANTS = {
     "GUARD_OF_OWN_DESTINATIONS": ("sparse", HANG, "step 6 looks at its own destinations only"),
     "NO_ROWS_WAIT": ("plain", ROWS, "step 8 does not wait"),
     "NO_OUTPUTS_WAIT": ("plain", RECORD, "a combine does not wait before it reads"),
+    "EARLY_WITHOUT_FLAGS": ("copies", ROWS, "outputs are read early, before they are published"),
+    "EARLY_WITHOUT_RECORDS": ("mismatch", NO_BUFFER, "and of a rank that does not make this call"),
     "NO_SETTLE": ("copies", RECORD, "step 1 left out"),
     "RING=1": ("plain", RECORD, "a ring of D records, blocking calls", {"RING": "1"}),
     "RING=D": ("halves", RECORD, "a ring of D records", {"RING": "D"}),

@@ -304,6 +304,36 @@ inline pull_outputs(n, b) {
   i = 0
 }
 
+/* A rank that waits reads the outputs that are published already, of ranks that make its call. */
+#ifdef EARLY_WITHOUT_RECORDS
+#define MAKES_MY_CALL(r, n) 1
+#else
+#define MAKES_MY_CALL(r, n) (record_begin[RECORD(r, n)] == (n) && !record_status[RECORD(r, n)] && \
+                             record_kind[RECORD(r, n)] == COMBINE && \
+                             (record_weights[RECORD(r, n)] | record_weights[RECORD(me, n)]) != \
+                             (YES | NO))
+#endif
+#ifdef EARLY_WITHOUT_FLAGS
+#define PUBLISHED(r, n) (record_begin[RECORD(r, n)] == (n))
+#else
+#define PUBLISHED(r, n) (progress[r] >= 4 * (n) + 2)
+#endif
+inline pull_early(n, b) {
+  i = 0;
+  do
+  :: i < R ->
+     if
+     :: PUBLISHED(i, n) && MAKES_MY_CALL(i, n) && SENDS(matrix[b], me, i) ->
+        assert(slots[AT(i, record_buffer[RECORD(i, n)], SLOT(matrix[b], me, i))] ==
+               OUTPUT(number_of[b], me))
+     :: else
+     fi;
+     i++
+  :: else -> break
+  od;
+  i = 0
+}
+
 inline forget_batch(b) {
   matrix[b] = 0;
   number_of[b] = 0;
@@ -330,6 +360,7 @@ inline receive(n) {
      :: else
      fi;
 #endif
+     d_step { pull_early(n, batch_of[n]) }
 #ifndef NO_OUTPUTS_WAIT
      wait_while(OWE_PROGRESS(4 * n + 3));
 #endif

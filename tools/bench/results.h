@@ -40,7 +40,7 @@ struct TracedSpan {
 
 struct TracedOperation {
   std::uint32_t num_spans = 0;
-  std::array<TracedSpan, 8> spans = {};
+  std::array<TracedSpan, 36> spans = {};  // of a combine in 17 passes (early_tokens.cc)
 };
 
 struct Results {

@@ -1,0 +1,75 @@
+// Tokens that are reduced while outputs of some ranks are still missing: those whose rows all lie
+// at ranks that have published theirs. Part of Combine; called by the wait of its receive half.
+#include <algorithm>
+#include <functional>
+
+#include "exchange/combine.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// A pass over fewer than one in so many tokens is not worth its walk out of order. So there are
+// fewer passes than that.
+constexpr std::int64_t kFewest = 16;
+
+}  // namespace
+
+// Not between nodes, where sums of other nodes are waited for besides; nor without a handle, when
+// the counts of all ranks say where rows are.
+Status Combine::await_outputs() {
+  const std::function<std::int64_t()> meanwhile = [this] { return reduce_early(); };
+  const bool early = !exchange_.forwarder && !unplaced_;
+  return exchange_.protocol.await(
+      issued(), "outputs", Stage::kDelivered,
+      {.wait_ns = &times.wait_ns, .meanwhile = early ? &meanwhile : nullptr});
+}
+
+// One look for more outputs. Returns the nanoseconds that it reduced tokens.
+std::int64_t Combine::reduce_early() {
+  if (in_vain_ || !find_more_outputs()) return 0;
+  auto& [left, ready] = exchange_.tokens;
+  const auto can_be_reduced = [this](std::int32_t token) { return rows_are_here(token); };
+  ready.clear();
+  std::ranges::copy_if(left, std::back_inserter(ready), can_be_reduced);
+  if (ready.empty() || std::ssize(ready) * kFewest < route_->num_tokens) return 0;
+  begin_phase("reduce");
+  reduce_tokens(ready);
+  std::erase_if(left, can_be_reduced);
+  begin_phase("outputs");
+  const OperationTimes::Span& reduced = times.spans.end()[-2];
+  return reduced.end_ns - reduced.begin_ns;
+}
+
+// Whether any rank has published its outputs since the last look.
+bool Combine::find_more_outputs() {
+  bool more = false;
+  for (std::size_t i = 0; i < outputs_.size() && !in_vain_; ++i) {
+    const int peer = active().ranks[i];
+    if (outputs_[i].rows || !exchange_.protocol.delivered(issued(), peer)) continue;
+    in_vain_ = !makes_my_call(peer);
+    outputs_[i] = outputs_of(peer);
+    more = true;
+  }
+  return more && !in_vain_;
+}
+
+// Only then its rows are where mine would be: examine() has not looked at any record yet. Weights
+// that are to return may be missing on all ranks alike.
+bool Combine::makes_my_call(int peer) const noexcept {
+  const Agreed weights = exchange_.record(peer, number()).terms.weights;
+  return exchange_.protocol.agrees_with_me(issued(), peer) &&
+         (!args_.out_topk_weights || weights != Agreed::kNo);
+}
+
+bool Combine::rows_are_here(std::int64_t token) const noexcept {
+  const RowRef* const refs = route_->refs.data() + token * route_->num_entries;
+  return std::all_of(refs, refs + route_->num_entries, [this](RowRef ref) {
+    bool here = true;
+    for (int position = 0; ref.sent() && position < active().num_positions; ++position)
+      here = here && outputs_[active().index(ref.member, position)].rows;
+    return here;
+  });
+}
+
+}  // namespace ferry::internal
