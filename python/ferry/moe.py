@@ -90,8 +90,11 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     `overlap`, require the same gradients, and give "batches" an exchange of depth 2 or more. A
     ferry.placement.Balancer in `balancer` counts the rows.
 
-    Raises InvalidArgument for another layout than "expert_major" with expert_alignment 1, for a wire and an unknown
-    overlap, and what dispatch and combine raise.
+    Rows that travel encoded (a wire of the exchange) come to the experts decoded, in the tokens' dtype: rows * scales
+    in float32, rounded once. Wires, combine's too, are for calls without gradients.
+
+    Raises InvalidArgument for another layout than "expert_major" with expert_alignment 1, for the wire "int8_static"
+    (a layer has no scales), an unknown overlap and gradients over a wire, and what dispatch and combine raise.
     """
     _check(exchange)
     with Refusing(exchange.refuse_dispatch):
@@ -100,6 +103,8 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
         if overlap not in (None, "batches"):
             raise ferry.InvalidArgument(f"moe: overlap {overlap!r} is neither None nor 'batches'")
         learns = torch.is_grad_enabled() and _any_gradient(tokens, topk_weights, experts)
+        if learns:
+            _check_wires(exchange)
     if learns:
         received = ferry.torch.dispatch(exchange, tokens, topk_ids)
         with Refusing(exchange.refuse_combine):
@@ -108,7 +113,8 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
             outputs = experts(received.rows, received.handle.tokens_per_expert.tolist())
         return ferry.torch.combine(exchange, outputs, received.handle, topk_weights)
     with torch.no_grad():
-        out, handles = exchange._run_layer(tokens, topk_ids, topk_weights, experts, overlap == "batches")
+        given = experts if exchange.config["wire"] == "none" else _decoding(experts, exchange.config)
+        out, handles = exchange._run_layer(tokens, topk_ids, topk_weights, given, overlap == "batches")
     for handle in handles if balancer else ():
         balancer.count(handle)
     return out
@@ -120,8 +126,39 @@ def _check(exchange):
     if config["layout"] != "expert_major" or config["expert_alignment"] != 1:
         raise ferry.InvalidArgument(f"moe: needs rows that follow each other (layout 'expert_major', expert_alignment "
                                     f"1), not {config['layout']!r}, {config['expert_alignment']}")
-    if config["wire"] != "none":
-        raise ferry.InvalidArgument(f"moe: needs rows as the tokens are (wire 'none'), not {config['wire']!r}")
+    if config["wire"] == "int8_static":
+        raise ferry.InvalidArgument("moe: the wire 'int8_static' needs scales, and a layer has none")
+
+
+def _check_wires(exchange):
+    for name in ("wire", "combine_wire"):
+        if exchange.config[name] != "none":
+            raise ferry.InvalidArgument(f"moe: gradients need an exchange with {name} 'none', not "
+                                        f"{exchange.config[name]!r}; torch.no_grad() is without gradients")
+
+
+def _decoding(experts, config):
+    """The experts, given the rows that encoded ones stand for."""
+    dtype = getattr(torch, config["dtype"])
+
+    def call(rows, counts, out, scales):
+        decoded = torch.empty(rows.shape, dtype=dtype)
+        block = max(1, 2**16 // max(1, rows.shape[-1]))  # float32 copies of so many rows stay in a core's cache
+        for begin in range(0, len(rows), block):
+            part = slice(begin, begin + block)
+            decoded[part] = rows[part].float() * _factors(scales[part], config)
+        return experts(decoded, counts, out)
+
+    return call
+
+
+def _factors(scales, config):
+    """Scales of rows as docs/numerics.md has them, as float32 [n, 1] of an int8 wire, else [n, H]."""
+    if config["wire"] == "int8":
+        return scales
+    if config["wire"] == "fp8_ue8m0":  # exponents, four in an int32
+        scales = scales.clone(memory_format=torch.contiguous_format).view(torch.float8_e8m0fnu).float()
+    return scales.repeat_interleave(128, -1)[:, :config["hidden"]]
 
 
 def _any_gradient(tokens, topk_weights, experts):
