@@ -6,13 +6,14 @@
     out = ferry.moe.moe(exchange, tokens, topk_ids, topk_weights, experts)   # experts of the caller
 
 T tokens of this rank, H hidden, I intermediate, K top-k, L experts of this rank, N rows received. Without gradients
-the schedule is ferry::Layer's (src/layer), with them the calls are those of ferry.torch.
+the schedule is ferry::Layer's (src/layer), with them the calls are those of ferry.torch or ferry.batches.
 """
 
 import torch
 import torch.nn.functional as F
 
 import ferry
+import ferry.batches
 import ferry.placement
 import ferry.torch
 from ferry.refusing import Refusing
@@ -82,13 +83,13 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     raises is raised here, and ferry.PeerRejected on the other ranks; the exchange goes on. `rows` and `out` keep their
     part of the window, also in the traceback of an error that is kept: once 2 * depth + 2 are alive, rows are copied.
 
-    Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is; `overlap` is ignored then.
-    Of `experts` that is no Module it is not known what it holds: let the tokens or the weights require gradients.
-    Else overlap="batches" splits the tokens: the second half travels while the experts compute the first, whose
-    results travel while they compute the second. It is for hosts with FERRY_PROGRESS=thread, where travel takes about
-    as long as the experts (docs/moe.md); on one host it costs, as products are smaller. All ranks give the same
-    `overlap`, require the same gradients, and give "batches" an exchange of depth 2 or more. A
-    ferry.placement.Balancer in `balancer` counts the rows.
+    Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is. Of `experts` that is no
+    Module it is not known what it holds: let the tokens or the weights require gradients.
+    overlap="batches" splits the tokens: the second half travels while the experts compute the first, whose results
+    travel while they compute the second; and in backward their gradients, which can be differentiated once only. It is
+    for hosts with FERRY_PROGRESS=thread, where travel takes about as long as the experts (docs/moe.md); on one host it
+    costs, as products are smaller. All ranks give the same `overlap`, require the same gradients, and give "batches" an
+    exchange of depth 2 or more. A ferry.placement.Balancer in `balancer` counts the rows.
 
     Rows that travel encoded (a wire of the exchange) come to the experts decoded, in the tokens' dtype: rows * scales
     in float32, rounded once. Wires, combine's too, are for calls without gradients.
@@ -104,20 +105,25 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
             raise ferry.InvalidArgument(f"moe: overlap {overlap!r} is neither None nor 'batches'")
         learns = torch.is_grad_enabled() and _any_gradient(tokens, topk_weights, experts)
         if learns:
-            _check_wires(exchange)
+            _check_learning(exchange, overlap)
     if learns:
-        received = ferry.torch.dispatch(exchange, tokens, topk_ids)
-        with Refusing(exchange.refuse_combine):
-            if balancer:
-                balancer.count(received.handle)
-            outputs = experts(received.rows, received.handle.tokens_per_expert.tolist())
-        return ferry.torch.combine(exchange, outputs, received.handle, topk_weights)
-    with torch.no_grad():
-        given = experts if exchange.config["wire"] == "none" else _decoding(experts, exchange.config)
-        out, handles = exchange._run_layer(tokens, topk_ids, topk_weights, given, overlap == "batches")
+        run = _in_one if overlap is None else ferry.batches.in_two
+        out, handles = run(exchange, tokens, topk_ids, topk_weights, experts)
+    else:
+        with torch.no_grad():
+            given = experts if exchange.config["wire"] == "none" else _decoding(experts, exchange.config)
+            out, handles = exchange._run_layer(tokens, topk_ids, topk_weights, given, overlap == "batches")
     for handle in handles if balancer else ():
         balancer.count(handle)
     return out
+
+
+def _in_one(exchange, tokens, topk_ids, topk_weights, experts):
+    """With gradients: the out and the handles of the three calls."""
+    received = ferry.torch.dispatch(exchange, tokens, topk_ids)
+    with Refusing(exchange.refuse_combine):
+        outputs = experts(received.rows, received.handle.tokens_per_expert.tolist())
+    return ferry.torch.combine(exchange, outputs, received.handle, topk_weights), [received.handle]
 
 
 def _check(exchange):
@@ -130,7 +136,9 @@ def _check(exchange):
         raise ferry.InvalidArgument("moe: the wire 'int8_static' needs scales, and a layer has none")
 
 
-def _check_wires(exchange):
+def _check_learning(exchange, overlap):
+    if overlap == "batches" and exchange.config["depth"] < 2:
+        raise ferry.InvalidArgument(f"moe: two batches need an exchange of depth 2, not {exchange.config['depth']}")
     for name in ("wire", "combine_wire"):
         if exchange.config[name] != "none":
             raise ferry.InvalidArgument(f"moe: gradients need an exchange with {name} 'none', not "

@@ -198,8 +198,6 @@ def one_is_wrong(group, gradient):
     tokens, ids, weights = numbers(group.rank)
     good = [tokens.requires_grad_(gradient), ids, weights, each(lambda e, rows: rows)]
     for what, change, keywords, error, message in wrong_calls():
-        if gradient and what == "two batches alone":
-            continue  # overlap is ignored
         wrong = group.rank == 1
         told = error if wrong else ferry.Mismatch if error is ferry.Mismatch else ferry.PeerRejected
         with pytest.raises(told, match=message):
