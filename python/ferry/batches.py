@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 import ferry
 from ferry.refusing import Refusing
 from ferry.torch import _dense, _linear, _scale_and_dot, _uncompiled
+from ferry.turns import paired
 
 _local = threading.local()
 
@@ -78,6 +79,8 @@ class _Batch:
         self.weights_need_gradient, self.dots, self.home = False, None, None  # dots [N] of backward, home [T, K]
 
     def send(self, half, *arguments, **more):
+        if paired():  # a graph made outside of it; on all ranks alike
+            raise ferry.InvalidArgument("moe: the gradients of two batches do not run in a pair")
         self._sending = _worker().submit(half, *arguments, **more)
 
     def sent(self):

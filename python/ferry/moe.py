@@ -17,8 +17,9 @@ import ferry.batches
 import ferry.placement
 import ferry.torch
 from ferry.refusing import Refusing
+from ferry.turns import pair, paired, take
 
-__all__ = ["MoE", "SwiGLU", "each", "moe", "swiglu"]
+__all__ = ["MoE", "SwiGLU", "each", "moe", "pair", "swiglu"]
 
 
 def each(expert):
@@ -112,7 +113,7 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     else:
         with torch.no_grad():
             given = experts if exchange.config["wire"] == "none" else _decoding(experts, exchange.config)
-            out, handles = exchange._run_layer(tokens, topk_ids, topk_weights, given, overlap == "batches")
+            out, handles = take(exchange._run_layer, tokens, topk_ids, topk_weights, given, overlap == "batches")
     for handle in handles if balancer else ():
         balancer.count(handle)
     return out
@@ -137,6 +138,8 @@ def _check(exchange):
 
 
 def _check_learning(exchange, overlap):
+    if overlap == "batches" and paired():
+        raise ferry.InvalidArgument("moe: in a pair the other function is the second batch, so that overlap is None")
     if overlap == "batches" and exchange.config["depth"] < 2:
         raise ferry.InvalidArgument(f"moe: two batches need an exchange of depth 2, not {exchange.config['depth']}")
     for name in ("wire", "combine_wire"):
