@@ -298,7 +298,7 @@ nb::object run_layer(const PyExchange& self, const LayerObjects& objects) {
   const Experts experts = [&](std::span<const ExpertRows> ready) {
     const nb::gil_scoped_acquire acquire;
     try {
-      call_experts(objects.experts, ready, num_local, config.dtype, input.library);
+      call_experts(objects.experts, ready, num_local, config, input.library);
     } catch (const nb::python_error& error) {
       raised = std::current_exception();
       throw Error(Code::kInvalidArgument, text_of(error));

@@ -42,13 +42,28 @@ nb::object array_of(const ExpertRows& run, const void* data, DataType type, Libr
                     library);
 }
 
+nb::object scales_of(const ExpertRows& run, Wire wire, Library library) {
+  const Scales& scales = run.scales;
+  const auto in_elements = [&](std::int64_t bytes) { return bytes / scales.element_bytes; };
+  return make_array({.data = scales.data,
+                     .shape = {run.rows.num_rows, scales.columns},
+                     .strides = {in_elements(scales.row_stride), in_elements(scales.column_stride)},
+                     .element = wire == Wire::kFp8Ue8m0 ? Element::kInt32 : Element::kFp32,
+                     .pin = run.pin},
+                    library);
+}
+
 }  // namespace
 
 void call_experts(nb::handle experts, std::span<const ExpertRows> ready, int num_local,
-                  DataType out_type, Library library) {
+                  const ExchangeConfig& config, Library library) {
   for (const auto& [all, counts] : runs_of(ready, num_local)) {
-    experts(array_of(all, all.rows.data, all.rows.dtype, library), nb::cast(counts),
-            array_of(all, all.out, out_type, library));
+    const nb::object rows = array_of(all, all.rows.data, all.rows.dtype, library);
+    const nb::object out = array_of(all, all.out, config.dtype, library);
+    if (config.wire != Wire::kNone && all.scales.data != nullptr)
+      experts(rows, counts, out, scales_of(all, config.wire, library));
+    else
+      experts(rows, counts, out);
   }
 }
 

@@ -6,18 +6,20 @@
     out = ferry.moe.moe(exchange, tokens, topk_ids, topk_weights, experts)   # experts of the caller
 
 T tokens of this rank, H hidden, I intermediate, K top-k, L experts of this rank, N rows received. Without gradients
-the schedule is ferry::Layer's (src/layer), with them the calls are those of ferry.torch.
+the schedule is ferry::Layer's (src/layer), with them the calls are those of ferry.torch or ferry.batches.
 """
 
 import torch
 import torch.nn.functional as F
 
 import ferry
+import ferry.batches
 import ferry.placement
 import ferry.torch
 from ferry.refusing import Refusing
+from ferry.turns import pair, paired, take
 
-__all__ = ["MoE", "SwiGLU", "each", "moe", "swiglu"]
+__all__ = ["MoE", "SwiGLU", "each", "moe", "pair", "swiglu"]
 
 
 def each(expert):
@@ -82,16 +84,19 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     raises is raised here, and ferry.PeerRejected on the other ranks; the exchange goes on. `rows` and `out` keep their
     part of the window, also in the traceback of an error that is kept: once 2 * depth + 2 are alive, rows are copied.
 
-    Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is; `overlap` is ignored then.
-    Of `experts` that is no Module it is not known what it holds: let the tokens or the weights require gradients.
-    Else overlap="batches" splits the tokens: the second half travels while the experts compute the first, whose
-    results travel while they compute the second. It is for hosts with FERRY_PROGRESS=thread, where travel takes about
-    as long as the experts (docs/moe.md); on one host it costs, as products are smaller. All ranks give the same
-    `overlap`, require the same gradients, and give "batches" an exchange of depth 2 or more. A
-    ferry.placement.Balancer in `balancer` counts the rows.
+    Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is. Of `experts` that is no
+    Module it is not known what it holds: let the tokens or the weights require gradients.
+    overlap="batches" splits the tokens: the second half travels while the experts compute the first, whose results
+    travel while they compute the second; and in backward their gradients, which can be differentiated once only. It is
+    for hosts with FERRY_PROGRESS=thread, where travel takes about as long as the experts (docs/moe.md); on one host it
+    costs, as products are smaller. All ranks give the same `overlap`, require the same gradients, and give "batches" an
+    exchange of depth 2 or more. A ferry.placement.Balancer in `balancer` counts the rows.
 
-    Raises InvalidArgument for another layout than "expert_major" with expert_alignment 1, for a wire and an unknown
-    overlap, and what dispatch and combine raise.
+    Rows that travel encoded (a wire of the exchange) come to the experts decoded, in the tokens' dtype: rows * scales
+    in float32, rounded once. Wires, combine's too, are for calls without gradients.
+
+    Raises InvalidArgument for another layout than "expert_major" with expert_alignment 1, for the wire "int8_static"
+    (a layer has no scales), an unknown overlap and gradients over a wire, and what dispatch and combine raise.
     """
     _check(exchange)
     with Refusing(exchange.refuse_dispatch):
@@ -100,18 +105,26 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
         if overlap not in (None, "batches"):
             raise ferry.InvalidArgument(f"moe: overlap {overlap!r} is neither None nor 'batches'")
         learns = torch.is_grad_enabled() and _any_gradient(tokens, topk_weights, experts)
+        if learns:
+            _check_learning(exchange, overlap)
     if learns:
-        received = ferry.torch.dispatch(exchange, tokens, topk_ids)
-        with Refusing(exchange.refuse_combine):
-            if balancer:
-                balancer.count(received.handle)
-            outputs = experts(received.rows, received.handle.tokens_per_expert.tolist())
-        return ferry.torch.combine(exchange, outputs, received.handle, topk_weights)
-    with torch.no_grad():
-        out, handles = exchange._run_layer(tokens, topk_ids, topk_weights, experts, overlap == "batches")
+        run = _in_one if overlap is None else ferry.batches.in_two
+        out, handles = run(exchange, tokens, topk_ids, topk_weights, experts)
+    else:
+        with torch.no_grad():
+            given = experts if exchange.config["wire"] == "none" else _decoding(experts, exchange.config)
+            out, handles = take(exchange._run_layer, tokens, topk_ids, topk_weights, given, overlap == "batches")
     for handle in handles if balancer else ():
         balancer.count(handle)
     return out
+
+
+def _in_one(exchange, tokens, topk_ids, topk_weights, experts):
+    """With gradients: the out and the handles of the three calls."""
+    received = ferry.torch.dispatch(exchange, tokens, topk_ids)
+    with Refusing(exchange.refuse_combine):
+        outputs = experts(received.rows, received.handle.tokens_per_expert.tolist())
+    return ferry.torch.combine(exchange, outputs, received.handle, topk_weights), [received.handle]
 
 
 def _check(exchange):
@@ -120,8 +133,43 @@ def _check(exchange):
     if config["layout"] != "expert_major" or config["expert_alignment"] != 1:
         raise ferry.InvalidArgument(f"moe: needs rows that follow each other (layout 'expert_major', expert_alignment "
                                     f"1), not {config['layout']!r}, {config['expert_alignment']}")
-    if config["wire"] != "none":
-        raise ferry.InvalidArgument(f"moe: needs rows as the tokens are (wire 'none'), not {config['wire']!r}")
+    if config["wire"] == "int8_static":
+        raise ferry.InvalidArgument("moe: the wire 'int8_static' needs scales, and a layer has none")
+
+
+def _check_learning(exchange, overlap):
+    if overlap == "batches" and paired():
+        raise ferry.InvalidArgument("moe: in a pair the other function is the second batch, so that overlap is None")
+    if overlap == "batches" and exchange.config["depth"] < 2:
+        raise ferry.InvalidArgument(f"moe: two batches need an exchange of depth 2, not {exchange.config['depth']}")
+    for name in ("wire", "combine_wire"):
+        if exchange.config[name] != "none":
+            raise ferry.InvalidArgument(f"moe: gradients need an exchange with {name} 'none', not "
+                                        f"{exchange.config[name]!r}; torch.no_grad() is without gradients")
+
+
+def _decoding(experts, config):
+    """The experts, given the rows that encoded ones stand for."""
+    dtype = getattr(torch, config["dtype"])
+
+    def call(rows, counts, out, scales):
+        decoded = torch.empty(rows.shape, dtype=dtype)
+        block = max(1, 2**16 // max(1, rows.shape[-1]))  # float32 copies of so many rows stay in a core's cache
+        for begin in range(0, len(rows), block):
+            part = slice(begin, begin + block)
+            decoded[part] = rows[part].float() * _factors(scales[part], config)
+        return experts(decoded, counts, out)
+
+    return call
+
+
+def _factors(scales, config):
+    """Scales of rows as docs/numerics.md has them, as float32 [n, 1] of an int8 wire, else [n, H]."""
+    if config["wire"] == "int8":
+        return scales
+    if config["wire"] == "fp8_ue8m0":  # exponents, four in an int32
+        scales = scales.clone(memory_format=torch.contiguous_format).view(torch.float8_e8m0fnu).float()
+    return scales.repeat_interleave(128, -1)[:, :config["hidden"]]
 
 
 def _any_gradient(tokens, topk_weights, experts):

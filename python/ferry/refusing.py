@@ -1,6 +1,7 @@
 """Refusing: a front that cannot make a collective call says so to the other ranks. Used by ferry.moe and the fronts."""
 
 from ferry.errors import Error
+from ferry.turns import take
 
 
 class Refusing:
@@ -18,4 +19,4 @@ class Refusing:
     def __exit__(self, kind, error, _):
         if self._refuse is not None and isinstance(error, Exception):
             said = str(error) if isinstance(error, Error) else f"{kind.__name__}: {error}"
-            self._refuse(said, *self._arguments)
+            take(self._refuse, said, *self._arguments)

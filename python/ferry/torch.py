@@ -18,6 +18,7 @@ from typing import Any, Callable, NamedTuple, Optional, TypeVar, cast
 import torch
 
 from ferry import Exchange, Handle, InvalidArgument
+from ferry.turns import take
 
 __all__ = ["Dispatched", "combine", "dispatch"]
 
@@ -96,7 +97,7 @@ def combine(
     """
     if unknown:  # as Exchange.combine does
         message = f"combine() has no argument '{next(iter(unknown))}'"
-        exchange.refuse_combine(message)
+        take(exchange.refuse_combine, message)
         raise TypeError(message)
     _check_width(_linear(exchange), rows, topk_weights)
     if topk_weights is None:
@@ -109,7 +110,7 @@ class _Dispatch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, exchange, tokens, topk_weights, copy, routing):
-        received = exchange.dispatch(_dense(tokens), topk_weights=_dense(topk_weights), **routing)
+        received = take(exchange.dispatch, _dense(tokens), topk_weights=_dense(topk_weights), **routing)
         ctx.exchange, ctx.handle, ctx.elsewhere = exchange, received.handle, None
         weights = None if topk_weights is None else received.weights
         if weights is not None and received.topk_ids is not None and ctx.needs_input_grad[2]:
@@ -136,7 +137,7 @@ class _Combine(torch.autograd.Function):
     def forward(ctx, exchange, handle, rows, row_weights, out_dtype):
         home = None if row_weights is None else row_weights.new_empty(handle.num_tokens, exchange.config["top_k"])
         weights = dict(row_weights=_dense(row_weights), out_topk_weights=home)
-        out = exchange.combine(_dense(rows), handle, out_dtype=out_dtype, **weights)
+        out = take(exchange.combine, _dense(rows), handle, out_dtype=out_dtype, **weights)
         ctx.exchange, ctx.handle, ctx.shape = exchange, handle, rows.shape
         return out, home
 
@@ -154,7 +155,7 @@ class _WeightedCombine(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, exchange, handle, rows, topk_weights, out_dtype):
-        out = exchange.combine(_dense(rows), handle, _dense(topk_weights), out_dtype=out_dtype)
+        out = take(exchange.combine, _dense(rows), handle, _dense(topk_weights), out_dtype=out_dtype)
         ctx.exchange, ctx.handle, ctx.shape, ctx.dtype = exchange, handle, rows.shape, rows.dtype
         ctx.save_for_backward(rows if ctx.needs_input_grad[3] else None, topk_weights)
         return out
@@ -217,7 +218,7 @@ def _check_width(exchange, rows, topk_weights):
     need_gradient = rows.requires_grad or (torch.is_tensor(topk_weights) and topk_weights.requires_grad)
     if need_gradient and rows.shape[-1:] != (hidden,):
         message = f"combine: rows {list(rows.shape)} need gradients, which travel as tokens of hidden {hidden}"
-        exchange.refuse_combine(message)
+        take(exchange.refuse_combine, message)
         raise InvalidArgument(message)
 
 

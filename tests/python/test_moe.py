@@ -198,8 +198,6 @@ def one_is_wrong(group, gradient):
     tokens, ids, weights = numbers(group.rank)
     good = [tokens.requires_grad_(gradient), ids, weights, each(lambda e, rows: rows)]
     for what, change, keywords, error, message in wrong_calls():
-        if gradient and what == "two batches alone":
-            continue  # overlap is ignored
         wrong = group.rank == 1
         told = error if wrong else ferry.Mismatch if error is ferry.Mismatch else ferry.PeerRejected
         with pytest.raises(told, match=message):
@@ -285,7 +283,7 @@ def test_a_placement_is_switched_between_two_steps():
 def refusals(group):
     complaints = []
     for settings, overlap in ((dict(layout="rank_major"), None), (dict(expert_alignment=8), None),
-                              (dict(depth=1), "batches"), (dict(), "both"), (dict(wire="int8"), None)):
+                              (dict(depth=1), "batches"), (dict(), "both"), (dict(wire="int8_static"), None)):
         with pytest.raises(ferry.InvalidArgument) as error:
             moe(group.exchange(**SHAPE, **settings), *numbers(0), each(lambda e, rows: rows), overlap=overlap)
         complaints.append(str(error.value))
@@ -297,7 +295,7 @@ def refusals(group):
 
 
 def test_what_does_not_fit_is_refused():
-    expected = ("'rank_major'", "alignment 1), not 'expert_major', 8", "depth 2, not 1", "'both' is neither", "'int8'",
-                "7 experts on 2 ranks", "needs `intermediate`")
+    expected = ("'rank_major'", "alignment 1), not 'expert_major', 8", "depth 2, not 1", "'both' is neither",
+                "'int8_static'", "7 experts on 2 ranks", "needs `intermediate`")
     for complaints in ferry.run_threads(2, refusals):
         assert all(part in text for part, text in zip(expected, complaints)), complaints

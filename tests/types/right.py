@@ -3,6 +3,7 @@
 from typing import Any
 
 import ferry
+import ferry.moe
 import ferry.torch
 import numpy as np
 import torch
@@ -43,6 +44,7 @@ def body(group: ferry.Group, greeting: str) -> int:
 
 with ferry.init(deadline=5) as joined:
     assert_type(joined, ferry.Group)
+assert_type(ferry.moe.pair(lambda: 1, lambda: "out"), tuple[int, str])
 assert_type(ferry.run_threads(2, body, "hello", deadline=5), list[int])
 assert_type(ferry.spawn(2, body, "hello"), list[int])
 assert_type(ferry.window_bytes(8, max_tokens=16, hidden=64, num_experts=8, top_k=2).worst, int)
