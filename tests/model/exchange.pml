@@ -6,9 +6,10 @@
  * in the pool of a rank; HALVES: receive halves come late and in any order, operations in several
  * orders (without it each call runs to its end); SPARSE: a rank may leave itself or others without
  * a row; SUMS: ranks sum the counts together; COPIES: outputs may lie outside the window; POISONS:
- * calls that are rejected, at most, in all; FLIPS: calls of the wrong kind or with other arguments, likewise; EMPTIES: calls that agree
- * with any arguments; OVERFLOW: buffers start too small; REFUSALS of memory, at most; DEATH: one
- * rank is killed, stopped (and perhaps woken) or leaves, anywhere.
+ * calls that are rejected, at most, in all; FLIPS: calls of the wrong kind or with other arguments,
+ * likewise; EMPTIES: calls that agree with any arguments; OVERFLOW: buffers start too small;
+ * REFUSALS of memory, at most; DEATH: one rank is killed, stopped (and perhaps woken) or leaves,
+ * anywhere.
  *
  * What a step is. Atomic words are sequentially consistent. A record, a count row and rows are
  * written in two steps; a flag goes up with the second, as who looks too early meets the first.
