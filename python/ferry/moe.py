@@ -35,13 +35,16 @@ def each(expert):
 
 def swiglu(gate_up, down):
     """The experts argument of moe(): down[e](silu(gate(x)) * up(x)), of gate_up[e] [2 I, H], the gate's rows first, and
-    down[e] [H, I]. Every product is torch's, one for each expert that has rows."""
+    down[e] [H, I]. Every product is torch's: into `out` one for each expert that has rows, for autograd a grouped_mm
+    of all experts, where torch has one for these weights (docs/moe.md says why)."""
 
     def one(gate_up, down, rows, out=None):
         gate, up = (rows @ gate_up.t()).chunk(2, -1)
         return torch.mm(F.silu(gate) * up, down.t(), out=out)
 
     def experts(rows, counts, out=None):
+        if out is None and _fit_grouped_mm(rows, gate_up, down):
+            return _grouped(gate_up, down, rows, counts)
         if out is None:  # indexing would make a gradient as large as that of all experts for each
             weights = list(zip(gate_up, down))
             return each(lambda e, part: one(*weights[e], part))(rows, counts)
@@ -50,6 +53,23 @@ def swiglu(gate_up, down):
         return out
 
     return experts
+
+
+def _fit_grouped_mm(rows, *weights):
+    """It takes tensors of one dtype whose rows are multiples of 16 bytes, and does not know autocast. An empty gradient
+    is contiguous with any strides, and its backward wants others."""
+    return (hasattr(F, "grouped_mm") and len(rows) > 0 and not torch.is_autocast_enabled("cpu")
+            and all(torch.is_tensor(each) and each.dtype == rows.dtype and each.is_contiguous()
+                    and each.shape[-1] * each.element_size() % 16 == 0 for each in weights))
+
+
+def _grouped(gate_up, down, rows, counts):
+    ends = torch.tensor(counts).cumsum(0).to(torch.int32)
+    gate, up = F.grouped_mm(rows, gate_up.transpose(1, 2), offs=ends).chunk(2, -1)
+    out = F.grouped_mm(F.silu(gate) * up, down.transpose(1, 2), offs=ends)
+    if out.requires_grad:  # its backward takes no gradient that is one number, expanded
+        out.register_hook(torch.Tensor.contiguous)
+    return out
 
 
 def _shares(rows, counts):

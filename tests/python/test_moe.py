@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ferry  # noqa: E402
-from ferry.moe import MoE, each, moe  # noqa: E402
+from ferry.moe import MoE, each, moe, swiglu  # noqa: E402
 from ferry.placement import Balancer, blocks  # noqa: E402
 
 RANKS, HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 4, 16, 24, 8, 3
@@ -106,6 +106,35 @@ def three_calls(group):
 def test_one_call_has_the_bits_of_three():
     for one, three in ferry.run_threads(RANKS, three_calls):
         assert torch.equal(one, three)
+
+
+def swiglu_by_autograd(shape, as_lists, expanded):
+    """(out, gradients of rows, of each gate_up, of each down), zeros where an expert had no rows."""
+    intermediate, counts = shape
+    generator = torch.Generator().manual_seed(3)
+    rows, gate_up, down = (torch.randn(*size, generator=generator).requires_grad_() for size in
+                           ((sum(counts), HIDDEN), (3, 2 * intermediate, HIDDEN), (3, HIDDEN, intermediate)))
+    weights = [[one.detach().requires_grad_() for one in each] if as_lists else each for each in (gate_up, down)]
+    out = swiglu(*weights)(rows, counts)
+    out.backward(torch.ones(1, 1).expand_as(out) if expanded else out.detach().tanh())
+    for one in [rows, *weights[0], *weights[1]] if as_lists else [rows, *weights]:
+        if one.grad is None:
+            one.grad = torch.zeros_like(one)
+    return [out, rows.grad, *([one.grad for one in each] if as_lists else each.grad for each in weights)]
+
+
+@pytest.mark.parametrize("intermediate, counts, grouped", [(24, [3, 0, 5], 2), (24, [0, 0, 0], 0), (7, [3, 0, 5], 0)])
+@pytest.mark.parametrize("expanded", [False, True])
+def test_grouped_products_are_those_of_each_expert(monkeypatch, intermediate, counts, grouped, expanded):
+    """Weights that are no tensor, or whose rows are no multiple of 16 bytes, and no rows are no case for grouped_mm."""
+    calls, grouped_mm = [], torch.nn.functional.grouped_mm
+    monkeypatch.setattr(torch.nn.functional, "grouped_mm", lambda *a, **k: (calls.append(1), grouped_mm(*a, **k))[1])
+    whole = swiglu_by_autograd((intermediate, counts), False, expanded)
+    assert len(calls) == grouped
+    parts = swiglu_by_autograd((intermediate, counts), True, expanded)
+    assert len(calls) == grouped
+    for one, by_expert in zip(whole, parts):
+        torch.testing.assert_close(list(one), list(by_expert))
 
 
 def called(group):

@@ -1,7 +1,7 @@
 """A whole Mixture-of-Experts layer, forward and backward: `python -m ferry.bench.layer [--json]`.
 
     layer       ferry.moe.MoE: one call
-    batches     the same with overlap="batches", forward only
+    batches     the same with overlap="batches"
     three       dispatch, experts, combine by hand
     all_to_all  transformers' grouped_mm experts behind its all_to_all over gloo, where transformers is installed
     dense       the tokens of all ranks and all experts on one process, on all cores
@@ -157,7 +157,7 @@ def play(group, options, folder=None):
         ways = Ways(group, shape, options.tokens, options.ways)
         for num_tokens in options.tokens:
             for which in options.passes:
-                names = [name for name in ways.calls if which == "forward" or name != "batches"]
+                names = list(ways.calls)
                 times = {name: [] for name in names}
                 for turn in range(options.rounds + 1):  # the first ones warm up
                     for name in names if turn % 2 else reversed(names):
