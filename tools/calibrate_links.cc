@@ -26,6 +26,10 @@ constexpr std::array<int, 2> kTokens = {24, 96};
 
 // Where the search begins: rates of links and of processors, and a latency.
 constexpr double kFirstGbS = 1, kFirstNetworkGbS = 100, kFirstLatencyUs = 100;
+constexpr double kLeastLatencyUs = 1;
+
+// Less is none that could be seen.
+double latency_of(double us) { return us < kLeastLatencyUs ? 0 : us; }
 
 const Prediction& prediction_of(const Plan& plan, const std::string& algorithm) {
   const auto found = std::ranges::find(plan.predictions, algorithm, &Prediction::strategy);
@@ -83,7 +87,7 @@ class LinkFit {
       if (link.second_way && link.bandwidth_gb_s > 0)
         link.second_way->bandwidth_gb_s *= constants[i] / link.bandwidth_gb_s;
       link.bandwidth_gb_s = constants[i];
-      if (levels_[i] == 0) link.latency_us = constants[levels_.size()];
+      if (levels_[i] == 0) link.latency_us = latency_of(constants[levels_.size()]);
       machine.tree = machine.tree.with_link(levels_[i], link);
     }
     machine.host.network_gb_s = constants.back();
@@ -143,7 +147,7 @@ std::string constants_text(const Machine& machine) {
     const Topology::Link& link = machine.tree.level(level).link;
     if (link.bandwidth_gb_s > 0)
       text += fmt::format("{} {:.3g} GB/s, ", machine.tree.level(level).name, link.bandwidth_gb_s);
-    if (level == 0) text += fmt::format("{:.3g} us, ", link.latency_us);
+    if (link.latency_us > 0) text += fmt::format("{:.3g} us, ", link.latency_us);
   }
   return text + fmt::format("processors {:.3g} GB/s of what crosses", machine.host.network_gb_s);
 }
