@@ -61,6 +61,11 @@ Status GroupState::wait(const Await& await) {
       yield_processor();
       continue;
     }
+    if (await.time->passed() || aborted()) {
+      if (Status status = check(await); !status.ok()) return status;
+    }
+    const std::int64_t now = now_ns();
+    if (now - began_ns < yield_ns) continue;
     const std::int64_t worked_ns = await.meanwhile ? (*await.meanwhile)() : 0;
     if (worked_ns > 0) {
       began_ns += worked_ns;
@@ -68,11 +73,6 @@ Status GroupState::wait(const Await& await) {
       calm = 0;
       continue;
     }
-    if (await.time->passed() || aborted()) {
-      if (Status status = check(await); !status.ok()) return status;
-    }
-    const std::int64_t now = now_ns();
-    if (now - began_ns < yield_ns) continue;
     account(await, peer, now - peer_began_ns);  // onlookers see a wait while it lasts
     peer_began_ns = now;
     sleep_until_rung(await, peer, now - began_ns);

@@ -61,9 +61,9 @@ struct Await {
   // Giving up is an answer: the group stays whole, and those that are gone do not end the wait for
   // the others.
   bool patient = false;
-  // What this rank can do while flags are missing. Called when the clock is looked at: then nobody
-  // else on this processor had work, or all have had their turn. Returns the nanoseconds that it
-  // took, in which nobody was waited for; 0: there was nothing to do.
+  // What this rank can do while flags are missing. Called where it would sleep: by then all others
+  // on this processor have had their turn. Returns the nanoseconds that it took, in which nobody
+  // was waited for; 0: there was nothing to do.
   const std::function<std::int64_t()>* meanwhile = nullptr;
 
   const std::atomic<std::uint64_t>& flag(int rank) const noexcept {
