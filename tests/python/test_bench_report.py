@@ -35,6 +35,7 @@ def test_ratios_stay_within_a_round_and_a_missed_goal_is_told():
     assert "| 1.36 ms | - | failed | 5.33 ms | 0.38 (0.50) | 0.28 |" in page
     assert "* goal missed: 16, 7168, 2, 256 (places known)\n* goal missed: 16, 7168, 2, 256 (a2av)\n" in page
     assert "disturbed 1 of 5 runs**: they used up to 50%" in page
+    assert "memory of this machine changed its speed**: the same traffic, places known, took up to 20.0 times" in page
     assert "Real skew" not in page
 
 
@@ -43,6 +44,7 @@ def test_sections_have_a_table_each():
                     ("skew", [2, 128], "uniform", 0, ferry(10, 1)), ("skew", [2, 128], "real", 0, ferry(25, 1)),
                     ("features", SHAPE, "none", 0, ferry(10, 1)), ("features", SHAPE, "wire fp8", 0, ferry(8, 1)))
     page = report.document(found)
+    assert "changed its speed" not in page
     assert "| 4 | - | - | - | 30.0 µs | 7.50 µs | 3.0 |" in page
     assert "| 2 | 128 | 1.50 | 10.0 µs | 133 µs | 1.50 | 25.0 µs | 333 µs | 1.00 | 2.50 |" in page
     assert "| 16, 7168, 2, 256 | wire fp8 | 3.20 µs | 0.80 | 0.80 | 0.80 | 1.00 |" in page

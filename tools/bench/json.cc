@@ -68,6 +68,7 @@ void add_measurement(Json& object, const Measurement& m) {
     object["limit_us"] = {{"dispatch", m.limit.dispatch_us},
                           {"combine", m.limit.combine_us},
                           {"pair", m.limit.pair_us}};
+    object["limit_rounds_us"] = m.limit.rounds_us;
     object["limit_way"] = {{"copy", m.limit.copy}, {"reduce", m.limit.reduce}};
     object["limit_ratio"] = m.limit_ratio();
   }

@@ -5,6 +5,7 @@
 // otherwise idle; calls the row kernels.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <vector>
@@ -19,6 +20,16 @@ struct LimitTimes {
   double pair_us = 0;       // of one after the other
   const char* copy = "";    // the fastest way to copy
   const char* reduce = "";  // the fastest way to write results
+  // Of each round: the median pair of the way that was fastest in it.
+  std::vector<double> rounds_us = {};
+
+  // Whether the same traffic took so much more in one round than in another that the memory, or a
+  // cache, has changed its speed.
+  bool memory_changed() const noexcept {
+    constexpr double kSpeedsApart = 1.25;
+    const auto [least, most] = std::ranges::minmax_element(rounds_us);
+    return least != rounds_us.end() && *most > kSpeedsApart * *least;
+  }
 };
 
 class Limit {
@@ -44,6 +55,7 @@ class Limit {
   const Plan& plan_;
   std::size_t num_threads_;
   std::vector<Way> ways_;
+  std::vector<double> rounds_us_;
 };
 
 }  // namespace ferry::bench

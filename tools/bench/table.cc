@@ -71,6 +71,14 @@ std::string between_nodes_text(const Measurement& m) {
   return text;
 }
 
+std::string memory_text(const Measurement& m) {
+  if (!m.limit.memory_changed()) return "";
+  return fmt::format(
+      "#   the memory changed its speed: known took {} us before the ranks ran and {} us after. "
+      "Compare\n#   runs in which known takes the same.\n",
+      short_number(m.limit.rounds_us.front()), short_number(m.limit.rounds_us.back()));
+}
+
 constexpr std::string_view kLine =
     "{:>8} {:>8} {:>7} {:>5} {:>8} {:>8} {:>8} {:>6} {:>6} {:>8} {:>5} {:>5} {:>6}\n";
 
@@ -113,7 +121,7 @@ std::string table_line(const Options& options, const Measurement& m) {
       one_machine ? short_number(m.limit.pair_us) : "n/a",
       one_machine ? short_number(m.limit_ratio()) : "n/a", fmt::format("{:.2f}", m.rows.imbalance),
       options.check ? fmt::format("{}", m.wrong) : "n/a");
-  return line + between_nodes_text(m);
+  return line + memory_text(m) + between_nodes_text(m);
 }
 
 std::string rebalance_footer(const Options& options, const std::vector<Measurement>& measurements) {

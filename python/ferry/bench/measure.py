@@ -8,12 +8,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Dict, List
 
 RUN_LIMIT_S = 900
 FOLDER = "@folder@"  # in a command: a folder that exists during the run
 DISTURBED = 0.06     # part of all processors that other programs may use during a run
+SPEEDS_APART = 1.25  # as `ferry bench` has it: the same traffic takes so much longer only where the memory is slower
 ATTEMPTS = 3         # of a run that others disturbed
 
 
@@ -136,3 +138,18 @@ def disturbed_text(runs):
         return ""
     return (f"\n\n**Other processes disturbed {len(disturbed)} of {len(parts)} runs**: they used up"
             f" to {max(disturbed):.0%} of the processors.")
+
+
+def speeds_text(runs):
+    """A paragraph, empty where the same traffic took about as long in all runs of a shape."""
+    taken = defaultdict(list)
+    for run in runs:
+        result = run["result"]
+        if "limit_us" in result:
+            taken[run["section"], str(run["case"]), run["program"]] += result.get("limit_rounds_us",
+                                                                               [result["limit_us"]["pair"]])
+    apart = max((max(times) / min(times) for times in taken.values()), default=1)
+    if apart <= SPEEDS_APART:
+        return ""
+    return ("\n\n**The memory of this machine changed its speed**: the same traffic, places known, took up to"
+            f" {apart:.1f} times as long in one run as in another.\nCompare times of runs in which it took the same.")

@@ -3,7 +3,7 @@ Called by suite."""
 
 import statistics
 
-from .measure import disturbed_text
+from .measure import disturbed_text, speeds_text
 from .results import by_case, limits_of, median, median_ratio, ratios, times_of
 from .words import markdown, plural, time_text
 
@@ -21,7 +21,7 @@ Written by `make bench`. {machine}
 
 Times are medians over {rounds} of interleaved runs, each after waiting for an idle machine.
 Absolute times move with the machine; ratios are taken within a round, and their median over rounds
-is shown.{disturbed}
+is shown.{disturbed}{speeds}
 """
 
 SHAPES_TEXT = """
@@ -219,7 +219,8 @@ def feature_table(cases):
 def document(results):
     rounds = plural(1 + max(run["round"] for run in results["runs"]), "round")
     options = next(run["result"]["options"] for run in results["runs"] if "options" in run["result"])
-    text = INTRODUCTION.format(machine=machine_text(results), rounds=rounds, disturbed=disturbed_text(results["runs"]))
+    text = INTRODUCTION.format(machine=machine_text(results), rounds=rounds, disturbed=disturbed_text(results["runs"]),
+                               speeds=speeds_text(results["runs"]))
     library, cases = library_name(results), shapes(results)
     if cases:
         text += SHAPES_TEXT.format(**options) + limit_table(cases)
