@@ -54,25 +54,31 @@ class LinkFit {
     best_.push_back(machine.host.network_gb_s > 0 ? machine.host.network_gb_s : kFirstNetworkGbS);
   }
 
-  // One constant after the other goes up or down by a factor that shrinks.
+  // One constant goes up or down by a factor that shrinks, or one goes up and another down: more of
+  // the one may look like less of the other.
   Machine run() {
+    const auto count = static_cast<int>(best_.size());
     double least = squares(best_);
     for (double factor = 4; factor > 1.002; factor = std::sqrt(factor)) {
       for (bool better = true; better;) {
         better = false;
-        for (std::size_t i = 0; i < best_.size(); ++i)
-          better = improve(i, factor, least) || improve(i, 1 / factor, least) || better;
+        for (int up = -1; up < count; ++up)
+          for (int down = -1; down < count; ++down)
+            better = improve(up, down, factor, least) || better;
       }
     }
     return with(best_);
   }
 
  private:
-  bool improve(std::size_t index, double factor, double& least) {
+  // -1: none.
+  bool improve(int up, int down, double factor, double& least) {
+    if (up == down) return false;
     std::vector<double> other = best_;
-    other[index] *= factor;
+    if (up >= 0) other[up] *= factor;
+    if (down >= 0) other[down] /= factor;
     const double found = squares(other);
-    // A constant that changes nothing stays as it is.
+    // Constants that change nothing stay as they are.
     if (found >= least * (1 - 1e-9)) return false;
     least = found;
     best_ = std::move(other);

@@ -262,7 +262,8 @@ Scenario make_scenario(const Nodes& nodes, std::uint64_t seed, const ScenarioLim
   scenario.config = draw_config(nodes, scenario.plain, limits, random);
   if (limits.adjust) limits.adjust(scenario.config);
   Random rare(seed, stream + 1);  // a stream of its own: the other scenarios stay what they were
-  if (rare.one_in(10)) make_experts_many(scenario.num_ranks, scenario.config, rare);
+  if (limits.many_experts && rare.one_in(10))
+    make_experts_many(scenario.num_ranks, scenario.config, rare);
   const std::int64_t num_rounds = random.between(1, limits.max_rounds);
   for (int i = 0; i < num_rounds; ++i) {
     Round round;

@@ -20,7 +20,8 @@ struct ScenarioLimits {
   int max_rounds = 4;
   std::int64_t max_tokens = 40;
   std::int64_t max_hidden = 300;
-  bool wide_rows = true;  // now and then a few rows of thousands of elements
+  bool wide_rows = true;     // now and then a few rows of thousands of elements
+  bool many_experts = true;  // now and then thousands of experts
   std::function<void(ExchangeConfig&)> adjust = {};  // what was drawn, before inputs are
 };
 

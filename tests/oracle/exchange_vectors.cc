@@ -20,8 +20,11 @@ using internal::RankReceived;
 constexpr int kMaxRanks = 8;
 constexpr int kScenariosOfAShape = 40;
 // Rows of up to two groups of channels; small, for padded layouts multiply everything.
-const ScenarioLimits kLimits{
-    .max_rounds = 2, .max_tokens = 12, .max_hidden = 140, .wide_rows = false};
+const ScenarioLimits kLimits{.max_rounds = 2,
+                             .max_tokens = 12,
+                             .max_hidden = 140,
+                             .wide_rows = false,
+                             .many_experts = false};
 
 void add_inputs(CaseDigests& cases, const ExchangeConfig& config,
                 const std::vector<RankInput>& inputs) {
