@@ -29,7 +29,7 @@ constexpr std::chrono::milliseconds kEndsSoon{500};
 // A rank that makes its own progress does not hear the bell of its own node while it sleeps in the
 // network. So it looks again after a part of the time that it has waited.
 constexpr int kNapPart = 8;
-constexpr std::int64_t kShortestNapUs = 100, kLongestNapUs = 2000;
+constexpr std::int64_t kShortestNapUs = 100, kLongestNapUs = 1000;
 
 // Some of the longest sleeps of a rank that waits (SharedFlags::sleep): it counts on meanwhile.
 constexpr std::chrono::milliseconds kSeenWaiting{10};
