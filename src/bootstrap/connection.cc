@@ -27,6 +27,9 @@ constexpr std::uint64_t kMaxStrangerPayload = 64 << 10;
 constexpr std::uint64_t kMaxPayload = std::uint64_t{1} << 32;
 constexpr std::size_t kMaxStrangerFrames = 4;  // proof, acceptance and welcome, or a failure
 
+// What was to be sent before may be stuck: this comes on top of a deadline.
+constexpr std::chrono::milliseconds kTelling{500};
+
 constexpr std::size_t kReadBytes = 64 << 10;
 constexpr int kReadsPerTurn = 16;  // then the other connections get a turn
 
@@ -198,7 +201,7 @@ void tell_failure(const std::vector<Connection*>& connections, const Error& erro
   for (Connection* connection : connections) {
     if (connection != nullptr && !connection->closed()) connection->send_failure(error);
   }
-  flush_all(connections, Deadline::after(std::chrono::seconds(1)));
+  flush_all(connections, Deadline::after(kTelling));
 }
 
 }  // namespace ferry::internal

@@ -262,10 +262,7 @@ Scenario make_scenario(const Nodes& nodes, std::uint64_t seed, const ScenarioLim
   scenario.config = draw_config(nodes, scenario.plain, limits, random);
   if (limits.adjust) limits.adjust(scenario.config);
   Random rare(seed, stream + 1);  // a stream of its own: the other scenarios stay what they were
-  // With a place for each expert the ranks would tell each other megabytes when they agree.
-  const bool blocks =
-      scenario.config.expert_rank.empty() && scenario.config.replicas.instances.empty();
-  if (limits.many_experts && blocks && rare.one_in(10))
+  if (limits.many_experts && rare.one_in(10))
     make_experts_many(scenario.num_ranks, scenario.config, rare);
   const std::int64_t num_rounds = random.between(1, limits.max_rounds);
   for (int i = 0; i < num_rounds; ++i) {

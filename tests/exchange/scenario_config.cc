@@ -157,15 +157,22 @@ std::vector<std::int64_t> ids_of_rank(const ExchangeConfig& config, int num_rank
   return ids;
 }
 
-// Of small rows, since every expert may have some.
+// Of small rows, since every expert may have some. What was drawn for each expert is drawn for the
+// new ones too.
 void make_experts_many(int num_ranks, ExchangeConfig& config, Random& random) {
   const int members = num_ranks / config.tp_size;
   const auto rows = static_cast<int>(random.between(1, members));
+  const int few = config.num_experts;
   config.num_experts = (static_cast<int>(internal::kSharedSumsFrom) + rows - 1) / rows;
   config.hidden = std::min<std::int64_t>(config.hidden, 16);
   config.expert_alignment = std::min<std::int64_t>(config.expert_alignment, 2);
   if (config.layout == Layout::kPadded)
     config.max_tokens = std::min<std::int64_t>(config.max_tokens, 2);
+  for (int expert = few; expert < config.num_experts; ++expert) {
+    if (!config.expert_rank.empty())
+      config.expert_rank.push_back(static_cast<int>(random.below(members)));
+    if (!config.replicas.instances.empty()) config.replicas.instances.push_back({expert});
+  }
 }
 
 ExchangeConfig draw_config(const Nodes& nodes, bool plain, const ScenarioLimits& limits,
