@@ -20,7 +20,7 @@ constexpr int kYieldsPerClock = 16;           // yields between two looks at the
 constexpr std::int64_t kYieldNs = 1'000'000;  // yielding turns into sleeping
 // The same where the rank that is waited for may need this processor, to move messages that take
 // longer anyway.
-constexpr std::int64_t kYieldCrowdedNetworkNs = 50'000;
+constexpr std::int64_t kYieldCrowdedNetworkNs = 200'000;
 
 // How long a rank that failed may take from the end of its exchange to that of its process: Python
 // with torch needs it.
