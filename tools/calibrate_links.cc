@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -122,12 +120,6 @@ class LinkFit {
   std::vector<int> levels_;   // whose rates are sought, ascending from the outermost
   std::vector<double> best_;  // their rates, the latency, Host::network_gb_s
 };
-
-std::string read_file(const std::string& name) {
-  std::ifstream file(name);
-  if (!file) throw std::invalid_argument(fmt::format("cannot open '{}'", name));
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 LinkSample measure(const LinkCalibration& options, int tokens) {
   LinkSample sample;

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -37,12 +35,6 @@ struct Options {
   double within_percent = 10;
   bool explain = false, json = false, list = false;
 };
-
-std::string read_file(const std::string& name) {
-  std::ifstream file(name);
-  if (!file) throw std::invalid_argument(fmt::format("cannot open '{}'", name));
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 Machine read_machine(const std::string& text) {
   if (text.ends_with(".json")) return machine_from_json(read_file(text));

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -210,6 +212,12 @@ ordered_json prediction_json(const Prediction& prediction) {
 }
 
 }  // namespace
+
+std::string read_file(const std::string& name) {
+  std::ifstream file(name);
+  if (!file) throw std::invalid_argument(fmt::format("cannot open '{}'", name));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 Machine machine_from_json(const std::string& text) try {
   return MachineReader(text).read();

@@ -8,6 +8,9 @@
 
 namespace ferry::tools {
 
+// All of a file. Throws std::invalid_argument when it cannot be opened.
+std::string read_file(const std::string& name);
+
 // docs/plan.md has the keys; an unknown one is refused with its line and the nearest one.
 Machine machine_from_json(const std::string& text);
 
