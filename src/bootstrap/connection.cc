@@ -27,7 +27,7 @@ constexpr std::uint64_t kMaxStrangerPayload = 64 << 10;
 constexpr std::uint64_t kMaxPayload = std::uint64_t{1} << 32;
 constexpr std::size_t kMaxStrangerFrames = 4;  // proof, acceptance and welcome, or a failure
 
-// What was to be sent before may be stuck: this comes on top of a deadline.
+// How long a rank that gives up goes on telling the others why, after its deadline has passed.
 constexpr std::chrono::milliseconds kTelling{500};
 
 constexpr std::size_t kReadBytes = 64 << 10;
