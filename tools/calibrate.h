@@ -2,39 +2,25 @@
 // `ferry plan` reads. Called by doctor.cc.
 #pragma once
 
-#include <array>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "calibrate_runs.h"
 #include "ferry/plan.h"
 
 namespace ferry::tools {
 
-// One run of `ferry bench` on one node.
-struct CopySample {
-  int ranks = 0;
-  double rows = 0, bytes = 0;  // of all ranks
-  double us = 0;
-};
-
-// What ranks, rows and bytes take (Machine::Copying) with the least squares of relative errors; no
+// What ranks, rows and bytes take, and which bytes find a place in a cache: with the least relative
+// errors of pairs, and of dispatch and combine alone, to which a disturbed run means little. No
 // term is negative. Throws std::invalid_argument for fewer samples than terms.
-Machine::Copying fit_copying(const std::vector<CopySample>& samples,
-                             const std::array<double, 2>& caches_mb);
-
-// The path of this program.
-std::string own_program();
-
-// What `<this program> <before> bench <words> --json` prints. Throws std::runtime_error when it
-// cannot start, and std::invalid_argument when it prints no JSON.
-nlohmann::json run_bench(const std::string& before, const std::string& words);
+Machine::Host fit_host(const std::vector<CopySample>& samples);
 
 // Writes what calibrate() and calibrate_links() found. Throws std::runtime_error.
 void write_machine(const std::string& file, const nlohmann::ordered_json& machine);
 
-// Runs benches of its own shapes, which are none of those that README and docs show; writes the
-// machine as JSON to the file. Returns what was found, for people.
+// Measures (calibrate_runs.h), and writes the machine as JSON to the file. Returns what was found,
+// for people.
 std::string calibrate(const std::string& file);
 
 }  // namespace ferry::tools

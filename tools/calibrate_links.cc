@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "calibrate.h"
+#include "calibrate_runs.h"
 #include "plan_expect.h"
 #include "plan_json.h"
 

@@ -12,7 +12,7 @@ namespace ferry::tools {
 namespace {
 
 constexpr std::uint64_t kFewFiles = 1024;
-constexpr double kSlowHop_ns = 500;  // two cores with a common cache take 50 to 150
+constexpr double kSlowFlagNs = 500;  // two cores with a common cache take 50 to 150
 
 using Advices = std::vector<Advice>;
 
@@ -132,11 +132,11 @@ void check_pidfd(const Findings& findings, Advices& out) {
                  "Linux 5.3 or newer, or a sandbox that allows pidfd_open"});
 }
 
-void check_hop(const Findings& findings, Advices& out) {
-  if (!findings.speed || !findings.speed->hop_on_two_cpus || findings.speed->hop_ns < kSlowHop_ns)
+void check_flag(const Findings& findings, Advices& out) {
+  if (!findings.speed || !findings.speed->flag_on_two_cpus || findings.speed->flag_ns < kSlowFlagNs)
     return;
   out.push_back({fmt::format("a flag takes {:.2g} us from one processor to another",
-                             findings.speed->hop_ns / 1e3),
+                             findings.speed->flag_ns / 1e3),
                  "small exchanges wait for flags more than for bytes",
                  "run on processors with a common cache, and on an idle machine"});
 }
@@ -165,7 +165,7 @@ std::vector<Advice> advise(const Findings& findings) {
   check_huge_pages(findings, out);
   check_limits(findings.machine, out);
   check_pidfd(findings, out);
-  check_hop(findings, out);
+  check_flag(findings, out);
   return out;
 }
 

@@ -121,9 +121,9 @@ void add_speed(Report& report, const std::optional<Speed>& speed) {
                   speed->touch_ns / 1e3, speed->commit_ns / 1e3),
       {{"first_touch_ns", speed->touch_ns}, {"first_touch_window_ns", speed->commit_ns}});
   report.line("flag",
-              fmt::format("{:.3f} us from one {} to another", speed->hop_ns / 1e3,
-                          speed->hop_on_two_cpus ? "processor" : "thread of this processor"),
-              {{"flag_ns", speed->hop_ns}, {"flag_on_two_cpus", speed->hop_on_two_cpus}});
+              fmt::format("{:.3f} us from one {} to another", speed->flag_ns / 1e3,
+                          speed->flag_on_two_cpus ? "processor" : "thread of this processor"),
+              {{"flag_ns", speed->flag_ns}, {"flag_on_two_cpus", speed->flag_on_two_cpus}});
   report.line("copy",
               fmt::format("{:.1f} GB/s of payload, one thread, beyond the caches",
                           speed->copy_bytes_per_s / 1e9),

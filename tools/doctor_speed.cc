@@ -1,17 +1,14 @@
 // The measurements of `ferry doctor`. Called by doctor.cc; calls Segment, last_level_cache_bytes
 // and copy_row.
-#include <sched.h>
-
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <thread>
+#include <vector>
 
 #include "base/clock.h"
-#include "bench/cores.h"
+#include "bench/flag_time.h"
 #include "bench/memory.h"
 #include "doctor_findings.h"
 #include "kernels/kernels.h"
@@ -23,6 +20,7 @@ namespace ferry::tools {
 namespace {
 
 constexpr std::size_t kPage = 4096;
+constexpr std::chrono::milliseconds kFlagTime{20};
 
 template <typename Body>
 double elapsed_ns(const Body& body) {
@@ -46,54 +44,6 @@ double measure_commit() {
   bool ok = false;
   const double ns = elapsed_ns([&] { ok = segment->commit(0, kBytes); });
   return ok ? ns / kBytes * kPage : 0;
-}
-
-// Two threads wait for each other in turn. On one processor they must yield, as ferry's ranks do
-// there.
-struct Rally {
-  alignas(64) std::atomic<std::int64_t> ball{0};  // even: the first thread's turn; negative: over
-
-  // Acquire pairs with the release in play(): nothing but the turn itself is passed.
-  bool wait_for(std::int64_t value, bool spin) {
-    for (;;) {
-      const std::int64_t seen = ball.load(std::memory_order_acquire);
-      if (seen == value || seen < 0) return seen == value;
-      if (!spin) sched_yield();
-    }
-  }
-  void play(std::int64_t value) { ball.store(value, std::memory_order_release); }
-};
-
-double measure_hop(const std::vector<int>& cpus) {
-  constexpr auto kSpan = std::chrono::milliseconds(20);
-  Rally rally;
-  const bool spin = cpus.size() > 1;
-  std::thread second([&] {
-    bench::pin_to(cpus, 1, 1);
-    for (std::int64_t turn = 1; rally.wait_for(turn, spin); turn += 2) rally.play(turn + 1);
-  });
-  double best_ns = 0;
-  std::thread first([&] {
-    constexpr int kRounds = 16;
-    bench::pin_to(cpus, 0, 1);
-    std::int64_t hops = 0;
-    const auto rounds = [&] {
-      for (int i = 0; i < kRounds; ++i) {
-        rally.play(hops + 1);
-        hops += 2;
-        rally.wait_for(hops, spin);
-      }
-    };
-    rounds();  // both threads are up
-    const internal::Deadline end = internal::Deadline::after(kSpan);
-    best_ns = elapsed_ns(rounds);
-    while (!end.passed()) best_ns = std::min(best_ns, elapsed_ns(rounds));
-    best_ns /= 2 * kRounds;
-    rally.play(-1);
-  });
-  first.join();
-  second.join();
-  return best_ns;
 }
 
 double measure_copy() {
@@ -122,8 +72,8 @@ double measure_copy() {
 Speed measure_speed(const std::vector<int>& cpus) {
   return {.touch_ns = measure_touch(),
           .commit_ns = measure_commit(),
-          .hop_ns = measure_hop(cpus),
-          .hop_on_two_cpus = cpus.size() > 1,
+          .flag_ns = bench::flag_ns(cpus, kFlagTime),
+          .flag_on_two_cpus = cpus.size() > 1,
           .copy_bytes_per_s = measure_copy()};
 }
 

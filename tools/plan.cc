@@ -77,7 +77,7 @@ int check_expected(const Options& options) {
   const Machine machine = read_machine(options.request.machine).resized(ranks);
   const Plan planned = plan(machine, workload_of_bench(bench), options.request.options);
   const Expectation found = compare(planned, bench, options.within_percent / 100);
-  std::cout << found.text << std::flush;
+  std::cout << found.text << elsewhere_text(machine, bench) << std::flush;
   return found.within ? 0 : kNotWithin;
 }
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "bench/flag_time.h"
 #include "plan/best.h"
 #include "plan_routing.h"
 
@@ -78,6 +79,19 @@ Expectation compare(const Plan& plan, const json& measured, double within) {
   result.text += fmt::format("{} is {} {:.3g} %\n", algorithm,
                              result.within ? "within" : "not within", 100 * within);
   return result;
+}
+
+std::string elsewhere_text(const Machine& machine, const json& measured) {
+  const double calibrated_ns = machine.host.flag_ns;
+  std::vector<double> flags_ns = measured.value("flags_ns", std::vector<double>());
+  if (calibrated_ns <= 0 || flags_ns.empty()) return "";
+  const auto [least, most] = std::ranges::minmax(flags_ns);
+  flags_ns.push_back(calibrated_ns);
+  if (!bench::cores_moved(flags_ns)) return "";
+  return fmt::format(
+      "not comparable: the cores were moved. A flag took {:.0f} ns from one to the next when this "
+      "machine was calibrated, {:.0f} to {:.0f} in the bench\n",
+      calibrated_ns, least, most);
 }
 
 }  // namespace ferry::tools

@@ -24,4 +24,8 @@ struct Expectation {
 // algorithm that the bench ran.
 Expectation compare(const Plan& plan, const nlohmann::json& bench, double within);
 
+// Why a prediction says nothing of the bench: the cores were not where they were when the machine
+// was calibrated (bench/flag_time.h). Empty where they were, and where that is not known.
+std::string elsewhere_text(const Machine& machine, const nlohmann::json& bench);
+
 }  // namespace ferry::tools

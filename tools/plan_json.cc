@@ -143,7 +143,8 @@ class MachineReader {
   }
 
   std::string host_line(const json& host) const {
-    check_keys(host, {"dispatch", "combine", "caches_mb", "network_gb_s", "together", "source"});
+    check_keys(host, {"dispatch", "combine", "caches_mb", "network_gb_s", "together", "flag_ns",
+                      "source"});
     std::string line = "host";
     for (const char* half : {"dispatch", "combine"}) {
       if (!host.contains(half)) continue;
@@ -157,7 +158,8 @@ class MachineReader {
     for (const json& size : host.value("caches_mb", json::array()))
       line += fmt::format(" {}MB", size.dump());
     return line + optional(host, "network_gb_s", "network ", "GB/s") +
-           (host.value("together", false) ? " together" : "") + source(host) + "\n";
+           (host.value("together", false) ? " together" : "") +
+           optional(host, "flag_ns", "flag ", "ns") + source(host) + "\n";
   }
 
   const std::string& text_;

@@ -7,10 +7,14 @@
 namespace ferry {
 
 double Machine::Copying::bytes_us(double bytes, const std::array<double, 2>& caches_mb) const {
-  const double first = std::min(bytes, caches_mb[0] * 1e6);
-  const double second = std::min(bytes, std::max(caches_mb[0], caches_mb[1]) * 1e6) - first;
-  const double others = bytes - first - second;
-  return (first / gb_s[0] + second / gb_s[1] + others / gb_s[2]) / 1e3;
+  const double beyond = part_beyond(bytes, caches_mb);
+  return bytes * ((1 - beyond) / gb_s[0] + beyond / gb_s[1]) / 1e3;
+}
+
+double Machine::Copying::part_beyond(double bytes, const std::array<double, 2>& caches_mb) {
+  const double over_mb = bytes / 1e6 - caches_mb[0], width_mb = caches_mb[1] - caches_mb[0];
+  if (over_mb <= 0) return 0;
+  return over_mb < width_mb ? over_mb / width_mb : 1;
 }
 
 }  // namespace ferry

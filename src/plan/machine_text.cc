@@ -188,13 +188,13 @@ Machine::Engine read_engine(Line& line) {
   return engine;
 }
 
-// "dispatch 1.5us 20ns 60GB/s 40GB/s 18GB/s"
+// "dispatch 1.5us 20ns 60GB/s 18GB/s"
 Machine::Copying read_copying(Line& line) {
   Machine::Copying cost;
   cost.rank_us = line.required(line.word("the time of a rank"), "us");
   cost.row_ns = line.required(line.word("the time of a row"), "ns");
   for (double& rate : cost.gb_s)
-    rate = line.required(line.word("a rate, of three: in each cache and beyond"), "GB/s");
+    rate = line.required(line.word("a rate, of two: in the cache and beyond"), "GB/s");
   return cost;
 }
 
@@ -211,12 +211,14 @@ void read_host(Line& line, Machine::Host& host) {
       host.network_gb_s = line.required(line.word("a rate"), "GB/s");
     } else if (word == "together") {
       host.together = true;
+    } else if (word == "flag") {
+      host.flag_ns = line.required(line.word("a time"), "ns");
     } else if (word == "source") {
       host.source = line.rest();
     } else {
-      line.refuse(fmt::format(
-          "host: '{}' is nothing known{}", word,
-          nearest_name(word, {"dispatch", "combine", "caches", "network", "together", "source"})));
+      line.refuse(fmt::format("host: '{}' is nothing known{}", word,
+                              nearest_name(word, {"dispatch", "combine", "caches", "network",
+                                                  "together", "flag", "source"})));
     }
   }
 }
@@ -301,8 +303,8 @@ std::string link_text(const Machine::Link& link) {
 
 std::string copying_text(const char* what, const Machine::Copying& cost) {
   if (cost.gb_s[0] <= 0) return "";
-  return fmt::format(" {} {}us {}ns {}GB/s {}GB/s {}GB/s", what, cost.rank_us, cost.row_ns,
-                     cost.gb_s[0], cost.gb_s[1], cost.gb_s[2]);
+  return fmt::format(" {} {}us {}ns {}GB/s {}GB/s", what, cost.rank_us, cost.row_ns, cost.gb_s[0],
+                     cost.gb_s[1]);
 }
 
 std::string host_text(const Machine::Host& host) {
@@ -312,6 +314,7 @@ std::string host_text(const Machine::Host& host) {
     text += fmt::format(" caches {}MB {}MB", host.caches_mb[0], host.caches_mb[1]);
   if (host.network_gb_s > 0) text += fmt::format(" network {}GB/s", host.network_gb_s);
   if (host.together) text += " together";
+  if (host.flag_ns > 0) text += fmt::format(" flag {}ns", host.flag_ns);
   text += source_text(host.source);
   return text.empty() ? "" : "host" + text + "\n";
 }

@@ -32,8 +32,8 @@ TEST(Machine, TextIsReadAsItIsWritten) {
       "link around ring all 1GB/s\n"
       "port nic 13GB/s of vnode half source measured: here\n"
       "engine spc 200GB/s relays reorders\n"
-      "host dispatch 4us 26ns 60GB/s 43.5GB/s 18GB/s combine 4us 26ns 60GB/s 43.5GB/s 18GB/s "
-      "caches 4MB 40MB network 1.3GB/s together\n"
+      "host dispatch 4us 26ns 60GB/s 18GB/s combine 4us 26ns 60GB/s 18GB/s "
+      "caches 4MB 40MB network 1.3GB/s together flag 26ns\n"
       "memory 64GB\n"
       "contention 1.2\n";
   EXPECT_EQ(Machine::parse(text).to_text(), text);
@@ -42,8 +42,8 @@ TEST(Machine, TextIsReadAsItIsWritten) {
 
 TEST(Machine, AHostMayHaveSomeOfItsParts) {
   for (const char* const part :
-       {"dispatch 4us 26ns 60GB/s 43.5GB/s 18GB/s", "combine 4us 26ns 60GB/s 43.5GB/s 18GB/s",
-        "caches 4MB 40MB", "network 1.3GB/s", "together", "source measured: here"}) {
+       {"dispatch 4us 26ns 60GB/s 18GB/s", "combine 4us 26ns 60GB/s 18GB/s", "caches 4MB 40MB",
+        "network 1.3GB/s", "together", "flag 26ns", "source measured: here"}) {
     const std::string text = std::string("host:2,rank:4\nhost ") + part + "\n";
     EXPECT_EQ(Machine::parse(text).to_text(), text);
   }

@@ -1,6 +1,8 @@
 // The text that `ferry plan` prints.
 #include "plan_report.h"
 
+#include "plan_expect.h"
+
 #include <gmock/gmock.h>
 
 namespace ferry::tools {
@@ -22,6 +24,17 @@ TEST(PlanReport, StepsAreToldWhereTheLayoutHasAny) {
   // Their product is 8 * 2^32 + 1.
   EXPECT_THAT(text_of({.tp = 43, .pp = 843, .micro_batches = 947881}),
               testing::HasSubstr("843 stages, 947881 micro-batches"));
+}
+
+TEST(PlanExpect, SaysThatABenchRanWithTheCoresElsewhere) {
+  const Machine machine = Machine::parse("rank:8\nhost flag 26ns");
+  EXPECT_EQ(elsewhere_text(machine, {{"flags_ns", {25, 26, 30, 27}}}), "");
+  EXPECT_THAT(
+      elsewhere_text(machine, {{"flags_ns", {160, 165, 170, 161}}}),
+      testing::HasSubstr("26 ns from one to the next when this machine was calibrated, 160 to "
+                         "170 in the bench"));
+  EXPECT_EQ(elsewhere_text(Machine::parse("rank:8"), {{"flags_ns", {160}}}), "");
+  EXPECT_EQ(elsewhere_text(machine, nlohmann::json::object()), "");  // an older bench
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from ferry import native_program  # noqa: E402
 from ferry.__main__ import main  # noqa: E402
 from ferry.bench import compare, programs, work, words  # noqa: E402
-from ferry.bench.measure import Job, measure, run_once  # noqa: E402
+from ferry.bench.measure import Job, measure, moved, run_once  # noqa: E402
 from ferry.bench.rank import summary  # noqa: E402
 
 SHAPE = work.Shape(tokens=6, hidden=64, ranks=2, experts=8, top_k=2)
@@ -237,3 +237,11 @@ def test_mpi_without_a_launcher_is_told(monkeypatch):
         pytest.skip("mpi4py is not installed")
     monkeypatch.setenv("PATH", "")
     assert programs.why_not("mpi") == "mpi4py is installed, but neither mpirun nor mpiexec is found"
+
+
+def test_runs_count_while_the_cores_are_where_the_job_wants_them():
+    job = Job("", [], "", [], flag_ns=26)
+    assert not moved(job, {"flags_ns": [25, 26, 31, 27]})
+    assert moved(job, {"flags_ns": [25, 26, 160, 27]})
+    assert moved(job, {"flags_ns": [160, 161, 160, 165]})
+    assert not moved(Job("", [], "", []), {"flags_ns": [26, 160]})  # that wants nothing

@@ -21,5 +21,16 @@ TEST(Table, SaysThatTheMemoryChangedItsSpeed) {
   EXPECT_THAT(line_of({}), Not(HasSubstr("changed its speed")));  // ranks of several hosts
 }
 
+TEST(Table, SaysThatTheCoresWereMoved) {
+  using ::testing::HasSubstr;
+  Measurement measurement;
+  measurement.limit.rounds_us = {100, 150};
+  measurement.limit.flags_ns = {26, 27, 160, 161};
+  EXPECT_THAT(table_line({}, measurement),
+              HasSubstr("the cores were moved while this ran: a flag took 26 to 161 ns"));
+  measurement.limit.flags_ns = {26, 27, 30, 31};
+  EXPECT_THAT(table_line({}, measurement), HasSubstr("the memory changed its speed"));
+}
+
 }  // namespace
 }  // namespace ferry::bench

@@ -26,8 +26,8 @@ Findings good_machine() {
   }
   findings.speed = Speed{.touch_ns = 2000,
                          .commit_ns = 200,
-                         .hop_ns = 60,
-                         .hop_on_two_cpus = true,
+                         .flag_ns = 60,
+                         .flag_on_two_cpus = true,
                          .copy_bytes_per_s = 1e10};
   return findings;
 }
@@ -116,9 +116,9 @@ TEST(DoctorAdvice, Limits) {
 
 TEST(DoctorAdvice, SlowFlagsAndNoPidfd) {
   Findings findings = good_machine();
-  findings.speed->hop_ns = 2300;
+  findings.speed->flag_ns = 2300;
   EXPECT_THAT(only_advice(findings), HasSubstr("a flag takes 2.3 us"));
-  findings.speed->hop_on_two_cpus = false;  // the affinity says it already
+  findings.speed->flag_on_two_cpus = false;  // the affinity says it already
   EXPECT_THAT(advise(findings), IsEmpty());
   fail_trial(findings, "pidfd", false);
   EXPECT_THAT(only_advice(findings), HasSubstr("no pidfd: EPERM"));

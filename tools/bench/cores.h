@@ -1,4 +1,5 @@
-// The cores this process may use, and pinning. Used by ranks.cc, limit.cc and the table's header.
+// The cores this process may use, and pinning. Used by ranks.cc, limit.cc, flag_time.cc
+// and the table's header.
 #pragma once
 
 #include <string>

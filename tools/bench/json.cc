@@ -69,6 +69,7 @@ void add_measurement(Json& object, const Measurement& m) {
                           {"combine", m.limit.combine_us},
                           {"pair", m.limit.pair_us}};
     object["limit_rounds_us"] = m.limit.rounds_us;
+    object["flags_ns"] = m.limit.flags_ns;
     object["limit_way"] = {{"copy", m.limit.copy}, {"reduce", m.limit.reduce}};
     object["limit_ratio"] = m.limit_ratio();
   }

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "bench/cores.h"
+#include "bench/flag_time.h"
 #include "bench/memory.h"
 #include "bench/statistics.h"
 #include "kernels/kernels.h"
@@ -290,6 +291,8 @@ void Limit::run() {
   Traffic traffic(plan_);
   Round round(traffic, num_threads_, ways_.size());
   const std::vector<int> cores = allowed_cores();
+  const std::size_t flag_cores = std::max<std::size_t>(num_threads_, 2);
+  flags_ns_.push_back(mean_flag_ns(cores, flag_cores));
   std::vector<std::thread> threads;
   for (std::size_t thread = 0; thread < num_threads_; ++thread) {
     threads.emplace_back([&, thread] {
@@ -298,6 +301,7 @@ void Limit::run() {
     });
   }
   for (std::thread& thread : threads) thread.join();
+  flags_ns_.push_back(mean_flag_ns(cores, flag_cores));
   double fastest_us = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < ways_.size(); ++i) {
     const auto of_round = [&](const std::vector<double>& us) {
@@ -321,6 +325,7 @@ LimitTimes Limit::times() const {
             kReduceNames[way.reduce]};
   }
   best.rounds_us = rounds_us_;
+  best.flags_ns = flags_ns_;
   return best;
 }
 

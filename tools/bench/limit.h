@@ -22,6 +22,8 @@ struct LimitTimes {
   const char* reduce = "";  // the fastest way to write results
   // Of each round: the median pair of the way that was fastest in it.
   std::vector<double> rounds_us = {};
+  // From a core to its neighbour (flag_time.h), before and after each round; two cores at least.
+  std::vector<double> flags_ns = {};
 
   // Whether the same traffic took so much more in one round than in another that the memory, or a
   // cache, has changed its speed.
@@ -56,6 +58,7 @@ class Limit {
   std::size_t num_threads_;
   std::vector<Way> ways_;
   std::vector<double> rounds_us_;
+  std::vector<double> flags_ns_;
 };
 
 }  // namespace ferry::bench

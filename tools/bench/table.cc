@@ -1,10 +1,12 @@
 // Owns the table of `ferry bench`, in the style of nccl-tests; see measure.h.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
 #include <string_view>
 
 #include "bench/cores.h"
+#include "bench/flag_time.h"
 #include "bench/measure.h"
 #include "plan/choose.h"
 
@@ -71,7 +73,16 @@ std::string between_nodes_text(const Measurement& m) {
   return text;
 }
 
-std::string memory_text(const Measurement& m) {
+// Why times of this run may not be those of the next.
+std::string changes_text(const Measurement& m) {
+  if (cores_moved(m.limit.flags_ns)) {
+    const auto [least, most] = std::ranges::minmax_element(m.limit.flags_ns);
+    return fmt::format(
+        "#   the cores were moved while this ran: a flag took {:.0f} to {:.0f} ns from one to the "
+        "next,"
+        " as\n#   within a cache and between two. Compare runs in which it takes the same.\n",
+        *least, *most);
+  }
   if (!m.limit.memory_changed()) return "";
   return fmt::format(
       "#   the memory changed its speed: known took {} us before the ranks ran and {} us after. "
@@ -121,7 +132,7 @@ std::string table_line(const Options& options, const Measurement& m) {
       one_machine ? short_number(m.limit.pair_us) : "n/a",
       one_machine ? short_number(m.limit_ratio()) : "n/a", fmt::format("{:.2f}", m.rows.imbalance),
       options.check ? fmt::format("{}", m.wrong) : "n/a");
-  return line + memory_text(m) + between_nodes_text(m);
+  return line + changes_text(m) + between_nodes_text(m);
 }
 
 std::string rebalance_footer(const Options& options, const std::vector<Measurement>& measurements) {
