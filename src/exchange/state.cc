@@ -11,6 +11,7 @@
 #include "exchange/configuration.h"
 #include "memory/available.h"
 #include "topology/caches.h"
+#include "topology/numa.h"
 
 namespace ferry::internal {
 
@@ -77,6 +78,11 @@ std::shared_ptr<Forwarder> make_forwarder(GroupState& group, const Setup& setup,
   return std::make_shared<Forwarder>(group, view, setup.config, setup.choice.algorithm, second_way);
 }
 
+std::unique_ptr<WorkerPool> make_workers(int workers) {
+  return std::make_unique<WorkerPool>(workers,
+                                      workers > 1 ? my_cpus_by_node() : std::vector<CpuList>());
+}
+
 ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config) {
   const Deadline by = usable(group).deadline();
   std::unique_ptr<const Setup> made = agree_on_setup(*group, config, by);
@@ -98,7 +104,7 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
     if (!back_control(setup, view, forwarder.get()) ||
         !pool->back_rows(first, setup.num_sections(), setup.layout.expected_section_rows()))
       throw no_memory(setup);
-    workers = std::make_unique<WorkerPool>(setup.config.workers);
+    workers = make_workers(setup.config.workers);
     return std::string();
   });
   map_in(setup, view, first);
