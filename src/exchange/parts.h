@@ -34,7 +34,7 @@ struct ExchangeParts {
   std::shared_ptr<Forwarder> forwarder;   // with several nodes
   std::shared_ptr<Forwarder> second_way;  // where groups of the outermost level have one
   Protocol protocol;
-  std::unique_ptr<WorkerPool> workers;
+  std::shared_ptr<WorkerPool> workers;
   StoreChoice stores;
   // What place() and a combine need, kept so that it is allocated once.
   ColumnSums column_sums = {};

@@ -56,9 +56,20 @@ class RowSender {
   void clear_gaps(int buffer) const;
 
   // internode/cross_rows.cc
+  // Rows that one worker packs for other nodes.
+  struct RowShare {
+    std::int64_t at = 0, end = 0;       // what is left of them
+    RowSplitter::Sending sending = {};  // of row `at`
+    Forwarder* stopped_by = nullptr;    // it has no room for row `at`; null: all have left
+    int full = -1;                      // the peer to which there is none
+  };
   Status cross_rows();
+  int entries_per_row() const noexcept;
+  void cross(RowShare& share, std::vector<RowSplitter>& splitters) const;
+  bool make_unit(std::int64_t first, std::byte* scratch, std::vector<std::byte>& destinations,
+                 RowUnit& unit) const;
   int add_destinations(std::int64_t entry, std::vector<std::byte>& destinations) const;
-  Status cross(RowSplitter& splitter, const RowUnit& unit);
+  Status await_room(const RowShare& share, std::int64_t num_shares) const;
 
   ExchangeParts& exchange_;
   const Setup& setup_;

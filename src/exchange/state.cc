@@ -11,6 +11,7 @@
 #include "exchange/configuration.h"
 #include "memory/available.h"
 #include "topology/caches.h"
+#include "topology/numa.h"
 
 namespace ferry::internal {
 
@@ -77,6 +78,11 @@ std::shared_ptr<Forwarder> make_forwarder(GroupState& group, const Setup& setup,
   return std::make_shared<Forwarder>(group, view, setup.config, setup.choice.algorithm, second_way);
 }
 
+std::shared_ptr<WorkerPool> make_workers(int workers) {
+  return std::make_shared<WorkerPool>(workers,
+                                      workers > 1 ? my_cpus_by_node() : std::vector<CpuList>());
+}
+
 ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config) {
   const Deadline by = usable(group).deadline();
   std::unique_ptr<const Setup> made = agree_on_setup(*group, config, by);
@@ -84,7 +90,7 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
   const WindowView view = share_window(*group, setup, by);
   std::shared_ptr<Forwarder> forwarder, second_way;
   std::shared_ptr<Pool> pool;
-  std::unique_ptr<WorkerPool> workers;
+  std::shared_ptr<WorkerPool> workers;
   int first = 0;
   // After this all ranks have what they need, or all throw. Nobody sends a message before that.
   make_alike(*group, by, [&] {
@@ -98,7 +104,9 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
     if (!back_control(setup, view, forwarder.get()) ||
         !pool->back_rows(first, setup.num_sections(), setup.layout.expected_section_rows()))
       throw no_memory(setup);
-    workers = std::make_unique<WorkerPool>(setup.config.workers);
+    workers = make_workers(setup.config.workers);
+    for (const auto& way : {forwarder, second_way})
+      if (way) way->use(workers);
     return std::string();
   });
   map_in(setup, view, first);

@@ -1,14 +1,17 @@
 #include "exchange/worker_pool.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <system_error>
 
 #include "ferry/status.h"
 
 namespace ferry::internal {
 
-WorkerPool::WorkerPool(int workers) : workers_(workers) {
+WorkerPool::WorkerPool(int workers, std::vector<CpuList> nodes)
+    : workers_(workers), nodes_(std::move(nodes)) {
   try {
     for (int worker = 1; worker < workers; ++worker)
       threads_.emplace_back([this, worker] { work(worker); });
@@ -32,10 +35,11 @@ void WorkerPool::fork(std::int64_t count, const void* part, Call call) {
   count_ = count;
   part_ = part;
   call_ = call;
+  node_ = my_node();
   busy_.store(workers_ - 1, std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);  // partner: work()
   round_.notify_all();
-  const auto [begin, end] = share(0);
+  const auto [begin, end] = share(count, 0);
   call(part, begin, end);
   for (std::uint32_t busy;
        (busy = busy_.load(std::memory_order_acquire)) != 0;) {  // partner: work()
@@ -43,11 +47,23 @@ void WorkerPool::fork(std::int64_t count, const void* part, Call call) {
   }
 }
 
+// Of nodes_, where the calling thread runs now.
+int WorkerPool::my_node() const noexcept {
+  if (nodes_.empty()) return -1;
+  const int cpu = sched_getcpu();
+  const auto here = std::ranges::find_if(
+      nodes_, [cpu](const CpuList& cpus) { return std::ranges::binary_search(cpus, cpu); });
+  return here == nodes_.end() ? -1 : static_cast<int>(here - nodes_.begin());
+}
+
+// The caller may move from node to node, and the workers follow it.
 void WorkerPool::work(int worker) {
+  int node = -1;
   for (std::uint32_t seen = 0;; ++seen) {
     round_.wait(seen, std::memory_order_acquire);  // partner: run(), ~WorkerPool
     if (stop_.load(std::memory_order_acquire)) return;
-    const auto [begin, end] = share(worker);
+    if (node_ >= 0 && node_ != node) run_on(nodes_[node = node_]);
+    const auto [begin, end] = share(count_, worker);
     call_(part_, begin, end);
     if (busy_.fetch_sub(1, std::memory_order_release) == 1) busy_.notify_one();
   }

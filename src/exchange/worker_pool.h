@@ -1,51 +1,77 @@
 // WorkerPool: the threads that move rows for one rank, the caller included. A call of run() is a
-// fork and a join. Owned by ExchangeState; used by send_rows.cc, publish_outputs.cc and combine.cc.
+// fork and a join. Owned by ExchangeState, and by its forwarders, which may outlive it; used by
+// send_rows.cc, publish_outputs.cc, combine.cc and, between nodes, cross_rows.cc and
+// sum_request.cc.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "topology/numa.h"
 
 namespace ferry::internal {
 
 class WorkerPool {
  public:
-  // Throws Error(kSystem) when a thread is refused.
-  explicit WorkerPool(int workers);
+  // `nodes`: the processors of each NUMA node (cpus_by_node). The threads run on those of the node
+  // on which the caller of run() is; where it is empty, or the caller is on none of them, where
+  // they may run anyway. Throws Error(kSystem) when a thread is refused.
+  explicit WorkerPool(int workers, std::vector<CpuList> nodes = {});
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
+  int size() const noexcept { return workers_; }
+  // The shares of `count` items: one for each worker, or one for all items where they are fewer.
+  // Shares differ by at most one item.
+  int num_shares(std::int64_t count) const noexcept { return count < workers_ ? 1 : workers_; }
+  std::pair<std::int64_t, std::int64_t> share(std::int64_t count, int index) const noexcept {
+    const int shares = num_shares(count);
+    return {count * index / shares, count * (index + 1) / shares};
+  }
+
   // Calls part(begin, end) on every worker for its share of [0, count), and returns when all are
-  // done.
+  // done. Waits for another thread that runs something.
   template <typename Function>
   void run(std::int64_t count, const Function& part) {
-    if (workers_ == 1 || count < workers_) {
-      part(std::int64_t{0}, count);
-    } else {
-      fork(count, &part, [](const void* self, std::int64_t begin, std::int64_t end) {
-        (*static_cast<const Function*>(self))(begin, end);
-      });
-    }
+    if (num_shares(count) == 1) return part(std::int64_t{0}, count);
+    const std::lock_guard lock(running_);
+    fork(count, part);
+  }
+  // The same, but this thread does all where another thread runs something: it holds the lock of
+  // the MessageChannel, for which those workers may wait.
+  template <typename Function>
+  void run_locked(std::int64_t count, const Function& part) {
+    if (num_shares(count) == 1) return part(std::int64_t{0}, count);
+    const std::unique_lock lock(running_, std::try_to_lock);
+    lock ? fork(count, part) : part(std::int64_t{0}, count);
   }
 
  private:
   using Call = void (*)(const void* part, std::int64_t begin, std::int64_t end);
 
-  void end() noexcept;
+  template <typename Function>
+  void fork(std::int64_t count, const Function& part) {
+    fork(count, &part, [](const void* self, std::int64_t begin, std::int64_t end) {
+      (*static_cast<const Function*>(self))(begin, end);
+    });
+  }
   void fork(std::int64_t count, const void* part, Call call);
   void work(int worker);
-  // Shares differ by at most one item.
-  std::pair<std::int64_t, std::int64_t> share(int worker) const noexcept {
-    return {count_ * worker / workers_, count_ * (worker + 1) / workers_};
-  }
+  int my_node() const noexcept;
+  void end() noexcept;
 
   int workers_;
+  const std::vector<CpuList> nodes_;
+  std::mutex running_;
   std::int64_t count_ = 0;
   const void* part_ = nullptr;
   Call call_ = nullptr;
+  int node_ = -1;  // of nodes_, of the caller; -1: none
   std::atomic<std::uint32_t> round_{
       0};  // the caller raises it (release) after the above; workers acquire
   std::atomic<std::uint32_t> busy_{

@@ -123,6 +123,12 @@ std::optional<MessageChannel::SendBuffer> MessageChannel::send_buffer(int peer) 
   return SendBuffer(this, message);
 }
 
+int MessageChannel::room(int peer) const {
+  const auto held = lock();
+  const Peer& to = *peers_[static_cast<std::size_t>(peer)];
+  return kUnsent - to.num_buffers + static_cast<int>(to.buffers.size());
+}
+
 void MessageChannel::send(SendBuffer buffer, std::size_t bytes) {
   const auto held = lock();
   send_bundle(buffer.peer());

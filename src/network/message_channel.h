@@ -88,6 +88,8 @@ class MessageChannel : private Link::Events {
 
   // Nullopt while kUnsent messages to `peer` are under way (progress() and ask again).
   std::optional<SendBuffer> send_buffer(int peer);
+  // How many send buffers to `peer` there are now.
+  int room(int peer) const;
   // Sends the first `bytes` of a buffer.
   void send(SendBuffer buffer, std::size_t bytes);
   // Sends head and body, copied, at once whatever is under way: for flags and other small

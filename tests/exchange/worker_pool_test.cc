@@ -2,7 +2,9 @@
 #include "exchange/worker_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include <atomic>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -60,6 +62,102 @@ TEST(WorkerPool, WhatWorkersWroteIsSeenAfterEachOfManyRuns) {
     });
     for (std::int64_t i = 0; i < 30; ++i) ASSERT_EQ(values[i], round * i);
   }
+}
+
+TEST(WorkerPool, SharesAreThoseOfARun) {
+  WorkerPool pool(3);
+  EXPECT_EQ(pool.num_shares(2), 1);
+  EXPECT_EQ(pool.share(2, 0), (std::pair<std::int64_t, std::int64_t>{0, 2}));
+  EXPECT_EQ(pool.num_shares(7), 3);
+  EXPECT_EQ(pool.share(7, 0).first, 0);
+  for (const int i : {0, 1}) EXPECT_EQ(pool.share(7, i).second, pool.share(7, i + 1).first);
+  EXPECT_EQ(pool.share(7, 2).second, 7);
+}
+
+// Each of two threads has all items done, by the workers or alone.
+TEST(WorkerPool, TwoThreadsMayRunAtOnce) {
+  WorkerPool pool(3);
+  std::vector<int> own(30, 0), locked(30, 0);
+  std::thread other([&] {
+    for (int round = 0; round < 500; ++round)
+      pool.run_locked(30, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) ++locked[i];
+      });
+  });
+  for (int round = 0; round < 500; ++round)
+    pool.run(30, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) ++own[i];
+    });
+  other.join();
+  EXPECT_EQ(own, std::vector<int>(30, 500));
+  EXPECT_EQ(locked, std::vector<int>(30, 500));
+}
+
+// The workers of another thread may wait for a lock that this one holds.
+TEST(WorkerPool, ARunWithALockHeldWaitsForNoOther) {
+  WorkerPool pool(2);
+  std::mutex mutex;
+  std::unique_lock held(mutex);
+  std::atomic<int> waiting{0};
+  std::thread other([&] {
+    pool.run(2, [&](std::int64_t, std::int64_t) {
+      waiting.fetch_add(1, std::memory_order_relaxed);
+      const std::lock_guard lock(mutex);
+    });
+  });
+  while (waiting.load(std::memory_order_relaxed) < 2) std::this_thread::yield();
+  std::vector<std::thread::id> threads;
+  pool.run_locked(2, [&](std::int64_t begin, std::int64_t end) {
+    threads.push_back(std::this_thread::get_id());
+    EXPECT_EQ(end - begin, 2);
+  });
+  EXPECT_EQ(threads, std::vector{std::this_thread::get_id()});
+  held.unlock();
+  other.join();
+}
+
+// Of this thread.
+CpuList allowed() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof set, &set);
+  CpuList cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  return cpus;
+}
+
+// Where the workers of a pool may run, but for the caller.
+std::set<CpuList> places_of(WorkerPool& pool) {
+  std::mutex mutex;
+  std::set<CpuList> places;
+  const auto caller = std::this_thread::get_id();
+  pool.run(pool.size(), [&](std::int64_t, std::int64_t) {
+    const std::lock_guard lock(mutex);
+    if (std::this_thread::get_id() != caller) places.insert(allowed());
+  });
+  return places;
+}
+
+TEST(WorkerPool, WorkersFollowTheCallerFromNodeToNode) {
+  const CpuList mine = allowed();
+  if (mine.size() < 2) GTEST_SKIP() << "one processor";
+  const CpuList nodes[] = {{mine[0]}, {mine.begin() + 1, mine.end()}};
+  WorkerPool pool(3, {nodes[0], nodes[1]});
+  for (const int node : {0, 1, 1, 0}) {
+    run_on({nodes[node].back()});
+    EXPECT_EQ(places_of(pool), std::set{nodes[node]});
+  }
+  run_on(mine);
+  EXPECT_EQ(allowed(), mine);  // the caller is left where it is
+}
+
+TEST(WorkerPool, WithoutNodesWorkersRunWhereTheyMay) {
+  const CpuList mine = allowed();
+  WorkerPool pool(3);
+  EXPECT_EQ(places_of(pool), std::set{mine});
+  WorkerPool elsewhere(3, {{CPU_SETSIZE - 2}, {CPU_SETSIZE - 1}});  // the caller is on neither
+  EXPECT_EQ(places_of(elsewhere), std::set{mine});
 }
 
 TEST(WorkerPool, EndsWithoutARun) { const WorkerPool pool(3); }

@@ -171,6 +171,7 @@ TEST(MessageChannel, BuffersAreBoundedAndReusedWhenThePeerDoesNotRead) {
   MessageChannel& messages = *pair.channels[0];
   std::set<std::byte*> seen;
   for (int i = 0; i < MessageChannel::kUnsent; ++i) {
+    EXPECT_EQ(messages.room(1), MessageChannel::kUnsent - i);
     auto buffer = messages.send_buffer(1);
     ASSERT_TRUE(buffer);
     EXPECT_EQ(buffer->peer(), 1);
@@ -181,6 +182,7 @@ TEST(MessageChannel, BuffersAreBoundedAndReusedWhenThePeerDoesNotRead) {
   for (int i = 0; i < 1000; ++i) {
     messages.progress();
     EXPECT_FALSE(messages.send_buffer(1));
+    EXPECT_EQ(messages.room(1), 0);
   }
   EXPECT_FALSE(messages.all_sent());
   for (int i = 0; i < 100; ++i) {
@@ -200,6 +202,7 @@ TEST(MessageChannel, ABufferThatIsNotSentGoesBack) {
   for (int i = 0; i < 10 * MessageChannel::kUnsent; ++i)
     EXPECT_TRUE(pair.channels[0]->send_buffer(1));
   EXPECT_TRUE(pair.channels[0]->all_sent());
+  EXPECT_EQ(pair.channels[0]->room(1), MessageChannel::kUnsent);
 }
 
 // ---- strangers and gaps

@@ -1,44 +1,80 @@
 // My rows on their way to other nodes: encoded once, and sent to each mate with the slots that it
 // is to fill (RowSplitter); the mate stores them (stored_rows.cc) and passes them on. Part of
-// RowSender, called before the rows of this node move, so that both go on at once.
+// RowSender, called before the rows of this node move, so that both go on at once. Encoded and
+// packed by all workers.
 #include <algorithm>
+#include <tuple>
 
 #include "exchange/internode/forwarder.h"
 #include "exchange/send_rows.h"
 
 namespace ferry::internal {
 
+// Every worker packs a share of the rows, all of them into the same messages. A worker that finds
+// no room stops. This thread waits then, and all go on.
 Status RowSender::cross_rows() {
-  MessageChannel& messages = exchange_.group->messages();
+  WorkerPool& workers = *exchange_.workers;
   std::vector<RowSplitter> splitters;  // [ways]
   for (Forwarder* const way : exchange_.ways(*issued_.active))
     splitters.emplace_back(*way, exchange_.subtree_rule(*way), -1, issued_.number, setup_.rank);
-  const auto scratch = std::make_unique_for_overwrite<std::byte[]>(setup_.scratch_bytes());
-  const bool by_expert = args_.scales.num_rows > 1;  // another row for each expert
-  const int step = by_expert ? 1 : route_.num_entries;
-  const std::int64_t num_entries = route_.num_tokens * route_.num_entries;
-  std::vector<std::byte> destinations;
-  for (std::int64_t first = 0; first < num_entries; first += step) {
-    if (by_expert && !route_.refs[first].sent()) continue;
-    destinations.clear();
-    RowUnit unit;
-    for (std::int64_t entry = first; entry < first + step; ++entry)
-      unit.num_destinations += add_destinations(entry, destinations);
-    if (unit.num_destinations == 0 && !setup_.everywhere()) continue;
-    unit.flags = (stores_ == Stores::kStreaming ? RowUnit::kStreaming : 0) |
-                 (setup_.everywhere() ? RowUnit::kEverywhere : 0);
-    unit.destinations = destinations;
-    unit.row = {encode(first, scratch.get()), layout_.row_bytes()};
-    if (layout_.scale_bytes() > 0)
-      unit.scales = {scales_of_row(first, scratch.get()), layout_.scale_bytes()};
-    const std::int64_t token = first / route_.num_entries;
-    RowSplitter& splitter = splitters[exchange_.way_of(token, splitters.size())];
-    if (Status status = cross(splitter, unit); !status.ok()) return status;
+  const std::int64_t num_rows = route_.num_tokens * route_.num_entries / entries_per_row();
+  std::vector<RowShare> shares(workers.num_shares(num_rows));
+  for (std::size_t i = 0; i < shares.size(); ++i)
+    std::tie(shares[i].at, shares[i].end) = workers.share(num_rows, static_cast<int>(i));
+  while (true) {
+    workers.run(std::ssize(shares), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) cross(shares[i], splitters);
+    });
+    const auto stopped = std::ranges::find_if(shares, &RowShare::stopped_by);
+    if (stopped == shares.end()) break;
+    if (Status status = await_room(*stopped, std::ssize(shares)); !status.ok()) return status;
   }
+  MessageChannel& messages = exchange_.group->messages();
   const auto lock = messages.lock();
   for (RowSplitter& splitter : splitters) splitter.flush();
   if (!std::ranges::all_of(splitters, &RowSplitter::is_small)) messages.progress();
   return {};
+}
+
+// With factors by expert each entry is a row of its own.
+int RowSender::entries_per_row() const noexcept {
+  return args_.scales.num_rows > 1 ? 1 : route_.num_entries;
+}
+
+// On a worker: the rows of its share, until one finds no room.
+void RowSender::cross(RowShare& share, std::vector<RowSplitter>& splitters) const {
+  const auto scratch = std::make_unique_for_overwrite<std::byte[]>(setup_.scratch_bytes());
+  std::vector<std::byte> destinations;
+  share.stopped_by = nullptr;
+  for (; share.at < share.end; ++share.at) {
+    const std::int64_t first = share.at * entries_per_row();
+    destinations.clear();
+    RowUnit unit;
+    if (!make_unit(first, scratch.get(), destinations, unit)) continue;
+    const std::int64_t token = first / route_.num_entries;
+    RowSplitter& splitter = splitters[exchange_.way_of(token, splitters.size())];
+    share.full = splitter.send(unit, share.sending, route_.active->num_positions);
+    if (share.full < 0) continue;
+    share.stopped_by = &splitter.forwarder();
+    return;
+  }
+}
+
+// False: no other node gets the row whose entries begin at `first`.
+bool RowSender::make_unit(std::int64_t first, std::byte* scratch,
+                          std::vector<std::byte>& destinations, RowUnit& unit) const {
+  const int count = entries_per_row();
+  if (count == 1 && !route_.refs[first].sent()) return false;
+  for (std::int64_t entry = first; entry < first + count; ++entry)
+    unit.num_destinations += add_destinations(entry, destinations);
+  if (unit.num_destinations == 0 && !setup_.everywhere()) return false;
+  unit.flags = (stores_ == Stores::kStreaming ? RowUnit::kStreaming : 0) |
+               (setup_.everywhere() ? RowUnit::kEverywhere : 0);
+  unit.destinations = destinations;
+  unit.row = {encode(first, scratch), layout_.row_bytes()};
+  if (layout_.scale_bytes() > 0)
+    unit.scales = {scales_of_row(first, scratch), layout_.scale_bytes()};
+  return true;
 }
 
 // Those of an entry at other nodes, one for each tensor-parallel position. Returns their number.
@@ -56,23 +92,17 @@ int RowSender::add_destinations(std::int64_t entry, std::vector<std::byte>& dest
   return active.num_positions;
 }
 
-// Waits for room, as long as the operation may.
-Status RowSender::cross(RowSplitter& splitter, const RowUnit& unit) {
-  Forwarder& forwarder = splitter.forwarder();
-  while (true) {
-    int full = -1;
-    {
-      const auto lock = exchange_.group->messages().lock();
-      full = splitter.send(unit, route_.active->num_positions);
-    }
-    if (full < 0) return {};
-    std::vector<bool> only(exchange_.group->size());
-    only[full] = true;
-    Await room = exchange_.protocol.awaiting(issued_, "room", forwarder.want_room(full));
-    room.flags = forwarder.room();
-    room.only = &only;
-    if (Status status = exchange_.group->wait(room); !status.ok()) return status;
-  }
+// As long as the operation may. Workers are not woken for one message.
+Status RowSender::await_room(const RowShare& share, std::int64_t num_shares) const {
+  const int messages = num_shares > 1 ? MessageChannel::kUnsent / 2 : 1;
+  Forwarder& forwarder = *share.stopped_by;
+  std::vector<bool> only(exchange_.group->size());
+  only[share.full] = true;
+  Await room =
+      exchange_.protocol.awaiting(issued_, "room", forwarder.want_room(share.full, messages));
+  room.flags = forwarder.room();
+  room.only = &only;
+  return exchange_.group->wait(room);
 }
 
 }  // namespace ferry::internal

@@ -31,15 +31,20 @@ Forwarder::Forwarder(GroupState& group, const WindowView& view, const ExchangeCo
                  algorithm == Algorithm::kFullmesh, second_way),
       table_(everybody_),
       progress_(second_way ? &ControlFlags::second_way : &ControlFlags::progress),
+      asked_{.served = std::vector<std::atomic<std::uint64_t>>(group.size())},
       inbox_(group.size()),
       room_{.wanted = {}, .given = std::vector<std::atomic<std::uint64_t>>(group.size())},
-      served_(group.size()),
       crossed_(group.size()) {
   group.reach(everybody_, /*together=*/true);
   channel_ = group.open_channel(this);
 }
 
 Forwarder::~Forwarder() { group_->close_channel(channel_); }
+
+void Forwarder::use(std::shared_ptr<WorkerPool> workers) {
+  const auto lock = messages().lock();
+  workers_ = std::move(workers);
+}
 
 void Forwarder::send(int peer, const MessageHead& head, std::span<const std::byte> body) {
   messages().send_now(peer, bytes_of(head), body);
@@ -155,7 +160,7 @@ void Forwarder::read_flags(int origin, std::uint64_t number, const RankFlags& fl
   raise_to(view_.control(origin).read_through, flags.read_through);
   raise_to(view_.control(origin).*progress_, flags.progress);
   if (flags.progress == kLeft) {  // it asks for nothing more, and sums nothing more
-    raise(served_[origin], kLeft);
+    raise(asked_.served[origin], kLeft);
     raise(inbox_.summed()[origin], kLeft);
   }
   group_->ring();
@@ -165,10 +170,10 @@ void Forwarder::read_flags(int origin, std::uint64_t number, const RankFlags& fl
 void Forwarder::read_ask(int from, const MessageHead& head, std::span<const std::byte> body) {
   ByteReader reader(body);
   SumFormat format;
-  std::list<SumRequest>& requests = requests_[head.origin];
-  const std::uint64_t last = requests.empty()
-                                 ? served_[head.origin].load(std::memory_order_relaxed)  // my own
-                                 : requests.back().number();
+  std::list<SumRequest>& requests = asked_.requests[head.origin];
+  const std::uint64_t last =
+      requests.empty() ? asked_.served[head.origin].load(std::memory_order_relaxed)  // my own
+                       : requests.back().number();
   if (head.number <= last || !read_format(reader, config_.max_output_row_bytes, format)) return;
   requests.emplace_back(*this, from, head, format).read(reader.rest());
 }
@@ -222,9 +227,9 @@ CrossedBytes Forwarder::crossed(int level) const {
   return sum;
 }
 
-std::uint64_t Forwarder::want_room(int peer) {
-  const auto lock = messages().lock();
-  room_.wanted.push_back(peer);
+std::uint64_t Forwarder::want_room(int peer, int messages) {
+  const auto lock = this->messages().lock();
+  room_.wanted.emplace_back(peer, messages);
   return room_.given[peer].load(std::memory_order_relaxed) + 1;
 }
 
@@ -232,15 +237,16 @@ std::uint64_t Forwarder::want_room(int peer) {
 // for.
 bool Forwarder::go_on() {
   bool moved = pass_waiting();
-  for (auto& [origin, requests] : requests_) {
+  for (auto& [origin, requests] : asked_.requests) {
     while (!requests.empty() && requests.front().serve()) {
-      raise(served_[origin], requests.front().number());
+      raise(asked_.served[origin], requests.front().number());
       requests.pop_front();
       moved = true;
     }
   }
-  const std::size_t given = std::erase_if(room_.wanted, [&](int peer) {
-    if (!messages().send_buffer(peer)) return false;
+  const std::size_t given = std::erase_if(room_.wanted, [&](const auto& wanted) {
+    const auto [peer, wanted_messages] = wanted;
+    if (messages().room(peer) < wanted_messages) return false;
     room_.given[peer].fetch_add(1, std::memory_order_seq_cst);
     return true;
   });
@@ -250,7 +256,7 @@ bool Forwarder::go_on() {
 }
 
 bool Forwarder::waits_for(int peer) const {
-  return std::any_of(requests_.begin(), requests_.end(), [peer](const auto& of_rank) {
+  return std::any_of(asked_.requests.begin(), asked_.requests.end(), [peer](const auto& of_rank) {
     return !of_rank.second.empty() && of_rank.second.front().waits_for(peer);
   });
 }
@@ -324,12 +330,13 @@ std::size_t Forwarder::pass(const MessageHead& head, std::span<const std::byte> 
 
 std::size_t Forwarder::pass_rows(const MessageHead& head, std::span<const std::byte> body) {
   RowSplitter splitter(*this, {&everybody_}, head.level, head.number, head.origin);
+  RowSplitter::Sending sending;
   std::size_t at = 0;
   while (at < body.size()) {
     RowUnit unit;
     const std::size_t bytes = read_row_unit(layout_, body.subspan(at), unit);
-    if (bytes > 0 && splitter.send(unit) >= 0) break;  // no room
-    at = bytes > 0 ? at + bytes : body.size();         // no unit: what is left is dropped
+    if (bytes > 0 && splitter.send(unit, sending) >= 0) break;  // no room
+    at = bytes > 0 ? at + bytes : body.size();                  // no unit: what is left is dropped
   }
   splitter.flush();
   return at;

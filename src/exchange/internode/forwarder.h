@@ -20,7 +20,9 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "exchange/internode/message_layout.h"
@@ -28,6 +30,7 @@
 #include "exchange/internode/sum_request.h"
 #include "exchange/internode/sums_inbox.h"
 #include "exchange/window_view.h"
+#include "exchange/worker_pool.h"
 #include "group/state.h"
 #include "group/wait.h"
 #include "topology/forwarding_table.h"
@@ -64,15 +67,18 @@ class Forwarder final : public Channel {
   // be under way by the table in use; returns their table. `all`: everybody takes part.
   ForwardingTable tell_read(const std::vector<bool>& taking_part, bool all);
   void use(ForwardingTable table) { table_ = std::move(table); }
+  // The workers of the exchange, which sum rows for other ranks. Before the first operation.
+  void use(std::shared_ptr<WorkerPool> workers);
+  WorkerPool& workers() const noexcept { return *workers_; }
   // By the table of all messages before.
   void tell_left();
 
   // Flags to wait for, [ranks].
   const std::atomic<std::uint64_t>* summed() noexcept { return inbox_.summed().data(); }
-  const std::atomic<std::uint64_t>* served() const noexcept { return served_.data(); }
+  const std::atomic<std::uint64_t>* served() const noexcept { return asked_.served.data(); }
   const std::atomic<std::uint64_t>* room() const noexcept { return room_.given.data(); }
-  // The value of room()[peer] that says there is some.
-  std::uint64_t want_room(int peer);
+  // The value of room()[peer] that says there is room for so many messages.
+  std::uint64_t want_room(int peer, int messages);
 
   // How sums are made and lie.
   bool exact() const noexcept { return config_.node_sums == NodeSums::kExact; }
@@ -124,8 +130,13 @@ class Forwarder final : public Channel {
     std::vector<std::byte> body;
     std::size_t at = 0;
   };
+  // Sums that this rank makes for others.
+  struct Asked {
+    std::map<int, std::list<SumRequest>> requests = {};  // of each served rank that has asked
+    std::vector<std::atomic<std::uint64_t>> served;      // [ranks] the last combine answered
+  };
   struct Room {
-    std::vector<int> wanted;                        // peers
+    std::vector<std::pair<int, int>> wanted;        // by peer: messages
     std::vector<std::atomic<std::uint64_t>> given;  // [ranks] raised here
   };
 
@@ -162,13 +173,13 @@ class Forwarder final : public Channel {
   ForwardingTable everybody_, table_;
   std::atomic<std::uint64_t> ControlFlags::*progress_;  // that messages of this way raise
   std::uint32_t channel_;
-  std::uint64_t told_ = 0;                         // the last record that was told
-  std::map<int, std::list<SumRequest>> requests_;  // of each served rank that has asked
-  std::map<int, std::deque<Passing>> passing_;     // of each served rank, in the order they came
+  std::uint64_t told_ = 0;  // the last record that was told
+  std::shared_ptr<WorkerPool> workers_ = std::make_shared<WorkerPool>(1);
+  Asked asked_;
+  std::map<int, std::deque<Passing>> passing_;  // of each served rank, in the order they came
   SumsInbox inbox_;
   Room room_;
-  std::vector<std::atomic<std::uint64_t>> served_;  // [ranks] the last combine that was served
-  std::vector<Crossed> crossed_;                    // [ranks]
+  std::vector<Crossed> crossed_;  // [ranks]
 };
 
 }  // namespace ferry::internal

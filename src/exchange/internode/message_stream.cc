@@ -1,51 +1,63 @@
 #include "exchange/internode/message_stream.h"
 
 #include <span>
+#include <utility>
 
 #include "base/bytes.h"
 
 namespace ferry::internal {
 
-namespace {
-
-// So that what has come is stored while more comes (docs/decisions/between_nodes.md).
-constexpr std::size_t kMessageBytes = MessageChannel::kSendBufferBytes / 4;
-
-}  // namespace
-
 bool MessageStream::open(std::size_t bytes) {
-  const bool full = buffer_ && used_ > sizeof head_ && used_ + bytes > kMessageBytes;
-  if (!large_.empty() || full) flush();
-  if (!buffer_) {
-    buffer_ = messages_->send_buffer(peer_);
-    if (!buffer_) return false;
-    ByteWriter({buffer_->data(), sizeof head_}).put(head_);
-    used_ = sizeof head_;
+  const bool full = filling_ && (!filling_->buffer || (filling_->used > sizeof head_ &&
+                                                       filling_->used + bytes > kMessageBytes));
+  if (full) close();
+  if (!filling_) {
+    std::optional<MessageChannel::SendBuffer> buffer = messages_->send_buffer(peer_);
+    if (!buffer) return false;
+    ByteWriter({buffer->data(), sizeof head_}).put(head_);
+    filling_ = &unsent_.emplace_back();
+    filling_->buffer = std::move(buffer);
+    filling_->used = sizeof head_;
   }
   return true;
 }
 
-std::byte* MessageStream::append(std::size_t bytes) {
-  if (!open(bytes)) return nullptr;
-  bytes_ += bytes + (used_ == sizeof head_ ? sizeof head_ : 0);
-  if (used_ + bytes > MessageChannel::kSendBufferBytes) {
-    buffer_.reset();
-    large_.resize(bytes);
-    return large_.data();
+MessageStream::Place MessageStream::append(std::size_t bytes) {
+  if (!open(bytes)) return {};
+  Message& message = *filling_;
+  bytes_ += bytes + (message.used == sizeof head_ ? sizeof head_ : 0);
+  // Relaxed: it is not 0 while pieces are added, and the lock orders this before close().
+  message.unwritten.fetch_add(1, std::memory_order_relaxed);
+  if (message.used + bytes > MessageChannel::kSendBufferBytes) {
+    message.buffer.reset();
+    message.large.resize(bytes);
+    return {message.large.data(), &message};
   }
-  std::byte* piece = buffer_->data() + used_;
-  used_ += bytes;
-  return piece;
+  std::byte* piece = message.buffer->data() + message.used;
+  message.used += bytes;
+  return {piece, &message};
 }
 
-void MessageStream::flush() {
-  if (!large_.empty()) messages_->send_now(peer_, bytes_of(head_), large_);
-  if (buffer_ && used_ > sizeof head_) {
-    const std::span<const std::byte> message(buffer_->data(), used_);
-    is_small() ? messages_->send_soon(peer_, message) : messages_->send(std::move(*buffer_), used_);
+void MessageStream::written(const Place& place) { lower(*place.message); }
+
+void MessageStream::close() {
+  if (filling_) lower(*std::exchange(filling_, nullptr));
+}
+
+void MessageStream::lower(Message& message) {
+  if (message.unwritten.fetch_sub(1, std::memory_order_acq_rel) == 1) send(message);
+}
+
+void MessageStream::send(Message& message) {
+  const auto lock = messages_->lock();
+  if (!message.buffer) {
+    messages_->send_now(peer_, bytes_of(head_), message.large);
+  } else if (message.used > sizeof head_) {
+    const std::span<const std::byte> all(message.buffer->data(), message.used);
+    is_small() ? messages_->send_soon(peer_, all)
+               : messages_->send(std::move(*message.buffer), message.used);
   }
-  large_.clear();
-  buffer_.reset();
+  unsent_.remove_if([&message](const Message& one) { return &one == &message; });
 }
 
 }  // namespace ferry::internal

@@ -1,8 +1,12 @@
-// MessageStream: pieces for one peer, one after the other, in as few messages as they fit. Called
-// by RowSplitter and SumRequest with the lock of the MessageChannel held; calls MessageChannel.
+// MessageStream: pieces for one peer, one after the other, in as few messages as they fit. Room for
+// a piece is taken in order, with the lock of the MessageChannel held; any thread writes the piece,
+// without the lock, and a message leaves when all its pieces are written. Called by RowSplitter and
+// SumRequest; calls MessageChannel.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <list>
 #include <optional>
 #include <vector>
 
@@ -12,29 +16,56 @@
 namespace ferry::internal {
 
 class MessageStream {
+  struct Message;
+
  public:
+  // Of a full message: what has come is stored while more comes (docs/decisions/between_nodes.md).
+  static constexpr std::size_t kMessageBytes = MessageChannel::kSendBufferBytes / 4;
+
+  // Where a piece is to be written.
+  struct Place {
+    std::byte* data = nullptr;  // null: there is no room now
+    Message* message = nullptr;
+  };
+
   MessageStream(MessageChannel& messages, int peer, const MessageHead& head)
       : messages_(&messages), peer_(peer), head_(head) {}
 
   int peer() const noexcept { return peer_; }
-  // True when a piece of `bytes` has room, which append() then gives it.
+  // True when a piece of `bytes` has room, which append() then gives it. With the lock held.
   bool open(std::size_t bytes);
-  // Room for a piece of `bytes`, not split; null while too much is under way to this peer.
-  std::byte* append(std::size_t bytes);
-  // Sends what there is; a small message leaves with the next one to this peer (send_soon).
-  void flush();
+  // Room for a piece of `bytes`, not split; none while too much is under way to this peer. With the
+  // lock held.
+  Place append(std::size_t bytes);
+  // The piece is there. On any thread, once for each place.
+  void written(const Place& place);
+  // Sends what there is, all of it written; a small message leaves with the next one to this peer
+  // (send_soon). With the lock held.
+  void flush() { close(); }
   // Of messages, sent and not.
   std::size_t bytes() const noexcept { return bytes_; }
   // To copy what is smaller takes less time than a packet of its own.
   bool is_small() const noexcept { return bytes_ <= 4096; }
 
  private:
+  struct Message {
+    std::optional<MessageChannel::SendBuffer> buffer;  // none: a piece that no buffer holds
+    std::vector<std::byte> large;                      // that piece
+    std::size_t used = 0;                              // of the buffer
+    // Pieces that are not written yet, and one more while pieces are added. Whoever lowers it to 0
+    // (acq_rel: after all who wrote a piece) sends the message.
+    std::atomic<int> unwritten{1};
+  };
+
+  void close();
+  void lower(Message& message);
+  void send(Message& message);
+
   MessageChannel* messages_;
   int peer_;
   MessageHead head_;
-  std::optional<MessageChannel::SendBuffer> buffer_;
-  std::size_t used_ = 0;          // of buffer_
-  std::vector<std::byte> large_;  // a piece that no buffer holds
+  std::list<Message> unsent_;   // they do not move
+  Message* filling_ = nullptr;  // the one to which pieces are added
   std::size_t bytes_ = 0;
 };
 

@@ -16,46 +16,59 @@ RowSplitter::RowSplitter(Forwarder& forwarder, const SubtreeRule& rule, int leve
                           forwarder.head(Forwarder::kRows, number, mates[i].level, origin));
 }
 
-int RowSplitter::send(const RowUnit& unit, int run) {
+int RowSplitter::send(const RowUnit& unit, Sending& sending, int run) {
   const WindowLayout& layout = forwarder_->layout();
   const Subtrees subtrees(rule_, 0, unit.num_destinations, [&](std::int64_t i) {
     Destination first;
     const int index = static_cast<int>(i) / run * run;
     return read_destination(layout, forwarder_->num_ranks(), unit, index, first) ? first.rank : -1;
   });
-  split(unit, subtrees);
-  const auto bytes = [&](const Piece& piece) {
-    return row_unit_bytes(layout, static_cast<int>(piece.destinations.size()));
-  };
-  // All mates have room or none gets the row: whoever passes on keeps what has not left.
-  for (std::size_t i = sent_; i < pieces_.size(); ++i) {
-    if (!pieces_[i].stream->open(bytes(pieces_[i]))) return pieces_[i].stream->peer();
+  split(unit, subtrees, sending.pieces);
+  std::size_t piece = sending.sent;
+  const int full = take_room(sending);
+  for (; piece < sending.sent; ++piece) {
+    const auto& [stream, destinations, bytes, place] = sending.pieces[piece];
+    write_row_unit(layout, unit, destinations, {place.data, bytes});
+    forwarder_->count_rows(stream->peer(), unit.row.size() + unit.scales.size());
+    stream->written(place);
   }
-  for (; sent_ < pieces_.size(); ++sent_) {
-    const Piece& piece = pieces_[sent_];
-    std::byte* out = piece.stream->append(bytes(piece));
-    if (out == nullptr) return piece.stream->peer();  // several pieces go to one mate (kFullmesh)
-    write_row_unit(layout, unit, piece.destinations, {out, bytes(piece)});
-    forwarder_->count_rows(piece.stream->peer(), unit.row.size() + unit.scales.size());
+  if (full < 0) sending.sent = 0;
+  return full;
+}
+
+// For the pieces that have not left. All mates have room or none gets the row: whoever passes on
+// keeps what has not left.
+int RowSplitter::take_room(Sending& sending) const {
+  auto& [pieces, sent] = sending;
+  const auto lock = forwarder_->messages().lock();
+  for (std::size_t i = sent; i < pieces.size(); ++i) {
+    if (!pieces[i].stream->open(pieces[i].bytes)) return pieces[i].stream->peer();
   }
-  sent_ = 0;
+  for (; sent < pieces.size(); ++sent) {
+    Piece& piece = pieces[sent];
+    piece.place = piece.stream->append(piece.bytes);
+    if (!piece.place.data) return piece.stream->peer();  // several go to one mate (kFullmesh)
+  }
   return -1;
 }
 
 // A row that goes everywhere reaches mates that have no destinations, too.
-void RowSplitter::split(const RowUnit& unit, const Subtrees& subtrees) {
-  pieces_.clear();
+void RowSplitter::split(const RowUnit& unit, const Subtrees& subtrees, std::vector<Piece>& pieces) {
+  pieces.clear();
+  const auto add = [&](MessageStream& stream, std::span<const std::int64_t> destinations) {
+    const int count = static_cast<int>(destinations.size());
+    pieces.push_back({&stream, destinations, row_unit_bytes(forwarder_->layout(), count)});
+  };
   for (int i = 0; i < subtrees.count(); ++i) {
     const auto& [next_hop, level, destinations] = subtrees[i];
     if (next_hop >= static_cast<int>(first_))  // else of my node
-      pieces_.push_back({&streams_[next_hop - first_], destinations});
+      add(streams_[next_hop - first_], destinations);
   }
-  const auto has_piece = [this](const MessageStream& stream) {
-    return std::ranges::find(pieces_, &stream, &Piece::stream) != pieces_.end();
+  const auto has_piece = [&pieces](const MessageStream& stream) {
+    return std::ranges::find(pieces, &stream, &Piece::stream) != pieces.end();
   };
   for (MessageStream& stream : streams_) {
-    if ((unit.flags & RowUnit::kEverywhere) != 0 && !has_piece(stream))
-      pieces_.push_back({&stream, {}});
+    if ((unit.flags & RowUnit::kEverywhere) != 0 && !has_piece(stream)) add(stream, {});
   }
 }
 

@@ -1,6 +1,7 @@
 #include "exchange/internode/sum_request.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "exchange/internode/forwarder.h"
 
@@ -67,12 +68,16 @@ bool SumRequest::serve() {
   if (state == Ready::kYes) {
     if (!out_) {
       const RowFormat format = forwarder_->row_format(format_);
-      sum_.emplace(format, forwarder_->sum_type(format.type), forwarder_->topology().num_levels());
+      for (int worker = 0; worker < forwarder_->workers().size(); ++worker)
+        sums_.emplace_back(format, forwarder_->sum_type(format.type),
+                           forwarder_->topology().num_levels());
       out_.emplace(forwarder_->messages(), asker_,
                    forwarder_->head(Forwarder::kSums, head_.number, head_.level, head_.origin));
     }
     while (at_ < units_.size()) {
-      if (!serve_unit()) return false;
+      find_answers();
+      if (answers_.empty()) return false;
+      write_answers();
     }
     out_->flush();
     forwarder_->count_all(asker_, out_->bytes());
@@ -103,23 +108,41 @@ bool SumRequest::waits_for(int peer) const {
   return ready() == Ready::kYes && asked_.waits_for(peer);
 }
 
-// False: not all of its answers are here, or there is no room now.
-bool SumRequest::serve_unit() {
+// Those that are written at once, a message for each worker: the next ones of which all answers of
+// mates are here, and for which there is room.
+void SumRequest::find_answers() {
+  answers_.clear();
+  std::size_t left = sums_.size() * MessageStream::kMessageBytes;
   ByteReader reader(std::span<const std::byte>(units_).subspan(at_));
   SumUnit unit;
-  read_sum_unit(reader, format_.num_positions, unit);
-  const Subtrees subtrees = asked_.subtrees_of(unit);
-  for (int i = 0; i < subtrees.count(); ++i) {
-    if (!asked_.has_come(subtree_ + i, static_cast<int>(subtrees[i].items.size()))) return false;
+  while (read_sum_unit(reader, format_.num_positions, unit)) {
+    const std::size_t bytes = asked_.layout().bytes(unit.num_terms);
+    if (bytes > left && !answers_.empty()) return;
+    const Subtrees subtrees = asked_.subtrees_of(unit);
+    for (int i = 0; i < subtrees.count(); ++i) {
+      if (!asked_.has_come(subtree_ + i, static_cast<int>(subtrees[i].items.size()))) return;
+    }
+    const MessageStream::Place place = out_->append(bytes);
+    if (!place.data) return;
+    answers_.push_back({unit, subtree_, place});
+    forwarder_->count_rows(asker_, asked_.layout().rows_bytes(unit.num_terms));
+    left -= std::min(left, bytes);
+    subtree_ += subtrees.count();
+    at_ = units_.size() - reader.left();
   }
-  const AnswerLayout& layout = asked_.layout();
-  std::byte* out = out_->append(layout.bytes(unit.num_terms));
-  if (out == nullptr) return false;
-  forwarder_->count_rows(asker_, layout.rows_bytes(unit.num_terms));
-  write_answer(unit, subtrees, out);
-  subtree_ += subtrees.count();
-  at_ = units_.size() - reader.left();
-  return true;
+}
+
+// Messages leave in the order in which answers were asked for: each when its last one is written.
+void SumRequest::write_answers() {
+  const std::int64_t count = std::ssize(answers_);
+  WorkerPool& workers = forwarder_->workers();
+  workers.run_locked(workers.num_shares(count), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t share = begin; share < end; ++share) {
+      const auto [first, last] = workers.share(count, static_cast<int>(share));
+      for (std::int64_t i = first; i < last; ++i) write_answer(answers_[i], sums_[share]);
+    }
+  });
+  for (const Answer& answer : answers_) out_->written(answer.place);
 }
 
 // Where a row of this node lies; of another node, all but that. False: it was not published.
@@ -140,43 +163,46 @@ bool SumRequest::find_row(const Term& term, RowSum::Row& row) const {
   return true;
 }
 
-void SumRequest::write_answer(const SumUnit& unit, const Subtrees& subtrees, std::byte* out) {
+void SumRequest::write_answer(const Answer& answer, RowSum& sum) const {
   const AnswerLayout& layout = asked_.layout();
+  const SumUnit& unit = answer.unit;
+  const Subtrees subtrees = asked_.subtrees_of(unit);
   bool published = true;
   const auto find = [&](std::int64_t item, RowSum::Row& row) {
     published = find_row(unit[item], row) && published;
   };
-  const auto answer = [&](int i) { return asked_.answer(subtree_ + i); };
-  sum_->clear(0, unit.num_terms);
-  layout.exact ? sum_->set_rows(subtrees, find, answer) : sum_->set_sums(subtrees, find, answer);
+  const auto theirs = [&](int i) { return asked_.answer(answer.subtree + i); };
+  sum.clear(0, unit.num_terms);
+  layout.exact ? sum.set_rows(subtrees, find, theirs) : sum.set_sums(subtrees, find, theirs);
+  std::byte* const out = answer.place.data;
   if (!published) {
     std::fill_n(out, layout.bytes(unit.num_terms), std::byte{0});
     return;
   }
   if (layout.exact) {
-    for (int i = 0; i < unit.num_terms; ++i) sum_->ship(i, out + i * layout.row_bytes);
+    for (int i = 0; i < unit.num_terms; ++i) sum.ship(i, out + i * layout.row_bytes);
   } else {
-    sum_->sum(head_.level + 1, out);
+    sum.sum(head_.level + 1, out);
   }
-  if (layout.scalars > 0)
-    write_scalars(unit, subtrees,
-                  reinterpret_cast<float*>(out + layout.scalars_at(unit.num_terms)));
+  if (layout.scalars > 0) write_scalars(answer, subtrees);
 }
 
-void SumRequest::write_scalars(const SumUnit& unit, const Subtrees& subtrees, float* out) const {
+void SumRequest::write_scalars(const Answer& answer, const Subtrees& subtrees) const {
   const AnswerLayout& layout = asked_.layout();
   const WindowView& view = forwarder_->view();
+  const SumUnit& unit = answer.unit;
+  auto* const out = reinterpret_cast<float*>(answer.place.data + layout.scalars_at(unit.num_terms));
   const auto own = [&](std::int64_t item, int position) {
     const auto [rank, index] = unit[item].places[position];
     return reinterpret_cast<const float*>(
                view.window(rank) + view.record(rank, head_.number).published.weights_offset) +
            std::int64_t{index} * layout.scalars;
   };
-  const auto answer = [&](int i) -> const std::byte* {
-    const std::byte* theirs = asked_.answer(subtree_ + i);
-    return theirs ? theirs + layout.scalars_at(static_cast<int>(subtrees[i].items.size())) : theirs;
+  const auto theirs = [&](int i) -> const std::byte* {
+    const std::byte* sums = asked_.answer(answer.subtree + i);
+    return sums ? sums + layout.scalars_at(static_cast<int>(subtrees[i].items.size())) : sums;
   };
-  set_scalars(subtrees, {layout.scalars, format_.num_positions}, own, answer,
+  set_scalars(subtrees, {layout.scalars, format_.num_positions}, own, theirs,
               [&](std::int64_t item) { return out + item * layout.scalars; });
 }
 

@@ -1,8 +1,8 @@
 // SumRequest: the sums that a served rank has asked for in one combine, while they are answered.
 // The rows of this node are summed once all ranks that have some have published their outputs, and
-// with them the answers of mates further in; sums leave as there is room. The source of the tokens
-// sums its own in the same way (RowSum, AskedSums). Owned by the Forwarder, which calls it with the
-// lock of the MessageChannel held.
+// with them the answers of mates further in, by the workers; sums leave as there is room. The
+// source of the tokens sums its own in the same way (RowSum, AskedSums). Owned by the Forwarder,
+// which calls it with the lock of the MessageChannel held.
 #pragma once
 
 #include <cstdint>
@@ -33,14 +33,21 @@ class SumRequest {
 
  private:
   enum class Ready { kNo, kYes, kNever };
+  // That can be written now.
+  struct Answer {
+    SumUnit unit;
+    std::size_t subtree;  // of asked_, the first of the unit
+    MessageStream::Place place;
+  };
 
   bool check(std::span<const std::byte> units);
   bool reaches(const Term& term) const;
   Ready ready() const;
-  bool serve_unit();
+  void find_answers();
+  void write_answers();
   bool find_row(const Term& term, RowSum::Row& row) const;
-  void write_answer(const SumUnit& unit, const Subtrees& subtrees, std::byte* out);
-  void write_scalars(const SumUnit& unit, const Subtrees& subtrees, float* out) const;
+  void write_answer(const Answer& answer, RowSum& sum) const;
+  void write_scalars(const Answer& answer, const Subtrees& subtrees) const;
 
   Forwarder* forwarder_;
   int asker_;
@@ -48,10 +55,11 @@ class SumRequest {
   SumFormat format_;
   AskedSums asked_;  // of mates further in
   std::vector<std::byte> units_;
-  std::size_t at_ = 0;         // bytes of units_ served
-  std::size_t subtree_ = 0;    // of asked_, the first of the next unit
-  std::vector<int> ranks_;     // whose rows are asked for
-  std::optional<RowSum> sum_;  // from the first unit on, like out_
+  std::size_t at_ = 0;           // bytes of units_ served
+  std::size_t subtree_ = 0;      // of asked_, the first of the next unit
+  std::vector<int> ranks_;       // whose rows are asked for
+  std::vector<RowSum> sums_;     // [workers] from the first unit on, like out_
+  std::vector<Answer> answers_;  // at hand
   std::optional<MessageStream> out_;
 };
 

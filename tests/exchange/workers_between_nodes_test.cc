@@ -1,0 +1,107 @@
+// Between nodes, too, all workers of a rank move its rows.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "exchange/internode/forwarder.h"
+#include "network/link.h"
+#include "seat.h"
+
+namespace ferry::test {
+namespace {
+
+// The threads that sent rows, of each rank.
+struct Senders {
+  std::mutex mutex;
+  std::map<int, std::set<std::thread::id>> of_rank;
+};
+
+// UCX, where it is noted who sends rows: a message leaves by the thread that wrote its last row.
+// What was sent is under way until this rank waits, so that room is short.
+class NotingLink final : public internal::Link {
+ public:
+  explicit NotingLink(Senders& senders) : link_(internal::ucx_link()), senders_(senders) {}
+
+  std::string address() const override { return link_->address(); }
+  void let_in(const std::vector<std::string>& addresses) override { link_->let_in(addresses); }
+  void connect(const std::map<int, std::string>& addresses) override { link_->connect(addresses); }
+  std::size_t max_body_bytes() override { return link_->max_body_bytes(); }
+  bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
+            void* ticket) override {
+    internal::ByteReader reader(body);
+    const auto message = reader.get<internal::MessageHead>();
+    if (reader.ok() && message.channel == 1 && message.kind == internal::Forwarder::kRows) {
+      const std::lock_guard lock(senders_.mutex);
+      senders_.of_rank[message.origin].insert(std::this_thread::get_id());
+    }
+    if (link_->send(peer, head, body, ticket)) under_way_.push_back(ticket);
+    return false;
+  }
+  bool progress(Events& events) override {
+    const std::vector<void*> left = std::exchange(under_way_, {});
+    for (void* ticket : left) events.sent(ticket);
+    return link_->progress(events) || !left.empty();
+  }
+  bool arm() override { return under_way_.empty() && link_->arm(); }
+  void sleep(int wait_us) override { link_->sleep(wait_us); }
+  void wake() override { link_->wake(); }
+  std::string describe() const override { return link_->describe(); }
+
+ private:
+  const std::unique_ptr<internal::Link> link_;
+  Senders& senders_;
+  std::vector<void*> under_way_;
+};
+
+// Returns how many threads sent rows of a rank, at most.
+std::size_t play(const std::string& topology, int ranks, const ExchangeConfig& config, int rounds) {
+  const Scenario scenario = plain_scenario(ranks, config, rounds, 91);
+  Senders senders;
+  const FrameLinks links([&senders] { return std::make_unique<NotingLink>(senders); });
+  const auto body = [&](Group group) {
+    Seat seat(group, scenario);
+    for (int round = 0; round < rounds; ++round) seat.play(round);
+  };
+  run_ranks(Mode::kThreads, ranks, body, topology, {.topology = topology});
+  std::size_t most = 0;
+  for (const auto& [rank, threads] : senders.of_rank) most = std::max(most, threads.size());
+  return most;
+}
+
+// Half of 300 rows of 8 KiB leave a rank: about 20 messages.
+TEST(WorkersBetweenNodes, PackRows) {
+  ExchangeConfig config = {.max_tokens = 300,
+                           .hidden = 4096,
+                           .num_experts = 4,
+                           .top_k = 1,
+                           .node_sums = NodeSums::kExact};  // as the oracle's one node
+  EXPECT_EQ(play("host:2,rank:1", 2, config, 3), 1u);
+  config.workers = 3;
+  EXPECT_GT(play("host:2,rank:1", 2, config, 3), 1u);
+}
+
+TEST(WorkersBetweenNodes, WaitForRoom) {
+  ExchangeConfig config = {
+      .num_experts = 8, .top_k = 4, .workers = 3, .node_sums = NodeSums::kExact};
+  const auto play_rows = [&](int tokens, std::int64_t hidden) {
+    config.max_tokens = tokens;
+    config.hidden = hidden;
+    play("host:2,rank:2", 4, config, 1);
+  };
+  for (const Algorithm algorithm : {Algorithm::kHierarchical, Algorithm::kFullmesh}) {
+    config.algorithm = algorithm;
+    play_rows(48, 7168);
+    play_rows(9, 60000);   // a message for each row
+    play_rows(5, 140000);  // of more than a buffer
+  }
+}
+
+}  // namespace
+}  // namespace ferry::test
