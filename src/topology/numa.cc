@@ -37,17 +37,6 @@ bool is_node(const std::string& name) {
          name.find_first_not_of("0123456789", kNode.size()) == std::string::npos;
 }
 
-CpuList allowed_cpus() {
-  CpuList cpus;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return cpus;
-}
-
 }  // namespace
 
 CpuList parse_cpu_list(std::string_view text) {
@@ -79,6 +68,17 @@ std::vector<CpuList> cpus_by_node(const std::string& folder, const CpuList& allo
   std::ranges::sort(nodes);
   if (nodes.size() < 2) nodes.clear();
   return nodes;
+}
+
+CpuList allowed_cpus() {
+  CpuList cpus;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
 }
 
 std::vector<CpuList> my_cpus_by_node() {

@@ -1,5 +1,5 @@
-// Which processors lie at which NUMA node: of those that a thread may run on, read from /sys.
-// Called by src/exchange, whose workers run near the memory of their rank.
+// Which processors a thread may run on, and at which NUMA node they lie, read from /sys. Called by
+// src/exchange, whose workers run near the memory of their rank, and by ferry bench, which pins.
 #pragma once
 
 #include <string>
@@ -18,7 +18,10 @@ CpuList parse_cpu_list(std::string_view text);
 // `folder`: /sys/devices/system/node, or one like it.
 std::vector<CpuList> cpus_by_node(const std::string& folder, const CpuList& allowed);
 
-// Of the processors that the calling thread may run on.
+// The processors that the calling thread may run on. Empty: the kernel does not say.
+CpuList allowed_cpus();
+
+// Those by node.
 std::vector<CpuList> my_cpus_by_node();
 
 // The calling thread runs on these processors from now on. What the kernel refuses changes nothing.

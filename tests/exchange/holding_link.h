@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,7 +10,7 @@
 
 #include "base/bytes.h"
 #include "exchange/internode/forwarder.h"
-#include "network/link.h"
+#include "network/passing_link.h"
 #include "seat.h"
 
 namespace ferry::test {
@@ -25,29 +24,17 @@ struct HeldRows {
 };
 
 // UCX, where such rows are kept when they have come.
-class HoldingLink final : public internal::Link {
+class HoldingLink final : public PassingLink {
  public:
-  explicit HoldingLink(const HeldRows& rows) : link_(internal::ucx_link()), rows_(rows) {}
+  explicit HoldingLink(const HeldRows& rows) : PassingLink(internal::ucx_link()), rows_(rows) {}
 
-  std::string address() const override { return link_->address(); }
-  void let_in(const std::vector<std::string>& addresses) override { link_->let_in(addresses); }
-  void connect(const std::map<int, std::string>& addresses) override { link_->connect(addresses); }
-  std::size_t max_body_bytes() override { return link_->max_body_bytes(); }
-  bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
-            void* ticket) override {
-    return link_->send(peer, head, body, ticket);
-  }
   bool progress(Events& events) override {
     Sieve sieve(*this, events);
-    const bool moved = link_->progress(sieve);
+    const bool moved = PassingLink::progress(sieve);
     if (kept_.empty() || holds()) return moved;
     for (const auto& [head, body] : std::exchange(kept_, {})) events.arrived(head, body);
     return true;
   }
-  bool arm() override { return link_->arm(); }
-  void sleep(int wait_us) override { link_->sleep(wait_us); }
-  void wake() override { link_->wake(); }
-  std::string describe() const override { return link_->describe(); }
 
  private:
   using Bytes = std::vector<std::byte>;
@@ -85,7 +72,6 @@ class HoldingLink final : public internal::Link {
            head.origin == rows_.origin;
   }
 
-  const std::unique_ptr<internal::Link> link_;
   const HeldRows& rows_;
   std::vector<std::pair<Bytes, Bytes>> kept_;
 };

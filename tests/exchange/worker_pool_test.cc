@@ -116,17 +116,6 @@ TEST(WorkerPool, ARunWithALockHeldWaitsForNoOther) {
   other.join();
 }
 
-// Of this thread.
-CpuList allowed() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  sched_getaffinity(0, sizeof set, &set);
-  CpuList cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  return cpus;
-}
-
 // Where the workers of a pool may run, but for the caller.
 std::set<CpuList> places_of(WorkerPool& pool) {
   std::mutex mutex;
@@ -134,13 +123,13 @@ std::set<CpuList> places_of(WorkerPool& pool) {
   const auto caller = std::this_thread::get_id();
   pool.run(pool.size(), [&](std::int64_t, std::int64_t) {
     const std::lock_guard lock(mutex);
-    if (std::this_thread::get_id() != caller) places.insert(allowed());
+    if (std::this_thread::get_id() != caller) places.insert(allowed_cpus());
   });
   return places;
 }
 
 TEST(WorkerPool, WorkersFollowTheCallerFromNodeToNode) {
-  const CpuList mine = allowed();
+  const CpuList mine = allowed_cpus();
   if (mine.size() < 2) GTEST_SKIP() << "one processor";
   const CpuList nodes[] = {{mine[0]}, {mine.begin() + 1, mine.end()}};
   WorkerPool pool(3, {nodes[0], nodes[1]});
@@ -149,11 +138,11 @@ TEST(WorkerPool, WorkersFollowTheCallerFromNodeToNode) {
     EXPECT_EQ(places_of(pool), std::set{nodes[node]});
   }
   run_on(mine);
-  EXPECT_EQ(allowed(), mine);  // the caller is left where it is
+  EXPECT_EQ(allowed_cpus(), mine);  // the caller is left where it is
 }
 
 TEST(WorkerPool, WithoutNodesWorkersRunWhereTheyMay) {
-  const CpuList mine = allowed();
+  const CpuList mine = allowed_cpus();
   WorkerPool pool(3);
   EXPECT_EQ(places_of(pool), std::set{mine});
   WorkerPool elsewhere(3, {{CPU_SETSIZE - 2}, {CPU_SETSIZE - 1}});  // the caller is on neither

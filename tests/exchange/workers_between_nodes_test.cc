@@ -11,7 +11,7 @@
 
 #include "base/bytes.h"
 #include "exchange/internode/forwarder.h"
-#include "network/link.h"
+#include "network/passing_link.h"
 #include "seat.h"
 
 namespace ferry::test {
@@ -25,14 +25,10 @@ struct Senders {
 
 // UCX, where it is noted who sends rows: a message leaves by the thread that wrote its last row.
 // What was sent is under way until this rank waits, so that room is short.
-class NotingLink final : public internal::Link {
+class NotingLink final : public PassingLink {
  public:
-  explicit NotingLink(Senders& senders) : link_(internal::ucx_link()), senders_(senders) {}
+  explicit NotingLink(Senders& senders) : PassingLink(internal::ucx_link()), senders_(senders) {}
 
-  std::string address() const override { return link_->address(); }
-  void let_in(const std::vector<std::string>& addresses) override { link_->let_in(addresses); }
-  void connect(const std::map<int, std::string>& addresses) override { link_->connect(addresses); }
-  std::size_t max_body_bytes() override { return link_->max_body_bytes(); }
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
             void* ticket) override {
     internal::ByteReader reader(body);
@@ -41,21 +37,17 @@ class NotingLink final : public internal::Link {
       const std::lock_guard lock(senders_.mutex);
       senders_.of_rank[message.origin].insert(std::this_thread::get_id());
     }
-    if (link_->send(peer, head, body, ticket)) under_way_.push_back(ticket);
+    if (PassingLink::send(peer, head, body, ticket)) under_way_.push_back(ticket);
     return false;
   }
   bool progress(Events& events) override {
     const std::vector<void*> left = std::exchange(under_way_, {});
     for (void* ticket : left) events.sent(ticket);
-    return link_->progress(events) || !left.empty();
+    return PassingLink::progress(events) || !left.empty();
   }
-  bool arm() override { return under_way_.empty() && link_->arm(); }
-  void sleep(int wait_us) override { link_->sleep(wait_us); }
-  void wake() override { link_->wake(); }
-  std::string describe() const override { return link_->describe(); }
+  bool arm() override { return under_way_.empty() && PassingLink::arm(); }
 
  private:
-  const std::unique_ptr<internal::Link> link_;
   Senders& senders_;
   std::vector<void*> under_way_;
 };

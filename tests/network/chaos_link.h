@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "network/link.h"
+#include "network/passing_link.h"
 
 namespace ferry::test {
 
@@ -25,16 +25,13 @@ struct ChaosCounts {
   std::atomic<std::uint64_t> repeated{0}, shuffled{0}, sent_late{0};
 };
 
-class ChaosLink final : public internal::Link {
+class ChaosLink final : public PassingLink {
  public:
   ChaosLink(std::unique_ptr<internal::Link> link, std::uint64_t seed, ChaosCounts* report = nullptr)
-      : link_(std::move(link)), random_(seed), report_(report) {}
+      : PassingLink(std::move(link)), random_(seed), report_(report) {}
 
-  std::string address() const override { return link_->address(); }
-  void let_in(const std::vector<std::string>& addresses) override { link_->let_in(addresses); }
-  void connect(const std::map<int, std::string>& addresses) override { link_->connect(addresses); }
   std::size_t max_body_bytes() override {
-    const std::size_t most = link_->max_body_bytes();
+    const std::size_t most = PassingLink::max_body_bytes();
     const std::uint64_t kind = below(16);
     if (kind == 0) return std::min<std::size_t>(most, 1 + below(100));
     return kind < 8 ? std::min<std::size_t>(most, 1 + below(20'000)) : most;
@@ -42,7 +39,7 @@ class ChaosLink final : public internal::Link {
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
             void* ticket) override {
     if (below(64) == 0) outage_[peer] = internal::now_ns() + nanoseconds_below(kLongestOutageNs);
-    if (outage_[peer] <= internal::now_ns()) return link_->send(peer, head, body, ticket);
+    if (outage_[peer] <= internal::now_ns()) return PassingLink::send(peer, head, body, ticket);
     late_.push_back({peer, head, body, ticket});
     note(&ChaosCounts::sent_late);
     return false;
@@ -51,7 +48,7 @@ class ChaosLink final : public internal::Link {
   bool progress(Events& events) override {
     send_late();
     const bool room = held_.packets.size() < kMostHeld;
-    const bool moved = room && link_->progress(held_);
+    const bool moved = room && PassingLink::progress(held_);
     if (below(4) == 0) return moved;  // a lull
     for (std::uint64_t n = below(16); n > 0 && !held_.packets.empty(); --n) release_packet(events);
     for (std::uint64_t n = below(4); n > 0 && !held_.tickets.empty(); --n)
@@ -63,11 +60,9 @@ class ChaosLink final : public internal::Link {
   }
   bool arm() override {
     return late_.empty() && held_.packets.empty() && held_.tickets.empty() &&
-           held_.losses.empty() && link_->arm();
+           held_.losses.empty() && PassingLink::arm();
   }
-  void sleep(int wait_us) override { link_->sleep(wait_us); }
-  void wake() override { link_->wake(); }
-  std::string describe() const override { return link_->describe() + " under chaos"; }
+  std::string describe() const override { return PassingLink::describe() + " under chaos"; }
 
  private:
   struct Packet {
@@ -107,7 +102,7 @@ class ChaosLink final : public internal::Link {
     const std::int64_t now = internal::now_ns();
     std::erase_if(late_, [&](const Late& late) {
       if (outage_[late.peer] > now) return false;
-      if (link_->send(late.peer, late.head, late.body, late.ticket))
+      if (PassingLink::send(late.peer, late.head, late.body, late.ticket))
         held_.tickets.push_back(late.ticket);
       return true;
     });
@@ -130,7 +125,6 @@ class ChaosLink final : public internal::Link {
     events.arrived(packet.head, packet.body);
   }
 
-  std::unique_ptr<internal::Link> link_;
   std::mt19937_64 random_;
   ChaosCounts* report_;
   std::map<int, std::int64_t> outage_;  // peer: until when, in now_ns()

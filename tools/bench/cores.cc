@@ -1,33 +1,25 @@
 // Owns the affinity calls of the bench; see cores.h.
 #include "bench/cores.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <fstream>
+
+#include "topology/numa.h"
 
 namespace ferry::bench {
 
 std::vector<int> allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) {
-    for (int core = 0; core < CPU_SETSIZE; ++core) {
-      if (CPU_ISSET(core, &set)) cores.push_back(core);
-    }
-  }
+  std::vector<int> cores = internal::allowed_cpus();
   return cores.empty() ? std::vector<int>{0} : cores;
 }
 
 void pin_to(const std::vector<int>& cores, int first, int count) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
+  std::vector<int> chosen;
   const std::size_t wanted = std::min(static_cast<std::size_t>(count), cores.size());
   for (std::size_t i = 0; i < wanted; ++i)
-    CPU_SET(cores[(static_cast<std::size_t>(first) + i) % cores.size()], &set);
+    chosen.push_back(cores[(static_cast<std::size_t>(first) + i) % cores.size()]);
   // A core that went away since leaves the thread where it is: slower, not wrong.
-  static_cast<void>(sched_setaffinity(0, sizeof set, &set));
+  internal::run_on(chosen);
 }
 
 std::string processor_name() {

@@ -78,10 +78,14 @@ def run_once(job):
     return {**json.loads(last), "others": max(0.0, others / (after[1] - before[1]))}
 
 
+def cores_moved(flags_ns):
+    """Whether the hypervisor moved the cores between the moments of these times."""
+    return bool(flags_ns) and max(flags_ns) > FLAGS_APART * min(flags_ns)
+
+
 def moved(job, result):
-    """Whether the hypervisor had the cores elsewhere than the job wants them, or moved them during the run."""
-    flags = [*result.get("flags_ns", []), job.flag_ns]
-    return job.flag_ns > 0 and max(flags) > FLAGS_APART * min(flags)
+    """Whether the cores were elsewhere than the job wants them, or were moved during the run."""
+    return job.flag_ns > 0 and cores_moved([*result.get("flags_ns", []), job.flag_ns])
 
 
 def run_in_place(job):
@@ -173,7 +177,7 @@ def speeds_text(runs):
     if apart <= SPEEDS_APART:
         return ""
     moves = ""
-    if flags and max(flags) > FLAGS_APART * min(flags):
+    if cores_moved(flags):
         moves = (f"\nIts cores were moved: a flag took {min(flags):.0f} to {max(flags):.0f} ns from one to the "
                  "next, as it does within a cache and between two.")
     return ("\n\n**The memory of this machine changed its speed**: the same traffic, places known, took up to"
