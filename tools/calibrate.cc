@@ -22,8 +22,8 @@ using nlohmann::json;
 constexpr int kHalf = 4, kTerms = 2 * kHalf;
 using Terms = std::array<double, kTerms>;
 
-// Terms over what they took, so that those with the constants found are to add up to 1; and how
-// much that counts.
+// One measured time. Each term is divided by it, so that with the right constants they add up to 1.
+// `counts` is its weight among all, `weight` the one in the next pass of fit().
 struct Equation {
   Terms terms = {};
   double counts = 1;
@@ -87,7 +87,7 @@ std::string copying_text(const char* what, const Machine::Copying& cost) {
 
 using Caches = std::array<double, 2>;  // MB
 
-// An error counts by its square up to here, beyond by itself, so that a disturbed run means little.
+// Errors up to this size are squared, larger ones are not: one disturbed run changes little.
 constexpr double kSmallError = 0.05;
 constexpr double kWeightOfHalf = 0.2;  // a pair has 1: it is what is asked for
 
@@ -118,7 +118,7 @@ struct Solution {
   double cost = 0;  // sum of errors, as they count
 };
 
-// Least squares, each weighed by its error of before.
+// Least squares, repeated: each pass weighs a measured time by its error in the pass before.
 Solution fit(std::vector<Equation> equations) {
   constexpr int kPasses = 12;
   Solution found;

@@ -48,10 +48,10 @@ constexpr std::array<Shape, 18> kShapes = {{{2, 8, 3072},
 constexpr int kRounds = 3;                     // in which shapes take turns; the best one counts
 constexpr std::chrono::seconds kMostWait{60};  // for the cores to come back
 
-// Runs benches while the cores are where they were at first.
+// Runs benches while the cores are where they were when this was made.
 class SteadyRuns {
  public:
-  // Again, if the cores were moved meanwhile.
+  // Repeats the bench until the cores were not moved while it ran.
   json run(const Shape& shape) {
     const internal::Deadline end = internal::Deadline::after(kMostWait);
     for (;;) {

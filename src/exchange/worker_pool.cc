@@ -47,7 +47,7 @@ void WorkerPool::fork(std::int64_t count, const void* part, Call call) {
   }
 }
 
-// Of nodes_, where the calling thread runs now.
+// The index in nodes_ of the node on which the calling thread runs now; -1: none of them.
 int WorkerPool::my_node() const noexcept {
   if (nodes_.empty()) return -1;
   const int cpu = sched_getcpu();

@@ -33,7 +33,7 @@ class SumRequest {
 
  private:
   enum class Ready { kNo, kYes, kNever };
-  // That can be written now.
+  // An answer that can be written now: all that it sums is here, and there is room for it.
   struct Answer {
     SumUnit unit;
     std::size_t subtree;  // of asked_, the first of the unit
@@ -59,7 +59,7 @@ class SumRequest {
   std::size_t subtree_ = 0;      // of asked_, the first of the next unit
   std::vector<int> ranks_;       // whose rows are asked for
   std::vector<RowSum> sums_;     // [workers] from the first unit on, like out_
-  std::vector<Answer> answers_;  // at hand
+  std::vector<Answer> answers_;  // that are written next
   std::optional<MessageStream> out_;
 };
 
