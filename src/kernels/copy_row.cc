@@ -1,6 +1,6 @@
-// copy_row, copy_row_to_many, the fence and the prefetch. Cached copies are the C library's;
-// streaming ones store whole cache lines past the caches and leave the ends of a row, which share
-// lines with other rows, to ordinary stores. Called by src/exchange.
+// copy_row, copy_row_to_many, the fence and the prefetch. Cached copies go from both ends of a row
+// to its middle; streaming ones store whole cache lines past the caches and leave the ends of a
+// row, which share lines with other rows, to ordinary stores. Called by src/exchange.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/copy_row.cc"
 #include "hwy/foreach_target.h"
@@ -22,6 +22,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 // faster than one row after the other, and turns are as fast as one line each, for any mixture of
 // alignments.
 inline constexpr std::size_t kTurnBytes = 512;
+
+// As much of a source as surely stays cached while it is copied to every destination.
+inline constexpr std::size_t kCachedBytes = 65536;
 
 // `to` is aligned to a line, `bytes` a multiple of one.
 HWY_INLINE void stream_lines(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -54,6 +57,41 @@ HWY_INLINE void stream_part(std::byte* to, const std::byte* from, std::size_t by
   stream_lines(to + head + begin, from + head + begin, std::min(end, lines) - begin);
 }
 
+// The first half upwards, then the second half downwards. A processor that goes through lines one
+// after the other fetches some beyond the last. Beyond a row lie rows of other ranks: a line
+// fetched there makes the next store of its rank wait (docs/decisions/rows_from_both_ends.md).
+// Inwards, what lies beyond is the other half of the same row.
+HWY_INLINE void copy_inwards(std::byte* dst, const std::byte* src, std::size_t bytes) {
+#if HWY_TARGET == HWY_SCALAR
+  std::memcpy(dst, src, bytes);
+#else
+  const hn::ScalableTag<std::uint8_t> tag;
+  const std::size_t step = hn::Lanes(tag);
+  auto* const to = reinterpret_cast<std::uint8_t*>(dst);
+  const auto* const from = reinterpret_cast<const std::uint8_t*>(src);
+  const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % step;
+  const std::size_t head = std::min(bytes, (step - misaligned) % step);
+  const std::size_t steps = (bytes - head) / step;
+  const std::size_t middle = head + steps / 2 * step, end = head + steps * step;
+  std::memcpy(to, from, head);
+  for (std::size_t i = head; i < middle; i += step)
+    hn::Store(hn::LoadU(tag, from + i), tag, to + i);
+  std::memcpy(to + end, from + end, bytes - end);
+  for (std::size_t i = end; i > middle; i -= step)
+    hn::Store(hn::LoadU(tag, from + i - step), tag, to + i - step);
+#endif
+}
+
+void cache_row(void* const* dsts, int num_dsts, const void* src, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += kCachedBytes) {
+    const std::size_t part = std::min(kCachedBytes, bytes - at);
+    for (int k = 0; k < num_dsts; ++k) {
+      copy_inwards(static_cast<std::byte*>(dsts[k]) + at, static_cast<const std::byte*>(src) + at,
+                   part);
+    }
+  }
+}
+
 void stream_row(void* const* dsts, int num_dsts, const void* src, std::size_t bytes) {
   const std::size_t turn = num_dsts == 1 ? bytes : kTurnBytes;
   for (std::size_t at = 0; at < bytes; at += turn) {
@@ -70,12 +108,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ferry::internal {
 
+HWY_EXPORT(cache_row);
 HWY_EXPORT(stream_row);
 
 namespace {
-
-// As much of a source as surely stays cached while it is copied to every destination.
-constexpr std::size_t kCachedBytes = 65536;
 
 // Bytes of a row's head that are worth asking for early; then the hardware has noticed the stream.
 constexpr std::size_t kPrefetchBytes = 512;
@@ -83,25 +119,15 @@ constexpr std::size_t kPrefetchBytes = 512;
 }  // namespace
 
 void copy_row(void* dst, const void* src, std::size_t bytes, Stores stores) noexcept {
-  if (stores == Stores::kStreaming) {
-    HWY_DYNAMIC_DISPATCH(stream_row)(&dst, 1, src, bytes);
-  } else if (bytes != 0) {
-    std::memcpy(dst, src, bytes);
-  }
+  copy_row_to_many(&dst, 1, src, bytes, stores);
 }
 
 void copy_row_to_many(void* const* dsts, int num_dsts, const void* src, std::size_t bytes,
                       Stores stores) noexcept {
   if (stores == Stores::kStreaming) {
     HWY_DYNAMIC_DISPATCH(stream_row)(dsts, num_dsts, src, bytes);
-    return;
-  }
-  for (std::size_t at = 0; at < bytes; at += kCachedBytes) {
-    const std::size_t part = std::min(kCachedBytes, bytes - at);
-    for (int k = 0; k < num_dsts; ++k) {
-      std::memcpy(static_cast<std::byte*>(dsts[k]) + at, static_cast<const std::byte*>(src) + at,
-                  part);
-    }
+  } else {
+    HWY_DYNAMIC_DISPATCH(cache_row)(dsts, num_dsts, src, bytes);
   }
 }
 

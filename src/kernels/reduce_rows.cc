@@ -94,13 +94,30 @@ struct RowSum {
     from_float(sum, out_at(h), out_type);
   }
 
+  // Where vectors are shorter than a line a block has two chunks.
+  static HWY_INLINE bool short_vectors() {
+    return hn::Lanes(FloatTag()) * sizeof(float) < kLineBytes;
+  }
+  static HWY_INLINE std::size_t step() { return short_vectors() ? 2 * chunk() : chunk(); }
+  HWY_INLINE void one_step(std::size_t h, bool streaming) const {
+    short_vectors() ? block<2>(h, streaming) : block<1>(h, streaming);
+  }
+
   HWY_NOINLINE void range(std::size_t begin, std::size_t end, bool streaming) const {
     std::size_t h = begin;
-    if (hn::Lanes(FloatTag()) * sizeof(float) < kLineBytes) {
-      for (; h + 2 * chunk() <= end; h += 2 * chunk()) block<2>(h, streaming);
-    }
+    for (; h + step() <= end; h += step()) one_step(h, streaming);
     for (; h + chunk() <= end; h += chunk()) block<1>(h, streaming);
     for (; h < end; ++h) one_element(h);
+  }
+
+  // The first half upwards, then the second half downwards, for the reason that copy_inwards has
+  // (copy_row.cc).
+  HWY_NOINLINE void inwards() const {
+    const auto hidden = static_cast<std::size_t>(args.hidden);
+    const std::size_t end = hidden / step() * step(), middle = end / 2 / step() * step();
+    for (std::size_t h = 0; h < middle; h += step()) one_step(h, false);
+    range(end, hidden, false);
+    for (std::size_t h = end; h > middle; h -= step()) one_step(h - step(), false);
   }
 
   // Whole cache lines are streamed; the elements before and after them share their lines with other
@@ -108,8 +125,7 @@ struct RowSum {
   void run() const {
     const auto hidden = static_cast<std::size_t>(args.hidden);
     const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(args.out) % kLineBytes;
-    if (args.stores == Stores::kCached || misaligned % kOutElement != 0)
-      return range(0, hidden, false);
+    if (args.stores == Stores::kCached || misaligned % kOutElement != 0) return inwards();
     const std::size_t line = kLineBytes / kOutElement;
     const std::size_t head = std::min(hidden, (kLineBytes - misaligned) % kLineBytes / kOutElement);
     const std::size_t body = (hidden - head) / line * line;
