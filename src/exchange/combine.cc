@@ -166,9 +166,10 @@ void Combine::reduce_share(std::span<const std::int32_t> tokens, Stores stores) 
   Summands sum(format.hidden, format.wire_bytes());
   RowSum rows(format, forwarder ? forwarder->sum_type(format.type) : format.type,
               forwarder ? forwarder->topology().num_levels() : 0);
+  const ReduceJob job{sum, rows_are_terms() ? nullptr : &rows, stores};
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (i + 1 < tokens.size()) prefetch_outputs(tokens[i + 1]);
-    reduce_token(tokens[i], {sum, rows, stores});
+    reduce_token(tokens[i], job);
     if (args_.out_topk_weights) return_weights(tokens[i]);
   }
   if (stores == Stores::kStreaming) stores_fence();

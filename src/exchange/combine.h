@@ -51,7 +51,7 @@ class Combine final : public InFlight {
   // What a worker has.
   struct ReduceJob {
     Summands& sum;
-    RowSum& rows;
+    RowSum* rows;  // null: rows_are_terms()
     Stores stores;
   };
   struct TokenEntry {
@@ -93,6 +93,8 @@ class Combine final : public InFlight {
   float weight_of(TokenEntry at) const noexcept;
   void collect_terms(std::int64_t token, const ReduceJob& job) const;
   void add_entries(std::int64_t token, const ReduceJob& job, bool rows) const;
+  bool rows_are_terms() const noexcept;
+  void add_row(TokenEntry at, const ReduceJob& job) const;
   void find_rows(std::int64_t token, RowSum& rows) const;
   void find_row(TokenEntry at, RowSum::Row& row) const;
   void prefetch_outputs(std::int64_t token) const noexcept;

@@ -21,8 +21,8 @@ void Combine::collect_terms(std::int64_t token, const ReduceJob& job) const {
   // A sum that is not rounded to the type of the biases takes them as terms.
   for (int i = 0; args_.norm.residual && i < 2; ++i) add_row_of(args_.bias[i]);
   const bool grouped = exchange_.forwarder && !exchange_.forwarder->exact();
-  find_rows(token, job.rows);
-  if (grouped) job.rows.add_to(job.sum, exchange_.forwarder->table().outermost);
+  if (job.rows) find_rows(token, *job.rows);
+  if (grouped) job.rows->add_to(job.sum, exchange_.forwarder->table().outermost);
   add_entries(token, job, !grouped);
   add_row_of(args_.shared_output);
   add_row_of(args_.norm.residual);
@@ -39,13 +39,27 @@ void Combine::add_entries(std::int64_t token, const ReduceJob& job, bool rows) c
   };
   for (int k = 0; k < route.num_entries; ++k) {
     const RowRef ref = route.refs[first + k];
-    if (ref.sent() && rows) job.rows.add_term(first + k, job.sum);
+    if (ref.sent() && rows) add_row({token, k}, job);
     if (!ref.sent() && ref.member <= kFirstSpecial) add(k, kFirstSpecial - ref.member);
   }
   for (int k = 0; setup_.rank_major() && k < route.top_k; ++k) {
     const std::int32_t column = route.columns[first + k];
     if (column <= kFirstSpecial) add(k, kFirstSpecial - column);
   }
+}
+
+// Each row lies in this node as it is to be added: nothing has to be decoded or summed before.
+bool Combine::rows_are_terms() const noexcept {
+  return !exchange_.forwarder && route_->active->num_positions == 1 &&
+         !setup_.combine_wire.encode && args_.partials == Partials::kNone;
+}
+
+void Combine::add_row(TokenEntry at, const ReduceJob& job) const {
+  const std::int64_t entry = at.token * route_->num_entries + at.k;
+  if (job.rows) return job.rows->add_term(entry, job.sum);
+  const RowRef ref = route_->refs[entry];
+  const PublishedRows& theirs = outputs_[ref.member];  // its index, with one position
+  job.sum.add(theirs.rows + ref.row * theirs.pitch_bytes, args_.expert_rows.dtype, weight_of(at));
 }
 
 // The rows of a token by entry, or between nodes the sums of its subtrees, of which my node is one.
