@@ -57,12 +57,19 @@ Batch Run::batch(std::int64_t first_token, std::int64_t num_tokens) const {
           .num_ids = ids == args_.tokens.num_rows ? num_tokens : ids};
 }
 
+// Where the group breaks for this rank before its experts run, that says why; the calls after it
+// say only that the group is broken.
+Status first_of(const Status& failed, const Status& status) {
+  return failed.group_usable() ? status : failed;
+}
+
 Status Run::in_one() {
   Batch all = batch(0, args_.tokens.num_rows);
   Status status = send(all);
   if (status.ok()) status = compute_as_rows_come(all);
   if (status.ok()) status = publish(all);
-  return status.ok() ? exchange_.combine_recv(all.combine) : status;
+  if (status.ok()) status = exchange_.combine_recv(all.combine);
+  return first_of(all.failed, status);
 }
 
 Status Run::in_two() {
@@ -85,7 +92,8 @@ Status Run::in_two() {
   if (status.ok()) status = compute_as_rows_come(second);
   if (status.ok()) status = exchange_.combine_recv(first.combine);
   if (status.ok()) status = publish(second);
-  return status.ok() ? exchange_.combine_recv(second.combine) : status;
+  if (status.ok()) status = exchange_.combine_recv(second.combine);
+  return first_of(first.failed, first_of(second.failed, status));
 }
 
 Status Run::send(Batch& batch) const {
