@@ -51,7 +51,7 @@ class Combine final : public InFlight {
   // What a worker has.
   struct ReduceJob {
     Summands& sum;
-    RowSum* rows;  // null: rows_are_terms()
+    RowSum* rows;  // null where rows_are_terms()
     Stores stores;
   };
   struct TokenEntry {
@@ -97,6 +97,7 @@ class Combine final : public InFlight {
   void add_row(TokenEntry at, const ReduceJob& job) const;
   void find_rows(std::int64_t token, RowSum& rows) const;
   void find_row(TokenEntry at, RowSum::Row& row) const;
+  const std::byte* row_at_my_position(RowRef ref) const noexcept;
   void prefetch_outputs(std::int64_t token) const noexcept;
   void add_special(std::int64_t token, int special, const SpecialTerm& term) const;
 

@@ -57,9 +57,7 @@ bool Combine::rows_are_terms() const noexcept {
 void Combine::add_row(TokenEntry at, const ReduceJob& job) const {
   const std::int64_t entry = at.token * route_->num_entries + at.k;
   if (job.rows) return job.rows->add_term(entry, job.sum);
-  const RowRef ref = route_->refs[entry];
-  const PublishedRows& theirs = outputs_[ref.member];  // its index, with one position
-  job.sum.add(theirs.rows + ref.row * theirs.pitch_bytes, args_.expert_rows.dtype, weight_of(at));
+  job.sum.add(row_at_my_position(route_->refs[entry]), args_.expert_rows.dtype, weight_of(at));
 }
 
 // The rows of a token by entry, or between nodes the sums of its subtrees, of which my node is one.
@@ -105,10 +103,14 @@ void Combine::prefetch_outputs(std::int64_t token) const noexcept {
   const std::size_t row_bytes = dense_pitch(args_.expert_rows);
   for (int k = 0; k < route.num_entries; ++k) {
     const RowRef ref = route.refs[token * route.num_entries + k];
-    if (!ref.sent()) continue;
-    const PublishedRows& theirs = outputs_[route.active->index(ref.member, route.active->position)];
-    prefetch_row(theirs.rows + ref.row * theirs.pitch_bytes, row_bytes);
+    if (ref.sent()) prefetch_row(row_at_my_position(ref), row_bytes);
   }
+}
+
+const std::byte* Combine::row_at_my_position(RowRef ref) const noexcept {
+  const ActiveSet& active = *route_->active;
+  const PublishedRows& theirs = outputs_[active.index(ref.member, active.position)];
+  return theirs.rows + ref.row * theirs.pitch_bytes;
 }
 
 // Special expert `special` of zero, copy, constant experts in this order.

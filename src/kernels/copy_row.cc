@@ -26,6 +26,12 @@ inline constexpr std::size_t kTurnBytes = 512;
 // As much of a source as surely stays cached while it is copied to every destination.
 inline constexpr std::size_t kCachedBytes = 65536;
 
+// What lies before the first multiple of `unit` in `bytes` at `to`.
+HWY_INLINE std::size_t bytes_before(const std::byte* to, std::size_t bytes, std::size_t unit) {
+  const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % unit;
+  return std::min(bytes, (unit - misaligned) % unit);
+}
+
 // `to` is aligned to a line, `bytes` a multiple of one.
 HWY_INLINE void stream_lines(std::byte* to, const std::byte* from, std::size_t bytes) {
 #if HWY_TARGET == HWY_SCALAR
@@ -47,8 +53,7 @@ HWY_INLINE void stream_lines(std::byte* to, const std::byte* from, std::size_t b
 // the first part brings along what lies before the first whole line and after the last.
 HWY_INLINE void stream_part(std::byte* to, const std::byte* from, std::size_t bytes,
                             std::size_t begin, std::size_t end) {
-  const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % kLineBytes;
-  const std::size_t head = std::min(bytes, (kLineBytes - misaligned) % kLineBytes);
+  const std::size_t head = bytes_before(to, bytes, kLineBytes);
   const std::size_t lines = (bytes - head) / kLineBytes * kLineBytes;
   const std::size_t tail = bytes - head - lines;
   if (begin == 0 && head != 0) std::memcpy(to, from, head);
@@ -69,8 +74,7 @@ HWY_INLINE void copy_inwards(std::byte* dst, const std::byte* src, std::size_t b
   const std::size_t step = hn::Lanes(tag);
   auto* const to = reinterpret_cast<std::uint8_t*>(dst);
   const auto* const from = reinterpret_cast<const std::uint8_t*>(src);
-  const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % step;
-  const std::size_t head = std::min(bytes, (step - misaligned) % step);
+  const std::size_t head = bytes_before(dst, bytes, step);
   const std::size_t steps = (bytes - head) / step;
   const std::size_t middle = head + steps / 2 * step, end = head + steps * step;
   std::memcpy(to, from, head);

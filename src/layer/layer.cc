@@ -57,8 +57,8 @@ Batch Run::batch(std::int64_t first_token, std::int64_t num_tokens) const {
           .num_ids = ids == args_.tokens.num_rows ? num_tokens : ids};
 }
 
-// Where the group breaks for this rank before its experts run, that says why; the calls after it
-// say only that the group is broken.
+// `failed` is what a batch met outside the calls that gave `status`. If that broke the group, it
+// names the culprit; later calls say only that the group is broken.
 Status first_of(const Status& failed, const Status& status) {
   return failed.group_usable() ? status : failed;
 }
