@@ -195,6 +195,7 @@ class GroupState final : private MessageChannel::Reader {
                  const std::vector<int>& awaited) const noexcept;
   int answerable(const Await& await, int missing, const std::vector<int>& awaited) const noexcept;
   std::vector<int> awaited_here(const Await& await, int missing) noexcept;
+  std::vector<int> awaited_since(const std::vector<std::vector<std::uint64_t>>& waited) const;
   int owing(bool lost) const noexcept;
   bool gone(const Await& await, int rank) const noexcept;
   void linger() noexcept;

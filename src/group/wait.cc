@@ -31,8 +31,9 @@ constexpr std::chrono::milliseconds kEndsSoon{500};
 constexpr int kNapPart = 8;
 constexpr std::int64_t kShortestNapUs = 100, kLongestNapUs = 1000;
 
-// Some of the longest sleeps of a rank that waits (SharedFlags::sleep): it counts on meanwhile.
-constexpr std::chrono::milliseconds kSeenWaiting{10};
+// A rank that waits counts on after each sleep, and the longest (SharedFlags::sleep) is a part of
+// the first time. Only one that gets no processor meanwhile needs longer to be seen.
+constexpr std::chrono::milliseconds kSeenWaiting{10}, kSeenWaitingCrowded{100};
 
 }  // namespace
 
@@ -158,23 +159,36 @@ int GroupState::holding_up(const Await& await, const std::vector<int>& late,
   return answerable(await, last, awaited);
 }
 
-// [ranks] The rank that each rank of this node is seen to wait for, since the time that it has
-// waited for it grows; -1: none is seen. Nobody looks while its own messages are to leave: those
-// that wait for it say nothing of the network.
+// [ranks] The rank that each rank of this node is seen to wait for; -1: none is seen. Nobody looks
+// while its own messages are to leave: those that wait for it say nothing of the network.
 std::vector<int> GroupState::awaited_here(const Await& await, int missing) noexcept {
   std::vector<int> awaited(size_, -1);
   if (await.patient || await.outgoing) return awaited;
   std::vector<std::vector<std::uint64_t>> before;
   for (const int rank : node_ranks_) before.push_back(flags_->waited(rank));
-  for (CallTime seen(kSeenWaiting); !seen.passed(); sleep_until_rung(await, missing, 0)) {
+  const auto all_wait = [&] {
+    return std::all_of(node_ranks_.begin(), node_ranks_.end(),
+                       [&](int rank) { return rank == rank_ || awaited[rank] >= 0; });
+  };
+  CallTime usual(kSeenWaiting), longest(kSeenWaitingCrowded);
+  do {
     progress();
     account(await, missing, 1);  // it waits itself, for those that look now
-  }
+    sleep_until_rung(await, missing, 0);
+    awaited = awaited_since(before);
+  } while (!usual.passed() || (!all_wait() && !longest.passed() && !aborted()));
+  return awaited;
+}
+
+// The same, of what was `waited` before: the time for one of the ranks has grown most.
+std::vector<int> GroupState::awaited_since(
+    const std::vector<std::vector<std::uint64_t>>& waited) const {
+  std::vector<int> awaited(size_, -1);
   for (const int rank : node_ranks_) {
     const std::vector<std::uint64_t> now = flags_->waited(rank);
     std::uint64_t most = 0;
     for (int peer = 0; peer < size_ && rank != rank_; ++peer) {
-      const std::uint64_t ns = now[peer] - before[positions_[rank]][peer];
+      const std::uint64_t ns = now[peer] - waited[positions_[rank]][peer];
       if (ns > most) awaited[rank] = peer;
       most = std::max(most, ns);
     }

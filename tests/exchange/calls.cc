@@ -205,8 +205,8 @@ void CombineCall::place_rows(Exchange& exchange, std::int64_t num_rows, Received
   }
   const Status allocated =
       exchange.allocate_outputs(num_rows, combine_.hidden, combine_.row_type, outputs_);
-  // This rank holds on to many views; or the group broke, which the combine will tell.
-  if (allocated.code() == Code::kCapacity || !allocated.group_usable()) {
+  if (!allocated.group_usable()) broke_ = allocated;
+  if (allocated.code() == Code::kCapacity || !allocated.group_usable()) {  // or holds many views
     place_foreign_rows(num_rows, random);
     return;
   }

@@ -67,6 +67,7 @@ Status rounds_until_error(Seat& seat) {
     if (Status status = seat.exchange().dispatch(dispatch.args(), received); !status.ok())
       return status;
     const CombineCall combine = seat.combine_call(1, received.handle);
+    if (!combine.broke().ok()) return combine.broke();
     if (Status status = seat.exchange().combine(combine.args()); !status.ok()) return status;
   }
 }

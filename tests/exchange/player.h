@@ -48,6 +48,8 @@ class CombineCall {
               Random& random);
   const CombineArgs& args() const { return args_; }
   CombineArgs& args() { return args_; }
+  // Of a group that broke before the call: its error is told once, and not by the combine again.
+  const Status& broke() const { return broke_; }
   void check(const std::string& what) const;
 
  private:
@@ -71,6 +73,7 @@ class CombineCall {
   std::vector<std::byte> y_;
   std::vector<float> rstd_;
   CombineArgs args_;
+  Status broke_;
 };
 
 // Compares a received dispatch with the oracle.
