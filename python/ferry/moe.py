@@ -33,18 +33,24 @@ def each(expert):
     return experts
 
 
+# Of an expert. From here on it costs more to copy the results of a grouped_mm than to call a product for each expert.
+_FEW_ROWS = 16
+
+
 def swiglu(gate_up, down):
     """The experts argument of moe(): down[e](silu(gate(x)) * up(x)), of gate_up[e] [2 I, H], the gate's rows first, and
-    down[e] [H, I]. Every product is torch's: into `out` one for each expert that has rows, for autograd a grouped_mm
-    of all experts, where torch has one for these weights (docs/moe.md says why)."""
+    down[e] [H, I]. Every product is torch's: one for each expert that has rows where `out` is given and rows are many,
+    else a grouped_mm of all experts, where torch has one for these weights (docs/moe.md says why)."""
 
     def one(gate_up, down, rows, out=None):
         gate, up = (rows @ gate_up.t()).chunk(2, -1)
         return torch.mm(F.silu(gate) * up, down.t(), out=out)
 
     def experts(rows, counts, out=None):
-        if out is None and _fit_grouped_mm(rows, gate_up, down):
-            return _grouped(gate_up, down, rows, counts)
+        few = len(rows) < _FEW_ROWS * sum(map(bool, counts))
+        if (out is None or few) and _fit_grouped_mm(rows, gate_up, down):
+            results = _grouped(gate_up, down, rows, counts)
+            return results if out is None else out.copy_(results)
         if out is None:  # indexing would make a gradient as large as that of all experts for each
             weights = list(zip(gate_up, down))
             return each(lambda e, part: one(*weights[e], part))(rows, counts)

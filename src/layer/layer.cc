@@ -5,14 +5,19 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <future>
 #include <new>
+#include <thread>
 
 #include "exchange/setup.h"
 
 namespace ferry {
 
 namespace {
+
+// Rows between hosts need longer, and while they travel there is time to compute.
+constexpr std::chrono::nanoseconds kMostInStep = std::chrono::milliseconds(1);
 
 // All tokens, or one half of them, on their way through the layer.
 struct Batch {
@@ -25,6 +30,7 @@ struct Batch {
   std::shared_ptr<const void> pin = {};  // of both
   std::vector<bool> done = {};           // [L]
   Status failed = {};                    // this rank's experts
+  std::chrono::nanoseconds send_time = {};
 };
 
 class Run {
@@ -40,6 +46,7 @@ class Run {
   Status send(Batch& batch) const;
   void prepare(Batch& batch) const;
   Status allocate_outside(Batch& batch) const;
+  Status wait_for_sources_in_step(const Batch& batch) const;
   Status compute_as_rows_come(Batch& batch) const;
   void compute(Batch& batch, const std::vector<bool>& ready) const;
   ExpertRows rows_of(const Batch& batch, int expert) const;
@@ -109,7 +116,10 @@ Status Run::send(Batch& batch) const {
   dispatch.topk_ids.data = static_cast<const std::byte*>(args_.topk_ids.data) +
                            batch.first_token * args_.topk_ids.top_k * id_bytes;
   dispatch.topk_ids.num_tokens = batch.num_ids;
-  return exchange_.dispatch_send(dispatch, batch.dispatch);
+  const auto begin = std::chrono::steady_clock::now();
+  Status status = exchange_.dispatch_send(dispatch, batch.dispatch);
+  batch.send_time = std::chrono::steady_clock::now() - begin;
+  return status;
 }
 
 // Where the experts' rows go, before the first of them is computed.
@@ -138,11 +148,29 @@ Status Run::allocate_outside(Batch& batch) const {
   return {};
 }
 
+// Sources in step with this rank have sent about when it has. For them it waits twice as long as it
+// sent itself: one call of all experts costs less than several, and without a processor for each
+// rank the others need this one to send. A source that needs longer is worth starting without.
+Status Run::wait_for_sources_in_step(const Batch& batch) const {
+  const auto end = std::chrono::steady_clock::now() + std::min(2 * batch.send_time, kMostInStep);
+  std::vector<bool> ready;
+  Status status = exchange_.ready_experts(batch.dispatch, ready);
+  while (status.ok() && std::ranges::find(ready, false) != ready.end() &&
+         std::chrono::steady_clock::now() < end) {
+    std::this_thread::yield();
+    status = exchange_.ready_experts(batch.dispatch, ready);
+  }
+  return status;
+}
+
 // Experts whose rows are all there go first, as long as there are any.
 Status Run::compute_as_rows_come(Batch& batch) const {
   Status status = exchange_.dispatch_memory(batch.dispatch, batch.received);
   const bool prepared = status.ok();
-  if (prepared) prepare(batch);
+  if (prepared) {
+    prepare(batch);
+    status = wait_for_sources_in_step(batch);
+  }
   std::vector<bool> ready;
   for (std::ptrdiff_t done = -1; status.ok() && done < std::ranges::count(batch.done, true);) {
     done = std::ranges::count(batch.done, true);

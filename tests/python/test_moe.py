@@ -137,6 +137,19 @@ def test_grouped_products_are_those_of_each_expert(monkeypatch, intermediate, co
         torch.testing.assert_close(list(one), list(by_expert))
 
 
+@pytest.mark.parametrize("counts, grouped", [([3, 0, 5], 2), ([20, 0, 12], 0), ([0, 0, 0], 0)])
+def test_results_go_where_combine_reads_by_grouped_products_where_rows_are_few(monkeypatch, counts, grouped):
+    calls, grouped_mm = [], torch.nn.functional.grouped_mm
+    monkeypatch.setattr(torch.nn.functional, "grouped_mm", lambda *a, **k: (calls.append(1), grouped_mm(*a, **k))[1])
+    generator = torch.Generator().manual_seed(3)
+    rows, gate_up, down = (torch.randn(*size, generator=generator)
+                           for size in ((sum(counts), HIDDEN), (3, 48, HIDDEN), (3, HIDDEN, 24)))
+    out = torch.full_like(rows, -1)
+    assert swiglu(gate_up, down)(rows, counts, out) is out
+    assert len(calls) == grouped
+    torch.testing.assert_close(out, swiglu(list(gate_up), list(down))(rows, counts))
+
+
 def called(group):
     """What experts are called with. Rank 1's tokens are so many that those of rank 0 are there first."""
     exchange = group.exchange(hidden=4096, num_experts=16, top_k=1, max_tokens=2000, dtype=torch.float32)
