@@ -33,32 +33,44 @@ def each(expert):
     return experts
 
 
-# Of an expert. From here on it costs more to copy the results of a grouped_mm than to call a product for each expert.
-_FEW_ROWS = 16
+# Of the gate and up products of a block of experts. All that a block allocates stays below the 32 MiB from which the C
+# library maps new memory in each call, and the larger ones find a place in a cache.
+_BLOCK_BYTES = 8 * 2**20
 
 
 def swiglu(gate_up, down):
     """The experts argument of moe(): down[e](silu(gate(x)) * up(x)), of gate_up[e] [2 I, H], the gate's rows first, and
-    down[e] [H, I]. Every product is torch's: one for each expert that has rows where `out` is given and rows are many,
-    else a grouped_mm of all experts, where torch has one for these weights (docs/moe.md says why)."""
+    down[e] [H, I]. Every product is torch's: a grouped_mm of many experts where torch has one for these weights
+    (docs/moe.md), else one for each expert that has rows."""
 
-    def one(gate_up, down, rows, out=None):
+    def one(gate_up, down, rows):
         gate, up = (rows @ gate_up.t()).chunk(2, -1)
-        return torch.mm(F.silu(gate) * up, down.t(), out=out)
+        return (F.silu(gate) * up) @ down.t()
 
     def experts(rows, counts, out=None):
-        few = len(rows) < _FEW_ROWS * sum(map(bool, counts))
-        if (out is None or few) and _fit_grouped_mm(rows, gate_up, down):
-            results = _grouped(gate_up, down, rows, counts)
-            return results if out is None else out.copy_(results)
-        if out is None:  # indexing would make a gradient as large as that of all experts for each
+        if not _fit_grouped_mm(rows, gate_up, down):  # indexing would make a gradient of all experts for each
             weights = list(zip(gate_up, down))
-            return each(lambda e, part: one(*weights[e], part))(rows, counts)
-        for (e, part), (_, results) in zip(_shares(rows, counts), _shares(out, counts)):
-            one(gate_up[e], down[e], part, results)
+            return each(lambda e, part: one(*weights[e], part))(rows, counts, out)
+        if out is None:
+            return _grouped(gate_up, down, rows, counts)
+        most = max(1, _BLOCK_BYTES // (gate_up.shape[1] * gate_up.element_size()))
+        for block, part in _blocks(counts, most):
+            out[part] = _grouped(gate_up[block], down[block], rows[part], counts[block])
         return out
 
     return experts
+
+
+def _blocks(counts, most):
+    """(experts, their rows) as slices, of as many experts with rows as have at most `most` rows, or of one."""
+    first = begin = end = 0
+    for e, count in enumerate(counts):
+        if begin < end and end + count - begin > most:
+            yield slice(first, e), slice(begin, end)
+            first, begin = e, end
+        end += count
+    if begin < end:
+        yield slice(first, len(counts)), slice(begin, end)
 
 
 def _fit_grouped_mm(rows, *weights):

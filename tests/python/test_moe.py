@@ -137,16 +137,17 @@ def test_grouped_products_are_those_of_each_expert(monkeypatch, intermediate, co
         torch.testing.assert_close(list(one), list(by_expert))
 
 
-@pytest.mark.parametrize("counts, grouped", [([3, 0, 5], 2), ([20, 0, 12], 0), ([0, 0, 0], 0)])
-def test_results_go_where_combine_reads_by_grouped_products_where_rows_are_few(monkeypatch, counts, grouped):
+@pytest.mark.parametrize("counts, blocks", [([3, 0, 5], 1), ([0, 4, 7], 2), ([20, 0, 12], 2), ([0, 0, 0], 0)])
+def test_results_go_where_combine_reads_by_products_of_blocks_of_experts(monkeypatch, counts, blocks):
     calls, grouped_mm = [], torch.nn.functional.grouped_mm
     monkeypatch.setattr(torch.nn.functional, "grouped_mm", lambda *a, **k: (calls.append(1), grouped_mm(*a, **k))[1])
+    monkeypatch.setattr(ferry.moe, "_BLOCK_BYTES", 10 * 48 * 4)  # ten rows
     generator = torch.Generator().manual_seed(3)
     rows, gate_up, down = (torch.randn(*size, generator=generator)
                            for size in ((sum(counts), HIDDEN), (3, 48, HIDDEN), (3, HIDDEN, 24)))
     out = torch.full_like(rows, -1)
     assert swiglu(gate_up, down)(rows, counts, out) is out
-    assert len(calls) == grouped
+    assert len(calls) == 2 * blocks
     torch.testing.assert_close(out, swiglu(list(gate_up), list(down))(rows, counts))
 
 

@@ -6,14 +6,15 @@
     all_to_all  transformers' grouped_mm experts behind its all_to_all over gloo, where transformers is installed
     dense       the tokens of all ranks and all experts on one process, on all cores
 
-The ways take turns in every round, in the same ranks and on the same weights; every second round is the other way
-round. A time is that of the slowest rank, the table has medians. Ranks are processes, or with --launched those of a
-launcher. Needs torch; docs/moe.md has figures.
+The ways take turns in every round, in the same ranks and on the same weights, each round in another order. A time is
+that of the slowest rank, the table has medians. Ranks are processes, or with --launched those of a launcher. Needs
+torch; docs/moe.md has figures.
 """
 
 import argparse
 import json
 import os
+import random
 import statistics
 import struct
 import sys
@@ -160,7 +161,7 @@ def play(group, options, folder=None):
                 names = list(ways.calls)
                 times = {name: [] for name in names}
                 for turn in range(options.rounds + 1):  # the first ones warm up
-                    for name in names if turn % 2 else reversed(names):
+                    for name in random.Random(turn).sample(names, len(names)):  # the same order on all ranks
                         times[name].append(ways.time(name, num_tokens, which))
                 medians = {name: statistics.median(each[1:]) * 1e3 for name, each in times.items()}
                 cases.append({"shape": shape[0], "ranks": group.size, "tokens": num_tokens, "pass": which,
