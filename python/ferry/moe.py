@@ -33,8 +33,7 @@ def each(expert):
     return experts
 
 
-# Of the gate and up products of a block of experts. All that a block allocates stays below the 32 MiB from which the C
-# library maps new memory in each call, and the larger ones find a place in a cache.
+# Of the gate and up products of a block of experts. From 32 MiB on the C library maps new pages for every tensor.
 _BLOCK_BYTES = 8 * 2**20
 
 
