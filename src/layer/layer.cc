@@ -16,7 +16,8 @@ namespace ferry {
 
 namespace {
 
-// Rows between hosts need longer, and while they travel there is time to compute.
+// The longest wait for sources in step. Rows between hosts take longer, and experts that are ready
+// compute meanwhile.
 constexpr std::chrono::nanoseconds kMostInStep = std::chrono::milliseconds(1);
 
 // All tokens, or one half of them, on their way through the layer.

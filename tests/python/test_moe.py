@@ -108,6 +108,14 @@ def test_one_call_has_the_bits_of_three():
         assert torch.equal(one, three)
 
 
+@pytest.fixture
+def grouped_calls(monkeypatch):
+    """An entry for each call of grouped_mm."""
+    calls, grouped_mm = [], torch.nn.functional.grouped_mm
+    monkeypatch.setattr(torch.nn.functional, "grouped_mm", lambda *a, **k: (calls.append(1), grouped_mm(*a, **k))[1])
+    return calls
+
+
 def swiglu_by_autograd(shape, as_lists, expanded):
     """(out, gradients of rows, of each gate_up, of each down), zeros where an expert had no rows."""
     intermediate, counts = shape
@@ -125,29 +133,25 @@ def swiglu_by_autograd(shape, as_lists, expanded):
 
 @pytest.mark.parametrize("intermediate, counts, grouped", [(24, [3, 0, 5], 2), (24, [0, 0, 0], 0), (7, [3, 0, 5], 0)])
 @pytest.mark.parametrize("expanded", [False, True])
-def test_grouped_products_are_those_of_each_expert(monkeypatch, intermediate, counts, grouped, expanded):
+def test_grouped_products_are_those_of_each_expert(grouped_calls, intermediate, counts, grouped, expanded):
     """Weights that are no tensor, or whose rows are no multiple of 16 bytes, and no rows are no case for grouped_mm."""
-    calls, grouped_mm = [], torch.nn.functional.grouped_mm
-    monkeypatch.setattr(torch.nn.functional, "grouped_mm", lambda *a, **k: (calls.append(1), grouped_mm(*a, **k))[1])
     whole = swiglu_by_autograd((intermediate, counts), False, expanded)
-    assert len(calls) == grouped
+    assert len(grouped_calls) == grouped
     parts = swiglu_by_autograd((intermediate, counts), True, expanded)
-    assert len(calls) == grouped
+    assert len(grouped_calls) == grouped
     for one, by_expert in zip(whole, parts):
         torch.testing.assert_close(list(one), list(by_expert))
 
 
 @pytest.mark.parametrize("counts, blocks", [([3, 0, 5], 1), ([0, 4, 7], 2), ([20, 0, 12], 2), ([0, 0, 0], 0)])
-def test_results_go_where_combine_reads_by_products_of_blocks_of_experts(monkeypatch, counts, blocks):
-    calls, grouped_mm = [], torch.nn.functional.grouped_mm
-    monkeypatch.setattr(torch.nn.functional, "grouped_mm", lambda *a, **k: (calls.append(1), grouped_mm(*a, **k))[1])
+def test_results_go_where_combine_reads_by_products_of_blocks_of_experts(monkeypatch, grouped_calls, counts, blocks):
     monkeypatch.setattr(ferry.moe, "_BLOCK_BYTES", 10 * 48 * 4)  # ten rows
     generator = torch.Generator().manual_seed(3)
     rows, gate_up, down = (torch.randn(*size, generator=generator)
                            for size in ((sum(counts), HIDDEN), (3, 48, HIDDEN), (3, HIDDEN, 24)))
     out = torch.full_like(rows, -1)
     assert swiglu(gate_up, down)(rows, counts, out) is out
-    assert len(calls) == 2 * blocks
+    assert len(grouped_calls) == 2 * blocks
     torch.testing.assert_close(out, swiglu(list(gate_up), list(down))(rows, counts))
 
 
