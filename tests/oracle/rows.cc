@@ -2,6 +2,8 @@
 // dispatch.cc and combine.cc; calls nothing.
 #include "oracle/rows.h"
 
+#include <utility>
+
 #include "base/round_up.h"
 
 namespace ferry::internal {
@@ -11,7 +13,11 @@ namespace {
 class Receiver {
  public:
   Receiver(const ReferenceRouting& routing, int member, int position)
-      : routing_(routing), member_(member), position_(position) {}
+      : routing_(routing), member_(member), position_(position) {
+    for (int from = 0; from < num_positions(); ++from) {
+      for (int source = 0; source < num_members(); ++source) find_rows(source, from);
+    }
+  }
 
   int num_positions() const { return static_cast<int>(routing_.members[member_].ranks.size()); }
   int num_members() const { return static_cast<int>(routing_.members.size()); }
@@ -21,16 +27,8 @@ class Receiver {
   int position(int i) const { return (position_ + i) % num_positions(); }
 
   // One row for each entry that goes to `local` here, by token and k.
-  std::vector<ReferenceRow> rows_of_expert(int source, int position, int local) const {
-    std::vector<ReferenceRow> rows;
-    for (std::int64_t token = 0; token < num_tokens(source, position); ++token) {
-      for (int k = 0; k < routing_.entries_per_token; ++k) {
-        const ReferenceEntry& entry = entry_of(source, position, token, k);
-        if (entry.member == member_ && entry.local == local)
-          rows.push_back({source, position, token, k});
-      }
-    }
-    return rows;
+  const std::vector<ReferenceRow>& rows_of_expert(int source, int position, int local) const {
+    return by_expert_[position * num_members() + source][local];
   }
 
   // One row for each token with at least one entry here.
@@ -47,6 +45,18 @@ class Receiver {
   }
 
  private:
+  // After those of the positions and sources before.
+  void find_rows(int source, int position) {
+    std::vector<std::vector<ReferenceRow>> rows(num_local_experts());
+    for (std::int64_t token = 0; token < num_tokens(source, position); ++token) {
+      for (int k = 0; k < routing_.entries_per_token; ++k) {
+        const ReferenceEntry& entry = entry_of(source, position, token, k);
+        if (entry.member == member_) rows[entry.local].push_back({source, position, token, k});
+      }
+    }
+    by_expert_.push_back(std::move(rows));
+  }
+
   const ReferenceEntry& entry_of(int source, int position, std::int64_t token, int k) const {
     return routing_.entry(routing_.members[source].ranks[position], token, k);
   }
@@ -59,6 +69,7 @@ class Receiver {
   const ReferenceRouting& routing_;
   const int member_;
   const int position_;
+  std::vector<std::vector<std::vector<ReferenceRow>>> by_expert_;  // [positions * members, L]
 };
 
 void append(std::vector<ReferenceRow>& rows, const std::vector<ReferenceRow>& more) {
