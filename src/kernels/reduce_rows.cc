@@ -103,21 +103,31 @@ struct RowSum {
     short_vectors() ? block<2>(h, streaming) : block<1>(h, streaming);
   }
 
-  HWY_NOINLINE void range(std::size_t begin, std::size_t end, bool streaming) const {
-    std::size_t h = begin;
-    for (; h + step() <= end; h += step()) one_step(h, streaming);
+  // Steps from element `first` on: upwards, or downwards.
+  enum Direction { kUp, kDown };
+  template <bool streaming>
+  HWY_NOINLINE void steps(std::size_t first, std::size_t count, Direction direction) const {
+    const std::size_t stride = direction == kUp ? step() : 0 - step();
+    for (std::size_t h = first; count > 0; --count, h += stride) one_step(h, streaming);
+  }
+
+  template <bool streaming>
+  HWY_NOINLINE void range(std::size_t begin, std::size_t end) const {
+    const std::size_t count = (end - begin) / step();
+    steps<streaming>(begin, count, kUp);
+    std::size_t h = begin + count * step();
     for (; h + chunk() <= end; h += chunk()) block<1>(h, streaming);
     for (; h < end; ++h) one_element(h);
   }
 
   // The first half upwards, then the second half downwards, for the reason that copy_inwards has
   // (copy_row.cc).
-  HWY_NOINLINE void inwards() const {
+  void inwards() const {
     const auto hidden = static_cast<std::size_t>(args.hidden);
-    const std::size_t end = hidden / step() * step(), middle = end / 2 / step() * step();
-    for (std::size_t h = 0; h < middle; h += step()) one_step(h, false);
-    range(end, hidden, false);
-    for (std::size_t h = end; h > middle; h -= step()) one_step(h - step(), false);
+    const std::size_t count = hidden / step(), up = count / 2;
+    steps<false>(0, up, kUp);
+    range<false>(count * step(), hidden);
+    steps<false>((count - 1) * step(), count - up, kDown);
   }
 
   // Whole cache lines are streamed; the elements before and after them share their lines with other
@@ -129,9 +139,9 @@ struct RowSum {
     const std::size_t line = kLineBytes / kOutElement;
     const std::size_t head = std::min(hidden, (kLineBytes - misaligned) % kLineBytes / kOutElement);
     const std::size_t body = (hidden - head) / line * line;
-    range(0, head, false);
-    range(head, head + body, true);
-    range(head + body, hidden, false);
+    range<false>(0, head);
+    range<true>(head, head + body);
+    range<false>(head + body, hidden);
   }
 };
 
