@@ -20,6 +20,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 import ferry
+from ferry.experts_backward import ExpertsBackward
 from ferry.refusing import Refusing
 from ferry.torch import _dense, _linear, _scale_and_dot, _uncompiled
 from ferry.turns import paired
@@ -46,16 +47,25 @@ def in_two(exchange, tokens, topk_ids, topk_weights, experts):
         a.receive()
         exchange.refuse_combine(why)
 
+    def refuse_b_backward(why):
+        a.sent()
+        exchange.refuse_combine(why)
+        a.drop()
+
+    def refuse_a_backward(why):
+        b.receive()
+        exchange.refuse_combine(why)
+
     try:
         rows_a = _DispatchRecv.apply(a, _DispatchSend.apply(a, tokens_a, ids_a, weights_a))
         coming = _DispatchSend.apply(b, tokens_b, ids_b, weights_b)
         with Refusing(refuse_a):
-            outputs = a.compute(experts, rows_a)
+            outputs = a.compute(experts, rows_a, refuse_a_backward)
         b.sent()
         leaving = _CombineSend.apply(a, outputs, rows_a, weights_a)
         rows_b = _DispatchRecv.apply(b, coming)
         with Refusing(refuse_b):
-            outputs = b.compute(experts, rows_b)
+            outputs = b.compute(experts, rows_b, refuse_b_backward)
         out_a = _CombineRecv.apply(a, leaving, weights_a)
         out_b = _CombineRecv.apply(b, _CombineSend.apply(b, outputs, rows_b, weights_b), weights_b)
     except BaseException:
@@ -106,8 +116,9 @@ class _Batch:
         except Exception:  # why it is dropped is raised
             self._sending = None
 
-    def compute(self, experts, rows):
-        outputs = experts(rows, self.handle.tokens_per_expert.tolist())
+    def compute(self, experts, rows, refuse_backward):
+        counts = self.handle.tokens_per_expert.tolist()
+        outputs = ExpertsBackward(refuse_backward).between(rows, lambda rows: experts(rows, counts))
         if outputs.shape != rows.shape:
             raise ferry.InvalidArgument(f"moe: experts gave {list(outputs.shape)} for rows {list(rows.shape)}")
         return outputs

@@ -16,6 +16,7 @@ import ferry
 import ferry.batches
 import ferry.placement
 import ferry.torch
+from ferry.experts_backward import ExpertsBackward
 from ferry.refusing import Refusing
 from ferry.turns import pair, paired, take
 
@@ -159,8 +160,10 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
 def _in_one(exchange, tokens, topk_ids, topk_weights, experts):
     """With gradients: the out and the handles of the three calls."""
     received = ferry.torch.dispatch(exchange, tokens, topk_ids)
+    counts = received.handle.tokens_per_expert.tolist()
+    backward = ExpertsBackward(lambda why: take(exchange.refuse_combine, why))
     with Refusing(exchange.refuse_combine):
-        outputs = experts(received.rows, received.handle.tokens_per_expert.tolist())
+        outputs = backward.between(received.rows, lambda rows: experts(rows, counts))
     return ferry.torch.combine(exchange, outputs, received.handle, topk_weights), [received.handle]
 
 
