@@ -45,8 +45,8 @@ constexpr std::array<Shape, 18> kShapes = {{{2, 8, 3072},
                                             {8, 768, 3072},
                                             {4, 4096, 1536},
                                             {2, 3072, 6144}}};
-constexpr int kRounds = 3;                     // in which shapes take turns; the best one counts
-constexpr std::chrono::seconds kMostWait{60};  // for the cores to come back
+constexpr int kRounds = 6;                      // in which shapes take turns; the best one counts
+constexpr std::chrono::seconds kMostWait{180};  // for the cores to come back
 
 // Runs benches while the cores are where they were when this was made.
 class SteadyRuns {
@@ -86,9 +86,9 @@ class SteadyRuns {
 
   [[noreturn]] void refuse() const {
     throw std::runtime_error(
-        fmt::format("a flag took {:.0f} ns from one core to the next at first, but not for a "
-                    "minute since: the cores of this machine are moved between caches. Try again",
-                    flag_ns_));
+        fmt::format("a flag took {:.0f} ns from one core to the next at first, but not for {} s "
+                    "since: the cores of this machine are moved between caches. Try again",
+                    flag_ns_, kMostWait.count()));
   }
 
   double flag_ns_ = flag_now_ns();

@@ -18,7 +18,7 @@ DISTURBED = 0.06     # part of all processors that other programs may use during
 SPEEDS_APART = 1.25  # as `ferry bench` has it: the same traffic takes so much longer only where the memory is slower
 ATTEMPTS = 3         # of a run that others disturbed
 FLAGS_APART = 2      # as `ferry bench` has it: a flag takes so much longer only between other caches
-MOST_WAIT_S = 60     # for cores that were moved to come back
+MOST_WAIT_S = 180    # for cores that were moved to come back
 
 
 @dataclass

@@ -31,7 +31,7 @@ def calibrated(idle_wait_s):
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "here.json"
         print(subprocess.run([native_program.path(), "doctor", "--calibrate", str(file)], check=True,
-                             capture_output=True, text=True).stdout, end="")
+                             stdout=subprocess.PIPE, text=True).stdout, end="")
         return json.loads(file.read_text())
 
 
