@@ -85,7 +85,7 @@ std::string copying_text(const char* what, const Machine::Copying& cost) {
                      cost.rank_us, cost.row_ns, cost.gb_s[0], cost.gb_s[1]);
 }
 
-using Caches = std::array<double, 2>;  // MB
+using Caches = Machine::Caches;
 
 // Errors up to this size are squared, larger ones are not: one disturbed run changes little.
 constexpr double kSmallError = 0.05;
@@ -95,7 +95,7 @@ constexpr double kWeightOfHalf = 0.2;  // a pair has 1: it is what is asked for
 std::vector<Equation> equations_of(const std::vector<CopySample>& samples, const Caches& caches) {
   std::vector<Equation> equations;
   for (const CopySample& sample : samples) {
-    const double beyond = sample.bytes * Machine::Copying::part_beyond(sample.bytes, caches);
+    const double beyond = sample.bytes * caches.part_beyond(sample.bytes, sample.ranks);
     const std::array<double, kHalf> half = {static_cast<double>(sample.ranks), sample.rows,
                                             sample.bytes - beyond, beyond};
     const auto add = [&](double out_us, double home_us, double weight) {
@@ -146,22 +146,27 @@ Machine::Copying copying_of(const Terms& terms, int first) {
 // which rows are slower are found with the rates.
 Caches fit_caches(const std::vector<CopySample>& samples) {
   constexpr double kLeast = 1, kMost = 200, kStep = 1.2;  // MB
+  constexpr std::array<double, 4> kRank = {0, 0.25, 0.5, 0.75};
   Caches best = {};
   double least = std::numeric_limits<double>::infinity();
   for (double all = kLeast; all < kMost; all *= kStep) {
     for (double none = all * kStep; none < kMost; none *= kStep) {
-      const double cost = fit(equations_of(samples, {all, none})).cost;
-      if (cost < least) least = cost, best = {all, none};
+      for (const double rank : kRank) {
+        const Caches caches = {{all, none}, rank};
+        const double cost = fit(equations_of(samples, caches)).cost;
+        if (cost < least) least = cost, best = caches;
+      }
     }
   }
   return best;
 }
 
 double predicted_us(const CopySample& sample, const Machine::Host& host) {
+  const double beyond = host.caches.part_beyond(sample.bytes, sample.ranks);
   double us = 0;
   for (const Machine::Copying& cost : {host.dispatch, host.combine})
     us += sample.ranks * cost.rank_us + sample.rows * cost.row_ns / 1e3 +
-          cost.bytes_us(sample.bytes, host.caches_mb);
+          cost.bytes_us(sample.bytes, beyond);
   return us;
 }
 
@@ -184,8 +189,8 @@ Machine::Host fit_host(const std::vector<CopySample>& samples) {
   if (samples.size() < kTerms)
     throw std::invalid_argument(fmt::format("{} samples, at least {}", samples.size(), kTerms));
   Machine::Host host;
-  host.caches_mb = fit_caches(samples);
-  const Terms terms = fit(equations_of(samples, host.caches_mb)).terms;
+  host.caches = fit_caches(samples);
+  const Terms terms = fit(equations_of(samples, host.caches)).terms;
   host.dispatch = copying_of(terms, 0);
   host.combine = copying_of(terms, kHalf);
   return host;
@@ -199,14 +204,17 @@ std::string calibrate(const std::string& file) {
                                     {"host",
                                      {{"dispatch", copying_json(host.dispatch)},
                                       {"combine", copying_json(host.combine)},
-                                      {"caches_mb", host.caches_mb},
+                                      {"caches_mb", host.caches.mb},
                                       {"source", "fitted: runs of ferry bench on this machine"}}}};
+  if (host.caches.rank_mb > 0) machine["host"]["rank_mb"] = host.caches.rank_mb;
   if (measured.flag_ns > 0) machine["host"]["flag_ns"] = measured.flag_ns;
   write_machine(file, machine);
   std::string text = fmt::format(
-      "{}: in a cache up to {:.3g} MB, in none from {:.3g}; {}; {}; worst of the fit {:.0f} %",
-      file, host.caches_mb[0], host.caches_mb[1], copying_text("dispatch", host.dispatch),
-      copying_text("combine", host.combine), 100 * worst_error(measured.samples, host));
+      "{}: in a cache up to {:.3g} MB, in none from {:.3g}, {:.1f} of them for each rank; {}; {}; "
+      "worst of the fit {:.0f} %",
+      file, host.caches.mb[0], host.caches.mb[1], host.caches.rank_mb,
+      copying_text("dispatch", host.dispatch), copying_text("combine", host.combine),
+      100 * worst_error(measured.samples, host));
   if (measured.flag_ns > 0)
     text += fmt::format("; a flag from one core to the next {:.0f} ns", measured.flag_ns);
   if (measured.runs_apart > 0)

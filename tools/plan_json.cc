@@ -143,8 +143,8 @@ class MachineReader {
   }
 
   std::string host_line(const json& host) const {
-    check_keys(host, {"dispatch", "combine", "caches_mb", "network_gb_s", "together", "flag_ns",
-                      "source"});
+    check_keys(host, {"dispatch", "combine", "caches_mb", "rank_mb", "network_gb_s", "together",
+                      "flag_ns", "source"});
     std::string line = "host";
     for (const char* half : {"dispatch", "combine"}) {
       if (!host.contains(half)) continue;
@@ -157,7 +157,8 @@ class MachineReader {
     if (host.contains("caches_mb")) line += " caches";
     for (const json& size : host.value("caches_mb", json::array()))
       line += fmt::format(" {}MB", size.dump());
-    return line + optional(host, "network_gb_s", "network ", "GB/s") +
+    return line + optional(host, "rank_mb", "rank ", "MB") +
+           optional(host, "network_gb_s", "network ", "GB/s") +
            (host.value("together", false) ? " together" : "") +
            optional(host, "flag_ns", "flag ", "ns") + source(host) + "\n";
   }

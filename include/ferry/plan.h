@@ -63,21 +63,27 @@ struct FERRY_EXPORT Machine {
     std::string source = {};
   };
 
+  // Of rows that with rank_mb for each rank have up to mb[0], all are in a cache, from mb[1] on
+  // none are, and between the two the part that is falls evenly.
+  struct Caches {
+    std::array<double, 2> mb = {};
+    double rank_mb = 0;  // what else a rank uses
+
+    // The part of the rows' bytes that is in no cache.
+    double part_beyond(double bytes, double num_ranks) const;
+  };
   // What the ranks of a node share, its processors and memory: a dispatch, or a combine, in a node
-  // of R ranks takes R * rank_us, and for all rows together row_ns each and their bytes: up to the
-  // first of Host::caches_mb all at gb_s[0], as they are in a cache, from the second on all at
-  // gb_s[1], as none are; between the two the part in the cache falls evenly.
+  // of R ranks takes R * rank_us, and for all rows together row_ns each and their bytes, at gb_s[0]
+  // those in a cache, at gb_s[1] the others.
   struct Copying {
     double rank_us = 0, row_ns = 0;
     std::array<double, 2> gb_s = {};
 
-    double bytes_us(double bytes, const std::array<double, 2>& caches_mb) const;
-    // The part that is in no cache.
-    static double part_beyond(double bytes, const std::array<double, 2>& caches_mb);
+    double bytes_us(double bytes, double part_beyond) const;
   };
   struct Host {
     Copying dispatch, combine;
-    std::array<double, 2> caches_mb = {};
+    Caches caches = {};
     double network_gb_s = 0;  // at which they move what crosses between nodes; 0: unlimited
     bool together = false;    // one machine plays all nodes, so that they share them
     double flag_ns = 0;       // from a core to the next when this was measured; 0: unknown

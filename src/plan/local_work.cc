@@ -6,13 +6,12 @@
 
 namespace ferry {
 
-double Machine::Copying::bytes_us(double bytes, const std::array<double, 2>& caches_mb) const {
-  const double beyond = part_beyond(bytes, caches_mb);
-  return bytes * ((1 - beyond) / gb_s[0] + beyond / gb_s[1]) / 1e3;
+double Machine::Copying::bytes_us(double bytes, double part_beyond) const {
+  return bytes * ((1 - part_beyond) / gb_s[0] + part_beyond / gb_s[1]) / 1e3;
 }
 
-double Machine::Copying::part_beyond(double bytes, const std::array<double, 2>& caches_mb) {
-  const double over_mb = bytes / 1e6 - caches_mb[0], width_mb = caches_mb[1] - caches_mb[0];
+double Machine::Caches::part_beyond(double bytes, double num_ranks) const {
+  const double over_mb = bytes / 1e6 + num_ranks * rank_mb - mb[0], width_mb = mb[1] - mb[0];
   if (over_mb <= 0) return 0;
   return over_mb < width_mb ? over_mb / width_mb : 1;
 }
@@ -81,11 +80,13 @@ void LocalWork::copy_rows_of(MergedTasks& tasks, const Machine::Copying& cost, c
                              const RowSet& set) {
   const double bytes = set.rows * set.row_bytes;
   if (cost.gb_s[0] <= 0 || bytes <= 0) return;
-  const double us_per_byte = cost.bytes_us(bytes, input_.graph.machine().host.caches_mb) / bytes +
-                             cost.row_ns / 1e3 / set.row_bytes;
+  const auto num_ranks = static_cast<double>(node.ranks.size());
+  const double beyond = input_.graph.machine().host.caches.part_beyond(bytes, num_ranks);
+  const double us_per_byte =
+      cost.bytes_us(bytes, beyond) / bytes + cost.row_ns / 1e3 / set.row_bytes;
   tasks.add({.what = "copies",
              .bytes = bytes,
-             .latency_us = cost.rank_us * static_cast<double>(node.ranks.size()),
+             .latency_us = cost.rank_us * num_ranks,
              .uses = {resources_.host(node.ranks.front(), us_per_byte)}},
             node.alike);
 }

@@ -206,7 +206,9 @@ void read_host(Line& line, Machine::Host& host) {
     } else if (word == "combine") {
       host.combine = read_copying(line);
     } else if (word == "caches") {
-      for (double& size : host.caches_mb) size = line.required(line.word("a size, of two"), "MB");
+      for (double& size : host.caches.mb) size = line.required(line.word("a size, of two"), "MB");
+    } else if (word == "rank") {
+      host.caches.rank_mb = line.required(line.word("a size"), "MB");
     } else if (word == "network") {
       host.network_gb_s = line.required(line.word("a rate"), "GB/s");
     } else if (word == "together") {
@@ -217,8 +219,8 @@ void read_host(Line& line, Machine::Host& host) {
       host.source = line.rest();
     } else {
       line.refuse(fmt::format("host: '{}' is nothing known{}", word,
-                              nearest_name(word, {"dispatch", "combine", "caches", "network",
-                                                  "together", "flag", "source"})));
+                              nearest_name(word, {"dispatch", "combine", "caches", "rank",
+                                                  "network", "together", "flag", "source"})));
     }
   }
 }
@@ -310,8 +312,9 @@ std::string copying_text(const char* what, const Machine::Copying& cost) {
 std::string host_text(const Machine::Host& host) {
   std::string text =
       copying_text("dispatch", host.dispatch) + copying_text("combine", host.combine);
-  if (host.caches_mb[0] > 0)
-    text += fmt::format(" caches {}MB {}MB", host.caches_mb[0], host.caches_mb[1]);
+  if (host.caches.mb[0] > 0)
+    text += fmt::format(" caches {}MB {}MB", host.caches.mb[0], host.caches.mb[1]);
+  if (host.caches.rank_mb > 0) text += fmt::format(" rank {}MB", host.caches.rank_mb);
   if (host.network_gb_s > 0) text += fmt::format(" network {}GB/s", host.network_gb_s);
   if (host.together) text += " together";
   if (host.flag_ns > 0) text += fmt::format(" flag {}ns", host.flag_ns);
