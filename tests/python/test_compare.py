@@ -245,3 +245,17 @@ def test_runs_count_while_the_cores_are_where_the_job_wants_them():
     assert moved(job, {"flags_ns": [25, 26, 160, 27]})
     assert moved(job, {"flags_ns": [160, 161, 160, 165]})
     assert not moved(Job("", [], "", []), {"flags_ns": [26, 160]})  # that wants nothing
+
+
+def test_a_job_is_tried_again_in_the_next_round_where_the_cores_were_elsewhere(monkeypatch, capsys):
+    monkeypatch.setattr("ferry.bench.measure.MOST_WAIT_S", 0)
+
+    def job(words, **more):
+        return Job("shapes", [words], "any", [sys.executable, "-c", words], **more)
+
+    elsewhere, broken = job("print('{\"flags_ns\": [160]}')", flag_ns=26), job("raise SystemExit('broken')")
+    runs = measure([elsewhere, broken], rounds=2)
+    assert [run["case"] for run in runs] == [elsewhere.case, broken.case, elsewhere.case]
+    assert all("error" in run["result"] for run in runs)
+    said = capsys.readouterr().err
+    assert said.count("where a flag takes 26 ns") == 2 and said.count("broken") >= 1

@@ -89,14 +89,15 @@ def moved(job, result):
 
 
 def run_in_place(job):
-    """Again while the cores are elsewhere; {"error": why} when they do not come back."""
+    """Again while the cores are elsewhere; {"error": why, "moved": True} when they do not come back."""
     end = time.monotonic() + MOST_WAIT_S
     while True:
         result = run_once(job)
         if "error" in result or not moved(job, result):
             return result
         if time.monotonic() > end:
-            return {"error": f"for {MOST_WAIT_S} s the cores have not been where a flag takes {job.flag_ns:.0f} ns"}
+            return {"error": f"for {MOST_WAIT_S} s the cores have not been where a flag takes {job.flag_ns:.0f} ns",
+                    "moved": True}
 
 
 def run_undisturbed(job, idle_wait_s):
@@ -130,8 +131,8 @@ def time_left(began, done, runs):
 
 
 def measure(jobs, rounds, idle_wait_s=0, show=None):
-    """All runs, a list of {section, case, program, round, result}; a job that failed is not run again. show(runs so
-    far): the text that a terminal sees between two rounds."""
+    """All runs, a list of {section, case, program, round, result}; a job that failed is not run again, unless the
+    cores were elsewhere. show(runs so far): the text that a terminal sees between two rounds."""
     runs, failed, began = [], set(), time.monotonic()
     for number in range(rounds):
         for at, job in enumerate(jobs):
@@ -142,7 +143,8 @@ def measure(jobs, rounds, idle_wait_s=0, show=None):
             say(f"  round {number + 1} of {rounds}, run {at + 1} of {len(jobs)}{left}: {name} ..")
             result = run_undisturbed(job, idle_wait_s)
             if "error" in result:
-                failed.add(at)
+                if not result.get("moved"):
+                    failed.add(at)
                 say("")
                 print(f"{name}: {result['error']}", file=sys.stderr)
             runs.append({"section": job.section, "case": job.case, "program": job.program, "round": number,
