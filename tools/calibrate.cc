@@ -210,7 +210,7 @@ std::string calibrate(const std::string& file) {
   if (measured.flag_ns > 0) machine["host"]["flag_ns"] = measured.flag_ns;
   write_machine(file, machine);
   std::string text = fmt::format(
-      "{}: in a cache up to {:.3g} MB, in none from {:.3g}, {:.1f} of them for each rank; {}; {}; "
+      "{}: in a cache up to {:.3g} MB, in none from {:.3g}, {:.3g} of them for each rank; {}; {}; "
       "worst of the fit {:.0f} %",
       file, host.caches.mb[0], host.caches.mb[1], host.caches.rank_mb,
       copying_text("dispatch", host.dispatch), copying_text("combine", host.combine),

@@ -39,33 +39,27 @@ def in_two(exchange, tokens, topk_ids, topk_weights, experts):
         [_part(each, part) for each in (tokens, topk_ids, topk_weights)] for part in (slice(half), slice(half, None)))
     a, b = _Batch(_linear(exchange)), _Batch(exchange)
 
-    def refuse_a(why):
-        b.sent()
-        exchange.refuse_combine(why)
+    def refusing(half, *left):
+        """Refuses a combine after the `half` of the other batch that comes before it, and drops the batches `left`."""
 
-    def refuse_b(why):
-        a.receive()
-        exchange.refuse_combine(why)
+        def refuse(why):
+            half()
+            exchange.refuse_combine(why)
+            for batch in left:
+                batch.drop()
 
-    def refuse_b_backward(why):
-        a.sent()
-        exchange.refuse_combine(why)
-        a.drop()
-
-    def refuse_a_backward(why):
-        b.receive()
-        exchange.refuse_combine(why)
+        return refuse
 
     try:
         rows_a = _DispatchRecv.apply(a, _DispatchSend.apply(a, tokens_a, ids_a, weights_a))
         coming = _DispatchSend.apply(b, tokens_b, ids_b, weights_b)
-        with Refusing(refuse_a):
-            outputs = a.compute(experts, rows_a, refuse_a_backward)
+        with Refusing(refusing(b.sent)):
+            outputs = a.compute(experts, rows_a, refusing(b.receive))
         b.sent()
         leaving = _CombineSend.apply(a, outputs, rows_a, weights_a)
         rows_b = _DispatchRecv.apply(b, coming)
-        with Refusing(refuse_b):
-            outputs = b.compute(experts, rows_b, refuse_b_backward)
+        with Refusing(refusing(a.receive)):
+            outputs = b.compute(experts, rows_b, refusing(a.sent, a))
         out_a = _CombineRecv.apply(a, leaving, weights_a)
         out_b = _CombineRecv.apply(b, _CombineSend.apply(b, outputs, rows_b, weights_b), weights_b)
     except BaseException:

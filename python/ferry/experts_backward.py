@@ -1,27 +1,31 @@
 """What experts raise in backward() is told to the other ranks, as what they raise in a forward pass is.
 
-autograd tells nobody that a pass failed, but it drops the callbacks that wait for the end of that pass. So a node
-behind the experts' outputs queues one, which a node before their rows disarms: one that is dropped between the two
-refuses the call that the other ranks make next. Called by ferry.moe and ferry.batches.
+autograd tells nobody that a backward pass failed, but it drops the callbacks that were queued for the end of that pass.
+So the experts stand between two nodes. In backward the one behind their outputs comes first and queues a callback; the
+one before their rows comes last and disarms it. A callback that is dropped while it is armed refuses the call that the
+other ranks make next. Called by ferry.moe and ferry.batches.
 """
 
 import weakref
 
 import torch
 
+from ferry.turns import take
+
 
 class ExpertsBackward:
-    """Those of one call. `refuse(why)` tells the other ranks, which come to the gradients of these rows."""
+    """The backward pass of the experts of one call. `refuse(why)` tells the other ranks, which wait for the gradients
+    of this rank's rows."""
 
     def __init__(self, refuse):
         self.refuse, self._callback = refuse, lambda: None
 
     def between(self, rows, experts):
-        """experts(rows), which autograd has between the two nodes. Without gradients of rows nobody waits for them."""
+        """experts(rows), watched. Where the rows need no gradients nobody waits for them."""
         if not rows.requires_grad:
             return experts(rows)
-        outputs = experts(_Rows.apply(self, rows))
-        return _Outputs.apply(self, outputs) if torch.is_tensor(outputs) else outputs
+        outputs = experts(_Node.apply(self.end, rows))
+        return _Node.apply(self.begin, outputs) if torch.is_tensor(outputs) else outputs
 
     def begin(self):
         self._callback = weakref.ref(_Callback(self.refuse))
@@ -33,7 +37,7 @@ class ExpertsBackward:
 
 
 class _Callback:
-    """At the end of the backward pass in which it is made; autograd alone holds it until then."""
+    """autograd alone holds it: it calls it at the end of the backward pass that made it, or drops it if that fails."""
 
     def __init__(self, refuse):
         self._refuse = refuse
@@ -46,30 +50,20 @@ class _Callback:
         if self._refuse is None:
             return
         try:
-            self._refuse("moe: experts raised in backward(); that rank says what")
+            take(self._refuse, "moe: experts raised in backward(); that rank says what")
         except Exception:  # the error of the pass itself is on its way
             pass
 
 
-class _Outputs(torch.autograd.Function):
+class _Node(torch.autograd.Function):
+    """The tensor as it is; its gradient, too, after a call of `passed`."""
+
     @staticmethod
-    def forward(ctx, watch, outputs):
-        ctx.watch = watch
-        return outputs.view_as(outputs)
+    def forward(ctx, passed, tensor):
+        ctx.passed = passed
+        return tensor.view_as(tensor)
 
     @staticmethod
     def backward(ctx, grads):
-        ctx.watch.begin()
-        return None, grads
-
-
-class _Rows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, watch, rows):
-        ctx.watch = watch
-        return rows.view_as(rows)
-
-    @staticmethod
-    def backward(ctx, grads):
-        ctx.watch.end()
+        ctx.passed()
         return None, grads

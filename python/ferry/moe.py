@@ -161,7 +161,7 @@ def _in_one(exchange, tokens, topk_ids, topk_weights, experts):
     """With gradients: the out and the handles of the three calls."""
     received = ferry.torch.dispatch(exchange, tokens, topk_ids)
     counts = received.handle.tokens_per_expert.tolist()
-    backward = ExpertsBackward(lambda why: take(exchange.refuse_combine, why))
+    backward = ExpertsBackward(exchange.refuse_combine)
     with Refusing(exchange.refuse_combine):
         outputs = backward.between(received.rows, lambda rows: experts(rows, counts))
     return ferry.torch.combine(exchange, outputs, received.handle, topk_weights), [received.handle]

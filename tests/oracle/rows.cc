@@ -45,7 +45,7 @@ class Receiver {
   }
 
  private:
-  // After those of the positions and sources before.
+  // Those of one source, which by_expert_ has next.
   void find_rows(int source, int position) {
     std::vector<std::vector<ReferenceRow>> rows(num_local_experts());
     for (std::int64_t token = 0; token < num_tokens(source, position); ++token) {
