@@ -11,16 +11,18 @@
 
 namespace ferry::tools {
 
-// What ranks, rows and bytes take, and which bytes find a place in a cache: with the least relative
-// errors of pairs, and of dispatch and combine alone, to which a disturbed run means little. No
-// term is negative. Throws std::invalid_argument for fewer samples than terms.
-Machine::Host fit_host(const std::vector<CopySample>& samples);
+// What ranks, those without a processor, rows and bytes take, and which bytes find a place in a
+// cache: with the least relative errors of pairs, and of dispatch and combine alone, to which a
+// disturbed run means little. No term is negative. Throws std::invalid_argument for fewer samples
+// than terms.
+Machine::Host fit_host(const CopySamples& samples);
 
 // Writes what calibrate() and calibrate_links() found. Throws std::runtime_error.
 void write_machine(const std::string& file, const nlohmann::ordered_json& machine);
 
-// Measures (calibrate_runs.h), and writes the machine as JSON to the file. Returns what was found,
-// for people.
+// Measures (calibrate_runs.h), and writes the machine as JSON to the file. Where the cores were
+// moved and stayed elsewhere for long enough, a machine of that place is beside it:
+// "here-133ns.json", by the time of a flag. Returns what was found, for people.
 std::string calibrate(const std::string& file);
 
 }  // namespace ferry::tools

@@ -6,14 +6,11 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
-#include <thread>
 
-#include "base/clock.h"
 #include "bench/cores.h"
 #include "bench/flag_time.h"
 #include "plan_expect.h"
@@ -45,55 +42,20 @@ constexpr std::array<Shape, 18> kShapes = {{{2, 8, 3072},
                                             {8, 768, 3072},
                                             {4, 4096, 1536},
                                             {2, 3072, 6144}}};
-constexpr int kRounds = 6;                      // in which shapes take turns; the best one counts
-constexpr std::chrono::seconds kMostWait{180};  // for the cores to come back
+constexpr int kRuns = 6;                 // of each shape in one place; the best one counts
+constexpr int kFewestRuns = kRuns / 2;   // in another place
+constexpr std::size_t kMostRounds = 30;  // in all places, and between them
 
-// Runs benches while the cores are where they were when this was made.
-class SteadyRuns {
- public:
-  // Repeats the bench until the cores were not moved while it ran.
-  json run(const Shape& shape) {
-    const internal::Deadline end = internal::Deadline::after(kMostWait);
-    for (;;) {
-      while (!alike({flag_now_ns()})) {
-        if (end.passed()) refuse();
-        std::this_thread::sleep_for(kNap);
-      }
-      json measured = run_bench(
-          "", fmt::format("--pin --ranks {} --tokens {} --hidden {} --experts 96 --top-k 8",
-                          shape.ranks, shape.tokens, shape.hidden));
-      if (alike(measured.at("flags_ns"))) return measured;
-      ++runs_apart_;
-      if (end.passed()) refuse();
-    }
-  }
+json run_shape(const Shape& shape) {
+  return run_bench("",
+                   fmt::format("--pin --ranks {} --tokens {} --hidden {} --experts 96 --top-k 8",
+                               shape.ranks, shape.tokens, shape.hidden));
+}
 
-  double flag_ns() const { return flag_ns_; }
-  int runs_apart() const { return runs_apart_; }
-
- private:
-  static constexpr std::chrono::milliseconds kNap{200};
-
-  static double flag_now_ns() {
-    const std::vector<int> cores = bench::allowed_cores();
-    return bench::mean_flag_ns(cores, cores.size());
-  }
-
-  bool alike(std::vector<double> flags_ns) const {
-    flags_ns.push_back(flag_ns_);
-    return !bench::cores_moved(flags_ns);
-  }
-
-  [[noreturn]] void refuse() const {
-    throw std::runtime_error(
-        fmt::format("a flag took {:.0f} ns from one core to the next at first, but not for {} s "
-                    "since: the cores of this machine are moved between caches. Try again",
-                    flag_ns_, kMostWait.count()));
-  }
-
-  double flag_ns_ = flag_now_ns();
-  int runs_apart_ = 0;
-};
+double flag_now_ns() {
+  const std::vector<int> cores = bench::allowed_cores();
+  return bench::mean_flag_ns(cores, cores.size());
+}
 
 // Alone, after a barrier, dispatch and combine take a little less or more than in pairs that follow
 // each other; those are what counts.
@@ -109,20 +71,62 @@ CopySample sample_of(const Shape& shape, const json& measured) {
 
 }  // namespace
 
-CopySamples measure_copies() {
-  SteadyRuns runs;
-  CopySamples found;
-  found.samples.resize(kShapes.size());
-  for (int round = 0; round < kRounds; ++round) {
-    for (std::size_t i = 0; i < kShapes.size(); ++i) {
-      const CopySample sample = sample_of(kShapes[i], runs.run(kShapes[i]));
-      CopySample& best = found.samples[i];
-      if (round == 0 || sample.pair_us() < best.pair_us()) best = sample;
-    }
+std::size_t CopyRuns::Place::rarest() const {
+  return std::ranges::min_element(runs, {}, &std::vector<CopySample>::size) - runs.begin();
+}
+
+// Which may be new.
+CopyRuns::Place& CopyRuns::place(double flag_ns) {
+  const auto known = std::ranges::find_if(places_, [&](const Place& place) {
+    return !bench::cores_moved(std::array{place.flag_ns, flag_ns});
+  });
+  if (known != places_.end()) return *known;
+  places_.push_back({flag_ns, std::vector<std::vector<CopySample>>(num_shapes_)});
+  return places_.back();
+}
+
+std::size_t CopyRuns::rarest_shape(double flag_ns) { return place(flag_ns).rarest(); }
+
+void CopyRuns::add(std::size_t shape, std::span<const double> flags_ns, const CopySample& sample) {
+  if (bench::cores_moved(flags_ns)) {
+    ++runs_between_;
+  } else {
+    place(flags_ns.empty() ? 0 : flags_ns.front()).runs[shape].push_back(sample);
   }
-  found.flag_ns = runs.flag_ns();
-  found.runs_apart = runs.runs_apart();
+}
+
+bool CopyRuns::enough() const {
+  return std::ranges::any_of(places_, [](const Place& place) { return place.fewest() >= kRuns; });
+}
+
+Calibration CopyRuns::best() const {
+  std::vector<Place> places = places_;
+  std::erase_if(places, [](const Place& place) { return place.fewest() < kFewestRuns; });
+  if (places.empty())
+    throw std::runtime_error(
+        fmt::format("the cores of this machine are moved between caches: in no place was each of "
+                    "{} shapes run {} times, and {} runs were between places. Try again",
+                    num_shapes_, kFewestRuns, runs_between_));
+  std::ranges::stable_sort(places, std::ranges::greater(), &Place::fewest);
+  Calibration found{{}, runs_between_};
+  for (const Place& place : places) {
+    found.places.push_back({place.flag_ns, static_cast<int>(bench::allowed_cores().size()), {}});
+    for (const std::vector<CopySample>& runs : place.runs)
+      found.places.back().shapes.push_back(
+          *std::ranges::min_element(runs, {}, &CopySample::pair_us));
+  }
   return found;
+}
+
+Calibration measure_copies() {
+  CopyRuns runs(kShapes.size());
+  for (std::size_t run = 0; run < kMostRounds * kShapes.size() && !runs.enough(); ++run) {
+    const std::size_t shape = runs.rarest_shape(flag_now_ns());
+    const json measured = run_shape(kShapes[shape]);
+    runs.add(shape, measured.at("flags_ns").get<std::vector<double>>(),
+             sample_of(kShapes[shape], measured));
+  }
+  return runs.best();
 }
 
 std::string own_program() {

@@ -1,7 +1,9 @@
 // The runs of `ferry bench` behind a calibration. Called by calibrate.cc and calibrate_links.cc.
 #pragma once
 
+#include <cstddef>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,17 +18,53 @@ struct CopySample {
   double pair_us() const { return dispatch_us + combine_us; }
 };
 
+// Runs of one place of the cores: the hypervisor of a virtual machine may move them from one cache
+// to two and back (bench/flag_time.h).
 struct CopySamples {
-  std::vector<CopySample> samples;  // one for each shape
-  double flag_ns = 0;               // from a core to the next; 0: one core
-  int runs_apart = 0;               // that do not count, as the cores were moved
+  double flag_ns = 0;              // from a core to the next; 0: one core
+  int processors = 1;              // that the ranks shared
+  std::vector<CopySample> shapes;  // the best run of each
 };
 
-// Runs shapes of its own, which are none of those that README and docs show, in turns. The cores of
-// a virtual machine may be moved from one cache to two and back (bench/flag_time.h); all runs that
-// count had them where they were at the beginning. Throws std::runtime_error where that does not
-// come back for a minute.
-CopySamples measure_copies();
+struct Calibration {
+  std::vector<CopySamples> places;  // at least one; the first has the most runs
+  int runs_between = 0;             // that do not count: the cores were moved meanwhile
+};
+
+// The runs of a calibration, by the place of the cores and by shape.
+class CopyRuns {
+ public:
+  explicit CopyRuns(std::size_t num_shapes) : num_shapes_(num_shapes) {}
+
+  // The shape that was run least where a flag takes so long.
+  std::size_t rarest_shape(double flag_ns);
+  // One during which the cores were moved does not count.
+  void add(std::size_t shape, std::span<const double> flags_ns, const CopySample& sample);
+  // Whether all shapes were run often enough in one place.
+  bool enough() const;
+  // The places in which shapes were run at least half as often. Throws std::runtime_error where
+  // there is none.
+  Calibration best() const;
+
+ private:
+  struct Place {
+    double flag_ns = 0;
+    std::vector<std::vector<CopySample>> runs = {};  // of each shape
+
+    std::size_t rarest() const;
+    std::size_t fewest() const { return runs[rarest()].size(); }
+  };
+
+  Place& place(double flag_ns);
+
+  std::size_t num_shapes_;
+  std::vector<Place> places_ = {};
+  int runs_between_ = 0;
+};
+
+// Runs shapes of its own, which are none of those that README and docs show, each several times
+// wherever the cores are. Throws std::runtime_error where they stay nowhere long enough.
+Calibration measure_copies();
 
 // The path of this program.
 std::string own_program();

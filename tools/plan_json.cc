@@ -87,6 +87,14 @@ class MachineReader {
     return object.contains(key) ? fmt::format(" {}{}{}", before, positive(object, key), unit) : "";
   }
 
+  std::string both(const json& object, const char* key, const char* before,
+                   const char* unit) const {
+    if (!object.contains(key)) return "";
+    std::string text = fmt::format(" {}", before);
+    for (const json& value : object.at(key)) text += fmt::format(" {}{}", value.dump(), unit);
+    return text;
+  }
+
   std::string source(const json& object) const {
     return object.contains("source") ? " source " + string(object, "source") : "";
   }
@@ -143,8 +151,8 @@ class MachineReader {
   }
 
   std::string host_line(const json& host) const {
-    check_keys(host, {"dispatch", "combine", "caches_mb", "rank_mb", "network_gb_s", "together",
-                      "flag_ns", "source"});
+    check_keys(host, {"dispatch", "combine", "processors", "waiting_us", "caches_mb", "rank_mb",
+                      "network_gb_s", "together", "flag_ns", "source"});
     std::string line = "host";
     for (const char* half : {"dispatch", "combine"}) {
       if (!host.contains(half)) continue;
@@ -154,10 +162,10 @@ class MachineReader {
           fmt::format(" {} {}us {}ns", half, positive(cost, "rank_us"), positive(cost, "row_ns"));
       for (const json& rate : cost.at("gb_s")) line += fmt::format(" {}GB/s", rate.dump());
     }
-    if (host.contains("caches_mb")) line += " caches";
-    for (const json& size : host.value("caches_mb", json::array()))
-      line += fmt::format(" {}MB", size.dump());
-    return line + optional(host, "rank_mb", "rank ", "MB") +
+    line +=
+        optional(host, "processors", "processors ", "") + both(host, "waiting_us", "waiting", "us");
+    return line + both(host, "caches_mb", "caches", "MB") +
+           optional(host, "rank_mb", "rank ", "MB") +
            optional(host, "network_gb_s", "network ", "GB/s") +
            (host.value("together", false) ? " together" : "") +
            optional(host, "flag_ns", "flag ", "ns") + source(host) + "\n";

@@ -72,17 +72,19 @@ struct FERRY_EXPORT Machine {
     // The part of the rows' bytes that is in no cache.
     double part_beyond(double bytes, double num_ranks) const;
   };
-  // What the ranks of a node share, its processors and memory: a dispatch, or a combine, in a node
-  // of R ranks takes R * rank_us, and for all rows together row_ns each and their bytes, at gb_s[0]
-  // those in a cache, at gb_s[1] the others.
+  // What the ranks of a node share, its processors and memory: a dispatch, or a combine, takes
+  // rank_us for each rank, waiting_us for each that has no processor of its own, row_ns for each
+  // row of all ranks, and their bytes, at gb_s[0] those in a cache, at gb_s[1] the others.
   struct Copying {
-    double rank_us = 0, row_ns = 0;
+    double rank_us = 0, waiting_us = 0, row_ns = 0;
     std::array<double, 2> gb_s = {};
 
+    double ranks_us(double num_ranks, int processors) const;
     double bytes_us(double bytes, double part_beyond) const;
   };
   struct Host {
     Copying dispatch, combine;
+    int processors = 0;  // 0: one for each rank
     Caches caches = {};
     double network_gb_s = 0;  // at which they move what crosses between nodes; 0: unlimited
     bool together = false;    // one machine plays all nodes, so that they share them

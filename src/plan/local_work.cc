@@ -6,6 +6,11 @@
 
 namespace ferry {
 
+double Machine::Copying::ranks_us(double num_ranks, int processors) const {
+  const double waiting = processors > 0 ? std::max(num_ranks - processors, 0.0) : 0;
+  return num_ranks * rank_us + waiting * waiting_us;
+}
+
 double Machine::Copying::bytes_us(double bytes, double part_beyond) const {
   return bytes * ((1 - part_beyond) / gb_s[0] + part_beyond / gb_s[1]) / 1e3;
 }
@@ -81,12 +86,13 @@ void LocalWork::copy_rows_of(MergedTasks& tasks, const Machine::Copying& cost, c
   const double bytes = set.rows * set.row_bytes;
   if (cost.gb_s[0] <= 0 || bytes <= 0) return;
   const auto num_ranks = static_cast<double>(node.ranks.size());
-  const double beyond = input_.graph.machine().host.caches.part_beyond(bytes, num_ranks);
+  const Machine::Host& host = input_.graph.machine().host;
+  const double beyond = host.caches.part_beyond(bytes, num_ranks);
   const double us_per_byte =
       cost.bytes_us(bytes, beyond) / bytes + cost.row_ns / 1e3 / set.row_bytes;
   tasks.add({.what = "copies",
              .bytes = bytes,
-             .latency_us = cost.rank_us * num_ranks,
+             .latency_us = cost.ranks_us(num_ranks, host.processors),
              .uses = {resources_.host(node.ranks.front(), us_per_byte)}},
             node.alike);
 }

@@ -205,6 +205,11 @@ void read_host(Line& line, Machine::Host& host) {
       host.dispatch = read_copying(line);
     } else if (word == "combine") {
       host.combine = read_copying(line);
+    } else if (word == "processors") {
+      host.processors = line.integer(line.word("a number"));
+    } else if (word == "waiting") {
+      for (Machine::Copying* half : {&host.dispatch, &host.combine})
+        half->waiting_us = line.required(line.word("a time, of two: dispatch, combine"), "us");
     } else if (word == "caches") {
       for (double& size : host.caches.mb) size = line.required(line.word("a size, of two"), "MB");
     } else if (word == "rank") {
@@ -218,9 +223,10 @@ void read_host(Line& line, Machine::Host& host) {
     } else if (word == "source") {
       host.source = line.rest();
     } else {
-      line.refuse(fmt::format("host: '{}' is nothing known{}", word,
-                              nearest_name(word, {"dispatch", "combine", "caches", "rank",
-                                                  "network", "together", "flag", "source"})));
+      line.refuse(
+          fmt::format("host: '{}' is nothing known{}", word,
+                      nearest_name(word, {"dispatch", "combine", "processors", "waiting", "caches",
+                                          "rank", "network", "together", "flag", "source"})));
     }
   }
 }
@@ -312,6 +318,9 @@ std::string copying_text(const char* what, const Machine::Copying& cost) {
 std::string host_text(const Machine::Host& host) {
   std::string text =
       copying_text("dispatch", host.dispatch) + copying_text("combine", host.combine);
+  if (host.processors > 0) text += fmt::format(" processors {}", host.processors);
+  if (host.dispatch.waiting_us > 0)
+    text += fmt::format(" waiting {}us {}us", host.dispatch.waiting_us, host.combine.waiting_us);
   if (host.caches.mb[0] > 0)
     text += fmt::format(" caches {}MB {}MB", host.caches.mb[0], host.caches.mb[1]);
   if (host.caches.rank_mb > 0) text += fmt::format(" rank {}MB", host.caches.rank_mb);

@@ -1,5 +1,14 @@
 // Sum requests as no mate of a job sends them: a forwarder answers with nothing, or ignores them.
+// And who sums: all workers.
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <thread>
 
 #include "exchange/configuration.h"
 #include "exchange/internode/forwarder.h"
@@ -16,10 +25,11 @@ using internal::append_term;
 using internal::Forwarder;
 using internal::progress_of;
 using internal::Stage;
+using internal::WorkerPool;
 
-constexpr int kNodes = 3, kAsker = 1;
+constexpr int kNodes = 3, kAsker = 1, kHidden = 4;
 
-// The forwarder of rank 0, which has asked nobody and has published nothing; each rank is a node.
+// The forwarder of rank 0, which has asked nobody; each rank is a node.
 class Asked {
  public:
   explicit Asked(const Group& group)
@@ -30,16 +40,28 @@ class Asked {
               &setup_.layout, state_.positions()},
         forwarder_(state_, view_, setup_.config, Algorithm::kFullmesh, /*second_way=*/false) {}
 
-  // As if rank 1 had asked for row 0 of `rank` in combine `number`.
-  void ask(std::uint64_t number, int rank) {
+  void use(std::shared_ptr<WorkerPool> workers) { forwarder_.use(std::move(workers)); }
+
+  // As if rank 1 had asked `units` times for row 0 of `rank` in combine `number`.
+  void ask(std::uint64_t number, int rank, int units = 1) {
     std::vector<std::byte> body, terms;
-    append_format({.hidden = 4, .row_type = DataType::kFp32}, body);
+    append_format({.hidden = kHidden, .row_type = DataType::kFp32}, body);
     append_term({.places = {{{.rank = rank, .row = 0}}}}, 1, terms);
     const internal::SumUnit unit{.num_positions = 1, .num_terms = 1, .terms = terms};
     const std::int64_t only = 0;
-    append_sum_unit(unit, {&only, 1}, body);
+    for (int i = 0; i < units; ++i) append_sum_unit(unit, {&only, 1}, body);
     const auto lock = forwarder_.messages().lock();
     channel().read(kAsker, forwarder_.head(Forwarder::kAsk, number, 0, kAsker), body);
+  }
+  // The first row of its window is the output of rank 0.
+  void publish(std::uint64_t number) {
+    internal::Record& record = view_.record(0, number);
+    record.number = number;
+    record.terms = {
+        .kind = internal::OperationKind::kCombine, .row_type = DataType::kFp32, .hidden = kHidden};
+    record.num_rows = 1;
+    record.published = {.rows_offset = 0, .pitch_bytes = 0, .weights_offset = 0};
+    deliver(number);
   }
   // Rank 0 has come so far, with no output that could be read.
   void deliver(std::uint64_t number) {
@@ -102,6 +124,56 @@ TEST(SumRequests, OfAnEarlierCombineAreIgnored) {
     asked.ask(6, 0);
     asked.deliver(6);
     require(asked.served() == 6, "the next combine was not answered");
+  });
+}
+
+// The one thread of a pool of two workers that is not the caller's.
+class SecondWorker {
+ public:
+  SecondWorker() {
+    const std::set<std::string> before = threads();
+    pool_ = std::make_shared<WorkerPool>(2);
+    for (const std::string& thread : threads())
+      if (!before.contains(thread)) thread_ = thread;
+    // Until it waits for work.
+    while (status("State:") != "S") std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const std::shared_ptr<WorkerPool>& pool() const { return pool_; }
+  // How often it has waited so far: once more after each work that it was given.
+  int waits() const { return std::stoi(status("voluntary_ctxt_switches:")); }
+  bool waits_again(int waits_before) const {
+    for (int ms = 0; ms < 5000 && waits() == waits_before; ++ms)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return waits() > waits_before;
+  }
+
+ private:
+  static std::set<std::string> threads() {
+    std::set<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+      found.insert(entry.path().filename());
+    return found;
+  }
+  std::string status(const std::string& name) const {
+    std::ifstream file("/proc/self/task/" + thread_ + "/status");
+    for (std::string word; file >> word;)
+      if (word == name && file >> word) return word;
+    throw std::runtime_error("no thread " + thread_);
+  }
+
+  std::shared_ptr<WorkerPool> pool_;
+  std::string thread_;
+};
+
+TEST(SumRequests, AreSummedByAllWorkers) {
+  on_rank_0([](Asked& asked) {
+    const SecondWorker worker;
+    asked.use(worker.pool());
+    asked.publish(1);
+    const int before = worker.waits();
+    asked.ask(1, 0, /*units=*/8);
+    require(asked.served() == 1, "combine 1 was not answered");
+    require(worker.waits_again(before), "the second worker summed nothing");
   });
 }
 

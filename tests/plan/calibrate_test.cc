@@ -5,30 +5,32 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
 #include <stdexcept>
 
 namespace ferry::tools {
 namespace {
 
+constexpr int kProcessors = 2;
 constexpr Machine::Caches kCaches = {.mb = {2, 40}, .rank_mb = 0.25};
 
-constexpr Machine::Copying kOut = {.rank_us = 4, .row_ns = 26, .gb_s = {60, 18}};
-constexpr Machine::Copying kHome = {.rank_us = 2, .row_ns = 35, .gb_s = {90, 25}};
+constexpr Machine::Copying kOut = {.rank_us = 4, .waiting_us = 9, .row_ns = 26, .gb_s = {60, 18}};
+constexpr Machine::Copying kHome = {.rank_us = 2, .waiting_us = 3, .row_ns = 35, .gb_s = {90, 25}};
 
 double us_of(const Machine::Copying& cost, const CopySample& sample,
              const Machine::Caches& caches) {
-  return sample.ranks * cost.rank_us + sample.rows * cost.row_ns / 1e3 +
+  return cost.ranks_us(sample.ranks, kProcessors) + sample.rows * cost.row_ns / 1e3 +
          cost.bytes_us(sample.bytes, caches.part_beyond(sample.bytes, sample.ranks));
 }
 
-std::vector<CopySample> samples() {
-  std::vector<CopySample> all;
+CopySamples samples() {
+  CopySamples all{.processors = kProcessors, .shapes = {}};
   for (const int ranks : {2, 4, 8}) {
     for (const double rows : {100.0, 1000.0, 3000.0, 20000.0}) {
       CopySample sample = {ranks, rows, rows * (ranks == 4 ? 2048 : 6144)};
       sample.dispatch_us = us_of(kOut, sample, kCaches);
       sample.combine_us = us_of(kHome, sample, kCaches);
-      all.push_back(sample);
+      all.shapes.push_back(sample);
     }
   }
   return all;
@@ -36,6 +38,7 @@ std::vector<CopySample> samples() {
 
 void expect_near(const Machine::Copying& found, const Machine::Copying& cost, double part) {
   EXPECT_NEAR(found.rank_us, cost.rank_us, part * cost.rank_us);
+  EXPECT_NEAR(found.waiting_us, cost.waiting_us, part * cost.waiting_us);
   EXPECT_NEAR(found.row_ns, cost.row_ns, part * cost.row_ns);
   for (int i = 0; i < 2; ++i) EXPECT_NEAR(found.gb_s[i], cost.gb_s[i], part * cost.gb_s[i]);
 }
@@ -50,10 +53,10 @@ TEST(Calibrate, FindsTheConstantsThatMadeTheTimes) {
 }
 
 TEST(Calibrate, ADisturbedRunMeansLittle) {
-  std::vector<CopySample> disturbed = samples();
-  disturbed[5].dispatch_us *= 2;
+  CopySamples disturbed = samples();
+  disturbed.shapes[5].dispatch_us *= 2;
   const Machine::Host found = fit_host(disturbed);
-  for (const CopySample& sample : samples()) {
+  for (const CopySample& sample : samples().shapes) {
     const double predicted_us =
         us_of(found.dispatch, sample, found.caches) + us_of(found.combine, sample, found.caches);
     EXPECT_NEAR(predicted_us / sample.pair_us(), 1, 0.06);
@@ -71,8 +74,8 @@ TEST(Calibrate, BetweenTheSizesThePartInACacheFalls) {
 }
 
 TEST(Calibrate, NoTermIsNegative) {
-  std::vector<CopySample> falling = samples();
-  for (CopySample& sample : falling)
+  CopySamples falling = samples();
+  for (CopySample& sample : falling.shapes)
     sample.dispatch_us =
         std::max(sample.dispatch_us - 0.9 * 4 * sample.ranks - 0.02 * sample.rows, 1.0);
   const Machine::Copying found = fit_host(falling).dispatch;
@@ -82,7 +85,54 @@ TEST(Calibrate, NoTermIsNegative) {
 }
 
 TEST(Calibrate, FewSamplesAreRefused) {
-  EXPECT_THROW(fit_host({{2, 1, 1, 1, 1}}), std::invalid_argument);
+  EXPECT_THROW(fit_host({.shapes = {{2, 1, 1, 1, 1}}}), std::invalid_argument);
+}
+
+// `count` runs of each of two shapes, the first the fastest.
+void add_runs(CopyRuns& runs, double flag_ns, int count) {
+  const std::array flags_ns = {flag_ns, 1.5 * flag_ns};
+  for (int i = 0; i < count; ++i) {
+    for (const std::size_t shape : {0U, 1U}) {
+      EXPECT_EQ(runs.rarest_shape(flag_ns), shape);
+      runs.add(shape, flags_ns, {.ranks = 2, .dispatch_us = flag_ns + i, .combine_us = 1});
+    }
+  }
+}
+
+TEST(CopyRuns, EachPlaceHasItsOwn) {
+  CopyRuns runs(2);
+  add_runs(runs, 140, 3);
+  runs.add(0, std::array{30.0, 130.0}, {});
+  add_runs(runs, 30, 5);
+  EXPECT_FALSE(runs.enough());
+  add_runs(runs, 31, 1);
+  EXPECT_TRUE(runs.enough());
+  const Calibration found = runs.best();
+  EXPECT_EQ(found.runs_between, 1);
+  ASSERT_EQ(found.places.size(), 2U);
+  EXPECT_EQ(found.places[0].flag_ns, 30);
+  EXPECT_EQ(found.places[1].flag_ns, 140);
+  for (const CopySamples& place : found.places) {
+    ASSERT_EQ(place.shapes.size(), 2U);
+    for (const CopySample& sample : place.shapes) EXPECT_EQ(sample.dispatch_us, place.flag_ns);
+  }
+}
+
+TEST(CopyRuns, APlaceOfTooFewRunsIsNone) {
+  CopyRuns runs(2);
+  add_runs(runs, 140, 2);
+  add_runs(runs, 30, 2);
+  EXPECT_THROW(runs.best(), std::runtime_error);
+  add_runs(runs, 30, 1);
+  EXPECT_EQ(runs.best().places.size(), 1U);
+}
+
+TEST(CopyRuns, OnOneCoreThereIsOnePlace) {
+  CopyRuns runs(1);
+  for (int i = 0; i < 6; ++i)
+    runs.add(runs.rarest_shape(0), {}, {.ranks = 2, .dispatch_us = 9.0 - i});
+  EXPECT_TRUE(runs.enough());
+  EXPECT_EQ(runs.best().places.at(0).shapes.at(0).dispatch_us, 4);
 }
 
 // What plan() says of a machine, as if benches had measured it.

@@ -33,7 +33,8 @@ TEST(Machine, TextIsReadAsItIsWritten) {
       "port nic 13GB/s of vnode half source measured: here\n"
       "engine spc 200GB/s relays reorders\n"
       "host dispatch 4us 26ns 60GB/s 18GB/s combine 4us 26ns 60GB/s 18GB/s "
-      "caches 4MB 40MB rank 0.5MB network 1.3GB/s together flag 26ns\n"
+      "processors 2 waiting 5us 1.5us caches 4MB 40MB rank 0.5MB network 1.3GB/s together flag "
+      "26ns\n"
       "memory 64GB\n"
       "contention 1.2\n";
   EXPECT_EQ(Machine::parse(text).to_text(), text);
@@ -43,7 +44,8 @@ TEST(Machine, TextIsReadAsItIsWritten) {
 TEST(Machine, AHostMayHaveSomeOfItsParts) {
   for (const char* const part :
        {"dispatch 4us 26ns 60GB/s 18GB/s", "combine 4us 26ns 60GB/s 18GB/s", "caches 4MB 40MB",
-        "rank 0.5MB", "network 1.3GB/s", "together", "flag 26ns", "source measured: here"}) {
+        "processors 2", "waiting 5us 1.5us", "rank 0.5MB", "network 1.3GB/s", "together",
+        "flag 26ns", "source measured: here"}) {
     const std::string text = std::string("host:2,rank:4\nhost ") + part + "\n";
     EXPECT_EQ(Machine::parse(text).to_text(), text);
   }

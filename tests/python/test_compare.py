@@ -13,8 +13,9 @@ torch = pytest.importorskip("torch")
 
 from ferry import native_program  # noqa: E402
 from ferry.__main__ import main  # noqa: E402
-from ferry.bench import compare, programs, work, words  # noqa: E402
-from ferry.bench.measure import Job, measure, moved, run_once  # noqa: E402
+from ferry.bench import compare, planned, programs, work, words  # noqa: E402
+from ferry.bench.measure import Job, run_once  # noqa: E402
+from ferry.bench.places import in_place, main_place  # noqa: E402
 from ferry.bench.rank import summary  # noqa: E402
 
 SHAPE = work.Shape(tokens=6, hidden=64, ranks=2, experts=8, top_k=2)
@@ -239,23 +240,33 @@ def test_mpi_without_a_launcher_is_told(monkeypatch):
     assert programs.why_not("mpi") == "mpi4py is installed, but neither mpirun nor mpiexec is found"
 
 
-def test_runs_count_while_the_cores_are_where_the_job_wants_them():
-    job = Job("", [], "", [], flag_ns=26)
-    assert not moved(job, {"flags_ns": [25, 26, 31, 27]})
-    assert moved(job, {"flags_ns": [25, 26, 160, 27]})
-    assert moved(job, {"flags_ns": [160, 161, 160, 165]})
-    assert not moved(Job("", [], "", []), {"flags_ns": [26, 160]})  # that wants nothing
+def run_of(*flags_ns, **more):
+    return {"section": "", "case": [], "program": "", "round": 0, "result": {"flags_ns": list(flags_ns), **more}}
 
 
-def test_a_job_is_tried_again_in_the_next_round_where_the_cores_were_elsewhere(monkeypatch, capsys):
-    monkeypatch.setattr("ferry.bench.measure.MOST_WAIT_S", 0)
+def test_runs_count_where_the_cores_were_most_of_the_time():
+    near, far, moved, unknown = run_of(25, 31), run_of(150, 160), run_of(25, 160), run_of()
+    assert in_place(near, 26) and in_place(far, 140) and in_place(unknown, 26) and in_place(moved, 0)
+    assert not in_place(far, 26) and not in_place(moved, 26) and not in_place(moved, 140)
+    assert main_place([far, near, moved, run_of(27), unknown]) == ([near, run_of(27), unknown], [far, moved])
+    assert main_place([unknown, unknown]) == ([unknown, unknown], [])
 
-    def job(words, **more):
-        return Job("shapes", [words], "any", [sys.executable, "-c", words], **more)
 
-    elsewhere, broken = job("print('{\"flags_ns\": [160]}')", flag_ns=26), job("raise SystemExit('broken')")
-    runs = measure([elsewhere, broken], rounds=2)
-    assert [run["case"] for run in runs] == [elsewhere.case, broken.case, elsewhere.case]
-    assert all("error" in run["result"] for run in runs)
-    said = capsys.readouterr().err
-    assert said.count("where a flag takes 26 ns") == 2 and said.count("broken") >= 1
+def test_a_run_knows_where_the_cores_were():
+    result = run_once(Job("", [], "", [sys.executable, "-c", "print('{\"flags_ns\": [1000000]}')"]))
+    flags_ns = result["flags_ns"]
+    assert flags_ns.pop(len(flags_ns) // 2) == 1000000  # its own, between those before and after
+    assert len(flags_ns) >= 2 and all(0 <= flag_ns < 100_000 for flag_ns in flags_ns)
+
+
+def test_predictions_are_compared_with_runs_of_their_place():
+    def measured(us, flag_ns):
+        times = {f"{what}_us": {"median": us} for what in planned.WHAT}
+        return {**run_of(flag_ns, **times), "section": "planned", "case": list(case), "program": "ferry"}
+
+    case = (16, 7168, 2, 256, "uniform")
+    near, far = {"host": {"flag_ns": 26}}, {"host": {"flag_ns": 140}}
+    predictions = [{case: dict.fromkeys(planned.WHAT, us)} for us in (110, 300)]
+    text, errors = planned.report([near, far], predictions, [measured(100, 30), measured(200, 150)])
+    assert errors == [[pytest.approx(0.1)], [pytest.approx(0.5)]]
+    assert "flag 26 ns: 1 of 1 shapes, median error 10.0 %" in text and "| +50.0 % |" in text

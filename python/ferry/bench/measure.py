@@ -12,13 +12,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Dict, List
 
+from .places import flags_now_ns
+
 RUN_LIMIT_S = 900
 FOLDER = "@folder@"  # in a command: a folder that exists during the run
 DISTURBED = 0.06     # part of all processors that other programs may use during a run
 SPEEDS_APART = 1.25  # as `ferry bench` has it: the same traffic takes so much longer only where the memory is slower
 ATTEMPTS = 3         # of a run that others disturbed
-FLAGS_APART = 2      # as `ferry bench` has it: a flag takes so much longer only between other caches
-MOST_WAIT_S = 180    # for cores that were moved to come back
 
 
 @dataclass
@@ -28,7 +28,6 @@ class Job:
     program: str  # what is compared within the case
     command: List[str]
     environment: Dict[str, str] = field(default_factory=dict)  # on top of this process's
-    flag_ns: float = 0  # only runs count in which a flag took about so long from a core to the next; 0: all
 
 
 def processor_seconds():
@@ -61,7 +60,9 @@ def children_seconds():
 
 
 def run_once(job):
-    """The object that the program printed, with the part of the processors that others used; or {"error": why}."""
+    """The object that the program printed, with the part of the processors that others used and the times of a flag
+    before, during and after; or {"error": why}."""
+    flags_ns = flags_now_ns()
     before, mine = processor_seconds(), children_seconds()
     with tempfile.TemporaryDirectory(prefix="ferry-bench-") as folder:
         try:
@@ -75,29 +76,9 @@ def run_once(job):
         last_words = (done.stderr or done.stdout).strip() or "no word"
         return {"error": f"exit code {done.returncode}: {last_words[-2000:]}"}
     others = after[0] - before[0] - (children_seconds() - mine)
-    return {**json.loads(last), "others": max(0.0, others / (after[1] - before[1]))}
-
-
-def cores_moved(flags_ns):
-    """Whether the hypervisor moved the cores between the moments of these times."""
-    return bool(flags_ns) and max(flags_ns) > FLAGS_APART * min(flags_ns)
-
-
-def moved(job, result):
-    """Whether the cores were elsewhere than the job wants them, or were moved during the run."""
-    return job.flag_ns > 0 and cores_moved([*result.get("flags_ns", []), job.flag_ns])
-
-
-def run_in_place(job):
-    """Again while the cores are elsewhere; {"error": why, "moved": True} when they do not come back."""
-    end = time.monotonic() + MOST_WAIT_S
-    while True:
-        result = run_once(job)
-        if "error" in result or not moved(job, result):
-            return result
-        if time.monotonic() > end:
-            return {"error": f"for {MOST_WAIT_S} s the cores have not been where a flag takes {job.flag_ns:.0f} ns",
-                    "moved": True}
+    result = json.loads(last)
+    return {**result, "others": max(0.0, others / (after[1] - before[1])),
+            "flags_ns": [*flags_ns, *result.get("flags_ns", []), *flags_now_ns()]}
 
 
 def run_undisturbed(job, idle_wait_s):
@@ -106,7 +87,7 @@ def run_undisturbed(job, idle_wait_s):
     best = None
     for _ in range(ATTEMPTS):
         idle = idle_wait_s > 0 and wait_until_idle(idle_wait_s)
-        result = run_in_place(job)
+        result = run_once(job)
         if "error" in result:
             return result
         if best is None or result["others"] < best["others"]:
@@ -131,8 +112,7 @@ def time_left(began, done, runs):
 
 
 def measure(jobs, rounds, idle_wait_s=0, show=None):
-    """All runs, a list of {section, case, program, round, result}; a job that failed is not run again, unless the
-    cores were elsewhere. show(runs so far): the text that a terminal sees between two rounds."""
+    """All runs, a list of {section, case, program, round, result}; a job that failed is not run again. show(runs so far): the text that a terminal sees between two rounds."""
     runs, failed, began = [], set(), time.monotonic()
     for number in range(rounds):
         for at, job in enumerate(jobs):
@@ -143,8 +123,7 @@ def measure(jobs, rounds, idle_wait_s=0, show=None):
             say(f"  round {number + 1} of {rounds}, run {at + 1} of {len(jobs)}{left}: {name} ..")
             result = run_undisturbed(job, idle_wait_s)
             if "error" in result:
-                if not result.get("moved"):
-                    failed.add(at)
+                failed.add(at)
                 say("")
                 print(f"{name}: {result['error']}", file=sys.stderr)
             runs.append({"section": job.section, "case": job.case, "program": job.program, "round": number,
@@ -168,20 +147,14 @@ def disturbed_text(runs):
 
 def speeds_text(runs):
     """A paragraph, empty where the same traffic took about as long in all runs of a shape."""
-    taken, flags = defaultdict(list), []
+    taken = defaultdict(list)
     for run in runs:
         result = run["result"]
-        flags += result.get("flags_ns", [])
         if "limit_us" in result:
             taken[run["section"], str(run["case"]), run["program"]] += result.get("limit_rounds_us",
                                                                                [result["limit_us"]["pair"]])
     apart = max((max(times) / min(times) for times in taken.values()), default=1)
     if apart <= SPEEDS_APART:
         return ""
-    moves = ""
-    if cores_moved(flags):
-        moves = (f"\nIts cores were moved: a flag took {min(flags):.0f} to {max(flags):.0f} ns from one to the "
-                 "next, as it does within a cache and between two.")
     return ("\n\n**The memory of this machine changed its speed**: the same traffic, places known, took up to"
-            f" {apart:.1f} times as long in one run as in another.{moves}\n"
-            "Compare times of runs in which it took the same.")
+            f" {apart:.1f} times as long in one run as in another.\nCompare times of runs in which it took the same.")

@@ -1,6 +1,7 @@
 """`python -m ferry.bench.planned`: how good `ferry plan` is on this machine. `ferry doctor --calibrate` measures its
-constants, every shape is predicted, printed, and only then measured, while the cores are where the calibration had
-them. Prints a table of errors; ends with 1 when one is over --within. No shape is one of the calibration's."""
+constants, every shape is predicted, printed, and only then measured. Prints a table of errors; ends with 1 when one is
+over --within. No shape is one of the calibration's. Where the hypervisor moves the cores between caches, each place has
+predictions and a table of its own, of the runs that were there."""
 
 import argparse
 import json
@@ -14,6 +15,7 @@ import ferry
 
 from .. import native_program
 from .measure import Job, add_idle_wait, disturbed_text, measure, wait_until_idle
+from .places import in_place
 from .programs import options_of
 from .results import by_case, median, times_of
 from .suite import LARGE_SHAPES, SHAPES, TOP_K
@@ -27,12 +29,12 @@ WHAT = ("dispatch", "combine", "pair")
 
 
 def calibrated(idle_wait_s):
+    """A machine for each place in which the cores were."""
     wait_until_idle(idle_wait_s)
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "here.json"
-        print(subprocess.run([native_program.path(), "doctor", "--calibrate", str(file)], check=True,
-                             stdout=subprocess.PIPE, text=True).stdout, end="")
-        return json.loads(file.read_text())
+        print(subprocess.run([native_program.path(), "doctor", "--calibrate", str(Path(folder) / "here.json")],
+                             check=True, stdout=subprocess.PIPE, text=True).stdout, end="", flush=True)
+        return [json.loads(file.read_text()) for file in sorted(Path(folder).iterdir(), key=lambda file: len(file.name))]
 
 
 def shape_of(case):
@@ -46,9 +48,9 @@ def predicted(machine, case):
     return {what: found[f"{what}_us"] for what in WHAT}
 
 
-def job_of(case, flag_ns):
+def job_of(case):
     command = [native_program.path(), "bench", *options_of(ranks=case[2], **shape_of(case)), "--pin", "--json"]
-    return Job("planned", list(case), "ferry", command, flag_ns=flag_ns)
+    return Job("planned", list(case), "ferry", command)
 
 
 def name_of(case):
@@ -69,8 +71,27 @@ def table_of(predictions, runs):
         errors.append(abs(error["pair"]))
         lines.append([name_of(case), time_text(predictions[case]["pair"]), time_text(measured["pair"]),
                       *(f"{100 * error[what]:+.1f} %" for what in ("pair", "dispatch", "combine")),
-                      time_text(median(pairs))])
+                      f"{time_text(median(pairs))} of {len(pairs)}"])
     return markdown(lines), errors
+
+
+def flag_ns_of(machine):
+    return machine["host"].get("flag_ns", 0)
+
+
+def place_text(machine):
+    return f"flag {flag_ns_of(machine):.0f} ns: " if flag_ns_of(machine) else ""
+
+
+def report(machines, predictions, runs):
+    """(text, errors of pairs in each place)"""
+    text, errors = "", []
+    for machine, predicted_here in zip(machines, predictions):
+        table, found = table_of(predicted_here, [run for run in runs if in_place(run, flag_ns_of(machine))])
+        errors.append(found)
+        text += (f"\n{table}\n{place_text(machine)}{len(found)} of {len(predicted_here)} shapes, median error"
+                 f" {100 * statistics.median(found or [0]):.1f} %, worst {100 * max(found, default=0):.1f} %\n")
+    return text + disturbed_text(runs), errors
 
 
 def shape(text):
@@ -80,10 +101,10 @@ def shape(text):
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m ferry.bench.planned", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="of all runs")
+    parser.add_argument("--rounds", type=int, default=6, help="of all runs")
     add_idle_wait(parser)
     parser.add_argument("--within", type=float, default=10, metavar="PERCENT", help="error of a pair that is allowed")
-    parser.add_argument("--machine", type=Path, metavar="FILE",
+    parser.add_argument("--machine", type=Path, nargs="+", metavar="FILE",
                         help="what `ferry doctor --calibrate` has just written (default: calibrates)")
     parser.add_argument("--shapes", nargs="+", type=shape, metavar="T,H,R,E",
                         help="tokens per rank, hidden, ranks, experts (default: those of docs/plan.md)")
@@ -93,17 +114,18 @@ def main():
     routings = [f"load:{file}" for file in options.loads] or ["uniform"]
     shapes = options.shapes or (SKEWED if options.loads else SHAPES + LARGE_SHAPES + OTHERS)
     cases = [(*one, routing) for one in shapes for routing in routings]
-    machine = json.loads(options.machine.read_text()) if options.machine else calibrated(options.idle_wait)
-    predictions = {case: predicted(machine, case) for case in cases}
-    for case, times in predictions.items():
-        print(f"{name_of(case)}: a pair is predicted to take {time_text(times['pair'])}", flush=True)
-    flag_ns = machine["host"].get("flag_ns", 0)
-    runs = measure([job_of(case, flag_ns) for case in cases], options.rounds, options.idle_wait)
-    table, errors = table_of(predictions, runs)
-    worst = max(errors, default=0)
-    print(f"\n{table}\nmedian error {100 * statistics.median(errors or [0]):.1f} %, worst {100 * worst:.1f} %"
-          f"{disturbed_text(runs)}")
-    return 0 if len(errors) == len(cases) and worst <= options.within / 100 else 1
+    machines = [json.loads(file.read_text()) for file in options.machine or []] or calibrated(options.idle_wait)
+    predictions = [{case: predicted(machine, case) for case in cases} for machine in machines]
+    for machine, predicted_here in zip(machines, predictions):
+        for case, times in predicted_here.items():
+            print(f"{place_text(machine)}{name_of(case)}: a pair is predicted to take {time_text(times['pair'])}",
+                  flush=True)
+    runs = measure([job_of(case) for case in cases], options.rounds, options.idle_wait,
+                   show=lambda runs: report(machines, predictions, runs)[0])
+    text, errors = report(machines, predictions, runs)
+    print(text)
+    complete = [found for found in errors if len(found) == len(cases)]
+    return 0 if complete and max(map(max, complete)) <= options.within / 100 else 1
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ Written by `make bench`. {machine}
 
 Times are medians over {rounds} of interleaved runs, each after waiting for an idle machine.
 Absolute times move with the machine; ratios are taken within a round, and their median over rounds
-is shown.{disturbed}{speeds}
+is shown.{places}{disturbed}{speeds}
 """
 
 SHAPES_TEXT = """
@@ -216,11 +216,27 @@ def feature_table(cases):
     return markdown(lines)
 
 
+def flags_ns_of(runs):
+    return [flag for run in runs for flag in run["result"].get("flags_ns", [])]
+
+
+def places_text(results):
+    """Empty where the cores stayed on their caches."""
+    apart = results.get("elsewhere")
+    if not apart:
+        return ""
+    here, elsewhere = flags_ns_of(results["runs"]), flags_ns_of(apart)
+    return (f"\n\n**The cores of this machine were moved** by its hypervisor: from one last-level cache to two, or back.\n"
+            f"{len(apart)} of {len(apart) + len(results['runs'])} runs are not shown. In those that are, a flag took"
+            f" {statistics.median(here):.0f} ns from one core to the\nnext; in the others up to {max(elsewhere):.0f} ns,"
+            f" at least {min(elsewhere):.0f}.")
+
+
 def document(results):
     rounds = plural(1 + max(run["round"] for run in results["runs"]), "round")
     options = next(run["result"]["options"] for run in results["runs"] if "options" in run["result"])
-    text = INTRODUCTION.format(machine=machine_text(results), rounds=rounds, disturbed=disturbed_text(results["runs"]),
-                               speeds=speeds_text(results["runs"]))
+    text = INTRODUCTION.format(machine=machine_text(results), rounds=rounds, places=places_text(results),
+                               disturbed=disturbed_text(results["runs"]), speeds=speeds_text(results["runs"]))
     library, cases = library_name(results), shapes(results)
     if cases:
         text += SHAPES_TEXT.format(**options) + limit_table(cases)
