@@ -87,11 +87,18 @@ class MachineReader {
     return object.contains(key) ? fmt::format(" {}{}{}", before, positive(object, key), unit) : "";
   }
 
-  std::string both(const json& object, const char* key, const char* before,
-                   const char* unit) const {
-    if (!object.contains(key)) return "";
-    std::string text = fmt::format(" {}", before);
-    for (const json& value : object.at(key)) text += fmt::format(" {}{}", value.dump(), unit);
+  std::string numbers(const json& object, const char* key, const char* unit) const {
+    std::string text;
+    for (const json& value : object.value(key, json::array()))
+      text += fmt::format(" {}{}", value.dump(), unit);
+    return text;
+  }
+
+  static std::string pairs_of(const json& list, const char* between) {
+    std::string text;
+    for (const json& pair : list)
+      text += fmt::format("{}{}{}{}", text.empty() ? "" : ",", pair.at(0).dump(), between,
+                          pair.at(1).dump());
     return text;
   }
 
@@ -108,11 +115,7 @@ class MachineReader {
       refuse(
           string(link, "name"),
           fmt::format("link '{}' has none of mesh, ring, index, xor, pairs", string(link, "name")));
-    std::string pairs;
-    for (const json& pair : link.at("pairs"))
-      pairs +=
-          fmt::format("{}{}-{}", pairs.empty() ? "" : ",", pair.at(0).dump(), pair.at(1).dump());
-    return " pairs " + pairs + in;
+    return " pairs " + pairs_of(link.at("pairs"), "-") + in;
   }
 
   std::string link_line(const json& link) const {
@@ -122,13 +125,7 @@ class MachineReader {
                        optional(link, "gb_s", "", "GB/s") + optional(link, "latency_us", "", "us") +
                        optional(link, "issue_us", "issue ", "us");
     if (link.contains("port")) line += " port " + string(link, "port");
-    if (link.contains("curve")) {
-      std::string points;
-      for (const json& point : link.at("curve"))
-        points += fmt::format("{}{}:{}", points.empty() ? "" : ",", point.at(0).dump(),
-                              point.at(1).dump());
-      line += " curve " + points;
-    }
+    if (link.contains("curve")) line += " curve " + pairs_of(link.at("curve"), ":");
     return line + source(link) + "\n";
   }
 
@@ -158,14 +155,13 @@ class MachineReader {
       if (!host.contains(half)) continue;
       const json& cost = host.at(half);
       check_keys(cost, {"rank_us", "row_ns", "gb_s"});
-      line +=
-          fmt::format(" {} {}us {}ns", half, positive(cost, "rank_us"), positive(cost, "row_ns"));
-      for (const json& rate : cost.at("gb_s")) line += fmt::format(" {}GB/s", rate.dump());
+      line += fmt::format(" {} {}us {}ns{}", half, positive(cost, "rank_us"),
+                          positive(cost, "row_ns"), numbers(cost, "gb_s", "GB/s"));
     }
-    line +=
-        optional(host, "processors", "processors ", "") + both(host, "waiting_us", "waiting", "us");
-    return line + both(host, "caches_mb", "caches", "MB") +
-           optional(host, "rank_mb", "rank ", "MB") +
+    line += optional(host, "processors", "processors ", "");
+    if (host.contains("waiting_us")) line += " waiting" + numbers(host, "waiting_us", "us");
+    if (host.contains("caches_mb")) line += " caches" + numbers(host, "caches_mb", "MB");
+    return line + optional(host, "rank_mb", "rank ", "MB") +
            optional(host, "network_gb_s", "network ", "GB/s") +
            (host.value("together", false) ? " together" : "") +
            optional(host, "flag_ns", "flag ", "ns") + source(host) + "\n";

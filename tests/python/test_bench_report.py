@@ -50,6 +50,18 @@ def test_sections_have_a_table_each():
     assert "| 16, 7168, 2, 256 | wire fp8 | 3.20 µs | 0.80 | 0.80 | 0.80 | 1.00 |" in page
 
 
+def test_runs_with_the_cores_elsewhere_are_counted_and_not_shown():
+    runs = results(("shapes", SHAPE, "ferry", 0, ferry(130, 100, flags_ns=[28, 29])),
+                   ("shapes", SHAPE, "ferry", 1, ferry(200, 100, flags_ns=[150, 140])),
+                   ("shapes", SHAPE, "ferry", 2, ferry(132, 100, flags_ns=[29, 31])))
+    found = {**runs, **suite.steady(runs["runs"])}
+    page = report.document(found)
+    assert "took 29 ns from one core to the next. 1 of 3 runs, in which it took\nanother time (up to 150 ns)" in page
+    assert "| 131 µs | 1.31 |" in page
+    assert "A flag took 29 ns" in report.readme_block(found)
+    assert "were moved" not in report.document({**found, "elsewhere": []})
+
+
 def test_only_the_block_of_a_readme_is_replaced(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text("a\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nb\n")

@@ -1,5 +1,6 @@
 """python -m ferry compare: the same routing for all, verified results, and a table of what was measured."""
 
+import argparse
 import importlib.util
 import json
 import re
@@ -14,7 +15,7 @@ torch = pytest.importorskip("torch")
 from ferry import native_program  # noqa: E402
 from ferry.__main__ import main  # noqa: E402
 from ferry.bench import compare, planned, programs, work, words  # noqa: E402
-from ferry.bench.measure import Job, run_once  # noqa: E402
+from ferry.bench.measure import Job, measure, run_once  # noqa: E402
 from ferry.bench.places import in_place, main_place  # noqa: E402
 from ferry.bench.rank import summary  # noqa: E402
 
@@ -270,3 +271,22 @@ def test_predictions_are_compared_with_runs_of_their_place():
     text, errors = planned.report([near, far], predictions, [measured(100, 30), measured(200, 150)])
     assert errors == [[pytest.approx(0.1)], [pytest.approx(0.5)]]
     assert "flag 26 ns: 1 of 1 shapes, median error 10.0 %" in text and "| +50.0 % |" in text
+
+
+def test_predictions_are_measured_until_one_place_has_all(monkeypatch, capsys):
+    near, far = {"host": {"flag_ns": 26}}, {"host": {"flag_ns": 140}}
+    flags, ran = iter([150, 30, 30, 30]), []
+
+    def measure_once(jobs, rounds, idle_wait_s):
+        flag_ns = next(flags)
+        ran.append(([job.case for job in jobs], flag_ns))
+        return [{**run_of(flag_ns), "case": job.case} for job in jobs]
+
+    monkeypatch.setattr(planned, "measure", measure_once)
+    monkeypatch.setattr(planned, "here_now", lambda machine: machine is near)
+    options = argparse.Namespace(rounds=2, idle_wait=0)
+    cases = [(16, 7168, 2, 256, "uniform"), (32, 4096, 2, 64, "uniform")]
+    runs = planned.measure_cases([near, far], cases, options, lambda runs: f"{len(runs)} runs")
+    assert [flag_ns for _, flag_ns in ran] == [150, 30, 30]  # the first round was elsewhere
+    assert [run["round"] for run in runs] == [0, 0, 1, 1, 2, 2]
+    assert capsys.readouterr().err == "2 runs\n4 runs\n6 runs\n"

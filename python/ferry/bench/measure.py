@@ -112,7 +112,8 @@ def time_left(began, done, runs):
 
 
 def measure(jobs, rounds, idle_wait_s=0, show=None):
-    """All runs, a list of {section, case, program, round, result}; a job that failed is not run again. show(runs so far): the text that a terminal sees between two rounds."""
+    """All runs, a list of {section, case, program, round, result}; a job that failed is not run again.
+    show(runs so far): the text that a terminal sees between two rounds."""
     runs, failed, began = [], set(), time.monotonic()
     for number in range(rounds):
         for at, job in enumerate(jobs):

@@ -9,13 +9,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
 from pathlib import Path
 
 import ferry
 
 from .. import native_program
 from .measure import Job, add_idle_wait, disturbed_text, measure, wait_until_idle
-from .places import in_place
+from .places import cores_moved, flags_now_ns, in_place
 from .programs import options_of
 from .results import by_case, median, times_of
 from .suite import LARGE_SHAPES, SHAPES, TOP_K
@@ -26,6 +28,8 @@ OTHERS = [(32, 4096, 2, 64), (64, 7168, 4, 256), (48, 5120, 8, 160), (256, 7168,
           (512, 4096, 4, 128), (512, 1024, 8, 64), (1024, 4096, 4, 256), (2048, 7168, 2, 256), (2048, 2048, 8, 128)]
 SKEWED = [(128, 7168, 2, 256), (128, 7168, 8, 256), (1024, 7168, 2, 256), (1024, 7168, 8, 256)]
 WHAT = ("dispatch", "combine", "pair")
+MOST_ROUNDS = 5  # in all places, for each round that is wanted in one
+MOST_WAIT_S = 600  # for cores that are in none of the places
 
 
 def calibrated(idle_wait_s):
@@ -34,7 +38,8 @@ def calibrated(idle_wait_s):
     with tempfile.TemporaryDirectory() as folder:
         print(subprocess.run([native_program.path(), "doctor", "--calibrate", str(Path(folder) / "here.json")],
                              check=True, stdout=subprocess.PIPE, text=True).stdout, end="", flush=True)
-        return [json.loads(file.read_text()) for file in sorted(Path(folder).iterdir(), key=lambda file: len(file.name))]
+        files = sorted(Path(folder).iterdir(), key=lambda file: len(file.name))  # here.json first
+        return [json.loads(file.read_text()) for file in files]
 
 
 def shape_of(case):
@@ -63,10 +68,11 @@ def table_of(predictions, runs):
     cache take from it is not in a plan."""
     lines, errors = [["tokens per rank, H, ranks, E", "pair predicted", "measured", "error", "of dispatch",
                       "of combine", "median of rounds"]], []
-    for case, programs in by_case(runs, "planned").items():
-        pairs = times_of(programs["ferry"])
+    measured_cases = by_case(runs, "planned")
+    for case in filter(measured_cases.get, predictions):
+        pairs = times_of(measured_cases[case]["ferry"])
         best = min(pairs, key=pairs.get)
-        measured = {what: times_of(programs["ferry"], what)[best] for what in WHAT}
+        measured = {what: times_of(measured_cases[case]["ferry"], what)[best] for what in WHAT}
         error = {what: predictions[case][what] / measured[what] - 1 for what in WHAT}
         errors.append(abs(error["pair"]))
         lines.append([name_of(case), time_text(predictions[case]["pair"]), time_text(measured["pair"]),
@@ -94,6 +100,33 @@ def report(machines, predictions, runs):
     return text + disturbed_text(runs), errors
 
 
+def missing(machine, cases, runs, rounds):
+    """The cases that were not run often enough where the calibration had the cores."""
+    had = Counter(tuple(run["case"]) for run in runs if in_place(run, flag_ns_of(machine)))
+    return [case for case in cases if had[case] < rounds]
+
+
+def here_now(machine):
+    return not flag_ns_of(machine) or not cores_moved([*flags_now_ns(), flag_ns_of(machine)])
+
+
+def measure_cases(machines, cases, options, show):
+    """Runs until one place has all cases `rounds` times; what runs next is what is missing where the cores are."""
+    runs, rounds, end = [], 0, time.monotonic() + MOST_WAIT_S
+    while rounds < MOST_ROUNDS * options.rounds and time.monotonic() < end:
+        lacking = [missing(machine, cases, runs, options.rounds) for machine in machines]
+        if not all(lacking):
+            break
+        wanted = next((few for machine, few in zip(machines, lacking) if here_now(machine)), None)
+        if wanted is None:
+            time.sleep(1)
+            continue
+        runs += [{**run, "round": rounds} for run in measure([job_of(case) for case in wanted], 1, options.idle_wait)]
+        rounds, end = rounds + 1, time.monotonic() + MOST_WAIT_S
+        print(show(runs), file=sys.stderr, flush=True)
+    return runs
+
+
 def shape(text):
     tokens, hidden, ranks, experts = map(int, text.split(","))
     return tokens, hidden, ranks, experts
@@ -101,7 +134,7 @@ def shape(text):
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m ferry.bench.planned", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=6, help="of all runs")
+    parser.add_argument("--rounds", type=int, default=6, help="of all shapes in one place")
     add_idle_wait(parser)
     parser.add_argument("--within", type=float, default=10, metavar="PERCENT", help="error of a pair that is allowed")
     parser.add_argument("--machine", type=Path, nargs="+", metavar="FILE",
@@ -120,8 +153,7 @@ def main():
         for case, times in predicted_here.items():
             print(f"{place_text(machine)}{name_of(case)}: a pair is predicted to take {time_text(times['pair'])}",
                   flush=True)
-    runs = measure([job_of(case) for case in cases], options.rounds, options.idle_wait,
-                   show=lambda runs: report(machines, predictions, runs)[0])
+    runs = measure_cases(machines, cases, options, lambda runs: report(machines, predictions, runs)[0])
     text, errors = report(machines, predictions, runs)
     print(text)
     complete = [found for found in errors if len(found) == len(cases)]

@@ -220,22 +220,27 @@ def flags_ns_of(runs):
     return [flag for run in runs for flag in run["result"].get("flags_ns", [])]
 
 
-def places_text(results):
-    """Empty where the cores stayed on their caches."""
+def place_text(results):
+    """Where the cores were (places.py); empty where no run says it."""
+    flags_ns = flags_ns_of(results["runs"])
+    return f"A flag took {statistics.median(flags_ns):.0f} ns from one core to the next." if flags_ns else ""
+
+
+def moved_text(results):
+    """A paragraph, empty where the cores stayed on their caches."""
     apart = results.get("elsewhere")
     if not apart:
         return ""
-    here, elsewhere = flags_ns_of(results["runs"]), flags_ns_of(apart)
-    return (f"\n\n**The cores of this machine were moved** by its hypervisor: from one last-level cache to two, or back.\n"
-            f"{len(apart)} of {len(apart) + len(results['runs'])} runs are not shown. In those that are, a flag took"
-            f" {statistics.median(here):.0f} ns from one core to the\nnext; in the others up to {max(elsewhere):.0f} ns,"
-            f" at least {min(elsewhere):.0f}.")
+    runs = len(apart) + len(results["runs"])
+    return ("\n\n**The hypervisor moved the cores of this machine** from one last-level cache to two, or back.\n"
+            f"{place_text(results)} {len(apart)} of {runs} runs, in which it took\n"
+            f"another time (up to {max(flags_ns_of(apart)):.0f} ns), are not shown.")
 
 
 def document(results):
     rounds = plural(1 + max(run["round"] for run in results["runs"]), "round")
     options = next(run["result"]["options"] for run in results["runs"] if "options" in run["result"])
-    text = INTRODUCTION.format(machine=machine_text(results), rounds=rounds, places=places_text(results),
+    text = INTRODUCTION.format(machine=machine_text(results), rounds=rounds, places=moved_text(results),
                                disturbed=disturbed_text(results["runs"]), speeds=speeds_text(results["runs"]))
     library, cases = library_name(results), shapes(results)
     if cases:
@@ -260,4 +265,4 @@ def readme_block(results):
         lines.append([shape_text(shape), time_text(median(limits_of(programs))),
                       time_text(median(times_of(programs["ferry"]))), fixed(over_limit(programs)),
                       *(fixed(statistics.median(one) if one else None) for one in found)])
-    return f"{markdown(lines)}\n{machine_text(results)}\n"
+    return f"{markdown(lines)}\n{machine_text(results)} {place_text(results)}\n"

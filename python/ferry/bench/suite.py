@@ -131,7 +131,7 @@ def main():
     results = json.loads(source.read_text())
     folder = options.build / "report" if options.quick else Path("docs")
     print(write_reports(results, source, folder, None if options.quick else Path("README.md")))
-    runs = results["runs"] + results["elsewhere"]
+    runs = results["runs"] + results.get("elsewhere", [])
     return 1 if any(run["result"].get("error") or run["result"].get("wrong") for run in runs) else 0
 
 
