@@ -215,6 +215,29 @@ TEST(Plan, SaysWhatMemoryAndComputeDoToIt) {
   EXPECT_THAT(plan.notes, testing::Contains(HasSubstr("beside compute hierarchical takes")));
 }
 
+// 4 ranks with 4,096 tokens and 8 experts each: 131,072 rows, 1,879 MB, of which none is in a
+// cache.
+TEST(Plan, TheProcessorsOfANodeCopyItsRows) {
+  const auto pair = [](const std::string& host) {
+    const std::string copies = "dispatch 4us 26ns 60GB/s 18GB/s combine 3us 20ns 90GB/s 25GB/s ";
+    const Plan plan = ferry::plan(Machine::parse("rank:4\nhost " + copies + host), workload());
+    return predict(plan, "fullmesh");
+  };
+  const double rows = 4 * kTokens * 8, rows_us = rows * kRowBytes / 1e3;
+  const Prediction beyond = pair("caches 4MB 40MB");
+  EXPECT_NEAR(beyond.dispatch_us, 4 * 4 + rows * 0.026 + rows_us / 18, 0.1);
+  EXPECT_NEAR(beyond.combine_us, 4 * 3 + rows * 0.020 + rows_us / 25, 0.1);
+  const Prediction in = pair("caches 2000MB 4000MB");
+  EXPECT_NEAR(in.dispatch_us, 4 * 4 + rows * 0.026 + rows_us / 60, 0.1);
+  const Prediction half = pair("caches 1000MB 2759MB");  // 1,879 MB are in the middle
+  EXPECT_NEAR(half.dispatch_us, 4 * 4 + rows * 0.026 + rows_us * (0.5 / 60 + 0.5 / 18), 20);
+  // Two ranks wait for a processor, then none.
+  const Prediction waiting = pair("caches 4MB 40MB processors 2 waiting 5us 1.5us");
+  EXPECT_NEAR(waiting.dispatch_us - beyond.dispatch_us, 2 * 5, 1e-6);
+  EXPECT_NEAR(waiting.combine_us - beyond.combine_us, 2 * 1.5, 1e-6);
+  EXPECT_EQ(pair("caches 4MB 40MB processors 8 waiting 5us 1.5us").dispatch_us, beyond.dispatch_us);
+}
+
 TEST(Plan, TheSameBitsEveryTime) {
   const Machine machine = Machine::parse("ubbv2:2@port10");
   const Plan first = ferry::plan(machine, workload()), second = ferry::plan(machine, workload());
