@@ -8,7 +8,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <stdexcept>
@@ -152,26 +151,16 @@ Machine::Copying copying_of(const Terms& terms, int first) {
           .gb_s = {rate(terms[first + 3]), rate(terms[first + 4])}};
 }
 
-// What the kernel says of caches is all that the host has, which guests share; so the sizes from
-// which rows are slower are found with the rates. Several fit about as well: their mean, each
-// weighed by how well it fits, is steadier from one calibration to the next than the best.
-Caches fit_caches(const CopySamples& samples) {
-  constexpr double kLeast = 1, kMost = 200, kStep = 1.15;  // MB
-  constexpr std::array<double, 4> kRank = {0, 0.25, 0.5, 0.75};
-  struct Candidate {
-    Caches caches;
-    double cost = 0;
-  };
-  std::vector<Candidate> candidates;
-  for (double all = kLeast; all < kMost; all *= kStep) {
-    for (double none = all * kStep; none < kMost; none *= kStep) {
-      for (const double rank : kRank) {
-        const Caches caches = {{all, none}, rank};
-        candidates.push_back({caches, fit(equations_of(samples, caches)).cost});
-      }
-    }
-  }
-  constexpr double kAlike = 0.05, kNoCost = 1e-9;  // so much dearer fits about as well
+struct Candidate {
+  Caches caches;
+  double cost = 0;  // of the best fit with these
+};
+
+// Several sizes fit about as well: their mean, each weighed by how well, is steadier from one
+// calibration to the next than the best.
+Caches mean_of(const std::vector<Candidate>& candidates) {
+  constexpr double kAlike = 0.05;  // a fit that costs so much more is about as good
+  constexpr double kNoCost = 1e-9;
   const double least = std::max(std::ranges::min(candidates, {}, &Candidate::cost).cost, kNoCost);
   double weights = 0, rank_mb = 0;
   std::array<double, 2> log_mb = {};
@@ -182,6 +171,22 @@ Caches fit_caches(const CopySamples& samples) {
     for (int i = 0; i < 2; ++i) log_mb[i] += weight * std::log(caches.mb[i]);
   }
   return {{std::exp(log_mb[0] / weights), std::exp(log_mb[1] / weights)}, rank_mb / weights};
+}
+
+// What the kernel says of caches is all that the host has, which guests share; so the sizes from
+// which rows are slower are found with the rates.
+Caches fit_caches(const CopySamples& samples) {
+  constexpr double kLeast = 1, kMost = 200, kStep = 1.15;  // MB
+  std::vector<Candidate> candidates;
+  for (double all = kLeast; all < kMost; all *= kStep) {
+    for (double none = all * kStep; none < kMost; none *= kStep) {
+      for (const double rank : {0.0, 0.25, 0.5, 0.75}) {
+        const Caches caches = {{all, none}, rank};
+        candidates.push_back({caches, fit(equations_of(samples, caches)).cost});
+      }
+    }
+  }
+  return mean_of(candidates);
 }
 
 double predicted_us(const CopySample& sample, const Machine::Host& host) {
