@@ -1,6 +1,7 @@
 """The page of `make bench`: ratios within a round, goals, programs that failed, runs that others disturbed."""
 
 from ferry.bench import report, suite
+from ferry.bench.results import medians
 
 SHAPE = [16, 7168, 2, 256]
 
@@ -60,6 +61,12 @@ def test_runs_with_the_cores_elsewhere_are_counted_and_not_shown():
     assert "| 131 µs | 1.31 |" in page
     assert "A flag took 29 ns" in report.readme_block(found)
     assert "were moved" not in report.document({**found, "elsewhere": []})
+
+
+def test_a_shape_that_only_others_ran_has_no_point():
+    runs = results(("shapes", SHAPE, "ferry", 0, ferry(130, 100)),
+                   ("shapes", [4096, 7168, 2, 256], "a2av", 0, result(9)))
+    assert [one.tokens for one in medians(runs["runs"])] == [16]
 
 
 def test_only_the_block_of_a_readme_is_replaced(tmp_path):

@@ -123,9 +123,11 @@ def median_ratio(tops, bottoms) -> Optional[float]:
 def medians(runs) -> List[Result]:
     found = []
     for (tokens, *_), programs in by_case(runs).items():
-        options = (result["options"] for rounds in programs.values() for result in rounds.values()
-                   if "options" in result)
-        setting, limits = setting_of(next(options)), limits_of(programs)
+        options = next((result["options"] for rounds in programs.values() for result in rounds.values()
+                        if "options" in result), None)
+        if options is None:
+            continue  # ferry has no run beside the others
+        setting, limits = setting_of(options), limits_of(programs)
         for program, rounds in programs.items():
             pairs = times_of(rounds)
             found.append(Result(program, setting, tokens, median(pairs), median(limits), median_ratio(pairs, limits)))
