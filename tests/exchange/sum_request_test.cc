@@ -135,19 +135,23 @@ class SecondWorker {
     pool_ = std::make_shared<WorkerPool>(2);
     for (const std::string& thread : threads())
       if (!before.contains(thread)) thread_ = thread;
-    // Until it waits for work.
-    while (status("State:") != "S") std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    require(soon([this] { return status("State:") == "S"; }), "it does not wait for work");
   }
   const std::shared_ptr<WorkerPool>& pool() const { return pool_; }
   // How often it has waited so far: once more after each work that it was given.
   int waits() const { return std::stoi(status("voluntary_ctxt_switches:")); }
   bool waits_again(int waits_before) const {
-    for (int ms = 0; ms < 5000 && waits() == waits_before; ++ms)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return waits() > waits_before;
+    return soon([&] { return waits() > waits_before; });
   }
 
  private:
+  // Whether it is so within 5 s.
+  template <typename Condition>
+  static bool soon(const Condition& condition) {
+    for (int ms = 0; ms < 5000 && !condition(); ++ms)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return condition();
+  }
   static std::set<std::string> threads() {
     std::set<std::string> found;
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))

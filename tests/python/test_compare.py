@@ -283,7 +283,7 @@ def test_predictions_are_measured_until_one_place_has_all(monkeypatch, capsys):
         return [{**run_of(flag_ns), "case": job.case} for job in jobs]
 
     monkeypatch.setattr(planned, "measure", measure_once)
-    monkeypatch.setattr(planned, "here_now", lambda machine: machine is near)
+    monkeypatch.setattr(planned, "flags_now_ns", lambda: [28, 30])
     options = argparse.Namespace(rounds=2, idle_wait=0)
     cases = [(16, 7168, 2, 256, "uniform"), (32, 4096, 2, 64, "uniform")]
     runs = planned.measure_cases([near, far], cases, options, lambda runs: f"{len(runs)} runs")

@@ -1,5 +1,5 @@
 """Owns where the cores are: the hypervisor of a virtual machine may move them from one last-level cache to two and
-back, and the time that a flag takes from one core to the next says which it is. Called by measure, report, planned."""
+back, and the time that a flag takes from one core to the next says which it is. Called by measure, suite, planned."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ PROBE = ("bench", "--ranks", "1", "--tokens", "1", "--hidden", "64", "--experts"
 
 
 def flags_now_ns():
-    """What a flag takes now, a few times; empty on one core."""
+    """What a flag takes now, a few times; 0 on one core."""
     done = subprocess.run([native_program.path(), *PROBE], capture_output=True, check=True, text=True)
     return json.loads(done.stdout.rstrip().rpartition("\n")[2])["flags_ns"]
 

@@ -17,7 +17,7 @@ import ferry
 
 from .. import native_program
 from .measure import Job, add_idle_wait, disturbed_text, measure, wait_until_idle
-from .places import cores_moved, flags_now_ns, in_place
+from .places import flags_now_ns, in_place
 from .programs import options_of
 from .results import by_case, median, times_of
 from .suite import LARGE_SHAPES, SHAPES, TOP_K
@@ -28,7 +28,7 @@ OTHERS = [(32, 4096, 2, 64), (64, 7168, 4, 256), (48, 5120, 8, 160), (256, 7168,
           (512, 4096, 4, 128), (512, 1024, 8, 64), (1024, 4096, 4, 256), (2048, 7168, 2, 256), (2048, 2048, 8, 128)]
 SKEWED = [(128, 7168, 2, 256), (128, 7168, 8, 256), (1024, 7168, 2, 256), (1024, 7168, 8, 256)]
 WHAT = ("dispatch", "combine", "pair")
-MOST_ROUNDS = 5  # in all places, for each round that is wanted in one
+MOST_ROUNDS = 5    # that are tried, wherever the cores are, for each that one place should have
 MOST_WAIT_S = 600  # for cores that are in none of the places
 
 
@@ -106,10 +106,6 @@ def missing(machine, cases, runs, rounds):
     return [case for case in cases if had[case] < rounds]
 
 
-def here_now(machine):
-    return not flag_ns_of(machine) or not cores_moved([*flags_now_ns(), flag_ns_of(machine)])
-
-
 def measure_cases(machines, cases, options, show):
     """Runs until one place has all cases `rounds` times; what runs next is what is missing where the cores are."""
     runs, rounds, end = [], 0, time.monotonic() + MOST_WAIT_S
@@ -117,7 +113,8 @@ def measure_cases(machines, cases, options, show):
         lacking = [missing(machine, cases, runs, options.rounds) for machine in machines]
         if not all(lacking):
             break
-        wanted = next((few for machine, few in zip(machines, lacking) if here_now(machine)), None)
+        now = {"result": {"flags_ns": flags_now_ns()}}
+        wanted = next((few for machine, few in zip(machines, lacking) if in_place(now, flag_ns_of(machine))), None)
         if wanted is None:
             time.sleep(1)
             continue
