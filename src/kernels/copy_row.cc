@@ -118,7 +118,7 @@ HWY_EXPORT(stream_row);
 namespace {
 
 // Bytes of a row's head that are worth asking for early; then the hardware has noticed the stream.
-constexpr std::size_t kPrefetchBytes = 512;
+constexpr std::size_t kPrefetchBytes = 128;
 
 }  // namespace
 

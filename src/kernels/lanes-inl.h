@@ -82,6 +82,27 @@ HWY_INLINE Words bf16_above(Floats value) {
   return hn::IfThenElse(hn::RebindMask(words, hn::IsNaN(value)), quiet, rounded);
 }
 
+// A paired chunk: `a` in the lower halves, `b` in the upper ones. A NaN whose lower half is not 0,
+// which must not carry, comes from a weight, and so it is in both.
+HWY_INLINE Words bf16_pairs(Floats a, Floats b) {
+  const WordTag words;
+  const Words upper = hn::Set(words, 0xffff0000);
+#if HWY_TARGET != HWY_SCALAR
+  if (HWY_LIKELY(hn::AllFalse(FloatTag(), hn::IsNaN(a)))) {
+    // All elements at once: what is cut off carries if it is more than one half, or one half beside
+    // an odd value. An average keeps the carry of (cut + 0x7fff + odd) in 16 bits, as its top bit.
+    const hn::Repartition<std::uint16_t, WordTag> halves;
+    const Words even = hn::BitCast(words, a), odd = hn::BitCast(words, b);
+    const auto kept = hn::BitCast(halves, hn::OrAnd(hn::ShiftRight<16>(even), odd, upper));
+    const auto cut = hn::BitCast(halves, hn::Or(hn::AndNot(upper, even), hn::ShiftLeft<16>(odd)));
+    const auto half = hn::OrAnd(hn::Set(halves, 0x7ffe), kept, hn::Set(halves, 1));
+    const auto carry = hn::ShiftRight<15>(hn::AverageRound(cut, half));
+    return hn::BitCast(words, hn::Add(kept, carry));
+  }
+#endif
+  return hn::OrAnd(hn::ShiftRight<16>(bf16_above(a)), bf16_above(b), upper);
+}
+
 #if FERRY_NATIVE_FP16
 HWY_INLINE Floats fp16_lanes_to_float(Halves half) {
   const hn::Rebind<hwy::float16_t, FloatTag> native;
@@ -179,9 +200,7 @@ HWY_INLINE void load_chunk(const std::byte* from, Floats& a, Floats& b) {
 template <DataType type, bool paired>
 HWY_INLINE void store_chunk(Floats a, Floats b, std::byte* to, bool streaming) {
   if constexpr (paired) {
-    const Words even = hn::ShiftRight<16>(bf16_above(a));
-    store_lanes(WordTag(), hn::OrAnd(even, bf16_above(b), hn::Set(WordTag(), 0xffff0000)), to,
-                streaming);
+    store_lanes(WordTag(), bf16_pairs(a, b), to, streaming);
   } else if constexpr (type == DataType::kFp32) {
     store_lanes(FloatTag(), a, to, streaming);
     store_lanes(FloatTag(), b, to + hn::Lanes(FloatTag()) * sizeof(float), streaming);

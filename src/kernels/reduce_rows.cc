@@ -22,6 +22,10 @@ namespace ferry::internal::HWY_NAMESPACE {
 // 20 % faster there. Rows in a cache are left to the processor: fetching them costs up to 30 %.
 inline constexpr std::size_t kAheadBytes = 512;
 
+// Lines at the end of each row that are fetched while the first half is summed, as the processor
+// does not foresee that the sums go on there.
+inline constexpr std::size_t kEndLines = 6;
+
 // A sum over rows of row_type, rounded to out_type.
 template <DataType row_type, DataType out_type, bool weighted>
 struct RowSum {
@@ -103,12 +107,22 @@ struct RowSum {
     short_vectors() ? block<2>(h, streaming) : block<1>(h, streaming);
   }
 
-  // Steps from element `first` on: upwards, or downwards.
+  // Steps from element `first` on: upwards, or downwards. Each of the last `fetches` steps asks for
+  // one line at the end of a row: the last line of each row in turn, then the one before it.
   enum Direction { kUp, kDown };
   template <bool streaming>
-  HWY_NOINLINE void steps(std::size_t first, std::size_t count, Direction direction) const {
+  HWY_NOINLINE void steps(std::size_t first, std::size_t count, Direction direction,
+                          std::size_t fetches = 0) const {
     const std::size_t stride = direction == kUp ? step() : 0 - step();
-    for (std::size_t h = first; count > 0; --count, h += stride) one_step(h, streaming);
+    std::size_t line = static_cast<std::size_t>(args.hidden) * kRowElement - kLineBytes;
+    int row = 0;
+    for (std::size_t h = first; count > 0; --count, h += stride) {
+      if (count <= fetches) {
+        hwy::Prefetch(at(args.rows[row], line));
+        if (++row == args.num_rows) row = 0, line -= kLineBytes;
+      }
+      one_step(h, streaming);
+    }
   }
 
   template <bool streaming>
@@ -125,7 +139,7 @@ struct RowSum {
   void inwards() const {
     const auto hidden = static_cast<std::size_t>(args.hidden);
     const std::size_t count = hidden / step(), up = count / 2;
-    steps<false>(0, up, kUp);
+    steps<false>(0, up, kUp, std::min(up, kEndLines * args.num_rows));
     range<false>(count * step(), hidden);
     steps<false>((count - 1) * step(), count - up, kDown);
   }

@@ -222,14 +222,59 @@ TEST(ReduceRows, InfinitiesOverflowsAndOneNanEqualThePlainLoop) {
   });
 }
 
+// Halves, just less, and just more, beside odd and even values, the largest one among them: every
+// value at even elements with every other at odd ones. A product with 1 is the weight.
+TEST(ReduceRows, EveryPairOfNeighboursRoundsToTheNearestAndHalvesToEven) {
+  constexpr std::size_t kHidden = 98;
+  std::vector<float> values;
+  for (const std::uint32_t kept : {0x0000u, 0x0001u, 0x3f80u, 0x3f81u, 0x7f7eu, 0x7f7fu, 0xbf81u}) {
+    for (const std::uint32_t cut : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})
+      values.push_back(std::bit_cast<float>(kept << 16 | cut));
+  }
+  for_each_type([&](DataType row_type, DataType out_type) {
+    Bytes even = row_of(0.0f, row_type, kHidden), odd = even;
+    for (std::size_t h = 0; h < kHidden; ++h)
+      from_float(1.0f, &(h % 2 == 0 ? even : odd)[h * element_bytes(row_type)], row_type);
+    for (const float a : values) {
+      for (const float b : values) {
+        const std::vector<WeightedRow> terms{{a, even}, {b, odd}};
+        ASSERT_EQ(sum_of(reduce_rows, terms, row_type, out_type),
+                  sum_of(plain_reduce, terms, row_type, out_type))
+            << a << " " << b;
+      }
+    }
+  });
+}
+
+// At even elements only, and at odd ones only.
+TEST(ReduceRows, InfinityOrNanBesideNumbersStaysWhatItIs) {
+  for_each_type([&](DataType row_type, DataType out_type) {
+    const std::size_t width = element_bytes(row_type);
+    for (const std::uint32_t special : {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc12345u}) {
+      for (const std::size_t first : {0, 1}) {
+        Bytes row = row_of(1.5f, row_type, 70);
+        for (std::size_t h = first; h < 70; h += 2)
+          from_float(std::bit_cast<float>(special), &row[h * width], row_type);
+        const std::vector<WeightedRow> terms{{1.0f, row}};
+        EXPECT_EQ(sum_of(reduce_rows, terms, row_type, out_type),
+                  sum_of(plain_reduce, terms, row_type, out_type));
+      }
+    }
+  });
+}
+
+// Payloads that would carry into the sign if they were rounded are among them.
 TEST(ReduceRows, NanWeightGivesNanEverywhere) {
   constexpr std::size_t kHidden = 65;
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   for_each_type([&](DataType row_type, DataType out_type) {
-    const Bytes sum =
-        sum_of(reduce_rows, {{kNan, row_of(2.0f, row_type, kHidden)}}, row_type, out_type);
-    for (std::size_t h = 0; h < kHidden; ++h) {
-      EXPECT_TRUE(std::isnan(to_float(&sum[h * element_bytes(out_type)], out_type))) << h;
+    for (const std::uint32_t bits : {0x7fc00000u, 0x7fffffffu, 0xffffffffu, 0x7fc08001u}) {
+      const std::vector<WeightedRow> terms{
+          {std::bit_cast<float>(bits), row_of(2.0f, row_type, kHidden)}};
+      const Bytes sum = sum_of(reduce_rows, terms, row_type, out_type);
+      EXPECT_EQ(sum, sum_of(plain_reduce, terms, row_type, out_type));
+      for (std::size_t h = 0; h < kHidden; ++h) {
+        EXPECT_TRUE(std::isnan(to_float(&sum[h * element_bytes(out_type)], out_type))) << h;
+      }
     }
   });
 }
