@@ -40,6 +40,16 @@ def test_ratios_stay_within_a_round_and_a_missed_goal_is_told():
     assert "Real skew" not in page
 
 
+def test_shapes_come_in_the_order_of_their_goals_and_only_a_program_that_ran_nowhere_failed():
+    other = [16, 7168, 8, 256]
+    found = results(("shapes", other, "ferry", 0, ferry(130, 100)),
+                    ("shapes", other, "a2av", 1, result(260, library="Open MPI v4")),
+                    ("shapes", SHAPE, "ferry", 0, ferry(130, 100)))
+    lines = [line for line in report.readme_block(found).splitlines() if line.startswith("| 16, ")]
+    assert [line.split(" | ")[0] for line in lines] == ["| 16, 7168, 2, 256", "| 16, 7168, 8, 256"]
+    assert lines[0].endswith("| failed | failed |") and lines[1].endswith("| failed | - |")
+
+
 def test_sections_have_a_table_each():
     found = results(("overhead", [2], "threads", 0, ferry(10, 1)), ("overhead", [4], "threads", 0, ferry(30, 1)),
                     ("skew", [2, 128], "uniform", 0, ferry(10, 1)), ("skew", [2, 128], "real", 0, ferry(25, 1)),

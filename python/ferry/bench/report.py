@@ -116,8 +116,10 @@ def library_name(results):
 
 
 def shapes(results):
-    """[(shape, programs)] of the shapes that ferry ran."""
-    return [(shape, programs) for shape, programs in cases_of(results, "shapes").items() if programs.get("ferry")]
+    """[(shape, programs)] of the shapes that ferry ran, those with goals in their order."""
+    order = {shape: number for number, shape in enumerate(GOALS)}
+    found = [(shape, programs) for shape, programs in cases_of(results, "shapes").items() if programs.get("ferry")]
+    return sorted(found, key=lambda case: order.get(case[0], len(order)))
 
 
 def over_limit(programs):
@@ -127,6 +129,14 @@ def over_limit(programs):
 def over(programs, rival):
     """Ratios of ferry's pair over the rival's."""
     return ratios(times_of(programs["ferry"]), times_of(programs.get(rival, {})))
+
+
+def over_text(programs, rival):
+    """A rival that ran, but in no round that ferry has too, has no ratio."""
+    found = over(programs, rival)
+    if not found:
+        return "-" if programs.get(rival) else "failed"
+    return fixed(statistics.median(found))
 
 
 def limit_table(cases):
@@ -145,7 +155,7 @@ def mpi_table(cases):
         for rival in MPI:
             found = over(programs, rival)
             line += [time_or_dash(median(times_of(programs.get(rival, {})))),
-                     f"{statistics.median(found):.2f} ({max(found):.2f})" if found else "failed"]
+                     over_text(programs, rival) + (f" ({max(found):.2f})" if found else "")]
         lines.append([*line, goal_text(shape, 0)])
     return markdown(lines)
 
@@ -261,8 +271,7 @@ def readme_block(results):
     lines = [[SHAPE_HEAD, "places known", "ferry", "ferry / places known",
               *(f"ferry / {library} {rival}" for rival in rivals)]]
     for shape, programs in shapes(results):
-        found = [over(programs, rival) for rival in rivals]
         lines.append([shape_text(shape), time_text(median(limits_of(programs))),
                       time_text(median(times_of(programs["ferry"]))), fixed(over_limit(programs)),
-                      *(fixed(statistics.median(one) if one else None) for one in found)])
+                      *(over_text(programs, rival) for rival in rivals)])
     return f"{markdown(lines)}\n{machine_text(results)} {place_text(results)}\n"
