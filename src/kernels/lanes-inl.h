@@ -82,21 +82,25 @@ HWY_INLINE Words bf16_above(Floats value) {
   return hn::IfThenElse(hn::RebindMask(words, hn::IsNaN(value)), quiet, rounded);
 }
 
-// A paired chunk: `a` in the lower halves, `b` in the upper ones. A NaN whose lower half is not 0,
-// which must not carry, comes from a weight, and so it is in both.
+// The bf16 nearest to each float of a paired chunk: those of `a` in the lower halves of the lanes,
+// those of `b` in the upper ones. Rounding spoils a NaN only where its lower half is not 0. Rows
+// and biases of bf16 bring none like that; a weight may, and then all elements are NaN. So it is
+// enough to look at `a`.
 HWY_INLINE Words bf16_pairs(Floats a, Floats b) {
   const WordTag words;
   const Words upper = hn::Set(words, 0xffff0000);
 #if HWY_TARGET != HWY_SCALAR
   if (HWY_LIKELY(hn::AllFalse(FloatTag(), hn::IsNaN(a)))) {
-    // All elements at once: what is cut off carries if it is more than one half, or one half beside
-    // an odd value. An average keeps the carry of (cut + 0x7fff + odd) in 16 bits, as its top bit.
+    // Of each float the upper half is kept and the lower one is cut off. What is kept goes up by
+    // one when cut + 0x7fff + (kept is odd) carries out of 16 bits. AverageRound(x, y) is
+    // (x + y + 1) / 2 and loses no carry: it is the top bit of the average.
     const hn::Repartition<std::uint16_t, WordTag> halves;
-    const Words even = hn::BitCast(words, a), odd = hn::BitCast(words, b);
-    const auto kept = hn::BitCast(halves, hn::OrAnd(hn::ShiftRight<16>(even), odd, upper));
-    const auto cut = hn::BitCast(halves, hn::Or(hn::AndNot(upper, even), hn::ShiftLeft<16>(odd)));
-    const auto half = hn::OrAnd(hn::Set(halves, 0x7ffe), kept, hn::Set(halves, 1));
-    const auto carry = hn::ShiftRight<15>(hn::AverageRound(cut, half));
+    const Words from_a = hn::BitCast(words, a), from_b = hn::BitCast(words, b);
+    const auto kept = hn::BitCast(halves, hn::OrAnd(hn::ShiftRight<16>(from_a), from_b, upper));
+    const auto cut =
+        hn::BitCast(halves, hn::Or(hn::AndNot(upper, from_a), hn::ShiftLeft<16>(from_b)));
+    const auto to_carry = hn::OrAnd(hn::Set(halves, 0x7ffe), kept, hn::Set(halves, 1));
+    const auto carry = hn::ShiftRight<15>(hn::AverageRound(cut, to_carry));
     return hn::BitCast(words, hn::Add(kept, carry));
   }
 #endif

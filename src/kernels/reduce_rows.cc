@@ -22,8 +22,8 @@ namespace ferry::internal::HWY_NAMESPACE {
 // 20 % faster there. Rows in a cache are left to the processor: fetching them costs up to 30 %.
 inline constexpr std::size_t kAheadBytes = 512;
 
-// Lines at the end of each row that are fetched while the first half is summed, as the processor
-// does not foresee that the sums go on there.
+// Lines at the end of each row that are fetched while the first half is summed: the second half
+// begins there, and the processor does not foresee it.
 inline constexpr std::size_t kEndLines = 6;
 
 // A sum over rows of row_type, rounded to out_type.
@@ -139,7 +139,8 @@ struct RowSum {
   void inwards() const {
     const auto hidden = static_cast<std::size_t>(args.hidden);
     const std::size_t count = hidden / step(), up = count / 2;
-    steps<false>(0, up, kUp, std::min(up, kEndLines * args.num_rows));
+    const std::size_t ends = std::min(kEndLines, hidden * kRowElement / 2 / kLineBytes);
+    steps<false>(0, up, kUp, std::min(up, ends * args.num_rows));
     range<false>(count * step(), hidden);
     steps<false>((count - 1) * step(), count - up, kDown);
   }

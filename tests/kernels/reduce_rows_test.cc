@@ -222,8 +222,10 @@ TEST(ReduceRows, InfinitiesOverflowsAndOneNanEqualThePlainLoop) {
   });
 }
 
-// Halves, just less, and just more, beside odd and even values, the largest one among them: every
-// value at even elements with every other at odd ones. A product with 1 is the weight.
+// Floats half way between two bf16 values, just below it and just above, where the lower value is
+// even and where it is odd; the largest finite value is one of them. Each float at the even
+// elements meets each at the odd ones. The rows hold 0 and 1, so that each sum is one of the
+// weights.
 TEST(ReduceRows, EveryPairOfNeighboursRoundsToTheNearestAndHalvesToEven) {
   constexpr std::size_t kHidden = 98;
   std::vector<float> values;
@@ -263,7 +265,7 @@ TEST(ReduceRows, InfinityOrNanBesideNumbersStaysWhatItIs) {
   });
 }
 
-// Payloads that would carry into the sign if they were rounded are among them.
+// Some of the payloads would carry into the sign if they were rounded as numbers are.
 TEST(ReduceRows, NanWeightGivesNanEverywhere) {
   constexpr std::size_t kHidden = 65;
   for_each_type([&](DataType row_type, DataType out_type) {

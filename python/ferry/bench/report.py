@@ -131,12 +131,12 @@ def over(programs, rival):
     return ratios(times_of(programs["ferry"]), times_of(programs.get(rival, {})))
 
 
-def over_text(programs, rival):
-    """A rival that ran, but in no round that ferry has too, has no ratio."""
+def over_text(programs, rival, worst=False):
+    """The median ratio, and the worst in brackets. A rival that ran, but in no round that ferry has too, has none."""
     found = over(programs, rival)
     if not found:
         return "-" if programs.get(rival) else "failed"
-    return fixed(statistics.median(found))
+    return fixed(statistics.median(found)) + (f" ({fixed(max(found))})" if worst else "")
 
 
 def limit_table(cases):
@@ -153,9 +153,7 @@ def mpi_table(cases):
     for shape, programs in cases:
         line = [shape_text(shape), time_text(median(times_of(programs["ferry"])))]
         for rival in MPI:
-            found = over(programs, rival)
-            line += [time_or_dash(median(times_of(programs.get(rival, {})))),
-                     over_text(programs, rival) + (f" ({max(found):.2f})" if found else "")]
+            line += [time_or_dash(median(times_of(programs.get(rival, {})))), over_text(programs, rival, worst=True)]
         lines.append([*line, goal_text(shape, 0)])
     return markdown(lines)
 
