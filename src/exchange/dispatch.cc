@@ -6,6 +6,7 @@
 
 #include "exchange/argument_rules.h"
 #include "exchange/place_rows.h"
+#include "exchange/row_metadata.h"
 #include "exchange/send_rows.h"
 #include "exchange/state.h"
 #include "routing/placement.h"
@@ -100,7 +101,7 @@ Status Dispatch::announce(const DispatchArgs& args) {
   return post(args);
 }
 
-// The record, and my row of the count matrix.
+// The record, my row of the count matrix, and the list of my rows.
 Status Dispatch::post(const DispatchArgs& args) {
   const WindowLayout& layout = setup_.layout;
   Pool& pool = *exchange_.pool;
@@ -130,8 +131,8 @@ Status Dispatch::post(const DispatchArgs& args) {
                  .buffer = buffer_,
                  .growth = Code::kOk};
   mine.num_rows = static_cast<std::int32_t>(args.tokens.num_rows);
-  if (unplaced_)
-    count_entries(setup_.rules(), *route_, exchange_.view.count_row(setup_.rank, number()));
+  count_entries(setup_.rules(), *route_, exchange_.view.count_row(setup_.rank, number()));
+  list_rows(exchange_, number(), *route_, args);
   exchange_.protocol.publish(number(), Stage::kAnnounced);
   return {};
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "exchange/row_metadata.h"
+
 namespace ferry::internal {
 
 namespace {
@@ -23,15 +25,10 @@ RowSender::RowSender(ExchangeParts& exchange, const Issued& issued, const Route&
       stores_(exchange.stores.begin(bytes_of_all(), now_ns)) {
   posted_.reserve(issued.active->ranks.size());
   for (const int peer : issued.active->ranks) {
-    posted_.push_back({});
+    posted_.push_back(nullptr);
     if (!exchange.here(peer)) continue;
     const int buffer = exchange.record(peer, issued.number).posted.buffer;
-    std::byte* data = exchange.view.window(peer) + layout_.buffer(buffer);
-    posted_.back() = {
-        .data = data,
-        .metadata = {.source = reinterpret_cast<std::int32_t*>(data + layout_.sources()),
-                     .weights = reinterpret_cast<float*>(data + layout_.weights()),
-                     .ids = reinterpret_cast<std::int32_t*>(data + layout_.topk_ids())}};
+    posted_.back() = exchange.view.window(peer) + layout_.buffer(buffer);
   }
   for (std::size_t i = 0; layout_.scale_bytes() > 0 && i < route_.section_rows.size(); ++i)
     scale_strides_.push_back(layout_.scale_strides(route_.section_rows[i]));
@@ -41,10 +38,10 @@ Status RowSender::send(int buffer) {
   if (exchange_.forwarder) {
     if (Status status = cross_rows(); !status.ok()) return status;
   }
-  const std::size_t rows_sent = route_.order.size() * issued_.active->num_positions;
+  const std::size_t rows_sent = route_.num_sent * issued_.active->num_positions;
   exchange_.stores.measure(StoreChoice::kSend, bytes_of_all(), rows_sent * layout_.row_bytes(),
                            [&] { send_tokens(); });
-  send_all_metadata();
+  take_metadata(exchange_, issued_.number, route_, exchange_.pool->data(buffer));
   clear_gaps(buffer);
   ExchangeStats& stats = exchange_.stats;
   stats.rows_sent += rows_sent;
@@ -81,7 +78,7 @@ void RowSender::send_entries(std::int64_t first, int count, std::byte* scratch) 
     const RowRef ref = route_.refs[entry];
     for (int position = 0; ref.sent() && position < active.num_positions; ++position) {
       const int index = active.index(ref.member, position);
-      std::byte* data = posted_[index].data;
+      std::byte* data = posted_[index];
       if (data == nullptr) continue;  // cross_rows.cc
       const std::int64_t row = setup_.row_at(route_, entry, position);
       to[num_rows] = {index, row};
@@ -93,7 +90,7 @@ void RowSender::send_entries(std::int64_t first, int count, std::byte* scratch) 
   if (layout_.scale_bytes() == 0) return;
   const std::byte* scales = scales_of_row(first, scratch);
   for (int i = 0; i < num_rows; ++i)
-    layout_.put_scales(posted_[to[i].index].data, scale_strides_[to[i].index % active.num_members],
+    layout_.put_scales(posted_[to[i].index], scale_strides_[to[i].index % active.num_members],
                        to[i].row, scales);
 }
 
@@ -136,56 +133,6 @@ RowFactors RowSender::factors(std::int64_t entry) const noexcept {
                                   (setup_.logical.empty() ? expert : setup_.logical[expert]);
   }
   return {scales.data + row * scales.num_channels, scales.num_channels > 1};
-}
-
-// In the order of the rows, so that lines which hold the metadata of several rows are fetched once
-// and not taken from the neighbouring sources again and again. Starts at a different peer per rank.
-void RowSender::send_all_metadata() {
-  const ActiveSet& active = *route_.active;
-  const auto count = static_cast<std::int64_t>(route_.order.size());
-  const std::int64_t start = count * setup_.rank / exchange_.group->size();
-  exchange_.workers->run(count, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = start + begin; i < start + end; ++i) {
-      const std::int32_t entry = route_.order[i < count ? i : i - count];
-      const int member = route_.refs[entry].member;
-      for (int position = 0; position < active.num_positions; ++position) {
-        const auto& [data, first] = posted_[active.index(member, position)];
-        if (data == nullptr) continue;  // cross_rows.cc
-        const std::int64_t row = setup_.row_at(route_, entry, position);
-        fill_metadata(entry, {.source = first.source + row * 3,
-                              .weights = first.weights + row * layout_.weights_per_row(),
-                              .ids = first.ids + row * layout_.ids_per_row()});
-      }
-    }
-  });
-}
-
-// Source triplet and weights of the row that refs[entry] names.
-void RowSender::fill_metadata(std::int64_t entry, const RowMetadata& to) const {
-  const int member = route_.refs[entry].member;
-  // 32 bits: this division runs for every row.
-  const std::uint32_t token =
-      static_cast<std::uint32_t>(entry) / static_cast<std::uint32_t>(route_.num_entries);
-  const int k = static_cast<int>(entry - std::int64_t{token} * route_.num_entries);
-  const float* weights =
-      args_.topk_weights ? args_.topk_weights + std::int64_t{token} * route_.top_k : nullptr;
-  to.source[0] = route_.active->member;
-  to.source[1] = static_cast<std::int32_t>(token);
-  to.source[2] = k;
-  if (!setup_.rank_major()) {
-    if (weights) to.weights[0] = k < route_.top_k ? weights[k] : 1.0f;
-    return;
-  }
-  const ExpertMap& map = route_.active->map;
-  const std::int32_t* columns = route_.columns.data() + (entry - k);
-  to.source[2] = -1;
-  for (int j = 0; j < route_.num_entries; ++j) {
-    const bool local = columns[j] >= 0 && map.owner(columns[j]) == member;
-    if (local && to.source[2] < 0) to.source[2] = j;
-    if (j >= route_.top_k) continue;
-    to.ids[j] = local ? map.local(columns[j]) : -1;
-    if (weights) to.weights[j] = local ? weights[j] : 0.0f;
-  }
 }
 
 // Gap rows of my own buffer: source -1, weight 0, and zero rows on request. Padding is left alone

@@ -1,7 +1,7 @@
 // RowSender: the rows of one dispatch on their way: encoded once, written to their final slots,
-// their scales, source triplets and weights beside them. Lives while the send half moves rows;
-// called by dispatch.cc when every slot is known.
-//   send_rows.cc             rows of this node, metadata, gaps
+// their scales beside them. Lives while the send half moves rows; called by dispatch.cc when every
+// slot is known.
+//   send_rows.cc             rows of this node, gaps
 //   internode/cross_rows.cc  rows for other nodes, packed for each mate
 #pragma once
 
@@ -33,17 +33,6 @@ class RowSender {
     int index;  // of the receiver among the active ranks
     std::int64_t row;
   };
-  // Where the metadata of a row goes.
-  struct RowMetadata {
-    std::int32_t* source;
-    float* weights;
-    std::int32_t* ids;
-  };
-  // A receive buffer that a rank posted.
-  struct PostedBuffer {
-    std::byte* data;       // null: of another node
-    RowMetadata metadata;  // of row 0
-  };
   std::uint64_t bytes_of_all() const noexcept { return route_.total_rows * layout_.row_bytes(); }
   void send_tokens() const;
   void send_token(std::int64_t token, std::byte* scratch) const;
@@ -51,8 +40,6 @@ class RowSender {
   RowFactors factors(std::int64_t entry) const noexcept;
   const std::byte* encode(std::int64_t entry, std::byte* scratch) const;
   const std::byte* scales_of_row(std::int64_t entry, const std::byte* scratch) const noexcept;
-  void send_all_metadata();
-  void fill_metadata(std::int64_t entry, const RowMetadata& to) const;
   void clear_gaps(int buffer) const;
 
   // internode/cross_rows.cc
@@ -78,7 +65,7 @@ class RowSender {
   const Route& route_;
   const DispatchArgs& args_;
   Stores stores_;
-  std::vector<PostedBuffer> posted_;   // [active ranks]
+  std::vector<std::byte*> posted_;     // [active ranks] receive buffers; null: of another node
   std::vector<Scales> scale_strides_;  // [members] of those buffers
 };
 

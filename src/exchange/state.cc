@@ -33,7 +33,9 @@ bool back_control(const Setup& setup, const WindowView& view, const Forwarder* f
     new (&view.control(peer)) ControlFlags{};
   }
   const WindowLayout& layout = setup.layout;
-  return view.segment->commit(layout.sums_before(view.positions[setup.rank]), layout.sums_bytes());
+  const int mine = view.positions[setup.rank];
+  return view.segment->commit(layout.sums_before(mine), layout.sums_bytes()) &&
+         view.segment->commit(layout.row_lists(mine), layout.row_lists_bytes());
 }
 
 Error no_memory(const Setup& setup) {
@@ -53,6 +55,7 @@ void map_in(const Setup& setup, const WindowView& view, int buffer) {
     if (!view.here(peer)) continue;
     const int position = view.positions[peer];
     view.segment->map_in(layout.sums_before(position), layout.sums_bytes());
+    view.segment->map_in(layout.row_lists(position), layout.row_lists_bytes());
     view.segment->map_in(layout.window(position) + layout.buffer(buffer),
                          layout.expected_section_rows() * layout.row_bytes());
   }

@@ -36,6 +36,9 @@ struct WindowView {
   std::int32_t* total_sums(int rank) const noexcept {
     return reinterpret_cast<std::int32_t*>(at(layout->total_sums(positions[rank])));
   }
+  std::byte* row_list(int rank, std::uint64_t number) const noexcept {
+    return at(layout->row_list(positions[rank], number));
+  }
   int num_ranks() const noexcept { return static_cast<int>(positions.size()); }
   bool here(int rank) const noexcept { return positions[rank] >= 0; }
   // Of a rank of this node.

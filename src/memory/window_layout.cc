@@ -16,6 +16,7 @@ namespace ferry::internal {
 namespace {
 
 constexpr std::size_t kPage = 4096;
+constexpr std::size_t kLine = 64;
 // Addresses that one exchange may reserve; beyond it buffers are smaller than the worst case
 // (docs/window_layout.md).
 constexpr std::size_t kMaxAddressBytes = std::size_t{1} << 45;
@@ -91,6 +92,13 @@ std::int64_t expected_rows(const ExchangeConfig& config, const WindowShape& shap
          (aligned ? shape.max_local * (config.expert_alignment - 1) : 0);
 }
 
+// That a rank sends, at most.
+std::size_t most_sent_rows(const ExchangeConfig& config, int num_ranks) {
+  const int entries = config.top_k + config.shared.num_experts;
+  const bool by_rank = config.layout == Layout::kRankMajor;
+  return checked_mul(config.max_tokens, by_rank ? std::min(entries, num_ranks) : entries);
+}
+
 constexpr std::int64_t kColumnMultiple = 4;  // elements: columns start at multiples of 16 bytes
 
 }  // namespace
@@ -116,14 +124,14 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shap
   control_.records = control.take((control_.ring_mask + 1) * control_.record_bytes, 128);
   control_.count_row_bytes =
       (shape.num_columns + (rank_major ? num_ranks : 0)) * sizeof(std::int32_t);
-  control_.count_row_bytes = (control_.count_row_bytes + 63) / 64 * 64;
+  control_.count_row_bytes = round_up(control_.count_row_bytes, kLine);
   control_.counts = control.take((control_.ring_mask + 1) * control_.count_row_bytes, 128);
   control_.stride = control.align(kPage);
 
   const std::int64_t sections = padded_ ? shape.max_local : 1;
   max_rows_ = worst_rows(config, shape.max_local, num_ranks);
   const std::size_t widest_row = std::max<std::size_t>(row_.bytes, config.max_output_row_bytes);
-  const std::size_t row_cost = widest_row + row_.scale_bytes + 12 + 4 * (row_.weights + row_.ids);
+  const std::size_t row_cost = widest_row + row_.scale_bytes + row_.metadata_bytes();
   const std::size_t address_rows = kMaxAddressBytes / shape.num_windows / num_buffers_ / row_cost;
   max_rows_ = std::min<std::int64_t>(max_rows_, std::max<std::size_t>(address_rows, 1));
   section_.stride = padded_ ? config.expert_capacity : max_rows_;
@@ -154,6 +162,13 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shap
   segment.take(checked_mul(control_.stride, num_ranks), kPage);
   sums_.stride = shape.shared_sums ? round_up(2 * control_.count_row_bytes, kPage) : 0;
   sums_.begin = segment.take(checked_mul(sums_.stride, shape.num_windows), kPage);
+  Accumulator list;
+  list.take(num_ranks * sizeof(std::int32_t), kLine);
+  lists_.rows = list.align(kLine);
+  list.take(checked_mul(most_sent_rows(config, num_ranks), listed_row_bytes()), kLine);
+  lists_.bytes = list.align(kLine);
+  lists_.stride = round_up(checked_mul(control_.ring_mask + 1, lists_.bytes), kPage);
+  lists_.begin = segment.take(checked_mul(lists_.stride, shape.num_windows), kPage);
   windows_ = segment.align(Segment::kHugePage);
   segment.take(checked_mul(window_bytes_, shape.num_windows), Segment::kHugePage);
   segment_bytes_ = segment.align(Segment::kHugePage);

@@ -1,8 +1,10 @@
 // WindowLayout: every byte offset of an exchange's segment. Nowhere else does ferry do this
 // arithmetic. docs/window_layout.md draws it; exchange/record.h has what lies in a control part.
 //
-//   segment: control of rank 0, 1, ... R-1 | sums of rank 0, 1, ... of this node | their windows
+//   segment: control of rank 0, 1, ... R-1 | sums of rank 0, 1, ... of this node | their row lists
+//            | their windows
 //   control: flags | ring of records | ring of count rows
+//   row lists: a ring of them; each: where the rows of each member start | rows
 //   window:  buffer 0, 1, ... ; each: rows | sources | weights | topk_ids | scales
 #pragma once
 
@@ -49,6 +51,13 @@ class WindowLayout {
     return sums_before(index) + control_.count_row_bytes;
   }
   std::size_t sums_bytes() const noexcept { return sums_.stride; }
+  // By position in the node: what a rank lists of the rows that it sends (exchange/row_metadata.h).
+  std::size_t row_list(int index, std::uint64_t number) const noexcept {
+    return row_lists(index) + (number & control_.ring_mask) * lists_.bytes;
+  }
+  std::size_t row_lists(int index) const noexcept { return lists_.begin + index * lists_.stride; }
+  std::size_t row_lists_bytes() const noexcept { return lists_.stride; }
+  std::size_t row_list_bytes() const noexcept { return lists_.bytes; }
   // By position in the node.
   std::size_t window(int index) const noexcept { return windows_ + index * window_bytes_; }
   std::size_t count_row_bytes() const noexcept { return control_.count_row_bytes; }
@@ -73,6 +82,13 @@ class WindowLayout {
   std::size_t scale_bytes() const noexcept { return row_.scale_bytes; }
   std::size_t weights_per_row() const noexcept { return row_.weights; }
   std::size_t ids_per_row() const noexcept { return row_.ids; }
+
+  // Inside a row list.
+  std::size_t listed_rows() const noexcept { return lists_.rows; }
+  // Of each: its entry and weight; kRankMajor: all its metadata.
+  std::size_t listed_row_bytes() const noexcept {
+    return row_.ids == 0 ? 8 : row_.metadata_bytes();
+  }
 
   // Sections of a receive buffer: one, or one per local expert with kPadded.
   std::int64_t section_stride() const noexcept { return section_.stride; }  // rows, to the next
@@ -106,6 +122,10 @@ class WindowLayout {
   };
   struct Row {
     std::size_t bytes, scale_bytes, weights, ids;
+    std::size_t metadata_bytes() const noexcept { return 4 * (3 + weights + ids); }
+  };
+  struct Lists {
+    std::size_t begin, stride, rows, bytes;
   };
   struct Section {
     std::int64_t stride, max_rows, expected_rows;
@@ -113,6 +133,7 @@ class WindowLayout {
 
   Control control_;
   Sums sums_;
+  Lists lists_;
   Buffer buffer_;
   Row row_;
   Section section_;

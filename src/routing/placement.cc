@@ -9,36 +9,23 @@ namespace ferry::internal {
 
 namespace {
 
-// True when no earlier entry of the token goes to the same member.
-bool first_of_member(const ExpertMap& map, const std::int32_t* columns, int k) {
-  for (int j = 0; j < k; ++j) {
-    if (columns[j] >= 0 && map.owner(columns[j]) == map.owner(columns[k])) return false;
-  }
-  return true;
-}
-
 void add(const std::vector<std::int32_t>& from, std::vector<std::int32_t>& to) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
 }
 
-// For every column the next free row in its owner's buffer, for my tokens, and where its entries
-// start in Route::order, which my own counts say; for every member the rows that it needs.
-void start_columns(const PlacementRules& rules, const std::int32_t* my_counts, ColumnSums& sums,
-                   Route& route) {
+// For every column the next free row in its owner's buffer, for my tokens; for every member the
+// rows that it needs.
+void start_columns(const PlacementRules& rules, ColumnSums& sums, Route& route) {
   const ExpertMap& map = route.active->map;
   const bool padded = rules.layout == Layout::kPadded;
   const std::int32_t *all = sums.all.data(), *before_me = sums.before_me.data();
   sums.next.resize(map.num_columns());
-  sums.first.resize(map.num_columns());
-  std::int32_t *next = sums.next.data(), *first = sums.first.data();
+  std::int32_t* next = sums.next.data();
   route.section_rows.assign(map.num_members(), 0);
-  std::int32_t ordered = 0;
   for (int member = 0; member < map.num_members(); ++member) {
     std::int64_t rows = 0, start = 0;
     for (const int column : map.columns_of(member)) {
       next[column] = before_me[column] + static_cast<std::int32_t>(start);
-      first[column] = ordered;
-      ordered += my_counts[column];
       if (padded) {
         start += rules.expert_capacity;
         rows = std::max<std::int64_t>(rows, all[column]);
@@ -48,17 +35,15 @@ void start_columns(const PlacementRules& rules, const std::int32_t* my_counts, C
     }
     route.section_rows[member] = rows;
   }
-  route.order.resize(ordered);
 }
 
-void place_by_expert(const PlacementRules& rules, std::span<const std::int32_t> my_counts,
-                     ColumnSums& sums, Route& route) {
+void place_by_expert(const PlacementRules& rules, ColumnSums& sums, Route& route) {
   const ExpertMap& map = route.active->map;
-  start_columns(rules, my_counts.data(), sums, route);
+  start_columns(rules, sums, route);
   const std::size_t count = route.columns.size();
   const std::int32_t* columns = route.columns.data();
   RowRef* refs = route.refs.data();
-  std::int32_t *order = route.order.data(), *first = sums.first.data(), *next = sums.next.data();
+  std::int32_t* next = sums.next.data();
   for (std::size_t i = 0; i < count; ++i) {
     const std::int32_t column = columns[i];
     if (column < 0) {
@@ -66,18 +51,15 @@ void place_by_expert(const PlacementRules& rules, std::span<const std::int32_t> 
       continue;
     }
     refs[i] = {map.owner(column), next[column]++};
-    order[first[column]++] = static_cast<std::int32_t>(i);
+    ++route.num_sent;
   }
 }
 
-void place_by_member(std::span<const std::int32_t> my_counts, ColumnSums& sums, Route& route) {
+void place_by_member(ColumnSums& sums, Route& route) {
   const ExpertMap& map = route.active->map;
   const int num_columns = map.num_columns();
   sums.next.assign(sums.before_me.begin() + num_columns, sums.before_me.end());
   route.section_rows.assign(sums.all.begin() + num_columns, sums.all.end());
-  sums.first.resize(my_counts.size());
-  std::exclusive_scan(my_counts.begin(), my_counts.end(), sums.first.begin(), 0);
-  route.order.resize(sums.first.back() + my_counts.back());
   for (std::int64_t token = 0; token < route.num_tokens; ++token) {
     const std::int32_t* columns = route.columns.data() + token * route.num_entries;
     RowRef* refs = route.refs.data() + token * route.num_entries;
@@ -89,10 +71,7 @@ void place_by_member(std::span<const std::int32_t> my_counts, ColumnSums& sums, 
     }
     std::sort(refs, refs + count,
               [](const RowRef& a, const RowRef& b) { return a.member < b.member; });
-    for (int j = 0; j < count; ++j) {
-      const std::int64_t entry = token * route.num_entries + j;
-      route.order[sums.first[refs[j].member]++] = static_cast<std::int32_t>(entry);
-    }
+    route.num_sent += count;
   }
 }
 
@@ -162,6 +141,13 @@ void count_received(const PlacementRules& rules, const ColumnSums& sums,
 
 }  // namespace
 
+bool first_of_member(const ExpertMap& map, const std::int32_t* columns, int k) noexcept {
+  for (int j = 0; j < k; ++j) {
+    if (columns[j] >= 0 && map.owner(columns[j]) == map.owner(columns[k])) return false;
+  }
+  return true;
+}
+
 void count_entries(const PlacementRules& rules, const Route& route, std::int32_t* counts) noexcept {
   const ExpertMap& map = route.active->map;
   std::fill_n(counts, rules.count_row_size(map), 0);
@@ -218,14 +204,12 @@ void place(const PlacementRules& rules, std::span<const std::int32_t* const> cou
   const std::int64_t first = rules.rank_major() ? active.map.num_columns() : 0;
   const std::int64_t last =
       rules.rank_major() ? rules.count_row_size(active.map) : active.map.num_columns();
-  const std::span<const std::int32_t> my_counts(count_rows[active.my_index()] + first,
-                                                last - first);
   if (rules.rank_major()) {
     for (const std::int32_t* counts : count_rows)
       route.rows_sent.insert(route.rows_sent.end(), counts + first, counts + last);
-    place_by_member(my_counts, sums, route);
+    place_by_member(sums, route);
   } else {
-    place_by_expert(rules, my_counts, sums, route);
+    place_by_expert(rules, sums, route);
   }
   if (active.num_positions > 1) shift_positions(first, last, sums, route);
   route.total_rows =

@@ -32,6 +32,10 @@ struct PlacementRules {
 // Fills counts[count_row_size()] from route.columns. Cost: T * K, and for kRankMajor T * K^2.
 void count_entries(const PlacementRules& rules, const Route& route, std::int32_t* counts) noexcept;
 
+// True when no earlier entry of the token goes to the same member; `columns` are those of the
+// token.
+bool first_of_member(const ExpertMap& map, const std::int32_t* columns, int k) noexcept;
+
 // Column sums of the count matrix: over the members before mine at my position, over all of each
 // position, and over all. An element is less than 2^31 because a rank receives less than 2^31 rows
 // (window_layout.cc).
@@ -39,7 +43,6 @@ struct ColumnSums {
   std::vector<std::int32_t> before_me, all;
   std::vector<std::vector<std::int32_t>> position;  // with several positions only
   std::vector<std::int32_t> next;                   // row for the next entry of each column
-  std::vector<std::int32_t> first;                  // its place in Route::order
 };
 
 // From the count rows of active.ranks. Cost: R * E.

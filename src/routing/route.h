@@ -42,8 +42,7 @@ struct Route {
   // Token side, [T, entries], rows at my tensor-parallel position. Expert layouts: the row of the
   // entry, in its place. kRankMajor: the rows of the token by ascending member, then member -1.
   std::vector<RowRef> refs;
-  // Indices of the refs that are sent, in the order of their rows: by member, then by expert.
-  std::vector<std::int32_t> order;
+  std::int64_t num_sent = 0;  // of these
   // With several positions [positions, columns] (kRankMajor: [positions, members]): what to add to
   // a row of mine to have its row at that position.
   std::vector<std::int32_t> shifts;

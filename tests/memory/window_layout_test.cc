@@ -71,6 +71,8 @@ TEST(WindowLayout, ControlPartsAndWindowsDoNotOverlap) {
     for (int i = 0; i < shape.num_windows; ++i) {
       parts.push_back({"sums", layout.sums_before(i), layout.count_row_bytes(), 64});
       parts.push_back({"totals", layout.total_sums(i), layout.count_row_bytes(), 64});
+      for (std::uint64_t number = 0; number < 2u * config.depth; ++number)
+        parts.push_back({"list", layout.row_list(i, number), layout.row_list_bytes(), 64});
       parts.push_back({"window", layout.window(i), layout.window_bytes(), Segment::kHugePage});
     }
     expect_disjoint(parts, layout.segment_bytes());
@@ -92,6 +94,20 @@ TEST(WindowLayout, PartsOfABufferDoNotOverlap) {
                      {"scales", layout.scales(), rows * layout.scale_bytes(), kPage}},
                     layout.buffer_bytes());
     EXPECT_EQ(layout.window_bytes(), layout.num_buffers() * layout.buffer_bytes());
+  }
+}
+
+TEST(WindowLayout, AListHasRoomForTheRowsThatARankSends) {
+  for (const Layout kind : kLayouts) {
+    ExchangeConfig config = config_of(kind);
+    config.top_k = 7;
+    const WindowLayout layout(config, shape_of(config));
+    const bool rank_major = kind == Layout::kRankMajor;
+    const std::size_t rows = 100 * (rank_major ? 5 : 7);  // at most one for each of 5 ranks
+    EXPECT_EQ(layout.listed_row_bytes(), rank_major ? 4u * (3 + 7 + 7) : 8u);
+    EXPECT_GE(layout.listed_rows(), 5 * sizeof(std::int32_t));
+    EXPECT_GE(layout.row_list_bytes(), layout.listed_rows() + rows * layout.listed_row_bytes());
+    EXPECT_GE(layout.row_lists_bytes(), 2 * layout.row_list_bytes());
   }
 }
 

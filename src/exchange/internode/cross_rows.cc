@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "exchange/internode/forwarder.h"
+#include "exchange/row_metadata.h"
 #include "exchange/send_rows.h"
 
 namespace ferry::internal {
@@ -86,7 +87,8 @@ int RowSender::add_destinations(std::int64_t entry, std::vector<std::byte>& dest
     Destination to{.rank = active.ranks[active.index(ref.member, position)],
                    .row = static_cast<std::int32_t>(setup_.row_at(route_, entry, position)),
                    .section_rows = static_cast<std::int32_t>(route_.section_rows[ref.member])};
-    fill_metadata(entry, {.source = to.source, .weights = to.weights.data(), .ids = to.ids.data()});
+    fill_metadata(setup_, route_, args_, entry,
+                  {.source = to.source, .weights = to.weights.data(), .ids = to.ids.data()});
     append_destination(layout_, to, destinations);
   }
   return active.num_positions;

@@ -1,0 +1,37 @@
+// Metadata of rows: what a receiver learns of a row besides its elements. Each source lists that of
+// its rows in memory of its own, beside its counts; each receiver of the same node copies what is
+// its own from there (docs/decisions/row_metadata.md). Rows from other nodes bring theirs along
+// (internode/stored_rows.cc). Called by dispatch.cc and send_rows.cc.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "exchange/parts.h"
+#include "ferry/exchange.h"
+#include "routing/route.h"
+
+namespace ferry::internal {
+
+// Where the metadata of a row is.
+struct RowMetadata {
+  std::int32_t* source;  // source member, token, k
+  float* weights;        // [WindowLayout::weights_per_row()]
+  std::int32_t* ids;     // [WindowLayout::ids_per_row()]
+};
+
+// Writes the metadata of the row that refs[entry] names.
+void fill_metadata(const Setup& setup, const Route& route, const DispatchArgs& args,
+                   std::int64_t entry, const RowMetadata& to);
+
+// Before I announce dispatch `number`, and after my count row is written: lists all my rows in
+// their order: by member, column, token and k (kRankMajor: by member and token).
+void list_rows(ExchangeParts& exchange, std::uint64_t number, const Route& route,
+               const DispatchArgs& args);
+
+// When all ranks have announced it, and before I say that I delivered: copies the metadata of the
+// rows that ranks of this node send me into my receive buffer.
+void take_metadata(const ExchangeParts& exchange, std::uint64_t number, const Route& route,
+                   std::byte* buffer);
+
+}  // namespace ferry::internal
