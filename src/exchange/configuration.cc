@@ -218,9 +218,8 @@ WindowBytes window_bytes(const ExchangeConfig& config, int num_ranks) {
       internal::window_shape(complete, everybody.map, num_ranks, num_ranks);
   const internal::WindowLayout layout(complete, shape);
   const std::uint64_t sections = complete.layout == Layout::kPadded ? shape.max_local : 1;
-  const std::uint64_t row = layout.row_bytes() + layout.scale_bytes() + 12 +
-                            4 * (layout.weights_per_row() + layout.ids_per_row());
-  const std::uint64_t own = layout.control_bytes() + layout.sums_bytes();
+  const std::uint64_t row = layout.row_bytes() + layout.scale_bytes() + layout.metadata_bytes();
+  const std::uint64_t own = layout.control_bytes() + layout.sums_bytes() + layout.row_lists_bytes();
   return {sections * layout.expected_section_rows() * row + own, layout.window_bytes()};
 }
 

@@ -36,7 +36,7 @@ struct ExchangeParts {
   Protocol protocol;
   std::shared_ptr<WorkerPool> workers;
   StoreChoice stores;
-  // What place() and a combine need, kept so that it is allocated once.
+  // What place(), list_rows() and a combine need, kept so that it is allocated once.
   ColumnSums column_sums = {};
   TokenLists tokens = {};
   ExchangeStats stats = {};

@@ -10,13 +10,6 @@ namespace ferry::internal {
 
 namespace {
 
-// The metadata of a row as it is listed in the expert layouts: a receiver knows whose list it
-// reads, and the counts say which expert a row is for.
-struct ListedRow {
-  std::int32_t entry;  // of [T, entries]
-  float weight;
-};
-
 // Shared experts have weight 1. `weights` are those of the token; null: nobody reads them.
 float weight_of(const float* weights, int k, int top_k) {
   return k >= top_k ? 1.0f : weights ? weights[k] : 0.0f;
@@ -29,6 +22,7 @@ RowMetadata parts_of(const WindowLayout& layout, std::byte* listed) {
   return {source, weights, reinterpret_cast<std::int32_t*>(weights + layout.weights_per_row())};
 }
 
+// The arrays of a receive buffer.
 RowMetadata parts_in_buffer(const WindowLayout& layout, std::byte* buffer) {
   return {.source = reinterpret_cast<std::int32_t*>(buffer + layout.sources()),
           .weights = reinterpret_cast<float*>(buffer + layout.weights()),
@@ -38,7 +32,7 @@ RowMetadata parts_in_buffer(const WindowLayout& layout, std::byte* buffer) {
 // Where the rows of each member are listed, and the next row of each column (kRankMajor: member).
 void start_list(const PlacementRules& rules, const ExpertMap& map, const std::int32_t* counts,
                 std::span<std::int32_t> starts, std::vector<std::int32_t>& next) {
-  next.resize(map.num_columns());
+  if (!rules.rank_major()) next.resize(map.num_columns());
   std::int32_t rows = 0;
   for (int member = 0; member < map.num_members(); ++member) {
     starts[member] = rows;
@@ -99,20 +93,20 @@ void list_by_member(const WindowLayout& layout, const Route& route, const float*
   }
 }
 
-// `rows` are of one source, the first of them goes to `to`.
-void put_rows(std::span<const ListedRow> rows, std::int32_t source, std::int32_t num_entries,
-              RowMetadata to) {
+// Writes the metadata of `rows`, all of one member, side by side from `source` and `weight` on.
+void put_rows(std::span<const ListedRow> rows, std::int32_t member, std::int32_t num_entries,
+              std::int32_t* source, float* weight) {
   for (const ListedRow& row : rows) {
     const std::int32_t token = row.entry / num_entries;
-    *to.source++ = source;
-    *to.source++ = token;
-    *to.source++ = row.entry - token * num_entries;
-    *to.weights++ = row.weight;
+    *source++ = member;
+    *source++ = token;
+    *source++ = row.entry - token * num_entries;
+    *weight++ = row.weight;
   }
 }
 
-// [positions from mine, members]: where the rows that each source sends me are listed; null: it is
-// of another node.
+// [positions from mine, members]: where the rows that each source sends me are listed; null: the
+// source is of another node.
 std::vector<std::byte*> find_lists(const ExchangeParts& exchange, std::uint64_t number,
                                    const ActiveSet& active) {
   const WindowLayout& layout = exchange.setup->layout;
@@ -129,7 +123,7 @@ std::vector<std::byte*> find_lists(const ExchangeParts& exchange, std::uint64_t 
   return lists;
 }
 
-// Rows lie by local expert, position from mine, and source.
+// The rows of a receive buffer lie by local expert, position from mine, and source.
 void take_by_expert(const Route& route, std::vector<std::byte*>& lists, const RowMetadata& to) {
   const std::vector<std::int64_t>& running = route.received.running_counts;
   const std::int64_t members = route.active->num_members;
@@ -143,7 +137,7 @@ void take_by_expert(const Route& route, std::vector<std::byte*>& lists, const Ro
         const std::size_t count = running[at + member] - before;
         if (*list) {
           put_rows({reinterpret_cast<const ListedRow*>(*list), count}, member, route.num_entries,
-                   {.source = to.source + 3 * row, .weights = to.weights + row, .ids = to.ids});
+                   to.source + 3 * row, to.weights + row);
           *list += count * sizeof(ListedRow);
         }
         before += count;
@@ -153,7 +147,7 @@ void take_by_expert(const Route& route, std::vector<std::byte*>& lists, const Ro
   }
 }
 
-// kRankMajor: by position from mine and source.
+// In kRankMajor they lie by position from mine and source.
 void take_by_member(const WindowLayout& layout, const Route& route,
                     const std::vector<std::byte*>& lists, RowMetadata to) {
   const std::size_t weights = layout.weights_per_row(), ids = layout.ids_per_row();

@@ -1,7 +1,8 @@
 // Metadata of rows: what a receiver learns of a row besides its elements. Each source lists that of
 // its rows in memory of its own, beside its counts; each receiver of the same node copies what is
 // its own from there (docs/decisions/row_metadata.md). Rows from other nodes bring theirs along
-// (internode/stored_rows.cc). Called by dispatch.cc and send_rows.cc.
+// (internode/stored_rows.cc). Called by dispatch.cc, send_rows.cc and
+// internode/cross_rows.cc.
 #pragma once
 
 #include <cstddef>

@@ -21,8 +21,8 @@ WindowView share_window(GroupState& group, const Setup& setup, const Deadline& b
   return {share_segment(group, setup.layout.segment_bytes(), by), &setup.layout, group.positions()};
 }
 
-// My own flags and records, the sums that are made for me, and the flags and records of the ranks
-// of other nodes that I write down here.
+// My own flags, records and row lists, the sums that are made for me, and the flags and records of
+// the ranks of other nodes that I write down here.
 bool back_control(const Setup& setup, const WindowView& view, const Forwarder* forwarder) {
   for (int peer = 0; peer < setup.num_ranks; ++peer) {
     const bool mine =

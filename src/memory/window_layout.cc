@@ -92,7 +92,7 @@ std::int64_t expected_rows(const ExchangeConfig& config, const WindowShape& shap
          (aligned ? shape.max_local * (config.expert_alignment - 1) : 0);
 }
 
-// That a rank sends, at most.
+// The most rows that a rank can send in a dispatch.
 std::size_t most_sent_rows(const ExchangeConfig& config, int num_ranks) {
   const int entries = config.top_k + config.shared.num_experts;
   const bool by_rank = config.layout == Layout::kRankMajor;
@@ -167,7 +167,8 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shap
   lists_.rows = list.align(kLine);
   list.take(checked_mul(most_sent_rows(config, num_ranks), listed_row_bytes()), kLine);
   lists_.bytes = list.align(kLine);
-  lists_.stride = round_up(checked_mul(control_.ring_mask + 1, lists_.bytes), kPage);
+  lists_.ring_mask = std::bit_ceil(static_cast<unsigned>(config.depth)) - 1;
+  lists_.stride = round_up(checked_mul(lists_.ring_mask + 1, lists_.bytes), kPage);
   lists_.begin = segment.take(checked_mul(lists_.stride, shape.num_windows), kPage);
   windows_ = segment.align(Segment::kHugePage);
   segment.take(checked_mul(window_bytes_, shape.num_windows), Segment::kHugePage);

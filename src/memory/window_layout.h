@@ -28,6 +28,13 @@ struct WindowShape {
   bool shared_sums = false;  // sums of count rows (place_rows.cc)
 };
 
+// The metadata of a row as its source lists it in the expert layouts: a receiver knows whose list
+// it reads, and the counts say which expert the row is for.
+struct ListedRow {
+  std::int32_t entry;  // of [T, entries]
+  float weight;
+};
+
 class WindowLayout {
  public:
   // Throws Error(kInvalidArgument) when sizes overflow.
@@ -53,7 +60,7 @@ class WindowLayout {
   std::size_t sums_bytes() const noexcept { return sums_.stride; }
   // By position in the node: what a rank lists of the rows that it sends (exchange/row_metadata.h).
   std::size_t row_list(int index, std::uint64_t number) const noexcept {
-    return row_lists(index) + (number & control_.ring_mask) * lists_.bytes;
+    return row_lists(index) + (number & lists_.ring_mask) * lists_.bytes;
   }
   std::size_t row_lists(int index) const noexcept { return lists_.begin + index * lists_.stride; }
   std::size_t row_lists_bytes() const noexcept { return lists_.stride; }
@@ -82,12 +89,13 @@ class WindowLayout {
   std::size_t scale_bytes() const noexcept { return row_.scale_bytes; }
   std::size_t weights_per_row() const noexcept { return row_.weights; }
   std::size_t ids_per_row() const noexcept { return row_.ids; }
+  std::size_t metadata_bytes() const noexcept { return row_.metadata_bytes(); }
 
   // Inside a row list.
   std::size_t listed_rows() const noexcept { return lists_.rows; }
-  // Of each: its entry and weight; kRankMajor: all its metadata.
+  // A row is listed by its entry and its weight; in kRankMajor by all its metadata.
   std::size_t listed_row_bytes() const noexcept {
-    return row_.ids == 0 ? 8 : row_.metadata_bytes();
+    return row_.ids == 0 ? sizeof(ListedRow) : row_.metadata_bytes();
   }
 
   // Sections of a receive buffer: one, or one per local expert with kPadded.
@@ -126,6 +134,7 @@ class WindowLayout {
   };
   struct Lists {
     std::size_t begin, stride, rows, bytes;
+    std::uint64_t ring_mask;
   };
   struct Section {
     std::int64_t stride, max_rows, expected_rows;

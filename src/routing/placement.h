@@ -1,5 +1,5 @@
-// Placement: from the experts of my tokens to slots. Pure functions; the only place that knows the
-// order of rows (design 4).
+// Placement: from the experts of my tokens to slots. Pure functions; the order of rows (design 4)
+// is made here, and row_metadata.cc lists rows in the same order.
 //   1. count_entries   my entries -> my row of the count matrix           (every rank)
 //   2. sum_columns     the whole matrix -> sums over its rows              (every rank; of a large
 //      or sum_slice    matrix each rank a part, for several ranks)

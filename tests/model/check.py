@@ -47,6 +47,7 @@ RECORD = ("a record is not of this operation", "record_begin")
 ROWS = ("rows are not those expected", r"^assertion violated [ (!]*(\(\(matrix.*)?slots\[")
 MEMORY = ("rows without memory behind them", r"<committed\[")
 BLAME = ("a rank is blamed that owes nothing", r"progress.*&suspects")
+LISTS = ("a list is not of this operation", r"lists\[")
 SUMS = ("sums are not of this operation", r"sums\[")
 REUSED = ("rows in a buffer that is the caller's again", r"pinned\[.*==200")
 NO_BUFFER = ("a buffer that was never posted is used", "invalid array index")
@@ -67,6 +68,8 @@ MUTANTS = {
     "NO_SETTLE": ("copies", RECORD, "step 1 left out"),
     "RING=1": ("plain", RECORD, "a ring of D records, blocking calls", {"RING": "1"}),
     "RING=D": ("halves", RECORD, "a ring of D records", {"RING": "D"}),
+    "LISTS=1": ("halves", LISTS, "one list of rows for D operations", {"LISTS": 1}),
+    "LISTS_READ_LATE": ("halves", LISTS, "a list is read after delivered was said"),
     "FLAG_BEFORE_RECORD": ("plain", RECORD, "announced before the record is written"),
     "FLAG_BEFORE_ROWS": ("plain", ROWS, "delivered before the rows are written"),
     "OUTPUTS_AFTER_FLAG": ("plain", ROWS, "delivered before the outputs are copied in"),

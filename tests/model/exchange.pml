@@ -17,13 +17,16 @@
  * A wait for several ranks is one step: flags only grow, so it does not matter who is looked at
  * first. Steps that touch words of this rank alone are merged.
  *
- * What is checked. Each record, count row, received row and pulled output that is read is the one
+ * What is checked. Each record, count row, row list, received row and pulled output that is read is the one
  * of the expected operation and source; rows are written to committed memory only; flags only grow;
  * all ranks get the same outcome of an operation; every rank comes to its end (Spin's invalid end
  * states); when a rank died the others end too, and blame only a rank that owes a flag. */
 
 #ifndef RING
 #define RING (2 * D)
+#endif
+#ifndef LISTS
+#define LISTS D
 #endif
 #ifdef OVERFLOW
 #define COMMITTED (R - 1)
@@ -62,6 +65,7 @@
 #define MINE 200 /* what a caller writes into a buffer that it was given again */
 #define AT(r, b, slot) (((r) * NB + (b)) * R + (slot))
 #define RECORD(r, n) ((r) * RING + (n) % RING)
+#define LIST(r, n) ((r) * LISTS + (n) % LISTS)
 
 #define YES 1
 #define NO 2
@@ -89,6 +93,7 @@ byte record_free_after[R * RING];
 byte count_begin[R * RING];
 byte count_end[R * RING];
 byte count_row[R * RING];
+byte lists[R * LISTS]; /* of the rows that a rank sends: the dispatch whose rows it has */
 #ifdef SUMS
 byte sums[R * R]; /* for each rank the slice of each rank: the operation whose counts it sums */
 #endif
@@ -400,7 +405,25 @@ inline finish_through(last) {
   od
 }
 
-/* Writes my record and count row, and raises `stage` with the second half. */
+/* In a dispatch that I do not refuse. */
+inline write_list(content) {
+  if
+  :: kind_of[number] == DISPATCH && !poison -> lists[LIST(me, number)] = content
+  :: else
+  fi
+}
+
+/* Those of dispatch `number`. */
+inline read_lists() {
+  i = 0;
+  do
+  :: i < R -> assert(lists[LIST(i, number)] == number); i++
+  :: else -> break
+  od;
+  i = 0
+}
+
+/* Writes my record, count row and row list, and raises `stage` with the second half. */
 inline announce(stage, buffer, capacity, free_after) {
 #ifdef FLAG_BEFORE_RECORD
   raise_progress(4 * number + stage);
@@ -410,7 +433,8 @@ inline announce(stage, buffer, capacity, free_after) {
     record_kind[RECORD(me, number)] = kind_of[number];
     record_weights[RECORD(me, number)] = (poison -> 0 : weights);
     record_status[RECORD(me, number)] = poison;
-    count_begin[RECORD(me, number)] = number
+    count_begin[RECORD(me, number)] = number;
+    write_list(TORN)
   }
   d_step {
     record_end[RECORD(me, number)] = number;
@@ -420,6 +444,7 @@ inline announce(stage, buffer, capacity, free_after) {
     record_free_after[RECORD(me, number)] = free_after;
     count_end[RECORD(me, number)] = number;
     count_row[RECORD(me, number)] = row;
+    write_list(number);
 #ifndef FLAG_BEFORE_RECORD
     raise_progress(4 * number + stage);
 #endif

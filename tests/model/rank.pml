@@ -123,12 +123,18 @@ inline send_rows() {
   d_step { write_rows(TORN) }
   d_step {
     write_rows(ROW(number, me));
+#ifndef LISTS_READ_LATE
+    read_lists();
+#endif
 #ifndef FLAG_BEFORE_ROWS
     raise_progress(4 * number + 3);
 #endif
     number_of[batch] = number;
     buffer_of[batch] = target
   }
+#ifdef LISTS_READ_LATE
+  d_step { read_lists() }
+#endif
 }
 
 #ifdef SUMS

@@ -1,5 +1,6 @@
 // Rows of a served rank: from a message into their slots at the ranks of this node, their scales,
-// sources and weights beside them. What send_rows.cc does for its own node. Called by forwarder.cc.
+// sources and weights beside them. For rows of its own node send_rows.cc and row_metadata.cc do so.
+// Called by forwarder.cc.
 #include <cstring>
 
 #include "exchange/internode/forwarder.h"
