@@ -135,13 +135,12 @@ void take_by_expert(const Route& route, std::vector<std::byte*>& lists, const Ro
       std::int64_t before = column == 0 ? 0 : running[at - 1];
       for (std::int32_t member = 0; member < members; ++member, ++list) {
         const std::size_t count = running[at + member] - before;
-        if (*list) {
-          put_rows({reinterpret_cast<const ListedRow*>(*list), count}, member, route.num_entries,
-                   to.source + 3 * row, to.weights + row);
-          *list += count * sizeof(ListedRow);
-        }
         before += count;
         row += count;
+        if (!*list) continue;
+        put_rows({reinterpret_cast<const ListedRow*>(*list), count}, member, route.num_entries,
+                 to.source + 3 * (row - count), to.weights + row - count);
+        *list += count * sizeof(ListedRow);
       }
     }
   }
