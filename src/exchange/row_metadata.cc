@@ -15,7 +15,7 @@ float weight_of(const float* weights, int k, int top_k) {
   return k >= top_k ? 1.0f : weights ? weights[k] : 0.0f;
 }
 
-// In kRankMajor a row is listed as its source, weights and ids without gaps.
+// In kRankMajor a list has the source, the weights and the ids of a row without gaps.
 RowMetadata parts_of(const WindowLayout& layout, std::byte* listed) {
   auto* const source = reinterpret_cast<std::int32_t*>(listed);
   auto* const weights = reinterpret_cast<float*>(source + 3);
@@ -29,7 +29,8 @@ RowMetadata parts_in_buffer(const WindowLayout& layout, std::byte* buffer) {
           .ids = reinterpret_cast<std::int32_t*>(buffer + layout.topk_ids())};
 }
 
-// Where the rows of each member are listed, and the next row of each column (kRankMajor: member).
+// Fills `starts`, where the rows for each member begin in my list, and `next`, where the next row
+// of each column (kRankMajor: for each member) goes.
 void start_list(const PlacementRules& rules, const ExpertMap& map, const std::int32_t* counts,
                 std::span<std::int32_t> starts, std::vector<std::int32_t>& next) {
   if (!rules.rank_major()) next.resize(map.num_columns());
@@ -93,7 +94,7 @@ void list_by_member(const WindowLayout& layout, const Route& route, const float*
   }
 }
 
-// Writes the metadata of `rows`, all of one member, side by side from `source` and `weight` on.
+// Writes the metadata of `rows`, which `member` sends, side by side from `source` and `weight` on.
 void put_rows(std::span<const ListedRow> rows, std::int32_t member, std::int32_t num_entries,
               std::int32_t* source, float* weight) {
   for (const ListedRow& row : rows) {
@@ -146,7 +147,7 @@ void take_by_expert(const Route& route, std::vector<std::byte*>& lists, const Ro
   }
 }
 
-// In kRankMajor they lie by position from mine and source.
+// In kRankMajor the rows of a receive buffer lie by position from mine and source.
 void take_by_member(const WindowLayout& layout, const Route& route,
                     const std::vector<std::byte*>& lists, RowMetadata to) {
   const std::size_t weights = layout.weights_per_row(), ids = layout.ids_per_row();

@@ -42,7 +42,7 @@ struct Route {
   // Token side, [T, entries], rows at my tensor-parallel position. Expert layouts: the row of the
   // entry, in its place. kRankMajor: the rows of the token by ascending member, then member -1.
   std::vector<RowRef> refs;
-  std::int64_t num_sent = 0;  // of these
+  std::int64_t num_sent = 0;  // how many of the refs are sent
   // With several positions [positions, columns] (kRankMajor: [positions, members]): what to add to
   // a row of mine to have its row at that position.
   std::vector<std::int32_t> shifts;

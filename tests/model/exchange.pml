@@ -17,10 +17,10 @@
  * A wait for several ranks is one step: flags only grow, so it does not matter who is looked at
  * first. Steps that touch words of this rank alone are merged.
  *
- * What is checked. Each record, count row, row list, received row and pulled output that is read is the one
- * of the expected operation and source; rows are written to committed memory only; flags only grow;
- * all ranks get the same outcome of an operation; every rank comes to its end (Spin's invalid end
- * states); when a rank died the others end too, and blame only a rank that owes a flag. */
+ * What is checked. Each record, count row, row list, received row and pulled output that is read is
+ * the one of the expected operation and source; rows are written to committed memory only; flags
+ * only grow; all ranks get the same outcome of an operation; every rank comes to its end (Spin's
+ * invalid end states); when a rank died the others end too, and blame only a rank that owes a flag. */
 
 #ifndef RING
 #define RING (2 * D)
@@ -405,7 +405,7 @@ inline finish_through(last) {
   od
 }
 
-/* In a dispatch that I do not refuse. */
+/* The list of my rows becomes `content`, in a dispatch that I do not refuse. */
 inline write_list(content) {
   if
   :: kind_of[number] == DISPATCH && !poison -> lists[LIST(me, number)] = content
@@ -413,7 +413,7 @@ inline write_list(content) {
   fi
 }
 
-/* Those of dispatch `number`. */
+/* All lists must be those of dispatch `number`. */
 inline read_lists() {
   i = 0;
   do
