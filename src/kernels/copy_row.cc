@@ -66,6 +66,10 @@ HWY_INLINE void stream_part(std::byte* to, const std::byte* from, std::size_t by
 // after the other fetches some beyond the last. Beyond a row lie rows of other ranks: a line
 // fetched there makes the next store of its rank wait (docs/decisions/rows_from_both_ends.md).
 // Inwards, what lies beyond is the other half of the same row.
+// Downwards, each vector is stored when the next one is read. A processor compares the address of a
+// read with those of stores before it by their last twelve bits, so it would wait for a store that
+// lies in its page where the read does. Large tensors of PyTorch begin a line behind the start of a
+// page and received rows at one: what is read next would always lie where the last store did.
 HWY_INLINE void copy_inwards(std::byte* dst, const std::byte* src, std::size_t bytes) {
 #if HWY_TARGET == HWY_SCALAR
   std::memcpy(dst, src, bytes);
@@ -81,8 +85,14 @@ HWY_INLINE void copy_inwards(std::byte* dst, const std::byte* src, std::size_t b
   for (std::size_t i = head; i < middle; i += step)
     hn::Store(hn::LoadU(tag, from + i), tag, to + i);
   std::memcpy(to + end, from + end, bytes - end);
-  for (std::size_t i = end; i > middle; i -= step)
-    hn::Store(hn::LoadU(tag, from + i - step), tag, to + i - step);
+  if (middle == end) return;
+  auto next = hn::LoadU(tag, from + end - step);
+  for (std::size_t i = end - step; i > middle; i -= step) {
+    const auto now = next;
+    next = hn::LoadU(tag, from + i - step);
+    hn::Store(now, tag, to + i);
+  }
+  hn::Store(next, tag, to + middle);
 #endif
 }
 

@@ -63,10 +63,11 @@ struct RowSum {
     b = hn::Add(b, y);
   }
 
-  // Elements [h, h + chunks * chunk()), chunks being one or two.
+  // Adds up elements [h, h + chunks * chunk()), chunks being one (a and b) or two.
   template <int chunks>
-  HWY_INLINE void block(std::size_t h, bool streaming) const {
-    Floats a = hn::Zero(FloatTag()), b = a, c = a, d = a;
+  HWY_INLINE void add_rows(std::size_t h, bool streaming, Floats& a, Floats& b, Floats& c,
+                           Floats& d) const {
+    a = b = c = d = hn::Zero(FloatTag());
     for (const void* bias : args.bias) {
       if (bias == nullptr) continue;
       add_chunk<out_type>(at(bias, h * kOutElement), a, b);
@@ -82,6 +83,12 @@ struct RowSum {
       add_row_chunk(from, weight, a, b);
       if constexpr (chunks == 2) add_row_chunk(from + chunk() * kRowElement, weight, c, d);
     }
+  }
+
+  // Of the same elements.
+  template <int chunks>
+  HWY_INLINE void store(std::size_t h, bool streaming, Floats a, Floats b, Floats c,
+                        Floats d) const {
     store_chunk<out_type, kPaired>(a, b, out_at(h), streaming);
     if constexpr (chunks == 2) store_chunk<out_type, kPaired>(c, d, out_at(h + chunk()), streaming);
   }
@@ -103,9 +110,6 @@ struct RowSum {
     return hn::Lanes(FloatTag()) * sizeof(float) < kLineBytes;
   }
   static HWY_INLINE std::size_t step() { return short_vectors() ? 2 * chunk() : chunk(); }
-  HWY_INLINE void one_step(std::size_t h, bool streaming) const {
-    short_vectors() ? block<2>(h, streaming) : block<1>(h, streaming);
-  }
 
   // Steps from element `first` on: upwards, or downwards. Each of the last `fetches` steps asks for
   // one line at the end of a row: the last line of each row in turn, then the one before it.
@@ -113,16 +117,30 @@ struct RowSum {
   template <bool streaming>
   HWY_NOINLINE void steps(std::size_t first, std::size_t count, Direction direction,
                           std::size_t fetches = 0) const {
-    const std::size_t stride = direction == kUp ? step() : 0 - step();
+    short_vectors() ? steps_of<2, streaming>(first, count, direction, fetches)
+                    : steps_of<1, streaming>(first, count, direction, fetches);
+  }
+
+  // A step is stored when the rows of the next one are read, for the reason that copy_inwards has.
+  template <int chunks, bool streaming>
+  HWY_INLINE void steps_of(std::size_t first, std::size_t count, Direction direction,
+                           std::size_t fetches) const {
+    const std::size_t size = chunks * chunk(), stride = direction == kUp ? size : 0 - size;
     std::size_t line = static_cast<std::size_t>(args.hidden) * kRowElement - kLineBytes;
     int row = 0;
-    for (std::size_t h = first; count > 0; --count, h += stride) {
-      if (count <= fetches) {
+    Floats a = hn::Zero(FloatTag()), b = a, c = a, d = a;
+    std::size_t h = first;
+    for (std::size_t i = 0; i < count; ++i, h += stride) {
+      if (count - i <= fetches) {
         hwy::Prefetch(at(args.rows[row], line));
         if (++row == args.num_rows) row = 0, line -= kLineBytes;
       }
-      one_step(h, streaming);
+      Floats next_a, next_b, next_c, next_d;
+      add_rows<chunks>(h, streaming, next_a, next_b, next_c, next_d);
+      if (i > 0) store<chunks>(h - stride, streaming, a, b, c, d);
+      a = next_a, b = next_b, c = next_c, d = next_d;
     }
+    if (count > 0) store<chunks>(h - stride, streaming, a, b, c, d);
   }
 
   template <bool streaming>
@@ -130,12 +148,12 @@ struct RowSum {
     const std::size_t count = (end - begin) / step();
     steps<streaming>(begin, count, kUp);
     std::size_t h = begin + count * step();
-    for (; h + chunk() <= end; h += chunk()) block<1>(h, streaming);
-    for (; h < end; ++h) one_element(h);
+    const std::size_t rest = (end - h) / chunk();
+    steps_of<1, streaming>(h, rest, kUp, 0);
+    for (h += rest * chunk(); h < end; ++h) one_element(h);
   }
 
-  // The first half upwards, then the second half downwards, for the reason that copy_inwards has
-  // (copy_row.cc).
+  // The first half upwards, then the second half downwards, as copy_inwards (copy_row.cc).
   void inwards() const {
     const auto hidden = static_cast<std::size_t>(args.hidden);
     const std::size_t count = hidden / step(), up = count / 2;
