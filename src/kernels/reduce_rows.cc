@@ -64,9 +64,8 @@ struct RowSum {
   }
 
   // Adds up elements [h, h + chunks * chunk()), chunks being one (a and b) or two.
-  template <int chunks>
-  HWY_INLINE void add_rows(std::size_t h, bool streaming, Floats& a, Floats& b, Floats& c,
-                           Floats& d) const {
+  template <int chunks, bool streaming>
+  HWY_INLINE void add_rows(std::size_t h, Floats& a, Floats& b, Floats& c, Floats& d) const {
     a = b = c = d = hn::Zero(FloatTag());
     for (const void* bias : args.bias) {
       if (bias == nullptr) continue;
@@ -86,9 +85,8 @@ struct RowSum {
   }
 
   // Of the same elements.
-  template <int chunks>
-  HWY_INLINE void store(std::size_t h, bool streaming, Floats a, Floats b, Floats c,
-                        Floats d) const {
+  template <int chunks, bool streaming>
+  HWY_INLINE void store(std::size_t h, Floats a, Floats b, Floats c, Floats d) const {
     store_chunk<out_type, kPaired>(a, b, out_at(h), streaming);
     if constexpr (chunks == 2) store_chunk<out_type, kPaired>(c, d, out_at(h + chunk()), streaming);
   }
@@ -136,11 +134,11 @@ struct RowSum {
         if (++row == args.num_rows) row = 0, line -= kLineBytes;
       }
       Floats next_a, next_b, next_c, next_d;
-      add_rows<chunks>(h, streaming, next_a, next_b, next_c, next_d);
-      if (i > 0) store<chunks>(h - stride, streaming, a, b, c, d);
+      add_rows<chunks, streaming>(h, next_a, next_b, next_c, next_d);
+      if (i > 0) store<chunks, streaming>(h - stride, a, b, c, d);
       a = next_a, b = next_b, c = next_c, d = next_d;
     }
-    if (count > 0) store<chunks>(h - stride, streaming, a, b, c, d);
+    if (count > 0) store<chunks, streaming>(h - stride, a, b, c, d);
   }
 
   template <bool streaming>
