@@ -57,9 +57,8 @@ double flag_now_ns() {
   return bench::mean_flag_ns(cores, cores.size());
 }
 
-// Of the fastest pairs of a run, as what other programs take from a cache is not in a plan.
-// Alone, after a barrier, dispatch and combine take a little less or more than in pairs that follow
-// each other; those are what counts.
+// The pair is the fastest batch of a run: a plan is of a machine that nobody else uses. It is split
+// into dispatch and combine by the medians of both when each is timed alone, after a barrier.
 CopySample sample_of(const Shape& shape, const json& measured) {
   const auto median_us = [&](const char* what) {
     return measured.at(what).at("median").get<double>();

@@ -66,10 +66,10 @@ HWY_INLINE void stream_part(std::byte* to, const std::byte* from, std::size_t by
 // after the other fetches some beyond the last. Beyond a row lie rows of other ranks: a line
 // fetched there makes the next store of its rank wait (docs/decisions/rows_from_both_ends.md).
 // Inwards, what lies beyond is the other half of the same row.
-// Downwards, each vector is stored when the next one is read. A processor compares the address of a
-// read with those of stores before it by their last twelve bits, so it would wait for a store that
-// lies in its page where the read does. Large tensors of PyTorch begin a line behind the start of a
-// page and received rows at one: what is read next would always lie where the last store did.
+// Downwards, the next vector is read before this one is stored. A read waits for an earlier store
+// when the last twelve bits of both addresses are equal. Large tensors of PyTorch begin one line
+// after the start of a page, received rows at the start. So without this order each read would wait
+// for the store before it.
 HWY_INLINE void copy_inwards(std::byte* dst, const std::byte* src, std::size_t bytes) {
 #if HWY_TARGET == HWY_SCALAR
   std::memcpy(dst, src, bytes);

@@ -84,7 +84,7 @@ struct RowSum {
     }
   }
 
-  // Of the same elements.
+  // Stores the sums of the same elements.
   template <int chunks, bool streaming>
   HWY_INLINE void store(std::size_t h, Floats a, Floats b, Floats c, Floats d) const {
     store_chunk<out_type, kPaired>(a, b, out_at(h), streaming);
@@ -119,7 +119,7 @@ struct RowSum {
                     : steps_of<1, streaming>(first, count, direction, fetches);
   }
 
-  // A step is stored when the rows of the next one are read, for the reason that copy_inwards has.
+  // The rows of the next step are read before this one is stored, as in copy_inwards.
   template <int chunks, bool streaming>
   HWY_INLINE void steps_of(std::size_t first, std::size_t count, Direction direction,
                            std::size_t fetches) const {
