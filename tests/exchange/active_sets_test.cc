@@ -30,7 +30,7 @@ Scenario scenario_of(const Nodes& nodes, const std::vector<std::vector<int>>& ac
 TEST(ActiveSets, FlagsOfANewSetDoNotOvertakeRowsOfTheLast) {
   const Nodes nodes = nodes_of_sizes({2, 2});
   const Scenario scenario = scenario_of(nodes, {{}, {0, 1, 2}});
-  HeldRows rows{.origin = 1};
+  HeldMessages rows{.origin = 1};
   run_while_held(nodes, rows, [&](Group group) {
     Seat seat(group, scenario);
     const Operation sent = seat.dispatch_send(0);
@@ -49,7 +49,7 @@ TEST(ActiveSets, FlagsOfANewSetDoNotOvertakeRowsOfTheLast) {
 TEST(ActiveSets, RankThatIsLeftBehindIsToldSo) {
   const Nodes nodes = nodes_of_sizes({1, 2});
   const Scenario scenario = scenario_of(nodes, {{0, 1}, {0, 2}});
-  HeldRows rows{.origin = 0};
+  HeldMessages rows{.origin = 0};
   run_while_held(nodes, rows, [&](Group group) {
     Seat seat(group, scenario);
     const Operation sent = seat.dispatch_send(0);

@@ -1,4 +1,4 @@
-// HoldingLink: a link that keeps some rows back for a while, so that flags may overtake them.
+// HoldingLink: a link that keeps some messages back for a while, so that flags may overtake them.
 #pragma once
 
 #include <atomic>
@@ -15,18 +15,23 @@
 
 namespace ferry::test {
 
-// Rows of operation 1 that lie somewhere.
-struct HeldRows {
+constexpr int kHeldMs = 200;  // long enough for flags to overtake
+
+// Messages of one operation that cross the outermost level, and lie somewhere.
+struct HeldMessages {
   std::uint16_t origin;
   std::uint32_t channel = 1;  // 2: those that took the second way
+  std::uint8_t kind = internal::Forwarder::kRows;
+  std::uint64_t number = 1;
   // Release by the rank that lets them go, acquire in HoldingLink.
   std::atomic<bool> held{true};
 };
 
-// UCX, where such rows are kept when they have come.
+// UCX, where such messages are kept when they have come.
 class HoldingLink final : public PassingLink {
  public:
-  explicit HoldingLink(const HeldRows& rows) : PassingLink(internal::ucx_link()), rows_(rows) {}
+  explicit HoldingLink(const HeldMessages& messages)
+      : PassingLink(internal::ucx_link()), messages_(messages) {}
 
   bool progress(Events& events) override {
     Sieve sieve(*this, events);
@@ -55,29 +60,28 @@ class HoldingLink final : public PassingLink {
     Events& events;
   };
 
-  bool holds() const { return rows_.held.load(std::memory_order_acquire); }
+  bool holds() const { return messages_.held.load(std::memory_order_acquire); }
   // A packet is a message, or a bundle of some (MessageChannel).
   bool concerned(std::span<const std::byte> packet) const {
-    if (are_rows(packet)) return true;
+    if (is_held(packet)) return true;
     internal::ByteReader bundle(packet);
     while (bundle.ok() && bundle.left() > 0)
-      if (are_rows(bundle.take(bundle.get<std::uint64_t>()))) return true;
+      if (is_held(bundle.take(bundle.get<std::uint64_t>()))) return true;
     return false;
   }
-  bool are_rows(std::span<const std::byte> message) const {
+  bool is_held(std::span<const std::byte> message) const {
     internal::ByteReader reader(message);
     const auto head = reader.get<internal::MessageHead>();
-    return reader.ok() && head.channel == rows_.channel &&
-           head.kind == internal::Forwarder::kRows && head.number == 1 &&
-           head.origin == rows_.origin;
+    return reader.ok() && head.channel == messages_.channel && head.kind == messages_.kind &&
+           head.level == 0 && head.number == messages_.number && head.origin == messages_.origin;
   }
 
-  const HeldRows& rows_;
+  const HeldMessages& messages_;
   std::vector<std::pair<Bytes, Bytes>> kept_;
 };
 
-inline void run_while_held(const Nodes& nodes, HeldRows& rows, const Body& body) {
-  const FrameLinks links([&rows] { return std::make_unique<HoldingLink>(rows); });
+inline void run_while_held(const Nodes& nodes, HeldMessages& messages, const Body& body) {
+  const FrameLinks links([&messages] { return std::make_unique<HoldingLink>(messages); });
   run_ranks(Mode::kThreads, static_cast<int>(nodes.of_rank.size()), body, nodes.topology,
             {.topology = nodes.topology});
 }

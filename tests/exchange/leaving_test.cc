@@ -6,6 +6,8 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "group/state.h"
+#include "holding_link.h"
 #include "seat.h"
 
 namespace ferry::test {
@@ -14,13 +16,13 @@ namespace {
 constexpr int kRanks = 4, kRounds = 5, kRepeats = 5;
 constexpr std::int64_t kMostNs = 500'000'000;  // milliseconds, on a busy machine too
 
-Scenario scenario_of_nodes() {
+Scenario scenario_of_nodes(int num_ranks = kRanks) {
   const ExchangeConfig config = {.max_tokens = 16,
                                  .hidden = 64,
                                  .num_experts = 8,
                                  .top_k = 2,
                                  .node_sums = NodeSums::kExact};  // as the oracle's one node
-  return plain_scenario(kRanks, config, kRounds, 81);
+  return plain_scenario(num_ranks, config, kRounds, 81);
 }
 
 void play_all(const Group& group, const Scenario& scenario) {
@@ -65,6 +67,24 @@ TEST(Leaving, OneThreadDestroysTheGroupsOfAllRanks) {
     const std::int64_t began_ns = internal::now_ns();
     for (Group& group : groups) group.destroy();
     return internal::now_ns() - began_ns;
+  });
+}
+
+// Rank 1 asks rank 2 for sums, but the flags of rank 2 come by rank 0. The one that says that rank
+// 2 has destroyed its exchange comes while the last sums of rank 2 are still under way.
+TEST(Leaving, FlagsThatSaySoDoNotOvertakeTheLastSums) {
+  const Nodes nodes = nodes_of("rack:2,host:2+1,rank:1");
+  const Scenario scenario = scenario_of_nodes(3);
+  HeldMessages sums{.origin = 1, .kind = internal::Forwarder::kSums, .number = 2};
+  run_while_held(nodes, sums, [&](Group group) {
+    Seat(group, scenario).play(0);
+    if (group.rank() == 0) {
+      for (int i = 0; i < kHeldMs; ++i, nap(1)) group.state()->progress();  // passes flags on
+      sums.held.store(false, std::memory_order_release);
+    }
+    if (group.rank() == 1)
+      require(!sums.held.load(std::memory_order_acquire), "the combine ended without its sums");
+    require_ok(group.barrier(), "barrier");
   });
 }
 

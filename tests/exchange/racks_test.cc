@@ -114,6 +114,31 @@ TEST(Racks, WhoLeavesHasPassedEverythingOn) {
   run_on(shape, body);
 }
 
+// Rank 1 asks rank 2 for sums; the flags of rank 2 come to their node by rank 0 only.
+TEST(Racks, MateThatLeavesBeforeItHasSummedIsToldByItsName) {
+  const Shape shape{"host:2,rank:2+1", 3, 16, 64};
+  const auto body = [&](Group group) {
+    Played played(group, shape, 1, 2);
+    Received received;
+    require_ok(played.exchange().dispatch(played.dispatch_args(), received), "dispatch");
+    if (group.rank() == 1) nap(300);
+    Operation operation;
+    require_ok(played.exchange().combine_send(played.combine_args(received), operation), "send");
+    const std::int64_t began = internal::now_ns();
+    if (group.rank() == 0) require_ok(played.exchange().combine_recv(operation), "combine");
+    if (group.rank() == 1) {
+      require_status(played.exchange().combine_recv(operation), Code::kMismatch,
+                     {"rank 2 destroyed this exchange before it had summed rows for rank 1"},
+                     "combine");
+      require(internal::now_ns() - began < 3'000'000'000, "it took a while");
+    }
+    received.release();
+    played.destroy();
+    require_ok(group.barrier(), "barrier");
+  };
+  run_on(shape, body);
+}
+
 // Ranks 0 and 3 have heard each other by ranks 2 and 1 only, which do nothing now.
 TEST(Racks, SetWithoutThoseThatPassOnStartsAtOnce) {
   const Shape shape{"rack:2,host:2+2,rank:1", 4, 16, 64};

@@ -8,8 +8,6 @@
 namespace ferry::test {
 namespace {
 
-constexpr int kHeldMs = 200;
-
 Scenario scenario_of(const Nodes& nodes) {
   const ExchangeConfig config = {.max_tokens = 16, .hidden = 64, .num_experts = 12, .top_k = 2};
   Scenario scenario = plain_scenario(static_cast<int>(nodes.of_rank.size()), config, 1, 82);
@@ -22,7 +20,7 @@ Scenario scenario_of(const Nodes& nodes) {
 TEST(SecondWay, ItsRowsAreWaitedFor) {
   const Nodes nodes = nodes_of("host:2@also1xor,rank:2");
   Scenario scenario = scenario_of(nodes);
-  HeldRows rows{.origin = 0, .channel = 2};
+  HeldMessages rows{.origin = 0, .channel = 2};
   run_while_held(nodes, rows, [&](Group group) {
     Seat seat(group, scenario);
     const Operation sent = seat.dispatch_send(0);

@@ -114,7 +114,13 @@ ForwardingTable Forwarder::tell_read(const std::vector<bool>& taking_part, bool 
   return next;
 }
 
+// Where groups are uneven my flags reach a rank that I send sums to by other ranks, or not at all,
+// and may overtake the last sums. So a message behind the sums says that no more come.
 void Forwarder::tell_left() {
+  for (int peer = 0; peer < num_ranks(); ++peer) {
+    if (table_.is_served[peer] && table_.last_hop[peer] == group_->rank())
+      send_soon(peer, head(kSums, kLeft, 0, peer), {});
+  }
   const bool first_way = progress_ == &ControlFlags::progress;
   send_flags(table_, {.progress = kLeft, .read_through = first_way ? kLeft : 0, .set_since = 0});
   messages().progress();
@@ -159,10 +165,7 @@ void Forwarder::read_flags(int origin, std::uint64_t number, const RankFlags& fl
   raise_to(view_.control(origin).set_since, flags.set_since);  // before progress
   raise_to(view_.control(origin).read_through, flags.read_through);
   raise_to(view_.control(origin).*progress_, flags.progress);
-  if (flags.progress == kLeft) {  // it asks for nothing more, and sums nothing more
-    raise(asked_.served[origin], kLeft);
-    raise(inbox_.summed()[origin], kLeft);
-  }
+  if (flags.progress == kLeft) raise(asked_.served[origin], kLeft);  // it asks for nothing more
   group_->ring();
 }
 
@@ -179,8 +182,10 @@ void Forwarder::read_ask(int from, const MessageHead& head, std::span<const std:
 }
 
 void Forwarder::read_sums(int from, const MessageHead& head, std::span<const std::byte> body) {
-  const bool whole = inbox_.take(head.number, head.origin, from, body);
-  if (whole && head.origin == group_->rank()) raise(inbox_.summed()[from], head.number);
+  const bool whole = head.number == kLeft || inbox_.take(head.number, head.origin, from, body);
+  if (!whole || head.origin != group_->rank()) return;
+  raise_to(inbox_.summed()[from], head.number);
+  group_->ring();
 }
 
 RowFormat Forwarder::row_format(const SumFormat& format) const noexcept {

@@ -34,7 +34,7 @@ class SumsInbox {
   // The next bytes from `mate`. True when the sums for `origin` are whole now.
   bool take(std::uint64_t number, int origin, int mate, std::span<const std::byte> bytes);
   bool whole(std::uint64_t number, int origin, int mate) const;
-  // [ranks] the last combine whose sums for this rank each mate has sent.
+  // [ranks] the last combine whose sums for this rank each mate has sent; kLeft: no more come.
   std::vector<std::atomic<std::uint64_t>>& summed() noexcept { return summed_; }
 
  private:
