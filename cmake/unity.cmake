@@ -22,5 +22,5 @@ function(unity_by_folder target)
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${FERRY_UNITY} UNITY_BUILD_MODE GROUP)
   # g++ takes a class of a .cc file, with a member of an unnamed namespace, for one of a header.
-  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endfunction()

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CODE = {".cc", ".c", ".h", ".py", ".sh", ".cmake", ".pml"}
-CPP = {".cc", ".h"}
+CODE = {".cc", ".c", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake", ".pml"}
+CPP = {".cc", ".h", ".cu", ".cuh"}
 MAX_COLUMNS = {True: 100, False: 120}  # C++, as clang-format has it; everything else
 MAX_FUNCTION_LINES = 70
 MAX_FILE_LINES = {"tests": 600, "": 400}
@@ -31,6 +31,7 @@ MAY_INCLUDE = {
     "cann": set(),
     "aclnn": {"base", "cann"},
     "layer": {"base", "exchange"},
+    "cuda": {"base", "kernels", "routing", "group", "exchange"},
 }
 
 # Words that were replaced (docs/glossary.md says by which), as parts of names too.

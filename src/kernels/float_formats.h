@@ -17,18 +17,18 @@ inline constexpr std::uint32_t kFp16Overflow = 0x47800000;   // 65536: from here
 inline constexpr std::uint32_t kFp16MinNormal = 0x38800000;  // 2^-14: below it fp16 is subnormal
 inline constexpr std::uint32_t kFp16Rebias = (127 - 15) << 23;
 
-inline float bf16_to_float(std::uint16_t half) {
+constexpr float bf16_to_float(std::uint16_t half) {
   return std::bit_cast<float>(std::uint32_t{half} << 16);
 }
 
-inline std::uint16_t float_to_bf16(float value) {
+constexpr std::uint16_t float_to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const bool nan = (bits & kFloatMagnitude) > kFloatInfinity;
   const std::uint32_t rounded = nan ? bits | kFloatQuietBit : bits + 0x7fff + ((bits >> 16) & 1);
   return static_cast<std::uint16_t>(rounded >> 16);
 }
 
-inline float fp16_to_float(std::uint16_t half) {
+constexpr float fp16_to_float(std::uint16_t half) {
   const std::uint32_t sign = (half & 0x8000u) << 16;
   const std::uint32_t magnitude = half & 0x7fffu;
   if (magnitude > 0x7c00)
@@ -41,7 +41,7 @@ inline float fp16_to_float(std::uint16_t half) {
   return std::bit_cast<float>(sign | (exponent + ((magnitude << shift & 0x3ff) << 13)));
 }
 
-inline std::uint16_t float_to_fp16(float value) {
+constexpr std::uint16_t float_to_fp16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000;
   const std::uint32_t magnitude = bits & kFloatMagnitude;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "bench/cuda.h"
 #include "bench/measure.h"
 #include "bench/options.h"
 #include "bench/ranks.h"
@@ -63,7 +64,22 @@ std::vector<Options> measured_points(const Options& options) {
   return points;
 }
 
+int run_on_cuda(const Options& options) {
+  std::vector<Plan> plans;
+  std::vector<CudaTimes> times;
+  std::uint64_t wrong = 0;
+  for (const Options& point : measured_points(options)) {
+    plans.push_back(make_plan(point, point.shape.max_tokens));
+    times.push_back(measure_on_cuda(plans.back()));
+    wrong += times.back().wrong;
+  }
+  print(options, cuda_table(plans, times));
+  if (options.json) print(options, cuda_json(plans.back(), times.back()) + "\n");
+  return wrong == 0 ? 0 : kWrong;
+}
+
 int run(const Options& options) {
+  if (options.cuda) return run_on_cuda(options);
   std::vector<Measurement> measurements;
   std::uint64_t wrong = 0;
   const std::vector<Options> points = measured_points(options);

@@ -166,6 +166,10 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   add_choice(app, "--mode", "What a rank is", modes, options.mode);
+  const std::map<std::string, bool> devices = {{"cpu", false}, {"cuda", true}};
+  add_choice(app, "--device",
+             "Where rows are; cuda: ranks are threads that share one GPU, beside copies on it",
+             devices, options.cuda);
   app.add_option("--workers", options.shape.workers, "Threads per rank")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
@@ -205,7 +209,15 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--sweep", options.sweep_text, "A table over tokens=1,2,..");
 }
 
+void check_device(const Options& options) {
+  if (!options.cuda || (!options.traced() && options.topology.empty() && !options.rebalance))
+    return;
+  throw std::invalid_argument(
+      "--device cuda: not with --trace, --report, --topology or --rebalance");
+}
+
 void finish_options(Options& options) {
+  check_device(options);
   check_topology(options);
   options.routing = parse_routing(options.routing_text);
   check_tokens_per_rank(options);

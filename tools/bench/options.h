@@ -20,8 +20,9 @@ const char* mode_name(Mode mode) noexcept;
 const char* node_sums_name(NodeSums sums) noexcept;
 
 struct Options {
-  int ranks = 8;  // kEnvironment: as the launcher says
-  int rank = 0;   // kEnvironment: of this process
+  int ranks = 8;      // kEnvironment: as the launcher says
+  int rank = 0;       // kEnvironment: of this process
+  bool cuda = false;  // rows are on a GPU, which all ranks share
   Mode mode = Mode::kProcesses;
   // Of each rank `shape.max_tokens` tokens, unless tokens_per_rank says otherwise.
   ExchangeConfig shape = {.max_tokens = 128, .hidden = 7168, .num_experts = 256, .top_k = 8};

@@ -1,0 +1,155 @@
+// CUDA ranks: dispatch and combine where tokens, received rows and results are in device memory.
+//
+//   ferry::cuda::Exchange exchange(group, config, device);
+//   ferry::cuda::Received received;
+//   exchange.dispatch({.tokens = ..., .topk_ids = ..., .stream = stream}, received);
+//   (run the experts on received.rows(), on the same stream)
+//   exchange.combine({.handle = received.handle, .expert_rows = ..., .topk_weights = ...,
+//                     .out = ..., .stream = stream});
+//
+// Order of rows, arithmetic and results are those of ferry::Exchange, bit for bit. Shapes as there:
+// T tokens of this rank, H hidden, K top-k, E experts, R ranks, L experts of this rank. Ranks are
+// threads or processes of one host, on one GPU or on GPUs that can read each other's memory. Every
+// pointer of these structs is device memory. docs/cuda.md has the limits and the reasons.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "ferry/exchange.h"
+
+namespace ferry::internal {
+class CudaExchange;
+struct CudaRoute;
+}  // namespace ferry::internal
+
+namespace ferry::cuda {
+
+// A cudaStream_t; null is the legacy default stream.
+using Stream = void*;
+
+// True when this ferry was built with CUDA; and the number of devices here, 0 without a driver.
+FERRY_EXPORT bool built() noexcept;
+FERRY_EXPORT int num_devices() noexcept;
+
+// What a dispatch learned about routing. Valid until freed, for any number of combines and cached
+// dispatches of its exchange. Free it after the work on its stream that uses it was issued.
+class FERRY_EXPORT Handle {
+ public:
+  Handle() = default;
+  explicit operator bool() const noexcept { return route_ != nullptr; }
+
+  std::int64_t num_tokens() const noexcept;
+  // Rows received, gaps and padding included. -1 while the host does not know: the dispatch did not
+  // wait for counts, and its kernels have not got that far.
+  std::int64_t num_rows() const noexcept;
+  // Host copies, empty while num_rows() is -1: [L].
+  std::span<const std::int64_t> tokens_per_expert() const noexcept;
+  std::span<const std::int64_t> aligned_tokens_per_expert() const noexcept;
+
+  // In device memory, written by the dispatch: as in ferry::Handle.
+  const std::int64_t* device_tokens_per_expert() const noexcept;          // [L]
+  const std::int64_t* device_aligned_tokens_per_expert() const noexcept;  // [L]
+  const std::int64_t* device_expert_offsets() const noexcept;             // [L + 1]
+  const std::int64_t* device_running_counts() const noexcept;             // [L, R]
+  const std::int64_t* device_running_rows_per_rank() const noexcept;      // [R]
+
+  const std::shared_ptr<internal::CudaRoute>& route() const noexcept { return route_; }
+  explicit Handle(std::shared_ptr<internal::CudaRoute> route) : route_(std::move(route)) {}
+
+ private:
+  std::shared_ptr<internal::CudaRoute> route_;
+};
+
+struct DispatchArgs {
+  Rows tokens = {};                     // [T, H]
+  TopkIds topk_ids = {};                // [T, K]; leave empty when `cached` is given
+  const float* topk_weights = nullptr;  // [T, K]; given by all ranks or by none
+  Handle cached = {};                   // reuse this routing: no ids, no counts, same slots
+  // Waits on the host until the number of rows is known, as their consumer mostly needs it, and
+  // returns this dispatch's errors. False, and always with `cached`: only issues the work, as graph
+  // capture needs; errors are told by the next check().
+  bool wait_for_counts = true;
+  Stream stream = nullptr;
+};
+
+// Rows received, in the exchange's window: valid until the `depth`-th dispatch after this one
+// (ExchangeConfig::depth), whose rows take their place. Rows and metadata as in ferry::Received.
+struct Received {
+  void* data = nullptr;  // [num_rows, H], dense; kPadded: [L, C, H]
+  // Gaps and padding included; where the host did not wait for counts, the most that can come.
+  std::int64_t num_rows = 0;
+  std::int64_t hidden = 0;
+  DataType dtype = DataType::kBf16;       // of the wire
+  const std::int32_t* sources = nullptr;  // [num_rows, 3]: source rank, token, k
+  // [num_rows], kRankMajor [num_rows, K]; undefined where no topk_weights were given.
+  const float* weights = nullptr;
+  const std::int32_t* topk_ids = nullptr;  // kRankMajor [num_rows, K], else null
+  // Fp8 wires: [num_rows, scale_columns] of 4 bytes, dense; null otherwise.
+  const void* scales = nullptr;
+  std::int64_t scale_columns = 0;
+  Handle handle = {};
+
+  Rows rows() const noexcept { return {data, num_rows, hidden, dtype, 0}; }
+};
+
+// out[t] = bias[0][t] + bias[1][t] + sum over k ascending of w[t,k] * expert row of (t,k), in
+// float32, rounded once. kRankMajor adds the caller's rows over ranks ascending, unweighted.
+struct CombineArgs {
+  Handle handle = {};
+  // [handle rows, H'], dense, in dispatch order. Read in place where they lie in the window (in
+  // received rows, or at outputs()); anything else is copied there first.
+  Rows expert_rows = {};
+  const float* topk_weights = nullptr;                   // [T, K]; null: plain sum
+  std::array<const void*, 2> bias = {nullptr, nullptr};  // [T, H'] dense, type of out
+  void* out = nullptr;                                   // [T, H'] dense, written here
+  DataType out_dtype = DataType::kBf16;
+  Stream stream = nullptr;
+};
+
+// One caller at a time. Every dispatch and combine is collective: the same order on every rank. The
+// calls of one exchange are made on one stream, or on streams that wait for each other.
+class FERRY_EXPORT Exchange {
+ public:
+  Exchange() = default;
+  // Collective. `device` is this rank's. Layouts, wires none and fp8, alignment, zero_gaps,
+  // capacities, expert_rank and depth of the configuration count; kInvalidArgument names what is
+  // not for CUDA. All memory is taken here: row_capacity 0 stands for every token of every rank,
+  // max_output_row_bytes 0 for a row of the tokens' type. Throws Error on all ranks alike when one
+  // of them refuses, two differ, memory is short or a device cannot reach another.
+  Exchange(const Group& group, const ExchangeConfig& config, int device);
+
+  [[nodiscard]] Status dispatch(const DispatchArgs& args, Received& received) noexcept;
+  [[nodiscard]] Status combine(const CombineArgs& args) noexcept;
+
+  // Halves: send issues what needs no row of another rank, recv the rest, maybe on another stream
+  // that waits for the first. One dispatch and one combine may be between their halves.
+  [[nodiscard]] Status dispatch_send(const DispatchArgs& args, Received& received) noexcept;
+  [[nodiscard]] Status dispatch_recv(Stream stream) noexcept;
+  [[nodiscard]] Status combine_send(const CombineArgs& args) noexcept;
+  [[nodiscard]] Status combine_recv(Stream stream) noexcept;
+
+  // Rows of the window for the outputs of the next combine, which is then spared their copy:
+  // [row capacity, max_output_row_bytes].
+  void* outputs() const;
+
+  // The first error that kernels have met since the last check, if any: it does not wait for them.
+  // A rank that rejected its call, a mismatch, capacity: all ranks are told, and the exchange goes
+  // on. A rank that died, left or missed the group's deadline: the exchange is broken for good.
+  [[nodiscard]] Status check() noexcept;
+  // Waits for the work that was issued, then check().
+  [[nodiscard]] Status finish() noexcept;
+
+  const ExchangeConfig& config() const;
+  int device() const;
+  int num_local_experts() const;       // L
+  std::int64_t row_capacity() const;   // rows that this rank can receive
+  std::uint64_t device_bytes() const;  // of this rank's window
+
+ private:
+  std::shared_ptr<internal::CudaExchange> state_;
+};
+
+}  // namespace ferry::cuda

@@ -1,0 +1,122 @@
+// CudaExchange: the halves of a dispatch.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
+
+#include "cuda/arguments.h"
+#include "cuda/exchange.h"
+#include "cuda/kernels.h"
+#include "cuda/memory.h"
+
+namespace ferry::internal {
+
+Status CudaExchange::dispatch_send(const cuda::DispatchArgs& args, bool and_wait,
+                                   cuda::Received& received) {
+  received = {};
+  if (!broken_.ok()) return broken();
+  const OnDevice on(device_);
+  const auto stream = static_cast<cudaStream_t>(args.stream);
+  const bool capturing = is_capturing(stream);
+  Status refusal =
+      refusal_of({config_, routes_->exchange(), issued_.dispatch.has_value(), capturing}, args);
+  if (!refusal.ok() && issued_.dispatch) return refusal;  // no new operation
+  const bool wait = args.wait_for_counts && !args.cached && !capturing;
+  std::shared_ptr<CudaRoute> route =
+      args.cached && refusal.ok() ? args.cached.route() : routes_->take();
+  CudaDispatchView view{};
+  view.common = common_;
+  view.buffer = static_cast<int>(issued_.dispatches++ % config_.depth);
+  view.cached = static_cast<bool>(args.cached) || !refusal.ok();
+  view.refused = static_cast<std::int32_t>(refusal.code());
+  if (refusal.ok()) {
+    if (!args.cached) route->view.num_tokens = args.topk_ids.num_tokens;
+    view.tokens = static_cast<const std::byte*>(args.tokens.data),
+    view.pitch_bytes = row_pitch(args.tokens);
+    view.ids = args.topk_ids.data, view.wide_ids = args.topk_ids.type == IndexType::kInt64;
+    view.weights = args.topk_weights;
+  } else {
+    route->view.num_tokens = 0;
+  }
+  view.route = route->view;
+  route->ticket = args.cached ? route->ticket : capturing ? 0 : ++issued_.tickets;
+  view.ticket = args.cached ? 0 : route->ticket;
+  const bool steps = in_steps(stream);
+  launch_count(view, !steps, stream);
+  order_.issued(CudaPhase::kCounts);
+  if (steps) {
+    if (Status status = await_issued(CudaPhase::kCounts, stream); !status.ok()) return status;
+    launch_place(view, stream);
+  }
+  launch_send(view, and_wait && !steps, stream);
+  order_.issued(CudaPhase::kRows);
+  issued_.dispatch = view, issued_.dispatched = route;
+  if (Status status = ended(stream); !status.ok()) return status;
+  if (!refusal.ok()) return refusal;
+  if (wait) {
+    if (Status status = await_counts(*route, stream); !status.ok()) return status;
+  }
+  received.handle = cuda::Handle(route);
+  show(view, received);
+  return {};
+}
+
+// Kernels have a deadline; this wait only ends earlier, when the device is lost.
+Status CudaExchange::await_counts(const CudaRoute& route, cudaStream_t stream) {
+  for (std::uint64_t turns = 0; !route.known(); ++turns) {
+    if (turns % 1024 != 1023) continue;
+    const cudaError_t error = cudaStreamQuery(stream);
+    if (error == cudaErrorNotReady || (error == cudaSuccess && turns < (1U << 20))) {
+      if (turns > (1U << 16)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+      continue;
+    }
+    broken_ = {Code::kSystem, fmt::format("the device failed: {}", cudaGetErrorString(error))};
+    return broken_;
+  }
+  if (route.view.told->code == 0) return {};
+  const Status status = check();
+  return status.ok() ? Status(Code::kBroken, "a dispatch ended without a report") : status;
+}
+
+void CudaExchange::show(const CudaDispatchView& view, cuda::Received& received) const {
+  const CudaShape& shape = common_.shape;
+  std::byte* buffer =
+      common_.mine + common_.at.first_buffer + view.buffer * common_.at.buffer.bytes;
+  received.data = buffer + common_.at.buffer.rows;
+  const std::int64_t known = received.handle.num_rows();
+  received.num_rows = known >= 0 ? known : buffer_rows_;
+  received.hidden = config_.hidden, received.dtype = shape.wire_dtype();
+  received.sources = reinterpret_cast<const std::int32_t*>(buffer + common_.at.buffer.sources);
+  received.weights = reinterpret_cast<const float*>(buffer + common_.at.buffer.weights);
+  if (shape.rank_major())
+    received.topk_ids = reinterpret_cast<const std::int32_t*>(buffer + common_.at.buffer.topk_ids);
+  received.scale_columns = shape.scale_columns;
+  if (shape.scale_columns > 0) received.scales = buffer + common_.at.buffer.scales;
+}
+
+// A call that does not stand is received too, so that all ranks go on alike; unless it comes
+// between the halves of another.
+Status CudaExchange::dispatch(const cuda::DispatchArgs& args, cuda::Received& received) {
+  const bool between = issued_.dispatch.has_value();
+  Status sent = dispatch_send(args, true, received);
+  if (between) return sent;
+  const Status done = dispatch_recv(static_cast<cudaStream_t>(args.stream), true);
+  return sent.ok() ? done : sent;
+}
+
+Status CudaExchange::dispatch_recv(cudaStream_t stream, bool waited) {
+  if (!broken_.ok()) return broken();
+  if (!issued_.dispatch) return {Code::kInvalidArgument, "dispatch_recv without a dispatch_send"};
+  const OnDevice on(device_);
+  const bool steps = in_steps(stream);
+  if (steps) {
+    if (Status status = await_issued(CudaPhase::kRows, stream); !status.ok()) return status;
+  }
+  if (!waited || steps) launch_receive(*issued_.dispatch, stream);
+  launch_gaps(*issued_.dispatch, num_local_, stream);
+  issued_.dispatch.reset();
+  return ended(stream);
+}
+
+}  // namespace ferry::internal

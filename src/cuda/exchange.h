@@ -1,0 +1,90 @@
+// CudaExchange: the inside of cuda::Exchange. It checks arguments, issues the kernels of an
+// operation in their order, and turns what they report into a Status; whatever ranks say to each
+// other is in the kernels. A thread of its own looks whether ranks of the group died, as nobody
+// else may look while kernels wait.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "cuda/issue_order.h"
+#include "cuda/route.h"
+#include "cuda/views.h"
+#include "ferry/cuda.h"
+#include "group/state.h"
+#include "routing/expert_map.h"
+
+namespace ferry::internal {
+
+class CudaExchange {
+ public:
+  CudaExchange(std::shared_ptr<GroupState> group, const ExchangeConfig& config, int device);
+  ~CudaExchange();
+  CudaExchange(const CudaExchange&) = delete;
+  CudaExchange& operator=(const CudaExchange&) = delete;
+
+  Status dispatch(const cuda::DispatchArgs& args, cuda::Received& received);
+  Status combine(const cuda::CombineArgs& args);
+  // and_wait, waited: for what all ranks send, in the kernels of the first half.
+  Status dispatch_send(const cuda::DispatchArgs& args, bool and_wait, cuda::Received& received);
+  Status dispatch_recv(cudaStream_t stream, bool waited);
+  Status combine_send(const cuda::CombineArgs& args, bool and_wait);
+  Status combine_recv(cudaStream_t stream, bool waited);
+  void* outputs() const;
+  Status check();
+  Status finish();
+
+  const ExchangeConfig& config() const noexcept { return config_; }
+  int device() const noexcept { return device_; }
+  int num_local() const noexcept { return num_local_; }
+  std::int64_t buffer_rows() const noexcept { return buffer_rows_; }
+  std::uint64_t window_bytes() const noexcept { return common_.at.bytes; }
+
+ private:
+  void take_memory();
+  void take_scratch();
+  void watch();
+  Status broken() const;
+  Status await_counts(const CudaRoute& route, cudaStream_t stream);
+  void show(const CudaDispatchView& view, cuda::Received& received) const;
+  bool in_steps(cudaStream_t stream) const;
+  Status await_issued(CudaPhase phase, cudaStream_t stream);
+  Status ended(cudaStream_t stream);
+  bool in_window(const Rows& rows) const;
+
+  std::shared_ptr<GroupState> group_;
+  ExchangeConfig config_;
+  int device_, processors_ = 0, num_local_ = 0;
+  std::int64_t buffer_rows_ = 0;
+  CudaCommon common_{};
+  struct Memory {
+    std::vector<std::shared_ptr<std::byte>> windows;  // [ranks], mine among them
+    std::shared_ptr<std::byte> window, scratch, map, mapped, of_windows;
+  } memory_;
+  IssueOrder order_;
+  std::shared_ptr<CudaRoutePool> routes_;
+  struct Issued {
+    std::uint64_t dispatches = 0, combines = 0, tickets = 0, reports = 0;
+    std::optional<CudaDispatchView> dispatch;  // between its halves
+    std::optional<CudaCombineView> combine;
+    std::shared_ptr<CudaRoute> dispatched, combined;  // of these
+    cudaEvent_t last = nullptr;                       // the end of what was issued
+  } issued_;
+  Status broken_;
+  struct Watcher {
+    std::mutex mutex;
+    std::condition_variable wake;
+    bool stop = false;
+    std::thread thread;
+  } watcher_;
+};
+
+}  // namespace ferry::internal

@@ -1,0 +1,78 @@
+#include "cuda/route.h"
+
+#include <atomic>
+
+#include "base/round_up.h"
+#include "cuda/memory.h"
+
+namespace ferry::internal {
+
+namespace {
+
+template <typename T>
+T* take_from(std::byte*& at, std::int64_t count) {
+  T* part = reinterpret_cast<T*>(at);
+  at += round_up(static_cast<std::size_t>(count) * sizeof(T), std::size_t{16});
+  return part;
+}
+
+// Returns the end.
+std::byte* lay_out(const CudaShape& shape, std::int64_t entries, int num_local, std::byte* at,
+                   CudaRouteView& view) {
+  view.refs = take_from<CudaRef>(at, entries);
+  view.experts = take_from<std::int32_t>(at, entries);
+  CudaCounts& counts = view.counts;
+  counts.tokens_per_expert = take_from<std::int64_t>(at, num_local);
+  counts.aligned_tokens_per_expert = take_from<std::int64_t>(at, num_local);
+  counts.expert_offsets = take_from<std::int64_t>(at, num_local + 1);
+  counts.running_counts = take_from<std::int64_t>(at, std::int64_t{num_local} * shape.num_ranks);
+  counts.running_rows_per_rank = take_from<std::int64_t>(at, shape.num_ranks);
+  counts.num_rows = take_from<std::int64_t>(at, 1);
+  return at;
+}
+
+}  // namespace
+
+bool CudaRoute::known() const noexcept {
+  if (ticket == 0) return false;
+  // Acquire: what the device told before it raised the ticket. Partner: tell_host
+  // (dispatch_kernels.cu).
+  return std::atomic_ref(view.told->ticket).load(std::memory_order_acquire) == ticket;
+}
+
+CudaRoutePool::CudaRoutePool(const CudaShape& shape, std::int64_t max_tokens, int num_local,
+                             std::uint64_t exchange)
+    : shape_(shape), max_tokens_(max_tokens), num_local_(num_local), exchange_(exchange) {}
+
+std::unique_ptr<CudaRoute> CudaRoutePool::make() const {
+  auto route = std::make_unique<CudaRoute>();
+  route->exchange = exchange_, route->num_local = num_local_, route->alignment = shape_.alignment;
+  const std::int64_t entries = max_tokens_ * shape_.top_k;
+  CudaRouteView& view = route->view;
+  const std::byte* end = lay_out(shape_, entries, num_local_, nullptr, view);
+  route->device = device_memory(reinterpret_cast<std::size_t>(end));
+  lay_out(shape_, entries, num_local_, route->device.get(), view);
+  route->mapped = mapped_memory(sizeof(CudaTold) + num_local_ * sizeof(std::int64_t));
+  view.told = reinterpret_cast<CudaTold*>(route->mapped.get());
+  view.told_experts = reinterpret_cast<std::int64_t*>(view.told + 1);
+  return route;
+}
+
+void CudaRoutePool::reserve(int routes) {
+  for (int i = 0; i < routes; ++i) free_.push_back(make());
+}
+
+std::shared_ptr<CudaRoute> CudaRoutePool::take() {
+  std::unique_ptr<CudaRoute> route;
+  if (const std::lock_guard lock(mutex_); !free_.empty()) {
+    route = std::move(free_.back());
+    free_.pop_back();
+  }
+  if (!route) route = make();
+  return {route.release(), [pool = shared_from_this()](CudaRoute* of) {
+            const std::lock_guard lock(pool->mutex_);
+            pool->free_.emplace_back(of);
+          }};
+}
+
+}  // namespace ferry::internal

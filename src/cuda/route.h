@@ -1,0 +1,46 @@
+// CudaRoute: the inside of a cuda::Handle. Its memory comes from a pool of the exchange and goes
+// back when the last handle is gone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cuda/views.h"
+
+namespace ferry::internal {
+
+struct CudaRoute {
+  std::uint64_t exchange = 0;  // that made it
+  std::uint64_t ticket = 0;    // CudaTold::ticket once the host may read
+  int num_local = 0;
+  std::int64_t alignment = 1;
+  CudaRouteView view = {};
+  std::vector<std::int64_t> aligned = {};  // [L], filled when the host knows the rows
+  std::shared_ptr<std::byte> device = {}, mapped = {};
+
+  bool known() const noexcept;  // the host may read `told`
+};
+
+class CudaRoutePool : public std::enable_shared_from_this<CudaRoutePool> {
+ public:
+  CudaRoutePool(const CudaShape& shape, std::int64_t max_tokens, int num_local,
+                std::uint64_t exchange);
+  // With memory taken ahead for `routes` of them, as graph capture allows no more to be taken.
+  void reserve(int routes);
+  std::shared_ptr<CudaRoute> take();
+  std::uint64_t exchange() const noexcept { return exchange_; }
+
+ private:
+  std::unique_ptr<CudaRoute> make() const;
+
+  CudaShape shape_;
+  std::int64_t max_tokens_;
+  int num_local_;
+  std::uint64_t exchange_;
+  std::mutex mutex_;  // handles are freed by any thread
+  std::vector<std::unique_ptr<CudaRoute>> free_;
+};
+
+}  // namespace ferry::internal

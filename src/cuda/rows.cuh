@@ -1,0 +1,59 @@
+// Rows in vectors: as wide as their size and addresses allow. Used by *_kernels.cu.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ferry::internal {
+
+// Copies a row to `count` places; all threads of the block.
+template <typename Vector>
+__device__ inline void spread_row(const std::byte* from, std::int64_t bytes, std::byte* const* to,
+                                  int count) {
+  constexpr int kTogether = 4;
+  const Vector* source = reinterpret_cast<const Vector*>(from);
+  const std::int64_t size = bytes / sizeof(Vector);
+  for (std::int64_t first = threadIdx.x; first < size; first += kTogether * blockDim.x) {
+    Vector part[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const std::int64_t at = first + i * static_cast<std::int64_t>(blockDim.x);
+      if (at < size) part[i] = __ldcs(source + at);
+    }
+    for (int place = 0; place < count; ++place) {
+      Vector* row = reinterpret_cast<Vector*>(to[place]);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const std::int64_t at = first + i * static_cast<std::int64_t>(blockDim.x);
+        if (at < size) row[at] = part[i];
+      }
+    }
+  }
+}
+
+// Calls with_vector<Vector>() for the widest of `width` bytes, which divides all sizes and
+// addresses.
+template <typename Function>
+void with_vector(std::int64_t width, const Function& with) {
+  if (width >= 16) return with(uint4{});
+  if (width >= 8) return with(uint2{});
+  if (width >= 4) return with(unsigned{});
+  if (width >= 2) return with(static_cast<unsigned short>(0));
+  with(static_cast<unsigned char>(0));
+}
+
+// The widest vector, up to 16 bytes, that divides `sizes`: addresses and sizes put together.
+inline std::int64_t vector_width(std::uint64_t sizes) {
+  const std::uint64_t lowest = sizes & (~sizes + 1);
+  return lowest == 0 || lowest > 16 ? 16 : static_cast<std::int64_t>(lowest);
+}
+
+// Threads of a block that goes over rows of `vectors`: as few rounds as 256 threads need, shared
+// evenly.
+inline int threads_for(std::int64_t vectors) {
+  const std::int64_t rounds = (vectors + 255) / 256;
+  const std::int64_t each = rounds == 0 ? 1 : (vectors + rounds - 1) / rounds;
+  return static_cast<int>((each + 31) / 32 * 32);
+}
+
+}  // namespace ferry::internal

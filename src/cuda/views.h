@@ -1,0 +1,117 @@
+// What kernels are given, and what they tell the host. Pointers are device memory unless said
+// otherwise. Filled by exchange.cc, read by the kernels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/shape.h"
+#include "cuda/steps.h"
+
+namespace ferry::internal {
+
+inline constexpr int kMostCudaTopK = 32;
+inline constexpr int kMostCudaDepth = 16;
+
+// An operation that is under way.
+struct CudaOperation {
+  std::uint64_t number;
+  std::int32_t skip;  // it moves nothing: some rank's call does not stand, or the exchange broke
+};
+
+// Of this rank's exchange, in device memory: a replayed graph goes on with the numbers that are
+// here. Written by kernels of its streams, which follow each other.
+struct CudaState {
+  std::uint64_t dispatches, combines;
+  CudaOperation dispatch[kMostCudaDepth], combine;
+  std::int32_t broken;           // nothing is waited for or sent any more
+  std::uint32_t tickets[3];      // blocks that are done: of count, of send, of reduce
+  unsigned long long bad_entry;  // the lowest whose id is refused; kNoEntry: none
+};
+inline constexpr unsigned long long kNoEntry = ~0ULL;
+
+enum class CudaPhase : std::int32_t { kCounts, kRows, kOutputs, kReuse };
+inline constexpr int kNumCudaPhases = 4;
+const char* phase_name(CudaPhase phase) noexcept;  // report.cc
+
+// An error that kernels met, in host memory that the device writes.
+struct CudaReport {
+  std::uint64_t sequence = 0;  // of the report; raised last
+  std::uint64_t number = 0;    // of the operation
+  std::int32_t code = 0, culprit = -1;
+  std::int32_t combine = 0;              // 1: of a combine
+  CudaPhase phase = CudaPhase::kCounts;  // kTimeout, kPeerLost: what was waited for
+  std::int64_t entry = 0, value = 0;     // kInvalidArgument: the refused id
+  std::uint64_t expected = 0, seen = 0;  // of the flag; of a kMismatch, the widths
+  std::int64_t rows = 0, most = 0;       // kCapacity
+};
+
+// What a dispatch tells the host, in host memory that the device writes.
+struct CudaTold {
+  std::uint64_t ticket;  // the host's number of the dispatch that counted; raised last
+  std::int64_t num_rows;
+  std::int32_t code;  // of the outcome
+  // then [L] rows of experts
+};
+
+// In device memory, all of int64.
+struct CudaCounts {
+  std::int64_t *tokens_per_expert, *aligned_tokens_per_expert, *expert_offsets, *running_counts,
+      *running_rows_per_rank, *num_rows;
+};
+
+// The routing of a dispatch.
+struct CudaRouteView {
+  CudaRef* refs;          // [T, K]: kRankMajor, by ascending rank, then those without a row
+  std::int32_t* experts;  // [T, K]: -1, not sent
+  CudaCounts counts;
+  CudaTold* told;
+  std::int64_t* told_experts;  // [L] behind it
+  std::int64_t num_tokens;
+};
+
+struct CudaCommon {
+  CudaShape shape;
+  CudaWindow at;
+  std::byte* const* windows;  // [ranks] in this address space
+  std::byte* mine;            // windows[rank]
+  CudaState* state;
+  CudaReport* report;
+  const volatile std::int32_t* host_abort;  // host memory: Code, and the rank that caused it
+  std::int64_t deadline_ns;
+  bool all_near;  // all ranks are threads of this process, on this device
+  // Scratch of a dispatch.
+  std::int32_t *keys, *ranks_in_chunk;  // [max tokens, K]
+  std::int32_t* chunk_counts;           // [chunks, count_row_size]
+  std::int32_t *all, *next;             // [count_row_size]
+};
+
+struct CudaDispatchView {
+  CudaCommon common;
+  CudaRouteView route;
+  const std::byte* tokens;
+  std::int64_t pitch_bytes;
+  const void* ids;
+  bool wide_ids;  // int64
+  bool cached;
+  const float* weights;
+  int buffer;            // which receives here
+  std::int32_t refused;  // Code of what the host refused; kOk: the call stands
+  std::uint64_t ticket;  // CudaTold; 0: tell nobody
+};
+
+struct CudaCombineView {
+  CudaCommon common;
+  CudaRouteView route;
+  const float* weights;
+  const std::byte* bias[2];
+  std::byte* out;
+  DataType row_type, out_type;
+  std::int64_t hidden;      // H'
+  std::int64_t offset;      // of this rank's outputs in its window
+  const std::byte* staged;  // [staged_rows, H'] that are copied there first; null: they are there
+  std::int64_t staged_rows;
+  std::int32_t refused;
+};
+
+}  // namespace ferry::internal
