@@ -1,10 +1,11 @@
 // ferry._core: the C++ library as a Python module. tensor.h reads and makes arrays, group.cc,
-// exchange.cc, results.cc, padded.cc and cann.cc bind one class or front each; no torch and no
-// numpy here.
+// exchange.cc, results.cc, padded.cc, cann.cc and cuda.cc bind one class or front each; no torch
+// and no numpy here.
 #include <nanobind/nanobind.h>
 
 #include "core/balance.h"
 #include "core/channels.h"
+#include "core/cuda.h"
 #include "core/errors.h"
 #include "core/group.h"
 #include "core/padded.h"
@@ -19,4 +20,5 @@ NB_MODULE(_core, module) {
   ferry::python::bind_channels(module);
   ferry::python::bind_balance(module);
   ferry::python::bind_cann(module);
+  ferry::python::bind_cuda(module);
 }

@@ -8,17 +8,22 @@ goes home as the gradient of the weight.
 So backward() is as collective as the calls: all ranks call it, in the same order, on graphs that hold the same calls,
 and what requires a gradient does so on all of them, those included that sent or received no row.
 
-T tokens of this rank, H hidden, K top-k, N rows received. Calls ferry.Exchange; no other module of ferry calls this.
+The exchange is a ferry.Exchange, or for tensors of a CUDA device a ferry.cuda.Exchange.
+
+T tokens of this rank, H hidden, K top-k, N rows received. Calls the exchange; no other module of ferry calls this.
 """
 
 import functools
 import sys
-from typing import Any, Callable, NamedTuple, Optional, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar, Union, cast
 
 import torch
 
 from ferry import Exchange, Handle, InvalidArgument
 from ferry.turns import take
+
+if TYPE_CHECKING:
+    import ferry.cuda
 
 __all__ = ["Dispatched", "combine", "dispatch"]
 
@@ -45,14 +50,14 @@ class Dispatched(NamedTuple):
 
     rows: torch.Tensor  # [N, H], padded [L, C, H]; zeros where no token was placed
     weights: Optional[torch.Tensor]  # float32 [N], rank_major [N, K]; None without topk_weights
-    handle: Handle
+    handle: "Union[Handle, ferry.cuda.Handle]"
     sources: torch.Tensor  # int32 [N, 3]: source rank, token, k
     topk_ids: Optional[torch.Tensor]  # rank_major: int32 [N, K], local expert or -1; else None
 
 
 @_uncompiled
 def dispatch(
-    exchange: Exchange,
+    exchange: "Union[Exchange, ferry.cuda.Exchange]",
     tokens: torch.Tensor,
     topk_ids: Optional[torch.Tensor] = None,
     topk_weights: Optional[torch.Tensor] = None,
@@ -78,9 +83,9 @@ def dispatch(
 
 @_uncompiled
 def combine(
-    exchange: Exchange,
+    exchange: "Union[Exchange, ferry.cuda.Exchange]",
     rows: torch.Tensor,
-    handle: Handle,
+    handle: "Union[Handle, ferry.cuda.Handle]",
     topk_weights: Optional[torch.Tensor] = None,
     *,
     out_dtype: Optional[torch.dtype] = None,
@@ -113,8 +118,11 @@ class _Dispatch(torch.autograd.Function):
         received = take(exchange.dispatch, _dense(tokens), topk_weights=_dense(topk_weights), **routing)
         ctx.exchange, ctx.handle, ctx.elsewhere = exchange, received.handle, None
         weights = None if topk_weights is None else received.weights
-        if weights is not None and received.topk_ids is not None and ctx.needs_input_grad[2]:
-            ctx.elsewhere = received.topk_ids < 0
+        if weights is not None and ctx.needs_input_grad[2]:
+            if received.topk_ids is not None:
+                ctx.elsewhere = received.topk_ids < 0
+            if weights.is_cuda:
+                received.keep_sources()  # which backward needs, to send the gradients of weights home
         results = [received.rows, weights, received.sources, received.topk_ids]
         _zero_gaps(exchange, received.handle, results[:2])
         if copy:
@@ -165,8 +173,8 @@ class _WeightedCombine(torch.autograd.Function):
         rows, topk_weights = ctx.saved_tensors
         grads, weights = _dispatch_again(ctx, grad_out, topk_weights)
         grads, weights = grads.view(ctx.shape).flatten(0, -2), weights.view(-1, 1)
-        scaled = torch.empty(grads.shape, dtype=ctx.dtype) if ctx.needs_input_grad[2] else None
-        dots = torch.empty(len(grads)) if ctx.needs_input_grad[3] else None
+        scaled = grads.new_empty(grads.shape, dtype=ctx.dtype) if ctx.needs_input_grad[2] else None
+        dots = grads.new_empty(len(grads), dtype=torch.float32) if ctx.needs_input_grad[3] else None
         if rows is not None:
             rows = rows.flatten(0, -2)
         if torch.is_grad_enabled():  # a second derivative differentiates the products themselves
@@ -185,8 +193,9 @@ def _scale_and_dot(rows, grads, weights, scaled, dots):
     """scaled [N, H] = weights [N, 1] * grads, and dots [N] of rows and grads, in float32; None is left out.
 
     Block by block, small enough for a core's cache: float32 copies of all rows took five times as long as the exchange.
+    On a device the blocks bound the memory of the copies.
     """
-    block = max(1, 2**16 // max(1, grads.shape[-1]))
+    block = max(1, 2 ** (26 if grads.is_cuda else 16) // max(1, grads.shape[-1]))
     for begin in range(0, len(grads), block):
         part = slice(begin, begin + block)
         each = grads[part].float()
@@ -224,6 +233,8 @@ def _check_width(exchange, rows, topk_weights):
 
 def _zero_gaps(exchange, handle, arrays):
     """What lies behind an expert's rows is undefined; NaN there would poison a parameter though its gradient is 0."""
+    if arrays[0].is_cuda:
+        return _zero_gaps_on_device(exchange.config, handle, arrays)
     if exchange.config["layout"] == "rank_major" or exchange.config["zero_gaps"]:
         return
     offsets = handle.expert_offsets
@@ -231,6 +242,32 @@ def _zero_gaps(exchange, handle, arrays):
         for array in arrays:
             if array is not None and begin < end:
                 array.view(handle.num_rows, -1)[begin:end] = 0
+
+
+def _zero_gaps_on_device(config, handle, arrays):
+    """The same without knowing on the host where they are; and what lies behind the last row, where counts were not
+    waited for. The host must not wait in a backward pass: one thread makes those of all ranks that share a device."""
+    num_rows = arrays[0].shape[:-1].numel()
+    no_gaps = config["zero_gaps"] or config["layout"] == "rank_major"
+    no_gaps = no_gaps or (config["layout"] == "expert_major" and config["expert_alignment"] == 1)
+    if num_rows == 0 or (no_gaps and handle.num_rows == num_rows):
+        return
+    gaps = _gaps(handle, num_rows).unsqueeze(1)
+    for array in arrays:
+        if array is not None:
+            array.view(num_rows, -1).masked_fill_(gaps, 0)
+
+
+def _gaps(handle, num_rows):
+    """bool [num_rows]: rows that hold no token."""
+    offsets, counts, of_ranks = handle.expert_offsets, handle.tokens_per_expert, handle.running_rows_per_rank
+    row = torch.arange(num_rows, device=counts.device)
+    if len(of_ranks) > 0:  # rank_major
+        return row >= of_ranks[-1]
+    if len(counts) == 0:
+        return row >= 0
+    expert = torch.searchsorted(offsets[1:], row, right=True).clamp_(max=len(counts) - 1)
+    return row >= (offsets[:-1] + counts)[expert]
 
 
 def _dense(tensor):
