@@ -19,7 +19,7 @@ Status CudaExchange::combine_send(const cuda::CombineArgs& args, bool and_wait) 
   if (!broken_.ok()) return broken();
   const OnDevice on(device_);
   const auto stream = static_cast<cudaStream_t>(args.stream);
-  const Status refusal = refusal_of(
+  Status refusal = refusal_of(
       {config_, routes_->exchange(), issued_.combine.has_value(), is_capturing(stream)}, args);
   if (!refusal.ok() && issued_.combine) return refusal;
   CudaCombineView view{};
