@@ -31,7 +31,7 @@ MAY_INCLUDE = {
     "cann": set(),
     "aclnn": {"base", "cann"},
     "layer": {"base", "exchange"},
-    "cuda": {"base", "kernels", "routing", "group", "exchange"},
+    "cuda": {"base", "kernels", "memory", "routing", "group", "exchange"},
 }
 
 # Words that were replaced (docs/glossary.md says by which), as parts of names too.

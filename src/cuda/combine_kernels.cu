@@ -96,8 +96,8 @@ __global__ void __launch_bounds__(1024) await_outputs_kernel(CudaCombineView v) 
 
 // The rows of one token, in the order in which they are added.
 struct Terms {
-  const std::byte* rows[kMostCudaTopK];
-  float weights[kMostCudaTopK];
+  const std::byte* rows[kMaxTopK];
+  float weights[kMaxTopK];
   int count;
 };
 

@@ -24,9 +24,9 @@ __device__ std::byte* buffer_of(const CudaCommon& common, int rank, std::uint64_
 
 // Where the rows of one token go, and their scales.
 struct Places {
-  std::byte* rows[kMostCudaTopK];
-  std::byte* scales[kMostCudaTopK];
-  CudaRef refs[kMostCudaTopK];
+  std::byte* rows[kMaxTopK];
+  std::byte* scales[kMaxTopK];
+  CudaRef refs[kMaxTopK];
   int count;
 };
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <numeric>
 
 #include "base/round_up.h"
 #include "cuda/kernels.h"
@@ -16,25 +15,13 @@
 #include "cuda/window.h"
 #include "exchange/agreement.h"
 #include "exchange/configuration.h"
+#include "routing/active_set.h"
 
 namespace ferry::internal {
 
 namespace {
 
 constexpr int kRoutesAhead = 8;  // handles that are alive at a time, mostly
-
-ExpertMap map_of(const ExchangeConfig& config, int num_ranks) {
-  std::vector<int> members(num_ranks);
-  std::iota(members.begin(), members.end(), 0);
-  return {config, num_ranks, members};
-}
-
-std::string fields_of(const ExchangeConfig& config) {
-  std::string text = "memory is of CUDA devices\n";
-  for (const auto& [name, value] : config_fields(config))
-    text += fmt::format("{} is {}\n", name, value);
-  return text;
-}
 
 void check_device(int device) {
   int count = 0;
@@ -64,7 +51,7 @@ CudaExchange::CudaExchange(std::shared_ptr<GroupState> group, const ExchangeConf
                               all.topology().num_nodes()));
     config_ = cuda_config(config, all.size());
     check_device(device);
-    return fields_of(config_);
+    return "memory is of CUDA devices\n" + config_text(config_);
   });
   const OnDevice on(device_);
   make_alike(all, by, [&] {
@@ -89,11 +76,12 @@ CudaExchange::CudaExchange(std::shared_ptr<GroupState> group, const ExchangeConf
 }
 
 void CudaExchange::take_memory() {
-  const ExpertMap map = map_of(config_, group_->size());
+  const ActiveSet everybody(config_, group_->size(), group_->rank(), {});
+  const ExpertMap& map = everybody.map;
   cuda_check(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, device_),
              "asking what a device is");
   common_.shape = cuda_shape(config_, map, group_->rank());
-  common_.at = cuda_window(config_, common_.shape, map);
+  common_.at = cuda_window(config_, common_.shape);
   num_local_ = map.num_local(group_->rank());
   buffer_rows_ = common_.shape.layout == Layout::kPadded ? num_local_ * config_.expert_capacity
                                                          : common_.shape.row_capacity;

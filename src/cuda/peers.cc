@@ -91,7 +91,7 @@ CudaPeers share_windows(GroupState& group, const std::shared_ptr<std::byte>& win
   });
   std::vector<WindowCard> cards(group.size());
   if (Status status = group.all_gather(&card, sizeof card, cards.data()); !status.ok())
-    throw Error(status.code(), status.message(), status.culprit());
+    throw_status(status);
   CudaPeers peers{.windows = {}, .all_near = true};
   // Collective: nobody leaves before all have taken what the cards name.
   make_alike(group, by, [&] {

@@ -23,7 +23,8 @@ struct CudaShape {
   Layout layout;
   DataType dtype;  // of tokens
   Wire wire;
-  std::int64_t hidden, alignment, expert_capacity, row_capacity;
+  std::int64_t hidden, alignment, expert_capacity;
+  std::int64_t row_capacity;              // of a buffer; kPadded: of all its experts
   std::int64_t row_bytes, scale_columns;  // of a received row
   bool zero_gaps;
   Experts experts;

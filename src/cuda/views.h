@@ -7,11 +7,9 @@
 
 #include "cuda/shape.h"
 #include "cuda/steps.h"
+#include "exchange/limits.h"
 
 namespace ferry::internal {
-
-inline constexpr int kMostCudaTopK = 32;
-inline constexpr int kMostCudaDepth = 16;
 
 // An operation that is under way.
 struct CudaOperation {
@@ -23,7 +21,7 @@ struct CudaOperation {
 // here. Written by kernels of its streams, which follow each other.
 struct CudaState {
   std::uint64_t dispatches, combines;
-  CudaOperation dispatch[kMostCudaDepth], combine;
+  CudaOperation dispatch[kMaxDepth], combine;
   std::int32_t broken;           // nothing is waited for or sent any more
   std::uint32_t tickets[3];      // blocks that are done: of count, of send, of reduce
   unsigned long long bad_entry;  // the lowest whose id is refused; kNoEntry: none

@@ -14,13 +14,10 @@ namespace ferry::internal {
 // what is not for CUDA.
 ExchangeConfig cuda_config(const ExchangeConfig& config, int num_ranks);
 
-// All but the pointers, which are device memory. Rows of the largest rank where the configuration
-// names no capacity.
+// All but the pointers, which are device memory.
 CudaShape cuda_shape(const ExchangeConfig& config, const ExpertMap& map, int rank);
 
-// Rows in a buffer of any rank.
-std::int64_t cuda_buffer_rows(const CudaShape& shape, const ExpertMap& map);
-
-CudaWindow cuda_window(const ExchangeConfig& config, const CudaShape& shape, const ExpertMap& map);
+// The same for all ranks.
+CudaWindow cuda_window(const ExchangeConfig& config, const CudaShape& shape);
 
 }  // namespace ferry::internal

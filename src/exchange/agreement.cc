@@ -18,22 +18,15 @@ namespace ferry::internal {
 namespace {
 
 // What a rank says: kRefused, a code as one character, a reason; or kWilling, the front's terms,
-// kFields and its fields, each line ended by kEnd.
-constexpr char kRefused = '-', kWilling = '+', kFields = '\x1f', kEnd = '\n';
-
-[[noreturn]] void throw_status(const Status& status) {
-  throw Error(status.code(), status.message(), status.culprit());
-}
+// kFields and its fields as lines.
+constexpr char kRefused = '-', kWilling = '+', kFields = '\x1f';
 
 std::string refusal_text(const Error& why) {
   return fmt::format("{}{}{}", kRefused, static_cast<char>(why.code()), why.what());
 }
 
 std::string fields_text(const ExchangeConfig& config) {
-  std::string text = config.terms + kFields;
-  for (const auto& [name, value] : config_fields(config))
-    text += fmt::format("{} is {}{}", name, value, kEnd);
-  return text;
+  return config.terms + kFields + config_text(config);
 }
 
 // Of two willing ranks: in the front's words where these differ.
@@ -108,6 +101,10 @@ std::unique_ptr<const Setup> make_setup(GroupState& group, const ExchangeConfig&
 }
 
 }  // namespace
+
+void throw_status(const Status& status) {
+  throw Error(status.code(), status.message(), status.culprit());
+}
 
 GroupState& usable(const std::shared_ptr<GroupState>& group) {
   if (!group)

@@ -14,7 +14,6 @@ namespace ferry::internal {
 
 namespace {
 
-constexpr int kMaxDepth = 16;
 constexpr int kMaxWorkers = 1024;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxRowElements = std::int64_t{1} << 31;
@@ -203,6 +202,13 @@ std::vector<std::pair<std::string, std::string>> config_fields(const ExchangeCon
           {"tp_size", std::to_string(tp_size)},
           {"algorithm", text_of(algorithm)},
           {"node_sums", text_of(node_sums)}};
+}
+
+std::string config_text(const ExchangeConfig& config) {
+  std::string text;
+  for (const auto& [name, value] : config_fields(config))
+    text += fmt::format("{} is {}\n", name, value);
+  return text;
 }
 
 }  // namespace ferry::internal

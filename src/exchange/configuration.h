@@ -15,5 +15,7 @@ ExchangeConfig complete_config(ExchangeConfig config, int num_ranks);
 
 // Everything that ranks must agree on: names as in ExchangeConfig, and values.
 std::vector<std::pair<std::string, std::string>> config_fields(const ExchangeConfig& config);
+// The same as lines of "name is value" (differences.h).
+std::string config_text(const ExchangeConfig& config);
 
 }  // namespace ferry::internal

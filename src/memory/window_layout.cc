@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "base/round_up.h"
+#include "memory/accumulator.h"
 #include "memory/segment.h"
 
 namespace ferry::internal {
@@ -22,57 +23,6 @@ constexpr std::size_t kLine = 64;
 constexpr std::size_t kMaxAddressBytes = std::size_t{1} << 45;
 // Room over balanced routing before a buffer must grow.
 constexpr double kMargin = 1.25;
-
-std::size_t checked_mul(std::size_t a, std::size_t b) {
-  std::size_t product = 0;
-  if (__builtin_mul_overflow(a, b, &product)) {
-    throw Error(
-        Code::kInvalidArgument,
-        fmt::format("the window would need {} * {} bytes, more than can be addressed", a, b));
-  }
-  return product;
-}
-
-// Hands out offsets one after the other, so that sizes and offsets cannot disagree.
-class Accumulator {
- public:
-  std::size_t take(std::size_t bytes, std::size_t alignment) {
-    const std::size_t offset = align(alignment);
-    if (__builtin_add_overflow(offset, bytes, &end_)) {
-      throw Error(Code::kInvalidArgument,
-                  fmt::format("the window would end {} bytes past {}, more than can be addressed",
-                              bytes, offset));
-    }
-    return offset;
-  }
-  std::size_t align(std::size_t alignment) {
-    return end_ = (end_ + alignment - 1) / alignment * alignment;
-  }
-
- private:
-  std::size_t end_ = 0;
-};
-
-// Rows of the worst case: every token of every rank comes here.
-std::int64_t worst_rows(const ExchangeConfig& config, int max_local, int num_ranks) {
-  const std::size_t tokens = checked_mul(config.max_tokens, num_ranks);
-  std::size_t rows = tokens;
-  if (config.layout == Layout::kExpertMajor) {
-    rows = checked_mul(tokens, config.top_k + config.shared.num_experts) +
-           checked_mul(max_local, config.expert_alignment - 1);
-  } else if (config.layout == Layout::kPadded) {
-    rows = checked_mul(max_local, config.expert_capacity);
-  }
-  if (config.row_capacity > 0) rows = std::min<std::size_t>(rows, config.row_capacity);
-  constexpr std::size_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (rows > kMost) {
-    throw Error(Code::kInvalidArgument,
-                fmt::format("a rank could receive {} rows (max_tokens {}, {} ranks, top_k {}), the "
-                            "limit is {}; set row_capacity",
-                            rows, config.max_tokens, num_ranks, config.top_k, kMost));
-  }
-  return static_cast<std::int64_t>(std::max<std::size_t>(rows, 1));
-}
 
 // Rows of a section with balanced routing, and a margin.
 std::int64_t expected_rows(const ExchangeConfig& config, const WindowShape& shape) {
@@ -102,6 +52,26 @@ std::size_t most_sent_rows(const ExchangeConfig& config, int num_ranks) {
 constexpr std::int64_t kColumnMultiple = 4;  // elements: columns start at multiples of 16 bytes
 
 }  // namespace
+
+std::int64_t worst_rows(const ExchangeConfig& config, int max_local, int num_ranks) {
+  const std::size_t tokens = checked_mul(config.max_tokens, num_ranks);
+  std::size_t rows = tokens;
+  if (config.layout == Layout::kExpertMajor) {
+    rows = checked_mul(tokens, config.top_k + config.shared.num_experts) +
+           checked_mul(max_local, config.expert_alignment - 1);
+  } else if (config.layout == Layout::kPadded) {
+    rows = checked_mul(max_local, config.expert_capacity);
+  }
+  if (config.row_capacity > 0) rows = std::min<std::size_t>(rows, config.row_capacity);
+  constexpr std::size_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (rows > kMost) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("a rank could receive {} rows (max_tokens {}, {} ranks, top_k {}), the "
+                            "limit is {}; set row_capacity",
+                            rows, config.max_tokens, num_ranks, config.top_k, kMost));
+  }
+  return static_cast<std::int64_t>(std::max<std::size_t>(rows, 1));
+}
 
 WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shape)
     : padded_(config.layout == Layout::kPadded),

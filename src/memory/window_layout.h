@@ -35,6 +35,11 @@ struct ListedRow {
   float weight;
 };
 
+// Rows in the buffer of a rank when every token of every rank goes there, or row_capacity if that
+// is less; of kPadded all sections. Throws Error(kInvalidArgument) when an int32 cannot number
+// them.
+std::int64_t worst_rows(const ExchangeConfig& config, int max_local, int num_ranks);
+
 class WindowLayout {
  public:
   // Throws Error(kInvalidArgument) when sizes overflow.

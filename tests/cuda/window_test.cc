@@ -4,11 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
-#include <vector>
-
 #include "cuda/report.h"
 #include "exchange/frame.h"
+#include "routing/active_set.h"
 
 namespace ferry::internal {
 namespace {
@@ -20,10 +18,8 @@ ExchangeConfig config_of(Layout layout) {
   return config;
 }
 
-ExpertMap map_of(const ExchangeConfig& config, int num_ranks) {
-  std::vector<int> members(num_ranks);
-  std::iota(members.begin(), members.end(), 0);
-  return {config, num_ranks, members};
+CudaShape shape_of(const ExchangeConfig& config, int rank) {
+  return cuda_shape(config, ActiveSet(config, 3, rank, {}).map, rank);
 }
 
 TEST(CudaWindow, PartsFollowEachOtherAndHoldWhatTheyMust) {
@@ -31,10 +27,9 @@ TEST(CudaWindow, PartsFollowEachOtherAndHoldWhatTheyMust) {
     ExchangeConfig config = config_of(layout);
     config.wire = Wire::kFp8;
     config = cuda_config(config, 3);
-    const ExpertMap map = map_of(config, 3);
-    const CudaShape shape = cuda_shape(config, map, 1);
-    const CudaWindow window = cuda_window(config, shape, map);
-    const std::int64_t rows = cuda_buffer_rows(shape, map);
+    const CudaShape shape = shape_of(config, 1);
+    const CudaWindow window = cuda_window(config, shape);
+    const std::int64_t rows = shape.row_capacity;
     EXPECT_EQ(rows, layout == Layout::kRankMajor ? 48 : layout == Layout::kPadded ? 3 * 20 : 96);
     EXPECT_EQ(shape.scale_columns, 1);
     EXPECT_GE(window.buffer.scales - window.buffer.rows, static_cast<std::size_t>(rows * 100));
@@ -68,7 +63,7 @@ TEST(CudaWindow, WhatIsNotForCudaIsNamed) {
 
 TEST(CudaReport, NamesValuesLimitsAndRanks) {
   const ExchangeConfig config = cuda_config(config_of(Layout::kPadded), 3);
-  const CudaShape shape = cuda_shape(config, map_of(config, 3), 0);
+  const CudaShape shape = shape_of(config, 0);
   const auto text = [&](CudaReport report, Code code) {
     report.code = static_cast<std::int32_t>(code);
     const Status status = status_of(report, shape, 1'500'000'000);
