@@ -5,7 +5,6 @@
 #include "cuda/kernels.h"
 #include "cuda/load.cuh"
 #include "cuda/rows.cuh"
-#include "kernels/float_formats.h"
 
 namespace ferry::internal {
 
@@ -114,25 +113,10 @@ __device__ void find_terms(const CudaCombineView& v, std::int64_t token, std::in
   terms.weights[at] = v.weights ? v.weights[token * top_k + k] : 1.0F;
 }
 
-// Elements of a vector of rows as floats.
-template <DataType type>
-__device__ float element_of(const std::byte* from, int i) {
-  if constexpr (type == DataType::kFp32) {
-    return reinterpret_cast<const float*>(from)[i];
-  } else {
-    const std::uint16_t half = reinterpret_cast<const std::uint16_t*>(from)[i];
-    return type == DataType::kBf16 ? bf16_to_float(half) : fp16_to_float(half);
-  }
-}
-
-__device__ void add_element(const std::byte* row, DataType type, std::int64_t at, float& sum) {
-  if (type == DataType::kBf16) {
-    sum += element_of<DataType::kBf16>(row + 2 * at, 0);
-  } else if (type == DataType::kFp16) {
-    sum += element_of<DataType::kFp16>(row + 2 * at, 0);
-  } else {
-    sum += element_of<DataType::kFp32>(row + 4 * at, 0);
-  }
+__device__ float element_of(const std::byte* row, DataType type, std::int64_t at) {
+  if (type == DataType::kBf16) return element<DataType::kBf16>(row, at);
+  if (type == DataType::kFp16) return element<DataType::kFp16>(row, at);
+  return element<DataType::kFp32>(row, at);
 }
 
 // `size` results from element `at` of the token's.
@@ -169,7 +153,7 @@ __device__ void sum_vector(const CudaCombineView& v, std::int64_t token, std::in
     if (bias == nullptr) continue;
 #pragma unroll
     for (int i = 0; i < kElements; ++i)
-      add_element(bias, v.out_type, token * v.hidden + first + i, sums[i]);
+      sums[i] += element_of(bias, v.out_type, token * v.hidden + first + i);
   }
   for (int begin = 0; begin < terms.count; begin += kTogether) {
     Vector parts[kTogether];
@@ -185,7 +169,7 @@ __device__ void sum_vector(const CudaCombineView& v, std::int64_t token, std::in
       const float weight = terms.weights[begin + j];
 #pragma unroll
       for (int i = 0; i < kElements; ++i)
-        sums[i] = __fadd_rn(sums[i], __fmul_rn(weight, element_of<type>(elements, i)));
+        sums[i] = __fadd_rn(sums[i], __fmul_rn(weight, element<type>(elements, i)));
     }
   }
   store_sums<kElements>(v, token * v.hidden + first, sums);
@@ -240,9 +224,8 @@ void load_combine_kernels() {
 
 void launch_stage(const CudaCombineView& v, int depth, int processors, cudaStream_t stream) {
   if (v.staged == nullptr) return;
-  const int threads = std::min(1024, (v.common.shape.num_ranks + 31) / 32 * 32);
   // With more copies of the outputs, the outputs of the combine between have told as much.
-  if (depth == 1) await_reuse_kernel<<<1, threads, 0, stream>>>(v.common);
+  if (depth == 1) await_reuse_kernel<<<1, waiting_threads(v.common.shape), 0, stream>>>(v.common);
   const std::int64_t row_bytes = v.hidden * (v.row_type == DataType::kFp32 ? 4 : 2);
   const std::uint64_t sizes =
       reinterpret_cast<std::uint64_t>(v.staged) | static_cast<std::uint64_t>(row_bytes);
@@ -253,13 +236,11 @@ void launch_stage(const CudaCombineView& v, int depth, int processors, cudaStrea
 }
 
 void launch_publish(const CudaCombineView& v, bool and_wait, cudaStream_t stream) {
-  const int threads = std::min(1024, (v.common.shape.num_ranks + 31) / 32 * 32);
-  publish_kernel<<<1, threads, 0, stream>>>(v, and_wait);
+  publish_kernel<<<1, waiting_threads(v.common.shape), 0, stream>>>(v, and_wait);
 }
 
 void launch_await_outputs(const CudaCombineView& v, cudaStream_t stream) {
-  const int threads = std::min(1024, (v.common.shape.num_ranks + 31) / 32 * 32);
-  await_outputs_kernel<<<1, threads, 0, stream>>>(v);
+  await_outputs_kernel<<<1, waiting_threads(v.common.shape), 0, stream>>>(v);
 }
 
 void launch_reduce(const CudaCombineView& v, cudaStream_t stream) {

@@ -6,7 +6,7 @@
 #include "cuda/kernels.h"
 #include "cuda/load.cuh"
 #include "cuda/rows.cuh"
-#include "kernels/float_formats.h"
+#include "kernels/fp8_scale.h"
 
 namespace ferry::internal {
 
@@ -98,33 +98,12 @@ __device__ void find_places(const CudaDispatchView& v, std::int64_t token, std::
     refs[order_of_ref(places.refs, places.count, before)] = ref;
 }
 
-template <DataType type>
-__device__ float element(const std::byte* row, std::int64_t at) {
-  if constexpr (type == DataType::kFp32) {
-    return reinterpret_cast<const float*>(row)[at];
-  } else {
-    const std::uint16_t half = reinterpret_cast<const std::uint16_t*>(row)[at];
-    return type == DataType::kBf16 ? bf16_to_float(half) : fp16_to_float(half);
-  }
-}
-
-struct GroupScale {
-  float scale, factor;  // what travels, what elements are multiplied with
-};
-
-__device__ GroupScale scale_of(float most, Wire wire) {
-  const float scale = most / 448.0F;
-  if (wire == Wire::kFp8) return {scale, 448.0F / most};
-  const std::uint32_t power = (__float_as_uint(scale) + ~kFloatInfinity) & kFloatInfinity;
-  return {__uint_as_float(power), __uint_as_float((254U << 23) - power)};
-}
-
 // One warp makes e4m3 of a group of channels and writes it to all places (docs/numerics.md).
 template <DataType type>
 __device__ void quantise_group(const CudaShape& shape, const std::byte* row, std::int64_t group,
                                const Places& places) {
-  constexpr int kEach = kGroup / 32;
-  const int lane = threadIdx.x % 32;
+  constexpr int kEach = kGroup / kWarp;
+  const int lane = threadIdx.x % kWarp;
   const std::int64_t first = group * kGroup + lane * kEach;
   float values[kEach];
   std::uint32_t most = 0;
@@ -135,7 +114,7 @@ __device__ void quantise_group(const CudaShape& shape, const std::byte* row, std
   }
   most = __reduce_max_sync(~0U, most);
   const bool finite = most < kFloatInfinity;
-  const GroupScale group_scale = scale_of(fmaxf(__uint_as_float(most), 1e-4F), shape.wire);
+  const Fp8Scale group_scale = fp8_scale(fmaxf(__uint_as_float(most), 1e-4F), shape.wire);
   std::uint32_t codes = 0;
 #pragma unroll
   for (int i = 0; i < kEach && finite; ++i) {
@@ -143,7 +122,8 @@ __device__ void quantise_group(const CudaShape& shape, const std::byte* row, std
         __nv_cvt_float_to_fp8(values[i] * group_scale.factor, __NV_SATFINITE, __NV_E4M3);
     codes |= code << (8 * i);
   }
-  const std::uint32_t scale = finite ? __float_as_uint(group_scale.scale) : 0x7fc00000U;
+  const std::uint32_t scale =
+      finite ? __float_as_uint(group_scale.scale) : kFloatInfinity | kFloatQuietBit;
   const std::int64_t groups = (shape.hidden + kGroup - 1) / kGroup;
   for (int place = 0; place < places.count; ++place) {
     std::byte* to = places.rows[place] + first;
@@ -166,7 +146,7 @@ __device__ void quantise_group(const CudaShape& shape, const std::byte* row, std
 
 __device__ void quantise_row(const CudaShape& shape, const std::byte* row, const Places& places) {
   const std::int64_t groups = (shape.hidden + kGroup - 1) / kGroup;
-  for (std::int64_t group = threadIdx.x / 32; group < groups; group += blockDim.x / 32) {
+  for (std::int64_t group = threadIdx.x / kWarp; group < groups; group += blockDim.x / kWarp) {
     if (shape.dtype == DataType::kBf16) {
       quantise_group<DataType::kBf16>(shape, row, group, places);
     } else if (shape.dtype == DataType::kFp16) {
@@ -358,8 +338,7 @@ void launch_send(const CudaDispatchView& v, bool and_wait, cudaStream_t stream) 
 }
 
 void launch_receive(const CudaDispatchView& v, cudaStream_t stream) {
-  const int threads = std::min(1024, (v.common.shape.num_ranks + 31) / 32 * 32);
-  receive_kernel<<<1, threads, 0, stream>>>(v.common, v.buffer);
+  receive_kernel<<<1, waiting_threads(v.common.shape), 0, stream>>>(v.common, v.buffer);
 }
 
 void launch_gaps(const CudaDispatchView& v, int num_local, cudaStream_t stream) {

@@ -3,7 +3,7 @@
 // so what is waited for never stands behind a wait. Used by *_kernels.cu.
 #pragma once
 
-#include <climits>
+#include <algorithm>
 
 #include "cuda/views.h"
 #include "ferry/status.h"
@@ -86,6 +86,11 @@ __device__ inline void send_report(const CudaCommon& common, CudaReport report) 
   __threadfence_system();
   to.sequence = sequence;
   __threadfence_system();
+}
+
+// Of a block that waits: one for each rank, as far as a block goes.
+inline int waiting_threads(const CudaShape& shape) {
+  return std::min(1024, round_up(shape.num_ranks, kWarp));
 }
 
 struct CudaAwait {

@@ -4,7 +4,21 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ferry/types.h"
+#include "kernels/float_formats.h"
+
 namespace ferry::internal {
+
+// An element as a float.
+template <DataType type>
+__device__ inline float element(const std::byte* row, std::int64_t at) {
+  if constexpr (type == DataType::kFp32) {
+    return reinterpret_cast<const float*>(row)[at];
+  } else {
+    const std::uint16_t half = reinterpret_cast<const std::uint16_t*>(row)[at];
+    return type == DataType::kBf16 ? bf16_to_float(half) : fp16_to_float(half);
+  }
+}
 
 // Copies a row to `count` places; all threads of the block.
 template <typename Vector>

@@ -11,16 +11,15 @@
 #include <cstring>
 
 #include "hwy/highway.h"
+#include "kernels/fp8_scale.h"
 #include "kernels/wire_kernels.h"
 #include "kernels/wire_lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ferry::internal::HWY_NAMESPACE {
 
-inline constexpr std::uint32_t kExponent = 0x7f800000;
 inline constexpr std::uint32_t kE4m3MinNormal = (127 - 6) << 23;  // 2^-6
 inline constexpr std::uint32_t kE4m3Rebias = (127 - 7) << 23;
-inline constexpr float kE4m3Max = 448.0F;
 
 // The e4m3 nearest to each abs value in the lowest bytes; values are finite and at most a rounding
 // error above 448, which saturates them. With p the value's power of two, at least 2^-6, e4m3 has
@@ -32,7 +31,7 @@ HWY_INLINE Words e4m3_magnitude(Floats value) {
   const WordTag words;
   const IntTag ints;
   const Floats magnitude = hn::Abs(value);
-  const Ints power = hn::Max(hn::And(hn::BitCast(ints, magnitude), hn::Set(ints, kExponent)),
+  const Ints power = hn::Max(hn::And(hn::BitCast(ints, magnitude), hn::Set(ints, kFloatInfinity)),
                              hn::Set(ints, kE4m3MinNormal));
   const Ints beside = hn::Add(power, hn::Set(ints, (20 << 23) + 56));
   const Words steps = hn::BitCast(words, hn::Add(magnitude, hn::BitCast(floats, beside)));
@@ -73,20 +72,6 @@ HWY_INLINE Floats e4m3_to_float(Words code) {
   return hn::BitCast(floats, hn::Or(value, sign));
 }
 
-struct GroupScale {
-  float scale;   // what travels
-  float factor;  // what elements are multiplied with
-};
-
-// Of a group whose largest magnitude is `most`. Multiplying with the reciprocal of a power of two
-// is dividing by it.
-HWY_INLINE GroupScale scale_of(float most, Wire wire) {
-  const float scale = most / kE4m3Max;
-  if (wire == Wire::kFp8) return {scale, kE4m3Max / most};
-  const std::uint32_t power = (std::bit_cast<std::uint32_t>(scale) + ~kExponent) & kExponent;
-  return {std::bit_cast<float>(power), std::bit_cast<float>((254U << 23) - power)};
-}
-
 // A float per group, or its exponent in a byte.
 HWY_INLINE void put_scale(void* scales, std::size_t group, std::uint32_t bits, Wire wire) {
   if (wire == Wire::kFp8Ue8m0) {
@@ -113,7 +98,7 @@ HWY_INLINE void encode_groups(const EncodeRow& row, Wire wire) {
       put_scale(row.scales, first / kGroup, kFloatNan, wire);
       return;
     }
-    const GroupScale group = scale_of(std::max(std::bit_cast<float>(max_bits), 1e-4F), wire);
+    const Fp8Scale group = fp8_scale(std::max(std::bit_cast<float>(max_bits), 1e-4F), wire);
     put_scale(row.scales, first / kGroup, std::bit_cast<std::uint32_t>(group.scale), wire);
     for_each_chunk<kElement<type>, 1>(
         from, to, size, [&group](const std::byte* in, std::byte* out, std::size_t) FERRY_LAMBDA {
