@@ -18,9 +18,9 @@ bool CudaExchange::in_window(const Rows& rows) const {
 Status CudaExchange::combine_send(const cuda::CombineArgs& args, bool and_wait) {
   if (!broken_.ok()) return broken();
   const OnDevice on(device_);
-  const auto stream = static_cast<cudaStream_t>(args.stream);
-  Status refusal = refusal_of(
-      {config_, routes_->exchange(), issued_.combine.has_value(), is_capturing(stream)}, args);
+  const Call call = call_on(static_cast<cudaStream_t>(args.stream));
+  Status refusal =
+      refusal_of({config_, routes_->exchange(), issued_.combine.has_value(), call.capturing}, args);
   if (!refusal.ok() && issued_.combine) return refusal;
   CudaCombineView view{};
   view.common = common_;
@@ -41,30 +41,27 @@ Status CudaExchange::combine_send(const cuda::CombineArgs& args, bool and_wait) 
     }
     issued_.combined = args.handle.route();
   }
-  const bool steps = in_steps(stream);
-  if (steps && view.staged != nullptr && config_.depth == 1) {
-    if (Status status = await_issued(CudaPhase::kReuse, stream); !status.ok()) return status;
+  if (view.staged != nullptr && config_.depth == 1) {
+    if (Status status = await_issued(CudaPhase::kReuse, call); !status.ok()) return status;
   }
-  launch_stage(view, config_.depth, processors_, stream);
-  launch_publish(view, and_wait && !steps, stream);
+  launch_stage(view, config_.depth, processors_, call.stream);
+  launch_publish(view, and_wait && !call.in_steps, call.stream);
   order_.issued(CudaPhase::kOutputs);
   issued_.combine = view;
-  const Status status = ended(stream);
+  const Status status = ended(call);
   return refusal.ok() ? status : refusal;
 }
 
 Status CudaExchange::combine_recv(cudaStream_t stream, bool waited) {
   if (!issued_.combine) return {Code::kInvalidArgument, "combine_recv without a combine_send"};
   const OnDevice on(device_);
-  const bool steps = in_steps(stream);
-  if (steps) {
-    if (Status status = await_issued(CudaPhase::kOutputs, stream); !status.ok()) return status;
-  }
-  if (!waited || steps) launch_await_outputs(*issued_.combine, stream);
+  const Call call = call_on(stream);
+  if (Status status = await_issued(CudaPhase::kOutputs, call); !status.ok()) return status;
+  if (!waited || call.in_steps) launch_await_outputs(*issued_.combine, stream);
   launch_reduce(*issued_.combine, stream);
   order_.issued(CudaPhase::kReuse);
   issued_.combine.reset();
-  return ended(stream);
+  return ended(call);
 }
 
 Status CudaExchange::combine(const cuda::CombineArgs& args) {

@@ -17,12 +17,11 @@ Status CudaExchange::dispatch_send(const cuda::DispatchArgs& args, bool and_wait
   received = {};
   if (!broken_.ok()) return broken();
   const OnDevice on(device_);
-  const auto stream = static_cast<cudaStream_t>(args.stream);
-  const bool capturing = is_capturing(stream);
-  Status refusal =
-      refusal_of({config_, routes_->exchange(), issued_.dispatch.has_value(), capturing}, args);
+  const Call call = call_on(static_cast<cudaStream_t>(args.stream));
+  Status refusal = refusal_of(
+      {config_, routes_->exchange(), issued_.dispatch.has_value(), call.capturing}, args);
   if (!refusal.ok() && issued_.dispatch) return refusal;  // no new operation
-  const bool wait = args.wait_for_counts && !args.cached && !capturing;
+  const bool wait = args.wait_for_counts && !args.cached && !call.capturing;
   std::shared_ptr<CudaRoute> route =
       args.cached && refusal.ok() ? args.cached.route() : routes_->take();
   CudaDispatchView view{};
@@ -40,29 +39,26 @@ Status CudaExchange::dispatch_send(const cuda::DispatchArgs& args, bool and_wait
     route->view.num_tokens = 0;
   }
   view.route = route->view;
-  route->ticket = args.cached ? route->ticket : capturing ? 0 : ++issued_.tickets;
+  route->ticket = args.cached ? route->ticket : call.capturing ? 0 : ++issued_.tickets;
   view.ticket = args.cached ? 0 : route->ticket;
-  const bool steps = in_steps(stream);
-  launch_count(view, !steps, stream);
+  launch_count(view, !call.in_steps, call.stream);
   order_.issued(CudaPhase::kCounts);
-  if (steps) {
-    if (Status status = await_issued(CudaPhase::kCounts, stream); !status.ok()) return status;
-    launch_place(view, stream);
-  }
-  launch_send(view, and_wait && !steps, stream);
+  if (Status status = await_issued(CudaPhase::kCounts, call); !status.ok()) return status;
+  if (call.in_steps) launch_place(view, call.stream);
+  launch_send(view, and_wait && !call.in_steps, call.stream);
   order_.issued(CudaPhase::kRows);
   issued_.dispatch = view, issued_.dispatched = route;
-  if (Status status = ended(stream); !status.ok()) return status;
+  if (Status status = ended(call); !status.ok()) return status;
   if (!refusal.ok()) return refusal;
   if (wait) {
-    if (Status status = await_counts(*route, stream); !status.ok()) return status;
+    if (Status status = await_counts(*route, call.stream); !status.ok()) return status;
   }
   received.handle = cuda::Handle(route);
   show(view, received);
   return {};
 }
 
-// Kernels have a deadline; this wait only ends earlier, when the device is lost.
+// The kernels end by their deadline, and this wait with them; earlier when the device fails.
 Status CudaExchange::await_counts(const CudaRoute& route, cudaStream_t stream) {
   for (std::uint64_t turns = 0; !route.known(); ++turns) {
     if (turns % 1024 != 1023) continue;
@@ -95,8 +91,8 @@ void CudaExchange::show(const CudaDispatchView& view, cuda::Received& received) 
   if (shape.scale_columns > 0) received.scales = buffer + common_.at.buffer.scales;
 }
 
-// A call that does not stand is received too, so that all ranks go on alike; unless it comes
-// between the halves of another.
+// A refused call has both halves too, so that the numbers of all ranks stay equal. Between the
+// halves of another dispatch it is no operation.
 Status CudaExchange::dispatch(const cuda::DispatchArgs& args, cuda::Received& received) {
   const bool between = issued_.dispatch.has_value();
   Status sent = dispatch_send(args, true, received);
@@ -109,14 +105,12 @@ Status CudaExchange::dispatch_recv(cudaStream_t stream, bool waited) {
   if (!broken_.ok()) return broken();
   if (!issued_.dispatch) return {Code::kInvalidArgument, "dispatch_recv without a dispatch_send"};
   const OnDevice on(device_);
-  const bool steps = in_steps(stream);
-  if (steps) {
-    if (Status status = await_issued(CudaPhase::kRows, stream); !status.ok()) return status;
-  }
-  if (!waited || steps) launch_receive(*issued_.dispatch, stream);
+  const Call call = call_on(stream);
+  if (Status status = await_issued(CudaPhase::kRows, call); !status.ok()) return status;
+  if (!waited || call.in_steps) launch_receive(*issued_.dispatch, stream);
   launch_gaps(*issued_.dispatch, num_local_, stream);
   issued_.dispatch.reset();
-  return ended(stream);
+  return ended(call);
 }
 
 }  // namespace ferry::internal

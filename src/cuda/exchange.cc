@@ -181,16 +181,16 @@ Status CudaExchange::broken() const {
   return {Code::kBroken, "this exchange is broken: " + broken_.message(), broken_.culprit()};
 }
 
-// A kernel that waits is one of its own, issued after those it waits for. A graph is issued as a
-// whole: its kernels wait where they are.
-bool CudaExchange::in_steps(cudaStream_t stream) const {
-  return order_.has_others() && !is_capturing(stream);
+CudaExchange::Call CudaExchange::call_on(cudaStream_t stream) const {
+  const bool capturing = is_capturing(stream);
+  return {stream, capturing, order_.has_others() && !capturing};
 }
 
-Status CudaExchange::await_issued(CudaPhase phase, cudaStream_t stream) {
+Status CudaExchange::await_issued(CudaPhase phase, const Call& call) {
+  if (!call.in_steps) return {};
   const int late = order_.await(phase, group_->default_deadline());
   if (late < 0) return {};
-  static_cast<void>(ended(stream));
+  static_cast<void>(ended(call));
   broken_ = {
       Code::kTimeout,
       fmt::format("gave up after {:.3g} s waiting for {} of rank {}, which has not issued them",
@@ -200,9 +200,9 @@ Status CudaExchange::await_issued(CudaPhase phase, cudaStream_t stream) {
 }
 
 // The end of what was issued so far, which the destructor waits for.
-Status CudaExchange::ended(cudaStream_t stream) {
+Status CudaExchange::ended(const Call& call) {
   cudaError_t error = cudaGetLastError();
-  if (error == cudaSuccess && !is_capturing(stream)) error = cudaEventRecord(issued_.last, stream);
+  if (error == cudaSuccess && !call.capturing) error = cudaEventRecord(issued_.last, call.stream);
   if (error == cudaSuccess) return {};
   broken_ = {Code::kSystem, fmt::format("the device refused work: {} ({})",
                                         cudaGetErrorString(error), cudaGetErrorName(error))};

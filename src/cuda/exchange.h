@@ -49,15 +49,24 @@ class CudaExchange {
   std::uint64_t window_bytes() const noexcept { return common_.at.bytes; }
 
  private:
+  // Half of an operation.
+  struct Call {
+    cudaStream_t stream;
+    bool capturing;  // into a graph
+    // A kernel that waits is one of its own, issued after those it waits for. A graph is issued as
+    // a whole: its kernels wait where they are.
+    bool in_steps;
+  };
+
   void take_memory();
   void take_scratch();
   void watch();
   Status broken() const;
   Status await_counts(const CudaRoute& route, cudaStream_t stream);
   void show(const CudaDispatchView& view, cuda::Received& received) const;
-  bool in_steps(cudaStream_t stream) const;
-  Status await_issued(CudaPhase phase, cudaStream_t stream);
-  Status ended(cudaStream_t stream);
+  Call call_on(cudaStream_t stream) const;
+  Status await_issued(CudaPhase phase, const Call& call);
+  Status ended(const Call& call);
   bool in_window(const Rows& rows) const;
 
   std::shared_ptr<GroupState> group_;

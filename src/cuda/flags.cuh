@@ -1,6 +1,6 @@
 // How kernels of different ranks speak: flags in each other's windows, and the one wait. One block
 // of a kernel waits at most, and before it waits its rank has told the others what they wait for:
-// so what is waited for never stands behind a wait. Used by *_kernels.cu.
+// so two ranks never wait for each other. Used by *_kernels.cu.
 #pragma once
 
 #include <algorithm>
@@ -128,7 +128,7 @@ __device__ inline CudaMissing await_flag(const CudaCommon& common, const CudaAwa
     if (waited > common.deadline_ns) return {static_cast<std::int32_t>(Code::kTimeout), peer, seen};
     if (given_up < common.shape.num_ranks)
       return {static_cast<std::int32_t>(Code::kBroken), peer, seen};
-    // Host memory is far away: it is asked once in a while.
+    // A read of host memory takes about a microsecond, so it is read once in a while.
     if (turns % 4096 == 4095 && common.host_abort[0] != 0)
       return {common.host_abort[0], common.host_abort[1], seen};
     if (waited > 100'000) __nanosleep(500);

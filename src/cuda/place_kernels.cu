@@ -140,8 +140,8 @@ __device__ bool place_rows(const CudaDispatchView& v, std::int32_t* all, std::in
   return false;
 }
 
-// False: the call of some rank does not stand, as all ranks see alike.
-__device__ bool all_stand(const CudaDispatchView& v, std::uint64_t number) {
+// False: some rank refused its call, as all ranks see alike.
+__device__ bool none_refused(const CudaDispatchView& v, std::uint64_t number) {
   const CudaCommon& common = v.common;
   __shared__ int refuser;
   if (threadIdx.x == 0) refuser = common.shape.num_ranks;
@@ -172,7 +172,7 @@ __device__ void place(const CudaDispatchView& v, std::uint64_t number, bool in_s
   if (!await_all(common, {common.at.counts_flags, number, CudaPhase::kCounts, number, 0})) return;
   std::int32_t* all = in_shared ? columns : common.all;
   std::int32_t* next = in_shared ? columns + common.shape.count_row_size() : common.next;
-  const bool go = all_stand(v, number) && (v.cached || place_rows(v, all, next, number));
+  const bool go = none_refused(v, number) && (v.cached || place_rows(v, all, next, number));
   if (threadIdx.x == 0) common.state->dispatch[v.buffer].skip = go ? 0 : 1;
 }
 

@@ -34,11 +34,11 @@ struct CudaShape {
   constexpr DataType wire_dtype() const { return wire == Wire::kNone ? dtype : DataType::kFp8E4m3; }
 };
 
-// What a rank tells each other rank with its counts: where its rows go, and whether its call
-// stands.
+// What a rank tells each other rank with its counts: where its rows go, and whether it refused its
+// call.
 struct CudaCountRecord {
   std::int64_t entry, value;  // of a refused top-k id: token * top_k + k, and the id
-  std::int32_t code;          // Code; kOk: the call stands
+  std::int32_t code;          // Code of a refused call, else kOk
   std::int32_t buffer;        // which receives
 };
 

@@ -3,7 +3,7 @@
 // from a loop (tests/cuda/steps_test.cc), where it must give what placement gives.
 //   1. key_of_entry, find_in_chunk     entries in chunks -> counts of each chunk
 //   2. run_chunks                      counts of chunks -> my row of the count matrix
-//   3. sum_column, rows_taken         the whole matrix -> first row of each of my columns
+//   3. sum_column, rows_taken          the whole matrix -> first row of each of my columns
 //   4. row_of_entry                    -> the row of each entry
 #pragma once
 

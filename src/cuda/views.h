@@ -14,7 +14,7 @@ namespace ferry::internal {
 // An operation that is under way.
 struct CudaOperation {
   std::uint64_t number;
-  std::int32_t skip;  // it moves nothing: some rank's call does not stand, or the exchange broke
+  std::int32_t skip;  // 1: no rows move, as some rank's call was refused or rows do not fit
 };
 
 // Of this rank's exchange, in device memory: a replayed graph goes on with the numbers that are
@@ -94,7 +94,7 @@ struct CudaDispatchView {
   bool cached;
   const float* weights;
   int buffer;            // which receives here
-  std::int32_t refused;  // Code of what the host refused; kOk: the call stands
+  std::int32_t refused;  // Code of a call that the host refused, else kOk
   std::uint64_t ticket;  // CudaTold; 0: tell nobody
 };
 

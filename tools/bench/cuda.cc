@@ -12,6 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/round_up.h"
+#include "bench/statistics.h"
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
 #include "ferry/cuda.h"
@@ -32,11 +34,6 @@ void require_ok(const Status& status) {
   if (!status.ok()) throw Error(status.code(), status.message(), status.culprit());
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 // One rank: its exchange, its tensors on the device, and a graph of some pairs.
 class RankOnCuda {
  public:
@@ -53,11 +50,6 @@ class RankOnCuda {
     ids_ = copied(input.topk_ids.data(), input.topk_ids.size() * sizeof(std::int64_t));
     out_ =
         internal::device_memory(input.num_tokens * plan.config.hidden * element_bytes(out_type()));
-    // fp8 arrives narrower than what experts give back.
-    rows_ = plan.config.wire == Wire::kNone
-                ? nullptr
-                : internal::device_memory(exchange_.row_capacity() * plan.config.hidden *
-                                          element_bytes(out_type()));
   }
   ~RankOnCuda() {
     if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
@@ -76,7 +68,8 @@ class RankOnCuda {
          .stream = stream_},
         received_));
     Rows rows = received_.rows();
-    if (rows_) rows.data = exchange_.outputs(), rows.dtype = out_type();
+    // Rows of fp8 are narrower than what experts give back.
+    if (config.wire != Wire::kNone) rows.data = exchange_.outputs(), rows.dtype = out_type();
     require_ok(exchange_.combine({.handle = received_.handle,
                                   .expert_rows = rows,
                                   .out = out_.get(),
@@ -159,7 +152,7 @@ class RankOnCuda {
   cuda::Exchange exchange_;
   cuda::Received received_;
   std::vector<std::byte> host_tokens_;
-  std::shared_ptr<std::byte> tokens_, ids_, out_, rows_;
+  std::shared_ptr<std::byte> tokens_, ids_, out_;
 };
 
 // Bytes that a pair reads and writes at least: each token read, each row written; each row read,
@@ -219,6 +212,31 @@ Plan fitted(const Plan& plan) {
   return fit;
 }
 
+struct Samples {
+  std::vector<double> pair_us, graph_us, memcpy_us, copy_us;  // written by rank 0
+  std::atomic<std::uint64_t> wrong{0};                        // a sum, read when the ranks ended
+};
+
+// Rank 0 times the copies while the others wait for it.
+void run_rank(const Plan& plan, const Copies& copies, int pairs, Group group, Samples& samples) {
+  RankOnCuda rank(plan, group);
+  rank.time_pairs(kPairsOfGraph, false);
+  if (plan.options.check) samples.wrong += rank.num_wrong();
+  rank.capture();
+  rank.time_pairs(kPairsOfGraph, true);
+  const int num_copies = std::max(pairs / 4, 3);
+  for (int round = 0; round < kRounds; ++round) {
+    require_ok(group.barrier());
+    if (group.rank() == 0) {
+      samples.memcpy_us.push_back(copies.time_us(false, num_copies));
+      samples.copy_us.push_back(copies.time_us(true, num_copies));
+    }
+    const double issued = rank.time_pairs(pairs, false), replayed = rank.time_pairs(pairs, true);
+    if (group.rank() == 0) samples.pair_us.push_back(issued), samples.graph_us.push_back(replayed);
+  }
+  if (plan.options.check) samples.wrong += rank.num_wrong();
+}
+
 }  // namespace
 
 CudaTimes measure_on_cuda(const Plan& given) {
@@ -229,35 +247,20 @@ CudaTimes measure_on_cuda(const Plan& given) {
   CudaTimes times;
   times.gigabytes = bytes_of_pair(plan) * 1e-9;
   const Copies copies(bytes_of_pair(plan));
-  const int pairs =
-      std::clamp(plan.options.iterations, 0, 100000) > 0
-          ? (plan.options.iterations + kPairsOfGraph - 1) / kPairsOfGraph * kPairsOfGraph
-          : std::clamp(static_cast<int>(30 / times.gigabytes), 1, 20) * kPairsOfGraph;
-  std::vector<double> pair_us, graph_us, memcpy_us, copy_us;
-  std::atomic<std::uint64_t> wrong{0};
+  const int wanted = plan.options.iterations > 0
+                         ? plan.options.iterations
+                         : std::clamp(static_cast<int>(300 / times.gigabytes), 10, 200);
+  Samples samples;
   run_threads(plan.options.ranks,
               [&](Group group) {
-                const bool first = group.rank() == 0;
-                RankOnCuda rank(plan, group);
-                rank.time_pairs(kPairsOfGraph, false);
-                wrong += plan.options.check ? rank.num_wrong()
-                                            : 0;  // a sum, looked at when the threads ended
-                rank.capture();
-                rank.time_pairs(kPairsOfGraph, true);
-                for (int round = 0; round < kRounds; ++round) {
-                  require_ok(group.barrier());
-                  if (first) memcpy_us.push_back(copies.time_us(false, std::max(pairs / 4, 3)));
-                  if (first) copy_us.push_back(copies.time_us(true, std::max(pairs / 4, 3)));
-                  const double issued = rank.time_pairs(pairs, false),
-                               replayed = rank.time_pairs(pairs, true);
-                  if (first) pair_us.push_back(issued), graph_us.push_back(replayed);
-                }
-                wrong += plan.options.check ? rank.num_wrong() : 0;
+                run_rank(plan, copies, internal::round_up(wanted, kPairsOfGraph), group, samples);
               },
               {.deadline = std::chrono::seconds(10)});
-  times.pair_us = median(pair_us), times.graph_us = median(graph_us);
-  times.memcpy_us = median(memcpy_us), times.copy_us = median(copy_us);
-  times.wrong = wrong;
+  times.pair_us = quantiles(samples.pair_us).median;
+  times.graph_us = quantiles(samples.graph_us).median;
+  times.memcpy_us = quantiles(samples.memcpy_us).median;
+  times.copy_us = quantiles(samples.copy_us).median;
+  times.wrong = samples.wrong;
   return times;
 }
 

@@ -114,8 +114,9 @@ ForwardingTable Forwarder::tell_read(const std::vector<bool>& taking_part, bool 
   return next;
 }
 
-// Where groups are uneven my flags reach a rank that I send sums to by other ranks, or not at all,
-// and may overtake the last sums. So a message behind the sums says that no more come.
+// A rank that I send sums to gets them from me. Where groups are uneven, my flags reach it through
+// other ranks, maybe before the last sums, or not at all. So an empty message of sums, sent after
+// the last ones, tells it that no more come.
 void Forwarder::tell_left() {
   for (int peer = 0; peer < num_ranks(); ++peer) {
     if (table_.is_served[peer] && table_.last_hop[peer] == group_->rank())
