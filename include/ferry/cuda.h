@@ -125,7 +125,8 @@ class FERRY_EXPORT Exchange {
   [[nodiscard]] Status combine(const CombineArgs& args) noexcept;
 
   // Halves: send issues what needs no row of another rank, recv the rest, maybe on another stream
-  // that waits for the first. One dispatch and one combine may be between their halves.
+  // that waits for the first. One dispatch and one combine may be between their halves. A send that
+  // returns an error was the whole operation: no recv follows.
   [[nodiscard]] Status dispatch_send(const DispatchArgs& args, Received& received) noexcept;
   [[nodiscard]] Status dispatch_recv(Stream stream) noexcept;
   [[nodiscard]] Status combine_send(const CombineArgs& args) noexcept;

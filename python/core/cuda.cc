@@ -123,11 +123,7 @@ cuda::Received dispatch(PyCudaExchange& self, const GivenDispatch& given, Addres
       .stream = pointer_to<void>(stream)};
   cuda::Received received;
   run(self, [&](cuda::Exchange& exchange) {
-    if (!send) return exchange.dispatch(args, received);
-    Status status = exchange.dispatch_send(args, received);
-    // A call that does not stand is received too, so that all ranks go on alike.
-    if (!status.ok()) static_cast<void>(exchange.dispatch_recv(args.stream));
-    return status;
+    return send ? exchange.dispatch_send(args, received) : exchange.dispatch(args, received);
   });
   return received;
 }
@@ -145,10 +141,7 @@ void combine(PyCudaExchange& self, const GivenCombine& given, Address stream) {
                                .out_dtype = type_of(out_dtype, "out"),
                                .stream = pointer_to<void>(stream)};
   run(self, [&](cuda::Exchange& exchange) {
-    if (!send) return exchange.combine(args);
-    Status status = exchange.combine_send(args);
-    if (!status.ok()) static_cast<void>(exchange.combine_recv(args.stream));
-    return status;
+    return send ? exchange.combine_send(args) : exchange.combine(args);
   });
 }
 

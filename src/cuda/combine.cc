@@ -48,8 +48,11 @@ Status CudaExchange::combine_send(const cuda::CombineArgs& args, bool and_wait) 
   launch_publish(view, and_wait && !call.in_steps, call.stream);
   order_.issued(CudaPhase::kOutputs);
   issued_.combine = view;
-  const Status status = ended(call);
-  return refusal.ok() ? status : refusal;
+  Status status = ended(call);
+  if (status.ok()) status = std::move(refusal);
+  // The other half too, so that the numbers of all ranks stay equal.
+  if (!status.ok()) static_cast<void>(combine_recv(call.stream, and_wait));
+  return status;
 }
 
 Status CudaExchange::combine_recv(cudaStream_t stream, bool waited) {
@@ -65,11 +68,8 @@ Status CudaExchange::combine_recv(cudaStream_t stream, bool waited) {
 }
 
 Status CudaExchange::combine(const cuda::CombineArgs& args) {
-  const bool between = issued_.combine.has_value();
   Status sent = combine_send(args, true);
-  if (between) return sent;
-  const Status done = combine_recv(static_cast<cudaStream_t>(args.stream), true);
-  return sent.ok() ? done : sent;
+  return sent.ok() ? combine_recv(static_cast<cudaStream_t>(args.stream), true) : sent;
 }
 
 }  // namespace ferry::internal

@@ -48,10 +48,12 @@ Status CudaExchange::dispatch_send(const cuda::DispatchArgs& args, bool and_wait
   launch_send(view, and_wait && !call.in_steps, call.stream);
   order_.issued(CudaPhase::kRows);
   issued_.dispatch = view, issued_.dispatched = route;
-  if (Status status = ended(call); !status.ok()) return status;
-  if (!refusal.ok()) return refusal;
-  if (wait) {
-    if (Status status = await_counts(*route, call.stream); !status.ok()) return status;
+  Status status = ended(call);
+  if (status.ok()) status = std::move(refusal);
+  if (status.ok() && wait) status = await_counts(*route, call.stream);
+  if (!status.ok()) {  // the other half too, so that the numbers of all ranks stay equal
+    static_cast<void>(dispatch_recv(call.stream, and_wait));
+    return status;
   }
   received.handle = cuda::Handle(route);
   show(view, received);
@@ -91,14 +93,9 @@ void CudaExchange::show(const CudaDispatchView& view, cuda::Received& received) 
   if (shape.scale_columns > 0) received.scales = buffer + common_.at.buffer.scales;
 }
 
-// A refused call has both halves too, so that the numbers of all ranks stay equal. Between the
-// halves of another dispatch it is no operation.
 Status CudaExchange::dispatch(const cuda::DispatchArgs& args, cuda::Received& received) {
-  const bool between = issued_.dispatch.has_value();
   Status sent = dispatch_send(args, true, received);
-  if (between) return sent;
-  const Status done = dispatch_recv(static_cast<cudaStream_t>(args.stream), true);
-  return sent.ok() ? done : sent;
+  return sent.ok() ? dispatch_recv(static_cast<cudaStream_t>(args.stream), true) : sent;
 }
 
 Status CudaExchange::dispatch_recv(cudaStream_t stream, bool waited) {

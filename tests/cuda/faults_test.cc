@@ -109,6 +109,28 @@ TEST(CudaFaults, RefusedArgumentsAreToldToAll) {
   });
 }
 
+TEST(CudaFaults, FirstHalfThatIsRefusedIsTheWholeOperation) {
+  FERRY_NEED_DEVICE();
+  run(2, [](const Group& group) {
+    Caller caller(group);
+    const bool bad = group.rank() == 1;
+    const Status status = caller.exchange.dispatch_send(caller.args(bad ? 9 : 1), caller.received);
+    require_status(status, bad ? Code::kInvalidArgument : Code::kPeerRejected, {"expert id 9"},
+                   "a half");
+    require_status(caller.exchange.dispatch_recv(caller.stream.get()), Code::kInvalidArgument,
+                   {"without a dispatch_send"}, "the other half");
+    caller.require_works("after a refused half");
+    cuda::CombineArgs combine{.handle = caller.received.handle, .stream = caller.stream.get()};
+    combine.expert_rows.hidden = 0;
+    require_status(caller.exchange.combine_send(combine), Code::kInvalidArgument, {"0 elements"},
+                   "a half");
+    require_status(caller.exchange.combine_recv(caller.stream.get()), Code::kInvalidArgument,
+                   {"without a combine_send"}, "the other half");
+    static_cast<void>(caller.exchange.finish());  // the other rank's refusal
+    caller.require_works("after a refused half of a combine");
+  });
+}
+
 TEST(CudaFaults, MemoryOfTheHostIsNamed) {
   FERRY_NEED_DEVICE();
   run(1, [](const Group& group) {
