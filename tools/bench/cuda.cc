@@ -253,7 +253,8 @@ CudaTimes measure_on_cuda(const Plan& given) {
   Samples samples;
   run_threads(plan.options.ranks,
               [&](Group group) {
-                run_rank(plan, copies, internal::round_up(wanted, kPairsOfGraph), group, samples);
+                run_rank(plan, copies, internal::round_up(wanted, kPairsOfGraph), std::move(group),
+                         samples);
               },
               {.deadline = std::chrono::seconds(10)});
   times.pair_us = quantiles(samples.pair_us).median;
