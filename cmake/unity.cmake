@@ -1,7 +1,6 @@
-# unity_by_folder(<target> [PREFIXES]): compiles the sources of each folder as one unit where FERRY_UNITY is on, as
-# headers cost more than the code does. With PREFIXES, those of the target's own folder are together whose names begin
-# with the same word. Files that must stay alone say so by the property SKIP_UNITY_BUILD_INCLUSION. Called once all
-# sources of the target are named.
+# unity_by_folder(<target>): compiles the sources of each folder as one unit where FERRY_UNITY is on, as headers cost
+# more than the code does. Files that must stay alone say so by the property SKIP_UNITY_BUILD_INCLUSION. Called once
+# all sources of the target are named.
 option(FERRY_UNITY "Compile the sources of a folder together: all of them sooner, one of them later" ON)
 
 function(unity_by_folder target)
@@ -11,11 +10,6 @@ function(unity_by_folder target)
   foreach(source ${sources})
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${here})
     cmake_path(GET source PARENT_PATH folder)
-    if(ARGN STREQUAL PREFIXES AND folder STREQUAL here)
-      cmake_path(GET source STEM name)
-      string(REGEX REPLACE "_.*" "" name ${name})
-      string(APPEND folder _${name})
-    endif()
     cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
     string(MAKE_C_IDENTIFIER ${folder} group)
     set_source_files_properties(${source} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${group})

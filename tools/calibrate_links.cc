@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array kAlgorithms = {"hierarchical", "fullmesh", "allgather"};
+constexpr std::array kAlgorithmNames = {"hierarchical", "fullmesh", "allgather"};
 constexpr std::array<int, 2> kTokens = {24, 96};
 
 // Where the search begins: rates of links and of processors, and a latency.
@@ -124,7 +124,7 @@ class LinkFit {
 
 LinkSample measure(const LinkCalibration& options, int tokens) {
   LinkSample sample;
-  for (const char* algorithm : kAlgorithms) {
+  for (const char* algorithm : kAlgorithmNames) {
     const json measured = run_bench(
         fmt::format("launch --hosts '{}' --no-tag -- '{}'", options.hosts, own_program()),
         fmt::format("--mode environment --topology '{}' --algorithm {} --tokens {} --hidden 6144 "

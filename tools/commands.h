@@ -1,5 +1,6 @@
-// The subcommands of `ferry`, which main.cc registers. The callback of each sets `exit_code`: 0
-// when all is well, 2 for a wrong command line, 1 for everything else unless its footer says more.
+// The ferry command and its subcommands. The callback of each sets `exit_code`: 0
+// when all is well, kUsageError for a wrong command line, 1 for everything else unless its footer
+// says more.
 #pragma once
 
 #include <string>
@@ -8,6 +9,11 @@
 #include "cli.h"
 
 namespace ferry::tools {
+
+inline constexpr int kUsageError = 2;  // the exit code of a wrong command line
+
+// The exit code of the command; errors that its subcommand does not handle are thrown.
+int run_command_line(int argc, char** argv);
 
 // Measures dispatch and combine on this machine beside the same traffic with places known.
 void add_bench(CLI::App& app, int& exit_code);

@@ -1,5 +1,5 @@
 // `ferry doctor`: gathers the findings in an order that keeps fork before threads. Called by
-// main.cc; calls calibrate.h and what doctor_findings.h declares.
+// command_line.cc; calls calibrate.h and what doctor_findings.h declares.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>

@@ -2,7 +2,6 @@
 // doctor_findings.h. All other ranks wait in a barrier, so that nothing else moves.
 #include <fmt/format.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -16,6 +15,7 @@
 #include "doctor_findings.h"
 #include "ferry/group.h"
 #include "group/state.h"
+#include "text.h"
 
 namespace ferry::tools {
 namespace {
@@ -165,12 +165,6 @@ std::vector<std::string> gather(Group& group, const std::string& text) {
   std::vector<std::string> texts;
   for (const Text& each : all) texts.emplace_back(each.data());
   return texts;
-}
-
-std::string host_name() {
-  std::array<char, 65> name = {};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 // `exposed`: per rank why anybody can connect to it; empty: nobody can.

@@ -1,5 +1,5 @@
-// `ferry launch`: options and their limits. Called by main.cc; calls launch_environment, launch_job
-// and launch_remote.
+// `ferry launch`: options and their limits. Called by command_line.cc; calls launch_environment,
+// launch_job and launch_remote.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -31,7 +31,7 @@ constexpr int kMostRanks = 4096;
 constexpr double kLongestSeconds = 1e8;   // three years
 constexpr std::size_t kLongestName = 24;  // so that the run id fits into the address of a group
 
-constexpr const char* kFooter =
+constexpr const char* kLaunchFooter =
     R"(Each rank gets torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
 GROUP_RANK, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, ...) and FERRY_SECRET. OMP_NUM_THREADS
 is left as it is. MASTER_PORT was free when tried and no other launch has it; nothing is bound to
@@ -186,7 +186,7 @@ void add_launch(CLI::App& app, const std::vector<std::string>& program, int& exi
   CLI::App* const verb = app.add_subcommand(
       "launch", "Start ranks of a program: ferry launch -n 8 [options] -- program arguments");
   const auto options = std::make_shared<LaunchOptions>();
-  verb->footer(kFooter);
+  verb->footer(kLaunchFooter);
   CLI::Option* const ranks =
       verb->add_option("-n,--ranks", options->num_ranks, "Number of ranks, on this host");
   verb->add_option("--hosts", options->hosts_text,

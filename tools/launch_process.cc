@@ -23,19 +23,19 @@ struct Pipe {
   internal::Descriptor read, write;
 };
 
-[[noreturn]] void fail(const char* what) {
+[[noreturn]] void not_started(const char* what) {
   throw SpawnError(kNotStarted, fmt::format("{}: {}", what, std::strerror(errno)));
 }
 
 Pipe make_pipe() {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) fail("pipe");
+  if (pipe2(ends, O_CLOEXEC) != 0) not_started("pipe");
   return {internal::Descriptor(ends[0]), internal::Descriptor(ends[1])};
 }
 
 // Each end of a pipe has its own file description: the rank's end keeps blocking.
 internal::Descriptor launcher_end(internal::Descriptor end) {
-  if (fcntl(end.fd(), F_SETFL, O_NONBLOCK) != 0) fail("fcntl");
+  if (fcntl(end.fd(), F_SETFL, O_NONBLOCK) != 0) not_started("fcntl");
   return end;
 }
 
@@ -109,7 +109,7 @@ Child spawn(const ChildSetup& setup, const std::vector<std::string>& environment
     in = make_pipe();
   } else if (input == ChildInput::kNothing) {
     in.read = internal::Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
-    if (!in.read) fail("/dev/null");
+    if (!in.read) not_started("/dev/null");
   }
   if (input != ChildInput::kInherited) start.in = in.read.fd();
   if (setup.pipe_output) {
@@ -123,7 +123,7 @@ Child spawn(const ChildSetup& setup, const std::vector<std::string>& environment
   if (in.write) child.in = launcher_end(std::move(in.write));
 
   child.pid = fork();
-  if (child.pid < 0) fail("fork");
+  if (child.pid < 0) not_started("fork");
   if (child.pid == 0) become_rank(setup, start);
   failure.write = {};
   check_exec(setup.program[0], child.pid, failure.read.fd());

@@ -1,5 +1,5 @@
-// `ferry plan`: its options, and where machine and workload come from. Called by main.cc; calls
-// plan_json.h and plan_report.h.
+// `ferry plan`: its options, and where machine and workload come from. Called by command_line.cc;
+// calls plan_json.h and plan_report.h.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
@@ -23,10 +23,10 @@ namespace ferry::tools {
 
 namespace {
 
-constexpr int kNotWithin = 1, kNotWritten = 1, kUsageError = 2;
+constexpr int kNotWithin = 1, kNotWritten = 1;
 constexpr std::uint64_t kSeed = 1;  // that of `ferry bench`, for --routing real and zipf
 
-struct Options {
+struct PlanArguments {
   PlanRequest request;
   std::string routing = "uniform";  // see plan_routing.h
   std::string sweep;                // "ep=16,32"
@@ -42,7 +42,7 @@ Machine read_machine(const std::string& text) {
   return Machine::parse(text);
 }
 
-PlannedPoint plan_point(const Options& options, int ep) {
+PlannedPoint plan_point(const PlanArguments& options, int ep) {
   const PlanRequest& request = options.request;
   PlannedPoint point{
       .machine = read_machine(request.machine), .workload = request.workload, .plan = {}};
@@ -55,7 +55,7 @@ PlannedPoint plan_point(const Options& options, int ep) {
   return point;
 }
 
-std::vector<int> sweep_points(const Options& options) {
+std::vector<int> sweep_points(const PlanArguments& options) {
   if (options.sweep.empty()) return {options.request.ep};
   if (!options.sweep.starts_with("ep="))
     throw std::invalid_argument(fmt::format("--sweep: '{}' is not ep=16,32,..", options.sweep));
@@ -71,7 +71,7 @@ std::vector<int> sweep_points(const Options& options) {
 }
 
 // Exit code.
-int check_expected(const Options& options) {
+int check_expected(const PlanArguments& options) {
   const nlohmann::json bench = bench_object(read_file(options.expect));
   const int ranks = bench.at("options").at("ranks");
   const Machine machine = read_machine(options.request.machine).resized(ranks);
@@ -89,7 +89,7 @@ void list_names() {
                              model.hidden, model.top_k, model.experts, model.layers);
 }
 
-void print_plans(const Options& options) {
+void print_plans(const PlanArguments& options) {
   nlohmann::ordered_json points = nlohmann::ordered_json::array();
   std::string text;
   for (const int ep : sweep_points(options)) {
@@ -106,7 +106,7 @@ void print_plans(const Options& options) {
 // Links of more ranks cannot be told apart.
 constexpr int kMostDrawn = 64;
 
-void write_report(const Options& options) {
+void write_report(const PlanArguments& options) {
   const PlannedPoint point = plan_point(options, options.request.ep);
   nlohmann::ordered_json planned = plan_json(point);
   if (point.machine.tree.num_ranks() <= kMostDrawn) planned["links"] = links_json(point.machine);
@@ -117,7 +117,7 @@ void write_report(const Options& options) {
   write_page(options.report, {{"title", "ferry plan"}, {"lines", lines}, {"plan", planned}});
 }
 
-int run(const Options& options) {
+int run(const PlanArguments& options) {
   if (options.list) {
     list_names();
     return 0;
@@ -166,7 +166,7 @@ void add_plan(CLI::App& app, int& exit_code) {
       "Exit code: 0, 1 when --expect is not met or the page cannot be written, 2 for a wrong line "
       "or "
       "machine.");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PlanArguments>();
   PlanRequest& request = options->request;
   request.workload.exchange = {.max_tokens = 4096, .hidden = 7168, .num_experts = 256, .top_k = 8};
   verb->add_option("machine", request.machine,

@@ -1,4 +1,4 @@
-// How lists, counts and sizes read in the messages and reports of the tools.
+// How lists, counts, sizes and names read in the messages and reports of the tools.
 #pragma once
 
 #include <chrono>
@@ -18,6 +18,8 @@ std::string ranges_text(const std::vector<int>& numbers);
 std::string count_text(std::int64_t count, const char* noun);
 // "0.5 s".
 std::string seconds_text(std::chrono::nanoseconds span);
+// What this host calls itself.
+std::string host_name();
 // Cuts `text` into lines of at most `columns` at its blanks.
 std::vector<std::string> wrapped(const std::string& text, std::size_t columns);
 

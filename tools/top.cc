@@ -1,4 +1,4 @@
-// `ferry top`: its options, and the loop that looks and prints. Called by main.cc; calls
+// `ferry top`: its options, and the loop that looks and prints. Called by command_line.cc; calls
 // top_sample, top_remote and top_report.
 #include <fmt/format.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ namespace ferry::tools {
 namespace {
 
 constexpr double kShortestS = 0.1, kLongestS = 3600;
-constexpr const char* kFooter =
+constexpr const char* kTopFooter =
     R"(Every group of every program that uses ferry, of this user and on this host: what each rank
 did per second of the interval, what part of its time it waited, for whom most (network: for its own
 messages to leave), and its memory. Programs need no option for it and are not disturbed. With
@@ -34,7 +34,7 @@ the numbers of ranks may be left out.
 
 Exit code: 0, 1 if --once finds nothing or a host cannot be asked, 2 for a wrong command line.)";
 
-struct Options {
+struct TopOptions {
   bool once = false, json = false;
   double interval_s = 1;
   std::string hosts;
@@ -50,7 +50,7 @@ std::vector<std::string> words_of(const std::string& text, char between) {
   return words;
 }
 
-std::vector<RemoteTop> reach(const Options& options) {
+std::vector<RemoteTop> reach(const TopOptions& options) {
   std::vector<RemoteTop> hosts;
   for (const std::string& part : words_of(options.hosts, ',')) {
     const std::size_t colon = part.rfind(':');
@@ -71,7 +71,7 @@ Sample next_sample(std::vector<RemoteTop>& hosts, double wait_s) {
   return look_here();
 }
 
-void print(const Options& options, const Sample& before, const Sample& now) {
+void print(const TopOptions& options, const Sample& before, const Sample& now) {
   if (options.json) {
     std::cout << top_json(before, now) << std::endl;
     return;
@@ -82,7 +82,7 @@ void print(const Options& options, const Sample& before, const Sample& now) {
   std::cout << (table.empty() ? "no program of this user uses ferry here\n" : table) << std::endl;
 }
 
-int run(const Options& options) {
+int run(const TopOptions& options) {
   std::vector<RemoteTop> hosts = reach(options);
   Sample before = next_sample(hosts, 0);
   for (;;) {
@@ -98,8 +98,8 @@ int run(const Options& options) {
 void add_top(CLI::App& app, int& exit_code) {
   CLI::App* const verb =
       app.add_subcommand("top", "What the ranks of running programs do, at a glance");
-  verb->footer(kFooter);
-  const auto options = std::make_shared<Options>();
+  verb->footer(kTopFooter);
+  const auto options = std::make_shared<TopOptions>();
   verb->add_flag("--once", options->once, "One table, and the end");
   verb->add_flag("--json", options->json, "A line of JSON instead of a table");
   verb->add_option("--interval", options->interval_s, "Seconds between two tables")

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "group/counters.h"
+#include "text.h"
 
 namespace ferry::tools {
 namespace {
@@ -108,12 +109,6 @@ std::uint64_t resident_bytes(const std::string& folder) {
   std::uint64_t all = 0, resident = 0;
   pages >> all >> resident;
   return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
-std::string host_name() {
-  char name[65] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
 }
 
 // Ranks of other nodes have no row here.

@@ -1,5 +1,5 @@
-// `ferry topology`: its options, and where the topology comes from. Called by main.cc; calls what
-// topology_parts.h declares.
+// `ferry topology`: its options, and where the topology comes from. Called by command_line.cc;
+// calls what topology_parts.h declares.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
@@ -21,9 +21,7 @@ namespace ferry::tools {
 
 namespace {
 
-constexpr int kUsageError = 2;
-
-struct Options {
+struct TopologyOptions {
   std::string text;  // empty: what is found here
   bool found = false;
   bool job = false;  // what is found on all its hosts
@@ -35,7 +33,7 @@ struct Options {
 };
 
 // None on the ranks of a job that do not print.
-std::optional<Topology> read_topology(const Options& options) {
+std::optional<Topology> read_topology(const TopologyOptions& options) {
   if (options.job) {
     Group group = Group::from_environment();
     const std::string text = found_in_job(group);
@@ -52,7 +50,7 @@ std::optional<Topology> read_topology(const Options& options) {
   return topology_from_json({std::istreambuf_iterator<char>(file), {}});
 }
 
-void check(const Options& options, const Topology& topology) {
+void check(const TopologyOptions& options, const Topology& topology) {
   if (!options.text.empty() && options.ranks > 0 && options.ranks != topology.num_ranks()) {
     throw std::invalid_argument(fmt::format("--ranks is {}, but '{}' has {} ranks", options.ranks,
                                             options.text, topology.num_ranks()));
@@ -65,7 +63,7 @@ void check(const Options& options, const Topology& topology) {
   }
 }
 
-void draw(const Options& options, const Topology& topology) {
+void draw(const TopologyOptions& options, const Topology& topology) {
   std::vector<std::string> lines = traffic_lines(topology, options.config);
   lines.insert(lines.begin(), topology.to_text());
   std::ofstream file(options.picture);
@@ -74,7 +72,7 @@ void draw(const Options& options, const Topology& topology) {
   if (!file.flush()) throw std::runtime_error(fmt::format("cannot write '{}'", options.picture));
 }
 
-void run(const Options& options) {
+void run(const TopologyOptions& options) {
   const std::optional<Topology> topology = read_topology(options);
   if (!topology) return;
   check(options, *topology);
@@ -93,7 +91,7 @@ void add_topology(CLI::App& app, int& exit_code) {
   CLI::App* const verb = app.add_subcommand(
       "topology", "The tree of ranks, and what each algorithm puts on each link");
   verb->footer("Exit code: 0, 1 for a file that cannot be written, 2 for a wrong line.");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<TopologyOptions>();
   auto* const text = verb->add_option(
       "topology", options->text,
       "Levels (host:2@12.5GB/s@5us,rank:4), a preset (gpu8:N, rails8x8, dies16:N, superpod384) or "
