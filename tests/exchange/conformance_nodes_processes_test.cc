@@ -4,7 +4,7 @@
 namespace ferry::test {
 
 INSTANTIATE_TEST_SUITE_P(Processes, Conformance,
-                         testing::ValuesIn(conformance_cases(Mode::kProcesses, every_shape(), 20)),
+                         testing::ValuesIn(conformance_cases(Mode::kProcesses, every_shape(), 8)),
                          conformance_name);
 
 }  // namespace ferry::test
