@@ -102,6 +102,7 @@ def compared(tmp_path_factory):
 NAMES = ["ferry", "ferry, C++ bench", "Gloo", "Gloo, malloc tuned"]
 
 
+@pytest.mark.long
 def test_all_programs_take_turns_and_every_result_is_verified(compared):
     _, runs, _ = compared
     assert [(run["case"], run["program"]) for run in runs] == [([6, 64, 2, 8], name) for name in NAMES]
@@ -113,6 +114,7 @@ def test_all_programs_take_turns_and_every_result_is_verified(compared):
             assert 0 < result[what]["min"] <= result[what]["median"] <= result[what]["p99"]
 
 
+@pytest.mark.long
 def test_the_table_shows_times_and_ratios_of_what_was_measured(compared):
     printed, runs, _ = compared
     heading, _, *lines, last = printed.strip().split("\n")
@@ -128,6 +130,7 @@ def test_the_table_shows_times_and_ratios_of_what_was_measured(compared):
                     f"{words.time_text(abs(apart))} {'more' if apart > 0 else 'less'}.")
 
 
+@pytest.mark.long
 def test_every_shape_gets_a_table_and_ratios_stay_within_a_round(compared):
     _, runs, _ = compared
 
@@ -145,6 +148,7 @@ def test_every_shape_gets_a_table_and_ratios_stay_within_a_round(compared):
     assert ratios[0] == ratios[1] == ratios[2]
 
 
+@pytest.mark.long
 def test_what_is_written_can_be_drawn(compared, tmp_path):
     pytest.importorskip("matplotlib")
     from ferry import plot

@@ -32,6 +32,7 @@ def test_moe_layer():
     assert run("moe_layer.py").splitlines() == expected
 
 
+@pytest.mark.long
 def test_train_moe_has_the_same_losses_on_one_rank_and_on_four():
     done = completed("-X", "importtime", str(EXAMPLES / "train_moe.py"), "24")
     assert "ferry.torch" in done.stderr

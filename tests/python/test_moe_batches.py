@@ -60,7 +60,7 @@ def test_one_batch_has_the_same_bits(num_tokens):
             torch.testing.assert_close(*pair, **TOLERANCE[torch.bfloat16])
 
 
-@pytest.mark.parametrize("num_tokens", [(5, 8), (7, 0, 4)], ids=str)
+@pytest.mark.parametrize("num_tokens", [(5, 8), pytest.param((7, 0, 4), marks=pytest.mark.long)], ids=str)
 def test_ranks_that_are_processes(num_tokens):
     world = World(num_tokens)
     threads, processes = (run(world.size, gradients, world, "batches", row_by_row)

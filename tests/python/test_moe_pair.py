@@ -56,7 +56,7 @@ def trained(group, num_tokens, in_pairs):
     return model.found()
 
 
-@pytest.mark.parametrize("run", [ferry.run_threads, ferry.spawn])
+@pytest.mark.parametrize("run", [ferry.run_threads, pytest.param(ferry.spawn, marks=pytest.mark.long)])
 @pytest.mark.parametrize("num_tokens", WORLDS, ids=str)
 def test_pairs_have_the_bits_of_one_after_the_other(num_tokens, run):
     size = len(num_tokens)
