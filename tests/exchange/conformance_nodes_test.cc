@@ -4,7 +4,7 @@
 namespace ferry::test {
 
 constexpr int kSeedsOfAShape = 24;
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr int kSeedsPlayed = 8;  // a second each
 #else
 constexpr int kSeedsPlayed = kSeedsOfAShape;
