@@ -1,5 +1,5 @@
-// Parses the line of the ferry command and runs one subcommand. What `ferry launch` has
-// after its first `--` is a program and its arguments, and is not parsed.
+// Parses the line of the ferry command and runs one subcommand. What `ferry launch` has after its
+// first `--` is a program and its arguments, and is not parsed.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>

@@ -1,6 +1,5 @@
-// The ferry command and its subcommands. The callback of each sets `exit_code`: 0
-// when all is well, kUsageError for a wrong command line, 1 for everything else unless its footer
-// says more.
+// The ferry command and its subcommands. The callback of each sets `exit_code`: 0 when all is well,
+// kUsageError for a wrong command line, 1 for everything else unless its footer says more.
 #pragma once
 
 #include <string>

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/flags.cuh"
 #include "ferry/types.h"
 #include "kernels/float_formats.h"
 
@@ -67,7 +68,7 @@ inline std::int64_t vector_width(std::uint64_t sizes) {
 inline int threads_for(std::int64_t vectors) {
   const std::int64_t rounds = (vectors + 255) / 256;
   const std::int64_t each = rounds == 0 ? 1 : (vectors + rounds - 1) / rounds;
-  return static_cast<int>((each + 31) / 32 * 32);
+  return static_cast<int>(round_up(each, kWarp));
 }
 
 }  // namespace ferry::internal

@@ -22,7 +22,6 @@ namespace ferry::bench {
 namespace {
 
 constexpr int kWrong = 1;
-constexpr int kUsageError = 2;
 
 // One line on stderr that overwrites itself, on a terminal only.
 Progress progress_of(std::int64_t tokens, std::string left) {
@@ -106,7 +105,7 @@ int finish_and_run(Options& options) {
     return run(options);
   } catch (const std::invalid_argument& error) {
     fmt::print(stderr, "ferry bench: {}\n", error.what());
-    return kUsageError;
+    return tools::kUsageError;
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "ferry bench: the system refused memory\n");
   } catch (const std::exception& error) {
