@@ -7,10 +7,6 @@
 constexpr int kTokens = 16, kHidden = 64, kExperts = 8, kTopK = 2;
 constexpr auto kType = ferry::DataType::kFp32;
 
-void check(const ferry::Status& status) {
-  if (!status.ok()) throw ferry::Error(status.code(), status.message());
-}
-
 void run(ferry::Group group) {
   std::vector<float> tokens(kTokens * kHidden, 1.0f + group.rank()), out(tokens.size());
   std::vector<float> weights(kTokens * kTopK, 0.5f);
@@ -19,17 +15,17 @@ void run(ferry::Group group) {
 
   ferry::Exchange exchange(group, {kTokens, kHidden, kExperts, kTopK, kType});
   ferry::Received received;  // the rows routed to this rank's experts
-  check(exchange.dispatch({.tokens = {tokens.data(), kTokens, kHidden, kType},
-                           .topk_ids = {experts.data(), kTokens, kTopK}},
-                          received));
+  ferry::require_ok(exchange.dispatch({.tokens = {tokens.data(), kTokens, kHidden, kType},
+                                       .topk_ids = {experts.data(), kTokens, kTopK}},
+                                      received));
   float* rows = static_cast<float*>(received.data);  // [num_rows, hidden]
   for (int i = 0; i < received.num_rows * kHidden; ++i) rows[i] *= 2.0f;
 
-  check(exchange.combine({.handle = received.handle,
-                          .expert_rows = received.rows(),
-                          .topk_weights = weights.data(),
-                          .out = out.data(),
-                          .out_dtype = kType}));
+  ferry::require_ok(exchange.combine({.handle = received.handle,
+                                      .expert_rows = received.rows(),
+                                      .topk_weights = weights.data(),
+                                      .out = out.data(),
+                                      .out_dtype = kType}));
   std::printf("rank %d: %g came home as %g\n", group.rank(), tokens[0], out[0]);
   if (out[0] != 2.0f * tokens[0]) throw ferry::Error(ferry::Code::kSystem, "not doubled");
 }

@@ -51,13 +51,12 @@ void run(ferry::Group group) {
   const auto compute = [&](std::span<const ferry::ExpertRows> ready) {
     for (const ferry::ExpertRows& each : ready) swiglu(experts[each.expert], each);
   };
-  const ferry::Status status = layer.run({.tokens = {tokens.data(), kTokens, kHidden, kType},
-                                          .topk_ids = {ids.data(), kTokens, kTopK},
-                                          .topk_weights = weights.data(),
-                                          .out = out.data(),
-                                          .out_type = kType},
-                                         compute);
-  if (!status.ok()) throw ferry::Error(status.code(), status.message());
+  ferry::require_ok(layer.run({.tokens = {tokens.data(), kTokens, kHidden, kType},
+                               .topk_ids = {ids.data(), kTokens, kTopK},
+                               .topk_weights = weights.data(),
+                               .out = out.data(),
+                               .out_type = kType},
+                              compute));
 
   const float x = 0.01f * kHidden * tokens[0];  // all weights are equal
   const float expected = 0.1f * kIntermediate * x / (1 + std::exp(-x)) * x;

@@ -82,8 +82,7 @@ void play_rank(const std::string& address, int rank) {
   Group group = Group::connect(address, rank, 2, options);
   const std::int32_t mine = rank;
   std::int32_t found[2] = {-1, -1};
-  const Status status = group.all_gather(&mine, sizeof mine, found);
-  if (!status.ok()) throw Error(status.code(), status.message());
+  require_ok(group.all_gather(&mine, sizeof mine, found));
   if (found[0] != 0 || found[1] != 1) {
     throw Error(Code::kSystem,
                 fmt::format("gathered {} and {} instead of 0 and 1", found[0], found[1]));

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "bootstrap/hello.h"
 #include "doctor_findings.h"
 #include "ferry/group.h"
 #include "group/state.h"
-#include "text.h"
 
 namespace ferry::tools {
 namespace {
@@ -24,10 +24,6 @@ using internal::MessageHead;
 
 constexpr int kWarmUp = 100, kTurns = 1000;
 constexpr std::uint64_t kBulkBytes = std::uint64_t{64} << 20;
-
-void expect(const Status& status) {
-  if (!status.ok()) throw Error(status.code(), status.message());
-}
 
 struct LinkSpeed {
   int from = 0, to = 0;  // ranks
@@ -76,7 +72,7 @@ void LinkEnd::wait(const Condition& condition) {
   const internal::Deadline deadline = state_.deadline();
   while (!condition()) {
     if (!state_.progress()) sched_yield();
-    expect(state_.verdict());
+    require_ok(state_.verdict());
     if (state_.aborted()) throw Error(Code::kPeerLost, "a rank gave up during the test of a link");
     if (deadline.passed()) throw Error(Code::kTimeout, "a message of the link test did not come");
   }
@@ -138,7 +134,7 @@ double LinkEnd::bytes_per_s(int peer, bool sends) {
 LinkSpeed test_link(Group& group, LinkEnd& end, int node) {
   const Topology& topology = group.topology();
   LinkSpeed speed{.from = topology.node_ranks(0)[0], .to = topology.node_ranks(node)[0]};
-  expect(group.barrier());
+  require_ok(group.barrier());
   if (group.rank() == speed.from) {
     speed.latency_us = end.latency_us(speed.to, true);
     speed.there_bytes_per_s = end.bytes_per_s(speed.to, true);
@@ -149,7 +145,7 @@ LinkSpeed test_link(Group& group, LinkEnd& end, int node) {
     speed.back_bytes_per_s = end.bytes_per_s(speed.from, true);
   }
   std::vector<LinkSpeed> all(static_cast<std::size_t>(group.size()));
-  expect(group.all_gather(&speed, sizeof speed, all.data()));
+  require_ok(group.all_gather(&speed, sizeof speed, all.data()));
   speed = all[static_cast<std::size_t>(speed.from)];
   speed.back_bytes_per_s = all[static_cast<std::size_t>(speed.to)].back_bytes_per_s;
   return speed;
@@ -161,7 +157,7 @@ std::vector<std::string> gather(Group& group, const std::string& text) {
   Text mine = {};
   text.copy(mine.data(), mine.size() - 1);
   std::vector<Text> all(static_cast<std::size_t>(group.size()));
-  expect(group.all_gather(&mine, sizeof mine, all.data()));
+  require_ok(group.all_gather(&mine, sizeof mine, all.data()));
   std::vector<std::string> texts;
   for (const Text& each : all) texts.emplace_back(each.data());
   return texts;
@@ -215,14 +211,14 @@ void test_all(Group group, bool json) {
   std::vector<LinkSpeed> speeds;
   for (int node = 1; node < state.topology().num_nodes(); ++node)
     speeds.push_back(test_link(group, end, node));
-  const std::vector<std::string> hosts = gather(group, host_name());
+  const std::vector<std::string> hosts = gather(group, internal::host_name());
   const std::vector<std::string> exposed = gather(group, state.messages().exposed());
   if (group.rank() == 0) {
     Report report = report_of(speeds, hosts, state.messages().describe());
     add_warnings(report, exposed);
     std::cout << report.render(json) << std::flush;
   }
-  expect(group.barrier());
+  require_ok(group.barrier());
 }
 
 }  // namespace

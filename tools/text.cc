@@ -2,9 +2,6 @@
 #include "text.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
-#include <array>
 
 namespace ferry::tools {
 
@@ -33,12 +30,6 @@ std::string count_text(std::int64_t count, const char* noun) {
 
 std::string seconds_text(std::chrono::nanoseconds span) {
   return fmt::format("{:g} s", static_cast<double>(span.count()) / 1e9);
-}
-
-std::string host_name() {
-  std::array<char, 65> name = {};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 std::vector<std::string> wrapped(const std::string& text, std::size_t columns) {

@@ -18,8 +18,6 @@ std::string ranges_text(const std::vector<int>& numbers);
 std::string count_text(std::int64_t count, const char* noun);
 // "0.5 s".
 std::string seconds_text(std::chrono::nanoseconds span);
-// What this host calls itself.
-std::string host_name();
 // Cuts `text` into lines of at most `columns` at its blanks.
 std::vector<std::string> wrapped(const std::string& text, std::size_t columns);
 

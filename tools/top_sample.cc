@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/descriptor.h"
+#include "bootstrap/hello.h"
 #include "group/counters.h"
 #include "text.h"
 
@@ -117,7 +118,7 @@ std::optional<RankSample> rank_of(const Found& found, const Head& head, std::uin
   if (!read_at(found, head.rows_offset + rank * head.row_bytes, row.data(), row.size()) ||
       row[0] == 0)
     return std::nullopt;
-  RankSample sample{.host = host_name(),
+  RankSample sample{.host = internal::host_name(),
                     .program = "",
                     .time_ns = internal::now_ns(),
                     .totals = {row.begin(), row.begin() + kNumCounters},

@@ -106,8 +106,7 @@ std::string found_in_job(Group& group) {
   Text mine{};
   found_levels(places_here(), num_ranks).copy(mine.data(), mine.size() - 1);
   std::vector<Text> all(static_cast<std::size_t>(group.size()));
-  const Status status = group.all_gather(&mine, sizeof mine, all.data());
-  if (!status.ok()) throw Error(status.code(), status.message());
+  require_ok(group.all_gather(&mine, sizeof mine, all.data()));
   std::vector<Topology> hosts;
   for (int node = 0; node < met.num_nodes(); ++node)
     hosts.push_back(Topology::parse(all[static_cast<std::size_t>(met.node_ranks(node)[0])].data()));

@@ -70,4 +70,7 @@ class FERRY_EXPORT Error : public std::runtime_error {
   int culprit_;
 };
 
+// Throws an Error of this status unless it is ok.
+FERRY_EXPORT void require_ok(const Status& status);
+
 }  // namespace ferry

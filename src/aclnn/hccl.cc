@@ -86,8 +86,7 @@ Group joint_group(const Domain& ep, const Domain& tp, const cann::Attributes& a)
   ep.name.copy(mine.data(), mine.size() - 1);
   std::vector<std::array<char, COMM_NAME_MAX_LENGTH>> all(tp.groups.size());
   Group row = tp.groups[a.tp_rank_id];
-  if (Status status = row.all_gather(mine.data(), mine.size(), all.data()); !status.ok())
-    throw Error(status.code(), status.message(), status.culprit());
+  require_ok(row.all_gather(mine.data(), mine.size(), all.data()));
   const auto size = static_cast<int>(a.ep_world_size * a.tp_world_size);
   const auto rank = static_cast<int>(a.ep_rank_id * a.tp_world_size + a.tp_rank_id);
   const std::string first = std::string("tp-") + all[0].data();

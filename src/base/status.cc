@@ -19,4 +19,8 @@ const char* code_name(Code code) noexcept {
   return "unknown";
 }
 
+void require_ok(const Status& status) {
+  if (!status.ok()) throw Error(status.code(), status.message(), status.culprit());
+}
+
 }  // namespace ferry

@@ -31,6 +31,7 @@ std::string boot_id();
 // This process, as `rank` of nodes.size().
 Hello own_hello(const std::string& address, int rank, const std::vector<int>& nodes);
 
+// What this machine calls itself, for messages only.
 std::string host_name();
 
 // Equal for processes that can share memory and watch each other.

@@ -1,37 +1,16 @@
 // The public cuda::Exchange and cuda::Handle: no exception leaves a call of the data plane.
 #include <cuda_runtime_api.h>
 
-#include <exception>
-
 #include "base/round_up.h"
 #include "cuda/exchange.h"
+#include "exchange/public_calls.h"
 #include "ferry/cuda.h"
 
 namespace ferry::cuda {
 
-namespace {
-
 using internal::CudaExchange;
-
-// What `call` returns, or what it throws as a Status.
-template <typename Call>
-Status guarded(const std::shared_ptr<CudaExchange>& state, const Call& call) noexcept {
-  if (!state) return {Code::kClosed, "this Exchange was never made, or was destroyed"};
-  try {
-    return call(*state);
-  } catch (const Error& error) {
-    return {error.code(), error.what(), error.culprit()};
-  } catch (const std::exception& error) {
-    return {Code::kSystem, error.what()};
-  }
-}
-
-const CudaExchange& made(const std::shared_ptr<CudaExchange>& state) {
-  if (!state) throw Error(Code::kClosed, "this Exchange was never made, or was destroyed");
-  return *state;
-}
-
-}  // namespace
+using internal::guarded;
+using internal::made;
 
 bool built() noexcept { return true; }
 

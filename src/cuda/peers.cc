@@ -90,8 +90,7 @@ CudaPeers share_windows(GroupState& group, const std::shared_ptr<std::byte>& win
     return std::string();
   });
   std::vector<WindowCard> cards(group.size());
-  if (Status status = group.all_gather(&card, sizeof card, cards.data()); !status.ok())
-    throw_status(status);
+  require_ok(group.all_gather(&card, sizeof card, cards.data()));
   CudaPeers peers{.windows = {}, .all_near = true};
   // Collective: nobody leaves before all have taken what the cards name.
   make_alike(group, by, [&] {

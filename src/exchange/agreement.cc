@@ -48,14 +48,13 @@ auto heard(GroupState& group, const Deadline& by, const Meet& meet) -> decltype(
   const std::function<void()> look = [&group, &said] {
     group.progress();
     said = group.verdict();
-    if (!said.ok()) throw_status(said);
+    require_ok(said);
   };
   try {
     return meet(by.looking(look));
   } catch (const Error& error) {
     if (said.ok()) look();
-    if (Status death = group.death_here(); error.code() == Code::kPeerLost && !death.ok())
-      throw_status(death);
+    if (error.code() == Code::kPeerLost) require_ok(group.death_here());
     throw;
   }
 }
@@ -65,7 +64,7 @@ auto heard(GroupState& group, const Deadline& by, const Meet& meet) -> decltype(
 std::vector<std::string> tell(GroupState& group, const std::string& mine, const Deadline& by) {
   if (!group.one_node()) {
     const std::chrono::nanoseconds left(by.remaining_ns());
-    if (Status status = group.barrier(left); !status.ok()) throw_status(status);
+    require_ok(group.barrier(left));
   }
   return heard(group, by, [&](const Deadline& looking) {
     return group.rendezvous().all_gather(mine, looking);
@@ -102,14 +101,10 @@ std::unique_ptr<const Setup> make_setup(GroupState& group, const ExchangeConfig&
 
 }  // namespace
 
-void throw_status(const Status& status) {
-  throw Error(status.code(), status.message(), status.culprit());
-}
-
 GroupState& usable(const std::shared_ptr<GroupState>& group) {
   if (!group)
     throw Error(Code::kClosed, "cannot create an exchange: this Group is not a member of anything");
-  if (Status verdict = group->verdict(); !verdict.ok()) throw_status(verdict);
+  require_ok(group->verdict());
   return *group;
 }
 

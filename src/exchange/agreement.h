@@ -17,8 +17,6 @@ namespace ferry::internal {
 // Throws Error unless collective calls are possible.
 GroupState& usable(const std::shared_ptr<GroupState>& group);
 
-[[noreturn]] void throw_status(const Status& status);
-
 // Collective. Runs `make`, which says what this rank made, or throws; then throws on all ranks when
 // one of them did or two differ: Error(kMismatch) names the fields that differ; a refusal is thrown
 // as it is where it was made, as Error(kPeerRejected) elsewhere.

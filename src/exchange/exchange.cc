@@ -2,36 +2,15 @@
 // said.
 #include "ferry/exchange.h"
 
-#include <fmt/format.h>
-
-#include <exception>
-
 #include "exchange/agreement.h"
+#include "exchange/public_calls.h"
 #include "exchange/state.h"
 
 namespace ferry {
 
-namespace {
-
 using internal::ExchangeState;
-
-// Runs a data-plane call; memory refused inside it is an error of this rank, like any other.
-template <typename Call>
-Status guarded(const std::shared_ptr<ExchangeState>& state, Call&& call) noexcept {
-  if (!state) return {Code::kClosed, "this Exchange was default-made or moved from"};
-  try {
-    return call(*state);
-  } catch (const std::exception& error) {
-    return {Code::kSystem, fmt::format("the call failed inside ferry: {}", error.what())};
-  }
-}
-
-ExchangeState& made(const std::shared_ptr<ExchangeState>& state) {
-  if (!state) throw Error(Code::kClosed, "this Exchange was default-made or moved from");
-  return *state;
-}
-
-}  // namespace
+using internal::guarded;
+using internal::made;
 
 Exchange::Exchange(const Group& group, const ExchangeConfig& config)
     : state_(std::make_shared<ExchangeState>(group.state(), config)) {}

@@ -178,9 +178,8 @@ Status GroupState::all_gather(const void* mine, std::size_t bytes, void* all) no
 
 void GroupState::log(LogLevel level, const std::string& text) const noexcept {
   if (level > log_level_) return;
-  char host[65] = {};
-  gethostname(host, sizeof host - 1);
-  std::fprintf(stderr, "ferry: rank %d, %s, pid %d: %s\n", rank_, host, getpid(), text.c_str());
+  std::fprintf(stderr, "ferry: rank %d, %s, pid %d: %s\n", rank_, host_name().c_str(), getpid(),
+               text.c_str());
 }
 
 }  // namespace ferry::internal

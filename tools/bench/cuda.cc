@@ -30,10 +30,6 @@ constexpr int kRounds = 7, kPairsOfGraph = 10;
 // the ranks that it shares the process with (docs/cuda.md).
 constexpr int kPairsAhead = 40;
 
-void require_ok(const Status& status) {
-  if (!status.ok()) throw Error(status.code(), status.message(), status.culprit());
-}
-
 // One rank: its exchange, its tensors on the device, and a graph of some pairs.
 class RankOnCuda {
  public:

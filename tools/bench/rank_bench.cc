@@ -14,10 +14,6 @@
 namespace ferry::bench {
 namespace {
 
-void expect(const Status& status) {
-  if (!status.ok()) throw Error(status.code(), status.message());
-}
-
 class RankBench {
  public:
   RankBench(const Plan& plan, Results& results, Group group);
@@ -91,15 +87,15 @@ void RankBench::fill_tokens(std::uint64_t salt) {
   }
 }
 
-void RankBench::dispatch() { expect(exchange_.dispatch(dispatch_args_, received_)); }
+void RankBench::dispatch() { require_ok(exchange_.dispatch(dispatch_args_, received_)); }
 
 // Identity experts: the rows received are the rows combined, where they are. Encoded rows are no
 // outputs; then those lie in the window beside them, written once.
 Rows RankBench::expert_rows() {
   if (plan_.options.shape.wire == Wire::kNone) return received_.rows();
   if (!outputs_.data) {
-    expect(exchange_.allocate_outputs(received_.num_rows, plan_.options.shape.hidden,
-                                      plan_.options.shape.dtype, outputs_));
+    require_ok(exchange_.allocate_outputs(received_.num_rows, plan_.options.shape.hidden,
+                                          plan_.options.shape.dtype, outputs_));
     fill_outputs(0);
   }
   return outputs_.rows();
@@ -118,7 +114,7 @@ void RankBench::fill_outputs(std::uint64_t salt) {
 void RankBench::combine() {
   combine_args_.handle = received_.handle;
   combine_args_.expert_rows = expert_rows();
-  expect(exchange_.combine(combine_args_));
+  require_ok(exchange_.combine(combine_args_));
   ++num_exchanges_;
 }
 
@@ -143,11 +139,11 @@ void RankBench::time_phases() {
   for (std::size_t i = 0; i < results_.num_iterations; ++i) {
     Interval& dispatch_time = results_.dispatch[rank_ * results_.num_iterations + i];
     Interval& combine_time = results_.combine[rank_ * results_.num_iterations + i];
-    expect(group_.barrier());
+    require_ok(group_.barrier());
     dispatch_time.begin_ns = internal::now_ns();
     dispatch();
     dispatch_time.end_ns = internal::now_ns();
-    expect(group_.barrier());
+    require_ok(group_.barrier());
     combine_time.begin_ns = internal::now_ns();
     combine();
     combine_time.end_ns = internal::now_ns();
@@ -159,7 +155,7 @@ void RankBench::time_pairs() {
   const std::size_t pairs = pairs_per_batch(plan_, results_);
   for (std::size_t batch = 0; batch < results_.num_batches; ++batch) {
     Interval& time = results_.pairs[rank_ * results_.num_batches + batch];
-    expect(group_.barrier());
+    require_ok(group_.barrier());
     time.begin_ns = internal::now_ns();
     for (std::size_t i = 0; i < pairs; ++i) exchange_once();
     time.end_ns = internal::now_ns();
@@ -183,7 +179,7 @@ void RankBench::record(std::size_t operation, const OperationTimes& times) {
 
 // A loop of its own: writing down what happened would disturb the timed ones.
 void RankBench::trace() {
-  expect(group_.barrier());
+  require_ok(group_.barrier());
   for (std::size_t i = 0; i < Results::kTracedExchanges; ++i) {
     dispatch();
     record(2 * i, exchange_.last_dispatch_times());
@@ -223,7 +219,7 @@ void RankBench::compare(std::uint64_t salt) {
 // wrong in the second.
 void RankBench::check() {
   compare(0);
-  expect(group_.barrier());  // until then peers may read the outputs of this rank
+  require_ok(group_.barrier());  // until then peers may read the outputs of this rank
   fill_tokens(1);
   fill_outputs(1);
   compare(1);
@@ -254,7 +250,7 @@ void gather_array(SharedArray<T>& array, Group& group) {
   T* const all = &array[0];
   T* const begin = all + count * static_cast<std::size_t>(group.rank());
   const std::vector<T> mine(begin, begin + count);
-  expect(group.all_gather(mine.data(), count * sizeof(T), all));
+  require_ok(group.all_gather(mine.data(), count * sizeof(T), all));
 }
 
 }  // namespace
