@@ -1,6 +1,6 @@
-// copy_row, copy_row_to_many, the fence and the prefetch. Cached copies go from both ends of a row
-// to its middle; streaming ones store whole cache lines past the caches and leave the ends of a
-// row, which share lines with other rows, to ordinary stores. Called by src/exchange.
+// copy_row, copy_row_to_many, the fence and the prefetch. Cached copies go through a row in the
+// order of row_order(); streaming ones store whole cache lines past the caches and leave the ends
+// of a row, which share lines with other rows, to ordinary stores. Called by src/exchange.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/copy_row.cc"
 #include "hwy/foreach_target.h"
@@ -18,9 +18,9 @@ HWY_BEFORE_NAMESPACE();
 namespace ferry::internal::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Streams go to all destinations in turns of this many bytes: writes to several pages at a time are
-// faster than one row after the other, and turns are as fast as one line each, for any mixture of
-// alignments.
+// Streams, and cached copies that go upwards, go to all destinations in turns of this many bytes:
+// writes to several pages at a time are faster than one row after the other, and turns are as fast
+// as one line each, for any mixture of alignments.
 inline constexpr std::size_t kTurnBytes = 512;
 
 // As much of a source as surely stays cached while it is copied to every destination.
@@ -96,7 +96,30 @@ HWY_INLINE void copy_inwards(std::byte* dst, const std::byte* src, std::size_t b
 #endif
 }
 
-void cache_row(void* const* dsts, int num_dsts, const void* src, std::size_t bytes) {
+HWY_INLINE void copy_upwards(std::byte* dst, const std::byte* src, std::size_t bytes) {
+#if HWY_TARGET == HWY_SCALAR
+  std::memcpy(dst, src, bytes);
+#else
+  const hn::ScalableTag<std::uint8_t> tag;
+  const std::size_t step = hn::Lanes(tag);
+  auto* const to = reinterpret_cast<std::uint8_t*>(dst);
+  const auto* const from = reinterpret_cast<const std::uint8_t*>(src);
+  std::size_t i = 0;
+  for (; i + step <= bytes; i += step) hn::StoreU(hn::LoadU(tag, from + i), tag, to + i);
+  std::memcpy(to + i, from + i, bytes - i);
+#endif
+}
+
+void cache_row_upwards(void* const* dsts, int num_dsts, const void* src, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += kTurnBytes) {
+    for (int k = 0; k < num_dsts; ++k) {
+      copy_upwards(static_cast<std::byte*>(dsts[k]) + at, static_cast<const std::byte*>(src) + at,
+                   std::min(kTurnBytes, bytes - at));
+    }
+  }
+}
+
+void cache_row_inwards(void* const* dsts, int num_dsts, const void* src, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += kCachedBytes) {
     const std::size_t part = std::min(kCachedBytes, bytes - at);
     for (int k = 0; k < num_dsts; ++k) {
@@ -122,7 +145,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ferry::internal {
 
-HWY_EXPORT(cache_row);
+HWY_EXPORT(cache_row_upwards);
+HWY_EXPORT(cache_row_inwards);
 HWY_EXPORT(stream_row);
 
 namespace {
@@ -140,8 +164,10 @@ void copy_row_to_many(void* const* dsts, int num_dsts, const void* src, std::siz
                       Stores stores) noexcept {
   if (stores == Stores::kStreaming) {
     HWY_DYNAMIC_DISPATCH(stream_row)(dsts, num_dsts, src, bytes);
+  } else if (row_order() == RowOrder::kUpwards) {
+    HWY_DYNAMIC_DISPATCH(cache_row_upwards)(dsts, num_dsts, src, bytes);
   } else {
-    HWY_DYNAMIC_DISPATCH(cache_row)(dsts, num_dsts, src, bytes);
+    HWY_DYNAMIC_DISPATCH(cache_row_inwards)(dsts, num_dsts, src, bytes);
   }
 }
 

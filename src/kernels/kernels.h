@@ -17,6 +17,11 @@ enum class Stores : std::uint8_t {
   kStreaming,  // non-temporal where the row allows; call stores_fence() before raising a flag
 };
 
+// How cached copies and sums go through a row: from both ends to its middle, or from its first line
+// to its last, copies to several rows in turns. The bytes are the same.
+enum class RowOrder : std::uint8_t { kInwards, kUpwards };
+RowOrder row_order() noexcept;  // the faster one on this processor
+
 // Copies `bytes` from src to dst. Any alignment, any length, no overlap.
 void copy_row(void* dst, const void* src, std::size_t bytes, Stores stores) noexcept;
 
@@ -60,5 +65,7 @@ void from_float(float value, void* element, DataType type) noexcept;
 // False: not available.
 const char* const* simd_targets(int* num_targets) noexcept;
 bool force_simd_target(const char* name) noexcept;
+// Also for tests.
+void force_row_order(RowOrder order) noexcept;
 
 }  // namespace ferry::internal

@@ -166,7 +166,8 @@ struct RowSum {
   void run() const {
     const auto hidden = static_cast<std::size_t>(args.hidden);
     const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(args.out) % kLineBytes;
-    if (args.stores == Stores::kCached || misaligned % kOutElement != 0) return inwards();
+    if (args.stores == Stores::kCached || misaligned % kOutElement != 0)
+      return row_order() == RowOrder::kUpwards ? range<false>(0, hidden) : inwards();
     const std::size_t line = kLineBytes / kOutElement;
     const std::size_t head = std::min(hidden, (kLineBytes - misaligned) % kLineBytes / kOutElement);
     const std::size_t body = (hidden - head) / line * line;

@@ -27,7 +27,7 @@ void check_copy(std::size_t bytes, std::size_t offset, Stores stores, std::mt199
 }
 
 TEST(CopyRow, CopiesEveryByteAndNoOtherAtAnyAlignment) {
-  for_each_target([] {
+  for_each_target_and_order([] {
     std::mt19937 random(kSeed);
     for (const std::size_t bytes : kSizes) {
       for (const std::size_t offset : kOffsets) {
@@ -55,7 +55,7 @@ void check_copy_to_many(std::size_t bytes, int num_dsts, Stores stores, std::mt1
 }
 
 TEST(CopyRowToMany, DestinationsOfDifferentAlignmentsAllGetTheRow) {
-  for_each_target([] {
+  for_each_target_and_order([] {
     std::mt19937 random(kSeed);
     for (const std::size_t bytes : kSizes) {
       for (const int num_dsts : {0, 1, 2, 3, 8, 33}) {
@@ -66,12 +66,14 @@ TEST(CopyRowToMany, DestinationsOfDifferentAlignmentsAllGetTheRow) {
 }
 
 TEST(CopyRowToMany, RowsLargerThanOneCachedPart) {
-  std::mt19937 random(kSeed);
-  for (const Stores stores : kStores) check_copy_to_many(65536 * 2 + 77, 3, stores, random);
+  for_each_target_and_order([] {
+    std::mt19937 random(kSeed);
+    for (const Stores stores : kStores) check_copy_to_many(65536 * 2 + 77, 3, stores, random);
+  });
 }
 
 TEST(CopyRow, TouchesNoPageOutsideTheRow) {
-  for_each_target([] {
+  for_each_target_and_order([] {
     FencedPages from(4096), to(4096);
     for (const std::size_t bytes : {1, 63, 64, 65, 200, 577}) {
       for (const Stores stores : kStores) {

@@ -31,6 +31,18 @@ void for_each_target(Body body) {
   ASSERT_TRUE(force_simd_target(""));
 }
 
+// The same, once in each order of going through a row, then in the one of this processor.
+template <typename Body>
+void for_each_target_and_order(Body body) {
+  const RowOrder usual = row_order();
+  for (const RowOrder order : {RowOrder::kInwards, RowOrder::kUpwards}) {
+    SCOPED_TRACE(order == RowOrder::kInwards ? "inwards" : "upwards");
+    force_row_order(order);
+    for_each_target(body);
+  }
+  force_row_order(usual);
+}
+
 // A row at `offset` bytes behind a cache line, with guard bytes before and after it. Inputs and
 // outputs have different guards, or a byte copied too many would not show.
 inline constexpr std::byte kInputGuard{0x3c};

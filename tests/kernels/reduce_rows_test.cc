@@ -120,7 +120,7 @@ void check_case(const Case& c, std::mt19937& random) {
 // Runs body(row_type, out_type) for all types on every SIMD target.
 template <typename Body>
 void for_each_type(Body body) {
-  for_each_target([&] {
+  for_each_target_and_order([&] {
     for (const DataType row_type : kTypes) {
       for (const DataType out_type : kTypes) {
         SCOPED_TRACE(std::string(data_type_name(row_type)) + " to " + data_type_name(out_type));
@@ -197,7 +197,7 @@ TEST(ReduceRows, ProductIsRoundedBeforeItIsAdded) {
 TEST(ReduceRows, RowsAreAddedInTheirOrder) {
   constexpr DataType kType = DataType::kFp32;
   const Bytes large = row_of(1e30f, kType, 77), one = row_of(1.0f, kType, 77);
-  for_each_target([&] {
+  for_each_target_and_order([&] {
     EXPECT_EQ(sum_of(reduce_rows, {{1, large}, {-1, large}, {1, one}}, kType, kType), one);
     EXPECT_EQ(sum_of(reduce_rows, {{1, large}, {1, one}, {-1, large}}, kType, kType),
               row_of(0.0f, kType, 77));
