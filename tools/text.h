@@ -1,4 +1,4 @@
-// How lists, counts, sizes and names read in the messages and reports of the tools.
+// How lists, counts, sizes and times read in the messages and reports of the tools.
 #pragma once
 
 #include <chrono>

@@ -23,7 +23,7 @@ enum class Code : std::uint8_t {
   kTimeout,   // a rank did not arrive before the deadline; the group is broken
   kBroken,    // the group broke earlier
   kClosed,    // the group or exchange was destroyed
-  kSystem,    // the operating system refused something (control plane only)
+  kSystem,    // the operating system refused something, or a call failed inside ferry
   kInterrupted,  // GroupOptions::interrupted ended a wait of the culprit; the group is broken
 };
 

@@ -1,5 +1,5 @@
-// How every public call of an exchange reaches its state, on processors and on CUDA devices. Called
-// by exchange.cc and cuda/calls.cc.
+// What public calls of the data plane begin and end with: the state is there, and no exception
+// leaves them. Called by exchange.cc, cuda/calls.cc and layer.cc.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,18 +19,23 @@ State& made(const std::shared_ptr<State>& state) {
   return *state;
 }
 
-// A call of the data plane: what it throws, such as memory refused inside it, is an error of this
-// rank like any other.
-template <typename State, typename Call>
-Status guarded(const std::shared_ptr<State>& state, const Call& call) noexcept {
-  if (!state) return {Code::kClosed, kNoState};
+// What `call` returns. What it throws, such as memory refused inside it, is an error of this rank
+// like any other.
+template <typename Call>
+Status caught(const Call& call) noexcept {
   try {
-    return call(*state);
+    return call();
   } catch (const Error& error) {
     return {error.code(), error.what(), error.culprit()};
   } catch (const std::exception& error) {
     return {Code::kSystem, fmt::format("the call failed inside ferry: {}", error.what())};
   }
+}
+
+template <typename State, typename Call>
+Status guarded(const std::shared_ptr<State>& state, const Call& call) noexcept {
+  if (!state) return {Code::kClosed, kNoState};
+  return caught([&] { return call(*state); });
 }
 
 }  // namespace ferry::internal

@@ -19,8 +19,8 @@ namespace ferry::internal::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Streams, and cached copies that go upwards, go to all destinations in turns of this many bytes:
-// writes to several pages at a time are faster than one row after the other, and turns are as fast
-// as one line each, for any mixture of alignments.
+// writes to several pages at a time are faster than one row after the other. Of streams, turns are
+// as fast as one line each, for any mixture of alignments; of cached copies they are faster.
 inline constexpr std::size_t kTurnBytes = 512;
 
 // As much of a source as surely stays cached while it is copied to every destination.
@@ -106,15 +106,16 @@ HWY_INLINE void copy_upwards(std::byte* dst, const std::byte* src, std::size_t b
   const auto* const from = reinterpret_cast<const std::uint8_t*>(src);
   std::size_t i = 0;
   for (; i + step <= bytes; i += step) hn::StoreU(hn::LoadU(tag, from + i), tag, to + i);
-  std::memcpy(to + i, from + i, bytes - i);
+  if (i < bytes) std::memcpy(to + i, from + i, bytes - i);
 #endif
 }
 
 void cache_row_upwards(void* const* dsts, int num_dsts, const void* src, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += kTurnBytes) {
+  const std::size_t turn = num_dsts == 1 ? bytes : kTurnBytes;
+  for (std::size_t at = 0; at < bytes; at += turn) {
     for (int k = 0; k < num_dsts; ++k) {
       copy_upwards(static_cast<std::byte*>(dsts[k]) + at, static_cast<const std::byte*>(src) + at,
-                   std::min(kTurnBytes, bytes - at));
+                   std::min(turn, bytes - at));
     }
   }
 }

@@ -65,7 +65,7 @@ void from_float(float value, void* element, DataType type) noexcept;
 // False: not available.
 const char* const* simd_targets(int* num_targets) noexcept;
 bool force_simd_target(const char* name) noexcept;
-// Also for tests.
+// For tests: takes this order from now on.
 void force_row_order(RowOrder order) noexcept;
 
 }  // namespace ferry::internal

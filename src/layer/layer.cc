@@ -10,6 +10,7 @@
 #include <new>
 #include <thread>
 
+#include "exchange/public_calls.h"
 #include "exchange/setup.h"
 
 namespace ferry {
@@ -258,12 +259,11 @@ Layer::Layer(const Group& group, const ExchangeConfig& config) {
 }
 
 Layer::Layer(Exchange exchange) : exchange_(std::move(exchange)) {
-  const Status layout = check_layout(exchange_.config());
-  if (!layout.ok()) throw Error(layout.code(), layout.message());
+  require_ok(check_layout(exchange_.config()));
 }
 
 Status Layer::run(const LayerArgs& args, const Experts& experts) noexcept {
-  try {
+  return internal::caught([&] {
     if (args.handles != nullptr) args.handles->clear();
     if (!args.two_batches) return Run(exchange_, args, experts).in_one();
     const int depth = exchange_.config().depth;
@@ -271,11 +271,7 @@ Status Layer::run(const LayerArgs& args, const Experts& experts) noexcept {
     const Status why(Code::kInvalidArgument,
                      fmt::format("layer: two_batches needs an exchange of depth 2, not {}", depth));
     return exchange_.refuse_dispatch(why, args.active_ranks);
-  } catch (const Error& error) {
-    return {error.code(), error.what(), error.culprit()};
-  } catch (const std::exception& error) {
-    return {Code::kSystem, fmt::format("the call failed inside ferry: {}", error.what())};
-  }
+  });
 }
 
 }  // namespace ferry

@@ -1,4 +1,5 @@
-// The conformance suite with ranks as threads; ThreadSanitizer runs it.
+// The conformance suite with ranks as threads; ThreadSanitizer runs it, but for the count of
+// features.
 #include "conformance.h"
 
 namespace ferry::test {

@@ -38,6 +38,7 @@ void for_each_target_and_order(Body body) {
   for (const RowOrder order : {RowOrder::kInwards, RowOrder::kUpwards}) {
     SCOPED_TRACE(order == RowOrder::kInwards ? "inwards" : "upwards");
     force_row_order(order);
+    ASSERT_EQ(row_order(), order);
     for_each_target(body);
   }
   force_row_order(usual);

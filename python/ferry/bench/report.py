@@ -240,7 +240,7 @@ def moved_text(results):
     if not apart:
         return ""
     runs = len(apart) + len(results["runs"])
-    return ("\n\n**The hypervisor moved the cores of this machine** from one last-level cache to two, or back.\n"
+    return ("\n\n**The time of a flag changed**, as when a hypervisor moves cores from one last-level cache to two.\n"
             f"{place_text(results)} {len(apart)} of {runs} runs, in which it took\n"
             f"another time (up to {max(flags_ns_of(apart)):.0f} ns), are not shown.")
 
