@@ -32,20 +32,27 @@ HWY_INLINE std::size_t bytes_before(const std::byte* to, std::size_t bytes, std:
   return std::min(bytes, (unit - misaligned) % unit);
 }
 
-// `to` is aligned to a line, `bytes` a multiple of one.
-HWY_INLINE void stream_lines(std::byte* to, const std::byte* from, std::size_t bytes) {
+// From the first byte to the last. Streaming, `dst` is aligned to a line and `bytes` a multiple of
+// one.
+template <Stores stores>
+HWY_INLINE void copy_upwards(std::byte* dst, const std::byte* src, std::size_t bytes) {
 #if HWY_TARGET == HWY_SCALAR
-  std::memcpy(to, from, bytes);
+  std::memcpy(dst, src, bytes);
 #else
   const hn::ScalableTag<std::uint8_t> tag;
   const std::size_t step = hn::Lanes(tag);
+  auto* const to = reinterpret_cast<std::uint8_t*>(dst);
+  const auto* const from = reinterpret_cast<const std::uint8_t*>(src);
   std::size_t i = 0;
   for (; i + step <= bytes; i += step) {
-    const auto lanes = hn::LoadU(tag, reinterpret_cast<const std::uint8_t*>(from) + i);
-    hn::Stream(lanes, tag, reinterpret_cast<std::uint8_t*>(to) + i);
+    const auto lanes = hn::LoadU(tag, from + i);
+    if constexpr (stores == Stores::kStreaming) {
+      hn::Stream(lanes, tag, to + i);
+    } else {
+      hn::StoreU(lanes, tag, to + i);
+    }
   }
-  if (i < bytes)
-    std::memcpy(to + i, from + i, bytes - i);  // vectors that do not divide a turn (some SVE)
+  if (i < bytes) std::memcpy(to + i, from + i, bytes - i);  // or vectors that divide no turn (SVE)
 #endif
 }
 
@@ -59,7 +66,8 @@ HWY_INLINE void stream_part(std::byte* to, const std::byte* from, std::size_t by
   if (begin == 0 && head != 0) std::memcpy(to, from, head);
   if (begin == 0 && tail != 0) std::memcpy(to + head + lines, from + head + lines, tail);
   if (begin >= lines) return;
-  stream_lines(to + head + begin, from + head + begin, std::min(end, lines) - begin);
+  copy_upwards<Stores::kStreaming>(to + head + begin, from + head + begin,
+                                   std::min(end, lines) - begin);
 }
 
 // The first half upwards, then the second half downwards. A processor that goes through lines one
@@ -96,38 +104,25 @@ HWY_INLINE void copy_inwards(std::byte* dst, const std::byte* src, std::size_t b
 #endif
 }
 
-HWY_INLINE void copy_upwards(std::byte* dst, const std::byte* src, std::size_t bytes) {
-#if HWY_TARGET == HWY_SCALAR
-  std::memcpy(dst, src, bytes);
-#else
-  const hn::ScalableTag<std::uint8_t> tag;
-  const std::size_t step = hn::Lanes(tag);
-  auto* const to = reinterpret_cast<std::uint8_t*>(dst);
-  const auto* const from = reinterpret_cast<const std::uint8_t*>(src);
-  std::size_t i = 0;
-  for (; i + step <= bytes; i += step) hn::StoreU(hn::LoadU(tag, from + i), tag, to + i);
-  if (i < bytes) std::memcpy(to + i, from + i, bytes - i);
-#endif
+// A part of the source goes to every destination before the next part does.
+template <void (*copy)(std::byte*, const std::byte*, std::size_t)>
+HWY_INLINE void cache_row(void* const* dsts, int num_dsts, const void* src, std::size_t bytes,
+                          std::size_t part) {
+  for (std::size_t at = 0; at < bytes; at += part) {
+    for (int k = 0; k < num_dsts; ++k) {
+      copy(static_cast<std::byte*>(dsts[k]) + at, static_cast<const std::byte*>(src) + at,
+           std::min(part, bytes - at));
+    }
+  }
 }
 
 void cache_row_upwards(void* const* dsts, int num_dsts, const void* src, std::size_t bytes) {
   const std::size_t turn = num_dsts == 1 ? bytes : kTurnBytes;
-  for (std::size_t at = 0; at < bytes; at += turn) {
-    for (int k = 0; k < num_dsts; ++k) {
-      copy_upwards(static_cast<std::byte*>(dsts[k]) + at, static_cast<const std::byte*>(src) + at,
-                   std::min(turn, bytes - at));
-    }
-  }
+  cache_row<copy_upwards<Stores::kCached>>(dsts, num_dsts, src, bytes, turn);
 }
 
 void cache_row_inwards(void* const* dsts, int num_dsts, const void* src, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += kCachedBytes) {
-    const std::size_t part = std::min(kCachedBytes, bytes - at);
-    for (int k = 0; k < num_dsts; ++k) {
-      copy_inwards(static_cast<std::byte*>(dsts[k]) + at, static_cast<const std::byte*>(src) + at,
-                   part);
-    }
-  }
+  cache_row<copy_inwards>(dsts, num_dsts, src, bytes, kCachedBytes);
 }
 
 void stream_row(void* const* dsts, int num_dsts, const void* src, std::size_t bytes) {
