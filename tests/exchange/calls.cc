@@ -72,18 +72,29 @@ void check_scales_lie(const ExchangeConfig& config, const internal::RankReceived
   }
 }
 
+// `values`: whether the row's bytes and scales are defined.
 void check_row(const internal::RankReceived& expected, const Received& received, std::int64_t row,
-               const std::string& where) {
+               bool values, const std::string& what) {
+  const auto at = [&](const char* part) {
+    return [&what, row, part] { return what + ": row " + std::to_string(row) + part; };
+  };
+  require_equal<std::int32_t>(received.sources.subspan(row * 3, 3),
+                              std::span(expected.sources).subspan(row * 3, 3), at(": source"));
+  const std::size_t weights = expected.weights.size() / expected.num_rows;  // of a row
+  require_same_bytes(received.weights.data() + row * weights,
+                     expected.weights.data() + row * weights, weights * sizeof(float),
+                     at(": weights"));
+  if (!values) return;
   const std::size_t row_bytes =
       static_cast<std::size_t>(received.hidden) * element_bytes(expected.dtype);
   const auto* const seen = static_cast<const std::byte*>(received.data) + row * row_bytes;
-  require_same_bytes(seen, &expected.rows[row * row_bytes], row_bytes, where);
+  require_same_bytes(seen, &expected.rows[row * row_bytes], row_bytes, at(""));
   const internal::ReferenceScales& scales = expected.scales;
   for (std::int64_t column = 0; column < scales.columns; ++column) {
     const std::int64_t offset = scales.offset(row, column);
     require_same_bytes(static_cast<const std::byte*>(received.scales.data) + offset,
                        &scales.bytes[offset], static_cast<std::size_t>(scales.element_bytes),
-                       where + ": scale " + std::to_string(column));
+                       [&] { return at(": scale ")() + std::to_string(column); });
   }
 }
 
@@ -232,7 +243,7 @@ void CombineCall::check(const std::string& what) const {
   const std::int64_t num_tokens = takes_part_ ? num_tokens_ : 0;  // that are written
   for (std::int64_t token = 0; token < num_tokens; ++token) {
     require_same_bytes(&out_[token * out_pitch_], &expected.out[token * row_bytes], row_bytes,
-                       what + ": out of token " + std::to_string(token));
+                       [&] { return what + ": out of token " + std::to_string(token); });
   }
   require_guarded(
       out_, with_pitch(expected.out, num_tokens, row_bytes, static_cast<std::size_t>(out_pitch_)),
@@ -266,22 +277,11 @@ void check_received(const Scenario& scenario, const Round& round, int rank,
           what + ": " + std::to_string(received.weights.size()) + " weights instead of " +
               std::to_string(expected.weights.size()));
   check_scales_lie(config, expected, received.scales, what);
-  const std::size_t weights_of_row =
-      expected.num_rows == 0
-          ? 0
-          : expected.weights.size() / static_cast<std::size_t>(expected.num_rows);
   for (std::int64_t row = 0; row < expected.num_rows; ++row) {
-    const std::string where = what + ": row " + std::to_string(row);
     const bool gap = expected.row_valid[row] == 0;
     if (gap && config.layout == Layout::kPadded && !config.zero_gaps)
       continue;  // padding is undefined
-    require_equal<std::int32_t>(received.sources.subspan(row * 3, 3),
-                                std::span(expected.sources).subspan(row * 3, 3),
-                                where + ": source");
-    require_same_bytes(received.weights.data() + row * weights_of_row,
-                       expected.weights.data() + row * weights_of_row,
-                       weights_of_row * sizeof(float), where + ": weights");
-    if (!gap || config.zero_gaps) check_row(expected, received, row, where);
+    check_row(expected, received, row, !gap || config.zero_gaps, what);
   }
 }
 

@@ -114,16 +114,6 @@ void require_status(const Status& status, Code code, const std::vector<std::stri
   }
 }
 
-void require_same_bytes(const void* seen, const void* expected, std::size_t bytes,
-                        const std::string& what) {
-  if (bytes == 0 || memcmp(seen, expected, bytes) == 0) return;
-  const auto* const a = static_cast<const unsigned char*>(seen);
-  const auto* const b = static_cast<const unsigned char*>(expected);
-  const std::size_t at = std::mismatch(a, a + bytes, b).first - a;
-  throw Failure(what + ": byte " + std::to_string(at) + " of " + std::to_string(bytes) + " is " +
-                std::to_string(a[at]) + " instead of " + std::to_string(b[at]));
-}
-
 GroupOptions on_test_nodes(GroupOptions options, int num_ranks) {
   if (options.topology.empty()) options.topology = test_nodes(num_ranks).topology;
   return options;

@@ -4,12 +4,15 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <functional>
 #include <ostream>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "ferry/exchange.h"
@@ -39,20 +42,40 @@ void require_status(const Status& status, Code code, const std::vector<std::stri
 Status error_of(const std::function<void()>& action);
 bool contains(const std::string& text, const std::string& part);
 
-template <typename T>
-void require_equal(std::span<const T> seen, std::span<const T> expected, const std::string& what) {
-  require(seen.size() == expected.size(), what + ": " + std::to_string(seen.size()) +
-                                              " elements instead of " +
-                                              std::to_string(expected.size()));
-  for (std::size_t i = 0; i < seen.size(); ++i) {
-    if (seen[i] == expected[i]) continue;
-    throw Failure(what + ": element " + std::to_string(i) + " is " + std::to_string(seen[i]) +
-                  " instead of " + std::to_string(expected[i]));
+// What is compared in the two below: a text, or a function that returns it and is called only when
+// something differs, as texts of every row cost more than their comparison.
+template <typename What>
+std::string text_of(const What& what) {
+  if constexpr (std::is_invocable_v<What>) {
+    return what();
+  } else {
+    return what;
   }
 }
-// Bit for bit; the message names row and byte.
+
+template <typename T, typename What>
+void require_equal(std::span<const T> seen, std::span<const T> expected, const What& what) {
+  if (seen.size() != expected.size())
+    throw Failure(text_of(what) + ": " + std::to_string(seen.size()) + " elements instead of " +
+                  std::to_string(expected.size()));
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    if (seen[i] == expected[i]) continue;
+    throw Failure(text_of(what) + ": element " + std::to_string(i) + " is " +
+                  std::to_string(seen[i]) + " instead of " + std::to_string(expected[i]));
+  }
+}
+
+// Bit for bit; the message names the byte.
+template <typename What>
 void require_same_bytes(const void* seen, const void* expected, std::size_t bytes,
-                        const std::string& what);
+                        const What& what) {
+  if (bytes == 0 || std::memcmp(seen, expected, bytes) == 0) return;
+  const auto* const a = static_cast<const unsigned char*>(seen);
+  const auto* const b = static_cast<const unsigned char*>(expected);
+  const std::size_t at = std::mismatch(a, a + bytes, b).first - a;
+  throw Failure(text_of(what) + ": byte " + std::to_string(at) + " of " + std::to_string(bytes) +
+                " is " + std::to_string(a[at]) + " instead of " + std::to_string(b[at]));
+}
 
 // What became of one rank.
 struct RankEnd {

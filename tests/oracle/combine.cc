@@ -78,6 +78,7 @@ void find_terms(Combine& combine) {
 
 Floats floats_of(std::span<const std::byte> row, DataType type) {
   Floats values;
+  values.reserve(row.size() / element_bytes(type));
   for (std::size_t at = 0; at < row.size(); at += element_bytes(type))
     values.push_back(to_float(&row[at], type));
   return values;
