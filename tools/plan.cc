@@ -154,7 +154,7 @@ void add_parallel(CLI::App& app, Workload::Parallel& parallel) {
                  "Of --tokens each; one computes while another exchanges")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--compute-us", parallel.compute_us, "Of an MoE layer and micro-batch, alone")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, 1e9));
 }
 
 }  // namespace
@@ -192,7 +192,7 @@ void add_plan(CLI::App& app, int& exit_code) {
                    "What `ferry bench --json` measured, beside what is predicted for its shape")
       ->check(CLI::ExistingFile);
   verb->add_option("--within", options->within_percent, "Error that --expect allows, in percent")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(0.0, 1000.0))
       ->capture_default_str();
   verb->add_flag("--explain", options->explain,
                  "When each task runs, and where constants come from");

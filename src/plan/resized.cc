@@ -8,6 +8,30 @@
 
 namespace ferry {
 
+namespace {
+
+// Of the groups whose positions a link names; 0: there is no such level.
+int group_size(const Topology& tree, const Machine::Link& link) {
+  if (link.level.empty()) return tree.num_ranks();
+  const int level = tree.find_level(link.level);
+  return level < 0 ? 0 : tree.num_ranks() / tree.level(level).num_groups();
+}
+
+// Links of `whole` from the ranks of `part`, which are its first, to others are no links of `part`.
+void remove_cut_links(const Machine& whole, Machine& part) {
+  const auto cut = [&](const Machine::Link& link, int position) {
+    return position >= group_size(part.tree, link) && position < group_size(whole.tree, link);
+  };
+  std::erase_if(part.links, [&](Machine::Link& link) {
+    if (link.shape == Machine::Shape::kXor) return cut(link, link.mask);
+    const bool joined = !link.pairs.empty();
+    std::erase_if(link.pairs, [&](const auto& pair) { return cut(link, std::ranges::max(pair)); });
+    return joined && link.pairs.empty();
+  });
+}
+
+}  // namespace
+
 // As many groups of the outermost level as hold the ranks, or the first ranks of one group.
 Machine Machine::resized(int num_ranks) const {
   const auto refuse = [&](const std::string& why) {
@@ -51,6 +75,7 @@ Machine Machine::resized(int num_ranks) const {
   }
   Machine resized = *this;
   resized.tree = Topology::parse(levels);
+  remove_cut_links(*this, resized);
   return resized;
 }
 

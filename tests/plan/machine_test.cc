@@ -129,5 +129,22 @@ TEST(Resized, WholeGroupsOrPartsOfOne) {
               testing::ThrowsMessage<Error>(HasSubstr("12 ranks do not fit machine 'ubbv2:2'")));
 }
 
+std::vector<std::string> link_names(const Machine& machine) {
+  std::vector<std::string> names;
+  for (const Machine::Link& link : machine.links) names.push_back(link.name);
+  return names;
+}
+
+TEST(Resized, LinksThatLeadOutOfThePartAreLeftOut) {
+  const Machine machine = Machine::parse("ubbv2:2@port10");
+  EXPECT_THAT(link_names(machine.resized(8)), ElementsAre("peer", "mate1", "ib"));
+  EXPECT_THAT(link_names(machine.resized(4)), ElementsAre("peer", "ib"));
+  const Machine pairs = Machine::parse("rank:4\nlink a pairs 0-1,1-2,2-3 5GB/s");
+  EXPECT_THAT(pairs.resized(2).links[0].pairs, ElementsAre(ElementsAre(0, 1)));
+  const Machine endless = Machine::parse("rank:4\nlink a pairs 0-1,0-7 5GB/s");
+  EXPECT_THAT([&] { internal::Graph(endless.resized(2)); },
+              testing::ThrowsMessage<Error>(HasSubstr("a link without an end")));
+}
+
 }  // namespace
 }  // namespace ferry
