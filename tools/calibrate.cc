@@ -261,8 +261,8 @@ Machine::Host fit_host(const CopySamples& samples) {
   return host;
 }
 
-std::string calibrate(const std::string& file) {
-  const Calibration measured = measure_copies();
+std::string calibrate(const std::string& file, int rounds) {
+  const Calibration measured = measure_copies(rounds);
   std::string text;
   for (const CopySamples& place : measured.places)
     text += calibrated(&place == measured.places.data() ? file : other_file(file, place.flag_ns),

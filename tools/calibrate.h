@@ -21,8 +21,8 @@ Machine::Host fit_host(const CopySamples& samples);
 void write_machine(const std::string& file, const nlohmann::ordered_json& machine);
 
 // Measures (calibrate_runs.h), and writes the machine as JSON to the file. Where the cores were
-// moved and stayed elsewhere for long enough, a machine of that place is beside it:
+// moved and stayed elsewhere for half of the rounds, a machine of that place is beside it:
 // "here-133ns.json", by the time of a flag. Returns what was found, for people.
-std::string calibrate(const std::string& file);
+std::string calibrate(const std::string& file, int rounds);
 
 }  // namespace ferry::tools

@@ -159,7 +159,7 @@ Machine fit_links(const Machine& machine, const std::vector<LinkSample>& samples
 
 std::string calibrate_links(const LinkCalibration& options) {
   std::string here;
-  if (options.machine.empty()) here = calibrate(options.file);
+  if (options.machine.empty()) here = calibrate(options.file, options.rounds);
   auto written = nlohmann::ordered_json::parse(
       read_file(options.machine.empty() ? options.file : options.machine));
   written["tree"] = options.topology;

@@ -42,9 +42,7 @@ constexpr std::array<Shape, 18> kShapes = {{{2, 8, 3072},
                                             {8, 768, 3072},
                                             {4, 4096, 1536},
                                             {2, 3072, 6144}}};
-constexpr int kRuns = 6;                 // of each shape in one place; the best one counts
-constexpr int kFewestRuns = kRuns / 2;   // in another place
-constexpr std::size_t kMostRounds = 30;  // in all places, and between them
+constexpr int kMostRounds = 5;  // in all places and between them, for each that one should have
 
 json run_shape(const Shape& shape) {
   return run_bench("",
@@ -96,17 +94,19 @@ void CopyRuns::add(std::size_t shape, std::span<const double> flags_ns, const Co
 }
 
 bool CopyRuns::enough() const {
-  return std::ranges::any_of(places_, [](const Place& place) { return place.fewest() >= kRuns; });
+  return std::ranges::any_of(places_,
+                             [&](const Place& place) { return place.fewest() >= rounds_; });
 }
 
 Calibration CopyRuns::best() const {
   std::vector<Place> places = places_;
-  std::erase_if(places, [](const Place& place) { return place.fewest() < kFewestRuns; });
+  const int fewest = (rounds_ + 1) / 2;
+  std::erase_if(places, [&](const Place& place) { return place.fewest() < fewest; });
   if (places.empty())
     throw std::runtime_error(
         fmt::format("the cores of this machine are moved between caches: in no place was each of "
                     "{} shapes run {} times, and {} runs were between places. Try again",
-                    num_shapes_, kFewestRuns, runs_between_));
+                    num_shapes_, fewest, runs_between_));
   std::ranges::stable_sort(places, std::ranges::greater(), &Place::fewest);
   Calibration found{{}, runs_between_};
   for (const Place& place : places) {
@@ -118,9 +118,10 @@ Calibration CopyRuns::best() const {
   return found;
 }
 
-Calibration measure_copies() {
-  CopyRuns runs(kShapes.size());
-  for (std::size_t run = 0; run < kMostRounds * kShapes.size() && !runs.enough(); ++run) {
+Calibration measure_copies(int rounds) {
+  CopyRuns runs(kShapes.size(), rounds);
+  const std::size_t most = kMostRounds * rounds * kShapes.size();
+  for (std::size_t run = 0; run < most && !runs.enough(); ++run) {
     const std::size_t shape = runs.rarest_shape(flag_now_ns());
     const json measured = run_shape(kShapes[shape]);
     runs.add(shape, measured.at("flags_ns").get<std::vector<double>>(),

@@ -34,13 +34,13 @@ struct Calibration {
 // The runs of a calibration, by the place of the cores and by shape.
 class CopyRuns {
  public:
-  explicit CopyRuns(std::size_t num_shapes) : num_shapes_(num_shapes) {}
+  CopyRuns(std::size_t num_shapes, int rounds) : num_shapes_(num_shapes), rounds_(rounds) {}
 
   // The shape that was run least where a flag takes so long.
   std::size_t rarest_shape(double flag_ns);
   // One during which the cores were moved does not count.
   void add(std::size_t shape, std::span<const double> flags_ns, const CopySample& sample);
-  // Whether all shapes were run often enough in one place.
+  // Whether all shapes were run `rounds` times in one place.
   bool enough() const;
   // The places in which shapes were run at least half as often. Throws std::runtime_error where
   // there is none.
@@ -52,19 +52,20 @@ class CopyRuns {
     std::vector<std::vector<CopySample>> runs = {};  // of each shape
 
     std::size_t rarest() const;
-    std::size_t fewest() const { return runs[rarest()].size(); }
+    int fewest() const { return static_cast<int>(runs[rarest()].size()); }
   };
 
   Place& place(double flag_ns);
 
   std::size_t num_shapes_;
+  int rounds_;
   std::vector<Place> places_ = {};
   int runs_between_ = 0;
 };
 
-// Runs shapes of its own, which are none of those that README and docs show, each several times
+// Runs shapes of its own, which are none of those that README and docs show, each `rounds` times
 // wherever the cores are. Throws std::runtime_error where they stay nowhere long enough.
-Calibration measure_copies();
+Calibration measure_copies(int rounds);
 
 // The path of this program.
 std::string own_program();

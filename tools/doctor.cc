@@ -47,7 +47,7 @@ std::string tree_of(const std::string& hosts) {
 }
 
 std::string calibrated(LinkCalibration& calibration) {
-  if (calibration.hosts.empty()) return calibrate(calibration.file);
+  if (calibration.hosts.empty()) return calibrate(calibration.file, calibration.rounds);
   if (calibration.topology.empty()) calibration.topology = tree_of(calibration.hosts);
   return calibrate_links(calibration);
 }
@@ -56,6 +56,11 @@ void add_calibration(CLI::App& verb, LinkCalibration& calibration) {
   CLI::Option* const file =
       verb.add_option("--calibrate", calibration.file,
                       "Measure dispatch and combine here instead, for ferry plan: FILE.json");
+  verb.add_option("--rounds", calibration.rounds,
+                  "Of --calibrate: runs of each shape, of which the fastest counts")
+      ->needs(file)
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   CLI::Option* const hosts =
       verb.add_option(
               "--hosts", calibration.hosts,

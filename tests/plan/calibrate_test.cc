@@ -100,7 +100,7 @@ void add_runs(CopyRuns& runs, double flag_ns, int count) {
 }
 
 TEST(CopyRuns, EachPlaceHasItsOwn) {
-  CopyRuns runs(2);
+  CopyRuns runs(2, 6);
   add_runs(runs, 140, 3);
   runs.add(0, std::array{30.0, 130.0}, {});
   add_runs(runs, 30, 5);
@@ -119,7 +119,7 @@ TEST(CopyRuns, EachPlaceHasItsOwn) {
 }
 
 TEST(CopyRuns, APlaceOfTooFewRunsIsNone) {
-  CopyRuns runs(2);
+  CopyRuns runs(2, 6);
   add_runs(runs, 140, 2);
   add_runs(runs, 30, 2);
   EXPECT_THROW(runs.best(), std::runtime_error);
@@ -128,7 +128,7 @@ TEST(CopyRuns, APlaceOfTooFewRunsIsNone) {
 }
 
 TEST(CopyRuns, OnOneCoreThereIsOnePlace) {
-  CopyRuns runs(1);
+  CopyRuns runs(1, 6);
   for (int i = 0; i < 6; ++i)
     runs.add(runs.rarest_shape(0), {}, {.ranks = 2, .dispatch_us = 9.0 - i});
   EXPECT_TRUE(runs.enough());

@@ -267,15 +267,18 @@ def test_a_run_knows_where_the_cores_were():
 def test_predictions_are_compared_with_runs_of_their_place():
     def measured(us, flag_ns):
         times = {f"{what}_us": {"min": us, "median": 2 * us} for what in planned.WHAT}
-        return {**run_of(flag_ns, **times), "section": "planned", "case": list(case), "program": "ferry"}
+        return {**run_of(flag_ns, **times), "section": "planned", "case": list(case), "program": "ferry", "round": us}
 
     case = (16, 7168, 2, 256, "uniform")
     near, far = {"host": {"flag_ns": 26}}, {"host": {"flag_ns": 140}}
     predictions = [{case: dict.fromkeys(planned.WHAT, us)} for us in (110, 300)]
-    text, errors = planned.report([near, far], predictions, [measured(100, 30), measured(200, 150)])
+    runs = [measured(103, 30), measured(100, 30), measured(130, 30), measured(200, 150)]
+    text, errors = planned.report([near, far], predictions, runs)
     assert errors == [[pytest.approx(0.1)], [pytest.approx(0.5)]]
     assert "flag 26 ns: 1 of 1 shapes, median error 10.0 %" in text
-    assert "| 300 µs | 200 µs | +50.0 % | +200.0 % | +200.0 % | 400 µs of 1 |" in text
+    assert "the second fastest run of a shape is 3.0 % above the fastest, 3.0 % at most" in text
+    assert "| 110 µs | 100 µs | +10.0 % | +120.0 % | +120.0 % | +3.0 % | +3.0 % of 3 |" in text
+    assert "| 300 µs | 200 µs | +50.0 % | +200.0 % | +200.0 % |  | +0.0 % of 1 |" in text
 
 
 def test_predictions_are_measured_until_one_place_has_all(monkeypatch, capsys):

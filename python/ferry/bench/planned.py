@@ -19,7 +19,7 @@ from .. import native_program
 from .measure import Job, add_idle_wait, disturbed_text, measure, wait_until_idle
 from .places import flags_now_ns, in_place
 from .programs import options_of
-from .results import by_case, median, times_of
+from .results import by_case
 from .suite import LARGE_SHAPES, SHAPES, TOP_K
 from .words import markdown, time_text
 
@@ -32,12 +32,13 @@ MOST_ROUNDS = 5    # that are tried, wherever the cores are, for each that one p
 MOST_WAIT_S = 600  # for cores that are in none of the places
 
 
-def calibrated(idle_wait_s):
+def calibrated(rounds, idle_wait_s):
     """A machine for each place in which the cores were."""
     wait_until_idle(idle_wait_s)
     with tempfile.TemporaryDirectory() as folder:
-        print(subprocess.run([native_program.path(), "doctor", "--calibrate", str(Path(folder) / "here.json")],
-                             check=True, stdout=subprocess.PIPE, text=True).stdout, end="", flush=True)
+        options = ["--calibrate", str(Path(folder) / "here.json"), "--rounds", str(rounds)]
+        print(subprocess.run([native_program.path(), "doctor", *options], check=True, stdout=subprocess.PIPE,
+                             text=True).stdout, end="", flush=True)
         files = sorted(Path(folder).iterdir(), key=lambda file: len(file.name))  # here.json first
         return [json.loads(file.read_text()) for file in files]
 
@@ -71,21 +72,33 @@ def measured_of(result):
     return {**{what: pair * us / sum(alone.values()) for what, us in alone.items()}, "pair": pair}
 
 
+def percent(part):
+    return f"{100 * part:+.1f} %"
+
+
+def second_of(times):
+    """How far the second fastest run is above the fastest: how well the machine repeats itself. No plan is better."""
+    return sorted(times)[1] / min(times) - 1
+
+
 def table_of(predictions, runs):
-    """(table, errors of pairs). Measured are the fastest pairs of all rounds, as in the calibration: what others on the
-    same cache take from it is not in a plan."""
-    lines, errors = [["tokens per rank, H, ranks, E", "pair predicted", "measured", "error", "of dispatch",
-                      "of combine", "median of rounds"]], []
+    """(table, errors of pairs, the second runs). Measured are the fastest pairs of all rounds, as in the calibration:
+    what others on the same cache take from it is not in a plan."""
+    lines, errors, seconds = [["tokens per rank, H, ranks, E", "pair predicted", "measured", "error", "of dispatch",
+                               "of combine", "second run", "median run"]], [], []
     measured_cases = by_case(runs, "planned")
     for case in filter(measured_cases.get, predictions):
-        rounds = measured_cases[case]["ferry"]
-        measured = min(map(measured_of, rounds.values()), key=lambda times: times["pair"])
+        rounds = [measured_of(result) for result in measured_cases[case]["ferry"].values()]
+        measured = min(rounds, key=lambda times: times["pair"])
         error = {what: predictions[case][what] / measured[what] - 1 for what in WHAT}
+        pairs = [times["pair"] for times in rounds]
         errors.append(abs(error["pair"]))
+        seconds += [second_of(pairs)] if len(pairs) > 1 else []
         lines.append([name_of(case), time_text(predictions[case]["pair"]), time_text(measured["pair"]),
-                      *(f"{100 * error[what]:+.1f} %" for what in ("pair", "dispatch", "combine")),
-                      f"{time_text(median(times_of(rounds)))} of {len(rounds)}"])
-    return markdown(lines), errors
+                      *(percent(error[what]) for what in ("pair", "dispatch", "combine")),
+                      percent(seconds[-1]) if len(pairs) > 1 else "",
+                      f"{percent(statistics.median(pairs) / measured['pair'] - 1)} of {len(rounds)}"])
+    return markdown(lines), errors, seconds
 
 
 def flag_ns_of(machine):
@@ -96,14 +109,20 @@ def place_text(machine):
     return f"flag {flag_ns_of(machine):.0f} ns: " if flag_ns_of(machine) else ""
 
 
+def median_and_most(parts):
+    return f"{100 * statistics.median(parts or [0]):.1f} %", f"{100 * max(parts, default=0):.1f} %"
+
+
 def report(machines, predictions, runs):
     """(text, errors of pairs in each place)"""
     text, errors = "", []
     for machine, predicted_here in zip(machines, predictions):
-        table, found = table_of(predicted_here, [run for run in runs if in_place(run, flag_ns_of(machine))])
+        table, found, seconds = table_of(predicted_here, [run for run in runs if in_place(run, flag_ns_of(machine))])
         errors.append(found)
+        error, second = median_and_most(found), median_and_most(seconds)
         text += (f"\n{table}\n{place_text(machine)}{len(found)} of {len(predicted_here)} shapes, median error"
-                 f" {100 * statistics.median(found or [0]):.1f} %, worst {100 * max(found, default=0):.1f} %\n")
+                 f" {error[0]}, worst {error[1]}; the second fastest run of a shape is {second[0]} above the fastest,"
+                 f" {second[1]} at most\n")
     return text + disturbed_text(runs), errors
 
 
@@ -138,7 +157,8 @@ def shape(text):
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m ferry.bench.planned", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=6, help="of all shapes in one place")
+    parser.add_argument("--rounds", type=int, default=6,
+                        help="of all shapes in one place, of the calibration and of what is predicted")
     add_idle_wait(parser)
     parser.add_argument("--within", type=float, default=10, metavar="PERCENT", help="error of a pair that is allowed")
     parser.add_argument("--machine", type=Path, nargs="+", metavar="FILE",
@@ -151,7 +171,8 @@ def main():
     routings = [f"load:{file}" for file in options.loads] or ["uniform"]
     shapes = options.shapes or (SKEWED if options.loads else SHAPES + LARGE_SHAPES + OTHERS)
     cases = [(*one, routing) for one in shapes for routing in routings]
-    machines = [json.loads(file.read_text()) for file in options.machine or []] or calibrated(options.idle_wait)
+    machines = ([json.loads(file.read_text()) for file in options.machine or []] or
+                calibrated(options.rounds, options.idle_wait))
     predictions = [{case: predicted(machine, case) for case in cases} for machine in machines]
     for machine, predicted_here in zip(machines, predictions):
         for case, times in predicted_here.items():
