@@ -105,7 +105,8 @@ struct FERRY_EXPORT Machine {
   // lines: docs/plan.md has the grammar.
   static Machine parse(std::string_view text);
   std::string to_text() const;
-  // The first `num_ranks` ranks and the links between them, or more groups of the outermost level.
+  // The first `num_ranks` ranks and the links between them, a ring closed again; or more groups of
+  // the outermost level.
   Machine resized(int num_ranks) const;
 };
 

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
 
 #include "ferry/plan.h"
 #include "ferry/status.h"
@@ -17,16 +20,29 @@ int group_size(const Topology& tree, const Machine::Link& link) {
   return level < 0 ? 0 : tree.num_ranks() / tree.level(level).num_groups();
 }
 
-// Links of `whole` from the ranks of `part`, which are its first, to others are no links of `part`.
+// Of positions, the lower first.
+std::vector<std::array<int, 2>> joined(const Machine::Link& link, int size) {
+  if (link.shape != Machine::Shape::kXor) return link.pairs;
+  std::vector<std::array<int, 2>> pairs;
+  for (int i = 0; i < size; ++i)
+    if (i < (i ^ link.mask)) pairs.push_back({i, i ^ link.mask});
+  return pairs;
+}
+
+// Removes links of `part`, the first ranks of `whole`, whose other end is not in it.
 void remove_cut_links(const Machine& whole, Machine& part) {
-  const auto cut = [&](const Machine::Link& link, int position) {
-    return position >= group_size(part.tree, link) && position < group_size(whole.tree, link);
-  };
   std::erase_if(part.links, [&](Machine::Link& link) {
-    if (link.shape == Machine::Shape::kXor) return cut(link, link.mask);
-    const bool joined = !link.pairs.empty();
-    std::erase_if(link.pairs, [&](const auto& pair) { return cut(link, std::ranges::max(pair)); });
-    return joined && link.pairs.empty();
+    const int size = group_size(part.tree, link), before = group_size(whole.tree, link);
+    std::vector<std::array<int, 2>> pairs = joined(link, size);
+    const auto cut = std::erase_if(pairs, [&](const std::array<int, 2>& pair) {
+      const int end = std::ranges::max(pair);
+      return end >= size && end < before;
+    });
+    if (cut == 0) return false;
+    link.shape = Machine::Shape::kPairs;
+    link.mask = 0;
+    link.pairs = std::move(pairs);
+    return link.pairs.empty();
   });
 }
 
@@ -76,6 +92,7 @@ Machine Machine::resized(int num_ranks) const {
   Machine resized = *this;
   resized.tree = Topology::parse(levels);
   remove_cut_links(*this, resized);
+  if (num_ranks > 1 && resized.links.empty() && !links.empty()) refuse("no link is between them");
   return resized;
 }
 

@@ -42,8 +42,8 @@ void require_status(const Status& status, Code code, const std::vector<std::stri
 Status error_of(const std::function<void()>& action);
 bool contains(const std::string& text, const std::string& part);
 
-// What is compared in the two below: a text, or a function that returns it and is called only when
-// something differs, as texts of every row cost more than their comparison.
+// What require_equal and require_same_bytes compare: a text, or a function that returns it and is
+// called only when something differs, as texts of every row cost more than their comparison.
 template <typename What>
 std::string text_of(const What& what) {
   if constexpr (std::is_invocable_v<What>) {

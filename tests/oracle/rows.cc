@@ -3,6 +3,7 @@
 #include "oracle/rows.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/round_up.h"
 
@@ -57,11 +58,12 @@ void place_rank_major(const ReferenceRouting& routing, const std::vector<Arrival
   }
 }
 
-void place_by_expert(const ExchangeConfig& config, int num_experts, std::int64_t expert_capacity,
-                     std::vector<Arrival> arrivals, ReferenceRows& placed) {
+void place_by_expert(const ExchangeConfig& config, int num_local_experts,
+                     std::int64_t expert_capacity, std::vector<Arrival> arrivals,
+                     ReferenceRows& placed) {
   std::ranges::stable_sort(arrivals, {}, &Arrival::local);
   auto next = arrivals.begin();
-  for (int expert = 0; expert < num_experts; ++expert) {
+  for (int expert = 0; expert < num_local_experts; ++expert) {
     const auto first = static_cast<std::int64_t>(placed.rows.size());
     placed.expert_offsets.push_back(first);
     for (; next != arrivals.end() && next->local == expert; ++next)
@@ -84,18 +86,19 @@ std::int64_t reference_expert_capacity(const ExchangeConfig& config, std::size_t
 ReferenceRows reference_rows(const ExchangeConfig& config, const ReferenceRouting& routing,
                              int member, int position) {
   const std::size_t num_members = routing.members.size();
-  const auto& [ranks, num_experts] = routing.members[member];
-  const std::vector<Arrival> arrivals = arrivals_at(routing, member, position);
+  const auto& [ranks, num_local_experts] = routing.members[member];
+  std::vector<Arrival> arrivals = arrivals_at(routing, member, position);
   ReferenceRows placed;
-  placed.counts.resize(ranks.size() * num_experts * num_members);
+  placed.counts.resize(ranks.size() * num_local_experts * num_members);
   for (const auto& [local, turn, row] : arrivals)
-    ++placed.counts[(static_cast<std::size_t>(turn) * num_experts + local) * num_members +
+    ++placed.counts[(static_cast<std::size_t>(turn) * num_local_experts + local) * num_members +
                     row.member];
   if (config.layout == Layout::kRankMajor) {
     place_rank_major(routing, arrivals, placed);
   } else {
-    place_by_expert(config, num_experts, reference_expert_capacity(config, routing.entries.size()),
-                    arrivals, placed);
+    place_by_expert(config, num_local_experts,
+                    reference_expert_capacity(config, routing.entries.size()), std::move(arrivals),
+                    placed);
   }
   return placed;
 }

@@ -127,6 +127,18 @@ TEST(CopyRuns, APlaceOfTooFewRunsIsNone) {
   EXPECT_EQ(runs.best().places.size(), 1U);
 }
 
+TEST(CopyRuns, HalfOfTheRoundsMakeAPlace) {
+  CopyRuns runs(2, 5);
+  add_runs(runs, 30, 2);
+  EXPECT_THROW(runs.best(), std::runtime_error);
+  add_runs(runs, 30, 1);
+  EXPECT_EQ(runs.best().places.size(), 1U);
+  add_runs(runs, 30, 1);
+  EXPECT_FALSE(runs.enough());
+  add_runs(runs, 30, 1);
+  EXPECT_TRUE(runs.enough());
+}
+
 TEST(CopyRuns, OnOneCoreThereIsOnePlace) {
   CopyRuns runs(1, 6);
   for (int i = 0; i < 6; ++i)

@@ -77,7 +77,7 @@ def percent(part):
 
 
 def second_of(times):
-    """How far the second fastest run is above the fastest: how well the machine repeats itself. No plan is better."""
+    """How far the second fastest run is above the fastest: how well the machine repeats itself."""
     return sorted(times)[1] / min(times) - 1
 
 
@@ -109,20 +109,17 @@ def place_text(machine):
     return f"flag {flag_ns_of(machine):.0f} ns: " if flag_ns_of(machine) else ""
 
 
-def median_and_most(parts):
-    return f"{100 * statistics.median(parts or [0]):.1f} %", f"{100 * max(parts, default=0):.1f} %"
-
-
 def report(machines, predictions, runs):
     """(text, errors of pairs in each place)"""
     text, errors = "", []
     for machine, predicted_here in zip(machines, predictions):
         table, found, seconds = table_of(predicted_here, [run for run in runs if in_place(run, flag_ns_of(machine))])
         errors.append(found)
-        error, second = median_and_most(found), median_and_most(seconds)
         text += (f"\n{table}\n{place_text(machine)}{len(found)} of {len(predicted_here)} shapes, median error"
-                 f" {error[0]}, worst {error[1]}; the second fastest run of a shape is {second[0]} above the fastest,"
-                 f" {second[1]} at most\n")
+                 f" {100 * statistics.median(found or [0]):.1f} %, worst {100 * max(found, default=0):.1f} %\n")
+        if seconds:
+            text += (f"the second fastest run of a shape is {100 * statistics.median(seconds):.1f} % above the fastest"
+                     f" in the median, {100 * max(seconds):.1f} % at most\n")
     return text + disturbed_text(runs), errors
 
 
@@ -155,9 +152,16 @@ def shape(text):
     return tokens, hidden, ranks, experts
 
 
+def positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+    return number
+
+
 def main():
     parser = argparse.ArgumentParser(prog="python -m ferry.bench.planned", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=6,
+    parser.add_argument("--rounds", type=positive, default=6,
                         help="of all shapes in one place, of the calibration and of what is predicted")
     add_idle_wait(parser)
     parser.add_argument("--within", type=float, default=10, metavar="PERCENT", help="error of a pair that is allowed")

@@ -68,7 +68,7 @@ FEATURES_TEXT = """
 
 Against the same shape with wire `none` and nothing special, in the same round: times of dispatch,
 combine and pair, and the rows that are sent. Expert outputs are bf16 in the window; combine's wires
-are then encoded and decoded while they are read, which costs and saves nothing inside a host.
+are then encoded and decoded while they are read, which takes time and saves no bytes inside a host.
 
 """
 
