@@ -144,8 +144,8 @@ TEST(Resized, LinksThatLeadOutOfThePartAreLeftOut) {
   const Machine mask =
       Machine::parse("rank:12\nlink a xor 2 5GB/s\nlink b ring all 5GB/s").resized(6);
   EXPECT_THAT(mask.links[0].pairs, ElementsAre(ElementsAre(0, 2), ElementsAre(1, 3)));
-  const Machine spokes = Machine::parse("rank:5\nlink a pairs 4-0,4-1,4-2,4-3 5GB/s");
-  EXPECT_THAT([&] { spokes.resized(4); },
+  const Machine around = Machine::parse("rank:5\nlink a pairs 4-0,4-1,4-2,4-3 5GB/s");
+  EXPECT_THAT([&] { around.resized(4); },
               testing::ThrowsMessage<Error>(HasSubstr("no link is between them")));
   const Machine endless = Machine::parse("rank:4\nlink a pairs 0-1,0-7 5GB/s");
   EXPECT_THAT([&] { internal::Graph(endless.resized(2)); },
