@@ -20,7 +20,7 @@ int group_size(const Topology& tree, const Machine::Link& link) {
   return level < 0 ? 0 : tree.num_ranks() / tree.level(level).num_groups();
 }
 
-// Of positions, the lower first.
+// The pairs of positions that links of shape pairs or xor join, of xor those from below `size`.
 std::vector<std::array<int, 2>> joined(const Machine::Link& link, int size) {
   if (link.shape != Machine::Shape::kXor) return link.pairs;
   std::vector<std::array<int, 2>> pairs;
@@ -31,18 +31,20 @@ std::vector<std::array<int, 2>> joined(const Machine::Link& link, int size) {
 
 // Removes links of `part`, the first ranks of `whole`, whose other end is not in it.
 void remove_cut_links(const Machine& whole, Machine& part) {
-  std::erase_if(part.links, [&](Machine::Link& link) {
+  for (Machine::Link& link : part.links) {
     const int size = group_size(part.tree, link), before = group_size(whole.tree, link);
     std::vector<std::array<int, 2>> pairs = joined(link, size);
-    const auto cut = std::erase_if(pairs, [&](const std::array<int, 2>& pair) {
+    const auto cut = [&](const std::array<int, 2>& pair) {
       const int end = std::ranges::max(pair);
       return end >= size && end < before;
-    });
-    if (cut == 0) return false;
+    };
+    if (std::erase_if(pairs, cut) == 0) continue;
     link.shape = Machine::Shape::kPairs;
     link.mask = 0;
     link.pairs = std::move(pairs);
-    return link.pairs.empty();
+  }
+  std::erase_if(part.links, [](const Machine::Link& link) {
+    return link.shape == Machine::Shape::kPairs && link.pairs.empty();
   });
 }
 
