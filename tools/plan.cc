@@ -191,7 +191,10 @@ void add_plan(CLI::App& app, int& exit_code) {
   verb->add_option("--expect", options->expect,
                    "What `ferry bench --json` measured, beside what is predicted for its shape")
       ->check(CLI::ExistingFile);
-  verb->add_option("--within", options->within_percent, "Error that --expect allows, in percent")
+  verb->add_option("--within", options->within_percent,
+                   "Error that --expect allows, in percent: 10 or 10%")
+      ->transform(
+          [](std::string text) { return text.ends_with('%') ? text.erase(text.size() - 1) : text; })
       ->check(CLI::Range(0.0, 1000.0))
       ->capture_default_str();
   verb->add_flag("--explain", options->explain,

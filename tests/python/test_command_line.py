@@ -30,6 +30,17 @@ def test_a_native_command_keeps_its_exit_code_and_its_help():
     assert "--tokens-per-rank" in command("bench", "--help").stdout
 
 
+def test_a_plan_is_compared_with_what_a_bench_measured(tmp_path):
+    measured = tmp_path / "bench.json"
+    measured.write_text(command("bench", "--ranks", 2, "--tokens", 4, "--hidden", 64, "--experts", 4, "--top-k", 2,
+                                "--iterations", 2, "--json").stdout)
+    for within, code, told in [("10%", 1, "not within 10"), ("10", 1, "not within 10"), ("100%", 0, "is within 100")]:
+        done = command("plan", "rank:2", "--expect", measured, "--within", within)  # this machine takes no time
+        assert done.returncode == code and told in done.stdout, done.stderr
+    done = command("plan", "rank:2", "--expect", measured, "--within", "ten")
+    assert done.returncode == 2 and "--within: Value ten" in done.stderr
+
+
 def test_launch_starts_ranks_and_doctor_describes_the_machine():
     done = command("launch", "-n", 2, "--", sys.executable, "-c", "import os; print(os.environ['RANK'])")
     assert done.returncode == 0 and sorted(done.stdout.split("\n")[:2]) == ["[0] 0", "[1] 1"]
