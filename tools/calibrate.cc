@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// Of each half, dispatch and combine: ranks, those without a processor, rows, bytes in a cache,
+// Of each half, dispatch and combine: ranks, those without a processor, tokens, bytes in a cache,
 // bytes beyond.
 constexpr int kHalf = 5, kTerms = 2 * kHalf;
 using Terms = std::array<double, kTerms>;
@@ -78,14 +78,14 @@ Terms solve_positive(const std::vector<Equation>& samples) {
 }
 
 nlohmann::ordered_json copying_json(const Machine::Copying& cost) {
-  return {{"rank_us", cost.rank_us}, {"row_ns", cost.row_ns}, {"gb_s", cost.gb_s}};
+  return {{"rank_us", cost.rank_us}, {"token_ns", cost.token_ns}, {"gb_s", cost.gb_s}};
 }
 
 std::string copying_text(const char* what, const Machine::Copying& cost) {
   return fmt::format(
-      "{} {:.3g} us a rank, {:.3g} more without a processor, {:.3g} ns a row, {:.3g} and {:.3g} "
+      "{} {:.3g} us a rank, {:.3g} more without a processor, {:.3g} ns a token, {:.3g} and {:.3g} "
       "GB/s",
-      what, cost.rank_us, cost.waiting_us, cost.row_ns, cost.gb_s[0], cost.gb_s[1]);
+      what, cost.rank_us, cost.waiting_us, cost.token_ns, cost.gb_s[0], cost.gb_s[1]);
 }
 
 using Caches = Machine::Caches;
@@ -101,7 +101,7 @@ std::vector<Equation> equations_of(const CopySamples& samples, const Caches& cac
     const double beyond = sample.bytes * caches.part_beyond(sample.bytes, sample.ranks);
     const int waiting = std::max(sample.ranks - samples.processors, 0);
     const std::array<double, kHalf> half = {static_cast<double>(sample.ranks),
-                                            static_cast<double>(waiting), sample.rows,
+                                            static_cast<double>(waiting), sample.tokens,
                                             sample.bytes - beyond, beyond};
     const auto add = [&](double out_us, double home_us, double weight) {
       Equation equation{.counts = weight};
@@ -147,7 +147,7 @@ Machine::Copying copying_of(const Terms& terms, int first) {
   const auto rate = [&](double us_per_byte) { return 1 / std::max(us_per_byte * 1e3, kLeast); };
   return {.rank_us = std::max(terms[first], kLeast),
           .waiting_us = std::max(terms[first + 1], kLeast),
-          .row_ns = std::max(terms[first + 2] * 1e3, kLeast),
+          .token_ns = std::max(terms[first + 2] * 1e3, kLeast),
           .gb_s = {rate(terms[first + 3]), rate(terms[first + 4])}};
 }
 
@@ -193,7 +193,7 @@ double predicted_us(const CopySample& sample, const Machine::Host& host) {
   const double beyond = host.caches.part_beyond(sample.bytes, sample.ranks);
   double us = 0;
   for (const Machine::Copying& cost : {host.dispatch, host.combine})
-    us += cost.ranks_us(sample.ranks, host.processors) + sample.rows * cost.row_ns / 1e3 +
+    us += cost.ranks_us(sample.ranks, host.processors) + sample.tokens * cost.token_ns / 1e3 +
           cost.bytes_us(sample.bytes, beyond);
   return us;
 }

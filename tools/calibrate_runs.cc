@@ -13,6 +13,8 @@
 
 #include "bench/cores.h"
 #include "bench/flag_time.h"
+#include "plan/routing.h"
+#include "plan/traffic.h"
 #include "plan_expect.h"
 
 namespace ferry::tools {
@@ -20,10 +22,12 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int kExperts = 96, kTopK = 8;
+
 struct Shape {
   int ranks, tokens, hidden;
 };
-// With 8 of 96 experts: rows of 0.8 to 600 MB, short and long ones, closer where caches end.
+// With kTopK of kExperts: rows of 0.8 to 600 MB, short and long ones, closer where caches end.
 constexpr std::array<Shape, 18> kShapes = {{{2, 8, 3072},
                                             {8, 8, 1536},
                                             {2, 24, 6144},
@@ -46,8 +50,17 @@ constexpr int kMostRounds = 5;  // in all places and between them, for each that
 
 json run_shape(const Shape& shape) {
   return run_bench("",
-                   fmt::format("--pin --ranks {} --tokens {} --hidden {} --experts 96 --top-k 8",
-                               shape.ranks, shape.tokens, shape.hidden));
+                   fmt::format("--pin --ranks {} --tokens {} --hidden {} --experts {} --top-k {}",
+                               shape.ranks, shape.tokens, shape.hidden, kExperts, kTopK));
+}
+
+// Of all ranks, each once for each rank that it goes to.
+double tokens_of(const Shape& shape) {
+  const internal::Traffic traffic = internal::traffic_of(
+      {.max_tokens = shape.tokens, .hidden = shape.hidden, .num_experts = kExperts, .top_k = kTopK},
+      shape.ranks);
+  return shape.ranks * internal::touch_probability(traffic, kExperts / shape.ranks) * shape.ranks *
+         shape.tokens;
 }
 
 double flag_now_ns() {
@@ -63,7 +76,7 @@ CopySample sample_of(const Shape& shape, const json& measured) {
   };
   const double out_us = median_us("dispatch_us"), home_us = median_us("combine_us");
   const double each = measured.at("pair_us").at("min").get<double>() / (out_us + home_us);
-  return {shape.ranks, measured.at("rows"), measured.at("dispatch_bytes"), each * out_us,
+  return {shape.ranks, tokens_of(shape), measured.at("dispatch_bytes"), each * out_us,
           each * home_us};
 }
 

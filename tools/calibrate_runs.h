@@ -12,7 +12,7 @@ namespace ferry::tools {
 // One run of `ferry bench` on one node.
 struct CopySample {
   int ranks = 0;
-  double rows = 0, bytes = 0;  // of all ranks
+  double tokens = 0, bytes = 0;  // of all ranks; a token counts once for each rank that gets it
   double dispatch_us = 0, combine_us = 0;
 
   double pair_us() const { return dispatch_us + combine_us; }

@@ -154,9 +154,9 @@ class MachineReader {
     for (const char* half : {"dispatch", "combine"}) {
       if (!host.contains(half)) continue;
       const json& cost = host.at(half);
-      check_keys(cost, {"rank_us", "row_ns", "gb_s"});
+      check_keys(cost, {"rank_us", "token_ns", "gb_s"});
       line += fmt::format(" {} {}us {}ns{}", half, positive(cost, "rank_us"),
-                          positive(cost, "row_ns"), numbers(cost, "gb_s", "GB/s"));
+                          positive(cost, "token_ns"), numbers(cost, "gb_s", "GB/s"));
     }
     line += optional(host, "processors", "processors ", "");
     if (host.contains("waiting_us")) line += " waiting" + numbers(host, "waiting_us", "us");

@@ -73,10 +73,11 @@ struct FERRY_EXPORT Machine {
     double part_beyond(double bytes, double num_ranks) const;
   };
   // What the ranks of a node share, its processors and memory: a dispatch, or a combine, takes
-  // rank_us for each rank, waiting_us for each that has no processor of its own, row_ns for each
-  // row of all ranks, and their bytes, at gb_s[0] those in a cache, at gb_s[1] the others.
+  // rank_us for each rank, waiting_us for each that has no processor of its own, token_ns for each
+  // token of each rank that gets it, in one row or several, and the bytes of all rows, at gb_s[0]
+  // those in a cache, at gb_s[1] the others.
   struct Copying {
-    double rank_us = 0, waiting_us = 0, row_ns = 0;
+    double rank_us = 0, waiting_us = 0, token_ns = 0;
     std::array<double, 2> gb_s = {};
 
     double ranks_us(double num_ranks, int processors) const;

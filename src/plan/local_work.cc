@@ -70,30 +70,31 @@ int LocalWork::reorder_rows(int rank, std::int64_t ranks, MergedTasks& tasks,
 // Every row of a node is written, and read again, by its processors.
 void LocalWork::copy_rows(MergedTasks& dispatch, MergedTasks& combine) {
   const Machine::Host& host = input_.graph.machine().host;
-
+  if (host.dispatch.gb_s[0] <= 0 && host.combine.gb_s[0] <= 0) return;
+  const Traffic& traffic = input_.traffic;
+  const double all_tokens = static_cast<double>(traffic.tokens) * input_.graph.num_ranks();
   for (const Node& node : nodes_of(input_)) {
-    double rows = 0;
-    for (const int rank : node.ranks)
-      rows += input_.routing.window_rows(rank, input_.traffic.row_per_rank);
-    rows *= static_cast<double>(input_.traffic.tokens) * input_.graph.num_ranks();
-    copy_rows_of(dispatch, host.dispatch, node, {rows, input_.traffic.row_bytes});
-    copy_rows_of(combine, host.combine, node, {rows, input_.traffic.output_bytes});
+    double rows = 0, tokens = 0;
+    for (const int rank : node.ranks) {
+      rows += all_tokens * input_.routing.window_rows(rank, traffic.row_per_rank);
+      tokens += all_tokens * input_.routing.window_rows(rank, true);
+    }
+    copy_rows_of(dispatch, host.dispatch, node, {tokens, rows * traffic.row_bytes});
+    copy_rows_of(combine, host.combine, node, {tokens, rows * traffic.output_bytes});
   }
 }
 
 void LocalWork::copy_rows_of(MergedTasks& tasks, const Machine::Copying& cost, const Node& node,
                              const RowSet& set) {
-  const double bytes = set.rows * set.row_bytes;
-  if (cost.gb_s[0] <= 0 || bytes <= 0) return;
+  if (cost.gb_s[0] <= 0 || set.bytes <= 0) return;
   const auto num_ranks = static_cast<double>(node.ranks.size());
   const Machine::Host& host = input_.graph.machine().host;
-  const double beyond = host.caches.part_beyond(bytes, num_ranks);
-  const double us_per_byte =
-      cost.bytes_us(bytes, beyond) / bytes + cost.row_ns / 1e3 / set.row_bytes;
+  const double beyond = host.caches.part_beyond(set.bytes, num_ranks);
+  const double us = cost.bytes_us(set.bytes, beyond) + set.tokens * cost.token_ns / 1e3;
   tasks.add({.what = "copies",
-             .bytes = bytes,
+             .bytes = set.bytes,
              .latency_us = cost.ranks_us(num_ranks, host.processors),
-             .uses = {resources_.host(node.ranks.front(), us_per_byte)}},
+             .uses = {resources_.host(node.ranks.front(), us / set.bytes)}},
             node.alike);
 }
 

@@ -31,7 +31,8 @@ class LocalWork {
 
  private:
   struct RowSet {
-    double rows, row_bytes;
+    double tokens;  // once for each rank that gets them
+    double bytes;
   };
   void copy_rows_of(MergedTasks& tasks, const Machine::Copying& cost, const Node& node,
                     const RowSet& set);

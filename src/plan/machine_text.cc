@@ -192,7 +192,7 @@ Machine::Engine read_engine(Line& line) {
 Machine::Copying read_copying(Line& line) {
   Machine::Copying cost;
   cost.rank_us = line.required(line.word("the time of a rank"), "us");
-  cost.row_ns = line.required(line.word("the time of a row"), "ns");
+  cost.token_ns = line.required(line.word("the time of a token"), "ns");
   for (double& rate : cost.gb_s)
     rate = line.required(line.word("a rate, of two: in the cache and beyond"), "GB/s");
   return cost;
@@ -311,7 +311,7 @@ std::string link_text(const Machine::Link& link) {
 
 std::string copying_text(const char* what, const Machine::Copying& cost) {
   if (cost.gb_s[0] <= 0) return "";
-  return fmt::format(" {} {}us {}ns {}GB/s {}GB/s", what, cost.rank_us, cost.row_ns, cost.gb_s[0],
+  return fmt::format(" {} {}us {}ns {}GB/s {}GB/s", what, cost.rank_us, cost.token_ns, cost.gb_s[0],
                      cost.gb_s[1]);
 }
 

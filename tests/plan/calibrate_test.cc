@@ -14,20 +14,21 @@ namespace {
 constexpr int kProcessors = 2;
 constexpr Machine::Caches kCaches = {.mb = {2, 40}, .rank_mb = 0.25};
 
-constexpr Machine::Copying kOut = {.rank_us = 4, .waiting_us = 9, .row_ns = 26, .gb_s = {60, 18}};
-constexpr Machine::Copying kHome = {.rank_us = 2, .waiting_us = 3, .row_ns = 35, .gb_s = {90, 25}};
+constexpr Machine::Copying kOut = {.rank_us = 4, .waiting_us = 9, .token_ns = 26, .gb_s = {60, 18}};
+constexpr Machine::Copying kHome = {
+    .rank_us = 2, .waiting_us = 3, .token_ns = 35, .gb_s = {90, 25}};
 
 double us_of(const Machine::Copying& cost, const CopySample& sample,
              const Machine::Caches& caches) {
-  return cost.ranks_us(sample.ranks, kProcessors) + sample.rows * cost.row_ns / 1e3 +
+  return cost.ranks_us(sample.ranks, kProcessors) + sample.tokens * cost.token_ns / 1e3 +
          cost.bytes_us(sample.bytes, caches.part_beyond(sample.bytes, sample.ranks));
 }
 
 CopySamples samples() {
   CopySamples all{.processors = kProcessors, .shapes = {}};
   for (const int ranks : {2, 4, 8}) {
-    for (const double rows : {100.0, 1000.0, 3000.0, 20000.0}) {
-      CopySample sample = {ranks, rows, rows * (ranks == 4 ? 2048 : 6144)};
+    for (const double tokens : {100.0, 1000.0, 3000.0, 20000.0}) {
+      CopySample sample = {ranks, tokens, tokens * (ranks == 4 ? 2048 : 6144)};
       sample.dispatch_us = us_of(kOut, sample, kCaches);
       sample.combine_us = us_of(kHome, sample, kCaches);
       all.shapes.push_back(sample);
@@ -39,7 +40,7 @@ CopySamples samples() {
 void expect_near(const Machine::Copying& found, const Machine::Copying& cost, double part) {
   EXPECT_NEAR(found.rank_us, cost.rank_us, part * cost.rank_us);
   EXPECT_NEAR(found.waiting_us, cost.waiting_us, part * cost.waiting_us);
-  EXPECT_NEAR(found.row_ns, cost.row_ns, part * cost.row_ns);
+  EXPECT_NEAR(found.token_ns, cost.token_ns, part * cost.token_ns);
   for (int i = 0; i < 2; ++i) EXPECT_NEAR(found.gb_s[i], cost.gb_s[i], part * cost.gb_s[i]);
 }
 
@@ -77,10 +78,10 @@ TEST(Calibrate, NoTermIsNegative) {
   CopySamples falling = samples();
   for (CopySample& sample : falling.shapes)
     sample.dispatch_us =
-        std::max(sample.dispatch_us - 0.9 * 4 * sample.ranks - 0.02 * sample.rows, 1.0);
+        std::max(sample.dispatch_us - 0.9 * 4 * sample.ranks - 0.02 * sample.tokens, 1.0);
   const Machine::Copying found = fit_host(falling).dispatch;
   EXPECT_GT(found.rank_us, 0);
-  EXPECT_GT(found.row_ns, 0);
+  EXPECT_GT(found.token_ns, 0);
   for (const double rate : found.gb_s) EXPECT_GT(rate, 0);
 }
 

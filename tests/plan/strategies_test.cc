@@ -215,7 +215,7 @@ TEST(Plan, SaysWhatMemoryAndComputeDoToIt) {
   EXPECT_THAT(plan.notes, testing::Contains(HasSubstr("beside compute hierarchical takes")));
 }
 
-// 4 ranks with 4,096 tokens and 8 experts each: 131,072 rows, 1,879 MB, of which none is in a
+// 4 ranks with 4,096 tokens, 8 experts a token: 131,072 rows, 1,879 MB, of which none is in a
 // cache.
 TEST(Plan, TheProcessorsOfANodeCopyItsRows) {
   const auto pair = [](const std::string& host) {
@@ -223,14 +223,15 @@ TEST(Plan, TheProcessorsOfANodeCopyItsRows) {
     const Plan plan = ferry::plan(Machine::parse("rank:4\nhost " + copies + host), workload());
     return predict(plan, "fullmesh");
   };
-  const double rows = 4 * kTokens * 8, rows_us = rows * kRowBytes / 1e3;
+  const double rows_us = 4 * kTokens * 8 * kRowBytes / 1e3;
+  const double tokens = 4 * 4 * kTokens * kP64;  // each once for each rank that gets it
   const Prediction beyond = pair("caches 4MB 40MB");
-  EXPECT_NEAR(beyond.dispatch_us, 4 * 4 + rows * 0.026 + rows_us / 18, 0.1);
-  EXPECT_NEAR(beyond.combine_us, 4 * 3 + rows * 0.020 + rows_us / 25, 0.1);
+  EXPECT_NEAR(beyond.dispatch_us, 4 * 4 + tokens * 0.026 + rows_us / 18, 0.1);
+  EXPECT_NEAR(beyond.combine_us, 4 * 3 + tokens * 0.020 + rows_us / 25, 0.1);
   const Prediction in = pair("caches 2000MB 4000MB");
-  EXPECT_NEAR(in.dispatch_us, 4 * 4 + rows * 0.026 + rows_us / 60, 0.1);
+  EXPECT_NEAR(in.dispatch_us, 4 * 4 + tokens * 0.026 + rows_us / 60, 0.1);
   const Prediction half = pair("caches 1000MB 2759MB");  // 1,879 MB are in the middle
-  EXPECT_NEAR(half.dispatch_us, 4 * 4 + rows * 0.026 + rows_us * (0.5 / 60 + 0.5 / 18), 20);
+  EXPECT_NEAR(half.dispatch_us, 4 * 4 + tokens * 0.026 + rows_us * (0.5 / 60 + 0.5 / 18), 20);
   // Two ranks wait for a processor, then none.
   const Prediction waiting = pair("caches 4MB 40MB processors 2 waiting 5us 1.5us");
   EXPECT_NEAR(waiting.dispatch_us - beyond.dispatch_us, 2 * 5, 1e-6);
