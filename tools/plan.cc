@@ -195,7 +195,7 @@ void add_plan(CLI::App& app, int& exit_code) {
                    "Error that --expect allows, in percent: 10 or 10%")
       ->transform(
           [](std::string text) { return text.ends_with('%') ? text.erase(text.size() - 1) : text; })
-      ->check(CLI::Range(0.0, 1000.0))
+      ->check(CLI::Range(1e-6, 1e6))
       ->capture_default_str();
   verb->add_flag("--explain", options->explain,
                  "When each task runs, and where constants come from");
