@@ -193,8 +193,8 @@ double predicted_us(const CopySample& sample, const Machine::Host& host) {
   const double beyond = host.caches.part_beyond(sample.bytes, sample.ranks);
   double us = 0;
   for (const Machine::Copying& cost : {host.dispatch, host.combine})
-    us += cost.ranks_us(sample.ranks, host.processors) + sample.tokens * cost.token_ns / 1e3 +
-          cost.bytes_us(sample.bytes, beyond);
+    us += cost.ranks_us(sample.ranks, host.processors) +
+          cost.rows_us(sample.tokens, sample.bytes, beyond);
   return us;
 }
 

@@ -54,7 +54,7 @@ json run_shape(const Shape& shape) {
                                shape.ranks, shape.tokens, shape.hidden, kExperts, kTopK));
 }
 
-// Of all ranks, each once for each rank that it goes to.
+// The tokens of all ranks, each counted once for each rank that gets it.
 double tokens_of(const Shape& shape) {
   const internal::Traffic traffic = internal::traffic_of(
       {.max_tokens = shape.tokens, .hidden = shape.hidden, .num_experts = kExperts, .top_k = kTopK},

@@ -82,6 +82,8 @@ struct FERRY_EXPORT Machine {
 
     double ranks_us(double num_ranks, int processors) const;
     double bytes_us(double bytes, double part_beyond) const;
+    // With `tokens`, each counted once for each rank that gets it.
+    double rows_us(double tokens, double bytes, double part_beyond) const;
   };
   struct Host {
     Copying dispatch, combine;

@@ -53,7 +53,26 @@ bool is_even(const Topology& tree) {
   return true;
 }
 
+[[noreturn]] void refuse_end(const Machine::Link& link, const std::array<int, 2>& pair, int size) {
+  const auto [a, b] = pair;
+  refuse_link(link, link.shape == Shape::kXor
+                        ? fmt::format("position {} xor {} is {}, but a group has {} ranks: a link "
+                                      "without an end",
+                                      a, link.mask, b, size)
+                        : fmt::format("pair {}-{}: position {} is not in [0, {}): a link without "
+                                      "an end",
+                                      a, b, a < 0 || a >= size ? a : b, size));
+}
+
 }  // namespace
+
+std::vector<std::array<int, 2>> joined_pairs(const Machine::Link& link, int size) {
+  if (link.shape != Shape::kXor) return link.pairs;
+  std::vector<std::array<int, 2>> pairs;
+  for (int i = 0; i < size; ++i)
+    if (i < (i ^ link.mask)) pairs.push_back({i, i ^ link.mask});
+  return pairs;
+}
 
 Graph::Graph(const Machine& machine)
     : machine_(machine), kinds_(machine.links.size()), even_(is_even(machine.tree)) {
@@ -137,26 +156,13 @@ void Graph::make_joined(const Machine::Link& link, Kind& kind) const {
       // The same way round for everybody, where both are as long.
       for (const int rank : ranks)
         if (kind.joined[rank].front() != kind.next[rank]) std::ranges::reverse(kind.joined[rank]);
-    } else if (link.shape == Shape::kXor) {
-      if (link.mask < 1)
-        refuse_link(link, fmt::format("xor {} joins nothing; it is 1 or more", link.mask));
-      for (int i = 0; i < size; ++i) {
-        const int other = i ^ link.mask;
-        if (other >= size)
-          refuse_link(link,
-                      fmt::format("position {} xor {} is {}, but a group has {} ranks: a link "
-                                  "without an end",
-                                  i, link.mask, other, size));
-        if (i < other) join(link, kind, ranks[i], ranks[other]);
-      }
     } else {
-      for (const auto& [a, b] : link.pairs) {
-        if (std::min(a, b) < 0 || std::max(a, b) >= size)
-          refuse_link(link,
-                      fmt::format("pair {}-{}: position {} is not in [0, {}): a link without an "
-                                  "end",
-                                  a, b, a < 0 || a >= size ? a : b, size));
-        join(link, kind, ranks[a], ranks[b]);
+      if (link.shape == Shape::kXor && link.mask < 1)
+        refuse_link(link, fmt::format("xor {} joins nothing; it is 1 or more", link.mask));
+      for (const std::array<int, 2>& pair : joined_pairs(link, size)) {
+        if (std::ranges::min(pair) < 0 || std::ranges::max(pair) >= size)
+          refuse_end(link, pair, size);
+        join(link, kind, ranks[pair[0]], ranks[pair[1]]);
       }
     }
   }

@@ -2,6 +2,7 @@
 // build.h; calls nothing.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,10 @@
 #include "ferry/plan.h"
 
 namespace ferry::internal {
+
+// The pairs of positions that a link of shape pairs or xor joins in a group of `size` ranks: of
+// xor, those whose lower position is in the group.
+std::vector<std::array<int, 2>> joined_pairs(const Machine::Link& link, int size);
 
 // The order of the tree's ranks is 0, 1, 2, ..: machines come from texts.
 class Graph {

@@ -15,6 +15,10 @@ double Machine::Copying::bytes_us(double bytes, double part_beyond) const {
   return bytes * ((1 - part_beyond) / gb_s[0] + part_beyond / gb_s[1]) / 1e3;
 }
 
+double Machine::Copying::rows_us(double tokens, double bytes, double part_beyond) const {
+  return tokens * token_ns / 1e3 + bytes_us(bytes, part_beyond);
+}
+
 double Machine::Caches::part_beyond(double bytes, double num_ranks) const {
   const double over_mb = bytes / 1e6 + num_ranks * rank_mb - mb[0], width_mb = mb[1] - mb[0];
   if (over_mb <= 0) return 0;
@@ -90,7 +94,7 @@ void LocalWork::copy_rows_of(MergedTasks& tasks, const Machine::Copying& cost, c
   const auto num_ranks = static_cast<double>(node.ranks.size());
   const Machine::Host& host = input_.graph.machine().host;
   const double beyond = host.caches.part_beyond(set.bytes, num_ranks);
-  const double us = cost.bytes_us(set.bytes, beyond) + set.tokens * cost.token_ns / 1e3;
+  const double us = cost.rows_us(set.tokens, set.bytes, beyond);
   tasks.add({.what = "copies",
              .bytes = set.bytes,
              .latency_us = cost.ranks_us(num_ranks, host.processors),

@@ -8,6 +8,7 @@
 
 #include "ferry/plan.h"
 #include "ferry/status.h"
+#include "plan/graph.h"
 
 namespace ferry {
 
@@ -20,20 +21,11 @@ int group_size(const Topology& tree, const Machine::Link& link) {
   return level < 0 ? 0 : tree.num_ranks() / tree.level(level).num_groups();
 }
 
-// The pairs of positions that links of shape pairs or xor join, of xor those from below `size`.
-std::vector<std::array<int, 2>> joined(const Machine::Link& link, int size) {
-  if (link.shape != Machine::Shape::kXor) return link.pairs;
-  std::vector<std::array<int, 2>> pairs;
-  for (int i = 0; i < size; ++i)
-    if (i < (i ^ link.mask)) pairs.push_back({i, i ^ link.mask});
-  return pairs;
-}
-
 // Removes links of `part`, the first ranks of `whole`, whose other end is not in it.
 void remove_cut_links(const Machine& whole, Machine& part) {
   for (Machine::Link& link : part.links) {
     const int size = group_size(part.tree, link), before = group_size(whole.tree, link);
-    std::vector<std::array<int, 2>> pairs = joined(link, size);
+    std::vector<std::array<int, 2>> pairs = internal::joined_pairs(link, size);
     const auto cut = [&](const std::array<int, 2>& pair) {
       const int end = std::ranges::max(pair);
       return end >= size && end < before;
