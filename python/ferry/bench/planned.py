@@ -16,6 +16,7 @@ from pathlib import Path
 import ferry
 
 from .. import native_program
+from .compare import number_from
 from .measure import Job, add_idle_wait, disturbed_text, measure, wait_until_idle
 from .places import flags_now_ns, in_place
 from .programs import options_of
@@ -78,7 +79,8 @@ def percent(part):
 
 def second_of(times):
     """How far the second fastest run is above the fastest: how well the machine repeats itself."""
-    return sorted(times)[1] / min(times) - 1
+    fastest, second = sorted(times)[:2]
+    return second / fastest - 1
 
 
 def table_of(predictions, runs):
@@ -93,12 +95,13 @@ def table_of(predictions, runs):
         error = {what: predictions[case][what] / measured[what] - 1 for what in WHAT}
         pairs = [times["pair"] for times in rounds]
         errors.append(abs(error["pair"]))
-        seconds += [second_of(pairs)] if len(pairs) > 1 else []
+        second = second_of(pairs) if len(pairs) > 1 else None
+        seconds.append(second)
         lines.append([name_of(case), time_text(predictions[case]["pair"]), time_text(measured["pair"]),
                       *(percent(error[what]) for what in ("pair", "dispatch", "combine")),
-                      percent(seconds[-1]) if len(pairs) > 1 else "",
+                      "" if second is None else percent(second),
                       f"{percent(statistics.median(pairs) / measured['pair'] - 1)} of {len(rounds)}"])
-    return markdown(lines), errors, seconds
+    return markdown(lines), errors, [second for second in seconds if second is not None]
 
 
 def flag_ns_of(machine):
@@ -152,16 +155,9 @@ def shape(text):
     return tokens, hidden, ranks, experts
 
 
-def positive(text):
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
-    return number
-
-
 def main():
     parser = argparse.ArgumentParser(prog="python -m ferry.bench.planned", description=__doc__)
-    parser.add_argument("--rounds", type=positive, default=6,
+    parser.add_argument("--rounds", type=number_from(1), default=6,
                         help="of all shapes in one place, of the calibration and of what is predicted")
     add_idle_wait(parser)
     parser.add_argument("--within", type=float, default=10, metavar="PERCENT", help="error of a pair that is allowed")
