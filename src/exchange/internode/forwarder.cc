@@ -174,7 +174,8 @@ void Forwarder::read_flags(int origin, std::uint64_t number, const RankFlags& fl
 void Forwarder::read_ask(int from, const MessageHead& head, std::span<const std::byte> body) {
   ByteReader reader(body);
   SumFormat format;
-  std::list<SumRequest>& requests = asked_.requests[head.origin];
+  const int level = everybody_.mates[everybody_.next_hop[head.origin]].level;
+  std::list<SumRequest>& requests = asked_.requests[{level, head.origin}];
   const std::uint64_t last =
       requests.empty() ? asked_.served[head.origin].load(std::memory_order_relaxed)  // my own
                        : requests.back().number();
@@ -243,9 +244,9 @@ std::uint64_t Forwarder::want_room(int peer, int messages) {
 // for.
 bool Forwarder::go_on() {
   bool moved = pass_waiting();
-  for (auto& [origin, requests] : asked_.requests) {
+  for (auto& [from, requests] : asked_.requests) {
     while (!requests.empty() && requests.front().serve()) {
-      raise(asked_.served[origin], requests.front().number());
+      raise(asked_.served[from.second], requests.front().number());
       requests.pop_front();
       moved = true;
     }

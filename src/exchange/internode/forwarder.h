@@ -132,8 +132,10 @@ class Forwarder final : public Channel {
   };
   // Sums that this rank makes for others.
   struct Asked {
-    std::map<int, std::list<SumRequest>> requests = {};  // of each served rank that has asked
-    std::vector<std::atomic<std::uint64_t>> served;      // [ranks] the last combine answered
+    // Of each served rank that has asked, by the level at which its groups and mine part, and rank:
+    // those from furthest out come first, as more hops are left to their sums.
+    std::map<std::pair<int, int>, std::list<SumRequest>> requests = {};
+    std::vector<std::atomic<std::uint64_t>> served;  // [ranks] the last combine answered
   };
   struct Room {
     std::vector<std::pair<int, int>> wanted;        // by peer: messages
