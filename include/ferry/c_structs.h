@@ -339,7 +339,8 @@ typedef struct ferry_times {
 
 typedef struct ferry_span {
   uint32_t struct_size, version;
-  // Static text. Dispatch: count, counts, place, send, receive; combine: publish, outputs, reduce.
+  // Static text. Dispatch: count, counts, place, send, receive; combine: publish, outputs,
+  // sums (between nodes), reduce.
   const char* phase;
   int64_t begin_ns;  // CLOCK_MONOTONIC
   int64_t end_ns;

@@ -227,8 +227,8 @@ struct Operation {
 struct OperationTimes {
   struct Span {
     // Static text. Dispatch: count, counts, place, send, receive; combine: publish, outputs,
-    // reduce, and the last two again for tokens that were reduced while outputs of others were
-    // missing.
+    // between nodes sums, and reduce; the wait and reduce again for tokens that were reduced while
+    // outputs or sums of others were missing.
     const char* phase = "";
     std::int64_t begin_ns = 0;
     std::int64_t end_ns = 0;

@@ -126,7 +126,9 @@ Status Combine::reduce() {
   }
   find_outputs();
   if (exchange_.forwarder) {
+    begin_phase("sums");
     if (status = await_sums(); !status.ok()) return status;
+    begin_phase("reduce");
   }
   reduce_tokens(left);
   times.spans.back().end_ns = now_ns();

@@ -6,13 +6,14 @@
 // Made by ExchangeState.
 //   combine.cc          the halves, results            publish_outputs.cc  where my outputs lie
 //   terms.cc            what a token is the sum of     row_weights.cc      weights that return
-//   early_tokens.cc     what is reduced while outputs of some ranks are missing
+//   early_tokens.cc     what is reduced while outputs or sums of some ranks are missing
 //   internode/incoming_sums.cc  sums of other nodes
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -62,6 +63,9 @@ class Combine final : public InFlight {
     float weight;
     Summands& sum;
   };
+  struct SubtreeRange {
+    std::size_t first, end;
+  };
   using RowScalars = std::array<std::array<float, kMaxTopK>, kMaxEntries>;
 
   Status find_route();
@@ -80,9 +84,13 @@ class Combine final : public InFlight {
   // early_tokens.cc
   Status await_outputs();
   std::int64_t reduce_early();
+  std::int64_t reduce_summed();
+  void find_ready(const std::function<bool(std::int32_t)>& is_ready);
+  std::int64_t reduce_ready(const char* wait);
   bool find_more_outputs();
   bool makes_my_call(int peer) const noexcept;
   bool rows_are_here(std::int64_t token) const noexcept;
+  bool sums_are_here(std::int64_t token) const noexcept;
 
   // publish_outputs.cc
   Status publish_outputs();
@@ -108,8 +116,11 @@ class Combine final : public InFlight {
   // internode/incoming_sums.cc
   void ask_for_sums();
   AskedSums& asked_of(std::int64_t token) { return asked_[exchange_.way_of(token, asked_.size())]; }
+  const AskedSums& asked_of(std::int64_t token) const {
+    return asked_[exchange_.way_of(token, asked_.size())];
+  }
   const std::byte* answer_of(std::int64_t token, int subtree) const {
-    return asked_[exchange_.way_of(token, asked_.size())].answer(first_subtree_[token] + subtree);
+    return asked_of(token).answer(subtrees_[token].first + subtree);
   }
   Term term_of(TokenEntry at) const;
   Status await_sums();
@@ -124,10 +135,10 @@ class Combine final : public InFlight {
   std::vector<PublishedRows> outputs_;  // [active ranks]
   bool in_vain_ = false;                // some rank does not make my call: this ends with an error
   std::int64_t reduce_ns_ = 0;          // of the trial (StoreChoice)
-  // Between nodes: what other subtrees answer, by the way that a token takes; and the first
-  // subtree there of each token.
+  // Between nodes: what other subtrees answer, by the way that a token takes; and which subtrees
+  // there are those of each token.
   std::vector<AskedSums> asked_;  // [ways]
-  std::vector<std::size_t> first_subtree_;
+  std::vector<SubtreeRange> subtrees_;
 };
 
 }  // namespace ferry::internal

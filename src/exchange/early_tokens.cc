@@ -1,5 +1,6 @@
-// Tokens that are reduced while outputs of some ranks are still missing: those whose rows all lie
-// at ranks that have published theirs. Part of Combine; called by the wait of its receive half.
+// Tokens that are reduced while outputs or sums of some ranks are still missing: on one node those
+// whose rows all lie at ranks that have published theirs, between nodes those whose sums have all
+// come. Part of Combine; called by the waits of its receive half.
 #include <algorithm>
 #include <functional>
 
@@ -15,8 +16,8 @@ constexpr std::int64_t kFewest = 16;
 
 }  // namespace
 
-// Not between nodes, where sums of other nodes are waited for besides; nor without a handle, when
-// the counts of all ranks say where rows are.
+// Not between nodes, where sums of other nodes are waited for next; nor without a handle, when the
+// counts of all ranks say where rows are.
 Status Combine::await_outputs() {
   const std::function<std::int64_t()> meanwhile = [this] { return reduce_early(); };
   const bool early = !exchange_.forwarder && !unplaced_;
@@ -28,15 +29,37 @@ Status Combine::await_outputs() {
 // One look for more outputs. Returns the nanoseconds that it reduced tokens.
 std::int64_t Combine::reduce_early() {
   if (in_vain_ || !find_more_outputs()) return 0;
+  find_ready([this](std::int32_t token) { return rows_are_here(token); });
+  return reduce_ready("outputs");
+}
+
+// One look for more sums. Returns the nanoseconds that it reduced tokens.
+std::int64_t Combine::reduce_summed() {
+  {
+    const auto lock = exchange_.group->messages().lock();
+    find_ready([this](std::int32_t token) { return sums_are_here(token); });
+  }
+  return reduce_ready("sums");
+}
+
+void Combine::find_ready(const std::function<bool(std::int32_t)>& is_ready) {
   auto& [left, ready] = exchange_.tokens;
-  const auto can_be_reduced = [this](std::int32_t token) { return rows_are_here(token); };
   ready.clear();
-  std::ranges::copy_if(left, std::back_inserter(ready), can_be_reduced);
+  std::ranges::copy_if(left, std::back_inserter(ready), is_ready);
+}
+
+// Unless they are too few. `wait`: the phase that goes on then.
+std::int64_t Combine::reduce_ready(const char* wait) {
+  auto& [left, ready] = exchange_.tokens;
   if (ready.empty() || std::ssize(ready) * kFewest < route_->num_tokens) return 0;
   begin_phase("reduce");
   reduce_tokens(ready);
-  std::erase_if(left, can_be_reduced);
-  begin_phase("outputs");
+  std::erase_if(left, [next = ready.begin(), &ready](std::int32_t token) mutable {
+    if (next == ready.end() || *next != token) return false;
+    ++next;
+    return true;
+  });
+  begin_phase(wait);
   const OperationTimes::Span& reduced = times.spans.end()[-2];
   return reduced.end_ns - reduced.begin_ns;
 }
@@ -70,6 +93,15 @@ bool Combine::rows_are_here(std::int64_t token) const noexcept {
       here = here && outputs_[active().index(ref.member, position)].rows;
     return here;
   });
+}
+
+// With the lock of the MessageChannel held.
+bool Combine::sums_are_here(std::int64_t token) const noexcept {
+  const auto [first, end] = subtrees_[token];
+  for (std::size_t subtree = first; subtree < end; ++subtree) {
+    if (!asked_of(token).has_come(subtree)) return false;
+  }
+  return true;
 }
 
 }  // namespace ferry::internal

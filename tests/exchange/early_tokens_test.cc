@@ -2,9 +2,9 @@
 // such a combine ends is what it would be without that.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <numeric>
 
+#include "early_rows.h"
 #include "seat.h"
 #include "victim.h"
 
@@ -13,26 +13,6 @@ namespace {
 
 constexpr int kRanks = 3;
 constexpr int kLate = 2;  // its outputs come last
-
-ExchangeConfig early_config() {
-  return {.max_tokens = 24, .hidden = 96, .num_experts = 12, .top_k = 3};
-}
-
-// Even tokens have no row at the last member of all ranks.
-bool is_early(std::int64_t token) { return token % 2 == 0; }
-
-// Tokens 4, 5 and so on have no row at all, but for what special experts add.
-std::vector<std::int64_t> early_ids(const ExchangeConfig& config, int rank, int num_members) {
-  const int last = config.num_experts / num_members * (num_members - 1);
-  std::vector<std::int64_t> ids;
-  for (std::int64_t token = 0; token < config.max_tokens; ++token) {
-    for (int k = 0; k < config.top_k; ++k) ids.push_back((token + k + rank) % last);
-    if (!is_early(token)) ids.end()[-1] = last + token % (config.num_experts - last);
-    if (token % 8 == 4) std::fill_n(ids.end() - config.top_k, config.top_k, -1);
-    if (token % 8 == 4 && config.special.copy > 0) ids.back() = config.num_experts;
-  }
-  return ids;
-}
 
 // Two rounds.
 Scenario early_scenario(const ExchangeConfig& config, int num_ranks, const std::vector<int>& active,
@@ -49,51 +29,6 @@ Scenario early_scenario(const ExchangeConfig& config, int num_ranks, const std::
   }
   return scenario;
 }
-
-// What the thread that plays a rank does now and then while it waits.
-thread_local std::function<void()> while_waiting;
-
-GroupOptions that_look() {
-  const auto look = [] {
-    if (while_waiting) while_waiting();
-    return false;
-  };
-  return {.deadline = std::chrono::seconds(30), .interrupted = look};
-}
-
-// The rows of `out` of a call that is not finished.
-class Rows {
- public:
-  Rows(const CombineCall& call, const CombineCase& combine, int rank)
-      : args_(call.args()), expected_(combine.expected[rank].out) {
-    row_bytes_ = combine.hidden * static_cast<std::int64_t>(element_bytes(args_.out_dtype));
-  }
-
-  bool done(std::int64_t token) const {
-    return std::memcmp(row(token), &expected_[token * row_bytes_], row_bytes_) == 0;
-  }
-  bool untouched(std::int64_t token) const {
-    return std::all_of(row(token), row(token) + row_bytes_,
-                       [](std::byte b) { return b == std::byte{0xa5}; });
-  }
-  // Early tokens are whole, and nothing is written of the others.
-  bool early_ones_are_done() const {
-    for (std::int64_t token = 0; token < count(); ++token)
-      if (is_early(token) ? !done(token) : !untouched(token)) return false;
-    return true;
-  }
-
- private:
-  std::int64_t count() const { return std::ssize(expected_) / row_bytes_; }
-  const std::byte* row(std::int64_t token) const {
-    const std::int64_t pitch = args_.out_pitch_bytes ? args_.out_pitch_bytes : row_bytes_;
-    return static_cast<const std::byte*>(args_.out) + token * pitch;
-  }
-
-  const CombineArgs& args_;
-  const std::vector<std::byte>& expected_;
-  std::int64_t row_bytes_;
-};
 
 // A combine that tells the board once all early tokens are reduced and another rank is missing.
 Status combine_and_tell(Seat& seat, const Scenario& scenario, CombineCall& call,

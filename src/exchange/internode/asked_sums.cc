@@ -25,9 +25,13 @@ void AskedSums::add(const SumUnit& unit) {
   const Subtrees subtrees = subtrees_of(unit);
   for (int i = 0; i < subtrees.count(); ++i) {
     const auto& [next_hop, level, terms] = subtrees[i];
-    answers_.push_back({next_hop, next_hop < 0 ? 0 : bytes_[next_hop]});
-    if (next_hop < 0) continue;
+    if (next_hop < 0) {
+      answers_.push_back({next_hop, 0, 0});
+      continue;
+    }
+    const std::size_t at = bytes_[next_hop];
     bytes_[next_hop] += layout_.bytes(static_cast<int>(terms.size()));
+    answers_.push_back({next_hop, at, bytes_[next_hop]});
     append_sum_unit(unit, terms, terms_[next_hop]);
   }
 }
@@ -45,13 +49,13 @@ void AskedSums::send(Forwarder& forwarder, std::uint64_t number, int origin) {
 }
 
 const std::byte* AskedSums::answer(std::size_t subtree) const noexcept {
-  const auto [next_hop, at] = answers_[subtree];
-  return next_hop < 0 ? nullptr : sums_[next_hop]->memory.get() + at;
+  const Answer& answer = answers_[subtree];
+  return answer.next_hop < 0 ? nullptr : sums_[answer.next_hop]->memory.get() + answer.at;
 }
 
-bool AskedSums::has_come(std::size_t subtree, int num_terms) const noexcept {
-  const auto [next_hop, at] = answers_[subtree];
-  return next_hop < 0 || sums_[next_hop]->filled >= at + layout_.bytes(num_terms);
+bool AskedSums::has_come(std::size_t subtree) const noexcept {
+  const Answer& answer = answers_[subtree];
+  return answer.next_hop < 0 || sums_[answer.next_hop]->filled >= answer.end;
 }
 
 bool AskedSums::waits_for(int peer) const noexcept {

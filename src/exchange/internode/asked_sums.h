@@ -31,7 +31,7 @@ class AskedSums {
   std::size_t num_subtrees() const noexcept { return answers_.size(); }
   // After send(). The answer for a subtree; null: its rows are of my node.
   const std::byte* answer(std::size_t subtree) const noexcept;
-  bool has_come(std::size_t subtree, int num_terms) const noexcept;
+  bool has_come(std::size_t subtree) const noexcept;
   // The index of a mate; true when sums are asked of it, and when some are not here yet.
   bool asks(std::size_t mate) const noexcept { return sums_[mate] != nullptr; }
   bool waits_for(int peer) const noexcept;
@@ -40,7 +40,7 @@ class AskedSums {
  private:
   struct Answer {
     int next_hop;
-    std::size_t at;
+    std::size_t at, end;
   };
 
   SubtreeRule rule_;

@@ -26,7 +26,7 @@ void Combine::ask_for_sums() {
   std::vector<std::byte> terms;
   for (std::int64_t token = 0; token < route.num_tokens; ++token) {
     AskedSums& asked_of_token = asked_of(token);
-    first_subtree_.push_back(asked_of_token.num_subtrees());
+    const std::size_t first = asked_of_token.num_subtrees();
     terms.clear();
     SumUnit unit{.num_positions = num_positions};
     for (int k = 0; k < route.num_entries; ++k) {
@@ -36,6 +36,7 @@ void Combine::ask_for_sums() {
     }
     unit.terms = terms;
     asked_of_token.add(unit);
+    subtrees_.push_back({first, asked_of_token.num_subtrees()});
   }
   for (std::size_t way = 0; way < ways.size(); ++way)
     asked_[way].send(*ways[way], number(), setup_.rank);
@@ -71,6 +72,8 @@ Status Combine::await_sums(Forwarder& forwarder, const AskedSums& all) {
   Await sums = exchange_.protocol.awaiting(issued(), "sums", number());
   sums.flags = forwarder.summed();
   sums.only = &asked;
+  const std::function<std::int64_t()> meanwhile = [this] { return reduce_summed(); };
+  sums.meanwhile = &meanwhile;
   if (Status status = exchange_.group->wait(sums); !status.ok()) return status;
   for (const auto& [level, mate] : mates) {
     if (!asked[mate] || forwarder.all_here(number(), mate)) continue;

@@ -120,7 +120,7 @@ void SumRequest::find_answers() {
     if (bytes > left && !answers_.empty()) return;
     const Subtrees subtrees = asked_.subtrees_of(unit);
     for (int i = 0; i < subtrees.count(); ++i) {
-      if (!asked_.has_come(subtree_ + i, static_cast<int>(subtrees[i].items.size()))) return;
+      if (!asked_.has_come(subtree_ + i)) return;
     }
     const MessageStream::Place place = out_->append(bytes);
     if (!place.data) return;
