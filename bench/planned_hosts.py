@@ -69,7 +69,7 @@ def calibrated(here, network, gbit, options):
         before, after = Path(folder) / "here.json", Path(folder) / "between.json"
         before.write_text(json.dumps({**here, "host": {**here["host"], "together": True}}))
         words = ["--calibrate", after, "--machine", before, "--topology", f"{tree},rank:{ranks}",
-                 "--hosts", ",".join(f"{name}:{ranks}" for name in bench.names)]
+                 "--hosts", ",".join(f"{name}:{ranks}" for name in bench.names), "--rounds", str(options.rounds)]
         done = subprocess.run([options.build / "tools/ferry", "doctor", *words], env=bench.environment, check=True,
                               capture_output=True, text=True)
         print(f"{network} at {gbit:g} Gbit/s:{done.stdout.rpartition('json:')[2].rstrip()}", flush=True)
@@ -125,7 +125,8 @@ def main():
     parser.add_argument("--routing", default="uniform", help="as of `ferry bench`")
     parser.add_argument("--tokens", type=int, default=128, help="of each rank (%(default)s)")
     parser.add_argument("--iterations", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3,
+                        help="of each calibration and of what is predicted (%(default)s)")
     options = parser.parse_args()
     options.build = options.build.resolve()
     here = json.loads(options.machine.read_text())

@@ -122,8 +122,8 @@ class LinkFit {
   std::vector<double> best_;  // their rates, the latency, Host::network_gb_s
 };
 
-LinkSample measure(const LinkCalibration& options, int tokens) {
-  LinkSample sample;
+// One run of each algorithm, added to those of earlier rounds.
+void measure(const LinkCalibration& options, int tokens, LinkSample& sample) {
   for (const char* algorithm : kAlgorithmNames) {
     const json measured = run_bench(
         fmt::format("launch --hosts '{}' --no-tag -- '{}'", options.hosts, own_program()),
@@ -137,7 +137,6 @@ LinkSample measure(const LinkCalibration& options, int tokens) {
     sample.times.push_back(
         {algorithm, median("dispatch_us"), median("combine_us"), median("pair_us")});
   }
-  return sample;
 }
 
 std::string constants_text(const Machine& machine) {
@@ -163,8 +162,9 @@ std::string calibrate_links(const LinkCalibration& options) {
   auto written = nlohmann::ordered_json::parse(
       read_file(options.machine.empty() ? options.file : options.machine));
   written["tree"] = options.topology;
-  std::vector<LinkSample> samples;
-  for (const int tokens : kTokens) samples.push_back(measure(options, tokens));
+  std::vector<LinkSample> samples(kTokens.size());
+  for (int round = 0; round < options.rounds; ++round)
+    for (std::size_t i = 0; i < kTokens.size(); ++i) measure(options, kTokens[i], samples[i]);
   const Machine found = fit_links(machine_from_json(written.dump()), samples);
   written["tree"] = found.tree.to_text();
   written["host"]["network_gb_s"] = found.host.network_gb_s;

@@ -30,7 +30,7 @@ struct LinkCalibration {
   std::string hosts;     // as of `ferry launch --hosts`
   std::string topology;  // of these hosts
   std::string machine;   // what calibrate() wrote for one host; empty: it is called
-  int rounds = 6;        // of calibrate()
+  int rounds = 6;        // of all shapes, of calibrate() and between hosts
 };
 
 // Runs benches of its own shapes between the hosts. Returns what was found, for people.

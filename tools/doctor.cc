@@ -56,12 +56,12 @@ void add_calibration(CLI::App& verb, LinkCalibration& calibration) {
   CLI::Option* const file =
       verb.add_option("--calibrate", calibration.file,
                       "Measure dispatch and combine here instead, for ferry plan: FILE.json");
-  CLI::Option* const rounds =
-      verb.add_option("--rounds", calibration.rounds,
-                      "Of --calibrate: runs of each shape, of which the fastest counts")
-          ->needs(file)
-          ->check(CLI::Range(1, 1000))
-          ->capture_default_str();
+  verb.add_option("--rounds", calibration.rounds,
+                  "Of --calibrate: runs of each shape; on one host the fastest counts, between "
+                  "hosts their mean")
+      ->needs(file)
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   CLI::Option* const hosts =
       verb.add_option(
               "--hosts", calibration.hosts,
@@ -74,8 +74,7 @@ void add_calibration(CLI::App& verb, LinkCalibration& calibration) {
   verb.add_option(
           "--machine", calibration.machine,
           "What --calibrate wrote for one of these hosts: FILE.json (default: measured first)")
-      ->needs(hosts)
-      ->excludes(rounds);
+      ->needs(hosts);
 }
 
 }  // namespace

@@ -63,8 +63,8 @@ struct FERRY_EXPORT Machine {
     std::string source = {};
   };
 
-  // Of rows that with rank_mb for each rank have up to mb[0], all are in a cache, from mb[1] on
-  // none are, and between the two the part that is falls evenly.
+  // Rows and rank_mb for each rank are counted together, in MB. Up to mb[0] all rows are in a
+  // cache, from mb[1] on none are, and between the two the part that is falls evenly.
   struct Caches {
     std::array<double, 2> mb = {};
     double rank_mb = 0;  // what else a rank uses
@@ -72,17 +72,17 @@ struct FERRY_EXPORT Machine {
     // The part of the rows' bytes that is in no cache.
     double part_beyond(double bytes, double num_ranks) const;
   };
-  // What the ranks of a node share, its processors and memory: a dispatch, or a combine, takes
-  // rank_us for each rank, waiting_us for each that has no processor of its own, token_ns for each
-  // token of each rank that gets it, in one row or several, and the bytes of all rows, at gb_s[0]
-  // those in a cache, at gb_s[1] the others.
+  // What a dispatch, or a combine, takes of the processors and the memory that the ranks of a node
+  // share: rank_us for each rank, waiting_us for each rank without a processor of its own, token_ns
+  // for each pair of a token and a rank that gets it, in one row or several, and the time of all
+  // bytes of rows, at gb_s[0] for those in a cache and at gb_s[1] for the others.
   struct Copying {
     double rank_us = 0, waiting_us = 0, token_ns = 0;
     std::array<double, 2> gb_s = {};
 
     double ranks_us(double num_ranks, int processors) const;
     double bytes_us(double bytes, double part_beyond) const;
-    // With `tokens`, each counted once for each rank that gets it.
+    // `tokens`: pairs of a token and a rank that gets it.
     double rows_us(double tokens, double bytes, double part_beyond) const;
   };
   struct Host {

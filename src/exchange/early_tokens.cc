@@ -42,13 +42,14 @@ std::int64_t Combine::reduce_summed() {
   return reduce_ready("sums");
 }
 
+// Among the tokens that are left.
 void Combine::find_ready(const std::function<bool(std::int32_t)>& is_ready) {
   auto& [left, ready] = exchange_.tokens;
   ready.clear();
   std::ranges::copy_if(left, std::back_inserter(ready), is_ready);
 }
 
-// Unless they are too few. `wait`: the phase that goes on then.
+// Reduces what find_ready() found, unless it is too little. `wait`: the phase that goes on then.
 std::int64_t Combine::reduce_ready(const char* wait) {
   auto& [left, ready] = exchange_.tokens;
   if (ready.empty() || std::ssize(ready) * kFewest < route_->num_tokens) return 0;
