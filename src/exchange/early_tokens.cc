@@ -51,14 +51,15 @@ void Combine::find_ready(const std::function<bool(std::int32_t)>& is_ready) {
 
 // Reduces what find_ready() found, unless it is too little. `wait`: the phase that goes on then.
 std::int64_t Combine::reduce_ready(const char* wait) {
-  auto& [left, ready] = exchange_.tokens;
-  if (ready.empty() || std::ssize(ready) * kFewest < route_->num_tokens) return 0;
+  TokenLists& tokens = exchange_.tokens;
+  if (tokens.ready.empty() || std::ssize(tokens.ready) * kFewest < route_->num_tokens) return 0;
   begin_phase("reduce");
-  reduce_tokens(ready);
-  std::erase_if(left, [next = ready.begin(), &ready](std::int32_t token) mutable {
-    if (next == ready.end() || *next != token) return false;
-    ++next;
-    return true;
+  reduce_tokens(tokens.ready);
+  auto next = tokens.ready.cbegin();
+  std::erase_if(tokens.left, [&](std::int32_t token) {
+    const bool reduced = next != tokens.ready.cend() && *next == token;
+    if (reduced) ++next;
+    return reduced;
   });
   begin_phase(wait);
   const OperationTimes::Span& reduced = times.spans.end()[-2];

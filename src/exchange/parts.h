@@ -23,7 +23,7 @@ namespace ferry::internal {
 
 // Tokens of a combine.
 struct TokenLists {
-  std::vector<std::int32_t> left, ready;  // not reduced; of these, with all rows there
+  std::vector<std::int32_t> left, ready;  // not reduced; of these, what can be reduced now
 };
 
 struct ExchangeParts {
