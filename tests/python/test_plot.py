@@ -191,7 +191,8 @@ def test_the_timeline_shows_the_median_exchange_with_every_phase_of_every_rank(f
         sorted(span.end_us - span.begin_us for span in phases))
     plot.draw([folder / "trace.json"], tmp_path / "timeline.svg")
     texts = texts_of(tmp_path / "timeline.svg")
-    for words_there in ("rank 0", "rank 1", "rank 2", "dispatch:", "combine:", "waited", *timeline_chart.PHASES):
+    on_one_node = set(timeline_chart.PHASES) - {"sums"}
+    for words_there in ("rank 0", "rank 1", "rank 2", "dispatch:", "combine:", "waited", *on_one_node):
         assert words_there in texts
     waited = sum(sum(span.wait_us) for span in spans if span.exchange == shown and span.rank == 1)
     assert words.time_text(waited) in texts
