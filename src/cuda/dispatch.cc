@@ -70,7 +70,10 @@ Status CudaExchange::await_counts(const CudaRoute& route, cudaStream_t stream) {
       if (turns > (1U << 16)) std::this_thread::sleep_for(std::chrono::microseconds(50));
       continue;
     }
-    broken_ = {Code::kSystem, fmt::format("the device failed: {}", cudaGetErrorString(error))};
+    broken_ = {Code::kSystem,
+               error == cudaSuccess
+                   ? "the kernel of a dispatch ended without its counts"
+                   : fmt::format("the device failed: {}", cudaGetErrorString(error))};
     return broken_;
   }
   if (route.view.told->code == 0) return {};
