@@ -48,7 +48,7 @@ Status ExchangeState::combine_recv(Operation operation) {
 
 Combine::Combine(ExchangeParts& exchange, const Issued& issued, const CombineArgs& args)
     : InFlight(issued), exchange_(exchange), setup_(*exchange.setup), args_(args) {
-  times.spans.reserve(3);  // one for each phase
+  times.spans.reserve(4);  // one for each phase
 }
 
 Status Combine::announce() {
@@ -116,7 +116,7 @@ Status Combine::reduce() {
   std::iota(left.begin(), left.end(), 0);
   Protocol& protocol = exchange_.protocol;
   Status status = await_outputs();
-  begin_phase("reduce");
+  begin_phase(exchange_.forwarder ? "sums" : "reduce");
   if (status.ok()) status = protocol.examine(issued());
   if (status.ok() && unplaced_) status = place();
   if (!status.ok()) return status;
@@ -126,7 +126,6 @@ Status Combine::reduce() {
   }
   find_outputs();
   if (exchange_.forwarder) {
-    begin_phase("sums");
     if (status = await_sums(); !status.ok()) return status;
     begin_phase("reduce");
   }

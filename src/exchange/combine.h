@@ -13,7 +13,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -85,7 +84,7 @@ class Combine final : public InFlight {
   Status await_outputs();
   std::int64_t reduce_early();
   std::int64_t reduce_summed();
-  void find_ready(const std::function<bool(std::int32_t)>& is_ready);
+  void find_ready(bool (Combine::*is_ready)(std::int64_t) const noexcept);
   std::int64_t reduce_ready(const char* wait);
   bool find_more_outputs();
   bool makes_my_call(int peer) const noexcept;
@@ -115,7 +114,6 @@ class Combine final : public InFlight {
 
   // internode/incoming_sums.cc
   void ask_for_sums();
-  AskedSums& asked_of(std::int64_t token) { return asked_[exchange_.way_of(token, asked_.size())]; }
   const AskedSums& asked_of(std::int64_t token) const {
     return asked_[exchange_.way_of(token, asked_.size())];
   }

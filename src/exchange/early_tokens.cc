@@ -29,24 +29,29 @@ Status Combine::await_outputs() {
 // One look for more outputs. Returns the nanoseconds that it reduced tokens.
 std::int64_t Combine::reduce_early() {
   if (in_vain_ || !find_more_outputs()) return 0;
-  find_ready([this](std::int32_t token) { return rows_are_here(token); });
+  find_ready(&Combine::rows_are_here);
   return reduce_ready("outputs");
 }
 
-// One look for more sums. Returns the nanoseconds that it reduced tokens.
+// One look for more sums. Returns the nanoseconds that it reduced tokens: not many at once, as
+// other ranks may wait for sums that this one makes.
 std::int64_t Combine::reduce_summed() {
   {
     const auto lock = exchange_.group->messages().lock();
-    find_ready([this](std::int32_t token) { return sums_are_here(token); });
+    find_ready(&Combine::sums_are_here);
   }
+  std::vector<std::int32_t>& ready = exchange_.tokens.ready;
+  const std::int64_t most = (route_->num_tokens + kFewest - 1) / kFewest;
+  if (std::ssize(ready) > most) ready.resize(most);
   return reduce_ready("sums");
 }
 
 // Among the tokens that are left.
-void Combine::find_ready(const std::function<bool(std::int32_t)>& is_ready) {
-  auto& [left, ready] = exchange_.tokens;
-  ready.clear();
-  std::ranges::copy_if(left, std::back_inserter(ready), is_ready);
+void Combine::find_ready(bool (Combine::*is_ready)(std::int64_t) const noexcept) {
+  TokenLists& tokens = exchange_.tokens;
+  tokens.ready.clear();
+  std::ranges::copy_if(tokens.left, std::back_inserter(tokens.ready),
+                       [&](std::int32_t token) { return (this->*is_ready)(token); });
 }
 
 // Reduces what find_ready() found, unless it is too little. `wait`: the phase that goes on then.
@@ -55,6 +60,7 @@ std::int64_t Combine::reduce_ready(const char* wait) {
   if (tokens.ready.empty() || std::ssize(tokens.ready) * kFewest < route_->num_tokens) return 0;
   begin_phase("reduce");
   reduce_tokens(tokens.ready);
+  // Both lists ascend. Not by asking again: more may have come since.
   auto next = tokens.ready.cbegin();
   std::erase_if(tokens.left, [&](std::int32_t token) {
     const bool reduced = next != tokens.ready.cend() && *next == token;

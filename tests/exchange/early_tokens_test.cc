@@ -245,7 +245,8 @@ INSTANTIATE_TEST_SUITE_P(Threads, UnreadableRows, testing::Values(Mode::kThreads
 INSTANTIATE_TEST_SUITE_P(Processes, UnreadableRows, testing::Values(Mode::kProcesses));
 
 TEST(EarlyTokenFaults, ARankThatDiesAfterOthersReducedIsNamed) {
-  if (test_nodes(kRanks).several()) GTEST_SKIP() << "between nodes no token is reduced early";
+  if (test_nodes(kRanks).several())
+    GTEST_SKIP() << "between nodes no token is reduced while outputs are missing";
   const Scenario scenario = early_scenario(early_config(), kRanks, {}, 88);
   const SharedBoard board;
   ProcessRanks ranks(kRanks, that_look(), [&](Group group) {

@@ -40,7 +40,7 @@ class AskedSums {
  private:
   struct Answer {
     int next_hop;
-    std::size_t at, end;
+    std::size_t at, end;  // bytes of what that mate answers
   };
 
   SubtreeRule rule_;

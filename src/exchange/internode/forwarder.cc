@@ -245,8 +245,9 @@ std::uint64_t Forwarder::want_room(int peer, int messages) {
 bool Forwarder::go_on() {
   bool moved = pass_waiting();
   for (auto& [from, requests] : asked_.requests) {
+    const auto [level, origin] = from;
     while (!requests.empty() && requests.front().serve()) {
-      raise(asked_.served[from.second], requests.front().number());
+      raise(asked_.served[origin], requests.front().number());
       requests.pop_front();
       moved = true;
     }

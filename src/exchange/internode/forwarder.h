@@ -132,8 +132,9 @@ class Forwarder final : public Channel {
   };
   // Sums that this rank makes for others.
   struct Asked {
-    // Of each served rank that has asked, by the level at which its groups and mine part, and rank:
-    // those from furthest out come first, as more hops are left to their sums.
+    // Of each served rank that has asked. The key is the outermost level at which its groups and
+    // mine differ, then the rank: sums for ranks furthest out are made first, as most hops are left
+    // to them.
     std::map<std::pair<int, int>, std::list<SumRequest>> requests = {};
     std::vector<std::atomic<std::uint64_t>> served;  // [ranks] the last combine answered
   };

@@ -25,7 +25,7 @@ void Combine::ask_for_sums() {
                         way->answer_layout(format, asked.scalars));
   std::vector<std::byte> terms;
   for (std::int64_t token = 0; token < route.num_tokens; ++token) {
-    AskedSums& asked_of_token = asked_of(token);
+    AskedSums& asked_of_token = asked_[exchange_.way_of(token, asked_.size())];
     const std::size_t first = asked_of_token.num_subtrees();
     terms.clear();
     SumUnit unit{.num_positions = num_positions};
