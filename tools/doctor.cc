@@ -58,7 +58,7 @@ void add_calibration(CLI::App& verb, LinkCalibration& calibration) {
                       "Measure dispatch and combine here instead, for ferry plan: FILE.json");
   verb.add_option("--rounds", calibration.rounds,
                   "Of --calibrate: runs of each shape; on one host the fastest counts, between "
-                  "hosts their mean")
+                  "hosts all do")
       ->needs(file)
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
