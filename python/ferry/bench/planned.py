@@ -78,9 +78,9 @@ def percent(part):
 
 
 def second_of(times):
-    """How far the second fastest run is above the fastest: how well the machine repeats itself."""
-    fastest, second = sorted(times)[:2]
-    return second / fastest - 1
+    """How far the second fastest run is above the fastest: how well the machine repeats itself. None of one run."""
+    ascending = sorted(times)
+    return ascending[1] / ascending[0] - 1 if len(ascending) > 1 else None
 
 
 def table_of(predictions, runs):
@@ -95,13 +95,14 @@ def table_of(predictions, runs):
         error = {what: predictions[case][what] / measured[what] - 1 for what in WHAT}
         pairs = [times["pair"] for times in rounds]
         errors.append(abs(error["pair"]))
-        second = second_of(pairs) if len(pairs) > 1 else None
-        seconds.append(second)
+        second = second_of(pairs)
+        if second is not None:
+            seconds.append(second)
         lines.append([name_of(case), time_text(predictions[case]["pair"]), time_text(measured["pair"]),
                       *(percent(error[what]) for what in ("pair", "dispatch", "combine")),
                       "" if second is None else percent(second),
                       f"{percent(statistics.median(pairs) / measured['pair'] - 1)} of {len(rounds)}"])
-    return markdown(lines), errors, [second for second in seconds if second is not None]
+    return markdown(lines), errors, seconds
 
 
 def flag_ns_of(machine):
