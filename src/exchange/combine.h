@@ -84,7 +84,7 @@ class Combine final : public InFlight {
   Status await_outputs();
   std::int64_t reduce_early();
   std::int64_t reduce_summed();
-  void find_ready(bool (Combine::*is_ready)(std::int64_t) const noexcept);
+  void find_ready(bool (Combine::*is_ready)(std::int64_t) const noexcept, std::int64_t most);
   std::int64_t reduce_ready(const char* wait);
   bool find_more_outputs();
   bool makes_my_call(int peer) const noexcept;

@@ -10,8 +10,8 @@ namespace ferry::internal {
 
 namespace {
 
-// A pass over fewer than one in so many tokens is not worth its walk out of order. So there are
-// fewer passes than that.
+// A pass over fewer than one in so many tokens is not worth its walk out of order. So there are no
+// more passes than that.
 constexpr std::int64_t kFewest = 16;
 
 }  // namespace
@@ -29,7 +29,7 @@ Status Combine::await_outputs() {
 // One look for more outputs. Returns the nanoseconds that it reduced tokens.
 std::int64_t Combine::reduce_early() {
   if (in_vain_ || !find_more_outputs()) return 0;
-  find_ready(&Combine::rows_are_here);
+  find_ready(&Combine::rows_are_here, route_->num_tokens);
   return reduce_ready("outputs");
 }
 
@@ -38,20 +38,20 @@ std::int64_t Combine::reduce_early() {
 std::int64_t Combine::reduce_summed() {
   {
     const auto lock = exchange_.group->messages().lock();
-    find_ready(&Combine::sums_are_here);
+    find_ready(&Combine::sums_are_here, (route_->num_tokens + kFewest - 1) / kFewest);
   }
-  std::vector<std::int32_t>& ready = exchange_.tokens.ready;
-  const std::int64_t most = (route_->num_tokens + kFewest - 1) / kFewest;
-  if (std::ssize(ready) > most) ready.resize(most);
   return reduce_ready("sums");
 }
 
-// Among the tokens that are left.
-void Combine::find_ready(bool (Combine::*is_ready)(std::int64_t) const noexcept) {
+// The first tokens, at most so many, of those that are left.
+void Combine::find_ready(bool (Combine::*is_ready)(std::int64_t) const noexcept,
+                         std::int64_t most) {
   TokenLists& tokens = exchange_.tokens;
   tokens.ready.clear();
-  std::ranges::copy_if(tokens.left, std::back_inserter(tokens.ready),
-                       [&](std::int32_t token) { return (this->*is_ready)(token); });
+  for (const std::int32_t token : tokens.left) {
+    if (std::ssize(tokens.ready) == most) return;
+    if ((this->*is_ready)(token)) tokens.ready.push_back(token);
+  }
 }
 
 // Reduces what find_ready() found, unless it is too little. `wait`: the phase that goes on then.
@@ -60,7 +60,7 @@ std::int64_t Combine::reduce_ready(const char* wait) {
   if (tokens.ready.empty() || std::ssize(tokens.ready) * kFewest < route_->num_tokens) return 0;
   begin_phase("reduce");
   reduce_tokens(tokens.ready);
-  // Both lists ascend. Not by asking again: more may have come since.
+  // Both lists ascend. What is ready is not asked again: more may be, since it was looked for.
   auto next = tokens.ready.cbegin();
   std::erase_if(tokens.left, [&](std::int32_t token) {
     const bool reduced = next != tokens.ready.cend() && *next == token;

@@ -18,8 +18,8 @@ inline ExchangeConfig early_config() {
   return {.max_tokens = 24, .hidden = 96, .num_experts = 12, .top_k = 3};
 }
 
-// Early tokens have no row at the last member of all ranks, the others have one there; tokens 4, 12
-// and so on have no row at all, but for what special experts add.
+// The members have blocks of experts, all alike. Early tokens have no expert of the last member,
+// the others have one; tokens 4, 12 and so on have no row at all, but for what special experts add.
 inline std::vector<std::int64_t> early_ids(const ExchangeConfig& config, int rank,
                                            int num_members) {
   const int last = config.num_experts / num_members * (num_members - 1);
