@@ -202,13 +202,13 @@ Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
   CallTime time(std::min<std::chrono::nanoseconds>(kLastSetWait, call_.left()));
   Await everybody = awaiting_reads(last, last_taken_);
   everybody.time = &time;
-  everybody.patient = true;
+  everybody.needed = &active_->waited;
   const Status finished = group_.wait(everybody);
-  if (!finished.ok())
-    group_.log(LogLevel::kWarn,
-               fmt::format("exchange {}: rank {} did not say that it finished operation "
-                           "{}, and is left behind",
-                           setup_.id, finished.culprit(), last_taken_));
+  if (finished.code() != Code::kTimeout) return finished;
+  group_.log(LogLevel::kWarn,
+             fmt::format("exchange {}: rank {} did not say that it finished operation "
+                         "{}, and is left behind",
+                         setup_.id, finished.culprit(), last_taken_));
   return {};
 }
 

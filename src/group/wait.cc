@@ -131,7 +131,7 @@ Status GroupState::check(const Await& await) noexcept {
   const std::vector<int> late = missing_ranks(await);
   if (late.empty() || (aborted() && !blamed)) return {};  // looks again
   if (interrupted) return give_up(await, Code::kInterrupted, rank_);
-  const int owes = await.patient ? -1 : owing(/*lost=*/false);
+  const int owes = await.patient() ? -1 : owing(/*lost=*/false);
   return give_up(await, Code::kTimeout, owes < 0 ? holding_up(await, late, awaited) : owes);
 }
 
@@ -163,7 +163,7 @@ int GroupState::holding_up(const Await& await, const std::vector<int>& late,
 // while its own messages are to leave: those that wait for it say nothing of the network.
 std::vector<int> GroupState::awaited_here(const Await& await, int missing) noexcept {
   std::vector<int> awaited(size_, -1);
-  if (await.patient || await.outgoing) return awaited;
+  if (await.patient() || await.outgoing) return awaited;
   std::vector<std::vector<std::uint64_t>> before;
   for (const int rank : node_ranks_) before.push_back(flags_->waited(rank));
   const auto all_wait = [&] {
@@ -199,8 +199,10 @@ std::vector<int> GroupState::awaited_since(
 // A rank that is gone and is waited for in vain; -1: there is none.
 int GroupState::gone_culprit(const Await& await, const std::vector<int>& missing) const noexcept {
   if (await.outgoing) return -1;
-  if (await.patient) {
+  if (await.patient()) {
     const auto is_gone = [&](int peer) { return gone(await, peer); };
+    for (int peer = 0; peer < size_; ++peer)
+      if ((*await.needed)[peer] && is_gone(peer) && !flags_->gave_up(peer)) return peer;
     return std::all_of(missing.begin(), missing.end(), is_gone) ? missing[0] : -1;
   }
   for (const int peer : missing) {
@@ -254,7 +256,7 @@ bool GroupState::gone(const Await& await, int rank) const noexcept {
 }
 
 Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept {
-  if (await.patient) return {Code::kTimeout, "", culprit};
+  if (await.patient() && !(*await.needed)[culprit]) return {Code::kTimeout, "", culprit};
   const std::vector<int> missing = missing_ranks(await);
   std::string text =
       fmt::format("{} {}: gave up waiting for {} of {} {}", await.operation, await.number,
@@ -273,7 +275,8 @@ Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept 
 
 // A rank that ends by an exception destroys its exchanges before it leaves the group.
 Status GroupState::await_end(Await await, int rank) noexcept {
-  std::vector<bool> only(size_);
+  const std::vector<bool> needed(size_);  // nobody
+  std::vector<bool> only = needed;
   only[rank] = true;
   CallTime soon(kEndsSoon);
   await.flags = flags_->abort_words();
@@ -282,7 +285,7 @@ Status GroupState::await_end(Await await, int rank) noexcept {
   await.time = &soon;
   await.only = &only;
   await.last_hop = nullptr;
-  await.patient = true;
+  await.needed = &needed;
   static_cast<void>(wait(await));
   if (Status said = verdict(); !said.ok()) return said;
   if (!left(rank) && !gone(await, rank)) return {};

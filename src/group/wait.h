@@ -58,9 +58,10 @@ struct Await {
   // [R] What was sent to each before: raised here when it has left this rank, as it does too
   // towards a rank that is gone. Null: it is not about that.
   const std::vector<MessageChannel::Traffic>* outgoing = nullptr;
-  // Giving up is an answer: the group stays whole, and those that are gone do not end the wait for
-  // the others.
-  bool patient = false;
+  // [R] Without which ranks this one cannot go on: one that is gone breaks the group, whether its
+  // flag is up or not. Otherwise giving up is an answer, the group stays whole, and those that are
+  // gone do not end the wait for the others. Null: it needs all that it waits for.
+  const std::vector<bool>* needed = nullptr;
   // What this rank can do while flags are missing. Called where it would sleep: by then all others
   // on this processor have had their turn. Returns the nanoseconds that it took, in which nobody
   // was waited for; 0: there was nothing to do.
@@ -70,6 +71,7 @@ struct Await {
     return *reinterpret_cast<const std::atomic<std::uint64_t>*>(
         reinterpret_cast<const std::byte*>(flags) + rank * stride_bytes);
   }
+  bool patient() const noexcept { return needed != nullptr; }
   // Acquire: what the rank published before it raised the flag is visible afterwards. Partner:
   // raise().
   bool up(int rank) const noexcept {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <thread>
 
@@ -14,6 +15,7 @@ namespace ferry::test {
 namespace {
 
 constexpr int kRanks = 4, kRounds = 5, kRepeats = 5;
+constexpr int kLateMs = 1500;                  // longer than a rank is waited for that is left out
 constexpr std::int64_t kMostNs = 500'000'000;  // milliseconds, on a busy machine too
 
 Scenario scenario_of_nodes(int num_ranks = kRanks) {
@@ -126,6 +128,43 @@ INSTANTIATE_TEST_SUITE_P(Nodes, LeavingWhatComes,
                          testing::Values(PassedOn{"host:2,rank:2", 2, {1, 3}},
                                          PassedOn{"rack:2,host:1+3,rank:1", 1, {2, 3}}),
                          [](const auto& info) { return info.index == 0 ? "hosts" : "racks"; });
+
+// Rank 1 has left before rank 0 goes on with it, and without ranks 2 and 3, whose part of the last
+// operation is still open. Rank 0 does not wait for those first: there is nobody to go on with.
+class LeavingWhoIsNeeded : public testing::TestWithParam<const char*> {};
+
+TEST_P(LeavingWhoIsNeeded, IsToldAtOnce) {
+  static constexpr std::array kTwo = {0, 1};
+  const Scenario scenario = scenario_of_nodes();
+  expect_short([&] {
+    std::atomic<std::int64_t> told_ns{0};
+    const auto body = [&](Group group) {
+      Seat seat(group, scenario);
+      const Operation sent = seat.dispatch_send(0);
+      if (group.rank() > 1) {
+        for (int i = 0; i < kLateMs && told_ns.load(std::memory_order_relaxed) == 0; ++i, nap(1))
+          group.state()->progress();  // passes flags on
+        return;
+      }
+      seat.dispatch_recv(0, sent);
+      if (group.rank() == 1) return;
+      nap(100);
+      DispatchCall call = seat.dispatch_call(1);
+      call.args().active_ranks = kTwo;
+      Received received;
+      const std::int64_t began_ns = internal::now_ns();
+      const Status status = seat.exchange().dispatch(call.args(), received);
+      require_status(status, Code::kPeerLost, {"rank 1", "has left the group"}, "dispatch");
+      told_ns.store(internal::now_ns() - began_ns, std::memory_order_relaxed);
+    };
+    run_threads(kRanks, body, {.topology = GetParam()});
+    return told_ns.load(std::memory_order_relaxed);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Nodes, LeavingWhoIsNeeded,
+                         testing::Values("rank:4", "host:2,rank:1+3", "host:2,rank:2"),
+                         [](const auto& info) { return std::to_string(info.index); });
 
 }  // namespace
 }  // namespace ferry::test
