@@ -11,8 +11,8 @@
 
 #include "calibrate.h"
 #include "calibrate_runs.h"
+#include "machine_json.h"
 #include "plan_expect.h"
-#include "plan_json.h"
 
 namespace ferry::tools {
 

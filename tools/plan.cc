@@ -11,6 +11,7 @@
 
 #include "commands.h"
 #include "ferry/status.h"
+#include "machine_json.h"
 #include "page.h"
 #include "plan_expect.h"
 #include "plan_json.h"
@@ -48,7 +49,7 @@ PlannedPoint plan_point(const PlanArguments& options, int ep) {
       .machine = read_machine(request.machine), .workload = request.workload, .plan = {}};
   if (ep > 0) point.machine = point.machine.resized(ep);
   const int ranks = point.machine.tree.num_ranks(), experts = point.workload.exchange.num_experts;
-  if (ep > 0 && experts % ranks != 0)
+  if (experts % ranks != 0)
     throw std::invalid_argument(fmt::format("EP {} does not divide {} experts", ranks, experts));
   set_routing(options.routing, kSeed, point.workload);
   point.plan = plan(point.machine, point.workload, request.options);
@@ -67,6 +68,7 @@ std::vector<int> sweep_points(const PlanArguments& options) {
       throw std::invalid_argument(fmt::format("--sweep: '{}' is not a number of ranks", number));
     points.push_back(ep);
   }
+  if (points.empty()) throw std::invalid_argument("--sweep: 'ep=' has no number of ranks");
   return points;
 }
 
@@ -127,7 +129,8 @@ int run(const PlanArguments& options) {
   if (!options.expect.empty()) return check_expected(options);
   if (!options.report.empty()) {
     if (!options.sweep.empty())
-      throw std::invalid_argument("--report: of one size, not of --sweep " + options.sweep);
+      throw std::invalid_argument("--report, --timeline: of one size, not of --sweep " +
+                                  options.sweep);
     write_report(options);
   }
   print_plans(options);
@@ -142,7 +145,11 @@ void set_model(const CLI::App& app, PlanRequest& request) {
   if (app.count("--hidden") == 0) config.hidden = model.hidden;
   if (app.count("--top-k") == 0) config.top_k = model.top_k;
   if (app.count("--experts") == 0) config.num_experts = model.experts;
-  request.workload.parallel.layers = model.layers - model.dense_layers;
+  Workload::Parallel& parallel = request.workload.parallel;
+  parallel.layers = model.layers - model.dense_layers;
+  if (parallel.pp > parallel.layers)
+    throw std::invalid_argument(fmt::format("--pp: {} stages, but {} has {} MoE layers",
+                                            parallel.pp, model.name, parallel.layers));
 }
 
 void add_parallel(CLI::App& app, Workload::Parallel& parallel) {
@@ -187,10 +194,11 @@ void add_plan(CLI::App& app, int& exit_code) {
   verb->add_option("--chunks", request.options.chunks, "Pieces of a message")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  verb->add_option("--sweep", options->sweep, "Several sizes: ep=16,32,64");
+  verb->add_option("--sweep", options->sweep, "Several sizes: ep=16,32,64")->excludes("--ep");
   verb->add_option("--expect", options->expect,
                    "What `ferry bench --json` measured, beside what is predicted for its shape")
-      ->check(CLI::ExistingFile);
+      ->check(CLI::ExistingFile)
+      ->excludes("--ep", "--sweep");
   verb->add_option("--within", options->within_percent,
                    "Error that --expect allows, in percent: 10 or 10%")
       ->transform(
@@ -201,7 +209,8 @@ void add_plan(CLI::App& app, int& exit_code) {
                  "When each task runs, and where constants come from");
   verb->add_option("--report,--timeline", options->report,
                    "Also write an HTML page: strategies, their tasks in time, the links and loads");
-  verb->add_flag("--json", options->json, "One JSON object (with --sweep, a list) instead of text");
+  verb->add_flag("--json", options->json, "One JSON object (with --sweep, a list) instead of text")
+      ->excludes("--expect");
   verb->add_flag("--list", options->list, "Machines and models that have names");
   verb->callback([verb, options, &exit_code] {
     try {
@@ -211,7 +220,7 @@ void add_plan(CLI::App& app, int& exit_code) {
       std::cerr << "ferry plan: " << error.what() << '\n';
       exit_code = kUsageError;
     } catch (const nlohmann::json::exception& error) {
-      std::cerr << "ferry plan: " << error.what() << '\n';
+      std::cerr << "ferry plan: " << reason_of(error) << '\n';
       exit_code = kUsageError;
     } catch (const Error& error) {
       std::cerr << "ferry plan: " << error.what() << '\n';

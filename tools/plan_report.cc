@@ -43,9 +43,11 @@ std::string doubled_text(const Prediction& best) {
   std::string text;
   for (const auto& [name, us] : best.doubled) {
     const double gain = best.pair_us() > 0 ? 1 - us / best.pair_us() : 0;
-    text += gain < 0.005 ? fmt::format("were {} twice as fast, nothing would change\n", name)
-                         : fmt::format("were {} twice as fast: {} instead of {} ({:.0f} % less)\n",
-                                       name, time_text(us), time_text(best.pair_us()), 100 * gain);
+    const std::string before = time_text(best.pair_us()), after = time_text(us);
+    text += gain < 0.005 || after == before
+                ? fmt::format("were {} twice as fast, nothing would change\n", name)
+                : fmt::format("were {} twice as fast: {} instead of {} ({:.0f} % less)\n", name,
+                              after, before, 100 * gain);
   }
   return text;
 }

@@ -3,14 +3,29 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <string_view>
+#include <vector>
 
+#include "base/names.h"
 #include "bench/routing.h"
+#include "machine_json.h"
 
 namespace ferry::tools {
+
+namespace {
+
+std::vector<double> loads_of(const std::string& file) try {
+  return nlohmann::json::parse(read_file(file)).get<std::vector<double>>();
+} catch (const nlohmann::json::exception& error) {
+  throw std::invalid_argument(
+      fmt::format("--routing: '{}' is no list of loads: {}", file, reason_of(error)));
+}
+
+}  // namespace
 
 void set_routing(const std::string& text, std::uint64_t seed, Workload& workload) {
   if (text == "uniform") return;
@@ -24,15 +39,20 @@ void set_routing(const std::string& text, std::uint64_t seed, Workload& workload
     return;
   }
   if (text.ends_with(".json") && !text.starts_with("load:")) {
-    std::ifstream file(text);
-    if (!file) throw std::invalid_argument(fmt::format("cannot open '{}'", text));
-    workload.loads = nlohmann::json::parse(file).get<std::vector<double>>();
+    workload.loads = loads_of(text);
     return;
   }
-  const bench::RoutingSpec spec = bench::parse_routing(text);
-  if (spec.kind == bench::RoutingSpec::Kind::kGroups)
+  if (text.starts_with("groups:"))
     throw std::invalid_argument(
         fmt::format("--routing: '{}' is planned as limited:M/G, M of G groups", text));
+  const std::string_view name = std::string_view(text).substr(0, text.find(':'));
+  constexpr std::array kNames = {"uniform", "limited", "zipf", "real", "load"};
+  if (std::ranges::count(kNames, name) == 0)
+    throw std::invalid_argument(
+        fmt::format("--routing: '{}' is none of uniform, limited:M/G, zipf:S, real, "
+                    "load:FILE[:LAYER], FILE.json{}",
+                    text, internal::nearest_name(name, {kNames.begin(), kNames.end()})));
+  const bench::RoutingSpec spec = bench::parse_routing(text);
   const ExchangeConfig& shape = workload.exchange;
   workload.loads = bench::expert_shares(spec, shape.num_experts, shape.max_tokens, seed);
 }

@@ -42,6 +42,7 @@ struct FERRY_EXPORT Machine {
     std::string port = {};  // shared by all links of the kind at a rank; empty: none
     std::vector<std::array<double, 2>> curve = {};  // {bytes of a message, GB/s}, ascending
     std::string source = {};
+    int line = 0;  // of the text that it was read from; 0: of none
   };
 
   // What the links of a kind share at a rank, or at a group of `level`.
@@ -51,6 +52,7 @@ struct FERRY_EXPORT Machine {
     double gb_s = 0;
     Duplex duplex = Duplex::kFull;
     std::string source = {};
+    int line = 0;  // as of a link
   };
 
   // What moves or copies bytes on each rank.
@@ -61,6 +63,7 @@ struct FERRY_EXPORT Machine {
     bool relays = false;    // in what it passes on
     bool reorders = false;  // brings rows into order before they leave and after they came
     std::string source = {};
+    int line = 0;  // as of a link
   };
 
   // Rows and rank_mb for each rank are counted together, in MB. Up to mb[0] all rows are in a
@@ -188,7 +191,7 @@ struct Prediction {
   std::string strategy;
   double dispatch_us = 0, combine_us = 0;
   double dispatch_bound_us = 0, combine_bound_us = 0;  // no order of messages is faster
-  bool simulated = false;                              // else the times are the bounds
+  int chunks = 0;  // that messages were cut in for the simulation; 0: times are the bounds
   double received_bytes = 0, staged_bytes = 0;  // of a rank in a dispatch: own rows; for others
   std::string limited_by;                       // the load with the most work
   std::vector<Load> loads;

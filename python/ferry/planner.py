@@ -19,6 +19,8 @@ def plan(machine: Union[str, Dict[str, Any]], *, loads: Optional[Iterable[float]
     of the command, with _ for -: model="deepseek-v3", tokens=4096, ep=16, routing="limited:4/8"; a flag is True.
     Raises ferry.InvalidArgument with what the command says.
     """
+    if not isinstance(machine, (str, dict)):
+        raise TypeError(f"machine is {machine!r}, neither a text nor a dict")
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(machine, dict):
             machine = _write(folder, "machine.json", json.dumps(machine, indent=1))

@@ -7,6 +7,7 @@
 
 #include "base/names.h"
 #include "ferry/status.h"
+#include "plan/machine_text.h"
 
 namespace ferry::internal {
 
@@ -15,7 +16,7 @@ namespace {
 using Shape = Machine::Shape;
 
 [[noreturn]] void refuse_link(const Machine::Link& link, const std::string& what) {
-  throw Error(Code::kInvalidArgument, fmt::format("link '{}': {}", link.name, what));
+  refuse_line(link.line, fmt::format("link '{}': {}", link.name, what));
 }
 
 int find_level(const Topology& tree, const Machine::Link& link) {

@@ -1,15 +1,16 @@
-// Machine::parse and to_text: machines as lines of text; docs/plan.md has the grammar. Called by
-// tools and tests; calls presets.h and Topology::parse.
+// Machine::parse: a machine from lines of text; docs/plan.md has the grammar. Called by tools and
+// tests; calls presets.h and Topology::parse.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <optional>
 
 #include "base/names.h"
 #include "ferry/plan.h"
 #include "ferry/status.h"
-#include "plan/graph.h"
+#include "plan/machine_text.h"
 #include "plan/presets.h"
 
 namespace ferry {
@@ -18,6 +19,8 @@ namespace {
 
 using internal::nearest_name;
 using Words = std::vector<std::string_view>;
+
+constexpr std::string_view kBlanks = " \t\r";
 
 Words split(std::string_view text, std::string_view separators) {
   Words words;
@@ -30,15 +33,30 @@ Words split(std::string_view text, std::string_view separators) {
   return words;
 }
 
+Words split_lines(std::string_view text) {  // empty ones too, as they count
+  Words lines;
+  while (!text.empty()) {
+    const std::size_t length = std::min(text.find('\n'), text.size());
+    lines.push_back(text.substr(0, length));
+    text.remove_prefix(std::min(length + 1, text.size()));
+  }
+  return lines;
+}
+
+std::vector<std::string> level_names(const Topology& tree) {
+  std::vector<std::string> names;
+  for (int i = 0; i < tree.num_levels(); ++i) names.push_back(tree.level(i).name);
+  return names;
+}
+
 // One line, word by word; complaints name it.
 class Line {
  public:
-  Line(std::string_view text, int number) : words_(split(text, " \t\r")), number_(number) {}
+  Line(Words words, int number) : words_(std::move(words)), number_(number) {}
 
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw Error(Code::kInvalidArgument, fmt::format("machine, line {}: {}", number_, what));
-  }
+  [[noreturn]] void refuse(const std::string& what) const { internal::refuse_line(number_, what); }
 
+  int number() const { return number_; }
   bool done() const { return next_ == words_.size(); }
   std::string_view word(const char* what) {
     if (done()) refuse(fmt::format("{} is missing", what));
@@ -71,8 +89,15 @@ class Line {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
     if (!(value > 0) || value > 1e15)
-      refuse(fmt::format("'{}' is not a positive quantity of {}", text, unit));
+      refuse(unit.empty() ? fmt::format("'{}' is not a positive number", text)
+                          : fmt::format("'{}' is not a positive quantity of {}", text, unit));
     return value;
+  }
+  // Sets what was not set before.
+  void set(double& field, double value, std::string_view unit) const {
+    if (field != 0)
+      refuse(fmt::format("{}{} beside {}{}: one of them is too much", value, unit, field, unit));
+    field = value;
   }
   double required(std::string_view text, std::string_view unit) const {
     const std::optional<double> value = quantity(text, unit);
@@ -121,14 +146,14 @@ void read_curve(Line& line, Machine::Link& link) {
 }
 
 Machine::Link read_link(Line& line) {
-  Machine::Link link{.name = std::string(line.word("a name"))};
+  Machine::Link link{.name = std::string(line.word("a name")), .line = line.number()};
   read_shape(line, link);
   while (!line.done()) {
     const std::string word(line.word("a property"));
     if (const auto rate = line.quantity(word, "GB/s")) {
-      link.gb_s = *rate;
+      line.set(link.gb_s, *rate, "GB/s");
     } else if (const auto latency = line.quantity(word, "us")) {
-      link.latency_us = *latency;
+      line.set(link.latency_us, *latency, "us");
     } else if (word == "issue") {
       link.issue_us = line.required(line.word("a time"), "us");
     } else if (word == "port") {
@@ -147,11 +172,11 @@ Machine::Link read_link(Line& line) {
 }
 
 Machine::Port read_port(Line& line) {
-  Machine::Port port{.name = std::string(line.word("a name"))};
+  Machine::Port port{.name = std::string(line.word("a name")), .line = line.number()};
   while (!line.done()) {
     const std::string word(line.word("a property"));
     if (const auto rate = line.quantity(word, "GB/s")) {
-      port.gb_s = *rate;
+      line.set(port.gb_s, *rate, "GB/s");
     } else if (word == "of") {
       port.level = line.word("a level");
     } else if (word == "half") {
@@ -167,11 +192,11 @@ Machine::Port read_port(Line& line) {
 }
 
 Machine::Engine read_engine(Line& line) {
-  Machine::Engine engine{.name = std::string(line.word("a name"))};
+  Machine::Engine engine{.name = std::string(line.word("a name")), .line = line.number()};
   while (!line.done()) {
     const std::string word(line.word("a property"));
     if (const auto rate = line.quantity(word, "GB/s")) {
-      engine.gb_s = *rate;
+      line.set(engine.gb_s, *rate, "GB/s");
     } else if (word == "sends") {
       engine.sends = true;
     } else if (word == "relays") {
@@ -242,9 +267,13 @@ void read_line(Line& line, Machine& machine) {
   } else if (what == "host") {
     read_host(line, machine.host);
   } else if (what == "memory") {
-    machine.memory_gb = line.required(line.word("a size"), "GB");
+    line.set(machine.memory_gb, line.required(line.word("a size"), "GB"), "GB");
   } else if (what == "contention") {
     machine.contention = line.required(line.word("a factor"), "");
+    if (machine.contention < 1)
+      line.refuse(fmt::format(
+          "contention {}: at least 1, as an exchange is not faster beside compute than alone",
+          machine.contention));
   } else {
     line.refuse(fmt::format(
         "'{}' begins no line{}", what,
@@ -264,101 +293,51 @@ Topology read_tree(std::string_view text) try {
 
 // Names are new and ports are there.
 void check(const Machine& machine) {
-  std::vector<std::string> names, ports;
-  for (const Machine::Link& link : machine.links) names.push_back(link.name);
-  for (const Machine::Port& port : machine.ports)
-    names.push_back(port.name), ports.push_back(port.name);
-  for (const Machine::Engine& engine : machine.engines) names.push_back(engine.name);
-  std::ranges::sort(names);
-  if (const auto twice = std::ranges::adjacent_find(names); twice != names.end())
-    throw Error(Code::kInvalidArgument, fmt::format("machine: two things are named '{}'", *twice));
+  std::map<std::string, int> lines;  // of names
+  const auto name = [&](const auto& named) {
+    if (!lines.emplace(named.name, named.line).second)
+      internal::refuse_line(named.line, fmt::format("two things are named '{}'", named.name));
+  };
+  std::ranges::for_each(machine.links, name);
+  std::ranges::for_each(machine.ports, name);
+  std::ranges::for_each(machine.engines, name);
+  std::vector<std::string> ports;
+  for (const Machine::Port& port : machine.ports) ports.push_back(port.name);
   for (const Machine::Link& link : machine.links) {
     if (!link.port.empty() && std::ranges::count(ports, link.port) == 0)
-      throw Error(Code::kInvalidArgument,
-                  fmt::format("link '{}': there is no port '{}'{}", link.name, link.port,
-                              nearest_name(link.port, ports)));
+      internal::refuse_line(link.line, fmt::format("link '{}': there is no port '{}'{}", link.name,
+                                                   link.port, nearest_name(link.port, ports)));
   }
   for (const Machine::Port& port : machine.ports) {
     if (!port.level.empty() && machine.tree.find_level(port.level) < 0)
-      throw Error(Code::kInvalidArgument,
-                  fmt::format("port '{}': there is no level '{}'", port.name, port.level));
+      internal::refuse_line(
+          port.line, fmt::format("port '{}': there is no level '{}'{}", port.name, port.level,
+                                 nearest_name(port.level, level_names(machine.tree))));
   }
-}
-
-std::string rate_text(double gb_s) { return gb_s > 0 ? fmt::format(" {}GB/s", gb_s) : ""; }
-std::string source_text(const std::string& source) {
-  return source.empty() ? "" : " source " + source;
-}
-
-std::string link_text(const Machine::Link& link) {
-  constexpr std::array kShapes = {"mesh", "ring", "pairs", "index", "xor"};
-  const bool in = link.shape == Machine::Shape::kPairs || link.shape == Machine::Shape::kXor;
-  std::string text =
-      fmt::format("link {} {}", link.name, kShapes.at(static_cast<std::size_t>(link.shape)));
-  if (link.shape == Machine::Shape::kXor) text += fmt::format(" {}", link.mask);
-  for (std::size_t i = 0; i < link.pairs.size(); ++i)
-    text += fmt::format("{}{}-{}", i == 0 ? " " : ",", link.pairs[i][0], link.pairs[i][1]);
-  if (!link.level.empty()) text += (in ? " in " : " ") + link.level;
-  if (link.level.empty() && !in) text += " all";
-  text += rate_text(link.gb_s);
-  if (link.latency_us > 0) text += fmt::format(" {}us", link.latency_us);
-  if (link.issue_us > 0) text += fmt::format(" issue {}us", link.issue_us);
-  if (!link.port.empty()) text += " port " + link.port;
-  for (std::size_t i = 0; i < link.curve.size(); ++i)
-    text += fmt::format("{}{}:{}", i == 0 ? " curve " : ",", link.curve[i][0], link.curve[i][1]);
-  return text + source_text(link.source) + "\n";
-}
-
-std::string copying_text(const char* what, const Machine::Copying& cost) {
-  if (cost.gb_s[0] <= 0) return "";
-  return fmt::format(" {} {}us {}ns {}GB/s {}GB/s", what, cost.rank_us, cost.token_ns, cost.gb_s[0],
-                     cost.gb_s[1]);
-}
-
-std::string host_text(const Machine::Host& host) {
-  std::string text =
-      copying_text("dispatch", host.dispatch) + copying_text("combine", host.combine);
-  if (host.processors > 0) text += fmt::format(" processors {}", host.processors);
-  if (host.dispatch.waiting_us > 0)
-    text += fmt::format(" waiting {}us {}us", host.dispatch.waiting_us, host.combine.waiting_us);
-  if (host.caches.mb[0] > 0)
-    text += fmt::format(" caches {}MB {}MB", host.caches.mb[0], host.caches.mb[1]);
-  if (host.caches.rank_mb > 0) text += fmt::format(" rank {}MB", host.caches.rank_mb);
-  if (host.network_gb_s > 0) text += fmt::format(" network {}GB/s", host.network_gb_s);
-  if (host.together) text += " together";
-  if (host.flag_ns > 0) text += fmt::format(" flag {}ns", host.flag_ns);
-  text += source_text(host.source);
-  return text.empty() ? "" : "host" + text + "\n";
 }
 
 }  // namespace
 
-Machine Machine::parse(std::string_view text) {
-  const std::size_t end = std::min(text.find('\n'), text.size());
-  if (const std::optional<std::string> preset = internal::preset_text(text.substr(0, end))) {
-    if (text.find_first_not_of(" \t\r\n", end) != text.npos)
-      throw Error(Code::kInvalidArgument, "machine, line 2: a preset stands alone");
-    Machine machine = parse(*preset);
-    machine.name = text.substr(0, end);
-    return machine;
-  }
+namespace internal {
+
+void refuse_line(int line, const std::string& what) {
+  throw Error(Code::kInvalidArgument,
+              line > 0 ? fmt::format("machine, line {}: {}", line, what) : what);
+}
+
+Machine parse_lines(std::span<const MachineLine> lines) {
   Machine machine;
-  int number = 0;
   bool has_tree = false;
-  while (!text.empty()) {
-    const std::size_t length = std::min(text.find('\n'), text.size());
-    const std::string_view all = text.substr(0, length), line = all.substr(0, all.find('#'));
-    text.remove_prefix(std::min(length + 1, text.size()));
-    ++number;
-    const Words words = split(line, " \t\r");
+  for (const auto& [number, text] : lines) {
+    const Words words = split(text.substr(0, text.find('#')), kBlanks);
     if (words.empty()) continue;
-    Line read(line, number);
+    Line line(words, number);
     if (has_tree) {
-      read_line(read, machine);
+      read_line(line, machine);
       continue;
     }
     if (words.size() > 1)
-      read.refuse("the first line is a tree, such as host:2,rank:8, and no more");
+      line.refuse("the first line is a tree, such as host:2,rank:8, and no more");
     machine.tree = read_tree(words[0]);
     machine.name = words[0];
     has_tree = true;
@@ -368,23 +347,20 @@ Machine Machine::parse(std::string_view text) {
   return machine;
 }
 
-std::string Machine::to_text() const {
-  std::string text = tree.to_text() + "\n";
-  for (const Link& link : links) text += link_text(link);
-  for (const Port& port : ports) {
-    text += fmt::format("port {}{}{}{}{}\n", port.name, rate_text(port.gb_s),
-                        port.level.empty() ? "" : " of " + port.level,
-                        port.duplex == Duplex::kHalf ? " half" : "", source_text(port.source));
-  }
-  for (const Engine& engine : engines) {
-    text += fmt::format("engine {}{}{}{}{}{}\n", engine.name, rate_text(engine.gb_s),
-                        engine.sends ? " sends" : "", engine.relays ? " relays" : "",
-                        engine.reorders ? " reorders" : "", source_text(engine.source));
-  }
-  text += host_text(host);
-  if (memory_gb > 0) text += fmt::format("memory {}GB\n", memory_gb);
-  if (contention != 1) text += fmt::format("contention {}\n", contention);
-  return text;
+}  // namespace internal
+
+Machine Machine::parse(std::string_view text) {
+  std::vector<internal::MachineLine> lines;
+  const std::size_t end = std::min(text.find('\n'), text.size());
+  const std::optional<std::string> preset = internal::preset_text(text.substr(0, end));
+  if (preset && text.find_first_not_of(" \t\r\n", end) != text.npos)
+    internal::refuse_line(2, "a preset stands alone");
+  int number = 0;
+  for (const std::string_view line : split_lines(preset ? *preset : text))
+    lines.push_back({preset ? 0 : ++number, line});
+  Machine machine = internal::parse_lines(lines);
+  if (preset) machine.name = text.substr(0, end);
+  return machine;
 }
 
 }  // namespace ferry

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "ferry/status.h"
@@ -44,6 +45,7 @@ class Planner {
     return prediction;
   }
 
+  const PlanOptions& options() const { return options_; }
   const Graph& graph() const { return graph_; }
   const Classes& used_classes() const { return classes_; }
 
@@ -126,8 +128,15 @@ std::vector<std::string> notes(const Planner& planner, const Workload& workload,
                       ? fmt::format("{} ranks, each simulated", planner.graph().num_ranks())
                       : fmt::format("{} ranks in {} class{}", planner.graph().num_ranks(),
                                     classes.count(), classes.count() == 1 ? "" : "es"));
-  if (std::ranges::any_of(predictions, [](const Prediction& p) { return !p.simulated; }))
-    notes.emplace_back("times are bounds where the tasks are too many to simulate");
+  for (const Prediction& prediction : predictions) {
+    if (prediction.chunks == 0)
+      notes.push_back(fmt::format("times of {} are bounds: its tasks are too many to simulate",
+                                  prediction.strategy));
+    else if (prediction.chunks < planner.options().chunks)
+      notes.push_back(fmt::format("{}: each message in {} piece{}, as the tasks are many",
+                                  prediction.strategy, prediction.chunks,
+                                  prediction.chunks == 1 ? "" : "s"));
+  }
   const Prediction& best = predictions.front();
   const Machine& machine = planner.graph().machine();
   if (machine.contention != 1)
@@ -171,6 +180,9 @@ void check(const Workload& workload, const PlanOptions& options) {
   if (parallel.pp < 1) refuse("PP", parallel.pp, 1);
   if (parallel.layers < 1) refuse("layers", parallel.layers, 1);
   if (parallel.micro_batches < 1) refuse("micro-batches", parallel.micro_batches, 1);
+  if (!std::isfinite(parallel.compute_us) || parallel.compute_us < 0)
+    throw Error(Code::kInvalidArgument,
+                fmt::format("compute of {} us, at least 0", parallel.compute_us));
   if (exchange.top_k > exchange.num_experts)
     throw Error(Code::kInvalidArgument,
                 fmt::format("top-k {} of only {} experts", exchange.top_k, exchange.num_experts));

@@ -13,7 +13,7 @@ constexpr std::size_t kMostTasks = 20000;
 // 0: too many tasks to simulate.
 int chunks_for(const SchedulePair& pair, int wanted) {
   const std::size_t tasks = std::max(pair.dispatch.tasks.size(), pair.combine.tasks.size());
-  if (tasks == 0) return 1;
+  if (tasks == 0) return wanted;
   return static_cast<int>(std::min<std::size_t>(kMostTasks / tasks, wanted));
 }
 
@@ -86,7 +86,7 @@ Prediction predict(const Strategy& strategy, const SchedulePair& pair, const Pla
   prediction.loads = loads(pair);
   prediction.dispatch_bound_us = bound_us(pair.dispatch);
   prediction.combine_bound_us = bound_us(pair.combine);
-  prediction.simulated = chunks > 0;
+  prediction.chunks = chunks;
   std::tie(prediction.dispatch_us, prediction.dispatch_spans) = time(pair.dispatch, chunks);
   std::tie(prediction.combine_us, prediction.combine_spans) = time(pair.combine, chunks);
   prediction.limited_by = limit(prediction);

@@ -77,6 +77,7 @@ constexpr std::array<Preset, 5> kPresets = {{
 // "ib=15GB/s" in the line of link or port 'ib'.
 void set_rate(std::string_view all, std::string_view name, std::string_view rate,
               std::string& text) {
+  if (rate.empty()) refuse(all, fmt::format("'{}=' names no rate, such as {}=15GB/s", name, name));
   const auto begins = [&](const char* what) {
     return text.find(fmt::format("\n{} {} ", what, name));
   };

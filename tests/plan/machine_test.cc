@@ -99,7 +99,14 @@ TEST(Refused, NamesLineValueAndNearestName) {
               HasSubstr("'-5GB/s' is not a positive quantity"));
   EXPECT_THAT(refusal("host:2,rank:4\nlink a mesh host 5Gbit"), HasSubstr("'5Gbit'"));
   EXPECT_THAT(refusal("host:2,rank:4\nlink a pairs 0-9 in host 5GB/s"),
-              HasSubstr("position 9 is not in [0, 4): a link without an end"));
+              testing::AllOf(HasSubstr("line 2"),
+                             HasSubstr("position 9 is not in [0, 4): a link without an end")));
+  EXPECT_THAT(refusal("host:2,rank:4\nlink a mesh all 5GB/s\nport b 5GB/s of hots"),
+              testing::AllOf(HasSubstr("line 3"), HasSubstr("did you mean 'host'?")));
+  EXPECT_THAT(refusal("rank:4\nlink a mesh all 5GB/s 6GB/s"), HasSubstr("6GB/s beside 5GB/s"));
+  EXPECT_THAT(refusal("rank:4\nmemory 5GB\nmemory 6GB"), HasSubstr("line 3: 6GB beside 5GB"));
+  EXPECT_THAT(refusal("rank:4\ncontention 0.5"), HasSubstr("contention 0.5: at least 1"));
+  EXPECT_THAT(refusal("rank:4\ncontention nan"), HasSubstr("'nan' is not a positive number"));
   EXPECT_THAT(refusal("host:2,rank:4\nlink a pairs 0-0 5GB/s"), HasSubstr("joined to itself"));
   EXPECT_THAT(refusal("host:2,rank:4\nlink a pairs 0-1,1-0 5GB/s"), HasSubstr("joined twice"));
   EXPECT_THAT(refusal("host:3,rank:1\nlink a xor 2 5GB/s"), HasSubstr("without an end"));
@@ -107,12 +114,14 @@ TEST(Refused, NamesLineValueAndNearestName) {
               HasSubstr("no way over links leads from rank 0 to rank 4"));
   EXPECT_THAT(refusal("rank:4\nlink a mesh all 5GB/s port nik\nport nic 1GB/s"),
               HasSubstr("did you mean 'nic'?"));
-  EXPECT_THAT(refusal("rank:4\nlink a mesh all 5GB/s\nport a 1GB/s"), HasSubstr("two things"));
+  EXPECT_THAT(refusal("rank:4\nlink a mesh all 5GB/s\nport a 1GB/s"),
+              testing::AllOf(HasSubstr("line 3"), HasSubstr("two things")));
   EXPECT_THAT(refusal("rank:4\nlink a mesh all 5GB/s curve 9:1,9:2"), HasSubstr("ascend"));
   EXPECT_THAT(refusal("ubbv3:2"), HasSubstr("did you mean 'ubbv2'?"));
   EXPECT_THAT(refusal("ubbv2:0"), HasSubstr("'0' is not a number from 1 to 64"));
   EXPECT_THAT(refusal("ubbv2:2@port11"), HasSubstr("option 'port10'"));
   EXPECT_THAT(refusal("ubbv2:2@nik=3GB/s"), HasSubstr("did you mean 'nic'?"));
+  EXPECT_THAT(refusal("ubbv2:2@nic="), HasSubstr("'nic=' names no rate"));
 }
 
 TEST(Refused, ModelsByNearestName) {

@@ -43,6 +43,10 @@ def test_loads_of_experts():
     ({"lnks": []}, ["unknown key 'lnks'", "did you mean 'links'?"]),
     ({"ports": [{"name": "nic", "gb_s": -1}]}, ["'gb_s' is -1, not a positive number"]),
     ({"links": [{"name": "in", "gb_s": 1}]}, ["link 'in' has none of mesh, ring, index, xor, pairs"]),
+    ({"links": [{"name": "in", "mesh": "host", "xor": 1}]}, ["link 'in' has two of mesh, ring"]),
+    ({"links": [{"name": "in", "pairs": [[0, 1, 2]]}]}, ["[0,1,2] in 'pairs' is no list of two numbers"]),
+    ({"links": {"name": "in"}}, ["'links' is no list"]),
+    ({"engines": [{"name": "copy", "gb_s": 1, "sends": 1}]}, ["'sends' is 1, not true or false"]),
 ])
 def test_a_wrong_machine_is_refused(change, words):
     with pytest.raises(ferry.InvalidArgument) as refused:
@@ -51,8 +55,37 @@ def test_a_wrong_machine_is_refused(change, words):
         assert word in str(refused.value)
 
 
+@pytest.mark.parametrize("link, line, words", [
+    ('"gb_s": -3', 5, "'gb_s' is -3"),
+    ('"gb_s": 3, "mesh": 8', 5, "'mesh' is 8, not a text"),
+    ('"gb_s": 3, "pairs": [[0, 9]]', 4, "position 9 is not in [0, 8)"),
+])
+def test_a_json_machine_is_refused_by_its_line(tmp_path, link, line, words):
+    shape = "" if "pairs" in link or "mesh" in link else '"mesh": "all", '
+    (tmp_path / "machine.json").write_text(f"""{{"tree": "host:2,rank:4",
+ "links": [
+  {{"name": "all", "mesh": "all", "gb_s": 1}},
+  {{"name": "wrong",
+   {shape}{link}}}]}}""")
+    with pytest.raises(ferry.InvalidArgument) as refused:
+        ferry.plan(str(tmp_path / "machine.json"))
+    assert f"machine, line {line}: " in str(refused.value) and words in str(refused.value)
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ferry.InvalidArgument, match="EP 24 does not divide 256 experts|24 ranks do not fit"):
         ferry.plan("ubbv2:2", ep=24)
+    with pytest.raises(ferry.InvalidArgument, match="EP 24 does not divide 256 experts"):
+        ferry.plan("ubbv2:3")
+    with pytest.raises(ferry.InvalidArgument, match="compute of nan us"):
+        ferry.plan("ubbv2:2", compute_us=float("nan"))
+    with pytest.raises(ferry.InvalidArgument, match="'ep=' has no number of ranks"):
+        ferry.plan("ubbv2:2", sweep="ep=")
+    with pytest.raises(ferry.InvalidArgument, match="64 stages, but mixtral-8x7b has 32 MoE layers"):
+        ferry.plan("ubbv2:1", model="mixtral-8x7b", pp=64)
+    with pytest.raises(ferry.InvalidArgument, match="did you mean 'limited'?"):
+        ferry.plan("ubbv2:2", routing="limted:4/8")
+    with pytest.raises(TypeError, match="machine is None"):
+        ferry.plan(None)
     with pytest.raises(ferry.InvalidArgument, match="did you mean 'deepseek-v3'"):
         ferry.plan("ubbv2:2", model="deepseek-v2")

@@ -1,0 +1,23 @@
+// Machines as lines of text whose numbers a complaint names; docs/plan.md has the grammar.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "ferry/plan.h"
+
+namespace ferry::internal {
+
+struct MachineLine {
+  int number;  // from 1, of the text that the user wrote; 0: the user did not write it
+  std::string_view text;
+};
+
+// Machine::parse of lines that may come from another form, which has no presets.
+Machine parse_lines(std::span<const MachineLine> lines);
+
+// Throws Error kInvalidArgument with the number, if there is one.
+[[noreturn]] void refuse_line(int line, const std::string& what);
+
+}  // namespace ferry::internal
