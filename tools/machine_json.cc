@@ -43,47 +43,12 @@ struct ReadCharacter {
   bool operator!=(const ReadCharacter& other) const { return at != other.at; }
 };
 
-// Reads one text; complaints name a line of it.
-class MachineReader {
+// The fields of a text; complaints name its line.
+class JsonFields {
  public:
-  explicit MachineReader(const std::string& text) : text_(text), all_(parse(text)) {}
+  explicit JsonFields(const std::string& text) : text_(text), all_(parse(text)) {}
 
-  // By way of the text form, so that there is one grammar.
-  Machine read() {
-    check_keys(all_,
-               {"tree", "links", "ports", "engines", "host", "memory_gb", "contention", "name"});
-    add(all_, string(all_, "tree"));
-    for (const json& link : list("links")) add(link, link_line(link));
-    for (const json& port : list("ports")) add(port, port_line(port));
-    for (const json& engine : list("engines")) add(engine, engine_line(engine));
-    if (all_.contains("host")) add(all_.at("host"), host_line(all_.at("host")));
-    for (const auto& [key, word, unit] :
-         {std::array{"memory_gb", "memory", "GB"}, std::array{"contention", "contention", ""}})
-      if (all_.contains(key))
-        add(all_, fmt::format("{} {}{}", word, positive(all_, key), unit), key);
-    std::vector<internal::MachineLine> lines;
-    for (const auto& [number, line] : lines_) lines.push_back({number, line});
-    Machine machine = internal::parse_lines(lines);
-    if (all_.contains("name")) machine.name = string(all_, "name");
-    return machine;
-  }
-
- private:
-  // Where each object begins is a number of it, kAt, afterwards.
-  static json parse(const std::string& text) {
-    const char* read = text.data();
-    std::vector<std::ptrdiff_t> begins;
-    const auto note = [&](int /*depth*/, json::parse_event_t event, json& parsed) {
-      if (event == json::parse_event_t::object_start) begins.push_back(read - text.data());
-      if (event == json::parse_event_t::object_end) {
-        parsed[kAt] = begins.back();
-        begins.pop_back();
-      }
-      return true;
-    };
-    const ReadCharacter begin{text.data(), &read}, end{text.data() + text.size(), &read};
-    return json::parse(begin, end, note);
-  }
+  const json& all() const { return all_; }
 
   // Of the first place of a key in an object, or of the object.
   int line_of(const json& object, const std::string& key) const {
@@ -97,10 +62,6 @@ class MachineReader {
   [[noreturn]] void refuse(const json& object, const std::string& key,
                            const std::string& what) const {
     internal::refuse_line(line_of(object, key), what);
-  }
-
-  void add(const json& object, std::string line, const std::string& key = "") {
-    lines_.emplace_back(line_of(object, key), std::move(line));
   }
 
   void check_keys(const json& object, const std::vector<std::string>& known) const {
@@ -118,7 +79,6 @@ class MachineReader {
     if (!list.is_array()) refuse(object, key, fmt::format("'{}' is no list", key));
     return list;
   }
-  json list(const char* key) const { return list(all_, key); }
 
   std::string string(const json& object, const char* key) const {
     if (!object.contains(key)) refuse(object, "", fmt::format("'{}' is missing", key));
@@ -165,6 +125,59 @@ class MachineReader {
 
   std::string source(const json& object) const {
     return object.contains("source") ? " source " + string(object, "source") : "";
+  }
+
+ private:
+  // Where each object begins is a number of it, kAt, afterwards.
+  static json parse(const std::string& text) {
+    const char* read = text.data();
+    std::vector<std::ptrdiff_t> begins;
+    const auto note = [&](int /*depth*/, json::parse_event_t event, json& parsed) {
+      if (event == json::parse_event_t::object_start) begins.push_back(read - text.data());
+      if (event == json::parse_event_t::object_end) {
+        parsed[kAt] = begins.back();
+        begins.pop_back();
+      }
+      return true;
+    };
+    const ReadCharacter begin{text.data(), &read}, end{text.data() + text.size(), &read};
+    return json::parse(begin, end, note);
+  }
+
+  static constexpr const char* kAt = "@at";
+
+  const std::string& text_;
+  const json all_;
+};
+
+// Complaints name a line of the text.
+class MachineReader : JsonFields {
+ public:
+  using JsonFields::JsonFields;
+
+  // By way of the text form, so that there is one grammar.
+  Machine read() {
+    check_keys(all(),
+               {"tree", "links", "ports", "engines", "host", "memory_gb", "contention", "name"});
+    add(all(), string(all(), "tree"));
+    for (const json& link : list(all(), "links")) add(link, link_line(link));
+    for (const json& port : list(all(), "ports")) add(port, port_line(port));
+    for (const json& engine : list(all(), "engines")) add(engine, engine_line(engine));
+    if (all().contains("host")) add(all().at("host"), host_line(all().at("host")));
+    for (const auto& [key, word, unit] :
+         {std::array{"memory_gb", "memory", "GB"}, std::array{"contention", "contention", ""}})
+      if (all().contains(key))
+        add(all(), fmt::format("{} {}{}", word, positive(all(), key), unit), key);
+    std::vector<internal::MachineLine> lines;
+    for (const auto& [number, line] : lines_) lines.push_back({number, line});
+    Machine machine = internal::parse_lines(lines);
+    if (all().contains("name")) machine.name = string(all(), "name");
+    return machine;
+  }
+
+ private:
+  void add(const json& object, std::string line, const std::string& key = "") {
+    lines_.emplace_back(line_of(object, key), std::move(line));
   }
 
   std::string shape(const json& link) const {
@@ -230,11 +243,8 @@ class MachineReader {
            source(host);
   }
 
-  static constexpr const char* kAt = "@at";
   static constexpr std::array kShapes = {"mesh", "ring", "index", "xor", "pairs"};
 
-  const std::string& text_;
-  const json all_;
   std::vector<std::pair<int, std::string>> lines_;  // of the text form, each with its line here
 };
 
