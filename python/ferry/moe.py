@@ -28,10 +28,31 @@ def each(expert):
     expert e, and is called for experts that have rows only."""
 
     def experts(rows, counts, out=None):
-        parts = [expert(e, part) for e, part in _shares(rows, counts)]
+        parts = [_made(expert(e, part), part, f"expert {e}") for e, part in _shares(rows, counts)]
         return torch.cat(parts or [rows], out=out)
 
     return experts
+
+
+def _made(outputs, rows, who="experts"):
+    """The outputs, if they are of the shape and dtype of the rows."""
+    if not torch.is_tensor(outputs):
+        raise ferry.InvalidArgument(f"moe: {who} returned {type(outputs).__name__}, not a tensor {list(rows.shape)}")
+    if outputs.shape != rows.shape or outputs.dtype != rows.dtype:
+        raise ferry.InvalidArgument(f"moe: {who} returned {outputs.dtype} {list(outputs.shape)}, not {rows.dtype} "
+                                    f"{list(rows.shape)}, as the rows are")
+    return outputs
+
+
+def _writing(experts):
+    """The experts, whose results are in `out`, wherever they made them; None: there."""
+
+    def call(rows, counts, out):
+        made = experts(rows, counts, out)
+        if made is not None and made is not out:
+            out.copy_(_made(made, out))
+
+    return call
 
 
 # Of the gate and up products of a block of experts. From 32 MiB on the C library maps new pages for every tensor.
@@ -115,9 +136,10 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     """dispatch -> experts -> combine: tokens [T, H] and float32 topk_weights [T, K] give [T, H]. Collective.
 
     experts(rows [n, H], counts, out=None) computes experts of this rank, whose rows follow each other, counts[e] for
-    local expert e; with `out` [n, H] it writes there, where combine reads. Without gradients it is called for the
-    experts whose rows have all come, the others have a count of 0: once where all rows are there, else once for each
-    run of such experts. An expert gets its rows in one call; so results are those of the three calls, bit for bit,
+    local expert e, and returns a tensor of their shape and dtype; with `out` [n, H] it may write there, where combine
+    reads, and return that or None, which saves a copy. Without gradients it is called for the experts whose rows have
+    all come, the others have a count of 0: once where all rows are there, else once for each run of such experts. An
+    expert gets its rows in one call; so results are those of the three calls, bit for bit,
     unless what it computes for an expert depends on the others in its call. SwiGLU is one, each(f) makes one. What it
     raises is raised here, and ferry.PeerRejected on the other ranks; the exchange goes on. `rows` and `out` keep their
     part of the window, also in the traceback of an error that is kept: once 2 * depth + 2 are alive, rows are copied.
@@ -142,6 +164,10 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
             raise TypeError(f"moe() has no argument '{next(iter(unknown))}'")
         if overlap not in (None, "batches"):
             raise ferry.InvalidArgument(f"moe: overlap {overlap!r} is neither None nor 'batches'")
+        for name, tensor in (("tokens", tokens), ("topk_ids", topk_ids), ("topk_weights", topk_weights)):
+            if not torch.is_tensor(tensor) or tensor.layout != torch.strided:
+                raise ferry.InvalidArgument(f"moe: {name} is {tensor if tensor is None else type(tensor).__name__}, "
+                                            "not a dense tensor")
         learns = torch.is_grad_enabled() and _any_gradient(tokens, topk_weights, experts)
         if learns:
             _check_learning(exchange, overlap)
@@ -150,7 +176,9 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
         out, handles = run(exchange, tokens, topk_ids, topk_weights, experts)
     else:
         with torch.no_grad():
-            given = experts if exchange.config["wire"] == "none" else _decoding(experts, exchange.config)
+            given = _writing(experts)
+            if exchange.config["wire"] != "none":
+                given = _decoding(given, exchange.config)
             out, handles = take(exchange._run_layer, tokens, topk_ids, topk_weights, given, overlap == "batches")
     for handle in handles if balancer else ():
         balancer.count(handle)
@@ -233,6 +261,9 @@ class MoE(torch.nn.Module):
                 raise ferry.InvalidArgument(f"MoE: {num_experts} experts on {group.size} ranks: need as many on each")
             if experts is None and intermediate is None:
                 raise ferry.InvalidArgument("MoE: needs `intermediate`, or `experts`")
+            for name, size in (("hidden", hidden), ("intermediate", 1 if experts else intermediate)):
+                if size < 1:
+                    raise ferry.InvalidArgument(f"MoE: {name} is {size}, at least 1")
             self.experts = experts or SwiGLU(num_experts // group.size, hidden, intermediate, dtype)
         self.overlap, self.balancer = overlap, None
         self.settings = dict(max_tokens=max_tokens, hidden=hidden, num_experts=num_experts, top_k=top_k, dtype=dtype,
@@ -241,14 +272,24 @@ class MoE(torch.nn.Module):
 
     def switch(self, old, new):
         """Between two steps, from one ferry.placement.Placement to another: weights move, top-k ids mean what they
-        meant. Collective; parameters are new ones afterwards. Raises what ferry.placement.move raises."""
+        meant. Collective; parameters are new ones afterwards, so that an optimizer is made
+        anew. Raises InvalidArgument for a placement that leaves out an expert, and what ferry.placement.move raises."""
+        group = self.exchange.group
+        ferry.placement.agree(group, lambda: self._check_switch(old, new), {"old placement": old, "new placement": new})
         for name, weights in list(self.experts.named_parameters()):
-            moved = ferry.placement.move(self.exchange.group, weights.detach(), old, new)
+            moved = ferry.placement.move(group, weights.detach(), old, new)
             module, _, last = name.rpartition(".")
             setattr(self.experts.get_submodule(module), last, torch.nn.Parameter(moved, weights.requires_grad))
         self.settings.update(new.settings())
-        group, self.exchange = self.exchange.group, None
+        self.exchange = None
         self.exchange = group.exchange(**self.settings)
+
+    def _check_switch(self, old, new):
+        if not isinstance(self.experts, torch.nn.Module):
+            raise ferry.InvalidArgument("MoE: only experts of a torch.nn.Module have weights to move")
+        if -1 in new.experts or set(old.experts) - {-1} != set(new.experts):
+            raise ferry.InvalidArgument("MoE: the new placement needs a copy of each expert of the old one, and no "
+                                        "empty slot (-1)")
 
     def forward(self, tokens, topk_ids, topk_weights):
         """tokens [T, H], ids [T, K], float32 weights [T, K] -> [T, H]."""

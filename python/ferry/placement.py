@@ -10,6 +10,8 @@ the published algorithm, whose steps are those of src/routing/balance.cc, which 
 Needs torch. ferry.moe calls it.
 """
 
+import json
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ import torch
 import ferry
 from ferry import _core
 
-__all__ = ["Balancer", "Placement", "balance", "balanced_packing", "blocks", "move", "rebalance_experts",
+__all__ = ["Balancer", "Placement", "agree", "balance", "balanced_packing", "blocks", "move", "rebalance_experts",
            "replicate_experts"]
 
 MOST_COPIES = 32  # of one expert in one exchange: the most of top_k
@@ -106,6 +108,8 @@ class Placement(NamedTuple):
 
     def imbalance(self, loads):
         """The busiest rank's load over the mean, with `loads` [E] shared equally by the copies of an expert."""
+        if len(loads) != len(self.slots()):
+            raise ferry.InvalidArgument(f"{len(loads)} loads of {len(self.slots())} experts")
         share = [float(loads[expert]) / len(slots) for expert, slots in enumerate(self.slots())]
         of_ranks = [sum(share[e] for e in self.of_rank(rank) if e >= 0) for rank in range(self.num_ranks)]
         total = sum(of_ranks)
@@ -147,17 +151,56 @@ def _moves(old, new):
     return sorted(moves)
 
 
-def move(group, weights, old, new):
-    """Weights after a change of placement: `weights` [L, ...] are those of this rank's slots in `old`; returns those of
-    its slots in `new`, bit for bit. Collective. Between nodes each row crosses once per node. Beside the result it
-    needs memory for one expert at a time. Raises InvalidArgument for placements that do not fit the group, the weights
-    or each other, and what Exchange.dispatch raises."""
+_SAID_BYTES = 1 << 12  # of each rank, so that all say as much
+
+
+def _brief(text):
+    """A short text itself, of a longer one its checksum."""
+    return text if len(text) <= 100 else f"one with checksum {zlib.crc32(text.encode()):08x}"
+
+
+def agree(group, check, said):
+    """Calls check() on all ranks, and returns when it raised on none and all `said` the same, a dict of values by their
+    names. Collective. Raises what check() raised, PeerRejected where it raised on another rank only, and Mismatch."""
+    refusal = None
+    try:
+        check()
+    except Exception as error:
+        refusal = error
+    mine = {name: _brief(repr(value)) for name, value in said.items()}
+    text = json.dumps([refusal and str(refusal)[:500], mine]).encode()
+    told = [json.loads(each) for each in group.all_gather(text.ljust(_SAID_BYTES))]
+    if refusal:
+        raise refusal
+    for rank, (why, theirs) in enumerate(told):
+        if why:
+            raise ferry.PeerRejected(f"rank {rank} refused: {why}")
+        for name in mine:
+            if theirs[name] != told[0][1][name]:
+                raise ferry.Mismatch(f"{name}: rank {rank} has {theirs[name]}, rank 0 {told[0][1][name]}")
+
+
+def _check_move(group, weights, old, new):
     for placement in (old, new):
         if placement.num_ranks != group.size or len(placement.experts) % group.size:
             raise ferry.InvalidArgument(f"a placement of {len(placement.experts)} slots on {placement.num_ranks} ranks "
                                         f"does not fit a group of {group.size}")
+    if not torch.is_tensor(weights) or weights.dim() == 0:
+        raise ferry.InvalidArgument(f"weights are no tensor of experts but {type(weights).__name__}")
     if len(weights) != old.per_rank:
         raise ferry.InvalidArgument(f"weights of {len(weights)} experts, the old placement has {old.per_rank} here")
+    _moves(old, new)
+
+
+def move(group, weights, old, new):
+    """Weights after a change of placement: `weights` [L, ...] are those of this rank's slots in `old`; returns those of
+    its slots in `new`, bit for bit. Collective. Between nodes each row crosses once per node. Beside the result it
+    needs memory for one expert at a time. Raises InvalidArgument for placements that do not fit the group, the weights
+    or each other, PeerRejected where another rank does, Mismatch for placements or weights that differ between ranks,
+    and what Exchange.dispatch raises."""
+    agree(group, lambda: _check_move(group, weights, old, new),
+          {"old placement": old, "new placement": new, "dtype": getattr(weights, "dtype", None),
+           "shape of an expert": tuple(getattr(weights, "shape", ())[1:])})
     moved = weights.new_empty(new.per_rank, *weights.shape[1:])
     mine = old.of_rank(group.rank)
     for slot, expert in enumerate(new.of_rank(group.rank)):
@@ -222,6 +265,8 @@ class Balancer:
 
     def end(self):
         """Waits for what begin() started: the new Placement, which this object counts for from now on."""
+        if self._found is None:
+            raise ferry.InvalidArgument("Balancer: end() without a begin() before it")
         self.placement, self._found = self._found.result(), None
         self._counts = torch.zeros(self.placement.per_rank, dtype=torch.int64)
         return self.placement

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "ferry/status.h"
@@ -15,6 +16,22 @@ void check_divides(const char* what, int count, int parts) {
   if (parts >= 1 && count % parts == 0) return;
   throw Error(Code::kInvalidArgument,
               fmt::format("{}: {} is not divisible by {}", what, count, parts));
+}
+
+void check_copies(int num_slots, int experts) {
+  if (num_slots >= experts) return;
+  throw Error(
+      Code::kInvalidArgument,
+      fmt::format("{} replicas of {} experts: need at least one of each", num_slots, experts));
+}
+
+void check_loads(std::span<const float> loads) {
+  for (std::size_t expert = 0; expert < loads.size(); ++expert) {
+    if (loads[expert] >= 0 && std::isfinite(loads[expert])) continue;
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("the load of expert {} is {}, not a number from 0", expert, loads[expert]));
+  }
 }
 
 int size_of(std::span<const float> values) { return static_cast<int>(values.size()); }
@@ -84,11 +101,7 @@ Packed pack_evenly(std::span<const float> weights, int num_packs) {
 Copies replicate(std::span<const float> loads, int num_slots) {
   const int experts = size_of(loads);
   if (experts < 1) throw Error(Code::kInvalidArgument, "no experts to replicate");
-  if (num_slots < experts) {
-    throw Error(
-        Code::kInvalidArgument,
-        fmt::format("{} replicas of {} experts: need at least one of each", num_slots, experts));
-  }
+  check_copies(num_slots, experts);
   Copies copies{std::vector<int>(experts), std::vector<int>(experts)};
   std::iota(copies.expert.begin(), copies.expert.end(), 0);
   std::vector<int> counts(experts, 1);
@@ -104,6 +117,8 @@ Copies replicate(std::span<const float> loads, int num_slots) {
 }
 
 Copies balance(std::span<const float> loads, BalanceShape shape) {
+  check_loads(loads);
+  check_copies(shape.num_slots, size_of(loads));
   if (shape.num_nodes < 1 || shape.num_groups % shape.num_nodes != 0)
     shape.num_groups = shape.num_nodes = 1;
   check_divides("experts in groups", size_of(loads), shape.num_groups);

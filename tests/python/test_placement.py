@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ferry  # noqa: E402
+import ferry.moe  # noqa: E402
 from ports import free_port  # noqa: E402
 from ferry.placement import Balancer, Placement, balance, balanced_packing, blocks, move  # noqa: E402
 from ferry.placement import rebalance_experts, replicate_experts  # noqa: E402
@@ -54,6 +55,9 @@ def test_every_expert_has_a_slot_and_ranks_are_nearer_to_each_other(experts, rep
     ((torch.ones(1, 12), 15, 1, 1, 4), "15 is not divisible by 4"),
     ((torch.ones(1, 12), 8, 1, 1, 4), "8 replicas of 12 experts"),
     ((torch.ones(1, 12), 16, 4, 2, 5), "5 is not divisible by 2"),
+    ((torch.ones(1, 12), 8, 4, 2, 4), "8 replicas of 12 experts"),
+    ((torch.tensor([[1.0, float("nan")]]), 2, 1, 1, 2), "the load of expert 1 is nan"),
+    ((torch.tensor([[-1.0, 2]]), 2, 1, 1, 2), "the load of expert 0 is -1"),
 ])
 def test_counts_that_do_not_fit_are_refused(arguments, complaint):
     with pytest.raises(ferry.InvalidArgument, match=complaint):
@@ -126,6 +130,43 @@ def refused(group, old, new, experts_here):
 ])
 def test_placements_that_do_not_fit_are_refused(old, new, here, complaint):
     assert all(complaint in text for text in ferry.run_threads(2, refused, old, new, here))
+
+
+def disagrees(group, given, error, complaint):
+    """Rank 1's move has `given` in place of what all others say; the group goes on."""
+    good = {"weights": torch.ones(2, 3), "old": blocks(4, 2), "new": Placement((2, 3, 0, 1), 2)}
+    told = ferry.PeerRejected if error is ferry.InvalidArgument and group.rank != 1 else error
+    with pytest.raises(told, match=complaint):
+        move(group, **(good | given if group.rank == 1 else good))
+    return move(group, **good).shape
+
+
+@pytest.mark.parametrize("given, error, complaint", [
+    ({"weights": torch.ones(2, 3, dtype=torch.float64)}, ferry.Mismatch, "dtype: rank 1 has torch.float64, rank 0"),
+    ({"weights": torch.ones(2, 4)}, ferry.Mismatch, r"shape of an expert: rank 1 has \(4,\)"),
+    ({"weights": torch.ones(3, 3)}, ferry.InvalidArgument, "weights of 3 experts"),
+    ({"weights": [1, 2]}, ferry.InvalidArgument, "weights are no tensor of experts but list"),
+    ({"old": Placement((1, 0, 2, 3), 2)}, ferry.Mismatch, "old placement: rank 1 has"),
+    ({"new": Placement((0, 1, 2, 7), 2)}, ferry.InvalidArgument, "expert 7 of the new placement is on no rank"),
+])
+def test_ranks_that_disagree_are_all_told(given, error, complaint):
+    assert ferry.run_threads(2, disagrees, given, error, complaint, deadline=5) == [(2, 3)] * 2
+
+
+def switches(group):
+    """Placements that a layer refuses, and that it goes on."""
+    layer = ferry.moe.MoE(group, hidden=16, intermediate=8, num_experts=4, top_k=1, max_tokens=4, dtype=torch.float32)
+    tokens, ids, weights = torch.ones(4, 16), torch.arange(4).unsqueeze(1), torch.ones(4, 1)
+    before = layer(tokens, ids, weights)
+    for new in (Placement((0, 1, 2, -1), 2), Placement((0, 1, 2, 2), 2)):
+        with pytest.raises(ferry.InvalidArgument, match="needs a copy of each expert"):
+            layer.switch(blocks(4, 2), new)
+    layer.switch(blocks(4, 2), Placement((3, 1, 0, 2), 2))
+    torch.testing.assert_close(layer(tokens, ids, weights), before)
+
+
+def test_a_layer_refuses_a_placement_without_all_experts():
+    ferry.run_threads(2, switches, deadline=5)
 
 
 def layer(group, weights, held, step):

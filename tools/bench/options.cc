@@ -191,7 +191,8 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--redundant-experts", options.redundant_experts,
                  "Copies that --rebalance makes (default: an eighth of the experts, rounded up to "
                  "as many on each rank)")
-      ->check(CLI::Range(0, 65536));
+      ->check(CLI::Range(0, 65536))
+      ->needs("--rebalance");
   app.add_option("--iterations", options.iterations,
                  "Measured exchanges (default: about half a second)")
       ->check(CLI::Range(1, 1000000));
