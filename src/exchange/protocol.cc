@@ -203,7 +203,7 @@ Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
   Await everybody = awaiting_reads(last, last_taken_);
   everybody.time = &time;
   everybody.needed = &active_->waited;
-  const Status finished = group_.wait(everybody);
+  Status finished = group_.wait(everybody);
   if (finished.code() != Code::kTimeout) return finished;
   group_.log(LogLevel::kWarn,
              fmt::format("exchange {}: rank {} did not say that it finished operation "
