@@ -10,6 +10,9 @@ Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, L exper
 ferry.torch has the differentiable functions, ferry.deep_ep and ferry.torch_npu the names of those libraries.
 """
 
+from importlib import import_module
+from types import ModuleType
+
 from ferry._core import Exchange, Group, Handle, Operation, Received, window_bytes
 from ferry.errors import (
     Broken,
@@ -35,3 +38,12 @@ __all__ = [
     "Mismatch", "Operation", "PeerLost", "PeerRejected", "Received", "Settings", "Stats", "System", "Timeout",
     "WindowBytes", "init", "plan", "run_threads", "spawn", "window_bytes",
 ]
+
+_WITH_TORCH = ("deep_ep", "moe", "placement", "torch", "torch_npu", "transformers", "vllm")
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Modules that need torch are imported when they are asked for."""
+    if name in _WITH_TORCH:
+        return import_module(f"ferry.{name}")
+    raise AttributeError(f"module 'ferry' has no attribute {name!r}")

@@ -284,6 +284,13 @@ class MoE(torch.nn.Module):
         self.exchange = None
         self.exchange = group.exchange(**self.settings)
 
+    def sum_gradients(self, placement):
+        """After backward and before the optimizer's step: all copies of an expert get the sum of their gradients, so
+        that they stay alike. Collective. Raises what ferry.placement.sum_copies raises."""
+        for weights in self.experts.parameters():
+            gradients = torch.zeros_like(weights) if weights.grad is None else weights.grad
+            weights.grad = ferry.placement.sum_copies(self.exchange.group, gradients, placement)
+
     def _check_switch(self, old, new):
         if not isinstance(self.experts, torch.nn.Module):
             raise ferry.InvalidArgument("MoE: only experts of a torch.nn.Module have weights to move")

@@ -21,7 +21,7 @@ import ferry
 from ferry import _core
 
 __all__ = ["Balancer", "Placement", "agree", "balance", "balanced_packing", "blocks", "move", "rebalance_experts",
-           "replicate_experts"]
+           "replicate_experts", "sum_copies"]
 
 MOST_COPIES = 32  # of one expert in one exchange: the most of top_k
 ROW_BYTES = 1 << 14  # weights travel in rows of so many bytes, the last one filled up
@@ -211,22 +211,57 @@ def move(group, weights, old, new):
     if not moves or size == 0:
         return moved
     by_rank = [[m for m in moves if m[0] // old.per_rank == rank] for rank in range(group.size)]
-    top_k, num_rows = max(len(slots) for _, slots in moves), -(-size // ROW_BYTES)
-    exchange = group.exchange(max_tokens=num_rows, hidden=ROW_BYTES, num_experts=len(new.experts), top_k=top_k,
-                              dtype="uint8", depth=1)
-    for turn in range(max(map(len, by_rank))):
+    parcels = [(weights[sender % old.per_rank], slots) for sender, slots in by_rank[group.rank]]
+    top_k = max(len(slots) for _, slots in moves)
+    for slot, came in _carry(group, parcels, max(map(len, by_rank)), len(new.experts), top_k, size):
+        _bytes_of(moved[slot])[:] = came[0]
+    return moved
+
+
+def _carry(group, parcels, turns, num_slots, top_k, size):
+    """Each turn each rank sends its next parcel, (a tensor of `size` bytes, the slots that get it). Yields (a slot of
+    this rank, uint8 [n, size]) of those that came in a turn, in the order of the ranks that sent them."""
+    num_rows = -(-size // ROW_BYTES)
+    exchange = group.exchange(max_tokens=num_rows, hidden=ROW_BYTES, num_experts=num_slots, top_k=top_k, dtype="uint8",
+                              depth=1)
+    for turn in range(turns):
         rows, ids = torch.empty(0, ROW_BYTES, dtype=torch.uint8), torch.empty(0, top_k, dtype=torch.int64)
-        if turn < len(by_rank[group.rank]):
-            sender, slots = by_rank[group.rank][turn]
+        if turn < len(parcels):
+            tensor, slots = parcels[turn]
             rows = torch.zeros(num_rows, ROW_BYTES, dtype=torch.uint8)
-            rows.view(-1)[:size] = _bytes_of(weights[sender % old.per_rank])
+            rows.view(-1)[:size] = _bytes_of(tensor)
             ids = torch.tensor(slots + [-1] * (top_k - len(slots))).expand(num_rows, -1).contiguous()
         received = exchange.dispatch(rows, ids)
         parts = received.rows.split(received.handle.tokens_per_expert.tolist())
         for slot, part in enumerate(parts):
             if len(part):
-                _bytes_of(moved[slot])[:] = part.reshape(-1)[:size]
-    return moved
+                yield slot, part.reshape(len(part) // num_rows, -1)[:, :size]
+
+
+def sum_copies(group, gradients, placement):
+    """What the copies of an expert got together: `gradients` [L, ...] are those of this rank's slots; returns [L, ...]
+    of the same dtype, in which all slots of an expert have the sum over them, added in float32 (float64 in float64) in
+    the same order everywhere, so that copies stay alike bit for bit. Collective. Each copy is sent to each other one,
+    one expert at a time. Raises as move() does."""
+    agree(group, lambda: _check_move(group, gradients, placement, placement),
+          {"placement": placement, "dtype": getattr(gradients, "dtype", None),
+           "shape of an expert": tuple(getattr(gradients, "shape", ())[1:])})
+    slots, summed = placement.slots(), gradients.clone()
+    copied = [[slot for slot, expert in enumerate(placement.of_rank(rank)) if expert >= 0 and len(slots[expert]) > 1]
+              for rank in range(group.size)]
+    size = gradients[0].numel() * gradients.element_size()
+    if size == 0 or not any(copied):
+        return summed
+    mine = placement.of_rank(group.rank)
+    totals = {slot: torch.zeros_like(gradients[slot], dtype=torch.promote_types(gradients.dtype, torch.float32))
+              for slot in copied[group.rank]}
+    parcels = [(gradients[slot], slots[mine[slot]]) for slot in totals]
+    for slot, came in _carry(group, parcels, max(map(len, copied)), len(placement.experts), max(map(len, slots)), size):
+        for one in came:
+            totals[slot] += one.view(gradients.dtype).view_as(totals[slot])
+    for slot, total in totals.items():
+        summed[slot] = total
+    return summed
 
 
 def _bytes_of(tensor):

@@ -169,6 +169,56 @@ def test_a_layer_refuses_a_placement_without_all_experts():
     ferry.run_threads(2, switches, deadline=5)
 
 
+HELD = Placement((0, 1, 2, 0, 0, 3, 2, 1), 2)
+
+
+def summed(group, dtype):
+    generator = torch.Generator().manual_seed(5)
+    all_slots = torch.randn(8, 3, 5000, generator=generator).to(dtype)
+    return ferry.placement.sum_copies(group, all_slots[4 * group.rank:4 * group.rank + 4], HELD), all_slots
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_copies_get_the_sum_of_their_gradients(dtype):
+    parts = ferry.run_threads(2, summed, dtype)
+    got, given = torch.cat([part for part, _ in parts]), parts[0][1]
+    for slots in HELD.slots():
+        expected = given[slots].to(torch.promote_types(dtype, torch.float32)).sum(0).to(dtype)
+        torch.testing.assert_close(got[slots[0]], expected)
+        assert all(torch.equal(got[slot], got[slots[0]]) for slot in slots)
+
+
+def trained(group, held):
+    """A step of SGD on a layer; returns its result before and after, and the weights by expert."""
+    layer = ferry.moe.MoE(group, hidden=16, intermediate=8, num_experts=4, top_k=2, max_tokens=40, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for weights in layer.experts.parameters():
+            of_all = 0.2 * torch.randn(4, *weights.shape[1:], generator=generator)
+            weights.copy_(of_all[2 * group.rank:2 * group.rank + 2])
+    if held is not None:
+        layer.switch(blocks(4, 2), held)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    tokens = torch.randn(40, 16, generator=generator)
+    ids, weights = torch.rand(40, 4, generator=generator).argsort(1)[:, :2].contiguous(), torch.ones(40, 2)
+    layer(tokens, ids, weights).square().mean().backward()
+    if held is not None:
+        layer.sum_gradients(held)
+    optimizer.step()
+    with torch.no_grad():
+        return layer(tokens, ids, weights), [part.detach() for part in layer.experts.parameters()]
+
+
+def test_a_layer_with_copies_learns_what_one_without_does():
+    alone, copies = ferry.run_threads(2, trained, None), ferry.run_threads(2, trained, HELD)
+    for (out, _), (expected, _) in zip(copies, alone):
+        torch.testing.assert_close(out, expected)
+    for parts in zip(*(weights for _, weights in copies)):
+        weights = torch.cat(parts)
+        for slots in HELD.slots():
+            assert all(torch.equal(weights[slot], weights[slots[0]]) for slot in slots)
+
+
 def layer(group, weights, held, step):
     """One layer of experts that multiply, with a busy expert 1. Returns its result and the handle."""
     generator = torch.Generator().manual_seed(100 * step + group.rank)
