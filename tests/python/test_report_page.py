@@ -64,7 +64,7 @@ def test_the_page_of_a_plan_has_its_links_and_tasks(tmp_path):
 
 def test_a_page_of_a_sweep_of_plans_is_refused(tmp_path):
     done = native(*PLAN, "--sweep", "ep=16,32", "--report", tmp_path / "plan.html")
-    assert done.returncode == 2 and "--report: of one size, not of --sweep ep=16,32" in done.stderr
+    assert done.returncode == 2 and "--report, --timeline: of one size, not of --sweep" in done.stderr
 
 
 @pytest.mark.parametrize("command", [BENCH, ["topology", "rank:2"], PLAN])
