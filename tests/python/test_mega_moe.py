@@ -47,8 +47,21 @@ def refusals(group, buffer, given, out):
         cann.get_symm_buffer_for_mega_moe(group, *SHAPE, dispatch_quant_mode=4 if odd else 0)
     with pytest.raises(told, match="shared_l1_weights"):
         deep_gemm.bf16_mega_moe(out, *given[3:], buffer, shared_l1_weights=1 if odd else None)
-    with pytest.raises(TypeError if odd else ferry.PeerRejected, match="len()"):
-        deep_gemm.bf16_mega_moe(None if odd else out, *given[3:], buffer)
+    for y, complaint in ((None, "y is no tensor"), (out[0], "y is no tensor"),
+                         (out.float(), r"y is torch.float32 \[12, 32\], not torch.bfloat16 \[12, 32\]")):
+        with pytest.raises(told, match=complaint):
+            deep_gemm.bf16_mega_moe(y if odd else out, *given[3:], buffer)
+    with pytest.raises(told, match=r"stats is torch.int64 \[4\], not torch.int32 \[4\]"):
+        deep_gemm.bf16_mega_moe(out, *given[3:], buffer, cumulative_local_expert_recv_stats=torch.zeros(4).long()
+                                if odd else None)
+    l1, l2 = given[3:]
+    for wrong, complaint in (((l1[:, :10], l2), r"l1_weights\[0\] is torch.bfloat16 \[10, 32\]"),
+                             ((l1, l2.float()), r"l2_weights\[0\] is torch.float32"),
+                             ((l1[:2], l2), "l1_weights of 2 experts, this rank has 4")):
+        with pytest.raises(told, match=complaint):
+            cann.mega_moe(*given[:3], *(wrong if odd else (l1, l2)), buffer)
+    with pytest.raises(told, match=r"l1_bias=torch.bfloat16 \[4, 48, 32\] is not supported"):
+        cann.mega_moe(*given, buffer, l1_bias=l1 if odd else None)
 
 
 def test_both_names_give_the_layer():

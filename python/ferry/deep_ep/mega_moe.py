@@ -12,6 +12,7 @@ ferry.torch_npu.mega_moe.
 
 import torch
 
+import ferry
 from ferry.refusing import Refusing
 from ferry.torch_npu import mega_moe as cann
 
@@ -44,6 +45,13 @@ def bf16_mega_moe(y, l1_weights, l2_weights, sym_buffer, shared_l1_weights=None,
     and other activations; fast_math is without meaning."""
     with Refusing(sym_buffer.exchange.refuse_dispatch):
         cann.refuse_unless({}, shared_l1_weights=shared_l1_weights, shared_l2_weights=shared_l2_weights)
+        most = sym_buffer.num_max_tokens_per_rank
+        if not torch.is_tensor(y) or y.dim() != 2 or len(y) > most:
+            raise ferry.InvalidArgument(f"mega_moe: y is no tensor [T, H] of at most {most} tokens")
+        cann.check_shape("y", y, (len(y), sym_buffer.hidden), torch.bfloat16)
+        if cumulative_local_expert_recv_stats is not None:
+            cann.check_shape("cumulative_local_expert_recv_stats", cumulative_local_expert_recv_stats,
+                             (sym_buffer.num_local,), torch.int32)
         given = [each[:len(y)] for each in (sym_buffer.x, sym_buffer.topk_idx, sym_buffer.topk_weights)]
     out, numbers = cann.mega_moe(*given, l1_weights, l2_weights, sym_buffer, activation=activation,
                                  activation_clamp=activation_clamp)

@@ -18,8 +18,19 @@ from ferry.refusing import Refusing
 def refuse_unless(default, **given):
     """For fronts of mega kernels: arguments that must be what they are by default."""
     for name, value in given.items():
-        if value is not None and value != default.get(name):
-            raise ferry.InvalidArgument(f"mega_moe: {name}={value!r} is not supported, only {default.get(name)!r}")
+        if torch.is_tensor(value) or value is not None and value != default.get(name):
+            raise ferry.InvalidArgument(f"mega_moe: {name}={_brief(value)} is not supported, only "
+                                        f"{default.get(name)!r}")
+
+
+def check_shape(name, tensor, shape, dtype):
+    """For fronts of mega kernels: a tensor that must be of this shape and dtype."""
+    if not torch.is_tensor(tensor) or list(tensor.shape) != list(shape) or tensor.dtype != dtype:
+        raise ferry.InvalidArgument(f"mega_moe: {name} is {_brief(tensor)}, not {dtype} {list(shape)}")
+
+
+def _brief(value):
+    return f"{value.dtype} {list(value.shape)}" if torch.is_tensor(value) else repr(value)[:80]
 
 
 class SymmBuffer:
@@ -35,6 +46,18 @@ class SymmBuffer:
                            "comm_alg": ""}, **how)
         self.exchange = self.members.exchange(max_tokens=num_max_tokens_per_rank, hidden=hidden,
                                               num_experts=num_experts, top_k=num_topk, dtype=torch.bfloat16)
+        whole, more = divmod(num_experts, self.members.size)
+        self.num_local = whole + (self.members.rank < more)
+
+    def check_weights(self, l1_weights, l2_weights):
+        """Raises InvalidArgument for weights of other experts than the buffer's."""
+        for name, weights, shape in (("l1_weights", l1_weights, (2 * self.intermediate_hidden, self.hidden)),
+                                     ("l2_weights", l2_weights, (self.hidden, self.intermediate_hidden))):
+            if len(weights) != self.num_local:
+                raise ferry.InvalidArgument(f"mega_moe: {name} of {len(weights)} experts, this rank has "
+                                            f"{self.num_local}")
+            for expert, weight in enumerate(weights):
+                check_shape(f"{name}[{expert}]", weight, shape, torch.bfloat16)
 
 
 def get_symm_buffer_for_mega_moe(group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden,
@@ -57,6 +80,7 @@ def mega_moe(x, topk_ids, topk_weights, l1_weights, l2_weights, sym_buffer, *, l
                       l2_weights_sf=l2_weights_sf, l1_bias=l1_bias, l2_bias=l2_bias, x_active_mask=x_active_mask,
                       activation=activation, activation_clamp=activation_clamp, weight1_type=weight1_type,
                       weight2_type=weight2_type)
+        sym_buffer.check_weights(l1_weights, l2_weights)
         numbers = torch.zeros(len(l1_weights), dtype=torch.int32)
     products = swiglu(l1_weights, l2_weights)
 
