@@ -168,6 +168,9 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
             if not torch.is_tensor(tensor) or tensor.layout != torch.strided:
                 raise ferry.InvalidArgument(f"moe: {name} is {tensor if tensor is None else type(tensor).__name__}, "
                                             "not a dense tensor")
+        if tokens.dim() > 0 and tokens.stride(-1) != 1:  # rows may lie apart, not their elements
+            tokens = tokens.contiguous()
+        topk_ids, topk_weights = topk_ids.contiguous(), topk_weights.contiguous()
         learns = torch.is_grad_enabled() and _any_gradient(tokens, topk_weights, experts)
         if learns:
             _check_learning(exchange, overlap)

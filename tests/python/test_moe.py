@@ -242,6 +242,23 @@ def test_results_that_are_elsewhere_are_copied_or_refused():
     ferry.run_threads(RANKS, elsewhere, deadline=5)
 
 
+def strided(group, gradient, overlap):
+    """Tensors that are not contiguous give what contiguous ones do."""
+    exchange = group.exchange(**SHAPE, depth=2)
+    tokens, ids, weights = numbers(group.rank)
+    expected = moe(exchange, tokens, ids, weights, each(lambda e, rows: rows), overlap=overlap)
+    across = [tensor.t().contiguous().t() for tensor in (tokens, ids, weights)]
+    assert len(tokens) < 2 or not any(tensor.is_contiguous() for tensor in across)
+    across[0].requires_grad_(gradient)
+    assert torch.equal(moe(exchange, *across, each(lambda e, rows: rows), overlap=overlap), expected)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("overlap", [None, "batches"])
+def test_tensors_of_any_strides(gradient, overlap):
+    ferry.run_threads(RANKS, strided, gradient, overlap, deadline=5)
+
+
 def wrong_calls():
     """(what is wrong, the arguments and keywords of a moe() that has it, as functions of those of a good one)."""
     def instead(at, value):
