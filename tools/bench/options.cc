@@ -180,8 +180,10 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::Range(std::int64_t{0}, kMostTokens));
   add_features(app, options);
   add_between_nodes(app, options);
-  app.add_option("--routing", options.routing_text,
-                 "uniform | zipf:S | real | load:FILE[:LAYER] | groups:G")
+  app.add_option(
+         "--routing", options.routing_text,
+         "uniform | zipf:S | real | load:FILE[:LAYER] (without LAYER: the one of median skew) | "
+         "groups:G")
       ->capture_default_str();
   app.add_option("--top-groups", options.top_groups, "Groups that a token's experts are in")
       ->check(CLI::Range(1, 65536));
