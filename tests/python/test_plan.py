@@ -72,6 +72,11 @@ def test_a_json_machine_is_refused_by_its_line(tmp_path, link, line, words):
     assert f"machine, line {line}: " in str(refused.value) and words in str(refused.value)
 
 
+def test_a_machine_of_another_size_is_told():
+    assert ferry.plan("ubbv2:2", ep=16)["notes"][-1] != ferry.plan("ubbv2:2", ep=32)["notes"][-1]
+    assert ferry.plan("ubbv2:2", ep=32)["notes"][-1] == "ubbv2:2 as it would be with 32 ranks in place of 16"
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ferry.InvalidArgument, match="EP 24 does not divide 256 experts|24 ranks do not fit"):
         ferry.plan("ubbv2:2", ep=24)
