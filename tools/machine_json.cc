@@ -11,6 +11,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,8 @@ namespace {
 
 using nlohmann::json;
 
-// A character of a text; `read` is behind the last one that the parser took.
+// An iterator over a text that tells how far the parser has read: *read is behind the last
+// character that it took.
 struct ReadCharacter {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -43,20 +45,20 @@ struct ReadCharacter {
   bool operator!=(const ReadCharacter& other) const { return at != other.at; }
 };
 
-// The fields of a text; complaints name its line.
+// The fields of a JSON text. A complaint about one names the line of the text.
 class JsonFields {
  public:
   explicit JsonFields(const std::string& text) : text_(text), all_(parse(text)) {}
 
   const json& all() const { return all_; }
 
-  // Of the first place of a key in an object, or of the object.
+  // The line where an object has the key; without a key, where the object begins.
   int line_of(const json& object, const std::string& key) const {
     if (!object.contains(kAt)) return 1;
     const std::size_t begin = object.at(kAt).get<std::size_t>();
     const std::size_t at = text_.find(fmt::format("\"{}\"", key), begin);
     const std::size_t end = key.empty() || at == text_.npos ? begin : at;
-    return 1 + static_cast<int>(std::ranges::count(text_.substr(0, end), '\n'));
+    return 1 + static_cast<int>(std::ranges::count(std::string_view(text_).substr(0, end), '\n'));
   }
 
   [[noreturn]] void refuse(const json& object, const std::string& key,
@@ -128,7 +130,7 @@ class JsonFields {
   }
 
  private:
-  // Where each object begins is a number of it, kAt, afterwards.
+  // Adds to each object where in the text it begins, under the key kAt.
   static json parse(const std::string& text) {
     const char* read = text.data();
     std::vector<std::ptrdiff_t> begins;
@@ -150,7 +152,7 @@ class JsonFields {
   const json all_;
 };
 
-// Complaints name a line of the text.
+// Reads the machine that the fields describe.
 class MachineReader : JsonFields {
  public:
   using JsonFields::JsonFields;

@@ -1,4 +1,4 @@
-// Machines as JSON, and files of JSON. Called by plan.cc, plan_expect.cc and plan_routing.cc.
+// Machines as JSON, and files of JSON. Called by plan.cc, plan_routing.cc and calibrate_links.cc.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -45,7 +45,7 @@ def _made(outputs, rows, who="experts"):
 
 
 def _writing(experts):
-    """The experts, whose results are in `out`, wherever they made them; None: there."""
+    """The experts; what they return is copied into `out`, unless it is `out` or None: then they wrote there."""
 
     def call(rows, counts, out):
         made = experts(rows, counts, out)
@@ -139,10 +139,10 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     local expert e, and returns a tensor of their shape and dtype; with `out` [n, H] it may write there, where combine
     reads, and return that or None, which saves a copy. Without gradients it is called for the experts whose rows have
     all come, the others have a count of 0: once where all rows are there, else once for each run of such experts. An
-    expert gets its rows in one call; so results are those of the three calls, bit for bit,
-    unless what it computes for an expert depends on the others in its call. SwiGLU is one, each(f) makes one. What it
-    raises is raised here, and ferry.PeerRejected on the other ranks; the exchange goes on. `rows` and `out` keep their
-    part of the window, also in the traceback of an error that is kept: once 2 * depth + 2 are alive, rows are copied.
+    expert gets its rows in one call; so results are those of the three calls, bit for bit, unless what it computes for
+    an expert depends on the others in its call. SwiGLU is one, each(f) makes one. What it raises is raised here, and
+    ferry.PeerRejected on the other ranks; the exchange goes on. `rows` and `out` keep their part of the window, also in
+    the traceback of an error that is kept: once 2 * depth + 2 are alive, rows are copied.
 
     Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is. Of `experts` that is no
     Module it is not known what it holds: let the tokens or the weights require gradients.
@@ -275,8 +275,8 @@ class MoE(torch.nn.Module):
 
     def switch(self, old, new):
         """Between two steps, from one ferry.placement.Placement to another: weights move, top-k ids mean what they
-        meant. Collective; parameters are new ones afterwards, so that an optimizer is made
-        anew. Raises InvalidArgument for a placement that leaves out an expert, and what ferry.placement.move raises."""
+        meant. Collective; parameters are new ones afterwards, so that an optimizer is made anew. Raises
+        InvalidArgument for a placement that leaves out an expert, and what ferry.placement.move raises."""
         group = self.exchange.group
         ferry.placement.agree(group, lambda: self._check_switch(old, new), {"old placement": old, "new placement": new})
         for name, weights in list(self.experts.named_parameters()):

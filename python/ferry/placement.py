@@ -108,9 +108,10 @@ class Placement(NamedTuple):
 
     def imbalance(self, loads):
         """The busiest rank's load over the mean, with `loads` [E] shared equally by the copies of an expert."""
-        if len(loads) != len(self.slots()):
-            raise ferry.InvalidArgument(f"{len(loads)} loads of {len(self.slots())} experts")
-        share = [float(loads[expert]) / len(slots) for expert, slots in enumerate(self.slots())]
+        slots = self.slots()
+        if len(loads) != len(slots):
+            raise ferry.InvalidArgument(f"{len(loads)} loads of {len(slots)} experts")
+        share = [float(load) / len(copies) for load, copies in zip(loads, slots)]
         of_ranks = [sum(share[e] for e in self.of_rank(rank) if e >= 0) for rank in range(self.num_ranks)]
         total = sum(of_ranks)
         return max(of_ranks) * self.num_ranks / total if total > 0 else 1.0
@@ -160,15 +161,16 @@ def _brief(text):
 
 
 def agree(group, check, said):
-    """Calls check() on all ranks, and returns when it raised on none and all `said` the same, a dict of values by their
-    names. Collective. Raises what check() raised, PeerRejected where it raised on another rank only, and Mismatch."""
-    refusal = None
+    """Calls check() on all ranks, and returns what it returned when it raised on none and all said the same: `said` has
+    values by their names. Collective. Raises what check() raised, PeerRejected where it raised on another rank only,
+    and Mismatch."""
+    refusal = found = None
     try:
-        check()
+        found = check()
     except Exception as error:
         refusal = error
     mine = {name: _brief(repr(value)) for name, value in said.items()}
-    text = json.dumps([refusal and str(refusal)[:500], mine]).encode()
+    text = json.dumps([refusal and str(refusal)[:500], mine], ensure_ascii=False).encode(errors="replace")
     told = [json.loads(each) for each in group.all_gather(text.ljust(_SAID_BYTES))]
     if refusal:
         raise refusal
@@ -178,9 +180,17 @@ def agree(group, check, said):
         for name in mine:
             if theirs[name] != told[0][1][name]:
                 raise ferry.Mismatch(f"{name}: rank {rank} has {theirs[name]}, rank 0 {told[0][1][name]}")
+    return found
 
 
-def _check_move(group, weights, old, new):
+def _agreed_moves(group, weights, old, new):
+    """The _moves() that all ranks agree on, for such weights."""
+    return agree(group, lambda: _checked_moves(group, weights, old, new),
+                 {"old placement": old, "new placement": new, "dtype": getattr(weights, "dtype", None),
+                  "shape of an expert": tuple(getattr(weights, "shape", ())[1:])})
+
+
+def _checked_moves(group, weights, old, new):
     for placement in (old, new):
         if placement.num_ranks != group.size or len(placement.experts) % group.size:
             raise ferry.InvalidArgument(f"a placement of {len(placement.experts)} slots on {placement.num_ranks} ranks "
@@ -189,7 +199,7 @@ def _check_move(group, weights, old, new):
         raise ferry.InvalidArgument(f"weights are no tensor of experts but {type(weights).__name__}")
     if len(weights) != old.per_rank:
         raise ferry.InvalidArgument(f"weights of {len(weights)} experts, the old placement has {old.per_rank} here")
-    _moves(old, new)
+    return _moves(old, new)
 
 
 def move(group, weights, old, new):
@@ -198,15 +208,12 @@ def move(group, weights, old, new):
     needs memory for one expert at a time. Raises InvalidArgument for placements that do not fit the group, the weights
     or each other, PeerRejected where another rank does, Mismatch for placements or weights that differ between ranks,
     and what Exchange.dispatch raises."""
-    agree(group, lambda: _check_move(group, weights, old, new),
-          {"old placement": old, "new placement": new, "dtype": getattr(weights, "dtype", None),
-           "shape of an expert": tuple(getattr(weights, "shape", ())[1:])})
+    moves = _agreed_moves(group, weights, old, new)
     moved = weights.new_empty(new.per_rank, *weights.shape[1:])
     mine = old.of_rank(group.rank)
     for slot, expert in enumerate(new.of_rank(group.rank)):
         if expert in mine:
             moved[slot] = weights[mine.index(expert)]
-    moves = _moves(old, new)
     size = weights[0].numel() * weights.element_size()
     if not moves or size == 0:
         return moved
@@ -243,9 +250,7 @@ def sum_copies(group, gradients, placement):
     of the same dtype, in which all slots of an expert have the sum over them, added in float32 (float64 in float64) in
     the same order everywhere, so that copies stay alike bit for bit. Collective. Each copy is sent to each other one,
     one expert at a time. Raises as move() does."""
-    agree(group, lambda: _check_move(group, gradients, placement, placement),
-          {"placement": placement, "dtype": getattr(gradients, "dtype", None),
-           "shape of an expert": tuple(getattr(gradients, "shape", ())[1:])})
+    _agreed_moves(group, gradients, placement, placement)
     slots, summed = placement.slots(), gradients.clone()
     copied = [[slot for slot, expert in enumerate(placement.of_rank(rank)) if expert >= 0 and len(slots[expert]) > 1]
               for rank in range(group.size)]

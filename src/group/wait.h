@@ -58,9 +58,9 @@ struct Await {
   // [R] What was sent to each before: raised here when it has left this rank, as it does too
   // towards a rank that is gone. Null: it is not about that.
   const std::vector<MessageChannel::Traffic>* outgoing = nullptr;
-  // [R] Without which ranks this one cannot go on: one that is gone breaks the group, whether its
-  // flag is up or not. Otherwise giving up is an answer, the group stays whole, and those that are
-  // gone do not end the wait for the others. Null: it needs all that it waits for.
+  // [R] The ranks without which this one cannot go on: one of them that is gone breaks the group,
+  // whether its flag is up or not. Otherwise giving up is an answer, the group stays whole, and
+  // those that are gone do not end the wait for the others. Null: it needs all that it waits for.
   const std::vector<bool>* needed = nullptr;
   // What this rank can do while flags are missing. Called where it would sleep: by then all others
   // on this processor have had their turn. Returns the nanoseconds that it took, in which nobody

@@ -23,10 +23,8 @@ int find_level(const Topology& tree, const Machine::Link& link) {
   if (link.level.empty()) return -1;
   const int level = tree.find_level(link.level);
   if (level >= 0) return level;
-  std::vector<std::string> names;
-  for (int i = 0; i < tree.num_levels(); ++i) names.push_back(tree.level(i).name);
-  refuse_link(link,
-              fmt::format("there is no level '{}'{}", link.level, nearest_name(link.level, names)));
+  refuse_link(link, fmt::format("there is no level '{}'{}", link.level,
+                                nearest_name(link.level, level_names(tree))));
 }
 
 // Of one group of a level, -1 being the whole.

@@ -43,12 +43,6 @@ Words split_lines(std::string_view text) {  // empty ones too, as they count
   return lines;
 }
 
-std::vector<std::string> level_names(const Topology& tree) {
-  std::vector<std::string> names;
-  for (int i = 0; i < tree.num_levels(); ++i) names.push_back(tree.level(i).name);
-  return names;
-}
-
 // One line, word by word; complaints name it.
 class Line {
  public:
@@ -112,7 +106,7 @@ class Line {
 };
 
 void read_shape(Line& line, Machine::Link& link) {
-  const std::vector<std::string> shapes = {"mesh", "ring", "pairs", "index", "xor"};
+  const std::vector<std::string> shapes(internal::kShapeNames.begin(), internal::kShapeNames.end());
   const std::string shape(line.word("a shape (mesh, ring, pairs, index or xor)"));
   const auto found = std::ranges::find(shapes, shape);
   if (found == shapes.end())
@@ -312,13 +306,19 @@ void check(const Machine& machine) {
     if (!port.level.empty() && machine.tree.find_level(port.level) < 0)
       internal::refuse_line(
           port.line, fmt::format("port '{}': there is no level '{}'{}", port.name, port.level,
-                                 nearest_name(port.level, level_names(machine.tree))));
+                                 nearest_name(port.level, internal::level_names(machine.tree))));
   }
 }
 
 }  // namespace
 
 namespace internal {
+
+std::vector<std::string> level_names(const Topology& tree) {
+  std::vector<std::string> names;
+  for (int i = 0; i < tree.num_levels(); ++i) names.push_back(tree.level(i).name);
+  return names;
+}
 
 void refuse_line(int line, const std::string& what) {
   throw Error(Code::kInvalidArgument,

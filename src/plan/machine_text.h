@@ -1,13 +1,18 @@
 // Machines as lines of text whose numbers a complaint names; docs/plan.md has the grammar.
 #pragma once
 
+#include <array>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ferry/plan.h"
 
 namespace ferry::internal {
+
+// Of Machine::Shape, in its order.
+inline constexpr std::array kShapeNames = {"mesh", "ring", "pairs", "index", "xor"};
 
 struct MachineLine {
   int number;  // from 1, of the text that the user wrote; 0: the user did not write it
@@ -16,6 +21,9 @@ struct MachineLine {
 
 // Machine::parse of lines that may come from another form, which has no presets.
 Machine parse_lines(std::span<const MachineLine> lines);
+
+// Of the levels of a tree, from the outside in.
+std::vector<std::string> level_names(const Topology& tree);
 
 // Throws Error kInvalidArgument with the number, if there is one.
 [[noreturn]] void refuse_line(int line, const std::string& what);

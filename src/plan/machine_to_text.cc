@@ -1,10 +1,10 @@
 // Machine::to_text: the lines that Machine::parse reads as the same machine. Called by tools.
 #include <fmt/format.h>
 
-#include <array>
 #include <string>
 
 #include "ferry/plan.h"
+#include "plan/machine_text.h"
 
 namespace ferry {
 
@@ -16,10 +16,9 @@ std::string source_text(const std::string& source) {
 }
 
 std::string link_text(const Machine::Link& link) {
-  constexpr std::array kShapes = {"mesh", "ring", "pairs", "index", "xor"};
   const bool in = link.shape == Machine::Shape::kPairs || link.shape == Machine::Shape::kXor;
-  std::string text =
-      fmt::format("link {} {}", link.name, kShapes.at(static_cast<std::size_t>(link.shape)));
+  std::string text = fmt::format("link {} {}", link.name,
+                                 internal::kShapeNames.at(static_cast<std::size_t>(link.shape)));
   if (link.shape == Machine::Shape::kXor) text += fmt::format(" {}", link.mask);
   for (std::size_t i = 0; i < link.pairs.size(); ++i)
     text += fmt::format("{}{}-{}", i == 0 ? " " : ",", link.pairs[i][0], link.pairs[i][1]);
