@@ -66,7 +66,8 @@ class FERRY_EXPORT Handle {
 struct DispatchArgs {
   Rows tokens = {};                     // [T, H]
   TopkIds topk_ids = {};                // [T, K]; leave empty when `cached` is given
-  const float* topk_weights = nullptr;  // [T, K]; given by all ranks or by none
+  // [T, K]; given by all ranks or by none: a rank without tokens gives any address.
+  const float* topk_weights = nullptr;
   Handle cached = {};                   // reuse this routing: no ids, no counts, same slots
   // Waits on the host until the number of rows is known, as their consumer mostly needs it, and
   // returns this dispatch's errors. False, and always with `cached`: only issues the work, as graph
@@ -84,7 +85,7 @@ struct Received {
   std::int64_t hidden = 0;
   DataType dtype = DataType::kBf16;       // of the wire
   const std::int32_t* sources = nullptr;  // [num_rows, 3]: source rank, token, k
-  // [num_rows], kRankMajor [num_rows, K]; undefined where no topk_weights were given.
+  // [num_rows], kRankMajor [num_rows, K]; null where no topk_weights were given.
   const float* weights = nullptr;
   const std::int32_t* topk_ids = nullptr;  // kRankMajor [num_rows, K], else null
   // Fp8 wires: [num_rows, scale_columns] of 4 bytes, dense; null otherwise.
@@ -148,6 +149,9 @@ class FERRY_EXPORT Exchange {
   int num_local_experts() const;       // L
   std::int64_t row_capacity() const;   // rows that this rank can receive
   std::uint64_t device_bytes() const;  // of this rank's window
+  // Another rank is a thread of this process and uses this device: calls then wait on the host until
+  // that rank has made its own (docs/cuda.md).
+  bool shares_device() const;
 
  private:
   std::shared_ptr<internal::CudaExchange> state_;

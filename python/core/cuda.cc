@@ -247,7 +247,9 @@ void bind_cuda(nb::module_& module) {
       .def_prop_ro("row_capacity",
                    [](const PyCudaExchange& self) { return self.get().row_capacity(); })
       .def_prop_ro("device_bytes",
-                   [](const PyCudaExchange& self) { return self.get().device_bytes(); });
+                   [](const PyCudaExchange& self) { return self.get().device_bytes(); })
+      .def_prop_ro("shares_device",
+                   [](const PyCudaExchange& self) { return self.get().shares_device(); });
   module.def("cuda_built", &cuda::built, "Whether this ferry was built with CUDA.");
   module.def("cuda_num_devices", &cuda::num_devices,
              "Number of CUDA devices here; 0 without a driver.");

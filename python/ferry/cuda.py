@@ -76,6 +76,7 @@ class Exchange:
         self.num_local_experts = self._native.num_local_experts
         self.row_capacity = self._native.row_capacity  # rows that this rank can receive
         self.device_bytes = self._native.device_bytes  # of this rank's window
+        self.shares_device = self._native.shares_device  # with a rank that is a thread of this process
         self._dtype = getattr(torch, self.config["dtype"])
         self._num_dispatches = 0
         self._sent: dict[str, Operation[Any]] = {}  # between its halves, by the name of the call

@@ -133,6 +133,7 @@ class _Dispatch(torch.autograd.Function):
     def backward(ctx, grad_rows, grad_weights, *_):
         if ctx.elsewhere is not None:  # zeros, whatever the weights are; combine adds what every rank has of them
             grad_weights = grad_weights.masked_fill(ctx.elsewhere, 0)
+        _check_backward(ctx.exchange)
         grads = _Combine.apply(ctx.exchange, ctx.handle, grad_rows, grad_weights, None)
         wanted = [grad if needed else None for grad, needed in zip(grads, ctx.needs_input_grad[1:])]
         return (None, *wanted, None, None)
@@ -207,8 +208,17 @@ def _scale_and_dot(rows, grads, weights, scaled, dots):
 
 def _dispatch_again(ctx, tokens, topk_weights):
     """Rows and weights of a cached dispatch; views of the window unless a second derivative may keep them."""
+    _check_backward(ctx.exchange)
     tokens = tokens.to(getattr(torch, ctx.exchange.config["dtype"]))
     return _Dispatch.apply(ctx.exchange, tokens, topk_weights, torch.is_grad_enabled(), {"handle": ctx.handle})[:2]
+
+
+def _check_backward(exchange):
+    """torch has one thread for the backward passes of a device. Where ranks are threads that share the device, it would
+    wait in the call of one rank for the calls of the others, which come after."""
+    if getattr(exchange, "shares_device", False) and torch._C._is_multithreading_enabled():
+        raise InvalidArgument("backward: ranks that are threads share this device, so each must make its backward pass "
+                              "itself, under torch.autograd.set_multithreading_enabled(False)")
 
 
 def _linear(exchange):
@@ -246,7 +256,7 @@ def _zero_gaps(exchange, handle, arrays):
 
 def _zero_gaps_on_device(config, handle, arrays):
     """The same without knowing on the host where they are; and what lies behind the last row, where counts were not
-    waited for. The host must not wait in a backward pass: one thread makes those of all ranks that share a device."""
+    waited for."""
     num_rows = arrays[0].shape[:-1].numel()
     no_gaps = config["zero_gaps"] or config["layout"] == "rank_major"
     no_gaps = no_gaps or (config["layout"] == "expert_major" and config["expert_alignment"] == 1)

@@ -42,5 +42,6 @@ int Exchange::device() const { refuse(); }
 int Exchange::num_local_experts() const { refuse(); }
 std::int64_t Exchange::row_capacity() const { refuse(); }
 std::uint64_t Exchange::device_bytes() const { refuse(); }
+bool Exchange::shares_device() const { refuse(); }
 
 }  // namespace ferry::cuda

@@ -101,5 +101,6 @@ int Exchange::device() const { return made(state_).device(); }
 int Exchange::num_local_experts() const { return made(state_).num_local(); }
 std::int64_t Exchange::row_capacity() const { return made(state_).buffer_rows(); }
 std::uint64_t Exchange::device_bytes() const { return made(state_).window_bytes(); }
+bool Exchange::shares_device() const { return made(state_).shares_device(); }
 
 }  // namespace ferry::cuda

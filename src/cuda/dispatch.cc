@@ -90,7 +90,8 @@ void CudaExchange::show(const CudaDispatchView& view, cuda::Received& received) 
   received.num_rows = known >= 0 ? known : buffer_rows_;
   received.hidden = config_.hidden, received.dtype = shape.wire_dtype();
   received.sources = reinterpret_cast<const std::int32_t*>(buffer + common_.at.buffer.sources);
-  received.weights = reinterpret_cast<const float*>(buffer + common_.at.buffer.weights);
+  if (view.weights != nullptr)
+    received.weights = reinterpret_cast<const float*>(buffer + common_.at.buffer.weights);
   if (shape.rank_major())
     received.topk_ids = reinterpret_cast<const std::int32_t*>(buffer + common_.at.buffer.topk_ids);
   received.scale_columns = shape.scale_columns;

@@ -47,6 +47,7 @@ class CudaExchange {
   int num_local() const noexcept { return num_local_; }
   std::int64_t buffer_rows() const noexcept { return buffer_rows_; }
   std::uint64_t window_bytes() const noexcept { return common_.at.bytes; }
+  bool shares_device() const noexcept { return order_.has_others(); }
 
  private:
   // Half of an operation.

@@ -273,7 +273,8 @@ def gradients(group, exchange, weighted, device):
         out = ferry.torch.combine(exchange, rows, received.handle, applied)
         for _ in range(2):  # their rows take the place of those above
             exchange.dispatch(-tokens.detach(), ids)
-        out.backward(grad)
+        with torch.autograd.set_multithreading_enabled(False):  # ranks that are threads share the device
+            out.backward(grad)
     return out.detach(), *(leaf.grad for leaf in leaves)
 
 
@@ -294,6 +295,20 @@ def compare_gradients(group, layout, weighted):
 )
 def test_gradients_are_those_of_the_host(layout, weighted, num_ranks):
     run(num_ranks, compare_gradients, layout, weighted)
+
+
+def backward_in_torchs_thread(group):
+    exchange = cuda_exchange(group, hidden=8)
+    tokens, ids, _ = there(*inputs(group, 8, 5, torch.float32))
+    rows = ferry.torch.dispatch(exchange, tokens.requires_grad_(), ids).rows
+    with pytest.raises(ferry.InvalidArgument, match="set_multithreading_enabled"):
+        rows.sum().backward()
+    settle(group)
+
+
+@needs_gpu
+def test_a_backward_pass_that_would_wait_for_itself_is_refused():
+    run(2, backward_in_torchs_thread)
 
 
 # ---- errors
