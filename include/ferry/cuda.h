@@ -64,11 +64,11 @@ class FERRY_EXPORT Handle {
 };
 
 struct DispatchArgs {
-  Rows tokens = {};                     // [T, H]
-  TopkIds topk_ids = {};                // [T, K]; leave empty when `cached` is given
+  Rows tokens = {};       // [T, H]
+  TopkIds topk_ids = {};  // [T, K]; leave empty when `cached` is given
   // [T, K]; given by all ranks or by none: a rank without tokens gives any address.
   const float* topk_weights = nullptr;
-  Handle cached = {};                   // reuse this routing: no ids, no counts, same slots
+  Handle cached = {};  // reuse this routing: no ids, no counts, same slots
   // Waits on the host until the number of rows is known, as their consumer mostly needs it, and
   // returns this dispatch's errors. False, and always with `cached`: only issues the work, as graph
   // capture needs; errors are told by the next check().
@@ -149,8 +149,8 @@ class FERRY_EXPORT Exchange {
   int num_local_experts() const;       // L
   std::int64_t row_capacity() const;   // rows that this rank can receive
   std::uint64_t device_bytes() const;  // of this rank's window
-  // Another rank is a thread of this process and uses this device: calls then wait on the host until
-  // that rank has made its own (docs/cuda.md).
+  // Another rank is a thread of this process and uses this device: calls then wait on the host
+  // until that rank has made its own (docs/cuda.md).
   bool shares_device() const;
 
  private:

@@ -38,8 +38,9 @@ __device__ void count_chunk(const CudaDispatchView& v) {
   const int i = threadIdx.x;
   std::int32_t* counts = common.chunk_counts + static_cast<std::int64_t>(blockIdx.x) * row_size;
   for (int column = i; column < row_size; column += blockDim.x) counts[column] = 0;
-  if (i < size) experts[i] = expert_of(v, first + i);
+  experts[i] = i < size ? expert_of(v, first + i) : kNoKey;
   __syncthreads();
+  keys[i] = kNoKey;
   if (i < size) {
     const int k = i % shape.top_k;
     keys[i] = key_of_entry(shape, experts + i - k, k);
@@ -48,11 +49,11 @@ __device__ void count_chunk(const CudaDispatchView& v) {
   }
   __syncthreads();
   if (i >= size) return;
-  const InChunk among_keys = find_in_chunk(keys, i, size);
+  const InChunk among_keys = find_in_chunk(keys, i);
   common.ranks_in_chunk[first + i] = among_keys.rank;
   if (keys[i] >= 0 && among_keys.last) counts[keys[i]] = among_keys.rank + 1;
   if (!shape.rank_major() || experts[i] < 0) return;
-  const InChunk among_experts = find_in_chunk(experts, i, size);
+  const InChunk among_experts = find_in_chunk(experts, i);
   if (among_experts.last) counts[experts[i]] = among_experts.rank + 1;
 }
 

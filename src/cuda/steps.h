@@ -33,17 +33,23 @@ constexpr std::int32_t key_of_entry(const CudaShape& shape, const std::int32_t* 
   return shape.num_experts + rank;
 }
 
+inline constexpr std::int32_t kNoKey = -2;  // behind the last entry of a chunk
+
 // How many earlier entries of the chunk have the same key, and whether no later one has.
 struct InChunk {
   std::int32_t rank;
   bool last;
 };
-constexpr InChunk find_in_chunk(const std::int32_t* keys, int entry, int num_entries) {
+constexpr InChunk find_in_chunk(const std::int32_t (&keys)[kChunkEntries], int entry) {
+  constexpr int kTogether = 16;  // a loop of a known length is unrolled, and its reads overlap
+  const std::int32_t key = keys[entry];
   std::int32_t earlier = 0, later = 0;
-  for (int i = 0; i < num_entries; ++i) {
-    const std::int32_t same = keys[i] == keys[entry] ? 1 : 0;
-    earlier += i < entry ? same : 0;
-    later += i > entry ? same : 0;
+  for (int first = 0; first < kChunkEntries; first += kTogether) {
+    for (int i = 0; i < kTogether; ++i) {
+      const std::int32_t same = keys[first + i] == key ? 1 : 0;
+      earlier += first + i < entry ? same : 0;
+      later += first + i > entry ? same : 0;
+    }
   }
   return {earlier, later == 0};
 }

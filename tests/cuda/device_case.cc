@@ -161,8 +161,8 @@ class Player {
       args.topk_ids = {ids.get(), input.num_tokens, config.top_k, IndexType::kInt64};
     }
     if (round.weights)
-      args.topk_weights =
-          input.num_tokens > 0 ? weights.get<float>() : static_cast<const float*>(exchange_.outputs());
+      args.topk_weights = input.num_tokens > 0 ? weights.get<float>()
+                                               : static_cast<const float*>(exchange_.outputs());
     args.wait_for_counts = choices_.wait_for_counts, args.stream = stream_.get();
     cuda::Received received;
     come_together();

@@ -107,11 +107,14 @@ class Both {
       const std::int64_t first = chunk * tokens * shape.top_k;
       const int size =
           static_cast<int>(std::min<std::int64_t>(entries - first, tokens * shape.top_k));
-      const std::int32_t *keys = &chunks.keys[first], *experts = &route.columns[first];
+      std::int32_t keys[kChunkEntries], experts[kChunkEntries];
+      std::fill_n(keys, kChunkEntries, kNoKey), std::fill_n(experts, kChunkEntries, kNoKey);
+      std::copy_n(&chunks.keys[first], size, keys),
+          std::copy_n(&route.columns[first], size, experts);
       std::int32_t* counts = &chunks.counts[chunk * row_size];
       for (int i = 0; i < size; ++i) {
-        const InChunk among_keys = find_in_chunk(keys, i, size),
-                      among_experts = find_in_chunk(experts, i, size);
+        const InChunk among_keys = find_in_chunk(keys, i),
+                      among_experts = find_in_chunk(experts, i);
         chunks.ranks[first + i] = among_keys.rank;
         if (keys[i] >= 0 && among_keys.last) counts[keys[i]] = among_keys.rank + 1;
         if (shape.rank_major() && experts[i] >= 0 && among_experts.last)
