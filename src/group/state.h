@@ -50,6 +50,9 @@ class Channel {
   virtual bool holds() const { return false; }
   // True while others wait for what `peer` still owes this rank.
   virtual bool waits_for(int) const { return false; }
+  // True while this rank, and others by it, still need what `peer` sends here behind no flag that
+  // this rank waits for now.
+  virtual bool expects(int) const { return false; }
   // True when no rank needs it any more (GroupState::leave_open).
   virtual bool done() const { return true; }
 };

@@ -223,7 +223,9 @@ int GroupState::owing(bool lost) const noexcept {
     if (lost && (!nodes_.lost[peer].load(std::memory_order_acquire) ||  // partner: lost()
                  flags_->gave_up(peer)))
       continue;
-    const auto waits = [peer](const auto& channel) { return channel.second->waits_for(peer); };
+    const auto waits = [peer, lost](const auto& channel) {
+      return channel.second->waits_for(peer) || (lost && channel.second->expects(peer));
+    };
     if (std::any_of(nodes_.channels.begin(), nodes_.channels.end(), waits)) return peer;
   }
   return -1;

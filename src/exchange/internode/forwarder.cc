@@ -96,6 +96,7 @@ void Forwarder::tell_delivered(std::uint64_t number) {
   if (static_cast<int>(terms.num_active) < num_ranks()) return;
   const std::vector<std::byte> body =
       write_flags({.progress = progress_of(number, Stage::kDelivered)});
+  told_ = number;
   for (const ForwardingTable::Mate& mate : table_.mates) {
     const MessageHead told = head(kFlags, 0, mate.level, group_->rank());
     terms.kind == OperationKind::kCombine ? send_soon(mate.rank, told, body)
@@ -267,6 +268,13 @@ bool Forwarder::waits_for(int peer) const {
   return std::any_of(asked_.requests.begin(), asked_.requests.end(), [peer](const auto& of_rank) {
     return !of_rank.second.empty() && of_rank.second.front().waits_for(peer);
   });
+}
+
+// Flags of the first way say nothing of rows that take the second: of an operation that I have
+// delivered by it, those of a mate may be still to come whatever I wait for now.
+bool Forwarder::expects(int peer) const {
+  return progress_ == &ControlFlags::second_way && told_ > 0 && everybody_.is_mate[peer] &&
+         seen_progress(peer) < progress_of(told_, Stage::kDelivered);
 }
 
 // What I see here: of a rank of another node, what came by this way.

@@ -147,6 +147,7 @@ class Forwarder final : public Channel {
   bool go_on() override;
   bool holds() const override { return !passing_.empty(); }
   bool waits_for(int peer) const override;
+  bool expects(int peer) const override;
   bool done() const override;
 
   void read_record(int origin, std::uint64_t number, std::span<const std::byte> body);
@@ -176,7 +177,8 @@ class Forwarder final : public Channel {
   ForwardingTable everybody_, table_;
   std::atomic<std::uint64_t> ControlFlags::*progress_;  // that messages of this way raise
   std::uint32_t channel_;
-  std::uint64_t told_ = 0;  // the last record that was told
+  // The last record that was told; by the second way, the last operation that was delivered.
+  std::uint64_t told_ = 0;
   std::shared_ptr<WorkerPool> workers_ = std::make_shared<WorkerPool>(1);
   Asked asked_;
   std::map<int, std::deque<Passing>> passing_;  // of each served rank, in the order they came
