@@ -58,7 +58,7 @@ constexpr InChunk find_in_chunk(const std::int32_t (&keys)[kChunkEntries], int e
 // the sum of all. Several are read before the first is written, as reads take long.
 constexpr std::int32_t run_chunks(std::int32_t* chunk_counts, std::int64_t chunks, int row_size,
                                   int column) {
-  constexpr int kTogether = 32;
+  constexpr int kTogether = 8;
   std::int32_t sum = 0;
   std::int32_t* of_column = chunk_counts + column;
   for (std::int64_t first = 0; first < chunks; first += kTogether) {
