@@ -285,8 +285,24 @@ Topology read_tree(std::string_view text) try {
               fmt::format("{}{}", error.what(), nearest_name(name, machine_presets())));
 }
 
+// What has no rate limits nothing. Only a line that says where that comes from may mean it.
+void check_rates(const Machine& machine) {
+  const auto check = [](const char* what, const auto& named, bool has_rate) {
+    if (!has_rate && named.source.empty())
+      internal::refuse_line(
+          named.line,
+          fmt::format("{} '{}': its rate (GB/s) is missing, and it would limit nothing; "
+                      "where that is meant, 'source' says why",
+                      what, named.name));
+  };
+  for (const Machine::Link& link : machine.links)
+    check("link", link, link.gb_s > 0 || !link.curve.empty() || !link.port.empty());
+  for (const Machine::Port& port : machine.ports) check("port", port, port.gb_s > 0);
+  for (const Machine::Engine& engine : machine.engines) check("engine", engine, engine.gb_s > 0);
+}
+
 // Names are new and ports are there.
-void check(const Machine& machine) {
+void check_names(const Machine& machine) {
   std::map<std::string, int> lines;  // of names
   const auto name = [&](const auto& named) {
     if (!lines.emplace(named.name, named.line).second)
@@ -343,7 +359,8 @@ Machine parse_lines(std::span<const MachineLine> lines) {
     has_tree = true;
   }
   if (!has_tree) throw Error(Code::kInvalidArgument, "machine: no text");
-  check(machine);
+  check_names(machine);
+  check_rates(machine);
   return machine;
 }
 
