@@ -58,7 +58,7 @@ __device__ void check_outputs(const CudaCombineView& v, std::uint64_t number) {
       if (pass == 0 ? records[peer].code == kOk : !differs) continue;
       operation.skip = 1;
       const Code code = pass == 0 ? Code::kPeerRejected : Code::kMismatch;
-      if (pass == 0 && peer == common.shape.rank) continue;  // the host knows
+      if (v.refused != kOk) continue;  // the host knows why it refused
       send_report(common, {.number = number,
                            .code = static_cast<std::int32_t>(code),
                            .culprit = peer,

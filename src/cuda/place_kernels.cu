@@ -155,7 +155,7 @@ __device__ bool none_refused(const CudaDispatchView& v, std::uint64_t number) {
   __syncthreads();
   if (refuser == common.shape.num_ranks) return true;
   const bool own = refuser == common.shape.rank;
-  if (threadIdx.x == 0 && !(own && v.refused != kOk)) {  // which the host knows
+  if (threadIdx.x == 0 && v.refused == kOk) {  // else the host knows why it refused
     const CudaCountRecord& record = records[refuser];
     send_report(common, {.number = number,
                          .code = own ? record.code : static_cast<std::int32_t>(Code::kPeerRejected),

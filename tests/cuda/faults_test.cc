@@ -109,6 +109,28 @@ TEST(CudaFaults, RefusedArgumentsAreToldToAll) {
   });
 }
 
+TEST(CudaFaults, RanksThatRefuseTheSameCallHearOfTheirOwnRefusalOnly) {
+  FERRY_NEED_DEVICE();
+  run(3, [](const Group& group) {
+    Caller caller(group);
+    const bool bad = group.rank() < 2;
+    cuda::DispatchArgs args = caller.args(1);
+    if (bad) args.tokens.hidden = 63;
+    const Code code = bad ? Code::kInvalidArgument : Code::kPeerRejected;
+    require_status(caller.exchange.dispatch(args, caller.received), code, {}, "a dispatch");
+    require_ok(caller.exchange.finish(), "after a refused dispatch");
+    require_ok(caller.dispatch(), "the next dispatch");
+    Rows rows = caller.received.rows();
+    if (bad) rows.hidden = 65;
+    const Status status = caller.combine(rows);
+    if (bad) require_status(status, Code::kInvalidArgument, {"65"}, "a combine");
+    const Status later = caller.exchange.finish();
+    if (bad) require_ok(later, "after a refused combine");
+    if (!bad) require_status(later, Code::kPeerRejected, {"rank 0"}, "a combine of others");
+    caller.require_works("after refused calls");
+  });
+}
+
 TEST(CudaFaults, FirstHalfThatIsRefusedIsTheWholeOperation) {
   FERRY_NEED_DEVICE();
   run(2, [](const Group& group) {
