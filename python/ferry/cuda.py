@@ -44,6 +44,10 @@ class Operation(Generic[Result]):
         self._receive: Callable[[], None] | None = receive
         self._result = result
 
+    def memory(self) -> Result:
+        """What recv() returns, before it is there: a dispatch's rows and scales are memory that it will write."""
+        return self._result
+
     def recv(self) -> Result:
         """Issues the second half on the current stream; returns Received of a dispatch, the result of a combine."""
         receive, self._receive = self._receive, None

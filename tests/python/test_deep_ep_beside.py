@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import ferry
 import ferry.deep_ep
+from ferry import _core
 from ferry.deep_ep.beside import comm, envs, find_pkgs, gate, math, private, refs, semantic, testing
 from ferry.conformance.low_latency_case import quantised
 
@@ -154,7 +155,7 @@ def test_what_a_cpu_does_not_have_is_refused_by_name(call):
 
 def test_what_runs_at_import():
     assert find_pkgs.check_nccl_so() is find_pkgs.init_jit() is comm.destroy_all_managed_nccl_comm() is None
-    assert private.get_elastic_buffer_alignment() == 2 << 20 and private.is_sm90_compiled() is False
+    assert private.get_elastic_buffer_alignment() == 2 << 20 and private.is_sm90_compiled() is _core.cuda_built()
     assert envs.get_nvlink_gbs() > 0 and envs.get_rdma_gbs("mlx5_0") > 0
     assert envs.check_fast_rdma_atomic_support("mlx5_0") is False
     envs.check_torch_deterministic()

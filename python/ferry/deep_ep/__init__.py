@@ -1,5 +1,5 @@
-"""DeepEP's public names on ferry, for CPU tensors: Buffer (V1), ElasticBuffer (V2), EPBuffer
-(2.5) and what goes with them.
+"""DeepEP's public names on ferry, for CPU tensors: Buffer (V1, which takes cuda tensors as well), ElasticBuffer (V2),
+EPBuffer (2.5) and what goes with them.
 
     from ferry.deep_ep import Buffer          # or: ferry.deep_ep.install(), then import deep_ep as ever
     buffer = Buffer(process_group)

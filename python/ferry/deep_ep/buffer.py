@@ -1,18 +1,21 @@
-"""Buffer: DeepEP's V1 class, its signatures and what they promise. The work is done by normal.py and low_latency.py.
+"""Buffer: DeepEP's V1 class, its signatures and what they promise. The work is done by normal.py and low_latency.py, on
+cuda tensors by device_normal.py and device_low_latency.py.
 
 Every method is documented in docs/deep_ep.md: what it honours, what has no meaning on a CPU, what it refuses.
 """
 
-from typing import Callable, List, Optional, Tuple, Union
+from typing import List, Optional, Tuple, Union
 
 import torch
 
 import ferry
-from ferry.deep_ep import channels, groups, nodes, normal
+from ferry import _core
+from ferry.deep_ep import channels, device, device_normal, groups, nodes, normal
 from ferry.deep_ep.config import Config, combine_config, dispatch_config
+from ferry.deep_ep.device_low_latency import DeviceLowLatency
 from ferry.deep_ep.events import EventHandle, EventOverlap, overlap
 from ferry.deep_ep.exchanges import Exchanges
-from ferry.deep_ep.layout import dispatch_layout
+from ferry.deep_ep.layout import CPU, dispatch_layout
 from ferry.deep_ep.low_latency import LowLatency
 from ferry.on_cpu.streams import Stream
 
@@ -20,7 +23,8 @@ Rows = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
 
 
 class Buffer(LowLatency):
-    """Sends tokens to the ranks of their experts and brings results home, on CPU tensors.
+    """Sends tokens to the ranks of their experts and brings results home, on CPU tensors, or on cuda tensors of ranks
+    of one node: the first ones decide.
 
     group: torch ProcessGroup, or ferry.Group; comm: mpi4py communicator, when group is None.
     Sizes, queue pairs and NVLink options are accepted; memory is ferry's own and grows as needed. enable_shrink allows
@@ -45,6 +49,9 @@ class Buffer(LowLatency):
         self.explicitly_destroy = explicitly_destroy
         self.enable_shrink = enable_shrink
         self._exchanges: Optional[Exchanges] = Exchanges(members)
+        self.device: Optional[device.Device] = None  # where this rank's tensors are; None: on the CPU
+        self.device_low_latency: Optional[DeviceLowLatency] = None  # there with it
+        self._decided = False
         self._owns_group = members is not group
         self._raw = {}
 
@@ -55,17 +62,28 @@ class Buffer(LowLatency):
             raise ferry.Closed("this Buffer was destroyed")
         return self._exchanges
 
+    def device_for(self, x) -> Optional[device.Device]:
+        """The device that this buffer works on, None for the CPU: the first tensors decide, x of a call."""
+        exchanges, first = self.exchanges, x[0] if isinstance(x, (tuple, list)) and x else x
+        if not self._decided and isinstance(first, torch.Tensor):
+            self._decided = True
+            if first.device.type == "cuda":
+                self.device = device.Device(exchanges.group, first.device)
+                self.device_low_latency = DeviceLowLatency(self.device)
+        return self.device
+
     def destroy(self) -> None:
         """Lets go of memory and group, here and now; the other ranks need not call it at the same time. What was
         received stays valid. Allowed with and without explicitly_destroy."""
         exchanges, self._exchanges = self.exchanges, None
+        self.device = self.device_low_latency = None
         if self._owns_group:
             exchanges.group.destroy()
 
     @staticmethod
     def is_sm90_compiled() -> bool:
-        """False: there is no GPU code."""
-        return False
+        """Whether this ferry has kernels for GPUs, which are built for sm_90 and run there."""
+        return _core.cuda_built()
 
     @staticmethod
     def set_num_sms(new_num_sms: int) -> None:
@@ -85,19 +103,24 @@ class Buffer(LowLatency):
 
     @staticmethod
     def capture() -> EventOverlap:
-        """An event that has happened."""
+        """The moment of torch's current CUDA stream; where this process has not used CUDA, an event that has happened.
+        """
         return EventOverlap(EventHandle())
 
-    def get_comm_stream(self) -> Stream:
-        """A stream without work: calls are complete when they return."""
-        return Stream()
+    def get_comm_stream(self) -> Union[Stream, torch.cuda.Stream]:
+        """On the CPU a stream without work: calls are complete when they return. On a device a stream that is behind
+        every call of this buffer."""
+        return Stream() if self.device is None else self.device.comm_stream()
 
     def get_local_buffer_tensor(self, dtype: torch.dtype, size: Optional[torch.Size] = None, offset: int = 0,
                                 use_rdma_buffer: bool = False) -> torch.Tensor:
         """num_nvl_bytes (or num_rdma_bytes) of this rank's memory, the same at every call, from element `offset` on, of
         shape `size` when given. Memory of its own: no call of this library reads or writes it."""
         num_bytes = self.num_rdma_bytes if use_rdma_buffer else self.num_nvl_bytes
-        raw = self._raw.setdefault(use_rdma_buffer, torch.empty(num_bytes, dtype=torch.uint8))
+        key = use_rdma_buffer, CPU if self.device is None else self.device.device
+        if key not in self._raw:
+            self._raw[key] = torch.empty(num_bytes, dtype=torch.uint8, device=key[1])
+        raw = self._raw[key]
         element_bytes = torch.empty(0, dtype=dtype).element_size()
         elements = raw[: num_bytes // element_bytes * element_bytes].view(dtype)[offset:]
         if size is None:
@@ -117,6 +140,10 @@ class Buffer(LowLatency):
         num_tokens_per_expert int32 [E], is_token_in_rank bool [T, R], event). A token counts once per rank and per
         node, and as often per expert as it lists it.
         """
+        if isinstance(topk_idx, torch.Tensor) and topk_idx.device.type == "cuda":
+            device.wait(previous_event)
+            layout = device_normal.dispatch_layout(topk_idx, num_experts, self.group_size)
+            return (*layout, device.moment(topk_idx.device))
         return (*dispatch_layout(topk_idx, num_experts, self.group_size, self._node_starts), overlap())
 
     def dispatch(self, x: Rows, handle: Optional[Tuple] = None, num_tokens_per_rank: Optional[torch.Tensor] = None,
@@ -142,7 +169,8 @@ class Buffer(LowLatency):
         """
         make_handle = channels.internode if len(self._node_starts) > 1 else channels.intranode
         layout = normal.Layout(num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights)
-        return self._dispatch(x, handle, layout, expert_alignment, num_worst_tokens, config, make_handle)
+        return self._dispatch(x, handle, layout, expert_alignment, num_worst_tokens, config, make_handle,
+                              previous_event)
 
     def internode_dispatch(self, x: Rows, handle: Optional[Tuple] = None,
                            num_tokens_per_rank: Optional[torch.Tensor] = None,
@@ -157,17 +185,25 @@ class Buffer(LowLatency):
                      EventOverlap]:
         """dispatch with the handle of several nodes, a tuple of 10; any number of ranks."""
         layout = normal.Layout(num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights)
-        return self._dispatch(x, handle, layout, expert_alignment, num_worst_tokens, config, channels.internode)
+        return self._dispatch(x, handle, layout, expert_alignment, num_worst_tokens, config, channels.internode,
+                              previous_event)
 
-    def _dispatch(self, x, handle, layout, expert_alignment, num_worst_tokens, config, make_handle: Callable):
+    def _dispatch(self, x, handle, layout, expert_alignment, num_worst_tokens, config, make_handle, previous_event):
+        kernels, here, done = self._normal_kernels(x, previous_event)
         if handle is not None:
-            recv_x = normal.dispatch_cached(self.exchanges, x, handle, layout.topk_idx, layout.topk_weights)
-            return recv_x, None, None, None, None, overlap()
-        if not isinstance(config, (Config, type(None))):
-            self.exchanges.refuse(ferry.InvalidArgument(f"config is {type(config).__name__}, need a Config or None"))
-        num_channels = config.num_channels if config else max(Buffer.num_sms // 2, 1)
-        form = normal.Form(expert_alignment, num_worst_tokens, num_channels, self._node_starts, make_handle)
-        return (*normal.dispatch(self.exchanges, x, layout, form), overlap())
+            recv_x = kernels.dispatch_cached(here, x, handle, layout.topk_idx, layout.topk_weights)
+            return recv_x, None, None, None, None, done()
+        config = Config(Buffer.num_sms) if config is None else config
+        form = normal.Form(expert_alignment, num_worst_tokens, config, self._node_starts, make_handle)
+        return (*kernels.dispatch(here, x, layout, form), done())
+
+    def _normal_kernels(self, x, previous_event):
+        """(module, what its functions take first, what makes the event of a call) for x."""
+        here = self.device_for(x)
+        if here is None:
+            return normal, self.exchanges, overlap
+        device.wait(previous_event)
+        return device_normal, here, here.done
 
     def combine(self, x: torch.Tensor, handle: Tuple, topk_weights: Optional[torch.Tensor] = None,
                 bias: Union[None, torch.Tensor, Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]] = None,
@@ -180,7 +216,8 @@ class Buffer(LowLatency):
         experts; it may be written to as soon as this returns. topk_weights float32 [N, K] are summed the same way.
         bias: one or two [T, H'] of x's type. Returns (combined_x [T, H'], combined_topk_weights [T, K] or None, event).
         """
-        return (*normal.combine(self.exchanges, x, handle, topk_weights, bias), overlap())
+        kernels, here, done = self._normal_kernels(x, previous_event)
+        return (*kernels.combine(here, x, handle, topk_weights, bias), done())
 
     def internode_combine(self, x: torch.Tensor, handle: Union[tuple, list],
                           topk_weights: Optional[torch.Tensor] = None,
@@ -189,4 +226,4 @@ class Buffer(LowLatency):
                           async_finish: bool = False, allocate_on_comm_stream: bool = False) \
             -> Tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]:
         """combine; handles of both kinds are accepted by both."""
-        return self.combine(x, handle, topk_weights, bias)
+        return self.combine(x, handle, topk_weights, bias, previous_event=previous_event)

@@ -1,15 +1,27 @@
-"""EventOverlap and EventHandle: DeepEP's events where calls are complete when they return.
+"""EventOverlap and EventHandle: DeepEP's events, of calls on cuda tensors and of calls on the CPU.
 
-A CPU has no stream that runs beside the caller, so an event has happened as soon as it exists and every wait is over
-at once. What remains of their meaning is kept: hooks run once, at the wait; a released event is gone.
+Work on cuda tensors is behind an event of torch. A CPU has no stream that runs beside the caller: calls are complete
+when they return, and every wait is over at once. Hooks run once, at the wait; a released event is gone.
 """
+
+import torch
 
 
 class EventHandle:
-    """An event that has happened."""
+    """A moment of a CUDA stream (None: torch's current one); one that has passed, where this process has not used CUDA.
+    """
+
+    _event = None
+
+    def __init__(self, stream=None):
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            self._event = torch.cuda.Event()
+            self._event.record(stream or torch.cuda.current_stream())
 
     def current_stream_wait(self):
-        """Returns at once."""
+        """What torch's current stream does from now on happens after the moment. The caller does not wait."""
+        if self._event is not None:
+            self._event.wait()
 
 
 class EventOverlap:
@@ -26,7 +38,7 @@ class EventOverlap:
         self._release_at_exit = False
 
     def current_stream_wait(self, release_handle=False):
-        """Waits for the event (over at once), then runs the hook and returns its result, or None.
+        """Waits for the event, then runs the hook and returns its result, or None.
 
         Raises RuntimeError when there is no event: the call that made this was not asked for one.
         """
@@ -60,7 +72,7 @@ class EventOverlap:
             self.current_stream_wait(release_handle=release)
 
 
-_HAPPENED = EventHandle()
+_HAPPENED = EventHandle.__new__(EventHandle)  # no moment of a stream
 
 
 def overlap():

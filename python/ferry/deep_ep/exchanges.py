@@ -18,10 +18,14 @@ _REFUSED = -1
 
 
 class Exchanges:
-    """Finds exchanges of one ferry.Group; every method but refuse_combine is collective."""
+    """Finds exchanges of one ferry.Group; every method but refuse_combine is collective.
 
-    def __init__(self, group):
+    make: what makes one, from its keywords; None: the group, for ranks on the CPU.
+    """
+
+    def __init__(self, group, make=None):
         self.group = group
+        self._make = make or group.exchange
         self.last = None  # of the last dispatch that returned a new handle, which sets it: where combines are
         self.meeting = None  # of the last dispatch that ranks agreed on: where those of dispatch_again begin
         self.by_call = {}  # exchanges of hold() that cannot be outgrown, by what a caller finds them sooner by
@@ -31,8 +35,8 @@ class Exchanges:
     def agree(self, num_tokens, call, counts=b""):
         """[(num_tokens, counts)] of all ranks, once all of them said the same `call`.
 
-        call: tuple of (name, value) pairs that print alike on all ranks. counts: R int32, as bytes, that the others
-        learn; empty: zeros.
+        call: tuple of (name, value) pairs that print alike on all ranks. counts: at most R + 1 int32, as bytes, that
+        the others learn, filled up with zeros to R + 1.
         """
         if call not in self._described:
             text = ", ".join(f"{name}={value}" for name, value in call).encode()
@@ -109,7 +113,7 @@ class Exchanges:
         room, exchange = self.known(key)
         if room < max_tokens or exchange is None:
             room = 1 << max(max_tokens - 1, 0).bit_length()
-            exchange = self.group.exchange(max_tokens=room, **dict(key))
+            exchange = self._make(max_tokens=room, **dict(key))
             self._by_config[key] = room, exchange
         return exchange
 
@@ -117,7 +121,7 @@ class Exchanges:
         self._gather(_REFUSED, b"", str(error).encode())
 
     def _gather(self, num_tokens, digest, text, counts=b""):
-        record = _HEAD.pack(num_tokens, digest, text) + counts.ljust(4 * self.group.size, b"\0")
+        record = _HEAD.pack(num_tokens, digest, text) + counts.ljust(4 * (self.group.size + 1), b"\0")
         said = self.group.all_gather(record)
         digests = {each[8:24] for each in said}
         if num_tokens != _REFUSED and len(digests) > 1:

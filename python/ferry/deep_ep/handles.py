@@ -2,7 +2,8 @@
 
 Engines rebuild and edit the tuples, detach and view their tensors, and autograd makes new Python objects of them. So
 nothing hangs on a tuple or an object: all tensors of a handle lie in one memory, and whichever of them survives leads
-to it. The memory is a numpy array that carries the state and that torch's storages keep alive.
+to it. On the CPU the memory is a numpy array that carries the state and that torch's storages keep alive; on a device
+it is one storage of torch, which the state outlives by nothing.
 """
 
 import functools
@@ -15,7 +16,8 @@ import torch
 from ferry.errors import InvalidArgument
 
 _ITEM_BYTES = {np.bool_: 1, np.uint8: 1, np.int32: 4, np.int64: 8}
-_alive = {}  # address of a tensor's storage -> weak reference to the Memory it lies in
+_TORCH_TYPES = {np.bool_: torch.bool, np.int32: torch.int32, np.int64: torch.int64}
+_alive = {}  # address of a tensor's storage -> what returns the memory it lies in, or None
 
 
 class Memory(np.ndarray):
@@ -46,6 +48,41 @@ def allocate(state, *parts):
     return arrays, tensors
 
 
+class DeviceMemory:
+    """The storage of a handle's tensors on a device, as long as one of them is left, and the `state` behind it."""
+
+    def __init__(self, state, storage):
+        self.state = state
+        address = storage.data_ptr()
+
+        def forget(freed):  # the address may be another storage's by now
+            if getattr(_alive.get(address), "_storage", None) is freed:
+                del _alive[address]
+
+        self._storage = weakref.ref(storage, forget)
+        _alive[address] = self
+
+    def __call__(self):
+        return self
+
+    def first(self, dtype, shape):
+        """The first of the tensors, anew."""
+        storage = self._storage()
+        return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, shape)
+
+
+def allocate_on(device, state, *parts):
+    """allocate() on a device: the tensors."""
+    offsets, end = _places(parts)
+    block = torch.empty(end, dtype=torch.uint8, device=device)
+    DeviceMemory(state, block.untyped_storage())
+    tensors = []
+    for offset, (dtype, shape) in zip(offsets, parts):
+        part = block[offset : offset + _ITEM_BYTES[dtype] * math.prod(shape)]
+        tensors.append(part.view(_TORCH_TYPES[dtype]).view(shape))
+    return tensors
+
+
 @functools.lru_cache(maxsize=64)
 def _places(parts):
     """(where each begins, where the last one ends), bytes."""
@@ -57,8 +94,8 @@ def _places(parts):
 
 
 def find(handle, kind):
-    """The Memory that the tensors of a handle (any sequence) lie in, or those of them that are left; its state is a
-    `kind`.
+    """The Memory, or DeviceMemory, that the tensors of a handle (any sequence) lie in, or those of them that are left;
+    its state is a `kind`.
 
     Raises ferry.InvalidArgument when none is a tensor, or a view of one, that a dispatch returned, or when that
     dispatch was of another kind.

@@ -13,6 +13,8 @@ import torch
 from ferry import _core
 from ferry.errors import InvalidArgument
 
+CPU = torch.device("cpu")
+
 
 def read_topk_idx(topk_idx, num_experts=None):
     """topk_idx, int64 or int32 [T, K], as a numpy array; ferry.InvalidArgument for others, and for ids of no expert."""
@@ -31,14 +33,26 @@ def check_num_experts(num_experts):
 def cpu_array(tensor, name, dtypes, shape):
     """`tensor` as a numpy array, without a copy; ferry.InvalidArgument unless it has one of the dtypes and the shape
     (a tuple, None: any)."""
+    return check_tensor(tensor, name, dtypes, shape).numpy()
+
+
+def check_tensor(tensor, name, dtypes, shape, device=CPU):
+    """`tensor` without a gradient; ferry.InvalidArgument unless it is contiguous, on the device, and has one of the
+    dtypes and the shape (a tuple, None: any)."""
     if not isinstance(tensor, torch.Tensor):
         raise InvalidArgument(f"{name} is {type(tensor).__name__}, need a torch.Tensor")
     have = tensor.shape
     fits = have == shape or (len(have) == len(shape) and all(want in (None, got) for want, got in zip(shape, have)))
-    if not fits or tensor.dtype not in dtypes or not tensor.is_cpu or not tensor.is_contiguous():
+    if not fits or tensor.dtype not in dtypes or tensor.device != device or not tensor.is_contiguous():
         wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
-        raise InvalidArgument(f"{name} is {describe(tensor)}, need a contiguous {_names(dtypes)} [{wanted}] on the CPU")
-    return (tensor.detach() if tensor.requires_grad else tensor).numpy()
+        raise InvalidArgument(f"{name} is {describe(tensor)}, need a contiguous {_names(dtypes)} [{wanted}] on "
+                              f"{name_of(device)}")
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
+def name_of(device):
+    """A device in words, for errors."""
+    return "the CPU" if device == CPU else str(device)
 
 
 def describe(tensor):

@@ -13,6 +13,7 @@ import torch
 import ferry
 from ferry.deep_ep import handles
 from ferry.deep_ep import low_latency_arguments as arguments
+from ferry.deep_ep.device_low_latency import Combine, Dispatch
 from ferry.deep_ep.events import EventOverlap, overlap
 from ferry.deep_ep.low_latency_rows import Arrival, Sent, add_waits
 from ferry.deep_ep.rows import detached
@@ -24,7 +25,8 @@ _CALL = "num_max_dispatch_tokens_per_rank", "hidden", "num_experts", "top_k", "d
 
 
 class LowLatency:
-    """The part of Buffer that decodes. Needs self.exchanges, rank, group_size and enable_shrink.
+    """The part of Buffer that decodes. Needs self.exchanges, rank, group_size and enable_shrink; for cuda
+    tensors device_for, device and device_low_latency.
 
     R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank, H hidden, K top-k. What is refused
     raises ferry.InvalidArgument here and ferry.PeerRejected on the other ranks, and all go on.
@@ -65,13 +67,19 @@ class LowLatency:
         | rows of each source; M; H; E). hook: None, or (return_recv_hook) to be called before what came is read.
         """
         max_tokens, wire = num_max_dispatch_tokens_per_rank, arguments.wire(use_fp8, round_scale, use_ue8m0)
-        exchange = self._exchange_of(x, topk_idx, max_tokens, num_experts, wire)
         statistics = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
+        packed_unrounded = use_fp8 and use_ue8m0 and not round_scale
+        here = self.device_for(x)
+        if here is not None:
+            asked = Dispatch(x, topk_idx, max_tokens, num_experts, statistics, wire, packed_unrounded, async_finish,
+                             return_recv_hook)
+            *returned, hook = self.device_low_latency.dispatch(asked, self._masked)
+            return (*returned, here.done(), hook)
+        exchange = self._exchange_of(x, topk_idx, max_tokens, num_experts, wire)
         active_ranks = self._active_ranks()
         with Refusing(exchange.refuse_dispatch, active_ranks):
-            arguments.check_dispatch(x, max_tokens, async_finish and return_recv_hook,
-                                     use_fp8 and use_ue8m0 and not round_scale)
-            ids = arguments.read_ids(topk_idx, (len(x), topk_idx.shape[1]))
+            arguments.check_dispatch(x, max_tokens, async_finish and return_recv_hook, packed_unrounded)
+            ids = arguments.read_ids(topk_idx, (len(x), topk_idx.shape[1])).numpy()
             arguments.check_statistics(statistics, exchange.num_local_experts, self.group_size)
         send = exchange.dispatch_send if return_recv_hook else exchange.dispatch
         sent_or_received = send(detached(x), topk_idx, active_ranks=active_ranks)
@@ -95,6 +103,12 @@ class LowLatency:
         [T, H'] is written and returned. combine_wait_recv_cost_stats: as at the dispatch. Returns (combined_x [T, H'],
         event, hook); with return_recv_hook combined_x is there, and topk_weights free, once hook() was called.
         """
+        here = self.device_for(x)
+        if here is not None:
+            asked = Combine(x, topk_idx, topk_weights, handle, use_logfmt, zero_copy, async_finish, return_recv_hook,
+                            out, combine_wait_recv_cost_stats)
+            out, hook = self.device_low_latency.combine(asked)
+            return out, here.done(), hook
         last = self._last_low_latency
         with Refusing(last and last.refuse_combine, self._active_ranks()):
             sent = handles.find(handle, Sent).state
@@ -130,6 +144,8 @@ class LowLatency:
     def get_next_low_latency_combine_buffer(self, handle: Tuple) -> torch.Tensor:
         """[L, R * M, H] of the window, of the tokens' type and with the handle's H, to be filled for a combine with
         zero_copy. The same one until that combine; not to be written to afterwards. Local."""
+        if self.device is not None:
+            return self.device_low_latency.next_outputs(handle)
         sent = handles.find(handle, Sent).state
         arguments.check_handle(handle, sent)
         places = self._places(sent)
@@ -165,6 +181,8 @@ class LowLatency:
     def _need_shrink(self):
         if not self.enable_shrink:
             raise InvalidArgument("ranks can be masked in a Buffer made with enable_shrink=True")
+        if self.device is not None:
+            raise InvalidArgument(f"this Buffer is on {self.device.device}: ranks with cuda tensors cannot be left out")
 
     def _active_ranks(self):
         return [rank for rank in range(self.group_size) if rank not in self._masked] if self._masked else None

@@ -9,7 +9,7 @@ import functools
 import numpy as np
 import torch
 
-from ferry.deep_ep.layout import check_num_experts, cpu_array, describe
+from ferry.deep_ep.layout import CPU, check_num_experts, check_tensor, cpu_array, describe
 from ferry.deep_ep.rows import detached
 from ferry.errors import InvalidArgument
 
@@ -100,13 +100,13 @@ def read_rows(x, places):
     return _read_rows(x, places)
 
 
-def read_ids(topk_idx, shape):
-    return cpu_array(topk_idx, "topk_idx", _ID_TYPES, shape)
+def read_ids(topk_idx, shape, device=CPU):
+    return check_tensor(topk_idx, "topk_idx", _ID_TYPES, shape, device)
 
 
 def read_weights(topk_idx, topk_weights, sent_ids):
     """float32 [T, K]: 0 where combine is told to skip what dispatch sent."""
-    ids = read_ids(topk_idx, sent_ids.shape)
+    ids = read_ids(topk_idx, sent_ids.shape).numpy()
     weights = cpu_array(topk_weights, "topk_weights", (torch.float32,), sent_ids.shape)
     if ids.dtype == sent_ids.dtype and ids.tobytes() == sent_ids.tobytes():
         return detached(topk_weights)

@@ -14,6 +14,7 @@ import torch
 
 from ferry import _core
 from ferry.deep_ep import channels, handles
+from ferry.deep_ep.config import Config
 from ferry.deep_ep.layout import cpu_array, describe, read_topk_idx, token_ranks
 from ferry.deep_ep.rows import FLOATS, Rows, detached, resized
 from ferry.errors import InvalidArgument
@@ -38,15 +39,13 @@ class Form(NamedTuple):
 
     expert_alignment: int
     num_worst_tokens: int
-    num_channels: int
+    config: Any  # Config
     node_starts: tuple  # first rank of each node
     make_handle: Callable  # channels.intranode or internode
 
 
-class _State:
-    """What a handle stands for: the routes of one dispatch, in every exchange that has used them."""
-
-    made_by = "Buffer.dispatch"
+class Routes:
+    """The routes of one dispatch, in every exchange that has used them."""
 
     def __init__(self, exchange, route, rows_format, top_k, num_rows):
         self.exchange = exchange
@@ -60,6 +59,12 @@ class _State:
         return self.routes[self.exchange]
 
 
+class State(Routes):
+    """What a handle stands for."""
+
+    made_by = "Buffer.dispatch"
+
+
 class _Routing:
     """Where tokens go, once the arguments that say it twice agree."""
 
@@ -68,7 +73,7 @@ class _Routing:
         self.per_expert = layout.num_tokens_per_expert
         if layout.topk_weights is None or not _core.is_layout(layout.topk_idx, self.mask, self.counts, self.per_expert,
                                                               num_tokens, num_ranks):
-            _check_layout(layout, num_tokens, num_ranks)  # says what is wrong
+            check_layout(layout, num_tokens, num_ranks)  # says what is wrong
         if layout.topk_idx is None:
             self.ids, self.weights = ids_of(self.mask.numpy()), None
             self.num_experts = num_ranks
@@ -79,7 +84,7 @@ class _Routing:
         self.terms = None
 
 
-def _check_layout(layout, num_tokens, num_ranks):
+def check_layout(layout, num_tokens, num_ranks):
     mask = cpu_array(layout.is_token_in_rank, "is_token_in_rank", (torch.bool,), (num_tokens, num_ranks))
     counts = mask.sum(axis=0, dtype=np.int32)
     given = cpu_array(layout.num_tokens_per_rank, "num_tokens_per_rank", _INTS, (num_ranks,))
@@ -116,7 +121,7 @@ def dispatch(exchanges, x, layout, form):
     try:
         rows = Rows(x)
         routing = _Routing(layout, rows.num_tokens, group.size)
-        _check_form(form, routing)
+        check_form(form, routing.weights is not None)
     except Exception as error:
         exchanges.refuse(error)
     key = (*rows.format, _LAYOUT, ("num_experts", routing.num_experts), ("top_k", routing.ids.shape[1]))
@@ -129,13 +134,14 @@ def dispatch(exchanges, x, layout, form):
         call = key if routing.weights is not None else (*key, ("num_tokens_per_expert", len(routing.per_expert)))
         said = exchanges.agree(rows.num_tokens, call, routing.counts.numpy().tobytes())
         exchange = exchanges.meeting = exchanges.hold(max(tokens for tokens, _ in said), key)
-        counts = np.frombuffer(b"".join(theirs for _, theirs in said), np.int32).reshape(group.size, group.size)
+        counts = np.frombuffer(b"".join(theirs for _, theirs in said), np.int32).reshape(group.size, -1)
         _check_worst(form.num_worst_tokens, int(counts[:, group.rank].sum()), exchange)
         received = exchange.dispatch(**arguments)
     exchanges.last = exchange
     num_rows = form.num_worst_tokens or received.num_rows
-    facts = channels.Facts(group.rank, routing.mask.numpy(), received, num_rows, form.num_channels, form.node_starts)
-    handle = form.make_handle(_State(exchange, received.handle, rows.format, key[-1][1], num_rows), facts)
+    facts = channels.Facts(group.rank, routing.mask.numpy(), received, num_rows, form.config.num_channels,
+                           form.node_starts)
+    handle = form.make_handle(State(exchange, received.handle, rows.format, key[-1][1], num_rows), facts)
     recv_topk_idx = recv_topk_weights = None
     if routing.weights is not None:
         recv_topk_idx = resized(received.topk_ids.to(routing.ids.dtype, copy=True), num_rows, -1)
@@ -144,12 +150,14 @@ def dispatch(exchanges, x, layout, form):
             _expert_list(group, received, routing, form), handle)
 
 
-def _check_form(form, routing):
+def check_form(form, has_weights):
+    if not isinstance(form.config, Config):
+        raise InvalidArgument(f"config is {type(form.config).__name__}, need a Config or None")
     if form.expert_alignment < 1:
         raise InvalidArgument(f"expert_alignment is {form.expert_alignment}, need 1 or more")
     if form.num_worst_tokens < 0:
         raise InvalidArgument(f"num_worst_tokens is {form.num_worst_tokens}, need 0 or more")
-    if form.num_worst_tokens and routing.weights is None:
+    if form.num_worst_tokens and not has_weights:
         raise InvalidArgument("num_worst_tokens needs topk_idx and topk_weights")
 
 
@@ -165,11 +173,19 @@ def _expert_list(group, received, routing, form):
     if form.num_worst_tokens:
         return []
     if routing.weights is not None:
-        counts = received.handle.tokens_per_expert.tolist()
-    else:  # only the callers know how many tokens each expert gets
-        said = group.all_gather(routing.per_expert.numpy().tobytes())
-        sums = np.frombuffer(b"".join(said), np.int32).reshape(group.size, -1).sum(axis=0)
-        counts = np.array_split(sums, group.size)[group.rank].tolist()
+        return aligned(received.handle.tokens_per_expert.tolist(), form)
+    return aligned(gathered_counts(group, routing.per_expert.numpy()), form)
+
+
+def gathered_counts(group, per_expert):
+    """Rows of each local expert where no ids say so: of int32 [E], which only the callers know. Collective."""
+    said = group.all_gather(per_expert.tobytes())
+    sums = np.frombuffer(b"".join(said), np.int32).reshape(group.size, -1).sum(axis=0)
+    return np.array_split(sums, group.size)[group.rank].tolist()
+
+
+def aligned(counts, form):
+    """The counts of local experts as Buffer.dispatch returns them."""
     return [-(-count // form.expert_alignment) * form.expert_alignment for count in counts]
 
 
@@ -179,7 +195,7 @@ def dispatch_cached(exchanges, x, handle, topk_idx, topk_weights):
     Rows may be of another type or width than those were; the first time they are routed anew, by the handle's mask.
     """
     try:
-        memory = handles.find(handle, _State)
+        memory = handles.find(handle, State)
         rows, state = Rows(x), memory.state
         if topk_idx is not None or topk_weights is not None:
             raise InvalidArgument("a dispatch with a handle brings no topk_idx and topk_weights: its layout is known")
@@ -212,7 +228,7 @@ def combine(exchanges, x, handle, topk_weights=None, bias=None):
     """Buffer.combine; returns (combined_x, combined_topk_weights or None)."""
     state = None
     try:
-        state = handles.find(handle, _State).state
+        state = handles.find(handle, State).state
         x, weights = _combined_rows(x, topk_weights, state)
         bias = detached(bias)
     except Exception as error:

@@ -6,7 +6,7 @@ kernels and by ElasticBuffer.
 
 import torch
 
-from ferry.deep_ep.layout import describe
+from ferry.deep_ep.layout import CPU, describe, name_of
 from ferry.errors import InvalidArgument
 
 FLOATS = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
@@ -21,13 +21,7 @@ class Rows:
     """
 
     def __init__(self, x, column_major=False):
-        pair = isinstance(x, (tuple, list))
-        parts = tuple(x) if pair else (x,)
-        if len(parts) != 1 + pair or not all(isinstance(part, torch.Tensor) for part in parts):
-            raise InvalidArgument(f"x is {[type(part).__name__ for part in parts]}, need a torch.Tensor or a pair")
-        self.x, self.scales = detached(parts[0]), detached(parts[1]) if pair else None
-        if self.x.dim() != 2 or not self.x.is_cpu or not self.x.is_contiguous():
-            raise InvalidArgument(f"x is {describe(self.x)}, need contiguous rows [tokens, hidden] on the CPU")
+        self.x, self.scales = read(x)
         self.num_tokens = self.x.shape[0]
         dtype, scale_bytes = FLOATS.get(self.x.dtype), 0
         self.tokens = self.x if dtype else self.x.view(torch.uint8)
@@ -39,8 +33,6 @@ class Rows:
 
     def _read_scales(self, column_major):
         scales = self.scales
-        if scales.dim() != 2 or len(scales) != self.num_tokens or scales.shape[1] == 0 or scales.device.type != "cpu":
-            raise InvalidArgument(f"the scales of x are {describe(scales)}, need [{self.num_tokens}, n] on the CPU")
         if column_major and scales.element_size() != _PACK_BYTES:
             raise InvalidArgument(f"the scales of x are {describe(scales)}; column-major ones have {_PACK_BYTES} bytes "
                                   "each")
@@ -59,6 +51,20 @@ class Rows:
             return rows, _columns(scales, num_rows)
         scales = resized(scales, num_rows)
         return rows, scales if scales.dtype == self.scales.dtype else scales.view(self.scales.dtype)
+
+
+def read(x, device=CPU):
+    """(rows [T, H], scales [T, n] or None) of what a caller gives, on the device. Raises ferry.InvalidArgument."""
+    pair = isinstance(x, (tuple, list))
+    parts = tuple(x) if pair else (x,)
+    if len(parts) != 1 + pair or not all(isinstance(part, torch.Tensor) for part in parts):
+        raise InvalidArgument(f"x is {[type(part).__name__ for part in parts]}, need a torch.Tensor or a pair")
+    rows, scales = detached(parts[0]), detached(parts[1]) if pair else None
+    if rows.dim() != 2 or rows.device != device or not rows.is_contiguous():
+        raise InvalidArgument(f"x is {describe(rows)}, need contiguous rows [tokens, hidden] on {name_of(device)}")
+    if pair and (scales.dim() != 2 or len(scales) != len(rows) or scales.shape[1] == 0 or scales.device != device):
+        raise InvalidArgument(f"the scales of x are {describe(scales)}, need [{len(rows)}, n] on {name_of(device)}")
+    return rows, scales
 
 
 def detached(tensors):

@@ -1,0 +1,187 @@
+"""The low-latency calls on cuda tensors: low_latency.py once more, on padded exchanges of ferry.cuda.
+
+Nothing waits on the host, and nothing meets there once the exchange of a shape is made: calls only issue work, and can
+be captured in graphs. So what kernels find out (an id of no expert; a rank that refused its call, or died) is raised by
+the next call of that shape, which is then not made.
+
+R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank, C = R * M rows per expert, H hidden,
+K top-k. Called by low_latency.py; what a handle stands for is in device_low_latency_rows.py.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+
+from ferry.deep_ep import handles
+from ferry.deep_ep import low_latency_arguments as arguments
+from ferry.deep_ep.device_low_latency_rows import DEPTH, Arrival, DeviceSent, Padded
+from ferry.deep_ep.layout import check_tensor
+from ferry.deep_ep.rows import FLOATS
+from ferry.errors import InvalidArgument
+
+_CALL = "num_max_dispatch_tokens_per_rank", "hidden", "num_experts", "top_k", "dtype", "wire"
+
+
+class Dispatch(NamedTuple):
+    """Arguments of Buffer.low_latency_dispatch."""
+
+    x: Any
+    topk_idx: Any
+    max_tokens: int
+    num_experts: int
+    statistics: tuple  # (counts, waits) to add to
+    wire: str
+    packed_unrounded: bool
+    async_finish: bool
+    return_recv_hook: bool
+
+
+class Combine(NamedTuple):
+    """Arguments of Buffer.low_latency_combine."""
+
+    x: Any
+    topk_idx: Any
+    topk_weights: Any
+    handle: Any
+    use_logfmt: bool
+    zero_copy: bool
+    async_finish: bool
+    return_recv_hook: bool
+    out: Any
+    waits: Any
+
+
+class DeviceLowLatency:
+    """The low-latency calls of one Buffer on a Device."""
+
+    def __init__(self, here):
+        self._here = here
+        self._by_call = {}
+        self._last = None  # Padded of the last dispatch
+
+    def dispatch(self, asked, masked):
+        """Buffer.low_latency_dispatch but for the event: (recv_x or (recv_x, scales), counts, handle, hook)."""
+        padded = None
+        try:
+            x, topk_idx, max_tokens, num_experts = asked[:4]
+            arguments.check_shapes(x, topk_idx, max_tokens, num_experts)
+            call = (max_tokens, x.shape[1], num_experts, topk_idx.shape[1], x.dtype, asked.wire)
+            padded = self._by_call.get(call)
+            self._check_dispatch(asked, masked, padded)
+        except Exception as error:
+            self._refuse(padded, error)
+        padded = self._last = padded or self._make(call)
+        exchange = padded.exchange
+        exchange.check()
+        send = exchange.dispatch_send if asked.return_recv_hook else exchange.dispatch
+        sent = DeviceSent(padded, tuple(topk_idx.shape), max_tokens, num_experts)
+        arrival = Arrival(sent, asked.statistics[0])
+        take = arrival.later if asked.return_recv_hook else arrival.now
+        rows, scales, hook = take(send(x.detach(), topk_idx, wait_for_counts=False))
+        self._here.keep_if_captured(sent)
+        handle = (arrival.source_tokens, arrival.layout, max_tokens, x.shape[1], num_experts)
+        return rows if scales is None else (rows, scales), arrival.counts, handle, hook
+
+    def _check_dispatch(self, asked, masked, padded):
+        device, num_tokens = self._here.device, len(asked.x)
+        arguments.check_dispatch(asked.x, asked.max_tokens, asked.async_finish and asked.return_recv_hook,
+                                 asked.packed_unrounded)
+        check_tensor(asked.x, "x", tuple(FLOATS), (None, None), device)
+        arguments.read_ids(asked.topk_idx, (num_tokens, asked.topk_idx.shape[1]), device)
+        counts, waits = asked.statistics
+        if counts is not None:
+            even, larger = divmod(asked.num_experts, self._here.exchanges.group.size)
+            num_local = even + (self._here.exchanges.group.rank < larger)
+            check_tensor(counts, "cumulative_local_expert_recv_stats", (torch.int32,), (num_local,), device)
+        _check_waits(waits, "dispatch_wait_recv_cost_stats")
+        if masked:
+            raise InvalidArgument(f"ranks {sorted(masked)} are masked: ranks with cuda tensors cannot be left out")
+        if padded is not None:
+            padded.check_room()
+        elif self._here.capturing():
+            raise InvalidArgument("the first dispatch of a shape makes an exchange, which a graph cannot capture")
+
+    def _make(self, call):
+        """Collective."""
+        exchanges = self._here.exchanges
+        self._here.meet(None, 0, (("device", "cuda"), *zip(_CALL, call)))
+        max_tokens, hidden, num_experts, top_k, dtype, wire = call
+        capacity = exchanges.group.size * max_tokens
+        exchange = exchanges.hold(max_tokens, (
+            ("layout", "padded"), ("expert_capacity", capacity), ("hidden", hidden), ("num_experts", num_experts),
+            ("top_k", top_k), ("dtype", dtype), ("wire", wire), ("depth", DEPTH)))
+        padded = self._by_call[call] = Padded(exchange, capacity, dtype)
+        return padded
+
+    def _refuse(self, padded, error):
+        """Takes the place of a dispatch; without its exchange in the last one, where the others most likely are."""
+        padded = padded or self._last
+        if padded is None:
+            self._here.exchanges.refuse(error)
+        padded.exchange.refuse_dispatch(str(error))
+        raise error
+
+    def combine(self, asked):
+        """Buffer.low_latency_combine but for the event: (combined_x, hook)."""
+        sent, padded = None, self._last
+        try:
+            sent = self._find(asked.handle)
+            padded = sent.padded
+            rows, weights, out = self._check_combine(asked, sent)
+        except Exception as error:
+            if padded is not None:
+                padded.exchange.refuse_combine(str(error))
+            raise
+        exchange = padded.exchange
+        exchange.check()
+        if not asked.zero_copy and padded.has(rows):  # others read it in place, and the caller may write to it
+            rows = padded.outputs(rows.dtype, rows.shape[2]).copy_(rows)
+        weights = weights.masked_fill(asked.topk_idx < 0, 0)
+        self._here.keep_if_captured(sent)
+        sent.outputs = None
+        if not asked.return_recv_hook:
+            return exchange.combine(rows, sent.route, weights, out=out), None
+        padded.combining = exchange.combine_send(rows, sent.route, weights, out=out)
+        return out, padded.hook(padded.combining.recv)
+
+    def _check_combine(self, asked, sent):
+        """(rows, weights, out) of a combine."""
+        device, padded = self._here.device, sent.padded
+        if asked.use_logfmt:
+            raise InvalidArgument("use_logfmt is not for cuda tensors: their rows travel as they are")
+        _check_waits(asked.waits, "combine_wait_recv_cost_stats")
+        arguments.check_combine(False, asked.zero_copy, asked.async_finish and asked.return_recv_hook)
+        arguments.check_handle(asked.handle, sent)
+        arguments.read_ids(asked.topk_idx, sent.shape, device)
+        weights = check_tensor(asked.topk_weights, "topk_weights", (torch.float32,), sent.shape, device)
+        if asked.zero_copy:
+            rows = arguments.outputs(sent)
+            if not padded.is_next(rows):
+                raise InvalidArgument("zero_copy: another combine was made since get_next_low_latency_combine_buffer, "
+                                      "and its rows are in that memory: ask for it after the combine before")
+        else:
+            rows = check_tensor(asked.x, "x", tuple(FLOATS), (*padded.places, None), device)
+        padded.check_room()
+        shape = (sent.shape[0], rows.shape[2])
+        if asked.out is None:
+            return rows, weights, rows.new_empty(shape)
+        return rows, weights, check_tensor(asked.out, "out", tuple(FLOATS), shape, device)
+
+    def next_outputs(self, handle):
+        """Buffer.get_next_low_latency_combine_buffer."""
+        sent = self._find(handle)
+        arguments.check_handle(handle, sent)
+        sent.outputs = sent.padded.outputs(sent.padded.dtype, handle[3])
+        return sent.outputs
+
+    def _find(self, handle):
+        sent = handles.find(handle, DeviceSent).state
+        if sent.padded.exchange.device != self._here.device:
+            raise InvalidArgument(f"the handle is of a dispatch on {sent.padded.exchange.device}, this buffer is on "
+                                  f"{self._here.device}")
+        return sent
+
+
+def _check_waits(waits, name):
+    if waits is not None:
+        raise InvalidArgument(f"{name} is given: kernels do not measure how long they wait for each rank")
