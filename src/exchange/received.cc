@@ -8,12 +8,8 @@
 namespace ferry::internal {
 
 Status Dispatch::show(Received& received) {
-  if (!active().contains_me()) {
-    received.handle = Handle(route_);
-    return {};
-  }
   const int views = exchange_.pool->num_pinned();
-  if (views > setup_.layout.live_buffers()) {
+  if (active().contains_me() && views > setup_.layout.live_buffers()) {
     return {Code::kCapacity,
             fmt::format("{} views of the window are alive, the limit is {}", views,
                         setup_.layout.live_buffers()),
@@ -25,11 +21,8 @@ Status Dispatch::show(Received& received) {
 }
 
 void Dispatch::hand_over(Received& received) {
-  if (!active().contains_me()) {
-    received.handle = Handle(route_);
-    return;
-  }
   fill(received);
+  if (!active().contains_me()) return;
   Pool& pool = *exchange_.pool;
   pool.mark_used(buffer_);
   exchange_.stats.rows_received += route_->received.num_rows;
@@ -37,15 +30,18 @@ void Dispatch::hand_over(Received& received) {
   if (!shown_ && pool.num_pinned() > setup_.layout.live_buffers()) copy_out(received);
 }
 
+// A rank that is left out has no rows, of the type that the others have.
 void Dispatch::fill(Received& received) const {
+  received.hidden = setup_.config.hidden;
+  received.dtype = setup_.wire.encode ? setup_.wire.element_type : setup_.config.dtype;
+  received.handle = Handle(route_);
+  if (!active().contains_me()) return;
   const WindowLayout& layout = setup_.layout;
   std::byte* buffer = exchange_.pool->data(buffer_);
   const std::size_t rows = route_->received.num_rows;
   received.data = buffer + layout.rows();
   received.num_rows = route_->received.num_rows;
   received.room_rows = layout.max_rows();
-  received.hidden = setup_.config.hidden;
-  received.dtype = setup_.wire.encode ? setup_.wire.element_type : setup_.config.dtype;
   received.sources = {reinterpret_cast<const std::int32_t*>(buffer + layout.sources()), rows * 3};
   if (weights_) {
     received.weights = {reinterpret_cast<const float*>(buffer + layout.weights()),
@@ -57,7 +53,6 @@ void Dispatch::fill(Received& received) const {
     received.scales = layout.scale_strides(route_->section_rows[active().member]);
     received.scales.data = buffer + layout.scales();
   }
-  received.handle = Handle(route_);
   received.pin = pin_;
 }
 

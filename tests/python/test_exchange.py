@@ -279,6 +279,7 @@ def test_a_rank_outside_the_active_set_makes_the_same_calls():
         exchange = group.exchange(max_tokens=2, hidden=2, num_experts=3, top_k=1, dtype="float32")
         rows = exchange.dispatch(torch.ones(2, 2), torch.tensor([[0], [2]]), active_ranks=[0, 2])
         result = exchange.combine(rows.rows, rows.handle, torch.ones(2, 1))
+        assert rows.rows.shape == (rows.num_rows, 2) and rows.rows.dtype == result.dtype == torch.float32
         return rows.num_rows, result.tolist()
 
     both = [[1.0, 1.0], [1.0, 1.0]]
