@@ -5,8 +5,9 @@ from ferry.turns import take
 
 
 class Refusing:
-    """What is raised inside is told to the other ranks, whose call is refused as well, by Exchange.refuse_dispatch,
-    Exchange.refuse_combine or Group.refuse_exchange, with more `arguments` of it; by None: nobody is told."""
+    """What is raised inside, SystemExit and KeyboardInterrupt too, is told to the other ranks, whose call is refused as
+    well, by Exchange.refuse_dispatch, Exchange.refuse_combine or Group.refuse_exchange, with more `arguments` of it; by
+    None: nobody is told."""
 
     __slots__ = ("_refuse", "_arguments")
 
@@ -17,6 +18,11 @@ class Refusing:
         pass
 
     def __exit__(self, kind, error, _):
-        if self._refuse is not None and isinstance(error, Exception):
-            said = str(error) if isinstance(error, Error) else f"{kind.__name__}: {error}"
+        if self._refuse is None or error is None:
+            return
+        said = str(error) if isinstance(error, Error) else f"{kind.__name__}: {error}"
+        try:
             take(self._refuse, said, *self._arguments)
+        except Error:  # what broke the group
+            if isinstance(error, Exception):  # else the program ends all the same
+                raise
