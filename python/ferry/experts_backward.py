@@ -21,11 +21,14 @@ class ExpertsBackward:
         self.refuse, self._callback = refuse, lambda: None
 
     def between(self, rows, experts):
-        """experts(rows), watched. Where the rows need no gradients nobody waits for them."""
-        if not rows.requires_grad:
-            return experts(rows)
-        outputs = experts(_Node.apply(self.end, rows))
-        return _Node.apply(self.begin, outputs) if torch.is_tensor(outputs) else outputs
+        """experts(rows), watched where the rows need gradients, else nobody waits for them. The outputs need some on
+        every rank: on one without rows they may come from no weights, and the combine's backward is collective."""
+        outputs = experts(_Node.apply(self.end, rows) if rows.requires_grad else rows)
+        if not torch.is_tensor(outputs):
+            return outputs
+        if not outputs.requires_grad:
+            return outputs.detach().requires_grad_()
+        return _Node.apply(self.begin, outputs) if rows.requires_grad else outputs
 
     def begin(self):
         self._callback = weakref.ref(_Callback(self.refuse))

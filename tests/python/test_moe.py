@@ -79,6 +79,22 @@ def test_gradients_are_those_of_the_dense_layer():
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
+def frozen(group, overlap):
+    """Only the experts learn, and all tokens go to those of rank 0: backward() is collective all the same."""
+    layer = layer_of(group, overlap)
+    tokens, ids, weights = numbers(group.rank)
+    out = layer(tokens, ids % 2, weights)
+    assert out.requires_grad
+    out.square().sum().backward()
+    return layer.experts.gate_up.grad, len(tokens)
+
+
+@pytest.mark.parametrize("overlap", [None, "batches"])
+def test_ranks_without_rows_make_the_calls_of_backward(overlap):
+    first, *others = ferry.run_threads(RANKS, frozen, overlap, deadline=5)
+    assert first[0].any() and all(grad is None for grad, _ in others)
+
+
 def own_experts(group):
     exchange = group.exchange(**SHAPE)
     tokens, ids, weights = numbers(group.rank)
