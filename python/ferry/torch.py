@@ -8,9 +8,10 @@ goes home as the gradient of the weight.
 So backward() is as collective as the calls: all ranks call it, in the same order, on graphs that hold the same calls,
 and what requires a gradient does so on all of them, those included that sent or received no row.
 
-The exchange is a ferry.Exchange, or for tensors of a CUDA device a ferry.cuda.Exchange.
+The exchange is a ferry.Exchange, or for tensors of a CUDA device a ferry.cuda.Exchange. MoE is a module of torch that
+makes both calls and has the experts between them (ferry.moe).
 
-T tokens of this rank, H hidden, K top-k, N rows received. Calls the exchange; no other module of ferry calls this.
+T tokens of this rank, H hidden, K top-k, N rows received. Calls the exchange; called by ferry.moe.
 """
 
 import functools
@@ -24,8 +25,19 @@ from ferry.turns import take
 
 if TYPE_CHECKING:
     import ferry.cuda
+    from ferry.moe import MoE
+else:
 
-__all__ = ["Dispatched", "combine", "dispatch"]
+    def __getattr__(name):
+        """The layer, which calls this module, is imported when it is asked for."""
+        if name == "MoE":
+            from ferry.moe import MoE
+
+            return MoE
+        raise AttributeError(f"module 'ferry.torch' has no attribute {name!r}")
+
+
+__all__ = ["Dispatched", "MoE", "combine", "dispatch"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

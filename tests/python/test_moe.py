@@ -45,6 +45,12 @@ def layer_of(group, overlap=None):
     return layer
 
 
+def test_the_layer_is_a_name_of_ferry_torch():
+    assert ferry.torch.MoE is MoE
+    with pytest.raises(AttributeError, match="no attribute 'MoF'"):
+        ferry.torch.MoF  # noqa: B018
+
+
 def values(group):
     with torch.no_grad():
         return [layer_of(group, overlap)(*numbers(group.rank)) for overlap in (None, "batches")]

@@ -35,6 +35,12 @@ def with_torch(exchange: ferry.Exchange, tokens: torch.Tensor, ids: torch.Tensor
     return exchange.combine(received.rows, received.handle)
 
 
+def layer(group: ferry.Group, tokens: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> ferry.torch.MoE:
+    made = ferry.torch.MoE(group, hidden=64, intermediate=32, num_experts=8, top_k=2, max_tokens=16)
+    made(tokens, ids, weights, active_ranks=[0]).sum().backward()
+    return made
+
+
 def body(group: ferry.Group, greeting: str) -> int:
     exchange = group.exchange(max_tokens=16, hidden=64, num_experts=8, top_k=2, dtype="float32", layout="padded")
     assert_type(exchange.config["hidden"], int)

@@ -1,6 +1,6 @@
 """A whole Mixture-of-Experts layer, forward and backward: `python -m ferry.bench.layer [--json]`.
 
-    layer       ferry.moe.MoE: one call
+    layer       ferry.torch.MoE: one call
     batches     the same with overlap="batches"
     three       dispatch, experts, combine by hand
     all_to_all  transformers' grouped_mm experts behind its all_to_all over gloo, where transformers is installed
