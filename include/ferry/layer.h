@@ -26,13 +26,16 @@ struct ExpertRows {
 using Experts = std::function<void(std::span<const ExpertRows>)>;
 
 struct LayerArgs {
-  Rows tokens = {};                        // [T, H]
-  TopkIds topk_ids = {};                   // [T, K]
-  const float* topk_weights = nullptr;     // [T, K]; null: plain sum
-  void* out = nullptr;                     // [T, H], dense, of out_type
-  DataType out_type = DataType::kBf16;     // of the experts' rows and of the result
-  std::chrono::nanoseconds deadline{0};    // of each call of the exchange; 0: the group's
-  std::span<const int> active_ranks = {};  // as of DispatchArgs
+  Rows tokens = {};                      // [T, H]
+  TopkIds topk_ids = {};                 // [T, K]
+  const float* topk_weights = nullptr;   // [T, K]; null: plain sum
+  void* out = nullptr;                   // [T, H], dense, of out_type
+  DataType out_type = DataType::kBf16;   // of the experts' rows and of the result
+  std::chrono::nanoseconds deadline{0};  // of each call of the exchange; 0: the group's
+  // As of DispatchArgs, of each batch. A rank that is left out makes the same call: no expert is
+  // called, and `out` stays as it was.
+  const std::int32_t* replica_table = nullptr;
+  std::span<const int> active_ranks = {};
   // The second half of the tokens travels while the experts compute the first, whose results travel
   // while they compute the second. Between hosts, with FERRY_PROGRESS=thread. The same on all
   // ranks; needs depth 2.

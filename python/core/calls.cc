@@ -284,13 +284,15 @@ nb::object run_layer(const PyExchange& self, const LayerObjects& objects) {
   void* results = nullptr;
   const auto read = [&] {
     read_dispatch({objects.tokens, objects.topk_ids, objects.topk_weights, none, none, none, none,
-                   none, none, none, none, none},
+                   none, objects.replica_table, objects.active_ranks, none, none},
                   config, input);
     out = new_array({input.args.tokens.num_rows, config.hidden}, element_of(config.dtype),
                     input.library);
     results = read_tensor(out, "out", true).data;
   };
-  read_or_refuse(read, [&](const Status& why) { return state.exchange.refuse_dispatch(why); });
+  read_or_refuse(read, [&](const Status& why) {
+    return state.exchange.refuse_dispatch(why, input.args.active_ranks);
+  });
   state.library = input.library;
 
   std::exception_ptr raised;
@@ -311,6 +313,8 @@ nb::object run_layer(const PyExchange& self, const LayerObjects& objects) {
                       .topk_weights = input.args.topk_weights,
                       .out = results,
                       .out_type = config.dtype,
+                      .replica_table = input.args.replica_table,
+                      .active_ranks = input.args.active_ranks,
                       .two_batches = objects.two_batches,
                       .handles = &handles},
                      experts);

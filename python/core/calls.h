@@ -29,6 +29,7 @@ struct PyExchange {
 struct LayerObjects {
   nb::handle tokens, topk_ids, topk_weights, experts;
   bool two_batches = false;
+  nb::handle replica_table, active_ranks;
 };
 
 // An operation between its halves. What it writes to stays until the receive half has run, also

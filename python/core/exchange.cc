@@ -155,12 +155,14 @@ void define(nb::class_<PyExchange>& type, const char* name, Function function,
 void bind_layer(nb::class_<PyExchange>& type) {
   type.def(
       "_run_layer",
-      [](const PyExchange& self, O tokens, O topk_ids, O topk_weights, O experts,
-         bool two_batches) {
-        return run_layer(self, {tokens, topk_ids, topk_weights, experts, two_batches});
+      [](const PyExchange& self, O tokens, O topk_ids, O topk_weights, O experts, bool two_batches,
+         O replica_table, O active_ranks) {
+        return run_layer(self, {tokens, topk_ids, topk_weights, experts, two_batches, replica_table,
+                                active_ranks});
       },
       arg("tokens").none(), arg("topk_ids").none(), arg("topk_weights").none(),
-      arg("experts").none(), arg("two_batches"));
+      arg("experts").none(), arg("two_batches"), arg("replica_table").none(),
+      arg("active_ranks").none());
 }
 
 }  // namespace

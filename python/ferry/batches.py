@@ -29,22 +29,23 @@ _local = threading.local()
 
 
 @_uncompiled
-def in_two(exchange, tokens, topk_ids, topk_weights, experts):
+def in_two(exchange, tokens, topk_ids, topk_weights, experts, routing):
     """dispatch -> experts -> combine of both halves of the tokens: returns [T, H] and the handles. Collective.
+    `routing`: active_ranks and replica_table, as of Exchange.dispatch.
 
     A dispatch is agreed on in its send half, a combine in its receive half: that of A comes before the send half of B,
     so that no rank is in a call that the others will not make."""
     half = (len(tokens) + 1) // 2 if torch.is_tensor(tokens) else 0
     (tokens_a, ids_a, weights_a), (tokens_b, ids_b, weights_b) = (
         [_part(each, part) for each in (tokens, topk_ids, topk_weights)] for part in (slice(half), slice(half, None)))
-    a, b = _Batch(_linear(exchange)), _Batch(exchange)
+    a, b = _Batch(_linear(exchange), routing), _Batch(exchange, routing)
 
     def refusing(half, *left):
         """Refuses a combine after the `half` of the other batch that comes before it, and drops the batches `left`."""
 
         def refuse(why):
             half()
-            exchange.refuse_combine(why)
+            exchange.refuse_combine(why, routing["active_ranks"])
             for batch in left:
                 batch.drop()
 
@@ -78,8 +79,8 @@ class _Batch:
     """What the nodes of a batch share. All calls of the exchange are made by one other thread, in order: a
     dispatch_send waits until its rows have left, and the experts need not."""
 
-    def __init__(self, exchange):
-        self.exchange, self.handle, self._sending = exchange, None, None
+    def __init__(self, exchange, routing):
+        self.exchange, self.routing, self.handle, self._sending = exchange, routing, None, None
         self.weights_need_gradient, self.dots, self.home = False, None, None  # dots [N] of backward, home [T, K]
 
     def send(self, half, *arguments, **more):
@@ -131,7 +132,7 @@ class _DispatchSend(torch.autograd.Function):
     @staticmethod
     def forward(ctx, batch, tokens, topk_ids, topk_weights):
         ctx.batch, batch.weights_need_gradient = batch, ctx.needs_input_grad[3]
-        batch.send(batch.exchange.dispatch_send, _dense(tokens), _dense(topk_ids))
+        batch.send(batch.exchange.dispatch_send, _dense(tokens), _dense(topk_ids), **batch.routing)
         return torch.empty(0)
 
     @staticmethod

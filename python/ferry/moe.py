@@ -1,6 +1,6 @@
 """A Mixture-of-Experts layer in one call: dispatch, experts, combine, with gradients, in one or two batches.
 
-    layer = ferry.moe.MoE(group, hidden=2048, intermediate=768, num_experts=128, top_k=8, max_tokens=1024)
+    layer = ferry.torch.MoE(group, hidden=2048, intermediate=768, num_experts=128, top_k=8, max_tokens=1024)
     out = layer(tokens, topk_ids, topk_weights)                        # [T, H]; the gate is the caller's
 
     out = ferry.moe.moe(exchange, tokens, topk_ids, topk_weights, experts)   # experts of the caller
@@ -8,6 +8,8 @@
 T tokens of this rank, H hidden, I intermediate, K top-k, L experts of this rank, N rows received. Without gradients
 the schedule is ferry::Layer's (src/layer), with them the calls are those of ferry.torch or ferry.batches.
 """
+
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -132,7 +134,8 @@ class SwiGLU(torch.nn.Module):
         return swiglu(self.gate_up, self.down)(rows, counts, out)
 
 
-def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, balancer=None, **unknown):
+def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, balancer=None, active_ranks=None,
+        **unknown):
     """dispatch -> experts -> combine: tokens [T, H] and float32 topk_weights [T, K] give [T, H]. Collective.
 
     experts(rows [n, H], counts, out=None) computes experts of this rank, whose rows follow each other, counts[e] for
@@ -152,55 +155,96 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     costs, as products are smaller. All ranks give the same `overlap`, require the same gradients, and give "batches" an
     exchange of depth 2 or more. A ferry.placement.Balancer in `balancer` counts the rows.
 
+    active_ranks: those that take part, the same list on all; copies serve the experts of the others. The exchange has
+    the settings of a ferry.placement.Placement, settings("by_table"), whose replica table is found here. A rank that is
+    left out makes the same calls, backward() too; it gets zeros [T, H] and gradients of zeros, and its experts are not
+    called (docs/placement.md, "Ranks that are away").
+
     Rows that travel encoded (a wire of the exchange) come to the experts decoded, in the tokens' dtype: rows * scales
     in float32, rounded once. Wires, combine's too, are for calls without gradients.
 
     Raises InvalidArgument for another layout than "expert_major" with expert_alignment 1, for the wire "int8_static"
-    (a layer has no scales), an unknown overlap and gradients over a wire, and what dispatch and combine raise.
+    (a layer has no scales), an unknown overlap, gradients over a wire and an expert without a copy on the active ranks,
+    and what dispatch and combine raise.
     """
-    _check(exchange)
+    config = exchange.config
+    _check(config)
     with Refusing(exchange.refuse_dispatch):
+        active = None if active_ranks is None else _ranks(active_ranks)
+    with Refusing(exchange.refuse_dispatch, active):
         if unknown:
             raise TypeError(f"moe() has no argument '{next(iter(unknown))}'")
         if overlap not in (None, "batches"):
             raise ferry.InvalidArgument(f"moe: overlap {overlap!r} is neither None nor 'batches'")
-        for name, tensor in (("tokens", tokens), ("topk_ids", topk_ids), ("topk_weights", topk_weights)):
-            if not torch.is_tensor(tensor) or tensor.layout != torch.strided:
-                raise ferry.InvalidArgument(f"moe: {name} is {tensor if tensor is None else type(tensor).__name__}, "
-                                            "not a dense tensor")
-        if tokens.dim() > 0 and tokens.stride(-1) != 1:  # rows may lie apart, not their elements
-            tokens = tokens.contiguous()
-        topk_ids, topk_weights = topk_ids.contiguous(), topk_weights.contiguous()
+        tokens, topk_ids, topk_weights = _dense_rows(tokens, topk_ids, topk_weights)
         learns = torch.is_grad_enabled() and _any_gradient(tokens, topk_weights, experts)
         if learns:
-            _check_learning(exchange, overlap)
+            _check_learning(config, overlap)
+        routing = _routing(exchange.group, config, active)
+        num_zeros = 0
+        if active is not None and exchange.group.rank not in active:
+            num_zeros, experts = len(tokens), _returned
+            tokens, topk_ids, topk_weights = tokens[:0], topk_ids[:0], topk_weights[:0]
     if learns:
         run = _in_one if overlap is None else ferry.batches.in_two
-        out, handles = run(exchange, tokens, topk_ids, topk_weights, experts)
+        out, handles = run(exchange, tokens, topk_ids, topk_weights, experts, routing)
     else:
+        given = _writing(experts)
+        if config["wire"] != "none":
+            given = _decoding(given, config)
         with torch.no_grad():
-            given = _writing(experts)
-            if exchange.config["wire"] != "none":
-                given = _decoding(given, exchange.config)
-            out, handles = take(exchange._run_layer, tokens, topk_ids, topk_weights, given, overlap == "batches")
+            out, handles = take(exchange._run_layer, tokens, topk_ids, topk_weights, given, overlap == "batches",
+                                **routing)
     for handle in handles if balancer else ():
         balancer.count(handle)
-    return out
+    return torch.cat([out, out.new_zeros(num_zeros, out.shape[1])]) if num_zeros else out
 
 
-def _in_one(exchange, tokens, topk_ids, topk_weights, experts):
+def _dense_rows(tokens, topk_ids, topk_weights):
+    """The tensors as dispatch takes them: rows of tokens may lie apart, not their elements."""
+    for name, tensor in (("tokens", tokens), ("topk_ids", topk_ids), ("topk_weights", topk_weights)):
+        if not torch.is_tensor(tensor) or tensor.layout != torch.strided:
+            raise ferry.InvalidArgument(f"moe: {name} is {tensor if tensor is None else type(tensor).__name__}, "
+                                        "not a dense tensor")
+    if tokens.dim() > 0 and tokens.stride(-1) != 1:
+        tokens = tokens.contiguous()
+    return tokens, topk_ids.contiguous(), topk_weights.contiguous()
+
+
+def _ranks(active_ranks):
+    ranks = [int(rank) for rank in active_ranks]
+    if not ranks:
+        raise ferry.InvalidArgument("moe: active_ranks is empty, need one rank or more")
+    return ranks
+
+
+def _routing(group, config, active):
+    """What else a dispatch gets: who takes part, and the copies that this rank's tokens go to."""
+    by_table = config["replicas"] and config["replica_choice"] == "by_table"
+    if not by_table and active is not None and len(active) < group.size:
+        raise ferry.InvalidArgument(f"moe: active_ranks {active} of {group.size} ranks need an exchange with the "
+                                    "settings of a ferry.placement.Placement, settings('by_table')")
+    table = ferry.placement.table_of(group, config, active) if by_table else None
+    return {"active_ranks": active, "replica_table": table}
+
+
+def _returned(rows, counts, out=None):
+    """The experts of a rank that is left out, for its graph: no row comes."""
+    return rows
+
+
+def _in_one(exchange, tokens, topk_ids, topk_weights, experts, routing):
     """With gradients: the out and the handles of the three calls."""
-    received = ferry.torch.dispatch(exchange, tokens, topk_ids)
+    received = ferry.torch.dispatch(exchange, tokens, topk_ids, **routing)
     counts = received.handle.tokens_per_expert.tolist()
-    backward = ExpertsBackward(exchange.refuse_combine)
-    with Refusing(exchange.refuse_combine):
-        outputs = backward.between(received.rows, lambda rows: experts(rows, counts))
+    refuse = partial(exchange.refuse_combine, active_ranks=routing["active_ranks"])
+    with Refusing(refuse):
+        outputs = ExpertsBackward(refuse).between(received.rows, lambda rows: experts(rows, counts))
     return ferry.torch.combine(exchange, outputs, received.handle, topk_weights), [received.handle]
 
 
-def _check(exchange):
+def _check(config):
     """All ranks agree: they have the same config."""
-    config = exchange.config
     if config["layout"] != "expert_major" or config["expert_alignment"] != 1:
         raise ferry.InvalidArgument(f"moe: needs rows that follow each other (layout 'expert_major', expert_alignment "
                                     f"1), not {config['layout']!r}, {config['expert_alignment']}")
@@ -208,15 +252,15 @@ def _check(exchange):
         raise ferry.InvalidArgument("moe: the wire 'int8_static' needs scales, and a layer has none")
 
 
-def _check_learning(exchange, overlap):
+def _check_learning(config, overlap):
     if overlap == "batches" and paired():
         raise ferry.InvalidArgument("moe: in a pair the other function is the second batch, so that overlap is None")
-    if overlap == "batches" and exchange.config["depth"] < 2:
-        raise ferry.InvalidArgument(f"moe: two batches need an exchange of depth 2, not {exchange.config['depth']}")
+    if overlap == "batches" and config["depth"] < 2:
+        raise ferry.InvalidArgument(f"moe: two batches need an exchange of depth 2, not {config['depth']}")
     for name in ("wire", "combine_wire"):
-        if exchange.config[name] != "none":
+        if config[name] != "none":
             raise ferry.InvalidArgument(f"moe: gradients need an exchange with {name} 'none', not "
-                                        f"{exchange.config[name]!r}; torch.no_grad() is without gradients")
+                                        f"{config[name]!r}; torch.no_grad() is without gradients")
 
 
 def _decoding(experts, config):
@@ -283,7 +327,7 @@ class MoE(torch.nn.Module):
             moved = ferry.placement.move(group, weights.detach(), old, new)
             module, _, last = name.rpartition(".")
             setattr(self.experts.get_submodule(module), last, torch.nn.Parameter(moved, weights.requires_grad))
-        self.settings.update(new.settings())
+        self.settings.update(new.settings(self.settings.get("replica_choice", "by_token")))
         self.exchange = None
         self.exchange = group.exchange(**self.settings)
 
@@ -301,7 +345,7 @@ class MoE(torch.nn.Module):
             raise ferry.InvalidArgument("MoE: the new placement needs a copy of each expert of the old one, and no "
                                         "empty slot (-1)")
 
-    def forward(self, tokens, topk_ids, topk_weights):
-        """tokens [T, H], ids [T, K], float32 weights [T, K] -> [T, H]."""
+    def forward(self, tokens, topk_ids, topk_weights, active_ranks=None):
+        """tokens [T, H], ids [T, K], float32 weights [T, K] -> [T, H]; active_ranks as for moe()."""
         return moe(self.exchange, tokens, topk_ids, topk_weights, self.experts, overlap=self.overlap,
-                   balancer=self.balancer)
+                   balancer=self.balancer, active_ranks=active_ranks)

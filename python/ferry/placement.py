@@ -10,6 +10,7 @@ the published algorithm, whose steps are those of src/routing/balance.cc, which 
 Needs torch. ferry.moe calls it.
 """
 
+import functools
 import json
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ import ferry
 from ferry import _core
 
 __all__ = ["Balancer", "Placement", "agree", "balance", "balanced_packing", "blocks", "move", "rebalance_experts",
-           "replicate_experts", "sum_copies"]
+           "replicate_experts", "sum_copies", "table_of"]
 
 MOST_COPIES = 32  # of one expert in one exchange: the most of top_k
 ROW_BYTES = 1 << 14  # weights travel in rows of so many bytes, the last one filled up
@@ -98,13 +99,7 @@ class Placement(NamedTuple):
     def table(self, rank, active_ranks):
         """int32 [experts], replica_table of this rank's dispatch among active_ranks: of each expert a copy on one of
         them, other ones for other sources. Raises InvalidArgument when an expert has none there."""
-        chosen = []
-        for expert, slots in enumerate(self.slots()):
-            here = [copy for copy, slot in enumerate(slots) if slot // self.per_rank in active_ranks]
-            if not here:
-                raise ferry.InvalidArgument(f"expert {expert} has no copy on the active ranks {list(active_ranks)}")
-            chosen.append(here[rank % len(here)])
-        return torch.tensor(chosen, dtype=torch.int32)
+        return torch.tensor(_copies_on(active_ranks, rank, self.slots(), self.per_rank), dtype=torch.int32)
 
     def imbalance(self, loads):
         """The busiest rank's load over the mean, with `loads` [E] shared equally by the copies of an expert."""
@@ -115,6 +110,32 @@ class Placement(NamedTuple):
         of_ranks = [sum(share[e] for e in self.of_rank(rank) if e >= 0) for rank in range(self.num_ranks)]
         total = sum(of_ranks)
         return max(of_ranks) * self.num_ranks / total if total > 0 else 1.0
+
+
+def _copies_on(active_ranks, rank, slots, per_rank):
+    """Of each expert, whose copies are slots[expert], the one that a rank's tokens go to."""
+    chosen = []
+    for expert, copies in enumerate(slots):
+        here = [copy for copy, slot in enumerate(copies) if slot // per_rank in active_ranks]
+        if not here:
+            raise ferry.InvalidArgument(f"expert {expert} has no copy on the active ranks {list(active_ranks)}")
+        chosen.append(here[rank % len(here)])
+    return chosen
+
+
+def table_of(group, config, active_ranks):
+    """Placement.table() of this rank for an exchange of this config, which has the settings of a placement; None: all
+    ranks are active. It is found once for each set of ranks, and is not to be changed. Raises InvalidArgument as
+    table() does, and for an exchange whose experts are not as many on each rank, in order."""
+    if config["num_experts"] % group.size or config["expert_rank"] or config["num_shared_ranks"]:
+        raise ferry.InvalidArgument("a table of copies needs as many experts on each rank, in the order of the ranks")
+    active = tuple(range(group.size) if active_ranks is None else active_ranks)
+    return _kept_table(active, group.rank, tuple(map(tuple, config["replicas"])), config["num_experts"] // group.size)
+
+
+@functools.lru_cache
+def _kept_table(*arguments):
+    return torch.tensor(_copies_on(*arguments), dtype=torch.int32)
 
 
 def blocks(num_experts, num_ranks):
@@ -291,8 +312,10 @@ class Balancer:
         self._found, self._thread = None, ThreadPoolExecutor(1, "ferry-balancer")
 
     def count(self, handle):
-        """Adds the rows that a dispatch brought to each expert of this rank."""
-        self._counts += torch.as_tensor(handle.tokens_per_expert)
+        """Adds the rows that a dispatch brought to each expert of this rank; none where this rank was left out."""
+        counts = torch.as_tensor(handle.tokens_per_expert)
+        if len(counts) > 0:
+            self._counts += counts
 
     def begin(self, num_replicas=None, **options):
         """Adds up all ranks' counts since the last begin() and starts to compute; `options`: num_groups, num_nodes."""

@@ -111,6 +111,7 @@ Status Run::send(Batch& batch) const {
   DispatchArgs dispatch{.tokens = tokens,
                         .topk_ids = args_.topk_ids,
                         .deadline = args_.deadline,
+                        .replica_table = args_.replica_table,
                         .active_ranks = args_.active_ranks};
   dispatch.tokens.data =
       static_cast<const std::byte*>(tokens.data) + batch.first_token * internal::pitch_of(tokens);

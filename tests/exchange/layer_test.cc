@@ -58,16 +58,21 @@ class LayerSeat {
   }
 
   LayerArgs args(bool two_batches) {
-    const internal::RankInput& input = scenario_.rounds[0].inputs[rank_];
+    const internal::RankInput& input = scenario_.rounds[round_].inputs[rank_];
     const ExchangeConfig& config = scenario_.config;
     return {.tokens = {input.tokens.data(), input.num_tokens, config.hidden, config.dtype, 0},
             .topk_ids = {input.topk_ids.data(), input.num_tokens, config.top_k, IndexType::kInt64},
             .topk_weights = input.topk_weights.data(),
             .out = out_.data(),
             .out_type = DataType::kFp32,
+            .replica_table = input.replica_table.empty() ? nullptr : input.replica_table.data(),
+            .active_ranks = input.active_ranks,
             .two_batches = two_batches,
             .handles = &handles_};
   }
+
+  // Later calls are those of this round.
+  void turn_to(int round) { round_ = round; }
 
   Status run(const Experts& experts, bool two_batches = false) {
     std::fill(out_.begin(), out_.end(), std::byte{0xa5});
@@ -82,13 +87,19 @@ class LayerSeat {
 
   void check(const std::string& what) const {
     const ExchangeConfig& config = scenario_.config;
-    const Round& round = scenario_.rounds[0];
+    const Round& round = scenario_.rounds[round_];
+    if (!round.takes_part(rank_)) {
+      require(std::ranges::all_of(out_, [](std::byte each) { return each == std::byte{0xa5}; }),
+              what + ": a rank that is left out wrote results");
+      return;
+    }
     std::vector<internal::RankOutput> outputs(scenario_.num_ranks);
     for (int rank = 0; rank < scenario_.num_ranks; ++rank) {
       const internal::RankReceived& received = round.expected[rank];
       outputs[rank].expert_rows = received.rows;
       outputs[rank].weighted = true;
       outputs[rank].out_type = DataType::kFp32;
+      if (!round.takes_part(rank)) continue;
       const std::int64_t row_bytes = config.hidden * 4;
       for (int expert = 0; expert < num_local_; ++expert) {
         const std::int64_t first = received.expert_offsets[expert];
@@ -117,6 +128,7 @@ class LayerSeat {
   const int rank_, num_local_;
   const Scenario& scenario_;
   Layer layer_;
+  int round_ = 0;
   std::vector<std::byte> out_;
   std::vector<Handle> handles_;  // of the last call
 };
@@ -136,6 +148,28 @@ TEST_P(LayerCall, HasTheResultsOfTheThreeCalls) {
       }
     });
   }
+}
+
+// Copies of their experts serve the tokens of the others while ranks are left out.
+TEST_P(LayerCall, IsMadeByTheActiveRanks) {
+  ExchangeConfig config = layer_config();
+  config.replicas = {{{0, 10}, {1, 11}, {2, 4}, {3, 5}, {6, 8}, {7, 9}}, ReplicaChoice::kByTable};
+  Scenario scenario = plain_scenario(3, config, 3, 78);
+  for (internal::RankInput& input : scenario.rounds[1].inputs) {
+    input.active_ranks = {2, 0};
+    input.replica_table = {0, 1, 0, 0, 1, 1};
+  }
+  expect_dispatch(config, scenario.rounds[1]);
+  run_ranks(GetParam(), 3, [&](Group group) {
+    LayerSeat seat(group, scenario);
+    for (const bool two_batches : {false, true}) {
+      for (int round = 0; round < 3; ++round) {
+        seat.turn_to(round);
+        require_ok(seat.run(seat.multiplies(), two_batches), "layer");
+        seat.check(fmt::format("round {}, two batches: {}", round, two_batches));
+      }
+    }
+  });
 }
 
 // In two batches the first has come before its experts are called.

@@ -34,11 +34,13 @@ def test_every_block_is_of_a_kind():
 
 
 @pytest.mark.parametrize("page, fragments", [("python.md", FRAGMENTS), ("placement.md", list(blocks("placement.md")))])
-def test_fragments(page, fragments):
+def test_fragments(page, fragments, monkeypatch):
     assert fragments
+    monkeypatch.setenv("FERRY_SECRET", "of the groups that a page makes")
+    address = f"tcp://127.0.0.1:{free_port()}"
 
     def body(group):
-        names = {"group": group}
+        names = {"group": group, "address": address}
         for line, source in fragments:
             exec(compile("\n" * line + source, f"docs/{page}", "exec"), names)
 
