@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 #include "plan/schedule.h"
 
 namespace ferry::internal {
+
+constexpr double kBytesPerUs = 1e3;  // 1 GB/s
 
 // What a user would call one thing: all links of a kind, say. Resource::kind is an index into them.
 struct LoadKind {
@@ -26,12 +29,27 @@ class Resources {
 
   // What a message uses that goes over a hop, forwards or home. The same one twice counts twice.
   std::vector<Use> of(const Hop& hop, bool home, double bytes);
+  // Over which kind of link a hop goes, with what a source sends of its own or what it passes on,
+  // and the outermost level at which its ends are of different groups.
+  struct Passage {
+    int kind = 0;
+    bool own = true;
+    int outermost = 0;
+  };
+  // What of() gives, but for the link, at either end.
+  void add_sender(int rank, const Passage& passage, std::vector<Use>& uses);
+  void add_receiver(int rank, const Passage& passage, std::vector<Use>& uses);
+  // The link itself; nothing where only its port has a rate. Use::cost of a message over it.
+  std::optional<LoadKind> link_load(int kind) const;
+  double link_cost(int kind, double bytes) const;
   // The rank's engines that bring rows into order.
   std::vector<Use> reordering(int rank);
   // Of the node of a rank.
   Use host(int rank, double us_per_byte);
   // One more, with so many instances that are loaded alike.
   int add(const LoadKind& kind, std::int64_t instances);
+  // An index into kinds().
+  int add_kind(const LoadKind& kind);
 
   const std::vector<Resource>& list() const noexcept { return list_; }
   const std::vector<LoadKind>& kinds() const noexcept { return kinds_; }
@@ -46,9 +64,8 @@ class Resources {
     auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr)
   };
 
-  void add_link(int from, int to, int kind, double bytes, std::vector<Use>& uses);
   void add_port(int rank, int kind, bool out, std::vector<Use>& uses);
-  void add_levels(int from, int to, std::vector<Use>& uses);
+  void add_levels(int rank, int outermost, bool out, std::vector<Use>& uses);
   int find(const Key& key, const LoadKind& kind);
   std::int64_t instances(const Key& key) const;
   // The class of a group: that of its first rank.

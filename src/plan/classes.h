@@ -22,7 +22,7 @@ struct Classes {
 Classes each_alone(int num_ranks);
 
 // Ranks joined by links that differ from each other, at most; check_alone() refuses more.
-constexpr int kMostAlone = 512;
+constexpr int kMostAlone = 4096;
 void check_alone(const Classes& classes);
 
 // Ranks of equal `colours` whose neighbours are, link by link, of the same classes.

@@ -75,6 +75,11 @@ std::vector<std::array<int, 2>> joined_pairs(const Machine::Link& link, int size
 
 Graph::Graph(const Machine& machine)
     : machine_(machine), kinds_(machine.links.size()), even_(is_even(machine.tree)) {
+  for (int level = 0; level < tree().num_levels(); ++level) {
+    groups_.emplace_back(num_ranks());
+    for (int rank = 0; rank < num_ranks(); ++rank)
+      groups_[level][rank] = tree().group_of(rank, level);
+  }
   for (std::size_t i = 0; i < kinds_.size(); ++i) {
     make(machine_.links[i], kinds_[i]);
     kinds_[i].outermost = outermost_crossed(kinds_[i]);
@@ -94,11 +99,7 @@ void Graph::make(const Machine::Link& link, Kind& kind) const {
 
 int Graph::outermost_crossed(const Kind& kind) const {
   int outermost = tree().num_levels();
-  const auto cross = [&](int a, int b) {
-    int level = 0;
-    while (level < outermost && tree().group_of(a, level) == tree().group_of(b, level)) ++level;
-    outermost = std::min(outermost, level);
-  };
+  const auto cross = [&](int a, int b) { outermost = std::min(outermost, outermost_parted(a, b)); };
   for (const std::vector<int>& members : kind.cliques.members)
     if (members.size() > 1) cross(members.front(), members.back());
   for (std::size_t rank = 0; rank < kind.joined.size(); ++rank)
@@ -186,6 +187,7 @@ Graph::Ways Graph::ways(int source, const std::vector<bool>& closed) const {
   Ways ways{
       .reached = std::vector<Reached>(num_ranks(), Reached{.from = -1, .kind = -1, .depth = -1}),
       .order = {source}};
+  ways.order.reserve(num_ranks());
   ways.reached[source].depth = 0;
   std::vector<std::vector<bool>> seen(kinds_.size());
   for (std::size_t kind = 0; kind < kinds_.size(); ++kind)

@@ -32,6 +32,12 @@ class Graph {
   std::vector<int> neighbours(int rank, int kind) const;
   // 1 for the second direction of a ring, which is no link of the first.
   int turn(int from, int to, int kind) const;
+  // The outermost level at which two ranks are of different groups; the number of levels: of none.
+  int outermost_parted(int a, int b) const noexcept {
+    int level = 0;
+    while (level < std::ssize(groups_) && groups_[level][a] == groups_[level][b]) ++level;
+    return level;
+  }
   // The outermost level whose groups links of this kind join.
   int outermost(int kind) const { return kinds_[kind].outermost; }
   // The outermost first.
@@ -74,6 +80,7 @@ class Graph {
   void check_connected() const;
 
   Machine machine_;
+  std::vector<std::vector<int>> groups_;  // [levels][ranks]
   std::vector<Kind> kinds_;
   std::vector<int> inwards_;
   bool even_ = true;

@@ -13,6 +13,9 @@ namespace ferry::internal {
 
 namespace {
 
+// Ranks whose gathering is read from the links of each, at most.
+constexpr int kMostGathering = 512;
+
 // The results of a rank's tokens, as combine writes them.
 double result_bytes(const Traffic& traffic) {
   return static_cast<double>(traffic.tokens) * traffic.result_bytes;
@@ -46,10 +49,9 @@ std::vector<TreeStep> gather_steps(const BuildInput& input, int tp) {
 Machine gathering(const BuildInput& input, int tp) {
   const Machine& machine = input.graph.machine();
   const int ranks = input.graph.num_ranks();
-  if (input.graph.num_kinds() == 0 || ranks <= kMostAlone) return machine;
-  check_alone(input.classes);
+  if (input.graph.num_kinds() == 0 || ranks <= kMostGathering) return machine;
   int part = std::lcm(ranks / machine.tree.level(0).num_groups(), tp);
-  while (2 * part <= kMostAlone) part *= 2;
+  while (2 * part <= kMostGathering) part *= 2;
   return machine.resized(part);
 }
 

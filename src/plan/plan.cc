@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
+#include <optional>
 
 #include "ferry/status.h"
 #include "plan/best.h"
@@ -14,16 +16,22 @@
 #include "plan/parallel.h"
 #include "plan/predict.h"
 #include "plan/strategies.h"
+#include "plan/totals.h"
 
 namespace ferry {
 
 namespace {
 
 using internal::Classes;
+using internal::Forest;
 using internal::Graph;
 using internal::Schedule;
 using internal::SchedulePair;
 using internal::Strategy;
+
+std::size_t num_tasks(const SchedulePair& pair) {
+  return std::max(pair.dispatch.tasks.size(), pair.combine.tasks.size());
+}
 
 // The machine, the workload, and how its ranks are classed.
 class Planner {
@@ -39,7 +47,8 @@ class Planner {
         gather_(internal::gather_of(input(), workload.parallel.tp)) {}
 
   Prediction predict(const Strategy& strategy) {
-    Prediction prediction = internal::predict(strategy, build(strategy), options_);
+    const std::optional<SchedulePair> pair = build(strategy);
+    Prediction prediction = pair ? internal::predict(strategy, *pair, options_) : total(strategy);
     prediction.step =
         internal::step_of(prediction, gather_, workload_, graph_.machine().contention);
     return prediction;
@@ -72,14 +81,34 @@ class Planner {
   }
   internal::BuildInput input() const { return input(classes_); }
 
-  // Classes that turn out not to be alike are given up.
-  SchedulePair build(const Strategy& strategy) {
+  // Nothing if the tasks are too many. Classes that turn out not to be alike are given up.
+  std::optional<SchedulePair> build(const Strategy& strategy) {
     if (is_tree()) return internal::build(input(), strategy);
-    internal::check_alone(classes_);
-    SchedulePair pair = internal::build(input(), strategy);
-    if (pair.alike && same_seen_from_last(strategy, pair)) return pair;
-    classes_ = internal::each_alone(graph_.num_ranks());
-    return build(strategy);
+    if (!classes_.each_alone()) {
+      SchedulePair pair = internal::build(input(), strategy);
+      if (pair.alike && same_seen_from_last(strategy, pair)) {
+        if (num_tasks(pair) <= internal::kMostTasks) return pair;
+        return std::nullopt;
+      }
+      classes_ = internal::each_alone(graph_.num_ranks());
+    }
+    const std::size_t ranks = graph_.num_ranks();
+    if (ranks * (ranks - 1) * strategy.ways.size() > internal::kMostTasks) return std::nullopt;
+    return internal::build(input(), strategy);
+  }
+
+  Prediction total(const Strategy& strategy) {
+    const Classes alone = internal::each_alone(graph_.num_ranks());
+    internal::check_alone(alone);
+    std::vector<const Forest*> forests;
+    for (const internal::Way& way : strategy.ways) {
+      const auto found = forests_.find(way.closed);
+      forests.push_back(
+          found != forests_.end()
+              ? &found->second
+              : &forests_.try_emplace(way.closed, graph_, routing_, way.closed).first->second);
+    }
+    return internal::total(input(alone), strategy, forests, options_.doubled);
   }
 
   // Whoever stands for its class must not matter.
@@ -108,6 +137,7 @@ class Planner {
   const internal::Traffic traffic_;
   const internal::Routing routing_;
   Classes classes_;
+  std::map<std::vector<bool>, Forest> forests_;  // by the links that they do not take
   const internal::Gather gather_;
 };
 
@@ -130,8 +160,10 @@ std::vector<std::string> notes(const Planner& planner, const Workload& workload,
                                     classes.count(), classes.count() == 1 ? "" : "es"));
   for (const Prediction& prediction : predictions) {
     if (prediction.chunks == 0)
-      notes.push_back(fmt::format("times of {} are bounds: its tasks are too many to simulate",
-                                  prediction.strategy));
+      notes.push_back(
+          fmt::format("times of {} are bounds, as its tasks are too many to simulate; "
+                      "a dispatch and its combine take at most {}",
+                      prediction.strategy, internal::time_text(prediction.at_most_us)));
     else if (prediction.chunks < planner.options().chunks)
       notes.push_back(fmt::format("{}: each message in {} piece{}, as the tasks are many",
                                   prediction.strategy, prediction.chunks,

@@ -7,10 +7,6 @@ namespace ferry::internal {
 
 namespace {
 
-// Tasks that run in pieces, at most: beyond, the bound.
-constexpr std::size_t kMostTasks = 20000;
-
-// 0: too many tasks to simulate.
 int chunks_for(const SchedulePair& pair, int wanted) {
   const std::size_t tasks = std::max(pair.dispatch.tasks.size(), pair.combine.tasks.size());
   if (tasks == 0) return wanted;
@@ -18,7 +14,6 @@ int chunks_for(const SchedulePair& pair, int wanted) {
 }
 
 std::pair<double, std::vector<Span>> time(const Schedule& schedule, int chunks) {
-  if (chunks == 0) return {bound_us(schedule), {}};
   const Timeline timeline = simulate(cut(schedule, chunks));
   std::vector<Span> spans;
   for (std::size_t i = 0; i < schedule.tasks.size(); ++i) {
@@ -53,14 +48,6 @@ std::vector<Load> loads(const SchedulePair& pair) {
   return loads;
 }
 
-// The load with the most work; "latency" where waiting is most of the time.
-std::string limit(const Prediction& prediction) {
-  const auto work = [](const Load& load) { return load.dispatch_us + load.combine_us; };
-  const auto most = std::ranges::max_element(prediction.loads, {}, work);
-  if (most == prediction.loads.end() || prediction.bound_us() <= 0) return "nothing";
-  return work(*most) * 2 < prediction.bound_us() ? "latency" : most->name;
-}
-
 std::vector<std::pair<std::string, double>> doubled(const SchedulePair& pair, int chunks) {
   std::vector<std::pair<std::string, double>> times;
   for (std::size_t kind = 0; kind < pair.kinds.size(); ++kind) {
@@ -89,9 +76,17 @@ Prediction predict(const Strategy& strategy, const SchedulePair& pair, const Pla
   prediction.chunks = chunks;
   std::tie(prediction.dispatch_us, prediction.dispatch_spans) = time(pair.dispatch, chunks);
   std::tie(prediction.combine_us, prediction.combine_spans) = time(pair.combine, chunks);
-  prediction.limited_by = limit(prediction);
+  prediction.limited_by = limit_of(prediction);
+  prediction.at_most_us = prediction.pair_us();
   if (options.doubled) prediction.doubled = doubled(pair, chunks);
   return prediction;
+}
+
+std::string limit_of(const Prediction& prediction) {
+  const auto work = [](const Load& load) { return load.dispatch_us + load.combine_us; };
+  const auto most = std::ranges::max_element(prediction.loads, {}, work);
+  if (most == prediction.loads.end() || prediction.bound_us() <= 0) return "nothing";
+  return work(*most) * 2 < prediction.bound_us() ? "latency" : most->name;
 }
 
 }  // namespace ferry::internal

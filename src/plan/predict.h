@@ -1,5 +1,5 @@
-// Predict: the schedules of a strategy read as bytes, memory, bound and time. Called by plan.cc;
-// calls schedule.h.
+// Predict: the schedules of a strategy read as bytes, memory, bound and time. Called by plan.cc and
+// choose.cc; calls schedule.h.
 #pragma once
 
 #include "ferry/plan.h"
@@ -8,6 +8,13 @@
 
 namespace ferry::internal {
 
+// Tasks of a dispatch, or a combine, that are simulated, at most, as many pieces as they may have.
+constexpr std::size_t kMostTasks = 20000;
+
+// Of no more tasks than that.
 Prediction predict(const Strategy& strategy, const SchedulePair& pair, const PlanOptions& options);
+
+// The load with the most work; "latency" where waiting is most of the time.
+std::string limit_of(const Prediction& prediction);
 
 }  // namespace ferry::internal

@@ -7,8 +7,6 @@ namespace ferry::internal {
 
 namespace {
 
-constexpr double kBytesPerUs = 1e3;  // 1 GB/s
-
 // Of messages of this size: between the points of a curve in proportion, as measured beyond them.
 double rate_at(const std::vector<std::array<double, 2>>& curve, double bytes) {
   if (bytes <= curve.front()[0]) return curve.front()[1];
@@ -31,37 +29,55 @@ Resources::Resources(const Graph& graph, const Classes& classes, double row_byte
 
 std::vector<Use> Resources::of(const Hop& hop, bool home, double bytes) {
   const int from = home ? hop.to : hop.from, to = home ? hop.from : hop.to;
+  const Passage passage{.kind = hop.kind,
+                        .own = hop.parent < 0,
+                        .outermost = graph_.outermost_parted(hop.from, hop.to)};
   std::vector<Use> uses;
-  add_link(from, to, hop.kind, bytes, uses);
-  add_port(from, hop.kind, true, uses);
-  add_port(to, hop.kind, false, uses);
-  add_levels(from, to, uses);
-  const std::vector<Machine::Engine>& engines = graph_.machine().engines;
-  for (std::size_t i = 0; i < engines.size(); ++i) {
-    if (!(hop.parent < 0 ? engines[i].sends : engines[i].relays)) continue;
-    const Key key{.what = What::kEngine, .index = static_cast<int>(i), .a = classes_.of[from]};
-    uses.push_back({.resource = find(key, {engines[i].name, engines[i].gb_s, engines[i].source})});
+  if (const std::optional<LoadKind> link = link_load(hop.kind)) {
+    const Key key{.what = What::kLink,
+                  .index = hop.kind,
+                  .a = classes_.of[from],
+                  .b = classes_.of[to],
+                  .direction = graph_.turn(from, to, hop.kind)};
+    uses.push_back({.resource = find(key, *link), .cost = link_cost(hop.kind, bytes)});
   }
+  add_sender(from, passage, uses);
+  add_receiver(to, passage, uses);
   return uses;
 }
 
-void Resources::add_link(int from, int to, int kind, double bytes, std::vector<Use>& uses) {
+std::optional<LoadKind> Resources::link_load(int kind) const {
   const Machine::Link& link = graph_.machine().links[kind];
-  const Key key{.what = What::kLink,
-                .index = kind,
-                .a = classes_.of[from],
-                .b = classes_.of[to],
-                .direction = graph_.turn(from, to, kind)};
   const bool port_alone = full_rate(link) <= 0 && !link.port.empty();
-  if (!port_alone) {
-    Use use{.resource = find(key, {link.name, full_rate(link), link.source})};
-    if (!link.curve.empty()) use.cost = full_rate(link) / rate_at(link.curve, bytes / chunks_);
-    uses.push_back(use);
+  if (port_alone) return std::nullopt;
+  return LoadKind{link.name, full_rate(link), link.source};
+}
+
+double Resources::link_cost(int kind, double bytes) const {
+  const Machine::Link& link = graph_.machine().links[kind];
+  return link.curve.empty() ? 1 : full_rate(link) / rate_at(link.curve, bytes / chunks_);
+}
+
+void Resources::add_sender(int rank, const Passage& passage, std::vector<Use>& uses) {
+  const Machine::Link& link = graph_.machine().links[passage.kind];
+  if (link.issue_us > 0) {
+    const Key issuer{.what = What::kIssue, .index = passage.kind, .a = classes_.of[rank]};
+    const double rows_gb_s = row_bytes_ / link.issue_us / kBytesPerUs;
+    uses.push_back({.resource = find(issuer, {link.name + " issue", rows_gb_s, link.source})});
   }
-  if (link.issue_us <= 0) return;
-  const Key issuer{.what = What::kIssue, .index = kind, .a = classes_.of[from]};
-  const double rows_gb_s = row_bytes_ / link.issue_us / kBytesPerUs;
-  uses.push_back({.resource = find(issuer, {link.name + " issue", rows_gb_s, link.source})});
+  add_port(rank, passage.kind, true, uses);
+  add_levels(rank, passage.outermost, true, uses);
+  const std::vector<Machine::Engine>& engines = graph_.machine().engines;
+  for (std::size_t i = 0; i < engines.size(); ++i) {
+    if (!(passage.own ? engines[i].sends : engines[i].relays)) continue;
+    const Key key{.what = What::kEngine, .index = static_cast<int>(i), .a = classes_.of[rank]};
+    uses.push_back({.resource = find(key, {engines[i].name, engines[i].gb_s, engines[i].source})});
+  }
+}
+
+void Resources::add_receiver(int rank, const Passage& passage, std::vector<Use>& uses) {
+  add_port(rank, passage.kind, false, uses);
+  add_levels(rank, passage.outermost, false, uses);
 }
 
 void Resources::add_port(int rank, int kind, bool out, std::vector<Use>& uses) {
@@ -79,21 +95,17 @@ void Resources::add_port(int rank, int kind, bool out, std::vector<Use>& uses) {
 }
 
 // The links of groups that limit hops over links between ranks too.
-void Resources::add_levels(int from, int to, std::vector<Use>& uses) {
+void Resources::add_levels(int rank, int outermost, bool out, std::vector<Use>& uses) {
   const Topology& tree = graph_.tree();
-  for (int level = 0; level < tree.num_levels(); ++level) {
+  for (int level = outermost; level < tree.num_levels(); ++level) {
     const Topology::Level& at = tree.level(level);
-    if (tree.group_of(from, level) == tree.group_of(to, level)) continue;
     if (at.link.total_gb_s() <= 0) continue;
-    for (const bool out : {true, false}) {
-      const int rank = out ? from : to;
-      const Key key{.what = What::kLevel,
-                    .index = level,
-                    .a = group_class(rank, level),
-                    .b = classes_.count() == 1 ? 0 : tree.link_of(rank, level),
-                    .direction = out ? 0 : 1};
-      uses.push_back({.resource = find(key, {at.name, at.link.total_gb_s(), "stated"})});
-    }
+    const Key key{.what = What::kLevel,
+                  .index = level,
+                  .a = group_class(rank, level),
+                  .b = classes_.count() == 1 ? 0 : tree.link_of(rank, level),
+                  .direction = out ? 0 : 1};
+    uses.push_back({.resource = find(key, {at.name, at.link.total_gb_s(), "stated"})});
   }
 }
 
@@ -123,11 +135,15 @@ int Resources::find(const Key& key, const LoadKind& kind) {
 }
 
 int Resources::add(const LoadKind& kind, std::int64_t instances) {
-  const auto same = std::ranges::find(kinds_, kind.name, &LoadKind::name);
-  const int index = static_cast<int>(same - kinds_.begin());
-  if (same == kinds_.end()) kinds_.push_back(kind);
-  list_.push_back({.kind = index, .capacity = kind.gb_s * kBytesPerUs, .instances = instances});
+  list_.push_back(
+      {.kind = add_kind(kind), .capacity = kind.gb_s * kBytesPerUs, .instances = instances});
   return static_cast<int>(list_.size()) - 1;
+}
+
+int Resources::add_kind(const LoadKind& kind) {
+  const auto same = std::ranges::find(kinds_, kind.name, &LoadKind::name);
+  if (same == kinds_.end()) return kinds_.push_back(kind), static_cast<int>(kinds_.size()) - 1;
+  return static_cast<int>(same - kinds_.begin());
 }
 
 int Resources::group_class(int rank, int level) const {
@@ -143,6 +159,7 @@ std::int64_t Resources::groups_of_class(int level, int group_class) const {
 }
 
 std::int64_t Resources::instances(const Key& key) const {
+  if (classes_.each_alone()) return 1;
   const Topology& tree = graph_.tree();
   switch (key.what) {
     case What::kEngine:

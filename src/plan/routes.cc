@@ -2,6 +2,16 @@
 
 namespace ferry::internal {
 
+PairBytes hop_bytes(const Traffic& traffic, Copies copies, const Routing::Wanted& wanted) {
+  const auto tokens = static_cast<double>(traffic.tokens);
+  double out = 1;
+  if (copies == Copies::kPerRank) out = wanted.touched_alone;
+  if (copies == Copies::kPerGroup) out = wanted.touched;
+  return {.dispatch = tokens * traffic.row_bytes * out,
+          .combine = traffic.exact ? tokens * traffic.output_bytes * wanted.rows
+                                   : tokens * traffic.sum_bytes * out};
+}
+
 // The shortest ways to all ranks form a tree. Whoever is on the way of others passes on.
 std::vector<Hop> Routes::of(int source, const Strategy& strategy, const Way& way) const {
   const Graph::Ways ways = graph_.ways(source, way.closed);
@@ -13,24 +23,21 @@ std::vector<Hop> Routes::of(int source, const Strategy& strategy, const Way& way
     hop_of[rank] = static_cast<int>(hops.size());
     hops.push_back({.from = from, .to = rank, .kind = kind, .parent = hop_of[from]});
   }
-  const double tokens = static_cast<double>(traffic_.tokens);
-  const bool group = strategy.copies == Copies::kPerGroup;
   std::vector<Routing::Ranks> behind(hops.size());
-  std::vector<double> copies(hops.size());  // kPerRank
+  std::vector<Routing::Wanted> wanted(hops.size());
   for (std::size_t i = hops.size(); i-- > 0;) {
     Hop& hop = hops[i];
     const Routing::Ranks own = routing_.of(hop.to);
-    if (group || traffic_.exact) routing_.add(behind[i], own);
-    copies[i] += strategy.copies == Copies::kPerRank ? routing_.touched(own) : 0;
-    double copies_out = copies[i];
-    if (group) copies_out = routing_.touched(behind[i]);
-    if (strategy.copies == Copies::kAll) copies_out = 1;
-    hop.dispatch_bytes = tokens * traffic_.row_bytes * copies_out;
-    hop.combine_bytes = traffic_.exact ? tokens * traffic_.output_bytes * routing_.rows(behind[i])
-                                       : tokens * traffic_.sum_bytes * copies_out;
+    routing_.add(behind[i], own);
+    if (strategy.copies == Copies::kPerRank) wanted[i].touched_alone += routing_.touched(own);
+    if (strategy.copies == Copies::kPerGroup) wanted[i].touched = routing_.touched(behind[i]);
+    if (traffic_.exact) wanted[i].rows = routing_.rows(behind[i]);
+    const PairBytes bytes = hop_bytes(traffic_, strategy.copies, wanted[i]);
+    hop.dispatch_bytes = bytes.dispatch;
+    hop.combine_bytes = bytes.combine;
     if (hop.parent < 0) continue;
     routing_.add(behind[hop.parent], behind[i]);
-    copies[hop.parent] += copies[i];
+    wanted[hop.parent].touched_alone += wanted[i].touched_alone;
   }
   for (Hop& hop : hops) hop.dispatch_bytes *= way.share, hop.combine_bytes *= way.share;
   return hops;

@@ -31,6 +31,9 @@ struct Hop {
   double dispatch_bytes = 0, combine_bytes = 0;
 };
 
+// What one source's tokens put on a hop with these ranks behind it.
+PairBytes hop_bytes(const Traffic& traffic, Copies copies, const Routing::Wanted& wanted);
+
 class Routes {
  public:
   Routes(const Graph& graph, const Traffic& traffic, const Routing& routing)

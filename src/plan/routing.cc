@@ -22,30 +22,6 @@ double missed_uniform(int experts, int total, int top_k) {
   return missed;
 }
 
-// [k + 1]: elementary symmetric polynomials of some odds, scaled so that none overflows.
-std::vector<double> symmetric(const std::vector<double>& odds, const std::vector<bool>& without,
-                              int top_k) {
-  std::vector<double> sums(top_k + 1);
-  sums[0] = 1;
-  for (std::size_t i = 0; i < odds.size(); ++i) {
-    if (!without.empty() && without[i]) continue;
-    for (int k = top_k; k > 0; --k) sums[k] += sums[k - 1] * odds[i];
-  }
-  return sums;
-}
-
-// How often each expert is chosen when K are drawn with these odds.
-std::vector<double> chosen(const std::vector<double>& odds, int top_k) {
-  const double all = symmetric(odds, {}, top_k)[top_k];
-  std::vector<double> shares(odds.size());
-  for (std::size_t i = 0; i < odds.size(); ++i) {
-    std::vector<bool> without(odds.size());
-    without[i] = true;
-    shares[i] = odds[i] * symmetric(odds, without, top_k)[top_k - 1] / all;
-  }
-  return shares;
-}
-
 }  // namespace
 
 Routing::Routing(const Workload& workload, const std::vector<int>& rank_experts)
@@ -78,8 +54,7 @@ Routing::Routing(const Traffic& traffic)
       groups_chosen_(1),
       rank_experts_(traffic.rank_experts) {}
 
-// Odds such that each expert is chosen in proportion to its load, but not more than once by a
-// token.
+// Each expert is chosen in proportion to its load, but not more than once by a token.
 void Routing::read_loads(const std::vector<double>& loads) {
   if (std::ssize(loads) != experts_)
     refuse(fmt::format("{} loads for {} experts", loads.size(), experts_));
@@ -100,13 +75,7 @@ void Routing::read_loads(const std::vector<double>& loads) {
                       "expert twice",
                       i, loads[i] / sum, top_k_));
   }
-  odds_ = shares_;
-  constexpr int kRounds = 12;
-  for (int round = 0; round < kRounds; ++round) {
-    const std::vector<double> now = chosen(odds_, top_k_);
-    for (std::size_t i = 0; i < odds_.size(); ++i)
-      if (now[i] > 0) odds_[i] *= shares_[i] / now[i];
-  }
+  draws_.emplace(shares_, first_, top_k_);
 }
 
 void Routing::read_ids(const std::vector<int>& ids) {
@@ -145,7 +114,7 @@ double Routing::touched(const Ranks& ranks) const {
   switch (kind_) {
     case Kind::kUniform: missed = missed_uniform(ranks.experts, experts_, top_k_); break;
     case Kind::kLimited: missed = missed_limited(ranks); break;
-    case Kind::kLoads: missed = missed_loads(ranks); break;
+    case Kind::kLoads: missed = draws_->missed(found->first); break;
     case Kind::kIds: missed = missed_ids(ranks); break;
   }
   return found->second = 1 - missed;
@@ -186,10 +155,6 @@ double Routing::missed_limited(const Ranks& ranks) const {
     missed += all[n] * missed_uniform(n, group_size * groups_chosen_, top_k_);
   }
   return missed / choices;
-}
-
-double Routing::missed_loads(const Ranks& ranks) const {
-  return symmetric(odds_, experts_in(ranks), top_k_)[top_k_] / symmetric(odds_, {}, top_k_)[top_k_];
 }
 
 double Routing::missed_ids(const Ranks& ranks) const {

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "ferry/plan.h"
+#include "plan/draws.h"
 #include "plan/traffic.h"
 
 namespace ferry::internal {
@@ -23,6 +25,10 @@ class Routing {
   struct Ranks {
     int experts = 0;
     std::vector<int> list = {};  // empty where only their number counts
+  };
+  // Of the tokens, those with an expert on some ranks; on each alone, added up; pairs as of rows().
+  struct Wanted {
+    double touched = 0, touched_alone = 0, rows = 0;
   };
   Ranks of(int rank) const;
   void add(Ranks& ranks, const Ranks& others) const;
@@ -46,13 +52,13 @@ class Routing {
   void read_ids(const std::vector<int>& ids);
   std::vector<bool> experts_in(const Ranks& ranks) const;
   double missed_limited(const Ranks& ranks) const;
-  double missed_loads(const Ranks& ranks) const;
   double missed_ids(const Ranks& ranks) const;
 
   Kind kind_ = Kind::kUniform;
   int top_k_, experts_, groups_, groups_chosen_;
   std::vector<int> rank_experts_, first_;             // [ranks], [ranks + 1]: contiguous blocks
-  std::vector<double> odds_, shares_;                 // kLoads: [experts]; shares_: also kIds
+  std::vector<double> shares_;                        // kLoads, kIds: [experts]
+  std::optional<Draws> draws_;                        // kLoads
   std::vector<int> ids_;                              // kIds: [tokens, K]
   mutable std::map<std::vector<int>, double> known_;  // touched(), by experts or ranks
 };

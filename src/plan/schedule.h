@@ -14,6 +14,8 @@ struct Resource {
   int kind = 0;  // an index into names, shared by all instances that a user would call the same
   double capacity = 0;  // bytes/us; 0: unknown, which limits nothing
   std::int64_t instances = 1;
+
+  double us_per_byte() const noexcept { return capacity > 0 ? 1 / capacity : 0; }
 };
 
 struct Use {

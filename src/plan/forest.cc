@@ -1,0 +1,129 @@
+#include "plan/forest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "ferry/status.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// Ranks behind all nodes, at most: as many as 512 ranks in a ring have.
+constexpr std::int64_t kMostBehind = std::int64_t{1} << 26;
+
+// Mixes all bits, as splitmix64 does.
+std::uint64_t mixed(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+// The tree of one source, as far as it is made.
+struct Forest::Tree {
+  std::vector<int> node, first_child, next_sibling;  // [ranks]; -1: none
+  std::vector<std::uint64_t> key;                    // [ranks]: of the children, in any order
+
+  explicit Tree(int ranks) : node(ranks), first_child(ranks), next_sibling(ranks), key(ranks) {}
+};
+
+Forest::Forest(const Graph& graph, const Routing& routing, const std::vector<bool>& closed)
+    : graph_(graph),
+      passing_on_(graph.num_ranks()),
+      last_hops_(std::size_t(graph.num_ranks()) * graph.num_kinds(), -1) {
+  Tree tree(graph.num_ranks());
+  for (int source = 0; source < graph.num_ranks(); ++source) add_tree(source, closed, tree);
+  set_starts();
+  set_wanted(routing);
+}
+
+// From the last hops up.
+void Forest::add_tree(int source, const std::vector<bool>& closed, Tree& tree) {
+  const Graph::Ways ways = graph_.ways(source, closed);
+  std::ranges::fill(tree.first_child, -1);
+  std::ranges::fill(tree.key, 0);
+  for (std::size_t i = ways.order.size(); i-- > 1;) {
+    const int rank = ways.order[i];
+    const auto& [from, kind, depth] = ways.reached[rank];
+    int& node = find(rank, kind, tree);
+    if (node < 0) node = add_node(rank, kind, tree);
+    tree.node[rank] = node;
+    tree.next_sibling[rank] = tree.first_child[from];
+    tree.first_child[from] = rank;
+    tree.key[from] += nodes_[node].key;
+  }
+  for (int child = tree.first_child[source]; child >= 0; child = tree.next_sibling[child]) {
+    Node& node = nodes_[tree.node[child]];
+    roots_.push_back(tree.node[child]);
+    node.sources += 1;
+    node.levels |= std::uint32_t{1} << graph_.outermost_parted(source, child);
+  }
+  first_.push_back(roots_.size());
+}
+
+// Nodes are equal if their rank, link and children are, which 64 bits tell.
+int& Forest::find(int rank, int kind, const Tree& tree) {
+  const std::size_t own = std::size_t(rank) * graph_.num_kinds() + kind;
+  if (tree.first_child[rank] < 0) return last_hops_[own];
+  return known_.try_emplace(mixed(own) + tree.key[rank], -1).first->second;
+}
+
+int Forest::add_node(int rank, int kind, const Tree& tree) {
+  const int id = static_cast<int>(nodes_.size());
+  Node node{.to = rank, .kind = kind, .key = mixed(~std::uint64_t(id))};
+  for (int child = tree.first_child[rank]; child >= 0; child = tree.next_sibling[child]) {
+    node.children.push_back(tree.node[child]);
+    node.num_behind += nodes_[tree.node[child]].num_behind;
+  }
+  if (!node.children.empty()) passing_on_[rank].push_back(id);
+  num_behind_ += node.num_behind;
+  if (num_behind_ > kMostBehind)
+    throw Error(Code::kInvalidArgument,
+                fmt::format("{} ranks that all differ pass on over too many different ways, with "
+                            "more than {} ranks behind them: give each group as many ranks and "
+                            "each rank as many experts, or plan fewer ranks",
+                            graph_.num_ranks(), kMostBehind));
+  nodes_.push_back(std::move(node));
+  return id;
+}
+
+void Forest::set_starts() {
+  const auto latency = [&](const Node& node) {
+    return graph_.machine().links[node.kind].latency_us;
+  };
+  for (Node& node : nodes_) {
+    node.start_us = node.sources > 0 ? latency(node) : std::numeric_limits<double>::infinity();
+    node.last_start_us = node.sources > 0 ? latency(node) : 0;
+  }
+  for (std::size_t i = nodes_.size(); i-- > 0;) {
+    for (const int child : nodes_[i].children) {
+      Node& behind = nodes_[child];
+      behind.sources += nodes_[i].sources;
+      behind.start_us = std::min(behind.start_us, nodes_[i].start_us + latency(behind));
+      behind.last_start_us =
+          std::max(behind.last_start_us, nodes_[i].last_start_us + latency(behind));
+    }
+  }
+}
+
+void Forest::set_wanted(const Routing& routing) {
+  std::vector<Routing::Ranks> behind(nodes_.size());
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    Node& node = nodes_[i];
+    behind[i] = routing.of(node.to);
+    node.wanted.touched_alone = routing.touched(behind[i]);
+    for (const int child : node.children) {
+      routing.add(behind[i], behind[child]);
+      node.wanted.touched_alone += nodes_[child].wanted.touched_alone;
+    }
+    node.wanted.touched = routing.touched(behind[i]);
+    node.wanted.rows = routing.rows(behind[i]);
+  }
+}
+
+}  // namespace ferry::internal
