@@ -1,6 +1,8 @@
 #include "plan/build.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <tuple>
 
 #include "plan/local_work.h"
@@ -10,6 +12,35 @@
 namespace ferry::internal {
 
 namespace {
+
+bool is_like(const Hop& hop, const Hop& other) {
+  const auto near = [](double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(a, b); };
+  return hop.kind == other.kind && hop.parent == other.parent &&
+         near(hop.dispatch_bytes, other.dispatch_bytes) &&
+         near(hop.combine_bytes, other.combine_bytes);
+}
+
+// Hops to ranks that look alike from the source, as one; `alike` turns false where they are not.
+std::vector<Hop> merged(const Classes& classes, int source, const std::vector<Hop>& hops,
+                        bool& alike) {
+  std::map<std::uint64_t, int> known;
+  std::vector<Hop> merged;
+  std::vector<int> place(hops.size());
+  for (std::size_t i = 0; i < hops.size(); ++i) {
+    Hop hop = hops[i];
+    if (hop.parent >= 0) hop.parent = place[hop.parent];
+    const auto [found, is_new] =
+        known.try_emplace(classes.seen(source, hop.to), static_cast<int>(merged.size()));
+    place[i] = found->second;
+    if (is_new) {
+      merged.push_back(hop);
+    } else {
+      alike = alike && is_like(hop, merged[place[i]]);
+      ++merged[place[i]].count;
+    }
+  }
+  return merged;
+}
 
 class Builder {
  public:
@@ -32,7 +63,7 @@ class Builder {
       local_.reorder_tokens(classes.first[i], classes.size[i], combine_, combine_last_);
     }
     local_.copy_rows(dispatch_, combine_);
-    pair.alike = dispatch_.finish(resources_.list(), pair.dispatch);
+    pair.alike = alike_ && dispatch_.finish(resources_.list(), pair.dispatch);
     pair.alike = combine_.finish(resources_.list(), pair.combine) && pair.alike;
     pair.kinds = resources_.kinds();
     return pair;
@@ -48,7 +79,8 @@ class Builder {
       const int out = local_.reorder_tokens(source, ranks, dispatch_, {});
       const int home = local_.reorder_rows(source, ranks, combine_, {});
       for (const Way& way : strategy_.ways) {
-        const std::vector<Hop> hops = routes_.of(source, strategy_, way);
+        const std::vector<Hop> hops =
+            merged(classes, source, routes_.of(source, strategy_, way), alike_);
         add_dispatch(hops, ranks, out);
         add_combine(hops, ranks, home);
         count_memory(hops, ranks, classes);
@@ -97,7 +129,7 @@ class Builder {
                                 .latency_us = latency(hop),
                                 .uses = resources_.of(hop, false, hop.dispatch_bytes),
                                 .after = before < 0 ? std::vector<int>{} : std::vector{before}},
-                               ranks);
+                               ranks * hop.count);
       dispatch_last_.push_back(tasks[i]);
     }
   }
@@ -113,7 +145,7 @@ class Builder {
                                      .latency_us = latency(hop),
                                      .uses = resources_.of(hop, true, hop.combine_bytes),
                                      .after = std::move(before[i])},
-                                    ranks);
+                                    ranks * hop.count);
       if (hop.parent >= 0) before[hop.parent].push_back(task);
       combine_last_.push_back(task);
     }
@@ -128,7 +160,8 @@ class Builder {
       if (hop.parent >= 0) passes_on[hop.parent] = true;
     for (std::size_t i = 0; i < hops.size(); ++i) {
       std::vector<double>& kind = passes_on[i] ? staged_ : received_;
-      kind[classes.of[hops[i].to]] += hops[i].dispatch_bytes * static_cast<double>(ranks);
+      kind[classes.of[hops[i].to]] +=
+          hops[i].dispatch_bytes * static_cast<double>(ranks * hops[i].count);
     }
   }
 
@@ -140,6 +173,7 @@ class Builder {
   MergedTasks dispatch_, combine_;
   std::vector<int> dispatch_last_, combine_last_;
   std::vector<double> received_, staged_;  // [classes]
+  bool alike_ = true;
 };
 
 }  // namespace

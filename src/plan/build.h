@@ -55,11 +55,12 @@ class Resources {
   const std::vector<LoadKind>& kinds() const noexcept { return kinds_; }
 
  private:
-  // What, which of them, classes of its ends, direction.
+  // What, which of them, the class of its end or part, direction, how the other end looks.
   enum class What { kLink, kPort, kLevel, kEngine, kIssue, kHost };
   struct Key {
     What what;
-    int index, a = 0, b = 0, direction = 0;
+    int index, a = 0, direction = 0;
+    std::uint64_t seen = 0;
     // clang-tidy 14 takes the 0 in it for a pointer.
     auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr)
   };
@@ -68,14 +69,23 @@ class Resources {
   void add_levels(int rank, int outermost, bool out, std::vector<Use>& uses);
   int find(const Key& key, const LoadKind& kind);
   std::int64_t instances(const Key& key) const;
-  // The class of a group: that of its first rank.
-  int group_class(int rank, int level) const;
-  std::int64_t groups_of_class(int level, int group_class) const;
+  // The level whose groups have one each; -1: of a port, each rank has one; of processors, there is
+  // one for all.
+  int port_level(const Machine::Port& port) const;
+  int host_level() const;
+
+  // Parts of the machine, which look alike if the lowest of the classes of their ranks is the same.
+  struct Parts {
+    std::vector<int> class_of;            // [ranks]: of its part
+    std::vector<std::int64_t> num_alike;  // [classes]: parts
+  };
+  Parts parts(const std::vector<int>& part_of) const;
 
   const Graph& graph_;
   const Classes& classes_;
   const double row_bytes_;
   const int chunks_;
+  std::vector<Parts> groups_, sharers_;  // [levels]
   std::vector<Resource> list_;
   std::vector<LoadKind> kinds_;
   std::map<Key, int> ids_;

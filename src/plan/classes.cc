@@ -7,82 +7,63 @@
 #include <numeric>
 
 #include "ferry/status.h"
+#include "plan/hash.h"
 
 namespace ferry::internal {
 
 namespace {
 
-using Signature = std::vector<int>;
-
-// Numbers for signatures, in the order in which they come.
-class Numbers {
- public:
-  int of(Signature signature) {
-    return numbers_.try_emplace(std::move(signature), static_cast<int>(numbers_.size()))
-        .first->second;
-  }
-  std::size_t count() const { return numbers_.size(); }
-
- private:
-  std::map<Signature, int> numbers_;
-};
-
-// [cliques]: which colours meet there.
-std::vector<int> clique_colours(const Graph::Cliques& cliques, const std::vector<int>& colours) {
-  Numbers numbers;
-  std::vector<int> found;
-  for (const std::vector<int>& members : cliques.members) {
-    Signature met;
-    for (const int rank : members) met.push_back(colours[rank]);
-    std::ranges::sort(met);
-    found.push_back(numbers.of(std::move(met)));
-  }
-  return found;
+std::size_t count_different(Colours colours) {
+  std::ranges::sort(colours);
+  return std::unique(colours.begin(), colours.end()) - colours.begin();
 }
 
-std::size_t refine(const Graph& graph, std::vector<int>& colours) {
-  std::vector<Signature> signatures(colours.size());
-  for (std::size_t rank = 0; rank < colours.size(); ++rank) signatures[rank] = {colours[rank]};
-  for (int kind = 0; kind < graph.num_kinds(); ++kind) {
-    const Graph::Cliques& cliques = graph.cliques(kind);
-    const std::vector<int> met = clique_colours(cliques, colours);
-    for (int rank = 0; rank < graph.num_ranks(); ++rank) {
-      Signature& signature = signatures[rank];
-      signature.push_back(-1 - kind);
-      if (!cliques.of.empty()) {
-        signature.push_back(met[cliques.of[rank]]);
-        continue;
-      }
-      const auto begin = std::ssize(signature);
-      for (const int other : graph.neighbours(rank, kind)) signature.push_back(colours[other]);
-      std::sort(signature.begin() + begin, signature.end());
-    }
-  }
-  Numbers numbers;
+// To the colour of each rank, those that meet in its group.
+void add_groups(const std::vector<int>& group_of, const Colours& colours, std::uint64_t salt,
+                Colours& sums) {
+  Colours met(1 + std::ranges::max(group_of));
   for (std::size_t rank = 0; rank < colours.size(); ++rank)
-    colours[rank] = numbers.of(std::move(signatures[rank]));
-  return numbers.count();
+    met[group_of[rank]] += mixed(colours[rank]);
+  for (std::size_t rank = 0; rank < colours.size(); ++rank)
+    sums[rank] += mixed(met[group_of[rank]] + salt);
 }
 
-Classes from_colours(const std::vector<int>& colours) {
-  Classes classes{.of = colours, .first = {}, .last = {}, .size = {}};
+Classes from_colours(const Colours& colours) {
+  Classes classes{
+      .of = std::vector<int>(colours.size()), .first = {}, .last = {}, .size = {}, .views = {}};
+  std::map<std::uint64_t, int> numbers;
   for (int rank = 0; rank < std::ssize(colours); ++rank) {
-    const int colour = colours[rank];
-    if (colour == classes.count()) {
+    const auto [found, is_new] = numbers.try_emplace(colours[rank], classes.count());
+    const int number = classes.of[rank] = found->second;
+    if (is_new) {
       classes.first.push_back(rank);
       classes.last.push_back(rank);
       classes.size.push_back(0);
     }
-    classes.last[colour] = rank;
-    ++classes.size[colour];
+    classes.last[number] = rank;
+    ++classes.size[number];
   }
   return classes;
+}
+
+// How the ways of a rank lead to what it sees.
+std::uint64_t seen_ways(const Graph& graph, const Classes& classes, int source,
+                        const std::vector<bool>& closed) {
+  const Graph::Ways ways = graph.ways(source, closed);
+  const Colours& seen = classes.views->from(source);
+  std::uint64_t sum = 0;
+  for (const int rank : ways.order) {
+    const auto& [from, kind, depth] = ways.reached[rank];
+    const std::uint64_t before = from < 0 ? 0 : seen[from];
+    sum += mixed(seen[rank] + mixed(before + mixed(kind + 1)));
+  }
+  return sum;
 }
 
 }  // namespace
 
 Classes each_alone(int num_ranks) {
-  std::vector<int> colours(num_ranks);
+  Colours colours(num_ranks);
   std::iota(colours.begin(), colours.end(), 0);
   return from_colours(colours);
 }
@@ -95,17 +76,78 @@ void check_alone(const Classes& classes) {
                           classes.count(), kMostAlone));
 }
 
-Classes find_classes(const Graph& graph, const std::vector<int>& given) {
+Classes find_classes(const Graph& graph, const RankTraits& traits) {
   if (!graph.even()) return each_alone(graph.num_ranks());
-  std::vector<int> colours = given;
+  auto views = std::make_shared<Views>(graph, traits);
+  Classes classes = from_colours(views->colours());
+  // Who serves whom in a tree is a matter of positions.
+  if (graph.num_kinds() == 0 && classes.count() > 1) return each_alone(graph.num_ranks());
+  if (!classes.each_alone()) classes.views = std::move(views);
+  return classes;
+}
+
+bool have_like_ways(const Graph& graph, const Classes& classes, const std::vector<bool>& closed) {
+  if (classes.each_alone()) return true;
+  constexpr int kLooks = 1 << 18;  // times ranks
+  const int step = std::max(1, graph.num_ranks() * graph.num_ranks() / kLooks);
+  std::map<int, std::uint64_t> ways_of;  // classes
+  const auto same = [&](int rank) {
+    const std::uint64_t ways = seen_ways(graph, classes, rank, closed);
+    return ways_of.try_emplace(classes.of[rank], ways).first->second == ways;
+  };
+  for (int rank = 0; rank < graph.num_ranks(); rank += step)
+    if (!same(rank)) return false;
+  return std::ranges::all_of(classes.first, same) && std::ranges::all_of(classes.last, same);
+}
+
+Views::Views(const Graph& graph, RankTraits traits) : graph_(graph), traits_(std::move(traits)) {
+  for (int level = 0; level < graph.tree().num_levels(); ++level) {
+    traits_.groups.push_back(graph.groups(level));
+    traits_.groups.push_back(graph.sharers(level));
+  }
+  for (int kind = 0; kind < graph.num_kinds(); ++kind)
+    if (!graph.cliques(kind).of.empty()) traits_.groups.push_back(graph.cliques(kind).of);
+  refine(traits_.colours);
+}
+
+const Colours& Views::from(int rank) {
+  const auto [found, is_new] = from_.try_emplace(rank, traits_.colours);
+  if (is_new) {
+    // How far away a rank is would show after as many rounds, which are many in a ring.
+    const Graph::Ways ways = graph_.ways(rank, std::vector<bool>(graph_.num_kinds()));
+    for (int other = 0; other < graph_.num_ranks(); ++other)
+      found->second[other] += mixed(ways.reached[other].depth);
+    refine(found->second);
+  }
+  return found->second;
+}
+
+// Until ranks of the same colour have neighbours of the same colours.
+void Views::refine(Colours& colours) const {
   for (std::size_t before = 0, now = 1; now > before;) {
     before = now;
-    now = refine(graph, colours);
+    colours = refined_once(colours);
+    now = count_different(colours);
   }
-  // Who serves whom in a tree is a matter of positions.
-  const bool one = std::ranges::count(colours, 0) == std::ssize(colours);
-  if (graph.num_kinds() == 0 && !one) return each_alone(graph.num_ranks());
-  return from_colours(colours);
+}
+
+Colours Views::refined_once(const Colours& colours) const {
+  Colours sums(colours.size());
+  for (std::size_t rank = 0; rank < colours.size(); ++rank) sums[rank] = mixed(colours[rank]);
+  std::uint64_t salt = 0;
+  for (const std::vector<int>& group_of : traits_.groups)
+    add_groups(group_of, colours, mixed(++salt), sums);
+  for (int kind = 0; kind < graph_.num_kinds(); ++kind) {
+    ++salt;
+    if (!graph_.cliques(kind).of.empty()) continue;
+    for (int rank = 0; rank < graph_.num_ranks(); ++rank) {
+      std::uint64_t met = 0;
+      for (const int other : graph_.joined(rank, kind))
+        met += mixed(colours[other] + graph_.turn(rank, other, kind));
+      sums[rank] += mixed(met + mixed(salt));
+    }
+  }
+  return sums;
 }
 
 }  // namespace ferry::internal

@@ -3,19 +3,52 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <vector>
 
 #include "plan/graph.h"
 
 namespace ferry::internal {
 
+// One number for each rank.
+using Colours = std::vector<std::uint64_t>;
+
+// What ranks are, in equal numbers for equal ones, and which of them belong together.
+struct RankTraits {
+  Colours colours;                       // [ranks]
+  std::vector<std::vector<int>> groups;  // [ways to group them][ranks]
+};
+
+// How ranks look from one of them.
+class Views {
+ public:
+  // `colours`: how they look from nowhere.
+  Views(const Graph& graph, RankTraits traits);
+
+  const Colours& colours() const noexcept { return traits_.colours; }
+  // [ranks]. What has equal numbers, from two ranks of equal colours, lies alike to them.
+  const Colours& from(int rank);
+
+ private:
+  void refine(Colours& colours) const;
+  Colours refined_once(const Colours& colours) const;
+
+  const Graph& graph_;
+  RankTraits traits_;
+  std::map<int, Colours> from_;
+};
+
 struct Classes {
   std::vector<int> of;             // [ranks]
   std::vector<int> first, last;    // [classes]: their lowest and highest rank
   std::vector<std::int64_t> size;  // [classes]
+  std::shared_ptr<Views> views;    // none where each rank is alone
 
   int count() const noexcept { return static_cast<int>(first.size()); }
   bool each_alone() const noexcept { return first.size() == of.size(); }
+  // How `to` looks from `from`.
+  std::uint64_t seen(int from, int to) const { return views ? views->from(from)[to] : to; }
 };
 
 // Every rank is a class.
@@ -25,7 +58,11 @@ Classes each_alone(int num_ranks);
 constexpr int kMostAlone = 4096;
 void check_alone(const Classes& classes);
 
-// Ranks of equal `colours` whose neighbours are, link by link, of the same classes.
-Classes find_classes(const Graph& graph, const std::vector<int>& colours);
+// Ranks of equal traits whose neighbours are, link by link, of the same classes.
+Classes find_classes(const Graph& graph, const RankTraits& traits);
+
+// Whether the ways of the ranks of each class lead alike to what looks alike: of every rank of up
+// to 512, of every n-th of more.
+bool have_like_ways(const Graph& graph, const Classes& classes, const std::vector<bool>& closed);
 
 }  // namespace ferry::internal

@@ -1,7 +1,10 @@
 // Fluid simulation: rates by progressive filling, time from event to event; see schedule.h. Called
 // by plan.cc.
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <queue>
+#include <utility>
 
 #include "plan/schedule.h"
 
@@ -17,80 +20,83 @@ constexpr double kEqual = 1e-12;
 // on.
 class Filling {
  public:
-  Filling(const Schedule& schedule, const std::vector<int>& active)
-      : schedule_(schedule),
-        active_(active),
-        weight_(schedule.resources.size()),
-        left_(schedule.resources.size()),
-        rates_(active.size(), -1) {
-    for (std::size_t r = 0; r < left_.size(); ++r) left_[r] = schedule.resources[r].capacity;
-    for (const int task : active) add_weight(task, 1);
-  }
+  explicit Filling(const Schedule& schedule)
+      : schedule_(schedule), shared_(schedule.resources.size()) {}
 
-  std::vector<double> run() {
-    std::size_t rising = rates_.size();
-    while (rising > 0) {
-      const double rate = lowest_share();
-      for (std::size_t i = 0; i < rates_.size(); ++i) {
-        if (rates_[i] >= 0 || !held_at(active_[i], rate)) continue;
-        rates_[i] = rate;
-        --rising;
+  // [active]
+  std::vector<double> run(const std::vector<int>& active) {
+    std::vector<double> rates(active.size(), kNever);
+    for (int i = 0; i < std::ssize(active); ++i) join(active[i], i);
+    double rate = 0;
+    while (!next_.empty()) {
+      const auto [share, resource] = next_.top();
+      next_.pop();
+      // Shares only grow when others keep their rates: what was noted may be too low.
+      const double now = shared_[resource].share();
+      if (now > share) {
+        if (now < kNever) next_.emplace(now, resource);
+        continue;
       }
-      settle(rate);
+      if (now > rate * (1 + kEqual)) rate = now;
+      for (const int i : shared_[resource].tasks)
+        if (rates[i] == kNever) rates[i] = rate, keep(active[i], rate);
     }
-    return std::move(rates_);
+    return rates;
   }
 
  private:
-  bool limits(int resource) const { return schedule_.resources[resource].capacity > 0; }
+  // A resource, among the tasks on it.
+  struct Shared {
+    std::vector<int> tasks;  // places in `active`
+    int rising = 0;          // uses of tasks whose rates still rise
+    double weight = 0;       // of these
+    double left = 0;
 
-  void add_weight(int task, double sign) {
+    double share() const {
+      return rising > 0 && weight > 0 ? std::max(left, 0.0) / weight : kNever;
+    }
+  };
+
+  template <typename Act>
+  void for_limits(int task, const Act& act) {
     for (const Use& use : schedule_.tasks[task].uses)
-      if (limits(use.resource)) weight_[use.resource] += sign * use.share * use.cost;
+      if (schedule_.resources[use.resource].capacity > 0) act(use.resource, use.share * use.cost);
   }
 
-  double share_of(int resource) const {
-    return weight_[resource] > 0 ? std::max(left_[resource], 0.0) / weight_[resource] : kNever;
-  }
-
-  double lowest_share() const {
-    double lowest = kNever;
-    for (std::size_t r = 0; r < left_.size(); ++r)
-      lowest = std::min(lowest, share_of(static_cast<int>(r)));
-    return lowest;
-  }
-
-  bool held_at(int task, double rate) const {
-    if (rate == kNever) return true;
-    return std::ranges::any_of(schedule_.tasks[task].uses, [&](const Use& use) {
-      return limits(use.resource) && share_of(use.resource) <= rate * (1 + kEqual);
+  void join(int task, int place) {
+    for_limits(task, [&](int resource, double weight) {
+      Shared& shared = shared_[resource];
+      if (shared.rising == 0) {
+        shared = {.tasks = std::move(shared.tasks), .left = schedule_.resources[resource].capacity};
+        shared.tasks.clear();
+        next_.emplace(0, resource);
+      }
+      shared.tasks.push_back(place);
+      ++shared.rising;
+      shared.weight += weight;
     });
   }
 
-  // Anew, so that no error of rounding is left in what others may use.
-  void settle(double rate) {
-    if (rate == kNever) return;
-    std::ranges::fill(weight_, 0);
-    for (std::size_t r = 0; r < left_.size(); ++r) left_[r] = schedule_.resources[r].capacity;
-    for (std::size_t i = 0; i < rates_.size(); ++i) {
-      if (rates_[i] < 0) add_weight(active_[i], 1);
-      if (rates_[i] < 0) continue;
-      for (const Use& use : schedule_.tasks[active_[i]].uses)
-        left_[use.resource] -= rates_[i] * use.share * use.cost;
-    }
+  void keep(int task, double rate) {
+    for_limits(task, [&](int resource, double weight) {
+      Shared& shared = shared_[resource];
+      --shared.rising;
+      shared.weight -= weight;
+      shared.left -= rate * weight;
+    });
   }
 
+  using Next = std::pair<double, int>;  // share, resource
   const Schedule& schedule_;
-  const std::vector<int>& active_;
-  std::vector<double> weight_;  // [resources]: of the tasks that still rise
-  std::vector<double> left_;    // [resources]
-  std::vector<double> rates_;   // [active]; -1: still rises
+  std::vector<Shared> shared_;  // [resources]
+  std::priority_queue<Next, std::vector<Next>, std::greater<>> next_;
 };
 
 class Simulation {
  public:
   explicit Simulation(const Schedule& schedule)
       : schedule_(schedule),
+        filling_(schedule),
         left_(schedule.tasks.size()),
         starts_(schedule.tasks.size()),
         waits_(schedule.tasks.size()),
@@ -111,7 +117,7 @@ class Simulation {
     while (true) {
       start_pending();
       if (active_.empty() && pending_.empty()) break;
-      if (changed_) rates_ = fair_rates(schedule_, active_);
+      if (changed_) rates_ = filling_.run(active_);
       changed_ = false;
       advance(next_event());
       finish_done();
@@ -124,17 +130,14 @@ class Simulation {
   bool reached(double time) const { return time <= now_ * (1 + kEqual); }
 
   void start_pending() {
-    for (std::size_t i = 0; i < pending_.size();) {
-      const int task = pending_[i];
-      if (!reached(starts_[task])) {
-        ++i;
-        continue;
-      }
+    const auto started = [&](int task) {
+      if (!reached(starts_[task])) return false;
       active_.push_back(task);
       changed_ = true;
       timeline_.tasks[task].start_us = now_;
-      pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
-    }
+      return true;
+    };
+    std::erase_if(pending_, started);
   }
 
   double next_event() const {
@@ -179,6 +182,7 @@ class Simulation {
   }
 
   const Schedule& schedule_;
+  Filling filling_;
   std::vector<double> left_;                 // [tasks]: bytes
   std::vector<double> starts_;               // [tasks]: not before, as far as is known
   std::vector<int> waits_;                   // [tasks]: predecessors that have not ended
@@ -193,7 +197,7 @@ class Simulation {
 }  // namespace
 
 std::vector<double> fair_rates(const Schedule& schedule, const std::vector<int>& active) {
-  return Filling(schedule, active).run();
+  return Filling(schedule).run(active);
 }
 
 Timeline simulate(const Schedule& schedule) { return Simulation(schedule).run(); }

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "ferry/status.h"
+#include "plan/hash.h"
 
 namespace ferry::internal {
 
@@ -13,14 +14,6 @@ namespace {
 
 // Ranks behind all nodes, at most: as many as 512 ranks in a ring have.
 constexpr std::int64_t kMostBehind = std::int64_t{1} << 26;
-
-// Mixes all bits, as splitmix64 does.
-std::uint64_t mixed(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 }  // namespace
 
@@ -55,7 +48,7 @@ void Forest::add_tree(int source, const std::vector<bool>& closed, Tree& tree) {
     tree.node[rank] = node;
     tree.next_sibling[rank] = tree.first_child[from];
     tree.first_child[from] = rank;
-    tree.key[from] += nodes_[node].key;
+    tree.key[from] += keys_[node];
   }
   for (int child = tree.first_child[source]; child >= 0; child = tree.next_sibling[child]) {
     Node& node = nodes_[tree.node[child]];
@@ -75,7 +68,7 @@ int& Forest::find(int rank, int kind, const Tree& tree) {
 
 int Forest::add_node(int rank, int kind, const Tree& tree) {
   const int id = static_cast<int>(nodes_.size());
-  Node node{.to = rank, .kind = kind, .key = mixed(~std::uint64_t(id))};
+  Node node{.to = rank, .kind = kind};
   for (int child = tree.first_child[rank]; child >= 0; child = tree.next_sibling[child]) {
     node.children.push_back(tree.node[child]);
     node.num_behind += nodes_[tree.node[child]].num_behind;
@@ -89,6 +82,7 @@ int Forest::add_node(int rank, int kind, const Tree& tree) {
                             "each rank as many experts, or plan fewer ranks",
                             graph_.num_ranks(), kMostBehind));
   nodes_.push_back(std::move(node));
+  keys_.push_back(mixed(~std::uint64_t(id)));
   return id;
 }
 

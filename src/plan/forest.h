@@ -18,7 +18,6 @@ class Forest {
   // The hop to a rank over a kind of link, and all hops behind it.
   struct Node {
     int to = 0, kind = 0;
-    std::uint64_t key = 0;
     std::vector<int> children = {};
     double sources = 0;        // whose trees have it, and where:
     double start_us = 0;       // dispatch: when its first byte can move, at the earliest ..
@@ -51,6 +50,7 @@ class Forest {
 
   const Graph& graph_;
   std::vector<Node> nodes_;
+  std::vector<std::uint64_t> keys_;  // [nodes]: any numbers, but all different
   std::vector<int> roots_;
   std::vector<std::size_t> first_ = {0};  // [sources + 1]: into roots_
   std::vector<std::vector<int>> passing_on_;

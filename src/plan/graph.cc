@@ -77,8 +77,13 @@ Graph::Graph(const Machine& machine)
     : machine_(machine), kinds_(machine.links.size()), even_(is_even(machine.tree)) {
   for (int level = 0; level < tree().num_levels(); ++level) {
     groups_.emplace_back(num_ranks());
-    for (int rank = 0; rank < num_ranks(); ++rank)
+    sharers_.emplace_back(num_ranks());
+    for (int rank = 0, shared = -1; rank < num_ranks(); ++rank) {
       groups_[level][rank] = tree().group_of(rank, level);
+      const bool with_last = rank > 0 && groups_[level][rank] == groups_[level][rank - 1] &&
+                             tree().link_of(rank, level) == tree().link_of(rank - 1, level);
+      sharers_[level][rank] = with_last ? shared : ++shared;
+    }
   }
   for (std::size_t i = 0; i < kinds_.size(); ++i) {
     make(machine_.links[i], kinds_[i]);
@@ -195,7 +200,8 @@ Graph::Ways Graph::ways(int source, const std::vector<bool>& closed) const {
   for (std::size_t begin = 0, end = 1; begin < end; begin = end, end = ways.order.size()) {
     for (auto kind = inwards_.rbegin(); kind != inwards_.rend(); ++kind) {
       if (closed[*kind]) continue;
-      for (std::size_t i = begin; i < end; ++i) reach_from(ways.order[i], *kind, seen[*kind], ways);
+      for (std::size_t i = begin; i < end && std::ssize(ways.order) < num_ranks(); ++i)
+        reach_from(ways.order[i], *kind, seen[*kind], ways);
     }
   }
   return ways;
@@ -204,9 +210,10 @@ Graph::Ways Graph::ways(int source, const std::vector<bool>& closed) const {
 // The neighbours that nobody reached before. Of a clique, once: whoever is in it was reached then.
 void Graph::reach_from(int from, int kind, std::vector<bool>& seen, Ways& ways) const {
   const Kind& made = kinds_[kind];
+  const Reached next{.from = from, .kind = kind, .depth = ways.reached[from].depth + 1};
   const auto reach = [&](int to) {
     if (ways.reached[to].depth >= 0) return;
-    ways.reached[to] = {.from = from, .kind = kind, .depth = ways.reached[from].depth + 1};
+    ways.reached[to] = next;
     ways.order.push_back(to);
   };
   if (made.cliques.of.empty()) {

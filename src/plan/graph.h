@@ -30,8 +30,13 @@ class Graph {
 
   // Ranks that a link of this kind joins to `rank`.
   std::vector<int> neighbours(int rank, int kind) const;
+  // The same of a kind without cliques, in an order that all ranks of a ring share.
+  const std::vector<int>& joined(int rank, int kind) const { return kinds_[kind].joined[rank]; }
   // 1 for the second direction of a ring, which is no link of the first.
   int turn(int from, int to, int kind) const;
+  // [ranks]: of a level of the tree; which ranks of a group share one of its links.
+  const std::vector<int>& groups(int level) const { return groups_[level]; }
+  const std::vector<int>& sharers(int level) const { return sharers_[level]; }
   // The outermost level at which two ranks are of different groups; the number of levels: of none.
   int outermost_parted(int a, int b) const noexcept {
     int level = 0;
@@ -80,7 +85,7 @@ class Graph {
   void check_connected() const;
 
   Machine machine_;
-  std::vector<std::vector<int>> groups_;  // [levels][ranks]
+  std::vector<std::vector<int>> groups_, sharers_;  // [levels][ranks]
   std::vector<Kind> kinds_;
   std::vector<int> inwards_;
   bool even_ = true;

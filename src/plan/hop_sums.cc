@@ -27,7 +27,7 @@ HopSums::HopSums(const BuildInput& input, Resources& resources,
 std::vector<std::int64_t> HopSums::num_links() const {
   std::vector<std::int64_t> links(resources_.kinds().size());
   for (const LinkKind& kind : kinds_)
-    if (kind.pace.load >= 0) links[kind.pace.load] += std::ranges::count(kind.used, true);
+    if (kind.pace.load >= 0) links[kind.pace.load] += kind.num_used;
   return links;
 }
 
@@ -59,6 +59,7 @@ void HopSums::cross(int from) {
 void HopSums::add(const Hops& hops) {
   const Forest::Node& node = forests_[hops.way]->nodes()[hops.node];
   const Weight& weight = weights_[hops.way][hops.node];
+  if (weight.bytes[kDispatch] <= 0 && weight.bytes[kCombine] <= 0) return;
   const Resources::Passage passage{.kind = node.kind,
                                    .own = hops.own,
                                    .outermost = input_.graph.outermost_parted(hops.from, node.to)};
@@ -70,8 +71,8 @@ void HopSums::add(const Hops& hops) {
     const int receiver = half == kDispatch ? node.to : hops.from;
     const double bytes = weight.bytes[half] * hops.count;
     const double start_us = half == kDispatch ? hops.start_us : weight.home_start_us;
-    ends_[half][0][sender * paces_.size() + at].add(bytes, 0, start_us);
-    ends_[half][1][receiver * paces_.size() + at].add(bytes, 0, start_us);
+    ends_[half][0][at * received_.size() + sender].add(bytes, 0, start_us);
+    ends_[half][1][at * received_.size() + receiver].add(bytes, 0, start_us);
     add_to_link(hops, half, bytes, start_us);
   }
   (node.children.empty() ? received_ : staged_)[node.to] += weight.bytes[kDispatch] * hops.count;
@@ -96,7 +97,9 @@ void HopSums::close_links(int from) {
       Sum& sum = to_[half][at];
       if (sum.bytes <= 0) continue;
       links_[half][kind.pace.load].add(sum);
-      kind.used[half == kDispatch ? from * ranks + to : to * ranks + from] = true;
+      const std::size_t link = half == kDispatch ? from * ranks + to : to * ranks + from;
+      if (!kind.used[link]) ++kind.num_used;
+      kind.used[link] = true;
       sum = {};
     }
   }
@@ -106,7 +109,7 @@ void HopSums::close_links(int from) {
 void HopSums::close_ends() {
   for (int rank = 0; rank < input_.graph.num_ranks(); ++rank) {
     for (std::size_t at = 0; at < paces_.size(); ++at) {
-      const std::size_t end = rank * paces_.size() + at;
+      const std::size_t end = at * received_.size() + rank;
       for (const bool receives : {false, true}) {
         if (ends_[kDispatch][receives][end].bytes + ends_[kCombine][receives][end].bytes == 0)
           continue;

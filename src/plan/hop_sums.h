@@ -91,6 +91,7 @@ class HopSums {
   struct LinkKind {
     Pace pace = {};
     std::vector<bool> used = {};  // [ranks, ranks]: from, to
+    std::int64_t num_used = 0;
   };
 
   void cross(int from);
@@ -108,7 +109,7 @@ class HopSums {
   const std::vector<std::vector<Weight>>& weights_;
   std::vector<LinkKind> kinds_;           // of links
   std::vector<std::vector<Pace>> paces_;  // [passages]
-  // [halves][at a sender, at a receiver][ranks, passages]
+  // [halves][at a sender, at a receiver][passages, ranks]
   std::array<std::array<std::vector<Sum>, 2>, 2> ends_;
   std::vector<End> used_;
   std::array<std::vector<Sum>, 2> to_;  // [halves][kinds of links, ranks]: from one rank

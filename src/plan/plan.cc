@@ -25,7 +25,6 @@ namespace {
 using internal::Classes;
 using internal::Forest;
 using internal::Graph;
-using internal::Schedule;
 using internal::SchedulePair;
 using internal::Strategy;
 
@@ -62,13 +61,11 @@ class Planner {
   Classes classes(bool by_classes) const {
     if (!by_classes || (is_tree() && !routing_.uniform()))
       return internal::each_alone(graph_.num_ranks());
-    std::vector<int> colours = traffic_.rank_experts;
-    std::vector<int> numbers = colours;
-    std::ranges::sort(numbers);
-    numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
-    for (int& colour : colours)
-      colour = static_cast<int>(std::ranges::lower_bound(numbers, colour) - numbers.begin());
-    return internal::find_classes(graph_, colours);
+    Classes classes = internal::find_classes(graph_, routing_.traits());
+    // Each class sends to ranks of all.
+    const std::size_t count = classes.count();
+    if (count * count > internal::kMostTasks) return internal::each_alone(graph_.num_ranks());
+    return classes;
   }
 
   bool is_tree() const { return graph_.num_kinds() == 0; }
@@ -85,10 +82,10 @@ class Planner {
   std::optional<SchedulePair> build(const Strategy& strategy) {
     if (is_tree()) return internal::build(input(), strategy);
     if (!classes_.each_alone()) {
-      SchedulePair pair = internal::build(input(), strategy);
-      if (pair.alike && same_seen_from_last(strategy, pair)) {
-        if (num_tasks(pair) <= internal::kMostTasks) return pair;
-        return std::nullopt;
+      if (have_like_ways(strategy)) {
+        SchedulePair pair = internal::build(input(), strategy);
+        if (pair.alike && num_tasks(pair) <= internal::kMostTasks) return pair;
+        if (pair.alike) return std::nullopt;
       }
       classes_ = internal::each_alone(graph_.num_ranks());
     }
@@ -111,24 +108,10 @@ class Planner {
     return internal::total(input(alone), strategy, forests, options_.doubled);
   }
 
-  // Whoever stands for its class must not matter.
-  bool same_seen_from_last(const Strategy& strategy, const SchedulePair& pair) const {
-    if (classes_.each_alone()) return true;
-    Classes others = classes_;
-    others.first = classes_.last;
-    const SchedulePair other = internal::build(input(others), strategy);
-    const auto same = [](const std::vector<double>& a, const std::vector<double>& b) {
-      return std::ranges::equal(a, b, [](double x, double y) {
-        return std::abs(x - y) <= 1e-9 * std::max(std::abs(x), std::abs(y));
-      });
-    };
-    const auto sorted_bytes = [](const Schedule& schedule) {
-      std::vector<double> bytes = internal::resource_bytes(schedule);
-      std::ranges::sort(bytes);
-      return bytes;
-    };
-    return other.alike && same(sorted_bytes(pair.dispatch), sorted_bytes(other.dispatch)) &&
-           same(sorted_bytes(pair.combine), sorted_bytes(other.combine));
+  bool have_like_ways(const Strategy& strategy) const {
+    return std::ranges::all_of(strategy.ways, [&](const internal::Way& way) {
+      return internal::have_like_ways(graph_, classes_, way.closed);
+    });
   }
 
   const PlanOptions options_;
@@ -155,7 +138,7 @@ std::vector<std::string> notes(const Planner& planner, const Workload& workload,
     notes.emplace_back("routing uniform");
   const Classes& classes = planner.used_classes();
   notes.push_back(classes.each_alone()
-                      ? fmt::format("{} ranks, each simulated", planner.graph().num_ranks())
+                      ? fmt::format("{} ranks, each on its own", planner.graph().num_ranks())
                       : fmt::format("{} ranks in {} class{}", planner.graph().num_ranks(),
                                     classes.count(), classes.count() == 1 ? "" : "es"));
   for (const Prediction& prediction : predictions) {

@@ -25,7 +25,22 @@ double full_rate(const Machine::Link& link) {
 }  // namespace
 
 Resources::Resources(const Graph& graph, const Classes& classes, double row_bytes, int chunks)
-    : graph_(graph), classes_(classes), row_bytes_(row_bytes), chunks_(chunks) {}
+    : graph_(graph), classes_(classes), row_bytes_(row_bytes), chunks_(chunks) {
+  for (int level = 0; level < graph.tree().num_levels(); ++level) {
+    groups_.push_back(parts(graph.groups(level)));
+    sharers_.push_back(parts(graph.sharers(level)));
+  }
+}
+
+Resources::Parts Resources::parts(const std::vector<int>& part_of) const {
+  std::vector<int> lowest(1 + std::ranges::max(part_of), classes_.count());
+  for (std::size_t rank = 0; rank < part_of.size(); ++rank)
+    lowest[part_of[rank]] = std::min(lowest[part_of[rank]], classes_.of[rank]);
+  Parts parts{.class_of = {}, .num_alike = std::vector<std::int64_t>(classes_.count())};
+  for (const int part : part_of) parts.class_of.push_back(lowest[part]);
+  for (const int lowest_class : lowest) ++parts.num_alike[lowest_class];
+  return parts;
+}
 
 std::vector<Use> Resources::of(const Hop& hop, bool home, double bytes) {
   const int from = home ? hop.to : hop.from, to = home ? hop.from : hop.to;
@@ -37,8 +52,8 @@ std::vector<Use> Resources::of(const Hop& hop, bool home, double bytes) {
     const Key key{.what = What::kLink,
                   .index = hop.kind,
                   .a = classes_.of[from],
-                  .b = classes_.of[to],
-                  .direction = graph_.turn(from, to, hop.kind)};
+                  .direction = graph_.turn(from, to, hop.kind),
+                  .seen = classes_.seen(from, to)};
     uses.push_back({.resource = find(key, *link), .cost = link_cost(hop.kind, bytes)});
   }
   add_sender(from, passage, uses);
@@ -84,11 +99,11 @@ void Resources::add_port(int rank, int kind, bool out, std::vector<Use>& uses) {
   const std::vector<Machine::Port>& ports = graph_.machine().ports;
   for (std::size_t i = 0; i < ports.size(); ++i) {
     if (ports[i].name != graph_.machine().links[kind].port) continue;
-    const int level = ports[i].level.empty() ? -1 : graph_.tree().find_level(ports[i].level);
+    const int level = port_level(ports[i]);
     const bool half = ports[i].duplex == Machine::Duplex::kHalf;
     const Key key{.what = What::kPort,
                   .index = static_cast<int>(i),
-                  .a = level < 0 ? classes_.of[rank] : group_class(rank, level),
+                  .a = level < 0 ? classes_.of[rank] : groups_[level].class_of[rank],
                   .direction = half || out ? 0 : 1};
     uses.push_back({.resource = find(key, {ports[i].name, ports[i].gb_s, ports[i].source})});
   }
@@ -102,8 +117,7 @@ void Resources::add_levels(int rank, int outermost, bool out, std::vector<Use>& 
     if (at.link.total_gb_s() <= 0) continue;
     const Key key{.what = What::kLevel,
                   .index = level,
-                  .a = group_class(rank, level),
-                  .b = classes_.count() == 1 ? 0 : tree.link_of(rank, level),
+                  .a = sharers_[level].class_of[rank],
                   .direction = out ? 0 : 1};
     uses.push_back({.resource = find(key, {at.name, at.link.total_gb_s(), "stated"})});
   }
@@ -122,9 +136,10 @@ std::vector<Use> Resources::reordering(int rank) {
 
 Use Resources::host(int rank, double us_per_byte) {
   const Machine::Host& host = graph_.machine().host;
-  const int level = host.together ? -1 : graph_.tree().find_level(Topology::kHost);
+  const int level = host_level();
   const double gb_s = std::max({host.dispatch.gb_s[0], host.combine.gb_s[0], host.network_gb_s});
-  const Key key{.what = What::kHost, .index = 0, .a = level < 0 ? 0 : group_class(rank, level)};
+  const Key key{
+      .what = What::kHost, .index = 0, .a = level < 0 ? 0 : groups_[level].class_of[rank]};
   return {.resource = find(key, {"copies", gb_s, host.source}),
           .cost = us_per_byte * gb_s * kBytesPerUs};
 }
@@ -146,44 +161,34 @@ int Resources::add_kind(const LoadKind& kind) {
   return static_cast<int>(same - kinds_.begin());
 }
 
-int Resources::group_class(int rank, int level) const {
-  return classes_.of[graph_.tree().members(graph_.tree().group_of(rank, level), level).front()];
+int Resources::port_level(const Machine::Port& port) const {
+  return port.level.empty() ? -1 : graph_.tree().find_level(port.level);
 }
 
-std::int64_t Resources::groups_of_class(int level, int group_class) const {
-  std::int64_t count = 0;
-  const Topology& tree = graph_.tree();
-  for (int group = 0; group < tree.level(level).num_groups(); ++group)
-    count += classes_.of[tree.members(group, level).front()] == group_class ? 1 : 0;
-  return count;
+int Resources::host_level() const {
+  return graph_.machine().host.together ? -1 : graph_.tree().find_level(Topology::kHost);
 }
 
 std::int64_t Resources::instances(const Key& key) const {
   if (classes_.each_alone()) return 1;
-  const Topology& tree = graph_.tree();
   switch (key.what) {
     case What::kEngine:
     case What::kIssue: return classes_.size[key.a];
     case What::kPort: {
-      const std::string& level = graph_.machine().ports[key.index].level;
-      return level.empty() ? classes_.size[key.a] : groups_of_class(tree.find_level(level), key.a);
+      const int level = port_level(graph_.machine().ports[key.index]);
+      return level < 0 ? classes_.size[key.a] : groups_[level].num_alike[key.a];
     }
-    case What::kHost: {
-      const int level = graph_.machine().host.together ? -1 : tree.find_level(Topology::kHost);
-      return level < 0 ? 1 : groups_of_class(level, key.a);
-    }
-    case What::kLevel: {
-      const std::int64_t groups = groups_of_class(key.index, key.a);
-      const Topology::Level& level = tree.level(key.index);
-      return classes_.count() == 1 ? groups * std::min(level.link.count, level.first[1]) : groups;
-    }
+    case What::kHost: return host_level() < 0 ? 1 : groups_[host_level()].num_alike[key.a];
+    case What::kLevel: return sharers_[key.index].num_alike[key.a];
     case What::kLink: break;
   }
   const int rank = classes_.first[key.a];
   std::int64_t joined = 0;
   for (const int other : graph_.neighbours(rank, key.index)) {
-    joined +=
-        classes_.of[other] == key.b && graph_.turn(rank, other, key.index) == key.direction ? 1 : 0;
+    joined += classes_.seen(rank, other) == key.seen &&
+                      graph_.turn(rank, other, key.index) == key.direction
+                  ? 1
+                  : 0;
   }
   return joined * classes_.size[key.a];
 }

@@ -29,6 +29,7 @@ struct Hop {
   int kind = 0;     // of link
   int parent = -1;  // an earlier hop, which brought what this one passes on; -1: the source's own
   double dispatch_bytes = 0, combine_bytes = 0;
+  std::int64_t count = 1;  // of hops alike
 };
 
 // What one source's tokens put on a hop with these ranks behind it.

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
 #include "ferry/status.h"
+#include "plan/hash.h"
 
 namespace ferry::internal {
 
@@ -91,6 +93,29 @@ void Routing::read_ids(const std::vector<int>& ids) {
                          experts_));
     if (ids[i] >= 0) shares_[ids[i]] += 1 / tokens;
   }
+}
+
+// By experts; by their loads too; by where they lie in a group of experts; of a trace, none are.
+RankTraits Routing::traits() const {
+  RankTraits traits{.colours = {rank_experts_.begin(), rank_experts_.end()}, .groups = {}};
+  const int group_size = experts_ / groups_;
+  if (kind_ == Kind::kLimited) traits.groups.emplace_back(rank_experts_.size());
+  for (std::size_t rank = 0; rank < rank_experts_.size(); ++rank) {
+    std::uint64_t& colour = traits.colours[rank];
+    if (kind_ == Kind::kLoads) {
+      for (int expert = first_[rank]; expert < first_[rank + 1]; ++expert)
+        colour += mixed(std::bit_cast<std::uint64_t>(shares_[expert]));
+    } else if (kind_ == Kind::kLimited) {
+      const int within = first_[rank] % group_size;
+      const bool whole = within == 0 && rank_experts_[rank] % group_size == 0;
+      const bool inside = within + rank_experts_[rank] <= group_size;
+      if (!whole && !inside) colour += mixed(rank);
+      traits.groups[0][rank] = std::min(first_[rank] / group_size, groups_ - 1);
+    } else if (kind_ == Kind::kIds) {
+      colour = rank;
+    }
+  }
+  return traits;
 }
 
 Routing::Ranks Routing::of(int rank) const {

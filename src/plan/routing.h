@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ferry/plan.h"
+#include "plan/classes.h"
 #include "plan/draws.h"
 #include "plan/traffic.h"
 
@@ -41,6 +42,8 @@ class Routing {
   double window_rows(int rank, bool row_per_rank) const {
     return row_per_rank ? touched(of(rank)) : rows(of(rank));
   }
+  // Of ranks with equal traits as many tokens want an expert, also of sets of them.
+  RankTraits traits() const;
   // Ranks with as many experts are wanted alike.
   bool uniform() const noexcept { return kind_ == Kind::kUniform; }
   int experts_of(int rank) const { return rank_experts_[rank]; }

@@ -1,0 +1,195 @@
+// Machines drawn at random, of up to 64 ranks: ranks in classes, and sums over the trees of all,
+// against tasks for every pair of ranks.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <optional>
+#include <random>
+#include <string>
+
+#include "ferry/plan.h"
+#include "ferry/status.h"
+#include "plan/predict.h"
+#include "plan/totals.h"
+
+namespace ferry {
+namespace {
+
+constexpr int kMachines = 40;
+
+class Draw {
+ public:
+  explicit Draw(unsigned seed) : random_(seed) {}
+
+  int number(int least, int most) {
+    return std::uniform_int_distribution<int>(least, most)(random_);
+  }
+  bool one_in(int n) { return number(1, n) == 1; }
+
+  // Two or three levels, links inside and between groups, and sometimes a second way, which is
+  // often one that only some of the ranks have.
+  std::string machine() {
+    const bool three = one_in(2);
+    const int hosts = number(2, three ? 4 : 8), cards = number(2, 4), inner = three ? 2 : 1;
+    ranks_ = hosts * inner * cards;
+    std::string text = "host:" + std::to_string(hosts) + (three ? ",card:2" : "") +
+                       ",rank:" + std::to_string(cards) + "\n";
+    const std::string inside = three ? "card" : "host";
+    text += "link in " + std::string(one_in(3) ? "ring " : "mesh ") + inside + properties("in");
+    if (three) text += "link mid index card" + properties("mid");
+    const std::string out = one_in(4) ? "mesh all" : one_in(4) ? "ring all" : "index host";
+    text += "link out " + out + properties("out") + second_way();
+    for (const std::string& port : ports_)
+      text += "port " + port + " " + rate() + (one_in(3) ? " of host" : "") +
+              (one_in(4) ? " half" : "") + "\n";
+    if (one_in(3)) text += "engine copy " + rate() + " sends relays reorders\n";
+    if (one_in(4)) text += "engine pass " + rate() + " relays\n";
+    return text;
+  }
+
+  // All ranks wanted alike, but for a group of experts, some ranks or every one.
+  Workload workload() {
+    Workload workload{.exchange = {.max_tokens = number(1, 4096),
+                                   .hidden = 1024,
+                                   .num_experts = ranks_ * number(1, 3),
+                                   .top_k = number(1, 2)}};
+    workload.exchange.node_sums = static_cast<NodeSums>(number(0, 2));
+    std::vector<double>& loads = workload.loads;
+    if (one_in(2)) loads.assign(workload.exchange.num_experts, 1);
+    if (!loads.empty() && one_in(2)) loads[number(0, static_cast<int>(loads.size()) - 1)] = 1.5;
+    if (!loads.empty() && one_in(3))
+      for (double& load : loads) load += 0.01 * number(0, 20);
+    if (loads.empty() && one_in(3)) workload.groups = ranks_ / 2, workload.groups_chosen = 2;
+    return workload;
+  }
+
+ private:
+  std::string rate() { return std::to_string(number(5, 60)) + "GB/s"; }
+
+  std::string properties(const std::string& name) {
+    std::string text = one_in(5) ? "" : " " + rate();
+    if (one_in(3)) text += " " + std::to_string(number(1, 9)) + "us";
+    if (one_in(6)) text += " issue 0.05us";
+    if (one_in(6)) text += " curve 4096:1.5,1048576:12";
+    if (one_in(2)) text += " port " + ports_.emplace_back("port_" + name);
+    return text + "\n";
+  }
+
+  std::string second_way() {
+    switch (number(0, 3)) {
+      case 0: return "";
+      case 1: return "link second index host" + properties("second");
+      case 2: return "link second xor " + std::to_string(number(1, 3)) + properties("second");
+      default: break;
+    }
+    std::string pairs;
+    for (int i = number(1, ranks_ / 4); i > 0; --i)
+      pairs +=
+          (pairs.empty() ? "" : ",") + std::to_string(2 * i - 2) + "-" + std::to_string(ranks_ - i);
+    return "link second pairs " + pairs + properties("second");
+  }
+
+  std::mt19937 random_;
+  int ranks_ = 0;
+  std::vector<std::string> ports_;
+};
+
+// Nothing where the machine drawn is none.
+std::optional<Plan> plan_of(const std::string& text, const Workload& workload, bool by_classes) {
+  try {
+    return plan(Machine::parse(text), workload,
+                {.chunks = 2, .by_classes = by_classes, .doubled = false});
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+const Prediction& find(const Plan& plan, const std::string& strategy) {
+  return *std::ranges::find(plan.predictions, strategy, &Prediction::strategy);
+}
+
+void expect_near(double a, double b, const char* what) {
+  EXPECT_NEAR(a, b, 1e-9 * std::max(a, b)) << what;
+}
+
+void expect_same_loads(const Prediction& a, const Prediction& b) {
+  expect_near(a.received_bytes, b.received_bytes, "received");
+  expect_near(a.staged_bytes, b.staged_bytes, "staged");
+  ASSERT_EQ(a.loads.size(), b.loads.size());
+  for (const Load& load : a.loads) {
+    SCOPED_TRACE(load.name);
+    const auto same = std::ranges::find(b.loads, load.name, &Load::name);
+    ASSERT_NE(same, b.loads.end());
+    expect_near(load.dispatch_bytes, same->dispatch_bytes, "bytes of dispatch");
+    expect_near(load.combine_bytes, same->combine_bytes, "bytes of combine");
+    expect_near(load.dispatch_us, same->dispatch_us, "work of dispatch");
+    expect_near(load.combine_us, same->combine_us, "work of combine");
+    EXPECT_EQ(load.instances, same->instances);
+  }
+}
+
+TEST(Alike, RanksInClassesTakeTheTimeOfEachOnItsOwn) {
+  int in_classes = 0;
+  for (unsigned seed = 0; seed < kMachines && !HasFailure(); ++seed) {
+    Draw draw(seed);
+    const std::string text = draw.machine();
+    const Workload workload = draw.workload();
+    SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + text);
+    const std::optional<Plan> classes = plan_of(text, workload, true);
+    const std::optional<Plan> alone = plan_of(text, workload, false);
+    ASSERT_EQ(classes.has_value(), alone.has_value());
+    if (!classes) continue;
+    in_classes += testing::Value(classes->notes, testing::Contains(testing::HasSubstr(" class")));
+    for (const Prediction& one : alone->predictions) {
+      SCOPED_TRACE(one.strategy);
+      const Prediction& same = find(*classes, one.strategy);
+      expect_same_loads(one, same);
+      // Hops that look alike end together, which the bound of classes knows.
+      EXPECT_LE(one.bound_us(), same.bound_us() * (1 + 1e-9));
+      EXPECT_LE(same.bound_us(), same.pair_us() * (1 + 1e-9));
+      if (one.chunks != same.chunks) continue;
+      expect_near(one.dispatch_us, same.dispatch_us, "dispatch");
+      expect_near(one.combine_us, same.combine_us, "combine");
+    }
+  }
+  EXPECT_GT(in_classes, kMachines / 4);
+}
+
+TEST(Alike, SumsOverAllTreesAreThoseOfTheTasks) {
+  int checked = 0;
+  for (unsigned seed = 0; seed < kMachines && !HasFailure(); ++seed) {
+    Draw draw(seed);
+    const std::string text = draw.machine();
+    const Workload workload = draw.workload();
+    SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + text);
+    if (!plan_of(text, workload, true)) continue;
+    const internal::Graph graph(Machine::parse(text));
+    const internal::Classes alone = internal::each_alone(graph.num_ranks());
+    const internal::Traffic traffic = internal::traffic_of(workload.exchange, graph.num_ranks());
+    const internal::Routing routing(workload, traffic.rank_experts);
+    const internal::BuildInput input{
+        .graph = graph, .classes = alone, .traffic = traffic, .routing = routing, .chunks = 2};
+    for (const internal::Strategy& strategy : internal::strategies_of(graph)) {
+      SCOPED_TRACE(strategy.name);
+      std::vector<internal::Forest> forests;
+      for (const internal::Way& way : strategy.ways)
+        forests.emplace_back(graph, routing, way.closed);
+      std::vector<const internal::Forest*> pointers;
+      for (const internal::Forest& forest : forests) pointers.push_back(&forest);
+      const Prediction total = internal::total(input, strategy, pointers, true);
+      const internal::SchedulePair pair = internal::build(input, strategy);
+      const Prediction tasks = internal::predict(strategy, pair, {.chunks = 2, .doubled = false});
+      expect_same_loads(tasks, total);
+      expect_near(tasks.dispatch_bound_us, total.dispatch_bound_us, "bound of dispatch");
+      expect_near(tasks.combine_bound_us, total.combine_bound_us, "bound of combine");
+      EXPECT_LE(total.pair_us(), tasks.pair_us() * (1 + 1e-9));
+      EXPECT_GE(total.at_most_us, tasks.pair_us() * (1 - 1e-9));
+      for (const auto& [name, us] : total.doubled) EXPECT_LE(us, total.pair_us() * (1 + 1e-9));
+      ++checked;
+    }
+  }
+  EXPECT_GT(checked, kMachines);
+}
+
+}  // namespace
+}  // namespace ferry
