@@ -26,15 +26,20 @@ class Filling {
   // [active]
   std::vector<double> run(const std::vector<int>& active) {
     std::vector<double> rates(active.size(), kNever);
+    used_.clear();
     for (int i = 0; i < std::ssize(active); ++i) join(active[i], i);
+    std::vector<Next> shares;
+    for (const int resource : used_) shares.emplace_back(shared_[resource].share(), resource);
+    std::priority_queue next(std::greater<>(), std::move(shares));
     double rate = 0;
-    while (!next_.empty()) {
-      const auto [share, resource] = next_.top();
-      next_.pop();
+    while (!next.empty()) {
+      const auto [share, resource] = next.top();
+      next.pop();
       // Shares only grow when others keep their rates: what was noted may be too low.
       const double now = shared_[resource].share();
+      if (now == kNever) continue;
       if (now > share) {
-        if (now < kNever) next_.emplace(now, resource);
+        next.emplace(now, resource);
         continue;
       }
       if (now > rate * (1 + kEqual)) rate = now;
@@ -45,6 +50,7 @@ class Filling {
   }
 
  private:
+  using Next = std::pair<double, int>;  // share, resource
   // A resource, among the tasks on it.
   struct Shared {
     std::vector<int> tasks;  // places in `active`
@@ -69,7 +75,7 @@ class Filling {
       if (shared.rising == 0) {
         shared = {.tasks = std::move(shared.tasks), .left = schedule_.resources[resource].capacity};
         shared.tasks.clear();
-        next_.emplace(0, resource);
+        used_.push_back(resource);
       }
       shared.tasks.push_back(place);
       ++shared.rising;
@@ -86,10 +92,9 @@ class Filling {
     });
   }
 
-  using Next = std::pair<double, int>;  // share, resource
   const Schedule& schedule_;
   std::vector<Shared> shared_;  // [resources]
-  std::priority_queue<Next, std::vector<Next>, std::greater<>> next_;
+  std::vector<int> used_;       // resources, by the active tasks
 };
 
 class Simulation {

@@ -155,6 +155,30 @@ TEST(Alike, RanksInClassesTakeTheTimeOfEachOnItsOwn) {
   EXPECT_GT(in_classes, kMachines / 4);
 }
 
+// Neither the first rank nor the last sees another load than each other rank does.
+TEST(Alike, AHotRankInTheMiddleIsAClass) {
+  Workload hot{.exchange = {.max_tokens = 4096, .hidden = 7168, .num_experts = 16, .top_k = 2}};
+  hot.loads.assign(16, 1.0);
+  hot.loads[5] = 4;
+  const char* const text = "rank:16\nlink in mesh all port port\nport port 10GB/s";
+  const Plan classes = *plan_of(text, hot, true), alone = *plan_of(text, hot, false);
+  EXPECT_THAT(classes.notes, testing::Contains("16 ranks in 2 classes"));
+  expect_same_loads(find(classes, "fullmesh"), find(alone, "fullmesh"));
+}
+
+// The links of a rank to its peers are not alike where only one of these has a second way.
+TEST(Alike, LinksOfAClassThatCarryDifferentBytes) {
+  const char* const text =
+      "machine:8,vnode:2,rank:4\nlink peer mesh vnode 50GB/s\n"
+      "link mate pairs 0-5,1-4,2-7,3-6 in machine 50GB/s\n"
+      "link ib index machine port nic\nport nic 13GB/s\nlink port10 xor 12 25GB/s";
+  const Workload uniform{
+      .exchange = {.max_tokens = 4096, .hidden = 7168, .num_experts = 64, .top_k = 8}};
+  const Plan classes = *plan_of(text, uniform, true), alone = *plan_of(text, uniform, false);
+  EXPECT_THAT(classes.notes, testing::Contains("64 ranks in 1 class"));
+  expect_same_loads(find(classes, "hierarchical"), find(alone, "hierarchical"));
+}
+
 TEST(Alike, SumsOverAllTreesAreThoseOfTheTasks) {
   int checked = 0;
   for (unsigned seed = 0; seed < kMachines && !HasFailure(); ++seed) {
