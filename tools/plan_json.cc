@@ -42,6 +42,7 @@ ordered_json prediction_json(const Prediction& prediction) {
           {"dispatch_us", prediction.dispatch_us},
           {"combine_us", prediction.combine_us},
           {"pair_us", prediction.pair_us()},
+          {"at_most_us", prediction.at_most_us},
           {"bound_us",
            {{"dispatch", prediction.dispatch_bound_us}, {"combine", prediction.combine_bound_us}}},
           {"simulated", prediction.chunks > 0},

@@ -191,8 +191,9 @@ struct Prediction {
   std::string strategy;
   double dispatch_us = 0, combine_us = 0;
   double dispatch_bound_us = 0, combine_bound_us = 0;  // no order of messages is faster
-  double at_most_us =
-      0;           // a dispatch and its combine: longer than pair_us() where times are bounds
+  // Of a dispatch and its combine: pair_us(), or where times are the bounds what no order of
+  // messages exceeds.
+  double at_most_us = 0;
   int chunks = 0;  // that messages were cut in for the simulation; 0: times are the bounds
   double received_bytes = 0, staged_bytes = 0;  // of a rank in a dispatch: own rows; for others
   std::string limited_by;                       // the load with the most work

@@ -29,8 +29,8 @@ class Draws {
 
   const int top_k_;
   int leaves_ = 1;  // a power of two, at least the number of ranks
-  std::vector<Sums>
-      trees_;  // [2 * leaves]: of rank r at leaves + r, and of i the product of 2i, 2i + 1
+  // [2 * leaves]: of rank r at leaves + r, and of i the product of 2i, 2i + 1
+  std::vector<Sums> trees_;
 };
 
 }  // namespace ferry::internal

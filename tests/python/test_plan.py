@@ -39,7 +39,18 @@ def test_loads_of_experts():
     assert best(hot)["pair_us"] > 1.5 * best(flat)["pair_us"]
 
 
+def test_ranks_that_all_differ_get_bounds():
+    loads = [1 + expert / 256 for expert in range(256)]
+    few, many = (ferry.plan(f"h800:{nodes}", loads=loads, experts=256, top_k=8) for nodes in (8, 32))
+    for one in few["predictions"]:
+        assert one["chunks"] > 0 and one["at_most_us"] == one["pair_us"]
+    for one in many["predictions"]:
+        assert one["chunks"] == 0 and one["at_most_us"] > one["pair_us"] > 0
+        assert one["pair_us"] == pytest.approx(sum(one["bound_us"].values()))
+
+
 @pytest.mark.parametrize("change, words", [
+    ({"ports": [{"name": "nic"}]}, ["port 'nic': its rate (GB/s) is missing"]),
     ({"lnks": []}, ["unknown key 'lnks'", "did you mean 'links'?"]),
     ({"ports": [{"name": "nic", "gb_s": -1}]}, ["'gb_s' is -1, not a positive number"]),
     ({"links": [{"name": "in", "gb_s": 1}]}, ["link 'in' has none of mesh, ring, index, xor, pairs"]),
