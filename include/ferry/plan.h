@@ -191,8 +191,7 @@ struct Prediction {
   std::string strategy;
   double dispatch_us = 0, combine_us = 0;
   double dispatch_bound_us = 0, combine_bound_us = 0;  // no order of messages is faster
-  // Of a dispatch and its combine: pair_us(), or where times are the bounds what no order of
-  // messages exceeds.
+  // Upper bound of a dispatch and its combine; pair_us() where they were simulated.
   double at_most_us = 0;
   int chunks = 0;  // that messages were cut in for the simulation; 0: times are the bounds
   double received_bytes = 0, staged_bytes = 0;  // of a rank in a dispatch: own rows; for others

@@ -50,8 +50,7 @@ class Channel {
   virtual bool holds() const { return false; }
   // True while others wait for what `peer` still owes this rank.
   virtual bool waits_for(int) const { return false; }
-  // True while this rank, and others by it, still need what `peer` sends here behind no flag that
-  // this rank waits for now.
+  // True while messages of `peer` are still to come here that no flag of the current wait tells of.
   virtual bool expects(int) const { return false; }
   // True when no rank needs it any more (GroupState::leave_open).
   virtual bool done() const { return true; }

@@ -113,7 +113,7 @@ Views::Views(const Graph& graph, RankTraits traits) : graph_(graph), traits_(std
 const Colours& Views::from(int rank) {
   const auto [found, is_new] = from_.try_emplace(rank, traits_.colours);
   if (is_new) {
-    // How far away a rank is would show after as many rounds, which are many in a ring.
+    // Refining would find the distances too, but in a ring only after as many rounds as ranks.
     const Graph::Ways ways = graph_.ways(rank, std::vector<bool>(graph_.num_kinds()));
     for (int other = 0; other < graph_.num_ranks(); ++other)
       found->second[other] += mixed(ways.reached[other].depth);

@@ -20,14 +20,15 @@ struct RankTraits {
   std::vector<std::vector<int>> groups;  // [ways to group them][ranks]
 };
 
-// How ranks look from one of them.
+// How ranks look: two have equal numbers if what they are, and what links lead to, is alike.
 class Views {
  public:
-  // `colours`: how they look from nowhere.
   Views(const Graph& graph, RankTraits traits);
 
+  // Wherever one looks from.
   const Colours& colours() const noexcept { return traits_.colours; }
-  // [ranks]. What has equal numbers, from two ranks of equal colours, lies alike to them.
+  // [ranks]. Seen from `rank`; equal numbers seen from two ranks of equal colours lie alike to
+  // them.
   const Colours& from(int rank);
 
  private:

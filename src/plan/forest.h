@@ -19,7 +19,7 @@ class Forest {
   struct Node {
     int to = 0, kind = 0;
     std::vector<int> children = {};
-    double sources = 0;        // whose trees have it, and where:
+    double sources = 0;        // how many have it in their trees
     double start_us = 0;       // dispatch: when its first byte can move, at the earliest ..
     double last_start_us = 0;  // .. and at the latest
     std::uint32_t levels = 0;  // where sources send straight: bit i for Graph::outermost_parted() i

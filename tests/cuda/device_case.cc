@@ -139,6 +139,7 @@ class Player {
     require(received.handle.num_rows() == round.expected[rank_].num_rows,
             what + ": " + std::to_string(received.handle.num_rows()) + " rows instead of " +
                 std::to_string(round.expected[rank_].num_rows));
+    require((received.weights != nullptr) == round.weights, what + ": whether weights came");
     require_counts(received.handle, round.expected[rank_], what);
     require_received(exchange_.config(), received, round.expected[rank_], what);
     handles_[number] = received.handle;

@@ -128,17 +128,25 @@ void expect_same_loads(const Prediction& a, const Prediction& b) {
   }
 }
 
-TEST(Alike, RanksInClassesTakeTheTimeOfEachOnItsOwn) {
-  int in_classes = 0;
-  for (unsigned seed = 0; seed < kMachines && !HasFailure(); ++seed) {
+// check(machine, workload) for each that is drawn, until one fails.
+template <typename Check>
+void for_machines(const Check& check) {
+  for (unsigned seed = 0; seed < kMachines && !testing::Test::HasFailure(); ++seed) {
     Draw draw(seed);
     const std::string text = draw.machine();
     const Workload workload = draw.workload();
     SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + text);
+    check(text, workload);
+  }
+}
+
+TEST(Alike, RanksInClassesTakeTheTimeOfEachOnItsOwn) {
+  int in_classes = 0;
+  for_machines([&](const std::string& text, const Workload& workload) {
     const std::optional<Plan> classes = plan_of(text, workload, true);
     const std::optional<Plan> alone = plan_of(text, workload, false);
     ASSERT_EQ(classes.has_value(), alone.has_value());
-    if (!classes) continue;
+    if (!classes) return;
     in_classes += testing::Value(classes->notes, testing::Contains(testing::HasSubstr(" class")));
     for (const Prediction& one : alone->predictions) {
       SCOPED_TRACE(one.strategy);
@@ -151,7 +159,7 @@ TEST(Alike, RanksInClassesTakeTheTimeOfEachOnItsOwn) {
       expect_near(one.dispatch_us, same.dispatch_us, "dispatch");
       expect_near(one.combine_us, same.combine_us, "combine");
     }
-  }
+  });
   EXPECT_GT(in_classes, kMachines / 4);
 }
 
@@ -181,12 +189,8 @@ TEST(Alike, LinksOfAClassThatCarryDifferentBytes) {
 
 TEST(Alike, SumsOverAllTreesAreThoseOfTheTasks) {
   int checked = 0;
-  for (unsigned seed = 0; seed < kMachines && !HasFailure(); ++seed) {
-    Draw draw(seed);
-    const std::string text = draw.machine();
-    const Workload workload = draw.workload();
-    SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + text);
-    if (!plan_of(text, workload, true)) continue;
+  for_machines([&](const std::string& text, const Workload& workload) {
+    if (!plan_of(text, workload, true)) return;
     const internal::Graph graph(Machine::parse(text));
     const internal::Classes alone = internal::each_alone(graph.num_ranks());
     const internal::Traffic traffic = internal::traffic_of(workload.exchange, graph.num_ranks());
@@ -211,7 +215,7 @@ TEST(Alike, SumsOverAllTreesAreThoseOfTheTasks) {
       for (const auto& [name, us] : total.doubled) EXPECT_LE(us, total.pair_us() * (1 + 1e-9));
       ++checked;
     }
-  }
+  });
   EXPECT_GT(checked, kMachines);
 }
 

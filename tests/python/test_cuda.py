@@ -209,6 +209,19 @@ def test_fp8_rows_and_scales_are_those_of_the_host(wire, layout):
 # ---- graphs
 
 
+def captured(group, step):
+    """A graph of step(), and what it returned. Ranks take turns: the beginning of a capture waits for the whole
+    device."""
+    graph = torch.cuda.CUDAGraph()
+    for turn in range(group.size):
+        group.barrier()
+        if turn == group.rank:
+            with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+                returned = step()
+    group.barrier()
+    return graph, returned
+
+
 def replay(group, layout, cached):
     dtype = torch.bfloat16
     exchange = cuda_exchange(group, hidden=64, dtype=dtype, layout=layout)
@@ -225,14 +238,7 @@ def replay(group, layout, cached):
 
     step()
     settle(group)
-    graph = torch.cuda.CUDAGraph()
-    for turn in range(group.size):  # the beginning of a capture waits for the whole device
-        group.barrier()
-        if turn == group.rank:
-            stream = torch.cuda.current_stream()
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                kept = step()
-    group.barrier()
+    graph, kept = captured(group, step)
     for seed in (1, 2, 3):
         given = inputs(group, 64, 5, dtype, seed)
         new_ids = ids.cpu() if cached else given[1]

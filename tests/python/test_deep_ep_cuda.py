@@ -19,7 +19,7 @@ from ferry.conformance.low_latency_case import MODES, Case  # noqa: E402
 from ferry.deep_ep import Buffer, device_layout, handles, layout, normal  # noqa: E402
 from ferry.deep_ep.device import Device  # noqa: E402
 from ferry.deep_ep.device_low_latency import DeviceLowLatency  # noqa: E402
-from test_cuda import DEVICE, late_loading, needs_gpu, on_stream, run, same, settle  # noqa: E402, F401
+from test_cuda import DEVICE, captured, late_loading, needs_gpu, on_stream, run, same, settle  # noqa: E402, F401
 
 RANKS = [1, 2, 4]
 TOKENS = [9, 0, 23, 5]  # by rank
@@ -446,13 +446,7 @@ def replay(group, mode):
 
     step()
     settle(group)
-    graph = torch.cuda.CUDAGraph()
-    for turn in range(group.size):  # the beginning of a capture waits for the whole device
-        group.barrier()
-        if turn == group.rank:
-            with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
-                counts, (source_tokens, layout_range, *_) = step()
-    group.barrier()
+    graph, (counts, (source_tokens, layout_range, *_)) = captured(group, step)
     for seed in (1, 2, 3):
         given = Case(group.size, max_tokens=5, seed=seed, tokens=(5,) * group.size).inputs(group.rank)
         for tensor, new in zip((x, ids, weights), given):

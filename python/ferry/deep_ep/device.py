@@ -28,7 +28,7 @@ class Device:
         return torch.cuda.is_current_stream_capturing()
 
     def keep_if_captured(self, *used):
-        """A graph that captured a call uses memory of ferry's without holding it: the buffer does."""
+        """A graph that captured a call reads memory of ferry's but does not keep it alive: the buffer does."""
         if self.capturing():
             self._captured.append(used)
 
