@@ -281,9 +281,14 @@ void Protocol::conclude(const Issued& issued) noexcept {
   if (forwarder_ && !told_later) forwarder_->tell(number);
 }
 
-// The end of a call: what others wait for has left this rank, which may go on to something else.
+// The end of a call: what others wait for has left this rank, which may go on to something else. A
+// rank that is left out waits for nobody, so it only gives the network a turn.
 Status Protocol::leave(const Issued& issued, const Status& status) {
-  if (!forwarder_ || !status.group_usable() || !issued.active->contains_me()) return status;
+  if (!forwarder_ || !status.group_usable()) return status;
+  if (!issued.active->contains_me()) {
+    group_.progress();
+    return status;
+  }
   Status left = group_.await_left(awaiting(issued, "room", 0), forwarder_->table().is_mate);
   if (left.ok() && second_way_)
     left = group_.await_left(awaiting(issued, "room", 0), second_way_->table().is_mate);

@@ -127,11 +127,12 @@ Status GroupState::check(const Await& await) noexcept {
   }
   const bool interrupted = options_.interrupted && options_.interrupted();
   if (!await.time->passed() && !interrupted && !blamed) return {};
+  if (interrupted) return give_up(await, Code::kInterrupted, rank_);
+  if (await.patient()) return {Code::kTimeout, "", missing[0]};  // a timeout blames nobody
   const std::vector<int> awaited = awaited_here(await, missing[0]);
   const std::vector<int> late = missing_ranks(await);
   if (late.empty() || (aborted() && !blamed)) return {};  // looks again
-  if (interrupted) return give_up(await, Code::kInterrupted, rank_);
-  const int owes = await.patient() ? -1 : owing(/*lost=*/false);
+  const int owes = owing(/*lost=*/false);
   return give_up(await, Code::kTimeout, owes < 0 ? holding_up(await, late, awaited) : owes);
 }
 
@@ -163,7 +164,7 @@ int GroupState::holding_up(const Await& await, const std::vector<int>& late,
 // while its own messages are to leave: those that wait for it say nothing of the network.
 std::vector<int> GroupState::awaited_here(const Await& await, int missing) noexcept {
   std::vector<int> awaited(size_, -1);
-  if (await.patient() || await.outgoing) return awaited;
+  if (await.outgoing) return awaited;
   std::vector<std::vector<std::uint64_t>> before;
   for (const int rank : node_ranks_) before.push_back(flags_->waited(rank));
   const auto all_wait = [&] {

@@ -2,8 +2,11 @@
 // of one set might overtake rows of another.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
 #include <vector>
 
+#include "base/clock.h"
 #include "holding_link.h"
 #include "seat.h"
 
@@ -11,12 +14,16 @@ namespace ferry::test {
 namespace {
 
 constexpr int kLonger = 1500;  // ms: than ranks that are left out are waited for
+constexpr std::int64_t kUnwaitedNs =
+    500'000'000;  // less than they are, and much for a busy machine
 
-// Two rounds, each with its active ranks.
-Scenario scenario_of(const Nodes& nodes, const std::vector<std::vector<int>>& active) {
+using Sets = std::vector<std::vector<int>>;  // the active ranks of each round; empty: all
+
+Scenario scenario_of(const Nodes& nodes, const Sets& active) {
   const ExchangeConfig config = {
       .max_tokens = 16, .hidden = 64, .num_experts = 12, .top_k = 2, .depth = 1};
-  Scenario scenario = plain_scenario(static_cast<int>(nodes.of_rank.size()), config, 2, 82);
+  Scenario scenario = plain_scenario(static_cast<int>(nodes.of_rank.size()), config,
+                                     static_cast<int>(active.size()), 82);
   for (std::size_t round = 0; round < active.size(); ++round) {
     for (internal::RankInput& input : scenario.rounds[round].inputs)
       input.active_ranks = active[round];
@@ -67,6 +74,67 @@ TEST(ActiveSets, RankThatIsLeftBehindIsToldSo) {
     require_ok(group.barrier(), "barrier");
   });
 }
+
+// Sets that follow each other without a combine: the end of a dispatch is no message of its own, so
+// a rank that goes on without others tells them.
+struct Sequence {
+  const char* name;
+  std::vector<int> nodes;  // sizes
+  Sets active;
+};
+
+class ActiveSetsInARow : public testing::TestWithParam<Sequence> {};
+
+TEST_P(ActiveSetsInARow, NoRankWaitsForOneThatMakesAllCalls) {
+  const Nodes nodes = nodes_of_sizes(GetParam().nodes);
+  const Scenario scenario = scenario_of(nodes, GetParam().active);
+  std::int64_t least_ns = std::numeric_limits<std::int64_t>::max();  // of the longest calls
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    std::vector<std::int64_t> longest_ns(scenario.num_ranks);
+    const auto body = [&](Group group) {
+      Seat seat(group, scenario);
+      std::int64_t& mine_ns = longest_ns[group.rank()];
+      for (int round = 0; round < static_cast<int>(scenario.rounds.size()); ++round) {
+        const std::int64_t began_ns = internal::now_ns();
+        seat.dispatch(round);
+        mine_ns = std::max(mine_ns, internal::now_ns() - began_ns);
+      }
+      require_ok(group.barrier(), "barrier");
+    };
+    run_threads(scenario.num_ranks, body, {.topology = nodes.topology});
+    least_ns = std::min(least_ns, *std::max_element(longest_ns.begin(), longest_ns.end()));
+  }
+  EXPECT_LT(least_ns, kUnwaitedNs);
+}
+
+// Ranks that are left out for good, and make no call any more.
+TEST_P(ActiveSetsInARow, SilentRanksAreLeftBehind) {
+  const Nodes nodes = nodes_of_sizes(GetParam().nodes);
+  const Scenario scenario = scenario_of(nodes, GetParam().active);
+  const auto last_round = [&](int rank) {
+    int last = 0;
+    for (int round = 0; round < static_cast<int>(scenario.rounds.size()); ++round)
+      if (scenario.rounds[round].takes_part(rank)) last = round;
+    return last;
+  };
+  const auto body = [&](Group group) {
+    Seat seat(group, scenario);
+    for (int round = 0; round <= last_round(group.rank()); ++round) seat.dispatch(round);
+    require_ok(group.barrier(), "barrier");
+  };
+  run_threads(scenario.num_ranks, body, {.topology = nodes.topology});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sets, ActiveSetsInARow,
+    testing::Values(Sequence{"NodeThenNode", {2, 2}, {{}, {0, 1}, {2, 3}}},
+                    Sequence{"NodesInTurns", {2, 2}, {{0, 1}, {2, 3}, {0, 1}, {2, 3}}},
+                    Sequence{"AcrossThenAcross", {2, 2}, {{}, {0, 2}, {1, 3}, {}}},
+                    Sequence{"Shrinking", {2, 2}, {{}, {0, 1, 2}, {0, 1}, {0}}},
+                    Sequence{"Growing", {2, 2}, {{3}, {2, 3}, {1, 2, 3}, {}}},
+                    Sequence{"OneByOne", {1, 1, 1}, {{0}, {1}, {2}, {0}, {}}},
+                    Sequence{"OneNode", {4}, {{}, {0, 1}, {2, 3}, {1, 2}}}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace ferry::test

@@ -34,6 +34,12 @@ std::vector<Step> draw_script(const Scenario& scenario, bool mixed) {
   return script;
 }
 
+// The part of the script that a rank plays which is silent once it takes part in nothing more.
+void cut_short(std::vector<Step>& script, const Scenario& scenario, int rank) {
+  while (!script.empty() && !scenario.rounds[script.back().round].takes_part(rank))
+    script.pop_back();
+}
+
 class Player {
  public:
   Player(Exchange& exchange, int rank, const Scenario& scenario, const PlayOptions& options)
@@ -45,7 +51,9 @@ class Player {
         rounds_(scenario.rounds.size()) {}
 
   void play() {
-    for (const Step& step : draw_script(scenario_, options_.halves)) {
+    std::vector<Step> script = draw_script(scenario_, options_.halves);
+    if (scenario_.silent) cut_short(script, scenario_, rank_);
+    for (const Step& step : script) {
       dawdle();
       make_ready(step);
       start(step);

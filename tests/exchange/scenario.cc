@@ -11,6 +11,7 @@
 #include "kernels/kernels.h"
 #include "scenario_combine.h"
 #include "scenario_config.h"
+#include "scenario_sets.h"
 
 namespace ferry::test {
 namespace {
@@ -105,18 +106,8 @@ void draw_tokens(const ExchangeConfig& config, bool plain, RankInput& input, Ran
     make_some_peculiar(config, input, random);
 }
 
-// Not a legal set if the shared experts do not spread evenly over the shared ranks that are left.
-std::vector<int> draw_active_ranks(const ExchangeConfig& config, int num_ranks, Random& random) {
-  std::vector<int> ranks = random_order(num_ranks, random);
-  ranks.resize(random.between(1, num_ranks));
-  if (random.one_in(2)) std::sort(ranks.begin(), ranks.end());
-  const auto shared = std::count_if(ranks.begin(), ranks.end(),
-                                    [&config](int rank) { return rank < config.shared.num_ranks; });
-  if (shared != 0 && shared % config.shared.num_experts != 0) return {};
-  return ranks;
-}
-
-std::vector<RankInput> draw_inputs(const Scenario& scenario, Random& random) {
+std::vector<RankInput> draw_inputs(const Scenario& scenario, const ActiveRanks* active,
+                                   Random& random) {
   const ExchangeConfig& config = scenario.config;
   const int num_ranks = scenario.num_ranks;
   const int members = num_ranks / config.tp_size;
@@ -125,9 +116,12 @@ std::vector<RankInput> draw_inputs(const Scenario& scenario, Random& random) {
       ids_of_rank(config, members, static_cast<int>(random.below(members)));
   const bool only_one_rank = random.one_in(8);
   const std::int64_t busy_rank = random.below(num_ranks);
-  std::vector<int> active_ranks;
-  if (!scenario.plain && config.tp_size == 1 && random.one_in(3))
+  ActiveRanks active_ranks;
+  if (active) {
+    active_ranks = *active;
+  } else if (!scenario.plain && config.tp_size == 1 && random.one_in(3)) {
     active_ranks = draw_active_ranks(config, num_ranks, random);
+  }
   std::vector<RankInput> inputs;
   for (int rank = 0; rank < num_ranks; ++rank) {
     RankInput input;
@@ -264,14 +258,18 @@ Scenario make_scenario(const Nodes& nodes, std::uint64_t seed, const ScenarioLim
   Random rare(seed, stream + 1);  // a stream of its own: the other scenarios stay what they were
   if (limits.many_experts && rare.one_in(10))
     make_experts_many(scenario.num_ranks, scenario.config, rare);
-  const std::int64_t num_rounds = random.between(1, limits.max_rounds);
+  const auto num_rounds = static_cast<int>(random.between(1, limits.max_rounds));
+  std::vector<ActiveRanks> sets;
+  if (limits.sequence && scenario.config.tp_size == 1)
+    sets = draw_sequence(scenario.config, nodes, num_rounds, random);
+  scenario.silent = !sets.empty() && random.one_in(3);
   for (int i = 0; i < num_rounds; ++i) {
     Round round;
-    if (i > 0 && random.one_in(3)) {
+    if (i > 0 && sets.empty() && random.one_in(3)) {
       round.cached_from = static_cast<int>(random.below(i));
       round.inputs = other_tokens(scenario, scenario.rounds[round.cached_from].inputs, random);
     } else {
-      round.inputs = draw_inputs(scenario, random);
+      round.inputs = draw_inputs(scenario, sets.empty() ? nullptr : &sets[i], random);
     }
     round.weights = !random.one_in(4);
     expect_dispatch(scenario.config, round);
@@ -279,7 +277,8 @@ Scenario make_scenario(const Nodes& nodes, std::uint64_t seed, const ScenarioLim
   }
   draw_capacities(scenario, random);
   for (Round& round : scenario.rounds) {
-    const std::int64_t num_combines = random.one_in(4) ? random.between(0, 3) : 1;
+    const bool none = !sets.empty() && !random.one_in(3);
+    const std::int64_t num_combines = none ? 0 : random.one_in(4) ? random.between(0, 3) : 1;
     for (int i = 0; i < num_combines; ++i)
       round.combines.push_back(draw_combine(scenario, round, limits, random));
     for (const CombineCase& combine : round.combines) {

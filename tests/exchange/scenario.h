@@ -22,6 +22,8 @@ struct ScenarioLimits {
   std::int64_t max_hidden = 300;
   bool wide_rows = true;     // now and then a few rows of thousands of elements
   bool many_experts = true;  // now and then thousands of experts
+  // The active ranks of the rounds are a sequence (scenario_sets.h), mostly without combines.
+  bool sequence = false;
   std::function<void(ExchangeConfig&)> adjust = {};  // what was drawn, before inputs are
 };
 
@@ -56,6 +58,8 @@ struct Scenario {
   bool plain = false;  // drawn without wires, shared or special experts, active ranks and the like
   ExchangeConfig config;
   std::vector<Round> rounds;
+  // A rank makes no call after those of the last round in which it takes part.
+  bool silent = false;
 
   std::string describe() const;
   // Names of the features that this scenario has, for the test that the suite covers them all.

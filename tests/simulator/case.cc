@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <array>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "simulator/run.h"
 
 namespace ferry::test {
@@ -39,6 +42,17 @@ void widen(ExchangeConfig& config) {
   config.top_k = std::min(config.top_k, 2);
 }
 
+// " [0, 1] [] ..."; empty where all ranks take part in all rounds.
+std::string sets_of(const Scenario& scenario) {
+  std::string text;
+  bool all = true;
+  for (const Round& round : scenario.rounds) {
+    text += fmt::format(" [{}]", fmt::join(round.inputs[0].active_ranks, ", "));
+    all = all && round.inputs[0].active_ranks.empty();
+  }
+  return all ? "" : ", sets" + text;
+}
+
 }  // namespace
 
 const char* name_of(Fault fault) {
@@ -54,13 +68,17 @@ std::string Case::describe() const {
          (fault == Fault::kCut ? ", with rank " + std::to_string(peer) : "") + ", on " +
          scenario.nodes.topology + (split_host ? ", nodes of one host" : "") +
          (halves ? ", halves" : "") + (strangers ? ", strangers" : "") +
-         (num_exchanges > 1 ? ", two exchanges" : "");
+         (scenario.silent ? ", silent ranks" : "") + (num_exchanges > 1 ? ", two exchanges" : "") +
+         sets_of(scenario);
 }
 
-Case draw_case(std::uint64_t seed) {
+Case draw_case(std::uint64_t seed, bool sequences) {
   Random random(seed, 6000);
   Case drawn;
   ScenarioLimits limits{.max_rounds = 3, .max_tokens = 5, .max_hidden = 20, .wide_rows = false};
+  // A stream of its own: the other cases stay what they were.
+  limits.sequence = sequences && Random(seed, 6001).one_in(2);
+  if (limits.sequence) limits.max_rounds = 6;
   const bool wide = random.one_in(12);
   limits.adjust = [wide](ExchangeConfig& config) {
     config.workers = 1;

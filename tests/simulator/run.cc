@@ -37,6 +37,9 @@ constexpr std::size_t kMoreDescriptors = 4;
 // What a call may take beyond its deadline: to see whether a rank ends (kEndsSoon in wait.cc), and
 // what a rank that is away for a while takes on its way.
 constexpr std::int64_t kGraceNs = 900'000'000;
+// Where nothing happens no rank waits for a timer, of which the shortest is kLastSetWait of
+// protocol.cc: 1 s.
+constexpr std::int64_t kPromptNs = 900'000'000;
 // Leaving: kLinger of between_nodes.cc and kClosingTime of message_channel.cc, and the same grace.
 constexpr std::int64_t kLeavingNs = 2'100'000'000 + kGraceNs;
 
@@ -220,6 +223,9 @@ class Run {
   void check(int rank, std::int64_t& told_ns, const Status& status, const std::string& what) {
     const std::int64_t most_ns = std::chrono::nanoseconds(case_.deadline).count() + kGraceNs;
     if (took_too_long(rank, told_ns, most_ns)) throw Failure(what + " took too long");
+    const bool prompt = case_.fault == Fault::kNone && !scenario_.silent;
+    if (prompt && took_too_long(rank, told_ns, kPromptNs))
+      throw Failure(what + " waited for a timer");
     simulation_.note("returns", static_cast<std::uint64_t>(status.code()),
                      static_cast<std::uint64_t>(status.culprit()));
     told_ns = simulation_.time_ns();

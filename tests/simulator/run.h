@@ -47,7 +47,9 @@ struct Case {
   std::vector<int> hosts() const { return one_host() ? std::vector<int>(nodes().size()) : nodes(); }
   std::string describe() const;
 };
-Case draw_case(std::uint64_t seed);
+// `sequences`: in half of the cases the active ranks of its rounds are a sequence
+// (scenario_sets.h).
+Case draw_case(std::uint64_t seed, bool sequences = true);
 
 // What became of a rank.
 struct RankOutcome {

@@ -111,7 +111,11 @@ ForwardingTable Forwarder::tell_read(const std::vector<bool>& taking_part, bool 
   // Relaxed: my own flag.
   const std::uint64_t read =
       view_.control(group_->rank()).read_through.load(std::memory_order_relaxed);
-  send_flags(next, {.progress = 0, .read_through = read, .set_since = 0});
+  const RankFlags flags{.progress = 0, .read_through = read, .set_since = 0};
+  // Ranks that are left out from now on hear it by the table in use only: they may wait for it when
+  // they come back.
+  send_flags(table_, flags);
+  send_flags(next, flags);
   return next;
 }
 

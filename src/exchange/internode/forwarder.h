@@ -63,8 +63,9 @@ class Forwarder final : public Channel {
   void tell(std::uint64_t number);
   // By the second way: what I sent of operation `number` is there.
   void tell_delivered(std::uint64_t number);
-  // Tells other ranks that will take part how far this rank has read, and nothing of what may still
-  // be under way by the table in use; returns their table. `all`: everybody takes part.
+  // Tells the ranks of the last operation and those that will take part how far this rank has read,
+  // and nothing of what may still be under way by the table in use; returns the table of those that
+  // will take part. `all`: everybody does.
   ForwardingTable tell_read(const std::vector<bool>& taking_part, bool all);
   void use(ForwardingTable table) { table_ = std::move(table); }
   // The workers of the exchange, which sum rows for other ranks. Before the first operation.
