@@ -149,10 +149,12 @@ void GroupState::read_abort(int from, std::uint64_t word,
   ring();
 }
 
-bool GroupState::ended(int peer) const noexcept {
-  if (left(peer) || flags_->gave_up(peer)) return true;
-  return here(peer) ? !rendezvous_->alive(peer)
-                    : nodes_.lost[peer].load(std::memory_order_acquire);  // partner: lost()
+bool GroupState::ended(int peer, bool sends_here) const noexcept {
+  if (flags_->gave_up(peer)) return true;
+  if (here(peer)) return left(peer) || !rendezvous_->alive(peer);
+  if (nodes_.lost[peer].load(std::memory_order_acquire)) return true;  // partner: lost()
+  // Acquire: partner: read_abort().
+  return sends_here ? nodes_.farewell[peer].load(std::memory_order_acquire) : left(peer);
 }
 
 Status GroupState::await_left(Await await, const std::vector<bool>& mates) noexcept {

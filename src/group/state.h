@@ -148,8 +148,9 @@ class GroupState final : private MessageChannel::Reader {
   void close_channel(std::uint32_t number) noexcept;
   // Its owner is gone, others still speak through this rank: it stays until it is done.
   void leave_open(std::shared_ptr<Channel> channel);
-  // True when a rank has left, gave up, died or cannot be reached any more.
-  bool ended(int peer) const noexcept;
+  // True when a rank has left, gave up, died or cannot be reached any more. `sends_here`: it sends
+  // to this rank, whose last messages may come after other ranks have told that it left.
+  bool ended(int peer, bool sends_here) const noexcept;
   // Of all ranks.
   const ForwardingTable& forwarding() const noexcept { return nodes_.forwarding; }
   // Waits until what was sent has left this rank, which may go on to something else than ferry and

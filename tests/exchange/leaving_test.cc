@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <optional>
 #include <thread>
 
 #include "base/clock.h"
@@ -87,6 +88,41 @@ TEST(Leaving, FlagsThatSaySoDoNotOvertakeTheLastSums) {
     if (group.rank() == 1)
       require(!sums.held.load(std::memory_order_acquire), "the combine ended without its sums");
     require_ok(group.barrier(), "barrier");
+  });
+}
+
+// Rank 0 sends its flags to rank 2 by the first way. Rank 3 reads from the second way that rank 0
+// has left the group while the last flags are still under way to rank 2, which has destroyed its
+// exchange by then. Rank 3 goes on alone, and needs them.
+TEST(Leaving, LastFlagsArriveAfterOthersTellThatTheirSenderLeft) {
+  static constexpr std::array kAlone = {3};
+  const Nodes nodes = nodes_of("host:2@also1xor,rank:2");
+  const Scenario scenario = scenario_of_nodes();
+  HeldMessages flags{.origin = 0, .kind = internal::Forwarder::kFlags, .number = 2};
+  std::atomic<bool> went_on{false};
+  const auto pass_messages_on = [](const Group& group, const auto& done) {
+    for (int i = 0; i < kLateMs && !done(i); ++i, nap(1)) group.state()->progress();
+  };
+  run_while_held(nodes, flags, [&](Group group) {
+    const int rank = group.rank();
+    std::optional<Seat> seat(std::in_place, group, scenario);
+    seat->play(0);
+    if (rank == 0) return;
+    if (rank == 3) {
+      DispatchCall call = seat->dispatch_call(1);
+      call.args().active_ranks = kAlone;
+      Received received;
+      const std::int64_t began_ns = internal::now_ns();
+      require_ok(seat->exchange().dispatch(call.args(), received), "dispatch of one rank");
+      EXPECT_LT(internal::now_ns() - began_ns, kHeldMs * 1'000'000LL + kMostNs);
+      went_on.store(true, std::memory_order_relaxed);
+      return;
+    }
+    seat.reset();
+    pass_messages_on(group, [&](int i) {
+      if (i == kHeldMs) flags.held.store(false, std::memory_order_release);
+      return went_on.load(std::memory_order_relaxed);
+    });
   });
 }
 

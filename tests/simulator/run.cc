@@ -202,8 +202,10 @@ class Run {
     watch_exchange(rank, group.topology());
     play_scenario(*exchange, rank, told_ns);
     // The others end without it: its calls left nothing behind.
-    if (last && !simulation_.enumerates() && simulation_.choose(2, kStayRarity) > 0)
+    if (last && !simulation_.enumerates() && simulation_.choose(2, kStayRarity) > 0) {
+      stays_away_ = true;
       simulation_.sleep(nullptr, kStayNs);
+    }
     told_ns = simulation_.time_ns();
   }
 
@@ -223,7 +225,7 @@ class Run {
   void check(int rank, std::int64_t& told_ns, const Status& status, const std::string& what) {
     const std::int64_t most_ns = std::chrono::nanoseconds(case_.deadline).count() + kGraceNs;
     if (took_too_long(rank, told_ns, most_ns)) throw Failure(what + " took too long");
-    const bool prompt = case_.fault == Fault::kNone && !scenario_.silent;
+    const bool prompt = case_.fault == Fault::kNone && !scenario_.silent && !stays_away_;
     if (prompt && took_too_long(rank, told_ns, kPromptNs))
       throw Failure(what + " waited for a timer");
     simulation_.note("returns", static_cast<std::uint64_t>(status.code()),
@@ -348,7 +350,8 @@ class Run {
   FlagWatch watch_;
   Outcome outcome_;
   int turns_ = 0;
-  bool raises_ = false;  // the victim, when its call returns
+  bool raises_ = false;      // the victim, when its call returns
+  bool stays_away_ = false;  // some rank, and moves no messages for others
   std::uint64_t seen_version_ = 0;
 };
 

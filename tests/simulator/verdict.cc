@@ -12,8 +12,9 @@ namespace ferry::test {
 
 namespace {
 
-// From a death, or a lost connection, until all know: a second, as the README says.
-constexpr std::int64_t kSoonNs = 1'000'000'000;
+// From a death, or a lost connection, until all know: a second, as the README says; and another one
+// of a rank that waits for silent ones when it comes about (kLastSetWait in protocol.cc).
+constexpr std::int64_t kSoonNs = 1'000'000'000, kSilentNs = 1'000'000'000;
 
 bool excuses_errors(Fault fault) {
   return fault != Fault::kNone && fault != Fault::kSlow && fault != Fault::kPause &&
@@ -114,7 +115,8 @@ std::string complaint(const Case& drawn, const Outcome& outcome, int rank) {
   const int culprit = one.status.culprit();
   if (!is_guilty(drawn, rank, culprit) && !may_seem_stuck(drawn, outcome, culprit))
     return "a rank is blamed that is not guilty";
-  if (told_soon(drawn.fault) && outcome.victim_had_come && one.told_ns - outcome.fault_ns > kSoonNs)
+  const std::int64_t soon_ns = kSoonNs + (drawn.scenario.silent ? kSilentNs : 0);
+  if (told_soon(drawn.fault) && outcome.victim_had_come && one.told_ns - outcome.fault_ns > soon_ns)
     return "told late";
   return "";
 }

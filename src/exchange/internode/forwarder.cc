@@ -294,7 +294,8 @@ bool Forwarder::done() const {
   if (holds()) return false;
   const int me = group_->rank();
   const auto takes_part = [&](int peer) {
-    return seen_progress(peer) != kLeft && !group_->ended(peer);
+    return seen_progress(peer) != kLeft &&
+           !group_->ended(peer, /*sends_here=*/everybody_.last_hop[peer] == me);
   };
   std::vector<bool> inside(num_ranks(), true);  // [ranks] in my group of the level before
   for (int level = 0; level <= topology().find_level(Topology::kHost); ++level) {
