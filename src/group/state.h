@@ -25,6 +25,7 @@
 namespace ferry::internal {
 
 struct Await;
+struct Seen;
 class CallTime;
 
 // The first bytes of every message between nodes.
@@ -192,13 +193,11 @@ class GroupState final : private MessageChannel::Reader {
   std::string how_far(const Await& await, const std::vector<int>& missing) const;
   std::string name_of(int rank) const;
   const char* state_of(int rank) const noexcept;
-  int gone_culprit(const Await& await, const std::vector<int>& missing) const noexcept;
-  bool is_blamed_in_vain(const Await& await, std::uint64_t word) const noexcept;
-  int holding_up(const Await& await, const std::vector<int>& late,
-                 const std::vector<int>& awaited) const noexcept;
-  int answerable(const Await& await, int missing, const std::vector<int>& awaited) const noexcept;
-  std::vector<int> awaited_here(const Await& await, int missing) noexcept;
-  std::vector<int> awaited_since(const std::vector<std::vector<std::uint64_t>>& waited) const;
+  Seen look(const Await& await, const std::vector<int>& missing) const;
+  int gone_culprit(const Await& await, const std::vector<int>& missing) const;
+  bool is_blamed_while_waiting(const Await& await, std::uint64_t word) const noexcept;
+  std::vector<int> waits_here(const Await& await, int missing) noexcept;
+  std::vector<int> waits_since(const std::vector<std::vector<std::uint64_t>>& waited) const;
   int owing(bool lost) const noexcept;
   bool gone(const Await& await, int rank) const noexcept;
   void linger() noexcept;

@@ -24,18 +24,18 @@ SHOWN = 4  # seeds of a row
 RUNS = 50  # seeds of one call of the program
 HEADER, VARIABLE = "src/base/fault.h", "FERRY_FAULT"
 
-WAIT, LEAVE = "src/group/wait.cc", "src/group/between_nodes.cc"
+GIVE_UP, BLAME, LEAVE = "src/group/giving_up.cc", "src/group/blame.cc", "src/group/between_nodes.cc"
 FORWARD, PROTOCOL = "src/exchange/internode/forwarder.cc", "src/exchange/protocol.cc"
 ACCEPT, JOIN, MEET = "src/bootstrap/acceptor.cc", "src/bootstrap/member.cc", "src/bootstrap/processes.cc"
 
 # (what it is, [(file, text, in its place)])
 FAULTS = [
     ("waiting, as it was once: any rank judges that another one is gone",
-     [(WAIT, "  if (await.last_hop && (*await.last_hop)[rank]",
+     [(GIVE_UP, "  if (await.last_hop && (*await.last_hop)[rank]",
        "  if (!FAULT && await.last_hop && (*await.last_hop)[rank]")]),
     ("waiting, as it was once: that a rank went is worth more than what it said before (fbaf476)",
-     [(WAIT, "    if (flags_->gave_up(mate) ||", "    if ((!FAULT && flags_->gave_up(mate)) ||"),
-      (WAIT, "    if (!flags_->gave_up(culprit)) return", "    if (FAULT || !flags_->gave_up(culprit)) return")]),
+     [(BLAME, "    if (on_the_way.gave_up ||", "    if ((!FAULT && on_the_way.gave_up) ||"),
+      (BLAME, "gone && !seen.ranks[culprit].gave_up)", "gone && (FAULT || !seen.ranks[culprit].gave_up))")]),
     ("forwarding, as it was once: a call ends before what others wait for has left (7826219)",
      [(LEAVE, "    if (all_left()) return {};", "    if (FAULT || all_left()) return {};")]),
     ("forwarding, as it was once: an exchange takes those along that speak through it (7826219)",
@@ -48,7 +48,7 @@ FAULTS = [
      [(LEAVE, "    if (!all_left() || (!broken && !std::ranges::all_of(nodes_.left_open, &Channel::done)))",
        "    if (!FAULT && (!all_left() || (!broken && !std::ranges::all_of(nodes_.left_open, &Channel::done))))")]),
     ("waiting, as it was once: a mate that owes a part of others' sums is not named (a12be4e)",
-     [(WAIT, "  if (!messages_) return -1;\n  const auto lock",
+     [(GIVE_UP, "  if (!messages_) return -1;\n  const auto lock",
        "  if (FAULT || !messages_) return -1;\n  const auto lock")]),
     ("forwarding: a receive half returns before this rank has served others",
      [("src/exchange/combine.cc", "exchange_.forwarder ? await_served()",
@@ -61,7 +61,7 @@ FAULTS = [
     ("a rank that gave up, and ends its exchange, lets waits for its rows pass",
      [(PROTOCOL, "  if (!group_.usable()) return;", "  if (!FAULT && !group_.usable()) return;")]),
     ("one that gives up for want of room names any mate",
-     [(WAIT, "  if (!await.outgoing || missing.empty()) return",
+     [(GIVE_UP, "  if (!await.outgoing || missing.empty()) return",
        "  if (FAULT || !await.outgoing || missing.empty()) return")]),
     ("a packet that comes twice is read twice",
      [("src/network/message_channel.cc", "  if (ahead != 0) return;",
@@ -72,7 +72,7 @@ FAULTS = [
      [("src/exchange/dispatch.cc", "  if (protocol.min_read_through() >= free_after) return",
        "  if (FAULT || protocol.min_read_through() >= free_after) return")]),
     ("abort words are not read by a rank that waits",
-     [(WAIT, "reporter(); peer >= 0) {", "reporter(); !FAULT && peer >= 0) {")]),
+     [(GIVE_UP, "reporter(); peer >= 0) {", "reporter(); !FAULT && peer >= 0) {")]),
     ("joining: rank 0 does not look whether a rank that came has gone",
      [(ACCEPT, "    } else if (member.connection->closed()) {",
        "    } else if (!FAULT && member.connection->closed()) {")]),

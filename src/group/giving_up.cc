@@ -1,0 +1,234 @@
+// How a wait ends with an error: what the waiting rank sees of the others, which of them it names
+// (blame.h), and what it says of them. Called by the wait loop (wait.cc).
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "group/blame.h"
+#include "group/state.h"
+#include "group/wait.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// A rank that waits counts on after each sleep, and the longest (SharedFlags::sleep) is a part of
+// the first time. Only a rank that gets no processor meanwhile needs longer to be seen.
+constexpr std::chrono::milliseconds kSeenWaiting{10}, kSeenWaitingCrowded{100};
+
+}  // namespace
+
+std::vector<int> GroupState::missing_ranks(const Await& await) const {
+  std::vector<int> missing;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (!await.up(peer)) missing.push_back(peer);
+  }
+  if (!await.outgoing || missing.empty()) return missing;
+  const std::vector<MessageChannel::Traffic> now = messages_->traffic();
+  for (const auto& then : {*await.outgoing, now}) {
+    std::vector<int> unsent;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (now[peer].left < then[peer].sent) unsent.push_back(peer);
+    }
+    if (!unsent.empty()) return unsent;
+  }
+  return missing;
+}
+
+// Looks for a reason to give up. The flags were looked at before: a rank that did its part and then
+// died or left is no reason.
+Status GroupState::check(const Await& await) noexcept {
+  const std::vector<int> missing = missing_ranks(await);
+  if (missing.empty()) return {};
+  if (const int culprit = gone_culprit(await, missing); culprit >= 0)
+    return give_up(await, Code::kPeerLost, culprit);
+  bool waits_too = false;
+  if (const int peer = reporter(); peer >= 0) {
+    if (missing_ranks(await).empty()) return {};  // all did their part before that
+    const std::uint64_t word = flags_->abort(peer);
+    waits_too = is_blamed_while_waiting(await, word);
+    if (!waits_too) return give_up(await, AbortWord::code(word), AbortWord::culprit(word));
+  }
+  const bool interrupted = options_.interrupted && options_.interrupted();
+  if (interrupted) return give_up(await, Code::kInterrupted, rank_);
+  if (!await.time->passed() && !waits_too) return {};
+  if (await.patient()) return {Code::kTimeout, "", missing[0]};  // a timeout blames nobody
+  const std::vector<int> waits_for = waits_here(await, missing[0]);
+  Seen late = look(await, missing_ranks(await));
+  if (internal::missing_ranks(late).empty() || (aborted() && !waits_too)) return {};  // looks again
+  late.saw_waits = !await.outgoing;
+  for (int peer = 0; peer < size_; ++peer) late.ranks[peer].waits_for = waits_for[peer];
+  const int owes = owing(/*lost=*/false);
+  return give_up(await, Code::kTimeout, owes < 0 ? late_culprit(late) : owes);
+}
+
+// True when another rank names this one at its deadline while this one waits as well, and has done
+// so for about as long. This rank knows better whom it waits for.
+bool GroupState::is_blamed_while_waiting(const Await& await, std::uint64_t word) const noexcept {
+  return AbortWord::code(word) == Code::kTimeout && AbortWord::culprit(word) == rank_ &&
+         await.time->left() < await.time->limit() / 2;
+}
+
+// A flag is looked at after its rank was seen gone, as it may have come before the rank went; and
+// an abort word after both.
+Seen GroupState::look(const Await& await, const std::vector<int>& missing) const {
+  Seen seen{.rank = rank_,
+            .ranks = std::vector<RankSeen>(size_),
+            .saw_waits = false,
+            .ranks_pass_messages = !nodes_.own_thread};
+  const bool by_others = await.last_hop && !await.outgoing;  // what leaves takes no such way
+  for (int peer = 0; peer < size_; ++peer) {
+    RankSeen& one = seen.ranks[peer];
+    one.here = here(peer);
+    one.last_hop = by_others ? (*await.last_hop)[peer] : peer;
+    one.gone = await.patient() && (*await.needed)[peer] && gone(await, peer);
+  }
+  for (const int peer : missing) {
+    for (int from = -1, hop = peer; hop != from && hop != rank_;
+         from = hop, hop = seen.ranks[hop].last_hop)
+      seen.ranks[hop].gone = gone(await, hop);
+  }
+  for (const int peer : missing_ranks(await)) seen.ranks[peer].missing = true;
+  for (int peer = 0; peer < size_; ++peer) {
+    seen.ranks[peer].gave_up = flags_->gave_up(peer);
+    seen.ranks[peer].flag = await.flag(peer).load(std::memory_order_relaxed);
+  }
+  return seen;
+}
+
+int GroupState::gone_culprit(const Await& await, const std::vector<int>& missing) const {
+  if (await.outgoing) return -1;
+  const Seen seen = look(await, missing);
+  if (await.patient()) return lost_culprit(seen, *await.needed);
+  const int culprit = lost_culprit(seen);
+  return culprit >= 0 ? culprit : owing(/*lost=*/true);
+}
+
+// [ranks] The rank that each rank of this node is seen to wait for; -1: none is seen. Nobody looks
+// while messages of this rank are to leave: ranks that wait for them say nothing of the network.
+std::vector<int> GroupState::waits_here(const Await& await, int missing) noexcept {
+  std::vector<int> waits_for(size_, -1);
+  if (await.outgoing) return waits_for;
+  std::vector<std::vector<std::uint64_t>> before;
+  for (const int rank : node_ranks_) before.push_back(flags_->waited(rank));
+  const auto all_wait = [&] {
+    return std::all_of(node_ranks_.begin(), node_ranks_.end(),
+                       [&](int rank) { return rank == rank_ || waits_for[rank] >= 0; });
+  };
+  CallTime usual(kSeenWaiting), longest(kSeenWaitingCrowded);
+  do {
+    progress();
+    account(await, missing, 1);  // it waits itself, for those that look now
+    sleep_until_rung(await, missing, 0);
+    waits_for = waits_since(before);
+  } while (!usual.passed() || (!all_wait() && !longest.passed() && !aborted()));
+  return waits_for;
+}
+
+// The same, from what was `waited` before: the rank for which the time has grown most.
+std::vector<int> GroupState::waits_since(
+    const std::vector<std::vector<std::uint64_t>>& waited) const {
+  std::vector<int> waits_for(size_, -1);
+  for (const int rank : node_ranks_) {
+    const std::vector<std::uint64_t> now = flags_->waited(rank);
+    std::uint64_t most = 0;
+    for (int peer = 0; peer < size_ && rank != rank_; ++peer) {
+      const std::uint64_t ns = now[peer] - waited[positions_[rank]][peer];
+      if (ns > most) waits_for[rank] = peer;
+      most = std::max(most, ns);
+    }
+  }
+  return waits_for;
+}
+
+// The rank that owes this one what others wait for, and, if `lost`, is lost without having left;
+// -1: none.
+int GroupState::owing(bool lost) const noexcept {
+  if (!messages_) return -1;
+  const auto lock = messages_->lock();
+  for (int peer = 0; peer < size_; ++peer) {
+    if (lost && (!nodes_.lost[peer].load(std::memory_order_acquire) ||  // partner: lost()
+                 flags_->gave_up(peer)))
+      continue;
+    const auto waits = [peer, lost](const auto& channel) {
+      return channel.second->waits_for(peer) || (lost && channel.second->expects(peer));
+    };
+    if (std::any_of(nodes_.channels.begin(), nodes_.channels.end(), waits)) return peer;
+  }
+  return -1;
+}
+
+// True when nothing more comes from `rank`. For a rank of another node only the rank can tell that
+// it sends its control messages to: to others they may still be passed on when it has left, and
+// that it left may be known before they are read.
+bool GroupState::gone(const Await& await, int rank) const noexcept {
+  if (here(rank)) return left(rank) || !rendezvous_->alive(rank);
+  if (await.last_hop && (*await.last_hop)[rank] != rank_) return false;
+  return nodes_.lost[rank].load(std::memory_order_acquire) ||    // partner: lost()
+         nodes_.farewell[rank].load(std::memory_order_acquire);  // partner: read_abort()
+}
+
+Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept {
+  if (await.patient() && !(*await.needed)[culprit]) return {Code::kTimeout, "", culprit};
+  const std::vector<int> missing = missing_ranks(await);
+  std::string text =
+      fmt::format("{} {}: gave up waiting for {} of {} {}", await.operation, await.number,
+                  await.phase, missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "));
+  if (await.per_call > 0) text += how_far(await, missing);
+  text += fmt::format("; {} {}", name_of(culprit),
+                      code == Code::kInterrupted ? "was interrupted" : state_of(culprit));
+  if (await.last_hop && (*await.last_hop)[culprit] != culprit)
+    text += fmt::format("; its control messages come by rank {}", (*await.last_hop)[culprit]);
+  if (code == Code::kTimeout) {
+    text += fmt::format("; deadline {:.3g} s",
+                        std::chrono::duration<double>(await.time->limit()).count());
+  }
+  return break_group(code, culprit, text + "; the group is broken");
+}
+
+// ", which came to call 2", of the first few.
+std::string GroupState::how_far(const Await& await, const std::vector<int>& missing) const {
+  std::vector<std::uint64_t> calls;
+  for (std::size_t i = 0; i < missing.size() && i < 8; ++i)
+    calls.push_back(await.flag(missing[i]).load(std::memory_order_relaxed) / await.per_call);
+  return fmt::format(", which came to {} {}", calls.size() == 1 ? "call" : "calls",
+                     fmt::join(calls, ", "));
+}
+
+// A process of another host is known by its rank only.
+std::string GroupState::name_of(int rank) const {
+  const int pid = rendezvous_->pid(rank);
+  return pid > 0 ? fmt::format("rank {} (pid {})", rank, pid) : fmt::format("rank {}", rank);
+}
+
+const char* GroupState::state_of(int rank) const noexcept {
+  if (left(rank)) return "has left the group";
+  if (!rendezvous_->alive(rank)) return "is dead";
+  if (nodes_.lost[rank].load(std::memory_order_acquire))  // partner: lost()
+    return "of another node cannot be reached any more (dead, or its link is cut)";
+  if (!here(rank))
+    return "of another node did not arrive (stopped, stuck, its link cut, or skipped a call?)";
+  return "is alive but did not arrive (stopped, stuck, or skipped a call?)";
+}
+
+Status GroupState::death_here() const noexcept {
+  for (const int rank : node_ranks_) {
+    if (flags_->abort(rank) == AbortWord::kNone && !rendezvous_->alive(rank))
+      return {Code::kPeerLost, name_of(rank) + " is dead", rank};
+  }
+  return {};
+}
+
+int GroupState::reporter() const noexcept {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (flags_->gave_up(peer)) return peer;  // partner: give_up
+  }
+  return -1;
+}
+
+bool GroupState::left(int rank) const noexcept {
+  return AbortWord::code(flags_->abort(rank)) == Code::kClosed;  // partner: leave
+}
+
+}  // namespace ferry::internal
