@@ -3,6 +3,8 @@
 // few tokens waits for it. Called by ferry/deep_ep/layout.py and channels.py.
 #include "core/channels.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <span>
@@ -70,8 +72,14 @@ bool fill_token_ranks(const Tensor& topk_idx, const TokenRanks& to) {
   return known;
 }
 
+Tensor read_needed(nb::handle object, const Expected& expected) {
+  Tensor tensor = read_dense(object, expected);
+  if (tensor.given()) return tensor;
+  throw Error(Code::kInvalidArgument, fmt::format("{} is None, need a tensor", expected.name));
+}
+
 Tensor read_ids(nb::handle topk_idx) {
-  return read_dense(topk_idx, {"topk_idx", {Element::kInt64, Element::kInt32}, {-1, -1}});
+  return read_needed(topk_idx, {"topk_idx", {Element::kInt64, Element::kInt32}, {-1, -1}});
 }
 
 bool fill(const Tensor& ids, const TokenRanks& to) {
@@ -82,9 +90,9 @@ bool fill(const Tensor& ids, const TokenRanks& to) {
 bool token_ranks(nb::handle topk_idx, nb::handle in_rank, nb::handle per_rank,
                  nb::handle per_expert) {
   const Tensor ids = read_ids(topk_idx);
-  const Tensor ranks = read_dense(per_rank, {"per_rank", kInt, {-1}, true});
-  const Tensor experts = read_dense(per_expert, {"per_expert", kInt, {-1}, true});
-  const Tensor mask = read_dense(in_rank, {"in_rank", kBool, {ids.dim(0), ranks.dim(0)}, true});
+  const Tensor ranks = read_needed(per_rank, {"per_rank", kInt, {-1}, true});
+  const Tensor experts = read_needed(per_expert, {"per_expert", kInt, {-1}, true});
+  const Tensor mask = read_needed(in_rank, {"in_rank", kBool, {ids.dim(0), ranks.dim(0)}, true});
   return fill(
       ids, {elements<bool>(mask), elements<std::int32_t>(ranks), elements<std::int32_t>(experts)});
 }
@@ -93,10 +101,9 @@ bool token_ranks(nb::handle topk_idx, nb::handle in_rank, nb::handle per_rank,
 bool is_layout(nb::handle topk_idx, nb::handle in_rank, nb::handle per_rank, nb::handle per_expert,
                std::int64_t num_tokens, std::int64_t num_ranks) try {
   const Tensor ids = read_ids(topk_idx);
-  const Tensor ranks = read_dense(per_rank, {"per_rank", kInt, {num_ranks}});
-  const Tensor experts = read_dense(per_expert, {"per_expert", kInt, {-1}});
-  const Tensor mask = read_dense(in_rank, {"in_rank", kBool, {num_tokens, num_ranks}});
-  if (!ids.given() || !ranks.given() || !experts.given() || !mask.given()) return false;
+  const Tensor ranks = read_needed(per_rank, {"per_rank", kInt, {num_ranks}});
+  const Tensor experts = read_needed(per_expert, {"per_expert", kInt, {-1}});
+  const Tensor mask = read_needed(in_rank, {"in_rank", kBool, {num_tokens, num_ranks}});
   if (ids.dim(0) != num_tokens) return false;
   const auto wanted = std::make_unique<bool[]>(mask.size());
   std::vector<std::int32_t> counts(num_ranks), of_experts(experts.size());
@@ -112,9 +119,9 @@ std::int64_t tokens_per_channel(std::int64_t num_tokens, std::int64_t num_channe
 }
 
 void fill_sent(nb::handle goes, nb::handle prefix, nb::handle head) {
-  const Tensor from = read_dense(goes, {"goes", kBool, {-1, -1}});
+  const Tensor from = read_needed(goes, {"goes", kBool, {-1, -1}});
   const std::int64_t num_tokens = from.dim(0), columns = from.dim(1);
-  const Tensor to = read_dense(prefix, {"prefix", kInt, {columns, -1}, true});
+  const Tensor to = read_needed(prefix, {"prefix", kInt, {columns, -1}, true});
   const Tensor before = read_dense(head, {"head", kInt, {num_tokens, columns}, true});
   const std::int64_t num_channels = to.dim(1);
   const std::int64_t each = tokens_per_channel(num_tokens, num_channels);
@@ -157,7 +164,7 @@ void fill_received(const PyReceived& dispatched, nb::handle prefix, nb::handle r
                    nb::handle tokens) {
   const Received& received = **dispatched.kept;
   const std::int64_t ranks = dispatched.num_ranks;
-  fill_channels(received, read_dense(prefix, {"prefix", kInt, {ranks, -1}, true}));
+  fill_channels(received, read_needed(prefix, {"prefix", kInt, {ranks, -1}, true}));
   const Tensor sums = read_dense(rank_prefix, {"rank_prefix", kInt, {ranks, ranks}, true});
   if (sums.given()) {
     auto* sum = static_cast<std::int32_t*>(sums.data);
@@ -177,6 +184,9 @@ void fill_received(const PyReceived& dispatched, nb::handle prefix, nb::handle r
 
 void bind_channels(nb::module_& module) {
   using nb::arg;
+  module.def("with_memory", &with_memory, arg("tensor").none(), arg("name"),
+             "The tensor, or what a functional collective of torch returned once it has come; "
+             "InvalidArgument for a tensor of torch that has a shape but no memory.");
   module.def(
       "token_ranks", &token_ranks, arg("topk_idx"), arg("in_rank"), arg("per_rank"),
       arg("per_expert"),

@@ -45,6 +45,8 @@ Library loaded_library() {
   return imported("numpy").is_none() ? Library::kNone : Library::kNumpy;
 }
 
+bool is_plain_tensor(nb::handle tensor) { return tensor.type().is(torch_tensor_type()); }
+
 Library library_of(nb::handle tensor) {
   static nb::handle numpy_array;
   if (is_instance(tensor, attribute_of("numpy", "ndarray", numpy_array))) return Library::kNumpy;

@@ -13,6 +13,8 @@ namespace nb = nanobind;
 // The library whose arrays a caller uses, and gets back.
 enum class Library { kTorch, kNumpy, kNone };
 Library library_of(nb::handle tensor);
+// Whether it is a torch.Tensor and of no subclass.
+bool is_plain_tensor(nb::handle tensor);
 // torch if it is loaded, else numpy if that is.
 Library loaded_library();
 

@@ -62,12 +62,49 @@ void refuse_laziness(nb::handle object, const char* name) {
   refuse(fmt::format("{} requires a gradient: give {}.detach(), or use ferry.torch", name, name));
 }
 
-bool take(const nb::dlpack::dltensor& from, Tensor& tensor) {
-  if (from.device.device_type != nb::device::cpu::value) return false;
+// What torch's functional collectives return has no elements before it was waited for.
+nb::object waited_for(nb::handle object) {
+  if (is_plain_tensor(object) || !nb::hasattr(object, "trigger_wait")) return nb::borrow(object);
+  return object.attr("trigger_wait")();
+}
+
+// Whether elements lie at the address that a tensor says. Torch adds an offset to the address of a
+// storage without memory too, so a low address is looked at closely. No process of Linux has
+// mapped memory of its own below the first bound.
+bool has_memory(nb::handle object, const Tensor& tensor) {
+  constexpr std::uintptr_t kLowest = 4096, kSuspect = std::uintptr_t{1} << 40;
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
+  if (tensor.size() == 0 || address >= kSuspect) return true;
+  if (address < kLowest) return false;
+  if (!nb::hasattr(object, "untyped_storage")) return true;
+  try {
+    return nb::cast<std::uintptr_t>(object.attr("untyped_storage")().attr("data_ptr")()) != 0;
+  } catch (const nb::python_error&) {
+    return false;  // as a tensor without values answers
+  }
+}
+
+// A DTensor, a fake tensor or another wrapper has a shape and a type only. As an optional argument
+// it must not pass for one that was not given.
+void refuse_without_memory(nb::handle object, const Tensor& tensor, const char* name) {
+  if (!tensor.given() || has_memory(object, tensor)) return;
+  const bool local = nb::hasattr(object, "to_local");
+  refuse(fmt::format("{} is a {} of shape [{}] without memory of its own: give {}", name,
+                     class_of(object), fmt::join(tensor.shape, ", "),
+                     local ? fmt::format("its local tensor, {}.to_local()", name)
+                           : "the tensor that has its elements"));
+}
+
+void take_place(const nb::dlpack::dltensor& from, Tensor& tensor) {
   tensor.data = static_cast<std::byte*>(from.data) + from.byte_offset;
   const auto dims = static_cast<std::size_t>(from.ndim);
   tensor.shape = {from.shape, dims};
   tensor.strides = {from.strides, dims};
+}
+
+bool take(const nb::dlpack::dltensor& from, Tensor& tensor) {
+  if (from.device.device_type != nb::device::cpu::value) return false;
+  take_place(from, tensor);
   tensor.item_bytes = (from.dtype.bits * from.dtype.lanes + 7) / 8;
   if (tensor.element == Element::kOther) tensor.element = element_of(from.dtype);
   return true;
@@ -106,6 +143,20 @@ bool import_any(nb::handle object, bool writable, Tensor& tensor) {
                   : import_array<nb::ndarray<nb::ro>>(object, tensor);
 }
 
+Tensor import_tensor(nb::handle object, bool of_torch, const char* name, bool writable) {
+  Tensor tensor;
+  if (of_torch) {
+    const bool read = torch_table() && import_by_table(object, *torch_table(), tensor);
+    if (!read || !is_whole(tensor.element)) refuse_laziness(object, name);
+    if (read) return tensor;
+  }
+  if (import_any(object, writable, tensor)) return tensor;
+  const nb::object plain = as_integers(object, tensor.element);
+  if (plain.is(object) || !import_any(plain, writable, tensor))
+    refuse_unreadable(object, name, writable);
+  return tensor;
+}
+
 }  // namespace
 
 std::int64_t Tensor::size() const noexcept {
@@ -128,19 +179,27 @@ std::string Tensor::describe() const {
   return fmt::format("{} [{}]", element_name(element), fmt::join(shape, ", "));
 }
 
-Tensor read_tensor(nb::handle object, const char* name, bool writable) {
-  Tensor tensor;
-  if (object.is_none()) return tensor;
-  if (library_of(object) == Library::kTorch) {
-    const bool read = torch_table() && import_by_table(object, *torch_table(), tensor);
-    if (!read || !is_whole(tensor.element)) refuse_laziness(object, name);
-    if (read) return tensor;
-  }
-  if (import_any(object, writable, tensor)) return tensor;
-  const nb::object plain = as_integers(object, tensor.element);
-  if (plain.is(object) || !import_any(plain, writable, tensor))
-    refuse_unreadable(object, name, writable);
+Tensor read_tensor(nb::handle given, const char* name, bool writable) {
+  if (given.is_none()) return {};
+  const bool of_torch = library_of(given) == Library::kTorch;
+  const nb::object object = of_torch ? waited_for(given) : nb::borrow(given);
+  Tensor tensor = import_tensor(object, of_torch, name, writable);
+  refuse_without_memory(object, tensor, name);
   return tensor;
+}
+
+nb::object with_memory(nb::handle given, const char* name) {
+  if (library_of(given) != Library::kTorch) return nb::borrow(given);
+  nb::object object = waited_for(given);
+  nb::dlpack::dltensor from;
+  if (torch_table() && torch_table()->view_of_object(object.ptr(), &from) == 0) {
+    Tensor tensor;
+    tensor.owner = object;
+    take_place(from, tensor);
+    refuse_without_memory(object, tensor, name);
+  }
+  PyErr_Clear();  // other checks say what it is
+  return object;
 }
 
 void check_shape(const Tensor& tensor, const char* name, const Shape& shape) {

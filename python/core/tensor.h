@@ -34,12 +34,18 @@ struct Tensor {
   std::string describe() const;  // "float32 [3, 4]"
 };
 
-// Reads `object`; None gives an empty Tensor. Throws Error(kInvalidArgument) that begins with
-// `name` for what is no tensor, lies on another device, needs a gradient, is lazily negated,
-// or (writable) is read-only.
+// Reads `object`; None gives an empty Tensor. The result of a functional collective of torch is
+// waited for. Throws Error(kInvalidArgument) that begins with `name` for what is no tensor, lies on
+// another device, has no memory (DTensor, FakeTensor), needs a gradient, is lazily negated, or
+// (writable) is read-only.
 Tensor read_tensor(nb::handle object, const char* name, bool writable = false);
 
-// The same, and checks: dense, of one of the elements, of the shape (-1: any extent).
+// `object`, waited for; on any device. Throws Error(kInvalidArgument) that begins with `name` for a
+// tensor of torch without memory. Fronts call it where they look at elements themselves.
+nb::object with_memory(nb::handle object, const char* name);
+
+// The same as read_tensor, and checks: dense, of one of the elements, of the shape (-1: any
+// extent).
 struct Elements {
   Element first, second = Element::kOther;  // kOther: no second one
 };

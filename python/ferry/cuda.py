@@ -213,6 +213,7 @@ class Exchange:
                 raise InvalidArgument(f"{told} with strides {list(tensor.stride())}: need a contiguous tensor")
         if tensor.requires_grad and torch.is_grad_enabled():
             raise InvalidArgument(f"{name} requires a gradient: give {name}.detach(), or use ferry.torch")
+        _core.with_memory(tensor, name)
         if tensor.is_neg():
             raise InvalidArgument(f"{name} is a negated view: give {name}.resolve_neg()")
 

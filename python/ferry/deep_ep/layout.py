@@ -41,6 +41,7 @@ def check_tensor(tensor, name, dtypes, shape, device=CPU):
     dtypes and the shape (a tuple, None: any)."""
     if not isinstance(tensor, torch.Tensor):
         raise InvalidArgument(f"{name} is {type(tensor).__name__}, need a torch.Tensor")
+    tensor = _core.with_memory(tensor, name)
     have = tensor.shape
     fits = have == shape or (len(have) == len(shape) and all(want in (None, got) for want, got in zip(shape, have)))
     if not fits or tensor.dtype not in dtypes or tensor.device != device or not tensor.is_contiguous():
