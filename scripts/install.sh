@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 declare -A packages=(
   [build]="g++ cmake ninja-build pkg-config libfmt-dev libhwy-dev libssl-dev libucx-dev libhwloc-dev libcli11-dev
            nlohmann-json3-dev libgmock-dev ccache"
-  [test]="python3 python3-dev python3-venv iproute2 libdnnl-dev"
+  [test]="python3 python3-dev python3-venv iproute2 nftables libdnnl-dev"
   [style]="python3 clang-format"
   [lint]="clang-tidy"
   [model]="spin"

@@ -91,15 +91,20 @@ void add_doctor(CLI::App& app, int& exit_code) {
   verb->add_option("--mode", *mode, "Of --link: environment | threads (two, on this host)")
       ->check(CLI::IsMember({"environment", "threads"}))
       ->capture_default_str();
+  const auto deadline_s = std::make_shared<double>(100);
+  verb->add_option("--deadline", *deadline_s,
+                   "Of --link: seconds that joining, and each test, may take")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   const auto calibration = std::make_shared<LinkCalibration>();
   add_calibration(*verb, *calibration);
-  verb->callback([json, link, mode, calibration, &exit_code] {
+  verb->callback([json, link, mode, deadline_s, calibration, &exit_code] {
     if (!calibration->file.empty()) {
       std::cout << calibrated(*calibration) << std::flush;
       return;
     }
     if (*link) {
-      return test_links({.threads = *mode == "threads", .json = *json});
+      return test_links({.threads = *mode == "threads", .json = *json, .deadline_s = *deadline_s});
     }
     const Findings findings = examine();
     std::cout << doctor_report(findings).render(*json) << std::flush;

@@ -80,6 +80,7 @@ Report doctor_report(const Findings& findings);
 struct LinkTestOptions {
   bool threads = false;  // else Group::from_environment
   bool json = false;
+  double deadline_s = 0;  // of each call; of joining, too
 };
 void test_links(const LinkTestOptions& options);
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <iostream>
@@ -225,10 +227,13 @@ void test_all(Group group, bool json) {
 
 void test_links(const LinkTestOptions& options) {
   const auto run = [&](Group group) { test_all(std::move(group), options.json); };
+  GroupOptions group_options;
+  group_options.deadline = std::chrono::nanoseconds(std::llround(options.deadline_s * 1e9));
   if (options.threads) {
-    run_threads(2, run, {.topology = "host:2,rank:1"});
+    group_options.topology = "host:2,rank:1";
+    run_threads(2, run, group_options);
   } else {
-    run(Group::from_environment());
+    run(Group::from_environment(group_options));
   }
 }
 

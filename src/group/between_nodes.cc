@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/bytes.h"
 #include "bootstrap/agree.h"
@@ -46,8 +47,19 @@ void GroupState::join_nodes(const LinkFactory& make_link, const Deadline& by) {
   nodes_.listens.resize(size_);
   nodes_.forwarding =
       ForwardingTable(topology_, rank_, std::vector<bool>(size_, true), /*flat=*/true);
-  reach(nodes_.forwarding, /*together=*/true);
-  messages_->read_by(this);  // last: a message that is read may be answered
+  std::optional<Error> failure;
+  try {
+    reach(nodes_.forwarding, /*together=*/true);
+  } catch (const Error& error) {
+    failure = error;
+  }
+  messages_->read_by(this);  // from here on a message that is read may be answered
+  try {
+    await_links(failure, by);
+  } catch (...) {
+    messages_.reset();  // its reader is this object, which is not made
+    throw;
+  }
   share_progress(messages_.get());
 }
 
@@ -219,6 +231,7 @@ bool GroupState::go_on() {
 void GroupState::lost(int peer, const std::string& why) {
   log(left(peer) ? LogLevel::kDebug : LogLevel::kWarn,
       fmt::format("rank {} of another node is lost: {}", peer, why));
+  nodes_.why_lost[peer] = why;
   nodes_.lost[peer].store(true, std::memory_order_release);  // partner: check()
   ring();
 }

@@ -178,6 +178,11 @@ Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept 
   if (await.per_call > 0) text += how_far(await, missing);
   text += fmt::format("; {} {}", name_of(culprit),
                       code == Code::kInterrupted ? "was interrupted" : state_of(culprit));
+  if (messages_ && !here(culprit)) {
+    const std::map<int, std::string> unanswered = messages_->unanswered();
+    if (const auto found = unanswered.find(culprit); found != unanswered.end())
+      text += fmt::format("; it does not answer at {} (a firewall?)", found->second);
+  }
   if (await.last_hop && (*await.last_hop)[culprit] != culprit)
     text += fmt::format("; its control messages come by rank {}", (*await.last_hop)[culprit]);
   if (code == Code::kTimeout) {

@@ -75,6 +75,7 @@ struct BetweenNodes {
   std::atomic<std::uint64_t> left{0};
   // [ranks] its link is lost; it told me itself that it left: set once, release and acquire.
   std::vector<std::atomic<bool>> lost, farewell;
+  std::map<int, std::string> why_lost;
 };
 
 // Why calls on this group end with an error from now on.
@@ -182,6 +183,8 @@ class GroupState final : private MessageChannel::Reader {
   void lost(int peer, const std::string& why) override;
 
   void join_nodes(const LinkFactory& make_link, const Deadline& by);
+  void await_links(const std::optional<Error>& failure, const Deadline& by);  // await_links.cc
+  std::string missing_links();
   bool all_left() const;
   void tell(int peer, std::uint8_t kind, std::uint64_t number,
             std::span<const std::byte> body = {}) noexcept;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string>
 
 namespace ferry::internal {
 
@@ -24,6 +25,11 @@ constexpr bool is_loopback(const Ip& ip) {
 struct Endpoint {
   Ip ip;
   std::uint16_t port;
+
+  bool operator==(const Endpoint&) const = default;
 };
+
+// "port 4711 of 10.77.0.2"
+std::string text_of(const Endpoint& end);
 
 }  // namespace ferry::internal

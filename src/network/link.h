@@ -40,8 +40,11 @@ class Link {
   virtual std::string address() const = 0;
   // Of all ranks that connect to this one, before any of them does: others are kept out.
   virtual void let_in(const std::vector<std::string>& addresses) = 0;
-  // By peer, before the first send to any of them. Throws Error(kSystem).
+  // By peer, before the first send to any of them. Asks for the connections and does not wait for
+  // them. Throws Error(kSystem).
   virtual void connect(const std::map<int, std::string>& addresses) = 0;
+  // The peers that do not answer yet, and where: "port 40123 of 10.77.0.2".
+  virtual std::map<int, std::string> unanswered() const { return {}; }
 
   // Most bytes that the body of the next packet may have; need not be the same each time.
   virtual std::size_t max_body_bytes() = 0;

@@ -92,6 +92,11 @@ void MessageChannel::connect(const std::map<int, std::string>& addresses) {
   link_->connect(addresses);
 }
 
+std::map<int, std::string> MessageChannel::unanswered() const {
+  const auto held = lock();
+  return link_->unanswered();
+}
+
 void MessageChannel::read_by(Reader* reader) {
   const auto held = lock();
   reader_ = reader;

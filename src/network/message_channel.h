@@ -80,6 +80,7 @@ class MessageChannel : private Link::Events {
   std::string address() const;
   void let_in(const std::vector<std::string>& addresses);
   void connect(const std::map<int, std::string>& addresses);  // by peer
+  std::map<int, std::string> unanswered() const;
   // The one reader. Nothing moves before; what comes earlier waits in the network.
   void read_by(Reader* reader);
 

@@ -74,7 +74,17 @@ bool is_inet(const sockaddr* address) {
   return address != nullptr && (address->sa_family == AF_INET || address->sa_family == AF_INET6);
 }
 
-// `name` is getsockname or getpeername.
+// As getpeername(2), which knows no peer before it has answered. The kernel refuses a buffer that
+// is larger than the address.
+int peer_asked_for(int fd, sockaddr* address, socklen_t* bytes) noexcept {
+  for (const socklen_t most : {sizeof(sockaddr_in6), sizeof(sockaddr_in)}) {
+    *bytes = most;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERNAME, address, bytes) == 0) return 0;
+  }
+  return -1;
+}
+
+// `name` is getsockname or peer_asked_for.
 std::optional<Endpoint> end_of(int fd, decltype(&getsockname) name) {
   sockaddr_storage storage{};
   socklen_t bytes = sizeof storage;
@@ -88,6 +98,14 @@ bool has_option(int fd, int name, int wanted) {
   int value = 0;
   socklen_t bytes = sizeof value;
   return getsockopt(fd, SOL_SOCKET, name, &value, &bytes) == 0 && value == wanted;
+}
+
+// Between connect(2) and the answer, and after an answer that refuses.
+bool is_unconnected(int fd) {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
+         (info.tcpi_state == TCP_SYN_SENT || info.tcpi_state == TCP_CLOSE);
 }
 
 std::vector<int> tcp_sockets() {
@@ -138,7 +156,7 @@ void set_up(int fd) {
 
 // Of one descriptor.
 struct TcpSockets::Ends {
-  explicit Ends(int fd) : local(end_of(fd, getsockname)), peer(end_of(fd, getpeername)) {}
+  explicit Ends(int fd) : local(end_of(fd, getsockname)), peer(end_of(fd, peer_asked_for)) {}
   std::optional<Endpoint> local, peer;
 };
 
@@ -161,6 +179,7 @@ void TcpSockets::find(std::string_view ucx_address) {
     const std::uint16_t port = htons(local->port);
     if (ucx_address.find(as_text(bytes_of(port))) == std::string_view::npos) continue;
     ports_.insert(local->port);
+    listens_.push_back(*local);
     set_up(fd);  // connections inherit it
     set(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, kFirstBytesS);
   }
@@ -172,22 +191,34 @@ std::string TcpSockets::address() const {
   std::string text;
   append(text, static_cast<std::uint32_t>(ips.size()));
   for (const Ip& ip : ips) append(text, ip);
-  for (const std::uint16_t port : ports_) append(text, port);
+  for (const Endpoint& end : listens_) {
+    append(text, end.ip);
+    append(text, end.port);
+  }
   return text;
+}
+
+TcpSockets::Place TcpSockets::place_of(std::string_view address) {
+  ByteReader reader(address);
+  Place place;
+  for (auto count = reader.get<std::uint32_t>(); count > 0 && reader.ok(); --count)
+    place.ips.insert(reader.get<Ip>());
+  while (reader.left() > 0 && reader.ok()) {
+    const Ip ip = reader.get<Ip>();
+    place.listens.push_back({ip, reader.get<std::uint16_t>()});
+  }
+  return place;
 }
 
 void TcpSockets::let_in(const std::vector<std::string>& addresses) {
   const std::set<Ip> mine = host_ips();
   const std::lock_guard lock(OpenSockets::here().mutex);
   for (const std::string& address : addresses) {
-    ByteReader reader(address);
-    std::set<Ip> ips;
-    for (auto count = reader.get<std::uint32_t>(); count > 0 && reader.ok(); --count)
-      ips.insert(reader.get<Ip>());
-    while (reader.left() > 0 && reader.ok()) peer_ports_.insert(reader.get<std::uint16_t>());
+    Place place = place_of(address);
     // Ranks of one host may meet at its loopback.
-    if (ips == mine) ips.insert({kLoopback4, kLoopback6});
-    peer_ips_.insert(ips.begin(), ips.end());
+    if (place.ips == mine) place.ips.insert({kLoopback4, kLoopback6});
+    peer_ips_.insert(place.ips.begin(), place.ips.end());
+    for (const Endpoint& end : place.listens) peer_ports_.insert(end.port);
   }
   // No peer connects before this.
   for (const int fd : tcp_sockets())
@@ -201,6 +232,16 @@ void TcpSockets::guard() {
     if (!has_option(fd, SO_ACCEPTCONN, 1) || !is_ours(Ends(fd))) continue;
     if (const std::string why = let_through_only(fd, peer_ips_); !why.empty()) exposed_ = why;
   }
+}
+
+std::vector<Endpoint> TcpSockets::unanswered() const {
+  std::vector<Endpoint> found;
+  for (const int fd : tcp_sockets()) {
+    if (!is_unconnected(fd)) continue;
+    const Ends ends(fd);
+    if (ends.peer && is_ours(ends)) found.push_back(*ends.peer);
+  }
+  return found;
 }
 
 void TcpSockets::set_up_connections(std::int64_t every_ns) {

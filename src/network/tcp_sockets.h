@@ -17,6 +17,13 @@ namespace ferry::internal {
 
 class TcpSockets {
  public:
+  // What address() says of a rank: its host's addresses, and where it listens.
+  struct Place {
+    std::set<Ip> ips;
+    std::vector<Endpoint> listens;
+  };
+  static Place place_of(std::string_view address);
+
   // Make it before UCX opens sockets: those that listen by then belong to others.
   TcpSockets();
   ~TcpSockets();
@@ -25,13 +32,15 @@ class TcpSockets {
 
   // Finds those that listen at a port that UCX's address names. From here on nobody gets in.
   void find(std::string_view ucx_address);
-  // What address_of() is for peers: this host's addresses, and the ports.
+  // For peers; place_of() reads it.
   std::string address() const;
   // From here on the hosts with these addresses get in; whoever came before is thrown out.
   void let_in(const std::vector<std::string>& addresses);
   // Connections that all links of this process made since are set up too, unless that was done in
   // the last `every_ns`. Takes microseconds for each descriptor.
   static void set_up_connections(std::int64_t every_ns = 0);
+  // Where connections to peers are asked for and not made, for lack of an answer or refused.
+  std::vector<Endpoint> unanswered() const;
   bool none() const noexcept { return ports_.empty(); }
   // Why the kernel lets others in all the same; empty: it does not.
   const std::string& exposed() const noexcept { return exposed_; }
@@ -44,6 +53,7 @@ class TcpSockets {
   void guard();
 
   std::set<std::string> not_ours_;  // names of sockets
+  std::vector<Endpoint> listens_;
   std::set<std::uint16_t> ports_, peer_ports_;
   std::set<Ip> peer_ips_;
   std::string exposed_;

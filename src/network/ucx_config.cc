@@ -80,6 +80,8 @@ void UcxConfig::choose() {
     prefer("TCP", "TX_SEG_SIZE", kTcpPiece);
     prefer("ZCOPY_THRESH", "inf");
   }
+  // UCX would else connect in a call that returns after minutes where a firewall drops its packets.
+  prefer("TCP", "CONN_NB", "y");
   // A peer that says nothing is asked after: a host that was restarted says that it does not know
   // the connection. How long one may be silent is TcpSockets' matter.
   prefer("KEEPALIVE_INTERVAL", "1s");

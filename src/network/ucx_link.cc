@@ -1,8 +1,10 @@
 // UcxLink: packets as UCX's active messages. Owns a context, a worker and an endpoint per peer.
 // Made by ucx_link(); calls ucx_library.h, ucx_config.h and tcp_sockets.h.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -38,6 +40,7 @@ class UcxLink final : public Link {
   std::string address() const override;
   void let_in(const std::vector<std::string>& addresses) override;
   void connect(const std::map<int, std::string>& addresses) override;
+  std::map<int, std::string> unanswered() const override;
   std::size_t max_body_bytes() override { return kMaxBodyBytes; }
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
             void* ticket) override;
@@ -53,6 +56,7 @@ class UcxLink final : public Link {
     UcxLink* link;
     int rank;
     ucp_ep_h endpoint;  // null once lost
+    TcpSockets::Place place;
   };
   // A send from inside UCX's progress. A connection that turns out to be broken there would be
   // closed under UCX's feet: 1.13 aborts the process when it finds it among the events at hand.
@@ -73,7 +77,8 @@ class UcxLink final : public Link {
   void send_late();
   void close(Peer& peer);
   bool closed(Deadline deadline);
-  [[nodiscard]] Error error(const std::string& what, ucs_status_t status) const;
+  std::string why_lost(const Peer& peer, ucs_status_t status) const;
+  [[nodiscard]] Error error(const std::string& what, ucs_status_t status, int culprit = -1) const;
 
   const UcxLibrary& ucx_ = ucx_library();
   TcpSockets sockets_;
@@ -88,6 +93,14 @@ class UcxLink final : public Link {
   std::vector<std::pair<int, ucs_status_t>> failed_;
   std::vector<void*> closing_;  // requests
 };
+
+// "port 40123 of 10.77.0.2": where a peer listens, but for its loopback.
+std::string where_is(const TcpSockets::Place& place) {
+  std::vector<std::string> ends;
+  for (const Endpoint& end : place.listens)
+    if (!is_loopback(end.ip)) ends.push_back(text_of(end));
+  return fmt::format("{}", fmt::join(ends, ", "));
+}
 
 std::string printed_info(const UcxLibrary& ucx, ucp_ep_h endpoint) {
   char* text = nullptr;
@@ -176,9 +189,9 @@ void UcxLink::connect(const std::map<int, std::string>& addresses) {
 
 void UcxLink::connect_to(int rank, const std::string& address) {
   ByteReader reader(address);
-  reader.take(reader.get<std::uint32_t>());
   Peer& peer = peers_[rank];
-  peer = {this, rank, nullptr};
+  peer = {this, rank, nullptr, {}};
+  peer.place = TcpSockets::place_of(as_text(reader.take(reader.get<std::uint32_t>())));
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -186,7 +199,18 @@ void UcxLink::connect_to(int rank, const std::string& address) {
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {on_failure, &peer};
   const ucs_status_t status = ucx_.ep_create(worker_, &params, &peer.endpoint);
-  if (status != UCS_OK) throw error(fmt::format("cannot reach rank {}", rank), status);
+  if (status == UCS_OK) return;
+  const std::string where = where_is(peer.place);
+  throw error(fmt::format("cannot reach rank {} at {}", rank, where), status, rank);
+}
+
+std::map<int, std::string> UcxLink::unanswered() const {
+  std::map<int, std::string> found;
+  for (const Endpoint& end : sockets_.unanswered()) {
+    for (const auto& [rank, peer] : peers_)
+      if (std::ranges::count(peer.place.listens, end) > 0) found[rank] = text_of(end);
+  }
+  return found;
 }
 
 bool UcxLink::send(int rank, std::span<const std::byte> head, std::span<const std::byte> body,
@@ -250,7 +274,7 @@ bool UcxLink::progress(Events& events) {
   }
   for (const auto& [rank, status] : std::exchange(failed_, {})) {
     close(peers_.at(rank));
-    events.lost(rank, fmt::format("the link to it ended (UCX: {})", ucx_.status_string(status)));
+    events.lost(rank, why_lost(peers_.at(rank), status));
     moved = true;
   }
   // By index: whoever is told may send, and that may end at once.
@@ -294,10 +318,16 @@ bool UcxLink::closed(Deadline deadline) {
   return closing_.empty();
 }
 
-Error UcxLink::error(const std::string& what, ucs_status_t status) const {
+std::string UcxLink::why_lost(const Peer& peer, ucs_status_t status) const {
+  const std::string why = fmt::format("the link to it ended (UCX: {})", ucx_.status_string(status));
+  return peer.place.listens.empty() ? why : why + "; it listens at " + where_is(peer.place);
+}
+
+Error UcxLink::error(const std::string& what, ucs_status_t status, int culprit) const {
   return Error(Code::kSystem,
                fmt::format("UCX {}: {}; this host has {}", what, ucx_.status_string(status),
-                           fmt::join(network_devices(), ", ")));
+                           fmt::join(network_devices(), ", ")),
+               culprit);
 }
 
 // Transports and devices of the endpoints. UCX tells them only as text: of its lines such as

@@ -19,6 +19,7 @@
 #include "bootstrap/tcp.h"
 #include "group/state.h"
 #include "network/local_link.h"
+#include "network/passing_link.h"
 
 namespace ferry::internal {
 namespace {
@@ -174,6 +175,61 @@ TEST(Join, LinkThatOneRankCannotMakeIsToldToAll) {
   }
   for (std::thread& rank : ranks) rank.join();
   EXPECT_THAT(told, Each("rank 2: no such library"));
+}
+
+// Its peers answer after so many looks.
+class SlowLink final : public test::PassingLink {
+ public:
+  SlowLink(std::unique_ptr<Link> link, int looks) : PassingLink(std::move(link)), looks_(looks) {}
+  std::map<int, std::string> unanswered() const override {
+    if (looks_ == 0) return {};
+    --looks_;
+    return {{2, "port 4712 of 10.0.0.2"}};
+  }
+
+ private:
+  mutable int looks_;
+};
+
+// What each rank of {0, 1, 1} is told when rank 0's link needs so many looks.
+std::vector<std::string> told_of(int looks, const GroupOptions& options) {
+  const test::LocalNetwork network;
+  auto met = thread_rendezvous({0, 1, 1});
+  std::vector<std::string> told(kSize);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kSize; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto make_link = [&, rank] {
+        return std::make_unique<SlowLink>(network.link(), rank == 0 ? looks : 0);
+      };
+      const auto by = Deadline::after(options.deadline, &options.interrupted);
+      told[rank] =
+          refusal([&] { GroupState group(std::move(met[rank]), options, {}, by, make_link); });
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  return told;
+}
+
+TEST(Join, WaitsForPeersThatDoNotAnswerAtOnce) {
+  EXPECT_THAT(told_of(40, with_topology("host:2,rank:1+2")), Each("accepted"));
+}
+
+TEST(Join, PeerThatDoesNotAnswerIsToldToAllBeforeTheDeadline) {
+  GroupOptions options = with_topology("host:2,rank:1+2");
+  options.deadline = std::chrono::seconds(1);
+  const std::int64_t began_ns = now_ns();
+  EXPECT_THAT(told_of(1 << 30, options),
+              Each(AllOf(HasSubstr("rank 0: rank 2 does not answer at port 4712 of 10.0.0.2"),
+                         HasSubstr("UCX_TCP_PORT_RANGE"), HasSubstr("deadline 1 s"))));
+  EXPECT_LT(now_ns() - began_ns, 5'000'000'000);
+}
+
+TEST(Join, WaitForAPeerThatDoesNotAnswerCanBeInterrupted) {
+  GroupOptions options = with_topology("host:2,rank:1+2");
+  const std::int64_t began_ns = now_ns();
+  options.interrupted = [=] { return now_ns() - began_ns > 300'000'000; };
+  EXPECT_THAT(told_of(1 << 30, options), Each(HasSubstr("was interrupted")));
 }
 
 bool namespaces_are_allowed() {

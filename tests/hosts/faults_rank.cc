@@ -2,12 +2,14 @@
 // with the oracle, and prints how that ended.
 //   faults_rank DEADLINE_S TOKENS ROUNDS [dispatch | combine ROUND]
 // With a place to stop at it prints "stopped" there and goes on with the next line of its input.
-// What it prints last is "end CODE CULPRIT MESSAGE". With FERRY_TEST_CHILD it forks a child that
-// stays, whatever becomes of the rank, as long as its host.
+// SIGINT interrupts its waits, as Ctrl-C does in Python. What it prints last is "end CODE CULPRIT
+// MESSAGE". With FERRY_TEST_CHILD it forks a child that stays, whatever becomes of the rank, as
+// long as its host.
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
@@ -73,6 +75,8 @@ Status play_rounds(Seat& seat, const Scenario& scenario, const Plan& plan) {
   return {};
 }
 
+volatile std::sig_atomic_t signalled = 0;
+
 void fork_child() {
   if (std::getenv("FERRY_TEST_CHILD") == nullptr || fork() != 0) return;
   for (const int stream : {0, 1, 2}) close(stream);  // the test reads the rank's to their end
@@ -82,6 +86,8 @@ void fork_child() {
 Status play(const Plan& plan) {
   GroupOptions options;
   options.deadline = std::chrono::nanoseconds(static_cast<std::int64_t>(plan.deadline_s * 1e9));
+  options.interrupted = [] { return signalled != 0; };
+  std::signal(SIGINT, [](int) { signalled = 1; });
   const Scenario scenario = scenario_of(plan);
   const Group group = Group::from_environment(options);
   Seat seat(group, scenario);

@@ -43,11 +43,11 @@ class Rank:
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
-    def kill(self):
+    def kill(self, signal=9):
         """The rank, not nsenter around it."""
         pid = self.process.pid
         with open(f"/proc/{pid}/task/{pid}/children") as children:
-            os.kill(int(children.read()), 9)
+            os.kill(int(children.read()), signal)
 
     def end(self, within_s):
         """(code, culprit, message); what it said to stderr when it ended in another way."""

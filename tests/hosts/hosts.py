@@ -65,7 +65,7 @@ def clang():
 
 def why_not(loss=0):
     """What this machine lacks; None when it lacks nothing."""
-    missing = [tool for tool in ("unshare", "nsenter", "ip", "tc") if shutil.which(tool) is None]
+    missing = [tool for tool in ("unshare", "nsenter", "ip", "tc", "nft") if shutil.which(tool) is None]
     if loss and clang() is None:
         missing.append("clang, for loss")
     if missing:
@@ -309,6 +309,11 @@ class Hosts:
     def join(self, name):
         for box, far in self._ways_of(name):
             box.ip("neigh", "del", far, "dev", "eth0")
+
+    def firewall(self, name, rule):
+        """Adds a rule of nftables to what comes to a host: "tcp dport 4000-5000 drop"."""
+        table = "add table inet test; add chain inet test input { type filter hook input priority 0; }; "
+        run(*self.boxes[name].in_network("nft", f"{table} add rule inet test input iifname eth0 {rule}"))
 
     def _ways_of(self, name):
         mine = address(self.names.index(name))

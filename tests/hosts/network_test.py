@@ -5,6 +5,7 @@ faults_rank and ferry; exit code 77 where there are no hosts."""
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import unittest
 
 import faults_test
 import hosts
-from faults_test import FEW, LONG_S, MANY, SIZE
+from faults_test import DEADLINE_S, FEW, HOST_OF, LONG_S, MANY, SIZE
 
 FERRY = sys.argv.pop(1)
 AT_ONCE_S = 4
@@ -147,6 +148,66 @@ class Doctor(unittest.TestCase):
                                   env=bench.environment, capture_output=True, text=True, timeout=60)
         self.assertRegex(done.stdout, "WARNING: whoever reaches the host of rank 1 can connect to UCX's ports there")
         self.assertNotIn("rank 0 can", done.stdout)
+
+
+class Firewall(faults_test.Faults):
+    """The port of the meeting is open and those of UCX are not. UCX's own patience is over two minutes."""
+
+    def start_behind(self, rule, blocked, *arguments):
+        self.start(*arguments, ranks=[])
+        for name in blocked:
+            self.bench.firewall(name, f"tcp dport != {MEETING_PORT} tcp flags syn / syn,ack {rule}")
+        for rank in range(SIZE):
+            self.add(rank, *arguments)
+
+    def expect_ports_named(self, within_s, code, words, blocked):
+        """Each rank is told a port of a blocked host, and a rank there."""
+        for rank, (ended, culprit, message) in self.ends(within_s).items():
+            text = f"rank {rank}: {ended} {culprit} {message}"
+            self.assertEqual(ended, code, text)
+            found = re.search(rf": {words} port \d+ of ([\d.]+);", message)
+            self.assertIsNotNone(found, text)
+            self.assertEqual(int(found[1]), culprit, text)
+            name = HOST_OF[culprit]
+            self.assertIn(name, blocked, text)
+            self.assertEqual(found[2], hosts.address("ab".index(name)), text)
+            self.assertIn("UCX_TCP_PORT_RANGE", message)
+        self.expect_nothing_left()
+
+    def test_that_drops_is_told_by_the_deadline(self):
+        for blocked in ("ab", "b"):
+            with self.subTest(blocked=blocked):
+                self.start_behind("drop", blocked, DEADLINE_S, FEW, 1)
+                self.expect_ports_named(DEADLINE_S + 2, "timeout", r"rank (\d) does not answer at", blocked)
+
+    def test_that_refuses_is_told_at_once(self):
+        for blocked in ("ab", "a", "b"):
+            with self.subTest(blocked=blocked):
+                self.start_behind("reject with tcp reset", blocked, LONG_S, FEW, 1)
+                self.expect_ports_named(AT_ONCE_S, "peer_lost", r"cannot reach rank (\d)[^;]*; it listens at", blocked)
+
+    def test_that_opens_before_the_deadline_costs_time_only(self):
+        self.start_behind("drop", "ab", LONG_S, FEW, 1)
+        time.sleep(2)
+        for name in "ab":
+            self.bench.run(name, "nft", "flush", "ruleset")
+        self.expect_well()
+
+    def test_ctrl_c_ends_a_rank_that_waits_for_it(self):
+        self.start_behind("drop", "ab", LONG_S, FEW, 1)
+        time.sleep(1)
+        self.ranks[1].kill(signal.SIGINT)
+        for rank, (ended, culprit, message) in self.ends(AT_ONCE_S).items():
+            self.assertEqual((ended, culprit), ("interrupted", 1), f"rank {rank}: {message}")
+        self.expect_nothing_left()
+
+    def test_that_appears_later_is_told_by_the_deadline_of_the_call(self):
+        """Packets of connections that were made are dropped, too, and a rank leaves all the same."""
+        self.start(DEADLINE_S, FEW, 6, "dispatch", 2)
+        for name in "ab":
+            self.bench.firewall(name, f"tcp dport != {MEETING_PORT} drop")
+        self.go()
+        self.expect_told(DEADLINE_S + faults_test.LEAVING_S, faults_test.CUT, codes=["timeout"])
 
 
 class CutAndMended(faults_test.Faults):

@@ -20,6 +20,7 @@ class PassingLink : public internal::Link {
   std::string address() const override { return link_->address(); }
   void let_in(const std::vector<std::string>& addresses) override { link_->let_in(addresses); }
   void connect(const std::map<int, std::string>& addresses) override { link_->connect(addresses); }
+  std::map<int, std::string> unanswered() const override { return link_->unanswered(); }
   std::size_t max_body_bytes() override { return link_->max_body_bytes(); }
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
             void* ticket) override {
