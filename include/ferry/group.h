@@ -70,7 +70,8 @@ class FERRY_EXPORT Group {
                        const GroupOptions& options = {});
 
   // Ranks as processes, of one host or of several, that already have an all-gather (MPI, a store, a
-  // torch process group). Across hosts a secret made up for this group travels in it.
+  // torch process group). Across hosts they prove FERRY_SECRET, where they have one; else rank 0
+  // makes one up, which travels in the all-gather, open to whoever reads that.
   static Group from_all_gather(int rank, int size, const AllGather& all_gather,
                                const GroupOptions& options = {});
 

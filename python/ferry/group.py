@@ -32,7 +32,8 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
 
     With no argument the job is found in the environment: ferry launch, torchrun, Open MPI, Hydra (MPICH), PMIx, Slurm.
     process_group: a torch.distributed ProcessGroup; comm: an mpi4py communicator; all_gather: a callable, bytes of this
-    rank -> list of the bytes of all ranks (with rank and size): each is used once, here. address, rank and size:
+    rank -> list of the bytes of all ranks (with rank and size): each is used here only, for bytes of fixed lengths.
+    FERRY_SECRET keeps out who can read or change what crosses it (docs/hosts.md, Security). address, rank and size:
     processes that agree on them, any text on one host, "tcp://host:port" on several (docs/hosts.md). name tells groups
     apart that the same ranks make at the same time. deadline: seconds that a call may wait altogether.
     topology: levels such as "host:2,rank:4" (docs/topology.md); "": as found. Collective. Raises ferry.Error.
@@ -43,7 +44,7 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
     if process_group is not None:
         return _from_process_group(process_group, name, deadline, topology)
     if comm is not None:
-        return _core.from_all_gather(comm.Get_rank(), comm.Get_size(), comm.allgather, name, deadline, topology)
+        return _from_communicator(comm, name, deadline, topology)
     if all_gather is None and address is None:
         if rank is not None or size is not None:
             raise errors.InvalidArgument("rank and size need an address or an all_gather")
@@ -55,13 +56,32 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
     return _core.from_all_gather(rank, size, all_gather, name, deadline, topology)
 
 
+# Gathers move bytes, as many on each rank: what unpickles them runs what other ranks, or whoever passes for one, send.
+
+_DEVICES = {"nccl": "cuda", "xccl": "xpu", "hccl": "npu"}  # by backend, where its tensors are not of the CPU
+
+
+def _from_communicator(comm, name, deadline, topology):
+    rank, size = comm.Get_rank(), comm.Get_size()
+
+    def gather(mine):
+        all_bytes = bytearray(size * len(mine))
+        comm.Allgather(bytearray(mine), all_bytes)
+        return [bytes(all_bytes[at:at + len(mine)]) for at in range(0, len(all_bytes), len(mine))]
+
+    return _core.from_all_gather(rank, size, gather, name, deadline, topology)
+
+
 def _from_process_group(process_group, name, deadline, topology):
+    import torch
     import torch.distributed as dist
 
     def gather(mine):
-        parts = [None] * dist.get_world_size(process_group)
-        dist.all_gather_object(parts, mine, group=process_group)
-        return parts
+        device = _DEVICES.get(dist.get_backend(process_group), "cpu")
+        own = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
+        parts = [torch.empty_like(own) for _ in range(size)]
+        dist.all_gather(parts, own, group=process_group)
+        return [bytes(part.tolist()) for part in parts]
 
     rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
     if rank < 0:

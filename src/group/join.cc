@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <sstream>
 
@@ -23,21 +24,30 @@ std::string named(const std::string& base, const GroupOptions& options) {
   return options.name.empty() ? base : base + "/" + options.name;
 }
 
+constexpr int kMostPort = 65535;
+
 // Texts in records of one size, as all-gathers want them; zeros follow.
 template <std::size_t kBytes>
 void put(char (&field)[kBytes], const std::string& text) {
   text.copy(field, kBytes - 1);
 }
 
+// Of a record that anybody may have made: the zero may be missing.
+template <std::size_t kBytes>
+std::string text_of(const char (&field)[kBytes]) {
+  return {field, strnlen(field, kBytes)};
+}
+
 struct Announcement {
-  char name[32];       // made up; rank 0's becomes the group's
-  char identity[224];  // what shares memory (hello.h)
+  char name[32];        // made up; rank 0's becomes the group's
+  char identity[223];   // what shares memory (hello.h)
+  std::uint8_t secret;  // 1: has FERRY_SECRET
 };
 
 struct CoordinatorAddress {
-  char hosts[512];  // rank 0's addresses, comma-separated
-  char secret[2 * kNonceBytes + 8];
-  int port;  // 0: rank 0 could not listen
+  char hosts[512];                   // rank 0's addresses, comma-separated
+  char secret[2 * kNonceBytes + 8];  // made up; empty: FERRY_SECRET counts
+  int port;                          // 0: rank 0 could not listen
 };
 
 template <typename Record>
@@ -55,9 +65,24 @@ std::vector<Record> gather(int rank, int size, const AllGather& all_gather, cons
                   rank, sizeof mine));
 }
 
+// Throws unless all ranks have FERRY_SECRET, or none has: one that has it proves it, and to it.
+void check_secrets(const std::vector<Announcement>& all, int rank) {
+  const auto differs = std::ranges::find_if(
+      all, [&](const Announcement& one) { return one.secret != all[rank].secret; });
+  if (differs == all.end()) return;
+  const int other = static_cast<int>(differs - all.begin());
+  const bool mine = all[rank].secret != 0;
+  throw Error(
+      Code::kMismatch,
+      fmt::format("rank {} has FERRY_SECRET and rank {} does not: set the same on all ranks "
+                  "or on none",
+                  mine ? rank : other, mine ? other : rank),
+      other);
+}
+
 // Rank 0 listens now, so that the port is its own until the others come. They wait in the
 // all-gather: a failure goes out in place of the hosts.
-CoordinatorAddress listen_for_others(const std::string& interfaces,
+CoordinatorAddress listen_for_others(const std::string& interfaces, bool has_secret,
                                      std::shared_ptr<Descriptor>& listener) {
   CoordinatorAddress mine{};
   try {
@@ -66,7 +91,7 @@ CoordinatorAddress listen_for_others(const std::string& interfaces,
     while (fmt::format("{}", fmt::join(hosts, ",")).size() >= sizeof mine.hosts)
       hosts.erase(hosts.end() - 2);
     put(mine.hosts, fmt::format("{}", fmt::join(hosts, ",")));
-    put(mine.secret, hex(fresh_nonce()));
+    if (!has_secret) put(mine.secret, hex(fresh_nonce()));
     listener = std::make_shared<Descriptor>(tcp_listen(interfaces, 0));
     mine.port = port_of(*listener);
   } catch (const Error& error) {
@@ -75,16 +100,22 @@ CoordinatorAddress listen_for_others(const std::string& interfaces,
   return mine;
 }
 
-TcpEndpoint endpoint_at(const CoordinatorAddress& coordinator, const std::string& group) {
+// `secret`: FERRY_SECRET. Where there is one, none that comes by the all-gather is taken.
+TcpEndpoint endpoint_at(const CoordinatorAddress& coordinator, const std::string& group,
+                        const std::string& secret) {
+  const std::string where = text_of(coordinator.hosts);
   if (coordinator.port == 0) {
     throw Error(Code::kSystem,
-                fmt::format("rank 0 cannot listen for ranks of other hosts: {}", coordinator.hosts),
-                0);
+                fmt::format("rank 0 cannot listen for ranks of other hosts: {}", where), 0);
+  }
+  if (coordinator.port < 0 || coordinator.port > kMostPort) {
+    throw Error(Code::kMismatch,
+                fmt::format("rank 0's port is {}, need 1 to {}", coordinator.port, kMostPort), 0);
   }
   TcpEndpoint endpoint;
-  endpoint.secret = coordinator.secret;
+  endpoint.secret = secret.empty() ? text_of(coordinator.secret) : secret;
   endpoint.group = group;
-  std::istringstream hosts(coordinator.hosts);
+  std::istringstream hosts(where);
   for (std::string host; std::getline(hosts, host, ',');) endpoint.address.hosts.push_back(host);
   endpoint.address.port = coordinator.port;
   return endpoint;
@@ -146,19 +177,22 @@ std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGath
   Announcement mine{};
   put(mine.name, "cb-" + hex(fresh_nonce()).substr(0, 16));
   put(mine.identity, identity(own_hello("", rank, split)));
+  const std::string secret = environment_or_empty("FERRY_SECRET");
+  mine.secret = secret.empty() ? 0 : 1;
   const std::vector<Announcement> all = gather(rank, size, all_gather, mine);
   by = Deadline::after(options.deadline, &options.interrupted);
-  const std::string name = named({all[0].name, strnlen(all[0].name, sizeof mine.name)}, options);
+  const std::string name = named(text_of(all[0].name), options);
   const bool one_host = std::all_of(all.begin(), all.end(), [&](const Announcement& one) {
     return std::memcmp(one.identity, mine.identity, sizeof mine.identity) == 0;
   });
   if (one_host) return process_rendezvous(name, rank, split, *by);
+  check_secrets(all, rank);
 
   const std::string interfaces = environment_or_empty("FERRY_SOCKET_IFNAME");
   std::shared_ptr<Descriptor> listener;
   const CoordinatorAddress coordinator =
-      rank == 0 ? listen_for_others(interfaces, listener) : CoordinatorAddress{};
-  TcpEndpoint endpoint = endpoint_at(gather(rank, size, all_gather, coordinator)[0], name);
+      rank == 0 ? listen_for_others(interfaces, !secret.empty(), listener) : CoordinatorAddress{};
+  TcpEndpoint endpoint = endpoint_at(gather(rank, size, all_gather, coordinator)[0], name, secret);
   endpoint.interfaces = interfaces;
   endpoint.listener = listener;
   return tcp_rendezvous(endpoint, rank, split, *by);

@@ -34,7 +34,8 @@ std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOp
                                             const Deadline& deadline);
 
 // Processes with an all-gather of their own, which tells them where each of them is, and, when that
-// is not one host, rank 0's addresses and a secret made up for this group.
+// is not one host, rank 0's addresses. The secret is FERRY_SECRET; where no rank has one, rank 0
+// makes one up, which crosses in the all-gather. Nothing that comes by it is believed further.
 // `by`: the deadline of the join, which begins when all ranks have been heard of.
 std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGather& all_gather,
                                                const GroupOptions& options,

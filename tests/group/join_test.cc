@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <cstring>
 #include <thread>
 
@@ -151,6 +153,23 @@ std::string meet_by(Board& board, int rank) {
   return fmt::format("{}; {}; {}", fmt::join(met->nodes(), " "), round, seen);
 }
 
+// A record of rank 0 that somebody else made: no text in it ends, and 0x41414141 is no port.
+TEST(Join, ByAllGatherOfBytesThatAreNoRecordsIsRefused) {
+  const AllGather gather = [](const void* mine, void* all, std::size_t bytes) {
+    std::memset(all, 'A', 2 * bytes);
+    std::memcpy(static_cast<char*>(all) + bytes, mine, bytes);
+    return true;
+  };
+  for (const char* secret : {"", "AAAAAAAAAAAAAAAAA"}) {
+    setenv("FERRY_SECRET", secret, 1);
+    std::optional<Deadline> by;
+    EXPECT_THAT(refusal([&] { join_by_all_gather(1, 2, gather, with_topology(""), by); }),
+                testing::AnyOf(HasSubstr("rank 0's port is 1094795585"),
+                               HasSubstr("set the same on all ranks or on none")));
+  }
+  unsetenv("FERRY_SECRET");
+}
+
 TEST(Join, ByAllGatherOnOneHost) {
   Board* board = Board::shared();
   const auto results = in_processes({0, 1, 2}, [&](int rank) { return meet_by(*board, rank); });
@@ -247,6 +266,38 @@ TEST(Join, ByAllGatherAcrossHosts) {
   };
   EXPECT_THAT(with_rank_apart(2), ElementsAre("0 0 1; 2; ++-", "0 0 1; 2; ++-", "0 0 1; 2; --+"));
   EXPECT_THAT(with_rank_apart(0), ElementsAre("0 1 1; 2; +--", "0 1 1; 2; -++", "0 1 1; 2; -++"));
+}
+
+// Hexadecimal digits in a row, of all that crossed the caller's all-gather in the second round.
+std::size_t longest_number(const Board& board) {
+  std::size_t longest = 0, now = 0;
+  for (const char c : std::string_view(&board.records[1][0][0], sizeof board.records[1])) {
+    now = std::isxdigit(static_cast<unsigned char>(c)) ? now + 1 : 0;
+    longest = std::max(longest, now);
+  }
+  return longest;
+}
+
+TEST(Join, ByAllGatherAcrossHostsASecretOfAllRanksIsProvenAndNoneIsSent) {
+  if (!namespaces_are_allowed()) GTEST_SKIP() << "NOT TESTED: user namespaces are not allowed here";
+  const auto meet = [](Board& board, const std::vector<std::string>& secrets) {
+    return in_processes({0, 1, 2}, [&](int rank) -> std::string {
+      setenv("FERRY_SECRET", secrets[rank].c_str(), 1);
+      if (rank == 2 && unshare(CLONE_NEWUSER) != 0) return "refused";
+      std::string met;
+      const std::string refused = refusal([&] { met = meet_by(board, rank); });
+      return met.empty() ? refused : met;
+    });
+  };
+  const std::string secret = "sixteen or more characters";
+  Board* board = Board::shared();
+  EXPECT_THAT(meet(*board, {secret, secret, secret}), Each(HasSubstr("0 0 1; 2; ")));
+  EXPECT_LT(longest_number(*board), 16);
+  board = Board::shared();
+  EXPECT_THAT(meet(*board, {"", "", ""}), Each(HasSubstr("0 0 1; 2; ")));
+  EXPECT_EQ(longest_number(*board), 64);  // open to whoever reads the all-gather
+  EXPECT_THAT(meet(*Board::shared(), {secret, "", secret}),
+              Each(HasSubstr("set the same on all ranks or on none")));
 }
 
 }  // namespace

@@ -257,10 +257,9 @@ class Communicator:
     Get_size = staticmethod(dist.get_world_size)
 
     @staticmethod
-    def allgather(mine):
-        parts = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, mine)
-        return parts
+    def Allgather(mine, everything):
+        parts = torch.frombuffer(everything, dtype=torch.uint8).view(dist.get_world_size(), -1)
+        dist.all_gather(list(parts), torch.frombuffer(mine, dtype=torch.uint8))
 
 
 def with_a_process_group(group, path):

@@ -1,6 +1,7 @@
 """Groups: threads, processes, torch's process group, callbacks; ranks that raise, die or are interrupted; forks."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -197,6 +198,43 @@ def test_a_torch_process_group(tmp_path):
     ranks = [subprocess.Popen([sys.executable, "-c", GLOO, str(rank), str(tmp_path / "store"), here],
                               stdout=subprocess.PIPE, text=True) for rank in range(2)]
     assert [rank.communicate(timeout=120)[0].split() for rank in ranks] == [["0", "2", "0.0"], ["1", "2", "1.0"]]
+
+
+# Rank 0 makes a group. Rank 1 is somebody who takes part in the process group: it sends what makes a folder where it is
+# unpickled, or bytes of the length of ferry's two records.
+STRANGER = """
+import datetime, os, sys, torch, torch.distributed as dist
+rank, store, mark, sends = int(sys.argv[1]), *sys.argv[2:]
+class Command:
+    def __reduce__(self):
+        return os.mkdir, (f"{mark}-{os.getpid()}",)
+dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2,
+                        timeout=datetime.timedelta(seconds=5))
+try:
+    if rank == 0:
+        import ferry
+        ferry.init(process_group=dist.group.WORLD, deadline=3)
+    elif sends == "pickle":
+        dist.all_gather_object([None, None], Command())
+    else:
+        for record in (255 * b"A" + bytes(1), 588 * b"A"):
+            mine = torch.frombuffer(bytearray(record), dtype=torch.uint8)
+            dist.all_gather([torch.empty_like(mine) for _ in range(2)], mine)
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize("sends, ends", [("pickle", "RuntimeError|System"), ("bytes", "Timeout")])
+def test_what_comes_by_a_process_group_runs_no_code_and_is_no_crash(tmp_path, sends, ends):
+    pytest.importorskip("torch")
+    mark = tmp_path / "ran"
+    ranks = [subprocess.Popen([sys.executable, "-c", STRANGER, str(rank), str(tmp_path / "store"), str(mark), sends],
+                              stdout=subprocess.PIPE, text=True) for rank in range(2)]
+    said = ranks[0].communicate(timeout=120)[0].strip()
+    ranks[1].communicate(timeout=120)
+    assert re.fullmatch(ends, said)
+    assert not os.path.exists(f"{mark}-{ranks[0].pid}")
 
 
 def test_ferry_launch_and_its_environment():
