@@ -143,7 +143,11 @@ fuzz() { printf '%s\0' build/fuzz/tests/fuzz/*_fuzz | xargs -0 -P "$(nproc)" -I{
 for step in "$@"; do
   case $step in
     format) check "format" scripts/format.sh --dry-run -Werror ;;
-    tidy) check "tidy's rules" tests/tidy_test.py; check "tidy" tests/tidy.py ;;
+    tidy)
+      check "tidy's rules" tests/tidy_test.py
+      check "tidy" tests/tidy.py
+      check "commit subjects" tests/commits.py
+      ;;
     release) FERRY_STRESS=${FERRY_STRESS:-0.1} check_tests release ;;
     long)
       check "build release and bench" build release -DFERRY_BUILD_BENCH=ON &&

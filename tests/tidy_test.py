@@ -4,6 +4,7 @@
 import unittest
 from pathlib import Path
 
+import commits
 import tidy
 
 HEAD = "// Owns x. Called by y.\n"
@@ -135,6 +136,15 @@ class Tidy(unittest.TestCase):
         for file in "python/CMakeLists.txt", "README.md":
             self.expect("pyproject.toml", good.replace(">=3.10", ">=3.9"), good, f"Python 3.9, but 3.10 in {file}")
         self.expect("pyproject.toml", good.replace("requires-python", "python"), good, "no requires-python")
+
+
+class Commits(unittest.TestCase):
+    def test_subjects(self):
+        good = {"1": "group: a wait blames nobody", "2": "plan, placement: one loop"}
+        self.assertEqual(list(commits.complaints(good)), [])
+        for bad, what in (("x: " + "y" * 70, "73 characters"), ("A wait blames nobody", "no area"),
+                          ("group: a wait blames nobody", "the same subject as 1")):
+            self.assertIn(what, list(commits.complaints({**good, "3": bad}))[0])
 
 
 if __name__ == "__main__":
