@@ -1,5 +1,6 @@
-"""Conan's recipe: `conan create . -s compiler.cppstd=20` builds libferry from this tree, then a program against it.
-What libferry needs itself is the system's, as for the Debian packages (scripts/install.sh)."""
+"""Conan's recipe: `conan create . -s compiler.cppstd=20` builds libferry and libferry_cann from this tree, then
+programs against them. What the libraries need themselves is the system's, as for the Debian packages
+(scripts/install.sh)."""
 
 import re
 from pathlib import Path
@@ -47,4 +48,10 @@ class Ferry(ConanFile):
         CMake(self).install()
 
     def package_info(self):
-        self.cpp_info.libs = ["ferry"]
+        # The targets that find_package gives elsewhere: ferry::ferry and ferry::cann.
+        engine, cann = self.cpp_info.components["engine"], self.cpp_info.components["cann"]
+        engine.libs, cann.libs = ["ferry"], ["ferry_cann"]
+        cann.requires = ["engine"]
+        for part, target, package in ((engine, "ferry::ferry", "ferry"), (cann, "ferry::cann", "ferry-cann")):
+            part.set_property("cmake_target_name", target)
+            part.set_property("pkg_config_name", package)

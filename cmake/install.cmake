@@ -1,12 +1,14 @@
-# What `cmake --install` lays down: libferry, its headers, and the two ways to find them; and the same as Debian
-# packages, which `make deb` makes.
+# What `cmake --install` lays down: libferry and libferry_cann, their headers, and the two ways to find them; and the
+# same as Debian packages, which `make deb` makes.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS ferry EXPORT ferryTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development)
+install(TARGETS ferry_cann EXPORT ferryTargets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cann NAMELINK_COMPONENT development)
 install(DIRECTORY include/ferry DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 
-# find_package(ferry) gives ferry::ferry.
+# find_package(ferry) gives ferry::ferry and ferry::cann.
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ferry)
 install(EXPORT ferryTargets NAMESPACE ferry:: FILE ferryConfig.cmake DESTINATION ${package_dir}
         COMPONENT development)
@@ -14,24 +16,31 @@ write_basic_package_version_file(ferryConfigVersion.cmake COMPATIBILITY SameMino
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ferryConfigVersion.cmake DESTINATION ${package_dir}
         COMPONENT development)
 
-# pkg-config --cflags --libs ferry; paths are relative to the file, so that the prefix can move.
+# pkg-config --cflags --libs ferry, or ferry-cann; paths are relative to the file, so that the prefix can move.
 file(RELATIVE_PATH prefix_from_pc /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-configure_file(cmake/ferry.pc.in ferry.pc @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ferry.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
+foreach(name ferry ferry-cann)
+  configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
+          COMPONENT development)
+endforeach()
 
-# libferry0.1, libferry-dev and ferry-tools. UCX is loaded at run time, so nothing links it.
+# libferry0.1, libferry-cann0.1, libferry-dev for both, and ferry-tools. UCX is loaded at run time, so nothing links it.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_CONTACT "the ferry developers")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
-set(CPACK_COMPONENTS_ALL library development tools)
+set(CPACK_COMPONENTS_ALL library cann development tools)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libferry${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_RECOMMENDS libucx0)
+set(CPACK_DEBIAN_CANN_PACKAGE_NAME libferry-cann${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+set(CPACK_DEBIAN_CANN_PACKAGE_DEPENDS "${CPACK_DEBIAN_LIBRARY_PACKAGE_NAME} (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/src)  # of libferry_cann: libferry
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libferry-dev)
-set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "${CPACK_DEBIAN_LIBRARY_PACKAGE_NAME} (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
+    "${CPACK_DEBIAN_CANN_PACKAGE_DEPENDS}, ${CPACK_DEBIAN_CANN_PACKAGE_NAME} (= ${PROJECT_VERSION})")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME ferry-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_RECOMMENDS libucx0)
 include(CPack)

@@ -1,7 +1,8 @@
 // CANN's two-stage C API of the MoE operators on host memory: what programs that include acl/acl.h,
 // hccl/hccl.h and aclnnop/aclnn_moe_distribute_*.h call, under the same names. Such a program
 // compiles with -I<prefix>/include/ferry/compat in place of CANN's include path, and links
-// libferry. docs/aclnn.md says what each call does here. Implemented in src/aclnn on ferry/cann.h.
+// libferry_cann. docs/aclnn.md says what each call does here. Implemented in src/aclnn on
+// ferry/cann.h.
 #pragma once
 
 #include <stddef.h>

@@ -7,11 +7,10 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <limits>
 #include <string_view>
 
+#include "aclnn/environment.h"
 #include "aclnn/runtime.h"
-#include "base/environment.h"
 #include "cann/refusal.h"
 
 namespace ferry::aclnn {
@@ -21,9 +20,6 @@ namespace {
 using cann::internal::require;
 using cann::internal::require_fit;
 using cann::internal::require_value;
-
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-constexpr std::uint64_t kDefaultBuffer = 200 * kMiB;  // HCCL's
 
 struct RankHandle {
   std::shared_ptr<Domain> domain;
@@ -45,13 +41,6 @@ Names& names() {
 std::string new_name() {  // with the lock
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
   return fmt::format("hccl-{:x}-{:x}-{}", getpid(), now, names().made++);
-}
-
-std::uint64_t read_buffer_bytes() {
-  const char* const name = "HCCL_BUFFSIZE";
-  const auto text = internal::environment(name);
-  if (!text) return kDefaultBuffer;
-  return kMiB * internal::whole_number(name, *text, 2, std::numeric_limits<int>::max());
 }
 
 std::shared_ptr<Domain> find_domain(const char* what, std::string_view name) {
@@ -111,7 +100,7 @@ std::shared_ptr<Domain> make_domain(std::string name, std::size_t size) {
   domain->name = std::move(name);
   domain->devices.assign(size, -1);
   domain->groups.resize(size);
-  domain->buffer_bytes = read_buffer_bytes();
+  domain->buffer_bytes = buffer_bytes_in_environment();
   std::erase_if(names().domains, [](const auto& entry) { return entry.second.expired(); });
   std::erase_if(names().joint, [](const auto& entry) { return entry.second.expired(); });
   names().domains[domain->name] = domain;

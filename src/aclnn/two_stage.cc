@@ -10,10 +10,10 @@
 #include <string>
 #include <string_view>
 
+#include "aclnn/environment.h"
 #include "aclnn/hccl.h"
 #include "aclnn/runtime.h"
 #include "aclnn/tensor.h"
-#include "base/environment.h"
 #include "cann/refusal.h"
 #include "ferry/cann.h"
 
@@ -42,8 +42,7 @@ Executors& executors() {
 // HCCL's switches of version 1, which count where no commAlg is given.
 std::string algorithm_of(const Arguments& given) {
   if (given.commAlg != nullptr && *given.commAlg != 0) return given.commAlg;
-  const std::string pcie = internal::environment_or_empty("HCCL_INTRA_PCIE_ENABLE"),
-                    roce = internal::environment_or_empty("HCCL_INTRA_ROCE_ENABLE");
+  const auto [pcie, roce] = intra_switches_in_environment();
   cann::internal::require_fit(pcie != "1" || roce != "1",
                               "HCCL_INTRA_PCIE_ENABLE and HCCL_INTRA_ROCE_ENABLE are both 1, need "
                               "one");

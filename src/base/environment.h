@@ -1,7 +1,7 @@
 // Environment: every variable that is ferry's own, with its values and meaning, and the one place
-// that asks the environment for anything (tests/tidy.py checks both, and that docs/environment.md
-// says the same). Variables of launchers are in bootstrap/launcher.cc, UCX's in
-// network/ucx_config.cc.
+// of libferry that asks the environment for anything (tests/tidy.py checks both, and that
+// docs/environment.md says the same). Variables of launchers are in bootstrap/launcher.cc, UCX's in
+// network/ucx_config.cc, HCCL's in aclnn/environment.cc (of libferry_cann).
 #pragma once
 
 #include <cstdint>

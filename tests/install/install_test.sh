@@ -14,8 +14,9 @@ step "install, then move the prefix: nothing may remember where it was"
 cmake --install "$build" --prefix "$work/installed" >"$work/install.log"
 mv "$work/installed" "$work/moved"
 library=$(find "$work/moved" -name libferry.so)
-export PKG_CONFIG_PATH=${library%/*}/pkgconfig
-export LD_LIBRARY_PATH=${library%/*}
+libraries=${library%/*}
+export PKG_CONFIG_PATH=$libraries/pkgconfig
+export LD_LIBRARY_PATH=$libraries
 
 step "public headers compile alone, with a strict user's warnings, and name no third party"
 for header in "$work"/moved/include/ferry/*.h; do
@@ -28,8 +29,8 @@ for header in ferry c_structs; do
 done
 if grep -nE '#include *[<"](fmt|hwy|hwloc|nlohmann|CLI)' -r "$work/moved/include"; then exit 1; fi
 
-step "the library shows ferry's own symbols only"
-"$here/../capi/exports_test.sh" "$library"
+step "the libraries export what their lists say"
+for name in ferry ferry_cann; do "$here/../capi/exports_test.sh" "$libraries/lib$name.so"; done
 
 for consumer in consumer consumer_c; do
   step "find_package(ferry): $consumer"
@@ -37,6 +38,7 @@ for consumer in consumer consumer_c; do
   cmake --build "$work/$consumer"
   "$work/$consumer/$consumer"
 done
+"$work/consumer/consumer_cann"
 
 step "pkg-config ferry"
 read -ra flags < <(pkg-config --cflags --libs ferry)
@@ -46,6 +48,20 @@ read -ra flags < <(pkg-config --cflags --libs ferry)
 "$CC" -std=c11 -Wall -Wextra -Wpedantic -Werror "$here/../../examples/dispatch_combine.c" "${flags[@]}" \
   -o "$work/by_pkg_config_c"
 "$work/by_pkg_config_c"
+
+step "pkg-config ferry-cann"
+read -ra flags < <(pkg-config --cflags --libs ferry-cann)
+"$CXX" -std=c++20 -Wall -Wextra -Werror "$here/../../examples/cann_dispatch.cc" "${flags[@]}" \
+  -o "$work/by_pkg_config_cann"
+"$work/by_pkg_config_cann"
+
+step "libferry_cann finds libferry beside it without LD_LIBRARY_PATH"
+if env -u LD_LIBRARY_PATH ldd "$libraries/libferry_cann.so" | grep "not found"; then exit 1; fi
+
+step "the other programs do not need libferry_cann"
+for program in by_pkg_config by_pkg_config_c consumer/consumer consumer_c/consumer_c; do
+  if readelf -d "$work/$program" | grep libferry_cann; then exit 1; fi
+done
 
 if command=$(find "$work/moved/bin" -name ferry 2>/dev/null) && [ -n "$command" ]; then
   step "the command line starts"

@@ -52,6 +52,12 @@ def test_it_asks_the_system_for_nothing_newer_than_make_wheel_promises(alone):
             assert version <= NEWEST.get(symbol[0], version), f"{file.name} needs {symbol}"
 
 
+def test_no_file_of_it_has_a_name_of_cann(alone):
+    folder = Path(run(alone, "-c", "import ferry; print(ferry.__path__[0])").strip())
+    for file in (*folder.glob("_core*.so"), folder / "bin/ferry"):
+        assert not re.findall(r"\b(?:acl|Hccl)\w+", run("nm", "-D", str(file))), file.name
+
+
 def test_it_works_without_numpy_and_torch(alone):
     assert run(alone, PROGRAM) == "ferry 0.1.0 works\n"
 
@@ -76,7 +82,7 @@ def test_ferry_prefers_the_ucx_that_pip_installed():
 
 def test_installing_the_build_that_it_was_made_in_takes_no_python(tmp_path):
     build = ROOT / "build/release"
-    if not (build / "src/libferry.so").exists():
-        pytest.skip("libferry was not built in build/release")
+    if not all((build / "src" / name).exists() for name in ("libferry.so", "cann/libferry_cann.so")):
+        pytest.skip("libferry and libferry_cann were not built in build/release")
     run("cmake", "--install", str(build), "--prefix", str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {"bin", "include", "lib"}

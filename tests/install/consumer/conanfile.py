@@ -29,4 +29,5 @@ class Consumer(ConanFile):
 
     def test(self):
         if can_run(self):
-            self.run(os.path.join(self.cpp.build.bindir, "consumer"), env="conanrun")
+            for program in ("consumer", "consumer_cann"):
+                self.run(os.path.join(self.cpp.build.bindir, program), env="conanrun")
