@@ -48,7 +48,9 @@ class Ferry(ConanFile):
         CMake(self).install()
 
     def package_info(self):
-        # The targets that find_package gives elsewhere: ferry::ferry and ferry::cann.
+        # The targets that find_package gives elsewhere: ferry::ferry and ferry::cann. Conan adds one for the whole
+        # package; by default it is ferry::ferry, which would then link libferry_cann too.
+        self.cpp_info.set_property("cmake_target_name", "ferry::all")
         engine, cann = self.cpp_info.components["engine"], self.cpp_info.components["cann"]
         engine.libs, cann.libs = ["ferry"], ["ferry_cann"]
         cann.requires = ["engine"]
