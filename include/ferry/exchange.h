@@ -123,8 +123,8 @@ struct Scales {
 // Rows received by a dispatch. They lie in the window; the buffer is free for reuse when this
 // object is released or destroyed. Gap rows of kExpertMajor have source -1 and weight 0, and rows
 // of zeros with zero_gaps; rows of kPadded past an expert's count are undefined, rows and metadata,
-// unless zero_gaps asks for the same. While a combine that was given these very rows is being read
-// by any rank they must not be modified (docs/gotchas.md).
+// unless zero_gaps asks for the same. They are the caller's to modify, until they are given to a
+// combine that reads them in place: then Exchange::may_write says when they are again.
 struct FERRY_EXPORT Received {
   void* data = nullptr;       // [num_rows, H], dense; kPadded: [L, C, H]
   std::int64_t num_rows = 0;  // gaps and padding included
@@ -151,7 +151,8 @@ struct FERRY_EXPORT Received {
 };
 
 // Rows of the window that the caller fills, so that combine need not copy them; free for reuse when
-// released.
+// released. Once they were given to a combine, Exchange::may_write says when they may be filled
+// again; new ones may be filled at once.
 struct FERRY_EXPORT OutputRows {
   void* data = nullptr;  // [num_rows, hidden], dense
   std::int64_t num_rows = 0;
@@ -188,7 +189,8 @@ struct ResidualNorm {
 struct CombineArgs {
   Handle handle = {};
   // [handle.num_rows(), H'] in dispatch order; read in place if in the window, unless in_place is
-  // false: then they are copied like any other, and may be written to as soon as combine returned.
+  // false: then they are copied like any other. Copied rows may be written to as soon as
+  // combine_send returned, rows that are read in place when may_write says so.
   Rows expert_rows = {};
   bool in_place = true;
   // [T, K]; null: plain sum. kRankMajor: null but for copy and constant experts.
@@ -257,8 +259,8 @@ struct CrossedBytes {
 };
 
 // One caller at a time per exchange; different exchanges may be used concurrently. All calls but
-// poll, allocate_outputs, stats and times are collective: the same order of operations on every
-// rank.
+// poll, allocate_outputs, may_write, stats and times are collective: the same order of operations
+// on every rank.
 class FERRY_EXPORT Exchange {
  public:
   Exchange() = default;
@@ -275,8 +277,8 @@ class FERRY_EXPORT Exchange {
   [[nodiscard]] Status dispatch(const DispatchArgs& args, Received& received) noexcept;
   [[nodiscard]] Status combine(const CombineArgs& args) noexcept;
 
-  // Halves. Arguments of a combine must stay valid until combine_recv; those of a dispatch until
-  // dispatch_send returns.
+  // Halves. Arguments of a combine must stay valid and unchanged until combine_recv, but for expert
+  // rows that were copied; those of a dispatch until dispatch_send returns.
   [[nodiscard]] Status dispatch_send(const DispatchArgs& args, Operation& operation) noexcept;
   [[nodiscard]] Status dispatch_recv(Operation operation, Received& received) noexcept;
   [[nodiscard]] Status combine_send(const CombineArgs& args, Operation& operation) noexcept;
@@ -304,6 +306,13 @@ class FERRY_EXPORT Exchange {
   // Window memory for num_rows rows of expert outputs.
   [[nodiscard]] Status allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,
                                         OutputRows& outputs) noexcept;
+  // `may`: whether all ranks have read what was combined in place of the view of the window that
+  // `rows` points into, so that it may be written again. True for a view that no combine was given,
+  // and for any other memory, which combine copies. Does not wait, and is not to be waited for: a
+  // rank may make the next depth - 1 operations before it receives a combine. The answer is true
+  // once an operation that was sent `depth` or more after the combine is finished on this rank
+  // (docs/gotchas.md). kInvalidArgument for rows of a view that was released.
+  [[nodiscard]] Status may_write(const void* rows, bool& may) noexcept;
 
   const ExchangeConfig& config() const;
   int num_local_experts() const;     // L

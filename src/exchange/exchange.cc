@@ -94,6 +94,11 @@ Status Exchange::allocate_outputs(std::int64_t num_rows, std::int64_t hidden, Da
   });
 }
 
+Status Exchange::may_write(const void* rows, bool& may) noexcept {
+  may = false;
+  return guarded(state_, [&](ExchangeState& state) { return state.may_write(rows, may); });
+}
+
 const ExchangeConfig& Exchange::config() const { return made(state_).config(); }
 int Exchange::num_local_experts() const { return made(state_).num_local_experts(); }
 WindowBytes Exchange::window_bytes() const { return made(state_).window_bytes(); }

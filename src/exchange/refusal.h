@@ -1,5 +1,5 @@
-// How the argument rules refuse. Used by dispatch_rules.cc, combine_rules.cc, top_k_ids.cc and
-// window_rules.cc.
+// How the argument rules refuse. Used by dispatch_rules.cc, combine_rules.cc, top_k_ids.cc,
+// window_rules.cc and state.cc.
 #pragma once
 
 #include <fmt/format.h>

@@ -9,6 +9,7 @@
 
 #include "exchange/agreement.h"
 #include "exchange/configuration.h"
+#include "exchange/refusal.h"
 #include "memory/available.h"
 #include "topology/caches.h"
 #include "topology/numa.h"
@@ -223,6 +224,21 @@ Status ExchangeState::allocate_outputs(std::int64_t num_rows, std::int64_t hidde
   outputs.hidden = hidden;
   outputs.dtype = dtype;
   outputs.pin = std::make_shared<Pin>(pool, *buffer);
+  return {};
+}
+
+// Ranks of other nodes tell by messages that they have read.
+Status ExchangeState::may_write(const void* rows, bool& may) {
+  parts_.group->progress();
+  if (Status verdict = parts_.group->verdict(); !verdict.ok()) return verdict;
+  const Pool::Found found = parts_.pool->find(rows, 1);
+  if (found.in_window && !found.buffer)
+    return refuse_with(
+        parts_.setup->rank,
+        "may_write: the address is not one of rows of a view that is alive, though it "
+        "lies in the window");
+  may =
+      !found.buffer || parts_.pool->published(*found.buffer) <= parts_.protocol.min_read_through();
   return {};
 }
 

@@ -41,6 +41,7 @@ class ExchangeState {
                           bool* by_all);
   Status allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,
                           OutputRows& outputs);
+  Status may_write(const void* rows, bool& may);
 
   const ExchangeConfig& config() const noexcept { return parts_.setup->config; }
   int num_local_experts() const noexcept { return parts_.setup->num_local_experts(); }
