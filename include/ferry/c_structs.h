@@ -225,7 +225,9 @@ typedef struct ferry_dispatch_args {
 } ferry_dispatch_args;
 
 // Rows received by a dispatch, filled by ferry_dispatch and ferry_dispatch_recv. They lie in the
-// window until ferry_received_release. Must be initialised before its first use.
+// window until ferry_received_release. They are the caller's to modify, until they are given to a
+// combine that reads them in place: then ferry_may_write says when they are again. Must be
+// initialised before its first use.
 typedef struct ferry_received {
   uint32_t struct_size, version;
   void* owner;       // the library's: keeps the rows; NULL: holds none
@@ -250,7 +252,8 @@ typedef struct ferry_received {
 } ferry_received;
 
 // Rows of the window that the caller fills, so that combine need not copy them. Filled by
-// ferry_allocate_outputs, given back by ferry_output_rows_release.
+// ferry_allocate_outputs, given back by ferry_output_rows_release. Once they were given to a
+// combine, ferry_may_write says when they may be filled again.
 typedef struct ferry_output_rows {
   uint32_t struct_size, version;
   void* owner;  // the library's: keeps the rows; NULL: holds none
@@ -259,7 +262,8 @@ typedef struct ferry_output_rows {
   int64_t hidden;
 } ferry_output_rows;
 
-// All arrays must stay valid until combine_recv returns. H' is the width of the expert rows.
+// All arrays must stay valid and unchanged until combine_recv returns, but for expert rows that are
+// copied: combine_send has read those. H' is the width of the expert rows.
 typedef struct ferry_combine_args {
   uint32_t struct_size, version;
   const ferry_handle* handle;  // of the dispatch; NULL: `dispatched` says where the rows are

@@ -152,6 +152,10 @@ FERRY_EXPORT ferry_code ferry_allocate_outputs(ferry_exchange* exchange, int64_t
                                                int64_t hidden, int32_t dtype,
                                                ferry_output_rows* outputs);
 FERRY_EXPORT ferry_code ferry_output_rows_release(ferry_output_rows* outputs);
+// `may`: 1 when no rank reads, for a combine, the view of the window that `rows` points into, so
+// that it may be written again; 1 for any other memory too. Does not wait, and is not to be waited
+// for (ferry/exchange.h). On failure it is 0: FERRY_INVALID_ARGUMENT for rows that were released.
+FERRY_EXPORT ferry_code ferry_may_write(ferry_exchange* exchange, const void* rows, int32_t* may);
 
 // A handle of its own, that outlives the received rows, for any number of combines and cached
 // dispatches of its exchange; ferry_handle_free frees it, and takes NULL. ferry_received.handle is

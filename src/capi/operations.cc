@@ -149,6 +149,16 @@ ferry_code ferry_output_rows_release(ferry_output_rows* outputs) {
   return guarded([&] { release<OutputsOwner>(outputs, "ferry_output_rows"); });
 }
 
+ferry_code ferry_may_write(ferry_exchange* exchange, const void* rows, int32_t* may) {
+  return guarded([&] {
+    required(may, "may") = 0;
+    bool free = false;
+    Status status = required(exchange, "exchange").exchange.may_write(rows, free);
+    *may = free;
+    return status;
+  });
+}
+
 ferry_code ferry_handle_keep(const ferry_handle* handle, ferry_handle** kept) {
   return guarded([&] {
     required(kept, "kept") = nullptr;

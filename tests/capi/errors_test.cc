@@ -52,6 +52,10 @@ TEST(CapiErrors, NullIsRefusedByName) {
     refused(ferry_received_release(nullptr), "ferry_received");
     refused(ferry_allocate_outputs(nullptr, 1, 1, 0, &rows), "exchange");
     refused(ferry_allocate_outputs(seat.exchange, 1, 1, 0, nullptr), "ferry_output_rows");
+    int32_t may = 1;
+    refused(ferry_may_write(nullptr, rows.data, &may), "exchange");
+    EXPECT_EQ(may, 0);
+    refused(ferry_may_write(seat.exchange, rows.data, nullptr), "may");
     refused(ferry_handle_keep(nullptr, &kept), "handle");
     refused(ferry_handle_keep(seat.received.handle, nullptr), "kept");
     refused(ferry_handle_counts(nullptr, nullptr), "handle");

@@ -175,13 +175,24 @@ TEST(CapiOperations, OutputsInTheWindow) {
     std::memcpy(rows.data, seat.received.data, rows.num_rows * kHidden * sizeof(float));
     auto combine = seat.combine_args();
     combine.expert_rows = rows.data;
-    expect_ok(ferry_combine(seat.exchange, &combine));
+    std::int32_t may = 0;
+    expect_ok(ferry_may_write(seat.exchange, rows.data, &may));
+    EXPECT_EQ(may, 1);
+    std::uint64_t operation = 0;
+    expect_ok(ferry_combine_send(seat.exchange, &combine, &operation));
+    expect_ok(ferry_may_write(seat.exchange, rows.data, &may));
+    EXPECT_EQ(may, 0);  // this rank has not read them
+    expect_ok(ferry_combine_recv(seat.exchange, operation));
+    while (!may) expect_ok(ferry_may_write(seat.exchange, rows.data, &may));
     EXPECT_EQ(seat.out, seat.tokens);
     auto stats = sized<ferry_stats>();
     expect_ok(ferry_exchange_stats(seat.exchange, &stats));
     EXPECT_EQ(stats.bytes_copied, 0U);
+    const void* released = rows.data;
     expect_ok(ferry_output_rows_release(&rows));
     EXPECT_EQ(rows.data, nullptr);
+    expect_error(ferry_may_write(seat.exchange, released, &may), FERRY_INVALID_ARGUMENT, {"view"});
+    EXPECT_EQ(may, 0);
   });
 }
 
