@@ -354,6 +354,13 @@ nb::object empty(const PyExchange& self, std::int64_t num_rows, nb::handle hidde
                     state.library.value_or(loaded_library()));
 }
 
+bool may_write(const PyExchange& self, nb::handle rows) {
+  const Turn turn(self);
+  bool may = false;
+  check((*turn).exchange.may_write(read_tensor(rows, "rows").data, may));
+  return may;
+}
+
 nb::object stats(const PyExchange& self) {
   const std::shared_ptr<State> state = self.get();
   const ExchangeStats& counts = state->stats;

@@ -58,6 +58,7 @@ bool refuse_combine(const PyExchange& self, const std::string& why, nb::handle a
 
 nb::object empty(const PyExchange& self, std::int64_t num_rows, nb::handle hidden,
                  nb::handle dtype);
+bool may_write(const PyExchange& self, nb::handle rows);
 nb::object stats(const PyExchange& self);
 nb::object window_bytes_of(const PyExchange& self);
 nb::dict config_of(const PyExchange& self);

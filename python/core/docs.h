@@ -27,7 +27,8 @@ inline constexpr const char* kCombineDoc =
 float32, rounded once; the order of sums is that of docs/numerics.md.
 
 expert_rows: [handle.num_rows, H'] in dispatch order (padded: [L, C, H']), read in place where
-    they are ferry's memory unless in_place is False: then they may be written to after this.
+    they are ferry's memory unless in_place is False. What is read in place may be written again
+    when Exchange.may_write says so; what is copied, once combine or combine_send returned.
 handle: of the dispatch.
 topk_weights: float32 [T, K]; None: plain sum.
 bias: one or two [T, H'] of out's dtype.

@@ -165,6 +165,23 @@ void bind_layer(nb::class_<PyExchange>& type) {
       arg("active_ranks").none());
 }
 
+// Rows of the window for expert outputs.
+void bind_outputs(nb::class_<PyExchange>& type) {
+  type.def("empty", &empty, arg("num_rows"), optional("hidden"), optional("dtype"),
+           nb::sig("def empty(self, num_rows: int, hidden: int | None = None, "
+                   "dtype: typing.Any = None) -> typing.Any"),
+           "Memory of the window for expert outputs [num_rows, hidden], so that combine copies "
+           "nothing; an array of "
+           "the library of the last dispatch's tokens. Local; ferry.Capacity when too many views "
+           "are alive.")
+      .def(
+          "may_write", &may_write, arg("rows"),
+          nb::sig("def may_write(self, rows: AnyArray) -> bool"),
+          "True when no rank reads, for a combine, the rows of the window that this array lies in, "
+          "so that they may be written again; True for any other memory. Local, does not wait, and "
+          "is not to be waited for: docs/python.md, Lifetimes.");
+}
+
 }  // namespace
 
 void bind_exchange(nb::module_& module) {
@@ -183,7 +200,7 @@ void bind_exchange(nb::module_& module) {
   nb::class_<PyExchange> type(
       module, "Exchange",
       "One dispatch/combine pair and its window of memory. Made by group.exchange(...). All "
-      "calls but empty, stats and close are collective: the same order on every rank.");
+      "calls but empty, may_write, stats and close are collective: the same order on every rank.");
   define(type, "dispatch", with_dispatch_objects<dispatch>(), dispatch_parameters(),
          &refuse_dispatch, {kDispatchTypes, "Received[Array]", kDispatchDoc});
   define(type, "dispatch_send", with_dispatch_objects<dispatch_send>(), dispatch_parameters(),
@@ -196,9 +213,10 @@ void bind_exchange(nb::module_& module) {
   define(type, "combine_send", with_combine_objects<combine_send>(), combine_parameters(),
          &refuse_combine,
          {kCombineTypes, "Operation[Array]",
-          "The first half of combine: arguments as there, not to be changed until recv(). Returns "
-          "a ferry.Operation."});
+          "The first half of combine: arguments as there, not to be changed until recv(), but for "
+          "expert rows that were copied. Returns a ferry.Operation."});
   bind_layer(type);
+  bind_outputs(type);
   type.def("refuse_dispatch", &refuse_dispatch, arg("why"), optional("active_ranks"),
            nb::sig("def refuse_dispatch(self, why: str, active_ranks: "
                    "collections.abc.Sequence[int] | None = None) -> bool"),
@@ -209,13 +227,6 @@ void bind_exchange(nb::module_& module) {
            nb::sig("def refuse_combine(self, why: str, active_ranks: "
                    "collections.abc.Sequence[int] | None = None) -> bool"),
            "The same for a combine.")
-      .def("empty", &empty, arg("num_rows"), optional("hidden"), optional("dtype"),
-           nb::sig("def empty(self, num_rows: int, hidden: int | None = None, "
-                   "dtype: typing.Any = None) -> typing.Any"),
-           "Memory of the window for expert outputs [num_rows, hidden], so that combine copies "
-           "nothing; an array of "
-           "the library of the last dispatch's tokens. Local; ferry.Capacity when too many views "
-           "are alive.")
       .def("stats", &stats, nb::sig("def stats(self) -> Stats"),
            "Counts since creation, and the waits of the last operations: ferry.Stats. Local, from "
            "any "

@@ -194,6 +194,39 @@ def test_rows_may_be_written_to_after_a_combine_that_copied_them():
     assert ferry.run_threads(2, body, deadline=40.0) == [[1.0], [1.0]]
 
 
+def test_rows_read_in_place_may_be_written_when_all_ranks_have_read_them():
+    """Rank 0 has combined, and received the next dispatch; rank 1 made the same calls and has not read the rows."""
+
+    def body(group):
+        exchange = group.exchange(max_tokens=4, hidden=16, num_experts=2, top_k=1, dtype="float32")
+        ids = torch.full((4, 1), 1 - group.rank)
+        rows = exchange.dispatch(torch.ones(4, 16), ids)
+        outputs = exchange.empty(rows.num_rows)
+        assert exchange.may_write(outputs)
+        outputs.fill_(2)
+        combine = exchange.combine_send(outputs, rows.handle)
+        result = combine.recv() if group.rank == 0 else None
+        next_rows = exchange.dispatch(torch.ones(4, 16), ids).rows
+        group.barrier()
+        may = [exchange.may_write(each) for each in (outputs, outputs[1:], outputs.numpy())]
+        may += [exchange.may_write(each) for each in (rows.rows, next_rows, torch.ones(3), np.ones(3))]
+        assert may == [False] * 3 + [True] * 4
+        group.barrier()
+        result = combine.recv() if result is None else result
+        ends = time.monotonic() + 30
+        while not exchange.may_write(outputs):
+            assert time.monotonic() < ends
+        outputs.fill_(-1)
+        with pytest.raises(ferry.InvalidArgument, match="rows"):
+            exchange.may_write([1.0])
+        exchange.close()
+        with pytest.raises(ferry.Closed):
+            exchange.may_write(outputs)
+        return result.unique().tolist()
+
+    assert ferry.run_threads(2, body, deadline=40.0) == [[2.0], [2.0]]
+
+
 def test_views_outlive_what_they_came_from():
     def body(group):
         exchange = group.exchange(max_tokens=4, hidden=4, num_experts=2, top_k=1, dtype="float32")
