@@ -236,6 +236,11 @@ void CombineCall::place_foreign_rows(std::int64_t num_rows, Random& random) {
   args_.expert_rows.pitch_bytes = static_cast<std::int64_t>(pitch);
 }
 
+void CombineCall::overwrite_what_was_copied() {
+  std::ranges::fill(foreign_, kGuard);
+  std::ranges::fill(row_weights_, kFloatGuard);
+}
+
 void CombineCall::check(const std::string& what) const {
   const internal::RankCombined& expected = combine_.expected[rank_];
   const std::size_t row_bytes =

@@ -50,6 +50,8 @@ class CombineCall {
   CombineArgs& args() { return args_; }
   // Of a group that broke before the call: its error is told once, and not by the combine again.
   const Status& broke() const { return broke_; }
+  // After the send half: what was copied into the window is the caller's again.
+  void overwrite_what_was_copied();
   void check(const std::string& what) const;
 
  private:
