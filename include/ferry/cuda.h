@@ -134,7 +134,8 @@ class FERRY_EXPORT Exchange {
   [[nodiscard]] Status combine_recv(Stream stream) noexcept;
 
   // Rows of the window for the outputs of the next combine, which is then spared their copy:
-  // [row capacity, max_output_row_bytes].
+  // [row capacity, max_output_row_bytes]. With a depth of 2 or more they may be written, in the
+  // order of the stream, once the receive half of the combine before was issued (docs/cuda.md).
   void* outputs() const;
 
   // The first error that kernels have met since the last check, if any: it does not wait for them.

@@ -16,10 +16,12 @@ namespace ferry {
 
 // What one expert of this rank computes: all its rows of this batch, n > 0.
 struct ExpertRows {
-  int expert = 0;       // local
-  Rows rows = {};       // [n, H], dense, of the wire's type; source rank, then token
-  Scales scales = {};   // of these rows, where they have any
-  void* out = nullptr;  // [n, H], dense, of out_type, to be written; combine reads it there
+  int expert = 0;      // local
+  Rows rows = {};      // [n, H], dense, of the wire's type; source rank, then token
+  Scales scales = {};  // of these rows, where they have any
+  // [n, H], dense, of out_type, to be written in this call; combine reads it there, on other ranks
+  // maybe after Layer::run returned
+  void* out = nullptr;
   std::shared_ptr<const void> pin = {};  // keeps the memory of both
 };
 // Computes experts, one or more, in ascending order.

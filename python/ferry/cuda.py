@@ -137,7 +137,8 @@ class Exchange:
         return operation
 
     def outputs(self, num_rows: int, dtype: torch.dtype | None = None, hidden: int | None = None) -> torch.Tensor:
-        """Memory of the window for the expert outputs [num_rows, hidden] of the next combine, which copies nothing."""
+        """Memory of the window for the expert outputs [num_rows, hidden] of the next combine, which copies nothing.
+        To be written after recv() of the combine before, not between its halves (docs/cuda.md)."""
         dtype, hidden = dtype or self._dtype, hidden or self.config["hidden"]
         row_bytes, most = hidden * dtype.itemsize, self.config["max_output_row_bytes"]
         if num_rows > self.row_capacity or row_bytes > most:

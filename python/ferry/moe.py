@@ -145,7 +145,8 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     expert gets its rows in one call; so results are those of the three calls, bit for bit, unless what it computes for
     an expert depends on the others in its call. SwiGLU is one, each(f) makes one. What it raises is raised here, and
     ferry.PeerRejected on the other ranks; the exchange goes on. `rows` and `out` keep their part of the window, also in
-    the traceback of an error that is kept: once 2 * depth + 2 are alive, rows are copied.
+    the traceback of an error that is kept: once 2 * depth + 2 are alive, rows are copied. `out` is not to be written to
+    after the call: other ranks may still read it.
 
     Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is. Of `experts` that is no
     Module it is not known what it holds: let the tokens or the weights require gradients.

@@ -106,6 +106,8 @@ def combine(
     """Brings the rows [N, H] of the experts home; returns [T, H] of out_dtype, by default that of the rows.
 
     out[t] is the sum over k of topk_weights[t, k] * row of (t, k), or without topk_weights the plain sum.
+    Rows that lie in the window are read in place: Exchange.may_write says when they may be written to again.
+
     Differentiable in rows and in topk_weights, float32 [T, K]. Gradients travel in the exchange's dtype. Weights that
     need a gradient make autograd keep the rows: those that lie in the window pin their buffer until backward.
 
