@@ -85,7 +85,7 @@ Status Combine::find_route() {
 // ranks: by them it knows which sums to ask for. The other ranks wait for these requests in their
 // receive halves, so this rank must have sent them before its own receive half.
 Status Combine::ask() {
-  if (!exchange_.forwarder) return {};
+  if (exchange_.ways.none()) return {};
   if (unplaced_) {
     Protocol& protocol = exchange_.protocol;
     Status status = protocol.await(issued(), "outputs", Stage::kDelivered);
@@ -100,8 +100,7 @@ Status Combine::ask() {
 
 Status Combine::receive() {
   Status status = reduce();
-  for (Forwarder* const way : {exchange_.forwarder.get(), exchange_.second_way.get()})
-    if (way) way->forget_sums(number(), setup_.rank);
+  exchange_.ways.forget_sums(number());
   return status;
 }
 
@@ -116,7 +115,8 @@ Status Combine::reduce() {
   std::iota(left.begin(), left.end(), 0);
   Protocol& protocol = exchange_.protocol;
   Status status = await_outputs();
-  begin_phase(exchange_.forwarder ? "sums" : "reduce");
+  const bool one_node = exchange_.ways.none();
+  begin_phase(one_node ? "reduce" : "sums");
   if (status.ok()) status = protocol.examine(issued());
   if (status.ok() && unplaced_) status = place();
   if (!status.ok()) return status;
@@ -125,7 +125,7 @@ Status Combine::reduce() {
             "combine: out_topk_weights needs row_weights, and no rank gave any", setup_.rank};
   }
   find_outputs();
-  if (exchange_.forwarder) {
+  if (!one_node) {
     if (status = await_sums(); !status.ok()) return status;
     begin_phase("reduce");
   }
@@ -136,7 +136,7 @@ Status Combine::reduce() {
   exchange_.stores.took(StoreChoice::kReduce, bytes_of_all(), pulled, reduce_ns_);
   exchange_.stats.bytes_pulled += pulled;
   ++exchange_.stats.combines;
-  return exchange_.forwarder ? await_served() : Status{};
+  return one_node ? Status{} : await_served();
 }
 
 // Of the rows that all ranks received.
@@ -163,10 +163,8 @@ void Combine::reduce_tokens(std::span<const std::int32_t> tokens) {
 // One worker's share of the tokens.
 void Combine::reduce_share(std::span<const std::int32_t> tokens, Stores stores) const {
   const RowFormat format = row_format();
-  const auto& forwarder = exchange_.forwarder;
   Summands sum(format.hidden, format.wire_bytes());
-  RowSum rows(format, forwarder ? forwarder->sum_type(format.type) : format.type,
-              forwarder ? forwarder->topology().num_levels() : 0);
+  RowSum rows(format, exchange_.ways.sum_type(format.type), exchange_.ways.num_levels());
   const ReduceJob job{sum, rows_are_terms() ? nullptr : &rows, stores};
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (i + 1 < tokens.size()) prefetch_outputs(tokens[i + 1]);

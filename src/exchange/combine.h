@@ -115,7 +115,7 @@ class Combine final : public InFlight {
   // internode/incoming_sums.cc
   void ask_for_sums();
   const AskedSums& asked_of(std::int64_t token) const {
-    return asked_[exchange_.way_of(token, asked_.size())];
+    return asked_[exchange_.ways.of_token(token, asked_.size())];
   }
   const std::byte* answer_of(std::int64_t token, int subtree) const {
     return asked_of(token).answer(subtrees_[token].first + subtree);

@@ -20,7 +20,7 @@ constexpr std::int64_t kFewest = 16;
 // counts of all ranks say where rows are.
 Status Combine::await_outputs() {
   const std::function<std::int64_t()> meanwhile = [this] { return reduce_early(); };
-  const bool early = !exchange_.forwarder && !unplaced_;
+  const bool early = exchange_.ways.none() && !unplaced_;
   return exchange_.protocol.await(
       issued(), "outputs", Stage::kDelivered,
       {.wait_ns = &times.wait_ns, .meanwhile = early ? &meanwhile : nullptr});

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <new>
 
-#include "exchange/internode/forwarder.h"
-
 namespace ferry::internal {
 
 namespace {
@@ -23,13 +21,11 @@ const char* kind_name(OperationKind kind) noexcept {
                                            : "nothing";
 }
 
-Protocol::Protocol(GroupState& group, const Setup& setup, const WindowView& view,
-                   Forwarder* forwarder, Forwarder* second_way)
+Protocol::Protocol(GroupState& group, const Setup& setup, const WindowView& view, const Ways& ways)
     : group_(group),
       setup_(setup),
       view_(view),
-      forwarder_(forwarder),
-      second_way_(second_way),
+      ways_(ways),
       crowded_(group.crowded(setup.config.workers)),
       call_(group.default_deadline()),
       active_(setup.everybody),
@@ -41,8 +37,7 @@ void Protocol::close() noexcept {
   raise(view_.control(setup_.rank).read_through, kLeft);
   raise(view_.control(setup_.rank).progress, kLeft);
   group_.ring();
-  for (Forwarder* const way : {forwarder_, second_way_})
-    if (way) way->tell_left();
+  ways_.tell_left();
 }
 
 Status Protocol::begin(std::chrono::nanoseconds deadline) {
@@ -77,13 +72,12 @@ Status Protocol::choose_active(std::span<const int> chosen) {
   }
   if (!active_->contains_me()) return {};
   if (changed) {
-    std::optional<ForwardingTable> next;
     // Told over the table that is common from now on: a rank that passed on control messages
     // before may not take part.
-    if (forwarder_) next = forwarder_->tell_read(active_->waited, active_->all());
-    Status finished = let_last_set_finish(next ? &next->last_hop : nullptr);
+    ForwardingTable next = ways_.tell_set(*active_);
+    Status finished = let_last_set_finish(ways_.none() ? nullptr : &next.last_hop);
     if (!finished.ok()) return finished;
-    if (forwarder_) forwarder_->use(std::move(*next));
+    ways_.use(std::move(next));
     // Relaxed: told with the progress of this operation. Partner: lapped().
     view_.control(setup_.rank).set_since.store(issued_, std::memory_order_relaxed);
   }
@@ -124,9 +118,7 @@ Record& Protocol::new_record(std::uint64_t number, const Terms& terms,
 void Protocol::publish(std::uint64_t number, Stage stage) noexcept {
   raise(view_.control(setup_.rank).progress, progress_of(number, stage));
   group_.ring();
-  // Sums are for ranks of this node.
-  if (forwarder_ && stage != Stage::kSummed) forwarder_->tell(number);
-  if (second_way_ && stage == Stage::kDelivered) second_way_->tell_delivered(number);
+  ways_.tell(number, stage);
 }
 
 Await Protocol::awaiting(const Issued& issued, const char* phase, std::uint64_t value) noexcept {
@@ -146,7 +138,7 @@ Await Protocol::awaiting_flags(const Issued& issued, const char* phase,
                                std::uint64_t value) noexcept {
   Await await = awaiting(issued, phase, value);
   await.stride_bytes = setup_.layout.control_bytes();
-  await.last_hop = forwarder_ ? &forwarder_->table().last_hop : nullptr;
+  await.last_hop = ways_.last_hop();
   return await;
 }
 
@@ -159,7 +151,7 @@ Status Protocol::await(const Issued& issued, const char* phase, Stage stage,
   await.meanwhile = options.meanwhile;
   if (options.only) await.only = options.only;
   Status status = group_.wait(await);
-  const bool both_ways = second_way_ && stage == Stage::kDelivered && issued.active->all();
+  const bool both_ways = stage == Stage::kDelivered && ways_.both(*issued.active);
   return status.ok() && both_ways ? await_second_way(await) : status;
 }
 
@@ -168,7 +160,7 @@ Status Protocol::await_second_way(Await await) {
   std::vector<bool> elsewhere(group_.size());
   for (int peer = 0; peer < group_.size(); ++peer) elsewhere[peer] = !view_.here(peer);
   await.flags = &view_.control(0).second_way;
-  await.last_hop = &second_way_->table().last_hop;
+  await.last_hop = ways_.last_hop(1);
   await.only = &elsewhere;
   return group_.wait(await);
 }
@@ -278,20 +270,18 @@ void Protocol::conclude(const Issued& issued) noexcept {
   // before, but for a moment when I am left out of what comes next (let_last_set_finish).
   const bool told_later =
       takes_part && issued.kind == OperationKind::kDispatch && number == issued_;
-  if (forwarder_ && !told_later) forwarder_->tell(number);
+  if (!told_later) ways_.tell_read(number);
 }
 
 // The end of a call: what others wait for has left this rank, which may go on to something else. A
 // rank that is left out waits for nobody, so it only gives the network a turn.
 Status Protocol::leave(const Issued& issued, const Status& status) {
-  if (!forwarder_ || !status.group_usable()) return status;
+  if (ways_.none() || !status.group_usable()) return status;
   if (!issued.active->contains_me()) {
     group_.progress();
     return status;
   }
-  Status left = group_.await_left(awaiting(issued, "room", 0), forwarder_->table().is_mate);
-  if (left.ok() && second_way_)
-    left = group_.await_left(awaiting(issued, "room", 0), second_way_->table().is_mate);
+  Status left = group_.await_left(awaiting(issued, "room", 0), ways_.mates());
   return status.ok() || !left.group_usable() ? left : status;
 }
 
@@ -319,7 +309,7 @@ Status Protocol::not_in_flight(Operation operation, OperationKind kind) const {
 bool Protocol::delivered(const Issued& issued, int peer) const noexcept {
   const ControlFlags& theirs = view_.control(peer);
   const std::uint64_t delivered = progress_of(issued.number, Stage::kDelivered);
-  const bool both_ways = second_way_ && issued.active->all() && !view_.here(peer);
+  const bool both_ways = ways_.both(*issued.active) && !view_.here(peer);
   // Acquire: its rows come before my reads. Partners: publish(), and whoever stores its rows here.
   return theirs.progress.load(std::memory_order_acquire) >= delivered &&
          (!both_ways || theirs.second_way.load(std::memory_order_acquire) >= delivered);

@@ -17,6 +17,7 @@
 
 #include "exchange/record.h"
 #include "exchange/setup.h"
+#include "exchange/ways.h"
 #include "exchange/window_view.h"
 #include "ferry/exchange.h"
 #include "group/state.h"
@@ -24,8 +25,6 @@
 #include "routing/active_set.h"
 
 namespace ferry::internal {
-
-class Forwarder;
 
 // An operation that has its number.
 struct Issued {
@@ -64,9 +63,7 @@ class InFlight {
 
 class Protocol {
  public:
-  // `forwarder`: null on one node. `second_way`: null where there is none.
-  Protocol(GroupState& group, const Setup& setup, const WindowView& view, Forwarder* forwarder,
-           Forwarder* second_way);
+  Protocol(GroupState& group, const Setup& setup, const WindowView& view, const Ways& ways);
   // At the end of the exchange: waits of peers for this rank pass from now on, and find that its
   // record is missing. Of a broken group they end by themselves.
   void close() noexcept;
@@ -151,7 +148,7 @@ class Protocol {
   GroupState& group_;
   const Setup& setup_;
   WindowView view_;
-  Forwarder *forwarder_, *second_way_;
+  Ways ways_;
   bool crowded_;
 
   CallTime call_;                                     // of the call that is in progress

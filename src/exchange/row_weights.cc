@@ -23,14 +23,14 @@ void Combine::return_weights(std::int64_t token) const {
   const auto add = [&](float* sum, const float* scalars) {
     for (int j = 0; j < route.top_k; ++j) sum[j] += scalars[j];
   };
-  if (!exchange_.forwarder || exchange_.forwarder->exact()) {
+  if (!exchange_.ways.by_subtree()) {
     for (int k = 0; k < route.num_entries; ++k) {
       if (route.refs[first + k].sent()) add(out, of_entry[k].data());
     }
     return;
   }
   const Subtrees subtrees = exchange_.subtrees_of(route, first, route.num_entries);
-  const int outermost = exchange_.forwarder->table().outermost;
+  const int outermost = exchange_.ways.table().outermost;
   for (int i = 0; i < subtrees.count();) {
     float sum[kMaxTopK] = {};
     const bool mine = subtrees[i].level > outermost;
@@ -54,7 +54,7 @@ void Combine::find_scalars(std::int64_t token, RowScalars& of_entry) const {
            setup_.row_at(route, entry, position) * shape.num_scalars;
   };
   const auto to = [&](std::int64_t entry) { return of_entry[entry - first].data(); };
-  if (!exchange_.forwarder) {
+  if (exchange_.ways.none()) {
     for (std::int64_t entry = first; entry < first + route.num_entries; ++entry) {
       if (route.refs[entry].sent()) add_scalars(entry, shape, own, to(entry));
     }

@@ -35,7 +35,7 @@ RowSender::RowSender(ExchangeParts& exchange, const Issued& issued, const Route&
 }
 
 Status RowSender::send(int buffer) {
-  if (exchange_.forwarder) {
+  if (!exchange_.ways.none()) {
     if (Status status = cross_rows(); !status.ok()) return status;
   }
   const std::size_t rows_sent = route_.num_sent * issued_.active->num_positions;

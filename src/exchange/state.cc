@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <thread>
 
 #include "exchange/agreement.h"
@@ -24,11 +25,9 @@ WindowView share_window(GroupState& group, const Setup& setup, const Deadline& b
 
 // My own flags, records and row lists, the sums that are made for me, and the flags and records of
 // the ranks of other nodes that I write down here.
-bool back_control(const Setup& setup, const WindowView& view, const Forwarder* forwarder) {
+bool back_control(const Setup& setup, const WindowView& view, const Ways& ways) {
   for (int peer = 0; peer < setup.num_ranks; ++peer) {
-    const bool mine =
-        peer == setup.rank || (forwarder != nullptr && forwarder->table().is_served[peer]);
-    if (!mine) continue;
+    if (peer != setup.rank && !ways.serves(peer)) continue;
     if (!view.segment->commit(setup.layout.control(peer), setup.layout.control_bytes()))
       return false;
     new (&view.control(peer)) ControlFlags{};
@@ -77,11 +76,6 @@ StoreChoice choose_stores(const GroupState& group) {
   return {of_ranks * private_cache_bytes(), last_level_cache_bytes(), group.one_node()};
 }
 
-std::shared_ptr<Forwarder> make_forwarder(GroupState& group, const Setup& setup,
-                                          const WindowView& view, bool second_way) {
-  return std::make_shared<Forwarder>(group, view, setup.config, setup.choice.algorithm, second_way);
-}
-
 std::shared_ptr<WorkerPool> make_workers(int workers) {
   return std::make_shared<WorkerPool>(workers,
                                       workers > 1 ? my_cpus_by_node() : std::vector<CpuList>());
@@ -92,25 +86,21 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
   std::unique_ptr<const Setup> made = agree_on_setup(*group, config, by);
   const Setup& setup = *made;
   const WindowView view = share_window(*group, setup, by);
-  std::shared_ptr<Forwarder> forwarder, second_way;
+  std::optional<Ways> ways;
   std::shared_ptr<Pool> pool;
   std::shared_ptr<WorkerPool> workers;
   int first = 0;
   // After this all ranks have what they need, or all throw. Nobody sends a message before that.
   make_alike(*group, by, [&] {
-    // First: all ranks number their channels alike.
-    if (!group->one_node()) forwarder = make_forwarder(*group, setup, view, /*second_way=*/false);
-    if (forwarder && forwarder->has_second_way())
-      second_way = make_forwarder(*group, setup, view, /*second_way=*/true);
+    ways.emplace(*group, setup, view);  // first: all ranks number their channels alike
     pool = std::make_shared<Pool>(view.segment, setup.layout, view.positions[setup.rank]);
     first = pool->free_buffer().value();
     pool->mark_used(first);
-    if (!back_control(setup, view, forwarder.get()) ||
+    if (!back_control(setup, view, *ways) ||
         !pool->back_rows(first, setup.num_sections(), setup.layout.expected_section_rows()))
       throw no_memory(setup);
     workers = make_workers(setup.config.workers);
-    for (const auto& way : {forwarder, second_way})
-      if (way) way->use(workers);
+    ways->use(workers);
     return std::string();
   });
   map_in(setup, view, first);
@@ -121,9 +111,8 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
           .setup = std::move(made),
           .view = view,
           .pool = std::move(pool),
-          .forwarder = forwarder,
-          .second_way = second_way,
-          .protocol = Protocol(*group, setup, view, forwarder.get(), second_way.get()),
+          .ways = *ways,
+          .protocol = Protocol(*group, setup, view, *ways),
           .workers = std::move(workers),
           .stores = choose_stores(*group)};
 }
@@ -138,8 +127,7 @@ ExchangeState::ExchangeState(const std::shared_ptr<GroupState>& group, const Exc
 ExchangeState::~ExchangeState() {
   parts_.group->counters().add(Counter::kWindowBytes, 0 - counted_window_bytes_);
   parts_.protocol.close();
-  for (std::shared_ptr<Forwarder>* way : {&parts_.forwarder, &parts_.second_way})
-    if (*way) parts_.group->leave_open(std::move(*way));
+  parts_.ways.leave_open();
 }
 
 Status ExchangeState::refuse_for_front(OperationKind kind, const Status& why,
@@ -153,9 +141,9 @@ Status ExchangeState::refuse_for_front(OperationKind kind, const Status& why,
 
 ExchangeStats ExchangeState::stats() const noexcept {
   ExchangeStats stats = parts_.stats;
-  if (!parts_.forwarder) return stats;
+  if (parts_.ways.none()) return stats;
   const int host = parts_.group->topology().find_level(Topology::kHost);
-  const CrossedBytes crossed = parts_.crossed(host);
+  const CrossedBytes crossed = parts_.ways.crossed(host);
   stats.link_row_bytes = crossed.rows;
   stats.link_bytes = crossed.all;
   return stats;
@@ -181,8 +169,8 @@ void ExchangeState::count() noexcept {
 std::vector<CrossedBytes> ExchangeState::crossed_bytes() const {
   std::vector<CrossedBytes> levels;
   const int host = parts_.group->topology().find_level(Topology::kHost);
-  for (int level = 0; parts_.forwarder && level <= host; ++level)
-    levels.push_back(parts_.crossed(level));
+  for (int level = 0; !parts_.ways.none() && level <= host; ++level)
+    levels.push_back(parts_.ways.crossed(level));
   return levels;
 }
 

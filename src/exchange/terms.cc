@@ -20,9 +20,9 @@ void Combine::collect_terms(std::int64_t token, const ReduceJob& job) const {
   };
   // A sum that is not rounded to the type of the biases takes them as terms.
   for (int i = 0; args_.norm.residual && i < 2; ++i) add_row_of(args_.bias[i]);
-  const bool grouped = exchange_.forwarder && !exchange_.forwarder->exact();
+  const bool grouped = exchange_.ways.by_subtree();
   if (job.rows) find_rows(token, *job.rows);
-  if (grouped) job.rows->add_to(job.sum, exchange_.forwarder->table().outermost);
+  if (grouped) job.rows->add_to(job.sum, exchange_.ways.table().outermost);
   add_entries(token, job, !grouped);
   add_row_of(args_.shared_output);
   add_row_of(args_.norm.residual);
@@ -50,7 +50,7 @@ void Combine::add_entries(std::int64_t token, const ReduceJob& job, bool rows) c
 
 // Each row lies in this node as it is to be added: nothing has to be decoded or summed before.
 bool Combine::rows_are_terms() const noexcept {
-  return !exchange_.forwarder && route_->active->num_positions == 1 &&
+  return exchange_.ways.none() && route_->active->num_positions == 1 &&
          !setup_.combine_wire.encode && args_.partials == Partials::kNone;
 }
 
@@ -68,7 +68,7 @@ void Combine::find_rows(std::int64_t token, RowSum& rows) const {
   const auto find = [&](std::int64_t entry, RowSum::Row& row) {
     find_row({token, static_cast<int>(entry - first)}, row);
   };
-  if (!exchange_.forwarder) {
+  if (exchange_.ways.none()) {
     for (std::int64_t entry = first; entry < first + route.num_entries; ++entry) {
       if (route.refs[entry].sent()) find(entry, rows.row(entry));
     }
@@ -76,8 +76,8 @@ void Combine::find_rows(std::int64_t token, RowSum& rows) const {
   }
   const Subtrees subtrees = exchange_.subtrees_of(route, first, route.num_entries);
   const auto answer = [&](int i) { return answer_of(token, i); };
-  exchange_.forwarder->exact() ? rows.set_rows(subtrees, find, answer)
-                               : rows.set_sums(subtrees, find, answer);
+  exchange_.ways.by_subtree() ? rows.set_sums(subtrees, find, answer)
+                              : rows.set_rows(subtrees, find, answer);
 }
 
 // Where the row of an entry lies in this node.

@@ -16,8 +16,9 @@ namespace ferry::internal {
 Status RowSender::cross_rows() {
   WorkerPool& workers = *exchange_.workers;
   std::vector<RowSplitter> splitters;  // [ways]
-  for (Forwarder* const way : exchange_.ways(*issued_.active))
-    splitters.emplace_back(*way, exchange_.subtree_rule(*way), -1, issued_.number, setup_.rank);
+  for (Forwarder* const way : exchange_.ways.of(*issued_.active))
+    splitters.emplace_back(*way, exchange_.subtree_rule(way->table()), -1, issued_.number,
+                           setup_.rank);
   const std::int64_t num_rows = route_.num_tokens * route_.num_entries / entries_per_row();
   std::vector<RowShare> shares(workers.num_shares(num_rows));
   for (std::size_t i = 0; i < shares.size(); ++i)
@@ -53,7 +54,7 @@ void RowSender::cross(RowShare& share, std::vector<RowSplitter>& splitters) cons
     RowUnit unit;
     if (!make_unit(first, scratch.get(), destinations, unit)) continue;
     const std::int64_t token = first / route_.num_entries;
-    RowSplitter& splitter = splitters[exchange_.way_of(token, splitters.size())];
+    RowSplitter& splitter = splitters[exchange_.ways.of_token(token, splitters.size())];
     share.full = splitter.send(unit, share.sending, route_.active->num_positions);
     if (share.full < 0) continue;
     share.stopped_by = &splitter.forwarder();

@@ -19,13 +19,13 @@ void Combine::ask_for_sums() {
       .weighted = format.weighted,
       .num_positions = num_positions,
       .scalars = args_.out_topk_weights ? static_cast<int>(setup_.layout.weights_per_row()) : 0};
-  const std::vector<Forwarder*> ways = exchange_.ways(active());
+  const std::vector<Forwarder*> ways = exchange_.ways.of(active());
   for (const Forwarder* way : ways)
-    asked_.emplace_back(exchange_.subtree_rule(*way), -1, asked,
+    asked_.emplace_back(exchange_.subtree_rule(way->table()), -1, asked,
                         way->answer_layout(format, asked.scalars));
   std::vector<std::byte> terms;
   for (std::int64_t token = 0; token < route.num_tokens; ++token) {
-    AskedSums& asked_of_token = asked_[exchange_.way_of(token, asked_.size())];
+    AskedSums& asked_of_token = asked_[exchange_.ways.of_token(token, asked_.size())];
     const std::size_t first = asked_of_token.num_subtrees();
     terms.clear();
     SumUnit unit{.num_positions = num_positions};
@@ -58,7 +58,7 @@ Term Combine::term_of(TokenEntry at) const {
 
 // The sums are here.
 Status Combine::await_sums() {
-  const std::vector<Forwarder*> ways = exchange_.ways(active());
+  const std::vector<Forwarder*> ways = exchange_.ways.of(active());
   for (std::size_t way = 0; way < ways.size(); ++way)
     if (Status status = await_sums(*ways[way], asked_[way]); !status.ok()) return status;
   return {};
@@ -85,7 +85,7 @@ Status Combine::await_sums(Forwarder& forwarder, const AskedSums& all) {
 
 // No receive half returns before this rank has served those whose sums it owes.
 Status Combine::await_served() {
-  for (const Forwarder* way : exchange_.ways(active())) {
+  for (const Forwarder* way : exchange_.ways.of(active())) {
     Await served = exchange_.protocol.awaiting(issued(), "questions", number());
     served.flags = way->served();
     served.only = &way->table().is_served;

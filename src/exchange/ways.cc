@@ -1,0 +1,102 @@
+#include "exchange/ways.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "exchange/internode/forwarder.h"
+#include "exchange/setup.h"
+#include "topology/mate.h"
+
+namespace ferry::internal {
+
+Ways::Ways(GroupState& group, const Setup& setup, const WindowView& view) : group_(&group) {
+  const auto add = [&](bool second) {
+    ways_.push_back(
+        std::make_shared<Forwarder>(group, view, setup.config, setup.choice.algorithm, second));
+  };
+  if (group.one_node()) return;
+  add(/*second=*/false);
+  if (ways_[0]->has_second_way()) add(/*second=*/true);
+}
+
+std::vector<Forwarder*> Ways::of(const ActiveSet& active) const {
+  std::vector<Forwarder*> ways{ways_[0].get()};
+  if (both(active)) ways.push_back(ways_[1].get());
+  return ways;
+}
+
+std::size_t Ways::of_token(std::int64_t token, std::size_t num_ways) const noexcept {
+  if (num_ways == 1) return 0;
+  return takes_second_way(token, group_->topology().level(0).link.second_share()) ? 1 : 0;
+}
+
+// Sums of counts are for ranks of this node.
+void Ways::tell(std::uint64_t number, Stage stage) const {
+  if (stage == Stage::kSummed) return;
+  tell_read(number);
+  if (ways_.size() > 1 && stage == Stage::kDelivered) ways_[1]->tell_delivered(number);
+}
+
+void Ways::tell_read(std::uint64_t number) const {
+  if (!none()) ways_[0]->tell(number);
+}
+
+void Ways::tell_left() const {
+  for (const auto& way : ways_) way->tell_left();
+}
+
+ForwardingTable Ways::tell_set(const ActiveSet& active) const {
+  return none() ? ForwardingTable() : ways_[0]->tell_read(active.waited, active.all());
+}
+
+void Ways::use(ForwardingTable table) const {
+  if (!none()) ways_[0]->use(std::move(table));
+}
+
+const ForwardingTable& Ways::table() const noexcept { return ways_[0]->table(); }
+
+const std::vector<int>* Ways::last_hop(std::size_t way) const noexcept {
+  return way < ways_.size() ? &ways_[way]->table().last_hop : nullptr;
+}
+
+std::vector<bool> Ways::mates() const {
+  std::vector<bool> mates(group_->size());
+  for (const auto& way : ways_) {
+    for (const ForwardingTable::Mate& mate : way->table().mates) mates[mate.rank] = true;
+  }
+  return mates;
+}
+
+bool Ways::serves(int peer) const noexcept { return !none() && ways_[0]->table().is_served[peer]; }
+
+bool Ways::by_subtree() const noexcept { return !none() && !ways_[0]->exact(); }
+
+DataType Ways::sum_type(DataType row_type) const noexcept {
+  return none() ? row_type : ways_[0]->sum_type(row_type);
+}
+
+int Ways::num_levels() const noexcept { return none() ? 0 : group_->topology().num_levels(); }
+
+void Ways::forget_sums(std::uint64_t number) const {
+  for (const auto& way : ways_) way->forget_sums(number, group_->rank());
+}
+
+void Ways::use(const std::shared_ptr<WorkerPool>& workers) const {
+  for (const auto& way : ways_) way->use(workers);
+}
+
+CrossedBytes Ways::crossed(int level) const noexcept {
+  CrossedBytes sum;
+  for (const auto& way : ways_) {
+    const CrossedBytes crossed = way->crossed(level);
+    sum.rows += crossed.rows;
+    sum.all += crossed.all;
+  }
+  return sum;
+}
+
+void Ways::leave_open() {
+  for (auto& way : std::exchange(ways_, {})) group_->leave_open(std::move(way));
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,77 @@
+// Ways: the ways by which the ranks of other nodes are reached: none on one node, else one, or two
+// where groups of the outermost level are joined in two ways. Control messages take the first; of
+// an operation in which all ranks take part, rows and sums take both. A value: copies share the
+// ways, which may outlive their exchange (leave_open).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "exchange/record.h"
+#include "ferry/exchange.h"
+#include "routing/active_set.h"
+#include "topology/forwarding_table.h"
+
+namespace ferry::internal {
+
+class Forwarder;
+class GroupState;
+class WorkerPool;
+struct Setup;
+struct WindowView;
+
+class Ways {
+ public:
+  // Collective: all ranks number the channels of their ways alike.
+  Ways(GroupState& group, const Setup& setup, const WindowView& view);
+
+  // True on one node.
+  bool none() const noexcept { return ways_.empty(); }
+  // Those by which the rows and sums of an operation go.
+  std::vector<Forwarder*> of(const ActiveSet& active) const;
+  bool both(const ActiveSet& active) const noexcept { return ways_.size() > 1 && active.all(); }
+  // Which of `num_ways` a token takes.
+  std::size_t of_token(std::int64_t token, std::size_t num_ways) const noexcept;
+
+  // Control messages; on one node nothing happens. What ranks of other nodes must know once
+  // progress of this rank says `stage`.
+  void tell(std::uint64_t number, Stage stage) const;
+  // The last operation that this rank has finished.
+  void tell_read(std::uint64_t number) const;
+  // That this rank destroys its exchange.
+  void tell_left() const;
+  // Before the first operation of another set of ranks: tells the ranks of the last operation and
+  // those of `active` how far this rank has read. Returns the table of the latter, for use().
+  ForwardingTable tell_set(const ActiveSet& active) const;
+  void use(ForwardingTable table) const;
+  // The table of the first way in use; not on one node.
+  const ForwardingTable& table() const noexcept;
+  // [ranks] ForwardingTable::last_hop of the first way or the second; null: there is no such way.
+  const std::vector<int>* last_hop(std::size_t way = 0) const noexcept;
+  // [ranks] those to which this rank sends.
+  std::vector<bool> mates() const;
+  // True when this rank writes down the flags and records of `peer`.
+  bool serves(int peer) const noexcept;
+
+  // How a token is summed: by subtrees, unless sums are exact; the sums of the subtrees of a level
+  // first.
+  bool by_subtree() const noexcept;
+  DataType sum_type(DataType row_type) const noexcept;
+  int num_levels() const noexcept;  // 0 on one node
+  // The answers to this rank's requests in a combine are not read any more.
+  void forget_sums(std::uint64_t number) const;
+
+  // Before the first operation: who sums rows for other ranks.
+  void use(const std::shared_ptr<WorkerPool>& workers) const;
+  // Bytes that this rank sent over links of `level` and further out.
+  CrossedBytes crossed(int level) const noexcept;
+  // At the end of the exchange: others may still speak through this rank.
+  void leave_open();
+
+ private:
+  GroupState* group_;
+  std::vector<std::shared_ptr<Forwarder>> ways_;
+};
+
+}  // namespace ferry::internal
