@@ -38,7 +38,8 @@ MAY_INCLUDE = {
 RETIRED = {
     "border": "forwarding table",
     "tier": "level",
-    "crossing": "forwarder",
+    "crossing": "way",
+    "forwarder": "way",
     "mail": "message channel",
     "duty": "sum request",
     "weather": "network chaos",

@@ -122,7 +122,7 @@ class Combine final : public InFlight {
   }
   Term term_of(TokenEntry at) const;
   Status await_sums();
-  Status await_sums(Forwarder& forwarder, const AskedSums& all);
+  Status await_sums(Way& way, const AskedSums& all);
   Status await_served();
 
   ExchangeParts& exchange_;

@@ -36,10 +36,7 @@ std::int64_t Combine::reduce_early() {
 // One look for more sums. Returns the nanoseconds that it reduced tokens: not many at once, as
 // other ranks may wait for sums that this one makes.
 std::int64_t Combine::reduce_summed() {
-  {
-    const auto lock = exchange_.group->messages().lock();
-    find_ready(&Combine::sums_are_here, (route_->num_tokens + kFewest - 1) / kFewest);
-  }
+  find_ready(&Combine::sums_are_here, (route_->num_tokens + kFewest - 1) / kFewest);
   return reduce_ready("sums");
 }
 
@@ -103,7 +100,6 @@ bool Combine::rows_are_here(std::int64_t token) const noexcept {
   });
 }
 
-// With the lock of the MessageChannel held.
 bool Combine::sums_are_here(std::int64_t token) const noexcept {
   const auto [first, end] = subtrees_[token];
   for (std::size_t subtree = first; subtree < end; ++subtree) {

@@ -1,6 +1,7 @@
 // What the ranks of an exchange say to each other about one operation: the flags of a rank and the
 // record behind them. docs/protocol.md says when each is written and read. WindowView finds them in
-// the segment; protocol.cc writes them, those of ranks of other nodes are written by forwarder.cc.
+// the segment; protocol.cc writes them, those of ranks of other nodes are written by
+// control_mirror.cc.
 #pragma once
 
 #include <atomic>

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,8 @@
 #include "routing/route.h"
 
 namespace ferry::internal {
+
+class RowRelay;
 
 class RowSender {
  public:
@@ -48,16 +51,17 @@ class RowSender {
   struct RowShare {
     std::int64_t at = 0, end = 0;       // what is left of them
     RowSplitter::Sending sending = {};  // of row `at`
-    Forwarder* stopped_by = nullptr;    // it has no room for row `at`; null: all have left
-    int full = -1;                      // the peer to which there is none
+    std::size_t way = 0;                // of row `at`
+    int full = -1;                      // the peer to which there is no room for it; -1: all left
+    bool stopped() const noexcept { return full >= 0; }
   };
   Status cross_rows();
   int entries_per_row() const noexcept;
-  void cross(RowShare& share, std::vector<RowSplitter>& splitters) const;
+  void cross(RowShare& share, std::deque<RowSplitter>& splitters) const;
   bool make_unit(std::int64_t first, std::byte* scratch, std::vector<std::byte>& destinations,
                  RowUnit& unit) const;
   int add_destinations(std::int64_t entry, std::vector<std::byte>& destinations) const;
-  Status await_room(const RowShare& share, std::int64_t num_shares) const;
+  Status await_room(const RowShare& share, RowRelay& relay, std::int64_t num_shares) const;
 
   ExchangeParts& exchange_;
   const Setup& setup_;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "exchange/internode/forwarder.h"
+#include "exchange/internode/way.h"
 #include "exchange/setup.h"
 #include "topology/mate.h"
 
@@ -12,15 +12,15 @@ namespace ferry::internal {
 Ways::Ways(GroupState& group, const Setup& setup, const WindowView& view) : group_(&group) {
   const auto add = [&](bool second) {
     ways_.push_back(
-        std::make_shared<Forwarder>(group, view, setup.config, setup.choice.algorithm, second));
+        std::make_shared<Way>(group, view, setup.config, setup.choice.algorithm, second));
   };
   if (group.one_node()) return;
   add(/*second=*/false);
-  if (ways_[0]->has_second_way()) add(/*second=*/true);
+  if (ways_[0]->links().has_second_way()) add(/*second=*/true);
 }
 
-std::vector<Forwarder*> Ways::of(const ActiveSet& active) const {
-  std::vector<Forwarder*> ways{ways_[0].get()};
+std::vector<Way*> Ways::of(const ActiveSet& active) const {
+  std::vector<Way*> ways{ways_[0].get()};
   if (both(active)) ways.push_back(ways_[1].get());
   return ways;
 }
@@ -34,23 +34,23 @@ std::size_t Ways::of_token(std::int64_t token, std::size_t num_ways) const noexc
 void Ways::tell(std::uint64_t number, Stage stage) const {
   if (stage == Stage::kSummed) return;
   tell_read(number);
-  if (ways_.size() > 1 && stage == Stage::kDelivered) ways_[1]->tell_delivered(number);
+  if (ways_.size() > 1 && stage == Stage::kDelivered) ways_[1]->mirror().send_delivered(number);
 }
 
 void Ways::tell_read(std::uint64_t number) const {
-  if (!none()) ways_[0]->tell(number);
+  if (!none()) ways_[0]->mirror().send(number);
 }
 
 void Ways::tell_left() const {
-  for (const auto& way : ways_) way->tell_left();
+  for (const auto& way : ways_) way->mirror().send_left();
 }
 
 ForwardingTable Ways::tell_set(const ActiveSet& active) const {
-  return none() ? ForwardingTable() : ways_[0]->tell_read(active.waited, active.all());
+  return none() ? ForwardingTable() : ways_[0]->mirror().send_read(active.waited, active.all());
 }
 
 void Ways::use(ForwardingTable table) const {
-  if (!none()) ways_[0]->use(std::move(table));
+  if (!none()) ways_[0]->links().use(std::move(table));
 }
 
 const ForwardingTable& Ways::table() const noexcept { return ways_[0]->table(); }
@@ -69,26 +69,26 @@ std::vector<bool> Ways::mates() const {
 
 bool Ways::serves(int peer) const noexcept { return !none() && ways_[0]->table().is_served[peer]; }
 
-bool Ways::by_subtree() const noexcept { return !none() && !ways_[0]->exact(); }
+bool Ways::by_subtree() const noexcept { return !none() && !ways_[0]->sums().exact(); }
 
 DataType Ways::sum_type(DataType row_type) const noexcept {
-  return none() ? row_type : ways_[0]->sum_type(row_type);
+  return none() ? row_type : ways_[0]->sums().sum_type(row_type);
 }
 
 int Ways::num_levels() const noexcept { return none() ? 0 : group_->topology().num_levels(); }
 
 void Ways::forget_sums(std::uint64_t number) const {
-  for (const auto& way : ways_) way->forget_sums(number, group_->rank());
+  for (const auto& way : ways_) way->sums().forget(number, group_->rank());
 }
 
 void Ways::use(const std::shared_ptr<WorkerPool>& workers) const {
-  for (const auto& way : ways_) way->use(workers);
+  for (const auto& way : ways_) way->sums().use(workers);
 }
 
 CrossedBytes Ways::crossed(int level) const noexcept {
   CrossedBytes sum;
   for (const auto& way : ways_) {
-    const CrossedBytes crossed = way->crossed(level);
+    const CrossedBytes crossed = way->links().crossed(level);
     sum.rows += crossed.rows;
     sum.all += crossed.all;
   }

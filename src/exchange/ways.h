@@ -15,8 +15,8 @@
 
 namespace ferry::internal {
 
-class Forwarder;
 class GroupState;
+class Way;
 class WorkerPool;
 struct Setup;
 struct WindowView;
@@ -29,7 +29,7 @@ class Ways {
   // True on one node.
   bool none() const noexcept { return ways_.empty(); }
   // Those by which the rows and sums of an operation go.
-  std::vector<Forwarder*> of(const ActiveSet& active) const;
+  std::vector<Way*> of(const ActiveSet& active) const;
   bool both(const ActiveSet& active) const noexcept { return ways_.size() > 1 && active.all(); }
   // Which of `num_ways` a token takes.
   std::size_t of_token(std::int64_t token, std::size_t num_ways) const noexcept;
@@ -71,7 +71,7 @@ class Ways {
 
  private:
   GroupState* group_;
-  std::vector<std::shared_ptr<Forwarder>> ways_;
+  std::vector<std::shared_ptr<Way>> ways_;
 };
 
 }  // namespace ferry::internal

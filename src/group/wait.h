@@ -85,4 +85,11 @@ inline void raise(std::atomic<std::uint64_t>& flag, std::uint64_t value) noexcep
   flag.exchange(value, std::memory_order_seq_cst);
 }
 
+// The same for a flag that others may raise as well: the largest value holds.
+inline void raise_to(std::atomic<std::uint64_t>& flag, std::uint64_t value) noexcept {
+  std::uint64_t seen = flag.load(std::memory_order_relaxed);
+  while (seen < value && !flag.compare_exchange_weak(seen, value, std::memory_order_seq_cst)) {
+  }
+}
+
 }  // namespace ferry::internal

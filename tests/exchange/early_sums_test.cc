@@ -33,7 +33,7 @@ void run_with_late_sums(const std::string& topology, ExchangeConfig config,
   const Nodes nodes = nodes_of(topology);
   const Scenario scenario = scenario_of(nodes, config);
   HeldMessages sums{
-      .origin = 0, .channel = channel, .kind = internal::Forwarder::kSums, .number = 2};
+      .origin = 0, .channel = channel, .kind = internal::kSums, .number = 2};
   const FrameLinks links([&sums] { return std::make_unique<HoldingLink>(sums); });
   GroupOptions options = that_look();
   options.topology = topology;

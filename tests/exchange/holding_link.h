@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "exchange/internode/forwarder.h"
+#include "exchange/internode/message_layout.h"
+#include "group/state.h"
 #include "network/passing_link.h"
 #include "seat.h"
 
@@ -21,7 +22,7 @@ constexpr int kHeldMs = 200;  // long enough for flags to overtake
 struct HeldMessages {
   std::uint16_t origin;
   std::uint32_t channel = 1;  // 2: those that took the second way
-  std::uint8_t kind = internal::Forwarder::kRows;
+  std::uint8_t kind = internal::kRows;
   std::uint64_t number = 1;
   // Release by the rank that lets them go, acquire in HoldingLink.
   std::atomic<bool> held{true};

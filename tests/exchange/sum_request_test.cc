@@ -1,4 +1,4 @@
-// Sum requests as no mate of a job sends them: a forwarder answers with nothing, or ignores them.
+// Sum requests as no mate of a job sends them: a way answers with nothing, or ignores them.
 // And who sums: all workers.
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -11,10 +11,11 @@
 #include <thread>
 
 #include "exchange/configuration.h"
-#include "exchange/internode/forwarder.h"
+#include "exchange/internode/way.h"
 #include "exchange/setup.h"
 #include "frame.h"
 #include "group/state.h"
+#include "group/wait.h"
 
 namespace ferry::test {
 namespace {
@@ -22,14 +23,14 @@ namespace {
 using internal::append_format;
 using internal::append_sum_unit;
 using internal::append_term;
-using internal::Forwarder;
 using internal::progress_of;
 using internal::Stage;
+using internal::Way;
 using internal::WorkerPool;
 
 constexpr int kNodes = 3, kAsker = 1, kHidden = 4;
 
-// The forwarder of rank 0, which has asked nobody; each rank is a node.
+// The way of rank 0, which has asked nobody; each rank is a node.
 class Asked {
  public:
   explicit Asked(const Group& group)
@@ -38,9 +39,9 @@ class Asked {
                {Algorithm::kFullmesh, ""}),
         view_{state_.rendezvous().share_segment(setup_.layout.segment_bytes(), state_.deadline()),
               &setup_.layout, state_.positions()},
-        forwarder_(state_, view_, setup_.config, Algorithm::kFullmesh, /*second_way=*/false) {}
+        way_(state_, view_, setup_.config, Algorithm::kFullmesh, /*second_way=*/false) {}
 
-  void use(std::shared_ptr<WorkerPool> workers) { forwarder_.use(std::move(workers)); }
+  void use(std::shared_ptr<WorkerPool> workers) { way_.sums().use(std::move(workers)); }
 
   // As if rank 1 had asked `units` times for row 0 of `rank` in combine `number`.
   void ask(std::uint64_t number, int rank, int units = 1) {
@@ -50,8 +51,8 @@ class Asked {
     const internal::SumUnit unit{.num_positions = 1, .num_terms = 1, .terms = terms};
     const std::int64_t only = 0;
     for (int i = 0; i < units; ++i) append_sum_unit(unit, {&only, 1}, body);
-    const auto lock = forwarder_.messages().lock();
-    channel().read(kAsker, forwarder_.head(Forwarder::kAsk, number, 0, kAsker), body);
+    const auto lock = state_.messages().lock();
+    way_.read(kAsker, way_.links().head(internal::kAsk, number, 0, kAsker), body);
   }
   // The first row of its window is the output of rank 0.
   void publish(std::uint64_t number) {
@@ -69,9 +70,9 @@ class Asked {
   }
   // The last combine that was answered.
   std::uint64_t served() {
-    const auto lock = forwarder_.messages().lock();
-    channel().go_on();
-    return forwarder_.served()[kAsker].load(std::memory_order_relaxed);  // under the lock
+    const auto lock = state_.messages().lock();
+    way_.go_on();
+    return way_.sums().served()[kAsker].load(std::memory_order_relaxed);  // under the lock
   }
 
  private:
@@ -79,12 +80,11 @@ class Asked {
     return {
         .max_tokens = 2, .hidden = 4, .num_experts = kNodes, .top_k = 1, .dtype = DataType::kFp32};
   }
-  internal::Channel& channel() { return forwarder_; }
 
   internal::GroupState& state_;
   const internal::Setup setup_;
   internal::WindowView view_;
-  Forwarder forwarder_;
+  Way way_;
 };
 
 void on_rank_0(const std::function<void(Asked&)>& look) {

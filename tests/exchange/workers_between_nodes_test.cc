@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "exchange/internode/forwarder.h"
+#include "exchange/internode/message_layout.h"
 #include "network/passing_link.h"
 #include "seat.h"
 
@@ -33,7 +33,7 @@ class NotingLink final : public PassingLink {
             void* ticket) override {
     internal::ByteReader reader(body);
     const auto message = reader.get<internal::MessageHead>();
-    if (reader.ok() && message.channel == 1 && message.kind == internal::Forwarder::kRows) {
+    if (reader.ok() && message.channel == 1 && message.kind == internal::kRows) {
       const std::lock_guard lock(senders_.mutex);
       senders_.of_rank[message.origin].insert(std::this_thread::get_id());
     }

@@ -25,7 +25,7 @@ RUNS = 50  # seeds of one call of the program
 HEADER, VARIABLE = "src/base/fault.h", "FERRY_FAULT"
 
 GIVE_UP, BLAME, LEAVE = "src/group/giving_up.cc", "src/group/blame.cc", "src/group/between_nodes.cc"
-FORWARD, PROTOCOL = "src/exchange/internode/forwarder.cc", "src/exchange/protocol.cc"
+RELAY, PROTOCOL = "src/exchange/internode/row_relay.cc", "src/exchange/protocol.cc"
 ACCEPT, JOIN, MEET = "src/bootstrap/acceptor.cc", "src/bootstrap/member.cc", "src/bootstrap/processes.cc"
 
 # (what it is, [(file, text, in its place)])
@@ -54,7 +54,7 @@ FAULTS = [
     ("forwarding: rows of the second way are not waited for",
      [(PROTOCOL, "  return status.ok() && both_ways ?", "  return !FAULT && status.ok() && both_ways ?")]),
     ("forwarding: rows without room are dropped",
-     [(FORWARD, "    if (bytes > 0 && splitter.send(unit, sending) >= 0) break;",
+     [(RELAY, "    if (bytes > 0 && splitter.send(unit, sending) >= 0) break;",
        "    if (bytes > 0 && splitter.send(unit, sending) >= 0 && !FAULT) break;")]),
     ("a rank that gave up, and ends its exchange, lets waits for its rows pass",
      [(PROTOCOL, "  if (!group_.usable()) return;", "  if (!FAULT && !group_.usable()) return;")]),
@@ -65,7 +65,8 @@ FAULTS = [
      [("src/network/message_channel.cc", "  if (ahead != 0) return;",
        "  if (FAULT ? ahead > 0 : ahead != 0) return;")]),
     ("flags of another node are stored as they come, and go back",
-     [(FORWARD, "  while (seen < value && !flag.compare", "  while ((FAULT || seen < value) && !flag.compare")]),
+     [("src/group/wait.h",
+       "  while (seen < value && !flag.compare", "  while ((FAULT || seen < value) && !flag.compare")]),
     ("a receive buffer is written while it may still be read",
      [("src/exchange/dispatch.cc", "  if (protocol.min_read_through() >= free_after) return",
        "  if (FAULT || protocol.min_read_through() >= free_after) return")]),

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "exchange/internode/forwarder.h"
+#include "exchange/internode/sum_server.h"
 
 namespace ferry::internal {
 
@@ -36,7 +36,7 @@ void AskedSums::add(const SumUnit& unit) {
   }
 }
 
-void AskedSums::send(Forwarder& forwarder, std::uint64_t number, int origin) {
+void AskedSums::send(SumServer& server, std::uint64_t number, int origin) {
   const std::vector<ForwardingTable::Mate>& mates = rule_.forwarding->mates;
   for (std::size_t i = 0; i < mates.size(); ++i) {
     if (mates[i].level <= level_) continue;
@@ -44,7 +44,7 @@ void AskedSums::send(Forwarder& forwarder, std::uint64_t number, int origin) {
     append_format(format_, body);
     append(body, terms_[i]);
     terms_[i] = {};
-    sums_[i] = forwarder.ask(mates[i], {number, origin, bytes_[i]}, body);
+    sums_[i] = server.ask(mates[i], {number, origin, bytes_[i]}, body);
   }
 }
 
@@ -55,7 +55,7 @@ const std::byte* AskedSums::answer(std::size_t subtree) const noexcept {
 
 bool AskedSums::has_come(std::size_t subtree) const noexcept {
   const Answer& answer = answers_[subtree];
-  return answer.next_hop < 0 || sums_[answer.next_hop]->filled >= answer.end;
+  return answer.next_hop < 0 || sums_[answer.next_hop]->come() >= answer.end;
 }
 
 bool AskedSums::waits_for(int peer) const noexcept {

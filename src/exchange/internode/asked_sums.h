@@ -1,6 +1,5 @@
 // AskedSums: what is asked of the mates for one combine, and where their answers will lie. The
-// source of the tokens asks so, and so does each mate for what lies further in than itself. Owned
-// by Combine and SumRequest; calls the Forwarder.
+// source of the tokens asks so, and so does each mate for what lies further in than itself.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +12,7 @@
 
 namespace ferry::internal {
 
-class Forwarder;
+class SumServer;
 
 class AskedSums {
  public:
@@ -26,7 +25,7 @@ class AskedSums {
   // Asks for a unit in each of its subtrees, which get the next numbers.
   void add(const SumUnit& unit);
   // Sends what was added to every mate, also to those of whom nothing is asked.
-  void send(Forwarder& forwarder, std::uint64_t number, int origin);
+  void send(SumServer& server, std::uint64_t number, int origin);
 
   std::size_t num_subtrees() const noexcept { return answers_.size(); }
   // After send(). The answer for a subtree; null: its rows are of my node.

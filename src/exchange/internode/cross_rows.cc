@@ -3,9 +3,10 @@
 // RowSender, called before the rows of this node move, so that both go on at once. Encoded and
 // packed by all workers.
 #include <algorithm>
+#include <deque>
 #include <tuple>
 
-#include "exchange/internode/forwarder.h"
+#include "exchange/internode/way.h"
 #include "exchange/row_metadata.h"
 #include "exchange/send_rows.h"
 
@@ -15,9 +16,10 @@ namespace ferry::internal {
 // no room stops. This thread waits then, and all go on.
 Status RowSender::cross_rows() {
   WorkerPool& workers = *exchange_.workers;
-  std::vector<RowSplitter> splitters;  // [ways]
-  for (Forwarder* const way : exchange_.ways.of(*issued_.active))
-    splitters.emplace_back(*way, exchange_.subtree_rule(way->table()), -1, issued_.number,
+  const std::vector<Way*> ways = exchange_.ways.of(*issued_.active);
+  std::deque<RowSplitter> splitters;  // [ways]
+  for (Way* const way : ways)
+    splitters.emplace_back(way->links(), exchange_.subtree_rule(way->table()), -1, issued_.number,
                            setup_.rank);
   const std::int64_t num_rows = route_.num_tokens * route_.num_entries / entries_per_row();
   std::vector<RowShare> shares(workers.num_shares(num_rows));
@@ -27,14 +29,14 @@ Status RowSender::cross_rows() {
     workers.run(std::ssize(shares), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) cross(shares[i], splitters);
     });
-    const auto stopped = std::ranges::find_if(shares, &RowShare::stopped_by);
+    const auto stopped = std::ranges::find_if(shares, &RowShare::stopped);
     if (stopped == shares.end()) break;
-    if (Status status = await_room(*stopped, std::ssize(shares)); !status.ok()) return status;
+    const Status status = await_room(*stopped, ways[stopped->way]->relay(), std::ssize(shares));
+    if (!status.ok()) return status;
   }
-  MessageChannel& messages = exchange_.group->messages();
-  const auto lock = messages.lock();
   for (RowSplitter& splitter : splitters) splitter.flush();
-  if (!std::ranges::all_of(splitters, &RowSplitter::is_small)) messages.progress();
+  if (!std::ranges::all_of(splitters, &RowSplitter::is_small))
+    exchange_.group->messages().progress();
   return {};
 }
 
@@ -44,21 +46,20 @@ int RowSender::entries_per_row() const noexcept {
 }
 
 // On a worker: the rows of its share, until one finds no room.
-void RowSender::cross(RowShare& share, std::vector<RowSplitter>& splitters) const {
+void RowSender::cross(RowShare& share, std::deque<RowSplitter>& splitters) const {
   const auto scratch = std::make_unique_for_overwrite<std::byte[]>(setup_.scratch_bytes());
   std::vector<std::byte> destinations;
-  share.stopped_by = nullptr;
+  share.full = -1;
   for (; share.at < share.end; ++share.at) {
     const std::int64_t first = share.at * entries_per_row();
     destinations.clear();
     RowUnit unit;
     if (!make_unit(first, scratch.get(), destinations, unit)) continue;
     const std::int64_t token = first / route_.num_entries;
-    RowSplitter& splitter = splitters[exchange_.ways.of_token(token, splitters.size())];
+    share.way = exchange_.ways.of_token(token, splitters.size());
+    RowSplitter& splitter = splitters[share.way];
     share.full = splitter.send(unit, share.sending, route_.active->num_positions);
-    if (share.full < 0) continue;
-    share.stopped_by = &splitter.forwarder();
-    return;
+    if (share.stopped()) return;
   }
 }
 
@@ -96,14 +97,13 @@ int RowSender::add_destinations(std::int64_t entry, std::vector<std::byte>& dest
 }
 
 // As long as the operation may. Workers are not woken for one message.
-Status RowSender::await_room(const RowShare& share, std::int64_t num_shares) const {
+Status RowSender::await_room(const RowShare& share, RowRelay& relay,
+                             std::int64_t num_shares) const {
   const int messages = num_shares > 1 ? MessageChannel::kUnsent / 2 : 1;
-  Forwarder& forwarder = *share.stopped_by;
   std::vector<bool> only(exchange_.group->size());
   only[share.full] = true;
-  Await room =
-      exchange_.protocol.awaiting(issued_, "room", forwarder.want_room(share.full, messages));
-  room.flags = forwarder.room();
+  Await room = exchange_.protocol.awaiting(issued_, "room", relay.want_room(share.full, messages));
+  room.flags = relay.room();
   room.only = &only;
   return exchange_.group->wait(room);
 }

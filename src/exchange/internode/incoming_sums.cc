@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "exchange/combine.h"
-#include "exchange/internode/forwarder.h"
+#include "exchange/internode/way.h"
 
 namespace ferry::internal {
 
@@ -19,10 +19,10 @@ void Combine::ask_for_sums() {
       .weighted = format.weighted,
       .num_positions = num_positions,
       .scalars = args_.out_topk_weights ? static_cast<int>(setup_.layout.weights_per_row()) : 0};
-  const std::vector<Forwarder*> ways = exchange_.ways.of(active());
-  for (const Forwarder* way : ways)
+  const std::vector<Way*> ways = exchange_.ways.of(active());
+  for (Way* const way : ways)
     asked_.emplace_back(exchange_.subtree_rule(way->table()), -1, asked,
-                        way->answer_layout(format, asked.scalars));
+                        way->sums().answer_layout(format, asked.scalars));
   std::vector<std::byte> terms;
   for (std::int64_t token = 0; token < route.num_tokens; ++token) {
     AskedSums& asked_of_token = asked_[exchange_.ways.of_token(token, asked_.size())];
@@ -39,7 +39,7 @@ void Combine::ask_for_sums() {
     subtrees_.push_back({first, asked_of_token.num_subtrees()});
   }
   for (std::size_t way = 0; way < ways.size(); ++way)
-    asked_[way].send(*ways[way], number(), setup_.rank);
+    asked_[way].send(ways[way]->sums(), number(), setup_.rank);
   exchange_.group->progress();
 }
 
@@ -58,25 +58,25 @@ Term Combine::term_of(TokenEntry at) const {
 
 // The sums are here.
 Status Combine::await_sums() {
-  const std::vector<Forwarder*> ways = exchange_.ways.of(active());
+  const std::vector<Way*> ways = exchange_.ways.of(active());
   for (std::size_t way = 0; way < ways.size(); ++way)
     if (Status status = await_sums(*ways[way], asked_[way]); !status.ok()) return status;
   return {};
 }
 
-Status Combine::await_sums(Forwarder& forwarder, const AskedSums& all) {
+Status Combine::await_sums(Way& way, const AskedSums& all) {
   std::vector<bool> asked(exchange_.group->size());
-  const std::vector<ForwardingTable::Mate>& mates = forwarder.table().mates;
+  const std::vector<ForwardingTable::Mate>& mates = way.table().mates;
   for (std::size_t next_hop = 0; next_hop < mates.size(); ++next_hop)
     asked[mates[next_hop].rank] = all.asks(next_hop);
   Await sums = exchange_.protocol.awaiting(issued(), "sums", number());
-  sums.flags = forwarder.summed();
+  sums.flags = way.sums().summed();
   sums.only = &asked;
   const std::function<std::int64_t()> meanwhile = [this] { return reduce_summed(); };
   sums.meanwhile = &meanwhile;
   if (Status status = exchange_.group->wait(sums); !status.ok()) return status;
   for (const auto& [level, mate] : mates) {
-    if (!asked[mate] || forwarder.all_here(number(), mate)) continue;
+    if (!asked[mate] || way.sums().all_here(number(), mate)) continue;
     return exchange_.protocol.destroyed(
         issued(), "sums", mate, fmt::format(" before it had summed rows for rank {}", setup_.rank));
   }
@@ -85,9 +85,9 @@ Status Combine::await_sums(Forwarder& forwarder, const AskedSums& all) {
 
 // No receive half returns before this rank has served those whose sums it owes.
 Status Combine::await_served() {
-  for (const Forwarder* way : exchange_.ways.of(active())) {
+  for (Way* const way : exchange_.ways.of(active())) {
     Await served = exchange_.protocol.awaiting(issued(), "questions", number());
-    served.flags = way->served();
+    served.flags = way->sums().served();
     served.only = &way->table().is_served;
     served.last_hop = &way->table().last_hop;
     if (Status status = exchange_.group->wait(served); !status.ok()) return status;

@@ -198,6 +198,30 @@ bool read_sum_unit(ByteReader& reader, int num_positions, SumUnit& unit) {
   return reader.ok();
 }
 
+ExchangeMessage read_message(std::uint8_t kind, std::span<const std::byte> body,
+                             const WindowLayout& layout, std::int64_t most_row_bytes) {
+  RecordMessage record;
+  RankFlags flags;
+  SumAsk ask;
+  ByteReader reader(body);
+  switch (kind) {
+    case kRecord:
+      if (read_record(body, layout, record)) return record;
+      break;
+    case kFlags:
+      if (read_flags(body, flags)) return flags;
+      break;
+    case kRows: return RowUnits{body};
+    case kAsk:
+      if (!read_format(reader, most_row_bytes, ask.format)) break;
+      ask.units = reader.rest();
+      return ask;
+    case kSums: return SumAnswers{body};
+    default: break;
+  }
+  return {};
+}
+
 std::size_t AnswerLayout::scalars_at(int num_terms) const noexcept {
   return round_up(rows_bytes(num_terms), sizeof(float));
 }

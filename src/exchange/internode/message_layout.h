@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "base/bytes.h"
@@ -18,6 +19,8 @@
 #include "memory/window_layout.h"
 
 namespace ferry::internal {
+
+enum MessageKind : std::uint8_t { kRecord, kFlags, kRows, kAsk, kSums };
 
 // The flags of a rank.
 struct RankFlags {
@@ -109,6 +112,23 @@ void append_sum_unit(const SumUnit& unit, std::span<const std::int64_t> terms,
                      std::vector<std::byte>& out);
 // False: what is there is no unit of 1 to kMaxEntries terms.
 bool read_sum_unit(ByteReader& reader, int num_positions, SumUnit& unit);
+
+// A message as its kind says; the spans are of its body.
+struct RowUnits {
+  std::span<const std::byte> units;
+};
+struct SumAsk {
+  SumFormat format;
+  std::span<const std::byte> units;
+};
+struct SumAnswers {
+  std::span<const std::byte> bytes;
+};
+using ExchangeMessage =
+    std::variant<std::monostate, RecordMessage, RankFlags, RowUnits, SumAsk, SumAnswers>;
+// monostate: the bytes are no message of this exchange. Units are checked where they are read.
+ExchangeMessage read_message(std::uint8_t kind, std::span<const std::byte> body,
+                             const WindowLayout& layout, std::int64_t most_row_bytes);
 
 // The answer to a SumUnit of `num_terms`: its rows or their sum, then the scalars of each row.
 struct AnswerLayout {

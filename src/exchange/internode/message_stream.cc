@@ -12,10 +12,10 @@ bool MessageStream::open(std::size_t bytes) {
                                                        filling_->used + bytes > kMessageBytes));
   if (full) close();
   if (!filling_) {
-    std::optional<MessageChannel::SendBuffer> buffer = messages_->send_buffer(peer_);
+    std::optional<MessageChannel::SendBuffer> buffer = channel_->send_buffer(peer_);
     if (!buffer) return false;
     ByteWriter({buffer->data(), sizeof head_}).put(head_);
-    filling_ = &unsent_.emplace_back();
+    filling_ = &messages_.emplace_back();
     filling_->buffer = std::move(buffer);
     filling_->used = sizeof head_;
   }
@@ -26,7 +26,7 @@ MessageStream::Place MessageStream::append(std::size_t bytes) {
   if (!open(bytes)) return {};
   Message& message = *filling_;
   bytes_ += bytes + (message.used == sizeof head_ ? sizeof head_ : 0);
-  // Relaxed: it is not 0 while pieces are added, and the lock orders this before close().
+  // Relaxed: it is not 0 while pieces are added, and close() comes after.
   message.unwritten.fetch_add(1, std::memory_order_relaxed);
   if (message.used + bytes > MessageChannel::kSendBufferBytes) {
     message.buffer.reset();
@@ -49,15 +49,15 @@ void MessageStream::lower(Message& message) {
 }
 
 void MessageStream::send(Message& message) {
-  const auto lock = messages_->lock();
   if (!message.buffer) {
-    messages_->send_now(peer_, bytes_of(head_), message.large);
-  } else if (message.used > sizeof head_) {
-    const std::span<const std::byte> all(message.buffer->data(), message.used);
-    is_small() ? messages_->send_soon(peer_, all)
-               : messages_->send(std::move(*message.buffer), message.used);
+    channel_->send_now(peer_, bytes_of(head_), std::exchange(message.large, {}));
+    return;
   }
-  unsent_.remove_if([&message](const Message& one) { return &one == &message; });
+  MessageChannel::SendBuffer buffer = std::move(*message.buffer);
+  if (message.used == sizeof head_) return;  // nothing came after its head
+  const std::span<const std::byte> all(buffer.data(), message.used);
+  message.used <= kSmall ? channel_->send_soon(peer_, all)
+                         : channel_->send(std::move(buffer), message.used);
 }
 
 }  // namespace ferry::internal

@@ -1,7 +1,6 @@
-// MessageStream: pieces for one peer, one after the other, in as few messages as they fit. Room for
-// a piece is taken in order, with the lock of the MessageChannel held; any thread writes the piece,
-// without the lock, and a message leaves when all its pieces are written. Called by RowSplitter and
-// SumRequest; calls MessageChannel.
+// MessageStream: pieces for one peer, one after the other, in as few messages as they fit. One
+// thread at a time takes room for a piece, in order; any thread writes the piece, and a message
+// leaves when all its pieces are written.
 #pragma once
 
 #include <atomic>
@@ -28,26 +27,27 @@ class MessageStream {
     Message* message = nullptr;
   };
 
-  MessageStream(MessageChannel& messages, int peer, const MessageHead& head)
-      : messages_(&messages), peer_(peer), head_(head) {}
+  MessageStream(MessageChannel& channel, int peer, const MessageHead& head)
+      : channel_(&channel), peer_(peer), head_(head) {}
 
   int peer() const noexcept { return peer_; }
-  // True when a piece of `bytes` has room, which append() then gives it. With the lock held.
+  // True when a piece of `bytes` has room, which append() then gives it.
   bool open(std::size_t bytes);
-  // Room for a piece of `bytes`, not split; none while too much is under way to this peer. With the
-  // lock held.
+  // Room for a piece of `bytes`, not split; none while too much is under way to this peer.
   Place append(std::size_t bytes);
   // The piece is there. On any thread, once for each place.
   void written(const Place& place);
   // Sends what there is, all of it written; a small message leaves with the next one to this peer
-  // (send_soon). With the lock held.
+  // (send_soon).
   void flush() { close(); }
   // Of messages, sent and not.
   std::size_t bytes() const noexcept { return bytes_; }
-  // To copy what is smaller takes less time than a packet of its own.
-  bool is_small() const noexcept { return bytes_ <= 4096; }
+  bool is_small() const noexcept { return bytes_ <= kSmall; }
 
  private:
+  // To copy what is smaller takes less time than a packet of its own.
+  static constexpr std::size_t kSmall = 4096;
+
   struct Message {
     std::optional<MessageChannel::SendBuffer> buffer;  // none: a piece that no buffer holds
     std::vector<std::byte> large;                      // that piece
@@ -61,11 +61,11 @@ class MessageStream {
   void lower(Message& message);
   void send(Message& message);
 
-  MessageChannel* messages_;
+  MessageChannel* channel_;
   int peer_;
   MessageHead head_;
-  std::list<Message> unsent_;   // they do not move
-  Message* filling_ = nullptr;  // the one to which pieces are added
+  std::list<Message> messages_;  // all that there were; they do not move
+  Message* filling_ = nullptr;   // the one to which pieces are added
   std::size_t bytes_ = 0;
 };
 

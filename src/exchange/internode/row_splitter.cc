@@ -2,26 +2,24 @@
 
 #include <algorithm>
 
-#include "exchange/internode/forwarder.h"
-
 namespace ferry::internal {
 
-RowSplitter::RowSplitter(Forwarder& forwarder, const SubtreeRule& rule, int level,
-                         std::uint64_t number, int origin)
-    : forwarder_(&forwarder), rule_(rule) {
+RowSplitter::RowSplitter(MateLinks& links, const SubtreeRule& rule, int level, std::uint64_t number,
+                         int origin)
+    : links_(links), rule_(rule) {
   const std::vector<ForwardingTable::Mate>& mates = rule.forwarding->mates;
   first_ = std::ranges::count_if(mates, [level](const auto& mate) { return mate.level <= level; });
   for (std::size_t i = first_; i < mates.size(); ++i)
-    streams_.emplace_back(forwarder.messages(), mates[i].rank,
-                          forwarder.head(Forwarder::kRows, number, mates[i].level, origin));
+    streams_.emplace_back(links.messages(), mates[i].rank,
+                          links.head(kRows, number, mates[i].level, origin));
 }
 
 int RowSplitter::send(const RowUnit& unit, Sending& sending, int run) {
-  const WindowLayout& layout = forwarder_->layout();
+  const WindowLayout& layout = links_.layout();
   const Subtrees subtrees(rule_, 0, unit.num_destinations, [&](std::int64_t i) {
     Destination first;
     const int index = static_cast<int>(i) / run * run;
-    return read_destination(layout, forwarder_->num_ranks(), unit, index, first) ? first.rank : -1;
+    return read_destination(layout, links_.num_ranks(), unit, index, first) ? first.rank : -1;
   });
   split(unit, subtrees, sending.pieces);
   std::size_t piece = sending.sent;
@@ -29,7 +27,7 @@ int RowSplitter::send(const RowUnit& unit, Sending& sending, int run) {
   for (; piece < sending.sent; ++piece) {
     const auto& [stream, destinations, bytes, place] = sending.pieces[piece];
     write_row_unit(layout, unit, destinations, {place.data, bytes});
-    forwarder_->count_rows(stream->peer(), unit.row.size() + unit.scales.size());
+    links_.count_rows(stream->peer(), unit.row.size() + unit.scales.size());
     stream->written(place);
   }
   if (full < 0) sending.sent = 0;
@@ -38,9 +36,9 @@ int RowSplitter::send(const RowUnit& unit, Sending& sending, int run) {
 
 // For the pieces that have not left. All mates have room or none gets the row: whoever passes on
 // keeps what has not left.
-int RowSplitter::take_room(Sending& sending) const {
+int RowSplitter::take_room(Sending& sending) {
   auto& [pieces, sent] = sending;
-  const auto lock = forwarder_->messages().lock();
+  const std::lock_guard lock(room_);
   for (std::size_t i = sent; i < pieces.size(); ++i) {
     if (!pieces[i].stream->open(pieces[i].bytes)) return pieces[i].stream->peer();
   }
@@ -57,7 +55,7 @@ void RowSplitter::split(const RowUnit& unit, const Subtrees& subtrees, std::vect
   pieces.clear();
   const auto add = [&](MessageStream& stream, std::span<const std::int64_t> destinations) {
     const int count = static_cast<int>(destinations.size());
-    pieces.push_back({&stream, destinations, row_unit_bytes(forwarder_->layout(), count)});
+    pieces.push_back({&stream, destinations, row_unit_bytes(links_.layout(), count)});
   };
   for (int i = 0; i < subtrees.count(); ++i) {
     const auto& [next_hop, level, destinations] = subtrees[i];
@@ -75,7 +73,7 @@ void RowSplitter::split(const RowUnit& unit, const Subtrees& subtrees, std::vect
 void RowSplitter::flush() {
   for (MessageStream& stream : streams_) {
     stream.flush();
-    forwarder_->count_all(stream.peer(), stream.bytes());
+    links_.count_all(stream.peer(), stream.bytes());
   }
 }
 

@@ -1,9 +1,8 @@
-// Rows of a served rank: from a message into their slots at the ranks of this node, their scales,
-// sources and weights beside them. For rows of its own node send_rows.cc and row_metadata.cc do so.
-// Called by forwarder.cc.
+#include "exchange/internode/stored_rows.h"
+
 #include <cstring>
 
-#include "exchange/internode/forwarder.h"
+#include "exchange/internode/message_layout.h"
 #include "kernels/kernels.h"
 
 namespace ferry::internal {
@@ -18,36 +17,36 @@ void store_metadata(const WindowLayout& layout, std::byte* buffer, const Destina
   std::memcpy(buffer + layout.topk_ids() + to.row * ids, to.ids.data(), ids);
 }
 
-}  // namespace
-
-void Forwarder::store_rows(std::uint64_t number, std::span<const std::byte> body) const {
-  RowUnit unit;
-  while (const std::size_t bytes = read_row_unit(layout_, body, unit)) {
-    if (!store_unit(number, unit)) break;
-    body = body.subspan(bytes);
-  }
-  stores_fence();
-}
-
 // Destinations of other nodes were passed on. False: what is there is no unit of this exchange.
-bool Forwarder::store_unit(std::uint64_t number, const RowUnit& unit) const {
+bool store_unit(const WindowView& view, std::uint64_t number, const RowUnit& unit) {
+  const WindowLayout& layout = *view.layout;
   void* rows[RowUnit::kMostDestinations];
   int count = 0;
   for (int i = 0; i < unit.num_destinations; ++i) {
     Destination to;
-    if (!read_destination(layout_, num_ranks(), unit, i, to)) return false;
-    if (!view_.here(to.rank)) continue;
+    if (!read_destination(layout, view.num_ranks(), unit, i, to)) return false;
+    if (!view.here(to.rank)) continue;
     std::byte* buffer =
-        view_.window(to.rank) + layout_.buffer(view_.record(to.rank, number).posted.buffer);
-    rows[count++] = buffer + layout_.rows() + to.row * layout_.row_bytes();
-    store_metadata(layout_, buffer, to);
-    if (layout_.scale_bytes() > 0)
-      layout_.put_scales(buffer, layout_.scale_strides(to.section_rows), to.row,
-                         unit.scales.data());
+        view.window(to.rank) + layout.buffer(view.record(to.rank, number).posted.buffer);
+    rows[count++] = buffer + layout.rows() + to.row * layout.row_bytes();
+    store_metadata(layout, buffer, to);
+    if (layout.scale_bytes() > 0)
+      layout.put_scales(buffer, layout.scale_strides(to.section_rows), to.row, unit.scales.data());
   }
-  copy_row_to_many(rows, count, unit.row.data(), layout_.row_bytes(),
+  copy_row_to_many(rows, count, unit.row.data(), layout.row_bytes(),
                    (unit.flags & RowUnit::kStreaming) != 0 ? Stores::kStreaming : Stores::kCached);
   return true;
+}
+
+}  // namespace
+
+void store_rows(const WindowView& view, std::uint64_t number, std::span<const std::byte> units) {
+  RowUnit unit;
+  while (const std::size_t bytes = read_row_unit(*view.layout, units, unit)) {
+    if (!store_unit(view, number, unit)) break;
+    units = units.subspan(bytes);
+  }
+  stores_fence();
 }
 
 }  // namespace ferry::internal

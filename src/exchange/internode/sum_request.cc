@@ -3,18 +3,19 @@
 #include <algorithm>
 #include <iterator>
 
-#include "exchange/internode/forwarder.h"
+#include "exchange/internode/sum_server.h"
 
 namespace ferry::internal {
 
-SumRequest::SumRequest(Forwarder& forwarder, int asker, const MessageHead& head,
+SumRequest::SumRequest(SumServer& server, int asker, const MessageHead& head,
                        const SumFormat& format)
-    : forwarder_(&forwarder),
+    : server_(server),
+      links_(server.links()),
       asker_(asker),
       head_(head),
       format_(format),
-      asked_({&forwarder.everybody()}, head.level, format,
-             forwarder.answer_layout(forwarder.row_format(format), format.scalars)) {}
+      asked_({&links_.everybody()}, head.level, format,
+             server.answer_layout(server.row_format(format), format.scalars)) {}
 
 void SumRequest::read(std::span<const std::byte> units) {
   if (check(units)) {
@@ -24,12 +25,12 @@ void SumRequest::read(std::span<const std::byte> units) {
   } else {
     ranks_.clear();
   }
-  asked_.send(*forwarder_, head_.number, head_.origin);
+  asked_.send(server_, head_.number, head_.origin);
 }
 
 // Finds the ranks whose rows are asked for. False: what is there is no ask for this rank.
 bool SumRequest::check(std::span<const std::byte> units) {
-  std::vector<bool> asked(forwarder_->num_ranks());
+  std::vector<bool> asked(links_.num_ranks());
   ByteReader reader(units);
   SumUnit unit;
   while (reader.left() > 0) {
@@ -40,7 +41,7 @@ bool SumRequest::check(std::span<const std::byte> units) {
       for (int p = 0; p < format_.num_positions; ++p) asked[term.places[p].rank] = true;
     }
   }
-  for (int rank = 0; rank < forwarder_->num_ranks(); ++rank) {
+  for (int rank = 0; rank < links_.num_ranks(); ++rank) {
     if (asked[rank]) ranks_.push_back(rank);
   }
   return true;
@@ -49,14 +50,14 @@ bool SumRequest::check(std::span<const std::byte> units) {
 // All of a term's ranks are of one node: of mine, or of one that is further in than the level over
 // which the ask came.
 bool SumRequest::reaches(const Term& term) const {
-  const ForwardingTable& table = forwarder_->everybody();
-  const Topology& topology = forwarder_->topology();
+  const ForwardingTable& table = links_.everybody();
+  const Topology& topology = links_.topology();
   for (int p = 0; p < format_.num_positions; ++p) {
     const int rank = term.places[p].rank;
-    if (rank < 0 || rank >= forwarder_->num_ranks()) return false;
+    if (rank < 0 || rank >= links_.num_ranks()) return false;
     const int next_hop = table.next_hop[rank];
     const bool inside =
-        next_hop < 0 ? forwarder_->view().here(rank) : table.mates[next_hop].level > head_.level;
+        next_hop < 0 ? links_.view().here(rank) : table.mates[next_hop].level > head_.level;
     if (!inside || topology.node_of(rank) != topology.node_of(term.places[0].rank)) return false;
   }
   return true;
@@ -67,12 +68,11 @@ bool SumRequest::serve() {
   if (state == Ready::kNo) return false;
   if (state == Ready::kYes) {
     if (!out_) {
-      const RowFormat format = forwarder_->row_format(format_);
-      for (int worker = 0; worker < forwarder_->workers().size(); ++worker)
-        sums_.emplace_back(format, forwarder_->sum_type(format.type),
-                           forwarder_->topology().num_levels());
-      out_.emplace(forwarder_->messages(), asker_,
-                   forwarder_->head(Forwarder::kSums, head_.number, head_.level, head_.origin));
+      const RowFormat format = server_.row_format(format_);
+      for (int worker = 0; worker < server_.workers().size(); ++worker)
+        sums_.emplace_back(format, server_.sum_type(format.type), links_.topology().num_levels());
+      out_.emplace(links_.messages(), asker_,
+                   links_.head(kSums, head_.number, head_.level, head_.origin));
     }
     while (at_ < units_.size()) {
       find_answers();
@@ -80,16 +80,16 @@ bool SumRequest::serve() {
       write_answers();
     }
     out_->flush();
-    forwarder_->count_all(asker_, out_->bytes());
+    links_.count_all(asker_, out_->bytes());
   }
-  forwarder_->forget_sums(head_.number, head_.origin);
+  server_.forget(head_.number, head_.origin);
   return true;
 }
 
 // Never: a rank refused or ended the combine with an error, and the served rank knows it too. Asked
 // again at each look: a mate further in may find out first, and never send its answer.
 SumRequest::Ready SumRequest::ready() const {
-  const WindowView& view = forwarder_->view();
+  const WindowView& view = links_.view();
   for (const int rank : ranks_) {
     // Acquire: their rows and records are there. Partner: publish().
     const std::uint64_t seen = view.control(rank).progress.load(std::memory_order_acquire);
@@ -125,7 +125,7 @@ void SumRequest::find_answers() {
     const MessageStream::Place place = out_->append(bytes);
     if (!place.data) return;
     answers_.push_back({unit, subtree_, place});
-    forwarder_->count_rows(asker_, asked_.layout().rows_bytes(unit.num_terms));
+    links_.count_rows(asker_, asked_.layout().rows_bytes(unit.num_terms));
     left -= std::min(left, bytes);
     subtree_ += subtrees.count();
     at_ = units_.size() - reader.left();
@@ -135,7 +135,7 @@ void SumRequest::find_answers() {
 // Messages leave in the order in which answers were asked for: each when its last one is written.
 void SumRequest::write_answers() {
   const std::int64_t count = std::ssize(answers_);
-  WorkerPool& workers = forwarder_->workers();
+  WorkerPool& workers = server_.workers();
   workers.run_locked(workers.num_shares(count), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t share = begin; share < end; ++share) {
       const auto [first, last] = workers.share(count, static_cast<int>(share));
@@ -147,7 +147,7 @@ void SumRequest::write_answers() {
 
 // Where a row of this node lies; of another node, all but that. False: it was not published.
 bool SumRequest::find_row(const Term& term, RowSum::Row& row) const {
-  const WindowView& view = forwarder_->view();
+  const WindowView& view = links_.view();
   row.owner = term.owner;
   row.weight = term.weight;
   row.num_parts = format_.num_positions;
@@ -189,7 +189,7 @@ void SumRequest::write_answer(const Answer& answer, RowSum& sum) const {
 
 void SumRequest::write_scalars(const Answer& answer, const Subtrees& subtrees) const {
   const AnswerLayout& layout = asked_.layout();
-  const WindowView& view = forwarder_->view();
+  const WindowView& view = links_.view();
   const SumUnit& unit = answer.unit;
   auto* const out = reinterpret_cast<float*>(answer.place.data + layout.scalars_at(unit.num_terms));
   const auto own = [&](std::int64_t item, int position) {

@@ -1,8 +1,7 @@
 // SumRequest: the sums that a served rank has asked for in one combine, while they are answered.
 // The rows of this node are summed once all ranks that have some have published their outputs, and
 // with them the answers of mates further in, by the workers; sums leave as there is room. The
-// source of the tokens sums its own in the same way (RowSum, AskedSums). Owned by the Forwarder,
-// which calls it with the lock of the MessageChannel held.
+// source of the tokens sums its own in the same way (RowSum, AskedSums). Owned by SumServer.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +10,19 @@
 #include <vector>
 
 #include "exchange/internode/asked_sums.h"
+#include "exchange/internode/mate_links.h"
 #include "exchange/internode/message_layout.h"
 #include "exchange/internode/message_stream.h"
 #include "exchange/row_sum.h"
 
 namespace ferry::internal {
 
+class SumServer;
+
 class SumRequest {
  public:
   // `asker`: who sent the ask; `head` says for whom and over which level.
-  SumRequest(Forwarder& forwarder, int asker, const MessageHead& head, const SumFormat& format);
+  SumRequest(SumServer& server, int asker, const MessageHead& head, const SumFormat& format);
 
   // Reads the units of the ask and asks the mates further in. What is no ask for this rank is
   // answered with nothing.
@@ -49,7 +51,8 @@ class SumRequest {
   void write_answer(const Answer& answer, RowSum& sum) const;
   void write_scalars(const Answer& answer, const Subtrees& subtrees) const;
 
-  Forwarder* forwarder_;
+  SumServer& server_;
+  MateLinks& links_;
   int asker_;
   MessageHead head_;
   SumFormat format_;

@@ -3,18 +3,16 @@
 #include <algorithm>
 #include <cstring>
 
+#include "group/wait.h"
+
 namespace ferry::internal {
 
 // Memory is used again: the pages of a first use cost more than the sums.
 const IncomingSums& SumsInbox::expect(std::uint64_t number, int origin, int mate,
                                       std::size_t bytes) {
-  IncomingSums incoming{.number = number,
-                        .origin = origin,
-                        .mate = mate,
-                        .memory = {},
-                        .size = bytes,
-                        .filled = 0,
-                        .capacity = std::max<std::size_t>(bytes, 1)};
+  const std::lock_guard lock(mutex_);
+  IncomingSums& incoming =
+      expected_.emplace_back(number, origin, mate, nullptr, bytes, std::max<std::size_t>(bytes, 1));
   const auto fits = std::find_if(spare_.begin(), spare_.end(),
                                  [&](const auto& spare) { return spare.first >= bytes; });
   if (fits != spare_.end()) {
@@ -25,10 +23,11 @@ const IncomingSums& SumsInbox::expect(std::uint64_t number, int origin, int mate
     if (!spare_.empty()) spare_.pop_back();  // too small
     incoming.memory = std::make_unique_for_overwrite<std::byte[]>(incoming.capacity);
   }
-  return expected_.emplace_back(std::move(incoming));
+  return incoming;
 }
 
 void SumsInbox::forget(std::uint64_t number, int origin) {
+  const std::lock_guard lock(mutex_);
   expected_.remove_if([&](IncomingSums& incoming) {
     if (incoming.number != number || incoming.origin != origin) return false;
     spare_.emplace_back(incoming.capacity, std::move(incoming.memory));
@@ -37,21 +36,29 @@ void SumsInbox::forget(std::uint64_t number, int origin) {
 }
 
 bool SumsInbox::take(std::uint64_t number, int origin, int mate, std::span<const std::byte> bytes) {
+  const std::lock_guard lock(mutex_);
   for (IncomingSums& incoming : expected_) {
     if (incoming.number != number || incoming.origin != origin || incoming.mate != mate) continue;
-    if (bytes.size() > incoming.size - incoming.filled) return false;
-    std::memcpy(incoming.memory.get() + incoming.filled, bytes.data(), bytes.size());
-    incoming.filled += bytes.size();
+    const std::size_t at = incoming.filled.load(std::memory_order_relaxed);  // written here only
+    if (bytes.size() > incoming.size - at) return false;
+    std::memcpy(incoming.memory.get() + at, bytes.data(), bytes.size());
+    incoming.filled.store(at + bytes.size(), std::memory_order_release);  // partner: come()
     return incoming.whole();
   }
   return false;
 }
 
 bool SumsInbox::whole(std::uint64_t number, int origin, int mate) const {
+  const std::lock_guard lock(mutex_);
   return std::any_of(expected_.begin(), expected_.end(), [&](const IncomingSums& incoming) {
     return incoming.number == number && incoming.origin == origin && incoming.mate == mate &&
            incoming.whole();
   });
+}
+
+// Only upwards: an earlier combine may be whole after kLeft.
+void SumsInbox::raise_summed(int mate, std::uint64_t number) noexcept {
+  raise_to(summed_[mate], number);
 }
 
 }  // namespace ferry::internal

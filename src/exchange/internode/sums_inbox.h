@@ -1,6 +1,5 @@
 // SumsInbox: memory for the sums that other ranks owe this one, laid out before they come, and the
-// flags that say they are here. Owned by the Forwarder; every call holds the lock of the
-// MessageChannel.
+// flags that say they are here. Owned by SumServer; any thread.
 #pragma once
 
 #include <atomic>
@@ -8,6 +7,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,9 +19,12 @@ struct IncomingSums {
   std::uint64_t number;
   int origin, mate;  // for whom, from whom
   std::unique_ptr<std::byte[]> memory;
-  std::size_t size, filled, capacity;
+  std::size_t size, capacity;
+  std::atomic<std::size_t> filled{0};  // bytes that have come
 
-  bool whole() const noexcept { return filled == size; }
+  // Acquire: the bytes may be read. Partner: SumsInbox::take().
+  std::size_t come() const noexcept { return filled.load(std::memory_order_acquire); }
+  bool whole() const noexcept { return come() == size; }
 };
 
 class SumsInbox {
@@ -35,9 +38,11 @@ class SumsInbox {
   bool take(std::uint64_t number, int origin, int mate, std::span<const std::byte> bytes);
   bool whole(std::uint64_t number, int origin, int mate) const;
   // [ranks] the last combine whose sums for this rank each mate has sent; kLeft: no more come.
-  std::vector<std::atomic<std::uint64_t>>& summed() noexcept { return summed_; }
+  const std::vector<std::atomic<std::uint64_t>>& summed() const noexcept { return summed_; }
+  void raise_summed(int mate, std::uint64_t number) noexcept;
 
  private:
+  mutable std::mutex mutex_;  // of the next two; what has come is read without it
   std::list<IncomingSums> expected_;
   std::vector<std::pair<std::size_t, std::unique_ptr<std::byte[]>>> spare_;  // used before
   std::vector<std::atomic<std::uint64_t>> summed_;

@@ -1,0 +1,154 @@
+#include "exchange/internode/control_mirror.h"
+
+#include <algorithm>
+
+#include "group/wait.h"
+
+namespace ferry::internal {
+
+namespace {
+
+bool has_counts(const Terms& terms) {
+  return terms.kind == OperationKind::kDispatch ? !terms.cached : terms.route == 0;
+}
+
+}  // namespace
+
+void ControlMirror::send(std::uint64_t number) {
+  const int rank = links_.rank();
+  const WindowView& view = links_.view();
+  const ControlFlags& mine = view.control(rank);
+  const Record& record = view.record(rank, number);
+  const bool dispatch = record.terms.kind == OperationKind::kDispatch;
+  // Relaxed: flags of this rank.
+  const RankFlags flags{.progress = mine.progress.load(std::memory_order_relaxed),
+                        .read_through = mine.read_through.load(std::memory_order_relaxed),
+                        .set_since = mine.set_since.load(std::memory_order_relaxed),
+                        .growth = dispatch ? record.posted.growth : Code::kOk};
+  const bool first = sent_.load(std::memory_order_relaxed) < number && record.number == number;
+  std::vector<std::byte> body;
+  if (first) {
+    const std::size_t counts = has_counts(record.terms) ? links_.layout().count_row_bytes() : 0;
+    body =
+        write_record({flags,
+                      record,
+                      {reinterpret_cast<const std::byte*>(view.count_row(rank, number)), counts}});
+    sent_.store(number, std::memory_order_relaxed);
+  } else {
+    body = write_flags(flags);
+  }
+  // The ask of a combine comes next. A combine that is refused has none: its record leaves with the
+  // next progress().
+  const bool ask_follows = first && !dispatch;
+  for (const ForwardingTable::Mate& mate : links_.table().mates) {
+    const MessageHead head = links_.head(first ? kRecord : kFlags, number, mate.level, rank);
+    ask_follows ? links_.send_soon(mate.rank, head, body) : links_.send(mate.rank, head, body);
+  }
+}
+
+// Only where all ranks take part do rows take the second way (Ways::both). As in send(), the ask of
+// a combine comes next.
+void ControlMirror::send_delivered(std::uint64_t number) {
+  const Terms& terms = links_.view().record(links_.rank(), number).terms;
+  if (static_cast<int>(terms.num_active) < links_.num_ranks()) return;
+  const std::vector<std::byte> body =
+      write_flags({.progress = progress_of(number, Stage::kDelivered)});
+  sent_.store(number, std::memory_order_relaxed);
+  for (const ForwardingTable::Mate& mate : links_.table().mates) {
+    const MessageHead head = links_.head(kFlags, 0, mate.level, links_.rank());
+    terms.kind == OperationKind::kCombine ? links_.send_soon(mate.rank, head, body)
+                                          : links_.send(mate.rank, head, body);
+  }
+}
+
+ForwardingTable ControlMirror::send_read(const std::vector<bool>& taking_part, bool all) {
+  ForwardingTable next = links_.everybody();
+  if (!all) next = ForwardingTable(links_.topology(), links_.rank(), taking_part, /*flat=*/true);
+  links_.group().reach(next, /*together=*/false);
+  // Relaxed: a flag of this rank.
+  const std::uint64_t read =
+      links_.view().control(links_.rank()).read_through.load(std::memory_order_relaxed);
+  const RankFlags flags{.progress = 0, .read_through = read, .set_since = 0};
+  // Ranks that are left out from now on hear it by the table in use only: they may wait for it when
+  // they come back.
+  send_flags(links_.table(), flags);
+  send_flags(next, flags);
+  return next;
+}
+
+// A rank that gets sums from this one gets them from nobody else. Where groups are uneven, the
+// flags of this rank reach it through other ranks, maybe before the last sums, or not at all. So an
+// empty message of sums, sent after the last ones, tells it that no more come.
+void ControlMirror::send_left() {
+  const ForwardingTable& table = links_.table();
+  for (int peer = 0; peer < links_.num_ranks(); ++peer) {
+    if (table.is_served[peer] && table.last_hop[peer] == links_.rank())
+      links_.send_soon(peer, links_.head(kSums, kLeft, 0, peer), {});
+  }
+  const std::uint64_t read_through = links_.is_second_way() ? 0 : kLeft;
+  send_flags(table, {.progress = kLeft, .read_through = read_through, .set_since = 0});
+  links_.messages().progress();
+}
+
+void ControlMirror::send_flags(const ForwardingTable& table, const RankFlags& flags) {
+  for (const ForwardingTable::Mate& mate : table.mates)
+    links_.send(mate.rank, links_.head(kFlags, 0, mate.level, links_.rank()), write_flags(flags));
+}
+
+void ControlMirror::write(int origin, std::uint64_t number, const RecordMessage& message) {
+  const WindowView& view = links_.view();
+  view.record(origin, number) = message.record;
+  std::ranges::copy(message.counts, reinterpret_cast<std::byte*>(view.count_row(origin, number)));
+  write(origin, 0, message.flags);
+}
+
+// The flags of a rank may come by the old table and by the new one where the active ranks have just
+// changed.
+void ControlMirror::write(int origin, std::uint64_t number, const RankFlags& flags) {
+  const WindowView& view = links_.view();
+  if (flags.progress == progress_of(number, Stage::kGrown))
+    view.record(origin, number).posted.growth = flags.growth;
+  raise_to(view.control(origin).set_since, flags.set_since);  // before progress
+  raise_to(view.control(origin).read_through, flags.read_through);
+  raise_to(view.control(origin).*progress_, flags.progress);
+  links_.group().ring();
+}
+
+// Flags of the first way say nothing of rows that take the second: of an operation that this rank
+// has delivered by it, those of a mate may be still to come whatever this rank waits for now.
+bool ControlMirror::expects(int peer) const noexcept {
+  const std::uint64_t sent = sent_.load(std::memory_order_relaxed);
+  return links_.is_second_way() && sent > 0 && links_.everybody().is_mate[peer] &&
+         seen_progress(peer) < progress_of(sent, Stage::kDelivered);
+}
+
+// What is seen here: of a rank of another node, what came by this way.
+std::uint64_t ControlMirror::seen_progress(int peer) const noexcept {
+  const ControlFlags& flags = links_.view().control(peer);
+  return (links_.view().here(peer) ? flags.progress : flags.*progress_)
+      .load(std::memory_order_relaxed);
+}
+
+bool ControlMirror::ended() const {
+  const int me = links_.rank();
+  const Topology& topology = links_.topology();
+  const ForwardingTable& everybody = links_.everybody();
+  const auto takes_part = [&](int peer) {
+    return seen_progress(peer) != kLeft &&
+           !links_.group().ended(peer, /*sends_here=*/everybody.last_hop[peer] == me);
+  };
+  std::vector<bool> inside(links_.num_ranks(), true);  // [ranks] in my group of the level before
+  for (int level = 0; level <= topology.find_level(Topology::kHost); ++level) {
+    bool sender = false, reader = false;
+    for (int peer = 0; peer < links_.num_ranks(); ++peer) {
+      if (!inside[peer]) continue;
+      inside[peer] = topology.group_of(peer, level) == topology.group_of(me, level);
+      if (!inside[peer] && everybody.is_served[peer]) sender = sender || takes_part(peer);
+      if (inside[peer] && peer != me) reader = reader || takes_part(peer);
+    }
+    if (sender && reader) return false;
+  }
+  return true;
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,58 @@
+// RowRelay: what one way passes on for the ranks that it serves, to nodes further in, and the room
+// that callers of this rank wait for. Messages of a rank are passed on in the order in which they
+// came, as there is room. Owned by Way, which calls it where the group makes progress;
+// want_room() and room() are for the thread of the exchange's caller.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "exchange/internode/mate_links.h"
+
+namespace ferry::internal {
+
+class RowRelay {
+ public:
+  explicit RowRelay(MateLinks& links) : links_(links), room_(links.num_ranks()) {}
+
+  // What is no request for sums: each mate makes those anew (SumRequest).
+  void pass_on(const MessageHead& head, std::span<const std::byte> body);
+  // Passes on what waited, and raises room() where there is some. True when something moved.
+  bool go_on();
+  // True while it keeps messages that others wait for.
+  bool holds() const noexcept { return !waiting_.empty(); }
+
+  // Flags to wait for, [ranks].
+  const std::atomic<std::uint64_t>* room() const noexcept { return room_.data(); }
+  // The value of room()[peer] that says there is room for so many messages. One peer at a time.
+  std::uint64_t want_room(int peer, std::uint32_t messages);
+
+ private:
+  struct Wanted {
+    std::int32_t peer;
+    std::uint32_t messages;  // 0: no room is waited for
+  };
+  // What is left of a message that waits for room.
+  struct Waiting {
+    MessageHead head;
+    std::vector<std::byte> body;
+    std::size_t at = 0;
+  };
+
+  bool pass_waiting();
+  bool give_room();
+  std::size_t pass(const MessageHead& head, std::span<const std::byte> body);
+  std::size_t pass_rows(const MessageHead& head, std::span<const std::byte> body);
+
+  MateLinks& links_;
+  std::map<int, std::deque<Waiting>> waiting_;  // of each served rank, in the order they came
+  std::atomic<Wanted> wanted_{Wanted{0, 0}};
+  std::vector<std::atomic<std::uint64_t>> room_;  // [ranks] raised here
+};
+
+}  // namespace ferry::internal

@@ -1,0 +1,73 @@
+#include "exchange/internode/sum_server.h"
+
+#include <algorithm>
+
+#include "group/wait.h"
+
+namespace ferry::internal {
+
+// A later ask of a rank comes behind the earlier ones; one of an earlier combine is none.
+void SumServer::take(int from, const MessageHead& head, const SumAsk& ask) {
+  const ForwardingTable& table = links_.everybody();
+  const int level = table.mates[table.next_hop[head.origin]].level;
+  std::list<SumRequest>& requests = requests_[{level, head.origin}];
+  const std::uint64_t last =
+      requests.empty() ? served_[head.origin].load(std::memory_order_relaxed)  // written here
+                       : requests.back().number();
+  if (head.number <= last) return;
+  requests.emplace_back(*this, from, head, ask.format).read(ask.units);
+}
+
+void SumServer::take(int from, const MessageHead& head, const SumAnswers& answers) {
+  const bool whole =
+      head.number == kLeft || inbox_.take(head.number, head.origin, from, answers.bytes);
+  if (!whole || head.origin != links_.rank()) return;
+  inbox_.raise_summed(from, head.number);
+  links_.group().ring();
+}
+
+void SumServer::end(int origin) { raise(served_[origin], kLeft); }
+
+bool SumServer::serve() {
+  bool moved = false;
+  for (auto& [from, requests] : requests_) {
+    const auto [level, origin] = from;
+    while (!requests.empty() && requests.front().serve()) {
+      raise(served_[origin], requests.front().number());
+      requests.pop_front();
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+bool SumServer::waits_for(int peer) const {
+  return std::any_of(requests_.begin(), requests_.end(), [peer](const auto& of_rank) {
+    return !of_rank.second.empty() && of_rank.second.front().waits_for(peer);
+  });
+}
+
+RowFormat SumServer::row_format(const SumFormat& format) const noexcept {
+  return {.wire = &wire_format(config_.combine_wire),
+          .type = format.row_type,
+          .hidden = format.hidden,
+          .partials = format.partials,
+          .weighted = format.weighted};
+}
+
+AnswerLayout SumServer::answer_layout(const RowFormat& format, int scalars) const noexcept {
+  return {.row_bytes =
+              exact() ? format.wire_bytes() : format.hidden * element_bytes(sum_type(format.type)),
+          .exact = exact(),
+          .scalars = scalars};
+}
+
+const IncomingSums* SumServer::ask(const ForwardingTable::Mate& mate, const Ask& ask,
+                                   std::span<const std::byte> body) {
+  const IncomingSums* sums =
+      ask.bytes > 0 ? &inbox_.expect(ask.number, ask.origin, mate.rank, ask.bytes) : nullptr;
+  links_.send(mate.rank, links_.head(kAsk, ask.number, mate.level, ask.origin), body);
+  return sums;
+}
+
+}  // namespace ferry::internal

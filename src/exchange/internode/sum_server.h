@@ -1,0 +1,85 @@
+// SumServer: the sums of one way: those that ranks of other nodes request from this one, and the
+// answers to what this rank requests itself. Owned by Way, which calls it where the group makes
+// progress; ask(), forget(), all_here() and the flags are for the thread of the exchange's caller.
+//   asked_sums.h   sums requested of each mate    sums_inbox.h  the answers, as they come
+//   sum_request.h  sums that were requested here
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "exchange/internode/mate_links.h"
+#include "exchange/internode/message_layout.h"
+#include "exchange/internode/sum_request.h"
+#include "exchange/internode/sums_inbox.h"
+#include "exchange/worker_pool.h"
+
+namespace ferry::internal {
+
+class SumServer {
+ public:
+  SumServer(MateLinks& links, const ExchangeConfig& config)
+      : links_(links), config_(config), served_(links.num_ranks()), inbox_(links.num_ranks()) {}
+
+  // The workers of the exchange, which sum rows for other ranks. Before the first operation.
+  void use(std::shared_ptr<WorkerPool> workers) { workers_ = std::move(workers); }
+  WorkerPool& workers() const noexcept { return *workers_; }
+  MateLinks& links() const noexcept { return links_; }
+  std::int64_t max_row_bytes() const noexcept { return config_.max_output_row_bytes; }
+
+  // What came from `from`: a request, or the next bytes of an answer.
+  void take(int from, const MessageHead& head, const SumAsk& ask);
+  void take(int from, const MessageHead& head, const SumAnswers& answers);
+  // `origin` requests nothing more.
+  void end(int origin);
+  // Answers whoever waits for sums. True when a request was answered to its end.
+  bool serve();
+  // True while others wait for sums that this rank cannot make before an answer of `peer`.
+  bool waits_for(int peer) const;
+
+  // Flags to wait for, [ranks].
+  const std::atomic<std::uint64_t>* summed() noexcept { return inbox_.summed().data(); }
+  const std::atomic<std::uint64_t>* served() const noexcept { return served_.data(); }
+
+  // How sums are made and lie.
+  bool exact() const noexcept { return config_.node_sums == NodeSums::kExact; }
+  DataType sum_type(DataType row_type) const noexcept {
+    return config_.node_sums == NodeSums::kFp32 ? DataType::kFp32 : row_type;
+  }
+  RowFormat row_format(const SumFormat& format) const noexcept;
+  AnswerLayout answer_layout(const RowFormat& format, int scalars) const noexcept;
+
+  // Asks a mate for the sums of combine `number` for rank `origin`, which will have `bytes`; null
+  // where that is 0: the mate learns that nothing is asked of it.
+  struct Ask {
+    std::uint64_t number;
+    int origin;
+    std::size_t bytes;
+  };
+  const IncomingSums* ask(const ForwardingTable::Mate& mate, const Ask& ask,
+                          std::span<const std::byte> body);
+  void forget(std::uint64_t number, int origin) { inbox_.forget(number, origin); }
+  // Whether the sums of this rank's own combine from a mate are all here.
+  bool all_here(std::uint64_t number, int mate) const {
+    return inbox_.whole(number, links_.rank(), mate);
+  }
+
+ private:
+  MateLinks& links_;
+  ExchangeConfig config_;  // its own: a way may outlive its exchange
+  std::shared_ptr<WorkerPool> workers_ = std::make_shared<WorkerPool>(1);
+  // Of each served rank that has asked. The key is the outermost level at which its groups and
+  // this rank's differ, then the rank: sums for ranks furthest out are made first, as most hops are
+  // left to them.
+  std::map<std::pair<int, int>, std::list<SumRequest>> requests_;
+  std::vector<std::atomic<std::uint64_t>> served_;  // [ranks] the last combine answered
+  SumsInbox inbox_;
+};
+
+}  // namespace ferry::internal

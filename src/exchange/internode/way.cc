@@ -1,0 +1,64 @@
+#include "exchange/internode/way.h"
+
+#include <variant>
+
+#include "exchange/internode/stored_rows.h"
+
+namespace ferry::internal {
+
+namespace {
+
+template <typename... Case>
+struct Cases : Case... {
+  using Case::operator()...;
+};
+
+}  // namespace
+
+Way::Way(GroupState& group, const WindowView& view, const ExchangeConfig& config,
+         Algorithm algorithm, bool second_way)
+    : links_(group, view, algorithm, second_way),
+      mirror_(links_),
+      relay_(links_),
+      sums_(links_, config),
+      channel_(group.open_channel(this)) {
+  links_.open(channel_);
+}
+
+Way::~Way() { links_.group().close_channel(channel_); }
+
+// Sums come for any rank, everything else from ranks of other nodes. What is passed on leaves
+// before it is stored here.
+void Way::read(int from, const MessageHead& head, std::span<const std::byte> body) {
+  const bool known = head.origin < links_.num_ranks() &&
+                     head.level <= links_.topology().find_level(Topology::kHost) &&
+                     !links_.view().here(from) &&
+                     (head.kind == kSums || !links_.view().here(head.origin));
+  if (!known) return;
+  std::visit(Cases{[](std::monostate) {},
+                   [&](const RecordMessage& record) {
+                     relay_.pass_on(head, body);
+                     mirror_.write(head.origin, head.number, record);
+                   },
+                   [&](const RankFlags& flags) {
+                     relay_.pass_on(head, body);
+                     mirror_.write(head.origin, head.number, flags);
+                     if (flags.progress == kLeft) sums_.end(head.origin);
+                   },
+                   [&](const RowUnits& rows) {
+                     relay_.pass_on(head, body);
+                     store_rows(links_.view(), head.number, rows.units);
+                   },
+                   [&](const SumAsk& ask) { sums_.take(from, head, ask); },
+                   [&](const SumAnswers& answers) { sums_.take(from, head, answers); }},
+             read_message(head.kind, body, links_.layout(), sums_.max_row_bytes()));
+}
+
+bool Way::go_on() {
+  const bool passed = relay_.go_on();
+  const bool served = sums_.serve();
+  if (passed || served) links_.group().ring();
+  return passed || served;
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,50 @@
+// Way: one way by which an exchange reaches other nodes, and the owner of its parts. It decodes
+// each message that comes by it once (read_message), and says which part takes it. A second way
+// has tables and a channel of its own. docs/protocol.md, "Between nodes".
+//   mate_links.h      whom it reaches, and what it sends
+//   control_mirror.h  records, counts and flags
+//   row_relay.h       what is passed on, and room          stored_rows.h  rows, into their slots
+//   sum_server.h      sums that are requested, and their answers
+//   message_layout.h  the bytes of all that
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "exchange/internode/control_mirror.h"
+#include "exchange/internode/mate_links.h"
+#include "exchange/internode/row_relay.h"
+#include "exchange/internode/sum_server.h"
+
+namespace ferry::internal {
+
+class Way final : public Channel {
+ public:
+  Way(GroupState& group, const WindowView& view, const ExchangeConfig& config, Algorithm algorithm,
+      bool second_way);
+  ~Way() override;
+
+  MateLinks& links() noexcept { return links_; }
+  ControlMirror& mirror() noexcept { return mirror_; }
+  RowRelay& relay() noexcept { return relay_; }
+  SumServer& sums() noexcept { return sums_; }
+  const ForwardingTable& table() const noexcept { return links_.table(); }
+
+  void read(int from, const MessageHead& head, std::span<const std::byte> body) override;
+  bool go_on() override;
+
+ private:
+  bool holds() const override { return relay_.holds(); }
+  bool waits_for(int peer) const override { return sums_.waits_for(peer); }
+  bool expects(int peer) const override { return mirror_.expects(peer); }
+  bool done() const override { return !relay_.holds() && mirror_.ended(); }
+
+  MateLinks links_;
+  ControlMirror mirror_;
+  RowRelay relay_;
+  SumServer sums_;
+  std::uint32_t channel_;
+};
+
+}  // namespace ferry::internal
