@@ -34,11 +34,13 @@ struct LinkSpeed {
 };
 
 // One rank's end of all tests.
-class LinkEnd final : private internal::Channel {
+class LinkEnd {
  public:
   explicit LinkEnd(internal::GroupState& state)
-      : state_(state), number_(state.open_channel(this)) {}
-  ~LinkEnd() override { state_.close_channel(number_); }
+      : state_(state),
+        channel_{.progress = [this](auto messages) { return read(messages); }},
+        number_(state.open_channel(&channel_)) {}
+  ~LinkEnd() { state_.close_channel(number_); }
 
   // The two ranks of a test call these at the same time. Half of a turn.
   double latency_us(int peer, bool first);
@@ -48,8 +50,7 @@ class LinkEnd final : private internal::Channel {
  private:
   enum : std::uint32_t { kSmall, kBulk };
 
-  void read(int from, const MessageHead& head, std::span<const std::byte> body) override;
-  bool go_on() override { return false; }
+  bool read(std::span<const internal::InMessage> messages);
   void say(int peer);
   void hear();
   void send_bulk(int peer);
@@ -57,16 +58,20 @@ class LinkEnd final : private internal::Channel {
   void wait(const Condition& condition);
 
   internal::GroupState& state_;
+  internal::Channel channel_;
   std::uint32_t number_;
   std::atomic<std::uint64_t> small_{0},
-      bulk_bytes_{0};  // that came; read with the lock of MessageChannel
+      bulk_bytes_{0};  // that came; read with the lock of the group
   std::uint64_t heard_ = 0, bulk_seen_ = 0;
 };
 
-void LinkEnd::read(int, const MessageHead& head, std::span<const std::byte> body) {
-  // Release: nothing else is published. Partner: wait().
-  if (head.kind == kSmall) small_.fetch_add(1, std::memory_order_release);
-  if (head.kind == kBulk) bulk_bytes_.fetch_add(body.size(), std::memory_order_release);
+bool LinkEnd::read(std::span<const internal::InMessage> messages) {
+  for (const auto& [from, head, body] : messages) {
+    // Release: nothing else is published. Partner: wait().
+    if (head.kind == kSmall) small_.fetch_add(1, std::memory_order_release);
+    if (head.kind == kBulk) bulk_bytes_.fetch_add(body.size(), std::memory_order_release);
+  }
+  return !messages.empty();
 }
 
 template <typename Condition>

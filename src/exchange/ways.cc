@@ -96,7 +96,7 @@ CrossedBytes Ways::crossed(int level) const noexcept {
 }
 
 void Ways::leave_open() {
-  for (auto& way : std::exchange(ways_, {})) group_->leave_open(std::move(way));
+  for (const auto& way : std::exchange(ways_, {})) group_->leave_open(way->channel(), way);
 }
 
 }  // namespace ferry::internal

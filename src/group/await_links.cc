@@ -87,8 +87,8 @@ void GroupState::await_links(const std::optional<Error>& failure, const Deadline
 
 // Empty when all peers that this rank asked for a connection have answered.
 std::string GroupState::missing_links() {
-  const auto lock = messages_->lock();
-  if (!nodes_.own_thread) messages_->progress();
+  progress();
+  const auto held = lock();
   for (const auto& [peer, why] : nodes_.why_lost)
     return report_of(kLost, peer, fmt::format("cannot reach rank {}: {}{}", peer, why, kHint));
   const std::map<int, std::string> unanswered = messages_->unanswered();

@@ -22,16 +22,22 @@ namespace {
 constexpr std::chrono::seconds kLinger{2};
 constexpr int kLingerSleepUs = 200;
 
+// The own thread: how often it looks again at once, and how long it sleeps. Sleeps are short since
+// a channel also waits for what no packet announces.
+constexpr int kLooks = 50;
+constexpr int kShortestThreadNapUs = 50;
+constexpr int kLongestThreadNapUs = 2000;
+
 }  // namespace
 
 void GroupState::join_nodes(const LinkFactory& make_link, const Deadline& by) {
-  nodes_.own_thread = progress_thread_in_environment();
+  nodes_.progress.own_thread = progress_thread_in_environment();
   const std::string job = rank_ == 0 ? hex(fresh_nonce()).substr(0, 16) : "";
   const std::vector<std::string> jobs = rendezvous_->all_gather(job, by);
   std::string problem;
   try {
-    messages_ = std::make_unique<MessageChannel>(
-        make_link(), rank_, size_, std::stoull(jobs[0], nullptr, 16), nodes_.own_thread);
+    messages_ = std::make_unique<MessageChannel>(make_link(), rank_, size_,
+                                                 std::stoull(jobs[0], nullptr, 16));
   } catch (const Error& error) {
     problem = error.what();
   }
@@ -53,20 +59,66 @@ void GroupState::join_nodes(const LinkFactory& make_link, const Deadline& by) {
   } catch (const Error& error) {
     failure = error;
   }
-  messages_->read_by(this);  // from here on a message that is read may be answered
+  {
+    const auto held = lock();
+    nodes_.progress.open = true;  // from here on a message that is read may be answered
+  }
+  if (nodes_.progress.own_thread)
+    nodes_.progress.thread = std::jthread([this](const std::stop_token& ending) { live(ending); });
   try {
     await_links(failure, by);
   } catch (...) {
-    messages_.reset();  // its reader is this object, which is not made
+    end_progress();  // it reads for this object, which is not made
+    messages_.reset();
     throw;
   }
-  share_progress(messages_.get());
+  share_progress(this);
+}
+
+void GroupState::end_progress() {
+  unshare_progress(this);
+  if (nodes_.progress.thread.joinable()) {
+    nodes_.progress.thread.request_stop();
+    messages_->wake();
+    nodes_.progress.thread.join();
+  }
+  std::vector<std::shared_ptr<void>> left_open;  // they end after the lock is released
+  const auto held = lock();
+  nodes_.progress.open = false;
+  for (const auto& [number, channel] : nodes_.channels)
+    left_open.push_back(std::move(channel->left_open));
+}
+
+std::unique_lock<std::mutex> GroupState::lock() const {
+  const BetweenNodes::Progress& progress = nodes_.progress;
+  // Relaxed: a hint for live(); the mutex orders everything else.
+  progress.waiting.fetch_add(1, std::memory_order_relaxed);
+  std::unique_lock held(progress.mutex);
+  progress.waiting.fetch_sub(1, std::memory_order_relaxed);
+  return held;
+}
+
+void GroupState::live(const std::stop_token& ending) {
+  int looks = 0;
+  int nap_us = kShortestThreadNapUs;
+  while (!ending.stop_requested()) {
+    while (nodes_.progress.waiting.load(std::memory_order_relaxed) > 0) std::this_thread::yield();
+    if (move_messages()) {
+      looks = 0;
+      nap_us = kShortestThreadNapUs;
+    } else if (++looks < kLooks) {
+      std::this_thread::yield();
+    } else {
+      messages_->sleep(nap_us);
+      nap_us = std::min(2 * nap_us, kLongestThreadNapUs);
+    }
+  }
 }
 
 // Connects both ways: to whom this rank sends, and to who sends to it. Where ranks do not do so
 // `together`, one that sends here may leave before it has connected, so it is told who listens.
 void GroupState::reach(const ForwardingTable& forwarding, bool together) {
-  const auto lock = messages_->lock();
+  const auto held = lock();
   std::vector<int> peers, senders;
   for (int peer = 0; peer < size_; ++peer) {
     const bool sends_here = forwarding.is_served[peer] && forwarding.last_hop[peer] == rank_;
@@ -88,19 +140,19 @@ void GroupState::connect(const std::vector<int>& peers) {
 }
 
 std::uint32_t GroupState::open_channel(Channel* channel) {
-  const auto lock = messages_->lock();
+  const auto held = lock();
   nodes_.channels[++nodes_.num_channels] = channel;
   return nodes_.num_channels;
 }
 
 void GroupState::close_channel(std::uint32_t number) noexcept {
-  const auto lock = messages_->lock();
+  const auto held = lock();
   nodes_.channels.erase(number);
 }
 
-void GroupState::leave_open(std::shared_ptr<Channel> channel) {
-  const auto lock = messages_->lock();
-  nodes_.left_open.push_back(std::move(channel));
+void GroupState::leave_open(std::uint32_t number, std::shared_ptr<void> owner) {
+  const auto held = lock();
+  nodes_.channels.at(number)->left_open = std::move(owner);
 }
 
 void GroupState::tell(int peer, std::uint8_t kind, std::uint64_t number,
@@ -112,11 +164,13 @@ void GroupState::tell(int peer, std::uint8_t kind, std::uint64_t number,
 // To all ranks that had a message of this one, the mates of smaller sets too (linger).
 void GroupState::tell_abort(std::uint64_t word) noexcept {
   if (!messages_) return;
-  const auto lock = messages_->lock();
-  for (int peer = 0; peer < size_; ++peer) {
-    if (nodes_.reached[peer]) tell(peer, kAbort, word, bytes_of(flags_->slot(rank_).report));
+  {
+    const auto held = lock();
+    for (int peer = 0; peer < size_; ++peer) {
+      if (nodes_.reached[peer]) tell(peer, kAbort, word, bytes_of(flags_->slot(rank_).report));
+    }
   }
-  messages_->progress();
+  move_messages();
 }
 
 // The same, to those that listen and never had a message of this rank.
@@ -128,24 +182,66 @@ void GroupState::tell_listeners() {
   }
 }
 
-void GroupState::read(int from, std::span<const std::byte> message) {
-  ByteReader reader(message);
-  const auto head = reader.get<MessageHead>();
-  const std::span<const std::byte> body = reader.rest();
-  if (!reader.ok()) return;
-  if (head.channel != 0) {
-    const auto channel = nodes_.channels.find(head.channel);
-    if (channel != nodes_.channels.end()) channel->second->read(from, head, body);
+bool GroupState::move_messages() {
+  std::vector<std::shared_ptr<void>> ended;  // they end after the lock is released
+  const auto held = lock();
+  if (!nodes_.progress.open) return false;
+  bool moved = messages_->receive(nodes_.progress.arrivals);
+  read_arrivals();
+  for (const auto& [number, channel] : nodes_.channels) {
+    moved = channel->progress({}) || moved;
+    if (channel->left_open && channel->done) ended.push_back(std::move(channel->left_open));
+  }
+  moved = raise_left() || moved;
+  messages_->send_bundled();
+  return moved;
+}
+
+// In the order in which they came: what a rank did before it left is read before it is known to
+// have left.
+void GroupState::read_arrivals() {
+  std::vector<InMessage> run;  // for one channel
+  const auto hand_over = [&] {
+    if (!run.empty()) read(run);
+    run.clear();
+  };
+  for (const MessageChannel::Arrival& arrival : nodes_.progress.arrivals) {
+    if (!arrival.lost.empty()) {
+      hand_over();
+      lost(arrival.from, arrival.lost);
+      continue;
+    }
+    ByteReader reader(arrival.message);
+    const auto head = reader.get<MessageHead>();
+    if (!reader.ok()) continue;
+    if (!run.empty() && run.back().head.channel != head.channel) hand_over();
+    run.push_back({arrival.from, head, reader.rest()});
+  }
+  hand_over();
+}
+
+void GroupState::read(std::span<const InMessage> messages) {
+  const std::uint32_t number = messages[0].head.channel;
+  if (number != 0) {
+    const auto channel = nodes_.channels.find(number);
+    if (channel != nodes_.channels.end()) channel->second->progress(messages);
     return;
   }
-  if (head.kind == kAbort) return read_abort(from, head.number, body);
-  if (head.kind == kHeard || head.kind == kListens) {
-    (head.kind == kHeard ? nodes_.heard : nodes_.listens)[from] = true;
-    return;
+  for (const auto& [from, head, body] : messages) {
+    switch (head.kind) {
+      case kBarrier: read_barrier(from, head.number, body); break;
+      case kAbort: read_abort(from, head.number, body); break;
+      case kHeard: nodes_.heard[from] = true; break;
+      case kListens: nodes_.listens[from] = true; break;
+      default: break;
+    }
   }
-  if (body.size() > GroupSlot::kBytes) return;
-  if (!body.empty()) std::memcpy(flags_->slot(from).piece(head.number), body.data(), body.size());
-  raise(flags_->slot(from).barrier, head.number);
+}
+
+void GroupState::read_barrier(int from, std::uint64_t number, std::span<const std::byte> piece) {
+  if (piece.size() > GroupSlot::kBytes) return;
+  if (!piece.empty()) std::memcpy(flags_->slot(from).piece(number), piece.data(), piece.size());
+  raise(flags_->slot(from).barrier, number);
   ring();
 }
 
@@ -178,7 +274,7 @@ Status GroupState::await_left(Await await, const std::vector<bool>& mates) noexc
   std::vector<MessageChannel::Traffic> before;
   await.outgoing = &before;
   {
-    const auto lock = messages_->lock();
+    const auto held = lock();
     if (all_left()) return {};
     before = messages_->traffic();
     await.value = nodes_.want_left = nodes_.left.load(std::memory_order_relaxed) + 1;
@@ -187,9 +283,8 @@ Status GroupState::await_left(Await await, const std::vector<bool>& mates) noexc
 }
 
 bool GroupState::all_left() const {
-  const auto holds = [](const auto& channel) { return channel.second->holds(); };
-  return messages_->all_sent() &&
-         std::none_of(nodes_.channels.begin(), nodes_.channels.end(), holds);
+  const auto holds = [](const auto& channel) { return channel.second->holds; };
+  return messages_->all_sent() && std::ranges::none_of(nodes_.channels, holds);
 }
 
 // A link that is closed while messages are under way may drop those that have arrived and are not
@@ -200,10 +295,10 @@ void GroupState::linger() noexcept {
   const Deadline by = Deadline::after(kLinger);
   const bool broken = verdict_.broken.load(std::memory_order_acquire);  // partner: break_group
   const auto done = [&] {
-    const auto lock = messages_->lock();
+    const auto held = lock();
     tell_listeners();
-    if (!all_left() || (!broken && !std::ranges::all_of(nodes_.left_open, &Channel::done)))
-      return false;
+    const auto is_open = [](const auto& channel) { return channel.second->left_open != nullptr; };
+    if (!all_left() || (!broken && std::ranges::any_of(nodes_.channels, is_open))) return false;
     for (int peer = 0; peer < size_; ++peer) {
       const bool lost = nodes_.lost[peer].load(std::memory_order_acquire);  // partner: lost()
       if (nodes_.reached[peer] && !nodes_.heard[peer] && !left(peer) && !lost) return false;
@@ -215,16 +310,13 @@ void GroupState::linger() noexcept {
   }
 }
 
-bool GroupState::go_on() {
-  bool moved = false;
-  for (const auto& [number, channel] : nodes_.channels) moved = channel->go_on() || moved;
-  std::erase_if(nodes_.left_open, [](const auto& channel) { return channel->done(); });
-  if (nodes_.want_left > nodes_.left.load(std::memory_order_relaxed) && all_left()) {
-    raise(nodes_.left, nodes_.want_left);
-    ring();
-    moved = true;
-  }
-  return moved;
+// Whoever waits in await_left() hears that everything has left.
+bool GroupState::raise_left() {
+  const bool wanted = nodes_.want_left > nodes_.left.load(std::memory_order_relaxed);
+  if (!wanted || !all_left()) return false;
+  raise(nodes_.left, nodes_.want_left);
+  ring();
+  return true;
 }
 
 // The link to a rank that left ends too.

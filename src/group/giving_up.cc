@@ -76,7 +76,7 @@ Seen GroupState::look(const Await& await, const std::vector<int>& missing) const
   Seen seen{.rank = rank_,
             .ranks = std::vector<RankSeen>(size_),
             .saw_waits = false,
-            .ranks_pass_messages = !nodes_.own_thread};
+            .ranks_pass_messages = !nodes_.progress.own_thread};
   const bool by_others = await.last_hop && !await.outgoing;  // what leaves takes no such way
   for (int peer = 0; peer < size_; ++peer) {
     RankSeen& one = seen.ranks[peer];
@@ -146,15 +146,17 @@ std::vector<int> GroupState::waits_since(
 // -1: none.
 int GroupState::owing(bool lost) const noexcept {
   if (!messages_) return -1;
-  const auto lock = messages_->lock();
+  const auto held = lock();
   for (int peer = 0; peer < size_; ++peer) {
     if (lost && (!nodes_.lost[peer].load(std::memory_order_acquire) ||  // partner: lost()
                  flags_->gave_up(peer)))
       continue;
-    const auto waits = [peer, lost](const auto& channel) {
-      return channel.second->waits_for(peer) || (lost && channel.second->expects(peer));
+    const auto waits = [peer, lost](const auto& entry) {
+      const Channel& channel = *entry.second;
+      return std::ranges::count(channel.owing, peer) > 0 ||
+             (lost && std::ranges::count(channel.expected, peer) > 0);
     };
-    if (std::any_of(nodes_.channels.begin(), nodes_.channels.end(), waits)) return peer;
+    if (std::ranges::any_of(nodes_.channels, waits)) return peer;
   }
   return -1;
 }

@@ -3,13 +3,15 @@
 #include <mutex>
 #include <vector>
 
+#include "group/state.h"
+
 namespace ferry::internal {
 
 namespace {
 
 struct Shared {
   std::mutex mutex;
-  std::vector<MessageChannel*> channels;  // guarded by mutex
+  std::vector<GroupState*> groups;  // guarded by mutex
 };
 
 // Never destroyed: groups may end after static objects.
@@ -20,20 +22,20 @@ Shared& shared() {
 
 }  // namespace
 
-void share_progress(MessageChannel* messages) {
+void share_progress(GroupState* group) {
   const std::lock_guard lock(shared().mutex);
-  shared().channels.push_back(messages);
+  shared().groups.push_back(group);
 }
 
-void unshare_progress(MessageChannel* messages) noexcept {
+void unshare_progress(GroupState* group) noexcept {
   const std::lock_guard lock(shared().mutex);
-  std::erase(shared().channels, messages);
+  std::erase(shared().groups, group);
 }
 
 bool progress_all_here() noexcept {
   const std::lock_guard lock(shared().mutex);
   bool moved = false;
-  for (MessageChannel* const messages : shared().channels) moved = messages->progress() || moved;
+  for (GroupState* const group : shared().groups) moved = group->move_messages() || moved;
   return moved;
 }
 

@@ -3,13 +3,13 @@
 // Called by between_nodes.cc and state.cc.
 #pragma once
 
-#include "network/message_channel.h"
-
 namespace ferry::internal {
 
-// Between these two, `messages` is moved by ranks of this process that leave.
-void share_progress(MessageChannel* messages);
-void unshare_progress(MessageChannel* messages) noexcept;
+class GroupState;
+
+// Between these two, ranks of this process that leave move the messages of `group`.
+void share_progress(GroupState* group);
+void unshare_progress(GroupState* group) noexcept;
 
 // True when something moved.
 bool progress_all_here() noexcept;

@@ -75,11 +75,7 @@ std::uint64_t GroupState::count_neighbours(const Deadline& by) {
 
 GroupState::~GroupState() {
   leave();
-  if (messages_) {
-    unshare_progress(messages_.get());
-    messages_->read_by(nullptr);  // threads that move messages read into what follows
-  }
-  nodes_.left_open.clear();
+  if (messages_) end_progress();  // threads that move messages read into what follows
   messages_.reset();
 }
 

@@ -5,12 +5,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -40,36 +43,50 @@ struct MessageHead {
 };
 static_assert(Topology::kMostRanks <= 65536);
 
-// A part of ferry that gets messages from other nodes. Called with the lock of MessageChannel held.
-class Channel {
- public:
-  virtual ~Channel() = default;
-  virtual void read(int from, const MessageHead& head, std::span<const std::byte> body) = 0;
-  // As MessageChannel::Reader's.
-  virtual bool go_on() = 0;
-  // True while it keeps messages that others wait for.
-  virtual bool holds() const { return false; }
-  // True while others wait for what `peer` still owes this rank.
-  virtual bool waits_for(int) const { return false; }
-  // True while messages of `peer` are still to come here that no flag of the current wait tells of.
-  virtual bool expects(int) const { return false; }
-  // True when no rank needs it any more (GroupState::leave_open).
-  virtual bool done() const { return true; }
+// A message that has come; valid while it is read.
+struct InMessage {
+  int from;
+  MessageHead head;
+  std::span<const std::byte> body;
 };
 
-// What a group keeps of its messages between nodes, and of who gets them. Guarded by the lock of
-// MessageChannel, but for what is atomic and what is set when the group is made.
+// What a group and a part of ferry that gets messages from other nodes (an exchange) share: the
+// group hands over messages, and sees what the rest says since the last progress. Guarded by the
+// lock of the group.
+struct Channel {
+  // Reads some messages, in the order in which they came; where there are none, goes on with what
+  // waits for room or for other ranks. True when something moved.
+  std::function<bool(std::span<const InMessage>)> progress;
+  bool holds = false;              // keeps messages that others wait for
+  std::vector<int> owing = {};     // peers that owe this rank what others wait for
+  std::vector<int> expected = {};  // messages of these are to come that no flag of a wait tells of
+  bool done = false;               // no rank needs it any more
+  std::shared_ptr<void> left_open = {};  // its owner, until it is done (GroupState::leave_open)
+};
+
+// What a group keeps of its messages between nodes, and of who gets them. Guarded by `mutex`, but
+// for what is atomic and what is set when the group is made.
 struct BetweenNodes {
   explicit BetweenNodes(int size) : lost(size), farewell(size) {}
 
-  bool own_thread = false;             // the MessageChannel makes progress by itself
+  // Who moves messages. Nobody does before the group is made, nor after: messages wait in the
+  // network then.
+  struct Progress {
+    mutable std::mutex mutex;
+    mutable std::atomic<int> waiting{
+        0};  // threads that want the mutex; the own thread lets them first
+    bool open = false;
+    bool own_thread = false;  // FERRY_PROGRESS=thread
+    std::vector<MessageChannel::Arrival> arrivals;
+    std::jthread thread;
+  };
+  Progress progress;
   std::vector<std::string> addresses;  // [ranks]
   ForwardingTable forwarding;          // of all ranks
   std::vector<bool> reached, heard;    // [ranks]
   std::vector<bool> listens;           // [ranks] waits for messages of this one
   std::map<std::uint32_t, Channel*> channels;
   std::uint32_t num_channels = 0;
-  std::vector<std::shared_ptr<Channel>> left_open;
   std::uint64_t want_left = 0;
   // Raised to want_left when everything has left (await_left).
   std::atomic<std::uint64_t> left{0};
@@ -87,8 +104,7 @@ struct GroupVerdict {
   std::atomic<bool> closed{false};  // this rank left; release in leave, acquire in verdict()
 };
 
-// Between nodes it reads the messages of MessageChannel: its own, and those of its channels.
-class GroupState final : private MessageChannel::Reader {
+class GroupState {
  public:
   // `by`: the deadline of the join.
   GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
@@ -99,7 +115,7 @@ class GroupState final : private MessageChannel::Reader {
   // Group::threads, with another network underneath (tests).
   static std::vector<Group> threads(int size, const GroupOptions& options,
                                     const LinkFactory& make_link);
-  ~GroupState() override;
+  ~GroupState();
   GroupState(const GroupState&) = delete;
   GroupState& operator=(const GroupState&) = delete;
 
@@ -140,7 +156,12 @@ class GroupState final : private MessageChannel::Reader {
 
   // Between nodes (between_nodes.cc); all but progress() only when there are several.
   // Moves messages, on a rank that makes its own progress.
-  bool progress() noexcept { return messages_ && !nodes_.own_thread && messages_->progress(); }
+  bool progress() { return messages_ && !nodes_.progress.own_thread && move_messages(); }
+  // Moves what can move now and reads what has come; the only one that does. True when something
+  // moved.
+  bool move_messages();
+  // Held while messages are read. Messages may be sent with it held.
+  [[nodiscard]] std::unique_lock<std::mutex> lock() const;
   MessageChannel& messages() const noexcept { return *messages_; }
   // Before the first message to any of them.
   void reach(const ForwardingTable& forwarding, bool together);
@@ -149,12 +170,11 @@ class GroupState final : private MessageChannel::Reader {
   std::uint32_t open_channel(Channel* channel);
   void close_channel(std::uint32_t number) noexcept;
   // Its owner is gone, others still speak through this rank: it stays until it is done.
-  void leave_open(std::shared_ptr<Channel> channel);
+  void leave_open(std::uint32_t number, std::shared_ptr<void> owner);
   // True when a rank has left, gave up, died or cannot be reached any more. `sends_here`: it sends
   // to this rank, whose last messages may come after other ranks have told that it left.
   bool ended(int peer, bool sends_here) const noexcept;
-  // Of all ranks.
-  const ForwardingTable& forwarding() const noexcept { return nodes_.forwarding; }
+  const ForwardingTable& forwarding() const noexcept { return nodes_.forwarding; }  // of all ranks
   // Waits until what was sent has left this rank, which may go on to something else than ferry and
   // must not keep messages that others wait for. `await` says who waits, for `mates`.
   Status await_left(Await await, const std::vector<bool>& mates) noexcept;
@@ -165,8 +185,7 @@ class GroupState final : private MessageChannel::Reader {
   // usable. The first telling of another rank's report has that report's code, phase and culprit.
   Status verdict() noexcept;
   bool usable() const noexcept;
-  // Ok unless a rank of this node died without a word.
-  Status death_here() const noexcept;
+  Status death_here() const noexcept;  // of a rank of this node that died without a word; else ok
 
   void leave() noexcept;
 
@@ -177,11 +196,13 @@ class GroupState final : private MessageChannel::Reader {
   // Kinds of the group's own messages.
   enum : std::uint8_t { kBarrier, kAbort, kHeard, kListens };
 
-  // MessageChannel::Reader
-  void read(int from, std::span<const std::byte> message) override;
-  bool go_on() override;
-  void lost(int peer, const std::string& why) override;
-
+  void read(std::span<const InMessage> messages);
+  void read_arrivals();
+  void read_barrier(int from, std::uint64_t number, std::span<const std::byte> piece);
+  void lost(int peer, const std::string& why);
+  bool raise_left();
+  void live(const std::stop_token& ending);
+  void end_progress();
   void join_nodes(const LinkFactory& make_link, const Deadline& by);
   void await_links(const std::optional<Error>& failure, const Deadline& by);  // await_links.cc
   std::string missing_links();

@@ -34,7 +34,7 @@ constexpr std::int64_t kShortestNapUs = 100, kLongestNapUs = 1000;
 
 Status GroupState::wait(const Await& await) {
   const int spins = await.crowded ? kSpinsCrowded : kSpins;
-  const bool in_network = messages_ && !nodes_.own_thread;
+  const bool in_network = messages_ && !nodes_.progress.own_thread;
   const std::int64_t yield_ns = await.crowded && in_network ? kYieldCrowdedNetworkNs : kYieldNs;
   std::int64_t began_ns = 0, peer_began_ns = 0;  // 0: no wait yet, at all and for this peer
   std::int64_t calm = 0;                         // turns of the loop since the last flag went up
@@ -84,7 +84,8 @@ void GroupState::account(const Await& await, int peer, std::int64_t ns) noexcept
 }
 
 void GroupState::sleep_until_rung(const Await& await, int peer, std::int64_t waited_ns) noexcept {
-  if (!messages_ || nodes_.own_thread) return flags_->sleep(rank_, await.flag(peer), await.value);
+  if (!messages_ || nodes_.progress.own_thread)
+    return flags_->sleep(rank_, await.flag(peer), await.value);
   const std::int64_t nap_us = waited_ns / 1000 / kNapPart;
   messages_->sleep(static_cast<int>(std::clamp(nap_us, kShortestNapUs, kLongestNapUs)));
 }

@@ -1,15 +1,18 @@
 // Link: packets between this rank and ranks of other nodes, over whatever network there is. Nothing
-// is lost before lost() is told, but no order is promised, and a packet may come twice
+// is lost before a peer is, but no order is promised, and a packet may come twice
 // (MessageChannel mends both). Nothing here blocks but sleep(). One per rank, owned by its
 // MessageChannel; one thread at a time is inside, except for sleep(). ucx_link.cc is the real one.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ferry::internal {
@@ -19,16 +22,48 @@ class Link {
   // A packet is a head of at most this many bytes, and a body.
   static constexpr std::size_t kMaxHeadBytes = 64;
 
-  // Called from progress() only; may send.
-  class Events {
+  // A packet that has come. Its body may lie at any address.
+  class Packet {
    public:
-    virtual ~Events() = default;
-    // The packet is valid during the call; its body may lie at any address.
-    virtual void arrived(std::span<const std::byte> head, std::span<const std::byte> body) = 0;
-    // The memory of this send is the caller's again.
-    virtual void sent(void* ticket) = 0;
-    // Nothing more will come from or go to `peer`; sends under way end with sent().
-    virtual void lost(int peer, const std::string& why) = 0;
+    // `memory` keeps the body where it is. It ends before the link, and where the link may be
+    // called.
+    Packet(std::span<const std::byte> head, std::span<const std::byte> body,
+           std::shared_ptr<const void> memory)
+        : head_bytes_(std::min(head.size(), kMaxHeadBytes)),
+          body_(body),
+          memory_(std::move(memory)) {
+      std::copy_n(head.begin(), head_bytes_, head_.begin());
+    }
+    // A copy of both.
+    Packet(std::span<const std::byte> head, std::span<const std::byte> body)
+        : Packet(head, std::make_shared<const std::vector<std::byte>>(body.begin(), body.end())) {}
+
+    std::span<const std::byte> head() const noexcept { return {head_.data(), head_bytes_}; }
+    std::span<const std::byte> body() const noexcept { return body_; }
+    const std::shared_ptr<const void>& memory() const noexcept { return memory_; }
+
+   private:
+    Packet(std::span<const std::byte> head,
+           const std::shared_ptr<const std::vector<std::byte>>& body)
+        : Packet(head, *body, body) {}
+
+    std::array<std::byte, kMaxHeadBytes> head_;
+    std::size_t head_bytes_;
+    std::span<const std::byte> body_;
+    std::shared_ptr<const void> memory_;
+  };
+  struct Loss {
+    int peer;
+    std::string why;
+  };
+  // What happened: packets came, then the memory of some sends is the caller's again, by their
+  // tickets, and nothing more will come from or go to some peers, whose sends under way end.
+  struct Events {
+    std::vector<Packet> packets;
+    std::vector<void*> sent;
+    std::vector<Loss> lost;
+
+    bool none() const noexcept { return packets.empty() && sent.empty() && lost.empty(); }
   };
 
   virtual ~Link() = default;
@@ -48,11 +83,11 @@ class Link {
 
   // Most bytes that the body of the next packet may have; need not be the same each time.
   virtual std::size_t max_body_bytes() = 0;
-  // Head and body stay untouched until sent(ticket). True when the memory is the caller's again at
-  // once, and sent() is not called.
+  // Head and body stay untouched until the ticket is among Events::sent. True when the memory is
+  // the caller's again at once, and the ticket does not come.
   virtual bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
                     void* ticket) = 0;
-  // Moves what can move now; true when something did.
+  // Moves what can move now, and adds what happened. True when something moved.
   virtual bool progress(Events& events) = 0;
 
   // To be called before sleep(): whatever happens from here on ends it. False when something can

@@ -20,12 +20,7 @@ constexpr std::size_t kMaxEarlyBytes = std::size_t{16} << 20;
 constexpr std::size_t kKeptBytes = std::size_t{64} << 10;
 
 constexpr std::chrono::milliseconds kClosingTime{100};
-
-// The own thread: how often it looks again at once, and how long it sleeps. Sleeps are short since
-// a reader also waits for what no packet announces.
-constexpr int kLooks = 50;
-constexpr int kShortestNapUs = 50;
-constexpr int kLongestNapUs = 2000;
+constexpr int kClosingNapUs = 2000;
 
 }  // namespace
 
@@ -39,82 +34,60 @@ MessageChannel::SendBuffer& MessageChannel::SendBuffer::operator=(SendBuffer&& o
 }
 
 MessageChannel::SendBuffer::~SendBuffer() {
-  if (message_ == nullptr) return;
-  const auto held = messages_->lock();
-  messages_->give_back(message_);
+  if (message_ != nullptr) messages_->put_back(message_);
 }
 
 std::byte* MessageChannel::SendBuffer::data() const noexcept { return message_->buffer.get(); }
 
 int MessageChannel::SendBuffer::peer() const noexcept { return message_->peer; }
 
-MessageChannel::MessageChannel(std::unique_ptr<Link> link, int rank, int size, std::uint64_t job,
-                               bool own_thread)
-    : link_(std::move(link)), self_{rank, job}, own_thread_(own_thread) {
+MessageChannel::MessageChannel(std::unique_ptr<Link> link, int rank, int size, std::uint64_t job)
+    : link_(std::move(link)), self_{rank, job} {
   static_assert(sizeof(Head) == 32 && sizeof(Head) <= Link::kMaxHeadBytes);
   for (int peer = 0; peer < size; ++peer) peers_.push_back(std::make_unique<Peer>());
 }
 
 MessageChannel::~MessageChannel() {
-  if (thread_.joinable()) {
-    thread_.request_stop();
-    {
-      const auto held = lock();
-      link_->wake();
-    }
-    thread_.join();
-  }
   // What comes now is dropped, but it is taken: a socket that is closed over unread bytes takes
   // back what it sent last.
-  reader_ = nullptr;
   send_bundles();
   const Deadline deadline = Deadline::after(kClosingTime);
   while (!deadline.passed()) {
-    if (link_->progress(*this)) continue;
-    if (all_sent()) break;
-    if (link_->arm()) link_->sleep(kLongestNapUs);
+    events_ = {};
+    const bool moved = link_->progress(events_);
+    for (void* const ticket : events_.sent) packet_left(static_cast<Outgoing*>(ticket));
+    if (moved) continue;
+    if (under_way_ == 0) break;
+    if (link_->arm()) link_->sleep(kClosingNapUs);
   }
+  events_ = {};
+  taken_.clear();
+  for (const auto& peer : peers_) peer->forget();
   link_.reset();  // before the memory of what it still sends
 }
 
 std::string MessageChannel::address() const {
-  const auto held = lock();
+  const std::lock_guard held(mutex_);
   return link_->address();
 }
 
 void MessageChannel::let_in(const std::vector<std::string>& addresses) {
-  const auto held = lock();
+  const std::lock_guard held(mutex_);
   link_->let_in(addresses);
 }
 
 void MessageChannel::connect(const std::map<int, std::string>& addresses) {
-  const auto held = lock();
+  const std::lock_guard held(mutex_);
   link_->connect(addresses);
 }
 
 std::map<int, std::string> MessageChannel::unanswered() const {
-  const auto held = lock();
+  const std::lock_guard held(mutex_);
   return link_->unanswered();
 }
 
-void MessageChannel::read_by(Reader* reader) {
-  const auto held = lock();
-  reader_ = reader;
-  if (own_thread_ && !thread_.joinable()) {
-    thread_ = std::jthread([this](const std::stop_token& ending) { live(ending); });
-  }
-}
-
-std::unique_lock<std::recursive_mutex> MessageChannel::lock() const {
-  // Relaxed: a hint for live(); the mutex orders everything else.
-  waiting_.fetch_add(1, std::memory_order_relaxed);
-  std::unique_lock held(mutex_);
-  waiting_.fetch_sub(1, std::memory_order_relaxed);
-  return held;
-}
-
 std::optional<MessageChannel::SendBuffer> MessageChannel::send_buffer(int peer) {
-  const auto held = lock();
+  const std::lock_guard held(mutex_);
   Peer& to = *peers_[static_cast<std::size_t>(peer)];
   if (to.buffers.empty()) {
     if (to.num_buffers == kUnsent) return std::nullopt;
@@ -129,27 +102,27 @@ std::optional<MessageChannel::SendBuffer> MessageChannel::send_buffer(int peer) 
 }
 
 int MessageChannel::room(int peer) const {
-  const auto held = lock();
+  const std::lock_guard held(mutex_);
   const Peer& to = *peers_[static_cast<std::size_t>(peer)];
   return kUnsent - to.num_buffers + static_cast<int>(to.buffers.size());
 }
 
 void MessageChannel::send(SendBuffer buffer, std::size_t bytes) {
-  const auto held = lock();
+  const std::lock_guard held(mutex_);
   send_bundle(buffer.peer());
   send_packets(std::exchange(buffer.message_, nullptr), bytes);
 }
 
 void MessageChannel::send_now(int peer, std::span<const std::byte> head,
                               std::span<const std::byte> body) {
-  const auto held = lock();
+  const std::lock_guard held(mutex_);
   add_to_bundle(peer, head, body);
   send_bundle(peer);
 }
 
 void MessageChannel::send_soon(int peer, std::span<const std::byte> head,
                                std::span<const std::byte> body) {
-  const auto held = lock();
+  const std::lock_guard held(mutex_);
   add_to_bundle(peer, head, body);
 }
 
@@ -216,6 +189,11 @@ void MessageChannel::packet_left(Outgoing* message) {
   give_back(message);
 }
 
+void MessageChannel::put_back(Outgoing* message) {
+  const std::lock_guard held(mutex_);
+  give_back(message);
+}
+
 void MessageChannel::give_back(Outgoing* message) {
   message->heads.clear();
   if (message->buffer) {
@@ -226,25 +204,33 @@ void MessageChannel::give_back(Outgoing* message) {
   spare_.push_back(message);
 }
 
-bool MessageChannel::progress() {
-  const auto held = lock();
-  if (reader_ == nullptr || progressing_) return false;
-  progressing_ = true;
+void MessageChannel::send_bundled() {
+  const std::lock_guard held(mutex_);
   send_bundles();
-  const bool moved = link_->progress(*this);
-  const bool went_on = reader_->go_on();
+}
+
+bool MessageChannel::receive(std::vector<Arrival>& arrivals) {
+  arrivals.clear();
+  const std::lock_guard held(mutex_);
+  taken_.clear();
   send_bundles();
-  progressing_ = false;
-  return moved || went_on;
+  const bool moved = link_->progress(events_);
+  for (const Link::Packet& packet : events_.packets) arrive(packet, arrivals);
+  for (const auto& [peer, why] : events_.lost) lose(peer, why, arrivals);
+  for (void* const ticket : events_.sent) packet_left(static_cast<Outgoing*>(ticket));
+  events_.packets.clear();
+  events_.lost.clear();
+  events_.sent.clear();
+  return moved;
 }
 
 bool MessageChannel::all_sent() const {
-  const auto held = lock();
+  const std::lock_guard held(mutex_);
   return under_way_ == 0 && bundled_.empty();
 }
 
 std::vector<MessageChannel::Traffic> MessageChannel::traffic() const {
-  const auto held = lock();
+  const std::lock_guard held(mutex_);
   std::vector<Traffic> traffic;
   for (const auto& peer : peers_) traffic.push_back(peer->traffic);
   return traffic;
@@ -252,38 +238,41 @@ std::vector<MessageChannel::Traffic> MessageChannel::traffic() const {
 
 void MessageChannel::sleep(int wait_us) {
   {
-    const auto held = lock();
+    const std::lock_guard held(mutex_);
     if (!link_->arm()) return;
     ++asleep_;
   }
   link_->sleep(wait_us);
-  const auto held = lock();
+  const std::lock_guard held(mutex_);
   --asleep_;
 }
 
+void MessageChannel::wake() {
+  const std::lock_guard held(mutex_);
+  link_->wake();
+}
+
 MessageChannel::Counters MessageChannel::counters() const {
-  const auto held = lock();
+  const std::lock_guard held(mutex_);
   return counters_;
 }
 
 std::string MessageChannel::describe() const {
-  const auto held = lock();
+  const std::lock_guard held(mutex_);
   return link_->describe();
 }
 
 std::string MessageChannel::exposed() const {
-  const auto held = lock();
+  const std::lock_guard held(mutex_);
   return link_->exposed();
 }
 
-void MessageChannel::sent(void* ticket) { packet_left(static_cast<Outgoing*>(ticket)); }
-
-void MessageChannel::lost(int peer, const std::string& why) {
+void MessageChannel::lose(int peer, const std::string& why, std::vector<Arrival>& arrivals) {
   Peer& from = *peers_[static_cast<std::size_t>(peer)];
   if (from.is_lost) return;
   from.is_lost = true;
   from.forget();
-  if (reader_ != nullptr) reader_->lost(peer, why);
+  arrivals.push_back({.from = peer, .lost = why});
 }
 
 bool MessageChannel::is_ours(const Head& head, std::size_t body_bytes) const {
@@ -293,76 +282,83 @@ bool MessageChannel::is_ours(const Head& head, std::size_t body_bytes) const {
          head.from != static_cast<std::uint32_t>(self_.rank) && cut_well;
 }
 
-void MessageChannel::arrived(std::span<const std::byte> head_bytes,
-                             std::span<const std::byte> body) {
-  ByteReader reader(head_bytes);
+void MessageChannel::arrive(const Link::Packet& packet, std::vector<Arrival>& arrivals) {
+  ByteReader reader(packet.head());
   const auto head = reader.get<Head>();
-  if (!reader.done() || !is_ours(head, body.size())) {
+  if (!reader.done() || !is_ours(head, packet.body().size())) {
     ++counters_.strangers;
     return;
   }
   const int from = static_cast<int>(head.from);
   Peer& peer = *peers_[head.from];
-  if (peer.is_lost || reader_ == nullptr) {
+  if (peer.is_lost) {
     ++counters_.unread;
     return;
   }
   const auto ahead = static_cast<std::int32_t>(head.sequence - peer.next_in);
   if (ahead < 0) ++counters_.duplicates;
-  if (ahead > 0) hold(from, head, body);
+  if (ahead > 0) hold(from, {head, packet}, arrivals);
   if (ahead != 0) return;
-  take(from, head, body);
+  take(from, {head, packet}, arrivals);
   while (!peer.early.empty()) {
     const auto next = peer.early.find(peer.next_in);
     if (next == peer.early.end()) break;
     const Early early = std::move(next->second);
     peer.early.erase(next);
-    peer.early_bytes -= early.body.size();
-    take(from, early.head, early.body);
+    peer.early_bytes -= early.packet.body().size();
+    take(from, early, arrivals);
   }
 }
 
-void MessageChannel::hold(int from, const Head& head, std::span<const std::byte> body) {
-  Peer& peer = *peers_[head.from];
-  const auto [place, is_new] = peer.early.try_emplace(head.sequence);
-  if (!is_new) {
+void MessageChannel::hold(int from, const Early& early, std::vector<Arrival>& arrivals) {
+  Peer& peer = *peers_[static_cast<std::size_t>(from)];
+  if (!peer.early.try_emplace(early.head.sequence, early).second) {
     ++counters_.duplicates;
     return;
   }
   ++counters_.reordered;
-  place->second = {head, {body.begin(), body.end()}};
-  peer.early_bytes += body.size();
+  peer.early_bytes += early.packet.body().size();
   if (peer.early.size() <= kMaxEarlyPackets && peer.early_bytes <= kMaxEarlyBytes) return;
-  lost(from, fmt::format("packet {} of rank {} has not come, and {} packets ({} bytes) after it "
-                         "have: at most {} packets and {} bytes are kept",
-                         peer.next_in, from, peer.early.size(), peer.early_bytes, kMaxEarlyPackets,
-                         kMaxEarlyBytes));
+  lose(from,
+       fmt::format("packet {} of rank {} has not come, and {} packets ({} bytes) after it "
+                   "have: at most {} packets and {} bytes are kept",
+                   peer.next_in, from, peer.early.size(), peer.early_bytes, kMaxEarlyPackets,
+                   kMaxEarlyBytes),
+       arrivals);
 }
 
-void MessageChannel::take(int from, const Head& head, std::span<const std::byte> body) {
+void MessageChannel::take(int from, const Early& next, std::vector<Arrival>& arrivals) {
+  const Head& head = next.head;
+  const std::span<const std::byte> body = next.packet.body();
   Peer& peer = *peers_[static_cast<std::size_t>(from)];
   ++peer.next_in;
   const bool is_first = peer.to_join == 0;
   if (!is_first && head.left != peer.to_join) {
-    lost(from, fmt::format("a packet of rank {} says that {} bytes of its message are missing, and "
-                           "the one before it says {}",
-                           from, head.left, peer.to_join));
+    lose(from,
+         fmt::format("a packet of rank {} says that {} bytes of its message are missing, and "
+                     "the one before it says {}",
+                     from, head.left, peer.to_join),
+         arrivals);
     return;
   }
   peer.to_join = head.left - body.size();
   if (is_first && peer.to_join == 0) {
-    read(from, head.is_bundle != 0, body);
-    return;
+    taken_.push_back(next.packet.memory());
+    return hand_over(from, head.is_bundle != 0, body, arrivals);
   }
   peer.joined.insert(peer.joined.end(), body.begin(), body.end());
   if (peer.to_join > 0) return;
-  read(from, head.is_bundle != 0, peer.joined);
-  peer.joined.clear();
-  if (peer.joined.capacity() > kSendBufferBytes) peer.joined = {};
+  const auto whole = std::make_shared<const std::vector<std::byte>>(std::exchange(peer.joined, {}));
+  taken_.push_back(whole);
+  hand_over(from, head.is_bundle != 0, *whole, arrivals);
 }
 
-void MessageChannel::read(int from, bool is_bundle, std::span<const std::byte> message) {
-  if (!is_bundle) return reader_->read(from, message);
+void MessageChannel::hand_over(int from, bool is_bundle, std::span<const std::byte> message,
+                               std::vector<Arrival>& arrivals) {
+  if (!is_bundle) {
+    arrivals.push_back({.from = from, .message = message});
+    return;
+  }
   ByteReader bundle(message);
   while (bundle.left() > 0) {
     const auto bytes = bundle.get<std::uint64_t>();
@@ -371,24 +367,7 @@ void MessageChannel::read(int from, bool is_bundle, std::span<const std::byte> m
       ++counters_.strangers;
       return;
     }
-    reader_->read(from, one);
-  }
-}
-
-void MessageChannel::live(const std::stop_token& ending) {
-  int looks = 0;
-  int nap_us = kShortestNapUs;
-  while (!ending.stop_requested()) {
-    while (waiting_.load(std::memory_order_relaxed) > 0) std::this_thread::yield();
-    if (progress()) {
-      looks = 0;
-      nap_us = kShortestNapUs;
-    } else if (++looks < kLooks) {
-      std::this_thread::yield();
-    } else {
-      sleep(nap_us);
-      nap_us = std::min(2 * nap_us, kLongestNapUs);
-    }
+    arrivals.push_back({.from = from, .message = one});
   }
 }
 

@@ -1,11 +1,9 @@
 // MessageChannel: messages between this rank and ranks of other nodes; each arrives once, and those
 // of one sender in the order they were sent. Over a Link, which promises neither. Memory is
 // bounded: at most kUnsent send buffers to a peer are under way (what send_now copies is not
-// counted). Called by group (flags) and exchange (rows), from any thread; with
-// FERRY_PROGRESS=thread a thread of its own makes progress as well.
+// counted). It calls nobody but its link. Any thread, but for receive().
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -13,33 +11,26 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <stop_token>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "network/link.h"
 
 namespace ferry::internal {
 
-class MessageChannel : private Link::Events {
+class MessageChannel {
   struct Outgoing;
 
  public:
   static constexpr std::size_t kSendBufferBytes = std::size_t{256} << 10;  // of one message
   static constexpr int kUnsent = 4;
 
-  // Whoever reads messages. Called with the lock held, from progress() of any thread; may send.
-  class Reader {
-   public:
-    virtual ~Reader() = default;
-    // `message` is valid during the call; it may lie at any address.
-    virtual void read(int from, std::span<const std::byte> message) = 0;
-    // Called in every progress(): goes on with what waited for a send buffer or for other ranks.
-    // True when something moved.
-    virtual bool go_on() = 0;
-    // Nothing more comes from `peer`, and what goes to it is dropped. Once per peer.
-    virtual void lost(int peer, const std::string& why) = 0;
+  // A message, which may lie at any address; or, where `lost` says why, that nothing more comes
+  // from this peer, and what goes to it is dropped: once per peer.
+  struct Arrival {
+    int from;
+    std::span<const std::byte> message = {};
+    std::string lost = {};
   };
 
   // A message being written: kSendBufferBytes at data(), aligned to 64. One that is destroyed
@@ -68,11 +59,9 @@ class MessageChannel : private Link::Events {
   };
 
   // `job` is equal on all ranks of the group and on no others: packets of others are dropped.
-  // `own_thread`: FERRY_PROGRESS=thread.
-  MessageChannel(std::unique_ptr<Link> link, int rank, int size, std::uint64_t job,
-                 bool own_thread);
-  // The reader is not called any more. What is still to be sent has 100 ms to leave.
-  ~MessageChannel() override;
+  MessageChannel(std::unique_ptr<Link> link, int rank, int size, std::uint64_t job);
+  // What comes now is dropped. What is still to be sent has 100 ms to leave.
+  ~MessageChannel();
   MessageChannel(const MessageChannel&) = delete;
   MessageChannel& operator=(const MessageChannel&) = delete;
 
@@ -81,11 +70,6 @@ class MessageChannel : private Link::Events {
   void let_in(const std::vector<std::string>& addresses);
   void connect(const std::map<int, std::string>& addresses);  // by peer
   std::map<int, std::string> unanswered() const;
-  // The one reader. Nothing moves before; what comes earlier waits in the network.
-  void read_by(Reader* reader);
-
-  // Held while messages are read. Recursive.
-  [[nodiscard]] std::unique_lock<std::recursive_mutex> lock() const;
 
   // Nullopt while kUnsent messages to `peer` are under way (progress() and ask again).
   std::optional<SendBuffer> send_buffer(int peer);
@@ -97,12 +81,14 @@ class MessageChannel : private Link::Events {
   // messages; of any size.
   void send_now(int peer, std::span<const std::byte> head, std::span<const std::byte> body = {});
   // The same for a small message that another one follows at once: both leave in one packet. It
-  // leaves in the next progress() at the latest.
+  // leaves in the next receive() or send_bundled() at the latest.
   void send_soon(int peer, std::span<const std::byte> head, std::span<const std::byte> body = {});
 
-  // Moves what can move now, reads what arrived. True when something did. Inside a Reader's call it
-  // does nothing.
-  bool progress();
+  void send_bundled();
+
+  // Moves what can move now; `arrivals` becomes what has come, valid until the next call. True when
+  // something moved. One thread at a time.
+  bool receive(std::vector<Arrival>& arrivals);
   // True when everything sent has left this rank.
   bool all_sent() const;
   // [ranks] Messages sent to each so far, and how many of them have left this rank.
@@ -110,8 +96,9 @@ class MessageChannel : private Link::Events {
     std::uint64_t sent = 0, left = 0;
   };
   std::vector<Traffic> traffic() const;
-  // Sleeps until something can move, at most `wait_us`. Not with the lock held.
+  // Sleeps until something can move, at most `wait_us`.
   void sleep(int wait_us);
+  void wake();
   Counters counters() const;
   std::string describe() const;
   std::string exposed() const;
@@ -125,10 +112,6 @@ class MessageChannel : private Link::Events {
   struct Early;  // a packet that came before its turn
   struct Peer;
 
-  void arrived(std::span<const std::byte> head, std::span<const std::byte> body) override;
-  void sent(void* ticket) override;
-  void lost(int peer, const std::string& why) override;
-
   Outgoing* new_message(int peer);
   void add_to_bundle(int peer, std::span<const std::byte> head, std::span<const std::byte> body);
   void send_bundle(int peer);
@@ -136,27 +119,27 @@ class MessageChannel : private Link::Events {
   void send_packets(Outgoing* message, std::size_t bytes);
   void packet_left(Outgoing* message);
   void give_back(Outgoing* message);
+  void put_back(Outgoing* message);
   bool is_ours(const Head& head, std::size_t body_bytes) const;
-  void hold(int from, const Head& head, std::span<const std::byte> body);
-  void take(int from, const Head& head, std::span<const std::byte> body);
-  void read(int from, bool is_bundle, std::span<const std::byte> message);
-  void live(const std::stop_token& ending);
+  void arrive(const Link::Packet& packet, std::vector<Arrival>& arrivals);
+  void lose(int peer, const std::string& why, std::vector<Arrival>& arrivals);
+  void hold(int from, const Early& early, std::vector<Arrival>& arrivals);
+  void take(int from, const Early& next, std::vector<Arrival>& arrivals);
+  void hand_over(int from, bool is_bundle, std::span<const std::byte> message,
+                 std::vector<Arrival>& arrivals);
 
-  mutable std::recursive_mutex mutex_;
-  mutable std::atomic<int> waiting_{0};  // threads that want mutex_; the own thread lets them first
+  mutable std::mutex mutex_;  // of all that follows
   std::unique_ptr<Link> link_;
   const Self self_;
-  const bool own_thread_;
-  Reader* reader_ = nullptr;
-  bool progressing_ = false;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Outgoing>> messages_;  // all that there are
   std::vector<Outgoing*> spare_;                     // those for bundles that are free
   std::vector<int> bundled_;                         // peers whose bundle has not left
+  Link::Events events_;                              // of the last receive()
+  std::vector<std::shared_ptr<const void>> taken_;   // memory of its arrivals
   std::size_t under_way_ = 0;                        // messages
   int asleep_ = 0;                                   // threads inside sleep()
   Counters counters_;
-  std::jthread thread_;
 };
 
 }  // namespace ferry::internal

@@ -52,7 +52,7 @@ struct MessageChannel::Outgoing {
 
 struct MessageChannel::Early {
   Head head;
-  std::vector<std::byte> body;
+  Link::Packet packet;
 };
 
 struct MessageChannel::Peer {

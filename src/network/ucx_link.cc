@@ -58,13 +58,6 @@ class UcxLink final : public Link {
     ucp_ep_h endpoint;  // null once lost
     TcpSockets::Place place;
   };
-  // A send from inside UCX's progress. A connection that turns out to be broken there would be
-  // closed under UCX's feet: 1.13 aborts the process when it finds it among the events at hand.
-  struct Late {
-    int peer;
-    std::span<const std::byte> head, body;
-    void* ticket;
-  };
 
   // NOLINTNEXTLINE(readability-function-size): the parameters are UCX's
   static ucs_status_t on_packet(void* link, const void* head, std::size_t head_bytes, void* body,
@@ -74,7 +67,6 @@ class UcxLink final : public Link {
   void create_worker();
   std::string ucx_address() const;
   void connect_to(int rank, const std::string& address);
-  void send_late();
   void close(Peer& peer);
   bool closed(Deadline deadline);
   std::string why_lost(const Peer& peer, ucs_status_t status) const;
@@ -88,8 +80,7 @@ class UcxLink final : public Link {
   int wake_fd_ = -1;
   std::map<int, Peer> peers_;  // its elements do not move: UCX points to them
   Events* events_ = nullptr;   // inside UCX's progress
-  std::vector<Late> late_;
-  std::vector<void*> sent_;  // tickets
+  std::vector<void*> sent_;    // tickets
   std::vector<std::pair<int, ucs_status_t>> failed_;
   std::vector<void*> closing_;  // requests
 };
@@ -135,8 +126,9 @@ void UcxLink::create_worker() {
   if (status == UCS_OK) {
     ucp_am_handler_param_t handler{};
     handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                         UCP_AM_HANDLER_PARAM_FIELD_ARG;
+                         UCP_AM_HANDLER_PARAM_FIELD_ARG | UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
     handler.id = kPacketId;
+    handler.flags = UCP_AM_FLAG_PERSISTENT_DATA;  // a packet is read after UCX's progress
     handler.cb = on_packet;
     handler.arg = this;
     status = ucx_.worker_set_am_recv_handler(worker_, &handler);
@@ -217,10 +209,6 @@ bool UcxLink::send(int rank, std::span<const std::byte> head, std::span<const st
                    void* ticket) {
   const Peer& peer = peers_.at(rank);
   if (peer.endpoint == nullptr) return true;
-  if (events_ != nullptr) {
-    late_.push_back({rank, head, body, ticket});
-    return false;
-  }
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
@@ -233,12 +221,6 @@ bool UcxLink::send(int rank, std::span<const std::byte> head, std::span<const st
   if (!UCS_PTR_IS_PTR(request)) return true;
   *static_cast<void**>(request) = ticket;
   return false;
-}
-
-void UcxLink::send_late() {
-  for (const Late& late : std::exchange(late_, {})) {
-    if (send(late.peer, late.head, late.body, late.ticket)) sent_.push_back(late.ticket);
-  }
 }
 
 void UcxLink::on_sent(void* request, ucs_status_t, void* link) {
@@ -254,32 +236,36 @@ void UcxLink::on_failure(void* peer, ucp_ep_h, ucs_status_t status) {
 
 // NOLINTNEXTLINE(readability-function-size)
 ucs_status_t UcxLink::on_packet(void* link, const void* head, std::size_t head_bytes, void* body,
-                                std::size_t body_bytes, const ucp_am_recv_param_t*) {
-  Events* events = static_cast<UcxLink*>(link)->events_;
-  if (events == nullptr) return UCS_OK;  // closing
-  events->arrived({static_cast<const std::byte*>(head), head_bytes},
-                  {static_cast<const std::byte*>(body), body_bytes});
-  return UCS_OK;
+                                std::size_t body_bytes, const ucp_am_recv_param_t* param) {
+  const UcxLink& self = *static_cast<UcxLink*>(link);
+  if (self.events_ == nullptr) return UCS_OK;  // closing
+  const std::span packet_head(static_cast<const std::byte*>(head), head_bytes);
+  const std::span packet_body(static_cast<const std::byte*>(body), body_bytes);
+  if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) == 0) {
+    self.events_->packets.emplace_back(packet_head, packet_body);
+    return UCS_OK;
+  }
+  const auto release = [&ucx = self.ucx_, worker = self.worker_](void* data) {
+    ucx.am_data_release(worker, data);
+  };
+  self.events_->packets.emplace_back(packet_head, packet_body,
+                                     std::shared_ptr<void>(body, release));
+  return UCS_INPROGRESS;
 }
 
 bool UcxLink::progress(Events& events) {
   bool moved = false;
-  for (int round = 0; round < kRoundsPerProgress; ++round) {
-    events_ = &events;
-    const unsigned count = ucx_.worker_progress(worker_);
-    events_ = nullptr;
-    send_late();
-    if (count == 0) break;
+  events_ = &events;
+  for (int round = 0; round < kRoundsPerProgress && ucx_.worker_progress(worker_) > 0; ++round)
     moved = true;
-  }
+  events_ = nullptr;
   for (const auto& [rank, status] : std::exchange(failed_, {})) {
     close(peers_.at(rank));
-    events.lost(rank, why_lost(peers_.at(rank), status));
+    events.lost.push_back({rank, why_lost(peers_.at(rank), status)});
     moved = true;
   }
-  // By index: whoever is told may send, and that may end at once.
-  for (std::size_t i = 0; i < sent_.size(); ++i) events.sent(sent_[i]);
   moved = moved || !sent_.empty();
+  events.sent.insert(events.sent.end(), sent_.begin(), sent_.end());
   sent_.clear();
   return moved;
 }

@@ -35,32 +35,18 @@ class HoldingLink final : public PassingLink {
       : PassingLink(internal::ucx_link()), messages_(messages) {}
 
   bool progress(Events& events) override {
-    Sieve sieve(*this, events);
-    const bool moved = PassingLink::progress(sieve);
+    Events come;
+    const bool moved = PassingLink::progress(come);
+    for (const Packet& packet : come.packets)
+      (holds() && concerned(packet.body()) ? kept_ : events.packets).push_back(packet);
+    events.sent.insert(events.sent.end(), come.sent.begin(), come.sent.end());
+    events.lost.insert(events.lost.end(), come.lost.begin(), come.lost.end());
     if (kept_.empty() || holds()) return moved;
-    for (const auto& [head, body] : std::exchange(kept_, {})) events.arrived(head, body);
+    for (const Packet& packet : std::exchange(kept_, {})) events.packets.push_back(packet);
     return true;
   }
 
  private:
-  using Bytes = std::vector<std::byte>;
-
-  struct Sieve final : Events {
-    Sieve(HoldingLink& link, Events& events) : link(link), events(events) {}
-    void arrived(std::span<const std::byte> head, std::span<const std::byte> body) override {
-      if (link.holds() && link.concerned(body)) {
-        link.kept_.emplace_back(Bytes(head.begin(), head.end()), Bytes(body.begin(), body.end()));
-      } else {
-        events.arrived(head, body);
-      }
-    }
-    void sent(void* ticket) override { events.sent(ticket); }
-    void lost(int peer, const std::string& why) override { events.lost(peer, why); }
-
-    HoldingLink& link;
-    Events& events;
-  };
-
   bool holds() const { return messages_.held.load(std::memory_order_acquire); }
   // A packet is a message, or a bundle of some (MessageChannel).
   bool concerned(std::span<const std::byte> packet) const {
@@ -78,7 +64,7 @@ class HoldingLink final : public PassingLink {
   }
 
   const HeldMessages& messages_;
-  std::vector<std::pair<Bytes, Bytes>> kept_;
+  std::vector<Packet> kept_;
 };
 
 inline void run_while_held(const Nodes& nodes, HeldMessages& messages, const Body& body) {

@@ -51,8 +51,10 @@ class Asked {
     const internal::SumUnit unit{.num_positions = 1, .num_terms = 1, .terms = terms};
     const std::int64_t only = 0;
     for (int i = 0; i < units; ++i) append_sum_unit(unit, {&only, 1}, body);
-    const auto lock = state_.messages().lock();
-    way_.read(kAsker, way_.links().head(internal::kAsk, number, 0, kAsker), body);
+    const internal::InMessage message{kAsker, way_.links().head(internal::kAsk, number, 0, kAsker),
+                                      body};
+    const auto held = state_.lock();
+    way_.progress({&message, 1});
   }
   // The first row of its window is the output of rank 0.
   void publish(std::uint64_t number) {
@@ -70,8 +72,8 @@ class Asked {
   }
   // The last combine that was answered.
   std::uint64_t served() {
-    const auto lock = state_.messages().lock();
-    way_.go_on();
+    const auto held = state_.lock();
+    way_.progress({});
     return way_.sums().served()[kAsker].load(std::memory_order_relaxed);  // under the lock
   }
 

@@ -17,6 +17,7 @@ using Bytes = std::span<const std::byte>;
 
 constexpr std::uint64_t kJob = 7;
 constexpr int kSize = 4;
+constexpr std::int64_t kMostRowBytes = 4096;
 
 struct PacketHead {
   std::uint64_t job, left;
@@ -36,7 +37,7 @@ class FuzzLink final : public Link {
     const auto from = input_.get<std::uint8_t>();
     if (from == 255) {
       const Bytes head = input_.take(std::min(sizeof(PacketHead), input_.left()));
-      events.arrived(head, input_.take(input_.get<std::uint8_t>()));
+      events.packets.emplace_back(head, input_.take(input_.get<std::uint8_t>()));
       return true;
     }
     constexpr std::uint8_t kBundle = 64;  // a bit
@@ -51,7 +52,7 @@ class FuzzLink final : public Link {
     const Bytes body =
         input_.take(std::min<std::size_t>(input_.get<std::uint8_t>(), input_.left()));
     head.body_bytes = static_cast<std::uint32_t>(body.size());
-    events.arrived(bytes_of(head), body);
+    events.packets.emplace_back(bytes_of(head), body);
     return input_.ok();
   }
   bool arm() override { return false; }
@@ -63,30 +64,24 @@ class FuzzLink final : public Link {
   ByteReader input_;
 };
 
-class FuzzReader final : public MessageChannel::Reader {
- public:
-  void read(int from, Bytes message) override {
-    if (from <= 0 || from >= kSize) std::abort();
-    RankFlags flags;
-    read_flags(message, flags);
-    for (std::uint8_t which = 0; which < 3; ++which) {
-      RecordMessage record;
-      if (read_record(message, ferry::fuzz::layout(which), record)) write_record(record);
+void read(const MessageChannel::Arrival& arrival) {
+  if (arrival.from <= 0 || arrival.from >= kSize) std::abort();
+  for (std::uint8_t which = 0; which < 3; ++which) {
+    for (const std::uint8_t kind : {kRecord, kFlags, kRows, kAsk, kSums}) {
+      const ExchangeMessage message =
+          read_message(kind, arrival.message, ferry::fuzz::layout(which), kMostRowBytes);
+      if (const auto* const record = std::get_if<RecordMessage>(&message)) write_record(*record);
     }
   }
-  bool go_on() override { return false; }
-  void lost(int peer, const std::string&) override {
-    if (peer <= 0 || peer >= kSize) std::abort();
-  }
-};
+}
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  FuzzReader reader;
   MessageChannel channel(std::make_unique<FuzzLink>(std::as_bytes(std::span(data, size))), 0, kSize,
-                         kJob, false);
-  channel.read_by(&reader);
-  while (channel.progress()) continue;
+                         kJob);
+  std::vector<MessageChannel::Arrival> arrivals;
+  while (channel.receive(arrivals))
+    for (const auto& arrival : arrivals) read(arrival);
   return 0;
 }

@@ -51,23 +51,17 @@ class ChaosLink final : public PassingLink {
     const bool moved = room && PassingLink::progress(held_);
     if (below(4) == 0) return moved;  // a lull
     for (std::uint64_t n = below(16); n > 0 && !held_.packets.empty(); --n) release_packet(events);
-    for (std::uint64_t n = below(4); n > 0 && !held_.tickets.empty(); --n)
-      events.sent(take_any(held_.tickets));
-    if (held_.packets.empty() && held_.tickets.empty()) {
-      for (const auto& [peer, why] : std::exchange(held_.losses, {})) events.lost(peer, why);
+    for (std::uint64_t n = below(4); n > 0 && !held_.sent.empty(); --n)
+      events.sent.push_back(take_any(held_.sent));
+    if (held_.packets.empty() && held_.sent.empty()) {
+      for (const Loss& loss : std::exchange(held_.lost, {})) events.lost.push_back(loss);
     }
     return moved;
   }
-  bool arm() override {
-    return late_.empty() && held_.packets.empty() && held_.tickets.empty() &&
-           held_.losses.empty() && PassingLink::arm();
-  }
+  bool arm() override { return late_.empty() && held_.none() && PassingLink::arm(); }
   std::string describe() const override { return PassingLink::describe() + " under chaos"; }
 
  private:
-  struct Packet {
-    std::vector<std::byte> head, body;
-  };
   // A send to a peer that is out of reach; its memory stays the sender's until sent().
   struct Late {
     int peer;
@@ -76,19 +70,6 @@ class ChaosLink final : public PassingLink {
   };
   static constexpr std::size_t kMostHeld = 64;
   static constexpr std::uint64_t kLongestOutageNs = 300'000;
-
-  // What the link told, before it is told on.
-  struct Held : Events {
-    void arrived(std::span<const std::byte> head, std::span<const std::byte> body) override {
-      packets.push_back({{head.begin(), head.end()}, {body.begin(), body.end()}});
-    }
-    void sent(void* ticket) override { tickets.push_back(ticket); }
-    void lost(int peer, const std::string& why) override { losses.emplace_back(peer, why); }
-
-    std::vector<Packet> packets;
-    std::vector<void*> tickets;
-    std::vector<std::pair<int, std::string>> losses;
-  };
 
   std::uint64_t below(std::uint64_t limit) { return random_() % limit; }
   std::int64_t nanoseconds_below(std::uint64_t limit) {
@@ -103,7 +84,7 @@ class ChaosLink final : public PassingLink {
     std::erase_if(late_, [&](const Late& late) {
       if (outage_[late.peer] > now) return false;
       if (PassingLink::send(late.peer, late.head, late.body, late.ticket))
-        held_.tickets.push_back(late.ticket);
+        held_.sent.push_back(late.ticket);
       return true;
     });
   }
@@ -122,14 +103,14 @@ class ChaosLink final : public PassingLink {
       held_.packets.push_back(packet);  // comes again
       note(&ChaosCounts::repeated);
     }
-    events.arrived(packet.head, packet.body);
+    events.packets.push_back(packet);
   }
 
   std::mt19937_64 random_;
   ChaosCounts* report_;
   std::map<int, std::int64_t> outage_;  // peer: until when, in now_ns()
   std::vector<Late> late_;
-  Held held_;
+  Events held_;  // what the link told, before it is told on
 };
 
 }  // namespace ferry::test

@@ -83,7 +83,7 @@ class SharedBoard {
 // A rank: its message channel over UCX, connected with all others.
 struct Rank {
   Rank(SharedBoard& board, int rank, int size, int round = 1, bool chaos = false)
-      : reader(kSeed, rank), messages(make_link(rank, chaos), rank, size, kJob, false) {
+      : reader(kSeed, rank), messages(make_link(rank, chaos), rank, size, kJob) {
     board.post(rank, messages.address());
     std::vector<std::string> addresses;
     for (int peer = 0; peer < size; ++peer) addresses.push_back(board.address(peer, round));
@@ -94,7 +94,6 @@ struct Rank {
       if (peer != rank) peers[peer] = addresses[static_cast<std::size_t>(peer)];
     }
     messages.connect(peers);
-    messages.read_by(&reader);
   }
   static std::unique_ptr<Link> make_link(int rank, bool chaos) {
     setenv("UCX_TLS", "tcp", 1);
@@ -103,15 +102,16 @@ struct Rank {
     return std::make_unique<ChaosLink>(ucx_link(), kSeed + static_cast<std::uint64_t>(rank));
   }
 
+  bool progress() { return reader.progress(messages); }
   void progress_until(const std::function<bool()>& done) {
     for (const Deadline deadline = Deadline::after(std::chrono::seconds(50));
          !done() && !deadline.passed();) {
-      if (!messages.progress()) messages.sleep(1000);
+      if (!progress()) messages.sleep(1000);
     }
   }
   void send(int peer, std::uint64_t number) {
     send_message(messages, peer, test_message(kSeed, {reader.rank(), peer}, number), [this] {
-      if (!messages.progress()) messages.sleep(1000);
+      if (!progress()) messages.sleep(1000);
     });
   }
   void read_to(std::uint64_t total) {
@@ -137,7 +137,7 @@ std::string exchange_messages(SharedBoard& board, int rank, bool chaos) {
     for (int peer = 0; peer < kRanks; ++peer) {
       if (peer != rank) self.send(peer, number);
     }
-    self.messages.progress();
+    self.progress();
   }
   self.read_to((kRanks - 1) * kMessageCount);
   // Nobody leaves before all have read.

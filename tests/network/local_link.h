@@ -23,7 +23,7 @@ class LocalNetwork {
   std::unique_ptr<internal::Link> link() const;
 
  private:
-  struct Packet {
+  struct OnWay {
     int from;
     std::vector<std::byte> head;
     std::vector<std::byte> copy;
@@ -32,7 +32,7 @@ class LocalNetwork {
   };
   // What one link has still to take.
   struct Box {
-    std::deque<Packet> packets;
+    std::deque<OnWay> packets;
     std::vector<void*> sent;
     std::vector<int> gone;
     bool open = true;
@@ -66,7 +66,7 @@ class LocalNetwork::LocalLink final : public internal::Link {
     box_->open = false;
     take_packets(box_->packets.size());
     for (Box& box : state_->boxes) {
-      for (Packet& packet : box.packets) {
+      for (OnWay& packet : box.packets) {
         if (packet.from == id_) copy(packet);
       }
       box.gone.push_back(id_);
@@ -97,7 +97,7 @@ class LocalNetwork::LocalLink final : public internal::Link {
   }
 
   bool progress(Events& events) override {
-    std::deque<Packet> packets;
+    std::deque<OnWay> packets;
     std::vector<void*> sent;
     std::vector<int> gone;
     {
@@ -106,10 +106,10 @@ class LocalNetwork::LocalLink final : public internal::Link {
       sent = std::exchange(box_->sent, {});
       if (box_->packets.empty()) gone = std::exchange(box_->gone, {});
     }
-    for (const Packet& packet : packets) events.arrived(packet.head, packet.copy);
-    for (void* ticket : sent) events.sent(ticket);
+    for (const OnWay& packet : packets) events.packets.emplace_back(packet.head, packet.copy);
+    events.sent.insert(events.sent.end(), sent.begin(), sent.end());
     for (const int id : gone) {
-      if (peers_.contains(id)) events.lost(peers_[id], "its link is gone");
+      if (peers_.contains(id)) events.lost.push_back({peers_[id], "its link is gone"});
     }
     return !packets.empty() || !sent.empty() || !gone.empty();
   }
@@ -136,10 +136,10 @@ class LocalNetwork::LocalLink final : public internal::Link {
   static constexpr std::size_t kPacketsPerProgress = 32;
 
   // With the network's lock.
-  std::deque<Packet> take_packets(std::size_t most) {
-    std::deque<Packet> taken;
+  std::deque<OnWay> take_packets(std::size_t most) {
+    std::deque<OnWay> taken;
     for (; !box_->packets.empty() && taken.size() < most; box_->packets.pop_front()) {
-      Packet& packet = taken.emplace_back(std::move(box_->packets.front()));
+      OnWay& packet = taken.emplace_back(std::move(box_->packets.front()));
       if (packet.theirs.data() == nullptr) continue;
       copy(packet);
       Box& sender = state_->boxes[static_cast<std::size_t>(packet.from)];
@@ -148,7 +148,7 @@ class LocalNetwork::LocalLink final : public internal::Link {
     }
     return taken;
   }
-  static void copy(Packet& packet) {
+  static void copy(OnWay& packet) {
     if (packet.theirs.data() == nullptr) return;
     packet.copy.assign(packet.theirs.begin(), packet.theirs.end());
     packet.theirs = {};

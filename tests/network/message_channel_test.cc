@@ -1,11 +1,12 @@
 // MessageChannel over links in threads, under chaos: every message once, whole and in order;
-// bounded memory; strangers; lost peers; a thread of its own.
+// bounded memory; strangers; lost peers; a thread that reads while others send.
 #include "network/message_channel.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -31,20 +32,15 @@ constexpr std::uint64_t kMessages = 100'000;
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
 
-void progress_or_sleep(MessageChannel& messages) {
-  if (!messages.progress()) messages.sleep(500);
-}
-
 // Two message channels on one network, as ranks 0 and 1.
 struct Pair {
-  explicit Pair(bool own_thread = false) {
+  Pair() {
     for (int rank = 0; rank < 2; ++rank)
-      channels[rank] = std::make_unique<MessageChannel>(network.link(), rank, 2, kJob, own_thread);
-    for (int rank = 0; rank < 2; ++rank) {
+      channels[rank] = std::make_unique<MessageChannel>(network.link(), rank, 2, kJob);
+    for (int rank = 0; rank < 2; ++rank)
       channels[rank]->connect({{1 - rank, channels[1 - rank]->address()}});
-      channels[rank]->read_by(&readers[rank]);
-    }
   }
+  bool progress(int rank) { return readers[rank].progress(*channels[rank]); }
   // `count` small messages from rank 0 to rank 1.
   void send_small(std::uint64_t count) {
     for (std::uint64_t i = 0; i < count; ++i)
@@ -77,11 +73,15 @@ TEST(MessageChannel, WhatIsSentSoonSharesAPacketAndIsNotOvertaken) {
   messages.send(std::move(*buffer), in_buffer.size());
   EXPECT_EQ(sent(), 3u);
   messages.send_soon(1, next());
-  messages.progress();
+  messages.send_bundled();
   EXPECT_EQ(sent(), 4u);
-  for (const Deadline deadline = soon(); pair.readers[1].total() < 5 && !deadline.passed();)
-    for (const auto& channel : pair.channels) progress_or_sleep(*channel);
-  EXPECT_EQ(pair.readers[1].total(), 5u);
+  messages.send_soon(1, next());
+  pair.progress(0);
+  EXPECT_EQ(sent(), 5u);
+  const auto all_come = [&] { return pair.readers[1].total() == 6 && messages.all_sent(); };
+  for (const Deadline deadline = soon(); !all_come() && !deadline.passed();)
+    for (const int rank : {0, 1}) pair.progress(rank);
+  EXPECT_EQ(pair.readers[1].total(), 6u);
   EXPECT_EQ(pair.readers[1].wrong(), 0u);
   EXPECT_TRUE(messages.all_sent());
 }
@@ -103,24 +103,36 @@ class MessageChannelUnderChaos : public testing::TestWithParam<Chaos> {
     return std::make_unique<ChaosLink>(std::move(link), kSeed + static_cast<std::uint64_t>(rank));
   }
 
+  void progress_or_sleep(int rank) {
+    const std::lock_guard held(reading_[rank]);
+    if (!readers_[rank].progress(*channels_[rank])) channels_[rank]->sleep(500);
+  }
+  bool has_read(int rank, std::uint64_t total) {
+    const std::lock_guard held(reading_[rank]);
+    return readers_[rank].total() == total && channels_[rank]->all_sent();
+  }
+
   // One rank's part: `count` messages to each peer while those of the peers come in.
   void play(int rank, std::uint64_t count) {
     MessageChannel& messages = *channels_[rank];
     const auto pause = [&] {
       if (GetParam().own_thread) return std::this_thread::yield();
-      progress_or_sleep(messages);
+      progress_or_sleep(rank);
     };
+    std::jthread own;
+    if (GetParam().own_thread) {
+      own = std::jthread([this, rank](const std::stop_token& ending) {
+        while (!ending.stop_requested()) progress_or_sleep(rank);
+      });
+    }
     for (std::uint64_t number = 0; number < count; ++number) {
       for (int peer = 0; peer < kRanks; ++peer) {
         if (peer != rank)
           send_message(messages, peer, test_message(kSeed, {rank, peer}, number), pause);
       }
-      if (!GetParam().own_thread) messages.progress();
+      if (!GetParam().own_thread) readers_[rank].progress(messages);
     }
-    const auto done = [&] {
-      const auto held = messages.lock();
-      return readers_[rank].total() == (kRanks - 1) * count && messages.all_sent();
-    };
+    const auto done = [&] { return has_read(rank, (kRanks - 1) * count); };
     for (const Deadline deadline = soon(); !done() && !deadline.passed();) pause();
     EXPECT_TRUE(done()) << "rank " << rank << " read " << readers_[rank].total();
   }
@@ -128,20 +140,19 @@ class MessageChannelUnderChaos : public testing::TestWithParam<Chaos> {
   LocalNetwork network_;
   std::array<MessageReader, kRanks> readers_{MessageReader(kSeed, 0), MessageReader(kSeed, 1),
                                              MessageReader(kSeed, 2)};
+  std::array<std::mutex, kRanks> reading_;
   std::array<std::unique_ptr<MessageChannel>, kRanks> channels_;
 };
 
 TEST_P(MessageChannelUnderChaos, MessagesComeOnceWholeAndInOrder) {
   for (int rank = 0; rank < kRanks; ++rank) {
-    channels_[rank] =
-        std::make_unique<MessageChannel>(link(rank), rank, kRanks, kJob, GetParam().own_thread);
+    channels_[rank] = std::make_unique<MessageChannel>(link(rank), rank, kRanks, kJob);
   }
   for (int rank = 0; rank < kRanks; ++rank) {
     for (int peer = 0; peer < kRanks; ++peer) {
       if (peer != rank) channels_[rank]->connect({{peer, channels_[peer]->address()}});
     }
   }
-  for (int rank = 0; rank < kRanks; ++rank) channels_[rank]->read_by(&readers_[rank]);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank)
     threads.emplace_back([this, rank] { play(rank, kMessages / (kRanks * (kRanks - 1))); });
@@ -180,7 +191,7 @@ TEST(MessageChannel, BuffersAreBoundedAndReusedWhenThePeerDoesNotRead) {
     messages.send(std::move(*buffer), MessageChannel::kSendBufferBytes);
   }
   for (int i = 0; i < 1000; ++i) {
-    messages.progress();
+    pair.progress(0);
     EXPECT_FALSE(messages.send_buffer(1));
     EXPECT_EQ(messages.room(1), 0);
   }
@@ -188,8 +199,8 @@ TEST(MessageChannel, BuffersAreBoundedAndReusedWhenThePeerDoesNotRead) {
   for (int i = 0; i < 100; ++i) {
     std::optional<MessageChannel::SendBuffer> buffer;
     while (!(buffer = messages.send_buffer(1))) {
-      pair.channels[1]->progress();
-      messages.progress();
+      pair.progress(1);
+      pair.progress(0);
     }
     seen.insert(buffer->data());
     messages.send(std::move(*buffer), 1000);
@@ -207,43 +218,29 @@ TEST(MessageChannel, ABufferThatIsNotSentGoesBack) {
 
 // ---- strangers and gaps
 
-// Keeps what comes; a peer of a MessageChannel that is none.
-struct Wiretap : Link::Events {
-  void arrived(std::span<const std::byte> head, std::span<const std::byte> body) override {
-    packets.push_back({{head.begin(), head.end()}, {body.begin(), body.end()}});
-  }
-  void sent(void*) override {}
-  void lost(int, const std::string&) override {}
-
-  std::vector<std::pair<std::vector<std::byte>, std::vector<std::byte>>> packets;
-};
-
 // The packets of a MessageChannel that sends `count` small messages as rank 0 of 2.
-std::vector<std::pair<std::vector<std::byte>, std::vector<std::byte>>> tapped(std::uint64_t job,
-                                                                              int count) {
+std::vector<Link::Packet> tapped(std::uint64_t job, int count) {
   LocalNetwork network;
-  MessageReader reader(kSeed, 0);
-  Wiretap tap;
+  Link::Events come;
   const std::unique_ptr<Link> link = network.link();
-  MessageChannel messages(network.link(), 0, 2, job, false);
+  MessageChannel messages(network.link(), 0, 2, job);
   messages.connect({{1, link->address()}});
-  messages.read_by(&reader);
   for (int i = 0; i < count; ++i) messages.send_now(1, std::vector<std::byte>(8));
-  while (link->progress(tap)) {
+  while (link->progress(come)) {
   }
-  return tap.packets;
+  return come.packets;
 }
 
 // A MessageChannel of rank 1 of 2, and a bare link to it.
 struct Target {
-  Target() : link(network.link()), messages(network.link(), 1, 2, kJob, false) {
+  Target() : link(network.link()), messages(network.link(), 1, 2, kJob) {
     link->connect({{1, messages.address()}});
-    messages.read_by(&reader);
   }
-  void send(const std::vector<std::byte>& head, const std::vector<std::byte>& body) {
+  void send(std::span<const std::byte> head, std::span<const std::byte> body) {
     link->send(1, head, body, nullptr);
-    messages.progress();
+    reader.progress(messages);
   }
+  void send(const Link::Packet& packet) { send(packet.head(), packet.body()); }
 
   LocalNetwork network;
   MessageReader reader{kSeed, 1};
@@ -253,15 +250,14 @@ struct Target {
 
 TEST(MessageChannel, PacketsOfStrangersAreDropped) {
   Target target;
-  target.send(std::vector<std::byte>(7), {});
+  target.send(std::vector<std::byte>(7), std::vector<std::byte>());
   target.send(std::vector<std::byte>(64, std::byte{0xff}), std::vector<std::byte>(100));
-  for (const auto& [head, body] : tapped(kJob + 1, 3)) target.send(head, body);
-  auto cut = tapped(kJob, 1)[0];
-  cut.second.pop_back();
-  target.send(cut.first, cut.second);
+  for (const Link::Packet& packet : tapped(kJob + 1, 3)) target.send(packet);
+  const Link::Packet cut = tapped(kJob, 1)[0];
+  target.send(cut.head(), cut.body().first(cut.body().size() - 1));
   EXPECT_EQ(target.messages.counters().strangers, 6u);
   EXPECT_EQ(target.reader.total(), 0u);
-  for (const auto& [head, body] : tapped(kJob, 5)) target.send(head, body);
+  for (const Link::Packet& packet : tapped(kJob, 5)) target.send(packet);
   EXPECT_EQ(target.reader.total(), 5u);
 }
 
@@ -269,7 +265,7 @@ TEST(MessageChannel, AGapThatDoesNotCloseLosesThePeer) {
   Target target;
   const auto packets = tapped(kJob, 5000);
   for (std::size_t i = 0; i < packets.size(); ++i) {
-    if (i != 2) target.send(packets[i].first, packets[i].second);
+    if (i != 2) target.send(packets[i]);
   }
   EXPECT_EQ(target.reader.total(), 2u);
   ASSERT_EQ(target.reader.lost().size(), 1u);
@@ -285,7 +281,7 @@ TEST(MessageChannel, LastMessagesArriveAndThenThePeerIsLostOnce) {
   Pair pair;
   pair.send_small(500);
   pair.channels[0].reset();
-  for (int i = 0; i < 200; ++i) pair.channels[1]->progress();
+  for (int i = 0; i < 200; ++i) pair.progress(1);
   EXPECT_EQ(pair.readers[1].total(), 500u);
   EXPECT_EQ(pair.readers[1].wrong(), 0u);
   EXPECT_EQ(pair.readers[1].lost().size(), 1u);
@@ -294,7 +290,7 @@ TEST(MessageChannel, LastMessagesArriveAndThenThePeerIsLostOnce) {
 TEST(MessageChannel, WhatIsSentToALostPeerIsSwallowed) {
   Pair pair;
   pair.channels[1].reset();
-  while (pair.readers[0].lost().empty()) pair.channels[0]->progress();
+  while (pair.readers[0].lost().empty()) pair.progress(0);
   pair.send_small(100);
   for (int i = 0; i < 100; ++i) {
     auto buffer = pair.channels[0]->send_buffer(1);
@@ -314,17 +310,23 @@ TEST(MessageChannel, TheDestructorIsBoundedWhenNobodyReads) {
   EXPECT_LT(internal::now_ns() - began, 5'000'000'000);
 }
 
-TEST(MessageChannel, ItsOwnThreadReadsWhileNobodyCalls) {
-  Pair pair(true);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // both sleep by now
-  pair.send_small(100);
-  const auto all_read = [&] {
-    const auto held = pair.channels[1]->lock();
-    return pair.readers[1].total() == 100;
-  };
-  for (const Deadline deadline = soon(); !all_read() && !deadline.passed();)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_TRUE(all_read());
+TEST(MessageChannel, ASleepEndsWhenAMessageComesAndWhenItIsWoken) {
+  Pair pair;
+  for (const bool message : {true, false}) {
+    std::thread sleeper([&] {
+      for (const Deadline deadline = soon(); !deadline.passed();) {
+        if (pair.progress(1)) return;
+        pair.channels[1]->sleep(60'000'000);
+        if (!message) return;
+      }
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it sleeps by now
+    const std::int64_t began = internal::now_ns();
+    message ? pair.send_small(1) : pair.channels[1]->wake();
+    sleeper.join();
+    EXPECT_LT(internal::now_ns() - began, 30'000'000'000);
+  }
+  EXPECT_EQ(pair.readers[1].total(), 1u);
 }
 
 }  // namespace

@@ -34,17 +34,22 @@ inline std::vector<std::byte> test_message(std::uint64_t seed, Route route, std:
   return bytes;
 }
 
-class MessageReader final : public internal::MessageChannel::Reader {
+class MessageReader {
  public:
   MessageReader(std::uint64_t seed, int rank) : seed_(seed), rank_(rank) {}
 
-  void read(int from, std::span<const std::byte> message) override {
-    const std::vector<std::byte> expected = test_message(seed_, {from, rank_}, read_[from]++);
-    if (!std::equal(message.begin(), message.end(), expected.begin(), expected.end())) ++wrong_;
-    ++total_;
+  // Reads what has come. True when something moved.
+  bool progress(internal::MessageChannel& messages) {
+    const bool moved = messages.receive(arrivals_);
+    for (const auto& [from, message, lost] : arrivals_) {
+      if (lost.empty()) {
+        read(from, message);
+      } else {
+        lost_.emplace_back(from, lost);
+      }
+    }
+    return moved;
   }
-  bool go_on() override { return false; }
-  void lost(int peer, const std::string& why) override { lost_.push_back({peer, why}); }
 
   int rank() const { return rank_; }
   std::uint64_t total() const { return total_; }
@@ -52,9 +57,16 @@ class MessageReader final : public internal::MessageChannel::Reader {
   const std::vector<std::pair<int, std::string>>& lost() const { return lost_; }
 
  private:
+  void read(int from, std::span<const std::byte> message) {
+    const std::vector<std::byte> expected = test_message(seed_, {from, rank_}, read_[from]++);
+    if (!std::equal(message.begin(), message.end(), expected.begin(), expected.end())) ++wrong_;
+    ++total_;
+  }
+
   std::uint64_t seed_;
   int rank_;
   std::map<int, std::uint64_t> read_;
+  std::vector<internal::MessageChannel::Arrival> arrivals_;
   std::uint64_t total_ = 0;
   std::uint64_t wrong_ = 0;
   std::vector<std::pair<int, std::string>> lost_;

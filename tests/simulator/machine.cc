@@ -11,6 +11,7 @@
 #include "base/waiting.h"
 #include "ferry/status.h"
 #include "group/leaving.h"
+#include "group/state.h"
 #include "memory/segment.h"
 #include "simulator/machine.h"
 #include "simulator/simulation.h"
@@ -70,16 +71,16 @@ void wake(const std::atomic<std::uint32_t>& word) noexcept { Simulation::current
 
 // ---- a rank that leaves moves the messages of its own process
 
-void share_progress(MessageChannel* messages) {
-  Machine::current().channels[Simulation::current().running()] = messages;
+void share_progress(GroupState* group) {
+  Machine::current().groups[Simulation::current().running()] = group;
 }
 
-void unshare_progress(MessageChannel*) noexcept {
-  Machine::current().channels.erase(Simulation::current().running());
+void unshare_progress(GroupState*) noexcept {
+  Machine::current().groups.erase(Simulation::current().running());
 }
 
 bool progress_all_here() noexcept {
-  return Machine::current().channels.at(Simulation::current().running())->progress();
+  return Machine::current().groups.at(Simulation::current().running())->move_messages();
 }
 
 // ---- segments

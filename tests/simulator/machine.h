@@ -9,8 +9,11 @@
 #include <vector>
 
 #include "memory/segment.h"
-#include "network/message_channel.h"
 #include "simulator/kernel.h"
+
+namespace ferry::internal {
+class GroupState;
+}
 
 namespace ferry::test {
 
@@ -43,8 +46,8 @@ class Machine {
   std::shared_ptr<Memory> last_mapped(int rank) const;
 
   std::function<bool()> refuses_memory = [] { return false; };
-  std::vector<Mapping> mappings;                      // in the order in which they were made
-  std::map<int, internal::MessageChannel*> channels;  // of each rank
+  std::vector<Mapping> mappings;                // in the order in which they were made
+  std::map<int, internal::GroupState*> groups;  // of each rank
 };
 
 }  // namespace ferry::test

@@ -73,12 +73,12 @@ class Network::SimulatedLink final : public internal::Link {
     for (const auto& packet : mine.arrived) {
       simulation_.note("reads of", static_cast<std::uint64_t>(packet->from),
                        digest_of_packet(packet->head, packet->body));
-      events.arrived(packet->head, packet->body);
+      events.packets.emplace_back(packet->head, packet->body);
     }
-    for (void* const ticket : mine.sent) events.sent(ticket);
-    for (const Loss& loss : mine.losses) {
+    events.sent.insert(events.sent.end(), mine.sent.begin(), mine.sent.end());
+    for (const auto& loss : mine.losses) {
       simulation_.note("loses", static_cast<std::uint64_t>(loss.peer));
-      events.lost(loss.peer, loss.why);
+      events.lost.push_back({loss.peer, loss.why});
     }
     return !mine.empty();
   }

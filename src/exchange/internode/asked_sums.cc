@@ -58,10 +58,10 @@ bool AskedSums::has_come(std::size_t subtree) const noexcept {
   return answer.next_hop < 0 || sums_[answer.next_hop]->come() >= answer.end;
 }
 
-bool AskedSums::waits_for(int peer) const noexcept {
-  return std::any_of(sums_.begin(), sums_.end(), [peer](const IncomingSums* sums) {
-    return sums && sums->mate == peer && !sums->whole();
-  });
+void AskedSums::add_awaited(std::vector<int>& mates) const {
+  for (const IncomingSums* const sums : sums_) {
+    if (sums && !sums->whole()) mates.push_back(sums->mate);
+  }
 }
 
 }  // namespace ferry::internal

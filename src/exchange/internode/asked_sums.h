@@ -31,9 +31,10 @@ class AskedSums {
   // After send(). The answer for a subtree; null: its rows are of my node.
   const std::byte* answer(std::size_t subtree) const noexcept;
   bool has_come(std::size_t subtree) const noexcept;
-  // The index of a mate; true when sums are asked of it, and when some are not here yet.
+  // The index of a mate; true when sums are asked of it.
   bool asks(std::size_t mate) const noexcept { return sums_[mate] != nullptr; }
-  bool waits_for(int peer) const noexcept;
+  // The mates of which some sums are not here yet.
+  void add_awaited(std::vector<int>& mates) const;
   const AnswerLayout& layout() const noexcept { return layout_; }
 
  private:

@@ -87,7 +87,7 @@ void ControlMirror::send_left() {
   }
   const std::uint64_t read_through = links_.is_second_way() ? 0 : kLeft;
   send_flags(table, {.progress = kLeft, .read_through = read_through, .set_since = 0});
-  links_.messages().progress();
+  links_.group().move_messages();
 }
 
 void ControlMirror::send_flags(const ForwardingTable& table, const RankFlags& flags) {
@@ -116,10 +116,14 @@ void ControlMirror::write(int origin, std::uint64_t number, const RankFlags& fla
 
 // Flags of the first way say nothing of rows that take the second: of an operation that this rank
 // has delivered by it, those of a mate may be still to come whatever this rank waits for now.
-bool ControlMirror::expects(int peer) const noexcept {
+std::vector<int> ControlMirror::expected() const {
+  std::vector<int> peers;
   const std::uint64_t sent = sent_.load(std::memory_order_relaxed);
-  return links_.is_second_way() && sent > 0 && links_.everybody().is_mate[peer] &&
-         seen_progress(peer) < progress_of(sent, Stage::kDelivered);
+  if (!links_.is_second_way() || sent == 0) return peers;
+  for (const ForwardingTable::Mate& mate : links_.everybody().mates) {
+    if (seen_progress(mate.rank) < progress_of(sent, Stage::kDelivered)) peers.push_back(mate.rank);
+  }
+  return peers;
 }
 
 // What is seen here: of a rank of another node, what came by this way.

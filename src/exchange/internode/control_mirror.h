@@ -36,8 +36,8 @@ class ControlMirror {
   void write(int origin, std::uint64_t number, const RecordMessage& message);
   void write(int origin, std::uint64_t number, const RankFlags& flags);
 
-  // True while rows of `peer` are still to come that no flag of the current wait tells of.
-  bool expects(int peer) const noexcept;
+  // The mates whose rows are still to come that no flag of a wait tells of.
+  std::vector<int> expected() const;
   // True when all ranks whose messages come through this one, or all that read these messages here,
   // have destroyed their exchange or are gone, at every level.
   bool ended() const;

@@ -35,8 +35,7 @@ Status RowSender::cross_rows() {
     if (!status.ok()) return status;
   }
   for (RowSplitter& splitter : splitters) splitter.flush();
-  if (!std::ranges::all_of(splitters, &RowSplitter::is_small))
-    exchange_.group->messages().progress();
+  if (!std::ranges::all_of(splitters, &RowSplitter::is_small)) exchange_.group->move_messages();
   return {};
 }
 

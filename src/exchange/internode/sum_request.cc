@@ -104,8 +104,8 @@ SumRequest::Ready SumRequest::ready() const {
   return Ready::kYes;
 }
 
-bool SumRequest::waits_for(int peer) const {
-  return ready() == Ready::kYes && asked_.waits_for(peer);
+void SumRequest::add_awaited(std::vector<int>& mates) const {
+  if (ready() == Ready::kYes) asked_.add_awaited(mates);
 }
 
 // Those that are written at once, a message for each worker: the next ones of which all answers of

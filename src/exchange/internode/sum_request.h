@@ -30,8 +30,8 @@ class SumRequest {
   // Sends what can be sent now. True when the request is done with.
   bool serve();
   std::uint64_t number() const noexcept { return head_.number; }
-  // True while only an answer of `peer` is missing.
-  bool waits_for(int peer) const;
+  // The mates whose answers are missing, where nothing else is.
+  void add_awaited(std::vector<int>& mates) const;
 
  private:
   enum class Ready { kNo, kYes, kNever };

@@ -41,10 +41,12 @@ bool SumServer::serve() {
   return moved;
 }
 
-bool SumServer::waits_for(int peer) const {
-  return std::any_of(requests_.begin(), requests_.end(), [peer](const auto& of_rank) {
-    return !of_rank.second.empty() && of_rank.second.front().waits_for(peer);
-  });
+std::vector<int> SumServer::awaited() const {
+  std::vector<int> mates;
+  for (const auto& [from, requests] : requests_) {
+    if (!requests.empty()) requests.front().add_awaited(mates);
+  }
+  return mates;
 }
 
 RowFormat SumServer::row_format(const SumFormat& format) const noexcept {

@@ -40,8 +40,8 @@ class SumServer {
   void end(int origin);
   // Answers whoever waits for sums. True when a request was answered to its end.
   bool serve();
-  // True while others wait for sums that this rank cannot make before an answer of `peer`.
-  bool waits_for(int peer) const;
+  // The mates without whose answers this rank cannot make sums that others wait for.
+  std::vector<int> awaited() const;
 
   // Flags to wait for, [ranks].
   const std::atomic<std::uint64_t>* summed() noexcept { return inbox_.summed().data(); }

@@ -21,15 +21,22 @@ Way::Way(GroupState& group, const WindowView& view, const ExchangeConfig& config
       mirror_(links_),
       relay_(links_),
       sums_(links_, config),
-      channel_(group.open_channel(this)) {
-  links_.open(channel_);
+      channel_{.progress = [this](auto messages) { return progress(messages); }},
+      number_(group.open_channel(&channel_)) {
+  links_.open(number_);
 }
 
-Way::~Way() { links_.group().close_channel(channel_); }
+Way::~Way() { links_.group().close_channel(number_); }
+
+bool Way::progress(std::span<const InMessage> messages) {
+  for (const InMessage& message : messages) read(message);
+  return messages.empty() ? go_on() : true;
+}
 
 // Sums come for any rank, everything else from ranks of other nodes. What is passed on leaves
 // before it is stored here.
-void Way::read(int from, const MessageHead& head, std::span<const std::byte> body) {
+void Way::read(const InMessage& message) {
+  const auto& [from, head, body] = message;
   const bool known = head.origin < links_.num_ranks() &&
                      head.level <= links_.topology().find_level(Topology::kHost) &&
                      !links_.view().here(from) &&
@@ -58,6 +65,10 @@ bool Way::go_on() {
   const bool passed = relay_.go_on();
   const bool served = sums_.serve();
   if (passed || served) links_.group().ring();
+  channel_.holds = relay_.holds();
+  channel_.owing = sums_.awaited();
+  channel_.expected = mirror_.expected();
+  channel_.done = !channel_.holds && channel_.left_open && mirror_.ended();
   return passed || served;
 }
 

@@ -19,11 +19,13 @@
 
 namespace ferry::internal {
 
-class Way final : public Channel {
+class Way {
  public:
   Way(GroupState& group, const WindowView& view, const ExchangeConfig& config, Algorithm algorithm,
       bool second_way);
-  ~Way() override;
+  ~Way();
+  Way(const Way&) = delete;
+  Way& operator=(const Way&) = delete;
 
   MateLinks& links() noexcept { return links_; }
   ControlMirror& mirror() noexcept { return mirror_; }
@@ -31,20 +33,21 @@ class Way final : public Channel {
   SumServer& sums() noexcept { return sums_; }
   const ForwardingTable& table() const noexcept { return links_.table(); }
 
-  void read(int from, const MessageHead& head, std::span<const std::byte> body) override;
-  bool go_on() override;
+  std::uint32_t channel() const noexcept { return number_; }
+
+  // Channel::progress
+  bool progress(std::span<const InMessage> messages);
 
  private:
-  bool holds() const override { return relay_.holds(); }
-  bool waits_for(int peer) const override { return sums_.waits_for(peer); }
-  bool expects(int peer) const override { return mirror_.expects(peer); }
-  bool done() const override { return !relay_.holds() && mirror_.ended(); }
+  void read(const InMessage& message);
+  bool go_on();
 
   MateLinks links_;
   ControlMirror mirror_;
   RowRelay relay_;
   SumServer sums_;
-  std::uint32_t channel_;
+  Channel channel_;
+  std::uint32_t number_;
 };
 
 }  // namespace ferry::internal
