@@ -261,7 +261,7 @@ def token_journey(path, text):
             yield line_at(text, match.start()), f"no function '{function}' in {file}"
     for section in re.finditer(r"^## (.*)\n((?:(?!## ).*\n?)*)", text, flags=re.M):
         files = re.findall(r"^\| \d+ \|.*\| `([^`]+)` `\w+` \|$", section[2], flags=re.M)
-        most, number = 8 if "between" in section[1] else 5, line_at(text, section.start())
+        most, number = 7 if "between" in section[1] else 5, line_at(text, section.start())
         if not 1 <= len(files) <= most:
             yield number, f"the walk enters {len(files)} files, need 1 to {most}"
         if len(set(files)) < len(files):

@@ -43,7 +43,7 @@ class WorkerPool {
     fork(count, part);
   }
   // The same, but this thread does all where another thread runs something: it holds the lock of
-  // the MessageChannel, for which those workers may wait.
+  // the group, for which its caller may wait.
   template <typename Function>
   void run_locked(std::int64_t count, const Function& part) {
     if (num_shares(count) == 1) return part(std::int64_t{0}, count);
