@@ -3,7 +3,11 @@
 autograd tells nobody that a backward pass failed, but it drops the callbacks that were queued for the end of that pass.
 So the experts stand between two nodes. In backward the one behind their outputs comes first and queues a callback; the
 one before their rows comes last and disarms it. A callback that is dropped while it is armed refuses the call that the
-other ranks make next. Called by ferry.moe and ferry.batches.
+other ranks make next.
+
+And every weight gets a gradient in each backward pass, zeros where no row came to it: an optimizer makes the same step
+on all copies of a weight, and what averages gradients over ranks waits for one of each. Called by ferry.moe and
+ferry.batches.
 """
 
 import weakref
@@ -70,3 +74,43 @@ class _Node(torch.autograd.Function):
     def backward(ctx, grads):
         ctx.passed()
         return None, grads
+
+
+def reaching(experts, weights):
+    """experts(rows, counts), whose outputs depend on all of the weights, by zeros on those that they do not reach."""
+
+    def call(rows, counts):
+        outputs = experts(rows, counts)
+        if not torch.is_tensor(outputs):
+            return outputs
+        missing = _unreached(outputs, rows, weights)
+        return _Zeros.apply(outputs, *missing) if missing else outputs
+
+    return call
+
+
+def _unreached(outputs, rows, weights):
+    """The weights that need gradients and of which the outputs do not know."""
+    waiting, seen = [outputs.grad_fn], {None, rows.grad_fn}  # `seen` keeps the nodes, whose identity is asked for
+    leaves = {id(outputs)} if outputs.grad_fn is None else set()
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            leaves.add(id(getattr(node, "variable", None)))
+            waiting += [one for one, _ in node.next_functions]
+    return [weight for weight in weights
+            if weight.requires_grad and (id(weight) not in leaves if weight.is_leaf else weight.grad_fn not in seen)]
+
+
+class _Zeros(torch.autograd.Function):
+    """The outputs as they are; zeros as gradients of the weights."""
+
+    @staticmethod
+    def forward(ctx, outputs, *weights):
+        ctx.zeros = [dict(size=weight.shape, dtype=weight.dtype, device=weight.device) for weight in weights]
+        return outputs.view_as(outputs)
+
+    @staticmethod
+    def backward(ctx, grads):
+        return grads, *(torch.zeros(**each) for each in ctx.zeros)

@@ -18,7 +18,7 @@ import ferry
 import ferry.batches
 import ferry.placement
 import ferry.torch
-from ferry.experts_backward import ExpertsBackward
+from ferry.experts_backward import ExpertsBackward, reaching
 from ferry.refusing import Refusing
 from ferry.turns import pair, paired, take
 
@@ -81,7 +81,12 @@ def swiglu(gate_up, down):
             out[part] = _grouped(gate_up[block], down[block], rows[part], counts[block])
         return out
 
+    experts.parameters = lambda: [*_listed(gate_up), *_listed(down)]
     return experts
+
+
+def _listed(weights):
+    return [weights] if torch.is_tensor(weights) else weights
 
 
 def _blocks(counts, most):
@@ -148,8 +153,10 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     the traceback of an error that is kept: once 2 * depth + 2 are alive, rows are copied. `out` is not to be written to
     after the call: other ranks may still read it.
 
-    Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is. Of `experts` that is no
-    Module it is not known what it holds: let the tokens or the weights require gradients.
+    Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is. Each parameter of a Module
+    that needs a gradient gets one in every backward pass, zeros where no row came to it and on a rank that is left out.
+    Of other `experts`, but for swiglu(), it is not known what they hold: let the tokens or the weights require
+    gradients.
     overlap="batches" splits the tokens: the second half travels while the experts compute the first, whose results
     travel while they compute the second; and in backward their gradients, which can be differentiated once only. It is
     for hosts with FERRY_PROGRESS=thread, where travel takes about as long as the experts (docs/moe.md); on one host it
@@ -178,7 +185,8 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
         if overlap not in (None, "batches"):
             raise ferry.InvalidArgument(f"moe: overlap {overlap!r} is neither None nor 'batches'")
         tokens, topk_ids, topk_weights = _dense_rows(tokens, topk_ids, topk_weights)
-        learns = torch.is_grad_enabled() and _any_gradient(tokens, topk_weights, experts)
+        held = list(experts.parameters()) if hasattr(experts, "parameters") else []
+        learns = torch.is_grad_enabled() and any(each.requires_grad for each in (tokens, topk_weights, *held))
         if learns:
             _check_learning(config, overlap)
         routing = _routing(exchange.group, config, active)
@@ -188,7 +196,7 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
             tokens, topk_ids, topk_weights = tokens[:0], topk_ids[:0], topk_weights[:0]
     if learns:
         run = _in_one if overlap is None else ferry.batches.in_two
-        out, handles = run(exchange, tokens, topk_ids, topk_weights, experts, routing)
+        out, handles = run(exchange, tokens, topk_ids, topk_weights, reaching(experts, held), routing)
     else:
         given = _writing(experts)
         if config["wire"] != "none":
@@ -286,12 +294,6 @@ def _factors(scales, config):
     if config["wire"] == "fp8_ue8m0":  # exponents, four in an int32
         scales = scales.clone(memory_format=torch.contiguous_format).view(torch.float8_e8m0fnu).float()
     return scales.repeat_interleave(128, -1)[:, :config["hidden"]]
-
-
-def _any_gradient(tokens, topk_weights, experts):
-    """Of a callable that is no module it is not known, so the tokens and weights say."""
-    held = experts.parameters() if isinstance(experts, torch.nn.Module) else ()
-    return any(getattr(tensor, "requires_grad", False) for tensor in (tokens, topk_weights, *held))
 
 
 class MoE(torch.nn.Module):
