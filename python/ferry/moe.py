@@ -18,6 +18,7 @@ import ferry
 import ferry.batches
 import ferry.placement
 import ferry.torch
+from ferry import expert_mesh
 from ferry.experts_backward import ExpertsBackward, reaching
 from ferry.refusing import Refusing
 from ferry.turns import pair, paired, take
@@ -156,7 +157,7 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
     Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is. Each parameter of a Module
     that needs a gradient gets one in every backward pass, zeros where no row came to it and on a rank that is left out.
     Of other `experts`, but for swiglu(), it is not known what they hold: let the tokens or the weights require
-    gradients.
+    gradients. DTensors of a Module are seen by it as their local tensors.
     overlap="batches" splits the tokens: the second half travels while the experts compute the first, whose results
     travel while they compute the second; and in backward their gradients, which can be differentiated once only. It is
     for hosts with FERRY_PROGRESS=thread, where travel takes about as long as the experts (docs/moe.md); on one host it
@@ -185,6 +186,7 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
         if overlap not in (None, "batches"):
             raise ferry.InvalidArgument(f"moe: overlap {overlap!r} is neither None nor 'batches'")
         tokens, topk_ids, topk_weights = _dense_rows(tokens, topk_ids, topk_weights)
+        experts = expert_mesh.on_local_tensors(experts)
         held = list(experts.parameters()) if hasattr(experts, "parameters") else []
         learns = torch.is_grad_enabled() and any(each.requires_grad for each in (tokens, topk_weights, *held))
         if learns:
@@ -301,11 +303,20 @@ class MoE(torch.nn.Module):
 
     num_experts of all ranks, as many on each; local weights in `experts` (a SwiGLU, or the module that is given).
     A ferry.placement.Balancer in `balancer` counts what each expert gets; switch() changes the placement.
-    Raises InvalidArgument when the ranks do not divide num_experts, and what Group.exchange raises."""
+
+    mesh: the DeviceMesh of the group's ranks, of one dimension, in their order. Parameters of the experts [L, ...] then
+    are DTensors [num_experts, ...] sharded over it, as fully_shard, checkpoints and optimizers of torch.distributed
+    need them, and so are buffers [L, ...] (docs/moe_training.md). None: a mesh of all ranks of torch.distributed where
+    they are the group's; plain tensors where it is not initialised, ranks are threads, or the group has one rank.
+
+    Raises InvalidArgument when the ranks do not divide num_experts, for a mesh of other ranks, for a group of some
+    ranks of torch.distributed without one, for a parameter of `experts` that is to be sharded and is not [L, ...], and
+    what Group.exchange raises."""
 
     def __init__(self, group, *, hidden, intermediate=None, num_experts, top_k, max_tokens, dtype=torch.bfloat16,
-                 experts=None, overlap=None, **settings):
+                 experts=None, overlap=None, mesh=None, **settings):
         super().__init__()
+        torch_ranks = expert_mesh.torch_ranks(group, mesh)
         with Refusing(group.refuse_exchange):
             if num_experts % group.size:
                 raise ferry.InvalidArgument(f"MoE: {num_experts} experts on {group.size} ranks: need as many on each")
@@ -314,7 +325,14 @@ class MoE(torch.nn.Module):
             for name, size in (("hidden", hidden), ("intermediate", 1 if experts else intermediate)):
                 if size < 1:
                     raise ferry.InvalidArgument(f"MoE: {name} is {size}, at least 1")
-            self.experts = experts or SwiGLU(num_experts // group.size, hidden, intermediate, dtype)
+            num_local = num_experts // group.size
+            self.mesh = expert_mesh.checked(mesh, torch_ranks)
+            self.experts = experts or SwiGLU(num_local, hidden, intermediate, dtype)
+            if isinstance(self.experts, torch.nn.Module):
+                if self.mesh is not None:
+                    expert_mesh.check_weights(self.experts, num_local)
+                expert_mesh.place(self.experts, num_local, self.mesh)
+        self.made_before_torch_distributed = group.size > 1 and torch_ranks[0][0] < 0
         self.overlap, self.balancer = overlap, None
         self.settings = dict(max_tokens=max_tokens, hidden=hidden, num_experts=num_experts, top_k=top_k, dtype=dtype,
                              **settings)
@@ -323,11 +341,14 @@ class MoE(torch.nn.Module):
     def switch(self, old, new):
         """Between two steps, from one ferry.placement.Placement to another: weights move, top-k ids mean what they
         meant. Collective; parameters are new ones afterwards, so that an optimizer is made anew. Raises
-        InvalidArgument for a placement that leaves out an expert, and what ferry.placement.move raises."""
+        InvalidArgument for a placement that leaves out an expert and after fully_shard, and what ferry.placement.move
+        raises."""
         group = self.exchange.group
         ferry.placement.agree(group, lambda: self._check_switch(old, new), {"old placement": old, "new placement": new})
         for name, weights in list(self.experts.named_parameters()):
-            moved = ferry.placement.move(group, weights.detach(), old, new)
+            moved = ferry.placement.move(group, expert_mesh.local(weights.detach()), old, new)
+            if self.mesh is not None:
+                moved = expert_mesh.sharded(moved, self.mesh)
             module, _, last = name.rpartition(".")
             setattr(self.experts.get_submodule(module), last, torch.nn.Parameter(moved, weights.requires_grad))
         self.settings.update(new.settings(self.settings.get("replica_choice", "by_token")))
@@ -336,10 +357,14 @@ class MoE(torch.nn.Module):
 
     def sum_gradients(self, placement):
         """After backward and before the optimizer's step: all copies of an expert get the sum of their gradients, so
-        that they stay alike. Collective. Raises what ferry.placement.sum_copies raises."""
+        that they stay alike. Collective. Raises what ferry.placement.sum_copies raises, and InvalidArgument after a
+        fully_shard that splits the experts of a rank."""
+        group = self.exchange.group
+        ferry.placement.agree(group, lambda: self._check_whole("sum_gradients"), {"placement": placement})
         for weights in self.experts.parameters():
             gradients = torch.zeros_like(weights) if weights.grad is None else weights.grad
-            weights.grad = ferry.placement.sum_copies(self.exchange.group, gradients, placement)
+            summed = ferry.placement.sum_copies(group, expert_mesh.local(gradients), placement)
+            weights.grad = expert_mesh.like(gradients, summed)
 
     def _check_switch(self, old, new):
         if not isinstance(self.experts, torch.nn.Module):
@@ -347,8 +372,24 @@ class MoE(torch.nn.Module):
         if -1 in new.experts or set(old.experts) - {-1} != set(new.experts):
             raise ferry.InvalidArgument("MoE: the new placement needs a copy of each expert of the old one, and no "
                                         "empty slot (-1)")
+        self._check_whole("switch")
+
+    def _check_whole(self, call):
+        """fully_shard over ranks with the same experts leaves a part of each parameter."""
+        if any(getattr(weights, "placements", ())[1:] for weights in self.experts.parameters()):
+            raise ferry.InvalidArgument(f"MoE.{call}: fully_shard has spread the weights of each rank over others, and "
+                                        "copies are of whole experts")
+
+    @property
+    def _ddp_params_and_buffers_to_ignore(self):
+        """DistributedDataParallel asks a module for this name: a layer alone has nothing that it could average."""
+        if self.mesh is None:
+            raise AttributeError("_ddp_params_and_buffers_to_ignore")
+        raise ferry.InvalidArgument("MoE: DistributedDataParallel would make all ranks' experts those of rank 0: give "
+                                    "the layer to fully_shard, and wrap the model around it by ferry.torch.ddp")
 
     def forward(self, tokens, topk_ids, topk_weights, active_ranks=None):
         """tokens [T, H], ids [T, K], float32 weights [T, K] -> [T, H]; active_ranks as for moe()."""
+        expert_mesh.check_wrapped(self)
         return moe(self.exchange, tokens, topk_ids, topk_weights, self.experts, overlap=self.overlap,
                    balancer=self.balancer, active_ranks=active_ranks)

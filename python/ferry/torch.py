@@ -25,19 +25,24 @@ from ferry.turns import take
 
 if TYPE_CHECKING:
     import ferry.cuda
+    from ferry.data_parallel import clip_grad_norm_, ddp
     from ferry.moe import MoE
 else:
 
     def __getattr__(name):
-        """The layer, which calls this module, is imported when it is asked for."""
+        """The layer, which calls this module, and what calls the layer are imported when they are asked for."""
         if name == "MoE":
             from ferry.moe import MoE
 
             return MoE
+        if name in ("clip_grad_norm_", "ddp"):
+            from ferry import data_parallel
+
+            return getattr(data_parallel, name)
         raise AttributeError(f"module 'ferry.torch' has no attribute {name!r}")
 
 
-__all__ = ["Dispatched", "MoE", "combine", "dispatch"]
+__all__ = ["Dispatched", "MoE", "clip_grad_norm_", "combine", "ddp", "dispatch"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -1,0 +1,65 @@
+"""A model with layers of ferry.moe between ranks of torch.distributed: what torch's own wrappers need to be told.
+
+    model = ferry.torch.ddp(model)                        # all but the experts, which are other ones on each rank
+    ferry.torch.clip_grad_norm_(model.parameters(), 1.0)  # weights that lie on several meshes, or on none
+
+docs/moe_training.md has them in a program. Called by users by their names of ferry.torch; calls torch.
+"""
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+import ferry
+from ferry.expert_mesh import is_sharded
+from ferry.moe import MoE
+
+__all__ = ["clip_grad_norm_", "ddp"]
+
+
+def ddp(model, **arguments):
+    """DistributedDataParallel(model, **arguments) of all but the experts of its layers, which it neither overwrites nor
+    averages. Ranks that hold the same experts average their gradients by fully_shard(layer, mesh=those ranks), before
+    this call. Collective. Raises InvalidArgument for a layer for which that is missing."""
+    size = torch.distributed.get_world_size(_process_group(arguments))
+    ignored = []
+    for name, layer in model.named_modules():
+        if not isinstance(layer, MoE) or layer.mesh is None:
+            continue
+        held = {f"{name}.experts.{key}": tensor for key, tensor in _tensors(layer.experts)}
+        meshes = [tensor.device_mesh for tensor in held.values() if is_sharded(tensor)]
+        if any(mesh.size() != size for mesh in meshes):
+            raise ferry.InvalidArgument(f"ddp: the experts of {name!r} are spread over {meshes[0].size()} of {size} "
+                                        "ranks, so others hold the same ones: fully_shard(layer, mesh=mesh of the "
+                                        "ranks with the same experts) before")
+        ignored += held
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
+    return DistributedDataParallel(model, **arguments)
+
+
+def _process_group(arguments):
+    mesh = arguments.get("device_mesh")
+    return arguments.get("process_group") if mesh is None else mesh.get_group()
+
+
+def _tensors(module):
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+@torch.no_grad()
+def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False):
+    """torch.nn.utils.clip_grad_norm_ of plain tensors, which are the same on all ranks, and DTensors on any meshes,
+    which torch's refuses to take together. Collective. Returns the norm of all gradients, a plain tensor."""
+    by_mesh = {}
+    for weights in parameters:
+        if weights.grad is not None:
+            by_mesh.setdefault(weights.grad.device_mesh if is_sharded(weights.grad) else None, []).append(weights)
+    norms = []
+    for held in by_mesh.values():
+        norm = get_total_norm([weights.grad for weights in held], norm_type)
+        norms.append(norm.full_tensor() if is_sharded(norm) else norm)
+    total = get_total_norm(norms, norm_type, error_if_nonfinite)
+    for held in by_mesh.values():
+        clip_grads_with_norm_(held, max_norm, total)
+    return total

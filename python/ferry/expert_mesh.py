@@ -1,0 +1,181 @@
+"""Weights of experts as DTensors, so that torch.distributed knows that each rank holds experts of its own.
+
+Rank r of R holds experts [r * L, (r + 1) * L): a parameter [L, ...] of its module is the shard of a DTensor
+[R * L, ...] over the DeviceMesh of the R ranks, which is what checkpoints and fully_shard read (docs/moe_training.md).
+Where ranks are no processes of torch.distributed there is no mesh, and parameters are plain tensors.
+
+The experts compute with the local tensors, whose gradients are divided by R: an expert has the rows of all R ranks, and
+what averages gradients over ranks, as DDP and fully_shard do, trains on the mean of the ranks' losses.
+
+Called by ferry.moe and ferry.data_parallel; torch.distributed.tensor is loaded when it is needed.
+"""
+
+import struct
+import sys
+from functools import partial
+
+import torch
+
+import ferry
+
+_NOWHERE = -1  # torch.distributed is not initialised
+
+
+def torch_ranks(group, mesh):
+    """For each rank of the group its rank in torch.distributed or -1, and whether it was given a mesh. Collective."""
+    said = group.all_gather(struct.pack("qq", _torch_rank(), mesh is not None))
+    return [struct.unpack("qq", each) for each in said]
+
+
+def _torch_rank():
+    return torch.distributed.get_rank() if _initialised() else _NOWHERE
+
+
+def _initialised():
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def checked(mesh, said):
+    """The DeviceMesh of the ranks that torch_ranks() told of: the given one, or one of all ranks of torch.distributed;
+    None: no such mesh is needed, or can be made. Raises InvalidArgument."""
+    ranks = [rank for rank, _ in said]
+    given = [has_mesh for _, has_mesh in said]
+    if any(given) and not all(given):
+        raise ferry.InvalidArgument(f"MoE: rank {given.index(0)} has no mesh, rank {given.index(1)} has one")
+    if mesh is not None:
+        return _fitting(mesh, ranks)
+    if len(set(ranks)) < len(ranks) and ranks.count(_NOWHERE) in (0, len(ranks)):
+        return None  # ranks are threads, or torch.distributed is not in use
+    if len(ranks) == 1:
+        return None  # this rank has all experts
+    if _NOWHERE in ranks:
+        raise ferry.InvalidArgument(f"MoE: torch.distributed is not initialised on rank {ranks.index(_NOWHERE)}")
+    if ranks != list(range(torch.distributed.get_world_size())):
+        raise ferry.InvalidArgument(f"MoE: the ranks of this group are {ranks} of the "
+                                    f"{torch.distributed.get_world_size()} of torch.distributed: give mesh=, their "
+                                    "DeviceMesh, such as mesh['ep'] (docs/moe_training.md)")
+    from torch.distributed.device_mesh import DeviceMesh
+
+    return DeviceMesh.from_group(torch.distributed.group.WORLD, "cpu", mesh_dim_names=("ep",))
+
+
+def _fitting(mesh, ranks):
+    from torch.distributed.device_mesh import DeviceMesh
+
+    if not isinstance(mesh, DeviceMesh):
+        raise ferry.InvalidArgument(f"MoE: mesh is {type(mesh).__name__}, not a torch DeviceMesh")
+    if mesh.ndim != 1:
+        raise ferry.InvalidArgument(f"MoE: mesh has the {mesh.ndim} dimensions {mesh.mesh_dim_names}: give the one of "
+                                    "the ranks that share the experts, such as mesh['ep']")
+    if mesh.mesh.tolist() != ranks:
+        raise ferry.InvalidArgument(f"MoE: mesh has the ranks {mesh.mesh.tolist()} of torch.distributed, the group "
+                                    f"{ranks}")
+    return mesh
+
+
+def check_weights(experts, num_local):
+    """Each parameter of experts that are sharded holds one part per expert. Raises InvalidArgument."""
+    for name, weight in experts.named_parameters():
+        shape = list(local(weight).shape)
+        if shape[:1] != [num_local]:
+            raise ferry.InvalidArgument(f"MoE: parameter {name!r} of the experts is {shape}: to be sharded it needs "
+                                        f"{num_local}, the experts of this rank, as its first dimension. ferry.moe.moe "
+                                        "takes any experts")
+
+
+def place(experts, num_local, mesh):
+    """Makes parameters, and buffers with a part per expert, DTensors over the mesh, or plain tensors for None."""
+    made = {}
+    for module in experts.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None and (mesh is not None or is_sharded(tensor)):
+                    made.setdefault(id(tensor), (tensor, _placed(tensor, num_local, mesh)))
+                    tensors[name] = made[id(tensor)][1]
+
+
+def _placed(tensor, num_local, mesh):
+    placed = local(tensor).detach()
+    if mesh is not None and placed.shape[:1] == (num_local,):
+        placed = sharded(placed, mesh)
+    return torch.nn.Parameter(placed, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else placed
+
+
+def sharded(tensor, mesh):
+    """[L, ...] of this rank as the shard of a DTensor [R * L, ...]."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    return DTensor.from_local(tensor, mesh, [Shard(0)], run_check=False)
+
+
+def like(tensor, part):
+    """`part` is the local tensor of a DTensor like `tensor`, or all of a plain one."""
+    if not is_sharded(tensor):
+        return part
+    return type(tensor).from_local(part, tensor.device_mesh, tensor.placements, run_check=False)
+
+
+def is_sharded(tensor):
+    """Whether it is a DTensor; there is none where nobody has loaded the module."""
+    loaded = sys.modules.get("torch.distributed.tensor")
+    return loaded is not None and isinstance(tensor, loaded.DTensor)
+
+
+def local(tensor):
+    """The part of this rank, through which gradients flow; a plain tensor itself."""
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+class Local:
+    """Experts of a module, computed with the local tensors of its DTensors; gradients are means over the mesh."""
+
+    def __init__(self, experts):
+        self._experts, self._tensors = experts, {}
+        for name, tensor in _named(experts):
+            if is_sharded(tensor):
+                self._tensors[name] = local(tensor)
+                if self._tensors[name].requires_grad:
+                    self._tensors[name].register_hook(partial(torch.mul, other=1 / tensor.device_mesh.size()))
+        self._whole = [weight for weight in experts.parameters() if not is_sharded(weight)]
+
+    def parameters(self):
+        return [*self._tensors.values(), *self._whole]
+
+    def __call__(self, *arguments):
+        return torch.func.functional_call(self._experts, self._tensors, arguments)
+
+
+def on_local_tensors(experts):
+    """The experts; those of a module with DTensors as Local, found anew in each call of the layer."""
+    if isinstance(experts, torch.nn.Module) and any(is_sharded(tensor) for _, tensor in _named(experts)):
+        return Local(experts)
+    return experts
+
+
+def _named(module):
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def check_wrapped(layer):
+    """What torch.distributed may not do to a layer, and does not refuse itself. Raises InvalidArgument."""
+    if not _initialised():
+        return
+    if layer.mesh is None:
+        if layer.made_before_torch_distributed:
+            raise ferry.InvalidArgument("MoE: torch.distributed was initialised after this layer was made, whose "
+                                        "experts it takes for copies: make the layer afterwards")
+        return
+    from torch.distributed.fsdp import FSDPModule
+    from torch.nn.parallel import DistributedDataParallel
+
+    for name, module in layer.experts.named_modules(prefix="experts"):
+        if isinstance(module, (FSDPModule, DistributedDataParallel)):
+            raise ferry.InvalidArgument(f"MoE: {name} is wrapped by {type(module).__name__}, but ranks call experts "
+                                        "another number of times: give the layer to fully_shard")
+    wrapper = DistributedDataParallel._get_active_ddp_module()
+    if wrapper is not None:
+        mine = {id(weight) for weight in layer.experts.parameters()}
+        if any(id(weight) in mine for weight in wrapper._module_parameters):
+            raise ferry.InvalidArgument("MoE: DistributedDataParallel holds the experts of this layer, and each rank "
+                                        "has others: wrap the model by ferry.torch.ddp")
