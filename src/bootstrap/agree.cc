@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 
 namespace ferry::internal {
@@ -58,6 +59,16 @@ std::vector<int> number_nodes(const std::vector<std::string>& keys) {
 
 int num_nodes(const std::vector<int>& nodes) noexcept {
   return nodes.empty() ? 0 : *std::max_element(nodes.begin(), nodes.end()) + 1;
+}
+
+int pid_in(const std::string& text, int rank) {
+  int pid = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, pid);
+  if (error == std::errc() && stop == end && pid > 0) return pid;
+  throw Error(Code::kMismatch,
+              fmt::format("rank {} says its process id is \"{}\", which is none", rank, text),
+              rank);
 }
 
 void check_same_bytes(const std::vector<std::string>& bytes) {

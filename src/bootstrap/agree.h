@@ -30,6 +30,10 @@ std::vector<int> number_nodes(const std::vector<std::string>& keys);
 // Of `nodes` as number_nodes() makes them.
 int num_nodes(const std::vector<int>& nodes) noexcept;
 
+// What `rank` says its process id is. Throws Error(kMismatch) when that is none: signals and pidfds
+// of 0 and of negative ones would be of other processes.
+int pid_in(const std::string& text, int rank);
+
 // `bytes` of all ranks, as text: throws Error(kMismatch) naming two ranks that ask for different
 // segments.
 void check_same_bytes(const std::vector<std::string>& bytes);

@@ -14,6 +14,7 @@
 
 #include "bootstrap/agree.h"
 #include "bootstrap/collectives.h"
+#include "bootstrap/places.h"
 #include "bootstrap/rendezvous.h"
 #include "network/liveness.h"
 
@@ -29,8 +30,8 @@ class Host {
       : roster_(std::move(roster)), collectives_(join(roster_, deadline)) {
     for (const int rank : roster_.ranks) nodes_.push_back(nodes[static_cast<std::size_t>(rank)]);
     std::vector<pid_t> pids;
-    for (const std::string& pid : collectives_->all_gather(std::to_string(getpid()), deadline))
-      pids.push_back(std::atoi(pid.c_str()));
+    for (const std::string& text : collectives_->all_gather(std::to_string(getpid()), deadline))
+      pids.push_back(pid_in(text, roster_.ranks[pids.size()]));
     liveness_ = Liveness(pids);
     // Everybody still ran after everybody had opened the pidfds: none of them is of a reused pid.
     collectives_->all_gather("", deadline);
@@ -149,8 +150,7 @@ std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int r
   return std::make_unique<ProcessRendezvous>(rank, nodes, nullptr, std::move(host));
 }
 
-// Once the ranks of all hosts have met, each tells the others a nonce, of which rank 0's names the
-// sockets on each host, and what shares memory with it.
+// Once the ranks of all hosts have met, each tells the others where it is.
 std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank,
                                            const std::vector<int>& split, Deadline deadline,
                                            const LocalLaunch& launch) {
@@ -161,32 +161,19 @@ std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank
                 .launch = launch};
   auto across = join(roster, deadline);
 
-  constexpr std::size_t kNonceDigits = 2 * kNonceBytes;
-  const std::string mine = identity(roster.self);
-  const auto places = across->all_gather(hex(fresh_nonce()) + mine, deadline);
-  std::vector<std::string> keys;
+  const std::string mine = own_place(roster.self);
+  const HostMeeting here = host_meeting(across->all_gather(mine, deadline), rank, mine, split);
   roster.outer = across.get();
-  roster.ranks.clear();  // those of other hosts meet elsewhere
-  for (std::size_t peer = 0; peer < places.size(); ++peer) {
-    if (places[peer].size() < kNonceDigits)
-      throw Error(Code::kMismatch, "a rank's place is not one", static_cast<int>(peer));
-    const std::string theirs = places[peer].substr(kNonceDigits);
-    if (theirs == mine) roster.ranks.push_back(static_cast<int>(peer));
-    keys.push_back(theirs + ' ' + std::to_string(split[peer]));
-  }
-  const std::vector<int> nodes = number_nodes(keys);
-
-  // Hosts that share a network namespace but not their processes share the names of sockets.
-  const std::string address = places[0].substr(0, 32) + '-' + std::to_string(roster.coordinator());
+  roster.ranks = here.ranks;  // those of other hosts meet elsewhere
   std::unique_ptr<Host> host;
   try {
-    host = meet_on_host(address, roster, nodes, deadline);
+    host = meet_on_host(here.address, roster, here.nodes, deadline);
   } catch (const Error& error) {
     across->give_up({error.code(), fmt::format("rank {}: {}", rank, error.what()),
                      error.culprit() < 0 ? rank : error.culprit()});
   }
   across->all_gather("", deadline);  // all have met on their hosts
-  return std::make_unique<ProcessRendezvous>(rank, nodes, std::move(across), std::move(host));
+  return std::make_unique<ProcessRendezvous>(rank, here.nodes, std::move(across), std::move(host));
 }
 
 }  // namespace ferry::internal

@@ -1,0 +1,83 @@
+// What ranks of several hosts say of where they are, and what comes of it when it is not what they
+// said.
+#include "bootstrap/places.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bootstrap/agree.h"
+#include "ferry/status.h"
+
+namespace ferry::internal {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Hello of_host(const std::string& boot_id) {
+  Hello hello;
+  hello.boot_id = boot_id;
+  return hello;
+}
+
+// Four ranks of two hosts.
+std::vector<std::string> places() {
+  std::vector<std::string> all;
+  for (const char* host : {"a", "b", "a", "b"}) all.push_back(own_place(of_host(host)));
+  return all;
+}
+const std::vector<int> kOneNode(4, 0);
+
+std::string refused(const std::vector<std::string>& places, int rank, const std::string& mine) {
+  try {
+    host_meeting(places, rank, mine, kOneNode);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kMismatch);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Places, RanksOfOneHostMeetWhereRankZeroSays) {
+  const auto all = places();
+  const HostMeeting a = host_meeting(all, 2, all[2], kOneNode);
+  const HostMeeting b = host_meeting(all, 1, all[1], {0, 0, 1, 1});
+  EXPECT_THAT(a.ranks, ElementsAre(0, 2));
+  EXPECT_THAT(b.ranks, ElementsAre(1, 3));
+  EXPECT_EQ(a.address, all[0].substr(0, 32) + "-0");
+  EXPECT_EQ(b.address, all[0].substr(0, 32) + "-1");
+  EXPECT_THAT(a.nodes, ElementsAre(0, 1, 0, 1));
+  EXPECT_THAT(b.nodes, ElementsAre(0, 1, 2, 3));
+}
+
+// A rank whose own place was another had no rank beside it, itself neither, and crashed.
+TEST(Places, ThatARankDidNotSayIsRefused) {
+  const auto said = places();
+  for (std::size_t at = 0; at < said[1].size(); ++at) {
+    auto all = said;
+    all[1][at] = static_cast<char>(all[1][at] ^ 1);
+    EXPECT_THAT(refused(all, 1, said[1]), HasSubstr("rank 1 said where it is, and heard another"));
+  }
+  EXPECT_THAT(refused({}, 1, said[1]), HasSubstr("rank 1 said"));
+  EXPECT_THAT(refused({said[0], said[1], said[2]}, 1, said[1]), HasSubstr("rank 1 said"));
+}
+
+TEST(Places, ThatAreNoneAreRefused) {
+  const auto said = places();
+  const std::string upper = "X" + said[0].substr(1);
+  for (const std::string& none : {std::string(), said[0].substr(0, 64), upper, "\n" + said[0]}) {
+    auto all = said;
+    all[0] = none;
+    EXPECT_THAT(refused(all, 1, said[1]), HasSubstr("rank 0 says where it is")) << none;
+  }
+}
+
+TEST(Places, ProcessIdsAreNumbersOfProcesses) {
+  EXPECT_EQ(pid_in("1", 0), 1);
+  EXPECT_EQ(pid_in("4194304", 0), 4194304);
+  for (const char* none : {"", "0", "-1", "x", "1x", " 1", "4294967297", "99999999999999999999"})
+    EXPECT_THROW(pid_in(none, 0), Error) << none;
+}
+
+}  // namespace
+}  // namespace ferry::internal
