@@ -226,9 +226,10 @@ void Acceptor::hear_guests() {
   std::erase_if(guests_, [](const Guest& guest) { return !guest.connection; });
 }
 
-// Nullopt when it is not what a rank of this job sends.
+// Nullopt when it is not what a rank of this job sends. A ferry of another protocol hears in clear
+// that it does not fit.
 std::optional<Hello> Acceptor::hello_in(Guest& guest, const Frame& frame) {
-  if (frame.kind != FrameKind::kHello) return std::nullopt;
+  if (frame.kind != FrameKind::kHello || frame.call != 0) return std::nullopt;
   if (local()) return decode_hello(frame.payload);
   ByteReader reader(frame.payload);
   const std::string_view share = as_text(reader.take(Handshake::kShareBytes));
@@ -236,7 +237,10 @@ std::optional<Hello> Acceptor::hello_in(Guest& guest, const Frame& frame) {
   const auto text = guest.handshake->open(as_text(reader.rest()));
   if (!text) return std::nullopt;
   guest.connection->send(FrameKind::kProof, 0, guest.handshake->seal(encode(roster_.self)));
-  return decode_hello(*text);
+  const auto hello = decode_hello(*text);
+  if (hello && hello->protocol == roster_.self.protocol)
+    guest.connection->protect(guest.handshake->record_keys());
+  return hello;
 }
 
 // Groups of one job may come to one port at the same time; the other tries again later.
@@ -288,10 +292,8 @@ void Acceptor::watch_members() {
     if (frame && frame->kind == FrameKind::kFailure) {
       object(given_up(failure_in(frame->payload), rank, absent(), missing_text()));
     } else if (member.connection->closed()) {
-      object({Code::kPeerLost,
-              fmt::format("rank {} ({}) ended or left while {} had not come", rank, member.who,
-                          rank_list(absent())),
-              rank});
+      object(lost(*member.connection, rank, member.who, roster_.coordinator(),
+                  fmt::format("while {} had not come", rank_list(absent()))));
     }
   }
 }

@@ -30,6 +30,8 @@ constexpr std::size_t kMaxStrangerFrames = 4;  // proof, acceptance and welcome,
 // How long a rank that gives up goes on telling the others why, after its deadline has passed.
 constexpr std::chrono::milliseconds kTelling{500};
 
+// Of a payload, in one record.
+constexpr std::uint64_t kPieceBytes = 64 << 10;
 constexpr std::size_t kReadBytes = 64 << 10;
 constexpr int kReadsPerTurn = 16;  // then the other connections get a turn
 
@@ -68,7 +70,7 @@ void Connection::send(FrameKind kind, std::uint32_t call,
   append(header, kind);
   append(header, call);
   append(header, std::uint64_t{payload->size()});
-  out_.push_back({std::move(header), std::move(payload), std::move(passed), 0});
+  out_.push_back({std::move(header), std::move(payload), std::move(passed), seal_.has_value(), 0});
   flush();
 }
 
@@ -92,13 +94,34 @@ std::optional<Frame> Connection::take() {
   return frame;
 }
 
+Error lost(const Connection& connection, int rank, const std::string& who, int here,
+           const std::string& when) {
+  const std::string what =
+      connection.tampered()
+          ? fmt::format(
+                "what rank {} ({}) sent to rank {} was changed on the way, or repeated, "
+                "left out or put in another order",
+                rank, who, here)
+          : fmt::format("rank {} ({}) ended or left {}", rank, who, when);
+  return {Code::kPeerLost, what, rank};
+}
+
+// What came behind the proof without being sealed was not said by the other side.
+void Connection::protect(const RecordKeys& keys) {
+  seal_.emplace(keys.seal, RecordCipher::Use::kSeal);
+  open_.emplace(keys.open, RecordCipher::Use::kOpen);
+  tampered_ = !arrived_.empty() || coming_.has_value();
+  waits_for_keys_ = false;
+  parse();
+}
+
 void Connection::advance() {
-  if (!closed_) receive();
+  if (!closed()) receive();
   if (!closed_) flush();
 }
 
 void Connection::receive() {
-  for (int turn = 0; turn < kReadsPerTurn && !closed_; ++turn) {
+  for (int turn = 0; turn < kReadsPerTurn && !closed() && !waits_for_keys_; ++turn) {
     const std::size_t had = in_.size();
     in_.resize(had + kReadBytes);
     iovec piece{in_.data() + had, kReadBytes};
@@ -124,58 +147,123 @@ void Connection::receive() {
 
 void Connection::parse() {
   std::size_t begin = 0;
-  while (!closed_) {
+  while (!closed() && !waits_for_keys_) {
     const std::string_view there = std::string_view(in_).substr(begin);
-    // A wrong first byte is enough to know a stranger.
-    if (!there.starts_with(kMagic.substr(0, there.size()))) closed_ = true;
-    if (closed_ || there.size() < kHeaderBytes) break;
-    ByteReader reader(there.substr(kMagic.size()));
-    const auto kind = reader.get<FrameKind>();
-    const auto call = reader.get<std::uint32_t>();
-    const auto payload_bytes = reader.get<std::uint64_t>();
-    if (payload_bytes > (trusted_ ? kMaxPayload : kMaxStrangerPayload)) closed_ = true;
-    if (closed_ || reader.left() < payload_bytes) break;
-    Frame frame{kind, call, std::string(as_text(reader.take(payload_bytes))), {}};
-    if (kind == FrameKind::kSegment) frame.passed = std::move(passed_);
-    arrived_.push_back(std::move(frame));
-    if (!trusted_ && arrived_.size() > kMaxStrangerFrames) closed_ = true;
-    begin += kHeaderBytes + payload_bytes;
+    const std::size_t used = coming_ ? parse_payload(there) : parse_header(there);
+    if (used == 0) break;
+    begin += used;
+    if (coming_ && coming_->left == 0) deliver();
   }
   in_.erase(0, begin);
 }
 
-void Connection::flush() noexcept {
-  while (!closed_ && !out_.empty()) {
-    Outgoing& frame = out_.front();
-    const std::size_t header_left = frame.header.size() - std::min(frame.sent, frame.header.size());
-    const std::size_t payload_sent = frame.sent - (frame.header.size() - header_left);
-    iovec pieces[2] = {{frame.header.data() + frame.header.size() - header_left, header_left},
-                       {const_cast<char*>(frame.payload->data()) + payload_sent,
-                        frame.payload->size() - payload_sent}};
-    msghdr message{};
-    message.msg_iov = pieces;
-    message.msg_iovlen = 2;
-    Control control{};
-    if (frame.passed && frame.sent == 0) attach(message, control, frame.passed->fd());
-    const ssize_t sent = sendmsg(socket_.fd(), &message, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) {
-      // What the other end said before it went is still to be read; receive() finds the end.
-      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) out_.clear();
-      return;
-    }
-    frame.sent += static_cast<std::size_t>(sent);
-    if (frame.sent == frame.header.size() + frame.payload->size()) out_.pop_front();
+// Returns the bytes of the header, 0 when it is not there.
+std::size_t Connection::parse_header(std::string_view there) {
+  // A wrong first byte is enough to know a stranger.
+  if (!open_ && !there.starts_with(kMagic.substr(0, there.size()))) closed_ = true;
+  const std::size_t bytes = kHeaderBytes + (open_ ? RecordCipher::kTagBytes : 0);
+  std::string header;
+  if (closed_ || there.size() < bytes || !append_opened(header, there.substr(0, bytes))) return 0;
+  ByteReader reader(std::string_view(header).substr(kMagic.size()));
+  const auto kind = reader.get<FrameKind>();
+  const auto call = reader.get<std::uint32_t>();
+  const auto payload_bytes = reader.get<std::uint64_t>();
+  if (payload_bytes > (trusted_ ? kMaxPayload : kMaxStrangerPayload)) closed_ = true;
+  if (closed_) return 0;
+  coming_ = {{kind, call, {}, {}}, payload_bytes};
+  return bytes;
+}
+
+// Likewise of a piece of the payload.
+std::size_t Connection::parse_payload(std::string_view there) {
+  std::size_t bytes = std::min(coming_->left, kPieceBytes);
+  const std::size_t tag_bytes = open_ ? RecordCipher::kTagBytes : 0;
+  if (!open_) bytes = std::min(bytes, there.size());
+  if (bytes == 0 || there.size() < bytes + tag_bytes) return 0;
+  if (!append_opened(coming_->frame.payload, there.substr(0, bytes + tag_bytes))) return 0;
+  coming_->left -= bytes;
+  return bytes + tag_bytes;
+}
+
+bool Connection::append_opened(std::string& out, std::string_view piece) {
+  if (open_) tampered_ = !open_->open(piece, out);
+  if (!open_) out += piece;
+  return !tampered_;
+}
+
+void Connection::deliver() {
+  Frame& frame = coming_->frame;
+  if (frame.kind == FrameKind::kSegment) frame.passed = std::move(passed_);
+  waits_for_keys_ = frame.kind == FrameKind::kProof && !open_;
+  arrived_.push_back(std::move(frame));
+  coming_.reset();
+  if (!trusted_ && arrived_.size() > kMaxStrangerFrames) closed_ = true;
+}
+
+void Connection::flush() {
+  while (unsent()) {
+    if (record_.empty() && out_.front().sealed) seal_next();
+    const ssize_t sent = record_.empty() ? send_clear(out_.front()) : send_record();
+    if (sent >= 0 || errno == EINTR) continue;
+    // What the other end said before it went is still to be read; receive() finds the end.
+    const bool full = errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS;
+    if (!full) out_.clear();
+    if (!full) record_.clear();
+    return;
   }
+}
+
+// The frame's next piece, the header with the first, so that small frames go as one packet.
+void Connection::seal_next() {
+  Outgoing& frame = out_.front();
+  if (frame.sent == 0) {
+    seal_->seal(frame.header, record_);
+    frame.sent = frame.header.size();
+  }
+  const std::string_view piece =
+      std::string_view(*frame.payload).substr(frame.sent - frame.header.size(), kPieceBytes);
+  if (!piece.empty()) seal_->seal(piece, record_);
+  frame.sent += piece.size();
+  if (frame.left() == 0) out_.pop_front();
+}
+
+ssize_t Connection::send_record() noexcept {
+  iovec piece{record_.data(), record_.size()};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  const ssize_t sent = sendmsg(socket_.fd(), &message, MSG_NOSIGNAL);
+  if (sent > 0) record_.erase(0, static_cast<std::size_t>(sent));
+  return sent;
+}
+
+ssize_t Connection::send_clear(Outgoing& frame) noexcept {
+  const std::size_t header_left = frame.header.size() - std::min(frame.sent, frame.header.size());
+  const std::size_t payload_sent = frame.sent - (frame.header.size() - header_left);
+  iovec pieces[2] = {{frame.header.data() + frame.header.size() - header_left, header_left},
+                     {const_cast<char*>(frame.payload->data()) + payload_sent,
+                      frame.payload->size() - payload_sent}};
+  msghdr message{};
+  message.msg_iov = pieces;
+  message.msg_iovlen = 2;
+  Control control{};
+  if (frame.passed && frame.sent == 0) attach(message, control, frame.passed->fd());
+  const ssize_t sent = sendmsg(socket_.fd(), &message, MSG_NOSIGNAL);
+  frame.sent += static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
+  if (frame.left() == 0) out_.pop_front();
+  return sent;
 }
 
 bool service(const std::vector<Connection*>& connections, int wait_ms, int extra_fd) {
   std::vector<pollfd> polled(connections.size() + 1);
   for (std::size_t i = 0; i < connections.size(); ++i) {
     const Connection* connection = connections[i];
-    const bool unsent = connection != nullptr && connection->unsent();
-    polled[i] = {connection == nullptr ? -1 : connection->poll_fd(),
-                 static_cast<short>(unsent ? POLLIN | POLLOUT : POLLIN), 0};
+    if (connection == nullptr) {
+      polled[i].fd = -1;
+      continue;
+    }
+    const int events = (connection->closed() ? 0 : POLLIN) | (connection->unsent() ? POLLOUT : 0);
+    polled[i] = {connection->poll_fd(), static_cast<short>(events), 0};
   }
   polled.back() = {extra_fd, POLLIN, 0};
   if (poll(polled.data(), polled.size(), wait_ms) <= 0)
@@ -199,7 +287,7 @@ bool flush_all(const std::vector<Connection*>& connections, Deadline deadline) {
 
 void tell_failure(const std::vector<Connection*>& connections, const Error& error) {
   for (Connection* connection : connections) {
-    if (connection != nullptr && !connection->closed()) connection->send_failure(error);
+    if (connection != nullptr) connection->send_failure(error);
   }
   flush_all(connections, Deadline::after(kTelling));
 }

@@ -1,6 +1,8 @@
 // Connection: framed messages, and sometimes a descriptor, over one socket, without ever
-// blocking. Descriptors go over Unix sockets only. Called by acceptor.cc, coordinator.cc and
-// member.cc, which wait with service(); calls the kernel.
+// blocking. Descriptors go over Unix sockets only: there the kernel says who is at the other end
+// and nobody is in between. Between hosts, frames are sealed once both sides have proved who they
+// are. Called by acceptor.cc, coordinator.cc and member.cc, which wait with service(); calls the
+// kernel.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "bootstrap/record_cipher.h"
 #include "bootstrap/socket.h"
 #include "ferry/status.h"
 
@@ -56,17 +59,23 @@ class Connection {
   // The oldest frame that has arrived whole.
   std::optional<Frame> take();
 
-  // The other end is gone, or sent something that is no frame. Frames that came before can still be
-  // taken.
-  bool closed() const noexcept { return closed_; }
-  bool unsent() const noexcept { return !closed_ && !out_.empty(); }
+  // Nothing more comes: the other end is gone, sent something that is no frame, or what it sent was
+  // changed on the way. Frames that came before can still be taken.
+  bool closed() const noexcept { return closed_ || tampered_; }
+  bool unsent() const noexcept { return !closed_ && !(out_.empty() && record_.empty()); }
+
+  // Between hosts, once the other side has proved that it knows the secret: all frames after this,
+  // both ways, are sealed. A header is one record; pieces of the payload are one record each.
+  void protect(const RecordKeys& keys);
+  // Something came that the other side did not send, or not in this place.
+  bool tampered() const noexcept { return tampered_; }
 
   // Before this, and the kernel or a proof says who it is, frames are small and few: strangers must
   // not make us allocate.
   void trust() noexcept { trusted_ = true; }
 
-  // For service(): -1 when nothing can come any more.
-  int poll_fd() const noexcept { return closed_ ? -1 : socket_.fd(); }
+  // For service(): -1 when nothing can come or go any more.
+  int poll_fd() const noexcept { return closed() && !unsent() ? -1 : socket_.fd(); }
   // Moves what the socket gives and takes now.
   void advance();
 
@@ -75,22 +84,46 @@ class Connection {
     std::string header;
     std::shared_ptr<const std::string> payload;
     std::shared_ptr<const Descriptor> passed;
-    std::size_t sent;  // bytes of header and payload
+    bool sealed;
+    std::size_t sent;  // bytes of header and payload, or sealed to be sent
+    std::size_t left() const noexcept { return header.size() + payload->size() - sent; }
+  };
+  // A frame that has not come whole.
+  struct Incoming {
+    Frame frame;
+    std::uint64_t left;  // bytes of the payload
   };
 
   void receive();
-  void flush() noexcept;
   void parse();
+  std::size_t parse_header(std::string_view there);
+  std::size_t parse_payload(std::string_view there);
+  bool append_opened(std::string& out, std::string_view piece);
+  void deliver();
+  void flush();
+  void seal_next();
+  ssize_t send_record() noexcept;
+  ssize_t send_clear(Outgoing& frame) noexcept;
 
   Credentials credentials_;
   Descriptor socket_;
   std::deque<Outgoing> out_;
+  std::string record_;  // sealed, not sent yet
   std::string in_;
+  std::optional<Incoming> coming_;
   std::deque<Frame> arrived_;
+  std::optional<RecordCipher> seal_, open_;
   Descriptor passed_;  // came with bytes of a frame that is not whole yet
   bool trusted_ = false;
+  bool waits_for_keys_ = false;  // what comes next is sealed: it is not read before protect()
+  bool tampered_ = false;
   bool closed_ = false;
 };
+
+// What rank `here` says when the connection to `rank`, which is `who`, has closed: it "ended or
+// left the group", where `when` is the end of that, or somebody is in the middle.
+Error lost(const Connection& connection, int rank, const std::string& who, int here,
+           const std::string& when);
 
 // A kFailure frame: "<code> <culprit>\n<message>"; an earlier ferry names no culprit.
 Error failure_in(const std::string& payload);

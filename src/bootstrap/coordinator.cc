@@ -55,10 +55,7 @@ void Coordinator::take_from(std::size_t place) {
   const bool came = gathering_.came[place];
   std::optional<Frame> frame = member.connection->take();
   if (!frame && (came || !member.connection->closed())) return;
-  if (!frame) {
-    fail({Code::kPeerLost, fmt::format("rank {} ({}) ended or left the group", rank, member.who),
-          rank});
-  }
+  if (!frame) fail(lost(*member.connection, rank, member.who, ranks_[0], "the group"));
   if (frame->kind == FrameKind::kFailure) {
     const std::vector<int> absent =
         ranks_where([&](std::size_t at) { return at > 0 && !gathering_.came[at]; });

@@ -6,6 +6,7 @@
 #include <openssl/ec.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
+#include <openssl/kdf.h>
 #include <openssl/obj_mac.h>
 #include <openssl/sha.h>
 #include <unistd.h>
@@ -13,36 +14,15 @@
 #include <array>
 
 #include "base/bytes.h"
+#include "bootstrap/libcrypto.h"
 #include "ferry/status.h"
 
 namespace ferry::internal {
 namespace {
 
-constexpr std::size_t kTagBytes = 16;
-
-template <typename Object, void (*kFree)(Object*)>
-struct Free {
-  void operator()(Object* object) const noexcept { kFree(object); }
-};
-template <typename Object, void (*kFree)(Object*)>
-using Owned = std::unique_ptr<Object, Free<Object, kFree>>;
 using Number = Owned<BIGNUM, BN_clear_free>;
 using Point = Owned<EC_POINT, EC_POINT_clear_free>;
-using Cipher = Owned<EVP_CIPHER_CTX, EVP_CIPHER_CTX_free>;
-
-// Libcrypto fails only without memory, or random bytes.
-template <typename Result>
-Result checked(Result result) {
-  if (!result) throw Error(Code::kSystem, "libcrypto cannot compute a handshake");
-  return result;
-}
-
-const unsigned char* octets(std::string_view text) noexcept {
-  return reinterpret_cast<const unsigned char*>(text.data());
-}
-unsigned char* octets(std::string& text) noexcept {
-  return reinterpret_cast<unsigned char*>(text.data());
-}
+using KeyContext = Owned<EVP_PKEY_CTX, EVP_PKEY_CTX_free>;
 
 const EC_GROUP* curve() {
   static const EC_GROUP* const group =
@@ -81,13 +61,18 @@ std::string hmac(std::string_view key, std::string_view text) {
   return mac;
 }
 
-// A key seals one text, so the nonce may be zero.
-Cipher cipher_of(const std::string& key, bool encrypt) {
-  constexpr std::array<unsigned char, 12> kNonce{};
-  Cipher cipher(checked(EVP_CIPHER_CTX_new()));
-  checked(EVP_CipherInit_ex(cipher.get(), EVP_aes_256_gcm(), nullptr, octets(key), kNonce.data(),
-                            encrypt ? 1 : 0));
-  return cipher;
+// HKDF (RFC 5869): a key for one purpose out of the one that both sides have.
+std::string derived(const std::string& key, std::string_view purpose) {
+  const KeyContext context(checked(EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, nullptr)));
+  std::string made(RecordCipher::kKeyBytes, '\0');
+  std::size_t bytes = made.size();
+  checked(EVP_PKEY_derive_init(context.get()) > 0);
+  checked(EVP_PKEY_CTX_set_hkdf_md(context.get(), EVP_sha256()) > 0);
+  checked(EVP_PKEY_CTX_set1_hkdf_key(context.get(), octets(key), static_cast<int>(key.size())) > 0);
+  checked(EVP_PKEY_CTX_add1_hkdf_info(context.get(), octets(purpose),
+                                      static_cast<int>(purpose.size())) > 0);
+  checked(EVP_PKEY_derive(context.get(), octets(made), &bytes) > 0);
+  return made;
 }
 
 }  // namespace
@@ -175,31 +160,22 @@ bool Handshake::take_share(std::string_view theirs) {
   SHA256(octets(transcript), transcript.size(), octets(key));
   seal_key_ = hmac(key, member ? "from the member" : "from the coordinator");
   open_key_ = hmac(key, member ? "from the coordinator" : "from the member");
+  const std::string from_member = derived(key, "ferry records from the member");
+  const std::string from_coordinator = derived(key, "ferry records from the coordinator");
+  record_keys_ = {member ? from_member : from_coordinator, member ? from_coordinator : from_member};
   return true;
 }
 
 std::string Handshake::seal(std::string_view text) const {
-  const Cipher cipher = cipher_of(seal_key_, true);
-  std::string sealed(text.size() + kTagBytes, '\0');
-  int bytes = 0;
-  checked(EVP_CipherUpdate(cipher.get(), octets(sealed), &bytes, octets(text),
-                           static_cast<int>(text.size())));
-  checked(EVP_CipherFinal_ex(cipher.get(), octets(sealed) + bytes, &bytes));
-  checked(EVP_CIPHER_CTX_ctrl(cipher.get(), EVP_CTRL_AEAD_GET_TAG, kTagBytes,
-                              octets(sealed) + text.size()));
+  std::string sealed;
+  RecordCipher(seal_key_, RecordCipher::Use::kSeal).seal(text, sealed);
   return sealed;
 }
 
 std::optional<std::string> Handshake::open(std::string_view sealed) const {
-  if (sealed.size() < kTagBytes || open_key_.empty()) return std::nullopt;
-  const Cipher cipher = cipher_of(open_key_, false);
-  std::string text(sealed.size() - kTagBytes, '\0');
-  std::string tag(sealed.substr(text.size()));
-  int bytes = 0;
-  checked(EVP_CipherUpdate(cipher.get(), octets(text), &bytes, octets(sealed),
-                           static_cast<int>(text.size())));
-  checked(EVP_CIPHER_CTX_ctrl(cipher.get(), EVP_CTRL_AEAD_SET_TAG, kTagBytes, tag.data()));
-  if (EVP_CipherFinal_ex(cipher.get(), octets(text) + bytes, &bytes) != 1) return std::nullopt;
+  if (open_key_.empty()) return std::nullopt;
+  std::string text;
+  if (!RecordCipher(open_key_, RecordCipher::Use::kOpen).open(sealed, text)) return std::nullopt;
   return text;
 }
 

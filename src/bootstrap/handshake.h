@@ -1,8 +1,9 @@
 // Handshake: two ranks of different hosts show each other that they know the job's secret, over a
 // connection that anyone may have made: SPAKE2 (RFC 9382) on P-256. Who does not know the secret
 // learns nothing about it but, for each connection, that one guess was wrong; what ranks say of
-// themselves crosses encrypted (AES-256-GCM). What follows the handshake on the connection is
-// neither signed nor encrypted. Called by acceptor.cc, member.cc and endpoint.cc; calls libcrypto.
+// themselves crosses encrypted (AES-256-GCM), as does what follows on the connection, with keys
+// that the handshake makes (record_cipher.h). Called by acceptor.cc, member.cc and endpoint.cc;
+// calls libcrypto.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +11,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "bootstrap/record_cipher.h"
 
 namespace ferry::internal {
 
@@ -54,6 +57,9 @@ class Handshake {
   // Nullopt when the other side does not know the secret.
   std::optional<std::string> open(std::string_view sealed) const;
 
+  // For what follows, once open() has shown that the other side has them too.
+  const RecordKeys& record_keys() const noexcept { return record_keys_; }
+
  private:
   struct Scalar;
   std::shared_ptr<const Secret::Blinds> blinds_;
@@ -61,6 +67,7 @@ class Handshake {
   std::unique_ptr<Scalar> scalar_;
   std::string share_;
   std::string seal_key_, open_key_;
+  RecordKeys record_keys_;
 };
 
 }  // namespace ferry::internal

@@ -15,7 +15,7 @@ namespace ferry::internal {
 namespace {
 
 // Of the messages in connection.h and of what they carry.
-constexpr int kProtocol = 3;
+constexpr int kProtocol = 4;
 
 // How the fields are called in a hello's text.
 constexpr std::pair<const char*, int Hello::*> kNumbers[] = {{"protocol", &Hello::protocol},

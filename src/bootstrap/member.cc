@@ -51,10 +51,8 @@ Member::Member(const Roster& roster, Deadline deadline)
 void Member::throw_if_lost(const Roster& roster) {
   if (roster.outer != nullptr) roster.outer->look();
   if (hung_up_ && hung_up_->passed()) {
-    throw Error(Code::kPeerLost,
-                fmt::format("rank {} ({}) ended or left while others had not come to {}",
-                            coordinator_, who_, roster.endpoint.name),
-                coordinator_);
+    throw lost(*connection_, coordinator_, who_, rank_,
+               "while others had not come to " + roster.endpoint.name);
   }
   if (const auto ended = local_ranks_.ended(roster.ranks)) {
     throw Error(Code::kPeerLost,
@@ -81,6 +79,7 @@ bool Member::try_to_join(const Roster& roster, Deadline deadline) {
     if (!frame) hung_up_ = deadline.sooner(kComesAgain);
   }
   if (frame && frame->kind == FrameKind::kWelcome) return true;
+  if (!frame && connection_->tampered()) fail(coordinator_lost());
   seen_ = frame && frame->kind == FrameKind::kElsewhere
               ? fmt::format("another group of this job met there: {}", frame->payload)
               : fmt::format("{} listened there and hung up", who_);
@@ -114,15 +113,19 @@ bool Member::greet_with_proof(const Roster& roster, Deadline deadline) {
   seen_ = "who listened there is not rank 0 of this job, or has another FERRY_SECRET";
   std::optional<Frame> frame = next_frame(deadline.sooner(kProofPatience));
   Handshake handshake(*roster.endpoint.secret, Handshake::Side::kMember);
-  if (!frame || frame->kind != FrameKind::kChallenge || !handshake.take_share(frame->payload))
+  if (!frame || frame->kind != FrameKind::kChallenge || frame->call != 0 ||
+      !handshake.take_share(frame->payload))
     return false;
   connection_->send(FrameKind::kHello, 0, handshake.share() + handshake.seal(encode(roster.self)));
   frame = next_frame(deadline.sooner(kProofPatience));
-  if (!frame || frame->kind != FrameKind::kProof) return false;
+  if (!frame || frame->kind != FrameKind::kProof || frame->call != 0) return false;
   const auto text = handshake.open(frame->payload);
   const auto hello = text ? decode_hello(*text) : std::nullopt;
   if (!hello) return false;
   who_ = fmt::format("pid {}, host {}", hello->pid, hello->host);
+  if (hello->protocol != roster.self.protocol)  // whose frames this rank cannot read
+    throw Error(Code::kMismatch, disagreement(*hello, roster.self), coordinator_);
+  connection_->protect(handshake.record_keys());
   return true;
 }
 
@@ -140,7 +143,7 @@ std::optional<Descriptor> Member::pass(std::uint32_t call, const Handouts&, Dead
 
 Frame Member::await(FrameKind kind, std::uint32_t call, Deadline deadline) {
   std::optional<Frame> frame = frame_or_verdict(deadline, fmt::format("collective {}", call));
-  if (!frame) throw coordinator_lost();
+  if (!frame) fail(coordinator_lost());
   if (frame->kind == kind && frame->call == call) return std::move(*frame);
   throw Error(
       Code::kMismatch,
@@ -155,7 +158,7 @@ void Member::watch() {
   service({connection_.get()}, 0);
   const std::optional<Frame> frame = connection_->take();
   if (frame && frame->kind == FrameKind::kFailure) throw failure_in(frame->payload);
-  if (connection_->closed()) throw coordinator_lost();
+  if (connection_->closed()) fail(coordinator_lost());
 }
 
 void Member::fail(const Error& error) {
@@ -164,8 +167,7 @@ void Member::fail(const Error& error) {
 }
 
 Error Member::coordinator_lost() const {
-  return {Code::kPeerLost, fmt::format("rank {} ({}) ended or left the group", coordinator_, who_),
-          coordinator_};
+  return lost(*connection_, coordinator_, who_, rank_, "the group");
 }
 
 std::optional<Frame> Member::frame_or_verdict(Deadline deadline, const std::string& awaited) {

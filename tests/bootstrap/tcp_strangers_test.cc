@@ -229,6 +229,44 @@ TEST(TcpStrangers, MisfitsAreNamedToBothSides) {
                                   HasSubstr("has 2"), HasSubstr("has 3"))));
 }
 
+// It reads no sealed frames: what is wrong is said in clear, once it has proved that it is of the
+// job.
+TEST(TcpStrangers, ARankOfAnotherProtocolIsToldSo) {
+  const TcpEndpoint endpoint = endpoint_at(free_port());
+  Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(2)); });
+  Descriptor socket = connect_patiently(endpoint);
+  const Descriptor same(dup(socket.fd()));
+  Connection old(std::move(socket));
+  const auto challenge = frame_of(old);
+  ASSERT_TRUE(challenge);
+  Handshake handshake(Secret(endpoint.secret), kMember);
+  ASSERT_TRUE(handshake.take_share(challenge->payload));
+  Hello hello = own_hello(endpoint.group, 1, one_node(2));
+  --hello.protocol;
+  old.send(FrameKind::kHello, 0, handshake.share() + handshake.seal(encode(hello)));
+  EXPECT_THAT(coordinator.result(), StartsWith("mismatch: different protocols of ferry: rank 0"));
+  std::string heard(1 << 16, '\0');
+  ASSERT_GT(recv(same.fd(), heard.data(), heard.size(), 0), 0);
+  EXPECT_THAT(heard, HasSubstr("different protocols of ferry: rank 0"));
+}
+
+TEST(TcpStrangers, ARankZeroOfAnotherProtocolIsNamed) {
+  const TcpEndpoint endpoint = endpoint_at(free_port());
+  const Descriptor listener = tcp_listen("lo", endpoint.address.port);
+  Forked peer([&] { return meet_over_tcp(endpoint, 1, one_node(2)); });
+  Descriptor accepted;
+  while (!(accepted = accept_from(listener))) usleep(1000);
+  Connection old(std::move(accepted));
+  Handshake handshake(Secret(endpoint.secret), Handshake::Side::kCoordinator);
+  old.send(FrameKind::kChallenge, 0, handshake.share());
+  const auto frame = frame_of(old);
+  ASSERT_TRUE(frame && handshake.take_share(frame->payload.substr(0, Handshake::kShareBytes)));
+  Hello hello = own_hello(endpoint.group, 0, one_node(2));
+  --hello.protocol;
+  old.send(FrameKind::kProof, 0, handshake.seal(encode(hello)));
+  EXPECT_THAT(peer.result(), StartsWith("mismatch: different protocols of ferry: rank 0"));
+}
+
 TEST(TcpStrangers, TwoProcessesOfOneRankAreNamed) {
   const TcpEndpoint endpoint = endpoint_at(free_port());
   const auto results =

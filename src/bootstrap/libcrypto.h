@@ -1,0 +1,34 @@
+// What handshake.cc and record_cipher.cc need to call libcrypto: owners of its objects, its results
+// checked, and texts as it takes them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "ferry/status.h"
+
+namespace ferry::internal {
+
+template <typename Object, void (*kFree)(Object*)>
+struct Free {
+  void operator()(Object* object) const noexcept { kFree(object); }
+};
+template <typename Object, void (*kFree)(Object*)>
+using Owned = std::unique_ptr<Object, Free<Object, kFree>>;
+
+// Libcrypto fails only without memory, or random bytes.
+template <typename Result>
+Result checked(Result result) {
+  if (!result) throw Error(Code::kSystem, "libcrypto cannot compute");
+  return result;
+}
+
+inline const unsigned char* octets(std::string_view text) noexcept {
+  return reinterpret_cast<const unsigned char*>(text.data());
+}
+inline unsigned char* octets(std::string& text) noexcept {
+  return reinterpret_cast<unsigned char*>(text.data());
+}
+
+}  // namespace ferry::internal
