@@ -166,7 +166,7 @@ std::vector<std::string> gather(Group& group, const std::string& text) {
   std::vector<Text> all(static_cast<std::size_t>(group.size()));
   require_ok(group.all_gather(&mine, sizeof mine, all.data()));
   std::vector<std::string> texts;
-  for (const Text& each : all) texts.emplace_back(each.data());
+  for (const Text& each : all) texts.emplace_back(each.data(), strnlen(each.data(), each.size()));
   return texts;
 }
 

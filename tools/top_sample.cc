@@ -60,7 +60,7 @@ void add_files_of(const std::string& folder, std::map<std::pair<dev_t, ino_t>, F
   for (const auto& entry : fs::directory_iterator(folder + "/fd", refused)) {
     std::error_code gone;
     if (!fs::read_symlink(entry.path(), gone).string().starts_with("/memfd:ferry")) continue;
-    internal::Descriptor file(open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));
+    internal::Descriptor file(open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat what {};
     if (!file || fstat(file.fd(), &what) != 0) continue;
     Found& found = all[{what.st_dev, what.st_ino}];
@@ -112,12 +112,23 @@ std::uint64_t resident_bytes(const std::string& folder) {
   return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
+// Any process may have a file with such a name: nothing in it is believed that does not fit.
+bool fits(const Head& head, const struct stat& file) {
+  constexpr std::uint64_t kMostRanks = 1 << 16;
+  const auto bytes = static_cast<std::uint64_t>(file.st_size);
+  return head.magic == CountersHead::kMagic && head.num_ranks <= kMostRanks &&
+         head.row_bytes >= (kNumCounters + head.num_ranks) * sizeof(std::uint64_t) &&
+         head.rows_offset <= bytes &&
+         head.row_bytes <= (bytes - head.rows_offset) / std::max<std::uint64_t>(head.num_ranks, 1);
+}
+
 // Ranks of other nodes have no row here.
 std::optional<RankSample> rank_of(const Found& found, const Head& head, std::uint64_t rank) {
+  const std::size_t at = head.rows_offset + rank * head.row_bytes;
+  std::uint64_t pid = 0;
+  if (!read_at(found, at, &pid, 1) || pid == 0) return std::nullopt;
   Words row(kNumCounters + head.num_ranks);
-  if (!read_at(found, head.rows_offset + rank * head.row_bytes, row.data(), row.size()) ||
-      row[0] == 0)
-    return std::nullopt;
+  if (!read_at(found, at, row.data(), row.size())) return std::nullopt;
   RankSample sample{.host = internal::host_name(),
                     .program = "",
                     .time_ns = internal::now_ns(),
@@ -137,7 +148,9 @@ Sample look_here() {
   Sample sample;
   for (const Found& found : segments()) {
     Head head{};
-    if (!read_at(found, 0, &head, 1) || head.magic != CountersHead::kMagic) continue;
+    struct stat file {};
+    if (!read_at(found, 0, &head, 1) || fstat(found.file.fd(), &file) != 0 || !fits(head, file))
+      continue;
     GroupSample& group = sample[fmt::format("{:016x}", head.group)];
     group.num_ranks = static_cast<int>(head.num_ranks);
     for (std::uint64_t rank = 0; rank < head.num_ranks; ++rank) {

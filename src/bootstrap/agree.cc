@@ -61,6 +61,18 @@ int num_nodes(const std::vector<int>& nodes) noexcept {
   return nodes.empty() ? 0 : *std::max_element(nodes.begin(), nodes.end()) + 1;
 }
 
+std::uint64_t number_in(const std::string& text, int rank) {
+  constexpr std::size_t kDigits = 16;
+  std::uint64_t number = 0;
+  const char* end = text.data() + std::min(text.size(), kDigits);
+  const auto [stop, error] = std::from_chars(text.data(), end, number, 16);
+  if (error == std::errc() && stop == text.data() + kDigits) return number;
+  throw Error(Code::kMismatch,
+              fmt::format("rank {} says \"{}\" where {} hexadecimal digits are expected", rank,
+                          text.substr(0, kDigits), kDigits),
+              rank);
+}
+
 int pid_in(const std::string& text, int rank) {
   int pid = 0;
   const char* end = text.data() + text.size();

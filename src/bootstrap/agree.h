@@ -2,6 +2,7 @@
 // coordinator.cc and processes.cc.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,10 @@ std::vector<int> number_nodes(const std::vector<std::string>& keys);
 
 // Of `nodes` as number_nodes() makes them.
 int num_nodes(const std::vector<int>& nodes) noexcept;
+
+// What `rank` says is a number of 64 bits in 16 hexadecimal digits, which more may follow. Throws
+// Error(kMismatch) when it is none.
+std::uint64_t number_in(const std::string& text, int rank);
 
 // What `rank` says its process id is. Throws Error(kMismatch) when that is none: signals and pidfds
 // of 0 and of negative ones would be of other processes.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <climits>
 #include <cstdlib>
 #include <fstream>
@@ -139,7 +140,12 @@ std::optional<Hello> decode_hello(const std::string& text) {
     if (!values.contains(key)) return std::nullopt;
   }
   Hello hello;
-  for (const auto& [key, member] : kNumbers) hello.*member = std::atoi(values[key].c_str());
+  for (const auto& [key, member] : kNumbers) {
+    const std::string& value = values[key];
+    const char* end = value.data() + value.size();
+    const auto [stop, error] = std::from_chars(value.data(), end, hello.*member);
+    if (!value.empty() && (error != std::errc() || stop != end)) return std::nullopt;
+  }
   for (const auto& [key, member] : kTexts) hello.*member = unescaped(values[key]);
   return hello;
 }

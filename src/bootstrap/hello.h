@@ -37,7 +37,8 @@ std::string host_name();
 // Equal for processes that can share memory and watch each other.
 std::string identity(const Hello& hello);
 
-// Lines of "key=value". Unknown keys are ignored; nullopt when rank, size or version are missing.
+// Lines of "key=value". Unknown keys are ignored; nullopt when rank, size or version are missing,
+// or a number is none.
 std::string encode(const Hello& hello);
 std::optional<Hello> decode_hello(const std::string& text);
 

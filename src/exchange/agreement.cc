@@ -5,38 +5,16 @@
 #include <exception>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "exchange/answers.h"
 #include "exchange/configuration.h"
-#include "exchange/differences.h"
 #include "plan/choose.h"
 
 namespace ferry::internal {
 
 namespace {
-
-// What a rank says: kRefused, a code as one character, a reason; or kWilling, the front's terms,
-// kFields and its fields as lines.
-constexpr char kRefused = '-', kWilling = '+', kFields = '\x1f';
-
-std::string refusal_text(const Error& why) {
-  return fmt::format("{}{}{}", kRefused, static_cast<char>(why.code()), why.what());
-}
-
-std::string fields_text(const ExchangeConfig& config) {
-  return config.terms + kFields + config_text(config);
-}
-
-// Of two willing ranks: in the front's words where these differ.
-std::string differences_of(std::string_view first, std::string_view other) {
-  const std::size_t mine = first.find(kFields), theirs = other.find(kFields);
-  if (mine == first.npos || theirs == other.npos)  // what has no terms
-    return differences(first.substr(1), other.substr(1));
-  const std::string terms = differences(first.substr(1, mine - 1), other.substr(1, theirs - 1));
-  return terms.empty() ? differences(first.substr(mine + 1), other.substr(theirs + 1)) : terms;
-}
 
 // While a rank waits in a rendezvous it looks whether one gave up that is not there, and moves
 // messages, by which others hear of that. A rendezvous knows only that a rank went: what the rank
@@ -71,23 +49,6 @@ std::vector<std::string> tell(GroupState& group, const std::string& mine, const 
   });
 }
 
-void require_agreement(const std::vector<std::string>& all) {
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].starts_with(kRefused))
-      throw Error(Code::kPeerRejected,
-                  fmt::format("rank {} refused to make this exchange: {}", rank,
-                              std::string_view(all[rank]).substr(2)),
-                  static_cast<int>(rank));
-  }
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    throw Error(Code::kMismatch,
-                fmt::format("ranks 0 and {} make different exchanges: {}", rank,
-                            differences_of(all[0], all[rank])),
-                static_cast<int>(rank));
-  }
-}
-
 AlgorithmChoice choose(const GroupState& group, const ExchangeConfig& config) {
   if (config.algorithm != Algorithm::kAuto) return {config.algorithm, "the configuration says so"};
   return choose_algorithm(group.topology(), traffic_of(config, group.size()));
@@ -111,7 +72,7 @@ GroupState& usable(const std::shared_ptr<GroupState>& group) {
 void make_alike(GroupState& group, const Deadline& by, const std::function<std::string()>& make) {
   std::string made;
   try {
-    made = kWilling + make();
+    made = willing_answer(make());
   } catch (const Error& refusal) {
     refuse_setup(group, Error(refusal.code(), refusal.what(), group.rank()), by);
   } catch (const std::exception& failure) {  // memory for the setup itself
@@ -131,14 +92,14 @@ std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeCon
   std::unique_ptr<const Setup> setup;
   make_alike(group, by, [&] {
     setup = make_setup(group, config);
-    return fields_text(setup->config);
+    return terms_and_fields(setup->config.terms, config_text(setup->config));
   });
   return setup;
 }
 
 void refuse_setup(GroupState& group, const Error& why, const Deadline& by) {
   try {
-    tell(group, refusal_text(why), by);
+    tell(group, refusal_answer(why), by);
   } catch (const Error& untold) {
     throw Error(untold.code(),
                 fmt::format("{}; this rank had refused: {}", untold.what(), why.what()),

@@ -36,8 +36,8 @@ void GroupState::join_nodes(const LinkFactory& make_link, const Deadline& by) {
   const std::vector<std::string> jobs = rendezvous_->all_gather(job, by);
   std::string problem;
   try {
-    messages_ = std::make_unique<MessageChannel>(make_link(), rank_, size_,
-                                                 std::stoull(jobs[0], nullptr, 16));
+    messages_ =
+        std::make_unique<MessageChannel>(make_link(), rank_, size_, number_in(jobs[0], 0));
   } catch (const Error& error) {
     problem = error.what();
   }
@@ -247,12 +247,12 @@ void GroupState::read_barrier(int from, std::uint64_t number, std::span<const st
 
 void GroupState::read_abort(int from, std::uint64_t word,
                             std::span<const std::byte> report) noexcept {
-  if (report.size() != GroupSlot::kReportBytes) return;
+  if (report.size() != GroupSlot::kReportBytes || !AbortWord::is_one(word, size_)) return;
   if (nodes_.reached[from]) tell(from, kHeard, 0);
   if (AbortWord::code(word) == Code::kClosed)
     nodes_.farewell[from].store(true, std::memory_order_release);  // partner: gone()
   if (flags_->abort(from) != AbortWord::kNone) return;
-  std::memcpy(flags_->slot(from).report, report.data(), report.size());
+  std::memcpy(flags_->slot(from).report, report.data(), report.size() - 1);  // a zero stays last
   flags_->set_abort(from, word);
   ring();
 }

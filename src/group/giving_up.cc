@@ -172,7 +172,8 @@ bool GroupState::gone(const Await& await, int rank) const noexcept {
 }
 
 Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept {
-  if (await.patient() && !(*await.needed)[culprit]) return {Code::kTimeout, "", culprit};
+  const bool known = culprit >= 0 && culprit < size_;  // of another rank's word it may be any
+  if (await.patient() && !(known && (*await.needed)[culprit])) return {Code::kTimeout, "", culprit};
   const std::vector<int> missing = missing_ranks(await);
   std::string text =
       fmt::format("{} {}: gave up waiting for {} of {} {}", await.operation, await.number,

@@ -43,6 +43,11 @@ struct AbortWord {
     return (std::uint64_t{static_cast<std::uint8_t>(code)} << 32) |
            static_cast<std::uint32_t>(culprit + 1);
   }
+  // What a rank of a group of `size` may say; a word of another node comes over the network.
+  static bool is_one(std::uint64_t word, int size) noexcept {
+    return (word >> 32) > 0 && (word >> 32) <= static_cast<std::uint64_t>(Code::kInterrupted) &&
+           culprit(word) >= -1 && culprit(word) < size;
+  }
   static bool gave_up(std::uint64_t word) noexcept {
     return word != kNone && code(word) != Code::kClosed;
   }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "bootstrap/agree.h"
 #include "bootstrap/handshake.h"
 #include "bootstrap/hello.h"
 #include "group/join.h"
@@ -70,7 +71,7 @@ std::uint64_t GroupState::count_neighbours(const Deadline& by) {
       cpus[cpu] = std::max(cpus[cpu], theirs[machine.size() + cpu]);
   }
   num_cpus_ = std::max(1, static_cast<int>(std::count(cpus.begin(), cpus.end(), '1')));
-  return std::strtoull(told[0].substr(0, 16).c_str(), nullptr, 16);
+  return number_in(told[0], 0);
 }
 
 GroupState::~GroupState() {

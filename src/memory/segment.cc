@@ -180,6 +180,11 @@ std::shared_ptr<Segment> Segment::create(std::size_t bytes) {
 }
 
 std::shared_ptr<Segment> Segment::attach(int fd, std::size_t bytes) {
+  struct stat file {};
+  if (fstat(fd, &file) != 0 || static_cast<std::size_t>(file.st_size) < mapped_bytes(bytes)) {
+    close(fd);
+    throw refused("the file is shorter", bytes, EINVAL);
+  }
   std::byte* data = map_aligned(fd, mapped_bytes(bytes));
   if (data == nullptr) {
     const int error = errno;

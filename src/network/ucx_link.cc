@@ -181,9 +181,12 @@ void UcxLink::connect(const std::map<int, std::string>& addresses) {
 
 void UcxLink::connect_to(int rank, const std::string& address) {
   ByteReader reader(address);
+  const TcpSockets::Place place =
+      TcpSockets::place_of(as_text(reader.take(reader.get<std::uint32_t>())));
+  if (!reader.ok() || reader.left() == 0)  // UCX is not told how long an address is
+    throw Error(Code::kMismatch, fmt::format("rank {} has no address of UCX", rank), rank);
   Peer& peer = peers_[rank];
-  peer = {this, rank, nullptr, {}};
-  peer.place = TcpSockets::place_of(as_text(reader.take(reader.get<std::uint32_t>())));
+  peer = {this, rank, nullptr, place};
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <fstream>
 #include <set>
 #include <string>
@@ -18,10 +19,10 @@ std::string read_line(const std::string& path) {
   return line;
 }
 
-// "49152K" -> bytes; 0 when there is none.
+// "49152K" -> bytes; 0 when there is none, or another text.
 std::uint64_t parse_size(const std::string& text) {
-  if (text.empty()) return 0;
-  const std::uint64_t value = std::stoull(text);
+  std::uint64_t value = 0;
+  if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc()) return 0;
   return text.back() == 'K' ? value << 10 : text.back() == 'M' ? value << 20 : value;
 }
 

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -144,6 +145,17 @@ class Top(unittest.TestCase):
         code, text, errors = top("--once", "--ssh", str(SSH), "--hosts", "nowhere")
         self.assertEqual((code, text), (1, ""))
         self.assertEqual(errors, "ferry top: host nowhere: its ferry top ended: no host nowhere\n\n")
+
+    def test_files_that_only_look_like_a_group_are_passed_over(self):
+        # Ranks, where the rows begin, bytes of a row.
+        for head in [(2**60, 4096, 4096), (2**17, 0, 2**21), (2, 2**63, 4096), (2, 4096, 8), (2, 0, 2**63)]:
+            with open(os.memfd_create("ferry"), "r+b") as file:
+                file.truncate(1 << 38)
+                file.write(struct.pack("<5Q", 0x31706F7479727266, 7, *head))
+                file.flush()
+                code, text, error = top("--once", "--json", "--interval", "0.1")
+            self.assertIn(code, (0, 1), error)
+            self.assertNotIn("0000000000000007", text)
 
     def test_wrong_options_are_refused(self):
         for arguments, words in ((["--interval", "0"], "0.1"), (["--nothing"], "--nothing")):

@@ -1,0 +1,23 @@
+// Answers: what ranks tell each other before they make an exchange, as text, and what is made of
+// it. Called by agreement.cc; calls differences.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ferry/status.h"
+
+namespace ferry::internal {
+
+// This rank will not make it.
+std::string refusal_answer(const Error& why);
+// This rank would make this.
+std::string willing_answer(const std::string& what);
+// What a rank would make: the terms of its front and its configuration, both as lines.
+std::string terms_and_fields(const std::string& terms, const std::string& fields);
+
+// Of all ranks. Throws Error(kPeerRejected) naming one that refused, Error(kMismatch) naming two
+// that would make different things, in the front's words where these differ.
+void require_agreement(const std::vector<std::string>& answers);
+
+}  // namespace ferry::internal
