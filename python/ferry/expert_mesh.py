@@ -83,22 +83,28 @@ def check_weights(experts, num_local):
                                         "takes any experts")
 
 
-def place(experts, num_local, mesh):
-    """Makes parameters, and buffers with a part per expert, DTensors over the mesh, or plain tensors for None."""
+def replace(experts, change, num_local, mesh):
+    """Each parameter, and each buffer with a part per expert, becomes change(its local tensor [L, ...]), as a DTensor
+    over the mesh or for None as a plain tensor. Parameters are new ones where that makes a difference."""
     made = {}
     for module in experts.modules():
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
-                if tensor is not None and (mesh is not None or is_sharded(tensor)):
-                    made.setdefault(id(tensor), (tensor, _placed(tensor, num_local, mesh)))
+                if tensor is not None and id(tensor) not in made:
+                    made[id(tensor)] = (tensor, _replaced(tensor, change, num_local, mesh))  # keeps the id
+                if tensor is not None:
                     tensors[name] = made[id(tensor)][1]
 
 
-def _placed(tensor, num_local, mesh):
-    placed = local(tensor).detach()
-    if mesh is not None and placed.shape[:1] == (num_local,):
-        placed = sharded(placed, mesh)
-    return torch.nn.Parameter(placed, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else placed
+def _replaced(tensor, change, num_local, mesh):
+    is_parameter, part = isinstance(tensor, torch.nn.Parameter), local(tensor).detach()
+    if not is_parameter and part.shape[:1] != (num_local,):
+        return tensor
+    changed = change(part)
+    if changed is part and mesh is None and not is_sharded(tensor):
+        return tensor
+    changed = changed if mesh is None else sharded(changed, mesh)
+    return torch.nn.Parameter(changed, tensor.requires_grad) if is_parameter else changed
 
 
 def sharded(tensor, mesh):

@@ -331,7 +331,7 @@ class MoE(torch.nn.Module):
             if isinstance(self.experts, torch.nn.Module):
                 if self.mesh is not None:
                     expert_mesh.check_weights(self.experts, num_local)
-                expert_mesh.place(self.experts, num_local, self.mesh)
+                expert_mesh.replace(self.experts, lambda part: part, num_local, self.mesh)
         self.made_before_torch_distributed = group.size > 1 and torch_ranks[0][0] < 0
         self.overlap, self.balancer = overlap, None
         self.settings = dict(max_tokens=max_tokens, hidden=hidden, num_experts=num_experts, top_k=top_k, dtype=dtype,
@@ -345,12 +345,8 @@ class MoE(torch.nn.Module):
         raises."""
         group = self.exchange.group
         ferry.placement.agree(group, lambda: self._check_switch(old, new), {"old placement": old, "new placement": new})
-        for name, weights in list(self.experts.named_parameters()):
-            moved = ferry.placement.move(group, expert_mesh.local(weights.detach()), old, new)
-            if self.mesh is not None:
-                moved = expert_mesh.sharded(moved, self.mesh)
-            module, _, last = name.rpartition(".")
-            setattr(self.experts.get_submodule(module), last, torch.nn.Parameter(moved, weights.requires_grad))
+        expert_mesh.replace(self.experts, lambda part: ferry.placement.move(group, part, old, new), old.per_rank,
+                            self.mesh)
         self.settings.update(new.settings(self.settings.get("replica_choice", "by_token")))
         self.exchange = None
         self.exchange = group.exchange(**self.settings)

@@ -7,7 +7,12 @@ import os
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -217,3 +222,89 @@ def refusals_of_four(group, folder):
         told["fully_shard(model)"] = refused(fully_shard, seeded(layer_of(half, mesh=mesh["ep"])), mesh=mesh["ep"])
         told["all at once"] = refused(fully_shard, seeded(layer_of(half, mesh=mesh["ep"])), mesh=mesh._flatten("all"))
     return told
+
+
+# ---- copies of experts, ranks that are away, modules of the caller
+
+
+class Scaled(torch.nn.Module):
+    """tanh of rows, times a factor of their expert, an entry of a buffer with a part per expert, and one for all."""
+
+    def __init__(self, held):
+        super().__init__()
+        self.factors = torch.nn.Parameter(torch.tensor([[1.0 + expert] for expert in held]).expand(-1, HIDDEN).clone())
+        self.register_buffer("of_expert", torch.tensor([0.5 + expert for expert in held]))
+        self.register_buffer("all", torch.tensor([2.0, 1.0, 1.0]))
+
+    def forward(self, rows, counts, out=None):
+        assert not any(isinstance(each, DTensor) for each in (self.factors, self.of_expert, self.all))
+        each = self.factors * self.of_expert.unsqueeze(1) * self.all[0]
+        return torch.tanh(rows) * each.repeat_interleave(torch.tensor(counts), 0)
+
+
+def steps_with_copies(group, learns_alone):
+    """[what a layer with copies and its weights are] after each of some steps, a switch between them."""
+    held = Placement((0, 1, 2, 3, 2, 3, 0, 1), 2)
+    layer = MoE(group, experts=Scaled(held.of_rank(group.rank)), hidden=HIDDEN, top_k=TOP_K, max_tokens=TOKENS,
+                dtype=torch.float32, **held.settings("by_table"))
+    found = []
+    for step, active in enumerate((None, [1], None, None)):
+        if step == 2:
+            new = Placement((0, 1, 2, 3, 0, 1, 2, 3), 2)
+            layer.switch(held, new)
+            held = new
+        tokens, _ = batch(group.rank, step)
+        ids = torch.rand(TOKENS, EXPERTS, generator=torch.Generator().manual_seed(step + group.rank)).argsort(-1)
+        out = layer(tokens.requires_grad_(not learns_alone), ids[:, :TOP_K], torch.ones(TOKENS, TOP_K), active)
+        out.square().mean().backward()
+        layer.sum_gradients(held)
+        weight = layer.experts.factors
+        with torch.no_grad():  # 1 or 2: gradients of a mesh are means over it
+            weight -= weight.grad * (2 if isinstance(weight, DTensor) else 1)
+        weight.grad = None
+        parts = [each.to_local() if isinstance(each, DTensor) else each
+                 for each in (weight.detach().clone(), layer.experts.of_expert)]
+        found.append((list(held.of_rank(group.rank)), out.detach(), *parts))
+    return found
+
+
+def copies(group, folder):
+    """The same steps on plain tensors and on DTensors; and a checkpoint of slots with a buffer of experts."""
+    plain = [steps_with_copies(group, alone) for alone in (False, True)]
+    with torch_distributed(group, folder):
+        meshed = [steps_with_copies(group, alone) for alone in (False, True)]
+        layer = MoE(group, experts=Scaled(range(2 * group.rank, 2 * group.rank + 2)), **SHAPE)
+        names = {name: isinstance(tensor, DTensor) for name, tensor in layer.state_dict().items()}
+        dcp.save(layer.state_dict(), checkpoint_id=f"{folder}/copies")
+        state = {name: torch.zeros_like(tensor) for name, tensor in layer.state_dict().items()}
+        dcp.load(state, checkpoint_id=f"{folder}/copies")
+        whole = {name: full(tensor) for name, tensor in state.items()}
+        told = refused(layer.load_state_dict, whole)
+        layer.load_state_dict(state)
+        set_model_state_dict(layer, dict(whole), options=StateDictOptions(full_state_dict=True))
+        again = MoE(group, experts=layer.experts, **SHAPE)
+        kept = torch.equal(full(again.experts.factors), whole["experts.factors"])
+    return plain, meshed, names, whole, told, kept
+
+
+def away(group, folder):
+    """EP 2 x DP 2 under fully_shard, in which rank 1 of each pair is away for a step, and two batches."""
+    held, found = Placement((*range(EXPERTS), *range(EXPERTS)), 2), []
+    with torch_distributed(group, folder):
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "ep"))
+        half = ferry.init(process_group=mesh["ep"].get_group(), deadline=60)
+        for overlap in (None, "batches"):
+            layer = MoE(half, mesh=mesh["ep"], overlap=overlap, experts=SwiGLU(EXPERTS, HIDDEN, 8, torch.float32),
+                        hidden=HIDDEN, top_k=TOP_K, max_tokens=TOKENS, dtype=torch.float32, **held.settings("by_table"))
+            fully_shard(layer, mesh=mesh["dp"])
+            for active in (None, [0], None):
+                tokens, _ = batch(group.rank, 1)
+                ids = torch.arange(TOKENS * TOP_K).view(TOKENS, TOP_K) % EXPERTS
+                with torch.no_grad():
+                    layer(tokens, ids, torch.ones(TOKENS, TOP_K), active)
+                if mesh["dp"].get_local_rank() == 0:  # one pair has a rank that is away, the other has none
+                    active = None
+                layer(tokens, ids, torch.ones(TOKENS, TOP_K), active).sum().backward()
+                found.append([weight.grad is not None for weight in layer.parameters()])
+                layer.zero_grad()
+    return found

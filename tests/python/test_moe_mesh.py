@@ -72,3 +72,19 @@ def test_what_four_ranks_may_not_do_is_told(tmp_path):
         "fully_shard(model)": "Error",
         "all at once": "Cannot concatenate overlapping meshes",
     })
+
+
+def test_copies_move_and_learn_on_a_mesh_as_without(tmp_path):
+    """Placement, switch, sum_gradients, a rank that is away, and a module of the caller with buffers."""
+    for plain, meshed, names, state, told, kept in ferry.spawn(2, ranks.copies, str(tmp_path), deadline=60):
+        torch.testing.assert_close(meshed, plain, rtol=1e-6, atol=1e-6)
+        assert all(of_expert.tolist() == [0.5 + expert for expert in held] for held, *_, of_expert in sum(plain, []))
+        assert names == {"experts.factors": True, "experts.of_expert": True, "experts.all": False}
+        assert state["experts.of_expert"].tolist() == [0.5, 1.5, 2.5, 3.5] and state["experts.all"][0] == 2
+        assert state["experts.factors"][:, 0].tolist() == [1, 2, 3, 4]
+        assert "got mixed torch.Tensor and DTensor" in told and kept
+
+
+def test_ranks_may_be_away_under_fully_shard(tmp_path):
+    for found in ferry.spawn(4, ranks.away, str(tmp_path), deadline=60):
+        assert len(found) == 6 and all(all(each) for each in found)
