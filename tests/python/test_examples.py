@@ -53,3 +53,24 @@ def test_transformers_train():
     assert done.returncode == 0, done.stdout + done.stderr
     losses = [float(loss) for loss in re.findall(r"^step \d: loss ([\d.]+)$", done.stdout, flags=re.M)]
     assert len(losses) == 8 and losses[-1] < losses[0] - 0.1, done.stdout
+
+
+def losses(ranks, *arguments):
+    """{step: (loss, norm)} of train_parallel.py."""
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
+    output = completed(*launch, str(EXAMPLES / "train_parallel.py"), *arguments).stdout
+    found = re.findall(r"^step (\d+): loss ([\d.]+), norm ([\d.]+)$", output, flags=re.M)
+    return {int(step): (float(loss), float(norm)) for step, loss, norm in found}
+
+
+@pytest.mark.long
+def test_train_parallel_goes_on_with_other_ranks_and_wrappers(tmp_path):
+    first = losses(2, "ddp", "2", str(tmp_path / "one"))
+    (tmp_path / "two").mkdir()
+    for file in (tmp_path / "one").iterdir():
+        (tmp_path / "two" / file.name).write_bytes(file.read_bytes())
+    same, other = losses(2, "ddp", "2", str(tmp_path / "one")), losses(4, "fsdp", "2", str(tmp_path / "two"))
+    assert list(first) == [*range(8)] and list(same) == list(other) == [*range(8, 16)]
+    assert same[15][0] < first[0][0] - 0.1
+    for step, (loss, norm) in same.items():
+        assert abs(other[step][0] - loss) < 2e-4 and abs(other[step][1] - norm) < 2e-3, (step, same, other)
