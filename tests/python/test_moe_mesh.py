@@ -25,6 +25,7 @@ def test_three_steps_are_those_of_the_dense_model(tmp_path):
     assert all(norm > ranks.MAX_NORM for norm in found[0][0][0])
 
 
+@pytest.mark.long
 def test_checkpoints_are_loaded_on_other_numbers_of_ranks(tmp_path):
     """Saved on 2 ranks, loaded on 4 as EP 4 and then as EP 2 x DP 2, saved there and loaded on 2: the same bits, of the
     optimizer too."""
@@ -62,6 +63,7 @@ def test_what_two_ranks_may_not_do_is_told(tmp_path):
     })
 
 
+@pytest.mark.long
 def test_what_four_ranks_may_not_do_is_told(tmp_path):
     by_rank = ferry.spawn(4, ranks.refusals_of_four, str(tmp_path), deadline=60)
     check_told(by_rank, {
@@ -74,6 +76,7 @@ def test_what_four_ranks_may_not_do_is_told(tmp_path):
     })
 
 
+@pytest.mark.long
 def test_copies_move_and_learn_on_a_mesh_as_without(tmp_path):
     """Placement, switch, sum_gradients, a rank that is away, and a module of the caller with buffers."""
     for plain, meshed, names, state, told, kept in ferry.spawn(2, ranks.copies, str(tmp_path), deadline=60):
@@ -85,6 +88,7 @@ def test_copies_move_and_learn_on_a_mesh_as_without(tmp_path):
         assert "got mixed torch.Tensor and DTensor" in told and kept
 
 
+@pytest.mark.long
 def test_ranks_may_be_away_under_fully_shard(tmp_path):
     for found in ferry.spawn(4, ranks.away, str(tmp_path), deadline=60):
         assert len(found) == 6 and all(all(each) for each in found)
