@@ -81,6 +81,10 @@ ForwardingTable ControlMirror::send_read(const std::vector<bool>& taking_part, b
 // empty message of sums, sent after the last ones, tells it that no more come.
 void ControlMirror::send_left() {
   const ForwardingTable& table = links_.table();
+  {
+    const auto held = links_.group().lock();
+    served_last_ = table.is_served;
+  }
   for (int peer = 0; peer < links_.num_ranks(); ++peer) {
     if (table.is_served[peer] && table.last_hop[peer] == links_.rank())
       links_.send_soon(peer, links_.head(kSums, kLeft, 0, peer), {});
@@ -137,9 +141,11 @@ bool ControlMirror::ended() const {
   const int me = links_.rank();
   const Topology& topology = links_.topology();
   const ForwardingTable& everybody = links_.everybody();
+  // Ranks that were left out of later operations go on telling by the table of the last one.
+  const auto served_last = [&](int peer) { return !served_last_.empty() && served_last_[peer]; };
   const auto takes_part = [&](int peer) {
-    return seen_progress(peer) != kLeft &&
-           !links_.group().ended(peer, /*sends_here=*/everybody.last_hop[peer] == me);
+    const bool sends_here = everybody.last_hop[peer] == me || served_last(peer);
+    return seen_progress(peer) != kLeft && !links_.group().ended(peer, sends_here);
   };
   std::vector<bool> inside(links_.num_ranks(), true);  // [ranks] in my group of the level before
   for (int level = 0; level <= topology.find_level(Topology::kHost); ++level) {
@@ -147,7 +153,8 @@ bool ControlMirror::ended() const {
     for (int peer = 0; peer < links_.num_ranks(); ++peer) {
       if (!inside[peer]) continue;
       inside[peer] = topology.group_of(peer, level) == topology.group_of(me, level);
-      if (!inside[peer] && everybody.is_served[peer]) sender = sender || takes_part(peer);
+      const bool served = everybody.is_served[peer] || served_last(peer);
+      if (!inside[peer] && served) sender = sender || takes_part(peer);
       if (inside[peer] && peer != me) reader = reader || takes_part(peer);
     }
     if (sender && reader) return false;

@@ -51,6 +51,9 @@ class ControlMirror {
   // The last record that was sent; by the second way, the last operation that was delivered. The
   // caller writes it, any thread reads it; nothing else is published by it.
   std::atomic<std::uint64_t> sent_{0};
+  // [ranks] Those that this rank served by the table of the last operation, once it has destroyed
+  // its exchange; guarded by the lock of the group.
+  std::vector<bool> served_last_;
 };
 
 }  // namespace ferry::internal
