@@ -36,8 +36,7 @@ void GroupState::join_nodes(const LinkFactory& make_link, const Deadline& by) {
   const std::vector<std::string> jobs = rendezvous_->all_gather(job, by);
   std::string problem;
   try {
-    messages_ =
-        std::make_unique<MessageChannel>(make_link(), rank_, size_, number_in(jobs[0], 0));
+    messages_ = std::make_unique<MessageChannel>(make_link(), rank_, size_, number_in(jobs[0], 0));
   } catch (const Error& error) {
     problem = error.what();
   }
