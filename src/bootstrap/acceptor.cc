@@ -237,7 +237,7 @@ std::optional<Hello> Acceptor::hello_in(Guest& guest, const Frame& frame) {
   const auto text = guest.handshake->open(as_text(reader.rest()));
   if (!text) return std::nullopt;
   guest.connection->send(FrameKind::kProof, 0, guest.handshake->seal(encode(roster_.self)));
-  const auto hello = decode_hello(*text);
+  std::optional<Hello> hello = decode_hello(*text);
   if (hello && hello->protocol == roster_.self.protocol)
     guest.connection->protect(guest.handshake->record_keys());
   return hello;

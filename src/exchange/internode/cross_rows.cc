@@ -31,7 +31,7 @@ Status RowSender::cross_rows() {
     });
     const auto stopped = std::ranges::find_if(shares, &RowShare::stopped);
     if (stopped == shares.end()) break;
-    const Status status = await_room(*stopped, ways[stopped->way]->relay(), std::ssize(shares));
+    Status status = await_room(*stopped, ways[stopped->way]->relay(), std::ssize(shares));
     if (!status.ok()) return status;
   }
   for (RowSplitter& splitter : splitters) splitter.flush();

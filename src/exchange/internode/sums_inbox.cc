@@ -11,8 +11,12 @@ namespace ferry::internal {
 const IncomingSums& SumsInbox::expect(std::uint64_t number, int origin, int mate,
                                       std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  IncomingSums& incoming =
-      expected_.emplace_back(number, origin, mate, nullptr, bytes, std::max<std::size_t>(bytes, 1));
+  IncomingSums& incoming = expected_.emplace_back();
+  incoming.number = number;
+  incoming.origin = origin;
+  incoming.mate = mate;
+  incoming.size = bytes;
+  incoming.capacity = std::max<std::size_t>(bytes, 1);
   const auto fits = std::find_if(spare_.begin(), spare_.end(),
                                  [&](const auto& spare) { return spare.first >= bytes; });
   if (fits != spare_.end()) {

@@ -16,10 +16,10 @@ namespace ferry::internal {
 
 // The sums of one combine from one mate, for this rank or for one that it serves.
 struct IncomingSums {
-  std::uint64_t number;
-  int origin, mate;  // for whom, from whom
-  std::unique_ptr<std::byte[]> memory;
-  std::size_t size, capacity;
+  std::uint64_t number = 0;
+  int origin = 0, mate = 0;  // for whom, from whom
+  std::unique_ptr<std::byte[]> memory = {};
+  std::size_t size = 0, capacity = 0;
   std::atomic<std::size_t> filled{0};  // bytes that have come
 
   // Acquire: the bytes may be read. Partner: SumsInbox::take().

@@ -12,6 +12,8 @@ template <typename... Case>
 struct Cases : Case... {
   using Case::operator()...;
 };
+template <typename... Case>
+Cases(Case...) -> Cases<Case...>;  // clang needs it before version 17
 
 }  // namespace
 
@@ -36,7 +38,9 @@ bool Way::progress(std::span<const InMessage> messages) {
 // Sums come for any rank, everything else from ranks of other nodes. What is passed on leaves
 // before it is stored here.
 void Way::read(const InMessage& message) {
-  const auto& [from, head, body] = message;
+  const int from = message.from;
+  const MessageHead& head = message.head;
+  const std::span<const std::byte> body = message.body;
   const bool known = head.origin < links_.num_ranks() &&
                      head.level <= links_.topology().find_level(Topology::kHost) &&
                      !links_.view().here(from) &&
