@@ -13,8 +13,9 @@ import ferry
 import ferry.torch
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -32,14 +33,17 @@ class Model(torch.nn.Module):
         return self.predict(tokens + self.layer(tokens, ids, weights))
 
 
-def make_model(way, num_sharing):
+def make_model(way, num_sharing) -> torch.nn.Module:
     mesh = init_device_mesh("cpu", (dist.get_world_size() // num_sharing, num_sharing), mesh_dim_names=("dp", "ep"))
     group = ferry.init(process_group=mesh["ep"].get_group())
     layer = ferry.torch.MoE(group, hidden=HIDDEN, intermediate=64, num_experts=EXPERTS, top_k=TOP_K, max_tokens=BATCH,
                             dtype=torch.float32, mesh=mesh["ep"])  # fmt: skip
     fully_shard(layer, mesh=mesh["dp"])  # the experts: over the ranks that hold the same ones
     model = Model(layer)
-    return ferry.torch.ddp(model) if way == "ddp" else fully_shard(model)  # the rest: over all ranks
+    if way == "ddp":  # the rest: over all ranks
+        return ferry.torch.ddp(model)
+    fully_shard(model)
+    return model
 
 
 def state_of(model, optimizer):
@@ -47,7 +51,7 @@ def state_of(model, optimizer):
     return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
 
 
-def main(way="ddp", num_sharing=2, folder=None):
+def main(way="ddp", num_sharing="2", folder=None):
     torch.set_num_threads(1)  # one of several processes on this machine
     torch.manual_seed(dist.get_rank())  # other experts on each rank; DDP and fully_shard care for the rest
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -56,7 +60,7 @@ def main(way="ddp", num_sharing=2, folder=None):
     first = 0
     if folder and (Path(folder) / ".metadata").exists():
         state = {**state_of(model, optimizer), "step": 0}
-        dcp.load(state, checkpoint_id=folder)
+        load(state, checkpoint_id=folder)
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         first = state["step"]
     for step in range(first, first + STEPS):
@@ -72,7 +76,7 @@ def main(way="ddp", num_sharing=2, folder=None):
         if rank == 0:
             print(f"step {step}: loss {mean / size:.4f}, norm {norm:.4f}", flush=True)
     if folder:
-        dcp.save({**state_of(model, optimizer), "step": first + STEPS}, checkpoint_id=folder)
+        save({**state_of(model, optimizer), "step": first + STEPS}, checkpoint_id=folder)
 
 
 if __name__ == "__main__":
