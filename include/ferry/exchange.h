@@ -295,7 +295,8 @@ class FERRY_EXPORT Exchange {
   // Takes the place of a dispatch or combine that a front will not make with what it was given: the
   // other ranks get kPeerRejected with the message of `why`, and the exchange goes on. Returns
   // `why`, or what broke. `by_all` (may be null) then says whether every rank did so, and nobody is
-  // in the operation. A rank that would rather use another exchange says kMismatch, and its terms
+  // in the operation. A rank that is left out refuses for itself alone: it waits for nobody, and
+  // `by_all` is true. A rank that would rather use another exchange says kMismatch, and its terms
   // as message: unless all say so, all get kMismatch with what differs. Ranks that
   // dispatch no tokens go along with all others: for them its culprit is -1.
   [[nodiscard]] Status refuse_dispatch(const Status& why, std::span<const int> active_ranks = {},

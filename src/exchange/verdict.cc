@@ -156,6 +156,10 @@ std::string Protocol::describe(int rank, std::uint64_t number) const {
 
 Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
   if (!why.group_usable()) return why;  // nobody waits for this rank any more
+  if (!issued.active->contains_me()) {
+    if (by_all != nullptr) *by_all = true;
+    return fail(issued, why);
+  }
   Record& mine = new_record(issued.number, {.kind = issued.kind});
   mine.status = why.code();
   std::snprintf(mine.reason, sizeof mine.reason, "%s", why.message().c_str());

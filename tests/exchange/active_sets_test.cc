@@ -75,6 +75,32 @@ TEST(ActiveSets, RankThatIsLeftBehindIsToldSo) {
   });
 }
 
+// A front of rank 2 refuses its arguments of an operation from which rank 2 is left out: no flag of
+// that operation comes to its node.
+TEST(ActiveSets, RankThatIsLeftOutRefusesForItself) {
+  const Nodes nodes = nodes_of_sizes({1, 1, 1});
+  const Scenario scenario = scenario_of(nodes, {{}, {0, 1}, {0, 1}, {}});
+  const auto body = [&](Group group) {
+    Seat seat(group, scenario);
+    seat.dispatch(0);
+    for (const int round : {1, 2}) {
+      if (group.rank() != 2) {
+        seat.dispatch(round);
+        continue;
+      }
+      bool by_all = false;
+      const Status status =
+          seat.exchange().refuse_dispatch({Code::kInvalidArgument, "strided"}, {{0, 1}}, &by_all);
+      require_status(status, Code::kInvalidArgument, {"strided"}, "refused dispatch");
+      require(by_all, "its refusal is that of all who are not in the operation");
+    }
+    seat.dispatch(3);
+    require_ok(group.barrier(), "barrier");
+  };
+  run_threads(scenario.num_ranks, body,
+              {.deadline = std::chrono::seconds(3), .topology = nodes.topology});
+}
+
 // Sets that follow each other without a combine: the end of a dispatch is no message of its own, so
 // a rank that goes on without others tells them.
 struct Sequence {
