@@ -38,7 +38,8 @@ class LinkEnd {
  public:
   explicit LinkEnd(internal::GroupState& state)
       : state_(state),
-        channel_{.progress = [this](auto messages) { return read(messages); }},
+        channel_{.read = [this](const internal::InMessage& message) { read(message); },
+                 .go_on = [] { return false; }},
         number_(state.open_channel(&channel_)) {}
   ~LinkEnd() { state_.close_channel(number_); }
 
@@ -50,7 +51,7 @@ class LinkEnd {
  private:
   enum : std::uint32_t { kSmall, kBulk };
 
-  bool read(std::span<const internal::InMessage> messages);
+  void read(const internal::InMessage& message);
   void say(int peer);
   void hear();
   void send_bulk(int peer);
@@ -65,13 +66,11 @@ class LinkEnd {
   std::uint64_t heard_ = 0, bulk_seen_ = 0;
 };
 
-bool LinkEnd::read(std::span<const internal::InMessage> messages) {
-  for (const auto& [from, head, body] : messages) {
-    // Release: nothing else is published. Partner: wait().
-    if (head.kind == kSmall) small_.fetch_add(1, std::memory_order_release);
-    if (head.kind == kBulk) bulk_bytes_.fetch_add(body.size(), std::memory_order_release);
-  }
-  return !messages.empty();
+void LinkEnd::read(const internal::InMessage& message) {
+  // Release: nothing else is published. Partner: wait().
+  if (message.head.kind == kSmall) small_.fetch_add(1, std::memory_order_release);
+  if (message.head.kind == kBulk)
+    bulk_bytes_.fetch_add(message.body.size(), std::memory_order_release);
 }
 
 template <typename Condition>

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "base/bytes.h"
 #include "bootstrap/agree.h"
@@ -181,14 +182,18 @@ void GroupState::tell_listeners() {
   }
 }
 
+// In the order in which they came: what a rank did before it left is read before it is known to
+// have left.
 bool GroupState::move_messages() {
   std::vector<std::shared_ptr<void>> ended;  // they end after the lock is released
+  std::vector<MessageChannel::Loss> losses;
   const auto held = lock();
   if (!nodes_.progress.open) return false;
-  bool moved = messages_->receive(nodes_.progress.arrivals);
-  read_arrivals();
+  bool moved = messages_->receive([this](int from, auto message) { read(from, message); }, losses);
+  for (const auto& [peer, why] : losses) lost(peer, why);
+  for (const int peer : std::exchange(nodes_.to_acknowledge, {})) tell(peer, kHeard, 0);
   for (const auto& [number, channel] : nodes_.channels) {
-    moved = channel->progress({}) || moved;
+    moved = channel->go_on() || moved;
     if (channel->left_open && channel->done) ended.push_back(std::move(channel->left_open));
   }
   moved = raise_left() || moved;
@@ -196,44 +201,21 @@ bool GroupState::move_messages() {
   return moved;
 }
 
-// In the order in which they came: what a rank did before it left is read before it is known to
-// have left.
-void GroupState::read_arrivals() {
-  std::vector<InMessage> run;  // for one channel
-  const auto hand_over = [&] {
-    if (!run.empty()) read(run);
-    run.clear();
-  };
-  for (const MessageChannel::Arrival& arrival : nodes_.progress.arrivals) {
-    if (!arrival.lost.empty()) {
-      hand_over();
-      lost(arrival.from, arrival.lost);
-      continue;
-    }
-    ByteReader reader(arrival.message);
-    const auto head = reader.get<MessageHead>();
-    if (!reader.ok()) continue;
-    if (!run.empty() && run.back().head.channel != head.channel) hand_over();
-    run.push_back({arrival.from, head, reader.rest()});
-  }
-  hand_over();
-}
-
-void GroupState::read(std::span<const InMessage> messages) {
-  const std::uint32_t number = messages[0].head.channel;
-  if (number != 0) {
-    const auto channel = nodes_.channels.find(number);
-    if (channel != nodes_.channels.end()) channel->second->progress(messages);
+void GroupState::read(int from, std::span<const std::byte> message) {
+  ByteReader reader(message);
+  const auto head = reader.get<MessageHead>();
+  if (!reader.ok()) return;
+  if (head.channel != 0) {
+    const auto channel = nodes_.channels.find(head.channel);
+    if (channel != nodes_.channels.end()) channel->second->read({from, head, reader.rest()});
     return;
   }
-  for (const auto& [from, head, body] : messages) {
-    switch (head.kind) {
-      case kBarrier: read_barrier(from, head.number, body); break;
-      case kAbort: read_abort(from, head.number, body); break;
-      case kHeard: nodes_.heard[from] = true; break;
-      case kListens: nodes_.listens[from] = true; break;
-      default: break;
-    }
+  switch (head.kind) {
+    case kBarrier: read_barrier(from, head.number, reader.rest()); break;
+    case kAbort: read_abort(from, head.number, reader.rest()); break;
+    case kHeard: nodes_.heard[from] = true; break;
+    case kListens: nodes_.listens[from] = true; break;
+    default: break;
   }
 }
 
@@ -247,7 +229,7 @@ void GroupState::read_barrier(int from, std::uint64_t number, std::span<const st
 void GroupState::read_abort(int from, std::uint64_t word,
                             std::span<const std::byte> report) noexcept {
   if (report.size() != GroupSlot::kReportBytes || !AbortWord::is_one(word, size_)) return;
-  if (nodes_.reached[from]) tell(from, kHeard, 0);
+  if (nodes_.reached[from]) nodes_.to_acknowledge.push_back(from);
   if (AbortWord::code(word) == Code::kClosed)
     nodes_.farewell[from].store(true, std::memory_order_release);  // partner: gone()
   if (flags_->abort(from) != AbortWord::kNone) return;

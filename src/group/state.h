@@ -50,13 +50,14 @@ struct InMessage {
   std::span<const std::byte> body;
 };
 
-// What a group and a part of ferry that gets messages from other nodes (an exchange) share: the
-// group hands over messages, and sees what the rest says since the last progress. Guarded by the
-// lock of the group.
+// What a group and a part of ferry that gets messages from other nodes (an exchange) share. The
+// rest is what the owner says at each go_on(). Guarded by the lock of the group.
 struct Channel {
-  // Reads some messages, in the order in which they came; where there are none, goes on with what
-  // waits for room or for other ranks. True when something moved.
-  std::function<bool(std::span<const InMessage>)> progress;
+  // Reads one message, in the order in which they come. It sends nothing.
+  std::function<void(const InMessage&)> read;
+  // Sends what follows from the messages that were read, and what waited for room or for other
+  // ranks. True when something moved.
+  std::function<bool()> go_on;
   bool holds = false;              // keeps messages that others wait for
   std::vector<int> owing = {};     // peers that owe this rank what others wait for
   std::vector<int> expected = {};  // messages of these are to come that no flag of a wait tells of
@@ -77,13 +78,13 @@ struct BetweenNodes {
         0};  // threads that want the mutex; the own thread lets them first
     bool open = false;
     bool own_thread = false;  // FERRY_PROGRESS=thread
-    std::vector<MessageChannel::Arrival> arrivals;
     std::jthread thread;
   };
   Progress progress;
   std::vector<std::string> addresses;  // [ranks]
   ForwardingTable forwarding;          // of all ranks
   std::vector<bool> reached, heard;    // [ranks]
+  std::vector<int> to_acknowledge;     // ranks whose abort word was read since the last progress
   std::vector<bool> listens;           // [ranks] waits for messages of this one
   std::map<std::uint32_t, Channel*> channels;
   std::uint32_t num_channels = 0;
@@ -196,8 +197,7 @@ class GroupState {
   // Kinds of the group's own messages.
   enum : std::uint8_t { kBarrier, kAbort, kHeard, kListens };
 
-  void read(std::span<const InMessage> messages);
-  void read_arrivals();
+  void read(int from, std::span<const std::byte> message);
   void read_barrier(int from, std::uint64_t number, std::span<const std::byte> piece);
   void lost(int peer, const std::string& why);
   bool raise_left();

@@ -4,15 +4,12 @@
 // MessageChannel; one thread at a time is inside, except for sleep(). ucx_link.cc is the real one.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace ferry::internal {
@@ -22,48 +19,21 @@ class Link {
   // A packet is a head of at most this many bytes, and a body.
   static constexpr std::size_t kMaxHeadBytes = 64;
 
-  // A packet that has come. Its body may lie at any address.
-  class Packet {
-   public:
-    // `memory` keeps the body where it is. It ends before the link, and where the link may be
-    // called.
-    Packet(std::span<const std::byte> head, std::span<const std::byte> body,
-           std::shared_ptr<const void> memory)
-        : head_bytes_(std::min(head.size(), kMaxHeadBytes)),
-          body_(body),
-          memory_(std::move(memory)) {
-      std::copy_n(head.begin(), head_bytes_, head_.begin());
-    }
-    // A copy of both.
-    Packet(std::span<const std::byte> head, std::span<const std::byte> body)
-        : Packet(head, std::make_shared<const std::vector<std::byte>>(body.begin(), body.end())) {}
-
-    std::span<const std::byte> head() const noexcept { return {head_.data(), head_bytes_}; }
-    std::span<const std::byte> body() const noexcept { return body_; }
-    const std::shared_ptr<const void>& memory() const noexcept { return memory_; }
-
-   private:
-    Packet(std::span<const std::byte> head,
-           const std::shared_ptr<const std::vector<std::byte>>& body)
-        : Packet(head, *body, body) {}
-
-    std::array<std::byte, kMaxHeadBytes> head_;
-    std::size_t head_bytes_;
-    std::span<const std::byte> body_;
-    std::shared_ptr<const void> memory_;
+  // A packet that has come: valid while it is read, at any address.
+  struct Packet {
+    std::span<const std::byte> head, body;
   };
+  // Reads a packet where it lies, inside progress(). It must not call the link.
+  using PacketReader = std::function<void(const Packet&)>;
   struct Loss {
     int peer;
     std::string why;
   };
-  // What happened: packets came, then the memory of some sends is the caller's again, by their
+  // What happened after the packets: the memory of some sends is the caller's again, by their
   // tickets, and nothing more will come from or go to some peers, whose sends under way end.
   struct Events {
-    std::vector<Packet> packets;
     std::vector<void*> sent;
     std::vector<Loss> lost;
-
-    bool none() const noexcept { return packets.empty() && sent.empty() && lost.empty(); }
   };
 
   virtual ~Link() = default;
@@ -87,8 +57,9 @@ class Link {
   // the caller's again at once, and the ticket does not come.
   virtual bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
                     void* ticket) = 0;
-  // Moves what can move now, and adds what happened. True when something moved.
-  virtual bool progress(Events& events) = 0;
+  // Moves what can move now, reads the packets that have come, and adds what else happened. True
+  // when something moved.
+  virtual bool progress(const PacketReader& read, Events& events) = 0;
 
   // To be called before sleep(): whatever happens from here on ends it. False when something can
   // move already.

@@ -54,15 +54,12 @@ MessageChannel::~MessageChannel() {
   const Deadline deadline = Deadline::after(kClosingTime);
   while (!deadline.passed()) {
     events_ = {};
-    const bool moved = link_->progress(events_);
+    const bool moved = link_->progress([](const Link::Packet&) {}, events_);
     for (void* const ticket : events_.sent) packet_left(static_cast<Outgoing*>(ticket));
     if (moved) continue;
     if (under_way_ == 0) break;
     if (link_->arm()) link_->sleep(kClosingNapUs);
   }
-  events_ = {};
-  taken_.clear();
-  for (const auto& peer : peers_) peer->forget();
   link_.reset();  // before the memory of what it still sends
 }
 
@@ -209,18 +206,16 @@ void MessageChannel::send_bundled() {
   send_bundles();
 }
 
-bool MessageChannel::receive(std::vector<Arrival>& arrivals) {
-  arrivals.clear();
+bool MessageChannel::receive(const MessageReader& read, std::vector<Loss>& lost) {
   const std::lock_guard held(mutex_);
-  taken_.clear();
   send_bundles();
-  const bool moved = link_->progress(events_);
-  for (const Link::Packet& packet : events_.packets) arrive(packet, arrivals);
-  for (const auto& [peer, why] : events_.lost) lose(peer, why, arrivals);
+  events_ = {};
+  lost_.clear();
+  const bool moved =
+      link_->progress([&](const Link::Packet& packet) { arrive(packet, read); }, events_);
+  for (const auto& [peer, why] : events_.lost) lose(peer, why);
   for (void* const ticket : events_.sent) packet_left(static_cast<Outgoing*>(ticket));
-  events_.packets.clear();
-  events_.lost.clear();
-  events_.sent.clear();
+  lost = lost_;
   return moved;
 }
 
@@ -267,12 +262,12 @@ std::string MessageChannel::exposed() const {
   return link_->exposed();
 }
 
-void MessageChannel::lose(int peer, const std::string& why, std::vector<Arrival>& arrivals) {
+void MessageChannel::lose(int peer, const std::string& why) {
   Peer& from = *peers_[static_cast<std::size_t>(peer)];
   if (from.is_lost) return;
   from.is_lost = true;
   from.forget();
-  arrivals.push_back({.from = peer, .lost = why});
+  lost_.push_back({peer, why});
 }
 
 bool MessageChannel::is_ours(const Head& head, std::size_t body_bytes) const {
@@ -282,10 +277,10 @@ bool MessageChannel::is_ours(const Head& head, std::size_t body_bytes) const {
          head.from != static_cast<std::uint32_t>(self_.rank) && cut_well;
 }
 
-void MessageChannel::arrive(const Link::Packet& packet, std::vector<Arrival>& arrivals) {
-  ByteReader reader(packet.head());
+void MessageChannel::arrive(const Link::Packet& packet, const MessageReader& read) {
+  ByteReader reader(packet.head);
   const auto head = reader.get<Head>();
-  if (!reader.done() || !is_ours(head, packet.body().size())) {
+  if (!reader.done() || !is_ours(head, packet.body.size())) {
     ++counters_.strangers;
     return;
   }
@@ -297,68 +292,57 @@ void MessageChannel::arrive(const Link::Packet& packet, std::vector<Arrival>& ar
   }
   const auto ahead = static_cast<std::int32_t>(head.sequence - peer.next_in);
   if (ahead < 0) ++counters_.duplicates;
-  if (ahead > 0) hold(from, {head, packet}, arrivals);
+  if (ahead > 0) hold(from, head, packet.body);
   if (ahead != 0) return;
-  take(from, {head, packet}, arrivals);
+  take(from, head, packet.body, read);
   while (!peer.early.empty()) {
     const auto next = peer.early.find(peer.next_in);
     if (next == peer.early.end()) break;
     const Early early = std::move(next->second);
     peer.early.erase(next);
-    peer.early_bytes -= early.packet.body().size();
-    take(from, early, arrivals);
+    peer.early_bytes -= early.body.size();
+    take(from, early.head, early.body, read);
   }
 }
 
-void MessageChannel::hold(int from, const Early& early, std::vector<Arrival>& arrivals) {
+void MessageChannel::hold(int from, const Head& head, std::span<const std::byte> body) {
   Peer& peer = *peers_[static_cast<std::size_t>(from)];
-  if (!peer.early.try_emplace(early.head.sequence, early).second) {
+  const Early early{head, {body.begin(), body.end()}};
+  if (!peer.early.try_emplace(head.sequence, early).second) {
     ++counters_.duplicates;
     return;
   }
   ++counters_.reordered;
-  peer.early_bytes += early.packet.body().size();
+  peer.early_bytes += body.size();
   if (peer.early.size() <= kMaxEarlyPackets && peer.early_bytes <= kMaxEarlyBytes) return;
-  lose(from,
-       fmt::format("packet {} of rank {} has not come, and {} packets ({} bytes) after it "
-                   "have: at most {} packets and {} bytes are kept",
-                   peer.next_in, from, peer.early.size(), peer.early_bytes, kMaxEarlyPackets,
-                   kMaxEarlyBytes),
-       arrivals);
+  lose(from, fmt::format("packet {} of rank {} has not come, and {} packets ({} bytes) after it "
+                         "have: at most {} packets and {} bytes are kept",
+                         peer.next_in, from, peer.early.size(), peer.early_bytes, kMaxEarlyPackets,
+                         kMaxEarlyBytes));
 }
 
-void MessageChannel::take(int from, const Early& next, std::vector<Arrival>& arrivals) {
-  const Head& head = next.head;
-  const std::span<const std::byte> body = next.packet.body();
+void MessageChannel::take(int from, const Head& head, std::span<const std::byte> body,
+                          const MessageReader& read) {
   Peer& peer = *peers_[static_cast<std::size_t>(from)];
   ++peer.next_in;
   const bool is_first = peer.to_join == 0;
   if (!is_first && head.left != peer.to_join) {
-    lose(from,
-         fmt::format("a packet of rank {} says that {} bytes of its message are missing, and "
-                     "the one before it says {}",
-                     from, head.left, peer.to_join),
-         arrivals);
+    lose(from, fmt::format("a packet of rank {} says that {} bytes of its message are missing, and "
+                           "the one before it says {}",
+                           from, head.left, peer.to_join));
     return;
   }
   peer.to_join = head.left - body.size();
-  if (is_first && peer.to_join == 0) {
-    taken_.push_back(next.packet.memory());
-    return hand_over(from, head.is_bundle != 0, body, arrivals);
-  }
+  if (is_first && peer.to_join == 0) return hand_over(from, head.is_bundle != 0, body, read);
   peer.joined.insert(peer.joined.end(), body.begin(), body.end());
   if (peer.to_join > 0) return;
-  const auto whole = std::make_shared<const std::vector<std::byte>>(std::exchange(peer.joined, {}));
-  taken_.push_back(whole);
-  hand_over(from, head.is_bundle != 0, *whole, arrivals);
+  const std::vector<std::byte> whole = std::exchange(peer.joined, {});
+  hand_over(from, head.is_bundle != 0, whole, read);
 }
 
 void MessageChannel::hand_over(int from, bool is_bundle, std::span<const std::byte> message,
-                               std::vector<Arrival>& arrivals) {
-  if (!is_bundle) {
-    arrivals.push_back({.from = from, .message = message});
-    return;
-  }
+                               const MessageReader& read) {
+  if (!is_bundle) return read(from, message);
   ByteReader bundle(message);
   while (bundle.left() > 0) {
     const auto bytes = bundle.get<std::uint64_t>();
@@ -367,7 +351,7 @@ void MessageChannel::hand_over(int from, bool is_bundle, std::span<const std::by
       ++counters_.strangers;
       return;
     }
-    arrivals.push_back({.from = from, .message = one});
+    read(from, one);
   }
 }
 

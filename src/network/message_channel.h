@@ -1,11 +1,12 @@
 // MessageChannel: messages between this rank and ranks of other nodes; each arrives once, and those
 // of one sender in the order they were sent. Over a Link, which promises neither. Memory is
 // bounded: at most kUnsent send buffers to a peer are under way (what send_now copies is not
-// counted). It calls nobody but its link. Any thread, but for receive().
+// counted). Any thread may call it, except receive().
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,13 +26,10 @@ class MessageChannel {
   static constexpr std::size_t kSendBufferBytes = std::size_t{256} << 10;  // of one message
   static constexpr int kUnsent = 4;
 
-  // A message, which may lie at any address; or, where `lost` says why, that nothing more comes
-  // from this peer, and what goes to it is dropped: once per peer.
-  struct Arrival {
-    int from;
-    std::span<const std::byte> message = {};
-    std::string lost = {};
-  };
+  // Reads a message where it lies, at any address, inside receive(). It must not call the channel.
+  using MessageReader = std::function<void(int from, std::span<const std::byte> message)>;
+  // Nothing more comes from this peer, and what goes to it is dropped: once per peer.
+  using Loss = Link::Loss;
 
   // A message being written: kSendBufferBytes at data(), aligned to 64. One that is destroyed
   // unsent goes back to its channel, which it must not outlive.
@@ -86,9 +84,9 @@ class MessageChannel {
 
   void send_bundled();
 
-  // Moves what can move now; `arrivals` becomes what has come, valid until the next call. True when
-  // something moved. One thread at a time.
-  bool receive(std::vector<Arrival>& arrivals);
+  // Moves what can move now, and reads the messages that have come; `lost` becomes the peers that
+  // are lost since the last call. True when something moved. One thread at a time.
+  bool receive(const MessageReader& read, std::vector<Loss>& lost);
   // True when everything sent has left this rank.
   bool all_sent() const;
   // [ranks] Messages sent to each so far, and how many of them have left this rank.
@@ -121,12 +119,12 @@ class MessageChannel {
   void give_back(Outgoing* message);
   void put_back(Outgoing* message);
   bool is_ours(const Head& head, std::size_t body_bytes) const;
-  void arrive(const Link::Packet& packet, std::vector<Arrival>& arrivals);
-  void lose(int peer, const std::string& why, std::vector<Arrival>& arrivals);
-  void hold(int from, const Early& early, std::vector<Arrival>& arrivals);
-  void take(int from, const Early& next, std::vector<Arrival>& arrivals);
+  void arrive(const Link::Packet& packet, const MessageReader& read);
+  void lose(int peer, const std::string& why);
+  void hold(int from, const Head& head, std::span<const std::byte> body);
+  void take(int from, const Head& head, std::span<const std::byte> body, const MessageReader& read);
   void hand_over(int from, bool is_bundle, std::span<const std::byte> message,
-                 std::vector<Arrival>& arrivals);
+                 const MessageReader& read);
 
   mutable std::mutex mutex_;  // of all that follows
   std::unique_ptr<Link> link_;
@@ -136,7 +134,7 @@ class MessageChannel {
   std::vector<Outgoing*> spare_;                     // those for bundles that are free
   std::vector<int> bundled_;                         // peers whose bundle has not left
   Link::Events events_;                              // of the last receive()
-  std::vector<std::shared_ptr<const void>> taken_;   // memory of its arrivals
+  std::vector<Loss> lost_;                           // found by it
   std::size_t under_way_ = 0;                        // messages
   int asleep_ = 0;                                   // threads inside sleep()
   Counters counters_;

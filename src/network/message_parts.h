@@ -52,7 +52,7 @@ struct MessageChannel::Outgoing {
 
 struct MessageChannel::Early {
   Head head;
-  Link::Packet packet;
+  std::vector<std::byte> body;
 };
 
 struct MessageChannel::Peer {

@@ -99,7 +99,6 @@ UcxLibrary load() {
   find(library, "ucp_worker_progress", ucx.worker_progress);
   find(library, "ucp_worker_set_am_recv_handler", ucx.worker_set_am_recv_handler);
   find(library, "ucp_am_send_nbx", ucx.am_send_nbx);
-  find(library, "ucp_am_data_release", ucx.am_data_release);
   find(library, "ucp_ep_create", ucx.ep_create);
   find(library, "ucp_ep_close_nbx", ucx.ep_close_nbx);
   find(library, "ucp_ep_print_info", ucx.ep_print_info);

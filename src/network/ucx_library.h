@@ -25,7 +25,6 @@ struct UcxLibrary {
   decltype(&ucp_worker_progress) worker_progress;
   decltype(&ucp_worker_set_am_recv_handler) worker_set_am_recv_handler;
   decltype(&ucp_am_send_nbx) am_send_nbx;
-  decltype(&ucp_am_data_release) am_data_release;
   decltype(&ucp_ep_create) ep_create;
   decltype(&ucp_ep_close_nbx) ep_close_nbx;
   decltype(&ucp_ep_print_info) ep_print_info;

@@ -44,7 +44,7 @@ class UcxLink final : public Link {
   std::size_t max_body_bytes() override { return kMaxBodyBytes; }
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
             void* ticket) override;
-  bool progress(Events& events) override;
+  bool progress(const PacketReader& read, Events& events) override;
   bool arm() override;
   void sleep(int wait_us) override;
   void wake() override;
@@ -78,9 +78,9 @@ class UcxLink final : public Link {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int wake_fd_ = -1;
-  std::map<int, Peer> peers_;  // its elements do not move: UCX points to them
-  Events* events_ = nullptr;   // inside UCX's progress
-  std::vector<void*> sent_;    // tickets
+  std::map<int, Peer> peers_;           // its elements do not move: UCX points to them
+  const PacketReader* read_ = nullptr;  // inside UCX's progress
+  std::vector<void*> sent_;             // tickets
   std::vector<std::pair<int, ucs_status_t>> failed_;
   std::vector<void*> closing_;  // requests
 };
@@ -126,9 +126,8 @@ void UcxLink::create_worker() {
   if (status == UCS_OK) {
     ucp_am_handler_param_t handler{};
     handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                         UCP_AM_HANDLER_PARAM_FIELD_ARG | UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
+                         UCP_AM_HANDLER_PARAM_FIELD_ARG;
     handler.id = kPacketId;
-    handler.flags = UCP_AM_FLAG_PERSISTENT_DATA;  // a packet is read after UCX's progress
     handler.cb = on_packet;
     handler.arg = this;
     status = ucx_.worker_set_am_recv_handler(worker_, &handler);
@@ -237,31 +236,24 @@ void UcxLink::on_failure(void* peer, ucp_ep_h, ucs_status_t status) {
   failed.link->failed_.emplace_back(failed.rank, status);
 }
 
+// A packet is read where UCX has received it: kept for later it would be copied, as TCP's buffers
+// are used again.
 // NOLINTNEXTLINE(readability-function-size)
 ucs_status_t UcxLink::on_packet(void* link, const void* head, std::size_t head_bytes, void* body,
-                                std::size_t body_bytes, const ucp_am_recv_param_t* param) {
+                                std::size_t body_bytes, const ucp_am_recv_param_t* /*param*/) {
   const UcxLink& self = *static_cast<UcxLink*>(link);
-  if (self.events_ == nullptr) return UCS_OK;  // closing
-  const std::span packet_head(static_cast<const std::byte*>(head), head_bytes);
-  const std::span packet_body(static_cast<const std::byte*>(body), body_bytes);
-  if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) == 0) {
-    self.events_->packets.emplace_back(packet_head, packet_body);
-    return UCS_OK;
-  }
-  const auto release = [&ucx = self.ucx_, worker = self.worker_](void* data) {
-    ucx.am_data_release(worker, data);
-  };
-  self.events_->packets.emplace_back(packet_head, packet_body,
-                                     std::shared_ptr<void>(body, release));
-  return UCS_INPROGRESS;
+  if (self.read_ == nullptr) return UCS_OK;  // closing
+  (*self.read_)({.head = {static_cast<const std::byte*>(head), head_bytes},
+                 .body = {static_cast<const std::byte*>(body), body_bytes}});
+  return UCS_OK;
 }
 
-bool UcxLink::progress(Events& events) {
+bool UcxLink::progress(const PacketReader& read, Events& events) {
   bool moved = false;
-  events_ = &events;
+  read_ = &read;
   for (int round = 0; round < kRoundsPerProgress && ucx_.worker_progress(worker_) > 0; ++round)
     moved = true;
-  events_ = nullptr;
+  read_ = nullptr;
   for (const auto& [rank, status] : std::exchange(failed_, {})) {
     close(peers_.at(rank));
     events.lost.push_back({rank, why_lost(peers_.at(rank), status)});

@@ -34,15 +34,17 @@ class HoldingLink final : public PassingLink {
   explicit HoldingLink(const HeldMessages& messages)
       : PassingLink(internal::ucx_link()), messages_(messages) {}
 
-  bool progress(Events& events) override {
-    Events come;
-    const bool moved = PassingLink::progress(come);
-    for (const Packet& packet : come.packets)
-      (holds() && concerned(packet.body()) ? kept_ : events.packets).push_back(packet);
-    events.sent.insert(events.sent.end(), come.sent.begin(), come.sent.end());
-    events.lost.insert(events.lost.end(), come.lost.begin(), come.lost.end());
+  bool progress(const PacketReader& read, Events& events) override {
+    const auto keep_or_read = [&](const Packet& packet) {
+      if (holds() && concerned(packet.body)) {
+        kept_.emplace_back(packet);
+      } else {
+        read(packet);
+      }
+    };
+    const bool moved = PassingLink::progress(keep_or_read, events);
     if (kept_.empty() || holds()) return moved;
-    for (const Packet& packet : std::exchange(kept_, {})) events.packets.push_back(packet);
+    for (const KeptPacket& packet : std::exchange(kept_, {})) read(packet.view());
     return true;
   }
 
@@ -64,7 +66,7 @@ class HoldingLink final : public PassingLink {
   }
 
   const HeldMessages& messages_;
-  std::vector<Packet> kept_;
+  std::vector<KeptPacket> kept_;
 };
 
 inline void run_while_held(const Nodes& nodes, HeldMessages& messages, const Body& body) {

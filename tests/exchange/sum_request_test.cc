@@ -54,7 +54,7 @@ class Asked {
     const internal::InMessage message{kAsker, way_.links().head(internal::kAsk, number, 0, kAsker),
                                       body};
     const auto held = state_.lock();
-    way_.progress({&message, 1});
+    way_.read(message);
   }
   // The first row of its window is the output of rank 0.
   void publish(std::uint64_t number) {
@@ -73,7 +73,7 @@ class Asked {
   // The last combine that was answered.
   std::uint64_t served() {
     const auto held = state_.lock();
-    way_.progress({});
+    way_.go_on();
     return way_.sums().served()[kAsker].load(std::memory_order_relaxed);  // under the lock
   }
 

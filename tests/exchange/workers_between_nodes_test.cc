@@ -40,10 +40,10 @@ class NotingLink final : public PassingLink {
     if (PassingLink::send(peer, head, body, ticket)) under_way_.push_back(ticket);
     return false;
   }
-  bool progress(Events& events) override {
+  bool progress(const PacketReader& read, Events& events) override {
     const std::vector<void*> left = std::exchange(under_way_, {});
     events.sent.insert(events.sent.end(), left.begin(), left.end());
-    return PassingLink::progress(events) || !left.empty();
+    return PassingLink::progress(read, events) || !left.empty();
   }
   bool arm() override { return under_way_.empty() && PassingLink::arm(); }
 

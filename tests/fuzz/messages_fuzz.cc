@@ -32,12 +32,12 @@ class FuzzLink final : public Link {
   void connect(const std::map<int, std::string>&) override {}
   std::size_t max_body_bytes() override { return 64; }
   bool send(int, Bytes, Bytes, void*) override { return true; }
-  bool progress(Events& events) override {
+  bool progress(const PacketReader& read, Events&) override {
     if (input_.left() == 0) return false;
     const auto from = input_.get<std::uint8_t>();
     if (from == 255) {
       const Bytes head = input_.take(std::min(sizeof(PacketHead), input_.left()));
-      events.packets.emplace_back(head, input_.take(input_.get<std::uint8_t>()));
+      read({head, input_.take(input_.get<std::uint8_t>())});
       return true;
     }
     constexpr std::uint8_t kBundle = 64;  // a bit
@@ -52,7 +52,7 @@ class FuzzLink final : public Link {
     const Bytes body =
         input_.take(std::min<std::size_t>(input_.get<std::uint8_t>(), input_.left()));
     head.body_bytes = static_cast<std::uint32_t>(body.size());
-    events.packets.emplace_back(bytes_of(head), body);
+    read({bytes_of(head), body});
     return input_.ok();
   }
   bool arm() override { return false; }
@@ -64,13 +64,13 @@ class FuzzLink final : public Link {
   ByteReader input_;
 };
 
-void read(const MessageChannel::Arrival& arrival) {
-  if (arrival.from <= 0 || arrival.from >= kSize) std::abort();
+void read(int from, Bytes message) {
+  if (from <= 0 || from >= kSize) std::abort();
   for (std::uint8_t which = 0; which < 3; ++which) {
     for (const std::uint8_t kind : {kRecord, kFlags, kRows, kAsk, kSums}) {
-      const ExchangeMessage message =
-          read_message(kind, arrival.message, ferry::fuzz::layout(which), kMostRowBytes);
-      if (const auto* const record = std::get_if<RecordMessage>(&message)) write_record(*record);
+      const ExchangeMessage decoded =
+          read_message(kind, message, ferry::fuzz::layout(which), kMostRowBytes);
+      if (const auto* const record = std::get_if<RecordMessage>(&decoded)) write_record(*record);
     }
   }
 }
@@ -80,8 +80,8 @@ void read(const MessageChannel::Arrival& arrival) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   MessageChannel channel(std::make_unique<FuzzLink>(std::as_bytes(std::span(data, size))), 0, kSize,
                          kJob);
-  std::vector<MessageChannel::Arrival> arrivals;
-  while (channel.receive(arrivals))
-    for (const auto& arrival : arrivals) read(arrival);
+  std::vector<MessageChannel::Loss> losses;
+  while (channel.receive(read, losses)) {
+  }
   return 0;
 }

@@ -45,20 +45,24 @@ class ChaosLink final : public PassingLink {
     return false;
   }
 
-  bool progress(Events& events) override {
+  bool progress(const PacketReader& read, Events& events) override {
     send_late();
-    const bool room = held_.packets.size() < kMostHeld;
-    const bool moved = room && PassingLink::progress(held_);
+    const auto hold = [this](const Packet& packet) { packets_.emplace_back(packet); };
+    const bool room = packets_.size() < kMostHeld;
+    const bool moved = room && PassingLink::progress(hold, held_);
     if (below(4) == 0) return moved;  // a lull
-    for (std::uint64_t n = below(16); n > 0 && !held_.packets.empty(); --n) release_packet(events);
+    for (std::uint64_t n = below(16); n > 0 && !packets_.empty(); --n) release_packet(read);
     for (std::uint64_t n = below(4); n > 0 && !held_.sent.empty(); --n)
       events.sent.push_back(take_any(held_.sent));
-    if (held_.packets.empty() && held_.sent.empty()) {
+    if (packets_.empty() && held_.sent.empty()) {
       for (const Loss& loss : std::exchange(held_.lost, {})) events.lost.push_back(loss);
     }
     return moved;
   }
-  bool arm() override { return late_.empty() && held_.none() && PassingLink::arm(); }
+  bool arm() override {
+    return late_.empty() && packets_.empty() && held_.sent.empty() && held_.lost.empty() &&
+           PassingLink::arm();
+  }
   std::string describe() const override { return PassingLink::describe() + " under chaos"; }
 
  private:
@@ -96,21 +100,22 @@ class ChaosLink final : public PassingLink {
     elements.pop_back();
     return taken;
   }
-  void release_packet(Events& events) {
-    if (held_.packets.size() > 1) note(&ChaosCounts::shuffled);
-    const Packet packet = take_any(held_.packets);
+  void release_packet(const PacketReader& read) {
+    if (packets_.size() > 1) note(&ChaosCounts::shuffled);
+    const KeptPacket packet = take_any(packets_);
     if (below(16) == 0) {
-      held_.packets.push_back(packet);  // comes again
+      packets_.push_back(packet);  // comes again
       note(&ChaosCounts::repeated);
     }
-    events.packets.push_back(packet);
+    read(packet.view());
   }
 
   std::mt19937_64 random_;
   ChaosCounts* report_;
   std::map<int, std::int64_t> outage_;  // peer: until when, in now_ns()
   std::vector<Late> late_;
-  Events held_;  // what the link told, before it is told on
+  std::vector<KeptPacket> packets_;  // that have come and are not read
+  Events held_;                      // what else happened
 };
 
 }  // namespace ferry::test

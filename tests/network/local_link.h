@@ -96,7 +96,7 @@ class LocalNetwork::LocalLink final : public internal::Link {
     return at_once;
   }
 
-  bool progress(Events& events) override {
+  bool progress(const PacketReader& read, Events& events) override {
     std::deque<OnWay> packets;
     std::vector<void*> sent;
     std::vector<int> gone;
@@ -106,7 +106,7 @@ class LocalNetwork::LocalLink final : public internal::Link {
       sent = std::exchange(box_->sent, {});
       if (box_->packets.empty()) gone = std::exchange(box_->gone, {});
     }
-    for (const OnWay& packet : packets) events.packets.emplace_back(packet.head, packet.copy);
+    for (const OnWay& packet : packets) read({packet.head, packet.copy});
     events.sent.insert(events.sent.end(), sent.begin(), sent.end());
     for (const int id : gone) {
       if (peers_.contains(id)) events.lost.push_back({peers_[id], "its link is gone"});

@@ -219,16 +219,17 @@ TEST(MessageChannel, ABufferThatIsNotSentGoesBack) {
 // ---- strangers and gaps
 
 // The packets of a MessageChannel that sends `count` small messages as rank 0 of 2.
-std::vector<Link::Packet> tapped(std::uint64_t job, int count) {
+std::vector<KeptPacket> tapped(std::uint64_t job, int count) {
   LocalNetwork network;
-  Link::Events come;
+  std::vector<KeptPacket> come;
+  Link::Events events;
   const std::unique_ptr<Link> link = network.link();
   MessageChannel messages(network.link(), 0, 2, job);
   messages.connect({{1, link->address()}});
   for (int i = 0; i < count; ++i) messages.send_now(1, std::vector<std::byte>(8));
-  while (link->progress(come)) {
+  while (link->progress([&](const Link::Packet& packet) { come.emplace_back(packet); }, events)) {
   }
-  return come.packets;
+  return come;
 }
 
 // A MessageChannel of rank 1 of 2, and a bare link to it.
@@ -240,7 +241,7 @@ struct Target {
     link->send(1, head, body, nullptr);
     reader.progress(messages);
   }
-  void send(const Link::Packet& packet) { send(packet.head(), packet.body()); }
+  void send(const KeptPacket& packet) { send(packet.head, packet.body); }
 
   LocalNetwork network;
   MessageReader reader{kSeed, 1};
@@ -252,12 +253,12 @@ TEST(MessageChannel, PacketsOfStrangersAreDropped) {
   Target target;
   target.send(std::vector<std::byte>(7), std::vector<std::byte>());
   target.send(std::vector<std::byte>(64, std::byte{0xff}), std::vector<std::byte>(100));
-  for (const Link::Packet& packet : tapped(kJob + 1, 3)) target.send(packet);
-  const Link::Packet cut = tapped(kJob, 1)[0];
-  target.send(cut.head(), cut.body().first(cut.body().size() - 1));
+  for (const KeptPacket& packet : tapped(kJob + 1, 3)) target.send(packet);
+  const KeptPacket cut = tapped(kJob, 1)[0];
+  target.send(cut.head, std::span(cut.body).first(cut.body.size() - 1));
   EXPECT_EQ(target.messages.counters().strangers, 6u);
   EXPECT_EQ(target.reader.total(), 0u);
-  for (const Link::Packet& packet : tapped(kJob, 5)) target.send(packet);
+  for (const KeptPacket& packet : tapped(kJob, 5)) target.send(packet);
   EXPECT_EQ(target.reader.total(), 5u);
 }
 

@@ -13,6 +13,16 @@
 
 namespace ferry::test {
 
+// A packet that a link keeps.
+struct KeptPacket {
+  explicit KeptPacket(const internal::Link::Packet& packet)
+      : head(packet.head.begin(), packet.head.end()),
+        body(packet.body.begin(), packet.body.end()) {}
+  internal::Link::Packet view() const { return {head, body}; }
+
+  std::vector<std::byte> head, body;
+};
+
 class PassingLink : public internal::Link {
  public:
   explicit PassingLink(std::unique_ptr<internal::Link> link) : link_(std::move(link)) {}
@@ -26,7 +36,9 @@ class PassingLink : public internal::Link {
             void* ticket) override {
     return link_->send(peer, head, body, ticket);
   }
-  bool progress(Events& events) override { return link_->progress(events); }
+  bool progress(const PacketReader& read, Events& events) override {
+    return link_->progress(read, events);
+  }
   bool arm() override { return link_->arm(); }
   void sleep(int wait_us) override { link_->sleep(wait_us); }
   void wake() override { link_->wake(); }

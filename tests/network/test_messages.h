@@ -40,14 +40,10 @@ class MessageReader {
 
   // Reads what has come. True when something moved.
   bool progress(internal::MessageChannel& messages) {
-    const bool moved = messages.receive(arrivals_);
-    for (const auto& [from, message, lost] : arrivals_) {
-      if (lost.empty()) {
-        read(from, message);
-      } else {
-        lost_.emplace_back(from, lost);
-      }
-    }
+    std::vector<internal::MessageChannel::Loss> losses;
+    const bool moved =
+        messages.receive([this](int from, auto message) { read(from, message); }, losses);
+    for (const auto& [peer, why] : losses) lost_.emplace_back(peer, why);
     return moved;
   }
 
@@ -66,7 +62,6 @@ class MessageReader {
   std::uint64_t seed_;
   int rank_;
   std::map<int, std::uint64_t> read_;
-  std::vector<internal::MessageChannel::Arrival> arrivals_;
   std::uint64_t total_ = 0;
   std::uint64_t wrong_ = 0;
   std::vector<std::pair<int, std::string>> lost_;

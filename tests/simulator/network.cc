@@ -64,7 +64,7 @@ class Network::SimulatedLink final : public internal::Link {
                           .ticket = ticket});
   }
 
-  bool progress(Events& events) override {
+  bool progress(const PacketReader& read, Events& events) override {
     for (const auto& [to, packet] : std::exchange(box().held, {})) network_.depart(to, packet);
     Box mine;
     std::swap(mine.arrived, box().arrived);
@@ -73,7 +73,7 @@ class Network::SimulatedLink final : public internal::Link {
     for (const auto& packet : mine.arrived) {
       simulation_.note("reads of", static_cast<std::uint64_t>(packet->from),
                        digest_of_packet(packet->head, packet->body));
-      events.packets.emplace_back(packet->head, packet->body);
+      read({packet->head, packet->body});
     }
     events.sent.insert(events.sent.end(), mine.sent.begin(), mine.sent.end());
     for (const auto& loss : mine.losses) {

@@ -4,12 +4,10 @@
 
 namespace ferry::internal {
 
-void RowRelay::pass_on(const MessageHead& head, std::span<const std::byte> body) {
+void RowRelay::keep(const MessageHead& head, std::span<const std::byte> body) {
   const std::vector<ForwardingTable::Mate>& mates = links_.everybody().mates;
   if (mates.empty() || mates.back().level <= head.level) return;  // none is further in
-  const bool others_wait = waiting_.contains(head.origin);
-  const std::size_t at = others_wait ? 0 : pass(head, body);
-  if (at < body.size()) waiting_[head.origin].push_back({head, {body.begin(), body.end()}, at});
+  waiting_[head.origin].push_back({head, {body.begin(), body.end()}});
 }
 
 bool RowRelay::go_on() {

@@ -20,9 +20,10 @@ class RowRelay {
  public:
   explicit RowRelay(MateLinks& links) : links_(links), room_(links.num_ranks()) {}
 
-  // What is no request for sums: each mate makes those anew (SumRequest).
-  void pass_on(const MessageHead& head, std::span<const std::byte> body);
-  // Passes on what waited, and raises room() where there is some. True when something moved.
+  // Keeps a message for the nodes further in, where there are any. No request for sums: each mate
+  // makes those anew (SumRequest).
+  void keep(const MessageHead& head, std::span<const std::byte> body);
+  // Passes on what is kept, and raises room() where there is some. True when something moved.
   bool go_on();
   // True while it keeps messages that others wait for.
   bool holds() const noexcept { return !waiting_.empty(); }
@@ -37,7 +38,7 @@ class RowRelay {
     std::int32_t peer;
     std::uint32_t messages;  // 0: no room is waited for
   };
-  // What is left of a message that waits for room.
+  // A message that is kept, passed on up to byte `at`.
   struct Waiting {
     MessageHead head;
     std::vector<std::byte> body;

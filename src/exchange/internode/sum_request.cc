@@ -25,8 +25,9 @@ void SumRequest::read(std::span<const std::byte> units) {
   } else {
     ranks_.clear();
   }
-  asked_.send(server_, head_.number, head_.origin);
 }
+
+void SumRequest::pass_on() { asked_.send(server_, head_.number, head_.origin); }
 
 // Finds the ranks whose rows are asked for. False: what is there is no ask for this rank.
 bool SumRequest::check(std::span<const std::byte> units) {

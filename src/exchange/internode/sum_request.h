@@ -24,9 +24,10 @@ class SumRequest {
   // `asker`: who sent the ask; `head` says for whom and over which level.
   SumRequest(SumServer& server, int asker, const MessageHead& head, const SumFormat& format);
 
-  // Reads the units of the ask and asks the mates further in. What is no ask for this rank is
-  // answered with nothing.
+  // Reads the units of the request. A request that this rank cannot fulfil gets an empty reply.
   void read(std::span<const std::byte> units);
+  // Requests their part of the sums from the mates further in. Once, after read().
+  void pass_on();
   // Sends what can be sent now. True when the request is done with.
   bool serve();
   std::uint64_t number() const noexcept { return head_.number; }

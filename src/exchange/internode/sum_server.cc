@@ -15,7 +15,9 @@ void SumServer::take(int from, const MessageHead& head, const SumAsk& ask) {
       requests.empty() ? served_[head.origin].load(std::memory_order_relaxed)  // written here
                        : requests.back().number();
   if (head.number <= last) return;
-  requests.emplace_back(*this, from, head, ask.format).read(ask.units);
+  SumRequest& request = requests.emplace_back(*this, from, head, ask.format);
+  request.read(ask.units);
+  to_pass_on_.push_back(&request);
 }
 
 void SumServer::take(int from, const MessageHead& head, const SumAnswers& answers) {
@@ -30,6 +32,7 @@ void SumServer::end(int origin) { raise(served_[origin], kLeft); }
 
 bool SumServer::serve() {
   bool moved = false;
+  for (SumRequest* const request : std::exchange(to_pass_on_, {})) request->pass_on();
   for (auto& [from, requests] : requests_) {
     const auto [level, origin] = from;
     while (!requests.empty() && requests.front().serve()) {

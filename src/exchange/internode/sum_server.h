@@ -78,6 +78,7 @@ class SumServer {
   // this rank's differ, then the rank: sums for ranks furthest out are made first, as most hops are
   // left to them.
   std::map<std::pair<int, int>, std::list<SumRequest>> requests_;
+  std::vector<SumRequest*> to_pass_on_;             // read since the last serve()
   std::vector<std::atomic<std::uint64_t>> served_;  // [ranks] the last combine answered
   SumsInbox inbox_;
 };

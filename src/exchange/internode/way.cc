@@ -23,20 +23,15 @@ Way::Way(GroupState& group, const WindowView& view, const ExchangeConfig& config
       mirror_(links_),
       relay_(links_),
       sums_(links_, config),
-      channel_{.progress = [this](auto messages) { return progress(messages); }},
+      channel_{.read = [this](const InMessage& message) { read(message); },
+               .go_on = [this] { return go_on(); }},
       number_(group.open_channel(&channel_)) {
   links_.open(number_);
 }
 
 Way::~Way() { links_.group().close_channel(number_); }
 
-bool Way::progress(std::span<const InMessage> messages) {
-  for (const InMessage& message : messages) read(message);
-  return messages.empty() ? go_on() : true;
-}
-
-// Sums come for any rank, everything else from ranks of other nodes. What is passed on leaves
-// before it is stored here.
+// Sums come for any rank, everything else from ranks of other nodes.
 void Way::read(const InMessage& message) {
   const int from = message.from;
   const MessageHead& head = message.head;
@@ -48,16 +43,16 @@ void Way::read(const InMessage& message) {
   if (!known) return;
   std::visit(Cases{[](std::monostate) {},
                    [&](const RecordMessage& record) {
-                     relay_.pass_on(head, body);
+                     relay_.keep(head, body);
                      mirror_.write(head.origin, head.number, record);
                    },
                    [&](const RankFlags& flags) {
-                     relay_.pass_on(head, body);
+                     relay_.keep(head, body);
                      mirror_.write(head.origin, head.number, flags);
                      if (flags.progress == kLeft) sums_.end(head.origin);
                    },
                    [&](const RowUnits& rows) {
-                     relay_.pass_on(head, body);
+                     relay_.keep(head, body);
                      store_rows(links_.view(), head.number, rows.units);
                    },
                    [&](const SumAsk& ask) { sums_.take(from, head, ask); },

@@ -35,13 +35,10 @@ class Way {
 
   std::uint32_t channel() const noexcept { return number_; }
 
-  // Channel::progress
-  bool progress(std::span<const InMessage> messages);
+  void read(const InMessage& message);  // Channel::read
+  bool go_on();                         // Channel::go_on
 
  private:
-  void read(const InMessage& message);
-  bool go_on();
-
   MateLinks links_;
   ControlMirror mirror_;
   RowRelay relay_;
