@@ -10,8 +10,10 @@ namespace ferry::internal {
 
 namespace {
 
-// How long a change of the active ranks waits for those that are left out.
+// How long a change of the active ranks waits for those that are left out, and which part of its
+// deadline that may take at most: the ranks that go on wait for this one meanwhile.
 constexpr std::chrono::seconds kLastSetWait{1};
+constexpr int kLastSetPart = 2;
 
 }  // namespace
 
@@ -191,7 +193,7 @@ Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
   both.last_hop = last_hop;
   both.only = &in_both;
   if (Status status = group_.wait(both); !status.ok()) return status;
-  CallTime time(std::min<std::chrono::nanoseconds>(kLastSetWait, call_.left()));
+  CallTime time(std::min<std::chrono::nanoseconds>(kLastSetWait, call_.left() / kLastSetPart));
   Await everybody = awaiting_reads(last, last_taken_);
   everybody.time = &time;
   everybody.needed = &active_->waited;

@@ -24,6 +24,7 @@ struct ForwardingTable {
   // Levels are those of the topology: 0 is the outermost, and a larger one is further in.
   struct Mate {
     int level, rank;
+    bool operator==(const Mate&) const = default;
   };
   std::vector<Mate> mates;  // in each group where a rank takes part; the outermost level first
   int outermost = 0;        // level of the first mate; the hosts', where there is none

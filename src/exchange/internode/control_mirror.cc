@@ -14,6 +14,14 @@ bool has_counts(const Terms& terms) {
 
 }  // namespace
 
+ControlMirror::ControlMirror(MateLinks& links)
+    : links_(links),
+      progress_(links.is_second_way() ? &ControlFlags::second_way : &ControlFlags::progress),
+      served_(links.num_ranks()),
+      sends_here_(links.num_ranks()) {
+  add_served(links.everybody());
+}
+
 void ControlMirror::send(std::uint64_t number) {
   const int rank = links_.rank();
   const WindowView& view = links_.view();
@@ -65,37 +73,54 @@ ForwardingTable ControlMirror::send_read(const std::vector<bool>& taking_part, b
   ForwardingTable next = links_.everybody();
   if (!all) next = ForwardingTable(links_.topology(), links_.rank(), taking_part, /*flat=*/true);
   links_.group().reach(next, /*together=*/false);
+  {
+    const auto held = links_.group().lock();
+    add_served(next);
+  }
   // Relaxed: a flag of this rank.
   const std::uint64_t read =
       links_.view().control(links_.rank()).read_through.load(std::memory_order_relaxed);
   const RankFlags flags{.progress = 0, .read_through = read, .set_since = 0};
   // Ranks that are left out from now on hear it by the table in use only: they may wait for it when
   // they come back.
-  send_flags(links_.table(), flags);
-  send_flags(next, flags);
+  send_flags(links_.table().mates, flags);
+  send_flags(next.mates, flags);
   return next;
 }
 
 // A rank that gets sums from this one gets them from nobody else. Where groups are uneven, the
 // flags of this rank reach it through other ranks, maybe before the last sums, or not at all. So an
 // empty message of sums, sent after the last ones, tells it that no more come.
+//
+// Nodes of which no rank took part in the last operation may still keep open what they passed on
+// for this rank in earlier ones, so they are told as well.
 void ControlMirror::send_left() {
   const ForwardingTable& table = links_.table();
-  {
-    const auto held = links_.group().lock();
-    served_last_ = table.is_served;
-  }
   for (int peer = 0; peer < links_.num_ranks(); ++peer) {
     if (table.is_served[peer] && table.last_hop[peer] == links_.rank())
       links_.send_soon(peer, links_.head(kSums, kLeft, 0, peer), {});
   }
   const std::uint64_t read_through = links_.is_second_way() ? 0 : kLeft;
-  send_flags(table, {.progress = kLeft, .read_through = read_through, .set_since = 0});
+  const RankFlags flags{.progress = kLeft, .read_through = read_through, .set_since = 0};
+  send_flags(table.mates, flags);
+  if (table.mates != links_.everybody().mates) send_flags(mates_elsewhere(table), flags);
   links_.group().move_messages();
 }
 
-void ControlMirror::send_flags(const ForwardingTable& table, const RankFlags& flags) {
-  for (const ForwardingTable::Mate& mate : table.mates)
+// One rank in each node that a table of fewer ranks does not reach.
+std::vector<ForwardingTable::Mate> ControlMirror::mates_elsewhere(
+    const ForwardingTable& table) const {
+  const Topology& topology = links_.topology();
+  std::vector<bool> reached(topology.num_nodes());
+  for (const ForwardingTable::Mate& mate : table.mates) reached[topology.node_of(mate.rank)] = true;
+  std::vector<ForwardingTable::Mate> mates = links_.group().forwarding().mates;
+  std::erase_if(mates, [&](const auto& mate) { return reached[topology.node_of(mate.rank)]; });
+  return mates;
+}
+
+void ControlMirror::send_flags(const std::vector<ForwardingTable::Mate>& mates,
+                               const RankFlags& flags) {
+  for (const ForwardingTable::Mate& mate : mates)
     links_.send(mate.rank, links_.head(kFlags, 0, mate.level, links_.rank()), write_flags(flags));
 }
 
@@ -137,25 +162,32 @@ std::uint64_t ControlMirror::seen_progress(int peer) const noexcept {
       .load(std::memory_order_relaxed);
 }
 
+void ControlMirror::add_served(const ForwardingTable& table) {
+  for (int peer = 0; peer < links_.num_ranks(); ++peer) {
+    if (!table.is_served[peer]) continue;
+    served_[peer] = true;
+    if (table.last_hop[peer] == links_.rank()) sends_here_[peer] = true;
+  }
+}
+
 bool ControlMirror::ended() const {
   const int me = links_.rank();
   const Topology& topology = links_.topology();
-  const ForwardingTable& everybody = links_.everybody();
-  // Ranks that were left out of later operations go on telling by the table of the last one.
-  const auto served_last = [&](int peer) { return !served_last_.empty() && served_last_[peer]; };
-  const auto takes_part = [&](int peer) {
-    const bool sends_here = everybody.last_hop[peer] == me || served_last(peer);
-    return seen_progress(peer) != kLeft && !links_.group().ended(peer, sends_here);
+  const auto sends = [&](int peer) {
+    return served_[peer] && seen_progress(peer) != kLeft &&
+           !links_.group().ended(peer, sends_here_[peer]);
+  };
+  const auto reads = [&](int peer) {
+    return seen_progress(peer) != kLeft && !links_.group().ended(peer, false);
   };
   std::vector<bool> inside(links_.num_ranks(), true);  // [ranks] in my group of the level before
   for (int level = 0; level <= topology.find_level(Topology::kHost); ++level) {
     bool sender = false, reader = false;
     for (int peer = 0; peer < links_.num_ranks(); ++peer) {
-      if (!inside[peer]) continue;
+      if (!inside[peer] || peer == me) continue;
       inside[peer] = topology.group_of(peer, level) == topology.group_of(me, level);
-      const bool served = everybody.is_served[peer] || served_last(peer);
-      if (!inside[peer] && served) sender = sender || takes_part(peer);
-      if (inside[peer] && peer != me) reader = reader || takes_part(peer);
+      if (inside[peer]) reader = reader || reads(peer);
+      if (!inside[peer]) sender = sender || sends(peer);
     }
     if (sender && reader) return false;
   }

@@ -16,9 +16,7 @@ namespace ferry::internal {
 
 class ControlMirror {
  public:
-  explicit ControlMirror(MateLinks& links) noexcept
-      : links_(links),
-        progress_(links.is_second_way() ? &ControlFlags::second_way : &ControlFlags::progress) {}
+  explicit ControlMirror(MateLinks& links);
 
   // What peers of other nodes must know once progress says `number`: the first time the record, and
   // with it the counts where there are any.
@@ -29,7 +27,7 @@ class ControlMirror {
   // and nothing of what may still be under way by the table in use; returns the table of those that
   // will take part. `all`: everybody does.
   ForwardingTable send_read(const std::vector<bool>& taking_part, bool all);
-  // That this rank destroys its exchange, by the table of all messages before.
+  // That this rank destroys its exchange, to all nodes that it may have sent to.
   void send_left();
 
   // What came from `origin`.
@@ -43,7 +41,9 @@ class ControlMirror {
   bool ended() const;
 
  private:
-  void send_flags(const ForwardingTable& table, const RankFlags& flags);
+  void send_flags(const std::vector<ForwardingTable::Mate>& mates, const RankFlags& flags);
+  std::vector<ForwardingTable::Mate> mates_elsewhere(const ForwardingTable& table) const;
+  void add_served(const ForwardingTable& table);
   std::uint64_t seen_progress(int peer) const noexcept;
 
   MateLinks& links_;
@@ -51,9 +51,9 @@ class ControlMirror {
   // The last record that was sent; by the second way, the last operation that was delivered. The
   // caller writes it, any thread reads it; nothing else is published by it.
   std::atomic<std::uint64_t> sent_{0};
-  // [ranks] Those that this rank served by the table of the last operation, once it has destroyed
-  // its exchange; guarded by the lock of the group.
-  std::vector<bool> served_last_;
+  // [ranks] Those whose messages come through this rank, by the table of any operation so far; and
+  // those of them that send to it directly. Guarded by the lock of the group.
+  std::vector<bool> served_, sends_here_;
 };
 
 }  // namespace ferry::internal
