@@ -280,11 +280,11 @@ def record_names(path, text):
         found, start = re.finditer(r"\brecord_(?!begin\b|end\b)(\w+)\[", text), 0
     else:
         return
-    record = re.sub(r"//.*", "", (ROOT / "src/exchange/record.h").read_text())
+    record = re.sub(r"//.*", "", (ROOT / "src/exchange/setup/record.h").read_text())
     members = set(re.findall(r"\b(\w+)(?: = [^;]+| \{\}|\[\d+\] = \{\})?;", record))
     for match in found:
         if match[1] not in members:
-            yield line_at(text, start + match.start()), f"src/exchange/record.h has no member '{match[1]}'"
+            yield line_at(text, start + match.start()), f"src/exchange/setup/record.h has no member '{match[1]}'"
 
 
 def readme_examples(path, text):

@@ -13,8 +13,8 @@
 #include "cuda/peers.h"
 #include "cuda/report.h"
 #include "cuda/window.h"
-#include "exchange/agreement.h"
-#include "exchange/configuration.h"
+#include "exchange/setup/agreement.h"
+#include "exchange/setup/configuration.h"
 #include "routing/active_set.h"
 
 namespace ferry::internal {

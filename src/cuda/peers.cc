@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "cuda/memory.h"
-#include "exchange/agreement.h"
+#include "exchange/setup/agreement.h"
 
 namespace ferry::internal {
 

@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/limits.h"
 #include "cuda/shape.h"
 #include "cuda/steps.h"
-#include "exchange/limits.h"
 
 namespace ferry::internal {
 

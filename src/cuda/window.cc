@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/round_up.h"
-#include "exchange/configuration.h"
+#include "exchange/setup/configuration.h"
 #include "ferry/status.h"
 #include "kernels/wire_formats.h"
 #include "memory/accumulator.h"

@@ -2,8 +2,8 @@
 // said.
 #include "ferry/exchange.h"
 
-#include "exchange/agreement.h"
 #include "exchange/public_calls.h"
+#include "exchange/setup/agreement.h"
 #include "exchange/state.h"
 
 namespace ferry {

@@ -6,17 +6,17 @@
 #include <memory>
 #include <vector>
 
-#include "exchange/internode/subtrees.h"
-#include "exchange/protocol.h"
-#include "exchange/setup.h"
+#include "exchange/protocol/protocol.h"
+#include "exchange/protocol/window_view.h"
+#include "exchange/setup/setup.h"
 #include "exchange/store_choice.h"
 #include "exchange/ways.h"
-#include "exchange/window_view.h"
 #include "exchange/worker_pool.h"
 #include "group/state.h"
 #include "memory/pool.h"
 #include "routing/placement.h"
 #include "routing/route.h"
+#include "topology/subtrees.h"
 
 namespace ferry::internal {
 

@@ -8,9 +8,9 @@
 #include <optional>
 #include <thread>
 
-#include "exchange/agreement.h"
-#include "exchange/configuration.h"
-#include "exchange/refusal.h"
+#include "exchange/arguments/refusal.h"
+#include "exchange/setup/agreement.h"
+#include "exchange/setup/configuration.h"
 #include "memory/available.h"
 #include "topology/caches.h"
 #include "topology/numa.h"

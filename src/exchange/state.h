@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "exchange/parts.h"
-#include "exchange/record.h"
+#include "exchange/setup/record.h"
 #include "ferry/exchange.h"
 #include "group/state.h"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "exchange/internode/way.h"
-#include "exchange/setup.h"
+#include "exchange/setup/setup.h"
 #include "topology/mate.h"
 
 namespace ferry::internal {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "exchange/record.h"
+#include "exchange/setup/record.h"
 #include "ferry/exchange.h"
 #include "routing/active_set.h"
 #include "topology/forwarding_table.h"

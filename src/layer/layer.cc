@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "exchange/public_calls.h"
-#include "exchange/setup.h"
+#include "exchange/setup/setup.h"
 
 namespace ferry {
 

@@ -1,5 +1,6 @@
 // WindowLayout: every byte offset of an exchange's segment. Nowhere else does ferry do this
-// arithmetic. docs/window_layout.md draws it; exchange/record.h has what lies in a control part.
+// arithmetic. docs/window_layout.md draws it; exchange/setup/record.h has what lies in a control
+// part.
 //
 //   segment: control of rank 0, 1, ... R-1 | sums of rank 0, 1, ... of this node | their row lists
 //            | their windows
@@ -63,7 +64,8 @@ class WindowLayout {
     return sums_before(index) + control_.count_row_bytes;
   }
   std::size_t sums_bytes() const noexcept { return sums_.stride; }
-  // By position in the node: what a rank lists of the rows that it sends (exchange/row_metadata.h).
+  // By position in the node: what a rank lists of the rows that it sends
+  // (exchange/dispatch/row_metadata.h).
   std::size_t row_list(int index, std::uint64_t number) const noexcept {
     return row_lists(index) + (number & lists_.ring_mask) * lists_.bytes;
   }

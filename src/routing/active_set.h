@@ -1,6 +1,6 @@
 // ActiveSet: the ranks that take part in an operation, in the order that numbers them, and who owns
 // which expert among them. Equal on all of them. The whole group unless a call says otherwise.
-// Made by exchange/setup.cc; a Route keeps the one it was made with.
+// Made by exchange/setup/setup.cc; a Route keeps the one it was made with.
 #pragma once
 
 #include <cstdint>

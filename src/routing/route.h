@@ -1,6 +1,6 @@
 // Route: what a dispatch learned, the inside of a Handle. Slots of my tokens at their owners, and
-// the counts of the rows I received. Written once by dispatch (exchange/top_k_ids.cc, then
-// routing/placement.cc), read by dispatch, combine and the public Handle.
+// the counts of the rows I received. Written once by dispatch (exchange/arguments/top_k_ids.cc,
+// then routing/placement.cc), read by dispatch, combine and the public Handle.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "exchange/setup.h"
+#include "exchange/setup/setup.h"
 #include "seat.h"
 #include "victim.h"
 

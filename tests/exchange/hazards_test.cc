@@ -6,7 +6,7 @@
 #include <deque>
 #include <optional>
 
-#include "exchange/setup.h"
+#include "exchange/setup/setup.h"
 #include "seat.h"
 
 namespace ferry::test {

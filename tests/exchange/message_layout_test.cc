@@ -6,7 +6,7 @@
 
 #include <bit>
 
-#include "exchange/setup.h"
+#include "exchange/setup/setup.h"
 
 namespace ferry::internal {
 namespace {

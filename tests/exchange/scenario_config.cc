@@ -6,7 +6,7 @@
 #include <array>
 #include <numeric>
 
-#include "exchange/setup.h"
+#include "exchange/setup/setup.h"
 
 namespace ferry::test {
 namespace {

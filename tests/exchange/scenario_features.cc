@@ -3,7 +3,7 @@
 #include <sstream>
 #include <string>
 
-#include "exchange/setup.h"
+#include "exchange/setup/setup.h"
 #include "scenario.h"
 #include "scenario_config.h"
 

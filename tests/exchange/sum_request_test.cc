@@ -10,9 +10,9 @@
 #include <string>
 #include <thread>
 
-#include "exchange/configuration.h"
 #include "exchange/internode/way.h"
-#include "exchange/setup.h"
+#include "exchange/setup/configuration.h"
+#include "exchange/setup/setup.h"
 #include "frame.h"
 #include "group/state.h"
 #include "group/wait.h"

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "exchange/record.h"
+#include "exchange/setup/record.h"
 #include "memory/window_layout.h"
 
 namespace ferry::fuzz {

@@ -14,7 +14,7 @@
 #include "bootstrap/connection.h"
 #include "bootstrap/endpoint.h"
 #include "bootstrap/places.h"
-#include "exchange/answers.h"
+#include "exchange/setup/answers.h"
 
 namespace {
 

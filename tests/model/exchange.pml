@@ -81,7 +81,7 @@
 
 byte progress[R]; /* 4 * number + stage */
 byte read_through[R];
-/* Records, named as in src/exchange/record.h, and count rows carry their number in each half. */
+/* Records, named as in src/exchange/setup/record.h, and count rows carry their number in each half. */
 byte record_begin[R * RING];
 byte record_end[R * RING];
 bit record_kind[R * RING];

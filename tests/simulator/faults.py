@@ -25,7 +25,7 @@ RUNS = 50  # seeds of one call of the program
 HEADER, VARIABLE = "src/base/fault.h", "FERRY_FAULT"
 
 GIVE_UP, BLAME, LEAVE = "src/group/giving_up.cc", "src/group/blame.cc", "src/group/between_nodes.cc"
-RELAY, PROTOCOL = "src/exchange/internode/row_relay.cc", "src/exchange/protocol.cc"
+RELAY, PROTOCOL = "src/exchange/internode/row_relay.cc", "src/exchange/protocol/protocol.cc"
 ACCEPT, JOIN, MEET = "src/bootstrap/acceptor.cc", "src/bootstrap/member.cc", "src/bootstrap/processes.cc"
 
 # (what it is, [(file, text, in its place)])
@@ -50,7 +50,7 @@ FAULTS = [
      [(GIVE_UP, "  if (!messages_) return -1;\n  const auto held",
        "  if (FAULT || !messages_) return -1;\n  const auto held")]),
     ("forwarding: a receive half returns before this rank has served others",
-     [("src/exchange/combine.cc", "  return one_node ? Status{}", "  return FAULT || one_node ? Status{}")]),
+     [("src/exchange/combine/combine.cc", "  return one_node ? Status{}", "  return FAULT || one_node ? Status{}")]),
     ("forwarding: rows of the second way are not waited for",
      [(PROTOCOL, "  return status.ok() && both_ways ?", "  return !FAULT && status.ok() && both_ways ?")]),
     ("forwarding: rows without room are dropped",
@@ -68,7 +68,7 @@ FAULTS = [
      [("src/group/wait.h",
        "  while (seen < value && !flag.compare", "  while ((FAULT || seen < value) && !flag.compare")]),
     ("a receive buffer is written while it may still be read",
-     [("src/exchange/dispatch.cc", "  if (protocol.min_read_through() >= free_after) return",
+     [("src/exchange/dispatch/dispatch.cc", "  if (protocol.min_read_through() >= free_after) return",
        "  if (FAULT || protocol.min_read_through() >= free_after) return")]),
     ("abort words are not read by a rank that waits",
      [(GIVE_UP, "reporter(); peer >= 0) {", "reporter(); !FAULT && peer >= 0) {")]),

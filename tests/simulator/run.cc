@@ -8,10 +8,10 @@
 #include <fmt/format.h>
 
 #include "bootstrap/rendezvous.h"
-#include "exchange/configuration.h"
 #include "exchange/player.h"
-#include "exchange/record.h"
-#include "exchange/setup.h"
+#include "exchange/setup/configuration.h"
+#include "exchange/setup/record.h"
+#include "exchange/setup/setup.h"
 #include "group/state.h"
 #include "simulator/kernel.h"
 #include "simulator/machine.h"

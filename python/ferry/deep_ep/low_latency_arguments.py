@@ -13,7 +13,7 @@ from ferry.deep_ep.layout import CPU, check_num_experts, check_tensor, cpu_array
 from ferry.deep_ep.rows import detached
 from ferry.errors import InvalidArgument
 
-_MOST_TOPK = 32  # kMaxTopK of src/exchange/limits.h
+_MOST_TOPK = 32  # kMaxTopK of src/base/limits.h
 _ROW_TYPES = (torch.bfloat16, torch.float16, torch.float32)
 _ID_TYPES = (torch.int64, torch.int32)
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "exchange/internode/message_layout.h"
-#include "exchange/internode/subtrees.h"
 #include "exchange/internode/sums_inbox.h"
+#include "topology/subtrees.h"
 
 namespace ferry::internal {
 

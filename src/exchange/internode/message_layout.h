@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "exchange/limits.h"
-#include "exchange/record.h"
+#include "base/limits.h"
+#include "exchange/setup/record.h"
 #include "memory/window_layout.h"
 
 namespace ferry::internal {

@@ -11,7 +11,7 @@
 #include "exchange/internode/mate_links.h"
 #include "exchange/internode/message_layout.h"
 #include "exchange/internode/message_stream.h"
-#include "exchange/internode/subtrees.h"
+#include "topology/subtrees.h"
 
 namespace ferry::internal {
 

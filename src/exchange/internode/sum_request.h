@@ -13,7 +13,7 @@
 #include "exchange/internode/mate_links.h"
 #include "exchange/internode/message_layout.h"
 #include "exchange/internode/message_stream.h"
-#include "exchange/row_sum.h"
+#include "exchange/sums/row_sum.h"
 
 namespace ferry::internal {
 

@@ -1,0 +1,40 @@
+// Argument rules: what a dispatch and a combine may be, as pure functions from what the exchange is
+// (Setup), the active ranks and the arguments. Each returns ok, or a refusal that names the value
+// and the limit. Called by dispatch.cc and combine.cc before anything is announced.
+//   dispatch_rules.cc  tokens, scales      top_k_ids.cc     ids, as a route
+//   combine_rules.cc   rows, results       window_rules.cc  addresses in the window
+#pragma once
+
+#include <memory>
+
+#include "exchange/protocol/protocol.h"
+#include "exchange/setup/setup.h"
+#include "ferry/exchange.h"
+#include "memory/pool.h"
+#include "routing/active_set.h"
+#include "routing/route.h"
+
+namespace ferry::internal {
+
+// Tokens and scales.
+Status check_dispatch(const Setup& setup, const DispatchArgs& args);
+// With a cached handle.
+Status check_cached(const Setup& setup, const ActiveSet& active, const DispatchArgs& args);
+// Without: a route that knows to which experts my tokens go, and no slots yet.
+Status make_route(const Setup& setup, const Issued& issued, const DispatchArgs& args,
+                  std::shared_ptr<Route>& route);
+
+// What needs no routing.
+Status check_combine(const Setup& setup, const CombineArgs& args);
+// With a handle, and without.
+Status check_combine_handle(const Setup& setup, const CombineArgs& args);
+Status check_dispatched(const Setup& setup, const CombineArgs& args);
+// Weights, special experts, results.
+Status check_combine_routed(const Setup& setup, const CombineArgs& args, const Route& route);
+
+// Addresses in my window: rows that are given lie in none of its released buffers, results not in
+// the window at all.
+Status check_window(const Pool& pool, int rank, const DispatchArgs& args);
+Status check_window(const Pool& pool, int rank, const CombineArgs& args, const Route& route);
+
+}  // namespace ferry::internal

@@ -1,0 +1,255 @@
+#include "exchange/dispatch/dispatch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "exchange/arguments/argument_rules.h"
+#include "exchange/dispatch/place_rows.h"
+#include "exchange/dispatch/row_metadata.h"
+#include "exchange/dispatch/send_rows.h"
+#include "exchange/state.h"
+#include "routing/placement.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// Rows a buffer is backed for when it must grow: room for the next batch too, within the
+// reservation.
+std::int64_t with_margin(std::int64_t rows, std::int64_t most) {
+  return std::min(most, rows + rows / 4);
+}
+
+}  // namespace
+
+Status ExchangeState::dispatch_send(const DispatchArgs& args, Operation& operation) {
+  operation = {};
+  const std::int64_t began = now_ns();
+  Protocol& protocol = parts_.protocol;
+  if (Status status = protocol.begin(args.deadline); !status.ok()) return status;
+  Status refusal = protocol.choose_active(args.cached && args.active_ranks.empty()
+                                              ? std::span(args.cached.route()->active->chosen)
+                                              : args.active_ranks);
+  const Issued issued = protocol.issue(OperationKind::kDispatch);
+  auto dispatch = std::make_unique<Dispatch>(parts_, issued);
+  if (refusal.ok() && !issued.active->contains_me()) {
+    dispatch->leave_empty();
+    protocol.keep_out(std::move(dispatch));
+    operation.number = issued.number;
+    return {};
+  }
+  if (refusal.ok()) refusal = dispatch->announce(args);
+  if (!refusal.ok()) return protocol.refuse(issued, refusal);
+  dispatch->times.spans.push_back({"count", began, now_ns()});
+  if (Status status = dispatch->send(args); !status.ok()) return status;
+  operation.number = issued.number;
+  protocol.keep(std::move(dispatch));
+  return {};
+}
+
+Status ExchangeState::dispatch_recv(Operation operation, Received& received) {
+  received.release();
+  std::unique_ptr<InFlight> sent;
+  Status status = parts_.protocol.collect(operation, OperationKind::kDispatch, sent);
+  if (!status.ok()) return status;
+  auto& dispatch = static_cast<Dispatch&>(*sent);
+  dispatch.hand_over(received);
+  if (dispatch.active().contains_me()) dispatch_times_ = std::move(dispatch.times);
+  count();
+  return {};
+}
+
+Status ExchangeState::dispatch_memory(Operation operation, Received& received) {
+  received.release();
+  InFlight* sent = parts_.protocol.find(operation, OperationKind::kDispatch);
+  if (!sent) return parts_.protocol.not_in_flight(operation, OperationKind::kDispatch);
+  return static_cast<Dispatch*>(sent)->show(received);
+}
+
+Status ExchangeState::ready_experts(Operation operation, std::vector<bool>& ready) {
+  InFlight* sent = parts_.protocol.find(operation, OperationKind::kDispatch);
+  if (!sent) return parts_.protocol.not_in_flight(operation, OperationKind::kDispatch);
+  parts_.group->progress();
+  ready = static_cast<Dispatch*>(sent)->ready_experts();
+  return parts_.group->verdict();
+}
+
+Dispatch::Dispatch(ExchangeParts& exchange, const Issued& issued)
+    : InFlight(issued), exchange_(exchange), setup_(*exchange.setup) {
+  times.spans.reserve(5);  // one for each phase
+}
+
+void Dispatch::leave_empty() {
+  unplaced_ = std::make_shared<Route>();
+  unplaced_->exchange_id = setup_.id;
+  unplaced_->number = number();
+  unplaced_->active = issued().active;
+  route_ = unplaced_;
+}
+
+Status Dispatch::announce(const DispatchArgs& args) {
+  Status refusal = exchange_.protocol.check_depth(OperationKind::kDispatch);
+  if (refusal.ok()) refusal = check_dispatch(setup_, args);
+  if (refusal.ok()) refusal = check_window(*exchange_.pool, setup_.rank, args);
+  if (refusal.ok()) {
+    refusal = args.cached ? check_cached(setup_, active(), args)
+                          : make_route(setup_, issued(), args, unplaced_);
+  }
+  if (!refusal.ok()) return refusal;
+  route_ = args.cached ? args.cached.route() : unplaced_;
+  return post(args);
+}
+
+// The record, my row of the count matrix, and the list of my rows.
+Status Dispatch::post(const DispatchArgs& args) {
+  const WindowLayout& layout = setup_.layout;
+  Pool& pool = *exchange_.pool;
+  buffer_ = pool.free_buffer().value();  // live views are limited, see copy_out, allocate_outputs
+  pin_ = std::make_shared<Pin>(exchange_.pool, buffer_);
+  std::int64_t rows = layout.expected_section_rows();
+  if (args.cached) rows = std::max(rows, route_->section_rows[active().member]);
+  if (!pool.back_rows(buffer_, setup_.num_sections(), rows)) {
+    return {Code::kCapacity,
+            fmt::format("dispatch: no memory for a receive buffer of {} rows of {} bytes", rows,
+                        layout.row_bytes()),
+            setup_.rank};
+  }
+  Record& mine =
+      exchange_.protocol.new_record(number(),
+                                    {.kind = OperationKind::kDispatch,
+                                     .cached = static_cast<bool>(args.cached),
+                                     .weights = args.topk_weights      ? Agreed::kYes
+                                                : args.tokens.num_rows ? Agreed::kNo
+                                                                       : Agreed::kAny,
+                                     .row_type = setup_.config.dtype,
+                                     .hidden = static_cast<std::uint32_t>(setup_.config.hidden),
+                                     .route = args.cached ? args.cached.route()->number : 0},
+                                    args.terms);
+  mine.posted = {.section_rows = pool.backed_rows(buffer_),
+                 .free_after = pool.published(buffer_),
+                 .buffer = buffer_,
+                 .growth = Code::kOk};
+  mine.num_rows = static_cast<std::int32_t>(args.tokens.num_rows);
+  count_entries(setup_.rules(), *route_, exchange_.view.count_row(setup_.rank, number()));
+  list_rows(exchange_, number(), *route_, args);
+  exchange_.protocol.publish(number(), Stage::kAnnounced);
+  return {};
+}
+
+Status Dispatch::send(const DispatchArgs& args) {
+  const std::int64_t counted = times.spans.back().end_ns;
+  times.wait_ns.resize(exchange_.group->size());
+  Protocol& protocol = exchange_.protocol;
+  Status status =
+      protocol.await(issued(), "counts", Stage::kAnnounced, {.wait_ns = &times.wait_ns});
+  const std::int64_t met = now_ns();
+  if (status.ok()) status = protocol.examine(issued());
+  if (status.ok() && unplaced_) status = plan();
+  if (status.ok()) status = guard_reuse();
+  const std::int64_t placed = now_ns();
+  if (!status.ok()) return protocol.fail(issued(), status);
+  status = RowSender(exchange_, issued(), *route_, args, placed).send(buffer_);
+  if (!status.ok()) return status;
+  protocol.publish(number(), Stage::kDelivered);
+  times.spans.push_back({"counts", counted, met});
+  times.spans.push_back({"place", met, placed});
+  times.spans.push_back({"send", placed, now_ns()});
+  return {};
+}
+
+// All ranks hold the same matrix now and agree on every slot without more messages.
+Status Dispatch::plan() {
+  Status placed = place_rows(exchange_, issued(), *unplaced_, &times.wait_ns);
+  if (!placed.ok()) return placed;
+  if (setup_.rank_major()) {
+    for (const int peer : active().ranks)
+      unplaced_->tokens_per_rank.push_back(exchange_.record(peer, number()).num_rows);
+  }
+  const WindowLayout& layout = setup_.layout;
+  for (int member = 0; member < active().num_members; ++member) {
+    const std::int64_t rows = route_->section_rows[member];
+    if (rows <= layout.max_section_rows()) continue;
+    const int rank = active().ranks[member];
+    return {
+        Code::kCapacity,
+        fmt::format("dispatch: rank {} would receive {} rows{}, the capacity is {}", rank, rows,
+                    setup_.num_sections() > 1 ? " for one expert" : "", layout.max_section_rows()),
+        rank};
+  }
+  return grow();
+}
+
+// Ranks whose posted buffer is too small back it with more memory; all ranks wait for them and see
+// the same outcome.
+Status Dispatch::grow() {
+  const std::vector<int>& ranks = active().ranks;
+  std::vector<bool> growers;  // [all ranks]; empty: none
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const std::int64_t backed = exchange_.record(ranks[i], number()).posted.section_rows;
+    if (route_->section_rows[i % active().num_members] <= backed) continue;
+    growers.resize(exchange_.group->size());
+    growers[ranks[i]] = true;
+  }
+  if (growers.empty()) return {};
+  const std::int64_t needed = route_->section_rows[active().member];
+  if (growers[setup_.rank]) {
+    const std::int64_t most = setup_.layout.max_section_rows();
+    const int sections = setup_.num_sections();
+    const bool grown = exchange_.pool->back_rows(buffer_, sections, with_margin(needed, most)) ||
+                       exchange_.pool->back_rows(buffer_, sections, needed);
+    exchange_.record(setup_.rank, number()).posted.growth = grown ? Code::kOk : Code::kCapacity;
+    ++exchange_.stats.window_growths;
+    exchange_.protocol.publish(number(), Stage::kGrown);
+  }
+  Status status = exchange_.protocol.await(issued(), "growth", Stage::kGrown, {.only = &growers});
+  if (!status.ok()) return status;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const int peer = ranks[i];
+    if (!growers[peer] || exchange_.record(peer, number()).posted.growth == Code::kOk) continue;
+    return {Code::kCapacity,
+            fmt::format("dispatch: rank {} needs {} rows of {} bytes and memory was refused", peer,
+                        route_->section_rows[i % active().num_members], setup_.layout.row_bytes()),
+            peer};
+  }
+  return {};
+}
+
+// No rank may still read what my rows will overwrite. In the plain loop this holds already.
+Status Dispatch::guard_reuse() {
+  std::uint64_t free_after = 0;
+  for (const int peer : active().ranks)
+    free_after = std::max(free_after, exchange_.record(peer, number()).posted.free_after);
+  Protocol& protocol = exchange_.protocol;
+  if (protocol.min_read_through() >= free_after) return {};
+  if (Status status = protocol.settle(free_after); !status.ok()) return status;
+  return protocol.await_read_through(issued(), free_after);
+}
+
+std::vector<bool> Dispatch::ready_experts() const {
+  const std::vector<std::int64_t>& running = route_->received.running_counts;
+  std::vector<bool> ready(route_->received.tokens_per_expert.size(), true);
+  const std::size_t block = ready.size() * active().num_members;  // of a position
+  std::vector<bool> late(active().ranks.size());
+  for (std::size_t i = 0; i < late.size(); ++i)
+    late[i] = !exchange_.protocol.delivered(issued(), active().ranks[i]);
+  for (std::size_t i = 0; i < running.size(); ++i) {
+    const std::size_t position = active().position_from_mine(static_cast<int>(i / block));
+    const bool sends = running[i] > (i % block == 0 ? 0 : running[i - 1]);
+    const std::size_t member = i % active().num_members;
+    if (sends && late[position * active().num_members + member])
+      ready[i % block / active().num_members] = false;
+  }
+  return ready;
+}
+
+Status Dispatch::receive() {
+  const std::int64_t began = now_ns();
+  Protocol& protocol = exchange_.protocol;
+  Status status = protocol.await(issued(), "rows", Stage::kDelivered, {.wait_ns = &times.wait_ns});
+  times.spans.push_back({"receive", began, now_ns()});
+  weights_ = status.ok() && protocol.agreed_weights(issued()) == Agreed::kYes;
+  return status;
+}
+
+}  // namespace ferry::internal

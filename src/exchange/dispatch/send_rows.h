@@ -1,0 +1,77 @@
+// RowSender: the rows of one dispatch on their way: encoded once, written to their final slots,
+// their scales beside them. Lives while the send half moves rows; called by dispatch.cc when every
+// slot is known.
+//   send_rows.cc             rows of this node, gaps
+//   internode/cross_rows.cc  rows for other nodes, packed for each mate
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "exchange/internode/row_splitter.h"
+#include "exchange/parts.h"
+#include "exchange/protocol/protocol.h"
+#include "ferry/exchange.h"
+#include "kernels/kernels.h"
+#include "kernels/wire_formats.h"
+#include "routing/route.h"
+
+namespace ferry::internal {
+
+class RowRelay;
+
+class RowSender {
+ public:
+  RowSender(ExchangeParts& exchange, const Issued& issued, const Route& route,
+            const DispatchArgs& args, std::int64_t now_ns);
+
+  // `buffer`: my own posted one. The metadata of the rows that it gets from this node is written
+  // there, and its gaps are cleared.
+  Status send(int buffer);
+
+ private:
+  struct Slot {
+    int index;  // of the receiver among the active ranks
+    std::int64_t row;
+  };
+  std::uint64_t bytes_of_all() const noexcept { return route_.total_rows * layout_.row_bytes(); }
+  void send_tokens() const;
+  void send_token(std::int64_t token, std::byte* scratch) const;
+  void send_entries(std::int64_t first, int count, std::byte* scratch) const;
+  RowFactors factors(std::int64_t entry) const noexcept;
+  const std::byte* encode(std::int64_t entry, std::byte* scratch) const;
+  const std::byte* scales_of_row(std::int64_t entry, const std::byte* scratch) const noexcept;
+  void clear_gaps(int buffer) const;
+
+  // internode/cross_rows.cc
+  // Rows that one worker packs for other nodes.
+  struct RowShare {
+    std::int64_t at = 0, end = 0;       // what is left of them
+    RowSplitter::Sending sending = {};  // of row `at`
+    std::size_t way = 0;                // of row `at`
+    int full = -1;                      // the peer to which there is no room for it; -1: all left
+    bool stopped() const noexcept { return full >= 0; }
+  };
+  Status cross_rows();
+  int entries_per_row() const noexcept;
+  void cross(RowShare& share, std::deque<RowSplitter>& splitters) const;
+  bool make_unit(std::int64_t first, std::byte* scratch, std::vector<std::byte>& destinations,
+                 RowUnit& unit) const;
+  int add_destinations(std::int64_t entry, std::vector<std::byte>& destinations) const;
+  Status await_room(const RowShare& share, RowRelay& relay, std::int64_t num_shares) const;
+
+  ExchangeParts& exchange_;
+  const Setup& setup_;
+  const WindowLayout& layout_;
+  const Issued& issued_;
+  const Route& route_;
+  const DispatchArgs& args_;
+  Stores stores_;
+  std::vector<std::byte*> posted_;     // [active ranks] receive buffers; null: of another node
+  std::vector<Scales> scale_strides_;  // [members] of those buffers
+};
+
+}  // namespace ferry::internal

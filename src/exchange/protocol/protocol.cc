@@ -1,0 +1,343 @@
+#include "exchange/protocol/protocol.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <new>
+
+namespace ferry::internal {
+
+namespace {
+
+// How long a change of the active ranks waits for those that are left out, and which part of its
+// deadline that may take at most: the ranks that go on wait for this one meanwhile.
+constexpr std::chrono::seconds kLastSetWait{1};
+constexpr int kLastSetPart = 2;
+
+}  // namespace
+
+const char* kind_name(OperationKind kind) noexcept {
+  return kind == OperationKind::kDispatch  ? "dispatch"
+         : kind == OperationKind::kCombine ? "combine"
+                                           : "nothing";
+}
+
+Protocol::Protocol(GroupState& group, const Setup& setup, const WindowView& view, const Ways& ways)
+    : group_(group),
+      setup_(setup),
+      view_(view),
+      ways_(ways),
+      crowded_(group.crowded(setup.config.workers)),
+      call_(group.default_deadline()),
+      active_(setup.everybody),
+      last_set_(setup.everybody) {}
+
+void Protocol::close() noexcept {
+  // It may not have sent its rows: who waits for them must not go on as if they had come.
+  if (!group_.usable()) return;
+  raise(view_.control(setup_.rank).read_through, kLeft);
+  raise(view_.control(setup_.rank).progress, kLeft);
+  group_.ring();
+  ways_.tell_left();
+}
+
+Status Protocol::begin(std::chrono::nanoseconds deadline) {
+  call_ = CallTime(deadline.count() > 0 ? deadline : group_.default_deadline());
+  if (Status verdict = group_.verdict(); !verdict.ok()) return verdict;
+  ++issued_;
+  const std::uint64_t depth = setup_.config.depth;
+  return issued_ > depth ? settle(issued_ - depth) : Status{};
+}
+
+void Protocol::begin_receive(Operation operation) noexcept {
+  for (const auto& sent : in_flight_) {
+    if (sent->number() == operation.number) call_ = CallTime(sent->issued().deadline);
+  }
+}
+
+Status Protocol::choose_active(std::span<const int> chosen) {
+  const auto& last = active_->chosen;
+  if (!std::equal(chosen.begin(), chosen.end(), last.begin(), last.end())) {
+    try {
+      active_ = setup_.active_set(chosen);
+    } catch (const Error& error) {
+      active_ = last_set_;
+      return {error.code(), error.what(), setup_.rank};
+    }
+  }
+  // At a change every rank finishes its own operations, those that stay out too: others wait for
+  // it.
+  const bool changed = active_ != last_set_ || last_taken_ + 1 < issued_;
+  if (changed) {
+    if (Status status = settle(last_taken_); !status.ok()) return status;
+  }
+  if (!active_->contains_me()) return {};
+  if (changed) {
+    // Told over the table that is common from now on: a rank that passed on control messages
+    // before may not take part.
+    ForwardingTable next = ways_.tell_set(*active_);
+    Status finished = let_last_set_finish(ways_.none() ? nullptr : &next.last_hop);
+    if (!finished.ok()) return finished;
+    ways_.use(std::move(next));
+    // Relaxed: told with the progress of this operation. Partner: lapped().
+    view_.control(setup_.rank).set_since.store(issued_, std::memory_order_relaxed);
+  }
+  last_set_ = active_;
+  last_taken_ = issued_;
+  return {};
+}
+
+Issued Protocol::issue(OperationKind kind) const {
+  return {.number = issued_, .kind = kind, .active = active_, .deadline = call_.limit()};
+}
+
+Status Protocol::check_depth(OperationKind kind) const {
+  if (in_flight_.size() < static_cast<std::size_t>(setup_.config.depth)) return {};
+  return {Code::kInvalidArgument,
+          fmt::format("{}: {} operations are in flight, the depth is {}", kind_name(kind),
+                      in_flight_.size(), setup_.config.depth),
+          setup_.rank};
+}
+
+Record& Protocol::new_record(std::uint64_t number, const Terms& terms,
+                             std::string_view front) noexcept {
+  Record& mine = *new (&view_.record(setup_.rank, number)) Record{};
+  mine.number = number;
+  mine.terms = terms;
+  mine.terms.num_active = static_cast<std::uint32_t>(active_->ranks.size());
+  mine.terms.active = active_->digest;
+  for (const char letter : front)  // FNV-1a, on top of that of the list
+    mine.terms.active = (mine.terms.active ^ static_cast<unsigned char>(letter)) * 16777619u;
+  std::string text;
+  if (!active_->all())
+    text = fmt::format("{} [{}]\n", kActiveRanks, fmt::join(active_->chosen, ", "));
+  text += front;
+  text.copy(mine.reason, sizeof mine.reason - 1);
+  return mine;
+}
+
+void Protocol::publish(std::uint64_t number, Stage stage) noexcept {
+  raise(view_.control(setup_.rank).progress, progress_of(number, stage));
+  group_.ring();
+  ways_.tell(number, stage);
+}
+
+Await Protocol::awaiting(const Issued& issued, const char* phase, std::uint64_t value) noexcept {
+  return {.operation = kind_name(issued.kind),
+          .number = issued.number,
+          .phase = phase,
+          .flags = nullptr,
+          .stride_bytes = sizeof(std::atomic<std::uint64_t>),
+          .value = value,
+          .time = &call_,
+          .crowded = crowded_,
+          .only = &issued.active->waited};
+}
+
+// Flags of all ranks; those of other nodes come by way of a rank of this one.
+Await Protocol::awaiting_flags(const Issued& issued, const char* phase,
+                               std::uint64_t value) noexcept {
+  Await await = awaiting(issued, phase, value);
+  await.stride_bytes = setup_.layout.control_bytes();
+  await.last_hop = ways_.last_hop();
+  return await;
+}
+
+Status Protocol::await(const Issued& issued, const char* phase, Stage stage,
+                       const AwaitOptions& options) {
+  Await await = awaiting_flags(issued, phase, progress_of(issued.number, stage));
+  await.flags = &view_.control(0).progress;
+  await.per_call = progress_of(1, Stage::kAnnounced);
+  await.wait_ns = options.wait_ns;
+  await.meanwhile = options.meanwhile;
+  if (options.only) await.only = options.only;
+  Status status = group_.wait(await);
+  const bool both_ways = stage == Stage::kDelivered && ways_.both(*issued.active);
+  return status.ok() && both_ways ? await_second_way(await) : status;
+}
+
+// A rank of another node has delivered once both ways say so.
+Status Protocol::await_second_way(Await await) {
+  std::vector<bool> elsewhere(group_.size());
+  for (int peer = 0; peer < group_.size(); ++peer) elsewhere[peer] = !view_.here(peer);
+  await.flags = &view_.control(0).second_way;
+  await.last_hop = ways_.last_hop(1);
+  await.only = &elsewhere;
+  return group_.wait(await);
+}
+
+// Until all ranks of the operation have read what was sent through operation `number`.
+Await Protocol::awaiting_reads(const Issued& issued, std::uint64_t number) noexcept {
+  Await await = awaiting_flags(issued, "reuse", number);
+  await.flags = &view_.control(0).read_through;
+  return await;
+}
+
+Status Protocol::await_read_through(const Issued& issued, std::uint64_t number) {
+  return group_.wait(awaiting_reads(issued, number));
+}
+
+// The ranks that read my records and rows so far are not all among those that will keep me from
+// writing over them. Between nodes flags of the new set may also take another way than rows of the
+// last one, and overtake them: so whoever is in both has finished the last one before I go on. Of
+// those left out one may be stuck, which may be why, and is not waited for long: it finds that it
+// was lapped when it goes on (lapped).
+Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
+  const Issued last{.number = issued_, .active = last_set_};
+  std::vector<bool> in_both = last_set_->waited;
+  for (std::size_t rank = 0; rank < in_both.size(); ++rank)
+    in_both[rank] = in_both[rank] && active_->waited[rank];
+  Await both = awaiting_reads(last, last_taken_);
+  both.operation = "operation";
+  both.last_hop = last_hop;
+  both.only = &in_both;
+  if (Status status = group_.wait(both); !status.ok()) return status;
+  CallTime time(std::min<std::chrono::nanoseconds>(kLastSetWait, call_.left() / kLastSetPart));
+  Await everybody = awaiting_reads(last, last_taken_);
+  everybody.time = &time;
+  everybody.needed = &active_->waited;
+  Status finished = group_.wait(everybody);
+  if (finished.code() != Code::kTimeout) return finished;
+  group_.log(LogLevel::kWarn,
+             fmt::format("exchange {}: rank {} did not say that it finished operation "
+                         "{}, and is left behind",
+                         setup_.id, finished.culprit(), last_taken_));
+  return {};
+}
+
+std::uint64_t Protocol::min_read_through() const noexcept {
+  std::uint64_t least = read_through_;
+  // Ranks of earlier sets that read my rows have finished (let_last_set_finish).
+  for (const int peer : last_set_->ranks) {
+    // Acquire: their reads come before my writes. Partner: conclude().
+    if (peer != setup_.rank)
+      least = std::min(least, view_.control(peer).read_through.load(std::memory_order_acquire));
+  }
+  return least;
+}
+
+// True when a rank went on without this one: it took part with other ranks since, and does so only
+// when this rank has finished the operation or was left behind (let_last_set_finish).
+bool Protocol::lapped(const Issued& issued) const noexcept {
+  return std::ranges::any_of(issued.active->ranks, [&](int peer) {
+    // Acquire is as much as there is to order it after my reads. Partner: choose_active().
+    return view_.control(peer).set_since.load(std::memory_order_acquire) > issued.number;
+  });
+}
+
+Status Protocol::settle(std::uint64_t through) {
+  for (const auto& operation : in_flight_) {
+    if (operation->outcome_ || operation->number() > through) continue;
+    if (Status status = finish(*operation); !status.group_usable()) return status;
+  }
+  return {};
+}
+
+Status Protocol::finish(InFlight& operation) {
+  if (!operation.outcome_) {
+    Status status = operation.receive();
+    if (status.ok() && lapped(operation.issued())) {
+      status = {Code::kMismatch,
+                fmt::format("operation {}: the others went on without rank {}, and the rows that "
+                            "it read may be of a later operation",
+                            operation.number(), setup_.rank),
+                setup_.rank};
+    }
+    operation.outcome_ = status;
+    if (status.group_usable()) conclude(operation.issued());
+  }
+  return *operation.outcome_;
+}
+
+// Marks an operation finished here, whatever its outcome, and raises read_through over the finished
+// prefix.
+void Protocol::conclude(const Issued& issued) noexcept {
+  const std::uint64_t number = issued.number;
+  ControlFlags& mine = view_.control(setup_.rank);
+  const bool takes_part = issued.active->contains_me();
+  // Relaxed: my own flag.
+  if (takes_part &&
+      mine.progress.load(std::memory_order_relaxed) < progress_of(number, Stage::kDelivered)) {
+    publish(number, Stage::kDelivered);
+  }
+  early_.push_back(number);
+  std::uint64_t through = read_through_;
+  while (std::erase(early_, through + 1) > 0) ++through;
+  if (through == read_through_) return;
+  read_through_ = through;
+  raise(mine.read_through, through);
+  group_.ring();
+  // The record of my next operation tells the end of my last dispatch too. Nobody waits for it
+  // before, but for a moment when I am left out of what comes next (let_last_set_finish).
+  const bool told_later =
+      takes_part && issued.kind == OperationKind::kDispatch && number == issued_;
+  if (!told_later) ways_.tell_read(number);
+}
+
+// The end of a call: what others wait for has left this rank, which may go on to something else. A
+// rank that is left out waits for nobody, so it only gives the network a turn.
+Status Protocol::leave(const Issued& issued, const Status& status) {
+  if (ways_.none() || !status.group_usable()) return status;
+  if (!issued.active->contains_me()) {
+    group_.progress();
+    return status;
+  }
+  Status left = group_.await_left(awaiting(issued, "room", 0), ways_.mates());
+  return status.ok() || !left.group_usable() ? left : status;
+}
+
+// It counts the operation, so that it can come back.
+void Protocol::keep_out(std::unique_ptr<InFlight> operation) {
+  operation->outcome_ = Status{};
+  conclude(operation->issued());
+  keep(std::move(operation));
+}
+
+InFlight* Protocol::find(Operation operation, OperationKind kind) const noexcept {
+  for (const auto& sent : in_flight_)
+    if (sent->number() == operation.number && sent->issued().kind == kind) return sent.get();
+  return nullptr;
+}
+
+Status Protocol::not_in_flight(Operation operation, OperationKind kind) const {
+  return {
+      Code::kInvalidArgument,
+      fmt::format("operation {} is not a {} in flight on this exchange ({} issued, {} in flight)",
+                  operation.number, kind_name(kind), issued_, in_flight_.size()),
+      setup_.rank};
+}
+
+bool Protocol::delivered(const Issued& issued, int peer) const noexcept {
+  const ControlFlags& theirs = view_.control(peer);
+  const std::uint64_t delivered = progress_of(issued.number, Stage::kDelivered);
+  const bool both_ways = ways_.both(*issued.active) && !view_.here(peer);
+  // Acquire: its rows come before my reads. Partners: publish(), and whoever stores its rows here.
+  return theirs.progress.load(std::memory_order_acquire) >= delivered &&
+         (!both_ways || theirs.second_way.load(std::memory_order_acquire) >= delivered);
+}
+
+Status Protocol::collect(Operation operation, OperationKind kind,
+                         std::unique_ptr<InFlight>& collected) {
+  if (Status verdict = group_.verdict(); !verdict.ok()) return verdict;
+  InFlight* found = find(operation, kind);
+  if (!found) return not_in_flight(operation, kind);
+  const Status status = finish(*found);
+  for (auto& sent : in_flight_)
+    if (sent.get() == found) collected = std::move(sent);
+  std::erase(in_flight_, nullptr);
+  return leave(collected->issued(), status);
+}
+
+bool Protocol::poll(Operation operation) noexcept {
+  for (const auto& sent : in_flight_) {
+    if (sent->number() != operation.number) continue;
+    if (sent->outcome_ || !group_.usable()) return true;
+    group_.progress();
+    return std::ranges::all_of(sent->active().ranks,
+                               [&](int peer) { return delivered(sent->issued(), peer); });
+  }
+  return true;  // not in flight: the receive half returns its error at once
+}
+
+}  // namespace ferry::internal

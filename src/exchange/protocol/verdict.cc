@@ -1,0 +1,190 @@
+// What the records of all ranks amount to: whether they agree, who refused, who disagrees with
+// whom. Every rank reads the same records and comes to the same outcome. Part of Protocol.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "exchange/protocol/protocol.h"
+#include "exchange/setup/differences.h"
+
+namespace ferry::internal {
+
+namespace {
+
+bool agree(const Terms& a, const Terms& b) {
+  const bool weights =
+      a.weights == b.weights || a.weights == Agreed::kAny || b.weights == Agreed::kAny;
+  // A dispatch has a route if it is cached.
+  return weights && a.kind == b.kind && a.row_type == b.row_type && a.hidden == b.hidden &&
+         a.route == b.route && a.num_active == b.num_active && a.active == b.active;
+}
+
+// The line of the active ranks, and the front's terms behind it.
+std::pair<std::string_view, std::string_view> parts_of(const Record& record) {
+  const std::string_view text = record.reason;
+  if (!text.starts_with(kActiveRanks)) return {{}, text};
+  const std::size_t end = std::min(text.find('\n'), text.size());
+  return {text.substr(0, end), text.substr(std::min(end + 1, text.size()))};
+}
+
+// The rank's call is one of this exchange: it did not refuse it, and it has tokens or combines. (A
+// dispatch without tokens would be the same in any exchange.)
+bool uses_exchange(const Record& record) {
+  return record.status == Code::kOk &&
+         (record.terms.kind != OperationKind::kDispatch || record.terms.weights != Agreed::kAny);
+}
+
+}  // namespace
+
+Agreed Protocol::agreed_weights(const Issued& issued) const noexcept {
+  for (const int peer : issued.active->ranks) {
+    const Agreed said = view_.record(peer, issued.number).terms.weights;
+    if (said != Agreed::kAny) return said;
+  }
+  return Agreed::kAny;
+}
+
+Status Protocol::destroyed(const Issued& issued, const char* phase, int peer,
+                           const std::string& text) {
+  if (Status lost = group_.await_end(awaiting(issued, phase, 0), peer); !lost.ok()) return lost;
+  return {Code::kMismatch,
+          fmt::format("operation {}: rank {} destroyed this exchange{}", issued.number, peer, text),
+          peer};
+}
+
+Status Protocol::examine(const Issued& issued) {
+  bool all_agree = true;
+  const std::uint64_t number = issued.number;
+  const Agreed weights = agreed_weights(issued);
+  const std::vector<int>& ranks = issued.active->ranks;
+  for (const int peer : ranks) {
+    const Record& theirs = view_.record(peer, number);
+    if (theirs.number != number) {
+      const bool dispatch = issued.kind == OperationKind::kDispatch;
+      return destroyed(issued, dispatch ? "counts" : "outputs", peer, "");
+    }
+    // All ranks are compared, not each with this one: a rank without rows agrees with any, and
+    // would not notice that two others disagree.
+    const Agreed said = theirs.terms.weights;
+    all_agree = all_agree && agree(theirs.terms, view_.record(ranks[0], number).terms) &&
+                (said == Agreed::kAny || said == weights);
+  }
+  int asks = -1;  // for another exchange
+  for (const int peer : ranks) {
+    const Record& theirs = view_.record(peer, number);
+    if (theirs.status == Code::kMismatch) asks = asks < 0 ? peer : asks;
+    if (theirs.status == Code::kOk || theirs.status == Code::kMismatch) continue;
+    return {Code::kPeerRejected,
+            fmt::format("operation {}: rank {} refused its {} ({}): {}", number, peer,
+                        kind_name(theirs.terms.kind), code_name(theirs.status), theirs.reason),
+            peer};
+  }
+  if (asks < 0) return all_agree ? Status{} : name_mismatch(issued);
+  const auto uses = std::find_if(ranks.begin(), ranks.end(), [&](int peer) {
+    return uses_exchange(view_.record(peer, number));
+  });
+  if (uses == ranks.end())
+    return {Code::kMismatch, "all ranks with tokens ask for another exchange"};
+  return name_difference(issued, asks, *uses);
+}
+
+bool Protocol::agrees_with_me(const Issued& issued, int peer) const noexcept {
+  const Record& theirs = view_.record(peer, issued.number);
+  return theirs.number == issued.number && theirs.status == Code::kOk &&
+         agree(theirs.terms, view_.record(setup_.rank, issued.number).terms);
+}
+
+// The error of two ranks whose fronts asked for different things.
+Status Protocol::name_difference(const Issued& issued, int rank, int other) const {
+  const Record &first = view_.record(rank, issued.number),
+               &second = view_.record(other, issued.number);
+  if (first.terms.kind != second.terms.kind) {
+    return {Code::kMismatch,
+            fmt::format("operation {}: rank {} called {}, rank {} called {}", issued.number, rank,
+                        kind_name(first.terms.kind), other, kind_name(second.terms.kind)),
+            rank};
+  }
+  return {Code::kMismatch,
+          fmt::format("operation {}: ranks {} and {} differ in this {}: {}", issued.number, rank,
+                      other, kind_name(first.terms.kind),
+                      differences(parts_of(first).second, parts_of(second).second)),
+          rank};
+}
+
+// The culprit is the first rank outside the largest set of ranks that agree. A rank without tokens
+// may agree with all, and tells nothing.
+Status Protocol::name_mismatch(const Issued& issued) const {
+  const std::uint64_t number = issued.number;
+  const std::vector<int>& ranks = issued.active->ranks;
+  int reference = ranks[0];
+  std::int64_t most = 0;
+  const auto agrees_with = [&](int rank) {
+    return [this, number, rank](int peer) {
+      return agree(view_.record(peer, number).terms, view_.record(rank, number).terms);
+    };
+  };
+  for (const int rank : ranks) {
+    const std::int64_t agreeing = std::count_if(ranks.begin(), ranks.end(), agrees_with(rank));
+    if (agreeing > most && agreeing < std::ssize(ranks)) most = agreeing, reference = rank;
+  }
+  const auto culprit = std::find_if_not(ranks.begin(), ranks.end(), agrees_with(reference));
+  const int other = culprit == ranks.end() ? reference : *culprit;
+  if (parts_of(view_.record(other, number)).second !=
+      parts_of(view_.record(reference, number)).second)
+    return name_difference(issued, other, reference);
+  return {Code::kMismatch,
+          fmt::format("operation {}: rank {} called {}, rank {} called {}", number, other,
+                      describe(other, number), reference, describe(reference, number)),
+          other};
+}
+
+// Where not all ranks are active the record names those that are, as far as there is room
+// (new_record).
+std::string Protocol::describe(int rank, std::uint64_t number) const {
+  const Record& theirs = view_.record(rank, number);
+  const Terms& terms = theirs.terms;
+  const char* weights = terms.weights == Agreed::kYes  ? "with"
+                        : terms.weights == Agreed::kNo ? "without"
+                                                       : "any";
+  const std::string_view active = parts_of(theirs).first;
+  return fmt::format("{}{} of {} {} {} row weights, handle of dispatch {}{}{}",
+                     terms.cached ? "cached " : "", kind_name(terms.kind), terms.hidden,
+                     data_type_name(terms.row_type), weights, terms.route,
+                     active.empty() ? "" : ", ", active);
+}
+
+Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
+  if (!why.group_usable()) return why;  // nobody waits for this rank any more
+  if (!issued.active->contains_me()) {
+    if (by_all != nullptr) *by_all = true;
+    return fail(issued, why);
+  }
+  Record& mine = new_record(issued.number, {.kind = issued.kind});
+  mine.status = why.code();
+  std::snprintf(mine.reason, sizeof mine.reason, "%s", why.message().c_str());
+  publish(issued.number, Stage::kDelivered);
+  const Stage said =
+      issued.kind == OperationKind::kDispatch ? Stage::kAnnounced : Stage::kDelivered;
+  const char* const phase = said == Stage::kAnnounced ? "counts" : "outputs";
+  if (Status status = await(issued, phase, said); !status.ok()) {
+    return {status.code(),
+            fmt::format("{}; this rank had refused: {}", status.message(), why.message()),
+            status.culprit()};
+  }
+  const std::vector<int>& ranks = issued.active->ranks;
+  const bool all = std::none_of(ranks.begin(), ranks.end(), [&](int peer) {
+    return uses_exchange(view_.record(peer, issued.number));
+  });
+  if (by_all != nullptr) *by_all = all;
+  const Status told = why.code() == Code::kMismatch && !all ? examine(issued) : why;
+  conclude(issued);
+  return leave(issued, told);
+}
+
+Status Protocol::fail(const Issued& issued, const Status& why) {
+  if (why.group_usable()) conclude(issued);
+  return leave(issued, why);
+}
+
+}  // namespace ferry::internal

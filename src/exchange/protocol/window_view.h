@@ -1,0 +1,48 @@
+// WindowView: the segment of an exchange as the objects that lie in it. A value; used by the
+// exchange and by what it does between nodes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "exchange/setup/record.h"
+#include "memory/segment.h"
+#include "memory/window_layout.h"
+
+namespace ferry::internal {
+
+struct WindowView {
+  std::shared_ptr<Segment> segment;
+  const WindowLayout* layout;
+  // [ranks] where in the segment the window of each lies; -1: it is of another node.
+  std::span<const int> positions;
+
+  std::byte* at(std::size_t offset) const noexcept { return segment->data() + offset; }
+  ControlFlags& control(int rank) const noexcept {
+    return *reinterpret_cast<ControlFlags*>(at(layout->control(rank)));
+  }
+  Record& record(int rank, std::uint64_t number) const noexcept {
+    return *reinterpret_cast<Record*>(at(layout->record(rank, number)));
+  }
+  std::int32_t* count_row(int rank, std::uint64_t number) const noexcept {
+    return reinterpret_cast<std::int32_t*>(at(layout->count_row(rank, number)));
+  }
+  // Of a rank of this node: sums of count rows, those before its own and those of all.
+  std::int32_t* sums_before(int rank) const noexcept {
+    return reinterpret_cast<std::int32_t*>(at(layout->sums_before(positions[rank])));
+  }
+  std::int32_t* total_sums(int rank) const noexcept {
+    return reinterpret_cast<std::int32_t*>(at(layout->total_sums(positions[rank])));
+  }
+  std::byte* row_list(int rank, std::uint64_t number) const noexcept {
+    return at(layout->row_list(positions[rank], number));
+  }
+  int num_ranks() const noexcept { return static_cast<int>(positions.size()); }
+  bool here(int rank) const noexcept { return positions[rank] >= 0; }
+  // Of a rank of this node.
+  std::byte* window(int rank) const noexcept { return at(layout->window(positions[rank])); }
+};
+
+}  // namespace ferry::internal

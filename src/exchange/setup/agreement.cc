@@ -1,0 +1,111 @@
+#include "exchange/setup/agreement.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "exchange/setup/answers.h"
+#include "exchange/setup/configuration.h"
+#include "plan/choose.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// While a rank waits in a rendezvous it looks whether one gave up that is not there, and moves
+// messages, by which others hear of that. A rendezvous knows only that a rank went: what the rank
+// said before is worth more, and so is a death on this node, by which the rank that should have
+// passed on what was said may be gone.
+template <typename Meet>
+auto heard(GroupState& group, const Deadline& by, const Meet& meet) -> decltype(meet(by)) {
+  Status said;
+  const std::function<void()> look = [&group, &said] {
+    group.progress();
+    said = group.verdict();
+    require_ok(said);
+  };
+  try {
+    return meet(by.looking(look));
+  } catch (const Error& error) {
+    if (said.ok()) look();
+    if (error.code() == Code::kPeerLost) require_ok(group.death_here());
+    throw;
+  }
+}
+
+// Between nodes all come here first: a rank may still owe others messages of an exchange that it
+// has destroyed, and moves few while it waits in a rendezvous.
+std::vector<std::string> tell(GroupState& group, const std::string& mine, const Deadline& by) {
+  if (!group.one_node()) {
+    const std::chrono::nanoseconds left(by.remaining_ns());
+    require_ok(group.barrier(left));
+  }
+  return heard(group, by, [&](const Deadline& looking) {
+    return group.rendezvous().all_gather(mine, looking);
+  });
+}
+
+AlgorithmChoice choose(const GroupState& group, const ExchangeConfig& config) {
+  if (config.algorithm != Algorithm::kAuto) return {config.algorithm, "the configuration says so"};
+  return choose_algorithm(group.topology(), traffic_of(config, group.size()));
+}
+
+std::unique_ptr<const Setup> make_setup(GroupState& group, const ExchangeConfig& config) {
+  const ExchangeConfig complete = complete_config(config, group.size());
+  return std::make_unique<const Setup>(complete, group.topology(), group.rank(),
+                                       choose(group, complete));
+}
+
+}  // namespace
+
+GroupState& usable(const std::shared_ptr<GroupState>& group) {
+  if (!group)
+    throw Error(Code::kClosed, "cannot create an exchange: this Group is not a member of anything");
+  require_ok(group->verdict());
+  return *group;
+}
+
+void make_alike(GroupState& group, const Deadline& by, const std::function<std::string()>& make) {
+  std::string made;
+  try {
+    made = willing_answer(make());
+  } catch (const Error& refusal) {
+    refuse_setup(group, Error(refusal.code(), refusal.what(), group.rank()), by);
+  } catch (const std::exception& failure) {  // memory for the setup itself
+    refuse_setup(group, Error(Code::kSystem, failure.what(), group.rank()), by);
+  }
+  require_agreement(tell(group, made, by));
+}
+
+std::shared_ptr<Segment> share_segment(GroupState& group, std::size_t bytes, const Deadline& by) {
+  return heard(group, by, [&](const Deadline& looking) {
+    return group.rendezvous().share_segment(bytes, looking);
+  });
+}
+
+std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeConfig& config,
+                                            const Deadline& by) {
+  std::unique_ptr<const Setup> setup;
+  make_alike(group, by, [&] {
+    setup = make_setup(group, config);
+    return terms_and_fields(setup->config.terms, config_text(setup->config));
+  });
+  return setup;
+}
+
+void refuse_setup(GroupState& group, const Error& why, const Deadline& by) {
+  try {
+    tell(group, refusal_answer(why), by);
+  } catch (const Error& untold) {
+    throw Error(untold.code(),
+                fmt::format("{}; this rank had refused: {}", untold.what(), why.what()),
+                untold.culprit());
+  }
+  throw why;
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,167 @@
+// RowSum: the rows of one token and what their sum is. The rows of my node are read where they lie;
+// what lies in other subtrees has come as an answer, one sum of each (or, with NodeSums::kExact,
+// row by row). The source of a token and a mate that sums for a rank it serves fill and use it
+// alike, so a result does not depend on where its token comes from (docs/numerics.md, "Between
+// nodes"). One per worker, used again for every token. Called by terms.cc, row_weights.cc and
+// internode/sum_request.cc; calls Summands.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/limits.h"
+#include "exchange/sums/summands.h"
+#include "ferry/types.h"
+#include "kernels/wire_formats.h"
+#include "topology/subtrees.h"
+
+namespace ferry::internal {
+
+// What the rows of one combine are.
+struct RowFormat {
+  const WireFormat* wire;  // of combine
+  DataType type;
+  std::int64_t hidden;
+  Partials partials;
+  bool weighted;
+
+  std::size_t plain_bytes() const noexcept { return hidden * element_bytes(type); }
+  std::size_t wire_bytes() const noexcept {
+    return wire->encode ? wire->encoded_bytes(hidden, type) : plain_bytes();
+  }
+};
+
+class RowSum {
+ public:
+  // `sum_type`: of the sums of subtrees.
+  RowSum(const RowFormat& format, DataType sum_type, int num_levels);
+
+  struct Row {
+    std::array<const void*, kMaxPositions> parts;  // by tensor-parallel position, mine first
+    int num_parts;
+    int owner;  // equal for the rows of one rank; -1: no row
+    float weight;
+    bool encoded;  // in the wire format already; one part then
+  };
+
+  const RowFormat& format() const noexcept { return format_; }
+
+  // Rows of `count` items, from `first`, to be set by row().
+  void clear(std::int64_t first, int count) noexcept;
+  Row& row(std::int64_t item) noexcept { return rows_[item - first_]; }
+
+  // The rows of all items, side by side: `find_row(item, row)` says where a row of my node lies,
+  // and all about a row but where it lies if it is of another; `answer(i)` is what has come from
+  // subtree i, null: it is my node.
+  template <typename FindRow, typename AnswerOf>
+  void set_rows(const Subtrees& subtrees, const FindRow& find_row, const AnswerOf& answer);
+  // Adds the row of an item as a term of a sum. With Partials::kPerRank the rows of its rank are
+  // one term, in the place of the last of them.
+  void add_term(std::int64_t item, Summands& sum) const;
+  // The row of an item as it crosses a link: wire_bytes() at `out`.
+  void ship(std::int64_t item, void* out);
+
+  // The sums of all subtrees instead, as set_rows().
+  template <typename FindRow, typename AnswerOf>
+  void set_sums(const Subtrees& subtrees, const FindRow& find_row, const AnswerOf& answer);
+  // As terms of `total`: one for each group of `level`, all of them inside the same group of the
+  // next level out.
+  void add_to(Summands& total, int level) { add_to(total, sums_, level); }
+  // The sum of all, rounded; of groups of `level` that are in the same group of the next level out.
+  void sum(int level, void* out);
+
+ private:
+  struct Sum {
+    int level;
+    const void* row;  // null: of my node, not made yet
+  };
+
+  void sum_own(void* out);
+  const void* own();
+  void add_to(Summands& total, std::span<const Sum> sums, int level);
+  const void* sum_of(std::span<const Sum> sums, int level);
+  const void* whole(const Row& row, Summands& sum) const;
+  // And through the wire format of combine.
+  const void* plain(const Row& row, Summands& sum) const {
+    return format_.wire->encode ? decoded(row, sum) : whole(row, sum);
+  }
+  const void* decoded(const Row& row, Summands& sum) const;
+  void add_partial(const Row& last, Summands& sum) const;
+
+  RowFormat format_;
+  DataType sum_type_;
+  std::int64_t first_ = 0;
+  int count_ = 0;
+  std::array<Row, kMaxEntries> rows_;
+  std::vector<Sum> sums_;
+  Summands part_;  // of my node
+  std::unique_ptr<std::byte[]> own_;
+  std::vector<Summands> of_level_;
+};
+
+// The scalars of a row: over several tensor-parallel positions the sum of theirs, mine first.
+struct ScalarShape {
+  int num_scalars;
+  int num_positions;
+};
+template <typename OwnScalars>
+void add_scalars(std::int64_t item, const ScalarShape& shape, const OwnScalars& own, float* sum) {
+  for (int position = 0; position < shape.num_positions; ++position) {
+    const float* scalars = own(item, position);
+    for (int j = 0; j < shape.num_scalars; ++j)
+      sum[j] = position == 0 ? scalars[j] : sum[j] + scalars[j];
+  }
+}
+
+// The scalars of all items: `own(item, position)` for rows of my node, `answer(i)` those of subtree
+// i in a run, null: it is my node; `to(item)` is where they go.
+template <typename OwnScalars, typename AnswerOf, typename To>
+void set_scalars(const Subtrees& subtrees, const ScalarShape& shape, const OwnScalars& own,
+                 const AnswerOf& answer, const To& to) {
+  for (int i = 0; i < subtrees.count(); ++i) {
+    const std::byte* theirs = answer(i);
+    for (const std::int64_t item : subtrees[i].items) {
+      if (theirs == nullptr) {
+        add_scalars(item, shape, own, to(item));
+      } else {
+        std::memcpy(to(item), theirs, shape.num_scalars * sizeof(float));
+        theirs += shape.num_scalars * sizeof(float);
+      }
+    }
+  }
+}
+
+template <typename FindRow, typename AnswerOf>
+void RowSum::set_rows(const Subtrees& subtrees, const FindRow& find_row, const AnswerOf& answer) {
+  for (int i = 0; i < subtrees.count(); ++i) {
+    const std::byte* theirs = answer(i);
+    for (const std::int64_t item : subtrees[i].items) {
+      Row& found = row(item);
+      find_row(item, found);
+      if (theirs == nullptr) continue;
+      found.parts[0] = theirs;
+      found.num_parts = 1;
+      found.encoded = format_.wire->encode != nullptr;
+      theirs += format_.wire_bytes();
+    }
+  }
+}
+
+template <typename FindRow, typename AnswerOf>
+void RowSum::set_sums(const Subtrees& subtrees, const FindRow& find_row, const AnswerOf& answer) {
+  sums_.clear();
+  for (int i = 0; i < subtrees.count(); ++i) {
+    const auto& [next_hop, level, items] = subtrees[i];
+    const std::byte* theirs = answer(i);
+    sums_.push_back({level, theirs});
+    for (const std::int64_t item : items)
+      if (theirs == nullptr) find_row(item, row(item));
+  }
+}
+
+}  // namespace ferry::internal

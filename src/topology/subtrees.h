@@ -1,0 +1,63 @@
+// Subtrees: the parts of the tree of ranks as one rank sees them: its own node, and what it reaches
+// by each of its mates (the ranks with its position in the sibling groups). A token crosses a link
+// once for each subtree that has some of its rows, and one sum of each returns (docs/numerics.md,
+// "Between nodes"). Pure. Made by RowSplitter, AskedSums and ExchangeParts.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "base/limits.h"
+#include "topology/forwarding_table.h"
+
+namespace ferry::internal {
+
+struct SubtreeRule {
+  const ForwardingTable* forwarding;
+  bool alone = false;  // kFullmesh: each rank of another node is a subtree of its own
+};
+
+class Subtrees {
+ public:
+  struct Subtree {
+    int next_hop;  // index of its mate in ForwardingTable::mates; -1: my node
+    int level;     // of that mate; of my node one further in than any
+    std::span<const std::int64_t> items;
+  };
+
+  // Of the items [first, first + count), kMostItems at most; `rank_of` says where each goes, -1:
+  // nowhere. Subtrees come by their lowest rank; items of one keep their order.
+  template <typename RankOf>
+  Subtrees(const SubtreeRule& rule, std::int64_t first, int count, const RankOf& rank_of)
+      : forwarding_(rule.forwarding) {
+    for (std::int64_t item = first; item < first + count; ++item) {
+      const int rank = rank_of(item);
+      if (rank < 0) continue;
+      const bool alone = rule.alone && forwarding_->next_hop[rank] >= 0;
+      insert(alone ? rank : forwarding_->subtree[rank], forwarding_->next_hop[rank], item);
+    }
+    divide();
+  }
+
+  int count() const noexcept { return num_subtrees_; }
+  Subtree operator[](int i) const noexcept {
+    const int begin = begin_[i], end = i + 1 < num_subtrees_ ? begin_[i + 1] : num_items_;
+    const int next_hop = next_hop_[begin];
+    return {next_hop, next_hop < 0 ? Topology::kMostLevels : forwarding_->mates[next_hop].level,
+            std::span(items_).subspan(begin, static_cast<std::size_t>(end - begin))};
+  }
+
+  static constexpr int kMostItems = kMaxEntries * kMaxPositions;
+
+ private:
+  void insert(int subtree, int next_hop, std::int64_t item) noexcept;
+  void divide() noexcept;
+
+  const ForwardingTable* forwarding_;
+  int num_subtrees_ = 0, num_items_ = 0;
+  std::array<int, kMostItems> begin_, subtree_, next_hop_;
+  std::array<std::int64_t, kMostItems> items_;
+};
+
+}  // namespace ferry::internal
