@@ -31,6 +31,7 @@ class CudaExchange {
   CudaExchange(const CudaExchange&) = delete;
   CudaExchange& operator=(const CudaExchange&) = delete;
 
+  GroupState& group() const noexcept { return *group_; }
   Status dispatch(const cuda::DispatchArgs& args, cuda::Received& received);
   Status combine(const cuda::CombineArgs& args);
   // and_wait, waited: for what all ranks send, in the kernels of the first half.

@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 
+#include "base/check.h"
 #include "ferry/status.h"
 
 namespace ferry::internal {
@@ -35,7 +36,13 @@ Status caught(const Call& call) noexcept {
 template <typename State, typename Call>
 Status guarded(const std::shared_ptr<State>& state, const Call& call) noexcept {
   if (!state) return {Code::kClosed, kNoState};
-  return caught([&] { return call(*state); });
+  return caught([&] {
+    try {
+      return call(*state);
+    } catch (const InvariantError& error) {
+      return state->group().fail(error.what());
+    }
+  });
 }
 
 }  // namespace ferry::internal

@@ -26,6 +26,7 @@ class ExchangeState {
   ExchangeState(const ExchangeState&) = delete;
   ExchangeState& operator=(const ExchangeState&) = delete;
 
+  GroupState& group() const noexcept { return *parts_.group; }
   // Before a receive half that is a call of its own.
   void begin_receive(Operation operation) noexcept { parts_.protocol.begin_receive(operation); }
   // After a receive half: what onlookers see (Counter).

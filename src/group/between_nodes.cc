@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "bootstrap/agree.h"
 #include "bootstrap/handshake.h"
 #include "group/leaving.h"
@@ -182,9 +183,18 @@ void GroupState::tell_listeners() {
   }
 }
 
+bool GroupState::move_messages() {
+  try {
+    return receive_and_send();
+  } catch (const InvariantError& error) {
+    static_cast<void>(fail(error.what()));
+    return true;
+  }
+}
+
 // In the order in which they came: what a rank did before it left is read before it is known to
 // have left.
-bool GroupState::move_messages() {
+bool GroupState::receive_and_send() {
   std::vector<std::shared_ptr<void>> ended;  // they end after the lock is released
   std::vector<MessageChannel::Loss> losses;
   const auto held = lock();

@@ -158,16 +158,14 @@ class GroupState {
   // Between nodes (between_nodes.cc); all but progress() only when there are several.
   // Moves messages, on a rank that makes its own progress.
   bool progress() { return messages_ && !nodes_.progress.own_thread && move_messages(); }
-  // Moves what can move now and reads what has come; the only one that does. True when something
-  // moved.
+  // Sends and reads messages; nothing else does. True when something moved.
   bool move_messages();
   // Held while messages are read. Messages may be sent with it held.
   [[nodiscard]] std::unique_lock<std::mutex> lock() const;
   MessageChannel& messages() const noexcept { return *messages_; }
   // Before the first message to any of them.
   void reach(const ForwardingTable& forwarding, bool together);
-  // Collective order numbers the channels. Closed by its owner, in whose place nothing is read
-  // then.
+  // Channels are numbered in collective order. Messages for a closed channel are dropped.
   std::uint32_t open_channel(Channel* channel);
   void close_channel(std::uint32_t number) noexcept;
   // Its owner is gone, others still speak through this rank: it stays until it is done.
@@ -189,6 +187,8 @@ class GroupState {
   Status death_here() const noexcept;  // of a rank of this node that died without a word; else ok
 
   void leave() noexcept;
+  // Breaks the group for all ranks: an invariant of ferry does not hold on this one (FERRY_CHECK).
+  Status fail(const std::string& text) noexcept { return break_group(Code::kBroken, rank_, text); }
 
   // FERRY_LOG: prints a line with rank, host and pid when `level` is wanted.
   void log(LogLevel level, const std::string& text) const noexcept;
@@ -197,6 +197,7 @@ class GroupState {
   // Kinds of the group's own messages.
   enum : std::uint8_t { kBarrier, kAbort, kHeard, kListens };
 
+  bool receive_and_send();
   void read(int from, std::span<const std::byte> message);
   void read_barrier(int from, std::uint64_t number, std::span<const std::byte> piece);
   void lost(int peer, const std::string& why);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <map>
 #include <set>
 #include <string>
@@ -80,6 +81,7 @@ class UcxLink final : public Link {
   int wake_fd_ = -1;
   std::map<int, Peer> peers_;           // its elements do not move: UCX points to them
   const PacketReader* read_ = nullptr;  // inside UCX's progress
+  std::exception_ptr failure_;          // of a packet's reader
   std::vector<void*> sent_;             // tickets
   std::vector<std::pair<int, ucs_status_t>> failed_;
   std::vector<void*> closing_;  // requests
@@ -241,10 +243,14 @@ void UcxLink::on_failure(void* peer, ucp_ep_h, ucs_status_t status) {
 // NOLINTNEXTLINE(readability-function-size)
 ucs_status_t UcxLink::on_packet(void* link, const void* head, std::size_t head_bytes, void* body,
                                 std::size_t body_bytes, const ucp_am_recv_param_t* /*param*/) {
-  const UcxLink& self = *static_cast<UcxLink*>(link);
+  UcxLink& self = *static_cast<UcxLink*>(link);
   if (self.read_ == nullptr) return UCS_OK;  // closing
-  (*self.read_)({.head = {static_cast<const std::byte*>(head), head_bytes},
-                 .body = {static_cast<const std::byte*>(body), body_bytes}});
+  try {
+    (*self.read_)({.head = {static_cast<const std::byte*>(head), head_bytes},
+                   .body = {static_cast<const std::byte*>(body), body_bytes}});
+  } catch (...) {  // must not cross UCX
+    self.failure_ = std::current_exception();
+  }
   return UCS_OK;
 }
 
@@ -254,6 +260,7 @@ bool UcxLink::progress(const PacketReader& read, Events& events) {
   for (int round = 0; round < kRoundsPerProgress && ucx_.worker_progress(worker_) > 0; ++round)
     moved = true;
   read_ = nullptr;
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   for (const auto& [rank, status] : std::exchange(failed_, {})) {
     close(peers_.at(rank));
     events.lost.push_back({rank, why_lost(peers_.at(rank), status)});

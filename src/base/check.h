@@ -1,0 +1,51 @@
+// FERRY_CHECK: invariants of ferry itself, which no argument and no message of another rank can
+// break. They are always on, and stand where an object hands something over: in pairs, one check by
+// the writer and one by the reader. Not on a path that is taken for each row.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <type_traits>
+
+#include "ferry/status.h"
+
+namespace ferry::internal {
+
+// An invariant does not hold. Where a call returns a Status, the call ends with kBroken and so does
+// the group, on all ranks (GroupState::fail); elsewhere the process ends with the same text.
+class InvariantError : public Error {
+ public:
+  explicit InvariantError(const std::string& text) : Error(Code::kBroken, text) {}
+};
+
+struct CheckedPlace {
+  const char* file;
+  int line;
+  const char* text;  // of the comparison
+};
+
+[[noreturn]] void throw_invariant_error(const CheckedPlace& place, const std::string& left,
+                                        const std::string& right);
+
+// Numbers, enumerators and pointers as text.
+template <typename Value>
+std::string checked_value(const Value& value) {
+  if constexpr (std::is_enum_v<Value>) {
+    return fmt::format("{}", static_cast<std::underlying_type_t<Value>>(value));
+  } else if constexpr (std::is_pointer_v<Value>) {
+    return fmt::format("{}", static_cast<const void*>(value));
+  } else {
+    return fmt::format("{}", value);
+  }
+}
+
+}  // namespace ferry::internal
+
+// FERRY_CHECK(count, <=, limit). The error shows both values. They are evaluated again for it.
+#define FERRY_CHECK(left, comparison, right)                         \
+  ((left)comparison(right)                                           \
+       ? static_cast<void>(0)                                        \
+       : ::ferry::internal::throw_invariant_error(                   \
+             {__FILE__, __LINE__, #left " " #comparison " " #right}, \
+             ::ferry::internal::checked_value(left), ::ferry::internal::checked_value(right)))
