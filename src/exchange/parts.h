@@ -4,8 +4,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
+#include "exchange/combine/pending_tokens.h"
 #include "exchange/protocol/protocol.h"
 #include "exchange/protocol/window_view.h"
 #include "exchange/setup/setup.h"
@@ -20,11 +20,6 @@
 
 namespace ferry::internal {
 
-// Tokens of a combine.
-struct TokenLists {
-  std::vector<std::int32_t> left, ready;  // not reduced; of these, what can be reduced now
-};
-
 struct ExchangeParts {
   std::shared_ptr<GroupState> group;
   std::unique_ptr<const Setup> setup;
@@ -36,7 +31,7 @@ struct ExchangeParts {
   StoreChoice stores;
   // What place(), list_rows() and a combine need, kept so that it is allocated once.
   ColumnSums column_sums = {};
-  TokenLists tokens = {};
+  PendingTokens pending = {};
   ExchangeStats stats = {};
 
   Record& record(int rank, std::uint64_t number) const noexcept {

@@ -257,7 +257,7 @@ TEST(RandomKill, TheOthersNameTheRankWithinASecond) {
       require_status(status, Code::kPeerLost, {"rank 1", "dead"}, "after a kill");
       require(seconds < 1.0, "told after " + std::to_string(seconds) + " s: " + status.message());
       const std::vector<std::string> phases = {"counts",  "growth", "reuse",     "rows",
-                                               "outputs", "sums",   "questions", "room"};
+                                               "outputs", "sums",   "requests", "room"};
       require(std::any_of(phases.begin(), phases.end(),
                           [&](auto& p) { return contains(status.message(), p); }),
               "no phase in " + status.message());

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
+#include <functional>
 
+#include "base/check.h"
 #include "exchange/arguments/argument_rules.h"
+#include "exchange/combine/publish_outputs.h"
 #include "exchange/dispatch/place_rows.h"
+#include "exchange/internode/way.h"
 #include "exchange/state.h"
-#include "kernels/row_sums.h"
 #include "routing/placement.h"
 
 namespace ferry::internal {
@@ -22,18 +24,16 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
                                                             : std::span<const int>());
   const Issued issued = protocol.issue(OperationKind::kCombine);
   auto combine = std::make_unique<Combine>(parts_, issued, args);
-  operation.number = issued.number;
   if (refusal.ok() && !issued.active->contains_me()) {
     protocol.keep_out(std::move(combine));
+    operation.number = issued.number;
     return {};
   }
   if (refusal.ok()) refusal = combine->announce();
-  Status status = refusal.ok() ? combine->ask() : protocol.refuse(issued, refusal);
-  if (!status.ok()) {
-    operation = {};
-    return status;
-  }
+  if (!refusal.ok()) return protocol.refuse(issued, refusal);
+  if (Status status = combine->request_sums(); !status.ok()) return status;
   combine->times.spans.push_back({"publish", began, now_ns()});
+  operation.number = issued.number;
   protocol.keep(std::move(combine));
   return {};
 }
@@ -47,17 +47,25 @@ Status ExchangeState::combine_recv(Operation operation) {
 }
 
 Combine::Combine(ExchangeParts& exchange, const Issued& issued, const CombineArgs& args)
-    : InFlight(issued), exchange_(exchange), setup_(*exchange.setup), args_(args) {
+    : InFlight(issued),
+      call_{.exchange = exchange, .setup = *exchange.setup, .issued = this->issued(), .args = args},
+      exchange_(exchange),
+      outputs_(call_),
+      sums_(call_),
+      token_sum_(call_, outputs_, sums_),
+      row_weights_(call_, outputs_, sums_) {
   times.spans.reserve(4);  // one for each phase
 }
 
 Status Combine::announce() {
+  const Setup& setup = call_.setup;
+  const CombineArgs& args = call_.args;
   Status refusal = exchange_.protocol.check_depth(OperationKind::kCombine);
-  if (refusal.ok()) refusal = check_combine(setup_, args_);
+  if (refusal.ok()) refusal = check_combine(setup, args);
   if (refusal.ok()) refusal = find_route();
-  if (refusal.ok()) refusal = check_combine_routed(setup_, args_, *route_);
-  if (refusal.ok()) refusal = check_window(*exchange_.pool, setup_.rank, args_, *route_);
-  if (refusal.ok()) refusal = publish_outputs();
+  if (refusal.ok()) refusal = check_combine_routed(setup, args, *call_.route);
+  if (refusal.ok()) refusal = check_window(*exchange_.pool, setup.rank, args, *call_.route);
+  if (refusal.ok()) refusal = publish_outputs(call_);
   if (!refusal.ok()) return refusal;
   exchange_.protocol.publish(number(), Stage::kDelivered);
   return {};
@@ -66,120 +74,38 @@ Status Combine::announce() {
 // The handle's, or made anew from what dispatch was given; its slots follow when the counts of all
 // ranks are here.
 Status Combine::find_route() {
-  if (args_.handle) {
-    route_ = args_.handle.route();
-    return check_combine_handle(setup_, args_);
+  const CombineArgs& args = call_.args;
+  if (args.handle) {
+    call_.route = args.handle.route();
+    return check_combine_handle(call_.setup, args);
   }
-  if (Status status = check_dispatched(setup_, args_); !status.ok()) return status;
-  const Status status = make_route(setup_, issued(), *args_.dispatched, unplaced_);
+  if (Status status = check_dispatched(call_.setup, args); !status.ok()) return status;
+  const Status status = make_route(call_.setup, issued(), *args.dispatched, unplaced_);
   if (!status.ok()) {
     return {Code::kInvalidArgument,
-            fmt::format("combine: of what was dispatched: {}", status.message()), setup_.rank};
+            fmt::format("combine: of what was dispatched: {}", status.message()), call_.setup.rank};
   }
-  route_ = unplaced_;
-  count_entries(setup_.rules(), *route_, exchange_.view.count_row(setup_.rank, number()));
+  call_.route = unplaced_;
+  call_.slots_are_known = false;
+  count_entries(call_.setup.rules(), *unplaced_,
+                exchange_.view.count_row(call_.setup.rank, number()));
   return {};
 }
 
 // Between nodes a combine without a handle waits here, in its send half, for the outputs of all
-// ranks: by them it knows which sums to ask for. The other ranks wait for these requests in their
+// ranks: by them it knows which sums to request. The other ranks wait for these requests in their
 // receive halves, so this rank must have sent them before its own receive half.
-Status Combine::ask() {
+Status Combine::request_sums() {
   if (exchange_.ways.none()) return {};
   if (unplaced_) {
     Protocol& protocol = exchange_.protocol;
     Status status = protocol.await(issued(), "outputs", Stage::kDelivered);
     if (status.ok()) status = protocol.examine(issued());
     if (status.ok()) status = place();
-    unplaced_.reset();
     if (!status.ok()) return protocol.fail(issued(), status);
   }
-  ask_for_sums();
+  sums_.request();
   return {};
-}
-
-Status Combine::receive() {
-  Status status = reduce();
-  exchange_.ways.forget_sums(number());
-  return status;
-}
-
-Status Combine::reduce() {
-  const std::int64_t began = now_ns();
-  times.wait_ns.resize(exchange_.group->size());
-  times.spans.push_back({"outputs", began, began});
-  const Route& route = *route_;
-  outputs_.resize(active().ranks.size());
-  std::vector<std::int32_t>& left = exchange_.tokens.left;
-  left.resize(route.num_tokens);
-  std::iota(left.begin(), left.end(), 0);
-  Protocol& protocol = exchange_.protocol;
-  Status status = await_outputs();
-  const bool one_node = exchange_.ways.none();
-  begin_phase(one_node ? "reduce" : "sums");
-  if (status.ok()) status = protocol.examine(issued());
-  if (status.ok() && unplaced_) status = place();
-  if (!status.ok()) return status;
-  if (args_.out_topk_weights && protocol.agreed_weights(issued()) == Agreed::kNo) {
-    return {Code::kInvalidArgument,
-            "combine: out_topk_weights needs row_weights, and no rank gave any", setup_.rank};
-  }
-  find_outputs();
-  if (!one_node) {
-    if (status = await_sums(); !status.ok()) return status;
-    begin_phase("reduce");
-  }
-  reduce_tokens(left);
-  times.spans.back().end_ns = now_ns();
-  const std::uint64_t pulled =
-      route.num_sent * route.active->num_positions * dense_pitch(args_.expert_rows);
-  exchange_.stores.took(StoreChoice::kReduce, bytes_of_all(), pulled, reduce_ns_);
-  exchange_.stats.bytes_pulled += pulled;
-  ++exchange_.stats.combines;
-  return one_node ? Status{} : await_served();
-}
-
-// Of the rows that all ranks received.
-std::uint64_t Combine::bytes_of_all() const {
-  return route_->total_rows * setup_.layout.row_bytes();
-}
-
-void Combine::begin_phase(const char* phase) {
-  const std::int64_t now = now_ns();
-  times.spans.back().end_ns = now;
-  times.spans.push_back({phase, now, now});
-}
-
-void Combine::reduce_tokens(std::span<const std::int32_t> tokens) {
-  const std::uint64_t all = bytes_of_all();
-  const Stores stores = exchange_.stores.stores(all);
-  reduce_ns_ += exchange_.stores.time(all, [&] {
-    exchange_.workers->run(std::ssize(tokens), [&](std::int64_t begin, std::int64_t end) {
-      reduce_share(tokens.subspan(begin, end - begin), stores);
-    });
-  });
-}
-
-// One worker's share of the tokens.
-void Combine::reduce_share(std::span<const std::int32_t> tokens, Stores stores) const {
-  const RowFormat format = row_format();
-  Summands sum(format.hidden, format.wire_bytes());
-  RowSum rows(format, exchange_.ways.sum_type(format.type), exchange_.ways.num_levels());
-  const ReduceJob job{sum, rows_are_terms() ? nullptr : &rows, stores};
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (i + 1 < tokens.size()) prefetch_outputs(tokens[i + 1]);
-    reduce_token(tokens[i], job);
-    if (args_.out_topk_weights) return_weights(tokens[i]);
-  }
-  if (stores == Stores::kStreaming) stores_fence();
-}
-
-RowFormat Combine::row_format() const {
-  return {.wire = &setup_.combine_wire,
-          .type = args_.expert_rows.dtype,
-          .hidden = args_.expert_rows.hidden,
-          .partials = args_.partials,
-          .weighted = args_.topk_weights != nullptr};
 }
 
 // The counts that came with the outputs say where the rows of all ranks are; all ranks see whose
@@ -187,10 +113,13 @@ RowFormat Combine::row_format() const {
 Status Combine::place() {
   Route& route = *unplaced_;
   place_rows_alone(exchange_, number(), route);
+  unplaced_.reset();
+  call_.slots_are_known = true;
+  const ExchangeConfig& config = call_.setup.config;
   for (std::size_t i = 0; i < active().ranks.size(); ++i) {
     const int member = static_cast<int>(i) % active().num_members;
-    const std::int64_t rows = setup_.config.layout == Layout::kPadded
-                                  ? active().map.num_local(member) * setup_.config.expert_capacity
+    const std::int64_t rows = config.layout == Layout::kPadded
+                                  ? active().map.num_local(member) * config.expert_capacity
                                   : route.section_rows[member];
     const Record& theirs = exchange_.record(active().ranks[i], number());
     if (theirs.num_rows == rows) continue;
@@ -215,51 +144,142 @@ Status Combine::check_shares() const {
   return {Code::kMismatch, "combine: the shares of zero of all ranks add up to something else"};
 }
 
-void Combine::find_outputs() {
-  for (std::size_t i = 0; i < outputs_.size(); ++i) {
-    const int peer = active().ranks[i];
-    if (exchange_.here(peer)) outputs_[i] = outputs_of(peer);
+Status Combine::receive() {
+  Status status = reduce();
+  exchange_.ways.forget_sums(number());
+  return status;
+}
+
+Status Combine::reduce() {
+  const std::int64_t began = now_ns();
+  times.wait_ns.resize(exchange_.group->size());
+  times.spans.push_back({"outputs", began, began});
+  const Route& route = *call_.route;
+  exchange_.pending.restart(route.num_tokens);
+  Protocol& protocol = exchange_.protocol;
+  Status status = await_outputs();
+  const bool one_node = exchange_.ways.none();
+  begin_phase(one_node ? "reduce" : "sums");
+  if (status.ok()) status = protocol.examine(issued());
+  if (status.ok() && unplaced_) status = place();
+  if (!status.ok()) return status;
+  if (call_.args.out_topk_weights && protocol.agreed_weights(issued()) == Agreed::kNo) {
+    return {Code::kInvalidArgument,
+            "combine: out_topk_weights needs row_weights, and no rank gave any", call_.setup.rank};
   }
+  FERRY_CHECK(call_.slots_are_known, ==, true);
+  outputs_.find_all();
+  if (!one_node) {
+    if (status = await_sums(); !status.ok()) return status;
+    begin_phase("reduce");
+  }
+  reduce_tokens(exchange_.pending.pending());
+  times.spans.back().end_ns = now_ns();
+  const std::uint64_t pulled =
+      route.num_sent * route.active->num_positions * dense_pitch(call_.args.expert_rows);
+  exchange_.stores.took(StoreChoice::kReduce, bytes_of_all(), pulled, reduce_ns_);
+  exchange_.stats.bytes_pulled += pulled;
+  ++exchange_.stats.combines;
+  return one_node ? Status{} : await_served();
 }
 
-Combine::PublishedRows Combine::outputs_of(int peer) const {
-  const Record& theirs = exchange_.record(peer, number());
-  const Published& rows = theirs.published;
-  const std::byte* window = exchange_.view.window(peer);
-  return {window + rows.rows_offset, rows.pitch_bytes,
-          reinterpret_cast<const float*>(window + rows.weights_offset), theirs.encoded};
+// On one node tokens are reduced as soon as all their rows are published. Between nodes the sums of
+// other nodes are waited for next; and without a handle only the counts of all ranks say where rows
+// are.
+Status Combine::await_outputs() {
+  const std::function<std::int64_t()> meanwhile = [this] { return reduce_early(); };
+  const bool early = exchange_.ways.none() && call_.slots_are_known;
+  return exchange_.protocol.await(
+      issued(), "outputs", Stage::kDelivered,
+      {.wait_ns = &times.wait_ns, .meanwhile = early ? &meanwhile : nullptr});
 }
 
-void Combine::reduce_token(std::int64_t token, const ReduceJob& job) const {
-  const std::int64_t hidden = args_.expert_rows.hidden;
-  const std::size_t out_row = hidden * element_bytes(args_.out_dtype);
-  job.sum.clear();
-  collect_terms(token, job);
-  const auto row_of = [&](const void* matrix) {
-    return matrix ? static_cast<const std::byte*>(matrix) + token * out_row : nullptr;
-  };
-  std::byte* out = static_cast<std::byte*>(args_.out) +
-                   token * (args_.out_pitch_bytes ? args_.out_pitch_bytes : out_row);
-  const bool norm = args_.norm.residual != nullptr;
-  float* sum = norm ? reinterpret_cast<float*>(job.sum.scratch()) : nullptr;
-  job.sum.reduce(
-      {.row_type = args_.expert_rows.dtype,
-       .bias = {norm ? nullptr : row_of(args_.bias[0]), norm ? nullptr : row_of(args_.bias[1])},
-       .out = norm ? static_cast<void*>(sum) : out,
-       .out_type = norm ? DataType::kFp32 : args_.out_dtype,
-       .hidden = hidden,
-       .stores = norm ? Stores::kCached : job.stores},
-      args_.topk_weights != nullptr);
-  if (!norm) return;
-  float unused = 0;
-  normalise_row({.z = sum,
-                 .gamma = args_.norm.gamma,
-                 .epsilon = args_.norm.epsilon,
-                 .type = args_.out_dtype,
-                 .hidden = hidden,
-                 .out = out,
-                 .y = static_cast<std::byte*>(args_.norm.y) + token * out_row,
-                 .rstd = args_.norm.rstd ? args_.norm.rstd + token : &unused});
+// Returns the nanoseconds that it reduced tokens.
+std::int64_t Combine::reduce_early() {
+  const auto is_ready = [this](std::int64_t token) { return outputs_.are_here(token); };
+  const bool ready =
+      outputs_.find_more() && exchange_.pending.find_ready(is_ready, call_.route->num_tokens);
+  return ready ? reduce_ready("outputs") : 0;
+}
+
+Status Combine::await_sums() {
+  const std::vector<Way*> ways = exchange_.ways.of(active());
+  for (std::size_t way = 0; way < ways.size(); ++way)
+    if (Status status = await_sums(*ways[way], sums_.by_way(way)); !status.ok()) return status;
+  return {};
+}
+
+Status Combine::await_sums(Way& way, const AskedSums& requests) {
+  std::vector<bool> requested(exchange_.group->size());
+  const std::vector<ForwardingTable::Mate>& mates = way.table().mates;
+  for (std::size_t next_hop = 0; next_hop < mates.size(); ++next_hop)
+    requested[mates[next_hop].rank] = requests.asks(next_hop);
+  Await sums = exchange_.protocol.awaiting(issued(), "sums", number());
+  sums.flags = way.sums().summed();
+  sums.only = &requested;
+  const std::function<std::int64_t()> meanwhile = [this] { return reduce_summed(); };
+  sums.meanwhile = &meanwhile;
+  if (Status status = exchange_.group->wait(sums); !status.ok()) return status;
+  for (const auto& [level, mate] : mates) {
+    if (!requested[mate] || way.sums().all_here(number(), mate)) continue;
+    return exchange_.protocol.destroyed(
+        issued(), "sums", mate,
+        fmt::format(" before it had summed rows for rank {}", call_.setup.rank));
+  }
+  return {};
+}
+
+// Returns the nanoseconds that it reduced tokens: few at once, as other ranks may wait for sums
+// that this rank makes.
+std::int64_t Combine::reduce_summed() {
+  const auto is_ready = [this](std::int64_t token) { return sums_.are_here(token); };
+  PendingTokens& pending = exchange_.pending;
+  return pending.find_ready(is_ready, pending.few()) ? reduce_ready("sums") : 0;
+}
+
+// No receive half returns before this rank has sent the sums that others requested from it.
+Status Combine::await_served() {
+  for (Way* const way : exchange_.ways.of(active())) {
+    Await served = exchange_.protocol.awaiting(issued(), "requests", number());
+    served.flags = way->sums().served();
+    served.only = &way->table().is_served;
+    served.last_hop = &way->table().last_hop;
+    if (Status status = exchange_.group->wait(served); !status.ok()) return status;
+  }
+  return {};
+}
+
+// `wait`: the phase that goes on then.
+std::int64_t Combine::reduce_ready(const char* wait) {
+  begin_phase("reduce");
+  reduce_tokens(exchange_.pending.ready());
+  exchange_.pending.drop_ready();
+  begin_phase(wait);
+  const OperationTimes::Span& reduced = times.spans.end()[-2];
+  return reduced.end_ns - reduced.begin_ns;
+}
+
+void Combine::reduce_tokens(std::span<const std::int32_t> tokens) {
+  const std::uint64_t all = bytes_of_all();
+  const Stores stores = exchange_.stores.stores(all);
+  reduce_ns_ += exchange_.stores.time(all, [&] {
+    exchange_.workers->run(std::ssize(tokens), [&](std::int64_t begin, std::int64_t end) {
+      const auto share = tokens.subspan(begin, end - begin);
+      token_sum_.reduce(share, stores);
+      if (call_.args.out_topk_weights) row_weights_.write(share);
+    });
+  });
+}
+
+// Of the rows that all ranks received.
+std::uint64_t Combine::bytes_of_all() const {
+  return call_.route->total_rows * call_.setup.layout.row_bytes();
+}
+
+void Combine::begin_phase(const char* phase) {
+  const std::int64_t now = now_ns();
+  times.spans.back().end_ns = now;
+  times.spans.push_back({phase, now, now});
 }
 
 }  // namespace ferry::internal

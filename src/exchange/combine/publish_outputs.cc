@@ -1,114 +1,127 @@
-// Where the outputs of this rank's experts lie when peers read them: in place, or copied into a
-// buffer of the window. Part of Combine.
+#include "exchange/combine/publish_outputs.h"
+
 #include <fmt/format.h>
 
 #include <cstring>
+#include <optional>
 
-#include "exchange/combine/combine.h"
+#include "base/check.h"
 
 namespace ferry::internal {
 
-// Rows and weights that lie in a pinned buffer of the window are read in place, all others are
-// copied into a free one.
-Status Combine::publish_outputs() {
-  Pool& pool = *exchange_.pool;
-  const Rows& rows = args_.expert_rows;
-  const std::size_t rows_bytes = extent_of(rows);
-  const std::size_t weights_bytes =
-      args_.row_weights ? rows.num_rows * setup_.layout.weights_per_row() * sizeof(float) : 0;
-  const auto found = [&](const void* data, std::size_t bytes) {
-    return args_.in_place ? pool.find(data, bytes).buffer : std::nullopt;
-  };
-  const std::optional<int> rows_in = found(rows.data, rows_bytes);
-  const std::optional<int> weights_in = found(args_.row_weights, weights_bytes);
-  Record& mine = exchange_.protocol.new_record(number(),
-                                               {.kind = OperationKind::kCombine,
-                                                .weights = args_.row_weights ? Agreed::kYes
-                                                           : rows.num_rows   ? Agreed::kNo
-                                                                             : Agreed::kAny,
-                                                .row_type = rows.dtype,
-                                                .hidden = static_cast<std::uint32_t>(rows.hidden),
-                                                .route = unplaced_ ? 0 : route_->number},
-                                               args_.terms);
-  mine.has_share = args_.share_of_zero != nullptr;
-  if (mine.has_share) mine.share_of_zero = *args_.share_of_zero;
-  mine.num_rows = static_cast<std::int32_t>(rows.num_rows);
-  mine.published = {.rows_offset = 0, .pitch_bytes = pitch_of(rows), .weights_offset = 0};
-  if (rows_in) {
-    mine.published.rows_offset = pool.offset_of(rows.data);
-    pool.mark_published(*rows_in, number());
-  }
-  if (weights_in) {
-    mine.published.weights_offset = pool.offset_of(args_.row_weights);
-    pool.mark_published(*weights_in, number());
-  }
-  const bool stage_rows = rows_bytes > 0 && !rows_in;
-  const bool stage_weights = weights_bytes > 0 && !weights_in;
-  return stage_rows || stage_weights ? stage(mine, stage_rows, stage_weights) : Status{};
+namespace {
+
+std::size_t bytes_of_weights(const CombineCall& call) {
+  return call.args.expert_rows.num_rows * call.setup.layout.weights_per_row() * sizeof(float);
 }
 
-// A buffer that is free now is always there (docs/protocol.md); a combine must not wait before it
-// is announced. Rows are copied in the wire format of combine, where that is smaller and nothing is
-// added to them before they travel.
-Status Combine::stage(Record& mine, bool rows, bool weights) {
-  Pool& pool = *exchange_.pool;
-  const int buffer = pool.free_buffer(exchange_.protocol.min_read_through()).value();
-  const std::int64_t num_rows = args_.expert_rows.num_rows;
-  const std::size_t raw_row = dense_pitch(args_.expert_rows);
-  const std::size_t encoded_row = row_format().wire_bytes();
-  const bool encoded = rows && encoded_row < raw_row && active().num_positions == 1;
-  const std::size_t row_bytes = encoded ? encoded_row : raw_row;
-  const std::size_t weights_bytes =
-      weights ? num_rows * setup_.layout.weights_per_row() * sizeof(float) : 0;
-  if (!pool.back(buffer, setup_.layout.rows(), rows ? num_rows * row_bytes : 0) ||
-      !pool.back(buffer, setup_.layout.weights(), weights_bytes)) {
-    return {Code::kCapacity,
-            fmt::format("combine: no memory to publish {} bytes of expert rows",
-                        num_rows * row_bytes + weights_bytes),
-            setup_.rank};
-  }
-  pool.mark_used(buffer);
-  pool.mark_published(buffer, mine.number);
-  std::byte* data = pool.data(buffer);
-  if (rows) {
-    mine.encoded = encoded;
-    mine.published.pitch_bytes = static_cast<std::int64_t>(row_bytes);
-    mine.published.rows_offset = pool.offset_of(data + setup_.layout.rows());
-    copy_rows_in(data + setup_.layout.rows(), mine);
-  }
-  if (weights) {
-    std::memcpy(data + setup_.layout.weights(), args_.row_weights, weights_bytes);
-    mine.published.weights_offset = pool.offset_of(data + setup_.layout.weights());
-  }
-  return {};
+Terms terms_of(const CombineCall& call) {
+  const Rows& rows = call.args.expert_rows;
+  return {.kind = OperationKind::kCombine,
+          .weights = call.args.row_weights ? Agreed::kYes
+                     : rows.num_rows       ? Agreed::kNo
+                                           : Agreed::kAny,
+          .row_type = rows.dtype,
+          .hidden = static_cast<std::uint32_t>(rows.hidden),
+          .route = call.slots_are_known ? call.route->number : 0};
 }
 
 // Received rows only: gaps and padding are never read. Where the slots are not known yet, all rows.
-void Combine::copy_rows_in(std::byte* to, const Record& mine) {
-  const Rows& from = args_.expert_rows;
-  const Route& route = *route_;
+void copy_rows_in(const CombineCall& call, const Record& mine, std::byte* to) {
+  const Rows& from = call.args.expert_rows;
+  const Route& route = *call.route;
+  ExchangeParts& exchange = call.exchange;
   const std::int64_t row_bytes = mine.published.pitch_bytes;
-  const std::int64_t all_rows =
-      unplaced_ ? from.num_rows * exchange_.group->size() : route.total_rows;  // without padding
-  const Stores stores = exchange_.stores.stores(all_rows * setup_.layout.row_bytes());
+  const std::int64_t all_rows = call.slots_are_known ? route.total_rows  // without padding
+                                                     : from.num_rows * exchange.group->size();
+  const Stores stores = exchange.stores.stores(all_rows * call.setup.layout.row_bytes());
   const auto copy_one = [&](std::int64_t row) {
     const std::byte* raw = static_cast<const std::byte*>(from.data) + row * pitch_of(from);
     std::byte* copied = to + row * row_bytes;
     if (!mine.encoded) return copy_row(copied, raw, row_bytes, stores);
-    setup_.combine_wire.encode(
+    call.setup.combine_wire.encode(
         {.row = raw, .row_type = from.dtype, .hidden = from.hidden, .out = copied});
   };
   const auto copy = [&](std::int64_t first, std::int64_t count) {
-    exchange_.workers->run(count, [&](std::int64_t begin, std::int64_t end) {
+    FERRY_CHECK(first + count, <=, from.num_rows);
+    exchange.workers->run(count, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = first + begin; row < first + end; ++row) copy_one(row);
       if (stores == Stores::kStreaming) stores_fence();
     });
-    exchange_.stats.bytes_copied += count * row_bytes;
+    exchange.stats.bytes_copied += count * row_bytes;
   };
-  if (setup_.rank_major() || unplaced_) return copy(0, from.num_rows);
+  if (call.setup.rank_major() || !call.slots_are_known) return copy(0, from.num_rows);
   for (std::size_t expert = 0; expert + 1 < route.received.expert_offsets.size(); ++expert) {
     copy(route.received.expert_offsets[expert], route.received.tokens_per_expert[expert]);
   }
+}
+
+struct Staged {
+  bool rows, weights;
+};
+
+// A buffer that is free now is always there (docs/protocol.md); a combine must not wait before it
+// is announced. Rows are copied in the wire format of combine, where that is smaller and nothing is
+// added to them before they travel.
+Status stage(const CombineCall& call, Staged staged, Record& mine) {
+  Pool& pool = *call.exchange.pool;
+  const WindowLayout& layout = call.setup.layout;
+  const int buffer = pool.free_buffer(call.exchange.protocol.min_read_through()).value();
+  const std::int64_t num_rows = call.args.expert_rows.num_rows;
+  const std::size_t raw_row = dense_pitch(call.args.expert_rows);
+  const std::size_t encoded_row = call.row_format().wire_bytes();
+  const bool encoded = staged.rows && encoded_row < raw_row && call.active().num_positions == 1;
+  const std::size_t row_bytes = encoded ? encoded_row : raw_row;
+  const std::size_t weights_bytes = staged.weights ? bytes_of_weights(call) : 0;
+  if (!pool.back(buffer, layout.rows(), staged.rows ? num_rows * row_bytes : 0) ||
+      !pool.back(buffer, layout.weights(), weights_bytes)) {
+    return {Code::kCapacity,
+            fmt::format("combine: no memory to publish {} bytes of expert rows",
+                        num_rows * row_bytes + weights_bytes),
+            call.setup.rank};
+  }
+  pool.mark_used(buffer);
+  pool.mark_published(buffer, mine.number);
+  std::byte* data = pool.data(buffer);
+  if (staged.rows) {
+    mine.encoded = encoded;
+    mine.published.pitch_bytes = static_cast<std::int64_t>(row_bytes);
+    mine.published.rows_offset = pool.offset_of(data + layout.rows());
+    copy_rows_in(call, mine, data + layout.rows());
+  }
+  if (staged.weights) {
+    std::memcpy(data + layout.weights(), call.args.row_weights, weights_bytes);
+    mine.published.weights_offset = pool.offset_of(data + layout.weights());
+  }
+  return {};
+}
+
+}  // namespace
+
+Status publish_outputs(const CombineCall& call) {
+  Pool& pool = *call.exchange.pool;
+  const CombineArgs& args = call.args;
+  const std::size_t rows_bytes = extent_of(args.expert_rows);
+  const std::size_t weights_bytes = args.row_weights ? bytes_of_weights(call) : 0;
+  Record& mine = call.exchange.protocol.new_record(call.number(), terms_of(call), args.terms);
+  mine.has_share = args.share_of_zero != nullptr;
+  if (mine.has_share) mine.share_of_zero = *args.share_of_zero;
+  mine.num_rows = static_cast<std::int32_t>(args.expert_rows.num_rows);
+  mine.published = {
+      .rows_offset = 0, .pitch_bytes = pitch_of(args.expert_rows), .weights_offset = 0};
+  // True when `data` lies in a pinned buffer, which is published then.
+  const auto in_place = [&](const void* data, std::size_t bytes, auto& offset) {
+    const std::optional<int> buffer = args.in_place ? pool.find(data, bytes).buffer : std::nullopt;
+    if (!buffer) return false;
+    offset = pool.offset_of(data);
+    pool.mark_published(*buffer, call.number());
+    return true;
+  };
+  const bool rows_lie = in_place(args.expert_rows.data, rows_bytes, mine.published.rows_offset);
+  const bool weights_lie = in_place(args.row_weights, weights_bytes, mine.published.weights_offset);
+  const Staged staged{.rows = rows_bytes > 0 && !rows_lie,
+                      .weights = weights_bytes > 0 && !weights_lie};
+  return staged.rows || staged.weights ? stage(call, staged, mine) : Status{};
 }
 
 }  // namespace ferry::internal

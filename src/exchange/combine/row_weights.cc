@@ -1,36 +1,41 @@
-// The row weights that return to the source of each token with its result. Part of Combine.
-#include <cstring>
+#include "exchange/combine/row_weights.h"
 
-#include "exchange/combine/combine.h"
+#include <cstring>
 
 namespace ferry::internal {
 
-// kRankMajor: sums [K] over ranks ascending, of each group of the outermost level first. Expert
-// layouts: the scalar of the row of (token, k).
-void Combine::return_weights(std::int64_t token) const {
-  const Route& route = *route_;
-  const std::int64_t first = token * route.num_entries;
-  float* out = args_.out_topk_weights + token * route.top_k;
+void RowWeights::write(std::span<const std::int32_t> tokens) const {
+  for (const std::int32_t token : tokens) write_token(token);
+}
+
+// kRankMajor: sums [K] over ranks. Expert layouts: the scalar of the row of (token, k).
+void RowWeights::write_token(std::int64_t token) const {
+  const Route& route = *call_.route;
+  float* out = call_.args.out_topk_weights + token * route.top_k;
   std::memset(out, 0, route.top_k * sizeof(float));
-  RowScalars of_entry;
+  Scalars of_entry;
   find_scalars(token, of_entry);
-  if (!setup_.rank_major()) {
-    for (int k = 0; k < route.top_k; ++k) {
-      if (route.refs[first + k].sent()) out[k] = of_entry[k][0];
-    }
-    return;
+  if (call_.setup.rank_major()) return add_ranks(token, of_entry, out);
+  for (int k = 0; k < route.top_k; ++k) {
+    if (route.refs[token * route.num_entries + k].sent()) out[k] = of_entry[k][0];
   }
+}
+
+// Ranks ascending, of each group of the outermost level first.
+void RowWeights::add_ranks(std::int64_t token, const Scalars& of_entry, float* out) const {
+  const Route& route = *call_.route;
+  const std::int64_t first = token * route.num_entries;
   const auto add = [&](float* sum, const float* scalars) {
     for (int j = 0; j < route.top_k; ++j) sum[j] += scalars[j];
   };
-  if (!exchange_.ways.by_subtree()) {
+  if (!call_.exchange.ways.by_subtree()) {
     for (int k = 0; k < route.num_entries; ++k) {
       if (route.refs[first + k].sent()) add(out, of_entry[k].data());
     }
     return;
   }
-  const Subtrees subtrees = exchange_.subtrees_of(route, first, route.num_entries);
-  const int outermost = exchange_.ways.table().outermost;
+  const Subtrees subtrees = call_.exchange.subtrees_of(route, first, route.num_entries);
+  const int outermost = call_.exchange.ways.table().outermost;
   for (int i = 0; i < subtrees.count();) {
     float sum[kMaxTopK] = {};
     const bool mine = subtrees[i].level > outermost;
@@ -42,31 +47,32 @@ void Combine::return_weights(std::int64_t token) const {
   }
 }
 
-// What each row of a token brings.
-void Combine::find_scalars(std::int64_t token, RowScalars& of_entry) const {
-  const Route& route = *route_;
+// The scalars that came with each row of a token.
+void RowWeights::find_scalars(std::int64_t token, Scalars& of_entry) const {
+  const Route& route = *call_.route;
   const ActiveSet& active = *route.active;
   const std::int64_t first = token * route.num_entries;
-  const ScalarShape shape{static_cast<int>(setup_.layout.weights_per_row()), active.num_positions};
+  const ScalarShape shape{static_cast<int>(call_.setup.layout.weights_per_row()),
+                          active.num_positions};
   const auto own = [&](std::int64_t entry, int i) {
     const int position = active.position_from_mine(i);
-    return outputs_[active.index(route.refs[entry].member, position)].weights +
-           setup_.row_at(route, entry, position) * shape.num_scalars;
+    return outputs_.of(route.refs[entry].member, position).weights +
+           call_.setup.row_at(route, entry, position) * shape.num_scalars;
   };
   const auto to = [&](std::int64_t entry) { return of_entry[entry - first].data(); };
-  if (exchange_.ways.none()) {
+  if (call_.exchange.ways.none()) {
     for (std::int64_t entry = first; entry < first + route.num_entries; ++entry) {
       if (route.refs[entry].sent()) add_scalars(entry, shape, own, to(entry));
     }
     return;
   }
-  const Subtrees subtrees = exchange_.subtrees_of(route, first, route.num_entries);
-  const auto answer = [&](int i) -> const std::byte* {
-    const std::byte* theirs = answer_of(token, i);
+  const Subtrees subtrees = call_.exchange.subtrees_of(route, first, route.num_entries);
+  const auto reply = [&](int i) -> const std::byte* {
+    const std::byte* theirs = sums_.reply(token, i);
     const auto num_terms = static_cast<int>(subtrees[i].items.size());
-    return theirs ? theirs + asked_[0].layout().scalars_at(num_terms) : nullptr;
+    return theirs ? theirs + sums_.layout().scalars_at(num_terms) : nullptr;
   };
-  set_scalars(subtrees, shape, own, answer, to);
+  set_scalars(subtrees, shape, own, reply, to);
 }
 
 }  // namespace ferry::internal

@@ -1,0 +1,54 @@
+#include "exchange/combine/published_outputs.h"
+
+#include <algorithm>
+
+namespace ferry::internal {
+
+void PublishedOutputs::find_all() {
+  const std::vector<int>& ranks = call_.active().ranks;
+  outputs_.resize(ranks.size());
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    if (call_.exchange.here(ranks[i])) outputs_[i] = of_rank(ranks[i]);
+}
+
+bool PublishedOutputs::find_more() {
+  const std::vector<int>& ranks = call_.active().ranks;
+  outputs_.resize(ranks.size());
+  bool more = false;
+  for (std::size_t i = 0; i < ranks.size() && !mismatch_; ++i) {
+    if (outputs_[i].rows || !call_.exchange.protocol.delivered(call_.issued, ranks[i])) continue;
+    mismatch_ = !makes_this_call(ranks[i]);
+    outputs_[i] = of_rank(ranks[i]);
+    more = true;
+  }
+  return more && !mismatch_;
+}
+
+// Only the rows of such a rank are where the route says: no record was examined yet. Weights that
+// are to return may be missing on all ranks alike.
+bool PublishedOutputs::makes_this_call(int rank) const noexcept {
+  const Agreed weights = call_.exchange.record(rank, call_.number()).terms.weights;
+  return call_.exchange.protocol.agrees_with_me(call_.issued, rank) &&
+         (!call_.args.out_topk_weights || weights != Agreed::kNo);
+}
+
+PublishedRows PublishedOutputs::of_rank(int rank) const {
+  const Record& theirs = call_.exchange.record(rank, call_.number());
+  const Published& rows = theirs.published;
+  const std::byte* window = call_.exchange.view.window(rank);
+  return {window + rows.rows_offset, rows.pitch_bytes,
+          reinterpret_cast<const float*>(window + rows.weights_offset), theirs.encoded};
+}
+
+bool PublishedOutputs::are_here(std::int64_t token) const noexcept {
+  const Route& route = *call_.route;
+  const RowRef* const refs = route.refs.data() + token * route.num_entries;
+  return std::all_of(refs, refs + route.num_entries, [this](RowRef ref) {
+    bool here = true;
+    for (int position = 0; ref.sent() && position < call_.active().num_positions; ++position)
+      here = here && of(ref.member, position).rows;
+    return here;
+  });
+}
+
+}  // namespace ferry::internal

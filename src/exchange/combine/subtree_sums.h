@@ -1,0 +1,45 @@
+// SubtreeSums: what the source of the tokens requests from other nodes for one combine. Every mate
+// is told which rows of its subtree each token needs, and memory for its replies is laid out before
+// they come, so no message says what lies where. Empty on one node.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "exchange/combine/combine_call.h"
+#include "exchange/internode/asked_sums.h"
+
+namespace ferry::internal {
+
+class SubtreeSums {
+ public:
+  explicit SubtreeSums(const CombineCall& call) noexcept : call_(call) {}
+
+  // Sends the requests, once.
+  void request();
+  // After request(). The requests that went by a way.
+  const AskedSums& by_way(std::size_t way) const noexcept { return asked_[way]; }
+  const AnswerLayout& layout() const noexcept { return asked_[0].layout(); }
+  // The reply for the i-th subtree of a token; null: its rows are of this node.
+  const std::byte* reply(std::int64_t token, int subtree) const {
+    return of_token(token).answer(subtrees_[token].first + subtree);
+  }
+  bool are_here(std::int64_t token) const noexcept;
+
+ private:
+  struct Range {
+    std::size_t first, end;
+  };
+
+  const AskedSums& of_token(std::int64_t token) const {
+    return asked_[call_.exchange.ways.of_token(token, asked_.size())];
+  }
+  Term term_of(TokenEntry at) const;
+
+  const CombineCall& call_;
+  std::vector<AskedSums> asked_;  // [ways]
+  std::vector<Range> subtrees_;   // [tokens] of the requests by the token's way
+};
+
+}  // namespace ferry::internal
