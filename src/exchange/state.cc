@@ -127,7 +127,7 @@ ExchangeState::ExchangeState(const std::shared_ptr<GroupState>& group, const Exc
 ExchangeState::~ExchangeState() {
   parts_.group->counters().add(Counter::kWindowBytes, 0 - counted_window_bytes_);
   parts_.protocol.close();
-  parts_.ways.leave_open();
+  parts_.ways.keep_open();
 }
 
 Status ExchangeState::refuse_for_front(OperationKind kind, const Status& why,

@@ -33,19 +33,19 @@ std::size_t Ways::of_token(std::int64_t token, std::size_t num_ways) const noexc
 // Sums of counts are for ranks of this node.
 void Ways::tell(std::uint64_t number, Stage stage) const {
   if (stage == Stage::kSummed) return;
-  tell_read(number);
+  send_read_through(number);
   if (ways_.size() > 1 && stage == Stage::kDelivered) ways_[1]->mirror().send_delivered(number);
 }
 
-void Ways::tell_read(std::uint64_t number) const {
+void Ways::send_read_through(std::uint64_t number) const {
   if (!none()) ways_[0]->mirror().send(number);
 }
 
-void Ways::tell_left() const {
-  for (const auto& way : ways_) way->mirror().send_left();
+void Ways::send_departure() const {
+  for (const auto& way : ways_) way->mirror().send_departure();
 }
 
-ForwardingTable Ways::tell_set(const ActiveSet& active) const {
+ForwardingTable Ways::send_set(const ActiveSet& active) const {
   return none() ? ForwardingTable() : ways_[0]->mirror().send_read(active.waited, active.all());
 }
 
@@ -95,8 +95,8 @@ CrossedBytes Ways::crossed(int level) const noexcept {
   return sum;
 }
 
-void Ways::leave_open() {
-  for (const auto& way : std::exchange(ways_, {})) group_->leave_open(way->channel(), way);
+void Ways::keep_open() {
+  for (const auto& way : std::exchange(ways_, {})) group_->keep_open(way->channel(), way);
 }
 
 }  // namespace ferry::internal

@@ -1,7 +1,7 @@
 // Ways: the ways by which the ranks of other nodes are reached: none on one node, else one, or two
 // where groups of the outermost level are joined in two ways. Control messages take the first; of
 // an operation in which all ranks take part, rows and sums take both. A value: copies share the
-// ways, which may outlive their exchange (leave_open).
+// ways, which may outlive their exchange (keep_open).
 #pragma once
 
 #include <cstdint>
@@ -38,12 +38,12 @@ class Ways {
   // progress of this rank says `stage`.
   void tell(std::uint64_t number, Stage stage) const;
   // The last operation that this rank has finished.
-  void tell_read(std::uint64_t number) const;
+  void send_read_through(std::uint64_t number) const;
   // That this rank destroys its exchange.
-  void tell_left() const;
+  void send_departure() const;
   // Before the first operation of another set of ranks: tells the ranks of the last operation and
   // those of `active` how far this rank has read. Returns the table of the latter, for use().
-  ForwardingTable tell_set(const ActiveSet& active) const;
+  ForwardingTable send_set(const ActiveSet& active) const;
   void use(ForwardingTable table) const;
   // The table of the first way in use; not on one node.
   const ForwardingTable& table() const noexcept;
@@ -67,7 +67,7 @@ class Ways {
   // Bytes that this rank sent over links of `level` and further out.
   CrossedBytes crossed(int level) const noexcept;
   // At the end of the exchange: others may still speak through this rank.
-  void leave_open();
+  void keep_open();
 
  private:
   GroupState* group_;

@@ -50,7 +50,7 @@ void GroupState::join_nodes(const LinkFactory& make_link, const Deadline& by) {
   messages_->let_in(others);
   rendezvous_->all_gather("", by);  // all let each other in
   nodes_.reached.resize(size_);
-  nodes_.heard.resize(size_);
+  nodes_.acknowledged.resize(size_);
   nodes_.listens.resize(size_);
   nodes_.forwarding =
       ForwardingTable(topology_, rank_, std::vector<bool>(size_, true), /*flat=*/true);
@@ -83,11 +83,11 @@ void GroupState::end_progress() {
     messages_->wake();
     nodes_.progress.thread.join();
   }
-  std::vector<std::shared_ptr<void>> left_open;  // they end after the lock is released
+  std::vector<std::shared_ptr<void>> kept_open;  // they end after the lock is released
   const auto held = lock();
   nodes_.progress.open = false;
   for (const auto& [number, channel] : nodes_.channels)
-    left_open.push_back(std::move(channel->left_open));
+    kept_open.push_back(std::move(channel->kept_open));
 }
 
 std::unique_lock<std::mutex> GroupState::lock() const {
@@ -128,7 +128,7 @@ void GroupState::reach(const ForwardingTable& forwarding, bool together) {
     if (sends_here && !together) senders.push_back(peer);
   }
   connect(peers);
-  for (const int peer : senders) tell(peer, kListens, 0);
+  for (const int peer : senders) send(peer, kListens, 0);
 }
 
 void GroupState::connect(const std::vector<int>& peers) {
@@ -151,35 +151,35 @@ void GroupState::close_channel(std::uint32_t number) noexcept {
   nodes_.channels.erase(number);
 }
 
-void GroupState::leave_open(std::uint32_t number, std::shared_ptr<void> owner) {
+void GroupState::keep_open(std::uint32_t number, std::shared_ptr<void> owner) {
   const auto held = lock();
-  nodes_.channels.at(number)->left_open = std::move(owner);
+  nodes_.channels.at(number)->kept_open = std::move(owner);
 }
 
-void GroupState::tell(int peer, std::uint8_t kind, std::uint64_t number,
+void GroupState::send(int peer, std::uint8_t kind, std::uint64_t number,
                       std::span<const std::byte> body) noexcept {
   const MessageHead head{.channel = 0, .kind = kind, .number = number};
   messages_->send_now(peer, bytes_of(head), body);
 }
 
 // To all ranks that had a message of this one, the mates of smaller sets too (linger).
-void GroupState::tell_abort(std::uint64_t word) noexcept {
+void GroupState::send_abort(std::uint64_t word) noexcept {
   if (!messages_) return;
   {
     const auto held = lock();
     for (int peer = 0; peer < size_; ++peer) {
-      if (nodes_.reached[peer]) tell(peer, kAbort, word, bytes_of(flags_->slot(rank_).report));
+      if (nodes_.reached[peer]) send(peer, kAbort, word, bytes_of(flags_->slot(rank_).report));
     }
   }
   move_messages();
 }
 
 // The same, to those that listen and never had a message of this rank.
-void GroupState::tell_listeners() {
+void GroupState::send_abort_to_listeners() {
   for (int peer = 0; peer < size_; ++peer) {
     if (!nodes_.listens[peer] || nodes_.reached[peer]) continue;
     connect({peer});
-    tell(peer, kAbort, flags_->abort(rank_), bytes_of(flags_->slot(rank_).report));
+    send(peer, kAbort, flags_->abort(rank_), bytes_of(flags_->slot(rank_).report));
   }
 }
 
@@ -201,12 +201,12 @@ bool GroupState::receive_and_send() {
   if (!nodes_.progress.open) return false;
   bool moved = messages_->receive([this](int from, auto message) { read(from, message); }, losses);
   for (const auto& [peer, why] : losses) lost(peer, why);
-  for (const int peer : std::exchange(nodes_.to_acknowledge, {})) tell(peer, kHeard, 0);
+  for (const int peer : std::exchange(nodes_.to_acknowledge, {})) send(peer, kAcknowledgement, 0);
   for (const auto& [number, channel] : nodes_.channels) {
     moved = channel->go_on() || moved;
-    if (channel->left_open && channel->done) ended.push_back(std::move(channel->left_open));
+    if (channel->kept_open && channel->done) ended.push_back(std::move(channel->kept_open));
   }
-  moved = raise_left() || moved;
+  moved = raise_sent() || moved;
   messages_->send_bundled();
   return moved;
 }
@@ -223,7 +223,7 @@ void GroupState::read(int from, std::span<const std::byte> message) {
   switch (head.kind) {
     case kBarrier: read_barrier(from, head.number, reader.rest()); break;
     case kAbort: read_abort(from, head.number, reader.rest()); break;
-    case kHeard: nodes_.heard[from] = true; break;
+    case kAcknowledgement: nodes_.acknowledged[from] = true; break;
     case kListens: nodes_.listens[from] = true; break;
     default: break;
   }
@@ -250,15 +250,15 @@ void GroupState::read_abort(int from, std::uint64_t word,
 
 bool GroupState::ended(int peer, bool sends_here) const noexcept {
   if (flags_->gave_up(peer)) return true;
-  if (here(peer)) return left(peer) || !rendezvous_->alive(peer);
+  if (here(peer)) return departed(peer) || !rendezvous_->alive(peer);
   if (nodes_.lost[peer].load(std::memory_order_acquire)) return true;  // partner: lost()
   // Acquire: partner: read_abort().
-  return sends_here ? nodes_.farewell[peer].load(std::memory_order_acquire) : left(peer);
+  return sends_here ? nodes_.farewell[peer].load(std::memory_order_acquire) : departed(peer);
 }
 
-Status GroupState::await_left(Await await, const std::vector<bool>& mates) noexcept {
+Status GroupState::await_sent(Await await, const std::vector<bool>& mates) noexcept {
   await.phase = "room";
-  await.flags = &nodes_.left;
+  await.flags = &nodes_.sent;
   await.stride_bytes = 0;
   await.only = &mates;
   await.per_call = 0;
@@ -266,14 +266,14 @@ Status GroupState::await_left(Await await, const std::vector<bool>& mates) noexc
   await.outgoing = &before;
   {
     const auto held = lock();
-    if (all_left()) return {};
+    if (all_sent()) return {};
     before = messages_->traffic();
-    await.value = nodes_.want_left = nodes_.left.load(std::memory_order_relaxed) + 1;
+    await.value = nodes_.want_sent = nodes_.sent.load(std::memory_order_relaxed) + 1;
   }
   return wait(await);
 }
 
-bool GroupState::all_left() const {
+bool GroupState::all_sent() const {
   const auto holds = [](const auto& channel) { return channel.second->holds; };
   return messages_->all_sent() && std::ranges::none_of(nodes_.channels, holds);
 }
@@ -287,12 +287,13 @@ void GroupState::linger() noexcept {
   const bool broken = verdict_.broken.load(std::memory_order_acquire);  // partner: break_group
   const auto done = [&] {
     const auto held = lock();
-    tell_listeners();
-    const auto is_open = [](const auto& channel) { return channel.second->left_open != nullptr; };
-    if (!all_left() || (!broken && std::ranges::any_of(nodes_.channels, is_open))) return false;
+    send_abort_to_listeners();
+    const auto is_open = [](const auto& channel) { return channel.second->kept_open != nullptr; };
+    if (!all_sent() || (!broken && std::ranges::any_of(nodes_.channels, is_open))) return false;
     for (int peer = 0; peer < size_; ++peer) {
       const bool lost = nodes_.lost[peer].load(std::memory_order_acquire);  // partner: lost()
-      if (nodes_.reached[peer] && !nodes_.heard[peer] && !left(peer) && !lost) return false;
+      if (nodes_.reached[peer] && !nodes_.acknowledged[peer] && !departed(peer) && !lost)
+        return false;
     }
     return true;
   };
@@ -301,18 +302,18 @@ void GroupState::linger() noexcept {
   }
 }
 
-// Whoever waits in await_left() hears that everything has left.
-bool GroupState::raise_left() {
-  const bool wanted = nodes_.want_left > nodes_.left.load(std::memory_order_relaxed);
-  if (!wanted || !all_left()) return false;
-  raise(nodes_.left, nodes_.want_left);
+// Whoever waits in await_sent() hears that everything has left.
+bool GroupState::raise_sent() {
+  const bool wanted = nodes_.want_sent > nodes_.sent.load(std::memory_order_relaxed);
+  if (!wanted || !all_sent()) return false;
+  raise(nodes_.sent, nodes_.want_sent);
   ring();
   return true;
 }
 
 // The link to a rank that left ends too.
 void GroupState::lost(int peer, const std::string& why) {
-  log(left(peer) ? LogLevel::kDebug : LogLevel::kWarn,
+  log(departed(peer) ? LogLevel::kDebug : LogLevel::kWarn,
       fmt::format("rank {} of another node is lost: {}", peer, why));
   nodes_.why_lost[peer] = why;
   nodes_.lost[peer].store(true, std::memory_order_release);  // partner: check()

@@ -67,7 +67,7 @@ Status GroupState::check(const Await& await) noexcept {
 // so for about as long. This rank knows better whom it waits for.
 bool GroupState::is_blamed_while_waiting(const Await& await, std::uint64_t word) const noexcept {
   return AbortWord::code(word) == Code::kTimeout && AbortWord::culprit(word) == rank_ &&
-         await.time->left() < await.time->limit() / 2;
+         await.time->remaining() < await.time->limit() / 2;
 }
 
 // A flag is looked at after its rank was seen gone, as it may have come before the rank went; and
@@ -165,7 +165,7 @@ int GroupState::owing(bool lost) const noexcept {
 // it sends its control messages to: to others they may still be passed on when it has left, and
 // that it left may be known before they are read.
 bool GroupState::gone(const Await& await, int rank) const noexcept {
-  if (here(rank)) return left(rank) || !rendezvous_->alive(rank);
+  if (here(rank)) return departed(rank) || !rendezvous_->alive(rank);
   if (await.last_hop && (*await.last_hop)[rank] != rank_) return false;
   return nodes_.lost[rank].load(std::memory_order_acquire) ||    // partner: lost()
          nodes_.farewell[rank].load(std::memory_order_acquire);  // partner: read_abort()
@@ -211,7 +211,7 @@ std::string GroupState::name_of(int rank) const {
 }
 
 const char* GroupState::state_of(int rank) const noexcept {
-  if (left(rank)) return "has left the group";
+  if (departed(rank)) return "has left the group";
   if (!rendezvous_->alive(rank)) return "is dead";
   if (nodes_.lost[rank].load(std::memory_order_acquire))  // partner: lost()
     return "of another node cannot be reached any more (dead, or its link is cut)";
@@ -235,7 +235,7 @@ int GroupState::reporter() const noexcept {
   return -1;
 }
 
-bool GroupState::left(int rank) const noexcept {
+bool GroupState::departed(int rank) const noexcept {
   return AbortWord::code(flags_->abort(rank)) == Code::kClosed;  // partner: leave
 }
 

@@ -46,7 +46,7 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
   const std::span<const int> here = topology_.node_ranks(topology_.node_of(rank_));
   node_ranks_.assign(here.begin(), here.end());
   for (std::size_t i = 0; i < here.size(); ++i) positions_[here[i]] = static_cast<int>(i);
-  const std::uint64_t group = count_neighbours(by);
+  const std::uint64_t group = meet_neighbours(by);
   flags_.emplace(*rendezvous_, node_ranks_, group, by);
   if (!one_node()) join_nodes(make_link, by);
   log(LogLevel::kInfo,
@@ -58,7 +58,7 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
 }
 
 // Returns a number that all ranks of this group have in common, and no other group: rank 0's nonce.
-std::uint64_t GroupState::count_neighbours(const Deadline& by) {
+std::uint64_t GroupState::meet_neighbours(const Deadline& by) {
   const std::string machine = boot_id() + " ";
   std::string cpus(CPU_SETSIZE, '0');
   num_neighbours_ = 0;
@@ -85,7 +85,7 @@ void GroupState::leave() noexcept {
   // The flags raised before come first for whoever sees that this rank left (left).
   flags_->set_abort(rank_, AbortWord::make(Code::kClosed, rank_));
   ring();
-  tell_abort(flags_->abort(rank_));
+  send_abort(flags_->abort(rank_));
   if (messages_) linger();
 }
 
@@ -120,7 +120,7 @@ Status GroupState::break_group(Code code, int culprit, const std::string& text) 
     verdict_.broken.store(true, std::memory_order_release);  // partner: verdict()
   }
   ring();
-  tell_abort(flags_->abort(rank_));
+  send_abort(flags_->abort(rank_));
   log(LogLevel::kWarn, status.message());
   return status;
 }
@@ -137,7 +137,7 @@ Status GroupState::arrive(std::span<const std::byte> piece, CallTime& time) noex
   raise(flags_->slot(rank_).barrier, number);
   ring();
   for (const ForwardingTable::Mate& mate : nodes_.forwarding.mates)
-    tell(mate.rank, kBarrier, number, piece);
+    send(mate.rank, kBarrier, number, piece);
   const Await arrival{.operation = "barrier",
                       .number = number,
                       .phase = "arrival",
@@ -149,7 +149,7 @@ Status GroupState::arrive(std::span<const std::byte> piece, CallTime& time) noex
                       .per_call = 1,
                       .last_hop = messages_ ? &nodes_.forwarding.last_hop : nullptr};
   Status status = wait(arrival);
-  return status.ok() && messages_ ? await_left(arrival, nodes_.forwarding.is_mate) : status;
+  return status.ok() && messages_ ? await_sent(arrival, nodes_.forwarding.is_mate) : status;
 }
 
 Status GroupState::all_gather(const void* mine, std::size_t bytes, void* all) noexcept {

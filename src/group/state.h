@@ -38,7 +38,7 @@ struct MessageHead {
   // Of an exchange: the level that it crosses, since its reader passes it on at those further
   // in, and the rank that it is of.
   std::uint8_t level = 0;
-  std::uint16_t origin = 0;
+  std::uint16_t source = 0;
   std::uint64_t number;  // of the operation
 };
 static_assert(Topology::kMostRanks <= 65536);
@@ -62,7 +62,7 @@ struct Channel {
   std::vector<int> owing = {};     // peers that owe this rank what others wait for
   std::vector<int> expected = {};  // messages of these are to come that no flag of a wait tells of
   bool done = false;               // no rank needs it any more
-  std::shared_ptr<void> left_open = {};  // its owner, until it is done (GroupState::leave_open)
+  std::shared_ptr<void> kept_open = {};  // its owner, until it is done (GroupState::keep_open)
 };
 
 // What a group keeps of its messages between nodes, and of who gets them. Guarded by `mutex`, but
@@ -81,16 +81,16 @@ struct BetweenNodes {
     std::jthread thread;
   };
   Progress progress;
-  std::vector<std::string> addresses;  // [ranks]
-  ForwardingTable forwarding;          // of all ranks
-  std::vector<bool> reached, heard;    // [ranks]
-  std::vector<int> to_acknowledge;     // ranks whose abort word was read since the last progress
-  std::vector<bool> listens;           // [ranks] waits for messages of this one
+  std::vector<std::string> addresses;       // [ranks]
+  ForwardingTable forwarding;               // of all ranks
+  std::vector<bool> reached, acknowledged;  // [ranks]
+  std::vector<int> to_acknowledge;  // ranks whose abort word was read since the last progress
+  std::vector<bool> listens;        // [ranks] waits for messages of this one
   std::map<std::uint32_t, Channel*> channels;
   std::uint32_t num_channels = 0;
-  std::uint64_t want_left = 0;
-  // Raised to want_left when everything has left (await_left).
-  std::atomic<std::uint64_t> left{0};
+  std::uint64_t want_sent = 0;
+  // Raised to want_sent when everything has been sent (await_sent).
+  std::atomic<std::uint64_t> sent{0};
   // [ranks] its link is lost; it told me itself that it left: set once, release and acquire.
   std::vector<std::atomic<bool>> lost, farewell;
   std::map<int, std::string> why_lost;
@@ -169,14 +169,14 @@ class GroupState {
   std::uint32_t open_channel(Channel* channel);
   void close_channel(std::uint32_t number) noexcept;
   // Its owner is gone, others still speak through this rank: it stays until it is done.
-  void leave_open(std::uint32_t number, std::shared_ptr<void> owner);
+  void keep_open(std::uint32_t number, std::shared_ptr<void> owner);
   // True when a rank has left, gave up, died or cannot be reached any more. `sends_here`: it sends
   // to this rank, whose last messages may come after other ranks have told that it left.
   bool ended(int peer, bool sends_here) const noexcept;
   const ForwardingTable& forwarding() const noexcept { return nodes_.forwarding; }  // of all ranks
   // Waits until what was sent has left this rank, which may go on to something else than ferry and
   // must not keep messages that others wait for. `await` says who waits, for `mates`.
-  Status await_left(Await await, const std::vector<bool>& mates) noexcept;
+  Status await_sent(Await await, const std::vector<bool>& mates) noexcept;
 
   // True once some rank has given up on the group.
   bool aborted() const noexcept { return reporter() >= 0; }
@@ -195,23 +195,23 @@ class GroupState {
 
  private:
   // Kinds of the group's own messages.
-  enum : std::uint8_t { kBarrier, kAbort, kHeard, kListens };
+  enum : std::uint8_t { kBarrier, kAbort, kAcknowledgement, kListens };
 
   bool receive_and_send();
   void read(int from, std::span<const std::byte> message);
   void read_barrier(int from, std::uint64_t number, std::span<const std::byte> piece);
   void lost(int peer, const std::string& why);
-  bool raise_left();
+  bool raise_sent();
   void live(const std::stop_token& ending);
   void end_progress();
   void join_nodes(const LinkFactory& make_link, const Deadline& by);
   void await_links(const std::optional<Error>& failure, const Deadline& by);  // await_links.cc
   std::string missing_links();
-  bool all_left() const;
-  void tell(int peer, std::uint8_t kind, std::uint64_t number,
+  bool all_sent() const;
+  void send(int peer, std::uint8_t kind, std::uint64_t number,
             std::span<const std::byte> body = {}) noexcept;
-  void tell_abort(std::uint64_t word) noexcept;
-  void tell_listeners();
+  void send_abort(std::uint64_t word) noexcept;
+  void send_abort_to_listeners();
   void connect(const std::vector<int>& peers);
   void read_abort(int from, std::uint64_t word, std::span<const std::byte> report) noexcept;
   Status arrive(std::span<const std::byte> piece, CallTime& time) noexcept;
@@ -229,12 +229,12 @@ class GroupState {
 
   // The rank whose report counts: the lowest that has given up; -1: none has.
   int reporter() const noexcept;
-  bool left(int rank) const noexcept;
+  bool departed(int rank) const noexcept;
   Status give_up(const Await& await, Code code, int culprit) noexcept;
   Status break_group(Code code, int culprit, const std::string& text) noexcept;
   Status check(const Await& await) noexcept;
   void sleep_until_rung(const Await& await, int peer, std::int64_t waited_ns) noexcept;
-  std::uint64_t count_neighbours(const Deadline& by);
+  std::uint64_t meet_neighbours(const Deadline& by);
   void account(const Await& await, int peer, std::int64_t ns) noexcept;
   std::vector<int> missing_ranks(const Await& await) const;
 

@@ -105,7 +105,7 @@ Status GroupState::await_end(Await await, int rank) noexcept {
   await.needed = &needed;
   static_cast<void>(wait(await));
   if (Status said = verdict(); !said.ok()) return said;
-  if (!left(rank) && !gone(await, rank)) return {};
+  if (!departed(rank) && !gone(await, rank)) return {};
   return break_group(
       Code::kPeerLost, rank,
       fmt::format("{} {}: gave up waiting for {} of rank {}; {} {}; the group is broken",

@@ -21,22 +21,24 @@ namespace ferry::internal {
 class CallTime {
  public:
   explicit CallTime(std::chrono::nanoseconds limit) noexcept
-      : limit_(limit), left_ns_(limit.count()), looked_ns_(now_ns()) {}
+      : limit_(limit), remaining_ns_(limit.count()), looked_ns_(now_ns()) {}
 
   bool passed() noexcept {
     const std::int64_t now = now_ns();
-    left_ns_ -= std::min({now - looked_ns_, kLongestLookNs, limit_.count() / 2});
+    remaining_ns_ -= std::min({now - looked_ns_, kLongestLookNs, limit_.count() / 2});
     looked_ns_ = now;
-    return left_ns_ <= 0;
+    return remaining_ns_ <= 0;
   }
   std::chrono::nanoseconds limit() const noexcept { return limit_; }
-  std::chrono::nanoseconds left() const noexcept { return std::chrono::nanoseconds(left_ns_); }
+  std::chrono::nanoseconds remaining() const noexcept {
+    return std::chrono::nanoseconds(remaining_ns_);
+  }
 
  private:
   static constexpr std::int64_t kLongestLookNs = 100'000'000;  // 50 times the longest sleep
 
   std::chrono::nanoseconds limit_;
-  std::int64_t left_ns_, looked_ns_;
+  std::int64_t remaining_ns_, looked_ns_;
 };
 
 // Flags of all ranks, one per rank at a fixed stride. Up when the flag is >= value.

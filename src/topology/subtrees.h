@@ -1,7 +1,7 @@
 // Subtrees: the parts of the tree of ranks as one rank sees them: its own node, and what it reaches
 // by each of its mates (the ranks with its position in the sibling groups). A token crosses a link
 // once for each subtree that has some of its rows, and one sum of each returns (docs/numerics.md,
-// "Between nodes"). Pure. Made by RowSplitter, AskedSums and ExchangeParts.
+// "Between nodes"). Pure. Made by RowSplitter, RequestedSums and ExchangeParts.
 #pragma once
 
 #include <array>

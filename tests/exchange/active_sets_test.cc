@@ -37,7 +37,7 @@ Scenario scenario_of(const Nodes& nodes, const Sets& active) {
 TEST(ActiveSets, FlagsOfANewSetDoNotOvertakeRowsOfTheLast) {
   const Nodes nodes = nodes_of_sizes({2, 2});
   const Scenario scenario = scenario_of(nodes, {{}, {0, 1, 2}});
-  HeldMessages rows{.origin = 1};
+  HeldMessages rows{.source = 1};
   run_while_held(nodes, rows, [&](Group group) {
     Seat seat(group, scenario);
     const Operation sent = seat.dispatch_send(0);
@@ -56,7 +56,7 @@ TEST(ActiveSets, FlagsOfANewSetDoNotOvertakeRowsOfTheLast) {
 TEST(ActiveSets, RankThatIsLeftBehindIsToldSo) {
   const Nodes nodes = nodes_of_sizes({1, 2});
   const Scenario scenario = scenario_of(nodes, {{0, 1}, {0, 2}});
-  HeldMessages rows{.origin = 0};
+  HeldMessages rows{.source = 0};
   run_while_held(nodes, rows, [&](Group group) {
     Seat seat(group, scenario);
     const Operation sent = seat.dispatch_send(0);

@@ -32,7 +32,7 @@ void run_with_late_sums(const std::string& topology, ExchangeConfig config,
   config.algorithm = Algorithm::kHierarchical;
   const Nodes nodes = nodes_of(topology);
   const Scenario scenario = scenario_of(nodes, config);
-  HeldMessages sums{.origin = 0, .channel = channel, .kind = internal::kSums, .number = 2};
+  HeldMessages sums{.source = 0, .channel = channel, .kind = internal::kSumReply, .number = 2};
   const FrameLinks links([&sums] { return std::make_unique<HoldingLink>(sums); });
   GroupOptions options = that_look();
   options.topology = topology;

@@ -256,7 +256,7 @@ TEST(RandomKill, TheOthersNameTheRankWithinASecond) {
           static_cast<double>(now_ns() - board->struck_ns.load(std::memory_order_acquire)) * 1e-9;
       require_status(status, Code::kPeerLost, {"rank 1", "dead"}, "after a kill");
       require(seconds < 1.0, "told after " + std::to_string(seconds) + " s: " + status.message());
-      const std::vector<std::string> phases = {"counts",  "growth", "reuse",     "rows",
+      const std::vector<std::string> phases = {"counts",  "growth", "reuse",    "rows",
                                                "outputs", "sums",   "requests", "room"};
       require(std::any_of(phases.begin(), phases.end(),
                           [&](auto& p) { return contains(status.message(), p); }),

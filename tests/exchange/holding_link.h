@@ -20,7 +20,7 @@ constexpr int kHeldMs = 200;  // long enough for flags to overtake
 
 // Messages of one operation that cross the outermost level, and lie somewhere.
 struct HeldMessages {
-  std::uint16_t origin;
+  std::uint16_t source;
   std::uint32_t channel = 1;  // 2: those that took the second way
   std::uint8_t kind = internal::kRows;
   std::uint64_t number = 1;
@@ -62,7 +62,7 @@ class HoldingLink final : public PassingLink {
     internal::ByteReader reader(message);
     const auto head = reader.get<internal::MessageHead>();
     return reader.ok() && head.channel == messages_.channel && head.kind == messages_.kind &&
-           head.level == 0 && head.number == messages_.number && head.origin == messages_.origin;
+           head.level == 0 && head.number == messages_.number && head.source == messages_.source;
   }
 
   const HeldMessages& messages_;

@@ -78,7 +78,7 @@ TEST(Leaving, OneThreadDestroysTheGroupsOfAllRanks) {
 TEST(Leaving, FlagsThatSaySoDoNotOvertakeTheLastSums) {
   const Nodes nodes = nodes_of("rack:2,host:2+1,rank:1");
   const Scenario scenario = scenario_of_nodes(3);
-  HeldMessages sums{.origin = 1, .kind = internal::kSums, .number = 2};
+  HeldMessages sums{.source = 1, .kind = internal::kSumReply, .number = 2};
   run_while_held(nodes, sums, [&](Group group) {
     Seat(group, scenario).play(0);
     if (group.rank() == 0) {
@@ -98,7 +98,7 @@ TEST(Leaving, LastFlagsArriveAfterOthersTellThatTheirSenderLeft) {
   static constexpr std::array kAlone = {3};
   const Nodes nodes = nodes_of("host:2@also1xor,rank:2");
   const Scenario scenario = scenario_of_nodes();
-  HeldMessages flags{.origin = 0, .kind = internal::kFlags, .number = 2};
+  HeldMessages flags{.source = 0, .kind = internal::kFlags, .number = 2};
   std::atomic<bool> went_on{false};
   const auto pass_messages_on = [](const Group& group, const auto& done) {
     for (int i = 0; i < kLateMs && !done(i); ++i, nap(1)) group.state()->progress();

@@ -214,19 +214,19 @@ TEST(MessageLayout, FormatOfSumsOutsideItsLimitsIsRefused) {
 TEST(MessageLayout, TermsComeBackAsChosen) {
   Bytes terms;
   for (int i = 0; i < 3; ++i) {
-    Term term{.owner = i, .weight = 0.25F * static_cast<float>(i)};
+    Summand term{.owner = i, .weight = 0.25F * static_cast<float>(i)};
     term.places[0] = {10 + i, 20 + i};
     term.places[1] = {30 + i, 40 + i};
-    append_term(term, 2, terms);
+    append_summand(term, 2, terms);
   }
-  EXPECT_EQ(terms.size(), 3 * term_bytes(2));
+  EXPECT_EQ(terms.size(), 3 * summand_bytes(2));
   Bytes body;
   append_sum_unit({2, 3, terms}, std::vector<std::int64_t>{0, 2}, body);
   ByteReader reader(body);
   SumUnit got;
   ASSERT_TRUE(read_sum_unit(reader, 2, got));
   EXPECT_TRUE(reader.done());
-  ASSERT_EQ(got.num_terms, 2);
+  ASSERT_EQ(got.num_summands, 2);
   EXPECT_EQ(got[1].owner, 2);
   EXPECT_EQ(got[1].weight, 0.5F);
   EXPECT_EQ(got[1].places[0].rank, 12);
@@ -238,9 +238,9 @@ TEST(MessageLayout, TermsComeBackAsChosen) {
 }
 
 TEST(MessageLayout, UnitsOfTooManyTermsAreRefused) {
-  Bytes body(sizeof(std::int64_t) + (kMaxEntries + 1) * term_bytes(1));
-  const auto reads = [&body](std::int64_t num_terms) {
-    std::ranges::copy(bytes_of(num_terms), body.begin());
+  Bytes body(sizeof(std::int64_t) + (kMaxEntries + 1) * summand_bytes(1));
+  const auto reads = [&body](std::int64_t num_summands) {
+    std::ranges::copy(bytes_of(num_summands), body.begin());
     ByteReader reader(body);
     SumUnit unit;
     return read_sum_unit(reader, 1, unit);
@@ -254,11 +254,11 @@ TEST(MessageLayout, UnitsOfTooManyTermsAreRefused) {
 }
 
 TEST(MessageLayout, AnswersHoldRowsThenScalars) {
-  const AnswerLayout sums{.row_bytes = 10, .exact = false, .scalars = 3};
+  const ReplyLayout sums{.row_bytes = 10, .exact = false, .scalars = 3};
   EXPECT_EQ(sums.rows_bytes(4), 10u);
   EXPECT_EQ(sums.scalars_at(4), 12u);
   EXPECT_EQ(sums.bytes(4), 64u);
-  const AnswerLayout rows{.row_bytes = 10, .exact = true, .scalars = 0};
+  const ReplyLayout rows{.row_bytes = 10, .exact = true, .scalars = 0};
   EXPECT_EQ(rows.rows_bytes(4), 40u);
   EXPECT_EQ(rows.bytes(4), 48u);
 }

@@ -20,7 +20,7 @@ Scenario scenario_of(const Nodes& nodes) {
 TEST(SecondWay, ItsRowsAreWaitedFor) {
   const Nodes nodes = nodes_of("host:2@also1xor,rank:2");
   Scenario scenario = scenario_of(nodes);
-  HeldMessages rows{.origin = 0, .channel = 2};
+  HeldMessages rows{.source = 0, .channel = 2};
   run_while_held(nodes, rows, [&](Group group) {
     Seat seat(group, scenario);
     const Operation sent = seat.dispatch_send(0);

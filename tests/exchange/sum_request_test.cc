@@ -22,7 +22,7 @@ namespace {
 
 using internal::append_format;
 using internal::append_sum_unit;
-using internal::append_term;
+using internal::append_summand;
 using internal::progress_of;
 using internal::Stage;
 using internal::Way;
@@ -47,12 +47,12 @@ class Asked {
   void ask(std::uint64_t number, int rank, int units = 1) {
     std::vector<std::byte> body, terms;
     append_format({.hidden = kHidden, .row_type = DataType::kFp32}, body);
-    append_term({.places = {{{.rank = rank, .row = 0}}}}, 1, terms);
-    const internal::SumUnit unit{.num_positions = 1, .num_terms = 1, .terms = terms};
+    append_summand({.places = {{{.rank = rank, .row = 0}}}}, 1, terms);
+    const internal::SumUnit unit{.num_positions = 1, .num_summands = 1, .terms = terms};
     const std::int64_t only = 0;
     for (int i = 0; i < units; ++i) append_sum_unit(unit, {&only, 1}, body);
-    const internal::InMessage message{kAsker, way_.links().head(internal::kAsk, number, 0, kAsker),
-                                      body};
+    const internal::InMessage message{
+        kAsker, way_.links().head(internal::kSumRequest, number, 0, kAsker), body};
     const auto held = state_.lock();
     way_.read(message);
   }

@@ -35,7 +35,7 @@ class NotingLink final : public PassingLink {
     const auto message = reader.get<internal::MessageHead>();
     if (reader.ok() && message.channel == 1 && message.kind == internal::kRows) {
       const std::lock_guard lock(senders_.mutex);
-      senders_.of_rank[message.origin].insert(std::this_thread::get_id());
+      senders_.of_rank[message.source].insert(std::this_thread::get_id());
     }
     if (PassingLink::send(peer, head, body, ticket)) under_way_.push_back(ticket);
     return false;

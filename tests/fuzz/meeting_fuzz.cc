@@ -14,7 +14,7 @@
 #include "bootstrap/connection.h"
 #include "bootstrap/endpoint.h"
 #include "bootstrap/places.h"
-#include "exchange/setup/answers.h"
+#include "exchange/setup/replies.h"
 
 namespace {
 

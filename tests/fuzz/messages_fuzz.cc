@@ -67,7 +67,7 @@ class FuzzLink final : public Link {
 void read(int from, Bytes message) {
   if (from <= 0 || from >= kSize) std::abort();
   for (std::uint8_t which = 0; which < 3; ++which) {
-    for (const std::uint8_t kind : {kRecord, kFlags, kRows, kAsk, kSums}) {
+    for (const std::uint8_t kind : {kRecord, kFlags, kRows, kSumRequest, kSumReply}) {
       const ExchangeMessage decoded =
           read_message(kind, message, ferry::fuzz::layout(which), kMostRowBytes);
       if (const auto* const record = std::get_if<RecordMessage>(&decoded)) write_record(*record);

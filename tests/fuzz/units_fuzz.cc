@@ -42,7 +42,7 @@ void read_sums(const WindowLayout& layout, Bytes body) {
   SumUnit unit;
   while (reader.left() > 0 && read_sum_unit(reader, format.num_positions, unit)) {
     std::vector<std::byte> terms;
-    for (int i = 0; i < unit.num_terms; ++i) append_term(unit[i], unit.num_positions, terms);
+    for (int i = 0; i < unit.num_summands; ++i) append_summand(unit[i], unit.num_positions, terms);
     if (!std::equal(terms.begin(), terms.end(), unit.terms.begin(), unit.terms.end())) std::abort();
   }
 }

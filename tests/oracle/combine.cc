@@ -149,7 +149,7 @@ class TokenSide {
       if (!rows_first && terms.contains({k, 0})) add_routed(sum, token, k, terms);
       const int special = combine_.routing.entry(rank_, token, k).special;
       if (special >= combine_.config.special.zero)
-        add_term(sum, token, k, special_term(token, special - combine_.config.special.zero));
+        add_summand(sum, token, k, special_term(token, special - combine_.config.special.zero));
     }
     add_matrix(sum, own_.shared_output, token);
     add_matrix(sum, own_.residual, token);
@@ -248,19 +248,20 @@ class TokenSide {
   // of all of that rank.
   void add_routed(Floats& sum, std::int64_t token, int k, const TermsOfToken& terms) const {
     const Term& here = terms.at({k, 0});
-    if (own_.partials == Partials::kNone) return add_term(sum, token, k, arrived(combine_, here));
+    if (own_.partials == Partials::kNone)
+      return add_summand(sum, token, k, arrived(combine_, here));
     Floats partial(combine_.hidden, 0.0F);
     int last = k;
     for (const auto& [order, term] : terms) {
       if (term[0].rank != here[0].rank) continue;
-      add_term(partial, token, order.first, arrived(combine_, term));
+      add_summand(partial, token, order.first, arrived(combine_, term));
       last = order.first;
     }
     if (last == k) add(sum, floats_of(round_to(combine_.row_type, partial), combine_.row_type));
   }
 
   // Entry k of the token; shared experts have no weight.
-  void add_term(Floats& sum, std::int64_t token, int k, const Floats& term) const {
+  void add_summand(Floats& sum, std::int64_t token, int k, const Floats& term) const {
     const int top_k = combine_.config.top_k;
     if (own_.weighted && k < top_k) {
       add_weighted(sum, input_.topk_weights[token * top_k + k], term);

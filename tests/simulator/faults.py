@@ -39,7 +39,7 @@ FAULTS = [
     ("forwarding, as it was once: a call ends before what others wait for has left (7826219)",
      [(LEAVE, "    if (all_left()) return {};", "    if (FAULT || all_left()) return {};")]),
     ("forwarding, as it was once: an exchange takes those along that speak through it (7826219)",
-     [("src/exchange/state.cc", "  parts_.ways.leave_open();", "  if (!FAULT) parts_.ways.leave_open();")]),
+     [("src/exchange/state.cc", "  parts_.ways.keep_open();", "  if (!FAULT) parts_.ways.keep_open();")]),
     ("leaving, as it was once: a rank leaves before its last messages are answered",
      [(LEAVE, "      if (nodes_.reached[peer] && !nodes_.heard",
        "      if (!FAULT && nodes_.reached[peer] && !nodes_.heard")]),

@@ -209,7 +209,7 @@ Status Combine::await_sums() {
   return {};
 }
 
-Status Combine::await_sums(Way& way, const AskedSums& requests) {
+Status Combine::await_sums(Way& way, const RequestedSums& requests) {
   std::vector<bool> requested(exchange_.group->size());
   const std::vector<ForwardingTable::Mate>& mates = way.table().mates;
   for (std::size_t next_hop = 0; next_hop < mates.size(); ++next_hop)

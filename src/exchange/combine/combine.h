@@ -41,7 +41,7 @@ class Combine final : public InFlight {
   Status await_outputs();
   std::int64_t reduce_early();
   Status await_sums();
-  Status await_sums(Way& way, const AskedSums& requests);
+  Status await_sums(Way& way, const RequestedSums& requests);
   std::int64_t reduce_summed();
   Status await_served();
   std::int64_t reduce_ready(const char* wait);

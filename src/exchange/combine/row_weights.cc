@@ -69,8 +69,8 @@ void RowWeights::find_scalars(std::int64_t token, Scalars& of_entry) const {
   const Subtrees subtrees = call_.exchange.subtrees_of(route, first, route.num_entries);
   const auto reply = [&](int i) -> const std::byte* {
     const std::byte* theirs = sums_.reply(token, i);
-    const auto num_terms = static_cast<int>(subtrees[i].items.size());
-    return theirs ? theirs + sums_.layout().scalars_at(num_terms) : nullptr;
+    const auto num_summands = static_cast<int>(subtrees[i].items.size());
+    return theirs ? theirs + sums_.layout().scalars_at(num_summands) : nullptr;
   };
   set_scalars(subtrees, shape, own, reply, to);
 }

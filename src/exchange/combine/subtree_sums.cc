@@ -21,32 +21,32 @@ void SubtreeSums::request() {
   FERRY_CHECK(asked_.size(), ==, 0u);
   for (Way* const way : ways)
     asked_.emplace_back(exchange.subtree_rule(way->table()), -1, asked,
-                        way->sums().answer_layout(format, asked.scalars));
+                        way->sums().reply_layout(format, asked.scalars));
   std::vector<std::byte> terms;
   for (std::int64_t token = 0; token < route.num_tokens; ++token) {
-    AskedSums& asked_of_token = asked_[exchange.ways.of_token(token, asked_.size())];
-    const std::size_t first = asked_of_token.num_subtrees();
+    RequestedSums& requests_of_token = asked_[exchange.ways.of_token(token, asked_.size())];
+    const std::size_t first = requests_of_token.num_subtrees();
     terms.clear();
     SumUnit unit{.num_positions = num_positions};
     for (int k = 0; k < route.num_entries; ++k) {
       if (!route.refs[token * route.num_entries + k].sent()) continue;
-      append_term(term_of({token, k}), num_positions, terms);
-      ++unit.num_terms;
+      append_summand(summand_of({token, k}), num_positions, terms);
+      ++unit.num_summands;
     }
     unit.terms = terms;
-    asked_of_token.add(unit);
-    subtrees_.push_back({first, asked_of_token.num_subtrees()});
+    requests_of_token.add(unit);
+    subtrees_.push_back({first, requests_of_token.num_subtrees()});
   }
   for (std::size_t way = 0; way < ways.size(); ++way)
     asked_[way].send(ways[way]->sums(), call_.number(), call_.setup.rank);
   exchange.group->progress();
 }
 
-Term SubtreeSums::term_of(TokenEntry at) const {
+Summand SubtreeSums::summand_of(TokenEntry at) const {
   const Route& route = *call_.route;
   const ActiveSet& active = *route.active;
   const std::int64_t entry = call_.entry(at);
-  Term term{.owner = route.refs[entry].member, .weight = call_.weight_of(at)};
+  Summand term{.owner = route.refs[entry].member, .weight = call_.weight_of(at)};
   for (int i = 0; i < active.num_positions; ++i) {
     const int position = active.position_from_mine(i);
     term.places[i] = {.rank = active.ranks[active.index(term.owner, position)],
@@ -58,7 +58,7 @@ Term SubtreeSums::term_of(TokenEntry at) const {
 bool SubtreeSums::are_here(std::int64_t token) const noexcept {
   const auto [first, end] = subtrees_[token];
   for (std::size_t subtree = first; subtree < end; ++subtree) {
-    if (!of_token(token).has_come(subtree)) return false;
+    if (!of_token(token).has_arrived(subtree)) return false;
   }
   return true;
 }

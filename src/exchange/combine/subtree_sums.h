@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "exchange/combine/combine_call.h"
-#include "exchange/internode/asked_sums.h"
+#include "exchange/internode/requested_sums.h"
 
 namespace ferry::internal {
 
@@ -19,8 +19,8 @@ class SubtreeSums {
   // Sends the requests, once.
   void request();
   // After request(). The requests that went by a way.
-  const AskedSums& by_way(std::size_t way) const noexcept { return asked_[way]; }
-  const AnswerLayout& layout() const noexcept { return asked_[0].layout(); }
+  const RequestedSums& by_way(std::size_t way) const noexcept { return asked_[way]; }
+  const ReplyLayout& layout() const noexcept { return asked_[0].layout(); }
   // The reply for the i-th subtree of a token; null: its rows are of this node.
   const std::byte* reply(std::int64_t token, int subtree) const {
     return of_token(token).answer(subtrees_[token].first + subtree);
@@ -32,14 +32,14 @@ class SubtreeSums {
     std::size_t first, end;
   };
 
-  const AskedSums& of_token(std::int64_t token) const {
+  const RequestedSums& of_token(std::int64_t token) const {
     return asked_[call_.exchange.ways.of_token(token, asked_.size())];
   }
-  Term term_of(TokenEntry at) const;
+  Summand summand_of(TokenEntry at) const;
 
   const CombineCall& call_;
-  std::vector<AskedSums> asked_;  // [ways]
-  std::vector<Range> subtrees_;   // [tokens] of the requests by the token's way
+  std::vector<RequestedSums> asked_;  // [ways]
+  std::vector<Range> subtrees_;       // [tokens] of the requests by the token's way
 };
 
 }  // namespace ferry::internal

@@ -95,7 +95,7 @@ bool TokenSum::rows_are_summands() const noexcept {
 
 void TokenSum::add_row(TokenEntry at, const Job& job) const {
   const std::int64_t entry = call_.entry(at);
-  if (job.rows) return job.rows->add_term(entry, job.sum);
+  if (job.rows) return job.rows->add_summand(entry, job.sum);
   job.sum.add(outputs_.row_of(call_.route->refs[entry]), call_.args.expert_rows.dtype,
               call_.weight_of(at));
 }

@@ -47,10 +47,10 @@ void ControlMirror::send(std::uint64_t number) {
   }
   // The ask of a combine comes next. A combine that is refused has none: its record leaves with the
   // next progress().
-  const bool ask_follows = first && !dispatch;
+  const bool request_follows = first && !dispatch;
   for (const ForwardingTable::Mate& mate : links_.table().mates) {
     const MessageHead head = links_.head(first ? kRecord : kFlags, number, mate.level, rank);
-    ask_follows ? links_.send_soon(mate.rank, head, body) : links_.send(mate.rank, head, body);
+    request_follows ? links_.send_soon(mate.rank, head, body) : links_.send(mate.rank, head, body);
   }
 }
 
@@ -94,14 +94,14 @@ ForwardingTable ControlMirror::send_read(const std::vector<bool>& taking_part, b
 //
 // Nodes of which no rank took part in the last operation may still keep open what they passed on
 // for this rank in earlier ones, so they are told as well.
-void ControlMirror::send_left() {
+void ControlMirror::send_departure() {
   const ForwardingTable& table = links_.table();
   for (int peer = 0; peer < links_.num_ranks(); ++peer) {
     if (table.is_served[peer] && table.last_hop[peer] == links_.rank())
-      links_.send_soon(peer, links_.head(kSums, kLeft, 0, peer), {});
+      links_.send_soon(peer, links_.head(kSumReply, kDeparted, 0, peer), {});
   }
-  const std::uint64_t read_through = links_.is_second_way() ? 0 : kLeft;
-  const RankFlags flags{.progress = kLeft, .read_through = read_through, .set_since = 0};
+  const std::uint64_t read_through = links_.is_second_way() ? 0 : kDeparted;
+  const RankFlags flags{.progress = kDeparted, .read_through = read_through, .set_since = 0};
   send_flags(table.mates, flags);
   if (table.mates != links_.everybody().mates) send_flags(mates_elsewhere(table), flags);
   links_.group().move_messages();
@@ -124,22 +124,22 @@ void ControlMirror::send_flags(const std::vector<ForwardingTable::Mate>& mates,
     links_.send(mate.rank, links_.head(kFlags, 0, mate.level, links_.rank()), write_flags(flags));
 }
 
-void ControlMirror::write(int origin, std::uint64_t number, const RecordMessage& message) {
+void ControlMirror::write(int source, std::uint64_t number, const RecordMessage& message) {
   const WindowView& view = links_.view();
-  view.record(origin, number) = message.record;
-  std::ranges::copy(message.counts, reinterpret_cast<std::byte*>(view.count_row(origin, number)));
-  write(origin, 0, message.flags);
+  view.record(source, number) = message.record;
+  std::ranges::copy(message.counts, reinterpret_cast<std::byte*>(view.count_row(source, number)));
+  write(source, 0, message.flags);
 }
 
 // The flags of a rank may come by the old table and by the new one where the active ranks have just
 // changed.
-void ControlMirror::write(int origin, std::uint64_t number, const RankFlags& flags) {
+void ControlMirror::write(int source, std::uint64_t number, const RankFlags& flags) {
   const WindowView& view = links_.view();
   if (flags.progress == progress_of(number, Stage::kGrown))
-    view.record(origin, number).posted.growth = flags.growth;
-  raise_to(view.control(origin).set_since, flags.set_since);  // before progress
-  raise_to(view.control(origin).read_through, flags.read_through);
-  raise_to(view.control(origin).*progress_, flags.progress);
+    view.record(source, number).posted.growth = flags.growth;
+  raise_to(view.control(source).set_since, flags.set_since);  // before progress
+  raise_to(view.control(source).read_through, flags.read_through);
+  raise_to(view.control(source).*progress_, flags.progress);
   links_.group().ring();
 }
 
@@ -174,11 +174,11 @@ bool ControlMirror::ended() const {
   const int me = links_.rank();
   const Topology& topology = links_.topology();
   const auto sends = [&](int peer) {
-    return served_[peer] && seen_progress(peer) != kLeft &&
+    return served_[peer] && seen_progress(peer) != kDeparted &&
            !links_.group().ended(peer, sends_here_[peer]);
   };
   const auto reads = [&](int peer) {
-    return seen_progress(peer) != kLeft && !links_.group().ended(peer, false);
+    return seen_progress(peer) != kDeparted && !links_.group().ended(peer, false);
   };
   std::vector<bool> inside(links_.num_ranks(), true);  // [ranks] in my group of the level before
   for (int level = 0; level <= topology.find_level(Topology::kHost); ++level) {

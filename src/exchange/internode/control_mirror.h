@@ -28,11 +28,11 @@ class ControlMirror {
   // will take part. `all`: everybody does.
   ForwardingTable send_read(const std::vector<bool>& taking_part, bool all);
   // That this rank destroys its exchange, to all nodes that it may have sent to.
-  void send_left();
+  void send_departure();
 
-  // What came from `origin`.
-  void write(int origin, std::uint64_t number, const RecordMessage& message);
-  void write(int origin, std::uint64_t number, const RankFlags& flags);
+  // What came from `source`.
+  void write(int source, std::uint64_t number, const RecordMessage& message);
+  void write(int source, std::uint64_t number, const RankFlags& flags);
 
   // The mates whose rows are still to come that no flag of a wait tells of.
   std::vector<int> expected() const;

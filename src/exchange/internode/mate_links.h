@@ -42,12 +42,12 @@ class MateLinks {
 
   // The number of the channel, before the first message.
   void open(std::uint32_t channel) noexcept { channel_ = channel; }
-  // `origin`: whose message it is, or for whom sums are asked.
-  MessageHead head(MessageKind kind, std::uint64_t number, int level, int origin) const noexcept {
+  // `source`: whose message it is, or for whom sums are asked.
+  MessageHead head(MessageKind kind, std::uint64_t number, int level, int source) const noexcept {
     return {.channel = channel_,
             .kind = kind,
             .level = static_cast<std::uint8_t>(level),
-            .origin = static_cast<std::uint16_t>(origin),
+            .source = static_cast<std::uint16_t>(source),
             .number = number};
   }
   void send(int peer, const MessageHead& head, std::span<const std::byte> body);

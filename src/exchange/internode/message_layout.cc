@@ -162,21 +162,21 @@ bool read_format(ByteReader& reader, std::int64_t most_row_bytes, SumFormat& for
          format.scalars <= kMaxEntries;
 }
 
-std::size_t term_bytes(int num_positions) noexcept {
+std::size_t summand_bytes(int num_positions) noexcept {
   return sizeof(std::int32_t) + sizeof(float) + num_positions * 2 * sizeof(std::int32_t);
 }
 
-Term SumUnit::operator[](std::int64_t index) const {
-  const std::size_t bytes = term_bytes(num_positions);
+Summand SumUnit::operator[](std::int64_t index) const {
+  const std::size_t bytes = summand_bytes(num_positions);
   ByteReader reader(terms.subspan(index * bytes, bytes));
-  Term term;
+  Summand term;
   term.owner = reader.get<std::int32_t>();
   term.weight = reader.get<float>();
   reader.get_all(std::span(term.places).first(num_positions));
   return term;
 }
 
-void append_term(const Term& term, int num_positions, std::vector<std::byte>& terms) {
+void append_summand(const Summand& term, int num_positions, std::vector<std::byte>& terms) {
   append(terms, term.owner);
   append(terms, term.weight);
   append(terms, bytes_of(std::span(term.places).first(num_positions)));
@@ -184,17 +184,17 @@ void append_term(const Term& term, int num_positions, std::vector<std::byte>& te
 
 void append_sum_unit(const SumUnit& unit, std::span<const std::int64_t> terms,
                      std::vector<std::byte>& out) {
-  const std::size_t bytes = term_bytes(unit.num_positions);
+  const std::size_t bytes = summand_bytes(unit.num_positions);
   append(out, static_cast<std::int64_t>(terms.size()));
   for (const std::int64_t index : terms) append(out, unit.terms.subspan(index * bytes, bytes));
 }
 
 bool read_sum_unit(ByteReader& reader, int num_positions, SumUnit& unit) {
-  const auto num_terms = reader.get<std::int64_t>();
-  if (num_terms < 1 || num_terms > kMaxEntries) return false;
+  const auto num_summands = reader.get<std::int64_t>();
+  if (num_summands < 1 || num_summands > kMaxEntries) return false;
   unit.num_positions = num_positions;
-  unit.num_terms = static_cast<int>(num_terms);
-  unit.terms = reader.take(num_terms * term_bytes(num_positions));
+  unit.num_summands = static_cast<int>(num_summands);
+  unit.terms = reader.take(num_summands * summand_bytes(num_positions));
   return reader.ok();
 }
 
@@ -202,7 +202,7 @@ ExchangeMessage read_message(std::uint8_t kind, std::span<const std::byte> body,
                              const WindowLayout& layout, std::int64_t most_row_bytes) {
   RecordMessage record;
   RankFlags flags;
-  SumAsk ask;
+  SumRequestMessage ask;
   ByteReader reader(body);
   switch (kind) {
     case kRecord:
@@ -212,22 +212,22 @@ ExchangeMessage read_message(std::uint8_t kind, std::span<const std::byte> body,
       if (read_flags(body, flags)) return flags;
       break;
     case kRows: return RowUnits{body};
-    case kAsk:
+    case kSumRequest:
       if (!read_format(reader, most_row_bytes, ask.format)) break;
       ask.units = reader.rest();
       return ask;
-    case kSums: return SumAnswers{body};
+    case kSumReply: return SumReply{body};
     default: break;
   }
   return {};
 }
 
-std::size_t AnswerLayout::scalars_at(int num_terms) const noexcept {
-  return round_up(rows_bytes(num_terms), sizeof(float));
+std::size_t ReplyLayout::scalars_at(int num_summands) const noexcept {
+  return round_up(rows_bytes(num_summands), sizeof(float));
 }
 
-std::size_t AnswerLayout::bytes(int num_terms) const noexcept {
-  return round_up(scalars_at(num_terms) + num_terms * scalars * sizeof(float), kUnitAlign);
+std::size_t ReplyLayout::bytes(int num_summands) const noexcept {
+  return round_up(scalars_at(num_summands) + num_summands * scalars * sizeof(float), kUnitAlign);
 }
 
 }  // namespace ferry::internal

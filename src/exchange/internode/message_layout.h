@@ -1,9 +1,9 @@
 // Message layout: the bytes of what an exchange sends between nodes. Each part has one writer and
-// one reader here, and no other code knows where its fields lie. A reader takes bytes of any origin
+// one reader here, and no other code knows where its fields lie. A reader takes bytes of any source
 // and checks them against the sizes of this exchange; what fails the check is no part.
 //   record   RankFlags | Record | count row         rows   a RowUnit for each row
 //   flags    RankFlags                              ask    SumFormat | a SumUnit for each token
-// The sums that answer an ask lie as AnswerLayout says, in the order of the ask.
+// The sums that answer an ask lie as ReplyLayout says, in the order of the ask.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 
 namespace ferry::internal {
 
-enum MessageKind : std::uint8_t { kRecord, kFlags, kRows, kAsk, kSums };
+enum MessageKind : std::uint8_t { kRecord, kFlags, kRows, kSumRequest, kSumReply };
 
 // The flags of a rank.
 struct RankFlags {
@@ -88,7 +88,7 @@ void append_format(const SumFormat& format, std::vector<std::byte>& out);
 bool read_format(ByteReader& reader, std::int64_t most_row_bytes, SumFormat& format);
 
 // One row that a sum has, and where it lies at each tensor-parallel position.
-struct Term {
+struct Summand {
   struct Place {
     std::int32_t rank = 0, row = 0;
   };
@@ -100,13 +100,13 @@ struct Term {
 // The rows of one token in one subtree: they return as one sum, or side by side (kExact).
 struct SumUnit {
   int num_positions = 1;
-  int num_terms = 0;
+  int num_summands = 0;
   std::span<const std::byte> terms = {};  // written
 
-  Term operator[](std::int64_t index) const;
+  Summand operator[](std::int64_t index) const;
 };
-std::size_t term_bytes(int num_positions) noexcept;
-void append_term(const Term& term, int num_positions, std::vector<std::byte>& terms);
+std::size_t summand_bytes(int num_positions) noexcept;
+void append_summand(const Summand& term, int num_positions, std::vector<std::byte>& terms);
 // The unit with some of its terms.
 void append_sum_unit(const SumUnit& unit, std::span<const std::int64_t> terms,
                      std::vector<std::byte>& out);
@@ -117,30 +117,30 @@ bool read_sum_unit(ByteReader& reader, int num_positions, SumUnit& unit);
 struct RowUnits {
   std::span<const std::byte> units;
 };
-struct SumAsk {
+struct SumRequestMessage {
   SumFormat format;
   std::span<const std::byte> units;
 };
-struct SumAnswers {
+struct SumReply {
   std::span<const std::byte> bytes;
 };
 using ExchangeMessage =
-    std::variant<std::monostate, RecordMessage, RankFlags, RowUnits, SumAsk, SumAnswers>;
+    std::variant<std::monostate, RecordMessage, RankFlags, RowUnits, SumRequestMessage, SumReply>;
 // monostate: the bytes are no message of this exchange. Units are checked where they are read.
 ExchangeMessage read_message(std::uint8_t kind, std::span<const std::byte> body,
                              const WindowLayout& layout, std::int64_t most_row_bytes);
 
-// The answer to a SumUnit of `num_terms`: its rows or their sum, then the scalars of each row.
-struct AnswerLayout {
+// The answer to a SumUnit of `num_summands`: its rows or their sum, then the scalars of each row.
+struct ReplyLayout {
   std::size_t row_bytes = 0;  // of a row (exact) or of a sum
   bool exact = false;
   int scalars = 0;
 
-  std::size_t rows_bytes(int num_terms) const noexcept {
-    return exact ? num_terms * row_bytes : row_bytes;
+  std::size_t rows_bytes(int num_summands) const noexcept {
+    return exact ? num_summands * row_bytes : row_bytes;
   }
-  std::size_t scalars_at(int num_terms) const noexcept;
-  std::size_t bytes(int num_terms) const noexcept;
+  std::size_t scalars_at(int num_summands) const noexcept;
+  std::size_t bytes(int num_summands) const noexcept;
 };
 
 }  // namespace ferry::internal

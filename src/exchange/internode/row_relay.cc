@@ -7,7 +7,7 @@ namespace ferry::internal {
 void RowRelay::keep(const MessageHead& head, std::span<const std::byte> body) {
   const std::vector<ForwardingTable::Mate>& mates = links_.everybody().mates;
   if (mates.empty() || mates.back().level <= head.level) return;  // none is further in
-  waiting_[head.origin].push_back({head, {body.begin(), body.end()}});
+  waiting_[head.source].push_back({head, {body.begin(), body.end()}});
 }
 
 bool RowRelay::go_on() {
@@ -17,7 +17,7 @@ bool RowRelay::go_on() {
 
 bool RowRelay::pass_waiting() {
   bool moved = false;
-  for (auto& [origin, messages] : waiting_) {
+  for (auto& [source, messages] : waiting_) {
     while (!messages.empty()) {
       Waiting& next = messages.front();
       const std::size_t passed = pass(next.head, std::span(next.body).subspan(next.at));
@@ -43,7 +43,7 @@ std::size_t RowRelay::pass(const MessageHead& head, std::span<const std::byte> b
 }
 
 std::size_t RowRelay::pass_rows(const MessageHead& head, std::span<const std::byte> body) {
-  RowSplitter splitter(links_, {&links_.everybody()}, head.level, head.number, head.origin);
+  RowSplitter splitter(links_, {&links_.everybody()}, head.level, head.number, head.source);
   RowSplitter::Sending sending;
   std::size_t at = 0;
   while (at < body.size()) {

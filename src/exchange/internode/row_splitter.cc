@@ -5,13 +5,13 @@
 namespace ferry::internal {
 
 RowSplitter::RowSplitter(MateLinks& links, const SubtreeRule& rule, int level, std::uint64_t number,
-                         int origin)
+                         int source)
     : links_(links), rule_(rule) {
   const std::vector<ForwardingTable::Mate>& mates = rule.forwarding->mates;
   first_ = std::ranges::count_if(mates, [level](const auto& mate) { return mate.level <= level; });
   for (std::size_t i = first_; i < mates.size(); ++i)
     streams_.emplace_back(links.messages(), mates[i].rank,
-                          links.head(kRows, number, mates[i].level, origin));
+                          links.head(kRows, number, mates[i].level, source));
 }
 
 int RowSplitter::send(const RowUnit& unit, Sending& sending, int run) {

@@ -27,7 +27,7 @@ class RowSplitter {
  public:
   // To mates further in than `level`; -1: to all.
   RowSplitter(MateLinks& links, const SubtreeRule& rule, int level, std::uint64_t number,
-              int origin);
+              int source);
 
   // A row on its way, on one thread.
   struct Sending {

@@ -7,15 +7,15 @@
 
 namespace ferry::internal {
 
-SumRequest::SumRequest(SumServer& server, int asker, const MessageHead& head,
+SumRequest::SumRequest(SumServer& server, int requester, const MessageHead& head,
                        const SumFormat& format)
     : server_(server),
       links_(server.links()),
-      asker_(asker),
+      requester_(requester),
       head_(head),
       format_(format),
       asked_({&links_.everybody()}, head.level, format,
-             server.answer_layout(server.row_format(format), format.scalars)) {}
+             server.reply_layout(server.row_format(format), format.scalars)) {}
 
 void SumRequest::read(std::span<const std::byte> units) {
   if (check(units)) {
@@ -27,7 +27,7 @@ void SumRequest::read(std::span<const std::byte> units) {
   }
 }
 
-void SumRequest::pass_on() { asked_.send(server_, head_.number, head_.origin); }
+void SumRequest::pass_on() { asked_.send(server_, head_.number, head_.source); }
 
 // Finds the ranks whose rows are asked for. False: what is there is no ask for this rank.
 bool SumRequest::check(std::span<const std::byte> units) {
@@ -36,8 +36,8 @@ bool SumRequest::check(std::span<const std::byte> units) {
   SumUnit unit;
   while (reader.left() > 0) {
     if (!read_sum_unit(reader, format_.num_positions, unit)) return false;
-    for (int i = 0; i < unit.num_terms; ++i) {
-      const Term term = unit[i];
+    for (int i = 0; i < unit.num_summands; ++i) {
+      const Summand term = unit[i];
       if (!reaches(term)) return false;
       for (int p = 0; p < format_.num_positions; ++p) asked[term.places[p].rank] = true;
     }
@@ -50,7 +50,7 @@ bool SumRequest::check(std::span<const std::byte> units) {
 
 // All of a term's ranks are of one node: of mine, or of one that is further in than the level over
 // which the ask came.
-bool SumRequest::reaches(const Term& term) const {
+bool SumRequest::reaches(const Summand& term) const {
   const ForwardingTable& table = links_.everybody();
   const Topology& topology = links_.topology();
   for (int p = 0; p < format_.num_positions; ++p) {
@@ -72,18 +72,18 @@ bool SumRequest::serve() {
       const RowFormat format = server_.row_format(format_);
       for (int worker = 0; worker < server_.workers().size(); ++worker)
         sums_.emplace_back(format, server_.sum_type(format.type), links_.topology().num_levels());
-      out_.emplace(links_.messages(), asker_,
-                   links_.head(kSums, head_.number, head_.level, head_.origin));
+      out_.emplace(links_.messages(), requester_,
+                   links_.head(kSumReply, head_.number, head_.level, head_.source));
     }
     while (at_ < units_.size()) {
-      find_answers();
-      if (answers_.empty()) return false;
-      write_answers();
+      find_replies();
+      if (replies_.empty()) return false;
+      write_replies();
     }
     out_->flush();
-    links_.count_all(asker_, out_->bytes());
+    links_.count_all(requester_, out_->bytes());
   }
-  server_.forget(head_.number, head_.origin);
+  server_.forget(head_.number, head_.source);
   return true;
 }
 
@@ -111,22 +111,22 @@ void SumRequest::add_awaited(std::vector<int>& mates) const {
 
 // Those that are written at once, a message for each worker: the next ones of which all answers of
 // mates are here, and for which there is room.
-void SumRequest::find_answers() {
-  answers_.clear();
+void SumRequest::find_replies() {
+  replies_.clear();
   std::size_t left = sums_.size() * MessageStream::kMessageBytes;
   ByteReader reader(std::span<const std::byte>(units_).subspan(at_));
   SumUnit unit;
   while (read_sum_unit(reader, format_.num_positions, unit)) {
-    const std::size_t bytes = asked_.layout().bytes(unit.num_terms);
-    if (bytes > left && !answers_.empty()) return;
+    const std::size_t bytes = asked_.layout().bytes(unit.num_summands);
+    if (bytes > left && !replies_.empty()) return;
     const Subtrees subtrees = asked_.subtrees_of(unit);
     for (int i = 0; i < subtrees.count(); ++i) {
-      if (!asked_.has_come(subtree_ + i)) return;
+      if (!asked_.has_arrived(subtree_ + i)) return;
     }
     const MessageStream::Place place = out_->append(bytes);
     if (!place.data) return;
-    answers_.push_back({unit, subtree_, place});
-    links_.count_rows(asker_, asked_.layout().rows_bytes(unit.num_terms));
+    replies_.push_back({unit, subtree_, place});
+    links_.count_rows(requester_, asked_.layout().rows_bytes(unit.num_summands));
     left -= std::min(left, bytes);
     subtree_ += subtrees.count();
     at_ = units_.size() - reader.left();
@@ -134,20 +134,20 @@ void SumRequest::find_answers() {
 }
 
 // Messages leave in the order in which answers were asked for: each when its last one is written.
-void SumRequest::write_answers() {
-  const std::int64_t count = std::ssize(answers_);
+void SumRequest::write_replies() {
+  const std::int64_t count = std::ssize(replies_);
   WorkerPool& workers = server_.workers();
   workers.run_locked(workers.num_shares(count), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t share = begin; share < end; ++share) {
       const auto [first, last] = workers.share(count, static_cast<int>(share));
-      for (std::int64_t i = first; i < last; ++i) write_answer(answers_[i], sums_[share]);
+      for (std::int64_t i = first; i < last; ++i) write_reply(replies_[i], sums_[share]);
     }
   });
-  for (const Answer& answer : answers_) out_->written(answer.place);
+  for (const Answer& answer : replies_) out_->written(answer.place);
 }
 
 // Where a row of this node lies; of another node, all but that. False: it was not published.
-bool SumRequest::find_row(const Term& term, RowSum::Row& row) const {
+bool SumRequest::find_row(const Summand& term, RowSum::Row& row) const {
   const WindowView& view = links_.view();
   row.owner = term.owner;
   row.weight = term.weight;
@@ -164,8 +164,8 @@ bool SumRequest::find_row(const Term& term, RowSum::Row& row) const {
   return true;
 }
 
-void SumRequest::write_answer(const Answer& answer, RowSum& sum) const {
-  const AnswerLayout& layout = asked_.layout();
+void SumRequest::write_reply(const Answer& answer, RowSum& sum) const {
+  const ReplyLayout& layout = asked_.layout();
   const SumUnit& unit = answer.unit;
   const Subtrees subtrees = asked_.subtrees_of(unit);
   bool published = true;
@@ -173,15 +173,15 @@ void SumRequest::write_answer(const Answer& answer, RowSum& sum) const {
     published = find_row(unit[item], row) && published;
   };
   const auto theirs = [&](int i) { return asked_.answer(answer.subtree + i); };
-  sum.clear(0, unit.num_terms);
+  sum.clear(0, unit.num_summands);
   layout.exact ? sum.set_rows(subtrees, find, theirs) : sum.set_sums(subtrees, find, theirs);
   std::byte* const out = answer.place.data;
   if (!published) {
-    std::fill_n(out, layout.bytes(unit.num_terms), std::byte{0});
+    std::fill_n(out, layout.bytes(unit.num_summands), std::byte{0});
     return;
   }
   if (layout.exact) {
-    for (int i = 0; i < unit.num_terms; ++i) sum.ship(i, out + i * layout.row_bytes);
+    for (int i = 0; i < unit.num_summands; ++i) sum.ship(i, out + i * layout.row_bytes);
   } else {
     sum.sum(head_.level + 1, out);
   }
@@ -189,10 +189,11 @@ void SumRequest::write_answer(const Answer& answer, RowSum& sum) const {
 }
 
 void SumRequest::write_scalars(const Answer& answer, const Subtrees& subtrees) const {
-  const AnswerLayout& layout = asked_.layout();
+  const ReplyLayout& layout = asked_.layout();
   const WindowView& view = links_.view();
   const SumUnit& unit = answer.unit;
-  auto* const out = reinterpret_cast<float*>(answer.place.data + layout.scalars_at(unit.num_terms));
+  auto* const out =
+      reinterpret_cast<float*>(answer.place.data + layout.scalars_at(unit.num_summands));
   const auto own = [&](std::int64_t item, int position) {
     const auto [rank, index] = unit[item].places[position];
     return reinterpret_cast<const float*>(

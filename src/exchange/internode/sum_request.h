@@ -1,7 +1,7 @@
 // SumRequest: the sums that a served rank has asked for in one combine, while they are answered.
 // The rows of this node are summed once all ranks that have some have published their outputs, and
 // with them the answers of mates further in, by the workers; sums leave as there is room. The
-// source of the tokens sums its own in the same way (RowSum, AskedSums). Owned by SumServer.
+// source of the tokens sums its own in the same way (RowSum, RequestedSums). Owned by SumServer.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 #include <span>
 #include <vector>
 
-#include "exchange/internode/asked_sums.h"
 #include "exchange/internode/mate_links.h"
 #include "exchange/internode/message_layout.h"
 #include "exchange/internode/message_stream.h"
+#include "exchange/internode/requested_sums.h"
 #include "exchange/sums/row_sum.h"
 
 namespace ferry::internal {
@@ -21,8 +21,8 @@ class SumServer;
 
 class SumRequest {
  public:
-  // `asker`: who sent the ask; `head` says for whom and over which level.
-  SumRequest(SumServer& server, int asker, const MessageHead& head, const SumFormat& format);
+  // `requester`: who sent the ask; `head` says for whom and over which level.
+  SumRequest(SumServer& server, int requester, const MessageHead& head, const SumFormat& format);
 
   // Reads the units of the request. A request that this rank cannot fulfil gets an empty reply.
   void read(std::span<const std::byte> units);
@@ -44,26 +44,26 @@ class SumRequest {
   };
 
   bool check(std::span<const std::byte> units);
-  bool reaches(const Term& term) const;
+  bool reaches(const Summand& term) const;
   Ready ready() const;
-  void find_answers();
-  void write_answers();
-  bool find_row(const Term& term, RowSum::Row& row) const;
-  void write_answer(const Answer& answer, RowSum& sum) const;
+  void find_replies();
+  void write_replies();
+  bool find_row(const Summand& term, RowSum::Row& row) const;
+  void write_reply(const Answer& answer, RowSum& sum) const;
   void write_scalars(const Answer& answer, const Subtrees& subtrees) const;
 
   SumServer& server_;
   MateLinks& links_;
-  int asker_;
+  int requester_;
   MessageHead head_;
   SumFormat format_;
-  AskedSums asked_;  // of mates further in
+  RequestedSums asked_;  // of mates further in
   std::vector<std::byte> units_;
   std::size_t at_ = 0;           // bytes of units_ served
   std::size_t subtree_ = 0;      // of asked_, the first of the next unit
   std::vector<int> ranks_;       // whose rows are asked for
   std::vector<RowSum> sums_;     // [workers] from the first unit on, like out_
-  std::vector<Answer> answers_;  // that are written next
+  std::vector<Answer> replies_;  // that are written next
   std::optional<MessageStream> out_;
 };
 

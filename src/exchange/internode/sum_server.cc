@@ -7,12 +7,12 @@
 namespace ferry::internal {
 
 // A later ask of a rank comes behind the earlier ones; one of an earlier combine is none.
-void SumServer::take(int from, const MessageHead& head, const SumAsk& ask) {
+void SumServer::take(int from, const MessageHead& head, const SumRequestMessage& ask) {
   const ForwardingTable& table = links_.everybody();
-  const int level = table.mates[table.next_hop[head.origin]].level;
-  std::list<SumRequest>& requests = requests_[{level, head.origin}];
+  const int level = table.mates[table.next_hop[head.source]].level;
+  std::list<SumRequest>& requests = requests_[{level, head.source}];
   const std::uint64_t last =
-      requests.empty() ? served_[head.origin].load(std::memory_order_relaxed)  // written here
+      requests.empty() ? served_[head.source].load(std::memory_order_relaxed)  // written here
                        : requests.back().number();
   if (head.number <= last) return;
   SumRequest& request = requests.emplace_back(*this, from, head, ask.format);
@@ -20,23 +20,23 @@ void SumServer::take(int from, const MessageHead& head, const SumAsk& ask) {
   to_pass_on_.push_back(&request);
 }
 
-void SumServer::take(int from, const MessageHead& head, const SumAnswers& answers) {
+void SumServer::take(int from, const MessageHead& head, const SumReply& answers) {
   const bool whole =
-      head.number == kLeft || inbox_.take(head.number, head.origin, from, answers.bytes);
-  if (!whole || head.origin != links_.rank()) return;
+      head.number == kDeparted || inbox_.take(head.number, head.source, from, answers.bytes);
+  if (!whole || head.source != links_.rank()) return;
   inbox_.raise_summed(from, head.number);
   links_.group().ring();
 }
 
-void SumServer::end(int origin) { raise(served_[origin], kLeft); }
+void SumServer::end(int source) { raise(served_[source], kDeparted); }
 
 bool SumServer::serve() {
   bool moved = false;
   for (SumRequest* const request : std::exchange(to_pass_on_, {})) request->pass_on();
   for (auto& [from, requests] : requests_) {
-    const auto [level, origin] = from;
+    const auto [level, source] = from;
     while (!requests.empty() && requests.front().serve()) {
-      raise(served_[origin], requests.front().number());
+      raise(served_[source], requests.front().number());
       requests.pop_front();
       moved = true;
     }
@@ -60,7 +60,7 @@ RowFormat SumServer::row_format(const SumFormat& format) const noexcept {
           .weighted = format.weighted};
 }
 
-AnswerLayout SumServer::answer_layout(const RowFormat& format, int scalars) const noexcept {
+ReplyLayout SumServer::reply_layout(const RowFormat& format, int scalars) const noexcept {
   return {.row_bytes =
               exact() ? format.wire_bytes() : format.hidden * element_bytes(sum_type(format.type)),
           .exact = exact(),
@@ -70,8 +70,8 @@ AnswerLayout SumServer::answer_layout(const RowFormat& format, int scalars) cons
 const IncomingSums* SumServer::ask(const ForwardingTable::Mate& mate, const Ask& ask,
                                    std::span<const std::byte> body) {
   const IncomingSums* sums =
-      ask.bytes > 0 ? &inbox_.expect(ask.number, ask.origin, mate.rank, ask.bytes) : nullptr;
-  links_.send(mate.rank, links_.head(kAsk, ask.number, mate.level, ask.origin), body);
+      ask.bytes > 0 ? &inbox_.expect(ask.number, ask.source, mate.rank, ask.bytes) : nullptr;
+  links_.send(mate.rank, links_.head(kSumRequest, ask.number, mate.level, ask.source), body);
   return sums;
 }
 

@@ -1,7 +1,7 @@
 // SumServer: the sums of one way: those that ranks of other nodes request from this one, and the
 // answers to what this rank requests itself. Owned by Way, which calls it where the group makes
 // progress; ask(), forget(), all_here() and the flags are for the thread of the exchange's caller.
-//   asked_sums.h   sums requested of each mate    sums_inbox.h  the answers, as they come
+//   requested_sums.h   sums requested of each mate    sums_inbox.h  the answers, as they come
 //   sum_request.h  sums that were requested here
 #pragma once
 
@@ -34,10 +34,10 @@ class SumServer {
   std::int64_t max_row_bytes() const noexcept { return config_.max_output_row_bytes; }
 
   // What came from `from`: a request, or the next bytes of an answer.
-  void take(int from, const MessageHead& head, const SumAsk& ask);
-  void take(int from, const MessageHead& head, const SumAnswers& answers);
-  // `origin` requests nothing more.
-  void end(int origin);
+  void take(int from, const MessageHead& head, const SumRequestMessage& ask);
+  void take(int from, const MessageHead& head, const SumReply& answers);
+  // `source` requests nothing more.
+  void end(int source);
   // Answers whoever waits for sums. True when a request was answered to its end.
   bool serve();
   // The mates without whose answers this rank cannot make sums that others wait for.
@@ -53,18 +53,18 @@ class SumServer {
     return config_.node_sums == NodeSums::kFp32 ? DataType::kFp32 : row_type;
   }
   RowFormat row_format(const SumFormat& format) const noexcept;
-  AnswerLayout answer_layout(const RowFormat& format, int scalars) const noexcept;
+  ReplyLayout reply_layout(const RowFormat& format, int scalars) const noexcept;
 
-  // Asks a mate for the sums of combine `number` for rank `origin`, which will have `bytes`; null
+  // Asks a mate for the sums of combine `number` for rank `source`, which will have `bytes`; null
   // where that is 0: the mate learns that nothing is asked of it.
   struct Ask {
     std::uint64_t number;
-    int origin;
+    int source;
     std::size_t bytes;
   };
   const IncomingSums* ask(const ForwardingTable::Mate& mate, const Ask& ask,
                           std::span<const std::byte> body);
-  void forget(std::uint64_t number, int origin) { inbox_.forget(number, origin); }
+  void forget(std::uint64_t number, int source) { inbox_.forget(number, source); }
   // Whether the sums of this rank's own combine from a mate are all here.
   bool all_here(std::uint64_t number, int mate) const {
     return inbox_.whole(number, links_.rank(), mate);

@@ -8,12 +8,12 @@
 namespace ferry::internal {
 
 // Memory is used again: the pages of a first use cost more than the sums.
-const IncomingSums& SumsInbox::expect(std::uint64_t number, int origin, int mate,
+const IncomingSums& SumsInbox::expect(std::uint64_t number, int source, int mate,
                                       std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   IncomingSums& incoming = expected_.emplace_back();
   incoming.number = number;
-  incoming.origin = origin;
+  incoming.source = source;
   incoming.mate = mate;
   incoming.size = bytes;
   incoming.capacity = std::max<std::size_t>(bytes, 1);
@@ -30,19 +30,19 @@ const IncomingSums& SumsInbox::expect(std::uint64_t number, int origin, int mate
   return incoming;
 }
 
-void SumsInbox::forget(std::uint64_t number, int origin) {
+void SumsInbox::forget(std::uint64_t number, int source) {
   const std::lock_guard lock(mutex_);
   expected_.remove_if([&](IncomingSums& incoming) {
-    if (incoming.number != number || incoming.origin != origin) return false;
+    if (incoming.number != number || incoming.source != source) return false;
     spare_.emplace_back(incoming.capacity, std::move(incoming.memory));
     return true;
   });
 }
 
-bool SumsInbox::take(std::uint64_t number, int origin, int mate, std::span<const std::byte> bytes) {
+bool SumsInbox::take(std::uint64_t number, int source, int mate, std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
   for (IncomingSums& incoming : expected_) {
-    if (incoming.number != number || incoming.origin != origin || incoming.mate != mate) continue;
+    if (incoming.number != number || incoming.source != source || incoming.mate != mate) continue;
     const std::size_t at = incoming.filled.load(std::memory_order_relaxed);  // written here only
     if (bytes.size() > incoming.size - at) return false;
     std::memcpy(incoming.memory.get() + at, bytes.data(), bytes.size());
@@ -52,15 +52,15 @@ bool SumsInbox::take(std::uint64_t number, int origin, int mate, std::span<const
   return false;
 }
 
-bool SumsInbox::whole(std::uint64_t number, int origin, int mate) const {
+bool SumsInbox::whole(std::uint64_t number, int source, int mate) const {
   const std::lock_guard lock(mutex_);
   return std::any_of(expected_.begin(), expected_.end(), [&](const IncomingSums& incoming) {
-    return incoming.number == number && incoming.origin == origin && incoming.mate == mate &&
+    return incoming.number == number && incoming.source == source && incoming.mate == mate &&
            incoming.whole();
   });
 }
 
-// Only upwards: an earlier combine may be whole after kLeft.
+// Only upwards: an earlier combine may be whole after kDeparted.
 void SumsInbox::raise_summed(int mate, std::uint64_t number) noexcept {
   raise_to(summed_[mate], number);
 }

@@ -17,7 +17,7 @@ namespace ferry::internal {
 // The sums of one combine from one mate, for this rank or for one that it serves.
 struct IncomingSums {
   std::uint64_t number = 0;
-  int origin = 0, mate = 0;  // for whom, from whom
+  int source = 0, mate = 0;  // for whom, from whom
   std::unique_ptr<std::byte[]> memory = {};
   std::size_t size = 0, capacity = 0;
   std::atomic<std::size_t> filled{0};  // bytes that have come
@@ -32,12 +32,12 @@ class SumsInbox {
   explicit SumsInbox(int num_ranks) : summed_(num_ranks) {}
 
   // Valid until forget().
-  const IncomingSums& expect(std::uint64_t number, int origin, int mate, std::size_t bytes);
-  void forget(std::uint64_t number, int origin);
-  // The next bytes from `mate`. True when the sums for `origin` are whole now.
-  bool take(std::uint64_t number, int origin, int mate, std::span<const std::byte> bytes);
-  bool whole(std::uint64_t number, int origin, int mate) const;
-  // [ranks] the last combine whose sums for this rank each mate has sent; kLeft: no more come.
+  const IncomingSums& expect(std::uint64_t number, int source, int mate, std::size_t bytes);
+  void forget(std::uint64_t number, int source);
+  // The next bytes from `mate`. True when the sums for `source` are whole now.
+  bool take(std::uint64_t number, int source, int mate, std::span<const std::byte> bytes);
+  bool whole(std::uint64_t number, int source, int mate) const;
+  // [ranks] the last combine whose sums for this rank each mate has sent; kDeparted: no more come.
   const std::vector<std::atomic<std::uint64_t>>& summed() const noexcept { return summed_; }
   void raise_summed(int mate, std::uint64_t number) noexcept;
 

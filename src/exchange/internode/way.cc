@@ -36,27 +36,27 @@ void Way::read(const InMessage& message) {
   const int from = message.from;
   const MessageHead& head = message.head;
   const std::span<const std::byte> body = message.body;
-  const bool known = head.origin < links_.num_ranks() &&
+  const bool known = head.source < links_.num_ranks() &&
                      head.level <= links_.topology().find_level(Topology::kHost) &&
                      !links_.view().here(from) &&
-                     (head.kind == kSums || !links_.view().here(head.origin));
+                     (head.kind == kSumReply || !links_.view().here(head.source));
   if (!known) return;
   std::visit(Cases{[](std::monostate) {},
                    [&](const RecordMessage& record) {
                      relay_.keep(head, body);
-                     mirror_.write(head.origin, head.number, record);
+                     mirror_.write(head.source, head.number, record);
                    },
                    [&](const RankFlags& flags) {
                      relay_.keep(head, body);
-                     mirror_.write(head.origin, head.number, flags);
-                     if (flags.progress == kLeft) sums_.end(head.origin);
+                     mirror_.write(head.source, head.number, flags);
+                     if (flags.progress == kDeparted) sums_.end(head.source);
                    },
                    [&](const RowUnits& rows) {
                      relay_.keep(head, body);
                      store_rows(links_.view(), head.number, rows.units);
                    },
-                   [&](const SumAsk& ask) { sums_.take(from, head, ask); },
-                   [&](const SumAnswers& answers) { sums_.take(from, head, answers); }},
+                   [&](const SumRequestMessage& ask) { sums_.take(from, head, ask); },
+                   [&](const SumReply& answers) { sums_.take(from, head, answers); }},
              read_message(head.kind, body, links_.layout(), sums_.max_row_bytes()));
 }
 
@@ -67,7 +67,7 @@ bool Way::go_on() {
   channel_.holds = relay_.holds();
   channel_.owing = sums_.awaited();
   channel_.expected = mirror_.expected();
-  channel_.done = !channel_.holds && channel_.left_open && mirror_.ended();
+  channel_.done = !channel_.holds && channel_.kept_open && mirror_.ended();
   return passed || served;
 }
 

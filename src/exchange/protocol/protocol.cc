@@ -36,10 +36,10 @@ Protocol::Protocol(GroupState& group, const Setup& setup, const WindowView& view
 void Protocol::close() noexcept {
   // It may not have sent its rows: who waits for them must not go on as if they had come.
   if (!group_.usable()) return;
-  raise(view_.control(setup_.rank).read_through, kLeft);
-  raise(view_.control(setup_.rank).progress, kLeft);
+  raise(view_.control(setup_.rank).read_through, kDeparted);
+  raise(view_.control(setup_.rank).progress, kDeparted);
   group_.ring();
-  ways_.tell_left();
+  ways_.send_departure();
 }
 
 Status Protocol::begin(std::chrono::nanoseconds deadline) {
@@ -76,7 +76,7 @@ Status Protocol::choose_active(std::span<const int> chosen) {
   if (changed) {
     // Told over the table that is common from now on: a rank that passed on control messages
     // before may not take part.
-    ForwardingTable next = ways_.tell_set(*active_);
+    ForwardingTable next = ways_.send_set(*active_);
     Status finished = let_last_set_finish(ways_.none() ? nullptr : &next.last_hop);
     if (!finished.ok()) return finished;
     ways_.use(std::move(next));
@@ -193,7 +193,7 @@ Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
   both.last_hop = last_hop;
   both.only = &in_both;
   if (Status status = group_.wait(both); !status.ok()) return status;
-  CallTime time(std::min<std::chrono::nanoseconds>(kLastSetWait, call_.left() / kLastSetPart));
+  CallTime time(std::min<std::chrono::nanoseconds>(kLastSetWait, call_.remaining() / kLastSetPart));
   Await everybody = awaiting_reads(last, last_taken_);
   everybody.time = &time;
   everybody.needed = &active_->waited;
@@ -270,9 +270,9 @@ void Protocol::conclude(const Issued& issued) noexcept {
   group_.ring();
   // The record of my next operation tells the end of my last dispatch too. Nobody waits for it
   // before, but for a moment when I am left out of what comes next (let_last_set_finish).
-  const bool told_later =
+  const bool sent_later =
       takes_part && issued.kind == OperationKind::kDispatch && number == issued_;
-  if (!told_later) ways_.tell_read(number);
+  if (!sent_later) ways_.send_read_through(number);
 }
 
 // The end of a call: what others wait for has left this rank, which may go on to something else. A
@@ -283,7 +283,7 @@ Status Protocol::leave(const Issued& issued, const Status& status) {
     group_.progress();
     return status;
   }
-  Status left = group_.await_left(awaiting(issued, "room", 0), ways_.mates());
+  Status left = group_.await_sent(awaiting(issued, "room", 0), ways_.mates());
   return status.ok() || !left.group_usable() ? left : status;
 }
 

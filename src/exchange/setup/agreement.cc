@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "exchange/setup/answers.h"
 #include "exchange/setup/configuration.h"
+#include "exchange/setup/replies.h"
 #include "plan/choose.h"
 
 namespace ferry::internal {
@@ -72,7 +72,7 @@ GroupState& usable(const std::shared_ptr<GroupState>& group) {
 void make_alike(GroupState& group, const Deadline& by, const std::function<std::string()>& make) {
   std::string made;
   try {
-    made = willing_answer(make());
+    made = willing_reply(make());
   } catch (const Error& refusal) {
     refuse_setup(group, Error(refusal.code(), refusal.what(), group.rank()), by);
   } catch (const std::exception& failure) {  // memory for the setup itself
@@ -99,7 +99,7 @@ std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeCon
 
 void refuse_setup(GroupState& group, const Error& why, const Deadline& by) {
   try {
-    tell(group, refusal_answer(why), by);
+    tell(group, refusal_reply(why), by);
   } catch (const Error& untold) {
     throw Error(untold.code(),
                 fmt::format("{}; this rank had refused: {}", untold.what(), why.what()),

@@ -31,7 +31,7 @@ constexpr std::uint64_t progress_of(std::uint64_t number, Stage stage) {
 
 // A rank that destroyed its exchange: every wait passes, and its record is not that of the
 // operation.
-inline constexpr std::uint64_t kLeft = ~std::uint64_t{0};
+inline constexpr std::uint64_t kDeparted = ~std::uint64_t{0};
 
 enum class OperationKind : std::uint8_t { kNone, kDispatch, kCombine };
 

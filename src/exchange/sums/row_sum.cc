@@ -15,7 +15,7 @@ void RowSum::clear(std::int64_t first, int count) noexcept {
   for (int i = 0; i < count; ++i) rows_[i].owner = -1;
 }
 
-void RowSum::add_term(std::int64_t item, Summands& sum) const {
+void RowSum::add_summand(std::int64_t item, Summands& sum) const {
   const Row& row = rows_[item - first_];
   if (format_.partials == Partials::kPerRank) return add_partial(row, sum);
   sum.add(plain(row, sum), format_.type, row.weight);
@@ -37,7 +37,7 @@ void RowSum::ship(std::int64_t item, void* out) {
 void RowSum::sum_own(void* out) {
   part_.clear();
   for (int i = 0; i < count_; ++i) {
-    if (rows_[i].owner >= 0) add_term(first_ + i, part_);
+    if (rows_[i].owner >= 0) add_summand(first_ + i, part_);
   }
   part_.reduce(
       {.row_type = format_.type, .out = out, .out_type = sum_type_, .hidden = format_.hidden},

@@ -62,7 +62,7 @@ class RowSum {
   void set_rows(const Subtrees& subtrees, const FindRow& find_row, const AnswerOf& answer);
   // Adds the row of an item as a term of a sum. With Partials::kPerRank the rows of its rank are
   // one term, in the place of the last of them.
-  void add_term(std::int64_t item, Summands& sum) const;
+  void add_summand(std::int64_t item, Summands& sum) const;
   // The row of an item as it crosses a link: wire_bytes() at `out`.
   void ship(std::int64_t item, void* out);
 

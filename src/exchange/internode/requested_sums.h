@@ -1,4 +1,4 @@
-// AskedSums: what is asked of the mates for one combine, and where their answers will lie. The
+// RequestedSums: what is asked of the mates for one combine, and where their answers will lie. The
 // source of the tokens asks so, and so does each mate for what lies further in than itself.
 #pragma once
 
@@ -14,28 +14,28 @@ namespace ferry::internal {
 
 class SumServer;
 
-class AskedSums {
+class RequestedSums {
  public:
   // Of mates further in than `level`; -1: of all.
-  AskedSums(const SubtreeRule& rule, int level, const SumFormat& format,
-            const AnswerLayout& answers);
+  RequestedSums(const SubtreeRule& rule, int level, const SumFormat& format,
+                const ReplyLayout& answers);
 
   // The subtrees of a unit's terms: term i is item i.
   Subtrees subtrees_of(const SumUnit& unit) const;
   // Asks for a unit in each of its subtrees, which get the next numbers.
   void add(const SumUnit& unit);
   // Sends what was added to every mate, also to those of whom nothing is asked.
-  void send(SumServer& server, std::uint64_t number, int origin);
+  void send(SumServer& server, std::uint64_t number, int source);
 
-  std::size_t num_subtrees() const noexcept { return answers_.size(); }
+  std::size_t num_subtrees() const noexcept { return replies_.size(); }
   // After send(). The answer for a subtree; null: its rows are of my node.
   const std::byte* answer(std::size_t subtree) const noexcept;
-  bool has_come(std::size_t subtree) const noexcept;
+  bool has_arrived(std::size_t subtree) const noexcept;
   // The index of a mate; true when sums are asked of it.
   bool asks(std::size_t mate) const noexcept { return sums_[mate] != nullptr; }
   // The mates of which some sums are not here yet.
   void add_awaited(std::vector<int>& mates) const;
-  const AnswerLayout& layout() const noexcept { return layout_; }
+  const ReplyLayout& layout() const noexcept { return layout_; }
 
  private:
   struct Answer {
@@ -46,11 +46,11 @@ class AskedSums {
   SubtreeRule rule_;
   int level_;
   SumFormat format_;
-  AnswerLayout layout_;
+  ReplyLayout layout_;
   std::vector<std::vector<std::byte>> terms_;  // [mates]
   std::vector<std::size_t> bytes_;             // [mates] of the answers
   std::vector<const IncomingSums*> sums_;      // [mates] null: nothing is asked of it
-  std::vector<Answer> answers_;                // [subtrees]
+  std::vector<Answer> replies_;                // [subtrees]
 };
 
 }  // namespace ferry::internal

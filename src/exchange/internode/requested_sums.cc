@@ -1,4 +1,4 @@
-#include "exchange/internode/asked_sums.h"
+#include "exchange/internode/requested_sums.h"
 
 #include <algorithm>
 
@@ -6,8 +6,8 @@
 
 namespace ferry::internal {
 
-AskedSums::AskedSums(const SubtreeRule& rule, int level, const SumFormat& format,
-                     const AnswerLayout& answers)
+RequestedSums::RequestedSums(const SubtreeRule& rule, int level, const SumFormat& format,
+                             const ReplyLayout& answers)
     : rule_(rule),
       level_(level),
       format_(format),
@@ -16,27 +16,27 @@ AskedSums::AskedSums(const SubtreeRule& rule, int level, const SumFormat& format
       bytes_(terms_.size()),
       sums_(terms_.size()) {}
 
-Subtrees AskedSums::subtrees_of(const SumUnit& unit) const {
-  return {rule_, 0, unit.num_terms,
+Subtrees RequestedSums::subtrees_of(const SumUnit& unit) const {
+  return {rule_, 0, unit.num_summands,
           [&unit](std::int64_t term) { return unit[term].places[0].rank; }};
 }
 
-void AskedSums::add(const SumUnit& unit) {
+void RequestedSums::add(const SumUnit& unit) {
   const Subtrees subtrees = subtrees_of(unit);
   for (int i = 0; i < subtrees.count(); ++i) {
     const auto& [next_hop, level, terms] = subtrees[i];
     if (next_hop < 0) {
-      answers_.push_back({next_hop, 0, 0});
+      replies_.push_back({next_hop, 0, 0});
       continue;
     }
     const std::size_t at = bytes_[next_hop];
     bytes_[next_hop] += layout_.bytes(static_cast<int>(terms.size()));
-    answers_.push_back({next_hop, at, bytes_[next_hop]});
+    replies_.push_back({next_hop, at, bytes_[next_hop]});
     append_sum_unit(unit, terms, terms_[next_hop]);
   }
 }
 
-void AskedSums::send(SumServer& server, std::uint64_t number, int origin) {
+void RequestedSums::send(SumServer& server, std::uint64_t number, int source) {
   const std::vector<ForwardingTable::Mate>& mates = rule_.forwarding->mates;
   for (std::size_t i = 0; i < mates.size(); ++i) {
     if (mates[i].level <= level_) continue;
@@ -44,21 +44,21 @@ void AskedSums::send(SumServer& server, std::uint64_t number, int origin) {
     append_format(format_, body);
     append(body, terms_[i]);
     terms_[i] = {};
-    sums_[i] = server.ask(mates[i], {number, origin, bytes_[i]}, body);
+    sums_[i] = server.ask(mates[i], {number, source, bytes_[i]}, body);
   }
 }
 
-const std::byte* AskedSums::answer(std::size_t subtree) const noexcept {
-  const Answer& answer = answers_[subtree];
+const std::byte* RequestedSums::answer(std::size_t subtree) const noexcept {
+  const Answer& answer = replies_[subtree];
   return answer.next_hop < 0 ? nullptr : sums_[answer.next_hop]->memory.get() + answer.at;
 }
 
-bool AskedSums::has_come(std::size_t subtree) const noexcept {
-  const Answer& answer = answers_[subtree];
+bool RequestedSums::has_arrived(std::size_t subtree) const noexcept {
+  const Answer& answer = replies_[subtree];
   return answer.next_hop < 0 || sums_[answer.next_hop]->come() >= answer.end;
 }
 
-void AskedSums::add_awaited(std::vector<int>& mates) const {
+void RequestedSums::add_awaited(std::vector<int>& mates) const {
   for (const IncomingSums* const sums : sums_) {
     if (sums && !sums->whole()) mates.push_back(sums->mate);
   }

@@ -10,9 +10,9 @@
 namespace ferry::internal {
 
 // This rank will not make it.
-std::string refusal_answer(const Error& why);
+std::string refusal_reply(const Error& why);
 // This rank would make this.
-std::string willing_answer(const std::string& what);
+std::string willing_reply(const std::string& what);
 // What a rank would make: the terms of its front and its configuration, both as lines.
 std::string terms_and_fields(const std::string& terms, const std::string& fields);
 

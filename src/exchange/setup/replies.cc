@@ -1,4 +1,4 @@
-#include "exchange/setup/answers.h"
+#include "exchange/setup/replies.h"
 
 #include <fmt/format.h>
 
@@ -31,11 +31,11 @@ std::string differences_of(std::string_view first, std::string_view other) {
 
 }  // namespace
 
-std::string refusal_answer(const Error& why) {
+std::string refusal_reply(const Error& why) {
   return fmt::format("{}{}{}", kRefused, static_cast<char>(why.code()), why.what());
 }
 
-std::string willing_answer(const std::string& what) { return kWilling + what; }
+std::string willing_reply(const std::string& what) { return kWilling + what; }
 
 std::string terms_and_fields(const std::string& terms, const std::string& fields) {
   return terms + kFields + fields;
