@@ -13,9 +13,8 @@
 
 #include "bench/cores.h"
 #include "bench/flag_time.h"
-#include "plan/routing.h"
-#include "plan/traffic.h"
 #include "plan_expect.h"
+#include "traffic/traffic.h"
 
 namespace ferry::tools {
 namespace {

@@ -9,8 +9,8 @@
 #include <stdexcept>
 
 #include "bench/flag_time.h"
-#include "plan/best.h"
 #include "plan_routing.h"
+#include "traffic/ranking.h"
 
 namespace ferry::tools {
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "plan/best.h"
+#include "traffic/ranking.h"
 
 namespace ferry::tools {
 

@@ -1,15 +1,15 @@
-// The report of `ferry topology`. Called by topology.cc; calls plan/choose.h.
+// The report of `ferry topology`.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 
-#include "plan/best.h"
-#include "plan/choose.h"
-#include "plan/tree_walk.h"
 #include "text.h"
 #include "topology/mate.h"
 #include "topology_parts.h"
+#include "traffic/choose.h"
+#include "traffic/ranking.h"
+#include "traffic/tree_walk.h"
 
 namespace ferry::tools {
 

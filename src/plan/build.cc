@@ -104,7 +104,8 @@ class Builder {
       keep(local_.reorder_rows(rank, input_.classes.size[i], combine_, {}), home);
     }
     const TreeTasks tree(
-        input_, tree_steps(input_.graph.tree(), input_.traffic, input_.routing, strategy_.copies),
+        input_,
+        tree_steps(input_.graph.tree(), input_.traffic, input_.routing.demand(), strategy_.copies),
         resources_);
     dispatch_last_ = tree.add_dispatch(dispatch_, out);
     combine_last_ = tree.add_combine(combine_, home);

@@ -77,11 +77,12 @@ void LocalWork::copy_rows(MergedTasks& dispatch, MergedTasks& combine) {
   if (host.dispatch.gb_s[0] <= 0 && host.combine.gb_s[0] <= 0) return;
   const Traffic& traffic = input_.traffic;
   const double all_tokens = static_cast<double>(traffic.tokens) * input_.graph.num_ranks();
+  const Demand demand = input_.routing.demand();
   for (const Node& node : nodes_of(input_)) {
     double rows = 0, tokens = 0;
     for (const int rank : node.ranks) {
-      rows += all_tokens * input_.routing.window_rows(rank, traffic.row_per_rank);
-      tokens += all_tokens * input_.routing.window_rows(rank, true);
+      rows += all_tokens * demand.window_rows(rank, traffic.row_per_rank);
+      tokens += all_tokens * demand.window_rows(rank, true);
     }
     copy_rows_of(dispatch, host.dispatch, node, {tokens, rows * traffic.row_bytes});
     copy_rows_of(combine, host.combine, node, {tokens, rows * traffic.output_bytes});

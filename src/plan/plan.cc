@@ -11,12 +11,12 @@
 #include <optional>
 
 #include "ferry/status.h"
-#include "plan/best.h"
 #include "plan/build.h"
 #include "plan/parallel.h"
 #include "plan/predict.h"
 #include "plan/strategies.h"
 #include "plan/totals.h"
+#include "traffic/ranking.h"
 
 namespace ferry {
 
@@ -208,11 +208,16 @@ void check(const Workload& workload, const PlanOptions& options) {
 Plan plan(const Machine& machine, const Workload& workload, const PlanOptions& options) {
   check(workload, options);
   Planner planner(machine, workload, options);
+  std::vector<Prediction> predictions;
+  std::vector<internal::Candidate> candidates;
+  for (const Strategy& strategy : internal::strategies_of(planner.graph())) {
+    predictions.push_back(planner.predict(strategy));
+    candidates.push_back(internal::candidate_of(predictions.back()));
+  }
+  const std::vector<int> order = internal::best_first(candidates);
   Plan plan;
-  for (const Strategy& strategy : internal::strategies_of(planner.graph()))
-    plan.predictions.push_back(planner.predict(strategy));
-  internal::put_best_first(plan.predictions);
-  plan.sentence = internal::why(plan.predictions);
+  for (const int index : order) plan.predictions.push_back(std::move(predictions[index]));
+  plan.sentence = internal::why(candidates, order);
   plan.notes = notes(planner, workload, plan.predictions);
   return plan;
 }

@@ -76,17 +76,23 @@ Prediction predict(const Strategy& strategy, const SchedulePair& pair, const Pla
   prediction.chunks = chunks;
   std::tie(prediction.dispatch_us, prediction.dispatch_spans) = time(pair.dispatch, chunks);
   std::tie(prediction.combine_us, prediction.combine_spans) = time(pair.combine, chunks);
-  prediction.limited_by = limit_of(prediction);
+  prediction.limited_by = candidate_of(prediction).limited_by;
   prediction.at_most_us = prediction.pair_us();
   if (options.doubled) prediction.doubled = doubled(pair, chunks);
   return prediction;
 }
 
-std::string limit_of(const Prediction& prediction) {
-  const auto work = [](const Load& load) { return load.dispatch_us + load.combine_us; };
-  const auto most = std::ranges::max_element(prediction.loads, {}, work);
-  if (most == prediction.loads.end() || prediction.bound_us() <= 0) return "nothing";
-  return work(*most) * 2 < prediction.bound_us() ? "latency" : most->name;
+Candidate candidate_of(const Prediction& prediction) {
+  Candidate candidate{.name = prediction.strategy, .pair_us = prediction.pair_us()};
+  for (const Load& load : prediction.loads)
+    candidate.links.push_back({.name = load.name,
+                               .gb_s = load.gb_s,
+                               .dispatch_bytes = load.dispatch_bytes,
+                               .combine_bytes = load.combine_bytes,
+                               .dispatch_us = load.dispatch_us,
+                               .combine_us = load.combine_us});
+  candidate.limited_by = limit_of(candidate.links, prediction.bound_us());
+  return candidate;
 }
 
 }  // namespace ferry::internal

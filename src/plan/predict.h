@@ -5,6 +5,7 @@
 #include "ferry/plan.h"
 #include "plan/build.h"
 #include "plan/strategies.h"
+#include "traffic/ranking.h"
 
 namespace ferry::internal {
 
@@ -14,7 +15,7 @@ constexpr std::size_t kMostTasks = 20000;
 // Of no more tasks than that.
 Prediction predict(const Strategy& strategy, const SchedulePair& pair, const PlanOptions& options);
 
-// The load with the most work; "latency" where waiting is most of the time.
-std::string limit_of(const Prediction& prediction);
+// A prediction as ranking.h compares it.
+Candidate candidate_of(const Prediction& prediction);
 
 }  // namespace ferry::internal

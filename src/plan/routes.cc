@@ -2,11 +2,11 @@
 
 namespace ferry::internal {
 
-PairBytes hop_bytes(const Traffic& traffic, Copies copies, const Routing::Wanted& wanted) {
+PairBytes hop_bytes(const Traffic& traffic, TokenCopies copies, const Routing::Wanted& wanted) {
   const auto tokens = static_cast<double>(traffic.tokens);
   double out = 1;
-  if (copies == Copies::kPerRank) out = wanted.touched_alone;
-  if (copies == Copies::kPerGroup) out = wanted.touched;
+  if (copies == TokenCopies::kPerRank) out = wanted.touched_alone;
+  if (copies == TokenCopies::kPerGroup) out = wanted.touched;
   return {.dispatch = tokens * traffic.row_bytes * out,
           .combine = traffic.exact ? tokens * traffic.output_bytes * wanted.rows
                                    : tokens * traffic.sum_bytes * out};
@@ -29,8 +29,8 @@ std::vector<Hop> Routes::of(int source, const Strategy& strategy, const Way& way
     Hop& hop = hops[i];
     const Routing::Ranks own = routing_.of(hop.to);
     routing_.add(behind[i], own);
-    if (strategy.copies == Copies::kPerRank) wanted[i].touched_alone += routing_.touched(own);
-    if (strategy.copies == Copies::kPerGroup) wanted[i].touched = routing_.touched(behind[i]);
+    if (strategy.copies == TokenCopies::kPerRank) wanted[i].touched_alone += routing_.touched(own);
+    if (strategy.copies == TokenCopies::kPerGroup) wanted[i].touched = routing_.touched(behind[i]);
     if (traffic_.exact) wanted[i].rows = routing_.rows(behind[i]);
     const PairBytes bytes = hop_bytes(traffic_, strategy.copies, wanted[i]);
     hop.dispatch_bytes = bytes.dispatch;

@@ -8,7 +8,7 @@
 
 #include "plan/graph.h"
 #include "plan/routing.h"
-#include "plan/tree_walk.h"
+#include "traffic/tree_walk.h"
 
 namespace ferry::internal {
 
@@ -20,7 +20,7 @@ struct Way {
 
 struct Strategy {
   std::string name;
-  Copies copies = Copies::kPerGroup;
+  TokenCopies copies = TokenCopies::kPerGroup;
   std::vector<Way> ways = {};
 };
 
@@ -33,7 +33,7 @@ struct Hop {
 };
 
 // What one source's tokens put on a hop with these ranks behind it.
-PairBytes hop_bytes(const Traffic& traffic, Copies copies, const Routing::Wanted& wanted);
+PairBytes hop_bytes(const Traffic& traffic, TokenCopies copies, const Routing::Wanted& wanted);
 
 class Routes {
  public:

@@ -16,14 +16,6 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(Code::kInvalidArgument, what); }
 
-// No one of k distinct of `total` is among `experts`.
-double missed_uniform(int experts, int total, int top_k) {
-  double missed = 1;
-  for (int k = 0; k < top_k && missed > 0; ++k)
-    missed *= static_cast<double>(std::max(0, total - experts - k)) / (total - k);
-  return missed;
-}
-
 }  // namespace
 
 Routing::Routing(const Workload& workload, const std::vector<int>& rank_experts)
@@ -48,13 +40,6 @@ Routing::Routing(const Workload& workload, const std::vector<int>& rank_experts)
   else if (groups_chosen_ < groups_)
     kind_ = Kind::kLimited;
 }
-
-Routing::Routing(const Traffic& traffic)
-    : top_k_(traffic.top_k),
-      experts_(std::accumulate(traffic.rank_experts.begin(), traffic.rank_experts.end(), 0)),
-      groups_(1),
-      groups_chosen_(1),
-      rank_experts_(traffic.rank_experts) {}
 
 // Each expert is chosen in proportion to its load, but not more than once by a token.
 void Routing::read_loads(const std::vector<double>& loads) {
@@ -137,7 +122,7 @@ double Routing::touched(const Ranks& ranks) const {
   if (!is_new) return found->second;
   double missed = 0;
   switch (kind_) {
-    case Kind::kUniform: missed = missed_uniform(ranks.experts, experts_, top_k_); break;
+    case Kind::kUniform: missed = 1 - touch_probability(ranks.experts, experts_, top_k_); break;
     case Kind::kLimited: missed = missed_limited(ranks); break;
     case Kind::kLoads: missed = draws_->missed(found->first); break;
     case Kind::kIds: missed = missed_ids(ranks); break;
@@ -151,6 +136,15 @@ double Routing::rows(const Ranks& ranks) const {
   for (const int rank : ranks.list)
     for (int expert = first_[rank]; expert < first_[rank + 1]; ++expert) rows += shares_[expert];
   return rows;
+}
+
+Demand Routing::demand() const {
+  const auto touched_ranks = [this](std::span<const int> ranks) {
+    Ranks all;
+    for (const int rank : ranks) add(all, of(rank));
+    return touched(all);
+  };
+  return {.touched = touched_ranks, .rows = [this](int rank) { return rows(of(rank)); }};
 }
 
 std::vector<bool> Routing::experts_in(const Ranks& ranks) const {
@@ -177,7 +171,7 @@ double Routing::missed_limited(const Ranks& ranks) const {
   double missed = 0, choices = 0;
   for (int n = 0; n <= ranks.experts; ++n) {
     choices += all[n];
-    missed += all[n] * missed_uniform(n, group_size * groups_chosen_, top_k_);
+    missed += all[n] * (1 - touch_probability(n, group_size * groups_chosen_, top_k_));
   }
   return missed / choices;
 }
@@ -191,10 +185,6 @@ double Routing::missed_ids(const Ranks& ranks) const {
     if (std::none_of(begin, begin + top_k_, [&](int id) { return id >= 0 && in[id]; })) ++missed;
   }
   return tokens == 0 ? 1 : static_cast<double>(missed) / static_cast<double>(tokens);
-}
-
-double touch_probability(const Traffic& traffic, int experts) {
-  return Routing(traffic).touched({.experts = experts});
 }
 
 }  // namespace ferry::internal

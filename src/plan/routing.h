@@ -11,7 +11,7 @@
 #include "ferry/plan.h"
 #include "plan/classes.h"
 #include "plan/draws.h"
-#include "plan/traffic.h"
+#include "traffic/traffic.h"
 
 namespace ferry::internal {
 
@@ -19,8 +19,6 @@ class Routing {
  public:
   // Throws for loads or ids that do not fit the experts.
   Routing(const Workload& workload, const std::vector<int>& rank_experts);
-  // Uniform.
-  explicit Routing(const Traffic& traffic);
 
   // Disjoint ranks of which tokens may want an expert.
   struct Ranks {
@@ -38,10 +36,8 @@ class Routing {
   double touched(const Ranks& ranks) const;
   // (Token, expert) pairs there, per token.
   double rows(const Ranks& ranks) const;
-  // Rows in the window of a rank, per token: one for each expert, or for each token that comes.
-  double window_rows(int rank, bool row_per_rank) const {
-    return row_per_rank ? touched(of(rank)) : rows(of(rank));
-  }
+  // The same for the walk down a tree; this must outlive it.
+  Demand demand() const;
   // Of ranks with equal traits as many tokens want an expert, also of sets of them.
   RankTraits traits() const;
   // Ranks with as many experts are wanted alike.
@@ -65,8 +61,5 @@ class Routing {
   std::vector<int> ids_;                              // kIds: [tokens, K]
   mutable std::map<std::vector<int>, double> known_;  // touched(), by experts or ranks
 };
-
-// That a token goes to at least one of these experts, routing uniform.
-double touch_probability(const Traffic& traffic, int experts);
 
 }  // namespace ferry::internal

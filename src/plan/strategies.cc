@@ -65,29 +65,30 @@ bool takes_several(const Graph& graph, const std::vector<int>& ways) {
 
 std::vector<Strategy> strategies_of(const Graph& graph) {
   const std::vector<Way> any = {{.closed = std::vector<bool>(graph.num_kinds())}};
-  std::vector<Strategy> all = {{.name = "fullmesh", .copies = Copies::kPerRank, .ways = any}};
+  std::vector<Strategy> all = {{.name = "fullmesh", .copies = TokenCopies::kPerRank, .ways = any}};
   if (graph.num_kinds() == 0) {
     if (graph.tree().num_nodes() == 1) return all;
-    all.insert(all.begin(), {.name = "hierarchical", .copies = Copies::kPerGroup, .ways = any});
-    all.push_back({.name = "allgather", .copies = Copies::kAll, .ways = any});
+    all.insert(all.begin(),
+               {.name = "hierarchical", .copies = TokenCopies::kPerGroup, .ways = any});
+    all.push_back({.name = "allgather", .copies = TokenCopies::kAll, .ways = any});
     return all;
   }
   const std::vector<int> ways = ways_out(graph);
   if (ways.size() < 2) {
-    all.push_back({.name = "hierarchical", .copies = Copies::kPerGroup, .ways = any});
+    all.push_back({.name = "hierarchical", .copies = TokenCopies::kPerGroup, .ways = any});
   } else {
     const std::vector<Way> split = split_ways(graph, ways);
     for (std::size_t i = 0; i < ways.size(); ++i) {
       all.push_back({.name = "hierarchical, " + graph.machine().links[ways[i]].name,
-                     .copies = Copies::kPerGroup,
+                     .copies = TokenCopies::kPerGroup,
                      .ways = {only(graph, ways[i], ways)}});
     }
     if (takes_several(graph, ways))
-      all.push_back({.name = "one way per group", .copies = Copies::kPerGroup, .ways = any});
-    all.push_back({.name = "split", .copies = Copies::kPerGroup, .ways = split});
-    all.push_back({.name = "fullmesh, split", .copies = Copies::kPerRank, .ways = split});
+      all.push_back({.name = "one way per group", .copies = TokenCopies::kPerGroup, .ways = any});
+    all.push_back({.name = "split", .copies = TokenCopies::kPerGroup, .ways = split});
+    all.push_back({.name = "fullmesh, split", .copies = TokenCopies::kPerRank, .ways = split});
   }
-  all.push_back({.name = "allgather", .copies = Copies::kAll, .ways = any});
+  all.push_back({.name = "allgather", .copies = TokenCopies::kAll, .ways = any});
   return all;
 }
 

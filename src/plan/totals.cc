@@ -20,7 +20,7 @@ double latency_of(const Graph& graph, const Forest::Node& node) {
   return graph.machine().links[node.kind].latency_us;
 }
 
-Weights weigh(const BuildInput& input, const Forest& forest, Copies copies, double share) {
+Weights weigh(const BuildInput& input, const Forest& forest, TokenCopies copies, double share) {
   Weights weights;
   for (const Forest::Node& node : forest.nodes()) {
     const PairBytes bytes = hop_bytes(input.traffic, copies, node.wanted);
@@ -314,7 +314,7 @@ Prediction total(const BuildInput& input, const Strategy& strategy,
   prediction.dispatch_us = prediction.dispatch_bound_us = dispatch.least_us(-1);
   prediction.combine_us = prediction.combine_bound_us = combine.least_us(-1);
   prediction.at_most_us = dispatch.most_us() + combine.most_us();
-  prediction.limited_by = limit_of(prediction);
+  prediction.limited_by = candidate_of(prediction).limited_by;
   for (int load = 0; doubled && load < std::ssize(prediction.loads); ++load) {
     if (prediction.loads[load].gb_s > 0)
       prediction.doubled.emplace_back(prediction.loads[load].name,

@@ -83,11 +83,10 @@ void TreeTasks::add_processors() {
 // What one rank sends, the busiest, for all ranks.
 Task TreeTasks::task(std::size_t index, double PairBytes::*bytes) const {
   const TreeStep& step = steps_[index];
-  Task task{.what = tree_.level(step.level).name + (step.passed_on ? ", passed on" : "")};
+  Task task{.what = tree_.level(step.level).name + (step.passed_on ? ", passed on" : ""),
+            .latency_us = latency_us(tree_, step)};
   for (const TreeLoad& load : step.ranks)
     task.bytes = std::max({task.bytes, load.out.*bytes, load.in.*bytes});
-  for (int level = step.level; level < tree_.num_levels(); ++level)
-    task.latency_us = std::max(task.latency_us, tree_.level(level).link.latency_us);
   for (const StepUse& use : uses_[index]) {
     if (use.bytes.*bytes <= 0) continue;
     task.uses.push_back({.resource = use.resource,
@@ -95,13 +94,6 @@ Task TreeTasks::task(std::size_t index, double PairBytes::*bytes) const {
                          .cost = use.cost});
   }
   return task;
-}
-
-// A mate passes on what came over an outer level, or over the network; sums go the other way.
-bool TreeTasks::is_behind(const TreeStep& step, const TreeStep& other, bool home) const {
-  const TreeStep& later = home ? other : step;
-  const TreeStep& earlier = home ? step : other;
-  return later.passed_on && earlier.network && earlier.level < later.level;
 }
 
 std::vector<int> TreeTasks::add_steps(MergedTasks& tasks, const std::vector<int>& first,
@@ -113,7 +105,7 @@ std::vector<int> TreeTasks::add_steps(MergedTasks& tasks, const std::vector<int>
     Task next = task(index, bytes);
     if (next.bytes <= 0) continue;
     for (std::size_t other = 0; other < steps_.size(); ++other)
-      if (ids[other] >= 0 && is_behind(steps_[index], steps_[other], home))
+      if (ids[other] >= 0 && waits_for(steps_[index], steps_[other], home))
         next.after.push_back(ids[other]);
     if (home || !steps_[index].passed_on)
       next.after.insert(next.after.end(), first.begin(), first.end());

@@ -8,7 +8,7 @@
 
 #include "plan/build.h"
 #include "plan/merged_tasks.h"
-#include "plan/tree_walk.h"
+#include "traffic/tree_walk.h"
 
 namespace ferry::internal {
 
@@ -32,7 +32,6 @@ class TreeTasks {
   // Resources that are loaded alike become one.
   void add(const LoadKind& kind, const Loads& loads, bool both_directions);
   Task task(std::size_t step, double PairBytes::*bytes) const;
-  bool is_behind(const TreeStep& step, const TreeStep& other, bool home) const;
   std::vector<int> add_steps(MergedTasks& tasks, const std::vector<int>& first, bool home) const;
 
   const BuildInput& input_;

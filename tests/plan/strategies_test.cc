@@ -4,7 +4,7 @@
 
 #include "ferry/plan.h"
 #include "ferry/status.h"
-#include "plan/tree_walk.h"
+#include "traffic/tree_walk.h"
 
 namespace ferry {
 namespace {

@@ -1,11 +1,10 @@
 // The rule of Algorithm::kAuto and its reasons.
-#include "plan/choose.h"
+#include "traffic/choose.h"
 
 #include <gmock/gmock.h>
 
-#include "ferry/plan.h"
-#include "plan/best.h"
-#include "plan/tree_walk.h"
+#include "traffic/ranking.h"
+#include "traffic/tree_walk.h"
 
 namespace ferry::internal {
 namespace {
@@ -90,21 +89,6 @@ TEST(Choose, ComparesBytesOfTheOutermostLevel) {
                         "link of a rack gets"));
   EXPECT_THAT(choose("machine:1,host:4,rank:4", kShape).reason,
               HasSubstr("the busiest link of a host"));
-}
-
-// One sentence for exchanges, `ferry topology` and `ferry plan`, whether groups are alike or not.
-TEST(Choose, SaysWhatPlanSays) {
-  for (const char* text :
-       {"host:2,rank:4", "host:4@0.125GB/s@50us,rank:2", "rack:2@1GB/s@10us,host:2@9GB/s,rank:4",
-        "rack:8@100GB/s,host:8@1GB/s,rank:8", "host:3@2links@5GB/s,rank:3+5+4@20GB/s"}) {
-    ExchangeConfig config = kShape;
-    config.num_experts = 512;
-    const Machine machine = Machine::parse(text);
-    const Plan planned = plan(machine, {.exchange = config}, {.doubled = false});
-    const AlgorithmChoice choice = choose(text, config);
-    EXPECT_EQ(algorithm_name(choice.algorithm), planned.predictions.front().strategy) << text;
-    EXPECT_THAT(choice.reason, testing::EndsWith(planned.sentence)) << text;
-  }
 }
 
 // Slow hosts under fast racks: a host sends less with fullmesh (docs/topology.md).

@@ -9,9 +9,9 @@
 #include <sstream>
 #include <vector>
 
-#include "plan/best.h"
-#include "plan/choose.h"
-#include "plan/tree_walk.h"
+#include "traffic/choose.h"
+#include "traffic/ranking.h"
+#include "traffic/tree_walk.h"
 
 namespace ferry::internal {
 namespace {

@@ -1,5 +1,5 @@
 // The expected bytes of each level against a count over every possible choice of experts.
-#include "plan/tree_walk.h"
+#include "traffic/tree_walk.h"
 
 #include <gmock/gmock.h>
 

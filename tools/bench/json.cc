@@ -3,7 +3,7 @@
 
 #include "bench/measure.h"
 #include "page.h"
-#include "plan/choose.h"
+#include "traffic/choose.h"
 
 namespace ferry::bench {
 namespace {

@@ -8,7 +8,7 @@
 #include "bench/cores.h"
 #include "bench/flag_time.h"
 #include "bench/measure.h"
-#include "plan/choose.h"
+#include "traffic/choose.h"
 
 namespace ferry::bench {
 namespace {

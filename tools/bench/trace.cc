@@ -9,7 +9,7 @@
 #include <stdexcept>
 
 #include "bench/results.h"
-#include "plan/choose.h"
+#include "traffic/choose.h"
 
 namespace ferry::bench {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "exchange/setup/configuration.h"
 #include "exchange/setup/replies.h"
-#include "plan/choose.h"
+#include "traffic/choose.h"
 
 namespace ferry::internal {
 

@@ -8,7 +8,7 @@
 
 #include "base/limits.h"
 #include "exchange/setup/setup.h"
-#include "plan/choose.h"
+#include "traffic/choose.h"
 
 namespace ferry::internal {
 

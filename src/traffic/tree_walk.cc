@@ -1,4 +1,4 @@
-#include "plan/tree_walk.h"
+#include "traffic/tree_walk.h"
 
 #include <algorithm>
 #include <array>
@@ -13,35 +13,30 @@ namespace {
 // The rows that a token has for some ranks, on average.
 class TokenRows {
  public:
-  TokenRows(const Traffic& traffic, const Routing& routing, Copies copies)
-      : traffic_(traffic), routing_(routing), copies_(copies) {}
+  TokenRows(const Traffic& traffic, const Demand& demand, TokenCopies copies)
+      : traffic_(traffic), demand_(demand), copies_(copies) {}
 
-  // From outside to a group with mates.
+  // Rows that cross from outside to a group with mates.
   PairBytes sent_to(std::span<const int> group) const {
-    Routing::Ranks all;
     double touched = 0;
-    for (const int rank : group) {
-      const Routing::Ranks one = routing_.of(rank);
-      if (copies_ == Copies::kPerRank)
-        touched += routing_.touched(one);
-      else
-        routing_.add(all, one);
-    }
-    if (copies_ != Copies::kPerRank) touched = routing_.touched(all);
-    return {.dispatch = copies_ == Copies::kAll ? 1 : touched,
+    if (copies_ == TokenCopies::kPerRank)
+      for (const int rank : group) touched += demand_.touched(std::span(&rank, 1));
+    else
+      touched = demand_.touched(group);
+    return {.dispatch = copies_ == TokenCopies::kAll ? 1 : touched,
             .combine = traffic_.exact ? in_windows(group) : touched};
   }
 
   double in_windows(std::span<const int> ranks) const {
     double rows = 0;
-    for (const int rank : ranks) rows += routing_.window_rows(rank, traffic_.row_per_rank);
+    for (const int rank : ranks) rows += demand_.window_rows(rank, traffic_.row_per_rank);
     return rows;
   }
 
  private:
   const Traffic& traffic_;
-  const Routing& routing_;
-  const Copies copies_;
+  const Demand& demand_;
+  const TokenCopies copies_;
 };
 
 using Tokens = std::vector<double>;  // [ranks], that they hold
@@ -97,11 +92,12 @@ struct Side {
 // mate.
 class TreeWalk {
  public:
-  TreeWalk(const Topology& topology, const Traffic& traffic, const Routing& routing, Copies copies)
+  TreeWalk(const Topology& topology, const Traffic& traffic, const Demand& demand,
+           TokenCopies copies)
       : topology_(topology),
         traffic_(traffic),
-        rows_(traffic, routing, copies),
-        flat_(copies == Copies::kPerRank),
+        rows_(traffic, demand, copies),
+        flat_(copies == TokenCopies::kPerRank),
         host_(topology.find_level(Topology::kHost)),
         held_(topology.num_ranks(), 1) {}
 
@@ -239,14 +235,14 @@ class TreeWalk {
 
 }  // namespace
 
-Copies copies_of(Algorithm algorithm) noexcept {
-  if (algorithm == Algorithm::kFullmesh) return Copies::kPerRank;
-  return algorithm == Algorithm::kAllgather ? Copies::kAll : Copies::kPerGroup;
+TokenCopies copies_of(Algorithm algorithm) noexcept {
+  if (algorithm == Algorithm::kFullmesh) return TokenCopies::kPerRank;
+  return algorithm == Algorithm::kAllgather ? TokenCopies::kAll : TokenCopies::kPerGroup;
 }
 
 std::vector<TreeStep> tree_steps(const Topology& topology, const Traffic& traffic,
-                                 const Routing& routing, Copies copies) {
-  return TreeWalk(topology, traffic, routing, copies).run();
+                                 const Demand& demand, TokenCopies copies) {
+  return TreeWalk(topology, traffic, demand, copies).run();
 }
 
 bool crosses(const Topology& topology, const TreeStep& step, int level) {
@@ -270,10 +266,23 @@ std::vector<TreeLoad> on_links(const Topology& topology, const TreeStep& step, i
   return links;
 }
 
+bool waits_for(const TreeStep& step, const TreeStep& other, bool home) {
+  const TreeStep& later = home ? other : step;
+  const TreeStep& earlier = home ? step : other;
+  return later.passed_on && earlier.network && earlier.level < later.level;
+}
+
+double latency_us(const Topology& topology, const TreeStep& step) {
+  double latency = 0;
+  for (int level = step.level; level < topology.num_levels(); ++level)
+    latency = std::max(latency, topology.level(level).link.latency_us);
+  return latency;
+}
+
 std::vector<LinkBytes> level_bytes(const Topology& topology, const Traffic& traffic,
                                    Algorithm algorithm) {
   const std::vector<TreeStep> steps =
-      tree_steps(topology, traffic, Routing(traffic), copies_of(algorithm));
+      tree_steps(topology, traffic, uniform_demand(traffic), copies_of(algorithm));
   std::vector<LinkBytes> levels(topology.num_levels());
   for (int level = 0; level < topology.num_levels(); ++level) {
     std::vector<TreeLoad> links;

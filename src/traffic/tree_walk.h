@@ -1,23 +1,22 @@
-// The walk of all tokens down a tree of ranks, as the engine takes it: what each rank puts on the
-// links of each level. Called by tree_tasks.h, `ferry topology` and tests; calls routing.h.
+// The walk of all tokens down a tree of ranks, as the engine takes it, and the bytes that each rank
+// puts on the links of each level.
 #pragma once
 
 #include <vector>
 
 #include "ferry/topology.h"
-#include "plan/routing.h"
-#include "plan/traffic.h"
+#include "traffic/traffic.h"
 
 namespace ferry::internal {
 
 // How many copies of a token cross a hop.
-enum class Copies {
+enum class TokenCopies {
   kPerRank,   // one for each rank behind it that wants the token
-  kPerGroup,  // one if any rank behind it does: whoever gets it passes it on
+  kPerGroup,  // one if any rank behind it does; the rank that gets it passes it on
   kAll,       // one, wanted or not
 };
 
-Copies copies_of(Algorithm algorithm) noexcept;
+TokenCopies copies_of(Algorithm algorithm) noexcept;
 
 // Bytes of a dispatch, and of its combine, which goes in the other direction.
 struct PairBytes {
@@ -41,18 +40,23 @@ struct TreeStep {
   std::vector<TreeLoad> ranks = {};  // [ranks]
 };
 
-// From the outermost level in.
+// The steps in order, from the outermost level in.
 std::vector<TreeStep> tree_steps(const Topology& topology, const Traffic& traffic,
-                                 const Routing& routing, Copies copies);
+                                 const Demand& demand, TokenCopies copies);
 
 // Whether the hops of a step cross the links of a level.
 bool crosses(const Topology& topology, const TreeStep& step, int level);
-// What a step puts on each link of a level that ranks use, however many there are.
+// The bytes of a step on each link of a level that ranks use, however many links there are.
 std::vector<TreeLoad> on_links(const Topology& topology, const TreeStep& step, int level);
+// Whether a step moves bytes that another one brought: a mate passes on rows that came over an
+// outer level, or over the network. `home`: in combine, where sums go the other way.
+bool waits_for(const TreeStep& step, const TreeStep& other, bool home);
+// The latency of a hop: that of the slowest level that it crosses.
+double latency_us(const Topology& topology, const TreeStep& step);
 
 // [levels]: bytes of the busiest link of a level, in its busier direction, routing uniform. From
-// level "host" outwards: what crosses the network, which depends on the algorithm. Inside: loads
-// and stores, of sources and mates.
+// level "host" outwards these are the bytes that cross the network, which depend on the algorithm;
+// inside they are loads and stores, of sources and mates.
 struct LinkBytes {
   double dispatch = 0;
   double combine = 0;

@@ -1,11 +1,20 @@
-#include "plan/traffic.h"
+#include "traffic/traffic.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "kernels/wire_formats.h"
 #include "routing/expert_map.h"
 
 namespace ferry::internal {
+
+namespace {
+
+int num_experts(const Traffic& traffic) {
+  return std::accumulate(traffic.rank_experts.begin(), traffic.rank_experts.end(), 0);
+}
+
+}  // namespace
 
 Traffic traffic_of(const ExchangeConfig& config, int num_ranks) {
   const WireFormat& format = wire_format(config.wire);
@@ -35,6 +44,31 @@ Traffic traffic_of(const ExchangeConfig& config, int num_ranks) {
   traffic.row_per_rank = config.layout == Layout::kRankMajor;
   traffic.exact = config.node_sums == NodeSums::kExact;
   return traffic;
+}
+
+double touch_probability(int experts, int num_experts, int top_k) {
+  if (experts == 0) return 0;
+  double missed = 1;
+  for (int k = 0; k < top_k && missed > 0; ++k)
+    missed *= static_cast<double>(std::max(0, num_experts - experts - k)) / (num_experts - k);
+  return 1 - missed;
+}
+
+double touch_probability(const Traffic& traffic, int experts) {
+  return touch_probability(experts, num_experts(traffic), traffic.top_k);
+}
+
+Demand uniform_demand(const Traffic& traffic) {
+  const int all = num_experts(traffic);
+  const auto touched = [&traffic, all](std::span<const int> ranks) {
+    int experts = 0;
+    for (const int rank : ranks) experts += traffic.rank_experts[rank];
+    return touch_probability(experts, all, traffic.top_k);
+  };
+  const auto rows = [&traffic, all](int rank) {
+    return static_cast<double>(traffic.top_k) * traffic.rank_experts[rank] / all;
+  };
+  return {.touched = touched, .rows = rows};
 }
 
 }  // namespace ferry::internal

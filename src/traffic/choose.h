@@ -1,0 +1,22 @@
+// The rule behind Algorithm::kAuto, a pure function of the topology and the traffic.
+#pragma once
+
+#include "ferry/config.h"
+#include "ferry/topology.h"
+#include "traffic/ranking.h"
+#include "traffic/traffic.h"
+
+namespace ferry::internal {
+
+// An algorithm with its bytes on each level, and the time that they and latencies leave: at most
+// that of the planner's simulation of the same tree, in which steps also share links.
+Candidate candidate_of(const Topology& topology, const Traffic& traffic, Algorithm algorithm);
+
+// The algorithm that best_first() puts first, with the sentence of why(). Equals go to
+// kHierarchical.
+AlgorithmChoice choose_algorithm(const Topology& topology, const Traffic& traffic);
+
+// "auto", "fullmesh", "hierarchical" or "allgather".
+const char* algorithm_name(Algorithm algorithm) noexcept;
+
+}  // namespace ferry::internal
