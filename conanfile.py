@@ -1,5 +1,5 @@
-"""Conan's recipe: `conan create . -s compiler.cppstd=20` builds libferry and libferry_cann from this tree, then
-programs against them. What the libraries need themselves is the system's, as for the Debian packages
+"""Conan's recipe: `conan create . -s compiler.cppstd=20` builds libferry, libferry_cann and libferry_plan from this
+tree, then programs against them. What the libraries need themselves is the system's, as for the Debian packages
 (scripts/install.sh)."""
 
 import re
@@ -48,12 +48,12 @@ class Ferry(ConanFile):
         CMake(self).install()
 
     def package_info(self):
-        # The targets that find_package gives elsewhere: ferry::ferry and ferry::cann. Conan adds one for the whole
-        # package; by default it is ferry::ferry, which would then link libferry_cann too.
+        # The targets that find_package gives elsewhere. Conan adds one for the whole package; by default it is
+        # ferry::ferry, which would then link all three libraries.
         self.cpp_info.set_property("cmake_target_name", "ferry::all")
-        engine, cann = self.cpp_info.components["engine"], self.cpp_info.components["cann"]
-        engine.libs, cann.libs = ["ferry"], ["ferry_cann"]
-        cann.requires = ["engine"]
-        for part, target, package in ((engine, "ferry::ferry", "ferry"), (cann, "ferry::cann", "ferry-cann")):
-            part.set_property("cmake_target_name", target)
-            part.set_property("pkg_config_name", package)
+        for part, library in (("engine", "ferry"), ("cann", "ferry_cann"), ("plan", "ferry_plan")):
+            component = self.cpp_info.components[part]
+            component.libs = [library]
+            component.requires = [] if part == "engine" else ["engine"]
+            component.set_property("cmake_target_name", f"ferry::{library.removeprefix('ferry_')}")
+            component.set_property("pkg_config_name", library.replace("_", "-"))

@@ -1,14 +1,16 @@
-# What `cmake --install` lays down: libferry and libferry_cann, their headers, and the two ways to find them; and the
-# same as Debian packages, which `make deb` makes.
+# What `cmake --install` lays down: libferry, libferry_cann and libferry_plan, their headers, and the two ways to find
+# them; and the same as Debian packages, which `make deb` makes.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS ferry EXPORT ferryTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development)
-install(TARGETS ferry_cann EXPORT ferryTargets
-        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cann NAMELINK_COMPONENT development)
+foreach(name cann plan)
+  install(TARGETS ferry_${name} EXPORT ferryTargets
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${name} NAMELINK_COMPONENT development)
+endforeach()
 install(DIRECTORY include/ferry DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 
-# find_package(ferry) gives ferry::ferry and ferry::cann.
+# find_package(ferry) gives ferry::ferry, ferry::cann and ferry::plan.
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ferry)
 install(EXPORT ferryTargets NAMESPACE ferry:: FILE ferryConfig.cmake DESTINATION ${package_dir}
         COMPONENT development)
@@ -16,31 +18,38 @@ write_basic_package_version_file(ferryConfigVersion.cmake COMPATIBILITY SameMino
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ferryConfigVersion.cmake DESTINATION ${package_dir}
         COMPONENT development)
 
-# pkg-config --cflags --libs ferry, or ferry-cann; paths are relative to the file, so that the prefix can move.
+# pkg-config --cflags --libs ferry, ferry-cann or ferry-plan; paths are relative to the file, so that the prefix can
+# move.
 file(RELATIVE_PATH prefix_from_pc /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-foreach(name ferry ferry-cann)
+foreach(name ferry ferry-cann ferry-plan)
   configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
           COMPONENT development)
 endforeach()
 
-# libferry0.1, libferry-cann0.1, libferry-dev for both, and ferry-tools. UCX is loaded at run time, so nothing links it.
+# libferry0.1, libferry-cann0.1, libferry-plan0.1, libferry-dev for the three, and ferry-tools. UCX is loaded at run
+# time, so nothing links it.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_CONTACT "the ferry developers")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
-set(CPACK_COMPONENTS_ALL library cann development tools)
+set(CPACK_COMPONENTS_ALL library cann plan development tools)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libferry${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_RECOMMENDS libucx0)
-set(CPACK_DEBIAN_CANN_PACKAGE_NAME libferry-cann${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
-set(CPACK_DEBIAN_CANN_PACKAGE_DEPENDS "${CPACK_DEBIAN_LIBRARY_PACKAGE_NAME} (= ${PROJECT_VERSION})")
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/src)  # of libferry_cann: libferry
+set(this_version "(= ${PROJECT_VERSION})")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libferry-dev)
-set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
-    "${CPACK_DEBIAN_CANN_PACKAGE_DEPENDS}, ${CPACK_DEBIAN_CANN_PACKAGE_NAME} (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "${CPACK_DEBIAN_LIBRARY_PACKAGE_NAME} ${this_version}")
+foreach(name cann plan)
+  string(TOUPPER ${name} NAME)
+  set(package libferry-${name}${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  set(CPACK_DEBIAN_${NAME}_PACKAGE_NAME ${package})
+  set(CPACK_DEBIAN_${NAME}_PACKAGE_DEPENDS "${CPACK_DEBIAN_LIBRARY_PACKAGE_NAME} ${this_version}")
+  string(APPEND CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS ", ${package} ${this_version}")
+endforeach()
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/src)  # where shlibdeps finds libferry
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME ferry-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_RECOMMENDS libucx0)
 include(CPack)

@@ -102,7 +102,7 @@ source_in() {
     cmake --install build/release --prefix ~/ferry >/dev/null
     cmake -S tests/install/consumer -B ~/consumer -DCMAKE_PREFIX_PATH=$HOME/ferry >/dev/null
     cmake --build ~/consumer >/dev/null
-    ~/consumer/consumer && ~/consumer/consumer_cann
+    ~/consumer/consumer && ~/consumer/consumer_cann && ~/consumer/consumer_plan
     lib=$(dirname "$(find ~/ferry -name libferry.so)")
     export PKG_CONFIG_PATH=$lib/pkgconfig
     g++ -std=c++20 examples/dispatch_combine.cc $(pkg-config --cflags --libs ferry) "-Wl,-rpath,$lib" -o ~/cc
@@ -124,15 +124,16 @@ python_source_in() {
     python examples/python/quickstart.py | tail -1'
 }
 
-# The packages in a bare system: the command line, then a C++, a C and a CANN program by pkg-config.
+# The packages in a bare system: the command line, then programs by pkg-config: C++, C, CANN and the planner.
 packages_in() {
   mkdir "$work/$1/ferry"
-  cp build/deb/*.deb examples/dispatch_combine.c* examples/cann_dispatch.cc "$work/$1/ferry"
+  cp build/deb/*.deb examples/dispatch_combine.c* examples/cann_dispatch.cc examples/plan.c "$work/$1/ferry"
   in_home "$work/$1" 'apt-get install -y -qq --no-install-recommends ./*.deb g++ pkg-config >/dev/null
     ferry bench --ranks 2 --tokens 2 --hidden 64 --check >/dev/null
     g++ -std=c++20 dispatch_combine.cc $(pkg-config --cflags --libs ferry) -o cc && ./cc
     gcc -std=c11 dispatch_combine.c $(pkg-config --cflags --libs ferry) -o c && ./c
-    g++ -std=c++20 cann_dispatch.cc $(pkg-config --cflags --libs ferry-cann) -o cann && ./cann'
+    g++ -std=c++20 cann_dispatch.cc $(pkg-config --cflags --libs ferry-cann) -o cann && ./cann
+    gcc -std=c11 plan.c $(pkg-config --cflags --libs ferry-plan) -o plan && ./plan'
 }
 
 # Who compares topologies needs the command line only, and UCX, which the package recommends: what a topology sends,

@@ -32,6 +32,9 @@ FERRY_EXPORT uint32_t ferry_abi_version(void);
 // "" and -1 before the first. Messages are cut at 2047 bytes.
 FERRY_EXPORT const char* ferry_last_error_message(void);
 FERRY_EXPORT int32_t ferry_last_error_rank(void);
+// For libraries beside this one, such as libferry_plan: makes an error of this thread's last call.
+// Returns `code`.
+FERRY_EXPORT ferry_code ferry_set_last_error(ferry_code code, const char* message, int32_t rank);
 
 // Stable lower-case names, such as "peer_rejected", "bf16"; static text, "unknown" for no such one.
 FERRY_EXPORT const char* ferry_code_name(int32_t code);
@@ -163,20 +166,6 @@ FERRY_EXPORT ferry_code ferry_may_write(ferry_exchange* exchange, const void* ro
 FERRY_EXPORT ferry_code ferry_handle_keep(const ferry_handle* handle, ferry_handle** kept);
 FERRY_EXPORT void ferry_handle_free(ferry_handle* handle);
 FERRY_EXPORT ferry_code ferry_handle_counts(const ferry_handle* handle, ferry_counts* counts);
-
-// ---- plans: how long dispatch and combine take on a machine that need not be there
-
-// No group is needed. FERRY_INVALID_ARGUMENT names the line of the machine, the value and the
-// limit.
-FERRY_EXPORT ferry_code ferry_plan_create(const ferry_plan_args* args, ferry_plan** plan);
-FERRY_EXPORT void ferry_plan_destroy(ferry_plan* plan);  // NULL is fine
-// Strategies that the machine can run; 0 for NULL.
-FERRY_EXPORT int32_t ferry_plan_size(const ferry_plan* plan);
-// The best is 0.
-FERRY_EXPORT ferry_code ferry_plan_prediction(const ferry_plan* plan, int32_t index,
-                                              ferry_prediction* prediction);
-// Why it is the best; valid as long as the plan; NULL for NULL.
-FERRY_EXPORT const char* ferry_plan_sentence(const ferry_plan* plan);
 
 #ifdef __cplusplus
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -12,13 +11,6 @@
 namespace ferry::capi {
 
 namespace {
-
-// A plain buffer, so that telling of an error needs no memory.
-struct LastError {
-  char message[2048] = "";
-  int rank = -1;
-};
-thread_local LastError last_error;
 
 struct Header {
   std::uint32_t struct_size;
@@ -39,9 +31,7 @@ Header header_of(const void* given) noexcept {
 }  // namespace
 
 ferry_code failed(Code code, const char* message, int culprit) noexcept {
-  std::snprintf(last_error.message, sizeof last_error.message, "%s", message);
-  last_error.rank = culprit;
-  return static_cast<ferry_code>(code);
+  return ferry_set_last_error(static_cast<ferry_code>(code), message, culprit);
 }
 
 ferry_code failed_by_exception() noexcept {
@@ -101,6 +91,3 @@ void write_struct(const void* known, std::size_t known_bytes, void* given) noexc
 }
 
 }  // namespace ferry::capi
-
-const char* ferry_last_error_message(void) { return ferry::capi::last_error.message; }
-int32_t ferry_last_error_rank(void) { return ferry::capi::last_error.rank; }

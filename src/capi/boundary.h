@@ -2,9 +2,12 @@
 // Called by every function of the C ABI.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <span>
 #include <type_traits>
 
 #include "ferry/ferry.h"
@@ -54,6 +57,22 @@ template <typename T>
 T& required(T* pointer, const char* name) {
   if (!pointer) refuse_null(name);
   return *pointer;
+}
+
+// 0 stands for the default.
+template <typename Number>
+Number or_default(Number given, Number otherwise) noexcept {
+  return given != 0 ? given : otherwise;
+}
+
+// Throws Error for elements without an array.
+template <typename Element>
+std::span<const Element> array_of(const Element* data, std::int64_t length, const char* name) {
+  if (length < 0 || (length > 0 && data == nullptr)) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("{} is {} of {} elements", name, data ? "an array" : "NULL", length));
+  }
+  return {data, static_cast<std::size_t>(length)};
 }
 
 // What no enumeration has stays unknown, and is for the engine to refuse.

@@ -2,6 +2,7 @@
 // conversion itself could not survive. Called by group.cc, exchange.cc and operations.cc.
 #pragma once
 
+#include "capi/config.h"
 #include "capi/objects.h"
 #include "ferry/exchange.h"
 #include "ferry/ferry.h"
@@ -16,7 +17,6 @@ struct GroupSettings {
 
 GroupSettings to_group_settings(const ferry_group_options* given);  // NULL: the defaults
 AllGather to_all_gather(const ferry_all_gather* given);
-ExchangeConfig to_config(const ferry_config* given);
 DispatchArgs to_dispatch_args(const ferry_dispatch_args* given);
 // `dispatched` is where the result's own `dispatched` points, if the caller gave one.
 CombineArgs to_combine_args(const ferry_combine_args* given, DispatchArgs& dispatched);

@@ -1,15 +1,17 @@
-// ferry_plan_*: the planner.
+// ferry_plan_*: the C ABI of libferry_plan.
 #include "ferry/plan.h"
 
 #include <fmt/format.h>
 
+#include <memory>
+
 #include "capi/boundary.h"
-#include "capi/convert.h"
+#include "capi/config.h"
+#include "ferry/ferry_plan.h"
 
 // NOLINTBEGIN(readability-identifier-naming)
 
 struct ferry_plan {
-  ferry::capi::Allocator allocator;
   ferry::Plan plan = {};
 };
 
@@ -38,13 +40,13 @@ ferry_code ferry_plan_create(const ferry_plan_args* args, ferry_plan** plan) {
     const ferry_plan_args given = read(args, "ferry_plan_args");
     const ferry::Machine machine =
         ferry::Machine::parse(&required(given.machine, "ferry_plan_args: machine"));
-    Owned<ferry_plan> made(make<ferry_plan>(Allocator()));
+    auto made = std::make_unique<ferry_plan>();
     made->plan = ferry::plan(machine, to_workload(given), {.doubled = false});
     *plan = made.release();
   });
 }
 
-void ferry_plan_destroy(ferry_plan* plan) { destroy(plan); }
+void ferry_plan_destroy(ferry_plan* plan) { delete plan; }
 
 int32_t ferry_plan_size(const ferry_plan* plan) {
   return plan ? static_cast<int32_t>(plan->plan.predictions.size()) : 0;

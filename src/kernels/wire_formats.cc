@@ -8,33 +8,12 @@
 namespace ferry::internal {
 namespace {
 
-std::size_t row_as_it_is(std::int64_t hidden, DataType row_type) noexcept {
-  return static_cast<std::size_t>(hidden) * element_bytes(row_type);
-}
-
-std::size_t byte_per_element(std::int64_t hidden, DataType) noexcept {
-  return static_cast<std::size_t>(hidden);
-}
-
-template <std::size_t block>
-std::size_t int8_blocks(std::int64_t hidden, DataType row_type) noexcept {
-  const auto elements = static_cast<std::size_t>(hidden);
-  return padded_int8_bytes(elements) + num_blocks(elements, block) * element_bytes(row_type);
-}
-
-// Every block as 16-bit elements.
-std::size_t logfmt10_at_most(std::int64_t hidden, DataType) noexcept {
-  const auto elements = static_cast<std::size_t>(hidden);
-  return num_blocks(elements, kGroup) * sizeof(std::uint32_t) + elements * sizeof(std::uint16_t);
-}
-
-std::int64_t no_scale(std::int64_t) noexcept { return 0; }
-std::int64_t one_scale(std::int64_t) noexcept { return 1; }
-std::int64_t scale_per_group(std::int64_t hidden) noexcept {
-  return static_cast<std::int64_t>(num_blocks(static_cast<std::size_t>(hidden), kGroup));
-}
-std::int64_t byte_per_group(std::int64_t hidden) noexcept {
-  return (scale_per_group(hidden) + 3) / 4;
+template <typename Format>
+constexpr WireFormat format(const char* name, DataType element_type, Format wire,
+                            void (*encode)(const EncodeRow&) noexcept,
+                            void (*decode)(const DecodeRow&) noexcept) {
+  const auto [encoded_bytes, num_scales] = sizes_of(wire);
+  return {name, element_type, encoded_bytes, num_scales, encode, decode};
 }
 
 constexpr DataType kInt8 = DataType::kInt8;
@@ -43,18 +22,18 @@ constexpr DataType kOpaque = DataType::kBytes;
 
 // In the order of the enums.
 constexpr WireFormat kFormats[] = {
-    {"none", kOpaque, row_as_it_is, no_scale, nullptr, nullptr},
-    {"int8", kInt8, byte_per_element, one_scale, encode_int8, decode_int8},
-    {"int8_static", kInt8, byte_per_element, no_scale, encode_int8_static, decode_int8_static},
-    {"fp8", kFp8, byte_per_element, scale_per_group, encode_fp8, decode_fp8},
-    {"fp8_pow2", kFp8, byte_per_element, scale_per_group, encode_fp8_pow2, decode_fp8},
-    {"fp8_ue8m0", kFp8, byte_per_element, byte_per_group, encode_fp8_ue8m0, decode_fp8_ue8m0},
+    format("none", kOpaque, Wire::kNone, nullptr, nullptr),
+    format("int8", kInt8, Wire::kInt8, encode_int8, decode_int8),
+    format("int8_static", kInt8, Wire::kInt8Static, encode_int8_static, decode_int8_static),
+    format("fp8", kFp8, Wire::kFp8, encode_fp8, decode_fp8),
+    format("fp8_pow2", kFp8, Wire::kFp8Pow2, encode_fp8_pow2, decode_fp8),
+    format("fp8_ue8m0", kFp8, Wire::kFp8Ue8m0, encode_fp8_ue8m0, decode_fp8_ue8m0),
 };
 constexpr WireFormat kCombineFormats[] = {
-    {"none", kOpaque, row_as_it_is, no_scale, nullptr, nullptr},
-    {"int8_8", kOpaque, int8_blocks<8>, no_scale, encode_int8_8, decode_int8_8},
-    {"int8_128", kOpaque, int8_blocks<128>, no_scale, encode_int8_128, decode_int8_128},
-    {"logfmt10", kOpaque, logfmt10_at_most, no_scale, encode_logfmt10, decode_logfmt10},
+    format("none", kOpaque, CombineWire::kNone, nullptr, nullptr),
+    format("int8_8", kOpaque, CombineWire::kInt8Block8, encode_int8_8, decode_int8_8),
+    format("int8_128", kOpaque, CombineWire::kInt8Block128, encode_int8_128, decode_int8_128),
+    format("logfmt10", kOpaque, CombineWire::kLogfmt10, encode_logfmt10, decode_logfmt10),
 };
 
 }  // namespace

@@ -7,18 +7,11 @@
 #include <cstring>
 
 #include "kernels/wire_formats.h"
+#include "kernels/wire_sizes.h"
 
 namespace ferry::internal {
 
-inline constexpr std::size_t kGroup = 128;  // channels that share a scale of fp8; block of logfmt10
 inline constexpr std::uint32_t kFloatNan = 0x7fc00000;  // the scale of elements that are no numbers
-
-constexpr std::size_t num_blocks(std::size_t hidden, std::size_t block) {
-  return (hidden + block - 1) / block;
-}
-
-// Where the scales of an int8 block row begin.
-constexpr std::size_t padded_int8_bytes(std::size_t hidden) { return (hidden + 31) / 32 * 32; }
 
 // Scales need not be aligned.
 template <class T>

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/wire_formats.h"
+#include "kernels/wire_sizes.h"
 #include "routing/expert_map.h"
 
 namespace ferry::internal {
@@ -17,7 +17,6 @@ int num_experts(const Traffic& traffic) {
 }  // namespace
 
 Traffic traffic_of(const ExchangeConfig& config, int num_ranks) {
-  const WireFormat& format = wire_format(config.wire);
   const auto hidden = static_cast<double>(config.hidden);
   Traffic traffic;
   traffic.tokens = config.max_tokens;
@@ -30,15 +29,16 @@ Traffic traffic_of(const ExchangeConfig& config, int num_ranks) {
     ++traffic.rank_experts[map.owner(expert) * config.tp_size];
   const double row_bytes = hidden * static_cast<double>(element_bytes(config.dtype));
   traffic.row_bytes = row_bytes + static_cast<double>(config.scale_bytes);
-  if (format.encode) {
-    traffic.row_bytes = static_cast<double>(format.encoded_bytes(config.hidden, config.dtype)) +
-                        static_cast<double>(format.num_scales(config.hidden)) * 4;
+  if (config.wire != Wire::kNone) {
+    const auto [encoded_bytes, num_scales] = sizes_of(config.wire);
+    traffic.row_bytes = static_cast<double>(encoded_bytes(config.hidden, config.dtype)) +
+                        static_cast<double>(num_scales(config.hidden)) * 4;
   }
-  const WireFormat& combine_wire = wire_format(config.combine_wire);
-  traffic.output_bytes =
-      combine_wire.encode
-          ? static_cast<double>(combine_wire.encoded_bytes(config.hidden, config.dtype))
-          : row_bytes;
+  traffic.output_bytes = row_bytes;
+  if (config.combine_wire != CombineWire::kNone) {
+    const WireSizes& sizes = sizes_of(config.combine_wire);
+    traffic.output_bytes = static_cast<double>(sizes.encoded_bytes(config.hidden, config.dtype));
+  }
   traffic.result_bytes = row_bytes;
   traffic.sum_bytes = config.node_sums == NodeSums::kFp32 ? hidden * sizeof(float) : row_bytes;
   traffic.row_per_rank = config.layout == Layout::kRankMajor;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ferry/ferry_plan.h"
 #include "seat.h"
 
 namespace ferry::test {

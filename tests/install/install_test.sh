@@ -23,14 +23,14 @@ for header in "$work"/moved/include/ferry/*.h; do
   echo "#include <ferry/${header##*/}>" |
     "$CXX" -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -I"$work/moved/include" -fsyntax-only -x c++ -
 done
-for header in ferry c_structs; do
+for header in ferry ferry_plan c_structs; do
   echo "#include <ferry/$header.h>" |
     "$CC" -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Wc++-compat -Werror -I"$work/moved/include" -fsyntax-only -x c -
 done
 if grep -nE '#include *[<"](fmt|hwy|hwloc|nlohmann|CLI)' -r "$work/moved/include"; then exit 1; fi
 
 step "the libraries export what their lists say"
-for name in ferry ferry_cann; do "$here/../capi/exports_test.sh" "$libraries/lib$name.so"; done
+for name in ferry ferry_cann ferry_plan; do "$here/../capi/exports_test.sh" "$libraries/lib$name.so"; done
 
 for consumer in consumer consumer_c; do
   step "find_package(ferry): $consumer"
@@ -39,6 +39,7 @@ for consumer in consumer consumer_c; do
   "$work/$consumer/$consumer"
 done
 "$work/consumer/consumer_cann"
+"$work/consumer/consumer_plan"
 
 step "pkg-config ferry"
 read -ra flags < <(pkg-config --cflags --libs ferry)
@@ -55,12 +56,20 @@ read -ra flags < <(pkg-config --cflags --libs ferry-cann)
   -o "$work/by_pkg_config_cann"
 "$work/by_pkg_config_cann"
 
-step "libferry_cann finds libferry beside it without LD_LIBRARY_PATH"
-if env -u LD_LIBRARY_PATH ldd "$libraries/libferry_cann.so" | grep "not found"; then exit 1; fi
+step "pkg-config ferry-plan"
+read -ra flags < <(pkg-config --cflags --libs ferry-plan)
+"$CC" -std=c11 -Wall -Wextra -Wpedantic -Werror "$here/../../examples/plan.c" "${flags[@]}" \
+  -o "$work/by_pkg_config_plan"
+"$work/by_pkg_config_plan"
 
-step "the other programs do not need libferry_cann"
+step "libferry_cann and libferry_plan find libferry beside them without LD_LIBRARY_PATH"
+for name in ferry_cann ferry_plan; do
+  if env -u LD_LIBRARY_PATH ldd "$libraries/lib$name.so" | grep "not found"; then exit 1; fi
+done
+
+step "the other programs do not need libferry_cann or libferry_plan"
 for program in by_pkg_config by_pkg_config_c consumer/consumer consumer_c/consumer_c; do
-  if readelf -d "$work/$program" | grep libferry_cann; then exit 1; fi
+  if readelf -d "$work/$program" | grep -E "libferry_(cann|plan)"; then exit 1; fi
 done
 
 if command=$(find "$work/moved/bin" -name ferry 2>/dev/null) && [ -n "$command" ]; then

@@ -29,5 +29,5 @@ class Consumer(ConanFile):
 
     def test(self):
         if can_run(self):
-            for program in ("consumer", "consumer_cann"):
+            for program in ("consumer", "consumer_cann", "consumer_plan"):
                 self.run(os.path.join(self.cpp.build.bindir, program), env="conanrun")

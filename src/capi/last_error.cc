@@ -1,0 +1,25 @@
+// The error that the C ABI keeps for each thread.
+#include <cstdint>
+#include <cstdio>
+
+#include "ferry/ferry.h"
+
+namespace {
+
+// A plain buffer, so that an error is kept without memory being allocated.
+struct LastError {
+  char message[2048] = "";
+  std::int32_t rank = -1;
+};
+thread_local LastError last_error;
+
+}  // namespace
+
+ferry_code ferry_set_last_error(ferry_code code, const char* message, int32_t rank) {
+  std::snprintf(last_error.message, sizeof last_error.message, "%s", message);
+  last_error.rank = rank;
+  return code;
+}
+
+const char* ferry_last_error_message(void) { return last_error.message; }
+int32_t ferry_last_error_rank(void) { return last_error.rank; }
