@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ferry/status.h"
+
 namespace ferry::internal {
 
 namespace {
@@ -34,6 +36,11 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   if (distance(name, *nearest) * 2 <= std::max(name.size(), nearest->size()))
     return fmt::format("; did you mean '{}'?", *nearest);
   return fmt::format("; there are {}", fmt::join(names, ", "));
+}
+
+void refuse_line(int line, const std::string& what) {
+  throw Error(Code::kInvalidArgument,
+              line > 0 ? fmt::format("machine, line {}: {}", line, what) : what);
 }
 
 }  // namespace ferry::internal

@@ -1,4 +1,4 @@
-// Names that users mistype. Called wherever one is refused: settings, presets, words of a machine.
+// Refusals of names that users mistype, and of lines that they wrote.
 #pragma once
 
 #include <string>
@@ -9,5 +9,8 @@ namespace ferry::internal {
 
 // "; did you mean 'x'?" for the nearest of these names, or "; there are a, b" if none is near.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& names);
+
+// Throws Error kInvalidArgument that begins with the number of the line; 0: the user wrote none.
+[[noreturn]] void refuse_line(int line, const std::string& what);
 
 }  // namespace ferry::internal

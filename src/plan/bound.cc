@@ -1,4 +1,4 @@
-// Bounds and sums of a schedule; see schedule.h. Called by plan.cc.
+// Bounds and sums of a schedule; see schedule.h.
 #include <algorithm>
 #include <limits>
 
@@ -18,8 +18,9 @@ double alone_us(const Schedule& schedule, const Task& task) {
   return most;
 }
 
-// [tasks]: when its first byte can move, and its last have arrived.
-std::vector<Interval> ways_of(const Schedule& schedule) {
+}  // namespace
+
+std::vector<Interval> earliest(const Schedule& schedule) {
   std::vector<Interval> ways(schedule.tasks.size());
   for (std::size_t i = 0; i < schedule.tasks.size(); ++i) {
     const Task& task = schedule.tasks[i];
@@ -36,8 +37,6 @@ std::vector<Interval> ways_of(const Schedule& schedule) {
   }
   return ways;
 }
-
-}  // namespace
 
 std::vector<double> resource_bytes(const Schedule& schedule) {
   std::vector<double> bytes(schedule.resources.size());
@@ -57,20 +56,28 @@ std::vector<double> resource_us(const Schedule& schedule) {
   return us;
 }
 
-double bound_us(const Schedule& schedule) {
-  const std::vector<Interval> ways = ways_of(schedule);
+// A resource is idle until the first of its tasks can start.
+double busiest_us(const Schedule& schedule) {
+  const std::vector<Interval> ways = earliest(schedule);
   const std::vector<double> work = resource_us(schedule);
   std::vector<double> first(work.size(), std::numeric_limits<double>::infinity());
-  double bound = 0;
-  for (std::size_t i = 0; i < ways.size(); ++i) {
-    bound = std::max(bound, ways[i].end_us);
+  for (std::size_t i = 0; i < ways.size(); ++i)
     for (const Use& use : schedule.tasks[i].uses)
       first[use.resource] = std::min(first[use.resource], ways[i].start_us);
-  }
-  // A resource is idle until the first of its tasks can start.
+  double busiest = 0;
   for (std::size_t r = 0; r < work.size(); ++r)
-    if (work[r] > 0) bound = std::max(bound, first[r] + work[r]);
-  return bound;
+    if (work[r] > 0) busiest = std::max(busiest, first[r] + work[r]);
+  return busiest;
+}
+
+double longest_way_us(const Schedule& schedule) {
+  double longest = 0;
+  for (const Interval& way : earliest(schedule)) longest = std::max(longest, way.end_us);
+  return longest;
+}
+
+double bound_us(const Schedule& schedule) {
+  return std::max(busiest_us(schedule), longest_way_us(schedule));
 }
 
 }  // namespace ferry::internal

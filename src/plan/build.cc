@@ -4,38 +4,77 @@
 #include <cmath>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "plan/local_work.h"
 #include "plan/merged_tasks.h"
+#include "plan/resources.h"
 #include "plan/tree_tasks.h"
 
 namespace ferry::internal {
 
 namespace {
 
-bool is_like(const Hop& hop, const Hop& other) {
-  const auto near = [](double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(a, b); };
-  return hop.kind == other.kind && hop.parent == other.parent &&
-         near(hop.dispatch_bytes, other.dispatch_bytes) &&
-         near(hop.combine_bytes, other.combine_bytes);
+// The hops of a source as its tree has them.
+struct TreeHop {
+  Hop hop;
+  int node = 0;     // of the forest
+  int parent = -1;  // an earlier hop, which brought what this one passes on; -1: own tokens
+  Weight weight = {};
+  std::int64_t count = 1;  // of equal hops
+};
+
+// A hop comes behind its parent: layer by layer, and those over inner links first, as ways are
+// found.
+std::vector<TreeHop> hops_of(const Graph& graph, const WeighedForest& weighed, std::size_t index) {
+  const auto& [pointer, weights] = weighed;
+  const Forest& forest = *pointer;
+  std::vector<int> inwards(graph.num_kinds());
+  for (int i = 0; i < graph.num_kinds(); ++i) inwards[graph.kinds_inwards()[i]] = i;
+  std::vector<TreeHop> hops;
+  const auto add = [&](int from, int node, int parent) {
+    const Forest::Node& to = forest.nodes()[node];
+    hops.push_back({.hop = {.from = from, .to = to.to, .kind = to.kind, .own = parent < 0},
+                    .node = node,
+                    .parent = parent,
+                    .weight = weights[node]});
+  };
+  for (const int root : forest.of(index)) add(forest.sources()[index], root, -1);
+  for (std::size_t begin = 0, end = hops.size(); begin < end; begin = end, end = hops.size()) {
+    std::stable_sort(hops.begin() + begin, hops.end(), [&](const TreeHop& a, const TreeHop& b) {
+      return inwards[a.hop.kind] > inwards[b.hop.kind];
+    });
+    for (std::size_t i = begin; i < end; ++i) {
+      const auto [from, node] = std::pair{hops[i].hop.to, hops[i].node};
+      for (const int child : forest.nodes()[node].children) add(from, child, static_cast<int>(i));
+    }
+  }
+  return hops;
 }
 
-// Hops to ranks that look alike from the source, as one; `alike` turns false where they are not.
-std::vector<Hop> merged(const Classes& classes, int source, const std::vector<Hop>& hops,
-                        bool& alike) {
+bool is_equal(const TreeHop& hop, const TreeHop& other) {
+  const auto near = [](double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(a, b); };
+  return hop.hop.kind == other.hop.kind && hop.parent == other.parent &&
+         near(hop.weight.bytes[kDispatch], other.weight.bytes[kDispatch]) &&
+         near(hop.weight.bytes[kCombine], other.weight.bytes[kCombine]);
+}
+
+// Hops to ranks that look equal from the source, as one; `equal` turns false where they differ.
+std::vector<TreeHop> merged(const Classes& classes, int source, const std::vector<TreeHop>& hops,
+                            bool& equal) {
   std::map<std::uint64_t, int> known;
-  std::vector<Hop> merged;
+  std::vector<TreeHop> merged;
   std::vector<int> place(hops.size());
   for (std::size_t i = 0; i < hops.size(); ++i) {
-    Hop hop = hops[i];
+    TreeHop hop = hops[i];
     if (hop.parent >= 0) hop.parent = place[hop.parent];
     const auto [found, is_new] =
-        known.try_emplace(classes.seen(source, hop.to), static_cast<int>(merged.size()));
+        known.try_emplace(classes.seen(source, hop.hop.to), static_cast<int>(merged.size()));
     place[i] = found->second;
     if (is_new) {
       merged.push_back(hop);
     } else {
-      alike = alike && is_like(hop, merged[place[i]]);
+      equal = equal && is_equal(hop, merged[place[i]]);
       ++merged[place[i]].count;
     }
   }
@@ -44,10 +83,10 @@ std::vector<Hop> merged(const Classes& classes, int source, const std::vector<Ho
 
 class Builder {
  public:
-  Builder(const BuildInput& input, const Strategy& strategy)
+  Builder(const BuildInput& input, TokenCopies copies, const std::vector<WeighedForest>& forests)
       : input_(input),
-        strategy_(strategy),
-        routes_(input.graph, input.traffic, input.routing),
+        copies_(copies),
+        forests_(forests),
         resources_(input.graph, input.classes, input.traffic.row_bytes, input.chunks),
         local_(input, resources_) {}
 
@@ -63,14 +102,14 @@ class Builder {
       local_.reorder_tokens(classes.first[i], classes.size[i], combine_, combine_last_);
     }
     local_.copy_rows(dispatch_, combine_);
-    pair.alike = alike_ && dispatch_.finish(resources_.list(), pair.dispatch);
-    pair.alike = combine_.finish(resources_.list(), pair.combine) && pair.alike;
+    pair.classes_hold = equal_ && dispatch_.finish(resources_.list(), pair.dispatch);
+    pair.classes_hold = combine_.finish(resources_.list(), pair.combine) && pair.classes_hold;
     pair.kinds = resources_.kinds();
     return pair;
   }
 
  private:
-  // From the first rank of each class; the others do alike.
+  // The first rank of each class stands for all.
   void add_over_links(SchedulePair& pair) {
     const Classes& classes = input_.classes;
     for (int i = 0; i < classes.count(); ++i) {
@@ -78,12 +117,12 @@ class Builder {
       const int source = classes.first[i];
       const int out = local_.reorder_tokens(source, ranks, dispatch_, {});
       const int home = local_.reorder_rows(source, ranks, combine_, {});
-      for (const Way& way : strategy_.ways) {
-        const std::vector<Hop> hops =
-            merged(classes, source, routes_.of(source, strategy_, way), alike_);
+      for (const WeighedForest& forest : forests_) {
+        const std::vector<TreeHop> hops =
+            merged(classes, source, hops_of(input_.graph, forest, i), equal_);
         add_dispatch(hops, ranks, out);
         add_combine(hops, ranks, home);
-        count_memory(hops, ranks, classes);
+        count_memory(*forest.forest, hops, ranks);
       }
     }
     for (int i = 0; i < classes.count(); ++i) {
@@ -104,83 +143,74 @@ class Builder {
       keep(local_.reorder_rows(rank, input_.classes.size[i], combine_, {}), home);
     }
     const TreeTasks tree(
-        input_,
-        tree_steps(input_.graph.tree(), input_.traffic, input_.routing.demand(), strategy_.copies),
+        input_, tree_steps(input_.graph.tree(), input_.traffic, input_.routing.demand(), copies_),
         resources_);
     dispatch_last_ = tree.add_dispatch(dispatch_, out);
     combine_last_ = tree.add_combine(combine_, home);
     std::tie(pair.received_bytes, pair.staged_bytes) = tree.memory();
   }
 
-  double latency(const Hop& hop) const { return input_.graph.machine().links[hop.kind].latency_us; }
-
-  std::string what(const Hop& hop) const {
-    const std::string& name = input_.graph.machine().links[hop.kind].name;
-    return hop.parent < 0 ? name : name + ", passed on";
+  // `after`: earlier tasks. Nothing for a hop without bytes.
+  int add(const TreeHop& hop, Half half, std::int64_t ranks, std::vector<int> after) {
+    const double bytes = hop.weight.bytes[half];
+    if (bytes <= 0) return -1;
+    const Machine::Link& link = input_.graph.machine().links[hop.hop.kind];
+    const int task = tasks(half).add({.what = link.name + (hop.hop.own ? "" : ", passed on"),
+                                      .bytes = bytes,
+                                      .latency_us = link.latency_us,
+                                      .uses = resources_.of(hop.hop, half == kCombine, bytes),
+                                      .after = std::move(after)},
+                                     ranks * hop.count);
+    (half == kDispatch ? dispatch_last_ : combine_last_).push_back(task);
+    return task;
   }
+  MergedTasks& tasks(Half half) { return half == kDispatch ? dispatch_ : combine_; }
 
-  void add_dispatch(const std::vector<Hop>& hops, std::int64_t ranks, int first) {
+  void add_dispatch(const std::vector<TreeHop>& hops, std::int64_t ranks, int first) {
     std::vector<int> tasks(hops.size(), -1);
     for (std::size_t i = 0; i < hops.size(); ++i) {
-      const Hop& hop = hops[i];
-      if (hop.dispatch_bytes <= 0) continue;
-      const int before = hop.parent < 0 ? first : tasks[hop.parent];
-      tasks[i] = dispatch_.add({.what = what(hop),
-                                .bytes = hop.dispatch_bytes,
-                                .latency_us = latency(hop),
-                                .uses = resources_.of(hop, false, hop.dispatch_bytes),
-                                .after = before < 0 ? std::vector<int>{} : std::vector{before}},
-                               ranks * hop.count);
-      dispatch_last_.push_back(tasks[i]);
+      const int before = hops[i].parent < 0 ? first : tasks[hops[i].parent];
+      tasks[i] =
+          add(hops[i], kDispatch, ranks, before < 0 ? std::vector<int>{} : std::vector{before});
     }
   }
 
-  void add_combine(const std::vector<Hop>& hops, std::int64_t ranks, int first) {
+  void add_combine(const std::vector<TreeHop>& hops, std::int64_t ranks, int first) {
     std::vector<std::vector<int>> before(hops.size());
     for (std::size_t i = hops.size(); i-- > 0;) {
-      const Hop& hop = hops[i];
-      if (hop.combine_bytes <= 0) continue;
       if (first >= 0) before[i].push_back(first);
-      const int task = combine_.add({.what = what(hop),
-                                     .bytes = hop.combine_bytes,
-                                     .latency_us = latency(hop),
-                                     .uses = resources_.of(hop, true, hop.combine_bytes),
-                                     .after = std::move(before[i])},
-                                    ranks * hop.count);
-      if (hop.parent >= 0) before[hop.parent].push_back(task);
-      combine_last_.push_back(task);
+      const int task = add(hops[i], kCombine, ranks, std::move(before[i]));
+      if (task >= 0 && hops[i].parent >= 0) before[hops[i].parent].push_back(task);
     }
   }
 
-  // Of the bytes that a rank gets, those that it passes on are staged; the others are its own.
-  void count_memory(const std::vector<Hop>& hops, std::int64_t ranks, const Classes& classes) {
-    received_.resize(classes.count());
-    staged_.resize(classes.count());
-    std::vector<bool> passes_on(hops.size());
-    for (const Hop& hop : hops)
-      if (hop.parent >= 0) passes_on[hop.parent] = true;
-    for (std::size_t i = 0; i < hops.size(); ++i) {
-      std::vector<double>& kind = passes_on[i] ? staged_ : received_;
-      kind[classes.of[hops[i].to]] +=
-          hops[i].dispatch_bytes * static_cast<double>(ranks * hops[i].count);
+  // A rank gets bytes of its own, and bytes that it passes on, which are staged.
+  void count_memory(const Forest& forest, const std::vector<TreeHop>& hops, std::int64_t ranks) {
+    received_.resize(input_.classes.count());
+    staged_.resize(input_.classes.count());
+    for (const TreeHop& hop : hops) {
+      std::vector<double>& bytes = forest.nodes()[hop.node].children.empty() ? received_ : staged_;
+      bytes[input_.classes.of[hop.hop.to]] +=
+          hop.weight.bytes[kDispatch] * static_cast<double>(ranks * hop.count);
     }
   }
 
   const BuildInput& input_;
-  const Strategy& strategy_;
-  const Routes routes_;
+  const TokenCopies copies_;
+  const std::vector<WeighedForest>& forests_;
   Resources resources_;
   LocalWork local_;
   MergedTasks dispatch_, combine_;
   std::vector<int> dispatch_last_, combine_last_;
   std::vector<double> received_, staged_;  // [classes]
-  bool alike_ = true;
+  bool equal_ = true;
 };
 
 }  // namespace
 
-SchedulePair build(const BuildInput& input, const Strategy& strategy) {
-  return Builder(input, strategy).run();
+SchedulePair build(const BuildInput& input, TokenCopies copies,
+                   const std::vector<WeighedForest>& forests) {
+  return Builder(input, copies, forests).run();
 }
 
 }  // namespace ferry::internal

@@ -80,13 +80,13 @@ Classes find_classes(const Graph& graph, const RankTraits& traits) {
   if (!graph.even()) return each_alone(graph.num_ranks());
   auto views = std::make_shared<Views>(graph, traits);
   Classes classes = from_colours(views->colours());
-  // Who serves whom in a tree is a matter of positions.
+  // In a tree the position of a rank decides which ranks it serves.
   if (graph.num_kinds() == 0 && classes.count() > 1) return each_alone(graph.num_ranks());
   if (!classes.each_alone()) classes.views = std::move(views);
   return classes;
 }
 
-bool have_like_ways(const Graph& graph, const Classes& classes, const std::vector<bool>& closed) {
+bool have_equal_ways(const Graph& graph, const Classes& classes, const std::vector<bool>& closed) {
   if (classes.each_alone()) return true;
   constexpr int kLooks = 1 << 18;  // times ranks
   const int step = std::max(1, graph.num_ranks() * graph.num_ranks() / kLooks);

@@ -1,5 +1,4 @@
-// Classes: ranks that look alike from everywhere, so that one of them stands for all. Called by
-// build.h; calls graph.h.
+// Classes: ranks that look equal from everywhere, so that one of them stands for all.
 #pragma once
 
 #include <cstdint>
@@ -8,27 +7,20 @@
 #include <vector>
 
 #include "plan/graph.h"
+#include "plan/rank_traits.h"
 
 namespace ferry::internal {
 
-// One number for each rank.
-using Colours = std::vector<std::uint64_t>;
-
-// What ranks are, in equal numbers for equal ones, and which of them belong together.
-struct RankTraits {
-  Colours colours;                       // [ranks]
-  std::vector<std::vector<int>> groups;  // [ways to group them][ranks]
-};
-
-// How ranks look: two have equal numbers if what they are, and what links lead to, is alike.
+// How ranks look: two have equal numbers if they are equal, and links lead from them to equal
+// ranks.
 class Views {
  public:
   Views(const Graph& graph, RankTraits traits);
 
   // Wherever one looks from.
   const Colours& colours() const noexcept { return traits_.colours; }
-  // [ranks]. Seen from `rank`; equal numbers seen from two ranks of equal colours lie alike to
-  // them.
+  // [ranks]. Seen from `rank`; equal numbers seen from two ranks of equal colours are at
+  // equal places to them.
   const Colours& from(int rank);
 
  private:
@@ -62,8 +54,8 @@ void check_alone(const Classes& classes);
 // Ranks of equal traits whose neighbours are, link by link, of the same classes.
 Classes find_classes(const Graph& graph, const RankTraits& traits);
 
-// Whether the ways of the ranks of each class lead alike to what looks alike: of every rank of up
-// to 512, of every n-th of more.
-bool have_like_ways(const Graph& graph, const Classes& classes, const std::vector<bool>& closed);
+// Whether the ranks of each class reach what looks equal over equal ways: checks every rank of up
+// to 512, every n-th of more.
+bool have_equal_ways(const Graph& graph, const Classes& classes, const std::vector<bool>& closed);
 
 }  // namespace ferry::internal

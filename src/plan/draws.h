@@ -1,5 +1,5 @@
 // Draws: K different experts are drawn, each in proportion to its odds: how likely it is that none
-// of some ranks is among them. Called by routing.h.
+// of some ranks is among them.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,8 @@ class Draws {
   double missed(const std::vector<int>& ranks) const;
 
  private:
-  // Of n draws for each n up to K, the sum over all sets of n experts of the product of their odds:
+  // For each number of draws n up to K, the sum over all sets of n experts of the product of their
+  // odds:
   // a polynomial whose product with that of other experts is that of both.
   using Sums = std::vector<double>;
 

@@ -1,5 +1,4 @@
-// Fluid simulation: rates by progressive filling, time from event to event; see schedule.h. Called
-// by plan.cc.
+// Fluid simulation: rates by progressive filling, time from event to event; see schedule.h.
 #include <algorithm>
 #include <functional>
 #include <limits>

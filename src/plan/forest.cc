@@ -25,17 +25,19 @@ struct Forest::Tree {
   explicit Tree(int ranks) : node(ranks), first_child(ranks), next_sibling(ranks), key(ranks) {}
 };
 
-Forest::Forest(const Graph& graph, const Routing& routing, const std::vector<bool>& closed)
+Forest::Forest(const Graph& graph, const Routing& routing, std::vector<int> sources,
+               const std::vector<bool>& closed)
     : graph_(graph),
+      sources_(std::move(sources)),
       passing_on_(graph.num_ranks()),
       last_hops_(std::size_t(graph.num_ranks()) * graph.num_kinds(), -1) {
   Tree tree(graph.num_ranks());
-  for (int source = 0; source < graph.num_ranks(); ++source) add_tree(source, closed, tree);
+  for (const int source : sources_) add_tree(source, closed, tree);
   set_starts();
   set_wanted(routing);
 }
 
-// From the last hops up.
+// Makes nodes from the last hops up.
 void Forest::add_tree(int source, const std::vector<bool>& closed, Tree& tree) {
   const Graph::Ways ways = graph_.ways(source, closed);
   std::ranges::fill(tree.first_child, -1);
@@ -118,6 +120,27 @@ void Forest::set_wanted(const Routing& routing) {
     node.wanted.touched = routing.touched(behind[i]);
     node.wanted.rows = routing.rows(behind[i]);
   }
+}
+
+WeighedForest weigh(const Graph& graph, const Forest& forest, const Traffic& traffic,
+                    TokenCopies copies, double share) {
+  const double tokens = share * static_cast<double>(traffic.tokens);
+  std::vector<Weight> weights;
+  for (const Forest::Node& node : forest.nodes()) {
+    double out = 1;
+    if (copies == TokenCopies::kPerRank) out = node.wanted.touched_alone;
+    if (copies == TokenCopies::kPerGroup) out = node.wanted.touched;
+    Weight weight{.bytes = {tokens * traffic.row_bytes * out,
+                            traffic.exact ? tokens * traffic.output_bytes * node.wanted.rows
+                                          : tokens * traffic.sum_bytes * out}};
+    for (const int child : node.children) {
+      if (weights[child].bytes[kCombine] > 0)
+        weight.home_start_us = std::max(weight.home_start_us, weights[child].home_start_us);
+    }
+    weight.home_start_us += graph.machine().links[node.kind].latency_us;
+    weights.push_back(weight);
+  }
+  return {.forest = &forest, .weights = std::move(weights)};
 }
 
 }  // namespace ferry::internal

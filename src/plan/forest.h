@@ -1,8 +1,9 @@
-// Forest: the trees of all sources over one way, in which subtrees that are equal stand once, so
-// that millions of hops are a few ten thousand nodes. Called by totals.h; calls graph.h and
-// routing.h.
+// Forest: over which links the tokens of some sources reach the ranks that want them: a tree of
+// shortest ways for each source, in which the tokens of combine go back. Subtrees that are equal
+// stand once, so that millions of hops are a few ten thousand nodes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
@@ -10,8 +11,11 @@
 
 #include "plan/graph.h"
 #include "plan/routing.h"
+#include "traffic/tree_walk.h"
 
 namespace ferry::internal {
+
+enum Half { kDispatch, kCombine };
 
 class Forest {
  public:
@@ -28,13 +32,16 @@ class Forest {
   };
 
   // Throws where the trees have too little in common.
-  Forest(const Graph& graph, const Routing& routing, const std::vector<bool>& closed);
+  Forest(const Graph& graph, const Routing& routing, std::vector<int> sources,
+         const std::vector<bool>& closed);
+
+  const std::vector<int>& sources() const noexcept { return sources_; }
 
   // Children before parents.
   const std::vector<Node>& nodes() const noexcept { return nodes_; }
-  // The hops from a source itself.
-  std::span<const int> of(int source) const {
-    return {roots_.data() + first_[source], roots_.data() + first_[source + 1]};
+  // The hops from sources()[index] itself.
+  std::span<const int> of(std::size_t index) const {
+    return {roots_.data() + first_[index], roots_.data() + first_[index + 1]};
   }
   // Nodes whose rank passes on.
   const std::vector<int>& passing_on(int rank) const { return passing_on_[rank]; }
@@ -49,6 +56,7 @@ class Forest {
   void set_wanted(const Routing& routing);
 
   const Graph& graph_;
+  const std::vector<int> sources_;
   std::vector<Node> nodes_;
   std::vector<std::uint64_t> keys_;  // [nodes]: any numbers, but all different
   std::vector<int> roots_;
@@ -58,5 +66,19 @@ class Forest {
   std::unordered_map<std::uint64_t, int> known_;  // all others
   std::int64_t num_behind_ = 0;                   // all nodes
 };
+
+// What one source's tokens put on a node's hop; combine takes it the other way.
+struct Weight {
+  std::array<double, 2> bytes = {};  // [halves]
+  double home_start_us = 0;          // when the first byte of its combine can move
+};
+// A forest, and what its nodes carry of a strategy.
+struct WeighedForest {
+  const Forest* forest = nullptr;
+  std::vector<Weight> weights = {};  // [nodes]
+};
+// Its way gets a share of the tokens.
+WeighedForest weigh(const Graph& graph, const Forest& forest, const Traffic& traffic,
+                    TokenCopies copies, double share);
 
 }  // namespace ferry::internal

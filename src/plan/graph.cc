@@ -7,7 +7,7 @@
 
 #include "base/names.h"
 #include "ferry/status.h"
-#include "plan/machine_text.h"
+#include "topology/level_names.h"
 
 namespace ferry::internal {
 
@@ -27,7 +27,7 @@ int find_level(const Topology& tree, const Machine::Link& link) {
                                 nearest_name(link.level, level_names(tree))));
 }
 
-// Of one group of a level, -1 being the whole.
+// The ranks of each group of a level; -1: of the whole machine.
 std::vector<std::vector<int>> groups_of(const Topology& tree, int level) {
   std::vector<std::vector<int>> groups;
   if (level < 0) {

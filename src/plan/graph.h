@@ -1,5 +1,4 @@
-// Graph: a machine with its links made, and the ways over them. Called by routes.h, classes.h and
-// build.h; calls nothing.
+// Graph: a machine with its links made, and the ways over them.
 #pragma once
 
 #include <array>
@@ -25,7 +24,7 @@ class Graph {
   const Topology& tree() const noexcept { return machine_.tree; }
   int num_ranks() const noexcept { return machine_.tree.num_ranks(); }
   int num_kinds() const noexcept { return static_cast<int>(kinds_.size()); }
-  // All groups of a level are alike, so that ranks are, and share links evenly.
+  // All groups of each level have equally many ranks, which share links evenly.
   bool even() const noexcept { return even_; }
 
   // Ranks that a link of this kind joins to `rank`.

@@ -1,4 +1,4 @@
-// A hash of 64 bits. Called by classes.cc and forest.cc.
+// A hash of 64 bits.
 #pragma once
 
 #include <cstdint>

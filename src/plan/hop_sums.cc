@@ -1,40 +1,52 @@
 #include "plan/hop_sums.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace ferry::internal {
 
+void Sum::add(double more_bytes, double more_us, double start_us) {
+  bytes += more_bytes, us += more_us;
+  first_us = std::min(first_us, start_us);
+}
+
+void HopSums::Links::add(Half half, const Sum& link) {
+  auto& [most_bytes, most_work, last, last_doubled] = busiest[half];
+  if (link.bytes > most_bytes.bytes) most_bytes = link;
+  if (link.us > most_work.us) most_work = link;
+  if (link.first_us + link.us > last.first_us + last.us) last = link;
+  if (link.first_us + link.us / 2 > last_doubled.first_us + last_doubled.us / 2)
+    last_doubled = link;
+}
+
 HopSums::HopSums(const BuildInput& input, Resources& resources,
-                 const std::vector<const Forest*>& forests,
-                 const std::vector<std::vector<Weight>>& weights)
+                 const std::vector<WeighedForest>& forests)
     : input_(input),
       resources_(resources),
       forests_(forests),
-      weights_(weights),
-      kinds_(input.graph.num_kinds()),
+      links_(input.graph.num_kinds()),
       received_(input.graph.num_ranks()),
       staged_(input.graph.num_ranks()) {
   const std::size_t ranks = input.graph.num_ranks();
-  paces_.resize(kinds_.size() * 2 * input.graph.tree().num_levels());
+  uses_.resize(resources.num_passages());
+  known_.resize(uses_.size());
+  for (Links& links : links_)
+    for (auto& busiest : links.busiest) busiest.fill({.first_us = 0});
   for (const Half half : {kDispatch, kCombine}) {
-    to_[half].resize(kinds_.size() * ranks);
-    for (std::vector<Sum>& ends : ends_[half]) ends.resize(paces_.size() * ranks);
+    to_[half].resize(links_.size() * ranks);
+    for (std::vector<Sum>& ends : ends_[half]) ends.resize(uses_.size() * ranks);
   }
   for (int from = 0; from < input.graph.num_ranks(); ++from) cross(from);
   close_ends();
 }
 
-std::vector<std::int64_t> HopSums::num_links() const {
-  std::vector<std::int64_t> links(resources_.kinds().size());
-  for (const LinkKind& kind : kinds_)
-    if (kind.pace.load >= 0) links[kind.pace.load] += kind.num_used;
-  return links;
-}
+double HopSums::received_bytes() const { return std::ranges::max(received_); }
+double HopSums::staged_bytes() const { return std::ranges::max(staged_); }
 
 // What a rank sends as a source, and what it passes on.
 void HopSums::cross(int from) {
   for (int way = 0; way < std::ssize(forests_); ++way) {
-    const Forest& forest = *forests_[way];
+    const Forest& forest = *forests_[way].forest;
     const auto latency = [&](int node) {
       return input_.graph.machine().links[forest.nodes()[node].kind].latency_us;
     };
@@ -57,14 +69,14 @@ void HopSums::cross(int from) {
 }
 
 void HopSums::add(const Hops& hops) {
-  const Forest::Node& node = forests_[hops.way]->nodes()[hops.node];
-  const Weight& weight = weights_[hops.way][hops.node];
+  const Forest::Node& node = forests_[hops.way].forest->nodes()[hops.node];
+  const Weight& weight = forests_[hops.way].weights[hops.node];
   if (weight.bytes[kDispatch] <= 0 && weight.bytes[kCombine] <= 0) return;
   const Resources::Passage passage{.kind = node.kind,
                                    .own = hops.own,
                                    .outermost = input_.graph.outermost_parted(hops.from, node.to)};
-  const std::size_t at = index(passage);
-  if (paces_[at].empty()) make_pace(passage, hops.from, node.to);
+  const std::size_t at = resources_.index(passage);
+  if (!known_[at]) note_uses(passage, hops.from, node.to);
   for (const Half half : {kDispatch, kCombine}) {
     if (weight.bytes[half] <= 0) continue;
     const int sender = half == kDispatch ? hops.from : node.to;
@@ -79,27 +91,28 @@ void HopSums::add(const Hops& hops) {
 }
 
 void HopSums::add_to_link(const Hops& hops, Half half, double bytes, double start_us) {
-  const Forest::Node& node = forests_[hops.way]->nodes()[hops.node];
-  const LinkKind& kind = kinds_[node.kind];
-  if (kind.pace.load < 0) return;
-  const double cost = resources_.link_cost(node.kind, weights_[hops.way][hops.node].bytes[half]);
+  const Forest::Node& node = forests_[hops.way].forest->nodes()[hops.node];
+  const Links& links = links_[node.kind];
+  if (links.load < 0) return;
+  const double cost =
+      resources_.link_cost(node.kind, forests_[hops.way].weights[hops.node].bytes[half]);
   const std::size_t at = std::size_t(node.kind) * input_.graph.num_ranks() + node.to;
   if (to_[kDispatch][at].bytes + to_[kCombine][at].bytes == 0) touched_.push_back(at);
-  to_[half][at].add(bytes, bytes * cost * kind.pace.us_per_byte, start_us);
+  to_[half][at].add(bytes, bytes * cost * links.us_per_byte, start_us);
 }
 
 void HopSums::close_links(int from) {
   const std::size_t ranks = input_.graph.num_ranks();
   for (const std::size_t at : touched_) {
-    LinkKind& kind = kinds_[at / ranks];
+    Links& links = links_[at / ranks];
     const std::size_t to = at % ranks;
     for (const Half half : {kDispatch, kCombine}) {
       Sum& sum = to_[half][at];
       if (sum.bytes <= 0) continue;
-      links_[half][kind.pace.load].add(sum);
+      links.add(half, sum);
       const std::size_t link = half == kDispatch ? from * ranks + to : to * ranks + from;
-      if (!kind.used[link]) ++kind.num_used;
-      kind.used[link] = true;
+      if (!links.used[link]) ++links.num_used;
+      links.used[link] = true;
       sum = {};
     }
   }
@@ -107,62 +120,35 @@ void HopSums::close_links(int from) {
 }
 
 void HopSums::close_ends() {
+  const auto moves = [](const End& end) { return end.sums[0].bytes + end.sums[1].bytes > 0; };
   for (int rank = 0; rank < input_.graph.num_ranks(); ++rank) {
-    for (std::size_t at = 0; at < paces_.size(); ++at) {
+    for (std::size_t at = 0; at < uses_.size(); ++at) {
       const std::size_t end = at * received_.size() + rank;
       for (const bool receives : {false, true}) {
-        if (ends_[kDispatch][receives][end].bytes + ends_[kCombine][receives][end].bytes == 0)
-          continue;
-        used_.push_back({.passage = at, .receives = receives});
-        std::vector<Use>& uses = used_.back().uses;
+        End used{.passage = at, .receives = receives};
+        for (const Half half : {kDispatch, kCombine}) used.sums[half] = ends_[half][receives][end];
+        if (!moves(used)) continue;
         if (receives)
-          resources_.add_receiver(rank, passage(at), uses);
+          resources_.add_receiver(rank, resources_.passage(at), used.uses);
         else
-          resources_.add_sender(rank, passage(at), uses);
-        for (const Half half : {kDispatch, kCombine})
-          for (const Use& use : uses) add_to_resource(use, half, ends_[half][receives][end]);
+          resources_.add_sender(rank, resources_.passage(at), used.uses);
+        used_.push_back(std::move(used));
       }
     }
   }
 }
 
-void HopSums::add_to_resource(const Use& use, Half half, const Sum& sum) {
-  sums_[half].resize(resources_.list().size());
-  if (sum.bytes <= 0) return;
-  const double us_per_byte = resources_.list()[use.resource].us_per_byte();
-  sums_[half][use.resource].add(sum.bytes, sum.bytes * us_per_byte, sum.first_us);
-}
-
-void HopSums::make_pace(const Resources::Passage& passage, int from, int to) {
-  LinkKind& kind = kinds_[passage.kind];
+void HopSums::note_uses(const Resources::Passage& passage, int from, int to) {
+  Links& links = links_[passage.kind];
   if (const std::optional<LoadKind> link = resources_.link_load(passage.kind)) {
-    const Resource resource{.kind = resources_.add_kind(*link),
-                            .capacity = link->gb_s * kBytesPerUs};
-    kind.pace = {resource.kind, resource.us_per_byte()};
-    kind.used.resize(received_.size() * received_.size());
+    links.load = resources_.add_kind(*link);
+    links.us_per_byte = link->gb_s > 0 ? 1 / (link->gb_s * kBytesPerUs) : 0;
+    links.used.resize(received_.size() * received_.size());
   }
-  std::vector<Pace>& paces = paces_[index(passage)];
-  paces.push_back(kind.pace);
-  std::vector<Use> uses;
-  resources_.add_sender(from, passage, uses);
-  resources_.add_receiver(to, passage, uses);
-  for (const Use& use : uses) {
-    const Resource& resource = resources_.list()[use.resource];
-    paces.push_back({resource.kind, resource.us_per_byte()});
-  }
-  for (std::vector<Most>& links : links_) links.resize(resources_.kinds().size());
-}
-
-std::size_t HopSums::index(const Resources::Passage& passage) const {
-  const std::size_t levels = input_.graph.tree().num_levels();
-  return (passage.kind * 2 + (passage.own ? 1 : 0)) * levels + passage.outermost;
-}
-
-Resources::Passage HopSums::passage(std::size_t index) const {
-  const std::size_t levels = input_.graph.tree().num_levels();
-  return {.kind = static_cast<int>(index / levels / 2),
-          .own = index / levels % 2 == 1,
-          .outermost = static_cast<int>(index % levels)};
+  const std::size_t at = resources_.index(passage);
+  known_[at] = true;
+  resources_.add_sender(from, passage, uses_[at]);
+  resources_.add_receiver(to, passage, uses_[at]);
 }
 
 }  // namespace ferry::internal

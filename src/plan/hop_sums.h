@@ -1,85 +1,60 @@
-// HopSums: all hops of forests put on the resources that they use. Called by totals.cc; calls
-// forest.h and build.h.
+// HopSums: the bytes of all hops of forests, summed by links and by the ends of hops, where a task
+// for each hop would be too many.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <limits>
-#include <utility>
 #include <vector>
 
-#include "plan/build.h"
 #include "plan/forest.h"
+#include "plan/input.h"
+#include "plan/resources.h"
 
 namespace ferry::internal {
 
-enum Half { kDispatch, kCombine };
-
-// Of a node of a forest; combine takes its hop the other way.
-struct Weight {
-  std::array<double, 2> bytes = {};  // [halves]
-  double home_start_us = 0;          // when the first byte of its combine can move
-};
-
-// Of a resource.
+// What some hops put on one link, or on all that they use at one end.
 struct Sum {
-  double bytes = 0, us = 0;
+  double bytes = 0;
+  double us = 0;                                              // of links: of its work
   double first_us = std::numeric_limits<double>::infinity();  // when the first byte can move
 
-  void add(double more_bytes, double more_us, double start_us) {
-    bytes += more_bytes, us += more_us;
-    first_us = std::min(first_us, start_us);
-  }
-};
-
-// Of the resources of a load.
-struct Most {
-  double bytes = 0, us = 0;
-  double end_us = 0, end_doubled_us = 0;  // first_us and all work, at the rate and at twice it
-
-  void add(const Sum& sum) {
-    bytes = std::max(bytes, sum.bytes);
-    us = std::max(us, sum.us);
-    if (sum.us <= 0) return;
-    end_us = std::max(end_us, sum.first_us + sum.us);
-    end_doubled_us = std::max(end_doubled_us, sum.first_us + sum.us / 2);
-  }
+  void add(double more_bytes, double more_us, double start_us);
 };
 
 class HopSums {
  public:
-  // One forest, with the weights of its nodes, for each way.
-  HopSums(const BuildInput& input, Resources& resources, const std::vector<const Forest*>& forests,
-          const std::vector<std::vector<Weight>>& weights);
+  HopSums(const BuildInput& input, Resources& resources, const std::vector<WeighedForest>& forests);
 
-  // What a byte of a hop takes of each resource, of the link first; its load is -1 where only its
-  // port has a rate.
-  struct Pace {
-    int load = -1;
-    double us_per_byte = 0;
-  };
-  const std::vector<Pace>& pace(const Resources::Passage& passage) const {
-    return paces_[index(passage)];
-  }
-  std::size_t num_passages() const noexcept { return paces_.size(); }
-  std::size_t index(const Resources::Passage& passage) const;
-  // What hops over a passage use at one of their senders, or receivers.
+  // [passages]: hops over one use equal resources, if not the same ones: these are the uses of the
+  // first hop, but for its link.
+  const std::vector<std::vector<Use>>& uses() const noexcept { return uses_; }
+
+  // Hops over a passage at one of their senders, or receivers. Combine swaps the two.
   struct End {
-    std::size_t passage = 0;
+    std::size_t passage = 0;  // Resources::index()
     bool receives = false;
     std::vector<Use> uses = {};
+    std::array<Sum, 2> sums = {};  // [halves]
   };
   const std::vector<End>& ends() const noexcept { return used_; }
 
-  // [halves][loads]: of links.
-  const std::vector<Most>& links(Half half) const noexcept { return links_[half]; }
-  // [halves][resources]: of all else.
-  const std::vector<Sum>& sums(Half half) const noexcept { return sums_[half]; }
-  // [loads]: links that are used.
-  std::vector<std::int64_t> num_links() const;
+  // The links of a kind.
+  struct Links {
+    int load = -1;  // an index into Resources::kinds(); -1: only their port has a rate
+    double us_per_byte = 0;
+    std::vector<bool> used = {};  // [ranks, ranks]: from, to
+    std::int64_t num_used = 0;
+    // [halves]: those with most bytes, with most work, and that end last, at their rate and at
+    // twice it. No bound or load depends on others.
+    std::array<std::array<Sum, 4>, 2> busiest = {};
+
+    void add(Half half, const Sum& link);
+  };
+  const std::vector<Links>& links() const noexcept { return links_; }
+
   // Dispatch, of the rank with most: bytes of its own, and those that it passes on.
-  double received() const { return std::ranges::max(received_); }
-  double staged() const { return std::ranges::max(staged_); }
+  double received_bytes() const;
+  double staged_bytes() const;
 
  private:
   // Some of the hops over one link.
@@ -88,34 +63,25 @@ class HopSums {
     double count = 1, start_us = 0;
     bool own = true;
   };
-  struct LinkKind {
-    Pace pace = {};
-    std::vector<bool> used = {};  // [ranks, ranks]: from, to
-    std::int64_t num_used = 0;
-  };
 
   void cross(int from);
   void add(const Hops& hops);
   void add_to_link(const Hops& hops, Half half, double bytes, double start_us);
   void close_links(int from);
   void close_ends();
-  void add_to_resource(const Use& use, Half half, const Sum& sum);
-  Resources::Passage passage(std::size_t index) const;
-  void make_pace(const Resources::Passage& passage, int from, int to);
+  void note_uses(const Resources::Passage& passage, int from, int to);
 
   const BuildInput& input_;
   Resources& resources_;
-  const std::vector<const Forest*>& forests_;
-  const std::vector<std::vector<Weight>>& weights_;
-  std::vector<LinkKind> kinds_;           // of links
-  std::vector<std::vector<Pace>> paces_;  // [passages]
+  const std::vector<WeighedForest>& forests_;
+  std::vector<Links> links_;            // [kinds of links]
+  std::vector<bool> known_;             // [passages]: uses are noted
+  std::vector<std::vector<Use>> uses_;  // [passages]
   // [halves][at a sender, at a receiver][passages, ranks]
   std::array<std::array<std::vector<Sum>, 2>, 2> ends_;
   std::vector<End> used_;
-  std::array<std::vector<Sum>, 2> to_;  // [halves][kinds of links, ranks]: from one rank
-  std::vector<std::size_t> touched_;    // which of them
-  std::array<std::vector<Sum>, 2> sums_;
-  std::array<std::vector<Most>, 2> links_;
+  std::array<std::vector<Sum>, 2> to_;     // [halves][kinds of links, ranks]: from one rank
+  std::vector<std::size_t> touched_;       // which of them
   std::vector<double> received_, staged_;  // [ranks]
 };
 

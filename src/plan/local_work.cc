@@ -1,8 +1,6 @@
 #include "plan/local_work.h"
 
 #include <algorithm>
-#include <numeric>
-#include <span>
 
 namespace ferry {
 
@@ -28,23 +26,6 @@ double Machine::Caches::part_beyond(double bytes, double num_ranks) const {
 }  // namespace ferry
 
 namespace ferry::internal {
-
-std::vector<Node> nodes_of(const BuildInput& input) {
-  const Topology& tree = input.graph.tree();
-  if (input.graph.machine().host.together) {
-    Node all;
-    all.ranks.resize(tree.num_ranks());
-    std::iota(all.ranks.begin(), all.ranks.end(), 0);
-    return {all};
-  }
-  const bool alike = input.classes.count() == 1;
-  std::vector<Node> nodes(alike ? 1 : tree.num_nodes());
-  for (std::size_t node = 0; node < nodes.size(); ++node) {
-    const std::span<const int> ranks = tree.node_ranks(static_cast<int>(node));
-    nodes[node] = {{ranks.begin(), ranks.end()}, alike ? tree.num_nodes() : 1};
-  }
-  return nodes;
-}
 
 // A rank's tokens brought into order, one row each.
 int LocalWork::reorder_tokens(int rank, std::int64_t ranks, MergedTasks& tasks,
@@ -78,7 +59,7 @@ void LocalWork::copy_rows(MergedTasks& dispatch, MergedTasks& combine) {
   const Traffic& traffic = input_.traffic;
   const double all_tokens = static_cast<double>(traffic.tokens) * input_.graph.num_ranks();
   const Demand demand = input_.routing.demand();
-  for (const Node& node : nodes_of(input_)) {
+  for (const Node& node : nodes_of(input_.graph, input_.classes)) {
     double rows = 0, tokens = 0;
     for (const int rank : node.ranks) {
       rows += all_tokens * demand.window_rows(rank, traffic.row_per_rank);
@@ -100,7 +81,7 @@ void LocalWork::copy_rows_of(MergedTasks& tasks, const Machine::Copying& cost, c
              .bytes = set.bytes,
              .latency_us = cost.ranks_us(num_ranks, host.processors),
              .uses = {resources_.host(node.ranks.front(), us / set.bytes)}},
-            node.alike);
+            node.count);
 }
 
 }  // namespace ferry::internal

@@ -1,27 +1,20 @@
-// LocalWork: what ranks and nodes do with rows beside sending them. Called by build.cc
-// and tree_tasks.cc.
+// LocalWork: what ranks and nodes do with rows beside sending them.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "plan/build.h"
+#include "plan/input.h"
 #include "plan/merged_tasks.h"
+#include "plan/resources.h"
 
 namespace ferry::internal {
-
-// Ranks that share processors, and how many such nodes are alike.
-struct Node {
-  std::vector<int> ranks;
-  std::int64_t alike = 1;
-};
-std::vector<Node> nodes_of(const BuildInput& input);
 
 class LocalWork {
  public:
   LocalWork(const BuildInput& input, Resources& resources) : input_(input), resources_(resources) {}
 
-  // A rank's tokens, or the rows of its experts, brought into order, for so many ranks alike.
+  // A rank's tokens, or the rows of its experts, brought into order, for so many equal ranks.
   // Returns the task; -1 where the machine has no engine for it.
   int reorder_tokens(int rank, std::int64_t ranks, MergedTasks& tasks, std::vector<int> after);
   int reorder_rows(int rank, std::int64_t ranks, MergedTasks& tasks, std::vector<int> after);

@@ -1,5 +1,4 @@
-// Machine::parse: a machine from lines of text; docs/plan.md has the grammar. Called by tools and
-// tests; calls presets.h and Topology::parse.
+// Machine::parse: a machine from lines of text; docs/plan.md has the grammar.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "ferry/status.h"
 #include "plan/machine_text.h"
 #include "plan/presets.h"
+#include "topology/level_names.h"
 
 namespace ferry {
 
@@ -329,17 +329,6 @@ void check_names(const Machine& machine) {
 }  // namespace
 
 namespace internal {
-
-std::vector<std::string> level_names(const Topology& tree) {
-  std::vector<std::string> names;
-  for (int i = 0; i < tree.num_levels(); ++i) names.push_back(tree.level(i).name);
-  return names;
-}
-
-void refuse_line(int line, const std::string& what) {
-  throw Error(Code::kInvalidArgument,
-              line > 0 ? fmt::format("machine, line {}: {}", line, what) : what);
-}
 
 Machine parse_lines(std::span<const MachineLine> lines) {
   Machine machine;

@@ -11,7 +11,7 @@
 
 namespace ferry::internal {
 
-// Of Machine::Shape, in its order.
+// Names of Machine::Shape, in its order.
 inline constexpr std::array kShapeNames = {"mesh", "ring", "pairs", "index", "xor"};
 
 struct MachineLine {
@@ -21,11 +21,5 @@ struct MachineLine {
 
 // Machine::parse of lines that may come from another form, which has no presets.
 Machine parse_lines(std::span<const MachineLine> lines);
-
-// Of the levels of a tree, from the outside in.
-std::vector<std::string> level_names(const Topology& tree);
-
-// Throws Error kInvalidArgument with the number, if there is one.
-[[noreturn]] void refuse_line(int line, const std::string& what);
 
 }  // namespace ferry::internal

@@ -1,4 +1,4 @@
-// Machine::to_text: the lines that Machine::parse reads as the same machine. Called by tools.
+// Machine::to_text: the lines that Machine::parse reads as the same machine.
 #include <fmt/format.h>
 
 #include <string>

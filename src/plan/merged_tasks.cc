@@ -22,14 +22,14 @@ int MergedTasks::add(Task task, std::int64_t ranks) {
 }
 
 bool MergedTasks::finish(const std::vector<Resource>& resources, Schedule& schedule) {
-  bool alike = true;
+  bool equal = true;
   for (Task& task : list_) {
     std::vector<Use> uses;
     for (const Use& use : task.uses) {
       const double count =
           static_cast<double>(task.count) / static_cast<double>(resources[use.resource].instances);
       const double share = use.share * count;
-      alike = alike && (use.share != 1 || count == std::floor(count));
+      equal = equal && (use.share != 1 || count == std::floor(count));
       const auto same = std::ranges::find(uses, use.resource, &Use::resource);
       if (same == uses.end())
         uses.push_back({.resource = use.resource, .share = share, .cost = use.cost});
@@ -39,7 +39,7 @@ bool MergedTasks::finish(const std::vector<Resource>& resources, Schedule& sched
     task.uses = std::move(uses);
   }
   schedule = {.resources = resources, .tasks = std::move(list_)};
-  return alike;
+  return equal;
 }
 
 }  // namespace ferry::internal

@@ -1,5 +1,5 @@
 // MergedTasks: the tasks of one direction of an exchange. Tasks that differ in nothing but their
-// ranks become one. Called by build.cc and local_work.cc.
+// ranks become one.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace ferry::internal {
 
 class MergedTasks {
  public:
-  // Of so many ranks alike. Returns the task.
+  // A task of each of so many equal ranks. Returns its number.
   int add(Task task, std::int64_t ranks);
   // False: a class has resources that are not equally loaded.
   bool finish(const std::vector<Resource>& resources, Schedule& schedule);

@@ -1,4 +1,4 @@
-// Models of the field, from their published configurations. Called by tools and tests.
+// Models of the field, from their published configurations.
 #include <fmt/format.h>
 
 #include <algorithm>

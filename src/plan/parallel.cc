@@ -7,6 +7,7 @@
 
 #include "ferry/status.h"
 #include "plan/merged_tasks.h"
+#include "plan/resources.h"
 #include "plan/tree_tasks.h"
 
 namespace ferry::internal {
@@ -45,7 +46,7 @@ std::vector<TreeStep> gather_steps(const BuildInput& input, int tp) {
   return steps;
 }
 
-// Neighbours gather alike wherever they are: the first groups of a large machine do for all.
+// Neighbours gather equally wherever they are: the first groups of a large machine stand for all.
 Machine gathering(const BuildInput& input, int tp) {
   const Machine& machine = input.graph.machine();
   const int ranks = input.graph.num_ranks();
@@ -69,13 +70,13 @@ void add_gather_over_links(const BuildInput& input, int tp, Resources& resources
     for (const int at : ways.order) {
       const auto [from, kind, depth] = ways.reached[at];
       if (from < 0 || !crossed[at]) continue;
-      const Hop hop{.from = from, .to = at, .kind = kind, .parent = task_of[from]};
+      const Hop hop{.from = from, .to = at, .kind = kind, .own = task_of[from] < 0};
       const double bytes = result_bytes(input.traffic);
       Task task{.what = "gather",
                 .bytes = bytes,
                 .latency_us = graph.machine().links[kind].latency_us,
                 .uses = resources.of(hop, false, bytes)};
-      if (hop.parent >= 0) task.after = {hop.parent};
+      if (!hop.own) task.after = {task_of[from]};
       task_of[at] = tasks.add(std::move(task), 1);
     }
   }

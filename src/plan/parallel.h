@@ -1,9 +1,9 @@
 // Parallel: what tensor and pipeline parallel ranks, and pairs of micro-batches, make of an
-// exchange. Called by plan.cc; calls tree_tasks.h and routes.h.
+// exchange.
 #pragma once
 
 #include "ferry/plan.h"
-#include "plan/build.h"
+#include "plan/input.h"
 
 namespace ferry::internal {
 

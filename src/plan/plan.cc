@@ -1,5 +1,4 @@
-// plan(): every strategy of a machine, read as bytes, memory, bound and time. Called by tools and
-// Python; calls strategies.h and build.h.
+// plan(): every strategy of a machine, read as bytes, memory, bound and time.
 #include "ferry/plan.h"
 
 #include <fmt/format.h>
@@ -9,13 +8,14 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "ferry/status.h"
 #include "plan/build.h"
 #include "plan/parallel.h"
 #include "plan/predict.h"
 #include "plan/strategies.h"
-#include "plan/totals.h"
+#include "plan/summed.h"
 #include "traffic/ranking.h"
 
 namespace ferry {
@@ -46,8 +46,9 @@ class Planner {
         gather_(internal::gather_of(input(), workload.parallel.tp)) {}
 
   Prediction predict(const Strategy& strategy) {
-    const std::optional<SchedulePair> pair = build(strategy);
-    Prediction prediction = pair ? internal::predict(strategy, *pair, options_) : total(strategy);
+    std::optional<SchedulePair> pair = build(strategy);
+    if (!pair) pair = build_summed(strategy);
+    Prediction prediction = internal::predict(strategy.name, *pair, options_);
     prediction.step =
         internal::step_of(prediction, gather_, workload_, graph_.machine().contention);
     return prediction;
@@ -78,39 +79,45 @@ class Planner {
   }
   internal::BuildInput input() const { return input(classes_); }
 
-  // Nothing if the tasks are too many. Classes that turn out not to be alike are given up.
+  // Nothing if the tasks are too many. Classes whose ranks turn out to differ are given up.
   std::optional<SchedulePair> build(const Strategy& strategy) {
-    if (is_tree()) return internal::build(input(), strategy);
+    if (is_tree()) return internal::build(input(), strategy.copies, {});
     if (!classes_.each_alone()) {
-      if (have_like_ways(strategy)) {
-        SchedulePair pair = internal::build(input(), strategy);
-        if (pair.alike && num_tasks(pair) <= internal::kMostTasks) return pair;
-        if (pair.alike) return std::nullopt;
+      if (have_equal_ways(strategy)) {
+        SchedulePair pair = internal::build(input(), strategy.copies, forests(strategy, classes_));
+        if (pair.classes_hold && num_tasks(pair) <= internal::kMostTasks) return pair;
+        if (pair.classes_hold) return std::nullopt;
       }
       classes_ = internal::each_alone(graph_.num_ranks());
     }
     const std::size_t ranks = graph_.num_ranks();
     if (ranks * (ranks - 1) * strategy.ways.size() > internal::kMostTasks) return std::nullopt;
-    return internal::build(input(), strategy);
+    return internal::build(input(), strategy.copies, forests(strategy, classes_));
   }
 
-  Prediction total(const Strategy& strategy) {
+  SchedulePair build_summed(const Strategy& strategy) {
     const Classes alone = internal::each_alone(graph_.num_ranks());
     internal::check_alone(alone);
-    std::vector<const Forest*> forests;
-    for (const internal::Way& way : strategy.ways) {
-      const auto found = forests_.find(way.closed);
-      forests.push_back(
-          found != forests_.end()
-              ? &found->second
-              : &forests_.try_emplace(way.closed, graph_, routing_, way.closed).first->second);
-    }
-    return internal::total(input(alone), strategy, forests, options_.doubled);
+    return internal::build_summed(input(alone), forests(strategy, alone));
   }
 
-  bool have_like_ways(const Strategy& strategy) const {
+  // A forest is made once for all strategies that take its way.
+  std::vector<internal::WeighedForest> forests(const Strategy& strategy, const Classes& classes) {
+    std::vector<internal::WeighedForest> weighed;
+    for (const internal::Way& way : strategy.ways) {
+      const auto key = std::pair{classes.first, way.closed};
+      auto found = forests_.find(key);
+      if (found == forests_.end())
+        found = forests_.try_emplace(key, graph_, routing_, classes.first, way.closed).first;
+      weighed.push_back(
+          internal::weigh(graph_, found->second, traffic_, strategy.copies, way.share));
+    }
+    return weighed;
+  }
+
+  bool have_equal_ways(const Strategy& strategy) const {
     return std::ranges::all_of(strategy.ways, [&](const internal::Way& way) {
-      return internal::have_like_ways(graph_, classes_, way.closed);
+      return internal::have_equal_ways(graph_, classes_, way.closed);
     });
   }
 
@@ -120,7 +127,8 @@ class Planner {
   const internal::Traffic traffic_;
   const internal::Routing routing_;
   Classes classes_;
-  std::map<std::vector<bool>, Forest> forests_;  // by the links that they do not take
+  // By their sources and the links that they do not take.
+  std::map<std::pair<std::vector<int>, std::vector<bool>>, Forest> forests_;
   const internal::Gather gather_;
 };
 

@@ -1,7 +1,9 @@
 #include "plan/predict.h"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 namespace ferry::internal {
 
@@ -48,37 +50,62 @@ std::vector<Load> loads(const SchedulePair& pair) {
   return loads;
 }
 
-std::vector<std::pair<std::string, double>> doubled(const SchedulePair& pair, int chunks) {
+double bound_us(const Schedule& tasks, const std::optional<SchedulePair::Ways>& ways,
+                Schedule SchedulePair::Ways::*half) {
+  if (!ways) return bound_us(tasks);
+  return std::max(busiest_us(tasks), longest_way_us((*ways).*half));
+}
+
+double end_us(const SchedulePair& pair, int chunks) {
+  if (!pair.ways) return time(pair.dispatch, chunks).first + time(pair.combine, chunks).first;
+  return bound_us(pair.dispatch, pair.ways, &SchedulePair::Ways::dispatch) +
+         bound_us(pair.combine, pair.ways, &SchedulePair::Ways::combine);
+}
+
+// Changes the rates of a kind of resource in all schedules.
+void scale_rates(SchedulePair& pair, int kind, double factor) {
+  const auto scale = [&](Schedule& schedule) {
+    for (Resource& resource : schedule.resources)
+      if (resource.kind == kind) resource.capacity *= factor;
+  };
+  scale(pair.dispatch), scale(pair.combine);
+  if (pair.ways) scale(pair.ways->dispatch), scale(pair.ways->combine);
+}
+
+std::vector<std::pair<std::string, double>> doubled(SchedulePair pair, int chunks) {
   std::vector<std::pair<std::string, double>> times;
-  for (std::size_t kind = 0; kind < pair.kinds.size(); ++kind) {
+  for (int kind = 0; kind < std::ssize(pair.kinds); ++kind) {
     if (pair.kinds[kind].gb_s <= 0) continue;
-    const auto faster = [&](Schedule schedule) {
-      for (Resource& resource : schedule.resources)
-        if (resource.kind == static_cast<int>(kind)) resource.capacity *= 2;
-      return time(schedule, chunks).first;
-    };
-    times.emplace_back(pair.kinds[kind].name, faster(pair.dispatch) + faster(pair.combine));
+    scale_rates(pair, kind, 2);
+    times.emplace_back(pair.kinds[kind].name, end_us(pair, chunks));
+    scale_rates(pair, kind, 0.5);
   }
   return times;
 }
 
 }  // namespace
 
-Prediction predict(const Strategy& strategy, const SchedulePair& pair, const PlanOptions& options) {
-  const int chunks = chunks_for(pair, options.chunks);
+Prediction predict(const std::string& strategy, const SchedulePair& pair,
+                   const PlanOptions& options) {
   Prediction prediction;
-  prediction.strategy = strategy.name;
+  prediction.strategy = strategy;
   prediction.received_bytes = pair.received_bytes;
   prediction.staged_bytes = pair.staged_bytes;
   prediction.loads = loads(pair);
-  prediction.dispatch_bound_us = bound_us(pair.dispatch);
-  prediction.combine_bound_us = bound_us(pair.combine);
-  prediction.chunks = chunks;
-  std::tie(prediction.dispatch_us, prediction.dispatch_spans) = time(pair.dispatch, chunks);
-  std::tie(prediction.combine_us, prediction.combine_spans) = time(pair.combine, chunks);
+  prediction.dispatch_us = prediction.dispatch_bound_us =
+      bound_us(pair.dispatch, pair.ways, &SchedulePair::Ways::dispatch);
+  prediction.combine_us = prediction.combine_bound_us =
+      bound_us(pair.combine, pair.ways, &SchedulePair::Ways::combine);
+  if (!pair.ways) {
+    prediction.chunks = chunks_for(pair, options.chunks);
+    std::tie(prediction.dispatch_us, prediction.dispatch_spans) =
+        time(pair.dispatch, prediction.chunks);
+    std::tie(prediction.combine_us, prediction.combine_spans) =
+        time(pair.combine, prediction.chunks);
+  }
+  prediction.at_most_us = pair.ways ? pair.ways->at_most_us : prediction.pair_us();
   prediction.limited_by = candidate_of(prediction).limited_by;
-  prediction.at_most_us = prediction.pair_us();
-  if (options.doubled) prediction.doubled = doubled(pair, chunks);
+  if (options.doubled) prediction.doubled = doubled(pair, prediction.chunks);
   return prediction;
 }
 

@@ -1,10 +1,10 @@
-// Predict: the schedules of a strategy read as bytes, memory, bound and time. Called by plan.cc and
-// choose.cc; calls schedule.h.
+// Predict: the schedules of a strategy read as bytes, memory, bound and time.
 #pragma once
 
+#include <string>
+
 #include "ferry/plan.h"
-#include "plan/build.h"
-#include "plan/strategies.h"
+#include "plan/schedule.h"
 #include "traffic/ranking.h"
 
 namespace ferry::internal {
@@ -12,8 +12,9 @@ namespace ferry::internal {
 // Tasks of a dispatch, or a combine, that are simulated, at most, as many pieces as they may have.
 constexpr std::size_t kMostTasks = 20000;
 
-// Of no more tasks than that.
-Prediction predict(const Strategy& strategy, const SchedulePair& pair, const PlanOptions& options);
+// All but Prediction::step. Schedules without ways have no more tasks than that.
+Prediction predict(const std::string& strategy, const SchedulePair& pair,
+                   const PlanOptions& options);
 
 // A prediction as ranking.h compares it.
 Candidate candidate_of(const Prediction& prediction);

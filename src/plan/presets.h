@@ -1,4 +1,4 @@
-// Presets: machines of the field as texts. Called by machine_text.cc.
+// Presets: machines of the field as texts.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Machine::resized: the same kind of machine with more ranks, or fewer. Called by tools and Python.
+// Machine::resized: the same kind of machine with more ranks, or fewer.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace ferry {
 
 namespace {
 
-// Of the groups whose positions a link names; 0: there is no such level.
+// The size of the groups whose positions a link names; 0: there is no such level.
 int group_size(const Topology& tree, const Machine::Link& link) {
   if (link.level.empty()) return tree.num_ranks();
   const int level = tree.find_level(link.level);

@@ -1,13 +1,15 @@
-// What a hop uses on a machine; see build.h.
-#include <algorithm>
+#include "plan/resources.h"
 
-#include "plan/build.h"
+#include <algorithm>
+#include <numeric>
+#include <span>
 
 namespace ferry::internal {
 
 namespace {
 
-// Of messages of this size: between the points of a curve in proportion, as measured beyond them.
+// The rate for messages of this size: between the points of a curve in proportion, as measured
+// beyond them.
 double rate_at(const std::vector<std::array<double, 2>>& curve, double bytes) {
   if (bytes <= curve.front()[0]) return curve.front()[1];
   for (std::size_t i = 1; i < curve.size(); ++i) {
@@ -24,6 +26,23 @@ double full_rate(const Machine::Link& link) {
 
 }  // namespace
 
+std::vector<Node> nodes_of(const Graph& graph, const Classes& classes) {
+  const Topology& tree = graph.tree();
+  if (graph.machine().host.together) {
+    Node all;
+    all.ranks.resize(tree.num_ranks());
+    std::iota(all.ranks.begin(), all.ranks.end(), 0);
+    return {all};
+  }
+  const bool equal = classes.count() == 1;
+  std::vector<Node> nodes(equal ? 1 : tree.num_nodes());
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    const std::span<const int> ranks = tree.node_ranks(static_cast<int>(node));
+    nodes[node] = {{ranks.begin(), ranks.end()}, equal ? tree.num_nodes() : 1};
+  }
+  return nodes;
+}
+
 Resources::Resources(const Graph& graph, const Classes& classes, double row_bytes, int chunks)
     : graph_(graph), classes_(classes), row_bytes_(row_bytes), chunks_(chunks) {
   for (int level = 0; level < graph.tree().num_levels(); ++level) {
@@ -36,17 +55,16 @@ Resources::Parts Resources::parts(const std::vector<int>& part_of) const {
   std::vector<int> lowest(1 + std::ranges::max(part_of), classes_.count());
   for (std::size_t rank = 0; rank < part_of.size(); ++rank)
     lowest[part_of[rank]] = std::min(lowest[part_of[rank]], classes_.of[rank]);
-  Parts parts{.class_of = {}, .num_alike = std::vector<std::int64_t>(classes_.count())};
+  Parts parts{.class_of = {}, .num_equal = std::vector<std::int64_t>(classes_.count())};
   for (const int part : part_of) parts.class_of.push_back(lowest[part]);
-  for (const int lowest_class : lowest) ++parts.num_alike[lowest_class];
+  for (const int lowest_class : lowest) ++parts.num_equal[lowest_class];
   return parts;
 }
 
 std::vector<Use> Resources::of(const Hop& hop, bool home, double bytes) {
   const int from = home ? hop.to : hop.from, to = home ? hop.from : hop.to;
-  const Passage passage{.kind = hop.kind,
-                        .own = hop.parent < 0,
-                        .outermost = graph_.outermost_parted(hop.from, hop.to)};
+  const Passage passage{
+      .kind = hop.kind, .own = hop.own, .outermost = graph_.outermost_parted(hop.from, hop.to)};
   std::vector<Use> uses;
   if (const std::optional<LoadKind> link = link_load(hop.kind)) {
     const Key key{.what = What::kLink,
@@ -59,6 +77,22 @@ std::vector<Use> Resources::of(const Hop& hop, bool home, double bytes) {
   add_sender(from, passage, uses);
   add_receiver(to, passage, uses);
   return uses;
+}
+
+std::size_t Resources::num_passages() const {
+  return std::size_t{2} * graph_.num_kinds() * graph_.tree().num_levels();
+}
+
+std::size_t Resources::index(const Passage& passage) const {
+  const std::size_t levels = graph_.tree().num_levels();
+  return (passage.kind * 2 + (passage.own ? 1 : 0)) * levels + passage.outermost;
+}
+
+Resources::Passage Resources::passage(std::size_t index) const {
+  const std::size_t levels = graph_.tree().num_levels();
+  return {.kind = static_cast<int>(index / levels / 2),
+          .own = index / levels % 2 == 1,
+          .outermost = static_cast<int>(index % levels)};
 }
 
 std::optional<LoadKind> Resources::link_load(int kind) const {
@@ -176,10 +210,10 @@ std::int64_t Resources::instances(const Key& key) const {
     case What::kIssue: return classes_.size[key.a];
     case What::kPort: {
       const int level = port_level(graph_.machine().ports[key.index]);
-      return level < 0 ? classes_.size[key.a] : groups_[level].num_alike[key.a];
+      return level < 0 ? classes_.size[key.a] : groups_[level].num_equal[key.a];
     }
-    case What::kHost: return host_level() < 0 ? 1 : groups_[host_level()].num_alike[key.a];
-    case What::kLevel: return sharers_[key.index].num_alike[key.a];
+    case What::kHost: return host_level() < 0 ? 1 : groups_[host_level()].num_equal[key.a];
+    case What::kLevel: return sharers_[key.index].num_equal[key.a];
     case What::kLink: break;
   }
   const int rank = classes_.first[key.a];

@@ -1,7 +1,6 @@
 // Routing: which share of a rank's tokens wants an expert of a set of ranks. Exact for uniform and
 // group-limited choices and for a trace; for loads the K experts of a token are drawn independently
-// but for their number, so that each is chosen as often as its load says. Called by routes.h and
-// tree_walk.h.
+// but for their number, so that each is chosen as often as its load says.
 #pragma once
 
 #include <map>
@@ -9,8 +8,8 @@
 #include <vector>
 
 #include "ferry/plan.h"
-#include "plan/classes.h"
 #include "plan/draws.h"
+#include "plan/rank_traits.h"
 #include "traffic/traffic.h"
 
 namespace ferry::internal {
@@ -25,22 +24,23 @@ class Routing {
     int experts = 0;
     std::vector<int> list = {};  // empty where only their number counts
   };
-  // Of the tokens, those with an expert on some ranks; on each alone, added up; pairs as of rows().
+  // Shares of the tokens: those with an expert on some ranks; on each rank alone, added up; and the
+  // pairs of rows().
   struct Wanted {
     double touched = 0, touched_alone = 0, rows = 0;
   };
   Ranks of(int rank) const;
   void add(Ranks& ranks, const Ranks& others) const;
 
-  // Of all tokens: those with at least one expert there.
+  // The share of all tokens that have at least one expert there.
   double touched(const Ranks& ranks) const;
   // (Token, expert) pairs there, per token.
   double rows(const Ranks& ranks) const;
   // The same for the walk down a tree; this must outlive it.
   Demand demand() const;
-  // Of ranks with equal traits as many tokens want an expert, also of sets of them.
+  // Equally many tokens want an expert of ranks with equal traits, and of sets of them.
   RankTraits traits() const;
-  // Ranks with as many experts are wanted alike.
+  // Ranks with equally many experts are wanted equally.
   bool uniform() const noexcept { return kind_ == Kind::kUniform; }
   int experts_of(int rank) const { return rank_experts_[rank]; }
 

@@ -9,7 +9,7 @@ namespace ferry::internal {
 
 namespace {
 
-// Of one link, which its port may slow down.
+// The rate of one link, which its port may slow down.
 double rate_of(const Graph& graph, int kind) {
   const Machine::Link& link = graph.machine().links[kind];
   double rate = link.gb_s;

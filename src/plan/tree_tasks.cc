@@ -4,8 +4,6 @@
 #include <cmath>
 #include <map>
 
-#include "plan/local_work.h"
-
 namespace ferry::internal {
 
 TreeTasks::TreeTasks(const BuildInput& input, std::vector<TreeStep> steps, Resources& resources)
@@ -39,7 +37,7 @@ void TreeTasks::add_engine(int engine) {
 
 void TreeTasks::add(const LoadKind& kind, const Loads& loads, bool both_directions) {
   // By bytes, but for errors of rounding.
-  std::map<std::vector<float>, std::pair<std::vector<PairBytes>, int>> alike;
+  std::map<std::vector<float>, std::pair<std::vector<PairBytes>, int>> equal;
   const std::size_t count = loads.empty() ? 0 : loads[0].size();
   for (std::size_t i = 0; i < count; ++i) {
     for (const bool out : {true, false}) {
@@ -54,10 +52,10 @@ void TreeTasks::add(const LoadKind& kind, const Loads& loads, bool both_directio
         key.push_back(static_cast<float>(bytes.back().combine));
       }
       if (std::ranges::all_of(key, [](float one) { return one == 0; })) continue;
-      ++alike.try_emplace(std::move(key), std::move(bytes), 0).first->second.second;
+      ++equal.try_emplace(std::move(key), std::move(bytes), 0).first->second.second;
     }
   }
-  for (const auto& [key, found] : alike) {
+  for (const auto& [key, found] : equal) {
     const auto& [bytes, instances] = found;
     const int resource = resources_.add(kind, instances);
     for (std::size_t step = 0; step < uses_.size(); ++step)
@@ -67,7 +65,7 @@ void TreeTasks::add(const LoadKind& kind, const Loads& loads, bool both_directio
 
 void TreeTasks::add_processors() {
   const double us_per_byte = 1 / (input_.graph.machine().host.network_gb_s * 1e3);
-  for (const Node& node : nodes_of(input_)) {
+  for (const Node& node : nodes_of(input_.graph, input_.classes)) {
     const Use use = resources_.host(node.ranks.front(), us_per_byte);
     for (std::size_t step = 0; step < steps_.size(); ++step) {
       if (!steps_[step].network) continue;
@@ -75,7 +73,7 @@ void TreeTasks::add_processors() {
       for (const int rank : node.ranks)
         ends += steps_[step].ranks[rank].out, ends += steps_[step].ranks[rank].in;
       const PairBytes bytes{ends.dispatch / 2, ends.combine / 2};
-      uses_[step].push_back({use.resource, bytes, static_cast<double>(node.alike), use.cost});
+      uses_[step].push_back({use.resource, bytes, static_cast<double>(node.count), use.cost});
     }
   }
 }

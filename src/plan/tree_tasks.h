@@ -1,13 +1,13 @@
 // TreeTasks: the hops of a tree (tree_walk.h) as tasks, one for all hops of a step, so that any
-// number of ranks, alike or not, makes a few. Called by build.cc and
-// parallel.cc.
+// number of ranks, equal or not, makes a few.
 #pragma once
 
 #include <utility>
 #include <vector>
 
-#include "plan/build.h"
+#include "plan/input.h"
 #include "plan/merged_tasks.h"
+#include "plan/resources.h"
 #include "traffic/tree_walk.h"
 
 namespace ferry::internal {
@@ -19,7 +19,7 @@ class TreeTasks {
   // Behind tasks that bring rows into order. Returns all.
   std::vector<int> add_dispatch(MergedTasks& tasks, const std::vector<int>& first) const;
   std::vector<int> add_combine(MergedTasks& tasks, const std::vector<int>& first) const;
-  // Of the rank with most: bytes of its own rows; of what it passes on.
+  // Bytes of the rank with most: of its own rows, and of those that it passes on.
   std::pair<double, double> memory() const;
 
  private:
@@ -29,7 +29,7 @@ class TreeTasks {
   void add_engine(int engine);
   // Between nodes every byte takes time of the processors at both of its ends.
   void add_processors();
-  // Resources that are loaded alike become one.
+  // Equally loaded resources become one.
   void add(const LoadKind& kind, const Loads& loads, bool both_directions);
   Task task(std::size_t step, double PairBytes::*bytes) const;
   std::vector<int> add_steps(MergedTasks& tasks, const std::vector<int>& first, bool home) const;

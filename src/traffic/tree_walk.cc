@@ -116,7 +116,7 @@ class TreeWalk {
   }
 
  private:
-  // Of one level, next to each other.
+  // Groups of one level, next to each other.
   struct Groups {
     int begin, end;
   };
@@ -204,7 +204,7 @@ class TreeWalk {
             topology_.group_of(topology_.members(groups.end - 1, level).back(), host_) + 1};
   }
 
-  // Whoever holds a token stores its rows wherever they belong: between groups of a level inside a
+  // A rank that holds a token stores its rows where they belong: between groups of a level inside a
   // node.
   void store(int level, const Groups& groups, const Tokens& tokens) {
     double all_rows = 0, all_held = 0;

@@ -3,14 +3,17 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <list>
 #include <optional>
 #include <random>
 #include <string>
 
 #include "ferry/plan.h"
 #include "ferry/status.h"
+#include "plan/build.h"
 #include "plan/predict.h"
-#include "plan/totals.h"
+#include "plan/strategies.h"
+#include "plan/summed.h"
 
 namespace ferry {
 namespace {
@@ -199,14 +202,17 @@ TEST(Alike, SumsOverAllTreesAreThoseOfTheTasks) {
         .graph = graph, .classes = alone, .traffic = traffic, .routing = routing, .chunks = 2};
     for (const internal::Strategy& strategy : internal::strategies_of(graph)) {
       SCOPED_TRACE(strategy.name);
-      std::vector<internal::Forest> forests;
+      std::list<internal::Forest> forests;
+      std::vector<internal::WeighedForest> weighed;
       for (const internal::Way& way : strategy.ways)
-        forests.emplace_back(graph, routing, way.closed);
-      std::vector<const internal::Forest*> pointers;
-      for (const internal::Forest& forest : forests) pointers.push_back(&forest);
-      const Prediction total = internal::total(input, strategy, pointers, true);
-      const internal::SchedulePair pair = internal::build(input, strategy);
-      const Prediction tasks = internal::predict(strategy, pair, {.chunks = 2, .doubled = false});
+        weighed.push_back(
+            internal::weigh(graph, forests.emplace_back(graph, routing, alone.first, way.closed),
+                            traffic, strategy.copies, way.share));
+      const Prediction total =
+          internal::predict(strategy.name, internal::build_summed(input, weighed), {.chunks = 2});
+      const Prediction tasks =
+          internal::predict(strategy.name, internal::build(input, strategy.copies, weighed),
+                            {.chunks = 2, .doubled = false});
       expect_same_loads(tasks, total);
       expect_near(tasks.dispatch_bound_us, total.dispatch_bound_us, "bound of dispatch");
       expect_near(tasks.combine_bound_us, total.combine_bound_us, "bound of combine");

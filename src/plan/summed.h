@@ -1,0 +1,16 @@
+// Summed: the schedules of a strategy where the hops are too many for a task each. Loads, memory
+// and bounds are those of the schedules that build.h makes with every rank a class.
+#pragma once
+
+#include <vector>
+
+#include "plan/forest.h"
+#include "plan/input.h"
+#include "plan/schedule.h"
+
+namespace ferry::internal {
+
+// `forests`: one for each way of the strategy, from all ranks, each of which is a class.
+SchedulePair build_summed(const BuildInput& input, const std::vector<WeighedForest>& forests);
+
+}  // namespace ferry::internal
