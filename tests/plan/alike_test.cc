@@ -190,39 +190,59 @@ TEST(Alike, LinksOfAClassThatCarryDifferentBytes) {
   expect_same_loads(find(classes, "hierarchical"), find(alone, "hierarchical"));
 }
 
+// Every strategy. Returns their number.
+int expect_sums_of_tasks(const std::string& text, const Workload& workload) {
+  const internal::Graph graph(Machine::parse(text));
+  const internal::Classes alone = internal::each_alone(graph.num_ranks());
+  const internal::Traffic traffic = internal::traffic_of(workload.exchange, graph.num_ranks());
+  const internal::Routing routing(workload, traffic.rank_experts);
+  const internal::BuildInput input{
+      .graph = graph, .classes = alone, .traffic = traffic, .routing = routing, .chunks = 2};
+  int checked = 0;
+  for (const internal::Strategy& strategy : internal::strategies_of(graph)) {
+    SCOPED_TRACE(strategy.name);
+    std::list<internal::Forest> forests;
+    std::vector<internal::WeighedForest> weighed;
+    for (const internal::Way& way : strategy.ways)
+      weighed.push_back(
+          internal::weigh(graph, forests.emplace_back(graph, routing, alone.first, way.closed),
+                          traffic, strategy.copies, way.share));
+    const Prediction total =
+        internal::predict(strategy.name, internal::build_summed(input, weighed), {.chunks = 2});
+    const Prediction tasks =
+        internal::predict(strategy.name, internal::build(input, strategy.copies, weighed),
+                          {.chunks = 2, .doubled = false});
+    expect_same_loads(tasks, total);
+    expect_near(tasks.dispatch_bound_us, total.dispatch_bound_us, "bound of dispatch");
+    expect_near(tasks.combine_bound_us, total.combine_bound_us, "bound of combine");
+    EXPECT_LE(total.pair_us(), tasks.pair_us() * (1 + 1e-9));
+    EXPECT_GE(total.at_most_us, tasks.pair_us() * (1 - 1e-9));
+    for (const auto& [name, us] : total.doubled) EXPECT_LE(us, total.pair_us() * (1 + 1e-9));
+    ++checked;
+  }
+  return checked;
+}
+
 TEST(Alike, SumsOverAllTreesAreThoseOfTheTasks) {
   int checked = 0;
   for_machines([&](const std::string& text, const Workload& workload) {
-    if (!plan_of(text, workload, true)) return;
-    const internal::Graph graph(Machine::parse(text));
-    const internal::Classes alone = internal::each_alone(graph.num_ranks());
-    const internal::Traffic traffic = internal::traffic_of(workload.exchange, graph.num_ranks());
-    const internal::Routing routing(workload, traffic.rank_experts);
-    const internal::BuildInput input{
-        .graph = graph, .classes = alone, .traffic = traffic, .routing = routing, .chunks = 2};
-    for (const internal::Strategy& strategy : internal::strategies_of(graph)) {
-      SCOPED_TRACE(strategy.name);
-      std::list<internal::Forest> forests;
-      std::vector<internal::WeighedForest> weighed;
-      for (const internal::Way& way : strategy.ways)
-        weighed.push_back(
-            internal::weigh(graph, forests.emplace_back(graph, routing, alone.first, way.closed),
-                            traffic, strategy.copies, way.share));
-      const Prediction total =
-          internal::predict(strategy.name, internal::build_summed(input, weighed), {.chunks = 2});
-      const Prediction tasks =
-          internal::predict(strategy.name, internal::build(input, strategy.copies, weighed),
-                            {.chunks = 2, .doubled = false});
-      expect_same_loads(tasks, total);
-      expect_near(tasks.dispatch_bound_us, total.dispatch_bound_us, "bound of dispatch");
-      expect_near(tasks.combine_bound_us, total.combine_bound_us, "bound of combine");
-      EXPECT_LE(total.pair_us(), tasks.pair_us() * (1 + 1e-9));
-      EXPECT_GE(total.at_most_us, tasks.pair_us() * (1 - 1e-9));
-      for (const auto& [name, us] : total.doubled) EXPECT_LE(us, total.pair_us() * (1 + 1e-9));
-      ++checked;
-    }
+    if (plan_of(text, workload, true)) checked += expect_sums_of_tasks(text, workload);
   });
   EXPECT_GT(checked, kMachines);
+}
+
+// A rank waits for the slowest of the sums that it adds to its own, whichever link brings it.
+TEST(Alike, SumsKnowTheSlowestHopBehindAnother) {
+  const Workload few{.exchange = {.max_tokens = 1, .hidden = 64, .num_experts = 16, .top_k = 8}};
+  for (const char* latencies : {"1us 20us", "20us 1us"}) {
+    const std::string text(latencies), inner = text.substr(0, text.find(' ')),
+                                       outer = text.substr(text.find(' ') + 1);
+    EXPECT_GT(expect_sums_of_tasks("machine:2,vnode:2,rank:2\nlink peer mesh vnode 50GB/s " +
+                                       inner + "\nlink mate pairs 0-2,1-3 in machine 50GB/s " +
+                                       outer + "\nlink ib index machine 10GB/s 3us",
+                                   few),
+              0);
+  }
 }
 
 }  // namespace
