@@ -9,7 +9,7 @@
 
 #include "doctor_findings.h"
 #include "ferry/status.h"
-#include "network/link.h"
+#include "network/transport.h"
 
 namespace ferry::tools {
 namespace {
@@ -45,10 +45,10 @@ Network find_network() {
   Network network{
       .ucx = internal::ucx_found(), .link = {}, .no_link = {}, .interfaces = interfaces()};
   try {
-    const std::unique_ptr<internal::Link> link = internal::ucx_link();
-    link->let_in({link->address()});
-    link->connect({{0, link->address()}});  // to itself: UCX chooses when there is a peer
-    network.link = link->describe();
+    const std::unique_ptr<internal::Transport> transport = internal::ucx_transport();
+    transport->let_in({transport->address()});
+    transport->connect({{0, transport->address()}});  // to itself: UCX chooses when there is a peer
+    network.link = transport->describe();
   } catch (const Error& error) {
     network.no_link = error.what();
   }

@@ -32,13 +32,13 @@ constexpr int kLongestThreadNapUs = 2000;
 
 }  // namespace
 
-void GroupState::join_nodes(const LinkFactory& make_link, const Deadline& by) {
+void GroupState::join_nodes(const TransportFactory& make, const Deadline& by) {
   nodes_.progress.own_thread = progress_thread_in_environment();
   const std::string job = rank_ == 0 ? hex(fresh_nonce()).substr(0, 16) : "";
   const std::vector<std::string> jobs = rendezvous_->all_gather(job, by);
   std::string problem;
   try {
-    messages_ = std::make_unique<MessageChannel>(make_link(), rank_, size_, number_in(jobs[0], 0));
+    messages_ = std::make_unique<MessageChannel>(make(), rank_, size_, number_in(jobs[0], 0));
   } catch (const Error& error) {
     problem = error.what();
   }

@@ -89,17 +89,17 @@ Group Group::from_all_gather(int rank, int size, const AllGather& all_gather,
 }
 
 std::vector<Group> Group::threads(int size, const GroupOptions& options) {
-  return GroupState::threads(size, options, internal::ucx_link);
+  return GroupState::threads(size, options, internal::ucx_transport);
 }
 
 Group GroupState::join(std::unique_ptr<internal::Rendezvous> rendezvous,
                        const GroupOptions& options, const GroupOrigin& origin,
-                       const internal::Deadline& by, const internal::LinkFactory& make_link) {
-  return Group(std::make_shared<GroupState>(std::move(rendezvous), options, origin, by, make_link));
+                       const internal::Deadline& by, const internal::TransportFactory& make) {
+  return Group(std::make_shared<GroupState>(std::move(rendezvous), options, origin, by, make));
 }
 
 std::vector<Group> GroupState::threads(int size, const GroupOptions& options,
-                                       const internal::LinkFactory& make_link) {
+                                       const internal::TransportFactory& make) {
   check_arguments(0, size, options);
   std::vector<std::unique_ptr<internal::Rendezvous>> rendezvous =
       internal::thread_rendezvous(internal::split_nodes(options, size));
@@ -107,7 +107,7 @@ std::vector<Group> GroupState::threads(int size, const GroupOptions& options,
   std::vector<Group> groups(size);
   on_threads(size, [&](int rank) {
     const auto by = internal::Deadline::after(options.deadline, &options.interrupted);
-    groups[rank] = join(std::move(rendezvous[rank]), options, origin, by, make_link);
+    groups[rank] = join(std::move(rendezvous[rank]), options, origin, by, make);
   });
   return groups;
 }

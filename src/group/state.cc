@@ -33,7 +33,7 @@ std::string allowed_cpus() {
 }  // namespace
 
 GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
-                       GroupOrigin origin, const Deadline& by, const LinkFactory& make_link)
+                       GroupOrigin origin, const Deadline& by, const TransportFactory& make)
     : rendezvous_(std::move(rendezvous)),
       options_(options),
       origin_(std::move(origin)),
@@ -48,7 +48,7 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
   for (std::size_t i = 0; i < here.size(); ++i) positions_[here[i]] = static_cast<int>(i);
   const std::uint64_t group = meet_neighbours(by);
   flags_.emplace(*rendezvous_, node_ranks_, group, by);
-  if (!one_node()) join_nodes(make_link, by);
+  if (!one_node()) join_nodes(make, by);
   log(LogLevel::kInfo,
       fmt::format("joined a group of {} by {} ({}), {} processors{}", size_, origin_.launcher,
                   origin_.reason, num_cpus_,

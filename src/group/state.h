@@ -109,13 +109,13 @@ class GroupState {
  public:
   // `by`: the deadline of the join.
   GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
-             GroupOrigin origin, const Deadline& by, const LinkFactory& make_link = ucx_link);
+             GroupOrigin origin, const Deadline& by, const TransportFactory& make = ucx_transport);
   // One rank of a group that meets in some other way (tests).
   static Group join(std::unique_ptr<Rendezvous> rendezvous, const GroupOptions& options,
-                    const GroupOrigin& origin, const Deadline& by, const LinkFactory& make_link);
+                    const GroupOrigin& origin, const Deadline& by, const TransportFactory& make);
   // Group::threads, with another network underneath (tests).
   static std::vector<Group> threads(int size, const GroupOptions& options,
-                                    const LinkFactory& make_link);
+                                    const TransportFactory& make);
   ~GroupState();
   GroupState(const GroupState&) = delete;
   GroupState& operator=(const GroupState&) = delete;
@@ -204,7 +204,7 @@ class GroupState {
   bool raise_sent();
   void live(const std::stop_token& ending);
   void end_progress();
-  void join_nodes(const LinkFactory& make_link, const Deadline& by);
+  void join_nodes(const TransportFactory& make, const Deadline& by);
   void await_links(const std::optional<Error>& failure, const Deadline& by);  // await_links.cc
   std::string missing_links();
   bool all_sent() const;

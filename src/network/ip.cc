@@ -5,7 +5,7 @@
 
 namespace ferry::internal {
 
-std::string text_of(const Endpoint& end) {
+std::string text_of(const IpEndpoint& end) {
   char text[INET6_ADDRSTRLEN] = {};
   if (is_ipv4(end.ip)) {
     inet_ntop(AF_INET, &end.ip[12], text, sizeof text);

@@ -1,4 +1,4 @@
-// Ip: an address of either family. Endpoint: with a port.
+// Ip: an address of either family. IpEndpoint: an address with a port.
 #pragma once
 
 #include <algorithm>
@@ -21,15 +21,15 @@ constexpr bool is_loopback(const Ip& ip) {
   return ip == kLoopback6 || (is_ipv4(ip) && ip[12] == 127);
 }
 
-// An end of a TCP connection.
-struct Endpoint {
+// The address of one end of a TCP connection.
+struct IpEndpoint {
   Ip ip;
   std::uint16_t port;
 
-  bool operator==(const Endpoint&) const = default;
+  bool operator==(const IpEndpoint&) const = default;
 };
 
 // "port 4711 of 10.77.0.2"
-std::string text_of(const Endpoint& end);
+std::string text_of(const IpEndpoint& end);
 
 }  // namespace ferry::internal

@@ -41,9 +41,10 @@ std::byte* MessageChannel::SendBuffer::data() const noexcept { return message_->
 
 int MessageChannel::SendBuffer::peer() const noexcept { return message_->peer; }
 
-MessageChannel::MessageChannel(std::unique_ptr<Link> link, int rank, int size, std::uint64_t job)
-    : link_(std::move(link)), self_{rank, job} {
-  static_assert(sizeof(Head) == 32 && sizeof(Head) <= Link::kMaxHeadBytes);
+MessageChannel::MessageChannel(std::unique_ptr<Transport> transport, int rank, int size,
+                               std::uint64_t job)
+    : transport_(std::move(transport)), self_{rank, job} {
+  static_assert(sizeof(Head) == 32 && sizeof(Head) <= Transport::kMaxHeadBytes);
   for (int peer = 0; peer < size; ++peer) peers_.push_back(std::make_unique<Peer>());
 }
 
@@ -54,33 +55,33 @@ MessageChannel::~MessageChannel() {
   const Deadline deadline = Deadline::after(kClosingTime);
   while (!deadline.passed()) {
     events_ = {};
-    const bool moved = link_->progress([](const Link::Packet&) {}, events_);
+    const bool moved = transport_->progress([](const Transport::Packet&) {}, events_);
     for (void* const ticket : events_.sent) packet_left(static_cast<Outgoing*>(ticket));
     if (moved) continue;
     if (under_way_ == 0) break;
-    if (link_->arm()) link_->sleep(kClosingNapUs);
+    if (transport_->arm()) transport_->sleep(kClosingNapUs);
   }
-  link_.reset();  // before the memory of what it still sends
+  transport_.reset();  // before the memory of what it still sends
 }
 
 std::string MessageChannel::address() const {
   const std::lock_guard held(mutex_);
-  return link_->address();
+  return transport_->address();
 }
 
 void MessageChannel::let_in(const std::vector<std::string>& addresses) {
   const std::lock_guard held(mutex_);
-  link_->let_in(addresses);
+  transport_->let_in(addresses);
 }
 
 void MessageChannel::connect(const std::map<int, std::string>& addresses) {
   const std::lock_guard held(mutex_);
-  link_->connect(addresses);
+  transport_->connect(addresses);
 }
 
 std::map<int, std::string> MessageChannel::unanswered() const {
   const std::lock_guard held(mutex_);
-  return link_->unanswered();
+  return transport_->unanswered();
 }
 
 std::optional<MessageChannel::SendBuffer> MessageChannel::send_buffer(int peer) {
@@ -162,7 +163,8 @@ void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
   ++to.traffic.sent;
   message->packets_left = 1;  // until all are cut
   for (std::size_t cut = 0; !to.is_lost;) {
-    const std::span body(message->data() + cut, std::min(bytes - cut, link_->max_body_bytes()));
+    const std::span body(message->data() + cut,
+                         std::min(bytes - cut, transport_->max_body_bytes()));
     message->heads.push_back({.job = self_.job,
                               .left = bytes - cut,
                               .sequence = to.next_out++,
@@ -170,13 +172,13 @@ void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
                               .body_bytes = static_cast<std::uint32_t>(body.size()),
                               .is_bundle = message->buffer ? 0u : 1u});
     ++message->packets_left;
-    if (link_->send(message->peer, bytes_of(message->heads.back()), body, message))
+    if (transport_->send(message->peer, bytes_of(message->heads.back()), body, message))
       packet_left(message);
     cut += body.size();
     if (cut == bytes) break;
   }
   packet_left(message);
-  if (asleep_ > 0 && under_way_ > 0) link_->wake();
+  if (asleep_ > 0 && under_way_ > 0) transport_->wake();
 }
 
 void MessageChannel::packet_left(Outgoing* message) {
@@ -212,7 +214,7 @@ bool MessageChannel::receive(const MessageReader& read, std::vector<Loss>& lost)
   events_ = {};
   lost_.clear();
   const bool moved =
-      link_->progress([&](const Link::Packet& packet) { arrive(packet, read); }, events_);
+      transport_->progress([&](const Transport::Packet& packet) { arrive(packet, read); }, events_);
   for (const auto& [peer, why] : events_.lost) lose(peer, why);
   for (void* const ticket : events_.sent) packet_left(static_cast<Outgoing*>(ticket));
   lost = lost_;
@@ -234,17 +236,17 @@ std::vector<MessageChannel::Traffic> MessageChannel::traffic() const {
 void MessageChannel::sleep(int wait_us) {
   {
     const std::lock_guard held(mutex_);
-    if (!link_->arm()) return;
+    if (!transport_->arm()) return;
     ++asleep_;
   }
-  link_->sleep(wait_us);
+  transport_->sleep(wait_us);
   const std::lock_guard held(mutex_);
   --asleep_;
 }
 
 void MessageChannel::wake() {
   const std::lock_guard held(mutex_);
-  link_->wake();
+  transport_->wake();
 }
 
 MessageChannel::Counters MessageChannel::counters() const {
@@ -254,12 +256,12 @@ MessageChannel::Counters MessageChannel::counters() const {
 
 std::string MessageChannel::describe() const {
   const std::lock_guard held(mutex_);
-  return link_->describe();
+  return transport_->describe();
 }
 
 std::string MessageChannel::exposed() const {
   const std::lock_guard held(mutex_);
-  return link_->exposed();
+  return transport_->exposed();
 }
 
 void MessageChannel::lose(int peer, const std::string& why) {
@@ -277,7 +279,7 @@ bool MessageChannel::is_ours(const Head& head, std::size_t body_bytes) const {
          head.from != static_cast<std::uint32_t>(self_.rank) && cut_well;
 }
 
-void MessageChannel::arrive(const Link::Packet& packet, const MessageReader& read) {
+void MessageChannel::arrive(const Transport::Packet& packet, const MessageReader& read) {
   ByteReader reader(packet.head);
   const auto head = reader.get<Head>();
   if (!reader.done() || !is_ours(head, packet.body.size())) {

@@ -1,5 +1,5 @@
 // MessageChannel: messages between this rank and ranks of other nodes; each arrives once, and those
-// of one sender in the order they were sent. Over a Link, which promises neither. Memory is
+// of one sender in the order they were sent. Over a Transport, which promises neither. Memory is
 // bounded: at most kUnsent send buffers to a peer are under way (what send_now copies is not
 // counted). Any thread may call it, except receive().
 #pragma once
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "network/link.h"
+#include "network/transport.h"
 
 namespace ferry::internal {
 
@@ -29,7 +29,7 @@ class MessageChannel {
   // Reads a message where it lies, at any address, inside receive(). It must not call the channel.
   using MessageReader = std::function<void(int from, std::span<const std::byte> message)>;
   // Nothing more comes from this peer, and what goes to it is dropped: once per peer.
-  using Loss = Link::Loss;
+  using Loss = Transport::Loss;
 
   // A message being written: kSendBufferBytes at data(), aligned to 64. One that is destroyed
   // unsent goes back to its channel, which it must not outlive.
@@ -57,13 +57,13 @@ class MessageChannel {
   };
 
   // `job` is equal on all ranks of the group and on no others: packets of others are dropped.
-  MessageChannel(std::unique_ptr<Link> link, int rank, int size, std::uint64_t job);
+  MessageChannel(std::unique_ptr<Transport> transport, int rank, int size, std::uint64_t job);
   // What comes now is dropped. What is still to be sent has 100 ms to leave.
   ~MessageChannel();
   MessageChannel(const MessageChannel&) = delete;
   MessageChannel& operator=(const MessageChannel&) = delete;
 
-  // What a peer must know to connect(), and Link::let_in(). All before any message.
+  // What a peer must know to connect(), and Transport::let_in(). All before any message.
   std::string address() const;
   void let_in(const std::vector<std::string>& addresses);
   void connect(const std::map<int, std::string>& addresses);  // by peer
@@ -119,7 +119,7 @@ class MessageChannel {
   void give_back(Outgoing* message);
   void put_back(Outgoing* message);
   bool is_ours(const Head& head, std::size_t body_bytes) const;
-  void arrive(const Link::Packet& packet, const MessageReader& read);
+  void arrive(const Transport::Packet& packet, const MessageReader& read);
   void lose(int peer, const std::string& why);
   void hold(int from, const Head& head, std::span<const std::byte> body);
   void take(int from, const Head& head, std::span<const std::byte> body, const MessageReader& read);
@@ -127,13 +127,13 @@ class MessageChannel {
                  const MessageReader& read);
 
   mutable std::mutex mutex_;  // of all that follows
-  std::unique_ptr<Link> link_;
+  std::unique_ptr<Transport> transport_;
   const Self self_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Outgoing>> messages_;  // all that there are
   std::vector<Outgoing*> spare_;                     // those for bundles that are free
   std::vector<int> bundled_;                         // peers whose bundle has not left
-  Link::Events events_;                              // of the last receive()
+  Transport::Events events_;                         // of the last receive()
   std::vector<Loss> lost_;                           // found by it
   std::size_t under_way_ = 0;                        // messages
   int asleep_ = 0;                                   // threads inside sleep()

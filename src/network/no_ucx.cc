@@ -1,10 +1,10 @@
-// The link of a build without UCX: there is none.
+// The transport of a build without UCX: there is none.
 #include "ferry/status.h"
-#include "network/link.h"
+#include "network/transport.h"
 
 namespace ferry::internal {
 
-std::unique_ptr<Link> ucx_link() {
+std::unique_ptr<Transport> ucx_transport() {
   throw Error(Code::kSystem,
               "this group spans hosts, and this ferry was built without UCX: install libucx-dev "
               "(Debian) and build ferry again");

@@ -26,7 +26,7 @@
 
 namespace ferry::internal {
 
-// All that this process has, for forked children. Never destroyed: links may end after static
+// All that this process has, for forked children. Never destroyed: transports may end after static
 // objects.
 struct OpenSockets {
   std::mutex mutex;  // held while a TcpSockets changes, and while the process forks
@@ -85,13 +85,13 @@ int peer_asked_for(int fd, sockaddr* address, socklen_t* bytes) noexcept {
 }
 
 // `name` is getsockname or peer_asked_for.
-std::optional<Endpoint> end_of(int fd, decltype(&getsockname) name) {
+std::optional<IpEndpoint> end_of(int fd, decltype(&getsockname) name) {
   sockaddr_storage storage{};
   socklen_t bytes = sizeof storage;
   auto* address = reinterpret_cast<sockaddr*>(&storage);
   if (name(fd, address, &bytes) != 0 || !is_inet(address)) return std::nullopt;
   // The port lies at the same place in both families.
-  return Endpoint{ip_of(address), ntohs(reinterpret_cast<sockaddr_in*>(address)->sin_port)};
+  return IpEndpoint{ip_of(address), ntohs(reinterpret_cast<sockaddr_in*>(address)->sin_port)};
 }
 
 bool has_option(int fd, int name, int wanted) {
@@ -157,7 +157,7 @@ void set_up(int fd) {
 // Of one descriptor.
 struct TcpSockets::Ends {
   explicit Ends(int fd) : local(end_of(fd, getsockname)), peer(end_of(fd, peer_asked_for)) {}
-  std::optional<Endpoint> local, peer;
+  std::optional<IpEndpoint> local, peer;
 };
 
 TcpSockets::TcpSockets() {
@@ -191,7 +191,7 @@ std::string TcpSockets::address() const {
   std::string text;
   append(text, static_cast<std::uint32_t>(ips.size()));
   for (const Ip& ip : ips) append(text, ip);
-  for (const Endpoint& end : listens_) {
+  for (const IpEndpoint& end : listens_) {
     append(text, end.ip);
     append(text, end.port);
   }
@@ -218,7 +218,7 @@ void TcpSockets::let_in(const std::vector<std::string>& addresses) {
     // Ranks of one host may meet at its loopback.
     if (place.ips == mine) place.ips.insert({kLoopback4, kLoopback6});
     peer_ips_.insert(place.ips.begin(), place.ips.end());
-    for (const Endpoint& end : place.listens) peer_ports_.insert(end.port);
+    for (const IpEndpoint& end : place.listens) peer_ports_.insert(end.port);
   }
   // No peer connects before this.
   for (const int fd : tcp_sockets())
@@ -234,8 +234,8 @@ void TcpSockets::guard() {
   }
 }
 
-std::vector<Endpoint> TcpSockets::unanswered() const {
-  std::vector<Endpoint> found;
+std::vector<IpEndpoint> TcpSockets::unanswered() const {
+  std::vector<IpEndpoint> found;
   for (const int fd : tcp_sockets()) {
     if (!is_unconnected(fd)) continue;
     const Ends ends(fd);

@@ -1,7 +1,7 @@
-// TcpSockets: the TCP sockets that UCX opens for one link and does not show, found among this
+// TcpSockets: the TCP sockets that UCX opens for one transport and does not show, found among this
 // process's descriptors by their ports. Lets in only hosts of the job, has TCP try a silent peer
 // again every second for as long as it takes, and closes the sockets in forked children, where they
-// would keep the connections of a dead rank alive. Owned by ucx_link.cc. Where UCX uses no TCP
+// would keep the connections of a dead rank alive. Owned by ucx_transport.cc. Where UCX uses no TCP
 // there are none, and all of this does nothing.
 #pragma once
 
@@ -20,7 +20,7 @@ class TcpSockets {
   // What address() says of a rank: its host's addresses, and where it listens.
   struct Place {
     std::set<Ip> ips;
-    std::vector<Endpoint> listens;
+    std::vector<IpEndpoint> listens;
   };
   static Place place_of(std::string_view address);
 
@@ -36,11 +36,11 @@ class TcpSockets {
   std::string address() const;
   // From here on the hosts with these addresses get in; whoever came before is thrown out.
   void let_in(const std::vector<std::string>& addresses);
-  // Connections that all links of this process made since are set up too, unless that was done in
-  // the last `every_ns`. Takes microseconds for each descriptor.
+  // Connections that all transports of this process made since are set up too, unless that was done
+  // in the last `every_ns`. Takes microseconds for each descriptor.
   static void set_up_connections(std::int64_t every_ns = 0);
   // Where connections to peers are asked for and not made, for lack of an answer or refused.
-  std::vector<Endpoint> unanswered() const;
+  std::vector<IpEndpoint> unanswered() const;
   bool none() const noexcept { return ports_.empty(); }
   // Why the kernel lets others in all the same; empty: it does not.
   const std::string& exposed() const noexcept { return exposed_; }
@@ -53,7 +53,7 @@ class TcpSockets {
   void guard();
 
   std::set<std::string> not_ours_;  // names of sockets
-  std::vector<Endpoint> listens_;
+  std::vector<IpEndpoint> listens_;
   std::set<std::uint16_t> ports_, peer_ports_;
   std::set<Ip> peer_ips_;
   std::string exposed_;

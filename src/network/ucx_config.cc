@@ -68,7 +68,7 @@ UcxConfig::UcxConfig(const UcxLibrary& ucx) : ucx_(ucx) {
 }
 
 void UcxConfig::choose() {
-  // Ranks that share memory do not talk over a link, and nodes of one machine may live in
+  // Ranks that share memory do not talk over a transport, and nodes of one machine may live in
   // namespaces that UCX's shared memory does not cross.
   prefer("SHM_DEVICES", "");
   // A whole packet in one piece: over TCP, where the default of 64 KiB has every packet put

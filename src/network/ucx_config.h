@@ -1,5 +1,5 @@
 // UcxConfig: UCX's configuration, which is what the environment says and ferry's own choices where
-// it says nothing. Called by ucx_link.cc.
+// it says nothing. Called by ucx_transport.cc.
 #pragma once
 
 #include <string>

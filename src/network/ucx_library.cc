@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "ferry/status.h"
-#include "network/link.h"
+#include "network/transport.h"
 
 namespace ferry::internal {
 namespace {

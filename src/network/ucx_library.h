@@ -1,6 +1,6 @@
 // UcxLibrary: the functions of UCX that ferry calls, loaded when the first group spans hosts. Not
 // linked: loading UCX takes the process's handlers of SIGSEGV and the like, and a program on one
-// host has no use for it. Called by ucx_link.cc; calls the dynamic loader.
+// host has no use for it. Called by ucx_transport.cc; calls the dynamic loader.
 #pragma once
 
 #include <ucp/api/ucp.h>

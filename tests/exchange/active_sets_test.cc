@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "holding_link.h"
+#include "holding_transport.h"
 #include "seat.h"
 
 namespace ferry::test {

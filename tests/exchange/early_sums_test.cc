@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "early_rows.h"
-#include "holding_link.h"
+#include "holding_transport.h"
 #include "seat.h"
 
 namespace ferry::test {
@@ -32,9 +32,7 @@ void run_with_late_sums(const std::string& topology, ExchangeConfig config,
   config.algorithm = Algorithm::kHierarchical;
   const Nodes nodes = nodes_of(topology);
   const Scenario scenario = scenario_of(nodes, config);
-  HeldMessages sums{.source = 0, .channel = channel, .kind = internal::kSumReply, .number = 2};
-  const FrameLinks links([&sums] { return std::make_unique<HoldingLink>(sums); });
-  GroupOptions options = that_look();
+ours  GroupOptions options = that_look();
   options.topology = topology;
   const auto body = [&](Group group) {
     Seat seat(group, scenario);

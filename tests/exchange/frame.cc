@@ -22,9 +22,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-internal::LinkFactory& frame_links() {
-  static internal::LinkFactory make_link = internal::ucx_link;
-  return make_link;
+internal::TransportFactory& frame_transports() {
+  static internal::TransportFactory make_transport = internal::ucx_transport;
+  return make_transport;
 }
 
 // "" when the body returns.
@@ -48,7 +48,7 @@ std::string lower(std::string text) {
 
 std::vector<RankEnd> run_as_threads(int size, const GroupOptions& options, const Body& body) {
   std::vector<Group> groups =
-      internal::GroupState::threads(size, on_test_nodes(options, size), frame_links());
+      internal::GroupState::threads(size, on_test_nodes(options, size), frame_transports());
   std::vector<RankEnd> ends(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -79,8 +79,10 @@ std::string read_to_end(int pipe, Clock::time_point give_up, bool& hung) {
 
 }  // namespace
 
-FrameLinks::FrameLinks(internal::LinkFactory make_link) { frame_links() = std::move(make_link); }
-FrameLinks::~FrameLinks() { frame_links() = internal::ucx_link; }
+FrameTransports::FrameTransports(internal::TransportFactory make_transport) {
+  frame_transports() = std::move(make_transport);
+}
+FrameTransports::~FrameTransports() { frame_transports() = internal::ucx_transport; }
 
 const char* mode_name(Mode mode) { return mode == Mode::kThreads ? "threads" : "processes"; }
 

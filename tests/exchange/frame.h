@@ -17,7 +17,7 @@
 
 #include "ferry/exchange.h"
 #include "ferry/group.h"
-#include "network/link.h"
+#include "network/transport.h"
 
 namespace ferry::test {
 
@@ -89,13 +89,14 @@ using Body = std::function<void(Group)>;
 // `options` on the nodes of the test, unless they name a topology.
 GroupOptions on_test_nodes(GroupOptions options, int num_ranks);
 
-// While it lives, ranks of groups of threads that the frame makes have such links between nodes.
-class FrameLinks {
+// While it lives, ranks of groups of threads that the frame makes have such transports between
+// nodes.
+class FrameTransports {
  public:
-  explicit FrameLinks(internal::LinkFactory make_link);
-  ~FrameLinks();
-  FrameLinks(const FrameLinks&) = delete;
-  FrameLinks& operator=(const FrameLinks&) = delete;
+  explicit FrameTransports(internal::TransportFactory make_transport);
+  ~FrameTransports();
+  FrameTransports(const FrameTransports&) = delete;
+  FrameTransports& operator=(const FrameTransports&) = delete;
 };
 
 // Ranks as processes that the test can look at, signal and wait for.

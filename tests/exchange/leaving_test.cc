@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "group/state.h"
-#include "holding_link.h"
+#include "holding_transport.h"
 #include "seat.h"
 
 namespace ferry::test {

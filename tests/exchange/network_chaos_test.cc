@@ -1,6 +1,6 @@
-// Groups on several nodes over UCX with network chaos (ChaosLink): whatever order packets arrive
-// in, every output equals the oracle bit for bit; and ten thousand exchanges leave neither memory
-// nor descriptors behind. FERRY_STRESS scales their number.
+// Groups on several nodes over UCX with network chaos (ChaosTransport): whatever order packets
+// arrive in, every output equals the oracle bit for bit; and ten thousand exchanges leave neither
+// memory nor descriptors behind. FERRY_STRESS scales their number.
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@
 #include <optional>
 #include <string>
 
-#include "network/chaos_link.h"
+#include "network/chaos_transport.h"
 #include "player.h"
 
 namespace ferry::test {
@@ -36,15 +36,16 @@ std::vector<Nodes> shapes() {
           nodes_of("rack:2,host:2+1,rank:2+1+2"), nodes_of("rack:2@also1xor,host:2,rank:2")};
 }
 
-// While it lives, the links of groups that are made are ChaosLinks, and their ranks move messages
-// as FERRY_PROGRESS says.
+// While it lives, the transports of groups that are made are ChaosTransports, and their ranks move
+// messages as FERRY_PROGRESS says.
 class NetworkChaos {
  public:
   NetworkChaos(std::uint64_t seed, const char* progress)
-      : frame_links_([this, seed] {
-          // Relaxed: only the number matters; ranks make their links at the same time.
-          const std::uint64_t link = links_.fetch_add(1, std::memory_order_relaxed);
-          return std::make_unique<ChaosLink>(internal::ucx_link(), seed * 100'000 + link, &counts_);
+      : frame_transports_([this, seed] {
+          // Relaxed: only the number matters; ranks make their transports at the same time.
+          const std::uint64_t number = transports_.fetch_add(1, std::memory_order_relaxed);
+          return std::make_unique<ChaosTransport>(internal::ucx_transport(),
+                                                  seed * 100'000 + number, &counts_);
         }) {
     setenv("FERRY_PROGRESS", progress, 1);
   }
@@ -53,8 +54,8 @@ class NetworkChaos {
   NetworkChaos& operator=(const NetworkChaos&) = delete;
 
   // So many ranks were in it.
-  void expect_links(std::uint64_t number) const {
-    EXPECT_EQ(links_.load(std::memory_order_relaxed), number);  // relaxed: all have been made
+  void expect_transports(std::uint64_t number) const {
+    EXPECT_EQ(transports_.load(std::memory_order_relaxed), number);  // relaxed: all have been made
   }
   // There was some of everything.
   void expect_bad() const {
@@ -65,9 +66,9 @@ class NetworkChaos {
   }
 
  private:
-  std::atomic<std::uint64_t> links_{0};
+  std::atomic<std::uint64_t> transports_{0};
   ChaosCounts counts_;
-  FrameLinks frame_links_;
+  FrameTransports frame_transports_;
 };
 
 // ---- every algorithm, bit for bit
@@ -131,7 +132,7 @@ TEST_P(UnderChaos, EveryOutputEqualsTheOracle) {
   const NetworkChaos chaos(1, GetParam().progress);
   for (const Scenario& scenario : scenarios_of(GetParam()))
     run_scenario(Mode::kThreads, scenario, {.halves = true, .delays = true});
-  chaos.expect_links(kLayouts.size() * GetParam().nodes.of_rank.size());
+  chaos.expect_transports(kLayouts.size() * GetParam().nodes.of_rank.size());
 }
 
 INSTANTIATE_TEST_SUITE_P(Nodes, UnderChaos, testing::ValuesIn(chaos_cases()), chaos_name);

@@ -2,7 +2,7 @@
 // what came by each.
 #include <gtest/gtest.h>
 
-#include "holding_link.h"
+#include "holding_transport.h"
 #include "seat.h"
 
 namespace ferry::test {

@@ -11,7 +11,7 @@
 
 #include "base/bytes.h"
 #include "exchange/internode/message_layout.h"
-#include "network/passing_link.h"
+#include "network/passing_transport.h"
 #include "seat.h"
 
 namespace ferry::test {
@@ -25,9 +25,10 @@ struct Senders {
 
 // UCX, where it is noted who sends rows: a message leaves by the thread that wrote its last row.
 // What was sent is under way until this rank waits, so that room is short.
-class NotingLink final : public PassingLink {
+class NotingTransport final : public PassingTransport {
  public:
-  explicit NotingLink(Senders& senders) : PassingLink(internal::ucx_link()), senders_(senders) {}
+  explicit NotingTransport(Senders& senders)
+      : PassingTransport(internal::ucx_transport()), senders_(senders) {}
 
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
             void* ticket) override {
@@ -37,15 +38,15 @@ class NotingLink final : public PassingLink {
       const std::lock_guard lock(senders_.mutex);
       senders_.of_rank[message.source].insert(std::this_thread::get_id());
     }
-    if (PassingLink::send(peer, head, body, ticket)) under_way_.push_back(ticket);
+    if (PassingTransport::send(peer, head, body, ticket)) under_way_.push_back(ticket);
     return false;
   }
   bool progress(const PacketReader& read, Events& events) override {
     const std::vector<void*> left = std::exchange(under_way_, {});
     events.sent.insert(events.sent.end(), left.begin(), left.end());
-    return PassingLink::progress(read, events) || !left.empty();
+    return PassingTransport::progress(read, events) || !left.empty();
   }
-  bool arm() override { return under_way_.empty() && PassingLink::arm(); }
+  bool arm() override { return under_way_.empty() && PassingTransport::arm(); }
 
  private:
   Senders& senders_;
@@ -56,7 +57,8 @@ class NotingLink final : public PassingLink {
 std::size_t play(const std::string& topology, int ranks, const ExchangeConfig& config, int rounds) {
   const Scenario scenario = plain_scenario(ranks, config, rounds, 91);
   Senders senders;
-  const FrameLinks links([&senders] { return std::make_unique<NotingLink>(senders); });
+  const FrameTransports transports(
+      [&senders] { return std::make_unique<NotingTransport>(senders); });
   const auto body = [&](Group group) {
     Seat seat(group, scenario);
     for (int round = 0; round < rounds; ++round) seat.play(round);

@@ -24,9 +24,9 @@ struct PacketHead {
   std::uint32_t sequence, from, body_bytes, is_bundle;
 };
 
-class FuzzLink final : public Link {
+class FuzzTransport final : public Transport {
  public:
-  explicit FuzzLink(Bytes input) : input_(input) {}
+  explicit FuzzTransport(Bytes input) : input_(input) {}
   std::string address() const override { return {}; }
   void let_in(const std::vector<std::string>&) override {}
   void connect(const std::map<int, std::string>&) override {}
@@ -78,8 +78,8 @@ void read(int from, Bytes message) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  MessageChannel channel(std::make_unique<FuzzLink>(std::as_bytes(std::span(data, size))), 0, kSize,
-                         kJob);
+  MessageChannel channel(std::make_unique<FuzzTransport>(std::as_bytes(std::span(data, size))), 0,
+                         kSize, kJob);
   std::vector<MessageChannel::Loss> losses;
   while (channel.receive(read, losses)) {
   }

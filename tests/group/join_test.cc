@@ -20,8 +20,8 @@
 #include "bootstrap/meeting.h"
 #include "bootstrap/tcp.h"
 #include "group/state.h"
-#include "network/local_link.h"
-#include "network/passing_link.h"
+#include "network/local_transport.h"
+#include "network/passing_transport.h"
 
 namespace ferry::internal {
 namespace {
@@ -177,19 +177,19 @@ TEST(Join, ByAllGatherOnOneHost) {
 }
 
 // A host without UCX, say.
-TEST(Join, LinkThatOneRankCannotMakeIsToldToAll) {
+TEST(Join, ATransportThatOneRankCannotMakeIsReportedToAll) {
   const test::LocalNetwork network;
   auto met = thread_rendezvous({0, 1, 1});
   std::vector<std::string> told(kSize);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < kSize; ++rank) {
     ranks.emplace_back([&, rank] {
-      const auto make_link = [&network, rank]() -> std::unique_ptr<Link> {
+      const auto make_transport = [&network, rank]() -> std::unique_ptr<Transport> {
         if (rank == 2) throw Error(Code::kSystem, "no such library");
-        return network.link();
+        return network.transport();
       };
       told[rank] =
-          refusal([&] { GroupState group(std::move(met[rank]), {}, {}, soon(), make_link); });
+          refusal([&] { GroupState group(std::move(met[rank]), {}, {}, soon(), make_transport); });
     });
   }
   for (std::thread& rank : ranks) rank.join();
@@ -197,9 +197,10 @@ TEST(Join, LinkThatOneRankCannotMakeIsToldToAll) {
 }
 
 // Its peers answer after so many looks.
-class SlowLink final : public test::PassingLink {
+class SlowTransport final : public test::PassingTransport {
  public:
-  SlowLink(std::unique_ptr<Link> link, int looks) : PassingLink(std::move(link)), looks_(looks) {}
+  SlowTransport(std::unique_ptr<Transport> transport, int looks)
+      : PassingTransport(std::move(transport)), looks_(looks) {}
   std::map<int, std::string> unanswered() const override {
     if (looks_ == 0) return {};
     --looks_;
@@ -210,7 +211,7 @@ class SlowLink final : public test::PassingLink {
   mutable int looks_;
 };
 
-// What each rank of {0, 1, 1} is told when rank 0's link needs so many looks.
+// What each rank of {0, 1, 1} is told when rank 0's transport needs so many looks.
 std::vector<std::string> told_of(int looks, const GroupOptions& options) {
   const test::LocalNetwork network;
   auto met = thread_rendezvous({0, 1, 1});
@@ -218,12 +219,12 @@ std::vector<std::string> told_of(int looks, const GroupOptions& options) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < kSize; ++rank) {
     ranks.emplace_back([&, rank] {
-      const auto make_link = [&, rank] {
-        return std::make_unique<SlowLink>(network.link(), rank == 0 ? looks : 0);
+      const auto make_transport = [&, rank] {
+        return std::make_unique<SlowTransport>(network.transport(), rank == 0 ? looks : 0);
       };
       const auto by = Deadline::after(options.deadline, &options.interrupted);
       told[rank] =
-          refusal([&] { GroupState group(std::move(met[rank]), options, {}, by, make_link); });
+          refusal([&] { GroupState group(std::move(met[rank]), options, {}, by, make_transport); });
     });
   }
   for (std::thread& rank : ranks) rank.join();

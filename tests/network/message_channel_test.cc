@@ -1,4 +1,4 @@
-// MessageChannel over links in threads, under chaos: every message once, whole and in order;
+// MessageChannel over transports in threads, under chaos: every message once, whole and in order;
 // bounded memory; strangers; lost peers; a thread that reads while others send.
 #include "network/message_channel.h"
 
@@ -11,16 +11,16 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "network/chaos_link.h"
-#include "network/local_link.h"
+#include "network/chaos_transport.h"
+#include "network/local_transport.h"
 #include "network/test_messages.h"
 
 namespace ferry::test {
 namespace {
 
 using internal::Deadline;
-using internal::Link;
 using internal::MessageChannel;
+using internal::Transport;
 
 constexpr std::uint64_t kJob = 77;
 constexpr std::uint64_t kSeed = 20'240'607;
@@ -36,7 +36,7 @@ Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
 struct Pair {
   Pair() {
     for (int rank = 0; rank < 2; ++rank)
-      channels[rank] = std::make_unique<MessageChannel>(network.link(), rank, 2, kJob);
+      channels[rank] = std::make_unique<MessageChannel>(network.transport(), rank, 2, kJob);
     for (int rank = 0; rank < 2; ++rank)
       channels[rank]->connect({{1 - rank, channels[1 - rank]->address()}});
   }
@@ -97,10 +97,11 @@ class MessageChannelUnderChaos : public testing::TestWithParam<Chaos> {
  protected:
   static constexpr int kRanks = 3;
 
-  std::unique_ptr<Link> link(int rank) {
-    std::unique_ptr<Link> link = network_.link();
-    if (!GetParam().chaos) return link;
-    return std::make_unique<ChaosLink>(std::move(link), kSeed + static_cast<std::uint64_t>(rank));
+  std::unique_ptr<Transport> transport(int rank) {
+    std::unique_ptr<Transport> transport = network_.transport();
+    if (!GetParam().chaos) return transport;
+    return std::make_unique<ChaosTransport>(std::move(transport),
+                                            kSeed + static_cast<std::uint64_t>(rank));
   }
 
   void progress_or_sleep(int rank) {
@@ -146,7 +147,7 @@ class MessageChannelUnderChaos : public testing::TestWithParam<Chaos> {
 
 TEST_P(MessageChannelUnderChaos, MessagesComeOnceWholeAndInOrder) {
   for (int rank = 0; rank < kRanks; ++rank) {
-    channels_[rank] = std::make_unique<MessageChannel>(link(rank), rank, kRanks, kJob);
+    channels_[rank] = std::make_unique<MessageChannel>(transport(rank), rank, kRanks, kJob);
   }
   for (int rank = 0; rank < kRanks; ++rank) {
     for (int peer = 0; peer < kRanks; ++peer) {
@@ -222,30 +223,31 @@ TEST(MessageChannel, ABufferThatIsNotSentGoesBack) {
 std::vector<KeptPacket> tapped(std::uint64_t job, int count) {
   LocalNetwork network;
   std::vector<KeptPacket> come;
-  Link::Events events;
-  const std::unique_ptr<Link> link = network.link();
-  MessageChannel messages(network.link(), 0, 2, job);
-  messages.connect({{1, link->address()}});
+  Transport::Events events;
+  const std::unique_ptr<Transport> transport = network.transport();
+  MessageChannel messages(network.transport(), 0, 2, job);
+  messages.connect({{1, transport->address()}});
   for (int i = 0; i < count; ++i) messages.send_now(1, std::vector<std::byte>(8));
-  while (link->progress([&](const Link::Packet& packet) { come.emplace_back(packet); }, events)) {
+  while (transport->progress([&](const Transport::Packet& packet) { come.emplace_back(packet); },
+                             events)) {
   }
   return come;
 }
 
-// A MessageChannel of rank 1 of 2, and a bare link to it.
+// A MessageChannel of rank 1 of 2, and a bare transport to it.
 struct Target {
-  Target() : link(network.link()), messages(network.link(), 1, 2, kJob) {
-    link->connect({{1, messages.address()}});
+  Target() : transport(network.transport()), messages(network.transport(), 1, 2, kJob) {
+    transport->connect({{1, messages.address()}});
   }
   void send(std::span<const std::byte> head, std::span<const std::byte> body) {
-    link->send(1, head, body, nullptr);
+    transport->send(1, head, body, nullptr);
     reader.progress(messages);
   }
   void send(const KeptPacket& packet) { send(packet.head, packet.body); }
 
   LocalNetwork network;
   MessageReader reader{kSeed, 1};
-  std::unique_ptr<Link> link;
+  std::unique_ptr<Transport> transport;
   MessageChannel messages;
 };
 

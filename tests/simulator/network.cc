@@ -30,16 +30,16 @@ std::int64_t drawn(Simulation& simulation, const std::array<std::int64_t, kCount
 
 }  // namespace
 
-class Network::SimulatedLink final : public internal::Link {
+class Network::SimulatedTransport final : public internal::Transport {
  public:
-  SimulatedLink(Network& network, int rank)
+  SimulatedTransport(Network& network, int rank)
       : network_(network), simulation_(network.simulation_), rank_(rank) {
     box().open = true;
-    ++network_.num_links_;
+    ++network_.num_transports_;
   }
-  ~SimulatedLink() override {
+  ~SimulatedTransport() override {
     network_.close(rank_);
-    --network_.num_links_;
+    --network_.num_transports_;
   }
 
   std::string address() const override { return std::to_string(rank_); }
@@ -109,8 +109,8 @@ Network::Network(Simulation& simulation, std::vector<int> nodes)
   }
 }
 
-std::unique_ptr<internal::Link> Network::link(int rank) {
-  return std::make_unique<SimulatedLink>(*this, rank);
+std::unique_ptr<internal::Transport> Network::transport(int rank) {
+  return std::make_unique<SimulatedTransport>(*this, rank);
 }
 
 // Both ends are within reach of each other again by then.
@@ -220,12 +220,12 @@ void Network::close(int rank) {
   mine.held.clear();
   mine.open = false;
   if (simulation_.dead(rank)) return;
-  simulation_.note("closes its link");
+  simulation_.note("closes its transport");
   for (int peer = 0; peer < static_cast<int>(boxes_.size()); ++peer) {
     const bool drops = simulation_.choose(2, kDropRarity) > 0;
     if (drops)
       std::erase_if(box(peer).arrived, [rank](const auto& packet) { return packet->from == rank; });
-    lose(peer, rank, "its link is closed");
+    lose(peer, rank, "its transport is closed");
   }
 }
 

@@ -1,6 +1,7 @@
-// Network: virtual links between the ranks of a simulation. Packets take their time, overtake each
-// other, come twice and are cut anywhere; connections are lost, nodes are out of reach for a while,
-// strangers send bytes. It keeps the promises of network/link.h and no others. Made by run.cc.
+// Network: virtual transports between the ranks of a simulation. Packets take their time, overtake
+// each other, come twice and are cut anywhere; connections are lost, nodes are out of reach for a
+// while, strangers send bytes. It keeps the promises of network/transport.h and no others. Made by
+// run.cc.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "network/link.h"
+#include "network/transport.h"
 #include "simulator/simulation.h"
 
 namespace ferry::test {
@@ -20,8 +21,8 @@ class Network {
  public:
   Network(Simulation& simulation, std::vector<int> nodes);
 
-  std::unique_ptr<internal::Link> link(int rank);
-  int num_links() const noexcept { return num_links_; }  // that are alive
+  std::unique_ptr<internal::Transport> transport(int rank);
+  int num_transports() const noexcept { return num_transports_; }  // that are alive
 
   // The connection of two ranks is lost for good; both are told, at a time of their own.
   void cut(int rank, int peer);
@@ -36,7 +37,7 @@ class Network {
   void send_strange(int rank);
 
  private:
-  class SimulatedLink;
+  class SimulatedTransport;
   struct Packet {
     int from;
     std::vector<std::byte> head, body;
@@ -48,7 +49,7 @@ class Network {
     int peer;
     std::string why;
   };
-  // What one rank's link has still to tell.
+  // What one rank's transport has still to tell.
   struct Box {
     bool open = false;
     std::vector<bool> connected, cut, lost;  // [ranks] lost: cut, and told so
@@ -74,7 +75,7 @@ class Network {
   std::deque<Box> boxes_;                // [ranks]
   std::vector<std::int64_t> parted_ns_;  // [nodes] until when
   std::vector<std::byte> overheard_;     // the head of some packet
-  int num_links_ = 0;
+  int num_transports_ = 0;
 };
 
 }  // namespace ferry::test

@@ -109,11 +109,11 @@ class Run {
     const bool ended = simulation_.run();
     if (!ended) outcome_.wrong.emplace_back("the run did not end");
     const std::size_t num_left =
-        machine_.mappings.size() + network_.num_links() + kernel_.num_open();
+        machine_.mappings.size() + network_.num_transports() + kernel_.num_open();
     if (ended && num_left > 0)
-      outcome_.wrong.push_back(fmt::format("left behind: {} segments, {} links, {} descriptors",
-                                           machine_.mappings.size(), network_.num_links(),
-                                           kernel_.num_open()));
+      outcome_.wrong.push_back(
+          fmt::format("left behind: {} segments, {} transports, {} descriptors",
+                      machine_.mappings.size(), network_.num_transports(), kernel_.num_open()));
     outcome_.digest = simulation_.digest();
     outcome_.steps = simulation_.steps();
     for (int rank = 0; rank < num_ranks_; ++rank) {
@@ -172,7 +172,7 @@ class Run {
     const auto by = internal::Deadline::after(options.deadline);
     try {
       return internal::GroupState::join(meet(rank, by), options, {"simulation", "a test"}, by,
-                                        [this, rank] { return network_.link(rank); });
+                                        [this, rank] { return network_.transport(rank); });
     } catch (const Error& error) {
       check(rank, told_ns, {error.code(), error.what(), error.culprit()}, "joining");
       throw;

@@ -1,7 +1,8 @@
-// Link: packets between this rank and ranks of other nodes, over whatever network there is. Nothing
-// is lost before a peer is, but no order is promised, and a packet may come twice
+// Transport: packets between this rank and ranks of other nodes, over whatever network there is.
+// Nothing is lost before a peer is, but no order is promised, and a packet may come twice
 // (MessageChannel mends both). Nothing here blocks but sleep(). One per rank, owned by its
-// MessageChannel; one thread at a time is inside, except for sleep(). ucx_link.cc is the real one.
+// MessageChannel; one thread at a time is inside, except for sleep(). ucx_transport.cc is the real
+// one.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@
 
 namespace ferry::internal {
 
-class Link {
+class Transport {
  public:
   // A packet is a head of at most this many bytes, and a body.
   static constexpr std::size_t kMaxHeadBytes = 64;
@@ -23,7 +24,7 @@ class Link {
   struct Packet {
     std::span<const std::byte> head, body;
   };
-  // Reads a packet where it lies, inside progress(). It must not call the link.
+  // Reads a packet where it lies, inside progress(). It must not call the transport.
   using PacketReader = std::function<void(const Packet&)>;
   struct Loss {
     int peer;
@@ -36,10 +37,10 @@ class Link {
     std::vector<Loss> lost;
   };
 
-  virtual ~Link() = default;
-  Link() = default;
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
+  virtual ~Transport() = default;
+  Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
 
   // What a peer must know to connect(); any bytes.
   virtual std::string address() const = 0;
@@ -78,12 +79,12 @@ class Link {
 // Over UCX. Throws Error(kSystem) when ferry was built without it, or it finds no network.
 // FERRY_SOCKET_IFNAME chooses interfaces (several by comma), as UCX_NET_DEVICES does, which goes
 // first.
-std::unique_ptr<Link> ucx_link();
+std::unique_ptr<Transport> ucx_transport();
 
-// The version of UCX that a link would use, and where it is; empty: there is none.
+// The version of UCX that a transport would use, and where it is; empty: there is none.
 std::string ucx_found();
 
-// Makes the link of a group's rank: ucx_link, or a test's.
-using LinkFactory = std::function<std::unique_ptr<Link>()>;
+// Makes the transport of a group's rank: ucx_transport, or a test's.
+using TransportFactory = std::function<std::unique_ptr<Transport>()>;
 
 }  // namespace ferry::internal

@@ -13,10 +13,10 @@
 
 #include "base/clock.h"
 #include "bootstrap/forked.h"
-#include "network/chaos_link.h"
-#include "network/link.h"
+#include "network/chaos_transport.h"
 #include "network/message_channel.h"
 #include "network/test_messages.h"
+#include "network/transport.h"
 
 namespace ferry::test {
 namespace {
@@ -24,11 +24,11 @@ namespace {
 using internal::Deadline;
 using internal::Forked;
 using internal::in_processes;
-using internal::Link;
 using internal::MessageChannel;
 using internal::now_ns;
 using internal::open_descriptors;
-using internal::ucx_link;
+using internal::Transport;
+using internal::ucx_transport;
 
 constexpr std::uint64_t kJob = 77;
 constexpr std::uint64_t kSeed = 5;
@@ -83,7 +83,7 @@ class SharedBoard {
 // A rank: its message channel over UCX, connected with all others.
 struct Rank {
   Rank(SharedBoard& board, int rank, int size, int round = 1, bool chaos = false)
-      : reader(kSeed, rank), messages(make_link(rank, chaos), rank, size, kJob) {
+      : reader(kSeed, rank), messages(make_transport(rank, chaos), rank, size, kJob) {
     board.post(rank, messages.address());
     std::vector<std::string> addresses;
     for (int peer = 0; peer < size; ++peer) addresses.push_back(board.address(peer, round));
@@ -95,11 +95,12 @@ struct Rank {
     }
     messages.connect(peers);
   }
-  static std::unique_ptr<Link> make_link(int rank, bool chaos) {
+  static std::unique_ptr<Transport> make_transport(int rank, bool chaos) {
     setenv("UCX_TLS", "tcp", 1);
     setenv("FERRY_SOCKET_IFNAME", "lo", 1);
-    if (!chaos) return ucx_link();
-    return std::make_unique<ChaosLink>(ucx_link(), kSeed + static_cast<std::uint64_t>(rank));
+    if (!chaos) return ucx_transport();
+    return std::make_unique<ChaosTransport>(ucx_transport(),
+                                            kSeed + static_cast<std::uint64_t>(rank));
   }
 
   bool progress() { return reader.progress(messages); }
@@ -146,14 +147,14 @@ std::string exchange_messages(SharedBoard& board, int rank, bool chaos) {
   return said(self.reader) + " over " + self.messages.describe();
 }
 
-TEST(UcxLink, MessagesBetweenProcessesComeOnceWholeAndInOrder) {
+TEST(UcxTransport, MessagesBetweenProcessesComeOnceWholeAndInOrder) {
   SharedBoard board;
   EXPECT_THAT(
       in_processes({0, 1, 2}, [&](int rank) { return exchange_messages(board, rank, false); }),
       testing::Each(testing::MatchesRegex("6000 read, 0 wrong, 0 lost over UCX .* tcp/lo")));
 }
 
-TEST(UcxLink, MessagesComeOnceWholeAndInOrderUnderChaos) {
+TEST(UcxTransport, MessagesComeOnceWholeAndInOrderUnderChaos) {
   SharedBoard board;
   EXPECT_THAT(
       in_processes({0, 1, 2}, [&](int rank) { return exchange_messages(board, rank, true); }),
@@ -175,7 +176,7 @@ std::string mourn(SharedBoard& board, std::atomic<std::int64_t>& began_ns) {
                      self.reader.lost()[0].second);
 }
 
-TEST(UcxLink, AKilledPeerIsLostWithinASecond) {
+TEST(UcxTransport, AKilledPeerIsLostWithinASecond) {
   SharedBoard board;
   void* shared = mmap(nullptr, 64, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto& began_ns = *new (shared) std::atomic<std::int64_t>(0);
@@ -190,12 +191,12 @@ TEST(UcxLink, AKilledPeerIsLostWithinASecond) {
   began_ns.store(now_ns(), std::memory_order_release);
   kill(victim.pid(), SIGKILL);
   const std::string told = mourner.result();
-  EXPECT_THAT(told, testing::HasSubstr("rank 1: the link to it ended"));
+  EXPECT_THAT(told, testing::HasSubstr("rank 1: the connection to it ended"));
   EXPECT_LT(std::atoi(told.c_str()), 1000) << told;
   munmap(shared, 64);
 }
 
-TEST(UcxLink, LastMessagesOfAPeerThatLeavesAreRead) {
+TEST(UcxTransport, LastMessagesOfAPeerThatLeavesAreRead) {
   constexpr std::uint64_t kMessageCount = 300;
   SharedBoard board;
   Forked reader([&] {
@@ -256,7 +257,7 @@ std::string cycle(SharedBoard& board, int rank) {
   return growth(descriptors, kib);
 }
 
-TEST(UcxLink, CreatingAndDestroyingLeavesNothing) {
+TEST(UcxTransport, CreatingAndDestroyingLeavesNothing) {
   SharedBoard board;
   for (const std::string& grown :
        in_processes({0, 1}, [&](int rank) { return cycle(board, rank); }))
@@ -282,7 +283,7 @@ std::string many_messages(SharedBoard& board, int rank) {
   return growth(descriptors, kib);
 }
 
-TEST(UcxLink, ManyMessagesLeaveNothing) {
+TEST(UcxTransport, ManyMessagesLeaveNothing) {
   SharedBoard board;
   for (const std::string& grown :
        in_processes({0, 1}, [&](int rank) { return many_messages(board, rank); }))
@@ -291,24 +292,24 @@ TEST(UcxLink, ManyMessagesLeaveNothing) {
 
 // ---- the process around it
 
-TEST(UcxLink, SignalHandlersStayTheProgramsOwn) {
+TEST(UcxTransport, SignalHandlersStayTheProgramsOwn) {
   Forked program([] {
     signal(SIGSEGV, [](int) { _exit(3); });
     struct sigaction before {
     }, after{};
     sigaction(SIGSEGV, nullptr, &before);
-    ucx_link();
+    ucx_transport();
     sigaction(SIGSEGV, nullptr, &after);
     return std::string(before.sa_handler == after.sa_handler ? "same" : "changed");
   });
   EXPECT_EQ(program.result(), "same");
 }
 
-TEST(UcxLink, AnInterfaceThatIsNotThereIsNamedWithThoseThatAre) {
+TEST(UcxTransport, AnInterfaceThatIsNotThereIsNamedWithThoseThatAre) {
   Forked program([] {
     unsetenv("UCX_NET_DEVICES");
     setenv("FERRY_SOCKET_IFNAME", "lo,nowhere0", 1);
-    ucx_link();
+    ucx_transport();
     return std::string("made");
   });
   EXPECT_THAT(program.result(), testing::MatchesRegex("invalid_argument: .*'nowhere0'.* lo.*"));

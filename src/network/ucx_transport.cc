@@ -1,5 +1,5 @@
-// UcxLink: packets as UCX's active messages. Owns a context, a worker and an endpoint per peer.
-// Made by ucx_link(); calls ucx_library.h, ucx_config.h and tcp_sockets.h.
+// UcxTransport: packets as UCX's active messages. Owns a context, a worker and an endpoint per
+// peer. Made by ucx_transport(); calls ucx_library.h, ucx_config.h and tcp_sockets.h.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
@@ -18,8 +18,8 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "ferry/status.h"
-#include "network/link.h"
 #include "network/tcp_sockets.h"
+#include "network/transport.h"
 #include "network/ucx_config.h"
 #include "network/ucx_library.h"
 
@@ -33,10 +33,10 @@ constexpr std::chrono::milliseconds kClosing{500};
 // UCX may make a connection at any time; a cut that is shorter than this needs no setting up.
 constexpr std::int64_t kSetUpEveryNs = 250'000'000;
 
-class UcxLink final : public Link {
+class UcxTransport final : public Transport {
  public:
-  UcxLink();
-  ~UcxLink() override;
+  UcxTransport();
+  ~UcxTransport() override;
 
   std::string address() const override;
   void let_in(const std::vector<std::string>& addresses) override;
@@ -54,16 +54,17 @@ class UcxLink final : public Link {
 
  private:
   struct Peer {
-    UcxLink* link;
+    UcxTransport* transport;
     int rank;
     ucp_ep_h endpoint;  // null once lost
     TcpSockets::Place place;
   };
 
   // NOLINTNEXTLINE(readability-function-size): the parameters are UCX's
-  static ucs_status_t on_packet(void* link, const void* head, std::size_t head_bytes, void* body,
-                                std::size_t body_bytes, const ucp_am_recv_param_t* param);
-  static void on_sent(void* request, ucs_status_t status, void* link);
+  static ucs_status_t on_packet(void* transport, const void* head, std::size_t head_bytes,
+                                void* body, std::size_t body_bytes,
+                                const ucp_am_recv_param_t* param);
+  static void on_sent(void* request, ucs_status_t status, void* transport);
   static void on_failure(void* peer, ucp_ep_h endpoint, ucs_status_t status);
   void create_worker();
   std::string ucx_address() const;
@@ -90,7 +91,7 @@ class UcxLink final : public Link {
 // "port 40123 of 10.77.0.2": where a peer listens, but for its loopback.
 std::string where_is(const TcpSockets::Place& place) {
   std::vector<std::string> ends;
-  for (const Endpoint& end : place.listens)
+  for (const IpEndpoint& end : place.listens)
     if (!is_loopback(end.ip)) ends.push_back(text_of(end));
   return fmt::format("{}", fmt::join(ends, ", "));
 }
@@ -107,7 +108,7 @@ std::string printed_info(const UcxLibrary& ucx, ucp_ep_h endpoint) {
   return info;
 }
 
-UcxLink::UcxLink() {
+UcxTransport::UcxTransport() {
   const UcxConfig config(ucx_);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_REQUEST_SIZE;
@@ -119,7 +120,7 @@ UcxLink::UcxLink() {
   create_worker();
 }
 
-void UcxLink::create_worker() {
+void UcxTransport::create_worker() {
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
@@ -140,7 +141,7 @@ void UcxLink::create_worker() {
   throw error("cannot use the network", status);
 }
 
-UcxLink::~UcxLink() {
+UcxTransport::~UcxTransport() {
   for (auto& [rank, peer] : peers_) close(peer);
   const Deadline deadline = Deadline::after(kClosing);
   while (!closed(deadline)) ucx_.worker_progress(worker_);
@@ -148,7 +149,7 @@ UcxLink::~UcxLink() {
   ucx_.cleanup(context_);
 }
 
-std::string UcxLink::ucx_address() const {
+std::string UcxTransport::ucx_address() const {
   ucp_address_t* address = nullptr;
   std::size_t bytes = 0;
   const ucs_status_t status = ucx_.worker_get_address(worker_, &address, &bytes);
@@ -159,14 +160,14 @@ std::string UcxLink::ucx_address() const {
 }
 
 // The length of what TcpSockets says, that, and what UCX says.
-std::string UcxLink::address() const {
+std::string UcxTransport::address() const {
   const std::string sockets = sockets_.address();
   std::string text;
   append(text, static_cast<std::uint32_t>(sockets.size()));
   return text + sockets + ucx_address();
 }
 
-void UcxLink::let_in(const std::vector<std::string>& addresses) {
+void UcxTransport::let_in(const std::vector<std::string>& addresses) {
   std::vector<std::string> sockets;
   for (const std::string& address : addresses) {
     ByteReader reader(address);
@@ -175,12 +176,12 @@ void UcxLink::let_in(const std::vector<std::string>& addresses) {
   sockets_.let_in(sockets);
 }
 
-void UcxLink::connect(const std::map<int, std::string>& addresses) {
+void UcxTransport::connect(const std::map<int, std::string>& addresses) {
   for (const auto& [rank, address] : addresses) connect_to(rank, address);
   TcpSockets::set_up_connections();
 }
 
-void UcxLink::connect_to(int rank, const std::string& address) {
+void UcxTransport::connect_to(int rank, const std::string& address) {
   ByteReader reader(address);
   const TcpSockets::Place place =
       TcpSockets::place_of(as_text(reader.take(reader.get<std::uint32_t>())));
@@ -200,17 +201,17 @@ void UcxLink::connect_to(int rank, const std::string& address) {
   throw error(fmt::format("cannot reach rank {} at {}", rank, where), status, rank);
 }
 
-std::map<int, std::string> UcxLink::unanswered() const {
+std::map<int, std::string> UcxTransport::unanswered() const {
   std::map<int, std::string> found;
-  for (const Endpoint& end : sockets_.unanswered()) {
+  for (const IpEndpoint& end : sockets_.unanswered()) {
     for (const auto& [rank, peer] : peers_)
       if (std::ranges::count(peer.place.listens, end) > 0) found[rank] = text_of(end);
   }
   return found;
 }
 
-bool UcxLink::send(int rank, std::span<const std::byte> head, std::span<const std::byte> body,
-                   void* ticket) {
+bool UcxTransport::send(int rank, std::span<const std::byte> head, std::span<const std::byte> body,
+                        void* ticket) {
   const Peer& peer = peers_.at(rank);
   if (peer.endpoint == nullptr) return true;
   ucp_request_param_t param{};
@@ -227,23 +228,24 @@ bool UcxLink::send(int rank, std::span<const std::byte> head, std::span<const st
   return false;
 }
 
-void UcxLink::on_sent(void* request, ucs_status_t, void* link) {
-  UcxLink& self = *static_cast<UcxLink*>(link);
+void UcxTransport::on_sent(void* request, ucs_status_t, void* transport) {
+  UcxTransport& self = *static_cast<UcxTransport*>(transport);
   self.sent_.push_back(*static_cast<void**>(request));
   self.ucx_.request_free(request);
 }
 
-void UcxLink::on_failure(void* peer, ucp_ep_h, ucs_status_t status) {
+void UcxTransport::on_failure(void* peer, ucp_ep_h, ucs_status_t status) {
   const Peer& failed = *static_cast<Peer*>(peer);
-  failed.link->failed_.emplace_back(failed.rank, status);
+  failed.transport->failed_.emplace_back(failed.rank, status);
 }
 
 // A packet is read where UCX has received it: kept for later it would be copied, as TCP's buffers
 // are used again.
 // NOLINTNEXTLINE(readability-function-size)
-ucs_status_t UcxLink::on_packet(void* link, const void* head, std::size_t head_bytes, void* body,
-                                std::size_t body_bytes, const ucp_am_recv_param_t* /*param*/) {
-  UcxLink& self = *static_cast<UcxLink*>(link);
+ucs_status_t UcxTransport::on_packet(void* transport, const void* head, std::size_t head_bytes,
+                                     void* body, std::size_t body_bytes,
+                                     const ucp_am_recv_param_t* /*param*/) {
+  UcxTransport& self = *static_cast<UcxTransport*>(transport);
   if (self.read_ == nullptr) return UCS_OK;  // closing
   try {
     (*self.read_)({.head = {static_cast<const std::byte*>(head), head_bytes},
@@ -254,7 +256,7 @@ ucs_status_t UcxLink::on_packet(void* link, const void* head, std::size_t head_b
   return UCS_OK;
 }
 
-bool UcxLink::progress(const PacketReader& read, Events& events) {
+bool UcxTransport::progress(const PacketReader& read, Events& events) {
   bool moved = false;
   read_ = &read;
   for (int round = 0; round < kRoundsPerProgress && ucx_.worker_progress(worker_) > 0; ++round)
@@ -272,7 +274,7 @@ bool UcxLink::progress(const PacketReader& read, Events& events) {
   return moved;
 }
 
-bool UcxLink::arm() {
+bool UcxTransport::arm() {
   if (now_ns() - set_up_ns_ > kSetUpEveryNs) {
     TcpSockets::set_up_connections(kSetUpEveryNs);
     set_up_ns_ = now_ns();
@@ -280,15 +282,15 @@ bool UcxLink::arm() {
   return failed_.empty() && sent_.empty() && ucx_.worker_arm(worker_) == UCS_OK;
 }
 
-void UcxLink::sleep(int wait_us) {
+void UcxTransport::sleep(int wait_us) {
   pollfd polled{wake_fd_, POLLIN, 0};
   const timespec wait{wait_us / 1'000'000, wait_us % 1'000'000 * 1000L};
   ppoll(&polled, 1, &wait, nullptr);
 }
 
-void UcxLink::wake() { ucx_.worker_signal(worker_); }
+void UcxTransport::wake() { ucx_.worker_signal(worker_); }
 
-void UcxLink::close(Peer& peer) {
+void UcxTransport::close(Peer& peer) {
   if (peer.endpoint == nullptr) return;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
@@ -297,7 +299,7 @@ void UcxLink::close(Peer& peer) {
   if (UCS_PTR_IS_PTR(request)) closing_.push_back(request);
 }
 
-bool UcxLink::closed(Deadline deadline) {
+bool UcxTransport::closed(Deadline deadline) {
   std::erase_if(closing_, [&](void* request) {
     if (ucx_.request_check_status(request) == UCS_INPROGRESS && !deadline.passed()) return false;
     ucx_.request_free(request);
@@ -306,12 +308,13 @@ bool UcxLink::closed(Deadline deadline) {
   return closing_.empty();
 }
 
-std::string UcxLink::why_lost(const Peer& peer, ucs_status_t status) const {
-  const std::string why = fmt::format("the link to it ended (UCX: {})", ucx_.status_string(status));
+std::string UcxTransport::why_lost(const Peer& peer, ucs_status_t status) const {
+  const std::string why =
+      fmt::format("the connection to it ended (UCX: {})", ucx_.status_string(status));
   return peer.place.listens.empty() ? why : why + "; it listens at " + where_is(peer.place);
 }
 
-Error UcxLink::error(const std::string& what, ucs_status_t status, int culprit) const {
+Error UcxTransport::error(const std::string& what, ucs_status_t status, int culprit) const {
   return Error(Code::kSystem,
                fmt::format("UCX {}: {}; this host has {}", what, ucx_.status_string(status),
                            fmt::join(network_devices(), ", ")),
@@ -320,7 +323,7 @@ Error UcxLink::error(const std::string& what, ucs_status_t status, int culprit) 
 
 // Transports and devices of the endpoints. UCX tells them only as text: of its lines such as
 // "lane[0]:  1:tcp/eth0.0 md[1]  -> ...", the word after the second colon.
-std::string UcxLink::describe() const {
+std::string UcxTransport::describe() const {
   std::set<std::string> lanes;
   for (const auto& [rank, peer] : peers_) {
     if (peer.endpoint == nullptr) continue;
@@ -334,7 +337,7 @@ std::string UcxLink::describe() const {
   return fmt::format("UCX {} {}", ucx_.version_string(), fmt::join(lanes, ", "));
 }
 
-std::string UcxLink::exposed() const {
+std::string UcxTransport::exposed() const {
   const bool over_tcp = describe().find(" tcp") != std::string::npos;
   return over_tcp && sockets_.none() ? "/proc/self/fd does not show UCX's ports"
                                      : sockets_.exposed();
@@ -342,6 +345,6 @@ std::string UcxLink::exposed() const {
 
 }  // namespace
 
-std::unique_ptr<Link> ucx_link() { return std::make_unique<UcxLink>(); }
+std::unique_ptr<Transport> ucx_transport() { return std::make_unique<UcxTransport>(); }
 
 }  // namespace ferry::internal

@@ -1,4 +1,5 @@
-// HoldingLink: a link that keeps some messages back for a while, so that flags may overtake them.
+// HoldingTransport: a transport that keeps some messages back for a while, so that flags may
+// overtake them.
 #pragma once
 
 #include <atomic>
@@ -11,7 +12,7 @@
 #include "base/bytes.h"
 #include "exchange/internode/message_layout.h"
 #include "group/state.h"
-#include "network/passing_link.h"
+#include "network/passing_transport.h"
 #include "seat.h"
 
 namespace ferry::test {
@@ -24,15 +25,15 @@ struct HeldMessages {
   std::uint32_t channel = 1;  // 2: those that took the second way
   std::uint8_t kind = internal::kRows;
   std::uint64_t number = 1;
-  // Release by the rank that lets them go, acquire in HoldingLink.
+  // Release by the rank that lets them go, acquire in HoldingTransport.
   std::atomic<bool> held{true};
 };
 
 // UCX, where such messages are kept when they have come.
-class HoldingLink final : public PassingLink {
+class HoldingTransport final : public PassingTransport {
  public:
-  explicit HoldingLink(const HeldMessages& messages)
-      : PassingLink(internal::ucx_link()), messages_(messages) {}
+  explicit HoldingTransport(const HeldMessages& messages)
+      : PassingTransport(internal::ucx_transport()), messages_(messages) {}
 
   bool progress(const PacketReader& read, Events& events) override {
     const auto keep_or_read = [&](const Packet& packet) {
@@ -42,7 +43,7 @@ class HoldingLink final : public PassingLink {
         read(packet);
       }
     };
-    const bool moved = PassingLink::progress(keep_or_read, events);
+    const bool moved = PassingTransport::progress(keep_or_read, events);
     if (kept_.empty() || holds()) return moved;
     for (const KeptPacket& packet : std::exchange(kept_, {})) read(packet.view());
     return true;
@@ -70,7 +71,8 @@ class HoldingLink final : public PassingLink {
 };
 
 inline void run_while_held(const Nodes& nodes, HeldMessages& messages, const Body& body) {
-  const FrameLinks links([&messages] { return std::make_unique<HoldingLink>(messages); });
+  const FrameTransports transports(
+      [&messages] { return std::make_unique<HoldingTransport>(messages); });
   run_ranks(Mode::kThreads, static_cast<int>(nodes.of_rank.size()), body, nodes.topology,
             {.topology = nodes.topology});
 }

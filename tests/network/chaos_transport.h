@@ -1,7 +1,8 @@
-// ChaosLink: any Link with network chaos, drawn from a seed. Packets come late, in another order
-// and twice; now and then a peer is out of reach for a while, and others get their packets first;
-// the ends of sends are told late; bodies are cut at random. Nothing is lost. Put under
-// MessageChannel by message_channel_test and link_test, under whole groups by network_chaos_test.
+// ChaosTransport: any Transport with network chaos, drawn from a seed. Packets come late, in
+// another order and twice; now and then a peer is out of reach for a while, and others get their
+// packets first; the ends of sends are told late; bodies are cut at random. Nothing is lost. Put
+// under MessageChannel by message_channel_test and transport_test, under whole groups by
+// network_chaos_test.
 #pragma once
 
 #include <algorithm>
@@ -15,23 +16,24 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "network/passing_link.h"
+#include "network/passing_transport.h"
 
 namespace ferry::test {
 
-// What the chaos did, on all links that share it: a test that saw none of it shows nothing.
+// What the chaos did, on all transports that share it: a test that saw none of it shows nothing.
 struct ChaosCounts {
-  // Relaxed throughout: numbers, read when the links are gone.
+  // Relaxed throughout: numbers, read when the transports are gone.
   std::atomic<std::uint64_t> repeated{0}, shuffled{0}, sent_late{0};
 };
 
-class ChaosLink final : public PassingLink {
+class ChaosTransport final : public PassingTransport {
  public:
-  ChaosLink(std::unique_ptr<internal::Link> link, std::uint64_t seed, ChaosCounts* report = nullptr)
-      : PassingLink(std::move(link)), random_(seed), report_(report) {}
+  ChaosTransport(std::unique_ptr<internal::Transport> transport, std::uint64_t seed,
+                 ChaosCounts* report = nullptr)
+      : PassingTransport(std::move(transport)), random_(seed), report_(report) {}
 
   std::size_t max_body_bytes() override {
-    const std::size_t most = PassingLink::max_body_bytes();
+    const std::size_t most = PassingTransport::max_body_bytes();
     const std::uint64_t kind = below(16);
     if (kind == 0) return std::min<std::size_t>(most, 1 + below(100));
     return kind < 8 ? std::min<std::size_t>(most, 1 + below(20'000)) : most;
@@ -39,7 +41,8 @@ class ChaosLink final : public PassingLink {
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
             void* ticket) override {
     if (below(64) == 0) outage_[peer] = internal::now_ns() + nanoseconds_below(kLongestOutageNs);
-    if (outage_[peer] <= internal::now_ns()) return PassingLink::send(peer, head, body, ticket);
+    if (outage_[peer] <= internal::now_ns())
+      return PassingTransport::send(peer, head, body, ticket);
     late_.push_back({peer, head, body, ticket});
     note(&ChaosCounts::sent_late);
     return false;
@@ -49,7 +52,7 @@ class ChaosLink final : public PassingLink {
     send_late();
     const auto hold = [this](const Packet& packet) { packets_.emplace_back(packet); };
     const bool room = packets_.size() < kMostHeld;
-    const bool moved = room && PassingLink::progress(hold, held_);
+    const bool moved = room && PassingTransport::progress(hold, held_);
     if (below(4) == 0) return moved;  // a lull
     for (std::uint64_t n = below(16); n > 0 && !packets_.empty(); --n) release_packet(read);
     for (std::uint64_t n = below(4); n > 0 && !held_.sent.empty(); --n)
@@ -61,9 +64,9 @@ class ChaosLink final : public PassingLink {
   }
   bool arm() override {
     return late_.empty() && packets_.empty() && held_.sent.empty() && held_.lost.empty() &&
-           PassingLink::arm();
+           PassingTransport::arm();
   }
-  std::string describe() const override { return PassingLink::describe() + " under chaos"; }
+  std::string describe() const override { return PassingTransport::describe() + " under chaos"; }
 
  private:
   // A send to a peer that is out of reach; its memory stays the sender's until sent().
@@ -87,7 +90,7 @@ class ChaosLink final : public PassingLink {
     const std::int64_t now = internal::now_ns();
     std::erase_if(late_, [&](const Late& late) {
       if (outage_[late.peer] > now) return false;
-      if (PassingLink::send(late.peer, late.head, late.body, late.ticket))
+      if (PassingTransport::send(late.peer, late.head, late.body, late.ticket))
         held_.sent.push_back(late.ticket);
       return true;
     });

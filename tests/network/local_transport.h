@@ -1,6 +1,7 @@
-// LocalNetwork: a Link between threads of one process, for tests. Small packets are copied at once;
-// the memory of large ones belongs to the link until the receiver has taken them, as with a network
-// card. A link that is destroyed is lost to the others once they have read what it sent.
+// LocalNetwork: a Transport between threads of one process, for tests. Small packets are copied at
+// once; the memory of large ones belongs to the transport until the receiver has taken them, as
+// with a network card. A transport that is destroyed is lost to the others once they have read what
+// it sent.
 #pragma once
 
 #include <chrono>
@@ -13,14 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include "network/link.h"
+#include "network/transport.h"
 
 namespace ferry::test {
 
 class LocalNetwork {
  public:
-  // Safe from any thread. Links keep what they need of the network.
-  std::unique_ptr<internal::Link> link() const;
+  // Safe from any thread. Transports keep what they need of the network.
+  std::unique_ptr<internal::Transport> transport() const;
 
  private:
   struct OnWay {
@@ -30,7 +31,7 @@ class LocalNetwork {
     std::span<const std::byte> theirs;  // not copied yet: lies in the sender's memory
     void* ticket;
   };
-  // What one link has still to take.
+  // What one transport has still to take.
   struct Box {
     std::deque<OnWay> packets;
     std::vector<void*> sent;
@@ -49,19 +50,19 @@ class LocalNetwork {
     std::mutex mutex;
     std::deque<Box> boxes;  // they do not move
   };
-  class LocalLink;
+  class LocalTransport;
 
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-class LocalNetwork::LocalLink final : public internal::Link {
+class LocalNetwork::LocalTransport final : public internal::Transport {
  public:
-  explicit LocalLink(std::shared_ptr<State> state) : state_(std::move(state)) {
+  explicit LocalTransport(std::shared_ptr<State> state) : state_(std::move(state)) {
     const std::lock_guard held(state_->mutex);
     id_ = static_cast<int>(state_->boxes.size());
     box_ = &state_->boxes.emplace_back();
   }
-  ~LocalLink() override {
+  ~LocalTransport() override {
     const std::lock_guard held(state_->mutex);
     box_->open = false;
     take_packets(box_->packets.size());
@@ -109,7 +110,7 @@ class LocalNetwork::LocalLink final : public internal::Link {
     for (const OnWay& packet : packets) read({packet.head, packet.copy});
     events.sent.insert(events.sent.end(), sent.begin(), sent.end());
     for (const int id : gone) {
-      if (peers_.contains(id)) events.lost.push_back({peers_[id], "its link is gone"});
+      if (peers_.contains(id)) events.lost.push_back({peers_[id], "its transport is gone"});
     }
     return !packets.empty() || !sent.empty() || !gone.empty();
   }
@@ -161,8 +162,8 @@ class LocalNetwork::LocalLink final : public internal::Link {
   std::map<int, int> peers_;  // of ids
 };
 
-inline std::unique_ptr<internal::Link> LocalNetwork::link() const {
-  return std::make_unique<LocalLink>(state_);
+inline std::unique_ptr<internal::Transport> LocalNetwork::transport() const {
+  return std::make_unique<LocalTransport>(state_);
 }
 
 }  // namespace ferry::test
