@@ -309,7 +309,8 @@ typedef struct ferry_counts {
   const int64_t* aligned_tokens_per_expert;  // [L]: rounded up to expert_alignment
   const int64_t* expert_offsets;             // [L + 1]: first rows; NULL for RANK_MAJOR
   // [L, R]: inclusive running sum over (local expert, source rank) of rows sent, R counting the
-  // active ranks; with tp_size > 1 [tp_size, L, R / tp_size], this rank's position first.
+  // active ranks; with tp_size > 1 [tp_size, L, R / tp_size], the block of this rank's tp_rank
+  // first.
   const int64_t* running_counts;
   int64_t num_running_counts;  // elements
   // RANK_MAJOR [R]: inclusive running sum of rows over source ranks; else NULL.

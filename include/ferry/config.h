@@ -108,9 +108,9 @@ struct ExchangeConfig {
   SpecialExperts special = {};
   Replicas replicas = {};
   // Tensor parallel ranks that receive the same rows, 1 to 8: rank r is rank r / tp_size of its
-  // expert-parallel domain and position r % tp_size in its group of tp_size neighbours. Each domain
+  // expert-parallel domain and tp_rank r % tp_size in its group of tp_size neighbours. Each domain
   // dispatches its own tokens; every rank of a group receives the rows of all, inside each expert
-  // its own domain's first, then the next position's (cyclic). Combine adds the rows of a group,
+  // its own domain's first, then the next tp_rank's (cyclic). Combine adds the rows of a group,
   // rounded to their type, before they travel.
   int tp_size = 1;
 

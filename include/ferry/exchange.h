@@ -50,8 +50,8 @@ class FERRY_EXPORT Handle {
   // [L + 1]: first row of each local expert, then num_rows (expert layouts; empty for kRankMajor).
   std::span<const std::int64_t> expert_offsets() const noexcept;
   // [L, R]: inclusive running sum over (local expert, source rank) of rows sent (design 4; CANN's
-  // epRecvCounts). With tp_size > 1 [tp_size, L, R / tp_size], a block per position, mine first,
-  // each with sums of its own. R counts the active ranks.
+  // epRecvCounts). With tp_size > 1 [tp_size, L, R / tp_size], a block per tp_rank, that of this
+  // rank first, each with sums of its own. R counts the active ranks.
   std::span<const std::int64_t> running_counts() const noexcept;
   // [R]: kRankMajor, inclusive running sum of rows over source ranks; empty otherwise.
   std::span<const std::int64_t> running_rows_per_rank() const noexcept;

@@ -84,7 +84,7 @@ Output new_output(const Shape& shape, Element element, bool zeros = false) {
   return output;
 }
 
-std::int64_t positions(const Attributes& a) { return std::max<std::int64_t>(a.tp_world_size, 1); }
+std::int64_t tp_size_of(const Attributes& a) { return std::max<std::int64_t>(a.tp_world_size, 1); }
 
 // Experts of this rank as the operators count them: one on a shared-expert rank.
 std::int64_t local_experts(const Attributes& a) {
@@ -153,7 +153,7 @@ void read_dispatch(const Given& given, cann::DispatchArgs& args) {
 void make_outputs(const Given& given, DispatchCall& call) {
   cann::DispatchArgs& args = call.args;
   const Attributes& a = args.attributes;
-  const std::int64_t capacity = cann::max_rows(args), rows = positions(a) * capacity;
+  const std::int64_t capacity = cann::max_rows(args), rows = tp_size_of(a) * capacity;
   const std::int64_t entries = args.expert_ids.rows * args.expert_ids.columns;
   const Element x = given.tensor("x").element;
   const DataType quantised = args.quant_mode == 3 ? DataType::kFp8E4m3 : DataType::kInt8;
@@ -169,7 +169,7 @@ void make_outputs(const Given& given, DispatchCall& call) {
       new_output({a.version == 1 ? entries : std::max(entries, capacity * 128)}, Element::kInt32);
   token_nums = new_output({local_experts(a)}, Element::kInt64);
   ep_counts =
-      new_output({positions(a) * local_experts(a) * a.ep_world_size}, Element::kInt32, true);
+      new_output({tp_size_of(a) * local_experts(a) * a.ep_world_size}, Element::kInt32, true);
   tp_counts = new_output({a.tp_world_size}, Element::kInt32);
   expand_scales = new_output({rows}, Element::kFp32, true);
 

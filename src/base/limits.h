@@ -7,6 +7,6 @@ inline constexpr int kMaxTopK = 32;
 inline constexpr int kMaxSharedExperts = 4;
 inline constexpr int kMaxEntries = kMaxTopK + kMaxSharedExperts;  // of a token
 inline constexpr int kMaxDepth = 16;                              // operations in flight
-inline constexpr int kMaxPositions = 8;                           // tensor-parallel
+inline constexpr int kMaxTpSize = 8;                              // tensor-parallel
 
 }  // namespace ferry::internal

@@ -22,16 +22,16 @@ constexpr std::int64_t kLeastBatch = 16;
 void check_world(const Attributes& a, const Place& place) {
   require_in("ep_world_size", a.ep_world_size, 1, kMaxRanks);
   require_in("tp_world_size", a.tp_world_size, 0, kMaxTp);
-  const std::int64_t positions = tp_positions(a), ranks = a.ep_world_size * positions;
+  const std::int64_t tp_size = tp_size_of(a), ranks = a.ep_world_size * tp_size;
   require_fit(ranks == place.size,
               "ep_world_size {} times max(tp_world_size, 1) {} is {}, the group has {} ranks",
-              a.ep_world_size, positions, ranks, place.size);
-  require_value(a.ep_rank_id == place.rank / positions,
+              a.ep_world_size, tp_size, ranks, place.size);
+  require_value(a.ep_rank_id == place.rank / tp_size,
                 "ep_rank_id is {}, rank {} of the group has {} (rank / max(tp_world_size, 1))",
-                a.ep_rank_id, place.rank, place.rank / positions);
-  require_value(positions == 1 || a.tp_rank_id == place.rank % positions,
+                a.ep_rank_id, place.rank, place.rank / tp_size);
+  require_value(tp_size == 1 || a.tp_rank_id == place.rank % tp_size,
                 "tp_rank_id is {}, rank {} of the group has {} (rank % tp_world_size)",
-                a.tp_rank_id, place.rank, place.rank % positions);
+                a.tp_rank_id, place.rank, place.rank % tp_size);
 }
 
 void check_experts(const Attributes& a) {
@@ -98,9 +98,9 @@ Place claimed_place(const Attributes& a) {
   require_in("ep_world_size", a.ep_world_size, 1, kMaxRanks);
   require_in("tp_world_size", a.tp_world_size, 0, kMaxTp);
   require_in("ep_rank_id", a.ep_rank_id, 0, a.ep_world_size - 1);
-  require_in("tp_rank_id", a.tp_rank_id, 0, tp_positions(a) - 1);
-  return {static_cast<int>(a.ep_rank_id * tp_positions(a) + a.tp_rank_id),
-          static_cast<int>(a.ep_world_size * tp_positions(a))};
+  require_in("tp_rank_id", a.tp_rank_id, 0, tp_size_of(a) - 1);
+  return {static_cast<int>(a.ep_rank_id * tp_size_of(a) + a.tp_rank_id),
+          static_cast<int>(a.ep_world_size * tp_size_of(a))};
 }
 
 ExchangeConfig exchange_config(const Attributes& a, const Batch& batch) {
@@ -116,7 +116,7 @@ ExchangeConfig exchange_config(const Attributes& a, const Batch& batch) {
                    a.version == 1 ? SharedRule::kByToken : SharedRule::kByRank};
   config.special = {static_cast<int>(a.zero_expert_num), static_cast<int>(a.copy_expert_num),
                     static_cast<int>(a.const_expert_num)};
-  config.tp_size = tp_positions(a);
+  config.tp_size = tp_size_of(a);
   if (a.comm_alg == "hierarchy") config.algorithm = Algorithm::kHierarchical;
   if (a.comm_alg.starts_with("fullmesh")) {
     config.algorithm = Algorithm::kFullmesh;

@@ -20,7 +20,7 @@ struct Batch {
   std::int64_t k = 0;
 };
 
-inline int tp_positions(const Attributes& a) noexcept {
+inline int tp_size_of(const Attributes& a) noexcept {
   return a.tp_world_size > 1 ? static_cast<int>(a.tp_world_size) : 1;
 }
 // Experts that each token goes to on shared-expert ranks; shared_expert_num without ranks is none.

@@ -121,9 +121,9 @@ void take_mask(const Matrix<const std::uint8_t>& mask, const Matrix<const std::i
   (mask.columns == 1 ? args.token_mask : args.topk_mask) = mask.data;
 }
 
-void record_waits(const OperationTimes& times, int positions, std::span<std::int64_t> info) {
+void record_waits(const OperationTimes& times, int tp_size, std::span<std::int64_t> info) {
   for (std::size_t rank = 0; !info.empty() && rank < times.wait_ns.size(); ++rank) {
-    std::int64_t& longest = info[rank / positions];
+    std::int64_t& longest = info[rank / tp_size];
     longest = std::max(longest, times.wait_ns[rank] / 1000);
   }
 }

@@ -69,8 +69,8 @@ void check_weights(const char* name, const Matrix<const float>& weights,
 void take_mask(const Matrix<const std::uint8_t>& mask, const Matrix<const std::int32_t>& ids,
                ferry::DispatchArgs& args);
 
-// Waits of the ranks of each source, the largest of its tensor-parallel positions, into the
+// Waits of the ranks of each source, the largest of its tensor-parallel ranks, into the
 // caller's maximum so far.
-void record_waits(const OperationTimes& times, int positions, std::span<std::int64_t> info);
+void record_waits(const OperationTimes& times, int tp_size, std::span<std::int64_t> info);
 
 }  // namespace ferry::cann::internal

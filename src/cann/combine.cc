@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kCombine = "moe_distribute_combine";
 constexpr const char* kCombineAddRmsNorm = "moe_distribute_combine_add_rms_norm";
 
-// The last of one position's running sums.
+// The last of one tp_rank's running sums.
 std::int32_t total_of(std::span<const std::int32_t> block) {
   std::int32_t last = 0;
   for (const std::int32_t sum : block) {
@@ -30,17 +30,17 @@ std::int64_t received_rows(const CombineArgs& args, std::int64_t local_experts,
                            std::int64_t sources) {
   const std::span<const std::int32_t> counts = args.ep_send_counts, pair = args.tp_send_counts;
   if (counts.empty()) return args.expand_x.num_rows;
-  const int positions = tp_positions(args.attributes);
+  const int tp_size = tp_size_of(args.attributes);
   const std::int64_t block = local_experts * sources;
-  check_room("ep_send_counts", counts, positions * block, "max(tp, 1) * localE * ep");
-  if (positions > 1) check_room("tp_send_counts", pair, positions, "max(tp, 1)");
+  check_room("ep_send_counts", counts, tp_size * block, "max(tp, 1) * localE * ep");
+  if (tp_size > 1) check_room("tp_send_counts", pair, tp_size, "max(tp, 1)");
   std::int64_t rows = 0;
-  for (int i = 0; i < positions; ++i) {
+  for (int i = 0; i < tp_size; ++i) {
     const std::int32_t total = total_of(counts.subspan(i * block, block));
-    const auto position = (args.attributes.tp_rank_id + i) % positions;
-    if (positions > 1 && !pair.empty())
-      require_value(pair[position] == total, "tp_send_counts[{}] is {}, ep_send_counts has {}",
-                    position, pair[position], total);
+    const auto tp_rank = (args.attributes.tp_rank_id + i) % tp_size;
+    if (tp_size > 1 && !pair.empty())
+      require_value(pair[tp_rank] == total, "tp_send_counts[{}] is {}, ep_send_counts has {}",
+                    tp_rank, pair[tp_rank], total);
     rows += total;
   }
   require_fit(rows <= args.expand_x.num_rows, "ep_send_counts names {} rows, expand_x has {}", rows,
@@ -165,7 +165,7 @@ Result run(ExchangeCache& cache, const CombineArgs& args, const CombineAddRmsNor
   if (status.code() == Code::kMismatch && status.culprit() < 0)
     status = triplets.name_difference(cache.group(), exchange.config());
   if (!status.ok()) return {status_code(status.code()), status};
-  record_waits(exchange.last_combine_times(), tp_positions(args.attributes), args.performance_info);
+  record_waits(exchange.last_combine_times(), tp_size_of(args.attributes), args.performance_info);
   return {};
 }
 

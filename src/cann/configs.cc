@@ -62,7 +62,7 @@ void add_common(const Attributes& a, const Batch& batch, TermsText& terms) {
   terms.add("H", batch.h);
   terms.add("K", batch.k);
   terms.add("moe_expert_num", a.moe_expert_num);
-  if (tp_positions(a) > 1) terms.add("tp_world_size", a.tp_world_size);
+  if (tp_size_of(a) > 1) terms.add("tp_world_size", a.tp_world_size);
   terms.add("shared_expert_rank_num", a.shared_expert_rank_num);
   terms.add("shared_expert_num", num_shared(a));
   if (num_shared(a) > 0) terms.add("version", a.version == 1 ? "1" : "2 to 4");

@@ -19,7 +19,7 @@ struct Dispatch {
   const DispatchArgs& args;
   const ElasticMap& elastic;
   Batch batch;
-  int positions;          // of the tensor-parallel group
+  int tp_size;            // of the tensor-parallel group
   std::int64_t capacity;  // max(tp, 1) * A
   std::int64_t local;     // experts here
   std::int64_t columns;   // of dynamic_scales that are written
@@ -28,8 +28,8 @@ struct Dispatch {
       : args(given),
         elastic(map),
         batch(batch_of(given)),
-        positions(tp_positions(given.attributes)),
-        capacity(positions * row_capacity(given.attributes, batch, !given.elastic_info.empty())),
+        tp_size(tp_size_of(given.attributes)),
+        capacity(tp_size * row_capacity(given.attributes, batch, !given.elastic_info.empty())),
         local(num_local(given.attributes)),
         columns(given.quant_mode == 0 ? scale_bytes / static_cast<std::int64_t>(sizeof(float))
                                       : scale_columns(given)) {
@@ -95,8 +95,8 @@ void check_outputs(const Dispatch& call) {
              "3 for each row of expand_x");
   check_room("expert_token_nums", args.expert_token_nums, call.local, "localE");
   check_room("ep_recv_counts", args.ep_recv_counts,
-             call.positions * call.local * call.elastic.num_sources(), "max(tp, 1) * localE * ep");
-  check_room("tp_recv_counts", args.tp_recv_counts, call.positions, "max(tp, 1)");
+             call.tp_size * call.local * call.elastic.num_sources(), "max(tp, 1) * localE * ep");
+  check_room("tp_recv_counts", args.tp_recv_counts, call.tp_size, "max(tp, 1)");
   check_room("expand_scales", args.expand_scales, rows, "rows of expand_x");
 }
 
@@ -130,12 +130,11 @@ void write_counts(const Dispatch& call, const Handle& handle) {
   const auto at = [&](std::int64_t i) {
     return running.empty() ? 0 : static_cast<std::int32_t>(running[i]);
   };
-  for (std::int64_t i = 0; i < call.positions * block && !args.ep_recv_counts.empty(); ++i)
+  for (std::int64_t i = 0; i < call.tp_size * block && !args.ep_recv_counts.empty(); ++i)
     args.ep_recv_counts[i] = at(i);
-  for (int i = 0; i < call.positions && !args.tp_recv_counts.empty(); ++i) {
-    const auto position =
-        call.positions == 1 ? 0 : (args.attributes.tp_rank_id + i) % call.positions;
-    args.tp_recv_counts[position] = block == 0 ? 0 : at((i + 1) * block - 1);
+  for (int i = 0; i < call.tp_size && !args.tp_recv_counts.empty(); ++i) {
+    const auto tp_rank = call.tp_size == 1 ? 0 : (args.attributes.tp_rank_id + i) % call.tp_size;
+    args.tp_recv_counts[tp_rank] = block == 0 ? 0 : at((i + 1) * block - 1);
   }
 }
 
@@ -209,7 +208,7 @@ Result run_in(Exchange& exchange, const Dispatch& call, const std::string& asked
   write_rows(call, received);
   write_counts(call, received.handle);
   write_expand_idx(args);
-  record_waits(exchange.last_dispatch_times(), call.positions, args.performance_info);
+  record_waits(exchange.last_dispatch_times(), call.tp_size, args.performance_info);
   if (args.received != nullptr) *args.received = std::move(received);
   return {};
 }

@@ -18,7 +18,7 @@ ElasticMap::ElasticMap(std::span<const std::int32_t> info, const Attributes& a) 
   require_fit(info.size() == kHeader + 2 * ep, "elastic_info has {} elements, need {} (4 + 2 * ep)",
               info.size(), kHeader + 2 * ep);
   require_in("elastic_info[0], isScaleDown,", info[0], 0, 1);
-  require_fit(tp_positions(a) == 1, "elastic_info with tp_world_size {}, need 0 or 1",
+  require_fit(tp_size_of(a) == 1, "elastic_info with tp_world_size {}, need 0 or 1",
               a.tp_world_size);
   if (info[0] == 0) return;
   const std::int64_t ranks = a.ep_world_size - a.shared_expert_rank_num;

@@ -26,7 +26,7 @@ Triplets::Triplets(const CombineArgs& args, const ElasticMap& elastic,
     : args_(args),
       elastic_(elastic),
       dispatched_(dispatched),
-      positions_(tp_positions(args.attributes)) {}
+      tp_size_(tp_size_of(args.attributes)) {}
 
 void Triplets::for_each_sent(const std::function<void(const Entry&)>& visit) const {
   const Attributes& a = args_.attributes;
@@ -40,12 +40,12 @@ void Triplets::for_each_sent(const std::function<void(const Entry&)>& visit) con
     if (ids[i] < 0 || ids[i] >= a.moe_expert_num) continue;
     if (dispatched_.topk_mask != nullptr && dispatched_.topk_mask[i] == 0) continue;
     if (dispatched_.token_mask != nullptr && dispatched_.token_mask[i / columns] == 0) continue;
-    const std::int64_t position = positions_ > 1 ? a.tp_rank_id : 0;
-    visit({ep_rank * positions_ + position, i / columns, i % columns, ids[i]});
+    const std::int64_t tp_rank = tp_size_ > 1 ? a.tp_rank_id : 0;
+    visit({ep_rank * tp_size_ + tp_rank, i / columns, i % columns, ids[i]});
   }
 }
 
-// Rows lie by local expert, position (mine first), source; shared experts have no id.
+// Rows lie by local expert, tp_rank (mine first), source; shared experts have no id.
 void Triplets::for_each_received(const std::function<void(const Entry&)>& visit) const {
   const Attributes& a = args_.attributes;
   if (a.ep_rank_id < a.shared_expert_rank_num) return;
@@ -56,14 +56,14 @@ void Triplets::for_each_received(const std::function<void(const Entry&)>& visit)
   };
   std::int64_t row = 0;
   for (std::int64_t expert = 0; expert < experts.count; ++expert) {
-    for (std::int64_t i = 0; i < positions_ * sources; ++i) {
-      const std::int64_t position = i / sources;
-      const std::int64_t at = position * block + expert * sources + i % sources;
+    for (std::int64_t i = 0; i < tp_size_ * sources; ++i) {
+      const std::int64_t turn = i / sources;
+      const std::int64_t at = turn * block + expert * sources + i % sources;
       const std::int64_t end = row + args_.ep_send_counts[at] - sum_at(at);
       for (; row < end; ++row) {
         const std::int32_t* triplet = &args_.assist_info_for_combine[3 * row];
-        const std::int64_t tp = positions_ > 1 ? (a.tp_rank_id + position) % positions_ : 0;
-        visit({triplet[0] * positions_ + tp, triplet[1], triplet[2], experts.first + expert});
+        const std::int64_t tp_rank = tp_size_ > 1 ? (a.tp_rank_id + turn) % tp_size_ : 0;
+        visit({triplet[0] * tp_size_ + tp_rank, triplet[1], triplet[2], experts.first + expert});
       }
     }
   }
@@ -81,8 +81,8 @@ std::optional<std::uint64_t> Triplets::share_of_zero() const {
     return mixed(mixed(pair(entry.source, entry.token)) + pair(entry.k + 1, entry.expert));
   };
   for_each_received([&](const Entry& entry) { share += mark(entry); });
-  // Each position of the expert's rank receives the row.
-  for_each_sent([&](const Entry& entry) { share -= positions_ * mark(entry); });
+  // Each tp_rank of the expert's rank receives the row.
+  for_each_sent([&](const Entry& entry) { share -= tp_size_ * mark(entry); });
   return share;
 }
 

@@ -38,7 +38,7 @@ class Triplets {
   const CombineArgs& args_;
   const ElasticMap& elastic_;
   const ferry::DispatchArgs& dispatched_;
-  std::int64_t positions_;
+  std::int64_t tp_size_;
 };
 
 }  // namespace ferry::cann::internal

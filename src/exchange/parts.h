@@ -46,7 +46,7 @@ struct ExchangeParts {
     const ActiveSet& active = *route.active;
     return {subtree_rule(ways.table()), first, count, [&](std::int64_t entry) {
               const RowRef ref = route.refs[entry];
-              return ref.sent() ? active.ranks[active.index(ref.member, active.position)] : -1;
+              return ref.sent() ? active.ranks[active.index(ref.member, active.tp_rank)] : -1;
             }};
   }
   bool here(int rank) const noexcept { return view.here(rank); }

@@ -20,7 +20,8 @@ namespace ferry::internal {
 namespace {
 
 WindowView share_window(GroupState& group, const Setup& setup, const Deadline& by) {
-  return {share_segment(group, setup.layout.segment_bytes(), by), &setup.layout, group.positions()};
+  return {share_segment(group, setup.layout.segment_bytes(), by), &setup.layout,
+          group.local_ranks()};
 }
 
 // My own flags, records and row lists, the sums that are made for me, and the flags and records of
@@ -33,7 +34,7 @@ bool back_control(const Setup& setup, const WindowView& view, const Ways& ways) 
     new (&view.control(peer)) ControlFlags{};
   }
   const WindowLayout& layout = setup.layout;
-  const int mine = view.positions[setup.rank];
+  const int mine = view.local_ranks[setup.rank];
   return view.segment->commit(layout.sums_before(mine), layout.sums_bytes()) &&
          view.segment->commit(layout.row_lists(mine), layout.row_lists_bytes());
 }
@@ -53,10 +54,10 @@ void map_in(const Setup& setup, const WindowView& view, int buffer) {
   for (int peer = 0; peer < setup.num_ranks; ++peer) {
     view.segment->map_in(layout.control(peer), layout.control_bytes());
     if (!view.here(peer)) continue;
-    const int position = view.positions[peer];
-    view.segment->map_in(layout.sums_before(position), layout.sums_bytes());
-    view.segment->map_in(layout.row_lists(position), layout.row_lists_bytes());
-    view.segment->map_in(layout.window(position) + layout.buffer(buffer),
+    const int local_rank = view.local_ranks[peer];
+    view.segment->map_in(layout.sums_before(local_rank), layout.sums_bytes());
+    view.segment->map_in(layout.row_lists(local_rank), layout.row_lists_bytes());
+    view.segment->map_in(layout.window(local_rank) + layout.buffer(buffer),
                          layout.expected_section_rows() * layout.row_bytes());
   }
 }
@@ -93,7 +94,7 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
   // After this all ranks have what they need, or all throw. Nobody sends a message before that.
   make_alike(*group, by, [&] {
     ways.emplace(*group, setup, view);  // first: all ranks number their channels alike
-    pool = std::make_shared<Pool>(view.segment, setup.layout, view.positions[setup.rank]);
+    pool = std::make_shared<Pool>(view.segment, setup.layout, view.local_ranks[setup.rank]);
     first = pool->free_buffer().value();
     pool->mark_used(first);
     if (!back_control(setup, view, *ways) ||

@@ -134,7 +134,7 @@ std::vector<int> GroupState::waits_since(
     const std::vector<std::uint64_t> now = flags_->waited(rank);
     std::uint64_t most = 0;
     for (int peer = 0; peer < size_ && rank != rank_; ++peer) {
-      const std::uint64_t ns = now[peer] - waited[positions_[rank]][peer];
+      const std::uint64_t ns = now[peer] - waited[local_ranks_[rank]][peer];
       if (ns > most) waits_for[rank] = peer;
       most = std::max(most, ns);
     }

@@ -40,12 +40,12 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
       rank_(rendezvous_->rank()),
       size_(rendezvous_->size()),
       topology_(topology_of(options_, rendezvous_->nodes())),
-      positions_(size_, -1),
+      local_ranks_(size_, -1),
       log_level_(log_level_in_environment()),
       nodes_(size_) {
   const std::span<const int> here = topology_.node_ranks(topology_.node_of(rank_));
   node_ranks_.assign(here.begin(), here.end());
-  for (std::size_t i = 0; i < here.size(); ++i) positions_[here[i]] = static_cast<int>(i);
+  for (std::size_t i = 0; i < here.size(); ++i) local_ranks_[here[i]] = static_cast<int>(i);
   const std::uint64_t group = meet_neighbours(by);
   flags_.emplace(*rendezvous_, node_ranks_, group, by);
   if (!one_node()) join_nodes(make, by);

@@ -134,9 +134,9 @@ class GroupState {
   bool crowded(int workers) const noexcept { return num_neighbours_ * workers > num_cpus_; }
   const Topology& topology() const noexcept { return topology_; }
   bool one_node() const noexcept { return topology_.num_nodes() == 1; }
-  // [ranks] the position of each in this node; -1: it is of another.
-  const std::vector<int>& positions() const noexcept { return positions_; }
-  bool here(int rank) const noexcept { return positions_[rank] >= 0; }
+  // [ranks] the place of each among the ranks of this node; -1: it is of another node.
+  const std::vector<int>& local_ranks() const noexcept { return local_ranks_; }
+  bool here(int rank) const noexcept { return local_ranks_[rank] >= 0; }
 
   Status barrier() noexcept { return barrier(options_.deadline); }
   Status barrier(std::chrono::nanoseconds limit) noexcept;
@@ -245,7 +245,7 @@ class GroupState {
   int size_;
   Topology topology_;
   std::vector<int> node_ranks_;  // of this node, ascending
-  std::vector<int> positions_;
+  std::vector<int> local_ranks_;
   int num_cpus_ = 1, num_neighbours_ = 1;
   std::uint64_t num_barriers_ = 0;
   LogLevel log_level_ = LogLevel::kNone;

@@ -57,23 +57,28 @@ class WindowLayout {
     return control(rank) + control_.counts +
            (number & control_.ring_mask) * control_.count_row_bytes;
   }
-  // By position in the node: sums of count rows that its ranks made for one of them. Empty where
+  // The sums of count rows that the ranks of the node made for a local_rank. Empty where
   // shared_sums is not set.
-  std::size_t sums_before(int index) const noexcept { return sums_.begin + index * sums_.stride; }
-  std::size_t total_sums(int index) const noexcept {
-    return sums_before(index) + control_.count_row_bytes;
+  std::size_t sums_before(int local_rank) const noexcept {
+    return sums_.begin + local_rank * sums_.stride;
+  }
+  std::size_t total_sums(int local_rank) const noexcept {
+    return sums_before(local_rank) + control_.count_row_bytes;
   }
   std::size_t sums_bytes() const noexcept { return sums_.stride; }
-  // By position in the node: what a rank lists of the rows that it sends
+  // The list that the rank of a local_rank makes of the rows that it sends
   // (exchange/dispatch/row_metadata.h).
-  std::size_t row_list(int index, std::uint64_t number) const noexcept {
-    return row_lists(index) + (number & lists_.ring_mask) * lists_.bytes;
+  std::size_t row_list(int local_rank, std::uint64_t number) const noexcept {
+    return row_lists(local_rank) + (number & lists_.ring_mask) * lists_.bytes;
   }
-  std::size_t row_lists(int index) const noexcept { return lists_.begin + index * lists_.stride; }
+  std::size_t row_lists(int local_rank) const noexcept {
+    return lists_.begin + local_rank * lists_.stride;
+  }
   std::size_t row_lists_bytes() const noexcept { return lists_.stride; }
   std::size_t row_list_bytes() const noexcept { return lists_.bytes; }
-  // By position in the node.
-  std::size_t window(int index) const noexcept { return windows_ + index * window_bytes_; }
+  std::size_t window(int local_rank) const noexcept {
+    return windows_ + local_rank * window_bytes_;
+  }
   std::size_t count_row_bytes() const noexcept { return control_.count_row_bytes; }
 
   // Inside a window.

@@ -54,17 +54,17 @@ ActiveSet::ActiveSet(const ExchangeConfig& config, int num_ranks, int rank,
                      std::span<const int> active)
     : chosen(active.begin(), active.end()),
       num_members(0),
-      num_positions(config.tp_size),
+      tp_size(config.tp_size),
       member(-1),
-      position(rank % config.tp_size),
+      tp_rank(rank % config.tp_size),
       waited(num_ranks),
       map(config, num_ranks / config.tp_size, domain_members(config, num_ranks, active)),
       digest(digest_of(active)) {
   const std::vector<int> members = domain_members(config, num_ranks, active);
   num_members = static_cast<int>(members.size());
-  for (int p = 0; p < num_positions; ++p) {
+  for (int p = 0; p < tp_size; ++p) {
     for (int m = 0; m < num_members; ++m) {
-      ranks.push_back(members[m] * num_positions + p);
+      ranks.push_back(members[m] * tp_size + p);
       waited[ranks.back()] = true;
       if (ranks.back() == rank) member = m;
     }

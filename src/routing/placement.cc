@@ -75,20 +75,21 @@ void place_by_member(ColumnSums& sums, Route& route) {
   }
 }
 
-// At another position my domain's rows come behind those of the positions from there up to mine.
-void shift_positions(std::int64_t first, std::int64_t last, const ColumnSums& sums, Route& route) {
-  const int num_positions = route.active->num_positions;
-  for (int position = 0; position < num_positions; ++position) {
+// At another tp_rank my domain's rows come behind those of the tp_ranks from there up to mine.
+void shift_to_tp_ranks(std::int64_t first, std::int64_t last, const ColumnSums& sums,
+                       Route& route) {
+  const int tp_size = route.active->tp_size;
+  for (int tp_rank = 0; tp_rank < tp_size; ++tp_rank) {
     std::vector<std::int32_t> shift(last - first, 0);
-    for (int p = position; p != route.active->position; p = (p + 1) % num_positions) {
-      for (std::int64_t i = first; i < last; ++i) shift[i - first] += sums.position[p][i];
+    for (int p = tp_rank; p != route.active->tp_rank; p = (p + 1) % tp_size) {
+      for (std::int64_t i = first; i < last; ++i) shift[i - first] += sums.by_tp_rank[p][i];
     }
     route.shifts.insert(route.shifts.end(), shift.begin(), shift.end());
   }
 }
 
-// Running sums over (column, source) of one position's count rows, `sources` being count_rows of
-// that position.
+// Running sums over (column, source) of one tp_rank's count rows, `sources` being count_rows of
+// that tp_rank.
 void run_counts(std::span<const std::int32_t> columns, std::span<const std::int32_t* const> sources,
                 std::vector<std::int64_t>& running) {
   const std::size_t first = running.size();
@@ -129,9 +130,9 @@ void count_received(const PlacementRules& rules, const ColumnSums& sums,
   ReceivedRows& received = route.received;
   count_rows_of_experts(rules, mine, sums, received);
   received.running_counts.reserve(mine.size() * count_rows.size());
-  for (int i = 0; i < active.num_positions; ++i) {
-    const int position = active.position_from_mine(i);
-    const auto sources = count_rows.subspan(active.index(0, position), active.num_members);
+  for (int i = 0; i < active.tp_size; ++i) {
+    const int tp_rank = active.tp_rank_from_mine(i);
+    const auto sources = count_rows.subspan(active.index(0, tp_rank), active.num_members);
     run_counts(mine, sources, received.running_counts);
     if (!rules.rank_major()) continue;
     run_counts({&my_rows, 1}, sources, received.running_rows_per_rank);
@@ -169,20 +170,20 @@ void sum_columns(const PlacementRules& rules, const ActiveSet& active,
                  std::span<const std::int32_t* const> count_rows, ColumnSums& sums) {
   const std::int64_t size = rules.count_row_size(active.map);
   sums.all.assign(size, 0);
-  sums.position.clear();
-  for (int position = 0; position < active.num_positions; ++position) {
-    if (position > 0) sums.position.push_back(std::move(sums.all)), sums.all.assign(size, 0);
+  sums.by_tp_rank.clear();
+  for (int tp_rank = 0; tp_rank < active.tp_size; ++tp_rank) {
+    if (tp_rank > 0) sums.by_tp_rank.push_back(std::move(sums.all)), sums.all.assign(size, 0);
     for (int member = 0; member < active.num_members; ++member) {
-      if (active.index(member, position) == active.my_index()) sums.before_me = sums.all;
-      const std::int32_t* row = count_rows[active.index(member, position)];
+      if (active.index(member, tp_rank) == active.my_index()) sums.before_me = sums.all;
+      const std::int32_t* row = count_rows[active.index(member, tp_rank)];
       std::int32_t* all = sums.all.data();
       for (std::int64_t i = 0; i < size; ++i) all[i] += row[i];
     }
   }
-  if (sums.position.empty()) return;
-  sums.position.push_back(sums.all);
-  for (int position = 0; position + 1 < active.num_positions; ++position)
-    add(sums.position[position], sums.all);
+  if (sums.by_tp_rank.empty()) return;
+  sums.by_tp_rank.push_back(sums.all);
+  for (int tp_rank = 0; tp_rank + 1 < active.tp_size; ++tp_rank)
+    add(sums.by_tp_rank[tp_rank], sums.all);
 }
 
 void sum_slice(std::span<const std::int32_t* const> count_rows, const SumSlice& slice) noexcept {
@@ -211,10 +212,9 @@ void place(const PlacementRules& rules, std::span<const std::int32_t* const> cou
   } else {
     place_by_expert(rules, sums, route);
   }
-  if (active.num_positions > 1) shift_positions(first, last, sums, route);
-  route.total_rows =
-      active.num_positions *
-      std::accumulate(sums.all.begin() + first, sums.all.begin() + last, std::int64_t{0});
+  if (active.tp_size > 1) shift_to_tp_ranks(first, last, sums, route);
+  route.total_rows = active.tp_size * std::accumulate(sums.all.begin() + first,
+                                                      sums.all.begin() + last, std::int64_t{0});
   count_received(rules, sums, count_rows, route);
 }
 

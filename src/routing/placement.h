@@ -36,20 +36,20 @@ void count_entries(const PlacementRules& rules, const Route& route, std::int32_t
 // token.
 bool first_of_member(const ExpertMap& map, const std::int32_t* columns, int k) noexcept;
 
-// Column sums of the count matrix: over the members before mine at my position, over all of each
-// position, and over all. An element is less than 2^31 because a rank receives less than 2^31 rows
+// Column sums of the count matrix: over the members before mine at my tp_rank, over all of each
+// tp_rank, and over all. An element is less than 2^31 because a rank receives less than 2^31 rows
 // (window_layout.cc).
 struct ColumnSums {
   std::vector<std::int32_t> before_me, all;
-  std::vector<std::vector<std::int32_t>> position;  // with several positions only
-  std::vector<std::int32_t> next;                   // row for the next entry of each column
+  std::vector<std::vector<std::int32_t>> by_tp_rank;  // with several tp_ranks only
+  std::vector<std::int32_t> next;                     // row for the next entry of each column
 };
 
 // From the count rows of active.ranks. Cost: R * E.
 void sum_columns(const PlacementRules& rules, const ActiveSet& active,
                  std::span<const std::int32_t* const> count_rows, ColumnSums& sums);
 
-// Columns [begin, end) of the sums that all ranks need, with one position: before[i] is where those
+// Columns [begin, end) of the sums that all ranks need, with one tp_rank: before[i] is where those
 // of the rows before row i are written, null for nowhere.
 struct SumSlice {
   std::int64_t begin, end;

@@ -39,16 +39,16 @@ struct Route {
   // [T, entries]: column of the expert (ExpertMap), -1 when not sent, kFirstSpecial - s for special
   // expert s.
   std::vector<std::int32_t> columns;
-  // Token side, [T, entries], rows at my tensor-parallel position. Expert layouts: the row of the
+  // Token side, [T, entries], rows at my tensor-parallel rank. Expert layouts: the row of the
   // entry, in its place. kRankMajor: the rows of the token by ascending member, then member -1.
   std::vector<RowRef> refs;
   std::int64_t num_sent = 0;  // how many of the refs are sent
-  // With several positions [positions, columns] (kRankMajor: [positions, members]): what to add to
-  // a row of mine to have its row at that position.
+  // With several tp_ranks [tp_size, columns] (kRankMajor: [tp_size, members]): what to add to
+  // a row of mine to have its row at that tp_rank.
   std::vector<std::int32_t> shifts;
 
   // All members: rows that each needs in each section of its buffer (one section; kPadded: one per
-  // local expert). The same at all positions.
+  // local expert). The same at all tp_ranks.
   std::vector<std::int64_t> section_rows;  // [members]
   std::int64_t total_rows = 0;             // received by all ranks
   // kRankMajor, as in the public Handle.

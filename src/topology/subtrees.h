@@ -48,7 +48,7 @@ class Subtrees {
             std::span(items_).subspan(begin, static_cast<std::size_t>(end - begin))};
   }
 
-  static constexpr int kMostItems = kMaxEntries * kMaxPositions;
+  static constexpr int kMostItems = kMaxEntries * kMaxTpSize;
 
  private:
   void insert(int subtree, int next_hop, std::int64_t item) noexcept;

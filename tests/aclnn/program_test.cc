@@ -222,7 +222,7 @@ TEST(Program, DispatchV2AndCombineV2OfSixteenDevices) {
     require(first_combine_v2(s, r, t, t.x, &size, &executor), "first stage of combine");
     finish(size, executor, r.combine, aclnnMoeDistributeCombineV2);
     t.x.fetch();
-    // Three experts and the shared one, each of both positions.
+    // Three experts and the shared one, each of both tp_ranks.
     for (const int16_t value : t.x.host) ASSERT_EQ(value, 0x4100);  // 8
   });
 }

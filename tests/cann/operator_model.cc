@@ -129,11 +129,11 @@ void append_row(const OperatorCase& c, const OperatorInput& in, std::int64_t t, 
   if (c.quant_mode == 2) out.scales.push_back(most == 0 ? 0.0F : 1.0F / scale);
 }
 
-// The rows of one local expert of a member from the members' ranks at one position.
-void receive(const OperatorCase& c, const World& world, int member, int local, int position,
+// The rows of one local expert of a member from the members' ranks at one tp_rank.
+void receive(const OperatorCase& c, const World& world, int member, int local, int tp_rank,
              OperatorRows& out) {
   for (int source = 0; source < world.size(); ++source) {
-    const int rank = world.old_rank[source] * c.tp + position;
+    const int rank = world.old_rank[source] * c.tp + tp_rank;
     const OperatorInput& in = c.inputs[rank];
     for (std::int64_t t = 0; t < in.bs; ++t) {
       for (const Entry& entry : entries(c, world, source, in, t)) {
@@ -148,14 +148,14 @@ void receive(const OperatorCase& c, const World& world, int member, int local, i
   }
 }
 
-// Rows from each (local expert, source) of one position.
+// Rows from each (local expert, source) of one tp_rank.
 std::vector<std::int32_t> running_counts(const OperatorCase& c, const World& world, int member,
-                                         int position) {
+                                         int tp_rank) {
   std::vector<std::int32_t> sums;
   std::int32_t sum = 0;
   for (int local = 0; local < world.experts_of(member); ++local) {
     for (int source = 0; source < world.size(); ++source) {
-      const OperatorInput& in = c.inputs[world.old_rank[source] * c.tp + position];
+      const OperatorInput& in = c.inputs[world.old_rank[source] * c.tp + tp_rank];
       for (std::int64_t t = 0; t < in.bs; ++t) {
         for (const Entry& entry : entries(c, world, source, in, t))
           sum += entry.member == member && entry.local == local ? 1 : 0;
@@ -201,10 +201,10 @@ std::vector<OperatorRows> model_dispatch(const OperatorCase& c) {
                                 (add ? mine.token_nums.back() : 0));
     }
     for (int i = 0; i < c.tp; ++i) {
-      const int position = static_cast<int>(rank + i) % c.tp;
-      const std::vector<std::int32_t> block = running_counts(c, world, member, position);
+      const int tp_rank = static_cast<int>(rank + i) % c.tp;
+      const std::vector<std::int32_t> block = running_counts(c, world, member, tp_rank);
       mine.ep_counts.insert(mine.ep_counts.end(), block.begin(), block.end());
-      mine.tp_counts[position] = block.empty() ? 0 : block.back();
+      mine.tp_counts[tp_rank] = block.empty() ? 0 : block.back();
     }
   }
   return all;

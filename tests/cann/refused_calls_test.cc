@@ -53,18 +53,18 @@ void fill_counts(const cann::Attributes& attributes, SmallCall& call) {
   const std::int64_t block = local * attributes.ep_world_size;
   // Ten entries of each source in a row of six experts: the first four of them twice.
   std::int32_t sum = 0;
-  for (std::int64_t position = 0; position < tp; ++position) {
+  for (std::int64_t turn = 0; turn < tp; ++turn) {
     sum = 0;
     for (std::int64_t i = 0; i < block; ++i) {
-      const auto source = static_cast<int>(tp > 1 ? (attributes.tp_rank_id + position) % tp
+      const auto source = static_cast<int>(tp > 1 ? (attributes.tp_rank_id + turn) % tp
                                                   : i % attributes.ep_world_size);
       const auto expert =
           static_cast<int>(attributes.ep_rank_id * local + i / attributes.ep_world_size);
       const int place = (expert - source + 6) % 6;
       sum += place < 4 ? 2 : 1;
-      call.ep_counts[position * block + i] = sum;
+      call.ep_counts[turn * block + i] = sum;
     }
-    call.tp_counts[tp > 1 ? (attributes.tp_rank_id + position) % tp : 0] = sum;
+    call.tp_counts[tp > 1 ? (attributes.tp_rank_id + turn) % tp : 0] = sum;
   }
   require(sum > 0 && sum <= entries, "counts of the test itself");
 }

@@ -32,7 +32,7 @@ void run_with_late_sums(const std::string& topology, ExchangeConfig config,
   config.algorithm = Algorithm::kHierarchical;
   const Nodes nodes = nodes_of(topology);
   const Scenario scenario = scenario_of(nodes, config);
-ours  GroupOptions options = that_look();
+  ours GroupOptions options = that_look();
   options.topology = topology;
   const auto body = [&](Group group) {
     Seat seat(group, scenario);

@@ -105,7 +105,7 @@ TEST_P(EarlyTokens, OfAnActiveSet) {
   run_with_late_rank(early_scenario(early_config(), 4, {1, 3, 0}, 82));
 }
 
-// A member's rows are there when all of its positions have published them.
+// A member's rows are there when all of its tp_ranks have published them.
 TEST_P(EarlyTokens, OfTensorParallelRanks) {
   ExchangeConfig config = early_config();
   config.tp_size = 2;

@@ -172,7 +172,7 @@ TEST(MessageLayout, FormatOfSumsComesBack) {
                        .row_type = DataType::kFp16,
                        .partials = Partials::kPerRank,
                        .weighted = true,
-                       .num_positions = 2,
+                       .tp_size = 2,
                        .scalars = 4};
   Bytes body;
   append_format(sent, body);
@@ -184,7 +184,7 @@ TEST(MessageLayout, FormatOfSumsComesBack) {
   EXPECT_EQ(got.row_type, DataType::kFp16);
   EXPECT_EQ(got.partials, Partials::kPerRank);
   EXPECT_TRUE(got.weighted);
-  EXPECT_EQ(got.num_positions, 2);
+  EXPECT_EQ(got.tp_size, 2);
   EXPECT_EQ(got.scalars, 4);
   expect_refused_when_cut(body, [&](auto bytes) {
     ByteReader cut(bytes);
@@ -200,13 +200,13 @@ TEST(MessageLayout, FormatOfSumsOutsideItsLimitsIsRefused) {
     SumFormat got;
     return read_format(reader, 100, got);
   };
-  EXPECT_TRUE(reads({.hidden = 100, .num_positions = kMaxPositions, .scalars = kMaxEntries}));
+  EXPECT_TRUE(reads({.hidden = 100, .tp_size = kMaxTpSize, .scalars = kMaxEntries}));
   EXPECT_FALSE(reads({.hidden = 101}));
   EXPECT_FALSE(reads({.hidden = 0}));
   EXPECT_FALSE(reads({.hidden = 1, .row_type = static_cast<DataType>(200)}));
   EXPECT_FALSE(reads({.hidden = 1, .partials = static_cast<Partials>(2)}));
-  EXPECT_FALSE(reads({.hidden = 1, .num_positions = 0}));
-  EXPECT_FALSE(reads({.hidden = 1, .num_positions = kMaxPositions + 1}));
+  EXPECT_FALSE(reads({.hidden = 1, .tp_size = 0}));
+  EXPECT_FALSE(reads({.hidden = 1, .tp_size = kMaxTpSize + 1}));
   EXPECT_FALSE(reads({.hidden = 1, .scalars = -1}));
   EXPECT_FALSE(reads({.hidden = 1, .scalars = kMaxEntries + 1}));
 }

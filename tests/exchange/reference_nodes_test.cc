@@ -219,7 +219,7 @@ TEST(ReferenceNodes, RowsOfATensorParallelGroupAreAddedFirst) {
   std::vector<RankInput> inputs(4);
   inputs[1] = tokens(0, 2, {0, 1});
   for (int rank = 0; rank < 4; ++rank) inputs[rank].node = kTwoByTwo[rank];
-  // Position 1 first: 1 + 2^24 on the source's node, 1 - 2^24 on the other.
+  // tp_rank 1 first: 1 + 2^24 on the source's node, 1 - 2^24 on the other.
   const std::vector<RankOutput> outputs = {rows({kBig}), rows({1}), rows({-kBig}), rows({1})};
   const auto combined = reference_combine(config, inputs, outputs, 1, DataType::kFp32);
   EXPECT_EQ(floats_of(combined[1].out), (Floats{1}));

@@ -320,7 +320,7 @@ TEST(ReferenceGroups, EveryRankReceivesItsOwnDomainFirst) {
   EXPECT_EQ(received[3].running_rows_per_rank, (Ids{0, 1, 0, 0}));
 }
 
-TEST(ReferenceGroups, CombineAddsTheRowsOfAGroupFromItsOwnPositionOn) {
+TEST(ReferenceGroups, CombineAddsTheRowsOfAGroupFromItsOwnTpRankOn) {
   ExchangeConfig config = config_of(1, 1);
   config.tp_size = 3;
   const std::vector<RankInput> inputs(3, tokens(0, 1, {0}));

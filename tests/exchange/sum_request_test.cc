@@ -38,7 +38,7 @@ class Asked {
         setup_(internal::complete_config(config(), kNodes), state_.topology(), group.rank(),
                {Algorithm::kFullmesh, ""}),
         view_{state_.rendezvous().share_segment(setup_.layout.segment_bytes(), state_.deadline()),
-              &setup_.layout, state_.positions()},
+              &setup_.layout, state_.local_ranks()},
         way_(state_, view_, setup_.config, Algorithm::kFullmesh, /*second_way=*/false) {}
 
   void use(std::shared_ptr<WorkerPool> workers) { way_.sums().use(std::move(workers)); }
@@ -48,7 +48,7 @@ class Asked {
     std::vector<std::byte> body, terms;
     append_format({.hidden = kHidden, .row_type = DataType::kFp32}, body);
     append_summand({.places = {{{.rank = rank, .row = 0}}}}, 1, terms);
-    const internal::SumUnit unit{.num_positions = 1, .num_summands = 1, .terms = terms};
+    const internal::SumUnit unit{.tp_size = 1, .num_summands = 1, .terms = terms};
     const std::int64_t only = 0;
     for (int i = 0; i < units; ++i) append_sum_unit(unit, {&only, 1}, body);
     const internal::InMessage message{

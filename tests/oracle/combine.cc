@@ -24,7 +24,7 @@ struct RowAt {
 };
 
 // The rows that make one term: of each rank of the group that computed it, the one of the token's
-// own position first, then the next position's (cyclic).
+// own tp_rank first, then the next tp_rank's (cyclic).
 using Term = std::vector<RowAt>;  // [tp_size]
 
 // By (k, 0), kRankMajor by (0, member): in the order of the sum.
@@ -48,20 +48,20 @@ struct Combine {
   }
 };
 
-void add_rows_of_rank(Combine& combine, int member, int position) {
+void add_rows_of_rank(Combine& combine, int member, int tp_rank) {
   const ReferenceRouting& routing = combine.routing;
   const int tp_size = combine.config.tp_size;
   const std::vector<ReferenceRow> rows =
-      reference_rows(combine.config, routing, member, position).rows;
+      reference_rows(combine.config, routing, member, tp_rank).rows;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].member < 0) continue;
-    const int source = routing.members[rows[i].member].ranks[rows[i].position];
+    const int source = routing.members[rows[i].member].ranks[rows[i].tp_rank];
     const std::pair<int, int> order =
         combine.rank_major() ? std::pair(0, member) : std::pair(rows[i].k, 0);
     Term& term = combine.terms[source][rows[i].token][order];
     term.resize(tp_size);
-    term[(position - rows[i].position + tp_size) % tp_size] = {
-        routing.members[member].ranks[position], static_cast<std::int64_t>(i)};
+    term[(tp_rank - rows[i].tp_rank + tp_size) % tp_size] = {routing.members[member].ranks[tp_rank],
+                                                             static_cast<std::int64_t>(i)};
   }
 }
 
@@ -71,8 +71,8 @@ void find_terms(Combine& combine) {
     for (const int rank : member.ranks) combine.terms[rank].resize(combine.inputs[rank].num_tokens);
   }
   for (int member = 0; member < static_cast<int>(combine.routing.members.size()); ++member) {
-    for (int position = 0; position < combine.config.tp_size; ++position)
-      add_rows_of_rank(combine, member, position);
+    for (int tp_rank = 0; tp_rank < combine.config.tp_size; ++tp_rank)
+      add_rows_of_rank(combine, member, tp_rank);
   }
 }
 

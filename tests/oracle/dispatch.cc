@@ -52,7 +52,7 @@ struct Dispatch {
 
   // A row's place in the tensors of its source.
   const RankInput& source(const ReferenceRow& row) const {
-    return inputs[routing.members[row.member].ranks[row.position]];
+    return inputs[routing.members[row.member].ranks[row.tp_rank]];
   }
 };
 
@@ -81,9 +81,9 @@ void count_rows(const Dispatch& dispatch, int member, const ReferenceRows& place
 // kRankMajor, the same for all: tokens of each source, and how many have an expert of each member.
 void count_sent(const Dispatch& dispatch, RankReceived& received) {
   const ReferenceRouting& routing = dispatch.routing;
-  for (int position = 0; position < dispatch.config.tp_size; ++position) {
+  for (int tp_rank = 0; tp_rank < dispatch.config.tp_size; ++tp_rank) {
     for (const ReferenceMember& source : routing.members) {
-      const int rank = source.ranks[position];
+      const int rank = source.ranks[tp_rank];
       const std::int64_t tokens = dispatch.inputs[rank].num_tokens;
       received.tokens_per_rank.push_back(tokens);
       std::vector<std::int64_t> sent(routing.members.size());
@@ -106,7 +106,7 @@ void fill_columns(const Dispatch& dispatch, int member, const ReferenceRows& pla
                   RankReceived& received) {
   for (const ReferenceRow& row : placed.rows) {
     const RankInput& input = dispatch.source(row);
-    const int rank = dispatch.routing.members[row.member].ranks[row.position];
+    const int rank = dispatch.routing.members[row.member].ranks[row.tp_rank];
     for (int k = 0; k < dispatch.config.top_k; ++k) {
       const ReferenceEntry& entry = dispatch.routing.entry(rank, row.token, k);
       const bool here = entry.member == member;
@@ -225,9 +225,9 @@ std::vector<RankReceived> reference_dispatch(const ExchangeConfig& config,
   std::vector<RankReceived> all(inputs.size());
   for (int member = 0; member < static_cast<int>(dispatch.routing.members.size()); ++member) {
     const ReferenceMember& here = dispatch.routing.members[member];
-    for (int position = 0; position < config.tp_size; ++position) {
-      const ReferenceRows placed = reference_rows(config, dispatch.routing, member, position);
-      RankReceived& received = all[here.ranks[position]];
+    for (int tp_rank = 0; tp_rank < config.tp_size; ++tp_rank) {
+      const ReferenceRows placed = reference_rows(config, dispatch.routing, member, tp_rank);
+      RankReceived& received = all[here.ranks[tp_rank]];
       count_rows(dispatch, member, placed, received);
       fill_rows(dispatch, placed, received);
       if (config.layout == Layout::kRankMajor) {

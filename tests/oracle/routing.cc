@@ -46,17 +46,17 @@ class Router {
     std::vector<ReferenceMember> members;
     for (const int rank : ranks_) {
       ReferenceMember member;
-      for (int position = 0; position < config_.tp_size; ++position)
-        member.ranks.push_back(rank * config_.tp_size + position);
+      for (int tp_rank = 0; tp_rank < config_.tp_size; ++tp_rank)
+        member.ranks.push_back(rank * config_.tp_size + tp_rank);
       member.num_local_experts = routed_experts(rank) + (rank < config_.shared.num_ranks ? 1 : 0);
       members.push_back(member);
     }
     return members;
   }
 
-  // Entry k of a token of the rank at `position` of `source`.
-  ReferenceEntry entry(int source, int position, std::int64_t token, int k) const {
-    const RankInput& input = inputs_[ranks_[source] * config_.tp_size + position];
+  // Entry k of a token of the rank at `tp_rank` of `source`.
+  ReferenceEntry entry(int source, int tp_rank, std::int64_t token, int k) const {
+    const RankInput& input = inputs_[ranks_[source] * config_.tp_size + tp_rank];
     if (k >= config_.top_k)
       return takes_part(input, token) ? shared_entry(source, input, token, k - config_.top_k)
                                       : ReferenceEntry{};
@@ -155,11 +155,11 @@ ReferenceRouting reference_routing(const ExchangeConfig& config,
   routing.entries_per_token = config.top_k + config.shared.num_experts;
   routing.entries.resize(inputs.size());
   for (int member = 0; member < static_cast<int>(routing.members.size()); ++member) {
-    for (int position = 0; position < config.tp_size; ++position) {
-      const int rank = routing.members[member].ranks[position];
+    for (int tp_rank = 0; tp_rank < config.tp_size; ++tp_rank) {
+      const int rank = routing.members[member].ranks[tp_rank];
       for (std::int64_t token = 0; token < inputs[rank].num_tokens; ++token) {
         for (int k = 0; k < routing.entries_per_token; ++k)
-          routing.entries[rank].push_back(router.entry(member, position, token, k));
+          routing.entries[rank].push_back(router.entry(member, tp_rank, token, k));
       }
     }
   }

@@ -13,7 +13,7 @@ namespace {
 // An entry that goes to one of the rank's experts.
 struct Arrival {
   int local;  // the expert
-  int turn;   // of the source's position: 0 for the rank's own
+  int turn;   // of the source's tp_rank: 0 for the rank's own
   ReferenceRow row;
 };
 
@@ -23,7 +23,7 @@ std::int64_t num_tokens(const ReferenceRouting& routing, int rank) {
 
 void add_arrivals(const ReferenceRouting& routing, int member, int turn, ReferenceRow row,
                   std::vector<Arrival>& arrivals) {
-  const int rank = routing.members[row.member].ranks[row.position];
+  const int rank = routing.members[row.member].ranks[row.tp_rank];
   for (row.token = 0; row.token < num_tokens(routing, rank); ++row.token) {
     for (row.k = 0; row.k < routing.entries_per_token; ++row.k) {
       const ReferenceEntry& entry = routing.entry(rank, row.token, row.k);
@@ -33,13 +33,13 @@ void add_arrivals(const ReferenceRouting& routing, int member, int turn, Referen
 }
 
 // By source in the rank's order of sources, then by token and k.
-std::vector<Arrival> arrivals_at(const ReferenceRouting& routing, int member, int position) {
-  const auto num_positions = static_cast<int>(routing.members[member].ranks.size());
+std::vector<Arrival> arrivals_at(const ReferenceRouting& routing, int member, int tp_rank) {
+  const auto tp_size = static_cast<int>(routing.members[member].ranks.size());
   const auto num_members = static_cast<int>(routing.members.size());
   std::vector<Arrival> arrivals;
-  for (int turn = 0; turn < num_positions; ++turn) {
+  for (int turn = 0; turn < tp_size; ++turn) {
     for (int source = 0; source < num_members; ++source)
-      add_arrivals(routing, member, turn, {source, (position + turn) % num_positions}, arrivals);
+      add_arrivals(routing, member, turn, {source, (tp_rank + turn) % tp_size}, arrivals);
   }
   return arrivals;
 }
@@ -51,7 +51,7 @@ void place_rank_major(const ReferenceRouting& routing, const std::vector<Arrival
   placed.rows_per_source.resize(routing.members[0].ranks.size() * num_members);
   for (const auto& [local, turn, row] : arrivals) {
     const ReferenceRow last = placed.rows.empty() ? ReferenceRow{} : placed.rows.back();
-    if (row.member == last.member && row.position == last.position && row.token == last.token)
+    if (row.member == last.member && row.tp_rank == last.tp_rank && row.token == last.token)
       continue;
     placed.rows.push_back(row);
     ++placed.rows_per_source[turn * num_members + row.member];
@@ -84,10 +84,10 @@ std::int64_t reference_expert_capacity(const ExchangeConfig& config, std::size_t
 }
 
 ReferenceRows reference_rows(const ExchangeConfig& config, const ReferenceRouting& routing,
-                             int member, int position) {
+                             int member, int tp_rank) {
   const std::size_t num_members = routing.members.size();
   const auto& [ranks, num_local_experts] = routing.members[member];
-  std::vector<Arrival> arrivals = arrivals_at(routing, member, position);
+  std::vector<Arrival> arrivals = arrivals_at(routing, member, tp_rank);
   ReferenceRows placed;
   placed.counts.resize(ranks.size() * num_local_experts * num_members);
   for (const auto& [local, turn, row] : arrivals)

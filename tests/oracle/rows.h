@@ -13,7 +13,7 @@
 namespace ferry::internal {
 
 struct ReferenceMember {
-  std::vector<int> ranks;     // [tp_size], by position
+  std::vector<int> ranks;     // [tp_size], by tp_rank
   int num_local_experts = 0;  // its shared expert is the last of them
 };
 
@@ -43,13 +43,13 @@ std::int64_t reference_logical_experts(const ExchangeConfig& config);
 
 struct ReferenceRow {
   int member = -1;  // the source; -1: a gap or padding row
-  int position = -1;
+  int tp_rank = -1;
   std::int64_t token = -1;
   std::int32_t k = -1;  // kRankMajor: the lowest that is here
 };
 
-// Of one rank. Sources are taken in the order: its own position's, the next position's (cyclic),
-// ...; of a position, members ascending.
+// Of one rank. Sources are taken in the order: its own tp_rank's, the next tp_rank's (cyclic),
+// ...; of a tp_rank, members ascending.
 struct ReferenceRows {
   std::vector<ReferenceRow> rows;
   std::vector<std::int64_t> expert_offsets;  // [L + 1]; empty for kRankMajor
@@ -61,8 +61,8 @@ struct ReferenceRows {
 // kPadded: C in [L, C, H].
 std::int64_t reference_expert_capacity(const ExchangeConfig& config, std::size_t num_ranks);
 
-// What the rank at `position` of `member` receives.
+// What the rank at `tp_rank` of `member` receives.
 ReferenceRows reference_rows(const ExchangeConfig& config, const ReferenceRouting& routing,
-                             int member, int position);
+                             int member, int tp_rank);
 
 }  // namespace ferry::internal

@@ -176,7 +176,7 @@ Status Combine::reduce() {
   reduce_tokens(exchange_.pending.pending());
   times.spans.back().end_ns = now_ns();
   const std::uint64_t pulled =
-      route.num_sent * route.active->num_positions * dense_pitch(call_.args.expert_rows);
+      route.num_sent * route.active->tp_size * dense_pitch(call_.args.expert_rows);
   exchange_.stores.took(StoreChoice::kReduce, bytes_of_all(), pulled, reduce_ns_);
   exchange_.stats.bytes_pulled += pulled;
   ++exchange_.stats.combines;

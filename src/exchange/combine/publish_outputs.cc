@@ -70,7 +70,7 @@ Status stage(const CombineCall& call, Staged staged, Record& mine) {
   const std::int64_t num_rows = call.args.expert_rows.num_rows;
   const std::size_t raw_row = dense_pitch(call.args.expert_rows);
   const std::size_t encoded_row = call.row_format().wire_bytes();
-  const bool encoded = staged.rows && encoded_row < raw_row && call.active().num_positions == 1;
+  const bool encoded = staged.rows && encoded_row < raw_row && call.active().tp_size == 1;
   const std::size_t row_bytes = encoded ? encoded_row : raw_row;
   const std::size_t weights_bytes = staged.weights ? bytes_of_weights(call) : 0;
   if (!pool.back(buffer, layout.rows(), staged.rows ? num_rows * row_bytes : 0) ||

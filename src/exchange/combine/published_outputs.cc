@@ -45,8 +45,8 @@ bool PublishedOutputs::are_here(std::int64_t token) const noexcept {
   const RowRef* const refs = route.refs.data() + token * route.num_entries;
   return std::all_of(refs, refs + route.num_entries, [this](RowRef ref) {
     bool here = true;
-    for (int position = 0; ref.sent() && position < call_.active().num_positions; ++position)
-      here = here && of(ref.member, position).rows;
+    for (int tp_rank = 0; ref.sent() && tp_rank < call_.active().tp_size; ++tp_rank)
+      here = here && of(ref.member, tp_rank).rows;
     return here;
   });
 }

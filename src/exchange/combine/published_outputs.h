@@ -28,12 +28,12 @@ class PublishedOutputs {
   // nothing is added.
   bool find_more();
 
-  const PublishedRows& of(int member, int position) const noexcept {
-    return outputs_[call_.active().index(member, position)];
+  const PublishedRows& of(int member, int tp_rank) const noexcept {
+    return outputs_[call_.active().index(member, tp_rank)];
   }
   // The row of an entry that was sent, at the rank of this rank's own place in tensor parallelism.
   const std::byte* row_of(RowRef ref) const noexcept {
-    const PublishedRows& theirs = of(ref.member, call_.active().position);
+    const PublishedRows& theirs = of(ref.member, call_.active().tp_rank);
     return theirs.rows + ref.row * theirs.pitch_bytes;
   }
   // On one node: whether all rows of a token are published.

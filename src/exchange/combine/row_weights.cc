@@ -52,12 +52,11 @@ void RowWeights::find_scalars(std::int64_t token, Scalars& of_entry) const {
   const Route& route = *call_.route;
   const ActiveSet& active = *route.active;
   const std::int64_t first = token * route.num_entries;
-  const ScalarShape shape{static_cast<int>(call_.setup.layout.weights_per_row()),
-                          active.num_positions};
+  const ScalarShape shape{static_cast<int>(call_.setup.layout.weights_per_row()), active.tp_size};
   const auto own = [&](std::int64_t entry, int i) {
-    const int position = active.position_from_mine(i);
-    return outputs_.of(route.refs[entry].member, position).weights +
-           call_.setup.row_at(route, entry, position) * shape.num_scalars;
+    const int tp_rank = active.tp_rank_from_mine(i);
+    return outputs_.of(route.refs[entry].member, tp_rank).weights +
+           call_.setup.row_at(route, entry, tp_rank) * shape.num_scalars;
   };
   const auto to = [&](std::int64_t entry) { return of_entry[entry - first].data(); };
   if (call_.exchange.ways.none()) {

@@ -8,14 +8,14 @@ namespace ferry::internal {
 void SubtreeSums::request() {
   const Route& route = *call_.route;
   const ExchangeParts& exchange = call_.exchange;
-  const int num_positions = route.active->num_positions;
+  const int tp_size = route.active->tp_size;
   const RowFormat format = call_.row_format();
   const int weights_per_row = static_cast<int>(call_.setup.layout.weights_per_row());
   const SumFormat asked{.hidden = format.hidden,
                         .row_type = format.type,
                         .partials = format.partials,
                         .weighted = format.weighted,
-                        .num_positions = num_positions,
+                        .tp_size = tp_size,
                         .scalars = call_.args.out_topk_weights ? weights_per_row : 0};
   const std::vector<Way*> ways = exchange.ways.of(call_.active());
   FERRY_CHECK(asked_.size(), ==, 0u);
@@ -27,10 +27,10 @@ void SubtreeSums::request() {
     RequestedSums& requests_of_token = asked_[exchange.ways.of_token(token, asked_.size())];
     const std::size_t first = requests_of_token.num_subtrees();
     terms.clear();
-    SumUnit unit{.num_positions = num_positions};
+    SumUnit unit{.tp_size = tp_size};
     for (int k = 0; k < route.num_entries; ++k) {
       if (!route.refs[token * route.num_entries + k].sent()) continue;
-      append_summand(summand_of({token, k}), num_positions, terms);
+      append_summand(summand_of({token, k}), tp_size, terms);
       ++unit.num_summands;
     }
     unit.terms = terms;
@@ -47,10 +47,10 @@ Summand SubtreeSums::summand_of(TokenEntry at) const {
   const ActiveSet& active = *route.active;
   const std::int64_t entry = call_.entry(at);
   Summand term{.owner = route.refs[entry].member, .weight = call_.weight_of(at)};
-  for (int i = 0; i < active.num_positions; ++i) {
-    const int position = active.position_from_mine(i);
-    term.places[i] = {.rank = active.ranks[active.index(term.owner, position)],
-                      .row = static_cast<std::int32_t>(call_.setup.row_at(route, entry, position))};
+  for (int i = 0; i < active.tp_size; ++i) {
+    const int tp_rank = active.tp_rank_from_mine(i);
+    term.places[i] = {.rank = active.ranks[active.index(term.owner, tp_rank)],
+                      .row = static_cast<std::int32_t>(call_.setup.row_at(route, entry, tp_rank))};
   }
   return term;
 }

@@ -89,7 +89,7 @@ void TokenSum::add_entries(std::int64_t token, const Job& job, bool rows) const 
 
 // Each row lies in this node as it is to be added: nothing has to be decoded or summed before.
 bool TokenSum::rows_are_summands() const noexcept {
-  return call_.exchange.ways.none() && call_.active().num_positions == 1 &&
+  return call_.exchange.ways.none() && call_.active().tp_size == 1 &&
          !call_.setup.combine_wire.encode && call_.args.partials == Partials::kNone;
 }
 
@@ -129,11 +129,11 @@ void TokenSum::find_row(TokenEntry at, RowSum::Row& row) const {
   const int member = route.refs[entry].member;
   row.owner = member;
   row.weight = call_.weight_of(at);
-  row.num_parts = active.num_positions;
-  for (int i = 0; i < active.num_positions; ++i) {
-    const int position = active.position_from_mine(i);
-    const PublishedRows& theirs = outputs_.of(member, position);
-    row.parts[i] = theirs.rows + call_.setup.row_at(route, entry, position) * theirs.pitch_bytes;
+  row.num_parts = active.tp_size;
+  for (int i = 0; i < active.tp_size; ++i) {
+    const int tp_rank = active.tp_rank_from_mine(i);
+    const PublishedRows& theirs = outputs_.of(member, tp_rank);
+    row.parts[i] = theirs.rows + call_.setup.row_at(route, entry, tp_rank) * theirs.pitch_bytes;
     row.encoded = theirs.encoded;
   }
 }

@@ -57,7 +57,7 @@ void RowSender::cross(RowShare& share, std::deque<RowSplitter>& splitters) const
     const std::int64_t token = first / route_.num_entries;
     share.way = exchange_.ways.of_token(token, splitters.size());
     RowSplitter& splitter = splitters[share.way];
-    share.full = splitter.send(unit, share.sending, route_.active->num_positions);
+    share.full = splitter.send(unit, share.sending, route_.active->tp_size);
     if (share.stopped()) return;
   }
 }
@@ -79,20 +79,20 @@ bool RowSender::make_unit(std::int64_t first, std::byte* scratch,
   return true;
 }
 
-// Those of an entry at other nodes, one for each tensor-parallel position. Returns their number.
+// Those of an entry at other nodes, one for each tensor-parallel rank. Returns their number.
 int RowSender::add_destinations(std::int64_t entry, std::vector<std::byte>& destinations) const {
   const RowRef ref = route_.refs[entry];
   const ActiveSet& active = *route_.active;
   if (!ref.sent() || exchange_.here(active.ranks[active.index(ref.member, 0)])) return 0;
-  for (int position = 0; position < active.num_positions; ++position) {
-    Destination to{.rank = active.ranks[active.index(ref.member, position)],
-                   .row = static_cast<std::int32_t>(setup_.row_at(route_, entry, position)),
+  for (int tp_rank = 0; tp_rank < active.tp_size; ++tp_rank) {
+    Destination to{.rank = active.ranks[active.index(ref.member, tp_rank)],
+                   .row = static_cast<std::int32_t>(setup_.row_at(route_, entry, tp_rank)),
                    .section_rows = static_cast<std::int32_t>(route_.section_rows[ref.member])};
     fill_metadata(setup_, route_, args_, entry,
                   {.source = to.source, .weights = to.weights.data(), .ids = to.ids.data()});
     append_destination(layout_, to, destinations);
   }
-  return active.num_positions;
+  return active.tp_size;
 }
 
 // As long as the operation may. Workers are not woken for one message.

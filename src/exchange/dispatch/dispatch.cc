@@ -229,15 +229,15 @@ Status Dispatch::guard_reuse() {
 std::vector<bool> Dispatch::ready_experts() const {
   const std::vector<std::int64_t>& running = route_->received.running_counts;
   std::vector<bool> ready(route_->received.tokens_per_expert.size(), true);
-  const std::size_t block = ready.size() * active().num_members;  // of a position
+  const std::size_t block = ready.size() * active().num_members;  // of a tp_rank
   std::vector<bool> late(active().ranks.size());
   for (std::size_t i = 0; i < late.size(); ++i)
     late[i] = !exchange_.protocol.delivered(issued(), active().ranks[i]);
   for (std::size_t i = 0; i < running.size(); ++i) {
-    const std::size_t position = active().position_from_mine(static_cast<int>(i / block));
+    const std::size_t tp_rank = active().tp_rank_from_mine(static_cast<int>(i / block));
     const bool sends = running[i] > (i % block == 0 ? 0 : running[i - 1]);
     const std::size_t member = i % active().num_members;
-    if (sends && late[position * active().num_members + member])
+    if (sends && late[tp_rank * active().num_members + member])
       ready[i % block / active().num_members] = false;
   }
   return ready;

@@ -106,15 +106,15 @@ void put_rows(std::span<const ListedRow> rows, std::int32_t member, std::int32_t
   }
 }
 
-// [positions from mine, members]: where the rows that each source sends me are listed; null: the
+// [tp_ranks from mine, members]: where the rows that each source sends me are listed; null: the
 // source is of another node.
 std::vector<std::byte*> find_lists(const ExchangeParts& exchange, std::uint64_t number,
                                    const ActiveSet& active) {
   const WindowLayout& layout = exchange.setup->layout;
   std::vector<std::byte*> lists;
-  for (int i = 0; i < active.num_positions; ++i) {
+  for (int i = 0; i < active.tp_size; ++i) {
     for (int member = 0; member < active.num_members; ++member) {
-      const int rank = active.ranks[active.index(member, active.position_from_mine(i))];
+      const int rank = active.ranks[active.index(member, active.tp_rank_from_mine(i))];
       lists.push_back(exchange.here(rank) ? exchange.view.row_list(rank, number) : nullptr);
       if (!lists.back()) continue;
       const std::size_t first = reinterpret_cast<std::int32_t*>(lists.back())[active.member];
@@ -124,11 +124,11 @@ std::vector<std::byte*> find_lists(const ExchangeParts& exchange, std::uint64_t 
   return lists;
 }
 
-// The rows of a receive buffer lie by local expert, position from mine, and source.
+// The rows of a receive buffer lie by local expert, tp_rank from mine, and source.
 void take_by_expert(const Route& route, std::vector<std::byte*>& lists, const RowMetadata& to) {
   const std::vector<std::int64_t>& running = route.received.running_counts;
   const std::int64_t members = route.active->num_members;
-  const std::int64_t block = std::ssize(running) / route.active->num_positions;
+  const std::int64_t block = std::ssize(running) / route.active->tp_size;
   for (std::int64_t column = 0; column * members < block; ++column) {
     std::int64_t row = route.received.expert_offsets[column];
     std::byte** list = lists.data();
@@ -147,7 +147,7 @@ void take_by_expert(const Route& route, std::vector<std::byte*>& lists, const Ro
   }
 }
 
-// In kRankMajor the rows of a receive buffer lie by position from mine and source.
+// In kRankMajor the rows of a receive buffer lie by tp_rank from mine and source.
 void take_by_member(const WindowLayout& layout, const Route& route,
                     const std::vector<std::byte*>& lists, RowMetadata to) {
   const std::size_t weights = layout.weights_per_row(), ids = layout.ids_per_row();

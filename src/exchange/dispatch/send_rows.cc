@@ -9,8 +9,8 @@ namespace ferry::internal {
 
 namespace {
 
-// Rows that one token can have: entries at every tensor-parallel position.
-constexpr int kMaxDestinations = kMaxEntries * kMaxPositions;
+// Rows that one token can have: entries at every tensor-parallel rank.
+constexpr int kMaxDestinations = kMaxEntries * kMaxTpSize;
 
 }  // namespace
 
@@ -38,7 +38,7 @@ Status RowSender::send(int buffer) {
   if (!exchange_.ways.none()) {
     if (Status status = cross_rows(); !status.ok()) return status;
   }
-  const std::size_t rows_sent = route_.num_sent * issued_.active->num_positions;
+  const std::size_t rows_sent = route_.num_sent * issued_.active->tp_size;
   exchange_.stores.measure(StoreChoice::kSend, bytes_of_all(), rows_sent * layout_.row_bytes(),
                            [&] { send_tokens(); });
   take_metadata(exchange_, issued_.number, route_, exchange_.pool->data(buffer));
@@ -76,11 +76,11 @@ void RowSender::send_entries(std::int64_t first, int count, std::byte* scratch) 
   int num_rows = 0;
   for (std::int64_t entry = first; entry < first + count; ++entry) {
     const RowRef ref = route_.refs[entry];
-    for (int position = 0; ref.sent() && position < active.num_positions; ++position) {
-      const int index = active.index(ref.member, position);
+    for (int tp_rank = 0; ref.sent() && tp_rank < active.tp_size; ++tp_rank) {
+      const int index = active.index(ref.member, tp_rank);
       std::byte* data = posted_[index];
       if (data == nullptr) continue;  // cross_rows.cc
-      const std::int64_t row = setup_.row_at(route_, entry, position);
+      const std::int64_t row = setup_.row_at(route_, entry, tp_rank);
       to[num_rows] = {index, row};
       rows[num_rows++] = data + layout_.rows() + row * row_bytes;
     }

@@ -145,7 +145,7 @@ void append_format(const SumFormat& format, std::vector<std::byte>& out) {
   append(out, static_cast<std::int32_t>(format.row_type));
   append(out, static_cast<std::int32_t>(format.partials));
   append(out, static_cast<std::int32_t>(format.weighted));
-  append(out, format.num_positions);
+  append(out, format.tp_size);
   append(out, format.scalars);
 }
 
@@ -154,47 +154,46 @@ bool read_format(ByteReader& reader, std::int64_t most_row_bytes, SumFormat& for
   const bool row_type = get_enum<std::int32_t>(reader, DataType::kBytes, format.row_type);
   const bool partials = get_enum<std::int32_t>(reader, Partials::kPerRank, format.partials);
   format.weighted = reader.get<std::int32_t>() != 0;
-  format.num_positions = reader.get<std::int32_t>();
+  format.tp_size = reader.get<std::int32_t>();
   format.scalars = reader.get<std::int32_t>();
   return reader.ok() && row_type && partials && format.hidden >= 1 &&
-         format.hidden <= most_row_bytes && format.num_positions >= 1 &&
-         format.num_positions <= kMaxPositions && format.scalars >= 0 &&
-         format.scalars <= kMaxEntries;
+         format.hidden <= most_row_bytes && format.tp_size >= 1 && format.tp_size <= kMaxTpSize &&
+         format.scalars >= 0 && format.scalars <= kMaxEntries;
 }
 
-std::size_t summand_bytes(int num_positions) noexcept {
-  return sizeof(std::int32_t) + sizeof(float) + num_positions * 2 * sizeof(std::int32_t);
+std::size_t summand_bytes(int tp_size) noexcept {
+  return sizeof(std::int32_t) + sizeof(float) + tp_size * 2 * sizeof(std::int32_t);
 }
 
 Summand SumUnit::operator[](std::int64_t index) const {
-  const std::size_t bytes = summand_bytes(num_positions);
+  const std::size_t bytes = summand_bytes(tp_size);
   ByteReader reader(terms.subspan(index * bytes, bytes));
   Summand term;
   term.owner = reader.get<std::int32_t>();
   term.weight = reader.get<float>();
-  reader.get_all(std::span(term.places).first(num_positions));
+  reader.get_all(std::span(term.places).first(tp_size));
   return term;
 }
 
-void append_summand(const Summand& term, int num_positions, std::vector<std::byte>& terms) {
+void append_summand(const Summand& term, int tp_size, std::vector<std::byte>& terms) {
   append(terms, term.owner);
   append(terms, term.weight);
-  append(terms, bytes_of(std::span(term.places).first(num_positions)));
+  append(terms, bytes_of(std::span(term.places).first(tp_size)));
 }
 
 void append_sum_unit(const SumUnit& unit, std::span<const std::int64_t> terms,
                      std::vector<std::byte>& out) {
-  const std::size_t bytes = summand_bytes(unit.num_positions);
+  const std::size_t bytes = summand_bytes(unit.tp_size);
   append(out, static_cast<std::int64_t>(terms.size()));
   for (const std::int64_t index : terms) append(out, unit.terms.subspan(index * bytes, bytes));
 }
 
-bool read_sum_unit(ByteReader& reader, int num_positions, SumUnit& unit) {
+bool read_sum_unit(ByteReader& reader, int tp_size, SumUnit& unit) {
   const auto num_summands = reader.get<std::int64_t>();
   if (num_summands < 1 || num_summands > kMaxEntries) return false;
-  unit.num_positions = num_positions;
+  unit.tp_size = tp_size;
   unit.num_summands = static_cast<int>(num_summands);
-  unit.terms = reader.take(num_summands * summand_bytes(num_positions));
+  unit.terms = reader.take(num_summands * summand_bytes(tp_size));
   return reader.ok();
 }
 

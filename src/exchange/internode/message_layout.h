@@ -54,7 +54,7 @@ struct RowUnit {
     kStreaming = 1,   // all rows of the dispatch together do not fit the caches
     kEverywhere = 2,  // to every node, wanted or not (kAllgather)
   };
-  static constexpr int kMostDestinations = kMaxEntries * kMaxPositions;
+  static constexpr int kMostDestinations = kMaxEntries * kMaxTpSize;
 
   std::int32_t flags = 0;
   int num_destinations = 0;
@@ -80,38 +80,38 @@ struct SumFormat {
   DataType row_type = DataType::kBf16;
   Partials partials = Partials::kNone;
   bool weighted = false;
-  int num_positions = 1;
+  int tp_size = 1;
   int scalars = 0;  // floats of each row to send along
 };
 void append_format(const SumFormat& format, std::vector<std::byte>& out);
 // `most_row_bytes`: of an output row of this exchange.
 bool read_format(ByteReader& reader, std::int64_t most_row_bytes, SumFormat& format);
 
-// One row that a sum has, and where it lies at each tensor-parallel position.
+// One row that a sum has, and where it lies at each tensor-parallel rank.
 struct Summand {
   struct Place {
     std::int32_t rank = 0, row = 0;
   };
   std::int32_t owner = 0;
   float weight = 1.0f;
-  std::array<Place, kMaxPositions> places = {};
+  std::array<Place, kMaxTpSize> places = {};
 };
 
 // The rows of one token in one subtree: they return as one sum, or side by side (kExact).
 struct SumUnit {
-  int num_positions = 1;
+  int tp_size = 1;
   int num_summands = 0;
   std::span<const std::byte> terms = {};  // written
 
   Summand operator[](std::int64_t index) const;
 };
-std::size_t summand_bytes(int num_positions) noexcept;
-void append_summand(const Summand& term, int num_positions, std::vector<std::byte>& terms);
+std::size_t summand_bytes(int tp_size) noexcept;
+void append_summand(const Summand& term, int tp_size, std::vector<std::byte>& terms);
 // The unit with some of its terms.
 void append_sum_unit(const SumUnit& unit, std::span<const std::int64_t> terms,
                      std::vector<std::byte>& out);
 // False: what is there is no unit of 1 to kMaxEntries terms.
-bool read_sum_unit(ByteReader& reader, int num_positions, SumUnit& unit);
+bool read_sum_unit(ByteReader& reader, int tp_size, SumUnit& unit);
 
 // A message as its kind says; the spans are of its body.
 struct RowUnits {

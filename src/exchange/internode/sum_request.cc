@@ -21,7 +21,7 @@ void SumRequest::read(std::span<const std::byte> units) {
   if (check(units)) {
     units_.assign(units.begin(), units.end());
     ByteReader reader(units_);
-    for (SumUnit unit; read_sum_unit(reader, format_.num_positions, unit);) asked_.add(unit);
+    for (SumUnit unit; read_sum_unit(reader, format_.tp_size, unit);) asked_.add(unit);
   } else {
     ranks_.clear();
   }
@@ -35,11 +35,11 @@ bool SumRequest::check(std::span<const std::byte> units) {
   ByteReader reader(units);
   SumUnit unit;
   while (reader.left() > 0) {
-    if (!read_sum_unit(reader, format_.num_positions, unit)) return false;
+    if (!read_sum_unit(reader, format_.tp_size, unit)) return false;
     for (int i = 0; i < unit.num_summands; ++i) {
       const Summand term = unit[i];
       if (!reaches(term)) return false;
-      for (int p = 0; p < format_.num_positions; ++p) asked[term.places[p].rank] = true;
+      for (int p = 0; p < format_.tp_size; ++p) asked[term.places[p].rank] = true;
     }
   }
   for (int rank = 0; rank < links_.num_ranks(); ++rank) {
@@ -53,7 +53,7 @@ bool SumRequest::check(std::span<const std::byte> units) {
 bool SumRequest::reaches(const Summand& term) const {
   const ForwardingTable& table = links_.everybody();
   const Topology& topology = links_.topology();
-  for (int p = 0; p < format_.num_positions; ++p) {
+  for (int p = 0; p < format_.tp_size; ++p) {
     const int rank = term.places[p].rank;
     if (rank < 0 || rank >= links_.num_ranks()) return false;
     const int next_hop = table.next_hop[rank];
@@ -116,7 +116,7 @@ void SumRequest::find_replies() {
   std::size_t left = sums_.size() * MessageStream::kMessageBytes;
   ByteReader reader(std::span<const std::byte>(units_).subspan(at_));
   SumUnit unit;
-  while (read_sum_unit(reader, format_.num_positions, unit)) {
+  while (read_sum_unit(reader, format_.tp_size, unit)) {
     const std::size_t bytes = asked_.layout().bytes(unit.num_summands);
     if (bytes > left && !replies_.empty()) return;
     const Subtrees subtrees = asked_.subtrees_of(unit);
@@ -151,8 +151,8 @@ bool SumRequest::find_row(const Summand& term, RowSum::Row& row) const {
   const WindowView& view = links_.view();
   row.owner = term.owner;
   row.weight = term.weight;
-  row.num_parts = format_.num_positions;
-  for (int p = 0; p < format_.num_positions; ++p) {
+  row.num_parts = format_.tp_size;
+  for (int p = 0; p < format_.tp_size; ++p) {
     const auto [rank, index] = term.places[p];
     if (!view.here(rank)) return true;
     const Record& theirs = view.record(rank, head_.number);
@@ -194,8 +194,8 @@ void SumRequest::write_scalars(const Answer& answer, const Subtrees& subtrees) c
   const SumUnit& unit = answer.unit;
   auto* const out =
       reinterpret_cast<float*>(answer.place.data + layout.scalars_at(unit.num_summands));
-  const auto own = [&](std::int64_t item, int position) {
-    const auto [rank, index] = unit[item].places[position];
+  const auto own = [&](std::int64_t item, int tp_rank) {
+    const auto [rank, index] = unit[item].places[tp_rank];
     return reinterpret_cast<const float*>(
                view.window(rank) + view.record(rank, head_.number).published.weights_offset) +
            std::int64_t{index} * layout.scalars;
@@ -204,7 +204,7 @@ void SumRequest::write_scalars(const Answer& answer, const Subtrees& subtrees) c
     const std::byte* sums = asked_.answer(answer.subtree + i);
     return sums ? sums + layout.scalars_at(static_cast<int>(subtrees[i].items.size())) : sums;
   };
-  set_scalars(subtrees, {layout.scalars, format_.num_positions}, own, theirs,
+  set_scalars(subtrees, {layout.scalars, format_.tp_size}, own, theirs,
               [&](std::int64_t item) { return out + item * layout.scalars; });
 }
 

@@ -17,7 +17,7 @@ struct WindowView {
   std::shared_ptr<Segment> segment;
   const WindowLayout* layout;
   // [ranks] where in the segment the window of each lies; -1: it is of another node.
-  std::span<const int> positions;
+  std::span<const int> local_ranks;
 
   std::byte* at(std::size_t offset) const noexcept { return segment->data() + offset; }
   ControlFlags& control(int rank) const noexcept {
@@ -31,18 +31,18 @@ struct WindowView {
   }
   // Of a rank of this node: sums of count rows, those before its own and those of all.
   std::int32_t* sums_before(int rank) const noexcept {
-    return reinterpret_cast<std::int32_t*>(at(layout->sums_before(positions[rank])));
+    return reinterpret_cast<std::int32_t*>(at(layout->sums_before(local_ranks[rank])));
   }
   std::int32_t* total_sums(int rank) const noexcept {
-    return reinterpret_cast<std::int32_t*>(at(layout->total_sums(positions[rank])));
+    return reinterpret_cast<std::int32_t*>(at(layout->total_sums(local_ranks[rank])));
   }
   std::byte* row_list(int rank, std::uint64_t number) const noexcept {
-    return at(layout->row_list(positions[rank], number));
+    return at(layout->row_list(local_ranks[rank], number));
   }
-  int num_ranks() const noexcept { return static_cast<int>(positions.size()); }
-  bool here(int rank) const noexcept { return positions[rank] >= 0; }
+  int num_ranks() const noexcept { return static_cast<int>(local_ranks.size()); }
+  bool here(int rank) const noexcept { return local_ranks[rank] >= 0; }
   // Of a rank of this node.
-  std::byte* window(int rank) const noexcept { return at(layout->window(positions[rank])); }
+  std::byte* window(int rank) const noexcept { return at(layout->window(local_ranks[rank])); }
 };
 
 }  // namespace ferry::internal

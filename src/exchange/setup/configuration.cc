@@ -126,7 +126,7 @@ ExchangeConfig complete_config(ExchangeConfig c, int num_ranks) {
   require_in("max_output_row_bytes", c.max_output_row_bytes, 0, 4 * kMaxRowElements);
   require_in("depth", c.depth, 1, kMaxDepth);
   require_in("workers", c.workers, 1, kMaxWorkers);
-  require_in("tp_size", c.tp_size, 1, kMaxPositions);
+  require_in("tp_size", c.tp_size, 1, kMaxTpSize);
   require_in("algorithm", static_cast<int>(c.algorithm), 0, 3);
   require_in("node_sums", static_cast<int>(c.node_sums), 0, 2);
   require_in("special.zero", c.special.zero, 0, kMaxExperts);

@@ -33,7 +33,7 @@ int largest_node(const Topology& topology) {
   return static_cast<int>(most);
 }
 
-void check_positions(const ExchangeConfig& config, const Topology& topology) {
+void check_tp_groups(const ExchangeConfig& config, const Topology& topology) {
   for (int rank = 0; rank < topology.num_ranks(); ++rank) {
     const int first = rank - rank % config.tp_size;
     if (topology.node_of(rank) == topology.node_of(first)) continue;
@@ -81,7 +81,7 @@ Setup::Setup(const ExchangeConfig& complete, const Topology& topology, int mine,
       everybody(std::make_shared<ActiveSet>(config, num_ranks, rank, std::span<const int>())),
       layout(config, window_shape(config, everybody->map, num_ranks, largest_node(topology))),
       logical(index_replicas(config)) {
-  check_positions(config, topology);
+  check_tp_groups(config, topology);
 }
 
 std::shared_ptr<const ActiveSet> Setup::active_set(std::span<const int> chosen) const {

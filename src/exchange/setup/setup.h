@@ -58,13 +58,13 @@ struct Setup {
     return config.replicas.instances.empty() ? config.num_experts
                                              : static_cast<int>(config.replicas.instances.size());
   }
-  // The row of `entry` at another tensor-parallel position of its owner.
-  std::int64_t row_at(const Route& route, std::int64_t entry, int position) const noexcept {
+  // The row of `entry` at another tensor-parallel rank of its owner.
+  std::int64_t row_at(const Route& route, std::int64_t entry, int tp_rank) const noexcept {
     const RowRef ref = route.refs[entry];
     if (route.shifts.empty()) return ref.row;
-    const std::size_t columns = route.shifts.size() / route.active->num_positions;
+    const std::size_t columns = route.shifts.size() / route.active->tp_size;
     const std::int32_t column = rank_major() ? ref.member : route.columns[entry];
-    return ref.row + route.shifts[position * columns + column];
+    return ref.row + route.shifts[tp_rank * columns + column];
   }
   // Where a worker keeps the scales of the row that it encodes: behind it, on a line of their own.
   std::size_t scales_in_scratch() const noexcept {

@@ -80,7 +80,7 @@ void RowSum::sum(int level, void* out) {
   std::memcpy(out, sum_of(sums_, level), format_.hidden * element_bytes(sum_type_));
 }
 
-// The parts of all tensor-parallel positions, added and rounded to their type.
+// The parts of all tensor-parallel ranks, added and rounded to their type.
 const void* RowSum::whole(const Row& row, Summands& sum) const {
   if (row.num_parts == 1) return row.parts[0];
   std::byte* total = sum.scratch();

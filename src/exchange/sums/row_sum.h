@@ -42,7 +42,7 @@ class RowSum {
   RowSum(const RowFormat& format, DataType sum_type, int num_levels);
 
   struct Row {
-    std::array<const void*, kMaxPositions> parts;  // by tensor-parallel position, mine first
+    std::array<const void*, kMaxTpSize> parts;  // by tensor-parallel rank, mine first
     int num_parts;
     int owner;  // equal for the rows of one rank; -1: no row
     float weight;
@@ -104,21 +104,21 @@ class RowSum {
   std::vector<Summands> of_level_;
 };
 
-// The scalars of a row: over several tensor-parallel positions the sum of theirs, mine first.
+// The scalars of a row: over several tensor-parallel ranks the sum of theirs, mine first.
 struct ScalarShape {
   int num_scalars;
-  int num_positions;
+  int tp_size;
 };
 template <typename OwnScalars>
 void add_scalars(std::int64_t item, const ScalarShape& shape, const OwnScalars& own, float* sum) {
-  for (int position = 0; position < shape.num_positions; ++position) {
-    const float* scalars = own(item, position);
+  for (int tp_rank = 0; tp_rank < shape.tp_size; ++tp_rank) {
+    const float* scalars = own(item, tp_rank);
     for (int j = 0; j < shape.num_scalars; ++j)
-      sum[j] = position == 0 ? scalars[j] : sum[j] + scalars[j];
+      sum[j] = tp_rank == 0 ? scalars[j] : sum[j] + scalars[j];
   }
 }
 
-// The scalars of all items: `own(item, position)` for rows of my node, `answer(i)` those of subtree
+// The scalars of all items: `own(item, tp_rank)` for rows of my node, `answer(i)` those of subtree
 // i in a run, null: it is my node; `to(item)` is where they go.
 template <typename OwnScalars, typename AnswerOf, typename To>
 void set_scalars(const Subtrees& subtrees, const ScalarShape& shape, const OwnScalars& own,
