@@ -32,7 +32,9 @@ void run_with_late_sums(const std::string& topology, ExchangeConfig config,
   config.algorithm = Algorithm::kHierarchical;
   const Nodes nodes = nodes_of(topology);
   const Scenario scenario = scenario_of(nodes, config);
-  ours GroupOptions options = that_look();
+  HeldMessages sums{.source = 0, .channel = channel, .kind = internal::kSumReply, .number = 2};
+  const FrameTransports transports([&sums] { return std::make_unique<HoldingTransport>(sums); });
+  GroupOptions options = that_look();
   options.topology = topology;
   const auto body = [&](Group group) {
     Seat seat(group, scenario);
