@@ -115,13 +115,13 @@ class Builder {
     for (int i = 0; i < classes.count(); ++i) {
       const std::int64_t ranks = classes.size[i];
       const int source = classes.first[i];
-      const int out = local_.reorder_tokens(source, ranks, dispatch_, {});
-      const int home = local_.reorder_rows(source, ranks, combine_, {});
+      const int before_dispatch = local_.reorder_tokens(source, ranks, dispatch_, {});
+      const int before_combine = local_.reorder_rows(source, ranks, combine_, {});
       for (const WeighedForest& forest : forests_) {
         const std::vector<TreeHop> hops =
             merged(classes, source, hops_of(input_.graph, forest, i), equal_);
-        add_dispatch(hops, ranks, out);
-        add_combine(hops, ranks, home);
+        add_dispatch(hops, ranks, before_dispatch);
+        add_combine(hops, ranks, before_combine);
         count_memory(*forest.forest, hops, ranks);
       }
     }
@@ -133,20 +133,20 @@ class Builder {
   }
 
   void add_over_tree(SchedulePair& pair) {
-    std::vector<int> out, home;
+    std::vector<int> before_dispatch, before_combine;
     const auto keep = [](int task, std::vector<int>& tasks) {
       if (task >= 0) tasks.push_back(task);
     };
     for (int i = 0; i < input_.classes.count(); ++i) {
       const int rank = input_.classes.first[i];
-      keep(local_.reorder_tokens(rank, input_.classes.size[i], dispatch_, {}), out);
-      keep(local_.reorder_rows(rank, input_.classes.size[i], combine_, {}), home);
+      keep(local_.reorder_tokens(rank, input_.classes.size[i], dispatch_, {}), before_dispatch);
+      keep(local_.reorder_rows(rank, input_.classes.size[i], combine_, {}), before_combine);
     }
     const TreeTasks tree(
         input_, tree_steps(input_.graph.tree(), input_.traffic, input_.routing.demand(), copies_),
         resources_);
-    dispatch_last_ = tree.add_dispatch(dispatch_, out);
-    combine_last_ = tree.add_combine(combine_, home);
+    dispatch_last_ = tree.add_dispatch(dispatch_, before_dispatch);
+    combine_last_ = tree.add_combine(combine_, before_combine);
     std::tie(pair.received_bytes, pair.staged_bytes) = tree.memory();
   }
 

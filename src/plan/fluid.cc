@@ -55,10 +55,10 @@ class Filling {
     std::vector<int> tasks;  // places in `active`
     int rising = 0;          // uses of tasks whose rates still rise
     double weight = 0;       // of these
-    double left = 0;
+    double remaining = 0;
 
     double share() const {
-      return rising > 0 && weight > 0 ? std::max(left, 0.0) / weight : kNever;
+      return rising > 0 && weight > 0 ? std::max(remaining, 0.0) / weight : kNever;
     }
   };
 
@@ -72,7 +72,8 @@ class Filling {
     for_limits(task, [&](int resource, double weight) {
       Shared& shared = shared_[resource];
       if (shared.rising == 0) {
-        shared = {.tasks = std::move(shared.tasks), .left = schedule_.resources[resource].capacity};
+        shared = {.tasks = std::move(shared.tasks),
+                  .remaining = schedule_.resources[resource].capacity};
         shared.tasks.clear();
         used_.push_back(resource);
       }
@@ -87,7 +88,7 @@ class Filling {
       Shared& shared = shared_[resource];
       --shared.rising;
       shared.weight -= weight;
-      shared.left -= rate * weight;
+      shared.remaining -= rate * weight;
     });
   }
 
@@ -101,14 +102,14 @@ class Simulation {
   explicit Simulation(const Schedule& schedule)
       : schedule_(schedule),
         filling_(schedule),
-        left_(schedule.tasks.size()),
+        remaining_(schedule.tasks.size()),
         starts_(schedule.tasks.size()),
         waits_(schedule.tasks.size()),
         followers_(schedule.tasks.size()),
         timeline_{.end_us = 0, .tasks = std::vector<Interval>(schedule.tasks.size())} {
     for (std::size_t i = 0; i < schedule.tasks.size(); ++i) {
       const Task& task = schedule.tasks[i];
-      left_[i] = task.bytes;
+      remaining_[i] = task.bytes;
       waits_[i] = static_cast<int>(task.after.size()) + (task.previous >= 0 ? 1 : 0);
       for (const int before : task.after) followers_[before].push_back(static_cast<int>(i));
       if (task.previous >= 0) followers_[task.previous].push_back(static_cast<int>(i));
@@ -152,8 +153,8 @@ class Simulation {
   }
 
   double end_of(std::size_t i) const {
-    const double left = left_[active_[i]];
-    return left <= 0 || rates_[i] == kNever ? now_ : now_ + left / rates_[i];
+    const double remaining = remaining_[active_[i]];
+    return remaining <= 0 || rates_[i] == kNever ? now_ : now_ + remaining / rates_[i];
   }
 
   void advance(double time) {
@@ -164,7 +165,7 @@ class Simulation {
         done_.push_back(task);
         continue;
       }
-      left_[task] -= rates_[i] * (time - now_);
+      remaining_[task] -= rates_[i] * (time - now_);
       still.push_back(task);
     }
     if (still.size() != active_.size()) rates_.clear(), changed_ = true;
@@ -187,7 +188,7 @@ class Simulation {
 
   const Schedule& schedule_;
   Filling filling_;
-  std::vector<double> left_;                 // [tasks]: bytes
+  std::vector<double> remaining_;            // [tasks]: bytes
   std::vector<double> starts_;               // [tasks]: not before, as far as is known
   std::vector<int> waits_;                   // [tasks]: predecessors that have not ended
   std::vector<std::vector<int>> followers_;  // [tasks]

@@ -135,9 +135,10 @@ WeighedForest weigh(const Graph& graph, const Forest& forest, const Traffic& tra
                                           : tokens * traffic.sum_bytes * out}};
     for (const int child : node.children) {
       if (weights[child].bytes[kCombine] > 0)
-        weight.home_start_us = std::max(weight.home_start_us, weights[child].home_start_us);
+        weight.combine_start_us =
+            std::max(weight.combine_start_us, weights[child].combine_start_us);
     }
-    weight.home_start_us += graph.machine().links[node.kind].latency_us;
+    weight.combine_start_us += graph.machine().links[node.kind].latency_us;
     weights.push_back(weight);
   }
   return {.forest = &forest, .weights = std::move(weights)};

@@ -70,7 +70,7 @@ class Forest {
 // What one source's tokens put on a node's hop; combine takes it the other way.
 struct Weight {
   std::array<double, 2> bytes = {};  // [halves]
-  double home_start_us = 0;          // when the first byte of its combine can move
+  double combine_start_us = 0;       // when the first byte of its combine can move
 };
 // A forest, and what its nodes carry of a strategy.
 struct WeighedForest {

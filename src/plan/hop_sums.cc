@@ -82,7 +82,7 @@ void HopSums::add(const Hops& hops) {
     const int sender = half == kDispatch ? hops.from : node.to;
     const int receiver = half == kDispatch ? node.to : hops.from;
     const double bytes = weight.bytes[half] * hops.count;
-    const double start_us = half == kDispatch ? hops.start_us : weight.home_start_us;
+    const double start_us = half == kDispatch ? hops.start_us : weight.combine_start_us;
     ends_[half][0][at * received_.size() + sender].add(bytes, 0, start_us);
     ends_[half][1][at * received_.size() + receiver].add(bytes, 0, start_us);
     add_to_link(hops, half, bytes, start_us);

@@ -18,12 +18,12 @@ namespace ferry {
 namespace {
 
 using internal::nearest_name;
-using Words = std::vector<std::string_view>;
+using WordList = std::vector<std::string_view>;
 
 constexpr std::string_view kBlanks = " \t\r";
 
-Words split(std::string_view text, std::string_view separators) {
-  Words words;
+WordList split(std::string_view text, std::string_view separators) {
+  WordList words;
   while (!text.empty()) {
     const std::size_t begin = std::min(text.find_first_not_of(separators), text.size());
     const std::size_t end = std::min(text.find_first_of(separators, begin), text.size());
@@ -33,8 +33,8 @@ Words split(std::string_view text, std::string_view separators) {
   return words;
 }
 
-Words split_lines(std::string_view text) {  // empty ones too, as they count
-  Words lines;
+WordList split_lines(std::string_view text) {  // empty ones too, as they count
+  WordList lines;
   while (!text.empty()) {
     const std::size_t length = std::min(text.find('\n'), text.size());
     lines.push_back(text.substr(0, length));
@@ -46,7 +46,7 @@ Words split_lines(std::string_view text) {  // empty ones too, as they count
 // One line, word by word; complaints name it.
 class Line {
  public:
-  Line(Words words, int number) : words_(std::move(words)), number_(number) {}
+  Line(WordList words, int number) : words_(std::move(words)), number_(number) {}
 
   [[noreturn]] void refuse(const std::string& what) const { internal::refuse_line(number_, what); }
 
@@ -100,7 +100,7 @@ class Line {
   }
 
  private:
-  Words words_;
+  WordList words_;
   std::size_t next_ = 0;
   int number_;
 };
@@ -117,7 +117,7 @@ void read_shape(Line& line, Machine::Link& link) {
     link.mask = line.integer(line.word("the number of xor"));
   } else if (link.shape == Machine::Shape::kPairs) {
     for (const std::string_view pair : split(line.word("pairs, such as 0-5,1-4"), ",")) {
-      const Words ends = split(pair, "-");
+      const WordList ends = split(pair, "-");
       if (ends.size() != 2)
         line.refuse(fmt::format("link '{}': '{}' is no pair, such as 0-5", link.name, pair));
       link.pairs.push_back({line.integer(ends[0]), line.integer(ends[1])});
@@ -130,7 +130,7 @@ void read_shape(Line& line, Machine::Link& link) {
 
 void read_curve(Line& line, Machine::Link& link) {
   for (const std::string_view point : split(line.word("a curve, such as 1048576:0.18,.."), ",")) {
-    const Words both = split(point, ":");
+    const WordList both = split(point, ":");
     if (both.size() != 2) line.refuse(fmt::format("'{}' is no point, such as 1048576:0.18", point));
     link.curve.push_back({line.required(both[0], ""), line.required(both[1], "")});
     if (link.curve.size() > 1 && link.curve.back()[0] <= link.curve[link.curve.size() - 2][0])
@@ -334,7 +334,7 @@ Machine parse_lines(std::span<const MachineLine> lines) {
   Machine machine;
   bool has_tree = false;
   for (const auto& [number, text] : lines) {
-    const Words words = split(text.substr(0, text.find('#')), kBlanks);
+    const WordList words = split(text.substr(0, text.find('#')), kBlanks);
     if (words.empty()) continue;
     Line line(words, number);
     if (has_tree) {

@@ -91,7 +91,7 @@ class Planner {
       classes_ = internal::each_alone(graph_.num_ranks());
     }
     const std::size_t ranks = graph_.num_ranks();
-    if (ranks * (ranks - 1) * strategy.ways.size() > internal::kMostTasks) return std::nullopt;
+    if (ranks * (ranks - 1) * strategy.paths.size() > internal::kMostTasks) return std::nullopt;
     return internal::build(input(), strategy.copies, forests(strategy, classes_));
   }
 
@@ -104,20 +104,20 @@ class Planner {
   // A forest is made once for all strategies that take its way.
   std::vector<internal::WeighedForest> forests(const Strategy& strategy, const Classes& classes) {
     std::vector<internal::WeighedForest> weighed;
-    for (const internal::Way& way : strategy.ways) {
-      const auto key = std::pair{classes.first, way.closed};
+    for (const internal::TokenPath& path : strategy.paths) {
+      const auto key = std::pair{classes.first, path.closed};
       auto found = forests_.find(key);
       if (found == forests_.end())
-        found = forests_.try_emplace(key, graph_, routing_, classes.first, way.closed).first;
+        found = forests_.try_emplace(key, graph_, routing_, classes.first, path.closed).first;
       weighed.push_back(
-          internal::weigh(graph_, found->second, traffic_, strategy.copies, way.share));
+          internal::weigh(graph_, found->second, traffic_, strategy.copies, path.share));
     }
     return weighed;
   }
 
   bool have_equal_ways(const Strategy& strategy) const {
-    return std::ranges::all_of(strategy.ways, [&](const internal::Way& way) {
-      return internal::have_equal_ways(graph_, classes_, way.closed);
+    return std::ranges::all_of(strategy.paths, [&](const internal::TokenPath& path) {
+      return internal::have_equal_ways(graph_, classes_, path.closed);
     });
   }
 

@@ -19,7 +19,7 @@ struct Option {
   std::string_view name, lines;
 };
 
-struct Preset {
+struct MachinePreset {
   std::string_view name, what;
   int most;               // of the outermost level
   std::string_view text;  // {} is the number
@@ -28,7 +28,7 @@ struct Preset {
 
 // Rates and wiring as public descriptions state them; what none states has none, and limits
 // nothing.
-constexpr std::array<Preset, 5> kPresets = {{
+constexpr std::array<MachinePreset, 5> kPresets = {{
     {.name = "ubbv2",
      .what = "N nodes of eight cards in two virtual nodes of four; no switch inside",
      .most = 64,
@@ -102,7 +102,7 @@ void set_rate(std::string_view all, std::string_view name, std::string_view rate
 
 std::vector<std::string> machine_presets() {
   std::vector<std::string> names;
-  for (const Preset& preset : kPresets) names.emplace_back(preset.name);
+  for (const MachinePreset& preset : kPresets) names.emplace_back(preset.name);
   return names;
 }
 
@@ -110,7 +110,7 @@ namespace internal {
 
 std::optional<std::string> preset_text(std::string_view text) {
   const std::string_view name = text.substr(0, text.find_first_of(":@ \r"));
-  const auto* const preset = std::ranges::find(kPresets, name, &Preset::name);
+  const auto* const preset = std::ranges::find(kPresets, name, &MachinePreset::name);
   if (preset == kPresets.end()) return std::nullopt;
   std::string_view rest = text.substr(name.size());
   const std::string_view digits =

@@ -62,15 +62,15 @@ Machine Machine::resized(int num_ranks) const {
   if (num_ranks % size != 0 && size % num_ranks != 0)
     refuse(fmt::format("a {} has {}", outer.name, size));
   std::string levels;
-  int left = num_ranks;
+  int remaining = num_ranks;
   for (int i = 0, inside = tree.num_ranks(); i < tree.num_levels(); ++i) {
     const Topology::Level& level = tree.level(i);
     inside /= level.fanout[0];
-    const int count = std::max(1, left / inside);
+    const int count = std::max(1, remaining / inside);
     if (count > level.fanout[0] && i > 0) refuse("its inner groups are too small");
-    if (left % inside != 0 && inside % left != 0)
+    if (remaining % inside != 0 && inside % remaining != 0)
       refuse(fmt::format("a {} has {}", level.name, inside));
-    left = std::min(left, inside);
+    remaining = std::min(remaining, inside);
     std::string properties;
     const Topology::Link& link = level.link;
     if (link.mates_xor != 0) properties += fmt::format("@{}xor", link.mates_xor);

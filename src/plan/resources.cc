@@ -61,8 +61,8 @@ Resources::Parts Resources::parts(const std::vector<int>& part_of) const {
   return parts;
 }
 
-std::vector<Use> Resources::of(const Hop& hop, bool home, double bytes) {
-  const int from = home ? hop.to : hop.from, to = home ? hop.from : hop.to;
+std::vector<Use> Resources::of(const Hop& hop, bool combine, double bytes) {
+  const int from = combine ? hop.to : hop.from, to = combine ? hop.from : hop.to;
   const Passage passage{
       .kind = hop.kind, .own = hop.own, .outermost = graph_.outermost_parted(hop.from, hop.to)};
   std::vector<Use> uses;

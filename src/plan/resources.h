@@ -36,7 +36,7 @@ class Resources {
   Resources(const Graph& graph, const Classes& classes, double row_bytes, int chunks);
 
   // What a message uses that goes over a hop, forwards or home. The same one twice counts twice.
-  std::vector<Use> of(const Hop& hop, bool home, double bytes);
+  std::vector<Use> of(const Hop& hop, bool combine, double bytes);
   // Over which kind of link a hop goes, with what a source sends of its own or what it passes on,
   // and the outermost level at which its ends are of different groups.
   struct Passage {

@@ -20,8 +20,8 @@ double rate_of(const Graph& graph, int kind) {
 }
 
 // Kinds of links that join the outermost groups, each of which alone leads everywhere.
-std::vector<int> ways_out(const Graph& graph) {
-  std::vector<int> ways;
+std::vector<int> kinds_out(const Graph& graph) {
+  std::vector<int> kinds;
   const int outermost = graph.outermost(graph.kinds_inwards().front());
   std::vector<int> outermost_kinds;
   for (int kind = 0; kind < graph.num_kinds(); ++kind)
@@ -29,66 +29,66 @@ std::vector<int> ways_out(const Graph& graph) {
   for (const int kind : outermost_kinds) {
     std::vector<bool> closed(graph.num_kinds());
     for (const int other : outermost_kinds) closed[other] = other != kind;
-    if (std::ssize(graph.ways(0, closed).order) == graph.num_ranks()) ways.push_back(kind);
+    if (std::ssize(graph.ways(0, closed).order) == graph.num_ranks()) kinds.push_back(kind);
   }
-  return ways;
+  return kinds;
 }
 
-Way only(const Graph& graph, int kind, const std::vector<int>& ways) {
-  Way way{.closed = std::vector<bool>(graph.num_kinds())};
-  for (const int other : ways) way.closed[other] = other != kind;
-  return way;
+TokenPath only(const Graph& graph, int kind, const std::vector<int>& kinds) {
+  TokenPath path{.closed = std::vector<bool>(graph.num_kinds())};
+  for (const int other : kinds) path.closed[other] = other != kind;
+  return path;
 }
 
 // Tokens by the rates of the ways.
-std::vector<Way> split_ways(const Graph& graph, const std::vector<int>& ways) {
+std::vector<TokenPath> split_by_rate(const Graph& graph, const std::vector<int>& kinds) {
   double sum = 0;
-  for (const int kind : ways) sum += rate_of(graph, kind);
-  std::vector<Way> split;
-  for (const int kind : ways) {
-    split.push_back(only(graph, kind, ways));
+  for (const int kind : kinds) sum += rate_of(graph, kind);
+  std::vector<TokenPath> split;
+  for (const int kind : kinds) {
+    split.push_back(only(graph, kind, kinds));
     split.back().share =
-        sum > 0 ? rate_of(graph, kind) / sum : 1.0 / static_cast<double>(ways.size());
+        sum > 0 ? rate_of(graph, kind) / sum : 1.0 / static_cast<double>(kinds.size());
   }
   return split;
 }
 
-// Without a closed way, more than one of `ways` is taken.
-bool takes_several(const Graph& graph, const std::vector<int>& ways) {
+// Without a closed way, more than one of `kinds` is taken.
+bool takes_several(const Graph& graph, const std::vector<int>& kinds) {
   std::vector<bool> taken(graph.num_kinds());
   for (const auto& hop : graph.ways(0, std::vector<bool>(graph.num_kinds())).reached)
     if (hop.kind >= 0) taken[hop.kind] = true;
-  return std::ranges::count_if(ways, [&](int kind) { return taken[kind]; }) > 1;
+  return std::ranges::count_if(kinds, [&](int kind) { return taken[kind]; }) > 1;
 }
 
 }  // namespace
 
 std::vector<Strategy> strategies_of(const Graph& graph) {
-  const std::vector<Way> any = {{.closed = std::vector<bool>(graph.num_kinds())}};
-  std::vector<Strategy> all = {{.name = "fullmesh", .copies = TokenCopies::kPerRank, .ways = any}};
+  const std::vector<TokenPath> any = {{.closed = std::vector<bool>(graph.num_kinds())}};
+  std::vector<Strategy> all = {{.name = "fullmesh", .copies = TokenCopies::kPerRank, .paths = any}};
   if (graph.num_kinds() == 0) {
     if (graph.tree().num_nodes() == 1) return all;
     all.insert(all.begin(),
-               {.name = "hierarchical", .copies = TokenCopies::kPerGroup, .ways = any});
-    all.push_back({.name = "allgather", .copies = TokenCopies::kAll, .ways = any});
+               {.name = "hierarchical", .copies = TokenCopies::kPerGroup, .paths = any});
+    all.push_back({.name = "allgather", .copies = TokenCopies::kAll, .paths = any});
     return all;
   }
-  const std::vector<int> ways = ways_out(graph);
-  if (ways.size() < 2) {
-    all.push_back({.name = "hierarchical", .copies = TokenCopies::kPerGroup, .ways = any});
+  const std::vector<int> kinds = kinds_out(graph);
+  if (kinds.size() < 2) {
+    all.push_back({.name = "hierarchical", .copies = TokenCopies::kPerGroup, .paths = any});
   } else {
-    const std::vector<Way> split = split_ways(graph, ways);
-    for (std::size_t i = 0; i < ways.size(); ++i) {
-      all.push_back({.name = "hierarchical, " + graph.machine().links[ways[i]].name,
+    const std::vector<TokenPath> split = split_by_rate(graph, kinds);
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
+      all.push_back({.name = "hierarchical, " + graph.machine().links[kinds[i]].name,
                      .copies = TokenCopies::kPerGroup,
-                     .ways = {only(graph, ways[i], ways)}});
+                     .paths = {only(graph, kinds[i], kinds)}});
     }
-    if (takes_several(graph, ways))
-      all.push_back({.name = "one way per group", .copies = TokenCopies::kPerGroup, .ways = any});
-    all.push_back({.name = "split", .copies = TokenCopies::kPerGroup, .ways = split});
-    all.push_back({.name = "fullmesh, split", .copies = TokenCopies::kPerRank, .ways = split});
+    if (takes_several(graph, kinds))
+      all.push_back({.name = "one way per group", .copies = TokenCopies::kPerGroup, .paths = any});
+    all.push_back({.name = "split", .copies = TokenCopies::kPerGroup, .paths = split});
+    all.push_back({.name = "fullmesh, split", .copies = TokenCopies::kPerRank, .paths = split});
   }
-  all.push_back({.name = "allgather", .copies = TokenCopies::kAll, .ways = any});
+  all.push_back({.name = "allgather", .copies = TokenCopies::kAll, .paths = any});
   return all;
 }
 

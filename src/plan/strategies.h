@@ -10,7 +10,7 @@
 namespace ferry::internal {
 
 // Some of the tokens go one way, some another: by which links, and which share of them.
-struct Way {
+struct TokenPath {
   std::vector<bool> closed = {};  // [kinds of links]: not taken
   double share = 1;
 };
@@ -18,7 +18,7 @@ struct Way {
 struct Strategy {
   std::string name;
   TokenCopies copies = TokenCopies::kPerGroup;
-  std::vector<Way> ways = {};
+  std::vector<TokenPath> paths = {};
 };
 
 std::vector<Strategy> strategies_of(const Graph& graph);

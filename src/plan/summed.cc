@@ -45,7 +45,7 @@ double latencies_us(const std::vector<WeighedForest>& forests, Half half, std::s
   for (const WeighedForest& one : forests) {
     for (const int node : one.forest->of(source)) {
       const Weight& weight = one.weights[node];
-      if (weight.bytes[half] > 0) longest = std::max(longest, weight.home_start_us);
+      if (weight.bytes[half] > 0) longest = std::max(longest, weight.combine_start_us);
     }
   }
   return longest;

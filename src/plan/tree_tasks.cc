@@ -95,17 +95,17 @@ Task TreeTasks::task(std::size_t index, double PairBytes::*bytes) const {
 }
 
 std::vector<int> TreeTasks::add_steps(MergedTasks& tasks, const std::vector<int>& first,
-                                      bool home) const {
-  const auto bytes = home ? &PairBytes::combine : &PairBytes::dispatch;
+                                      bool combine) const {
+  const auto bytes = combine ? &PairBytes::combine : &PairBytes::dispatch;
   std::vector<int> ids(steps_.size(), -1), all;
   for (std::size_t i = 0; i < steps_.size(); ++i) {
-    const std::size_t index = home ? steps_.size() - 1 - i : i;
+    const std::size_t index = combine ? steps_.size() - 1 - i : i;
     Task next = task(index, bytes);
     if (next.bytes <= 0) continue;
     for (std::size_t other = 0; other < steps_.size(); ++other)
-      if (ids[other] >= 0 && waits_for(steps_[index], steps_[other], home))
+      if (ids[other] >= 0 && waits_for(steps_[index], steps_[other], combine))
         next.after.push_back(ids[other]);
-    if (home || !steps_[index].passed_on)
+    if (combine || !steps_[index].passed_on)
       next.after.insert(next.after.end(), first.begin(), first.end());
     ids[index] = tasks.add(std::move(next), tree_.num_ranks());
     all.push_back(ids[index]);

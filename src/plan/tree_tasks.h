@@ -32,7 +32,7 @@ class TreeTasks {
   // Equally loaded resources become one.
   void add(const LoadKind& kind, const Loads& loads, bool both_directions);
   Task task(std::size_t step, double PairBytes::*bytes) const;
-  std::vector<int> add_steps(MergedTasks& tasks, const std::vector<int>& first, bool home) const;
+  std::vector<int> add_steps(MergedTasks& tasks, const std::vector<int>& first, bool combine) const;
 
   const BuildInput& input_;
   const Topology& tree_;

@@ -20,10 +20,10 @@ constexpr std::array kAlgorithms = {Algorithm::kHierarchical, Algorithm::kFullme
 // The steps of one direction of an exchange, dispatch or combine, on the links of a tree.
 class Direction {
  public:
-  Direction(const Topology& topology, const std::vector<TreeStep>& steps, bool home)
+  Direction(const Topology& topology, const std::vector<TreeStep>& steps, bool combine)
       : topology_(topology),
         steps_(steps),
-        home_(home),
+        combine_(combine),
         alone_us_(steps.size()),
         moves_bytes_(steps.size()) {
     for (int level = 0; level < topology.num_levels(); ++level) add_level(level);
@@ -74,18 +74,20 @@ class Direction {
     busiest_bytes_.push_back(busiest);
   }
 
-  double bytes_of(const PairBytes& bytes) const { return home_ ? bytes.combine : bytes.dispatch; }
+  double bytes_of(const PairBytes& bytes) const {
+    return combine_ ? bytes.combine : bytes.dispatch;
+  }
 
   // A mate passes a piece on when it has come, and the last one when all have.
   void set_starts() {
     starts_us_.resize(steps_.size());
     ends_us_.resize(steps_.size());
     for (std::size_t i = 0; i < steps_.size(); ++i) {
-      const std::size_t step = home_ ? steps_.size() - 1 - i : i;
+      const std::size_t step = combine_ ? steps_.size() - 1 - i : i;
       if (!moves_bytes_[step]) continue;
       double first = 0, last = 0;
       for (std::size_t other = 0; other < steps_.size(); ++other) {
-        if (!moves_bytes_[other] || !waits_for(steps_[step], steps_[other], home_)) continue;
+        if (!moves_bytes_[other] || !waits_for(steps_[step], steps_[other], combine_)) continue;
         first = std::max(first, starts_us_[other] + alone_us_[other] / kPieces);
         last = std::max(last, ends_us_[other]);
       }
@@ -111,7 +113,7 @@ class Direction {
 
   const Topology& topology_;
   const std::vector<TreeStep>& steps_;
-  const bool home_;
+  const bool combine_;
   std::vector<std::vector<Bytes>> links_;    // [levels][links and their two directions]
   std::vector<double> busiest_bytes_;        // [levels]
   std::vector<double> alone_us_;             // [steps]: while nothing else moves

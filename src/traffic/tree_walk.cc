@@ -51,11 +51,11 @@ double held_by(std::span<const int> ranks, const Tokens& tokens) {
 void to_bytes(const Traffic& traffic, TreeStep& step) {
   const auto tokens = static_cast<double>(traffic.tokens);
   const double sum_bytes = traffic.exact ? traffic.output_bytes : traffic.sum_bytes;
-  const double out_bytes = tokens * traffic.row_bytes;
-  const double home_bytes = tokens * (step.network ? sum_bytes : traffic.output_bytes);
+  const double dispatch_bytes = tokens * traffic.row_bytes;
+  const double combine_bytes = tokens * (step.network ? sum_bytes : traffic.output_bytes);
   for (TreeLoad& load : step.ranks) {
     for (PairBytes* const bytes : {&load.out, &load.in})
-      bytes->dispatch *= out_bytes, bytes->combine *= home_bytes;
+      bytes->dispatch *= dispatch_bytes, bytes->combine *= combine_bytes;
   }
 }
 
@@ -266,9 +266,9 @@ std::vector<TreeLoad> on_links(const Topology& topology, const TreeStep& step, i
   return links;
 }
 
-bool waits_for(const TreeStep& step, const TreeStep& other, bool home) {
-  const TreeStep& later = home ? other : step;
-  const TreeStep& earlier = home ? step : other;
+bool waits_for(const TreeStep& step, const TreeStep& other, bool combine) {
+  const TreeStep& later = combine ? other : step;
+  const TreeStep& earlier = combine ? step : other;
   return later.passed_on && earlier.network && earlier.level < later.level;
 }
 

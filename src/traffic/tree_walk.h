@@ -49,8 +49,8 @@ bool crosses(const Topology& topology, const TreeStep& step, int level);
 // The bytes of a step on each link of a level that ranks use, however many links there are.
 std::vector<TreeLoad> on_links(const Topology& topology, const TreeStep& step, int level);
 // Whether a step moves bytes that another one brought: a mate passes on rows that came over an
-// outer level, or over the network. `home`: in combine, where sums go the other way.
-bool waits_for(const TreeStep& step, const TreeStep& other, bool home);
+// outer level, or over the network. `combine`: in combine, where sums go the other way.
+bool waits_for(const TreeStep& step, const TreeStep& other, bool combine);
 // The latency of a hop: that of the slowest level that it crosses.
 double latency_us(const Topology& topology, const TreeStep& step);
 

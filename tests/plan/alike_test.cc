@@ -203,10 +203,10 @@ int expect_sums_of_tasks(const std::string& text, const Workload& workload) {
     SCOPED_TRACE(strategy.name);
     std::list<internal::Forest> forests;
     std::vector<internal::WeighedForest> weighed;
-    for (const internal::Way& way : strategy.ways)
+    for (const internal::TokenPath& path : strategy.paths)
       weighed.push_back(
-          internal::weigh(graph, forests.emplace_back(graph, routing, alone.first, way.closed),
-                          traffic, strategy.copies, way.share));
+          internal::weigh(graph, forests.emplace_back(graph, routing, alone.first, path.closed),
+                          traffic, strategy.copies, path.share));
     const Prediction total =
         internal::predict(strategy.name, internal::build_summed(input, weighed), {.chunks = 2});
     const Prediction tasks =
