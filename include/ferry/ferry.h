@@ -32,8 +32,8 @@ FERRY_EXPORT uint32_t ferry_abi_version(void);
 // "" and -1 before the first. Messages are cut at 2047 bytes.
 FERRY_EXPORT const char* ferry_last_error_message(void);
 FERRY_EXPORT int32_t ferry_last_error_rank(void);
-// For libraries beside this one, such as libferry_plan: makes an error of this thread's last call.
-// Returns `code`.
+// Sets the last error of this thread and returns `code`. For libraries that build on this one, such
+// as libferry_plan.
 FERRY_EXPORT ferry_code ferry_set_last_error(ferry_code code, const char* message, int32_t rank);
 
 // Stable lower-case names, such as "peer_rejected", "bf16"; static text, "unknown" for no such one.

@@ -1,4 +1,4 @@
-// ferry_config, C to C++. libferry and libferry_plan both read it.
+// Conversion of ferry_config from C to C++, which libferry and libferry_plan both use.
 #pragma once
 
 #include "ferry/config.h"

@@ -1,4 +1,4 @@
-// The error that the C ABI keeps for each thread.
+// The last error of each thread in the C ABI.
 #include <cstdint>
 #include <cstdio>
 
@@ -6,7 +6,7 @@
 
 namespace {
 
-// A plain buffer, so that an error is kept without memory being allocated.
+// A buffer of fixed size, so that an error is stored without an allocation.
 struct LastError {
   char message[2048] = "";
   std::int32_t rank = -1;

@@ -1,5 +1,5 @@
-// The sizes of a row in each wire format, without the kernels that encode it: what window sizes and
-// the traffic of an exchange are computed from. docs/numerics.md defines every bit.
+// The sizes of a row in each wire format, without the kernels that encode it. Window sizes and the
+// traffic of an exchange are computed from them. docs/numerics.md defines every bit.
 #pragma once
 
 #include <cstddef>

@@ -8,7 +8,7 @@ namespace ferry::internal {
 
 namespace {
 
-// What a task needs when nobody else moves.
+// The time that the bytes of a task take while no other task moves.
 double alone_us(const Schedule& schedule, const Task& task) {
   double most = 0;
   for (const Use& use : task.uses) {

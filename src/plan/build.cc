@@ -15,17 +15,17 @@ namespace ferry::internal {
 
 namespace {
 
-// The hops of a source as its tree has them.
+// A hop of the tree of a source.
 struct TreeHop {
   Hop hop;
   int node = 0;     // of the forest
-  int parent = -1;  // an earlier hop, which brought what this one passes on; -1: own tokens
+  int parent = -1;  // the earlier hop that brought these tokens; -1: own tokens
   Weight weight = {};
   std::int64_t count = 1;  // of equal hops
 };
 
-// A hop comes behind its parent: layer by layer, and those over inner links first, as ways are
-// found.
+// Parents come before children: layer by layer, and in a layer hops over inner links first, which
+// is the order in which Graph::ways finds them.
 std::vector<TreeHop> hops_of(const Graph& graph, const WeighedForest& weighed, std::size_t index) {
   const auto& [pointer, weights] = weighed;
   const Forest& forest = *pointer;
@@ -59,7 +59,8 @@ bool is_equal(const TreeHop& hop, const TreeHop& other) {
          near(hop.weight.bytes[kCombine], other.weight.bytes[kCombine]);
 }
 
-// Hops to ranks that look equal from the source, as one; `equal` turns false where they differ.
+// Merges hops to ranks that look equal from the source. `equal` becomes false where such hops
+// differ.
 std::vector<TreeHop> merged(const Classes& classes, int source, const std::vector<TreeHop>& hops,
                             bool& equal) {
   std::map<std::uint64_t, int> known;
@@ -109,7 +110,7 @@ class Builder {
   }
 
  private:
-  // The first rank of each class stands for all.
+  // The first rank of each class represents the class.
   void add_over_links(SchedulePair& pair) {
     const Classes& classes = input_.classes;
     for (int i = 0; i < classes.count(); ++i) {
@@ -150,7 +151,7 @@ class Builder {
     std::tie(pair.received_bytes, pair.staged_bytes) = tree.memory();
   }
 
-  // `after`: earlier tasks. Nothing for a hop without bytes.
+  // `after`: earlier tasks. Returns -1, and adds no task, for a hop without bytes.
   int add(const TreeHop& hop, Half half, std::int64_t ranks, std::vector<int> after) {
     const double bytes = hop.weight.bytes[half];
     if (bytes <= 0) return -1;
@@ -184,7 +185,7 @@ class Builder {
     }
   }
 
-  // A rank gets bytes of its own, and bytes that it passes on, which are staged.
+  // A rank receives bytes for its own experts, and bytes that it passes on, which are staged.
   void count_memory(const Forest& forest, const std::vector<TreeHop>& hops, std::int64_t ranks) {
     received_.resize(input_.classes.count());
     staged_.resize(input_.classes.count());

@@ -10,9 +10,9 @@
 
 namespace ferry::internal {
 
-// A task for the hops of each class of ranks, from the first rank of the class. `forests`: one for
-// each way of the strategy, with these ranks as sources. Where the tree's own links are the machine
-// there are none, and `copies` says what crosses.
+// Makes one task for the equal hops of each class of ranks, from the first rank of the class.
+// `forests`: one for each path of the strategy, with these ranks as sources. On a machine without
+// links of its own `forests` is empty, and the tree is walked with `copies`.
 SchedulePair build(const BuildInput& input, TokenCopies copies,
                    const std::vector<WeighedForest>& forests);
 

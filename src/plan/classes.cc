@@ -18,7 +18,8 @@ std::size_t count_different(Colours colours) {
   return std::unique(colours.begin(), colours.end()) - colours.begin();
 }
 
-// To the colour of each rank, those that meet in its group.
+// Adds to the sum of each rank a hash of the colours in its group. `salt` differs for each
+// grouping.
 void add_groups(const std::vector<int>& group_of, const Colours& colours, std::uint64_t salt,
                 Colours& sums) {
   Colours met(1 + std::ranges::max(group_of));
@@ -46,7 +47,7 @@ Classes from_colours(const Colours& colours) {
   return classes;
 }
 
-// How the ways of a rank lead to what it sees.
+// A hash of the ways of a rank: for each rank that it sees, the link and the rank before it.
 std::uint64_t seen_ways(const Graph& graph, const Classes& classes, int source,
                         const std::vector<bool>& closed) {
   const Graph::Ways ways = graph.ways(source, closed);
@@ -70,17 +71,18 @@ Classes each_alone(int num_ranks) {
 
 void check_alone(const Classes& classes) {
   if (!classes.each_alone() || classes.count() <= kMostAlone) return;
-  throw Error(Code::kInvalidArgument,
-              fmt::format("{} ranks that all differ; at most {} do: give each group as many ranks "
-                          "and each rank as many experts",
-                          classes.count(), kMostAlone));
+  throw Error(
+      Code::kInvalidArgument,
+      fmt::format("{} ranks that all differ, at most {}: give all groups equally many ranks "
+                  "and all ranks equally many experts",
+                  classes.count(), kMostAlone));
 }
 
 Classes find_classes(const Graph& graph, const RankTraits& traits) {
   if (!graph.even()) return each_alone(graph.num_ranks());
   auto views = std::make_shared<Views>(graph, traits);
   Classes classes = from_colours(views->colours());
-  // In a tree the position of a rank decides which ranks it serves.
+  // In a tree the position of a rank in its group decides which ranks it serves.
   if (graph.num_kinds() == 0 && classes.count() > 1) return each_alone(graph.num_ranks());
   if (!classes.each_alone()) classes.views = std::move(views);
   return classes;
@@ -88,7 +90,7 @@ Classes find_classes(const Graph& graph, const RankTraits& traits) {
 
 bool have_equal_ways(const Graph& graph, const Classes& classes, const std::vector<bool>& closed) {
   if (classes.each_alone()) return true;
-  constexpr int kLooks = 1 << 18;  // times ranks
+  constexpr int kLooks = 1 << 18;  // ranks that look times ranks that are seen
   const int step = std::max(1, graph.num_ranks() * graph.num_ranks() / kLooks);
   std::map<int, std::uint64_t> ways_of;  // classes
   const auto same = [&](int rank) {
@@ -113,7 +115,8 @@ Views::Views(const Graph& graph, RankTraits traits) : graph_(graph), traits_(std
 const Colours& Views::from(int rank) {
   const auto [found, is_new] = from_.try_emplace(rank, traits_.colours);
   if (is_new) {
-    // Refining would find the distances too, but in a ring only after as many rounds as ranks.
+    // refine() would find the distances too, but in a ring it needs as many rounds as there are
+    // ranks.
     const Graph::Ways ways = graph_.ways(rank, std::vector<bool>(graph_.num_kinds()));
     for (int other = 0; other < graph_.num_ranks(); ++other)
       found->second[other] += mixed(ways.reached[other].depth);
@@ -122,7 +125,7 @@ const Colours& Views::from(int rank) {
   return found->second;
 }
 
-// Until ranks of the same colour have neighbours of the same colours.
+// Repeats until ranks of equal colours have neighbours of equal colours.
 void Views::refine(Colours& colours) const {
   for (std::size_t before = 0, now = 1; now > before;) {
     before = now;

@@ -1,4 +1,4 @@
-// Classes: ranks that look equal from everywhere, so that one of them stands for all.
+// Classes: sets of ranks that look equal from every rank, so that one rank represents its class.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace ferry::internal {
 
-// How ranks look: two have equal numbers if they are equal, and links lead from them to equal
-// ranks.
+// The views of ranks, as numbers. Two ranks have equal numbers if their traits are equal and links
+// lead from them to ranks with equal numbers.
 class Views {
  public:
   Views(const Graph& graph, RankTraits traits);
 
-  // Wherever one looks from.
+  // [ranks]. Independent of the rank that looks.
   const Colours& colours() const noexcept { return traits_.colours; }
-  // [ranks]. Seen from `rank`; equal numbers seen from two ranks of equal colours are at
-  // equal places to them.
+  // [ranks]. Seen from `rank`: if two ranks of equal colours see equal numbers, the ranks with
+  // these numbers are reached from both over equal links.
   const Colours& from(int rank);
 
  private:
@@ -34,28 +34,29 @@ class Views {
 
 struct Classes {
   std::vector<int> of;             // [ranks]
-  std::vector<int> first, last;    // [classes]: their lowest and highest rank
+  std::vector<int> first, last;    // [classes]: the lowest and the highest rank
   std::vector<std::int64_t> size;  // [classes]
-  std::shared_ptr<Views> views;    // none where each rank is alone
+  std::shared_ptr<Views> views;    // null where each rank is a class
 
   int count() const noexcept { return static_cast<int>(first.size()); }
   bool each_alone() const noexcept { return first.size() == of.size(); }
-  // How `to` looks from `from`.
+  // The number of `to`, seen from `from`.
   std::uint64_t seen(int from, int to) const { return views ? views->from(from)[to] : to; }
 };
 
-// Every rank is a class.
+// Makes every rank a class.
 Classes each_alone(int num_ranks);
 
-// Ranks joined by links that differ from each other, at most; check_alone() refuses more.
+// The most ranks joined by links where every rank is a class; check_alone() refuses more.
 constexpr int kMostAlone = 4096;
 void check_alone(const Classes& classes);
 
-// Ranks of equal traits whose neighbours are, link by link, of the same classes.
+// Puts ranks in one class if their traits are equal and their neighbours are, link by link, of the
+// same classes.
 Classes find_classes(const Graph& graph, const RankTraits& traits);
 
-// Whether the ranks of each class reach what looks equal over equal ways: checks every rank of up
-// to 512, every n-th of more.
+// Whether the ranks of each class reach equal ranks over equal ways. Checks every rank of up to 512
+// ranks, and every n-th rank of more.
 bool have_equal_ways(const Graph& graph, const Classes& classes, const std::vector<bool>& closed);
 
 }  // namespace ferry::internal

@@ -52,7 +52,7 @@ void Draws::multiply_by_expert(Sums& sums, double odds) const {
   for (int n = top_k_; n > 0; --n) sums[n] += sums[n - 1] * odds;
 }
 
-// With the experts before each one, and those behind it.
+// Each share needs the sums of all other experts: those before the expert times those after it.
 std::vector<double> Draws::drawn(const std::vector<double>& odds) const {
   Sums sums(top_k_ + 1);
   sums[0] = 1;

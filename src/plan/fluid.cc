@@ -12,11 +12,11 @@ namespace ferry::internal {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// Rates and times that differ by less are the same: sums of the same terms in another order.
+// Rates and times that differ by less are equal: the order of summands rounds them differently.
 constexpr double kEqual = 1e-12;
 
-// All rates rise together until a resource is full; the tasks on it keep theirs, the others rise
-// on.
+// All rates rise together until a resource is full. The rates of the tasks on that resource are
+// then final, and the others rise further.
 class Filling {
  public:
   explicit Filling(const Schedule& schedule)
@@ -34,7 +34,7 @@ class Filling {
     while (!next.empty()) {
       const auto [share, resource] = next.top();
       next.pop();
-      // Shares only grow when others keep their rates: what was noted may be too low.
+      // A share only grows as other rates become final, so the share in the queue may be too low.
       const double now = shared_[resource].share();
       if (now == kNever) continue;
       if (now > share) {
@@ -50,11 +50,11 @@ class Filling {
 
  private:
   using Next = std::pair<double, int>;  // share, resource
-  // A resource, among the tasks on it.
+  // A resource that active tasks use.
   struct Shared {
-    std::vector<int> tasks;  // places in `active`
-    int rising = 0;          // uses of tasks whose rates still rise
-    double weight = 0;       // of these
+    std::vector<int> tasks;  // indices into `active`
+    int rising = 0;          // number of uses by tasks whose rates still rise
+    double weight = 0;       // of these uses
     double remaining = 0;
 
     double share() const {
@@ -94,7 +94,7 @@ class Filling {
 
   const Schedule& schedule_;
   std::vector<Shared> shared_;  // [resources]
-  std::vector<int> used_;       // resources, by the active tasks
+  std::vector<int> used_;       // the resources that active tasks use
 };
 
 class Simulation {
@@ -189,7 +189,7 @@ class Simulation {
   const Schedule& schedule_;
   Filling filling_;
   std::vector<double> remaining_;            // [tasks]: bytes
-  std::vector<double> starts_;               // [tasks]: not before, as far as is known
+  std::vector<double> starts_;               // [tasks]: the latest lower bound that is known
   std::vector<int> waits_;                   // [tasks]: predecessors that have not ended
   std::vector<std::vector<int>> followers_;  // [tasks]
   std::vector<int> pending_, active_, done_;

@@ -12,15 +12,15 @@ namespace ferry::internal {
 
 namespace {
 
-// Ranks behind all nodes, at most: as many as 512 ranks in a ring have.
+// The most ranks behind all nodes together: 512 ranks in a ring have as many.
 constexpr std::int64_t kMostBehind = std::int64_t{1} << 26;
 
 }  // namespace
 
-// The tree of one source, as far as it is made.
+// The tree of one source, while it is made.
 struct Forest::Tree {
   std::vector<int> node, first_child, next_sibling;  // [ranks]; -1: none
-  std::vector<std::uint64_t> key;                    // [ranks]: of the children, in any order
+  std::vector<std::uint64_t> key;  // [ranks]: a hash of the children, in any order
 
   explicit Tree(int ranks) : node(ranks), first_child(ranks), next_sibling(ranks), key(ranks) {}
 };
@@ -37,7 +37,7 @@ Forest::Forest(const Graph& graph, const Routing& routing, std::vector<int> sour
   set_wanted(routing);
 }
 
-// Makes nodes from the last hops up.
+// Makes nodes from the last hops to the first.
 void Forest::add_tree(int source, const std::vector<bool>& closed, Tree& tree) {
   const Graph::Ways ways = graph_.ways(source, closed);
   std::ranges::fill(tree.first_child, -1);
@@ -61,7 +61,7 @@ void Forest::add_tree(int source, const std::vector<bool>& closed, Tree& tree) {
   first_.push_back(roots_.size());
 }
 
-// Nodes are equal if their rank, link and children are, which 64 bits tell.
+// Nodes are equal if their rank, link and children are. A hash of 64 bits is compared.
 int& Forest::find(int rank, int kind, const Tree& tree) {
   const std::size_t own = std::size_t(rank) * graph_.num_kinds() + kind;
   if (tree.first_child[rank] < 0) return last_hops_[own];
@@ -79,9 +79,9 @@ int Forest::add_node(int rank, int kind, const Tree& tree) {
   num_behind_ += node.num_behind;
   if (num_behind_ > kMostBehind)
     throw Error(Code::kInvalidArgument,
-                fmt::format("{} ranks that all differ pass on over too many different ways, with "
-                            "more than {} ranks behind them: give each group as many ranks and "
-                            "each rank as many experts, or plan fewer ranks",
+                fmt::format("{} ranks that all differ pass tokens on over too many different ways, "
+                            "with more than {} ranks behind them: give all groups equally many "
+                            "ranks and all ranks equally many experts, or plan fewer ranks",
                             graph_.num_ranks(), kMostBehind));
   nodes_.push_back(std::move(node));
   keys_.push_back(mixed(~std::uint64_t(id)));

@@ -1,6 +1,6 @@
-// Forest: over which links the tokens of some sources reach the ranks that want them: a tree of
-// shortest ways for each source, in which the tokens of combine go back. Subtrees that are equal
-// stand once, so that millions of hops are a few ten thousand nodes.
+// Forest: the links over which the tokens of some sources reach the ranks that want them. Each
+// source has a tree of shortest ways; combine takes the same ways back. Equal subtrees are stored
+// once, so that millions of hops are a few ten thousand nodes.
 #pragma once
 
 #include <array>
@@ -19,19 +19,20 @@ enum Half { kDispatch, kCombine };
 
 class Forest {
  public:
-  // The hop to a rank over a kind of link, and all hops behind it.
+  // The hop to a rank over a kind of link, with all hops behind it.
   struct Node {
     int to = 0, kind = 0;
     std::vector<int> children = {};
-    double sources = 0;        // how many have it in their trees
-    double start_us = 0;       // dispatch: when its first byte can move, at the earliest ..
-    double last_start_us = 0;  // .. and at the latest
-    std::uint32_t levels = 0;  // where sources send straight: bit i for Graph::outermost_parted() i
-    std::int64_t num_behind = 1;  // ranks: its own, and of the hops behind
-    Routing::Wanted wanted = {};  // by them
+    double sources = 0;        // the number of sources that have this node in their trees
+    double start_us = 0;       // dispatch: the earliest time at which its first byte can move
+    double last_start_us = 0;  // over all sources, the latest such time
+    std::uint32_t levels =
+        0;  // bit i: a source with Graph::outermost_parted() i sends over this hop itself
+    std::int64_t num_behind = 1;  // ranks: the receiver of this hop and those of the hops behind
+    Routing::Wanted wanted = {};  // by these ranks
   };
 
-  // Throws where the trees have too little in common.
+  // Throws where the trees have too few equal subtrees.
   Forest(const Graph& graph, const Routing& routing, std::vector<int> sources,
          const std::vector<bool>& closed);
 
@@ -39,11 +40,11 @@ class Forest {
 
   // Children before parents.
   const std::vector<Node>& nodes() const noexcept { return nodes_; }
-  // The hops from sources()[index] itself.
+  // The first hops of sources()[index].
   std::span<const int> of(std::size_t index) const {
     return {roots_.data() + first_[index], roots_.data() + first_[index + 1]};
   }
-  // Nodes whose rank passes on.
+  // The nodes with children whose receiver is `rank`.
   const std::vector<int>& passing_on(int rank) const { return passing_on_[rank]; }
 
  private:
@@ -58,26 +59,26 @@ class Forest {
   const Graph& graph_;
   const std::vector<int> sources_;
   std::vector<Node> nodes_;
-  std::vector<std::uint64_t> keys_;  // [nodes]: any numbers, but all different
+  std::vector<std::uint64_t> keys_;  // [nodes]: any numbers that differ
   std::vector<int> roots_;
   std::vector<std::size_t> first_ = {0};  // [sources + 1]: into roots_
   std::vector<std::vector<int>> passing_on_;
-  std::vector<int> last_hops_;                    // [ranks, kinds]: nodes without children
-  std::unordered_map<std::uint64_t, int> known_;  // all others
-  std::int64_t num_behind_ = 0;                   // all nodes
+  std::vector<int> last_hops_;                    // [ranks, kinds]: the nodes without children
+  std::unordered_map<std::uint64_t, int> known_;  // the nodes with children, by their keys
+  std::int64_t num_behind_ = 0;                   // of all nodes
 };
 
-// What one source's tokens put on a node's hop; combine takes it the other way.
+// The load of one source on the hop of a node. Combine takes the hop in the other direction.
 struct Weight {
   std::array<double, 2> bytes = {};  // [halves]
   double combine_start_us = 0;       // when the first byte of its combine can move
 };
-// A forest, and what its nodes carry of a strategy.
+// A forest with the loads of a strategy.
 struct WeighedForest {
   const Forest* forest = nullptr;
   std::vector<Weight> weights = {};  // [nodes]
 };
-// Its way gets a share of the tokens.
+// `share`: of the tokens of a source, for the path of this forest.
 WeighedForest weigh(const Graph& graph, const Forest& forest, const Traffic& traffic,
                     TokenCopies copies, double share);
 

@@ -27,7 +27,7 @@ int find_level(const Topology& tree, const Machine::Link& link) {
                                 nearest_name(link.level, level_names(tree))));
 }
 
-// The ranks of each group of a level; -1: of the whole machine.
+// The ranks of each group of a level. Level -1: one group, the whole machine.
 std::vector<std::vector<int>> groups_of(const Topology& tree, int level) {
   std::vector<std::vector<int>> groups;
   if (level < 0) {
@@ -55,12 +55,10 @@ bool is_even(const Topology& tree) {
 [[noreturn]] void refuse_end(const Machine::Link& link, const std::array<int, 2>& pair, int size) {
   const auto [a, b] = pair;
   refuse_link(link, link.shape == Shape::kXor
-                        ? fmt::format("position {} xor {} is {}, but a group has {} ranks: a link "
-                                      "without an end",
-                                      a, link.mask, b, size)
-                        : fmt::format("pair {}-{}: position {} is not in [0, {}): a link without "
-                                      "an end",
-                                      a, b, a < 0 || a >= size ? a : b, size));
+                        ? fmt::format("position {} xor {} is {}, but a group has {} ranks", a,
+                                      link.mask, b, size)
+                        : fmt::format("pair {}-{}: position {} is not in [0, {})", a, b,
+                                      a < 0 || a >= size ? a : b, size));
 }
 
 }  // namespace
@@ -141,8 +139,9 @@ void Graph::make_cliques(const Machine::Link& link, Kind& kind) const {
 void Graph::join(const Machine::Link& link, Kind& kind, int a, int b) const {
   if (a == b) refuse_link(link, fmt::format("rank {} is joined to itself", a));
   if (std::ranges::count(kind.joined[a], b) > 0)
-    refuse_link(link,
-                fmt::format("ranks {} and {} are joined twice; name a second link for it", a, b));
+    refuse_link(
+        link, fmt::format("ranks {} and {} are joined twice; a second link needs a name of its own",
+                          a, b));
   kind.joined[a].push_back(b);
   kind.joined[b].push_back(a);
 }
@@ -158,12 +157,12 @@ void Graph::make_joined(const Machine::Link& link, Kind& kind) const {
         kind.next[ranks[i]] = ranks[(i + 1) % size];
         if (size > 2 || i == 0) join(link, kind, ranks[i], ranks[(i + 1) % size]);
       }
-      // The same way round for everybody, where both are as long.
+      // In one order for all ranks: where both directions are equally long, all take the same one.
       for (const int rank : ranks)
         if (kind.joined[rank].front() != kind.next[rank]) std::ranges::reverse(kind.joined[rank]);
     } else {
       if (link.shape == Shape::kXor && link.mask < 1)
-        refuse_link(link, fmt::format("xor {} joins nothing; it is 1 or more", link.mask));
+        refuse_link(link, fmt::format("xor {} joins no ranks; at least 1", link.mask));
       for (const std::array<int, 2>& pair : joined_pairs(link, size)) {
         if (std::ranges::min(pair) < 0 || std::ranges::max(pair) >= size)
           refuse_end(link, pair, size);
@@ -186,8 +185,8 @@ int Graph::turn(int from, int to, int kind) const {
   return next.empty() || next[from] == to ? 0 : 1;
 }
 
-// Layer by layer; of all last hops to a rank the innermost is taken, so that whoever got a copy in
-// a group serves the group.
+// Layer by layer. If several last hops lead to a rank, the innermost is taken, so that a rank that
+// received a copy passes it on in its group.
 Graph::Ways Graph::ways(int source, const std::vector<bool>& closed) const {
   Ways ways{
       .reached = std::vector<Reached>(num_ranks(), Reached{.from = -1, .kind = -1, .depth = -1}),
@@ -207,7 +206,8 @@ Graph::Ways Graph::ways(int source, const std::vector<bool>& closed) const {
   return ways;
 }
 
-// The neighbours that nobody reached before. Of a clique, once: whoever is in it was reached then.
+// Adds the neighbours that were not reached before. A clique is visited once, as all of its ranks
+// are reached then.
 void Graph::reach_from(int from, int kind, std::vector<bool>& seen, Ways& ways) const {
   const Kind& made = kinds_[kind];
   const Reached next{.from = from, .kind = kind, .depth = ways.reached[from].depth + 1};

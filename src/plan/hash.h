@@ -5,7 +5,7 @@
 
 namespace ferry::internal {
 
-// Different numbers for different ones, with all bits mixed as splitmix64 does.
+// The finalizer of splitmix64: different inputs have different results.
 inline std::uint64_t mixed(std::uint64_t x) noexcept {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;

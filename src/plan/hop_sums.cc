@@ -43,7 +43,7 @@ HopSums::HopSums(const BuildInput& input, Resources& resources,
 double HopSums::received_bytes() const { return std::ranges::max(received_); }
 double HopSums::staged_bytes() const { return std::ranges::max(staged_); }
 
-// What a rank sends as a source, and what it passes on.
+// Adds the hops that a rank sends as a source, and those that pass on.
 void HopSums::cross(int from) {
   for (int way = 0; way < std::ssize(forests_); ++way) {
     const Forest& forest = *forests_[way].forest;

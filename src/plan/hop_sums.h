@@ -1,5 +1,5 @@
-// HopSums: the bytes of all hops of forests, summed by links and by the ends of hops, where a task
-// for each hop would be too many.
+// HopSums: the bytes of all hops of forests, summed for each link and for each end of hops. They
+// replace one task for each hop, where these would be too many.
 #pragma once
 
 #include <array>
@@ -12,10 +12,10 @@
 
 namespace ferry::internal {
 
-// What some hops put on one link, or on all that they use at one end.
+// The load of some hops on one link, or on all resources that they use at one end.
 struct Sum {
   double bytes = 0;
-  double us = 0;                                              // of links: of its work
+  double us = 0;                                              // of a link: time of its work
   double first_us = std::numeric_limits<double>::infinity();  // when the first byte can move
 
   void add(double more_bytes, double more_us, double start_us);
@@ -25,11 +25,11 @@ class HopSums {
  public:
   HopSums(const BuildInput& input, Resources& resources, const std::vector<WeighedForest>& forests);
 
-  // [passages]: hops over one use equal resources, if not the same ones: these are the uses of the
-  // first hop, but for its link.
+  // [passages]: the uses of the first hop over a passage, without its link. Other hops over it use
+  // equal resources.
   const std::vector<std::vector<Use>>& uses() const noexcept { return uses_; }
 
-  // Hops over a passage at one of their senders, or receivers. Combine swaps the two.
+  // The hops over a passage at one of their senders or receivers. Combine swaps the two.
   struct End {
     std::size_t passage = 0;  // Resources::index()
     bool receives = false;
@@ -44,20 +44,20 @@ class HopSums {
     double us_per_byte = 0;
     std::vector<bool> used = {};  // [ranks, ranks]: from, to
     std::int64_t num_used = 0;
-    // [halves]: those with most bytes, with most work, and that end last, at their rate and at
-    // twice it. No bound or load depends on others.
+    // [halves]: the link with the most bytes, the one with the most work, and the ones that end
+    // last at their rate and at twice their rate. No bound or load depends on other links.
     std::array<std::array<Sum, 4>, 2> busiest = {};
 
     void add(Half half, const Sum& link);
   };
   const std::vector<Links>& links() const noexcept { return links_; }
 
-  // Dispatch, of the rank with most: bytes of its own, and those that it passes on.
+  // Of the rank with the most, in a dispatch: bytes for its own experts; bytes that it passes on.
   double received_bytes() const;
   double staged_bytes() const;
 
  private:
-  // Some of the hops over one link.
+  // Hops over one link to one node of a forest.
   struct Hops {
     int from = 0, way = 0, node = 0;
     double count = 1, start_us = 0;
@@ -81,7 +81,7 @@ class HopSums {
   std::array<std::array<std::vector<Sum>, 2>, 2> ends_;
   std::vector<End> used_;
   std::array<std::vector<Sum>, 2> to_;     // [halves][kinds of links, ranks]: from one rank
-  std::vector<std::size_t> touched_;       // which of them
+  std::vector<std::size_t> touched_;       // indices of the elements of to_ that are not 0
   std::vector<double> received_, staged_;  // [ranks]
 };
 

@@ -1,5 +1,5 @@
-// HopWays: the hops of forests as tasks that wait for each other. All hops that go to one node of a
-// forest over equal passages are one task, so that the longest way of bytes is found, but no load.
+// HopWays: the hops of forests as tasks that wait for each other. All hops to one node of a forest
+// over equal passages are one task. The tasks give the longest way of bytes, but no loads.
 #pragma once
 
 #include <utility>
@@ -12,8 +12,8 @@ namespace ferry::internal {
 
 class HopWays {
  public:
-  // What hops use, of equal resources one: [passages] but for the link, and [kinds of links] the
-  // link; -1: none.
+  // The resources that hops use, one for all equal ones. `passages`: [passages], without the link.
+  // `links`: [kinds of links]; -1: no resource.
   struct HopUses {
     const std::vector<std::vector<Use>>& passages;
     const std::vector<int>& links;
@@ -28,7 +28,7 @@ class HopWays {
   const std::vector<std::size_t>& passages() const noexcept { return passages_; }
 
  private:
-  using Levels = std::vector<std::pair<int, std::vector<int>>>;  // tasks, by the levels of passages
+  using Levels = std::vector<std::pair<int, std::vector<int>>>;  // tasks by Passage::outermost
 
   void add_dispatch(int node);
   void add_combine(int node);
@@ -43,9 +43,9 @@ class HopWays {
   const HopUses uses_;
   const Half half_;
   const WeighedForest* forest_ = nullptr;
-  // [nodes] dispatch: those that bring what a node gets; combine: its own, passed on.
+  // [nodes]. Dispatch: the tasks that bring the bytes of a node; combine: its tasks that pass on.
   std::vector<Levels> passed_;
-  std::vector<std::vector<int>> before_;  // [nodes] combine: of the hops behind
+  std::vector<std::vector<int>> before_;  // [nodes]. Combine: the tasks of the hops behind
   std::vector<Task> tasks_;
   std::vector<std::size_t> passages_;
 };

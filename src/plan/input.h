@@ -1,4 +1,4 @@
-// BuildInput: what a plan of one strategy is made from.
+// BuildInput: the inputs of the schedules of a strategy.
 #pragma once
 
 #include "plan/classes.h"

@@ -27,7 +27,6 @@ double Machine::Caches::part_beyond(double bytes, double num_ranks) const {
 
 namespace ferry::internal {
 
-// A rank's tokens brought into order, one row each.
 int LocalWork::reorder_tokens(int rank, std::int64_t ranks, MergedTasks& tasks,
                               std::vector<int> after) {
   std::vector<Use> uses = resources_.reordering(rank);
@@ -38,7 +37,6 @@ int LocalWork::reorder_tokens(int rank, std::int64_t ranks, MergedTasks& tasks,
       ranks);
 }
 
-// The rows of its experts.
 int LocalWork::reorder_rows(int rank, std::int64_t ranks, MergedTasks& tasks,
                             std::vector<int> after) {
   std::vector<Use> uses = resources_.reordering(rank);
@@ -52,7 +50,6 @@ int LocalWork::reorder_rows(int rank, std::int64_t ranks, MergedTasks& tasks,
                    ranks);
 }
 
-// Every row of a node is written, and read again, by its processors.
 void LocalWork::copy_rows(MergedTasks& dispatch, MergedTasks& combine) {
   const Machine::Host& host = input_.graph.machine().host;
   if (host.dispatch.gb_s[0] <= 0 && host.combine.gb_s[0] <= 0) return;

@@ -1,4 +1,4 @@
-// LocalWork: what ranks and nodes do with rows beside sending them.
+// LocalWork: the tasks of ranks and nodes that reorder and copy rows.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@ class LocalWork {
  public:
   LocalWork(const BuildInput& input, Resources& resources) : input_(input), resources_(resources) {}
 
-  // A rank's tokens, or the rows of its experts, brought into order, for so many equal ranks.
-  // Returns the task; -1 where the machine has no engine for it.
+  // The reorder of a rank's tokens, or of the rows of its experts, for `ranks` equal ranks. Returns
+  // the task; -1 where the machine has no engine that reorders.
   int reorder_tokens(int rank, std::int64_t ranks, MergedTasks& tasks, std::vector<int> after);
   int reorder_rows(int rank, std::int64_t ranks, MergedTasks& tasks, std::vector<int> after);
 
-  // Every row of a node is written, and read again, by its processors.
+  // The copies of rows: the processors of a node write every row, and read it again.
   void copy_rows(MergedTasks& dispatch, MergedTasks& combine);
 
  private:
   struct RowSet {
-    double tokens;  // once for each rank that gets them
+    double tokens;  // once for each rank that receives them
     double bytes;
   };
   void copy_rows_of(MergedTasks& tasks, const Machine::Copying& cost, const Node& node,

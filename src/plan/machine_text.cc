@@ -33,7 +33,7 @@ WordList split(std::string_view text, std::string_view separators) {
   return words;
 }
 
-WordList split_lines(std::string_view text) {  // empty ones too, as they count
+WordList split_lines(std::string_view text) {  // empty lines too, as they have numbers
   WordList lines;
   while (!text.empty()) {
     const std::size_t length = std::min(text.find('\n'), text.size());
@@ -43,7 +43,7 @@ WordList split_lines(std::string_view text) {  // empty ones too, as they count
   return lines;
 }
 
-// One line, word by word; complaints name it.
+// A line, read word by word. Error messages name its number.
 class Line {
  public:
   Line(WordList words, int number) : words_(std::move(words)), number_(number) {}
@@ -75,7 +75,7 @@ class Line {
     return value;
   }
 
-  // "12.5GB/s" with unit "GB/s"; nothing if it has another unit.
+  // 12.5 for "12.5GB/s" with unit "GB/s"; nullopt if the text has another unit.
   std::optional<double> quantity(std::string_view text, std::string_view unit) const {
     if (!text.ends_with(unit)) return std::nullopt;
     const std::string_view digits = text.substr(0, text.size() - unit.size());
@@ -87,10 +87,10 @@ class Line {
                           : fmt::format("'{}' is not a positive quantity of {}", text, unit));
     return value;
   }
-  // Sets what was not set before.
+  // Throws if the field was set before.
   void set(double& field, double value, std::string_view unit) const {
     if (field != 0)
-      refuse(fmt::format("{}{} beside {}{}: one of them is too much", value, unit, field, unit));
+      refuse(fmt::format("{}{} after {}{}: only one value is allowed", value, unit, field, unit));
     field = value;
   }
   double required(std::string_view text, std::string_view unit) const {
@@ -110,7 +110,7 @@ void read_shape(Line& line, Machine::Link& link) {
   const std::string shape(line.word("a shape (mesh, ring, pairs, index or xor)"));
   const auto found = std::ranges::find(shapes, shape);
   if (found == shapes.end())
-    line.refuse(fmt::format("link '{}': '{}' is no shape{}", link.name, shape,
+    line.refuse(fmt::format("link '{}': '{}' is not a shape{}", link.name, shape,
                             nearest_name(shape, shapes)));
   link.shape = static_cast<Machine::Shape>(found - shapes.begin());
   if (link.shape == Machine::Shape::kXor) {
@@ -119,7 +119,7 @@ void read_shape(Line& line, Machine::Link& link) {
     for (const std::string_view pair : split(line.word("pairs, such as 0-5,1-4"), ",")) {
       const WordList ends = split(pair, "-");
       if (ends.size() != 2)
-        line.refuse(fmt::format("link '{}': '{}' is no pair, such as 0-5", link.name, pair));
+        line.refuse(fmt::format("link '{}': '{}' is not a pair, such as 0-5", link.name, pair));
       link.pairs.push_back({line.integer(ends[0]), line.integer(ends[1])});
     }
   } else if (!line.done() && !line.take("all")) {
@@ -131,7 +131,8 @@ void read_shape(Line& line, Machine::Link& link) {
 void read_curve(Line& line, Machine::Link& link) {
   for (const std::string_view point : split(line.word("a curve, such as 1048576:0.18,.."), ",")) {
     const WordList both = split(point, ":");
-    if (both.size() != 2) line.refuse(fmt::format("'{}' is no point, such as 1048576:0.18", point));
+    if (both.size() != 2)
+      line.refuse(fmt::format("'{}' is not a point, such as 1048576:0.18", point));
     link.curve.push_back({line.required(both[0], ""), line.required(both[1], "")});
     if (link.curve.size() > 1 && link.curve.back()[0] <= link.curve[link.curve.size() - 2][0])
       line.refuse(
@@ -178,7 +179,7 @@ Machine::Port read_port(Line& line) {
     } else if (word == "source") {
       port.source = line.rest();
     } else {
-      line.refuse(fmt::format("port '{}': '{}' is no rate (GB/s){}", port.name, word,
+      line.refuse(fmt::format("port '{}': '{}' is not a rate (GB/s){}", port.name, word,
                               nearest_name(word, {"of", "half", "source"})));
     }
   }
@@ -200,7 +201,7 @@ Machine::Engine read_engine(Line& line) {
     } else if (word == "source") {
       engine.source = line.rest();
     } else {
-      line.refuse(fmt::format("engine '{}': '{}' is no rate (GB/s){}", engine.name, word,
+      line.refuse(fmt::format("engine '{}': '{}' is not a rate (GB/s){}", engine.name, word,
                               nearest_name(word, {"sends", "relays", "reorders", "source"})));
     }
   }
@@ -213,7 +214,7 @@ Machine::Copying read_copying(Line& line) {
   cost.rank_us = line.required(line.word("the time of a rank"), "us");
   cost.token_ns = line.required(line.word("the time of a token"), "ns");
   for (double& rate : cost.gb_s)
-    rate = line.required(line.word("a rate, of two: in the cache and beyond"), "GB/s");
+    rate = line.required(line.word("a rate (two: in the cache, beyond it)"), "GB/s");
   return cost;
 }
 
@@ -228,9 +229,9 @@ void read_host(Line& line, Machine::Host& host) {
       host.processors = line.integer(line.word("a number"));
     } else if (word == "waiting") {
       for (Machine::Copying* half : {&host.dispatch, &host.combine})
-        half->waiting_us = line.required(line.word("a time, of two: dispatch, combine"), "us");
+        half->waiting_us = line.required(line.word("a time (two: dispatch, combine)"), "us");
     } else if (word == "caches") {
-      for (double& size : host.caches.mb) size = line.required(line.word("a size, of two"), "MB");
+      for (double& size : host.caches.mb) size = line.required(line.word("a size (two)"), "MB");
     } else if (word == "rank") {
       host.caches.rank_mb = line.required(line.word("a size"), "MB");
     } else if (word == "network") {
@@ -243,7 +244,7 @@ void read_host(Line& line, Machine::Host& host) {
       host.source = line.rest();
     } else {
       line.refuse(
-          fmt::format("host: '{}' is nothing known{}", word,
+          fmt::format("host: '{}' is not a property{}", word,
                       nearest_name(word, {"dispatch", "combine", "processors", "waiting", "caches",
                                           "rank", "network", "together", "flag", "source"})));
     }
@@ -270,10 +271,10 @@ void read_line(Line& line, Machine& machine) {
           machine.contention));
   } else {
     line.refuse(fmt::format(
-        "'{}' begins no line{}", what,
+        "a line does not begin with '{}'{}", what,
         nearest_name(what, {"link", "port", "engine", "host", "memory", "contention"})));
   }
-  if (!line.done()) line.refuse(fmt::format("'{}' is too much", line.rest()));
+  if (!line.done()) line.refuse(fmt::format("unexpected '{}' at the end of the line", line.rest()));
 }
 
 Topology read_tree(std::string_view text) try {
@@ -285,15 +286,15 @@ Topology read_tree(std::string_view text) try {
               fmt::format("{}{}", error.what(), nearest_name(name, machine_presets())));
 }
 
-// What has no rate limits nothing. Only a line that says where that comes from may mean it.
+// Links, ports and engines without a rate limit nothing. Only a line with a source may omit the
+// rate.
 void check_rates(const Machine& machine) {
   const auto check = [](const char* what, const auto& named, bool has_rate) {
     if (!has_rate && named.source.empty())
       internal::refuse_line(
-          named.line,
-          fmt::format("{} '{}': its rate (GB/s) is missing, and it would limit nothing; "
-                      "where that is meant, 'source' says why",
-                      what, named.name));
+          named.line, fmt::format("{} '{}': its rate (GB/s) is missing, so it would limit nothing; "
+                                  "if that is intended, give the reason as 'source'",
+                                  what, named.name));
   };
   for (const Machine::Link& link : machine.links)
     check("link", link, link.gb_s > 0 || !link.curve.empty() || !link.port.empty());
@@ -301,12 +302,12 @@ void check_rates(const Machine& machine) {
   for (const Machine::Engine& engine : machine.engines) check("engine", engine, engine.gb_s > 0);
 }
 
-// Names are new and ports are there.
+// Names are unique, and the ports of links and the levels of ports exist.
 void check_names(const Machine& machine) {
-  std::map<std::string, int> lines;  // of names
+  std::map<std::string, int> lines;  // [names]: the line that defines it
   const auto name = [&](const auto& named) {
     if (!lines.emplace(named.name, named.line).second)
-      internal::refuse_line(named.line, fmt::format("two things are named '{}'", named.name));
+      internal::refuse_line(named.line, fmt::format("the name '{}' is used twice", named.name));
   };
   std::ranges::for_each(machine.links, name);
   std::ranges::for_each(machine.ports, name);
@@ -341,13 +342,12 @@ Machine parse_lines(std::span<const MachineLine> lines) {
       read_line(line, machine);
       continue;
     }
-    if (words.size() > 1)
-      line.refuse("the first line is a tree, such as host:2,rank:8, and no more");
+    if (words.size() > 1) line.refuse("the first line is a tree alone, such as host:2,rank:8");
     machine.tree = read_tree(words[0]);
     machine.name = words[0];
     has_tree = true;
   }
-  if (!has_tree) throw Error(Code::kInvalidArgument, "machine: no text");
+  if (!has_tree) throw Error(Code::kInvalidArgument, "machine: the text is empty");
   check_names(machine);
   check_rates(machine);
   return machine;
@@ -360,7 +360,7 @@ Machine Machine::parse(std::string_view text) {
   const std::size_t end = std::min(text.find('\n'), text.size());
   const std::optional<std::string> preset = internal::preset_text(text.substr(0, end));
   if (preset && text.find_first_not_of(" \t\r\n", end) != text.npos)
-    internal::refuse_line(2, "a preset stands alone");
+    internal::refuse_line(2, "no line may follow a preset");
   int number = 0;
   for (const std::string_view line : split_lines(preset ? *preset : text))
     lines.push_back({preset ? 0 : ++number, line});

@@ -1,4 +1,4 @@
-// Machines as lines of text whose numbers a complaint names; docs/plan.md has the grammar.
+// Machines as numbered lines of text; error messages name the line. docs/plan.md has the grammar.
 #pragma once
 
 #include <array>
@@ -11,15 +11,15 @@
 
 namespace ferry::internal {
 
-// Names of Machine::Shape, in its order.
+// The names of Machine::Shape, in the order of its values.
 inline constexpr std::array kShapeNames = {"mesh", "ring", "pairs", "index", "xor"};
 
 struct MachineLine {
-  int number;  // from 1, of the text that the user wrote; 0: the user did not write it
+  int number;  // from 1, in the text of the user; 0: not written by the user
   std::string_view text;
 };
 
-// Machine::parse of lines that may come from another form, which has no presets.
+// Machine::parse for lines that may come from another format. Presets are not accepted.
 Machine parse_lines(std::span<const MachineLine> lines);
 
 }  // namespace ferry::internal

@@ -1,5 +1,5 @@
-// MergedTasks: the tasks of one direction of an exchange. Tasks that differ in nothing but their
-// ranks become one.
+// MergedTasks: the tasks of one direction of an exchange. Tasks that differ only in their ranks
+// become one.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace ferry::internal {
 
 class MergedTasks {
  public:
-  // A task of each of so many equal ranks. Returns its number.
+  // Adds a task of each of `ranks` equal ranks. Returns its index.
   int add(Task task, std::int64_t ranks);
-  // False: a class has resources that are not equally loaded.
+  // Returns false if a class has resources that are not equally loaded.
   bool finish(const std::vector<Resource>& resources, Schedule& schedule);
 
  private:

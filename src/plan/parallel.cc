@@ -14,15 +14,15 @@ namespace ferry::internal {
 
 namespace {
 
-// Ranks whose gathering is read from the links of each, at most.
+// The most ranks of a machine whose gather is computed; a larger machine is cut to fewer groups.
 constexpr int kMostGathering = 512;
 
-// The results of a rank's tokens, as combine writes them.
+// The bytes of the results of a rank's tokens, as combine writes them.
 double result_bytes(const Traffic& traffic) {
   return static_cast<double>(traffic.tokens) * traffic.result_bytes;
 }
 
-// Neighbours whose groups part at a level get the rows over it.
+// Ranks whose groups differ at a level exchange their rows over its links.
 std::vector<TreeStep> gather_steps(const BuildInput& input, int tp) {
   const Topology& tree = input.graph.tree();
   std::vector<TreeStep> steps;
@@ -46,7 +46,7 @@ std::vector<TreeStep> gather_steps(const BuildInput& input, int tp) {
   return steps;
 }
 
-// Neighbours gather equally wherever they are: the first groups of a large machine stand for all.
+// All neighbours gather equally, so the first groups of a large machine represent all groups.
 Machine gathering(const BuildInput& input, int tp) {
   const Machine& machine = input.graph.machine();
   const int ranks = input.graph.num_ranks();
@@ -56,7 +56,7 @@ Machine gathering(const BuildInput& input, int tp) {
   return machine.resized(part);
 }
 
-// Over the shortest ways to the neighbours, by whoever is on them.
+// Over the shortest ways between neighbours; the ranks on a way pass the bytes on.
 void add_gather_over_links(const BuildInput& input, int tp, Resources& resources,
                            MergedTasks& tasks) {
   const Graph& graph = input.graph;

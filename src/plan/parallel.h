@@ -1,5 +1,5 @@
-// Parallel: what tensor and pipeline parallel ranks, and pairs of micro-batches, make of an
-// exchange.
+// Parallel: the forward step of a model with tensor and pipeline parallel ranks, and with pairs of
+// micro-batches.
 #pragma once
 
 #include "ferry/plan.h"
@@ -7,12 +7,13 @@
 
 namespace ferry::internal {
 
-// Each of `tp` neighbours sends its share of their tokens.
+// The traffic where each of `tp` neighbours sends its share of their tokens.
 Traffic share_of_tp(Traffic traffic, int tp);
 
-// After a combine each rank gets the results of the tokens that its neighbours sent.
+// The gather after a combine: each rank receives the results of the tokens that its neighbours
+// sent.
 struct Gather {
-  double bytes = 0, us = 0;  // of a rank
+  double bytes = 0, us = 0;  // for each rank
 };
 Gather gather_of(const BuildInput& input, int tp);
 

@@ -1,4 +1,4 @@
-// plan(): every strategy of a machine, read as bytes, memory, bound and time.
+// plan(): the bytes, memory, bounds and times of every strategy of a machine.
 #include "ferry/plan.h"
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ std::size_t num_tasks(const SchedulePair& pair) {
   return std::max(pair.dispatch.tasks.size(), pair.combine.tasks.size());
 }
 
-// The machine, the workload, and how its ranks are classed.
+// The machine, the workload, and the classes of its ranks.
 class Planner {
  public:
   Planner(const Machine& machine, const Workload& workload, const PlanOptions& options)
@@ -63,7 +63,7 @@ class Planner {
     if (!by_classes || (is_tree() && !routing_.uniform()))
       return internal::each_alone(graph_.num_ranks());
     Classes classes = internal::find_classes(graph_, routing_.traits());
-    // Each class sends to ranks of all.
+    // Each class sends to ranks of all classes.
     const std::size_t count = classes.count();
     if (count * count > internal::kMostTasks) return internal::each_alone(graph_.num_ranks());
     return classes;
@@ -79,7 +79,7 @@ class Planner {
   }
   internal::BuildInput input() const { return input(classes_); }
 
-  // Nothing if the tasks are too many. Classes whose ranks turn out to differ are given up.
+  // nullopt if the tasks are too many. If the ranks of a class differ, every rank becomes a class.
   std::optional<SchedulePair> build(const Strategy& strategy) {
     if (is_tree()) return internal::build(input(), strategy.copies, {});
     if (!classes_.each_alone()) {
@@ -101,7 +101,7 @@ class Planner {
     return internal::build_summed(input(alone), forests(strategy, alone));
   }
 
-  // A forest is made once for all strategies that take its way.
+  // A forest is made once for all strategies that take its path.
   std::vector<internal::WeighedForest> forests(const Strategy& strategy, const Classes& classes) {
     std::vector<internal::WeighedForest> weighed;
     for (const internal::TokenPath& path : strategy.paths) {
@@ -127,7 +127,7 @@ class Planner {
   const internal::Traffic traffic_;
   const internal::Routing routing_;
   Classes classes_;
-  // By their sources and the links that they do not take.
+  // By the sources and by the kinds of links that are not taken.
   std::map<std::pair<std::vector<int>, std::vector<bool>>, Forest> forests_;
   const internal::Gather gather_;
 };
@@ -207,8 +207,8 @@ void check(const Workload& workload, const PlanOptions& options) {
     throw Error(Code::kInvalidArgument,
                 fmt::format("compute of {} us, at least 0", parallel.compute_us));
   if (exchange.top_k > exchange.num_experts)
-    throw Error(Code::kInvalidArgument,
-                fmt::format("top-k {} of only {} experts", exchange.top_k, exchange.num_experts));
+    throw Error(Code::kInvalidArgument, fmt::format("top-k {} is more than {} experts",
+                                                    exchange.top_k, exchange.num_experts));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Predict: the schedules of a strategy read as bytes, memory, bound and time.
+// Predict: the bytes, memory, bounds and times of the schedules of a strategy.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace ferry::internal {
 
-// Tasks of a dispatch, or a combine, that are simulated, at most, as many pieces as they may have.
+// The most tasks, or pieces of tasks, of a dispatch or a combine that are simulated.
 constexpr std::size_t kMostTasks = 20000;
 
-// All but Prediction::step. Schedules without ways have no more tasks than that.
+// Fills all members except Prediction::step. Schedules without ways have at most kMostTasks tasks.
 Prediction predict(const std::string& strategy, const SchedulePair& pair,
                    const PlanOptions& options);
 
-// A prediction as ranking.h compares it.
+// The part of a prediction that ranking.h compares.
 Candidate candidate_of(const Prediction& prediction);
 
 }  // namespace ferry::internal

@@ -21,13 +21,13 @@ struct Option {
 
 struct MachinePreset {
   std::string_view name, what;
-  int most;               // of the outermost level
-  std::string_view text;  // {} is the number
+  int most;               // groups of the outermost level
+  std::string_view text;  // {}: the number of these groups
   Option option = {};
 };
 
-// Rates and wiring as public descriptions state them; what none states has none, and limits
-// nothing.
+// Rates and wiring as public descriptions state them. A rate that no description states is absent,
+// and limits nothing.
 constexpr std::array<MachinePreset, 5> kPresets = {{
     {.name = "ubbv2",
      .what = "N nodes of eight cards in two virtual nodes of four; no switch inside",
@@ -74,10 +74,11 @@ constexpr std::array<MachinePreset, 5> kPresets = {{
   throw Error(Code::kInvalidArgument, fmt::format("machine '{}': {}", text, what));
 }
 
-// "ib=15GB/s" in the line of link or port 'ib'.
+// Applies "ib=15GB/s" to the line of the link or port 'ib'.
 void set_rate(std::string_view all, std::string_view name, std::string_view rate,
               std::string& text) {
-  if (rate.empty()) refuse(all, fmt::format("'{}=' names no rate, such as {}=15GB/s", name, name));
+  if (rate.empty())
+    refuse(all, fmt::format("'{}=' has no rate; an example is {}=15GB/s", name, name));
   const auto begins = [&](const char* what) {
     return text.find(fmt::format("\n{} {} ", what, name));
   };

@@ -1,4 +1,4 @@
-// Presets: machines of the field as texts.
+// Presets: machines that are published or sold, as texts.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace ferry::internal {
 
-// "ubbv2:2@port10@ib=15GB/s": name, number of the outermost level, options and rates. Nothing if
-// no machine has the name.
+// "ubbv2:2@port10@ib=15GB/s": a name, the number of groups of the outermost level, options and
+// rates. nullopt if no preset has the name.
 std::optional<std::string> preset_text(std::string_view text);
 
 }  // namespace ferry::internal

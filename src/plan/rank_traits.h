@@ -1,4 +1,4 @@
-// RankTraits: what ranks are, in numbers that are equal for equal ranks.
+// RankTraits: the properties of ranks, as numbers that are equal for equal ranks.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Machine::resized: the same kind of machine with more ranks, or fewer.
+// Machine::resized: the same kind of machine with more or fewer ranks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ int group_size(const Topology& tree, const Machine::Link& link) {
   return level < 0 ? 0 : tree.num_ranks() / tree.level(level).num_groups();
 }
 
-// Removes links of `part`, the first ranks of `whole`, whose other end is not in it.
+// Removes the pairs of which one end is not in `part`, the first ranks of `whole`.
 void remove_cut_links(const Machine& whole, Machine& part) {
   for (Machine::Link& link : part.links) {
     const int size = group_size(part.tree, link), before = group_size(whole.tree, link);
@@ -42,7 +42,7 @@ void remove_cut_links(const Machine& whole, Machine& part) {
 
 }  // namespace
 
-// As many groups of the outermost level as hold the ranks, or the first ranks of one group.
+// Takes as many groups of the outermost level as hold the ranks, or the first ranks of one group.
 Machine Machine::resized(int num_ranks) const {
   const auto refuse = [&](const std::string& why) {
     throw Error(Code::kInvalidArgument,

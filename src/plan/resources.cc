@@ -8,8 +8,8 @@ namespace ferry::internal {
 
 namespace {
 
-// The rate for messages of this size: between the points of a curve in proportion, as measured
-// beyond them.
+// The rate for messages of this size: interpolated between the points of a curve, and constant
+// beyond its first and last point.
 double rate_at(const std::vector<std::array<double, 2>>& curve, double bytes) {
   if (bytes <= curve.front()[0]) return curve.front()[1];
   for (std::size_t i = 1; i < curve.size(); ++i) {
@@ -143,7 +143,7 @@ void Resources::add_port(int rank, int kind, bool out, std::vector<Use>& uses) {
   }
 }
 
-// The links of groups that limit hops over links between ranks too.
+// The links of the groups of the tree, which also limit hops over links between ranks.
 void Resources::add_levels(int rank, int outermost, bool out, std::vector<Use>& uses) {
   const Topology& tree = graph_.tree();
   for (int level = outermost; level < tree.num_levels(); ++level) {

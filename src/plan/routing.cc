@@ -29,7 +29,7 @@ Routing::Routing(const Workload& workload, const std::vector<int>& rank_experts)
   if (groups_ < 1 || experts_ % groups_ != 0)
     refuse(fmt::format("{} groups do not divide {} experts", groups_, experts_));
   if (groups_chosen_ < 1 || groups_chosen_ > groups_)
-    refuse(fmt::format("{} groups of {} cannot be chosen", groups_chosen_, groups_));
+    refuse(fmt::format("{} groups are chosen, not 1 to {}", groups_chosen_, groups_));
   if (experts_ / groups_ * groups_chosen_ < top_k_)
     refuse(fmt::format("{} experts of {} groups are fewer than top-k {}",
                        experts_ / groups_ * groups_chosen_, groups_chosen_, top_k_));
@@ -41,13 +41,13 @@ Routing::Routing(const Workload& workload, const std::vector<int>& rank_experts)
     kind_ = Kind::kLimited;
 }
 
-// Each expert is chosen in proportion to its load, but not more than once by a token.
+// Each expert is chosen in proportion to its load, at most once by a token.
 void Routing::read_loads(const std::vector<double>& loads) {
   if (std::ssize(loads) != experts_)
     refuse(fmt::format("{} loads for {} experts", loads.size(), experts_));
   for (std::size_t i = 0; i < loads.size(); ++i)
     if (!(loads[i] >= 0) || !std::isfinite(loads[i]))
-      refuse(fmt::format("load of expert {} is {}, but loads are not negative", i, loads[i]));
+      refuse(fmt::format("load of expert {} is {}, at least 0", i, loads[i]));
   const auto some = std::ranges::count_if(loads, [](double load) { return load > 0; });
   if (some < top_k_)
     refuse(fmt::format("{} experts with a load are fewer than top-k {}", some, top_k_));
@@ -67,7 +67,7 @@ void Routing::read_loads(const std::vector<double>& loads) {
 
 void Routing::read_ids(const std::vector<int>& ids) {
   if (ids.size() % top_k_ != 0)
-    refuse(fmt::format("{} ids are not a number of tokens with {} each", ids.size(), top_k_));
+    refuse(fmt::format("{} ids are not a multiple of top-k {}", ids.size(), top_k_));
   kind_ = Kind::kIds;
   ids_ = ids;
   shares_.resize(experts_);
@@ -80,7 +80,8 @@ void Routing::read_ids(const std::vector<int>& ids) {
   }
 }
 
-// By experts; by their loads too; by where they lie in a group of experts; of a trace, none are.
+// Ranks are equal if they have equally many experts, with equal loads, and these are in equal
+// groups of experts. No two ranks of a trace are equal.
 RankTraits Routing::traits() const {
   RankTraits traits{.colours = {rank_experts_.begin(), rank_experts_.end()}, .groups = {}};
   const int group_size = experts_ / groups_;
@@ -154,11 +155,11 @@ std::vector<bool> Routing::experts_in(const Ranks& ranks) const {
   return in;
 }
 
-// Over every choice of M groups, by how many experts of the set they hold.
+// Sums over every choice of M groups, by the number of experts of the set in these groups.
 double Routing::missed_limited(const Ranks& ranks) const {
   const std::vector<bool> in = experts_in(ranks);
   const int group_size = experts_ / groups_;
-  // ways[m][n]: choices of m groups with n experts of the set, as shares of all choices so far.
+  // ways[m][n]: the share of all choices of m groups that have n experts of the set.
   std::vector<std::vector<double>> ways(groups_chosen_ + 1, std::vector<double>(ranks.experts + 1));
   ways[0][0] = 1;
   for (int group = 0; group < groups_; ++group) {

@@ -1,6 +1,6 @@
-// Routing: which share of a rank's tokens wants an expert of a set of ranks. Exact for uniform and
-// group-limited choices and for a trace; for loads the K experts of a token are drawn independently
-// but for their number, so that each is chosen as often as its load says.
+// Routing: the share of a rank's tokens that chose an expert on a set of ranks. It is exact for
+// uniform and group-limited choices and for a trace. For loads, a token draws K different experts
+// otherwise independently, with odds (draws.h) that give each expert its load.
 #pragma once
 
 #include <map>
@@ -16,31 +16,31 @@ namespace ferry::internal {
 
 class Routing {
  public:
-  // Throws for loads or ids that do not fit the experts.
+  // Throws for loads or ids that do not match the experts.
   Routing(const Workload& workload, const std::vector<int>& rank_experts);
 
-  // Disjoint ranks of which tokens may want an expert.
+  // A set of ranks, with the number of their experts.
   struct Ranks {
     int experts = 0;
     std::vector<int> list = {};  // empty where only their number counts
   };
-  // Shares of the tokens: those with an expert on some ranks; on each rank alone, added up; and the
-  // pairs of rows().
+  // Per token: the share of tokens with an expert on some ranks, the sum of that share over each
+  // rank alone, and the pairs of rows().
   struct Wanted {
     double touched = 0, touched_alone = 0, rows = 0;
   };
   Ranks of(int rank) const;
   void add(Ranks& ranks, const Ranks& others) const;
 
-  // The share of all tokens that have at least one expert there.
+  // The share of all tokens that have at least one expert on these ranks.
   double touched(const Ranks& ranks) const;
-  // (Token, expert) pairs there, per token.
+  // (token, expert) pairs on these ranks, per token.
   double rows(const Ranks& ranks) const;
-  // The same for the walk down a tree; this must outlive it.
+  // The same for the walk down a tree. The result refers to this object.
   Demand demand() const;
-  // Equally many tokens want an expert of ranks with equal traits, and of sets of them.
+  // Equally many tokens chose an expert on ranks with equal traits, and on sets of such ranks.
   RankTraits traits() const;
-  // Ranks with equally many experts are wanted equally.
+  // Whether ranks with equally many experts receive equally many tokens.
   bool uniform() const noexcept { return kind_ == Kind::kUniform; }
   int experts_of(int rank) const { return rank_experts_[rank]; }
 
@@ -55,11 +55,12 @@ class Routing {
 
   Kind kind_ = Kind::kUniform;
   int top_k_, experts_, groups_, groups_chosen_;
-  std::vector<int> rank_experts_, first_;             // [ranks], [ranks + 1]: contiguous blocks
-  std::vector<double> shares_;                        // kLoads, kIds: [experts]
-  std::optional<Draws> draws_;                        // kLoads
-  std::vector<int> ids_;                              // kIds: [tokens, K]
-  mutable std::map<std::vector<int>, double> known_;  // touched(), by experts or ranks
+  std::vector<int> rank_experts_, first_;  // [ranks], [ranks + 1]: contiguous blocks
+  std::vector<double> shares_;             // kLoads, kIds: [experts]
+  std::optional<Draws> draws_;             // kLoads
+  std::vector<int> ids_;                   // kIds: [tokens, K]
+  mutable std::map<std::vector<int>, double>
+      known_;  // touched(), by the number of experts or by ranks
 };
 
 }  // namespace ferry::internal

@@ -9,7 +9,7 @@ namespace ferry::internal {
 
 namespace {
 
-// The rate of one link, which its port may slow down.
+// The rate of one link, or of its port if that is lower.
 double rate_of(const Graph& graph, int kind) {
   const Machine::Link& link = graph.machine().links[kind];
   double rate = link.gb_s;
@@ -19,7 +19,7 @@ double rate_of(const Graph& graph, int kind) {
   return rate;
 }
 
-// Kinds of links that join the outermost groups, each of which alone leads everywhere.
+// The kinds of links between the outermost groups that each lead to every rank without the others.
 std::vector<int> kinds_out(const Graph& graph) {
   std::vector<int> kinds;
   const int outermost = graph.outermost(graph.kinds_inwards().front());
@@ -40,7 +40,7 @@ TokenPath only(const Graph& graph, int kind, const std::vector<int>& kinds) {
   return path;
 }
 
-// Tokens by the rates of the ways.
+// Splits the tokens in proportion to the rates of the links.
 std::vector<TokenPath> split_by_rate(const Graph& graph, const std::vector<int>& kinds) {
   double sum = 0;
   for (const int kind : kinds) sum += rate_of(graph, kind);
@@ -53,7 +53,7 @@ std::vector<TokenPath> split_by_rate(const Graph& graph, const std::vector<int>&
   return split;
 }
 
-// Without a closed way, more than one of `kinds` is taken.
+// Whether shortest ways take more than one of these kinds of links.
 bool takes_several(const Graph& graph, const std::vector<int>& kinds) {
   std::vector<bool> taken(graph.num_kinds());
   for (const auto& hop : graph.ways(0, std::vector<bool>(graph.num_kinds())).reached)

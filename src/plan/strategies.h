@@ -1,4 +1,4 @@
-// Strategies: the ways of exchange that a machine can run.
+// Strategies: the kinds of exchange that a machine can run.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace ferry::internal {
 
-// Some of the tokens go one way, some another: by which links, and which share of them.
+// A share of the tokens, and the kinds of links that these do not take.
 struct TokenPath {
-  std::vector<bool> closed = {};  // [kinds of links]: not taken
+  std::vector<bool> closed = {};  // [kinds of links]
   double share = 1;
 };
 

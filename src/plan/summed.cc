@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::array kHalves = {kDispatch, kCombine};
 
-// What ranks do before the first hops and behind the last, and what hosts do meanwhile.
+// The tasks of ranks before the first hops and after the last, and the tasks of hosts meanwhile.
 struct Local {
   Schedule before, after, beside;
 };
@@ -39,7 +39,7 @@ std::array<Local, 2> local_tasks(const BuildInput& input, Resources& resources) 
   return made;
 }
 
-// The latencies of a source's hops, one behind the other.
+// The largest sum of latencies of a source's hops that follow each other.
 double latencies_us(const std::vector<WeighedForest>& forests, Half half, std::size_t source) {
   double longest = 0;
   for (const WeighedForest& one : forests) {
@@ -76,7 +76,8 @@ class SummedBuilder {
   }
 
  private:
-  // Resources of the busiest links of each kind, of which the first stands for all in counts.
+  // Adds resources for the busiest links of each kind. The first has the number of links as
+  // instances.
   void add_links() {
     for (const HopSums::Links& links : sums_.links()) {
       link_ids_.push_back(links.load < 0 ? -1 : static_cast<int>(list_.size()));
@@ -100,7 +101,7 @@ class SummedBuilder {
     add_at_most(half, work, hop_ways);
   }
 
-  // A sum can begin when the first of its bytes can.
+  // A sum starts when its first byte can move.
   void add_sums(Half half, Schedule& work) const {
     for (const HopSums::End& end : sums_.ends()) {
       const Sum& sum = end.sums[half];
@@ -119,7 +120,7 @@ class SummedBuilder {
     }
   }
 
-  // `last_us`: when the last of all hops can move its first byte.
+  // `last_us`: the time at which the last of all hops can move its first byte.
   void add_local(Half half, double last_us, Schedule& work, Schedule& ways) const {
     const auto [before, after, beside] = local_[half];
     for (std::size_t rank = 0; rank < before.tasks.size(); ++rank) {
@@ -136,8 +137,8 @@ class SummedBuilder {
     }
   }
 
-  // While a task runs, one of its resources is full, and each is for no longer than its work takes:
-  // so no way of bytes takes longer than the work of all resources on it, and its latencies.
+  // While a task runs, one of its resources is full, and no resource is full for longer than its
+  // work takes. So a way of bytes takes at most its latencies and the work of all resources on it.
   void add_at_most(Half half, const Schedule& work, const HopWays& ways) {
     const std::vector<double> work_us = resource_us(work);
     const auto most_of = [&](const Schedule& schedule) {
@@ -160,7 +161,7 @@ class SummedBuilder {
     at_most_us_ += std::max(most_of(before) + hops_us + most_of(after), most_of(beside));
   }
 
-  // [passages]: the work of a link, and of all resources at one sender, and at one receiver.
+  // [passages]: the most work of a link, of all resources at a sender, and of those at a receiver.
   std::vector<double> most_of_passages(Half half, const std::vector<double>& work_us) const {
     std::vector<std::array<double, 2>> ends(resources_.num_passages());
     for (const HopSums::End& end : sums_.ends()) {
@@ -179,10 +180,10 @@ class SummedBuilder {
   const BuildInput& input_;
   const std::vector<WeighedForest>& forests_;
   Resources resources_;
-  const std::array<Local, 2> local_;  // before sums_, so that its loads come first
+  const std::array<Local, 2> local_;  // before sums_: its kinds of loads come first in the list
   const HopSums sums_;
-  std::vector<Resource> list_;  // with links
-  std::vector<int> link_ids_;   // [kinds of links]: the first of list_
+  std::vector<Resource> list_;  // resources_.list() and the links
+  std::vector<int> link_ids_;   // [kinds of links]: the index of the first link in list_
   double at_most_us_ = 0;
 };
 

@@ -1,5 +1,5 @@
 // Summed: the schedules of a strategy where the hops are too many for a task each. Loads, memory
-// and bounds are those of the schedules that build.h makes with every rank a class.
+// and bounds equal those of build() with every rank a class.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace ferry::internal {
 
-// `forests`: one for each way of the strategy, from all ranks, each of which is a class.
+// `forests`: one for each path of the strategy, with all ranks as sources. Each rank is a class.
 SchedulePair build_summed(const BuildInput& input, const std::vector<WeighedForest>& forests);
 
 }  // namespace ferry::internal

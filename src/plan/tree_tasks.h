@@ -1,5 +1,5 @@
-// TreeTasks: the hops of a tree (tree_walk.h) as tasks, one for all hops of a step, so that any
-// number of ranks, equal or not, makes a few.
+// TreeTasks: the hops of a tree (tree_walk.h) as tasks. All hops of a step are one task, so the
+// number of tasks does not depend on the number of ranks.
 #pragma once
 
 #include <utility>
@@ -16,20 +16,20 @@ class TreeTasks {
  public:
   TreeTasks(const BuildInput& input, std::vector<TreeStep> steps, Resources& resources);
 
-  // Behind tasks that bring rows into order. Returns all.
+  // `first`: the tasks that reorder rows, which the steps wait for. Return the tasks of all steps.
   std::vector<int> add_dispatch(MergedTasks& tasks, const std::vector<int>& first) const;
   std::vector<int> add_combine(MergedTasks& tasks, const std::vector<int>& first) const;
-  // Bytes of the rank with most: of its own rows, and of those that it passes on.
+  // Of the rank with the most: bytes for its own experts, and bytes that it passes on.
   std::pair<double, double> memory() const;
 
  private:
-  using Loads = std::vector<std::vector<TreeLoad>>;  // [steps][what is loaded]
+  using Loads = std::vector<std::vector<TreeLoad>>;  // [steps][links or ranks]
 
   void add_level(int level);
   void add_engine(int engine);
-  // Between nodes every byte takes time of the processors at both of its ends.
+  // Between nodes every byte takes time of the processors at both ends.
   void add_processors();
-  // Equally loaded resources become one.
+  // Adds a resource for each set of equally loaded links or ranks.
   void add(const LoadKind& kind, const Loads& loads, bool both_directions);
   Task task(std::size_t step, double PairBytes::*bytes) const;
   std::vector<int> add_steps(MergedTasks& tasks, const std::vector<int>& first, bool combine) const;

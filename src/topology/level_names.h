@@ -1,4 +1,5 @@
-// The names of a tree's levels, from the outside in, for messages that suggest one.
+// The names of the levels of a tree, from the outermost to the innermost, for messages that suggest
+// one.
 #pragma once
 
 #include <string>

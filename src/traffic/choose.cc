@@ -11,9 +11,9 @@ namespace ferry::internal {
 
 namespace {
 
-constexpr double kBytesPerUs = 1e3;  // of a link with 1 GB/s
-constexpr double kPieces = 32;       // of each message, as PlanOptions has them
-// Equally good ones are taken in this order.
+constexpr double kBytesPerUs = 1e3;  // 1 GB/s
+constexpr double kPieces = 32;       // of each message; PlanOptions::chunks has the same default
+// In order of preference: the first of equal ones is chosen.
 constexpr std::array kAlgorithms = {Algorithm::kHierarchical, Algorithm::kFullmesh,
                                     Algorithm::kAllgather};
 
@@ -30,12 +30,12 @@ class Direction {
     set_starts();
   }
 
-  // Bytes of the busiest link of a level.
+  // The bytes of the busiest link of a level.
   double bytes(int level) const { return busiest_bytes_[level]; }
   double us(int level) const { return us_per_byte(level) * busiest_bytes_[level]; }
 
-  // The planner's simulation takes no less: a step ends behind its own bytes and behind those that
-  // it waits for, and a link when it has moved all bytes that could not come sooner.
+  // A lower bound of the planner's simulation. A step ends after its own bytes and after the bytes
+  // that it waits for; a link ends when it has moved all bytes of steps that cannot start earlier.
   double least_us() const {
     double least = ends_us_.empty() ? 0 : std::ranges::max(ends_us_);
     for (int level = 0; level < topology_.num_levels(); ++level)
@@ -44,7 +44,7 @@ class Direction {
   }
 
  private:
-  using Bytes = std::vector<double>;  // [steps]: what each puts on one direction of a link
+  using Bytes = std::vector<double>;  // [steps]: on one direction of a link
 
   double us_per_byte(int level) const {
     const double gb_s = topology_.level(level).link.total_gb_s();
@@ -78,7 +78,7 @@ class Direction {
     return combine_ ? bytes.combine : bytes.dispatch;
   }
 
-  // A mate passes a piece on when it has come, and the last one when all have.
+  // A mate passes a piece on when it has arrived, and the last piece when all have arrived.
   void set_starts() {
     starts_us_.resize(steps_.size());
     ends_us_.resize(steps_.size());
@@ -98,7 +98,7 @@ class Direction {
     }
   }
 
-  // From when any step starts, all bytes of that step and of those that start later are ahead.
+  // When a step starts, its bytes and those of all steps that start later have not moved yet.
   double end_us(int level, const Bytes& link) const {
     double end = 0;
     for (std::size_t first = 0; first < steps_.size(); ++first) {
@@ -116,9 +116,9 @@ class Direction {
   const bool combine_;
   std::vector<std::vector<Bytes>> links_;    // [levels][links and their two directions]
   std::vector<double> busiest_bytes_;        // [levels]
-  std::vector<double> alone_us_;             // [steps]: while nothing else moves
+  std::vector<double> alone_us_;             // [steps]: time while no other step moves
   std::vector<bool> moves_bytes_;            // [steps]
-  std::vector<double> starts_us_, ends_us_;  // [steps]: at the earliest; 0: moves nothing
+  std::vector<double> starts_us_, ends_us_;  // [steps]: the earliest; 0 for a step without bytes
 };
 
 }  // namespace

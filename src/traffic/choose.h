@@ -1,4 +1,4 @@
-// The rule behind Algorithm::kAuto, a pure function of the topology and the traffic.
+// The choice of Algorithm::kAuto: a pure function of the topology and the traffic.
 #pragma once
 
 #include "ferry/config.h"
@@ -8,12 +8,13 @@
 
 namespace ferry::internal {
 
-// An algorithm with its bytes on each level, and the time that they and latencies leave: at most
-// that of the planner's simulation of the same tree, in which steps also share links.
+// An algorithm with its bytes on each level, and a lower bound of its time from these bytes and
+// from latencies. The planner's simulation of the same tree takes at least as long, as steps share
+// links.
 Candidate candidate_of(const Topology& topology, const Traffic& traffic, Algorithm algorithm);
 
-// The algorithm that best_first() puts first, with the sentence of why(). Equals go to
-// kHierarchical.
+// The algorithm that best_first() puts first, with the sentence of why(). Among equal ones
+// kHierarchical is chosen.
 AlgorithmChoice choose_algorithm(const Topology& topology, const Traffic& traffic);
 
 // "auto", "fullmesh", "hierarchical" or "allgather".

@@ -21,7 +21,7 @@ double outermost_bytes(const Candidate& candidate) {
   return candidate.links.front().dispatch_bytes + candidate.links.front().combine_bytes;
 }
 
-// Sums of the same terms in another order are equal.
+// Sums that differ by rounding alone are equal.
 bool less(double a, double b) { return a < b * (1 - 1e-9); }
 
 std::string with_unit(double value, std::array<const char*, 4> units) {
@@ -65,7 +65,7 @@ std::vector<int> best_first(const std::vector<Candidate>& candidates) {
   };
   std::vector<int> order(candidates.size());
   std::iota(order.begin(), order.end(), 0);
-  // Insertion: `better` is no order that std::sort could rely on, and there are few.
+  // Insertion sort: `better` is not transitive, which std::sort needs, and candidates are few.
   for (std::size_t i = 1; i < order.size(); ++i)
     for (std::size_t j = i; j > 0 && better(order[j], order[j - 1]); --j)
       std::swap(order[j], order[j - 1]);
@@ -77,7 +77,7 @@ std::string why(const std::vector<Candidate>& candidates, const std::vector<int>
   if (!knows_a_rate(candidates)) return by_bytes(candidates, order);
   std::string text = fmt::format("{}: {} limits it", best.name, best.limited_by);
   if (const LinkUse* const link = find_link(best, best.limited_by)) {
-    text += fmt::format(", with {} out and {} home", bytes_text(link->dispatch_bytes),
+    text += fmt::format(", with {} in dispatch and {} in combine", bytes_text(link->dispatch_bytes),
                         bytes_text(link->combine_bytes));
     if (link->gb_s > 0) text += fmt::format(" at {:.4g} GB/s", link->gb_s);
   }

@@ -1,4 +1,5 @@
-// Ranking: which way of an exchange wins, and why, in one sentence. kAuto and the planner share it.
+// Ranking: the order of candidates for an exchange, and a sentence with the reason. kAuto and the
+// planner share it.
 #pragma once
 
 #include <string>
@@ -6,7 +7,7 @@
 
 namespace ferry::internal {
 
-// Links of one kind: the bytes of the busiest one, in its busier direction, and its time for them.
+// Links of one kind: the bytes of the busiest link in its busier direction, and their time.
 struct LinkUse {
   std::string name;
   double gb_s = 0;  // 0: unknown
@@ -16,7 +17,7 @@ struct LinkUse {
   double us() const noexcept { return dispatch_us + combine_us; }
 };
 
-// One way to do an exchange: the time of a dispatch and its combine, and its links, the outermost
+// An algorithm or strategy: the time of a dispatch and its combine, and its links, the outermost
 // first.
 struct Candidate {
   std::string name;
@@ -25,15 +26,15 @@ struct Candidate {
   std::vector<LinkUse> links = {};
 };
 
-// The link with the most work; "latency" where waiting takes most of the time, which is at least
-// `bound_us`.
+// The link with the most work; "latency" if that work takes less than half of `bound_us`; "nothing"
+// without links or time.
 std::string limit_of(const std::vector<LinkUse>& links, double bound_us);
 
-// Indices of the candidates: the fastest first; of equally fast ones, and where no rate is known,
-// the one with the fewest bytes on the outermost links; of equal ones the earlier.
+// The indices of the candidates, the fastest first. Where candidates are equally fast, or no rate
+// is known, fewer bytes on the outermost links come first; then the earlier candidate.
 std::vector<int> best_first(const std::vector<Candidate>& candidates);
 
-// Why candidates[order[0]] is the best. `order` is that of best_first().
+// The reason why candidates[order[0]] is the best. `order`: the result of best_first().
 std::string why(const std::vector<Candidate>& candidates, const std::vector<int>& order);
 
 // "14.3 KB": 1 KB = 1000 bytes, as in the GB/s of links.

@@ -10,13 +10,13 @@ namespace ferry::internal {
 
 namespace {
 
-// The rows that a token has for some ranks, on average.
+// The average number of rows of a token for some ranks.
 class TokenRows {
  public:
   TokenRows(const Traffic& traffic, const Demand& demand, TokenCopies copies)
       : traffic_(traffic), demand_(demand), copies_(copies) {}
 
-  // Rows that cross from outside to a group with mates.
+  // The rows that cross from outside to a group with mates.
   PairBytes sent_to(std::span<const int> group) const {
     double touched = 0;
     if (copies_ == TokenCopies::kPerRank)
@@ -39,7 +39,7 @@ class TokenRows {
   const TokenCopies copies_;
 };
 
-using Tokens = std::vector<double>;  // [ranks], that they hold
+using Tokens = std::vector<double>;  // [ranks]: the number that each rank holds
 
 double held_by(std::span<const int> ranks, const Tokens& tokens) {
   double sum = 0;
@@ -47,7 +47,7 @@ double held_by(std::span<const int> ranks, const Tokens& tokens) {
   return sum;
 }
 
-// Rows, so far.
+// Converts the loads of a step, which are numbers of rows, to bytes.
 void to_bytes(const Traffic& traffic, TreeStep& step) {
   const auto tokens = static_cast<double>(traffic.tokens);
   const double sum_bytes = traffic.exact ? traffic.output_bytes : traffic.sum_bytes;
@@ -59,7 +59,8 @@ void to_bytes(const Traffic& traffic, TreeStep& step) {
   }
 }
 
-// [ranks] tokens that ranks get from siblings by Link::mates; empty: positions alone tell.
+// [ranks]: the tokens that each rank receives from siblings by Link::mates; empty without such
+// pairs, where the position in a group decides.
 std::vector<double> from_pairs(const Topology& topology, int level, const Tokens& tokens) {
   const std::vector<std::array<int, 2>>& pairs = topology.level(level).link.mates;
   if (pairs.empty()) return {};
@@ -75,21 +76,22 @@ std::vector<double> from_pairs(const Topology& topology, int level, const Tokens
   return got;
 }
 
-// Some groups with mates, as those outside see them.
+// Some groups with mates, seen from outside.
 struct Side {
-  PairBytes copies;          // rows that a token sends there
-  std::vector<double> held;  // [positions in a group] tokens that their ranks send from there
+  PairBytes copies;  // rows that a token sends to these groups
+  std::vector<double>
+      held;  // [positions in a group]: tokens that ranks at this position send from these groups
 
-  // Tokens that the rank at a position of a group of `size` gets from there as a mate.
+  // Adds the tokens that each rank of a group of `size` receives from these groups as a mate.
   void add_served(std::size_t size, int mates_xor, double part, std::vector<double>& tokens) const {
     for (std::size_t position = 0; position < held.size(); ++position)
       tokens[mate_position(position, size, mates_xor)] += part * held[position];
   }
 };
 
-// Who serves whom does not depend on the token, and whether it gets there only on the group: so all
-// that is known of a rank is how many tokens it *holds*, its own and those that it was sent as a
-// mate.
+// Which mate serves a rank does not depend on the token, and whether a token goes to a group
+// depends on the group alone. So the number of tokens that a rank *holds* is enough: its own, and
+// those that it received as a mate.
 class TreeWalk {
  public:
   TreeWalk(const Topology& topology, const Traffic& traffic, const Demand& demand,
@@ -116,7 +118,7 @@ class TreeWalk {
   }
 
  private:
-  // Groups of one level, next to each other.
+  // Consecutive groups of one level.
   struct Groups {
     int begin, end;
   };
@@ -132,7 +134,8 @@ class TreeWalk {
     return part;
   }
 
-  // The hops between the groups of a level with some of the tokens; `held` grows by what arrives.
+  // Adds the hops of some tokens between the groups of a level; `held` grows by the tokens that
+  // arrive.
   void add(int level, bool network, const Part& part, Tokens& held) {
     if (std::ranges::all_of(part.tokens, [](double tokens) { return tokens == 0; })) return;
     step_ = {.level = level,
@@ -154,13 +157,14 @@ class TreeWalk {
     steps_.push_back(std::move(step_));
   }
 
-  // Between a group and its siblings, of which `all` are.
+  // The hops between a group and its siblings. `all`: the siblings and the group.
   void cross(int level, int group, const Side& all, const Tokens& tokens, Tokens& held) {
     const Side own = side(level, {group, group + 1}, tokens);
     const Groups inside = with_mates(level, {group, group + 1});
     const Topology::Link& link = topology_.level(level_of_mates(level)).link;
     const double second = link.second_share();
-    std::vector<double> by_pairs;  // nodes that are no siblings go by positions
+    std::vector<double>
+        by_pairs;  // empty for nodes that are not siblings, which use the position in a node
     if (level_of_mates(level) == level) by_pairs = from_pairs(topology_, level, tokens);
     for (int served = inside.begin; served < inside.end; ++served) {
       const std::span<const int> ranks = topology_.members(served, level_of_mates(level));
@@ -204,8 +208,8 @@ class TreeWalk {
             topology_.group_of(topology_.members(groups.end - 1, level).back(), host_) + 1};
   }
 
-  // A rank that holds a token stores its rows where they belong: between groups of a level inside a
-  // node.
+  // A rank that holds a token stores its rows in the windows of their ranks, over the levels inside
+  // a node.
   void store(int level, const Groups& groups, const Tokens& tokens) {
     double all_rows = 0, all_held = 0;
     for (int group = groups.begin; group < groups.end; ++group) {
@@ -226,7 +230,7 @@ class TreeWalk {
   const Topology& topology_;
   const Traffic& traffic_;
   const TokenRows rows_;
-  const bool flat_;  // fullmesh goes straight to the node, from whatever level
+  const bool flat_;  // fullmesh: a source sends directly to the node, from every level
   const int host_;
   Tokens held_;
   TreeStep step_;
@@ -253,7 +257,7 @@ std::vector<TreeLoad> on_links(const Topology& topology, const TreeStep& step, i
   const bool loaded = crosses(topology, step, level);
   std::vector<TreeLoad> links;
   for (int group = 0; group < topology.level(level).num_groups(); ++group) {
-    int before = -1;  // ranks share links in runs
+    int before = -1;  // consecutive ranks share a link
     for (const int rank : topology.members(group, level)) {
       const int link = topology.link_of(rank, level);
       if (link != before) links.emplace_back();

@@ -1,4 +1,4 @@
-// Machines as text: what is read is what is written, and what is wrong is named.
+// Machines as text: to_text and parse are inverse, and errors name the line and the value.
 #include <gmock/gmock.h>
 
 #include "ferry/plan.h"
@@ -78,18 +78,18 @@ TEST(Graph, MatesOfThePartlyLinkedMachine) {
   }
 }
 
-// Own virtual node one link, the other two; the same index in the other node RDMA and one link, the
-// stranger's RDMA and two.
+// To a rank of the own virtual node one link leads, to the other virtual node two. To the other
+// node RDMA and one link lead, or RDMA and two links.
 TEST(Graph, LengthsOfWays) {
   const internal::Graph graph(Machine::parse("ubbv2:2"));
   const auto ways = graph.ways(0, std::vector<bool>(3));
   const int depth[16] = {0, 1, 1, 1, 2, 1, 2, 2, 1, 2, 2, 2, 3, 2, 3, 3};
   for (int rank = 0; rank < 16; ++rank) EXPECT_EQ(ways.reached[rank].depth, depth[rank]) << rank;
-  EXPECT_EQ(ways.reached[12].from, 13);  // the stranger of rank 0 serves its virtual node
+  EXPECT_EQ(ways.reached[12].from, 13);  // rank 13 serves its virtual node
 }
 
 TEST(Refused, NamesLineValueAndNearestName) {
-  EXPECT_THAT(refusal(""), HasSubstr("no text"));
+  EXPECT_THAT(refusal(""), HasSubstr("the text is empty"));
   EXPECT_THAT(refusal("host:2,rank:4\nlnik a mesh host 1GB/s"),
               testing::AllOf(HasSubstr("line 2"), HasSubstr("did you mean 'link'?")));
   EXPECT_THAT(refusal("host:2,rank:4\n\nlink a mash host 1GB/s"),
@@ -98,30 +98,30 @@ TEST(Refused, NamesLineValueAndNearestName) {
   EXPECT_THAT(refusal("host:2,rank:4\nlink a mesh host -5GB/s"),
               HasSubstr("'-5GB/s' is not a positive quantity"));
   EXPECT_THAT(refusal("host:2,rank:4\nlink a mesh host 5Gbit"), HasSubstr("'5Gbit'"));
-  EXPECT_THAT(refusal("host:2,rank:4\nlink a pairs 0-9 in host 5GB/s"),
-              testing::AllOf(HasSubstr("line 2"),
-                             HasSubstr("position 9 is not in [0, 4): a link without an end")));
+  EXPECT_THAT(
+      refusal("host:2,rank:4\nlink a pairs 0-9 in host 5GB/s"),
+      testing::AllOf(HasSubstr("line 2"), HasSubstr("pair 0-9: position 9 is not in [0, 4)")));
   EXPECT_THAT(refusal("host:2,rank:4\nlink a mesh all 5GB/s\nport b 5GB/s of hots"),
               testing::AllOf(HasSubstr("line 3"), HasSubstr("did you mean 'host'?")));
-  EXPECT_THAT(refusal("rank:4\nlink a mesh all 5GB/s 6GB/s"), HasSubstr("6GB/s beside 5GB/s"));
-  EXPECT_THAT(refusal("rank:4\nmemory 5GB\nmemory 6GB"), HasSubstr("line 3: 6GB beside 5GB"));
+  EXPECT_THAT(refusal("rank:4\nlink a mesh all 5GB/s 6GB/s"), HasSubstr("6GB/s after 5GB/s"));
+  EXPECT_THAT(refusal("rank:4\nmemory 5GB\nmemory 6GB"), HasSubstr("line 3: 6GB after 5GB"));
   EXPECT_THAT(refusal("rank:4\ncontention 0.5"), HasSubstr("contention 0.5: at least 1"));
   EXPECT_THAT(refusal("rank:4\ncontention nan"), HasSubstr("'nan' is not a positive number"));
   EXPECT_THAT(refusal("host:2,rank:4\nlink a pairs 0-0 5GB/s"), HasSubstr("joined to itself"));
   EXPECT_THAT(refusal("host:2,rank:4\nlink a pairs 0-1,1-0 5GB/s"), HasSubstr("joined twice"));
-  EXPECT_THAT(refusal("host:3,rank:1\nlink a xor 2 5GB/s"), HasSubstr("without an end"));
+  EXPECT_THAT(refusal("host:3,rank:1\nlink a xor 2 5GB/s"), HasSubstr("a group has 3 ranks"));
   EXPECT_THAT(refusal("host:2,rank:4\nlink a mesh host 5GB/s"),
               HasSubstr("no way over links leads from rank 0 to rank 4"));
   EXPECT_THAT(refusal("rank:4\nlink a mesh all 5GB/s port nik\nport nic 1GB/s"),
               HasSubstr("did you mean 'nic'?"));
   EXPECT_THAT(refusal("rank:4\nlink a mesh all 5GB/s\nport a 1GB/s"),
-              testing::AllOf(HasSubstr("line 3"), HasSubstr("two things")));
+              testing::AllOf(HasSubstr("line 3"), HasSubstr("'a' is used twice")));
   EXPECT_THAT(refusal("rank:4\nlink a mesh all 5GB/s curve 9:1,9:2"), HasSubstr("ascend"));
   EXPECT_THAT(refusal("ubbv3:2"), HasSubstr("did you mean 'ubbv2'?"));
   EXPECT_THAT(refusal("ubbv2:0"), HasSubstr("'0' is not a number from 1 to 64"));
   EXPECT_THAT(refusal("ubbv2:2@port11"), HasSubstr("option 'port10'"));
   EXPECT_THAT(refusal("ubbv2:2@nik=3GB/s"), HasSubstr("did you mean 'nic'?"));
-  EXPECT_THAT(refusal("ubbv2:2@nic="), HasSubstr("'nic=' names no rate"));
+  EXPECT_THAT(refusal("ubbv2:2@nic="), HasSubstr("'nic=' has no rate"));
 }
 
 TEST(Refused, ModelsByNearestName) {
@@ -158,7 +158,7 @@ TEST(Resized, LinksThatLeadOutOfThePartAreLeftOut) {
               testing::ThrowsMessage<Error>(HasSubstr("no link is between them")));
   const Machine endless = Machine::parse("rank:4\nlink a pairs 0-1,0-7 5GB/s");
   EXPECT_THAT([&] { internal::Graph(endless.resized(2)); },
-              testing::ThrowsMessage<Error>(HasSubstr("a link without an end")));
+              testing::ThrowsMessage<Error>(HasSubstr("pair 0-7: position 7 is not in [0, 2)")));
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ TEST(Choose, ComparesTimesWhereItIs) {
   EXPECT_EQ(choice.algorithm, Algorithm::kHierarchical);
   EXPECT_THAT(
       choice.reason,
-      AllOf(HasSubstr("4 nodes"), HasSubstr("host limits it, with 9.95 MB out and 9.95 MB"),
+      AllOf(HasSubstr("4 nodes"),
+            HasSubstr("host limits it, with 9.95 MB in dispatch and 9.95 MB in combine"),
             HasSubstr("at 0.125 GB/s; it takes 159 ms, allgather 168 ms, fullmesh 233 ms")));
 }
 
