@@ -1,5 +1,5 @@
-// kAuto, which reads the bytes of each level, against the planner, which simulates the same tree:
-// thousands of trees and exchanges drawn at random.
+// kAuto, which computes times from the bytes of each level, against the planner, which simulates
+// the same tree, for thousands of random trees and exchanges.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ Algorithm algorithm_of(const Prediction& prediction) {
   return Algorithm::kFullmesh;
 }
 
-// A tree, and what both say of it.
+// A tree, with the results of both.
 struct Case {
   Machine machine = {};
   internal::Traffic traffic = {};
@@ -80,7 +80,8 @@ Case case_of(const std::string& tree, ExchangeConfig config) {
   return made;
 }
 
-// check(case) for each tree of several nodes that is drawn, until one fails. Returns their number.
+// Calls check(case) for each random tree of several nodes, until a check fails. Returns the number
+// of trees.
 template <typename Check>
 int for_trees(unsigned num_trees, const Check& check) {
   int num_cases = 0;
@@ -118,8 +119,8 @@ TEST(Auto, TimesLieBetweenThePlannersBoundAndItsTime) {
   EXPECT_GT(num_cases, 400);
 }
 
-// Steps that share a link slow each other down in the planner only, which matters where mates pass
-// rows on between hosts of a rack: algorithms that take almost equally long may change places.
+// Only in the planner do steps that share a link slow each other down. This matters where mates
+// pass rows on between hosts of a rack: the order of algorithms with almost equal times may differ.
 TEST(Auto, TakesTheAlgorithmOfThePlannerOrOneAlmostAsFast) {
   int differ = 0;
   const int num_cases = for_trees(2000, [&](const Case& one) {
@@ -134,7 +135,7 @@ TEST(Auto, TakesTheAlgorithmOfThePlannerOrOneAlmostAsFast) {
   EXPECT_LE(differ * 100, num_cases) << "of " << num_cases;
 }
 
-// One sentence for exchanges, `ferry topology` and `ferry plan`, whether groups are equal or not.
+// Exchanges, `ferry topology` and `ferry plan` have one sentence, for equal and unequal groups.
 TEST(Auto, SaysWhatThePlannerSays) {
   ExchangeConfig config = {.max_tokens = 128, .hidden = 7168, .num_experts = 512, .top_k = 8};
   for (const char* tree :

@@ -67,7 +67,7 @@ TEST(Calibrate, ADisturbedRunMeansLittle) {
 TEST(Calibrate, BetweenTheSizesThePartInACacheFalls) {
   EXPECT_DOUBLE_EQ(kCaches.part_beyond(1e6, 2), 0);
   EXPECT_DOUBLE_EQ(kCaches.part_beyond(20.5e6, 2), 0.5);
-  EXPECT_DOUBLE_EQ(kCaches.part_beyond(19e6, 8), 0.5);  // ranks take from the rows' room
+  EXPECT_DOUBLE_EQ(kCaches.part_beyond(19e6, 8), 0.5);  // the memory of ranks counts, too
   EXPECT_DOUBLE_EQ(kCaches.part_beyond(100e6, 2), 1);
   EXPECT_DOUBLE_EQ(kOut.bytes_us(1e6, 0), 1e3 / 60);
   EXPECT_DOUBLE_EQ(kOut.bytes_us(21e6, 0.5), 10.5e3 / 60 + 10.5e3 / 18);
@@ -89,7 +89,7 @@ TEST(Calibrate, FewSamplesAreRefused) {
   EXPECT_THROW(fit_host({.shapes = {{2, 1, 1, 1, 1}}}), std::invalid_argument);
 }
 
-// `count` runs of each of two shapes, the first the fastest.
+// Adds `count` runs of each of two shapes. The first run is the fastest.
 void add_runs(CopyRuns& runs, double flag_ns, int count) {
   const std::array flags_ns = {flag_ns, 1.5 * flag_ns};
   for (int i = 0; i < count; ++i) {
@@ -148,7 +148,7 @@ TEST(CopyRuns, OnOneCoreThereIsOnePlace) {
   EXPECT_EQ(runs.best().places.at(0).shapes.at(0).dispatch_us, 4);
 }
 
-// What plan() says of a machine, as if benches had measured it.
+// The predictions of plan() for a machine, as samples of a benchmark.
 std::vector<LinkSample> planned(const Machine& machine) {
   std::vector<LinkSample> samples;
   for (const int tokens : {24, 96}) {
@@ -162,7 +162,7 @@ std::vector<LinkSample> planned(const Machine& machine) {
   return samples;
 }
 
-// A rate that limits nothing cannot be found, so times are compared.
+// A rate that limits nothing cannot be fitted, so times are compared.
 void expect_found(const char* real, const char* first) {
   const std::vector<LinkSample> was = planned(Machine::parse(real));
   const std::vector<LinkSample> is = planned(fit_links(Machine::parse(first), was));

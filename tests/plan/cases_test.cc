@@ -1,6 +1,6 @@
-// Published figures (tests/data/plan_cases.json): every one within the tolerance that its case
-// carries, those that contradict themselves met by none, those without a derivation reported as
-// such; what the planner models itself by its own schedules and routing.
+// Published figures (tests/data/plan_cases.json). Every figure is met within the tolerance of its
+// case; figures that contradict themselves are met by no formula, and figures without a derivation
+// are reported. Figures that the planner models are computed by its own schedules and routing.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -42,12 +42,12 @@ double tolerance(const json& expected, double value) {
                                : given.at("rel").get<double>() * std::abs(value);
 }
 
-// Half a unit of the sixth digit, for what the file says its own formula gives.
+// Half a unit of the sixth digit, for the results that the file has for its own formulas.
 double six_digits(double value) {
   return value == 0 ? 1e-12 : 0.51 * std::pow(10, std::floor(std::log10(std::abs(value))) - 5);
 }
 
-// The results of one expected value, for each row of its case or once.
+// The results for one expected value: one for each row of the case, or one for the case.
 std::vector<double> evaluate(const json& one, const json& expected,
                              std::map<std::string, std::vector<double>>& earlier) {
   const json rows = one.value("rows", json::array({json::object()}));
@@ -123,7 +123,7 @@ TEST(Cases, EveryFigureWithinItsToleranceAndNoOther) {
   ;
 }
 
-// Tasks on named resources, of which each does one at a time.
+// Tasks on named resources. A resource runs one task at a time.
 Schedule from_tasks(const json& tasks) {
   Schedule schedule;
   std::map<std::string, int> resources, ids, last;
@@ -155,7 +155,7 @@ TEST(Cases, PipelinesOfTasks) {
     std::smatch number;
     ASSERT_TRUE(std::regex_search(result, number, std::regex("([0-9.]+) ms")));
     const Schedule schedule = cut(from_tasks(one.at("simulation").at("tasks")), 256);
-    // The last chunk of what is pipelined comes behind.
+    // The last chunk of a pipeline ends later.
     EXPECT_NEAR(simulate(schedule).end_us, std::stod(number[1]), 0.012);
     ++found;
   }
@@ -178,11 +178,12 @@ class Relay {
     }
   }
 
-  // S / finish. `own_last`: the mate's own rows behind those that it passes on, which it passes on
-  // as they come; else all of them in one message, and nothing is passed on before all have come.
+  // Bytes by time. `own_last`: a rank sends its mate the rows to pass on first, as they are ready,
+  // and the mate's own rows last. Else all rows are one message, which is passed on when it has
+  // arrived.
   double rate(bool own_last) {
     std::vector<int> first;
-    std::map<std::pair<int, int>, int> to_mate;  // of a rank, the piece for the mate's peer
+    std::map<std::pair<int, int>, int> to_mate;  // of a rank: the piece for the peer of its mate
     for (int rank = 0; rank < 8; ++rank) {
       for (const int peer : peers_[rank]) first.push_back(move(rank, peer, kBytes / 8, {}));
       const int pieces = own_last ? 4 : 1;
@@ -241,7 +242,7 @@ double expected_value(const std::string& id, const std::string& name) {
   throw std::invalid_argument("no value " + name);
 }
 
-// The shares of tokens that the planner's own routing gives.
+// The shares of tokens in the routing of the planner.
 TEST(Cases, SharesOfTokens) {
   const auto touched = [](Workload workload, int ranks, int of) {
     workload.exchange.num_experts = 256, workload.exchange.top_k = 8;
@@ -259,7 +260,7 @@ TEST(Cases, SharesOfTokens) {
               1e-12);
 }
 
-// Start-up and rate of sends by size, by least relative squares.
+// Start-up time and rate of sends, fitted to times by size with least relative squares.
 TEST(Cases, StartUpAndRateFitATable) {
   const json& rows = find_case("B15").at("table").at("rows");
   for (const int column : {1, 2}) {
@@ -278,7 +279,7 @@ TEST(Cases, StartUpAndRateFitATable) {
   }
 }
 
-// Published times that are bytes over a rate, from the machine instead of the formula.
+// Published times that are bytes divided by a rate, computed from the machine.
 TEST(Cases, VolumesAndTimesOfServersWithRails) {
   constexpr double kMiBRate = 20e3 * 1048576 / 1e9;  // 20 GB/s of the source, in 10^9 bytes/s
   Machine machine = Machine::parse("a2:8");

@@ -42,9 +42,9 @@ TEST(Simulate, LatencyDelaysAStartOnce) {
   EXPECT_NEAR(simulate(cut(schedule, 20)).end_us, 18, 1e-9);
 }
 
-// Eight partly linked cards, of which each sends 100 bytes to every other over links of 64
-// bytes/us: all are alike, so one link to a mate and one to a peer stand for all. A mate passes on
-// what is for its three peers; its own rows go first or last.
+// Eight partly linked cards, each of which sends 100 bytes to every other over links of 64
+// bytes/us. All cards are equal, so one link to a mate and one to a peer represent all links. A
+// mate passes on the rows for its three peers; the mate's own rows are sent first or last.
 Schedule relay(bool barrier, bool own_last) {
   const Use mate{.resource = 0}, peer{.resource = 1};
   Schedule schedule{.resources = {{.capacity = 64}, {.capacity = 64}},
@@ -54,7 +54,7 @@ Schedule relay(bool barrier, bool own_last) {
     tasks.push_back(task(100, {mate}));
     if (i > 1) tasks.back().previous = i - 1;
   }
-  // Each of three peers gets its rows over a link of its own: the last of them decides.
+  // Each of three peers receives its rows over a link of its own; the last link decides.
   tasks.push_back(task(100, {peer}, {own_last ? 3 : 4}));
   tasks.back().streamed = false;
   if (barrier) tasks.back().after = {0, 1, 2, 3, 4};
@@ -93,7 +93,7 @@ TEST(Bound, AResourceNeedsTheTimeOfAllItsTasksOnceTheFirstCanStart) {
   EXPECT_NEAR(simulate(schedule).end_us, 23, 1e-9);
 }
 
-// Tasks over random resources, after random earlier ones.
+// Tasks on random resources, after random earlier tasks.
 Schedule random_schedule(std::mt19937& random) {
   const auto number = [&](int least, int most) {
     return std::uniform_int_distribution<int>(least, most)(random);
@@ -117,8 +117,8 @@ Schedule random_schedule(std::mt19937& random) {
   return schedule;
 }
 
-// A task could go faster only if one slowed down that is no faster: so it uses a full resource on
-// which nobody is faster.
+// A task could go faster only if a task that is not faster slowed down. So every task uses a full
+// resource on which no task is faster.
 void expect_fair(const Schedule& schedule) {
   std::vector<int> active(schedule.tasks.size());
   for (std::size_t i = 0; i < active.size(); ++i) active[i] = static_cast<int>(i);
@@ -163,7 +163,7 @@ TEST(Random, FairAndNeverBelowTheBoundOnTenThousandGraphs) {
       bound_met += end <= bound * (1 + 1e-9) ? 1 : 0;
     }
   }
-  EXPECT_GT(bound_met, 2000);  // the bound is no empty one
+  EXPECT_GT(bound_met, 2000);  // the bound is often exact
 }
 
 }  // namespace

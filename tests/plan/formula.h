@@ -1,5 +1,5 @@
 // Formula: the arithmetic of tests/data/plan_cases.json: + - * / ^, parentheses, names, and the
-// functions of its notation. Throws std::invalid_argument. Called by cases_test.cc.
+// functions of its notation. Throws std::invalid_argument.
 #pragma once
 
 #include <cctype>

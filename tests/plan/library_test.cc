@@ -1,5 +1,5 @@
-// libferry_plan as a program links it: by ferry::plan, which brings libferry. Errors pass from one
-// library to the other, in C++ and in C.
+// libferry_plan as a program links it: by ferry::plan, which also links libferry. Errors pass from
+// one library to the other, in C++ and in C.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// What tensor and pipeline parallel ranks and pairs of micro-batches make of an exchange.
+// The forward step with tensor and pipeline parallel ranks, and with pairs of micro-batches.
 #include <gmock/gmock.h>
 
 #include <limits>
@@ -55,7 +55,7 @@ TEST(Parallel, ManyRanksGatherAsFewDo) {
     const Plan plan = ferry::plan(Machine::parse(machine), shape, {.chunks = 1, .doubled = false});
     return plan.predictions[0].step.gather_us;
   };
-  for (const int tp : {8, 32})  // of one host, and of four
+  for (const int tp : {8, 32})  // neighbours on one host, and on four
     EXPECT_NEAR(gather_us("h800:512", tp), gather_us("h800:16", tp), 1e-3);
 }
 

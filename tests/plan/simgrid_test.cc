@@ -1,5 +1,5 @@
-// SimGrid as an oracle: random flows over random links share them, and end, as the fluid simulation
-// says. Built where libsimgrid-dev is installed.
+// SimGrid as an oracle: random flows over random links have the rates and ends of the fluid
+// simulation. Built where libsimgrid-dev is installed.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -34,7 +34,7 @@ Schedule random_flows(std::mt19937& random) {
   return schedule;
 }
 
-// All graphs at once, as there is one engine for a process; they share nothing.
+// All graphs at once, as SimGrid has one engine in a process. Graphs share no links.
 class Oracle {
  public:
   Oracle() : engine_(make()), zone_(sg4::create_full_zone("all")) {}
@@ -81,7 +81,7 @@ class Oracle {
     double* end_us;
   };
 
-  // Links as fluids: no latency, no acknowledgements on the way back.
+  // Links as fluids: without latency, without acknowledgements in the other direction.
   static sg4::Engine make() {
     std::vector<std::string> words = {"simgrid_test", "--cfg=network/model:CM02",
                                       "--cfg=network/crosstraffic:0", "--cfg=network/weight-S:0",

@@ -1,5 +1,5 @@
-// What each strategy puts on the links of the machines of the field, against figures worked out by
-// hand and by linear programs (docs/plan.md), and ranks in classes against each rank alone.
+// The bytes of each strategy on the links of published machines, against figures computed by hand
+// and by linear programs (docs/plan.md); and ranks in classes against every rank as a class.
 #include <gmock/gmock.h>
 
 #include "ferry/plan.h"
@@ -78,7 +78,7 @@ TEST(Strategies, FullmeshTakesBothWays) {
 }
 
 TEST(Strategies, OneNodeOfCards) {
-  // Two dies of 4096 tokens a card, 40 GB/s: 117 MB to the mate, 155 MB to each peer.
+  // Each card has two dies of 4096 tokens, and 40 GB/s: 117 MB to the mate, 155 MB to each peer.
   Workload dies = workload();
   dies.exchange.max_tokens = 8192;
   const Plan plan = ferry::plan(Machine::parse("ubbv2:1@peer=40GB/s@mate1=40GB/s"), dies);
@@ -118,13 +118,13 @@ TEST(Strategies, ALoadOnOneRankIsSeen) {
 TEST(Strategies, IdsAreCounted) {
   Workload trace = workload(16);
   trace.exchange.top_k = 2;
-  trace.ids = {0, 1, 2, 3, -1, -1, 15, 8};  // for ranks 0; 1; none; 7 and 4
+  trace.ids = {0, 1, 2, 3, -1, -1, 15, 8};  // for rank 0; rank 1; no rank; ranks 7 and 4
   const Plan plan = ferry::plan(Machine::parse("host:2,rank:4"), trace);
-  // Of four sources' tokens half go to host 0, a quarter to host 1.
+  // Half of the tokens of four sources go to host 0, a quarter to host 1.
   EXPECT_NEAR(bytes(predict(plan, "hierarchical"), "host"), 4 * kAll * 0.5, 1);
 }
 
-// All presets and shapes of links, ranks that look alike as one, and one by one.
+// All presets and shapes of links: classes of equal ranks against every rank as a class.
 TEST(Classes, GiveWhatEachRankAloneGives) {
   for (const char* text :
        {"ubbv2:2", "ubbv2:2@port10", "ubbv2dies:2", "a2:4", "h800:3", "a3:2@fabric=196GB/s",
@@ -156,7 +156,7 @@ TEST(Classes, GiveWhatEachRankAloneGives) {
   }
 }
 
-// The walk that exchanges choose by.
+// The walk by which exchanges choose an algorithm.
 TEST(Trees, BytesAreThoseOfEveryLevel) {
   for (const char* text : {"gpu8:2", "host:4@8links,rank:8", "dies16:2", "rack:2,host:2,rank:4",
                            "server:4,rank:4", "host:2,rank:3+5", "rack:2,host:1+2,rank:2+3+1"}) {
@@ -183,7 +183,7 @@ TEST(Trees, BytesAreThoseOfEveryLevel) {
   }
 }
 
-// Their memory is that of the links that ranks use.
+// Only the links that ranks use take memory of the planner.
 TEST(Trees, MoreLinksThanRanksAreNotUsed) {
   const internal::Traffic traffic = internal::traffic_of(workload(65536).exchange, 65536);
   const auto bytes = [&](const char* text) {
@@ -215,8 +215,7 @@ TEST(Plan, SaysWhatMemoryAndComputeDoToIt) {
   EXPECT_THAT(plan.notes, testing::Contains(HasSubstr("beside compute hierarchical takes")));
 }
 
-// 4 ranks with 4,096 tokens, 8 experts a token: 131,072 rows, 1,879 MB, of which none is in a
-// cache.
+// 4 ranks with 4,096 tokens and 8 experts for each token: 131,072 rows, 1,879 MB, none in a cache.
 TEST(Plan, TheProcessorsOfANodeCopyItsRows) {
   const auto pair = [](const std::string& host) {
     const std::string copies = "dispatch 4us 26ns 60GB/s 18GB/s combine 3us 20ns 90GB/s 25GB/s ";
@@ -224,7 +223,7 @@ TEST(Plan, TheProcessorsOfANodeCopyItsRows) {
     return predict(plan, "fullmesh");
   };
   const double rows_us = 4 * kTokens * 8 * kRowBytes / 1e3;
-  const double tokens = 4 * 4 * kTokens * kP64;  // each once for each rank that gets it
+  const double tokens = 4 * 4 * kTokens * kP64;  // one for each rank that receives it
   const Prediction beyond = pair("caches 4MB 40MB");
   EXPECT_NEAR(beyond.dispatch_us, 4 * 4 + tokens * 0.026 + rows_us / 18, 0.1);
   EXPECT_NEAR(beyond.combine_us, 4 * 3 + tokens * 0.020 + rows_us / 25, 0.1);
@@ -232,7 +231,7 @@ TEST(Plan, TheProcessorsOfANodeCopyItsRows) {
   EXPECT_NEAR(in.dispatch_us, 4 * 4 + tokens * 0.026 + rows_us / 60, 0.1);
   const Prediction half = pair("caches 1000MB 2759MB");  // 1,879 MB are in the middle
   EXPECT_NEAR(half.dispatch_us, 4 * 4 + tokens * 0.026 + rows_us * (0.5 / 60 + 0.5 / 18), 20);
-  // Two ranks wait for a processor, then none.
+  // Two ranks wait for a processor, then no rank does.
   const Prediction waiting = pair("caches 4MB 40MB processors 2 waiting 5us 1.5us");
   EXPECT_NEAR(waiting.dispatch_us - beyond.dispatch_us, 2 * 5, 1e-6);
   EXPECT_NEAR(waiting.combine_us - beyond.combine_us, 2 * 1.5, 1e-6);

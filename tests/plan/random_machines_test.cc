@@ -1,5 +1,5 @@
-// Machines drawn at random, of up to 64 ranks: ranks in classes, and sums over the trees of all,
-// against tasks for every pair of ranks.
+// Random machines of up to 64 ranks. Plans of ranks in classes, and plans from sums over hops, are
+// compared with plans that have tasks for every pair of ranks.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -29,8 +29,8 @@ class Draw {
   }
   bool one_in(int n) { return number(1, n) == 1; }
 
-  // Two or three levels, links inside and between groups, and sometimes a second way, which is
-  // often one that only some of the ranks have.
+  // Two or three levels, links inside and between groups, and sometimes a second way, which often
+  // only some of the ranks have.
   std::string machine() {
     const bool three = one_in(2);
     const int hosts = number(2, three ? 4 : 8), cards = number(2, 4), inner = three ? 2 : 1;
@@ -50,7 +50,7 @@ class Draw {
     return text;
   }
 
-  // All ranks wanted alike, but for a group of experts, some ranks or every one.
+  // Uniform routing, routing limited to groups, or loads that differ for some ranks or for all.
   Workload workload() {
     Workload workload{.exchange = {.max_tokens = number(1, 4096),
                                    .hidden = 1024,
@@ -97,7 +97,7 @@ class Draw {
   std::vector<std::string> ports_;
 };
 
-// Nothing where the machine drawn is none.
+// nullopt if the text is not a valid machine.
 std::optional<Plan> plan_of(const std::string& text, const Workload& workload, bool by_classes) {
   try {
     return plan(Machine::parse(text), workload,
@@ -131,7 +131,7 @@ void expect_same_loads(const Prediction& a, const Prediction& b) {
   }
 }
 
-// check(machine, workload) for each that is drawn, until one fails.
+// Calls check(machine, workload) for each random machine, until a check fails.
 template <typename Check>
 void for_machines(const Check& check) {
   for (unsigned seed = 0; seed < kMachines && !testing::Test::HasFailure(); ++seed) {
@@ -143,7 +143,7 @@ void for_machines(const Check& check) {
   }
 }
 
-TEST(Alike, RanksInClassesTakeTheTimeOfEachOnItsOwn) {
+TEST(RandomMachines, RanksInClassesTakeTheTimeOfEachOnItsOwn) {
   int in_classes = 0;
   for_machines([&](const std::string& text, const Workload& workload) {
     const std::optional<Plan> classes = plan_of(text, workload, true);
@@ -155,7 +155,7 @@ TEST(Alike, RanksInClassesTakeTheTimeOfEachOnItsOwn) {
       SCOPED_TRACE(one.strategy);
       const Prediction& same = find(*classes, one.strategy);
       expect_same_loads(one, same);
-      // Hops that look alike end together, which the bound of classes knows.
+      // Equal hops end at the same time, so the bound of classes may be higher.
       EXPECT_LE(one.bound_us(), same.bound_us() * (1 + 1e-9));
       EXPECT_LE(same.bound_us(), same.pair_us() * (1 + 1e-9));
       if (one.chunks != same.chunks) continue;
@@ -166,8 +166,8 @@ TEST(Alike, RanksInClassesTakeTheTimeOfEachOnItsOwn) {
   EXPECT_GT(in_classes, kMachines / 4);
 }
 
-// Neither the first rank nor the last sees another load than each other rank does.
-TEST(Alike, AHotRankInTheMiddleIsAClass) {
+// The hot rank is between the first and the last rank of the other class.
+TEST(RandomMachines, AHotRankInTheMiddleIsAClass) {
   Workload hot{.exchange = {.max_tokens = 4096, .hidden = 7168, .num_experts = 16, .top_k = 2}};
   hot.loads.assign(16, 1.0);
   hot.loads[5] = 4;
@@ -177,8 +177,8 @@ TEST(Alike, AHotRankInTheMiddleIsAClass) {
   expect_same_loads(find(classes, "fullmesh"), find(alone, "fullmesh"));
 }
 
-// The links of a rank to its peers are not alike where only one of these has a second way.
-TEST(Alike, LinksOfAClassThatCarryDifferentBytes) {
+// The links of a rank to its peers carry different bytes if only one peer has a second way.
+TEST(RandomMachines, LinksOfAClassThatCarryDifferentBytes) {
   const char* const text =
       "machine:8,vnode:2,rank:4\nlink peer mesh vnode 50GB/s\n"
       "link mate pairs 0-5,1-4,2-7,3-6 in machine 50GB/s\n"
@@ -190,7 +190,7 @@ TEST(Alike, LinksOfAClassThatCarryDifferentBytes) {
   expect_same_loads(find(classes, "hierarchical"), find(alone, "hierarchical"));
 }
 
-// Every strategy. Returns their number.
+// Compares every strategy. Returns the number of strategies.
 int expect_sums_of_tasks(const std::string& text, const Workload& workload) {
   const internal::Graph graph(Machine::parse(text));
   const internal::Classes alone = internal::each_alone(graph.num_ranks());
@@ -223,7 +223,7 @@ int expect_sums_of_tasks(const std::string& text, const Workload& workload) {
   return checked;
 }
 
-TEST(Alike, SumsOverAllTreesAreThoseOfTheTasks) {
+TEST(RandomMachines, SumsOverAllTreesAreThoseOfTheTasks) {
   int checked = 0;
   for_machines([&](const std::string& text, const Workload& workload) {
     if (plan_of(text, workload, true)) checked += expect_sums_of_tasks(text, workload);
@@ -231,8 +231,8 @@ TEST(Alike, SumsOverAllTreesAreThoseOfTheTasks) {
   EXPECT_GT(checked, kMachines);
 }
 
-// A rank waits for the slowest of the sums that it adds to its own, whichever link brings it.
-TEST(Alike, SumsKnowTheSlowestHopBehindAnother) {
+// A rank waits for the slowest of the sums that it adds to its own, over whichever link.
+TEST(RandomMachines, SumsKnowTheSlowestHopBehindAnother) {
   const Workload few{.exchange = {.max_tokens = 1, .hidden = 64, .num_experts = 16, .top_k = 8}};
   for (const char* latencies : {"1us 20us", "20us 1us"}) {
     const std::string text(latencies), inner = text.substr(0, text.find(' ')),
