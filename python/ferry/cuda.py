@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, Sequence
 import torch
 
 from ferry import _core
-from ferry.cuda_results import Handle, Received, view
+from ferry.cuda_results import Handle, Owner, Received, view
 from ferry.errors import Closed, InvalidArgument
 from ferry.types import Result
 
@@ -232,9 +232,10 @@ class Exchange:
             raise
         self._num_dispatches += 1
         native = getattr(self.native, name)(given, self._stream())
-        handle = handle or Handle(self, native.handle, native.num_rows)
+        owner = Owner(self.native, self.device, self.config, self.num_local_experts, self.group.size)
+        handle = handle or Handle(owner, native.handle, native.num_rows)
         handle.last_dispatch = self._num_dispatches, native.sources
-        return Received(self, native, handle)
+        return Received(owner, native, handle)
 
     def _dispatch_arguments(self, tokens, topk_ids, topk_weights, handle):
         if self._dtype == torch.uint8 and torch.is_tensor(tokens) and tokens.element_size() == 1:

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import torch
 
 from ferry import _core
-
-if TYPE_CHECKING:
-    from ferry.cuda import Exchange
 
 # Types as __cuda_array_interface__ can say them; of what it cannot, integers of the same width.
 _TYPES = {torch.float32: "<f4", torch.float16: "<f2", torch.bfloat16: "<i2", torch.int64: "<i8", torch.int32: "<i4"}
@@ -36,6 +33,16 @@ def view(owner: Any, device: torch.device, address: int, shape: Sequence[int], d
     return torch.as_tensor(memory, device=device).view(dtype)
 
 
+class Owner(NamedTuple):
+    """The exchange whose memory the results are views of."""
+
+    native: _core.CudaExchange
+    device: torch.device
+    config: dict[str, Any]
+    num_local_experts: int
+    num_ranks: int
+
+
 class Handle:
     """What a dispatch learned about routing, for any number of combines and cached dispatches of its exchange.
 
@@ -43,10 +50,10 @@ class Handle:
     L: experts of this rank, R: ranks.
     """
 
-    def __init__(self, exchange: Exchange, native: _core.CudaHandle, shown_rows: int):
-        self.native, self._device = native, exchange.device
-        self._num_local, self._num_ranks = exchange.num_local_experts, exchange.group.size
-        self.is_rank_major = exchange.config["layout"] == "rank_major"
+    def __init__(self, owner: Owner, native: _core.CudaHandle, shown_rows: int):
+        self.native, self._device = native, owner.device
+        self._num_local, self._num_ranks = owner.num_local_experts, owner.num_ranks
+        self.is_rank_major = owner.config["layout"] == "rank_major"
         self.shown_rows = shown_rows  # Received.num_rows, also of cached dispatches
         self.last_dispatch = 0, 0  # with this routing: its number, the address of its sources
         self.kept_sources: torch.Tensor | None = None
@@ -110,9 +117,9 @@ class Received:
     can come: the handle's counts in device memory then say where rows are, the others are undefined.
     """
 
-    def __init__(self, exchange: Exchange, native: _core.CudaReceived, handle: Handle):
-        self._owner, self._native, self.handle = exchange.native, native, handle
-        self._device, self._config, self._num_local = exchange.device, exchange.config, exchange.num_local_experts
+    def __init__(self, owner: Owner, native: _core.CudaReceived, handle: Handle):
+        self._owner, self._native, self.handle = owner.native, native, handle
+        self._device, self._config, self._num_local = owner.device, owner.config, owner.num_local_experts
         self.num_rows = handle.shown_rows
 
     @functools.cached_property

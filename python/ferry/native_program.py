@@ -1,14 +1,13 @@
 """Finds the native program `ferry` that is installed with the package, as ferry/bin/ferry."""
 
 import os
+import sys
 from pathlib import Path
-
-import ferry
 
 
 def path():
     """Raises FileNotFoundError that says where it was looked for."""
-    places = [Path(folder) / "bin" / "ferry" for folder in ferry.__path__]
+    places = [Path(folder) / "bin" / "ferry" for folder in sys.modules[__package__].__path__]
     for place in places:
         if place.is_file():
             return str(place)

@@ -19,6 +19,7 @@ import ferry  # noqa: E402
 import ferry.cuda  # noqa: E402
 import ferry.torch  # noqa: E402
 from ferry import _core  # noqa: E402
+from ferry.torch.rows import gaps_of  # noqa: E402
 
 TOP_K = 3
 TOKENS = {1: (5,), 2: (6, 0), 4: (3, 0, 9, 1)}  # of each rank
@@ -53,7 +54,7 @@ def gaps_of_host(group, layout):
                               expert_alignment=4, zero_gaps=True)  # fmt: skip
     tokens, ids, _ = inputs(group, 4, 5, torch.float32)
     received = exchange.dispatch(tokens, ids)
-    assert torch.equal(ferry.torch._gaps(received.handle, received.num_rows), received.sources[:, 0] < 0)
+    assert torch.equal(gaps_of(received.handle, received.num_rows), received.sources[:, 0] < 0)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

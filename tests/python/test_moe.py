@@ -168,7 +168,7 @@ def test_grouped_products_are_those_of_each_expert(grouped_calls, intermediate, 
 
 @pytest.mark.parametrize("counts, blocks", [([3, 0, 5], 1), ([0, 4, 7], 2), ([20, 0, 12], 2), ([0, 0, 0], 0)])
 def test_results_go_where_combine_reads_by_products_of_blocks_of_experts(monkeypatch, grouped_calls, counts, blocks):
-    monkeypatch.setattr(ferry.moe, "_BLOCK_BYTES", 10 * 48 * 4)  # ten rows
+    monkeypatch.setattr("ferry.torch.experts._BLOCK_BYTES", 10 * 48 * 4)  # ten rows
     generator = torch.Generator().manual_seed(3)
     rows, gate_up, down = (torch.randn(*size, generator=generator)
                            for size in ((sum(counts), HIDDEN), (3, 48, HIDDEN), (3, HIDDEN, 24)))

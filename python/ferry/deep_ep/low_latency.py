@@ -18,7 +18,7 @@ from ferry.deep_ep.events import EventOverlap, overlap
 from ferry.deep_ep.low_latency_rows import Arrival, Sent, add_waits
 from ferry.deep_ep.rows import detached
 from ferry.errors import InvalidArgument
-from ferry.refusing import Refusing
+from ferry.torch.refusing import Refusing
 
 
 _CALL = "num_max_dispatch_tokens_per_rank", "hidden", "num_experts", "top_k", "dtype", "wire"  # keys of by_call

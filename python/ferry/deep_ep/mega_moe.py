@@ -13,7 +13,7 @@ ferry.torch_npu.mega_moe.
 import torch
 
 import ferry
-from ferry.refusing import Refusing
+from ferry.torch.refusing import Refusing
 from ferry.torch_npu import mega_moe as cann
 
 __all__ = ["SymmBuffer", "bf16_mega_moe", "get_symm_buffer_for_mega_moe", "transform_weights_for_mega_moe"]

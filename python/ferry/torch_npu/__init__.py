@@ -19,7 +19,8 @@ from ferry.torch_npu.distribute import (
     npu_moe_distribute_dispatch,
     npu_moe_distribute_dispatch_v2,
 )
-from ferry.torch_npu.groups import install, register_group, unregister_group
+from ferry.torch_npu.groups import register_group, unregister_group
+from ferry.torch_npu.install import install
 from ferry.torch_npu.routing import (
     npu_moe_finalize_routing,
     npu_moe_gating_top_k,

@@ -12,7 +12,7 @@ import torch
 
 import ferry
 from ferry.moe import moe, swiglu
-from ferry.refusing import Refusing
+from ferry.torch.refusing import Refusing
 
 
 def refuse_unless(default, **given):

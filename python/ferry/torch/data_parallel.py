@@ -8,13 +8,10 @@ docs/moe_training.md has them in a program. Called by users by their names of fe
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 import ferry
-from ferry.expert_mesh import is_sharded
-from ferry.moe import MoE
-
-__all__ = ["clip_grad_norm_", "ddp"]
+from ferry.torch.expert_mesh import is_sharded
+from ferry.torch.module import MoE
 
 
 def ddp(model, **arguments):
@@ -50,7 +47,10 @@ def _tensors(module):
 @torch.no_grad()
 def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False):
     """torch.nn.utils.clip_grad_norm_ of plain tensors, which are the same on all ranks, and DTensors on any meshes,
-    which torch's refuses to take together. Collective. Returns the norm of all gradients, a plain tensor."""
+    which torch's refuses to take together. Collective. Returns the norm of all gradients, a plain tensor. Needs torch
+    2.6."""
+    from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
     by_mesh = {}
     for weights in parameters:
         if weights.grad is not None:

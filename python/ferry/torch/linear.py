@@ -8,58 +8,22 @@ goes home as the gradient of the weight.
 So backward() is as collective as the calls: all ranks call it, in the same order, on graphs that hold the same calls,
 and what requires a gradient does so on all of them, those included that sent or received no row.
 
-The exchange is a ferry.Exchange, or for tensors of a CUDA device a ferry.cuda.Exchange. MoE is a module of torch that
-makes both calls and has the experts between them (ferry.moe).
+The exchange is a ferry.Exchange, or for tensors of a CUDA device a ferry.cuda.Exchange.
 
-T tokens of this rank, H hidden, K top-k, N rows received. Calls the exchange; called by ferry.moe.
+T tokens of this rank, H hidden, K top-k, N rows received. Calls the exchange.
 """
 
-import functools
-import sys
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar, Union, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import torch
 
 from ferry import Exchange, Handle, InvalidArgument
-from ferry.turns import take
+from ferry.torch.calls import checked_linear, uncompiled
+from ferry.torch.rows import dense, scale_and_dot, zero_gaps
+from ferry.torch.turns import take
 
 if TYPE_CHECKING:
     import ferry.cuda
-    from ferry.data_parallel import clip_grad_norm_, ddp
-    from ferry.moe import MoE
-else:
-
-    def __getattr__(name):
-        """The layer, which calls this module, and what calls the layer are imported when they are asked for."""
-        if name == "MoE":
-            from ferry.moe import MoE
-
-            return MoE
-        if name in ("clip_grad_norm_", "ddp"):
-            from ferry import data_parallel
-
-            return getattr(data_parallel, name)
-        raise AttributeError(f"module 'ferry.torch' has no attribute {name!r}")
-
-
-__all__ = ["Dispatched", "MoE", "clip_grad_norm_", "combine", "ddp", "dispatch"]
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def _uncompiled(function: Function) -> Function:
-    """torch.compile cannot look into native calls: it runs them as they are, between its graphs. (Since torch 2.1.)
-
-    torch's decorator loads the compiler at its first call, which takes seconds. So it is only called in a process that
-    has loaded the compiler already.
-    """
-    opaque = getattr(torch, "_disable_dynamo", lambda same: same)(function)
-
-    @functools.wraps(function)
-    def call(*args: Any, **arguments: Any) -> Any:
-        return (opaque if "torch._dynamo" in sys.modules else function)(*args, **arguments)
-
-    return cast(Function, call)
 
 
 class Dispatched(NamedTuple):
@@ -72,7 +36,7 @@ class Dispatched(NamedTuple):
     topk_ids: Optional[torch.Tensor]  # rank_major: int32 [N, K], local expert or -1; else None
 
 
-@_uncompiled
+@uncompiled
 def dispatch(
     exchange: "Union[Exchange, ferry.cuda.Exchange]",
     tokens: torch.Tensor,
@@ -95,10 +59,10 @@ def dispatch(
     Exchange.dispatch raises.
     """
     routing["topk_ids"] = topk_ids
-    return Dispatched(*_Dispatch.apply(_linear(exchange), tokens, topk_weights, copy, routing))
+    return Dispatched(*_Dispatch.apply(checked_linear(exchange), tokens, topk_weights, copy, routing))
 
 
-@_uncompiled
+@uncompiled
 def combine(
     exchange: "Union[Exchange, ferry.cuda.Exchange]",
     rows: torch.Tensor,
@@ -123,7 +87,7 @@ def combine(
         message = f"combine() has no argument '{next(iter(unknown))}'"
         take(exchange.refuse_combine, message)
         raise TypeError(message)
-    _check_width(_linear(exchange), rows, topk_weights)
+    _check_width(checked_linear(exchange), rows, topk_weights)
     if topk_weights is None:
         return _Combine.apply(exchange, handle, rows, None, out_dtype)[0]
     return _WeightedCombine.apply(exchange, handle, rows, topk_weights, out_dtype)
@@ -134,7 +98,7 @@ class _Dispatch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, exchange, tokens, topk_weights, copy, routing):
-        received = take(exchange.dispatch, _dense(tokens), topk_weights=_dense(topk_weights), **routing)
+        received = take(exchange.dispatch, dense(tokens), topk_weights=dense(topk_weights), **routing)
         ctx.exchange, ctx.handle, ctx.elsewhere = exchange, received.handle, None
         weights = None if topk_weights is None else received.weights
         if weights is not None and ctx.needs_input_grad[2]:
@@ -143,7 +107,7 @@ class _Dispatch(torch.autograd.Function):
             if weights.is_cuda:
                 received.keep_sources()  # which backward needs, to send the gradients of weights home
         results = [received.rows, weights, received.sources, received.topk_ids]
-        _zero_gaps(exchange, received.handle, results[:2])
+        zero_gaps(exchange, received.handle, results[:2])
         if copy:
             results = [result if result is None else result.clone() for result in results]
         return (*results[:2], received.handle, *results[2:])
@@ -164,8 +128,8 @@ class _Combine(torch.autograd.Function):
     @staticmethod
     def forward(ctx, exchange, handle, rows, row_weights, out_dtype):
         home = None if row_weights is None else row_weights.new_empty(handle.num_tokens, exchange.config["top_k"])
-        weights = dict(row_weights=_dense(row_weights), out_topk_weights=home)
-        out = take(exchange.combine, _dense(rows), handle, out_dtype=out_dtype, **weights)
+        weights = dict(row_weights=dense(row_weights), out_topk_weights=home)
+        out = take(exchange.combine, dense(rows), handle, out_dtype=out_dtype, **weights)
         ctx.exchange, ctx.handle, ctx.shape = exchange, handle, rows.shape
         return out, home
 
@@ -183,7 +147,7 @@ class _WeightedCombine(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, exchange, handle, rows, topk_weights, out_dtype):
-        out = take(exchange.combine, _dense(rows), handle, _dense(topk_weights), out_dtype=out_dtype)
+        out = take(exchange.combine, dense(rows), handle, dense(topk_weights), out_dtype=out_dtype)
         ctx.exchange, ctx.handle, ctx.shape, ctx.dtype = exchange, handle, rows.shape, rows.dtype
         ctx.save_for_backward(rows if ctx.needs_input_grad[3] else None, topk_weights)
         return out
@@ -201,28 +165,12 @@ class _WeightedCombine(torch.autograd.Function):
             scaled = None if scaled is None else (weights * grads).to(ctx.dtype)
             dots = None if dots is None else (rows.float() * grads.float()).sum(-1)
         else:
-            _scale_and_dot(rows, grads, weights, scaled, dots)
+            scale_and_dot(rows, grads, weights, scaled, dots)
         grad_topk_weights = None
         if dots is not None:
             carriers = dots.new_zeros(len(dots), 1)
             grad_topk_weights = _Combine.apply(ctx.exchange, ctx.handle, carriers, dots, None)[1]
         return None, None, None if scaled is None else scaled.view(ctx.shape), grad_topk_weights, None
-
-
-def _scale_and_dot(rows, grads, weights, scaled, dots):
-    """scaled [N, H] = weights [N, 1] * grads, and dots [N] of rows and grads, in float32; None is left out.
-
-    Block by block, small enough for a core's cache: float32 copies of all rows took five times as long as the exchange.
-    On a device the blocks bound the memory of the copies.
-    """
-    block = max(1, 2 ** (26 if grads.is_cuda else 16) // max(1, grads.shape[-1]))
-    for begin in range(0, len(grads), block):
-        part = slice(begin, begin + block)
-        each = grads[part].float()
-        if dots is not None:
-            torch.sum(rows[part].float() * each, -1, out=dots[part])
-        if scaled is not None:
-            scaled[part] = each * weights[part]
 
 
 def _dispatch_again(ctx, tokens, topk_weights):
@@ -240,15 +188,6 @@ def _check_backward(exchange):
                               "itself, under torch.autograd.set_multithreading_enabled(False)")
 
 
-def _linear(exchange):
-    """The exchange, unless it does more than move rows and add them. All ranks agree: they have the same config."""
-    needed = {"wire": "none", "combine_wire": "none", "copy_experts": 0, "constant_experts": 0}
-    for name, value in needed.items():
-        if exchange.config[name] != value:
-            raise InvalidArgument(f"ferry.torch needs an exchange with {name}={value!r}, not {exchange.config[name]!r}")
-    return exchange
-
-
 def _check_width(exchange, rows, topk_weights):
     if not (torch.is_grad_enabled() and torch.is_tensor(rows)):
         return
@@ -258,47 +197,3 @@ def _check_width(exchange, rows, topk_weights):
         message = f"combine: rows {list(rows.shape)} need gradients, which travel as tokens of hidden {hidden}"
         take(exchange.refuse_combine, message)
         raise InvalidArgument(message)
-
-
-def _zero_gaps(exchange, handle, arrays):
-    """What lies behind an expert's rows is undefined; NaN there would poison a parameter though its gradient is 0."""
-    if arrays[0].is_cuda:
-        return _zero_gaps_on_device(exchange.config, handle, arrays)
-    if exchange.config["layout"] == "rank_major" or exchange.config["zero_gaps"]:
-        return
-    offsets = handle.expert_offsets
-    for begin, end in zip((offsets[:-1] + handle.tokens_per_expert).tolist(), offsets[1:].tolist()):
-        for array in arrays:
-            if array is not None and begin < end:
-                array.view(handle.num_rows, -1)[begin:end] = 0
-
-
-def _zero_gaps_on_device(config, handle, arrays):
-    """The same without knowing on the host where they are; and what lies behind the last row, where counts were not
-    waited for."""
-    num_rows = arrays[0].shape[:-1].numel()
-    no_gaps = config["zero_gaps"] or config["layout"] == "rank_major"
-    no_gaps = no_gaps or (config["layout"] == "expert_major" and config["expert_alignment"] == 1)
-    if num_rows == 0 or (no_gaps and handle.num_rows == num_rows):
-        return
-    gaps = _gaps(handle, num_rows).unsqueeze(1)
-    for array in arrays:
-        if array is not None:
-            array.view(num_rows, -1).masked_fill_(gaps, 0)
-
-
-def _gaps(handle, num_rows):
-    """bool [num_rows]: rows that hold no token."""
-    offsets, counts, of_ranks = handle.expert_offsets, handle.tokens_per_expert, handle.running_rows_per_rank
-    row = torch.arange(num_rows, device=counts.device)
-    if len(of_ranks) > 0:  # rank_major
-        return row >= of_ranks[-1]
-    if len(counts) == 0:
-        return row >= 0
-    expert = torch.searchsorted(offsets[1:], row, right=True).clamp_(max=len(counts) - 1)
-    return row >= (offsets[:-1] + counts)[expert]
-
-
-def _dense(tensor):
-    """Dense (a gradient is often one number, expanded). The exchange refuses what is no tensor, on all ranks."""
-    return tensor.contiguous() if torch.is_tensor(tensor) else tensor

@@ -1,7 +1,7 @@
 """Refusing: a front that cannot make a collective call says so to the other ranks. Used by ferry.moe and the fronts."""
 
 from ferry.errors import Error
-from ferry.turns import take
+from ferry.torch.turns import take
 
 
 class Refusing:

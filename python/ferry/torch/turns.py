@@ -4,7 +4,7 @@ Ranks must make their calls in one order. So the calls of a pair alternate, the 
 until one of them has ended; that order depends on nothing but how many calls each makes, as many on all ranks. While
 one waits in a call the other computes, and only one of them computes at a time: they share the rank's processors.
 
-Called by ferry.moe and ferry.torch, which make their calls by take().
+The modules of ferry.torch make their calls by take().
 """
 
 import threading

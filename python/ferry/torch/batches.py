@@ -20,15 +20,16 @@ import torch
 from torch.autograd.function import once_differentiable
 
 import ferry
-from ferry.experts_backward import ExpertsBackward
-from ferry.refusing import Refusing
-from ferry.torch import _dense, _linear, _scale_and_dot, _uncompiled
-from ferry.turns import paired
+from ferry.torch.calls import checked_linear, uncompiled
+from ferry.torch.experts_backward import ExpertsBackward
+from ferry.torch.refusing import Refusing
+from ferry.torch.rows import dense, scale_and_dot
+from ferry.torch.turns import paired
 
 _local = threading.local()
 
 
-@_uncompiled
+@uncompiled
 def in_two(exchange, tokens, topk_ids, topk_weights, experts, routing):
     """dispatch -> experts -> combine of both halves of the tokens: returns [T, H] and the handles. Collective.
     `routing`: active_ranks and replica_table, as of Exchange.dispatch.
@@ -38,7 +39,7 @@ def in_two(exchange, tokens, topk_ids, topk_weights, experts, routing):
     half = (len(tokens) + 1) // 2 if torch.is_tensor(tokens) else 0
     (tokens_a, ids_a, weights_a), (tokens_b, ids_b, weights_b) = (
         [_part(each, part) for each in (tokens, topk_ids, topk_weights)] for part in (slice(half), slice(half, None)))
-    a, b = _Batch(_linear(exchange), routing), _Batch(exchange, routing)
+    a, b = _Batch(checked_linear(exchange), routing), _Batch(exchange, routing)
 
     def refusing(half, *left):
         """Refuses a combine after the `half` of the other batch that comes before it, and drops the batches `left`."""
@@ -132,7 +133,7 @@ class _DispatchSend(torch.autograd.Function):
     @staticmethod
     def forward(ctx, batch, tokens, topk_ids, topk_weights):
         ctx.batch, batch.weights_need_gradient = batch, ctx.needs_input_grad[3]
-        batch.send(batch.exchange.dispatch_send, _dense(tokens), _dense(topk_ids), **batch.routing)
+        batch.send(batch.exchange.dispatch_send, dense(tokens), dense(topk_ids), **batch.routing)
         return torch.empty(0)
 
     @staticmethod
@@ -159,7 +160,7 @@ class _DispatchRecv(torch.autograd.Function):
         if batch.weights_need_gradient:
             batch.home = torch.empty(batch.handle.num_tokens, batch.exchange.config["top_k"])
             more = dict(row_weights=batch.dots, out_topk_weights=batch.home)
-        batch.send(batch.exchange.combine_send, _dense(grads), batch.handle, **more)
+        batch.send(batch.exchange.combine_send, dense(grads), batch.handle, **more)
         return None, torch.empty(0)
 
 
@@ -171,7 +172,7 @@ class _CombineSend(torch.autograd.Function):
     def forward(ctx, batch, outputs, rows, topk_weights):
         ctx.batch, ctx.dtype = batch, outputs.dtype
         ctx.save_for_backward(outputs if batch.weights_need_gradient else None)
-        batch.send(batch.exchange.combine_send, _dense(outputs), batch.handle, _dense(topk_weights))
+        batch.send(batch.exchange.combine_send, dense(outputs), batch.handle, dense(topk_weights))
         return torch.empty(0)
 
     @staticmethod
@@ -183,7 +184,7 @@ class _CombineSend(torch.autograd.Function):
         weights = torch.ones(len(grads), 1) if weights is None else weights.view(-1, 1)
         scaled = torch.empty(grads.shape, dtype=ctx.dtype) if ctx.needs_input_grad[1] else None
         batch.dots = torch.empty(len(grads)) if outputs is not None else None
-        _scale_and_dot(outputs, grads, weights, scaled, batch.dots)
+        scale_and_dot(outputs, grads, weights, scaled, batch.dots)
         return None, scaled, None, None
 
 
@@ -201,5 +202,5 @@ class _CombineRecv(torch.autograd.Function):
     def backward(ctx, grads):
         batch, (topk_weights,) = ctx.batch, ctx.saved_tensors
         grads = grads.to(getattr(torch, batch.exchange.config["dtype"]))
-        batch.send(batch.exchange.dispatch_send, _dense(grads), topk_weights=_dense(topk_weights), handle=batch.handle)
+        batch.send(batch.exchange.dispatch_send, dense(grads), topk_weights=dense(topk_weights), handle=batch.handle)
         return None, torch.empty(0), None

@@ -1,0 +1,147 @@
+"""Experts that moe() calls: each(f), swiglu() and SwiGLU, and wrappers that copy results and decode rows.
+
+H hidden, I intermediate, L experts of this rank, N rows received. Called by ferry.torch.moe and ferry.torch.module.
+"""
+
+import torch
+import torch.nn.functional as F
+
+import ferry
+
+
+def each(expert):
+    """The experts argument of moe() from a function of one expert: expert(e, rows [n, H]) gives [n, H] for the local
+    expert e, and is called for experts that have rows only."""
+
+    def experts(rows, counts, out=None):
+        parts = [_made(expert(e, part), part, f"expert {e}") for e, part in _shares(rows, counts)]
+        return torch.cat(parts or [rows], out=out)
+
+    return experts
+
+
+def _made(outputs, rows, who="experts"):
+    """The outputs, if they are of the shape and dtype of the rows."""
+    if not torch.is_tensor(outputs):
+        raise ferry.InvalidArgument(f"moe: {who} returned {type(outputs).__name__}, not a tensor {list(rows.shape)}")
+    if outputs.shape != rows.shape or outputs.dtype != rows.dtype:
+        raise ferry.InvalidArgument(f"moe: {who} returned {outputs.dtype} {list(outputs.shape)}, not {rows.dtype} "
+                                    f"{list(rows.shape)}, as the rows are")
+    return outputs
+
+
+def writing(experts):
+    """The experts; what they return is copied into `out`, unless it is `out` or None: then they wrote there."""
+
+    def call(rows, counts, out):
+        made = experts(rows, counts, out)
+        if made is not None and made is not out:
+            out.copy_(_made(made, out))
+
+    return call
+
+
+# Of the gate and up products of a block of experts. From 32 MiB on the C library maps new pages for every tensor.
+_BLOCK_BYTES = 8 * 2**20
+
+
+def swiglu(gate_up, down):
+    """The experts argument of moe(): down[e](silu(gate(x)) * up(x)), of gate_up[e] [2 I, H], the gate's rows first, and
+    down[e] [H, I]. Every product is torch's: a grouped_mm of many experts where torch has one for these weights
+    (docs/moe.md), else one for each expert that has rows."""
+
+    def one(gate_up, down, rows):
+        gate, up = (rows @ gate_up.t()).chunk(2, -1)
+        return (F.silu(gate) * up) @ down.t()
+
+    def experts(rows, counts, out=None):
+        if not _fit_grouped_mm(rows, gate_up, down):  # indexing would make a gradient of all experts for each
+            weights = list(zip(gate_up, down))
+            return each(lambda e, part: one(*weights[e], part))(rows, counts, out)
+        if out is None:
+            return _grouped(gate_up, down, rows, counts)
+        most = max(1, _BLOCK_BYTES // (gate_up.shape[1] * gate_up.element_size()))
+        for block, part in _blocks(counts, most):
+            out[part] = _grouped(gate_up[block], down[block], rows[part], counts[block])
+        return out
+
+    experts.parameters = lambda: [*_listed(gate_up), *_listed(down)]
+    return experts
+
+
+def _listed(weights):
+    return [weights] if torch.is_tensor(weights) else weights
+
+
+def _blocks(counts, most):
+    """(experts, their rows) as slices, of as many experts with rows as have at most `most` rows, or of one."""
+    first = begin = end = 0
+    for e, count in enumerate(counts):
+        if begin < end and end + count - begin > most:
+            yield slice(first, e), slice(begin, end)
+            first, begin = e, end
+        end += count
+    if begin < end:
+        yield slice(first, len(counts)), slice(begin, end)
+
+
+def _fit_grouped_mm(rows, *weights):
+    """It takes tensors of one dtype whose rows are multiples of 16 bytes, and does not know autocast. An empty gradient
+    is contiguous with any strides, and its backward wants others."""
+    return (hasattr(F, "grouped_mm") and len(rows) > 0 and not torch.is_autocast_enabled("cpu")
+            and all(torch.is_tensor(each) and each.dtype == rows.dtype and each.is_contiguous()
+                    and each.shape[-1] * each.element_size() % 16 == 0 for each in weights))
+
+
+def _grouped(gate_up, down, rows, counts):
+    ends = torch.tensor(counts).cumsum(0).to(torch.int32)
+    gate, up = F.grouped_mm(rows, gate_up.transpose(1, 2), offs=ends).chunk(2, -1)
+    out = F.grouped_mm(F.silu(gate) * up, down.transpose(1, 2), offs=ends)
+    if out.requires_grad:  # its backward takes no gradient that is one number, expanded
+        out.register_hook(torch.Tensor.contiguous)
+    return out
+
+
+def _shares(rows, counts):
+    """(local expert, its rows) of each that has some."""
+    return zip([e for e, count in enumerate(counts) if count], rows.split([count for count in counts if count]))
+
+
+class SwiGLU(torch.nn.Module):
+    """swiglu() with parameters of its own: gate_up [L, 2 I, H] and down [L, H, I], the layout of transformers and
+    vLLM."""
+
+    def __init__(self, num_local, hidden, intermediate, dtype=torch.bfloat16):
+        super().__init__()
+        self.gate_up = torch.nn.Parameter(torch.empty(num_local, 2 * intermediate, hidden, dtype=dtype))
+        self.down = torch.nn.Parameter(torch.empty(num_local, hidden, intermediate, dtype=dtype))
+        for weight in (self.gate_up, self.down):
+            torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
+
+    def forward(self, rows, counts, out=None):
+        """rows [N, H], expert by expert, counts[e] of them; returns [N, H], in `out` where that is given."""
+        return swiglu(self.gate_up, self.down)(rows, counts, out)
+
+
+def decoding(experts, config):
+    """The experts, given the rows that encoded ones stand for."""
+    dtype = getattr(torch, config["dtype"])
+
+    def call(rows, counts, out, scales):
+        decoded = torch.empty(rows.shape, dtype=dtype)
+        block = max(1, 2**16 // max(1, rows.shape[-1]))  # float32 copies of so many rows stay in a core's cache
+        for begin in range(0, len(rows), block):
+            part = slice(begin, begin + block)
+            decoded[part] = rows[part].float() * _factors(scales[part], config)
+        return experts(decoded, counts, out)
+
+    return call
+
+
+def _factors(scales, config):
+    """Scales of rows as docs/numerics.md has them, as float32 [n, 1] of an int8 wire, else [n, H]."""
+    if config["wire"] == "int8":
+        return scales
+    if config["wire"] == "fp8_ue8m0":  # exponents, four in an int32
+        scales = scales.clone(memory_format=torch.contiguous_format).view(torch.float8_e8m0fnu).float()
+    return scales.repeat_interleave(128, -1)[:, :config["hidden"]]

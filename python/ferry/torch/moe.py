@@ -1,0 +1,151 @@
+"""moe(): dispatch, experts, combine in one call, with gradients, in one or two batches.
+
+T tokens of this rank, H hidden, K top-k, N rows received. Without gradients the schedule is ferry::Layer's (src/layer),
+with them the calls are those of ferry.torch.linear or ferry.torch.batches.
+"""
+
+from functools import partial
+
+import torch
+
+import ferry
+import ferry.placement
+from ferry.torch import batches, expert_mesh, linear
+from ferry.torch.experts import decoding, writing
+from ferry.torch.experts_backward import ExpertsBackward, reaching
+from ferry.torch.refusing import Refusing
+from ferry.torch.turns import paired, take
+
+
+def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, balancer=None, active_ranks=None,
+        **unknown):
+    """dispatch -> experts -> combine: tokens [T, H] and float32 topk_weights [T, K] give [T, H]. Collective.
+
+    experts(rows [n, H], counts, out=None) computes experts of this rank, whose rows follow each other, counts[e] for
+    local expert e, and returns a tensor of their shape and dtype; with `out` [n, H] it may write there, where combine
+    reads, and return that or None, which saves a copy. Without gradients it is called for the experts whose rows have
+    all come, the others have a count of 0: once where all rows are there, else once for each run of such experts. An
+    expert gets its rows in one call; so results are those of the three calls, bit for bit, unless what it computes for
+    an expert depends on the others in its call. SwiGLU is one, each(f) makes one. What it raises is raised here, and
+    ferry.PeerRejected on the other ranks; the exchange goes on. `rows` and `out` keep their part of the window, also in
+    the traceback of an error that is kept: once 2 * depth + 2 are alive, rows are copied. `out` is not to be written to
+    after the call: other ranks may still read it.
+
+    Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is. Each parameter of a Module
+    that needs a gradient gets one in every backward pass, zeros where no row came to it and on a rank that is left out.
+    Of other `experts`, but for swiglu(), it is not known what they hold: let the tokens or the weights require
+    gradients. DTensors of a Module are seen by it as their local tensors.
+    overlap="batches" splits the tokens: the second half travels while the experts compute the first, whose results
+    travel while they compute the second; and in backward their gradients, which can be differentiated once only. It is
+    for hosts with FERRY_PROGRESS=thread, where travel takes about as long as the experts (docs/moe.md); on one host it
+    costs, as products are smaller. All ranks give the same `overlap`, require the same gradients, and give "batches" an
+    exchange of depth 2 or more. A ferry.placement.Balancer in `balancer` counts the rows.
+
+    active_ranks: those that take part, the same list on all; copies serve the experts of the others. The exchange has
+    the settings of a ferry.placement.Placement, settings("by_table"), whose replica table is found here. A rank that is
+    left out makes the same calls, backward() too; it gets zeros [T, H] and gradients of zeros, and its experts are not
+    called (docs/placement.md, "Ranks that are away").
+
+    Rows that travel encoded (a wire of the exchange) come to the experts decoded, in the tokens' dtype: rows * scales
+    in float32, rounded once. Wires, combine's too, are for calls without gradients.
+
+    Raises InvalidArgument for another layout than "expert_major" with expert_alignment 1, for the wire "int8_static"
+    (a layer has no scales), an unknown overlap, gradients over a wire and an expert without a copy on the active ranks,
+    and what dispatch and combine raise.
+    """
+    config = exchange.config
+    _check(config)
+    with Refusing(exchange.refuse_dispatch):
+        active = None if active_ranks is None else _ranks(active_ranks)
+    with Refusing(exchange.refuse_dispatch, active):
+        if unknown:
+            raise TypeError(f"moe() has no argument '{next(iter(unknown))}'")
+        if overlap not in (None, "batches"):
+            raise ferry.InvalidArgument(f"moe: overlap {overlap!r} is neither None nor 'batches'")
+        tokens, topk_ids, topk_weights = _dense_rows(tokens, topk_ids, topk_weights)
+        experts = expert_mesh.on_local_tensors(experts)
+        held = list(experts.parameters()) if hasattr(experts, "parameters") else []
+        learns = torch.is_grad_enabled() and any(each.requires_grad for each in (tokens, topk_weights, *held))
+        if learns:
+            _check_learning(config, overlap)
+        routing = _routing(exchange.group, config, active)
+        num_zeros = 0
+        if active is not None and exchange.group.rank not in active:
+            num_zeros, experts = len(tokens), _returned
+            tokens, topk_ids, topk_weights = tokens[:0], topk_ids[:0], topk_weights[:0]
+    if learns:
+        run = _in_one if overlap is None else batches.in_two
+        out, handles = run(exchange, tokens, topk_ids, topk_weights, reaching(experts, held), routing)
+    else:
+        given = writing(experts)
+        if config["wire"] != "none":
+            given = decoding(given, config)
+        with torch.no_grad():
+            out, handles = take(exchange._run_layer, tokens, topk_ids, topk_weights, given, overlap == "batches",
+                                **routing)
+    for handle in handles if balancer else ():
+        balancer.count(handle)
+    return torch.cat([out, out.new_zeros(num_zeros, out.shape[1])]) if num_zeros else out
+
+
+def _dense_rows(tokens, topk_ids, topk_weights):
+    """The tensors as dispatch takes them: rows of tokens may lie apart, not their elements."""
+    for name, tensor in (("tokens", tokens), ("topk_ids", topk_ids), ("topk_weights", topk_weights)):
+        if not torch.is_tensor(tensor) or tensor.layout != torch.strided:
+            raise ferry.InvalidArgument(f"moe: {name} is {tensor if tensor is None else type(tensor).__name__}, "
+                                        "not a dense tensor")
+    if tokens.dim() > 0 and tokens.stride(-1) != 1:
+        tokens = tokens.contiguous()
+    return tokens, topk_ids.contiguous(), topk_weights.contiguous()
+
+
+def _ranks(active_ranks):
+    ranks = [int(rank) for rank in active_ranks]
+    if not ranks:
+        raise ferry.InvalidArgument("moe: active_ranks is empty, need one rank or more")
+    return ranks
+
+
+def _routing(group, config, active):
+    """What else a dispatch gets: who takes part, and the copies that this rank's tokens go to."""
+    by_table = config["replicas"] and config["replica_choice"] == "by_table"
+    if not by_table and active is not None and len(active) < group.size:
+        raise ferry.InvalidArgument(f"moe: active_ranks {active} of {group.size} ranks need an exchange with the "
+                                    "settings of a ferry.placement.Placement, settings('by_table')")
+    table = ferry.placement.table_of(group, config, active) if by_table else None
+    return {"active_ranks": active, "replica_table": table}
+
+
+def _returned(rows, counts, out=None):
+    """The experts of a rank that is left out, for its graph: no row comes."""
+    return rows
+
+
+def _in_one(exchange, tokens, topk_ids, topk_weights, experts, routing):
+    """With gradients: the out and the handles of the three calls."""
+    received = linear.dispatch(exchange, tokens, topk_ids, **routing)
+    counts = received.handle.tokens_per_expert.tolist()
+    refuse = partial(exchange.refuse_combine, active_ranks=routing["active_ranks"])
+    with Refusing(refuse):
+        outputs = ExpertsBackward(refuse).between(received.rows, lambda rows: experts(rows, counts))
+    return linear.combine(exchange, outputs, received.handle, topk_weights), [received.handle]
+
+
+def _check(config):
+    """All ranks agree: they have the same config."""
+    if config["layout"] != "expert_major" or config["expert_alignment"] != 1:
+        raise ferry.InvalidArgument(f"moe: needs rows that follow each other (layout 'expert_major', expert_alignment "
+                                    f"1), not {config['layout']!r}, {config['expert_alignment']}")
+    if config["wire"] == "int8_static":
+        raise ferry.InvalidArgument("moe: the wire 'int8_static' needs scales, and a layer has none")
+
+
+def _check_learning(config, overlap):
+    if overlap == "batches" and paired():
+        raise ferry.InvalidArgument("moe: in a pair the other function is the second batch, so that overlap is None")
+    if overlap == "batches" and config["depth"] < 2:
+        raise ferry.InvalidArgument(f"moe: two batches need an exchange of depth 2, not {config['depth']}")
+    for name in ("wire", "combine_wire"):
+        if config[name] != "none":
+            raise ferry.InvalidArgument(f"moe: gradients need an exchange with {name} 'none', not "
+                                        f"{config[name]!r}; torch.no_grad() is without gradients")
