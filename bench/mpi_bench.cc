@@ -1,6 +1,6 @@
 // mpi_bench: dispatch and combine as frameworks do them over MPI collectives, measured in the way
 // of `ferry bench`: phases after a barrier, pairs in a free-running loop by batches. Started by
-// ferry.bench.suite under mpirun; prints one JSON object with the keys of `ferry bench --json`.
+// bench/suite/suite.py under mpirun; prints one JSON object with the keys of `ferry bench --json`.
 #include <fmt/format.h>
 #include <mpi.h>
 

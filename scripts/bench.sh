@@ -16,4 +16,4 @@ if command -v mpicxx >/dev/null; then targets+=(mpi_bench) mpi=ON; fi
   .venv/bin/pip install --no-build-isolation --no-deps --force-reinstall .; } >"$log" 2>&1 ||
   { cat "$log" >&2; exit 1; }
 
-.venv/bin/python -m "ferry.bench.$1" --build build/release "${@:2}"
+.venv/bin/python "bench/suite/$1.py" --build build/release "${@:2}"

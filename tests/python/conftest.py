@@ -3,7 +3,9 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # oracles beside the tests, in spawned ranks too
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))  # oracles beside the tests, in spawned ranks too
+sys.path.append(str(HERE.parents[1] / "bench/suite"))  # programs that are not in the wheel
 
 try:
     import torch

@@ -1,6 +1,7 @@
 """The page of `make bench`: ratios within a round, goals, programs that failed, runs that others disturbed."""
 
-from ferry.bench import report, suite
+import report
+import suite
 from ferry.bench.results import medians
 
 SHAPE = [16, 7168, 2, 256]

@@ -12,9 +12,10 @@ import pytest
 pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
+import planned  # noqa: E402
 from ferry import native_program  # noqa: E402
 from ferry.__main__ import main  # noqa: E402
-from ferry.bench import compare, planned, programs, work, words  # noqa: E402
+from ferry.bench import compare, programs, work, words  # noqa: E402
 from ferry.bench.measure import Job, measure, run_once  # noqa: E402
 from ferry.bench.places import in_place, main_place  # noqa: E402
 from ferry.bench.rank import summary  # noqa: E402

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from ferry.bench import gallery  # noqa: E402
+import gallery  # noqa: E402
 
 
 def test_the_spread_is_that_of_the_quartiles_over_the_median():

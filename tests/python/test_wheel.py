@@ -40,6 +40,14 @@ def test_the_wheel_has_the_package_its_types_and_the_command_line():
     assert not [name for name in names if "/include/" in name or name.endswith((".cc", ".h"))]
 
 
+def test_it_has_nothing_that_serves_this_repository_only():
+    programs = {file.name for file in (ROOT / "bench").rglob("*.py")}
+    assert {"gallery.py", "planned.py", "report.py", "suite.py"} <= programs
+    in_bench = {name for name in zipfile.ZipFile(WHEELS[-1]).namelist() if name.startswith("ferry/bench/")}
+    assert "ferry/bench/compare.py" in in_bench
+    assert not {name for name in in_bench if Path(name).name in programs}
+
+
 # Those of RHEL 9 and everything later: what the tag manylinux_2_34 of `make wheel` promises.
 NEWEST = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13)}
 

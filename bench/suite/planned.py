@@ -1,4 +1,4 @@
-"""`python -m ferry.bench.planned`: how good `ferry plan` is on this machine. `ferry doctor --calibrate` measures its
+"""`python bench/suite/planned.py`: how good `ferry plan` is on this machine. `ferry doctor --calibrate` measures its
 constants, every shape is predicted, printed, and only then measured. Prints a table of errors; ends with 1 when one is
 over --within. No shape is one of the calibration's. Where the hypervisor moves the cores between caches, each place has
 predictions and a table of its own, of the runs that were there."""
@@ -14,15 +14,14 @@ from collections import Counter
 from pathlib import Path
 
 import ferry
-
-from .. import native_program
-from .compare import number_from
-from .measure import Job, add_idle_wait, disturbed_text, measure, wait_until_idle
-from .places import flags_now_ns, in_place
-from .programs import options_of
-from .results import by_case
-from .suite import LARGE_SHAPES, SHAPES, TOP_K
-from .words import markdown, time_text
+from ferry import native_program
+from ferry.bench.compare import number_from
+from ferry.bench.measure import Job, add_idle_wait, disturbed_text, measure, wait_until_idle
+from ferry.bench.places import flags_now_ns, in_place
+from ferry.bench.programs import options_of
+from ferry.bench.results import by_case
+from ferry.bench.words import markdown, time_text
+from suite import LARGE_SHAPES, SHAPES, TOP_K
 
 # tokens per rank, hidden, ranks, experts
 OTHERS = [(32, 4096, 2, 64), (64, 7168, 4, 256), (48, 5120, 8, 160), (256, 7168, 8, 256), (256, 2048, 2, 128),
@@ -157,7 +156,7 @@ def shape(text):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="python -m ferry.bench.planned", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python bench/suite/planned.py", description=__doc__)
     parser.add_argument("--rounds", type=number_from(1), default=6,
                         help="of all shapes in one place, of the calibration and of what is predicted")
     add_idle_wait(parser)

@@ -1,6 +1,6 @@
 """`make gallery`: every picture of docs/, with the tables of docs/benchmarks.md and README.md, in one go on an idle
 machine. Refuses where a baseline, measured first and last, varies too much for pictures to be read. Called by
-scripts/bench.sh as `python -m ferry.bench.gallery`, in the root of the repository."""
+scripts/bench.sh, in the root of the repository."""
 
 import argparse
 import json
@@ -11,11 +11,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import suite
-from .measure import say, time_left
-from .page import when_and_where
-from .plot import draw
-from .programs import options_of
+import suite
+from ferry.bench.measure import say, time_left
+from ferry.bench.page import when_and_where
+from ferry.bench.plot import draw
+from ferry.bench.programs import options_of
 
 BASELINE = options_of(ranks=2, tokens=128, hidden=2048, experts=128, top_k=8)
 BASELINE_RUNS = 12

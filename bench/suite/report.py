@@ -3,9 +3,9 @@ Called by suite."""
 
 import statistics
 
-from .measure import disturbed_text, speeds_text
-from .results import by_case, limits_of, median, median_ratio, ratios, times_of
-from .words import markdown, plural, time_text
+from ferry.bench.measure import disturbed_text, speeds_text
+from ferry.bench.results import by_case, limits_of, median, median_ratio, ratios, times_of
+from ferry.bench.words import markdown, plural, time_text
 
 # What the first version promised: ferry over Open MPI a2av, and over the same traffic, places known, at most.
 GOALS = {(16, 7168, 2, 256): (0.28, 1.2), (16, 7168, 8, 256): (0.15, 1.4),

@@ -1,5 +1,5 @@
 """`make bench`: measures ferry beside what is used today, and writes docs/benchmarks.md, its picture and the table of
-README.md. Called by scripts/bench.sh as `python -m ferry.bench.suite`, in the root of the repository."""
+README.md. Called by scripts/bench.sh, in the root of the repository."""
 
 import argparse
 import json
@@ -8,12 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import report
-from .measure import Job, add_idle_wait, measure
-from .page import when_and_where
-from .places import main_place
-from .plot import draw
-from .programs import OPEN_MPI_AS_ROOT, mpi_launch, mpirun, options_of
+import report
+from ferry.bench.measure import Job, add_idle_wait, measure
+from ferry.bench.page import when_and_where
+from ferry.bench.places import main_place
+from ferry.bench.plot import draw
+from ferry.bench.programs import OPEN_MPI_AS_ROOT, mpi_launch, mpirun, options_of
 
 # tokens per rank, hidden, ranks, experts
 SHAPES = [(16, 7168, 2, 256), (16, 7168, 8, 256), (128, 7168, 8, 256), (128, 2048, 4, 128)]
