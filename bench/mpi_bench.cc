@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "bench/statistics.h"
 #include "mpi_job.h"
+#include "tools/bench/statistics.h"
 
 namespace ferry::bench {
 namespace {

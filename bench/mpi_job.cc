@@ -6,9 +6,9 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "bench/plan.h"
-#include "bench/routing.h"
-#include "shape_options.h"
+#include "tools/bench/plan.h"
+#include "tools/bench/routing.h"
+#include "tools/shape_options.h"
 
 namespace ferry::bench {
 namespace {

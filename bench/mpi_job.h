@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "bench/memory.h"
-#include "bench/options.h"
 #include "kernels/kernels.h"
+#include "tools/bench/memory.h"
+#include "tools/bench/options.h"
 
 namespace ferry::bench {
 

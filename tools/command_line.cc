@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "commands.h"
+#include "tools/commands.h"
 
 namespace ferry::tools {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cli.h"
+#include "tools/cli.h"
 
 namespace ferry::tools {
 

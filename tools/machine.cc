@@ -1,5 +1,5 @@
 // Reads topology, limits and settings. Called by doctor.cc.
-#include "machine.h"
+#include "tools/machine.h"
 
 #include <fmt/format.h>
 #include <hwloc.h>
@@ -11,8 +11,8 @@
 #include <fstream>
 #include <memory>
 
-#include "bench/cores.h"
 #include "memory/available.h"
+#include "tools/bench/cores.h"
 
 namespace ferry::tools {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "text.h"
+#include "tools/text.h"
 
 namespace ferry::tools {
 

@@ -2,7 +2,7 @@
 #include <exception>
 #include <iostream>
 
-#include "commands.h"
+#include "tools/commands.h"
 
 int main(int argc, char** argv) {
   try {

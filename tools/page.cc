@@ -1,5 +1,5 @@
 // Fills page.html, which CMake put into page_text.h; see page.h.
-#include "page.h"
+#include "tools/page.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -9,8 +9,8 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "machine.h"
 #include "page_text.h"
+#include "tools/machine.h"
 
 namespace ferry::tools {
 

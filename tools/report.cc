@@ -1,9 +1,9 @@
 // The two forms of a report; see report.h.
-#include "report.h"
+#include "tools/report.h"
 
 #include <fmt/format.h>
 
-#include "text.h"
+#include "tools/text.h"
 
 namespace ferry::tools {
 

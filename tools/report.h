@@ -1,6 +1,6 @@
 // Report: the output of a command. Each line is given once, as text for people and as fields for
 // programs; the report is then written as text or as one JSON object. Filled by
-// doctor_report.cc, doctor_link.cc and topology_report.cc.
+// doctor/report.cc, doctor/link.cc and topology/report.cc.
 #pragma once
 
 #include <nlohmann/json.hpp>

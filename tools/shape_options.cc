@@ -1,5 +1,5 @@
 // Names and ranges of the options of a shape; see shape_options.h.
-#include "shape_options.h"
+#include "tools/shape_options.h"
 
 #include <stdexcept>
 

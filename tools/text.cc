@@ -1,5 +1,5 @@
 // The texts of text.h.
-#include "text.h"
+#include "tools/text.h"
 
 #include <fmt/format.h>
 

@@ -66,7 +66,7 @@ def name_of(case):
 
 def measured_of(result):
     """{dispatch, combine, pair: us}. The pair is the fastest batch of a run; it is split into dispatch and combine by
-    the medians of both when each is timed alone. tools/calibrate_runs.cc does the same."""
+    the medians of both when each is timed alone. tools/calibrate/runs.cc does the same."""
     alone = {what: result[f"{what}_us"]["median"] for what in ("dispatch", "combine")}
     pair = result["pair_us"]["min"]
     return {**{what: pair * us / sum(alone.values()) for what, us in alone.items()}, "pair": pair}

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "bench/routing.h"
+#include "tools/bench/routing.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const int file = memfd_create("load", 0);

@@ -1,7 +1,7 @@
 // The fits behind `ferry doctor --calibrate`.
-#include "calibrate.h"
+#include "tools/calibrate/calibrate.h"
 
-#include "calibrate_links.h"
+#include "tools/calibrate/links.h"
 
 #include <gmock/gmock.h>
 

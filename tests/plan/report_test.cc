@@ -1,7 +1,7 @@
 // The text that `ferry plan` prints.
-#include "plan_report.h"
+#include "tools/plan/report.h"
 
-#include "plan_expect.h"
+#include "tools/plan/expect.h"
 
 #include <gmock/gmock.h>
 

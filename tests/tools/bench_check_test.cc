@@ -1,6 +1,6 @@
 // The comparison with the oracle in `ferry bench`: silent about a right exchange, and counting
 // every changed element.
-#include "bench/check.h"
+#include "tools/bench/check.h"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,10 @@
 #include <stdexcept>
 #include <vector>
 
-#include "bench/plan.h"
 #include "ferry/exchange.h"
 #include "ferry/group.h"
 #include "kernels/kernels.h"
+#include "tools/bench/plan.h"
 
 namespace ferry::bench {
 namespace {

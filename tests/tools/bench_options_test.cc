@@ -1,5 +1,5 @@
 // Options of `ferry bench`: what is refused, and that the message names it.
-#include "bench/options.h"
+#include "tools/bench/options.h"
 
 #include <gtest/gtest.h>
 #include <CLI/CLI.hpp>

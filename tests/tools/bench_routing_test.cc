@@ -1,5 +1,5 @@
 // Routing of `ferry bench`: what is drawn is legal, reproducible, and as skewed as it says.
-#include "bench/routing.h"
+#include "tools/bench/routing.h"
 
 #include <gtest/gtest.h>
 

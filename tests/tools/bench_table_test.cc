@@ -1,7 +1,7 @@
 // What `ferry bench` says in words.
 #include <gmock/gmock.h>
 
-#include "bench/measure.h"
+#include "tools/bench/measure.h"
 
 namespace ferry::bench {
 namespace {

@@ -2,8 +2,8 @@
 // does not.
 #include <gmock/gmock.h>
 
-#include "doctor_findings.h"
-#include "text.h"
+#include "tools/doctor/findings.h"
+#include "tools/text.h"
 
 namespace ferry::tools {
 namespace {

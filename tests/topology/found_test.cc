@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "ferry/topology.h"
-#include "topology_parts.h"
+#include "tools/topology/parts.h"
 
 namespace ferry::tools {
 namespace {

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "ferry/status.h"
-#include "topology_parts.h"
+#include "tools/topology/parts.h"
 
 namespace ferry::tools {
 namespace {

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "bench/cuda.h"
-#include "bench/measure.h"
-#include "bench/options.h"
-#include "bench/ranks.h"
-#include "commands.h"
+#include "tools/bench/cuda.h"
+#include "tools/bench/measure.h"
+#include "tools/bench/options.h"
+#include "tools/bench/ranks.h"
+#include "tools/commands.h"
 
 namespace ferry::bench {
 namespace {

@@ -1,5 +1,5 @@
 // Owns the comparison with the oracle; see check.h.
-#include "bench/check.h"
+#include "tools/bench/check.h"
 
 #include <algorithm>
 #include <cstring>

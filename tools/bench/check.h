@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "bench/plan.h"
 #include "ferry/exchange.h"
+#include "tools/bench/plan.h"
 
 namespace ferry::bench {
 

@@ -1,5 +1,5 @@
 // Owns the affinity calls of the bench; see cores.h.
-#include "bench/cores.h"
+#include "tools/bench/cores.h"
 
 #include <algorithm>
 #include <fstream>

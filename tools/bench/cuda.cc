@@ -1,4 +1,4 @@
-#include "bench/cuda.h"
+#include "tools/bench/cuda.h"
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -13,11 +13,11 @@
 
 #include "base/clock.h"
 #include "base/round_up.h"
-#include "bench/statistics.h"
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
 #include "ferry/cuda.h"
 #include "kernels/kernels.h"
+#include "tools/bench/statistics.h"
 
 namespace ferry::bench {
 

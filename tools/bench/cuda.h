@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/plan.h"
+#include "tools/bench/plan.h"
 
 namespace ferry::bench {
 

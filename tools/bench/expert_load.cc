@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "bench/routing.h"
+#include "tools/bench/routing.h"
 
 namespace ferry::bench {
 namespace {

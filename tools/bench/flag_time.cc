@@ -1,5 +1,5 @@
 // Two threads that wait for each other in turn; see flag_time.h.
-#include "bench/flag_time.h"
+#include "tools/bench/flag_time.h"
 
 #include <sched.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "bench/cores.h"
+#include "tools/bench/cores.h"
 
 namespace ferry::bench {
 namespace {

@@ -1,8 +1,8 @@
 // Owns the JSON of `ferry bench`, whose keys programs depend on, and its page; see measure.h.
 #include <nlohmann/json.hpp>
 
-#include "bench/measure.h"
-#include "page.h"
+#include "tools/bench/measure.h"
+#include "tools/page.h"
 #include "traffic/choose.h"
 
 namespace ferry::bench {

@@ -1,5 +1,5 @@
 // Owns the measurement of the limit; see limit.h.
-#include "bench/limit.h"
+#include "tools/bench/limit.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,11 +9,11 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "bench/cores.h"
-#include "bench/flag_time.h"
-#include "bench/memory.h"
-#include "bench/statistics.h"
 #include "kernels/kernels.h"
+#include "tools/bench/cores.h"
+#include "tools/bench/flag_time.h"
+#include "tools/bench/memory.h"
+#include "tools/bench/statistics.h"
 
 namespace ferry::bench {
 namespace {

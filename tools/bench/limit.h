@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "bench/plan.h"
+#include "tools/bench/plan.h"
 
 namespace ferry::bench {
 

@@ -1,5 +1,5 @@
 // Owns the order of measurements and what is made of their times; see measure.h.
-#include "bench/measure.h"
+#include "tools/bench/measure.h"
 
 #include <algorithm>
 #include <string>
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/environment.h"
-#include "bench/ranks.h"
-#include "bench/results.h"
 #include "ferry/topology.h"
+#include "tools/bench/ranks.h"
+#include "tools/bench/results.h"
 
 namespace ferry::bench {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "bench/limit.h"
-#include "bench/plan.h"
-#include "bench/statistics.h"
+#include "tools/bench/limit.h"
+#include "tools/bench/plan.h"
+#include "tools/bench/statistics.h"
 
 namespace ferry::bench {
 

@@ -1,5 +1,5 @@
 // Owns the mmap calls of the bench; see memory.h.
-#include "bench/memory.h"
+#include "tools/bench/memory.h"
 
 #include <sys/mman.h>
 

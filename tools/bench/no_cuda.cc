@@ -1,7 +1,7 @@
 // ferry bench --device cuda where ferry is built without CUDA.
 #include <stdexcept>
 
-#include "bench/cuda.h"
+#include "tools/bench/cuda.h"
 
 namespace ferry::bench {
 

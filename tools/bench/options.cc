@@ -1,5 +1,5 @@
 // Owns the texts and ranges of `ferry bench`'s options; see options.h.
-#include "bench/options.h"
+#include "tools/bench/options.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -12,7 +12,7 @@
 #include "ferry/status.h"
 #include "ferry/topology.h"
 #include "kernels/wire_formats.h"
-#include "shape_options.h"
+#include "tools/shape_options.h"
 
 namespace ferry::bench {
 namespace {

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "bench/routing.h"
-#include "cli.h"
 #include "ferry/config.h"
 #include "ferry/group.h"
 #include "ferry/types.h"
+#include "tools/bench/routing.h"
+#include "tools/cli.h"
 
 namespace ferry::bench {
 

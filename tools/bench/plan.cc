@@ -1,5 +1,5 @@
 // Owns the making of plans and of token contents; see plan.h.
-#include "bench/plan.h"
+#include "tools/bench/plan.h"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,9 @@
 #include <stdexcept>
 #include <utility>
 
-#include "bench/routing.h"
 #include "memory/available.h"
 #include "routing/balance.h"
+#include "tools/bench/routing.h"
 
 namespace ferry::bench {
 namespace {

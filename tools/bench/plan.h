@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "bench/options.h"
 #include "ferry/exchange.h"
 #include "oracle/reference.h"
+#include "tools/bench/options.h"
 
 namespace ferry::bench {
 

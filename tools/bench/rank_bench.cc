@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "bench/check.h"
-#include "bench/memory.h"
-#include "bench/results.h"
 #include "ferry/exchange.h"
 #include "group/state.h"
+#include "tools/bench/check.h"
+#include "tools/bench/memory.h"
+#include "tools/bench/results.h"
 
 namespace ferry::bench {
 namespace {

@@ -1,5 +1,5 @@
 // Owns the life of rank processes and threads; see ranks.h.
-#include "bench/ranks.h"
+#include "tools/bench/ranks.h"
 
 #include <fmt/format.h>
 #include <sys/prctl.h>
@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "bench/cores.h"
-#include "bench/memory.h"
+#include "tools/bench/cores.h"
+#include "tools/bench/memory.h"
 
 namespace ferry::bench {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <functional>
 
-#include "bench/options.h"
 #include "ferry/group.h"
+#include "tools/bench/options.h"
 
 namespace ferry::bench {
 

@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <string>
 
-#include "bench/memory.h"
-#include "bench/plan.h"
-#include "bench/statistics.h"
 #include "ferry/exchange.h"
 #include "ferry/group.h"
+#include "tools/bench/memory.h"
+#include "tools/bench/plan.h"
+#include "tools/bench/statistics.h"
 
 namespace ferry::bench {
 

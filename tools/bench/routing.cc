@@ -1,5 +1,5 @@
 // Owns the sampling of experts; see routing.h.
-#include "bench/routing.h"
+#include "tools/bench/routing.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "bench/real_skew.h"
+#include "tools/bench/real_skew.h"
 
 namespace ferry::bench {
 namespace {

@@ -1,5 +1,5 @@
 // The statistics of statistics.h.
-#include "bench/statistics.h"
+#include "tools/bench/statistics.h"
 
 #include <algorithm>
 #include <cstddef>

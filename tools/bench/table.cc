@@ -5,9 +5,9 @@
 #include <span>
 #include <string_view>
 
-#include "bench/cores.h"
-#include "bench/flag_time.h"
-#include "bench/measure.h"
+#include "tools/bench/cores.h"
+#include "tools/bench/flag_time.h"
+#include "tools/bench/measure.h"
 #include "traffic/choose.h"
 
 namespace ferry::bench {

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "bench/results.h"
+#include "tools/bench/results.h"
 #include "traffic/choose.h"
 
 namespace ferry::bench {

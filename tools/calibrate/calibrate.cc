@@ -1,0 +1,276 @@
+// Runs `ferry bench` and fits; see calibrate.h.
+#include "tools/calibrate/calibrate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <stdexcept>
+
+namespace ferry::tools {
+
+namespace {
+
+using nlohmann::json;
+
+// Of each half, dispatch and combine: ranks, those without a processor, tokens, bytes in a cache,
+// bytes beyond.
+constexpr int kHalf = 5, kTerms = 2 * kHalf;
+using Terms = std::array<double, kTerms>;
+
+// One measured time. Each term is divided by it, so that with the right constants they add up to 1.
+// `counts` is its weight among all, `weight` the one in the next pass of fit().
+struct Equation {
+  Terms terms = {};
+  double counts = 1;
+  double weight = counts;
+
+  double sum(const Terms& found) const {
+    return std::inner_product(terms.begin(), terms.end(), found.begin(), 0.0);
+  }
+};
+
+// The solution of the normal equations over the terms that are in use.
+Terms solve(const std::vector<Equation>& samples, const std::array<bool, kTerms>& used) {
+  std::array<std::array<double, kTerms + 1>, kTerms> equations{};
+  for (const Equation& sample : samples) {
+    for (int i = 0; i < kTerms; ++i) {
+      const double weighed = sample.weight * sample.terms[i];
+      for (int j = 0; j < kTerms; ++j) equations[i][j] += weighed * sample.terms[j];
+      equations[i][kTerms] += weighed;
+    }
+  }
+  for (int i = 0; i < kTerms; ++i) {
+    if (used[i]) continue;
+    for (int j = 0; j < kTerms; ++j) equations[i][j] = equations[j][i] = 0;
+    equations[i][i] = 1, equations[i][kTerms] = 0;
+  }
+  for (int pivot = 0; pivot < kTerms; ++pivot) {
+    if (equations[pivot][pivot] == 0) continue;
+    for (int i = 0; i < kTerms; ++i) {
+      if (i == pivot) continue;
+      const double factor = equations[i][pivot] / equations[pivot][pivot];
+      for (int j = 0; j <= kTerms; ++j) equations[i][j] -= factor * equations[pivot][j];
+    }
+  }
+  Terms found{};
+  for (int i = 0; i < kTerms; ++i)
+    found[i] = equations[i][i] == 0 ? 0 : equations[i][kTerms] / equations[i][i];
+  return found;
+}
+
+// The same with no term below 0.
+Terms solve_positive(const std::vector<Equation>& samples) {
+  std::array<bool, kTerms> used{};
+  for (const Equation& sample : samples)
+    for (int i = 0; i < kTerms; ++i) used[i] = used[i] || sample.terms[i] > 0;
+  Terms found = solve(samples, used);
+  while (std::ranges::min(found) < 0) {
+    used[std::ranges::min_element(found) - found.begin()] = false;
+    found = solve(samples, used);
+  }
+  return found;
+}
+
+nlohmann::ordered_json copying_json(const Machine::Copying& cost) {
+  return {{"rank_us", cost.rank_us}, {"token_ns", cost.token_ns}, {"gb_s", cost.gb_s}};
+}
+
+std::string copying_text(const char* what, const Machine::Copying& cost) {
+  return fmt::format(
+      "{} {:.3g} us a rank, {:.3g} more without a processor, {:.3g} ns a token, {:.3g} and {:.3g} "
+      "GB/s",
+      what, cost.rank_us, cost.waiting_us, cost.token_ns, cost.gb_s[0], cost.gb_s[1]);
+}
+
+using Caches = Machine::Caches;
+
+// Errors up to this size are squared, larger ones are not: one disturbed run changes little.
+constexpr double kSmallError = 0.05;
+constexpr double kWeightOfHalf = 0.2;  // a pair has 1: it is what is asked for
+
+// For each sample three equations: its pair, its dispatch, its combine.
+std::vector<Equation> equations_of(const CopySamples& samples, const Caches& caches) {
+  std::vector<Equation> equations;
+  for (const CopySample& sample : samples.shapes) {
+    const double beyond = sample.bytes * caches.part_beyond(sample.bytes, sample.ranks);
+    const int waiting = std::max(sample.ranks - samples.processors, 0);
+    const std::array<double, kHalf> half = {static_cast<double>(sample.ranks),
+                                            static_cast<double>(waiting), sample.tokens,
+                                            sample.bytes - beyond, beyond};
+    const auto add = [&](double out_us, double home_us, double weight) {
+      Equation equation{.counts = weight};
+      for (int i = 0; i < kHalf; ++i) {
+        equation.terms[i] = out_us > 0 ? half[i] / out_us : 0;
+        equation.terms[kHalf + i] = home_us > 0 ? half[i] / home_us : 0;
+      }
+      equations.push_back(equation);
+    };
+    add(sample.pair_us(), sample.pair_us(), 1);
+    add(sample.dispatch_us, 0, kWeightOfHalf);
+    add(0, sample.combine_us, kWeightOfHalf);
+  }
+  return equations;
+}
+
+struct Solution {
+  Terms terms = {};
+  double cost = 0;  // sum of errors, as they count
+};
+
+// Least squares, repeated: each pass weighs a measured time by its error in the pass before.
+Solution fit(std::vector<Equation> equations) {
+  constexpr int kPasses = 12;
+  constexpr double kSame = 1e-3;  // passes that change the cost by less change nothing any more
+  Solution found;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const double before = found.cost;
+    found = {solve_positive(equations), 0};
+    for (Equation& equation : equations) {
+      const double error = std::abs(equation.sum(found.terms) - 1);
+      equation.weight = equation.counts / std::max(error, kSmallError);
+      found.cost += equation.counts * (error < kSmallError ? error * error / kSmallError / 2
+                                                           : error - kSmallError / 2);
+    }
+    if (std::abs(found.cost - before) < kSame * found.cost) break;
+  }
+  return found;
+}
+
+Machine::Copying copying_of(const Terms& terms, int first) {
+  constexpr double kLeast = 1e-6;  // where it takes no time
+  const auto rate = [&](double us_per_byte) { return 1 / std::max(us_per_byte * 1e3, kLeast); };
+  return {.rank_us = std::max(terms[first], kLeast),
+          .waiting_us = std::max(terms[first + 1], kLeast),
+          .token_ns = std::max(terms[first + 2] * 1e3, kLeast),
+          .gb_s = {rate(terms[first + 3]), rate(terms[first + 4])}};
+}
+
+struct Candidate {
+  Caches caches;
+  double cost = 0;  // of the best fit with these
+};
+
+// Several sizes fit about as well: their mean, each weighed by how well, is steadier from one
+// calibration to the next than the best.
+Caches mean_of(const std::vector<Candidate>& candidates) {
+  constexpr double kAlike = 0.05;  // a fit that costs so much more is about as good
+  constexpr double kNoCost = 1e-9;
+  const double least = std::max(std::ranges::min(candidates, {}, &Candidate::cost).cost, kNoCost);
+  double weights = 0, rank_mb = 0;
+  std::array<double, 2> log_mb = {};
+  for (const auto& [caches, cost] : candidates) {
+    const double weight = std::exp((least - cost) / (kAlike * least));
+    weights += weight;
+    rank_mb += weight * caches.rank_mb;
+    for (int i = 0; i < 2; ++i) log_mb[i] += weight * std::log(caches.mb[i]);
+  }
+  return {{std::exp(log_mb[0] / weights), std::exp(log_mb[1] / weights)}, rank_mb / weights};
+}
+
+// What the kernel says of caches is all that the host has, which guests share; so the sizes from
+// which rows are slower are found with the rates.
+Caches fit_caches(const CopySamples& samples) {
+  constexpr double kLeast = 1, kMost = 200, kStep = 1.15;  // MB
+  std::vector<Candidate> candidates;
+  for (double all = kLeast; all < kMost; all *= kStep) {
+    for (double none = all * kStep; none < kMost; none *= kStep) {
+      for (const double rank : {0.0, 0.25, 0.5, 0.75}) {
+        const Caches caches = {{all, none}, rank};
+        candidates.push_back({caches, fit(equations_of(samples, caches)).cost});
+      }
+    }
+  }
+  return mean_of(candidates);
+}
+
+double predicted_us(const CopySample& sample, const Machine::Host& host) {
+  const double beyond = host.caches.part_beyond(sample.bytes, sample.ranks);
+  double us = 0;
+  for (const Machine::Copying& cost : {host.dispatch, host.combine})
+    us += cost.ranks_us(sample.ranks, host.processors) +
+          cost.rows_us(sample.tokens, sample.bytes, beyond);
+  return us;
+}
+
+double worst_error(const CopySamples& samples, const Machine::Host& host) {
+  double worst = 0;
+  for (const CopySample& sample : samples.shapes)
+    worst = std::max(worst, std::abs(predicted_us(sample, host) / sample.pair_us() - 1));
+  return worst;
+}
+
+// "here.json" while a flag takes 133 ns: "here-133ns.json".
+std::string other_file(const std::string& file, double flag_ns) {
+  std::filesystem::path path(file);
+  const std::string name =
+      fmt::format("{}-{:.0f}ns{}", path.stem().string(), flag_ns, path.extension().string());
+  return path.replace_filename(name).string();
+}
+
+// Fits one place and writes its machine. Returns what was found, for people.
+std::string calibrated(const std::string& file, const CopySamples& samples) {
+  const Machine::Host host = fit_host(samples);
+  nlohmann::ordered_json machine = {
+      {"tree", "rank:8"},
+      {"name", "here"},
+      {"host",
+       {{"dispatch", copying_json(host.dispatch)},
+        {"combine", copying_json(host.combine)},
+        {"processors", host.processors},
+        {"waiting_us", {host.dispatch.waiting_us, host.combine.waiting_us}},
+        {"caches_mb", host.caches.mb},
+        {"source", "fitted: runs of ferry bench on this machine"}}}};
+  if (host.caches.rank_mb > 0) machine["host"]["rank_mb"] = host.caches.rank_mb;
+  if (samples.flag_ns > 0) machine["host"]["flag_ns"] = samples.flag_ns;
+  write_machine(file, machine);
+  return fmt::format(
+      "{}: in a cache up to {:.3g} MB, in none from {:.3g}, {:.3g} of them for each rank; {}; {}; "
+      "worst of the fit {:.0f} %{}\n",
+      file, host.caches.mb[0], host.caches.mb[1], host.caches.rank_mb,
+      copying_text("dispatch", host.dispatch), copying_text("combine", host.combine),
+      100 * worst_error(samples, host),
+      samples.flag_ns > 0
+          ? fmt::format("; a flag from one core to the next {:.0f} ns", samples.flag_ns)
+          : "");
+}
+
+}  // namespace
+
+void write_machine(const std::string& file, const nlohmann::ordered_json& machine) {
+  std::ofstream written(file);
+  written << machine.dump(2) << '\n';
+  if (!written.flush()) throw std::runtime_error(fmt::format("cannot write '{}'", file));
+}
+
+Machine::Host fit_host(const CopySamples& samples) {
+  if (samples.shapes.size() < kTerms)
+    throw std::invalid_argument(
+        fmt::format("{} samples, at least {}", samples.shapes.size(), kTerms));
+  Machine::Host host;
+  host.processors = samples.processors;
+  host.caches = fit_caches(samples);
+  const Terms terms = fit(equations_of(samples, host.caches)).terms;
+  host.dispatch = copying_of(terms, 0);
+  host.combine = copying_of(terms, kHalf);
+  return host;
+}
+
+std::string calibrate(const std::string& file, int rounds) {
+  const Calibration measured = measure_copies(rounds);
+  std::string text;
+  for (const CopySamples& place : measured.places)
+    text += calibrated(&place == measured.places.data() ? file : other_file(file, place.flag_ns),
+                       place);
+  if (measured.runs_between > 0)
+    text += fmt::format("{} runs do not count: the cores were moved meanwhile\n",
+                        measured.runs_between);
+  return text;
+}
+
+}  // namespace ferry::tools

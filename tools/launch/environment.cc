@@ -1,0 +1,166 @@
+// Chooses run id, secret and port of a launch, and builds each rank's environment.
+#include "tools/launch/environment.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <string_view>
+
+#include "base/environment.h"
+#include "ferry/status.h"
+
+namespace ferry::tools {
+namespace {
+
+constexpr int kFirstPort = 10000, kLastPort = 65535;
+// torchrun's own defaults (29400 its rendezvous, 29500 its store) and their neighbours are left
+// alone.
+constexpr int kFirstTorchPort = 29400, kLastTorchPort = 29600;
+
+// The first three outrank torchrun's in Group::from_environment; the others are an outer
+// torchrun's, and would make torch join its store and write to its error file.
+constexpr std::array<std::string_view, 5> kRemoved = {"FERRY_ADDR", "FERRY_RANK", "FERRY_SIZE",
+                                                      "TORCHELASTIC_USE_AGENT_STORE",
+                                                      "TORCHELASTIC_ERROR_FILE"};
+
+std::uint64_t random_bits() {
+  std::uint64_t bits = 0;
+  if (getrandom(&bits, sizeof bits, 0) != static_cast<ssize_t>(sizeof bits)) {
+    throw Error(Code::kSystem, fmt::format("getrandom: {}", std::strerror(errno)));
+  }
+  return bits;
+}
+
+struct PortRange {
+  int first = 32768, last = 60999;  // the kernel's default
+  bool contains(int port) const { return first <= port && port <= last; }
+};
+
+// Ports in this range are handed out by the kernel to any outgoing connection.
+PortRange ephemeral_ports() {
+  PortRange range;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> range.first >> range.last;
+  return range;
+}
+
+// Bound, not listening, and closed at once: the port must be free for torch's store, which rank 0
+// opens there.
+bool can_bind(int family, const sockaddr* address, socklen_t length) {
+  const internal::Descriptor probe(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!probe) return errno == EAFNOSUPPORT;
+  const int only_v6 = 1;
+  if (family == AF_INET6)
+    setsockopt(probe.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &only_v6, sizeof only_v6);
+  return bind(probe.fd(), address, length) == 0 || errno == EADDRNOTAVAIL;
+}
+
+bool is_free(int port) {
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  v4.sin_port = htons(static_cast<std::uint16_t>(port));
+  sockaddr_in6 v6{};
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = v4.sin_port;
+  return can_bind(AF_INET, reinterpret_cast<const sockaddr*>(&v4), sizeof v4) &&
+         can_bind(AF_INET6, reinterpret_cast<const sockaddr*>(&v6), sizeof v6);
+}
+
+// An abstract socket named after the port, held as long as the launcher lives: two launches never
+// share a port even when neither has opened it yet.
+internal::Descriptor claim(int port) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name = fmt::format("ferry-launch-port-{}", port);
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  internal::Descriptor held(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (bind(held.fd(), reinterpret_cast<const sockaddr*>(&address), length) != 0) held = {};
+  return held;
+}
+
+void choose_port(LaunchIdentity& identity) {
+  constexpr int kTries = 10'000;
+  const PortRange ephemeral = ephemeral_ports();
+  // A machine may hand out nearly all ports; then one of those must do.
+  const bool avoid = ephemeral.first - kFirstPort + kLastPort - ephemeral.last >= 1000;
+  for (int i = 0; i < kTries; ++i) {
+    constexpr int kPairs = (kLastPort - kFirstPort + 1) / 2;
+    const int port = kFirstPort + 2 * static_cast<int>(random_bits() % kPairs);
+    if (kFirstTorchPort <= port && port <= kLastTorchPort) continue;
+    if ((avoid && ephemeral.contains(port)) || !is_free(port) || !is_free(port + 1)) continue;
+    internal::Descriptor held = claim(port);
+    if (!held) continue;
+    identity.port_claim = std::make_shared<const internal::Descriptor>(std::move(held));
+    identity.master_port = port;
+    identity.port_reason = fmt::format(
+        "drawn at random, free when tried, {} the kernel's own range {} to {}, claimed among "
+        "launches",
+        ephemeral.contains(port) ? "inside" : "outside", ephemeral.first, ephemeral.last);
+    return;
+  }
+  throw Error(Code::kSystem,
+              fmt::format("no free TCP port for MASTER_PORT in {} tries between {} and {}", kTries,
+                          kFirstPort, kLastPort));
+}
+
+}  // namespace
+
+LaunchIdentity make_identity(const std::string& name, const std::string& hosts_address,
+                             int ferry_port) {
+  LaunchIdentity identity;
+  identity.run_id = fmt::format("{}-{:012x}", name, random_bits() >> 16);
+  identity.secret = internal::environment("FERRY_SECRET")
+                        .value_or(fmt::format("{:016x}{:016x}", random_bits(), random_bits()));
+  choose_port(identity);
+  if (hosts_address.empty()) return identity;
+  identity.master_addr = hosts_address;
+  identity.ferry_addr =
+      fmt::format("tcp://{}:{}", hosts_address, ferry_port ? ferry_port : identity.master_port + 1);
+  return identity;
+}
+
+std::vector<std::string> rank_environment(const LaunchIdentity& identity, const HostShare& share,
+                                          int local_rank) {
+  const std::string rank_text = std::to_string(share.first_rank + local_rank),
+                    size_text = std::to_string(share.world_size);
+  std::map<std::string, std::string, std::less<>> set = {
+      {"RANK", rank_text},
+      {"WORLD_SIZE", size_text},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"LOCAL_WORLD_SIZE", std::to_string(share.num_ranks)},
+      {"GROUP_RANK", std::to_string(share.host)},
+      {"GROUP_WORLD_SIZE", std::to_string(share.num_hosts)},
+      {"ROLE_NAME", "default"},
+      {"ROLE_RANK", rank_text},
+      {"ROLE_WORLD_SIZE", size_text},
+      {"MASTER_ADDR", identity.master_addr},
+      {"MASTER_PORT", std::to_string(identity.master_port)},
+      {"TORCHELASTIC_RUN_ID", identity.run_id},
+      {"TORCHELASTIC_RESTART_COUNT", "0"},
+      {"TORCHELASTIC_MAX_RESTARTS", "0"},
+      {"FERRY_SECRET", identity.secret},
+  };
+  if (!identity.ferry_addr.empty()) set.emplace("FERRY_ADDR", identity.ferry_addr);
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string_view text(*entry), name = text.substr(0, text.find('='));
+    const bool removed = std::find(kRemoved.begin(), kRemoved.end(), name) != kRemoved.end();
+    if (!removed && set.find(name) == set.end()) environment.emplace_back(text);
+  }
+  for (const auto& [name, value] : set) environment.push_back(fmt::format("{}={}", name, value));
+  return environment;
+}
+
+}  // namespace ferry::tools

@@ -1,0 +1,210 @@
+// How a Job starts, its event loop, and its streams; see job.h.
+#include "tools/launch/job.h"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <sstream>
+#include <utility>
+
+namespace ferry::tools {
+Job::Job(const JobOptions& options) : options_(options), out_(STDOUT_FILENO), err_(STDERR_FILENO) {
+  // What an ssh leaves behind (ControlPersist) belongs to the user, not to the launch.
+  if (!remote()) prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+Job::~Job() { kill_children(); }
+
+void Job::start(Task task) {
+  task_ = std::move(task);
+  ChildSetup setup{.program = task_.program,
+                   .pipe_output = options_.tag || remote(),
+                   .signal_mask = signals_.old_mask()};
+  getrlimit(RLIMIT_NOFILE, &setup.descriptor_limit);
+  const rlimit raised{setup.descriptor_limit.rlim_max, setup.descriptor_limit.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &raised);
+  if (remote()) {
+    start_agents(std::move(setup));
+  } else {
+    start_ranks(setup);
+  }
+  num_running_ = static_cast<int>(children_.size());
+  if (options_.timeout) stage_end_ = internal::Deadline::after(*options_.timeout);
+}
+
+void Job::start_ranks(const ChildSetup& setup) {
+  const HostShare& share = task_.share;
+  for (int index = 0; index < share.num_ranks; ++index) {
+    const int rank = share.first_rank + index;
+    Child child;
+    try {
+      child = spawn(setup, rank_environment(task_.identity, share, index), input_of(index));
+    } catch (const SpawnError& error) {
+      throw SpawnError(error.exit_code(),
+                       fmt::format("rank {} of {}: {}", rank, share.world_size, error.what()));
+    }
+    const std::string prefix = fmt::format("[{}] ", rank);
+    children_.push_back({std::to_string(rank), child.pid, std::move(child.in),
+                         LineStream(std::move(child.out), prefix, out_),
+                         LineStream(std::move(child.err), prefix, err_)});
+  }
+}
+
+void Job::start_agents(ChildSetup setup) {
+  Task task = task_;
+  for (const HostRanks& host : options_.hosts) {
+    task.host = host.name();
+    task.share.num_ranks = host.num_ranks;
+    setup.program = options_.ssh;
+    setup.program.push_back(host.target);
+    setup.program.push_back(command_there("launch --remote-agent"));
+    Child child = spawn(setup, task.environment, ChildInput::kPiped);
+    children_.push_back({task.host, child.pid, std::move(child.in),
+                         LineStream(std::move(child.out), "", out_, edit_lines_of("")),
+                         LineStream(std::move(child.err), "", err_, edit_lines_of(task.host)),
+                         encode(task)});
+    ++task.share.host;
+    task.share.first_rank += host.num_ranks;
+  }
+}
+
+ChildInput Job::input_of(int index) const {
+  if (index > 0 || options_.orders) return ChildInput::kNothing;
+  return isatty(STDIN_FILENO) ? ChildInput::kPiped : ChildInput::kInherited;
+}
+
+// Agents put "[rank] " before each line of a rank. `host`: takes its answers out; empty: there are
+// none.
+LineStream::Edit Job::edit_lines_of(const std::string& host) {
+  return [this, host](std::string_view line) -> std::optional<std::string_view> {
+    if (!host.empty() && (line.starts_with(kAnswerFailed) || line.starts_with(kAnswerEnded))) {
+      hear(host, line);
+      return std::nullopt;
+    }
+    const std::size_t text = line.find("] ");
+    if (!options_.tag && line.starts_with('[') && text != std::string_view::npos)
+      line.remove_prefix(text + 2);
+    return line;
+  };
+}
+
+void Job::hear(const std::string& host, std::string_view answer) {
+  if (answer.starts_with(kAnswerFailed))
+    return note_failure(fmt::format("on {}: {}", host, answer.substr(kAnswerFailed.size())));
+  answer.remove_prefix(kAnswerEnded.size());
+  int failed = 0, stopped = 0;
+  std::istringstream(std::string(answer)) >> failed >> stopped;
+  outcome_.num_failed += failed;
+  outcome_.num_stopped += stopped;
+}
+
+int Job::watch() {
+  obey(false);
+  while (!finished()) {
+    std::vector<pollfd> fds = poll_set();
+    poll(fds.data(), fds.size(), poll_ms());
+    if (fds[0].revents) handle_signals();
+    if (fds[3].revents) read_terminal();
+    if (fds[4].revents) obey(true);
+    move_streams(fds);
+    if (stage_end_ && stage_end_->passed()) escalate();
+  }
+  return outcome_.forced_code ? outcome_.forced_code : outcome_.worst_code;
+}
+
+// signalfd, stdout, stderr, terminal, orders; then input, stdout and stderr of each child. Only the
+// foreground process group may read a terminal, and ranks have groups of their own, so the launcher
+// passes the lines on to rank 0.
+std::vector<pollfd> Job::poll_set() const {
+  const bool terminal = !remote() && children_[0].in && children_[0].unsent.empty();
+  std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0},
+                             {out_.empty() ? -1 : out_.fd(), POLLOUT, 0},
+                             {err_.empty() ? -1 : err_.fd(), POLLOUT, 0},
+                             {terminal ? STDIN_FILENO : -1, POLLIN, 0},
+                             {options_.orders ? options_.orders->fd() : -1, POLLIN, 0}};
+  for (const Watched& child : children_) {
+    fds.push_back({child.unsent.empty() ? -1 : child.in.fd(), POLLOUT, 0});
+    fds.push_back({child.out.fd(), POLLIN, 0});
+    fds.push_back({child.err.fd(), POLLIN, 0});
+  }
+  return fds;
+}
+
+int Job::poll_ms() const {
+  constexpr int kForever = -1;
+  // No writer is left that could end a stream: read what is there, then close.
+  if (childless_ && !drained() && !out_.congested() && !err_.congested()) return 0;
+  return stage_end_ ? stage_end_->remaining_ms() : kForever;
+}
+
+void Job::move_streams(const std::vector<pollfd>& fds) {
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    Watched& child = children_[i];
+    if (fds[5 + 3 * i].revents) send(child);
+    if (fds[6 + 3 * i].revents || childless_) child.out.read(childless_);
+    if (fds[7 + 3 * i].revents || childless_) child.err.read(childless_);
+  }
+  out_.flush();
+  err_.flush();
+}
+
+void Job::read_terminal() {
+  std::array<char, 4096> buffer;
+  const ssize_t got = ::read(STDIN_FILENO, buffer.data(), buffer.size());
+  if (got > 0) {
+    children_[0].unsent.assign(buffer.data(), static_cast<std::size_t>(got));
+  } else if (got == 0 || errno != EINTR) {
+    children_[0].in = {};  // the end; a launcher in the background gets EIO, and rank 0 no input
+  }
+}
+
+void Job::send(Watched& child) {
+  const ssize_t put = ::write(child.in.fd(), child.unsent.data(), child.unsent.size());
+  if (put >= 0) {
+    child.unsent.erase(0, static_cast<std::size_t>(put));
+  } else if (errno != EAGAIN && errno != EINTR) {
+    child.unsent.clear();
+    child.in = {};
+  }
+}
+
+void Job::order(const std::string& text) {
+  for (Watched& child : children_) {
+    if (!child.running) continue;
+    child.unsent += text + "\n";
+    send(child);
+  }
+}
+
+// Once the launcher is gone, all ranks are killed.
+void Job::obey(bool ready) {
+  if (!options_.orders) return;
+  for (const std::string& order : options_.orders->read(ready)) {
+    int signal = 0;
+    if (order == kOrderTerminate && stage_ < Stage::kTerminating) {
+      terminate();
+    } else if (order.starts_with(kOrderSignal)) {
+      std::from_chars(order.data() + kOrderSignal.size(), order.data() + order.size(), signal);
+      forward(signal);
+    }
+  }
+  if (options_.orders->fd() < 0) kill_children();
+}
+
+bool Job::drained() const {
+  return std::none_of(children_.begin(), children_.end(),
+                      [](const Watched& c) { return c.out.open() || c.err.open(); });
+}
+
+bool Job::finished() const {
+  if (!childless_) return false;
+  if (abandon_output_) return true;
+  return drained() && out_.empty() && err_.empty();
+}
+
+}  // namespace ferry::tools

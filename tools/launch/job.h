@@ -1,0 +1,122 @@
+// Job: the children of one launch, and the loop that watches them. A child is a rank of this host,
+// or the ssh to an agent on another host, which runs a Job of its own that takes orders. Called by
+// launch.cc, and by the agent in remote.cc; calls launch_process (start), launch_output
+// (streams), launch_environment (variables).
+//
+// One thread, one poll(2) over a signalfd and the pipes. A job passes through these stages:
+//   running      until the last child ends
+//   grace        a rank has failed, or a connection is lost; the others may notice and end
+//   terminating  ranks that still run have got SIGTERM (also when --timeout is over)
+//   killing      children that still run have got SIGKILL; an agent then kills its ranks
+//   leftovers    all ranks have ended; what they started and left behind is killed, too
+// The launcher decides what follows a failure: an agent reports it and waits for orders.
+#pragma once
+
+#include <poll.h>
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "tools/launch/output.h"
+#include "tools/launch/process.h"
+#include "tools/launch/remote.h"
+
+namespace ferry::tools {
+
+struct JobOptions {
+  std::vector<HostRanks> hosts{};  // empty: the ranks run on this host
+  std::vector<std::string> ssh{};  // the command that gets a host and a line for its shell
+  bool tag = true;  // false: lines have no rank before them; ranks of this host write them directly
+  std::optional<std::chrono::nanoseconds> timeout{};  // none: as long as it takes
+  std::chrono::nanoseconds grace = std::chrono::seconds(5);
+  Orders* orders = nullptr;  // of an agent
+};
+
+class Job {
+ public:
+  explicit Job(const JobOptions& options);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  // Starts all children or none. With hosts, `task` holds what they have in common. Throws
+  // SpawnError.
+  void start(Task task);
+  // Watches until nothing is left. Returns the launcher's exit code.
+  int watch();
+
+ private:
+  enum class Stage { kRunning, kGrace, kTerminating, kKilling, kLeftovers };
+
+  struct Watched {
+    std::string name;  // number of the rank, or host
+    pid_t pid = -1;
+    internal::Descriptor in;  // an agent's, or that of a rank that reads the launcher's terminal
+    LineStream out, err;
+    std::string unsent{};  // to `in`
+    bool running = true;
+  };
+
+  struct Outcome {
+    int num_failed = 0;   // ranks that failed by themselves
+    int num_stopped = 0;  // ranks that the launcher stopped
+    int worst_code = 0;   // of ranks that ended by themselves
+    int forced_code = 0;  // of --timeout and of a second SIGINT
+    std::string first_failure;
+  };
+
+  bool remote() const noexcept { return !options_.hosts.empty(); }
+  void start_ranks(const ChildSetup& setup);
+  void start_agents(ChildSetup setup);
+  ChildInput input_of(int index) const;
+  LineStream::Edit edit_lines_of(const std::string& host);
+  void hear(const std::string& host, std::string_view answer);
+  void order(const std::string& text);
+  void send(Watched& child);
+  void read_terminal();
+  void obey(bool ready);
+  void handle_signals();
+  void forward(int signal);
+  void suspend();
+  void reap();
+  void child_ended(Watched& ended, int status);
+  std::string name_of(const Watched& child) const;
+  void note_failure(const std::string& what);
+  std::vector<pollfd> poll_set() const;
+  int poll_ms() const;
+  void move_streams(const std::vector<pollfd>& fds);
+  void escalate();
+  void terminate();
+  void kill_children();
+  void kill_leftovers();
+  void end_leftovers();
+  void enter(Stage stage, std::optional<std::chrono::nanoseconds> limit);
+  void signal_ranks(int signal);
+  bool drained() const;
+  bool finished() const;
+  void say_summary();
+  std::string running_ranks() const;
+  void say(const std::string& text);
+
+  JobOptions options_;
+  Task task_;
+  LaunchSignals signals_;
+  Output out_, err_;
+  std::deque<Watched> children_;
+  int num_running_ = 0;
+  Outcome outcome_;
+
+  Stage stage_ = Stage::kRunning;
+  std::optional<internal::Deadline> stage_end_;
+  int num_interrupts_ = 0;  // SIGINT so far
+  int leftover_rounds_ = 0;
+  bool childless_ = false;       // no descendant is left
+  bool abandon_output_ = false;  // a signal came while output was still to be written
+};
+
+}  // namespace ferry::tools

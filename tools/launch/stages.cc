@@ -1,0 +1,222 @@
+// What happens to a Job: signals, ends of children, and its stages; see job.h.
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+
+#include "tools/launch/job.h"
+#include "tools/text.h"
+
+namespace ferry::tools {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+
+constexpr int kTimeoutCode = 124;  // as timeout(1)
+constexpr nanoseconds kTermSpan = seconds(3);
+constexpr nanoseconds kLeftoverSpan = seconds(1);
+constexpr nanoseconds kLeftoverRound = milliseconds(50);
+constexpr int kLeftoverRounds = 60;
+// After the order to terminate an agent needs kTermSpan, the rounds of leftovers, and a reserve.
+constexpr nanoseconds kAgentSpan = seconds(12);
+
+// Orphans of the ranks are children of the launcher, because it is a subreaper.
+std::vector<pid_t> own_children() {
+  std::vector<pid_t> children;
+  std::ifstream file(fmt::format("/proc/self/task/{}/children", getpid()));
+  for (pid_t pid; file >> pid;) children.push_back(pid);
+  return children;
+}
+
+}  // namespace
+
+void Job::handle_signals() {
+  while (const int signal = signals_.next()) {
+    if (signal == SIGCHLD) {
+      reap();
+    } else if (signal == SIGTSTP) {
+      suspend();
+    } else {
+      forward(signal);
+    }
+  }
+}
+
+// Agents count interrupts, too, and kill their ranks at the second.
+void Job::forward(int signal) {
+  if (childless_ && LaunchSignals::asks_to_end(signal)) abandon_output_ = true;
+  const bool again = signal == SIGINT && ++num_interrupts_ >= 2;
+  if (again) outcome_.forced_code = 128 + SIGINT;
+  if (again && !remote()) {
+    if (stage_ < Stage::kKilling)
+      say(fmt::format("interrupted twice; killing {}", running_ranks()));
+    return kill_children();
+  }
+  signal_ranks(signal);
+  if (again && stage_ < Stage::kKilling) enter(Stage::kTerminating, kAgentSpan);
+}
+
+// Ctrl-Z stops the whole job; the shell wakes the launcher only.
+void Job::suspend() {
+  signal_ranks(SIGSTOP);  // SIGTSTP has no effect in an orphaned process group
+  raise(SIGSTOP);
+  signal_ranks(SIGCONT);
+}
+
+void Job::reap() {
+  int status = 0;
+  pid_t pid;
+  while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+    const auto child = std::find_if(children_.begin(), children_.end(),
+                                    [pid](const Watched& c) { return c.running && c.pid == pid; });
+    if (child != children_.end()) child_ended(*child, status);
+  }
+  if (pid < 0 && num_running_ == 0) end_leftovers();
+}
+
+void Job::child_ended(Watched& ended, int status) {
+  ended.running = false;
+  ended.in = {};
+  ended.unsent.clear();
+  // Its last lines are printed before the message about its end.
+  while (ended.out.read(false)) {
+  }
+  while (ended.err.read(false)) {
+  }
+  --num_running_;
+  const int code = shell_code(status);
+  const bool stopped = stage_ >= Stage::kTerminating;
+  // The code of an agent leaves out the ranks that were stopped.
+  if (remote() || !stopped) outcome_.worst_code = std::max(outcome_.worst_code, code);
+  if (!remote() && stopped) ++outcome_.num_stopped;
+  if (!remote() && !stopped && code != 0) ++outcome_.num_failed;
+  if (code != 0) note_failure(fmt::format("{} {}", name_of(ended), describe_end(status)));
+  if (num_running_ > 0) return;
+  say_summary();
+  enter(Stage::kLeftovers, stage_ == Stage::kKilling ? kLeftoverRound : kLeftoverSpan);
+}
+
+std::string Job::name_of(const Watched& child) const {
+  return remote() ? fmt::format("the connection to {} ({}, pid {})", child.name, options_.ssh[0],
+                                child.pid)
+                  : fmt::format("rank {} (pid {})", child.name, child.pid);
+}
+
+void Job::note_failure(const std::string& what) {
+  if (stage_ != Stage::kRunning) return;
+  outcome_.first_failure = what;
+  if (options_.orders) {
+    err_.add(kAnswerFailed, what, "");
+    return enter(Stage::kGrace, std::nullopt);
+  }
+  say(what + (num_running_ == 0
+                  ? ""
+                  : fmt::format("; the others have {} to end", seconds_text(options_.grace))));
+  enter(Stage::kGrace, options_.grace);
+}
+
+void Job::enter(Stage stage, std::optional<nanoseconds> limit) {
+  stage_ = stage;
+  stage_end_.reset();
+  if (limit) stage_end_ = internal::Deadline::after(*limit);
+}
+
+void Job::escalate() {
+  switch (stage_) {
+    case Stage::kRunning:
+      say(fmt::format("--timeout {} is over; stopping {}", seconds_text(*options_.timeout),
+                      running_ranks()));
+      outcome_.forced_code = kTimeoutCode;
+      return terminate();
+    case Stage::kGrace:
+      say(fmt::format("{} after that failure, {} still run; stopping them",
+                      seconds_text(options_.grace), running_ranks()));
+      return terminate();
+    case Stage::kTerminating:
+      say(remote() ? fmt::format("no answer for {} from {}; cutting the connection",
+                                 seconds_text(kAgentSpan), running_ranks())
+                   : fmt::format("{} ignore SIGTERM for {}; killing them", running_ranks(),
+                                 seconds_text(kTermSpan)));
+      return kill_children();
+    case Stage::kKilling: return;
+    case Stage::kLeftovers: return kill_leftovers();
+  }
+}
+
+void Job::terminate() {
+  if (remote()) {
+    order(std::string(kOrderTerminate));
+    return enter(Stage::kTerminating, kAgentSpan);
+  }
+  signal_ranks(SIGTERM);
+  signal_ranks(SIGCONT);  // a stopped process does not see SIGTERM
+  enter(Stage::kTerminating, kTermSpan);
+}
+
+// An agent sees the end of its input, and kills its ranks.
+void Job::kill_children() {
+  for (const Watched& child : children_) {
+    if (child.running) kill(-child.pid, SIGKILL);
+  }
+  if (stage_ < Stage::kKilling) enter(Stage::kKilling, std::nullopt);
+}
+
+// Killing an orphan makes its children orphans, hence the rounds.
+void Job::kill_leftovers() {
+  const std::vector<pid_t> children = own_children();
+  if (leftover_rounds_ == 0 && !children.empty())
+    say(fmt::format("ranks left {} of their own processes behind; killing them", children.size()));
+  for (const pid_t pid : children) kill(pid, SIGKILL);
+  enter(Stage::kLeftovers, kLeftoverRound);
+  if (++leftover_rounds_ <= kLeftoverRounds) return;
+  say("processes that ranks left behind cannot be killed");
+  end_leftovers();
+}
+
+void Job::end_leftovers() {
+  childless_ = true;
+  stage_end_.reset();
+}
+
+void Job::signal_ranks(int signal) {
+  if (remote()) return order(fmt::format("{}{}", kOrderSignal, signal));
+  for (const Watched& child : children_) {
+    if (child.running) kill(-child.pid, signal);
+  }
+}
+
+// "ranks 0-2,5" or "ranks on a, b".
+std::string Job::running_ranks() const {
+  std::vector<int> ranks;
+  std::vector<std::string> hosts;
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    if (!children_[i].running) continue;
+    ranks.push_back(task_.share.first_rank + static_cast<int>(i));
+    hosts.push_back(children_[i].name);
+  }
+  return remote() ? fmt::format("ranks on {}", fmt::join(hosts, ", "))
+                  : fmt::format("ranks {}", ranges_text(ranks));
+}
+
+void Job::say_summary() {
+  if (options_.orders) {
+    err_.add(kAnswerEnded, fmt::format("{} {}", outcome_.num_failed, outcome_.num_stopped), "");
+    return;
+  }
+  if (outcome_.first_failure.empty() || task_.share.world_size == 1) return;
+  say(fmt::format("of {} ranks {} failed and {} were stopped; the first failure: {}",
+                  task_.share.world_size, outcome_.num_failed, outcome_.num_stopped,
+                  outcome_.first_failure));
+}
+
+void Job::say(const std::string& text) {
+  err_.add(task_.host.empty() ? "ferry launch: " : fmt::format("ferry launch on {}: ", task_.host),
+           text, "");
+}
+
+}  // namespace ferry::tools

@@ -1,0 +1,18 @@
+// JSON of plans. Called by plan.cc.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "tools/plan/options.h"
+
+namespace ferry::tools {
+
+// Inputs, constants with their sources, and every prediction.
+nlohmann::ordered_json plan_json(const PlannedPoint& point);
+
+// Of each kind of links: "name", "load", whose entry in a prediction's loads it has, and "pairs" of
+// ranks.
+nlohmann::ordered_json links_json(const Machine& machine);
+
+}  // namespace ferry::tools

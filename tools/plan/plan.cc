@@ -1,0 +1,239 @@
+// `ferry plan`: its options, and where machine and workload come from. Called by command_line.cc;
+// calls json.h and report.h.
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <stdexcept>
+
+#include "ferry/status.h"
+#include "tools/commands.h"
+#include "tools/page.h"
+#include "tools/plan/expect.h"
+#include "tools/plan/json.h"
+#include "tools/plan/machine_json.h"
+#include "tools/plan/options.h"
+#include "tools/plan/report.h"
+#include "tools/plan/routing.h"
+#include "tools/shape_options.h"
+
+namespace ferry::tools {
+
+namespace {
+
+constexpr int kNotWithin = 1, kNotWritten = 1;
+constexpr std::uint64_t kSeed = 1;  // that of `ferry bench`, for --routing real and zipf
+
+struct PlanArguments {
+  PlanRequest request;
+  std::string routing = "uniform";  // see routing.h
+  std::string sweep;                // "ep=16,32"
+  std::string expect;               // a file of `ferry bench --json`
+  std::string report;               // file name of an HTML page
+  double within_percent = 10;
+  bool explain = false, json = false, list = false;
+};
+
+Machine read_machine(const std::string& text) {
+  if (text.ends_with(".json")) return machine_from_json(read_file(text));
+  if (text.ends_with(".txt")) return Machine::parse(read_file(text));
+  return Machine::parse(text);
+}
+
+PlannedPoint plan_point(const PlanArguments& options, int ep) {
+  const PlanRequest& request = options.request;
+  PlannedPoint point{
+      .machine = read_machine(request.machine), .workload = request.workload, .plan = {}};
+  const int before = point.machine.tree.num_ranks();
+  if (ep > 0) point.machine = point.machine.resized(ep);
+  const int ranks = point.machine.tree.num_ranks(), experts = point.workload.exchange.num_experts;
+  if (experts % ranks != 0)
+    throw std::invalid_argument(fmt::format("EP {} does not divide {} experts", ranks, experts));
+  set_routing(options.routing, kSeed, point.workload);
+  point.plan = plan(point.machine, point.workload, request.options);
+  if (ranks != before)
+    point.plan.notes.push_back(fmt::format("{} as it would be with {} ranks in place of {}",
+                                           point.machine.name, ranks, before));
+  return point;
+}
+
+std::vector<int> sweep_points(const PlanArguments& options) {
+  if (options.sweep.empty()) return {options.request.ep};
+  if (!options.sweep.starts_with("ep="))
+    throw std::invalid_argument(fmt::format("--sweep: '{}' is not ep=16,32,..", options.sweep));
+  std::vector<int> points;
+  std::istringstream numbers(options.sweep.substr(3));
+  for (std::string number; std::getline(numbers, number, ',');) {
+    int ep = 0;
+    if (!CLI::detail::lexical_cast(number, ep) || ep < 1)
+      throw std::invalid_argument(fmt::format("--sweep: '{}' is not a number of ranks", number));
+    points.push_back(ep);
+  }
+  if (points.empty()) throw std::invalid_argument("--sweep: 'ep=' has no number of ranks");
+  return points;
+}
+
+// Exit code.
+int check_expected(const PlanArguments& options) {
+  const nlohmann::json bench = bench_object(read_file(options.expect));
+  const int ranks = bench.at("options").at("ranks");
+  const Machine machine = read_machine(options.request.machine).resized(ranks);
+  const Plan planned = plan(machine, workload_of_bench(bench), options.request.options);
+  const Expectation found = compare(planned, bench, options.within_percent / 100);
+  std::cout << found.text << elsewhere_text(machine, bench) << std::flush;
+  return found.within ? 0 : kNotWithin;
+}
+
+void list_names() {
+  for (const std::string& preset : machine_presets())
+    std::cout << preset << "\n" << Machine::parse(preset).to_text();
+  for (const Model& model : models())
+    std::cout << fmt::format("{}: hidden {}, {} of {} experts, {} layers\n", model.name,
+                             model.hidden, model.top_k, model.experts, model.layers);
+}
+
+void print_plans(const PlanArguments& options) {
+  nlohmann::ordered_json points = nlohmann::ordered_json::array();
+  std::string text;
+  for (const int ep : sweep_points(options)) {
+    const PlannedPoint point = plan_point(options, ep);
+    if (options.json)
+      points.push_back(plan_json(point));
+    else
+      text += (text.empty() ? "" : "\n") + plan_text(point, options.explain);
+  }
+  if (options.json) text = (options.sweep.empty() ? points[0] : points).dump() + "\n";
+  std::cout << text << std::flush;
+}
+
+// Links of more ranks cannot be told apart.
+constexpr int kMostDrawn = 64;
+
+void write_report(const PlanArguments& options) {
+  const PlannedPoint point = plan_point(options, options.request.ep);
+  nlohmann::ordered_json planned = plan_json(point);
+  if (point.machine.tree.num_ranks() <= kMostDrawn) planned["links"] = links_json(point.machine);
+  const nlohmann::ordered_json notes = planned["notes"];
+  nlohmann::ordered_json lines = {"Predicted, not measured: what each strategy takes on " +
+                                  point.machine.name + ". Best is " + point.plan.sentence + "."};
+  lines.insert(lines.end(), notes.begin(), notes.end());
+  write_page(options.report, {{"title", "ferry plan"}, {"lines", lines}, {"plan", planned}});
+}
+
+int run(const PlanArguments& options) {
+  if (options.list) {
+    list_names();
+    return 0;
+  }
+  if (options.request.machine.empty())
+    throw std::invalid_argument("which machine? --list shows those with names");
+  if (!options.expect.empty()) return check_expected(options);
+  if (!options.report.empty()) {
+    if (!options.sweep.empty())
+      throw std::invalid_argument("--report, --timeline: of one size, not of --sweep " +
+                                  options.sweep);
+    write_report(options);
+  }
+  print_plans(options);
+  return 0;
+}
+
+// A model's shape, for what the line does not say itself.
+void set_model(const CLI::App& app, PlanRequest& request) {
+  if (request.model.empty()) return;
+  const Model& model = find_model(request.model);
+  ExchangeConfig& config = request.workload.exchange;
+  if (app.count("--hidden") == 0) config.hidden = model.hidden;
+  if (app.count("--top-k") == 0) config.top_k = model.top_k;
+  if (app.count("--experts") == 0) config.num_experts = model.experts;
+  Workload::Parallel& parallel = request.workload.parallel;
+  parallel.layers = model.layers - model.dense_layers;
+  if (parallel.pp > parallel.layers)
+    throw std::invalid_argument(fmt::format("--pp: {} stages, but {} has {} MoE layers",
+                                            parallel.pp, model.name, parallel.layers));
+}
+
+void add_parallel(CLI::App& app, Workload::Parallel& parallel) {
+  app.add_option("--tp", parallel.tp, "Neighbours that hold the same tokens and share them out")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--pp", parallel.pp, "Stages of the model; the machine is one of them")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--micro-batches", parallel.micro_batches,
+                 "Of --tokens each; one computes while another exchanges")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--compute-us", parallel.compute_us, "Of an MoE layer and micro-batch, alone")
+      ->check(CLI::Range(0.0, 1e9));
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, int& exit_code) {
+  CLI::App* const verb = app.add_subcommand(
+      "plan", "How long dispatch and combine take on a machine, and what limits them");
+  verb->footer(
+      "Exit code: 0, 1 when --expect is not met or the page cannot be written, 2 for a wrong line "
+      "or "
+      "machine.");
+  const auto options = std::make_shared<PlanArguments>();
+  PlanRequest& request = options->request;
+  request.workload.exchange = {.max_tokens = 4096, .hidden = 7168, .num_experts = 256, .top_k = 8};
+  verb->add_option("machine", request.machine,
+                   "A preset (ubbv2:2@port10, a2:8, h800:8@nic=45GB/s), levels "
+                   "(host:2@12.5GB/s@5us,rank:4), or a file .txt or .json (docs/plan.md)");
+  verb->add_option("--model", request.model,
+                   "Hidden, top-k and experts of a model: deepseek-v3, ..");
+  verb->add_option("--ep", request.ep,
+                   "Ranks that exchange with each other (default: the machine's)")
+      ->check(CLI::Range(1, Topology::kMostRanks));
+  add_shape(*verb, request.workload.exchange);
+  add_parallel(*verb, request.workload.parallel);
+  verb->add_option(
+          "--routing", options->routing,
+          "uniform, limited:M/G (experts of M of G groups), a file .json of loads, or zipf:S, "
+          "real, load:FILE[:LAYER] as `ferry bench` has them")
+      ->capture_default_str();
+  verb->add_option("--chunks", request.options.chunks, "Pieces of a message")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  verb->add_option("--sweep", options->sweep, "Several sizes: ep=16,32,64")->excludes("--ep");
+  verb->add_option("--expect", options->expect,
+                   "What `ferry bench --json` measured, beside what is predicted for its shape")
+      ->check(CLI::ExistingFile)
+      ->excludes("--ep", "--sweep");
+  verb->add_option("--within", options->within_percent,
+                   "Error that --expect allows, in percent: 10 or 10%")
+      ->transform(
+          [](std::string text) { return text.ends_with('%') ? text.erase(text.size() - 1) : text; })
+      ->check(CLI::Range(1e-6, 1e6))
+      ->capture_default_str();
+  verb->add_flag("--explain", options->explain,
+                 "When each task runs, and where constants come from");
+  verb->add_option("--report,--timeline", options->report,
+                   "Also write an HTML page: strategies, their tasks in time, the links and loads");
+  verb->add_flag("--json", options->json, "One JSON object (with --sweep, a list) instead of text")
+      ->excludes("--expect");
+  verb->add_flag("--list", options->list, "Machines and models that have names");
+  verb->callback([verb, options, &exit_code] {
+    try {
+      set_model(*verb, options->request);
+      exit_code = run(*options);
+    } catch (const std::invalid_argument& error) {
+      std::cerr << "ferry plan: " << error.what() << '\n';
+      exit_code = kUsageError;
+    } catch (const nlohmann::json::exception& error) {
+      std::cerr << "ferry plan: " << reason_of(error) << '\n';
+      exit_code = kUsageError;
+    } catch (const Error& error) {
+      std::cerr << "ferry plan: " << error.what() << '\n';
+      exit_code = kUsageError;
+    } catch (const std::runtime_error& error) {
+      std::cerr << "ferry plan: " << error.what() << '\n';
+      exit_code = kNotWritten;
+    }
+  });
+}
+
+}  // namespace ferry::tools

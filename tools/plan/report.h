@@ -1,0 +1,12 @@
+// Text of `ferry plan`. Called by plan.cc.
+#pragma once
+
+#include <string>
+
+#include "tools/plan/options.h"
+
+namespace ferry::tools {
+
+std::string plan_text(const PlannedPoint& point, bool explain);
+
+}  // namespace ferry::tools

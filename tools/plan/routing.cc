@@ -1,0 +1,60 @@
+// Reads the texts of a routing; see routing.h.
+#include "tools/plan/routing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <stdexcept>
+#include <string_view>
+#include <vector>
+
+#include "base/names.h"
+#include "tools/bench/routing.h"
+#include "tools/plan/machine_json.h"
+
+namespace ferry::tools {
+
+namespace {
+
+std::vector<double> loads_of(const std::string& file) try {
+  return nlohmann::json::parse(read_file(file)).get<std::vector<double>>();
+} catch (const nlohmann::json::exception& error) {
+  throw std::invalid_argument(
+      fmt::format("--routing: '{}' is no list of loads: {}", file, reason_of(error)));
+}
+
+}  // namespace
+
+void set_routing(const std::string& text, std::uint64_t seed, Workload& workload) {
+  if (text == "uniform") return;
+  if (text.starts_with("limited:")) {
+    int chosen = 0, groups = 0, end = 0;
+    const std::string numbers = text.substr(8);
+    if (std::sscanf(numbers.c_str(), "%d/%d%n", &chosen, &groups, &end) != 2 ||
+        end != std::ssize(numbers))
+      throw std::invalid_argument(fmt::format("--routing: '{}' is not limited:M/G", text));
+    workload.groups = groups, workload.groups_chosen = chosen;
+    return;
+  }
+  if (text.ends_with(".json") && !text.starts_with("load:")) {
+    workload.loads = loads_of(text);
+    return;
+  }
+  if (text.starts_with("groups:"))
+    throw std::invalid_argument(
+        fmt::format("--routing: '{}' is planned as limited:M/G, M of G groups", text));
+  const std::string_view name = std::string_view(text).substr(0, text.find(':'));
+  constexpr std::array kNames = {"uniform", "limited", "zipf", "real", "load"};
+  if (std::ranges::count(kNames, name) == 0)
+    throw std::invalid_argument(
+        fmt::format("--routing: '{}' is none of uniform, limited:M/G, zipf:S, real, "
+                    "load:FILE[:LAYER], FILE.json{}",
+                    text, internal::nearest_name(name, {kNames.begin(), kNames.end()})));
+  const bench::RoutingSpec spec = bench::parse_routing(text);
+  const ExchangeConfig& shape = workload.exchange;
+  workload.loads = bench::expert_shares(spec, shape.num_experts, shape.max_tokens, seed);
+}
+
+}  // namespace ferry::tools
