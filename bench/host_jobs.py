@@ -1,5 +1,4 @@
-"""Programs between the hosts that this machine plays (tests/hosts), as jobs of ferry.bench.measure. Called by hosts.py
-and planned_hosts.py beside it."""
+"""Programs between the hosts that this machine plays (tests/hosts), as jobs of ferry.bench.measure."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-// Reads topology, limits and settings. Called by doctor.cc.
+// Reads topology, limits and settings.
 #include "tools/machine.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,5 @@
 // Facts of this machine and of this process's share of it, as the kernel and hwloc tell them;
-// nothing is tried or measured here. Called by doctor.cc; calls hwloc, available.h and the bench's
-// cores.h.
+// nothing is tried or measured here. Calls hwloc, available.h and the bench's cores.h.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 // A report as one HTML page that needs no network: page.html, which draws `data` in the browser.
-// Called by bench, topology and plan; `ferry compare` fills the same page
-// (python/ferry/bench/page.py).
+// `ferry compare` fills the same page (python/ferry/bench/page.py).
 #pragma once
 
 #include <nlohmann/json.hpp>

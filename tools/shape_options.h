@@ -1,6 +1,6 @@
 // The options that say what an exchange is, which `ferry bench` and `ferry topology` share. An
 // option with a choice of names lists them in its help, and in the message when a name is none of
-// them. Called by topology.cc and bench/options.cc.
+// them.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-"""Owns the page that `make bench` writes: every ratio is taken within a round; what is shown is the median over rounds.
-Called by suite."""
+"""Owns the page that `make bench` writes: every ratio is taken within a round; what is shown is the median over
+rounds."""
 
 import statistics
 

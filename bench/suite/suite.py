@@ -1,5 +1,5 @@
 """`make bench`: measures ferry beside what is used today, and writes docs/benchmarks.md, its picture and the table of
-README.md. Called by scripts/bench.sh, in the root of the repository."""
+README.md. scripts/bench.sh runs it in the root of the repository."""
 
 import argparse
 import json

@@ -1,6 +1,6 @@
 // What DeepEP's normal calls tell of a routing: the ranks that each token goes to, and the channel
 // matrices of a handle (ferry/deep_ep/channels.py says what they are). In C++ since a dispatch of a
-// few tokens waits for it. Called by ferry/deep_ep/layout.py and channels.py.
+// few tokens waits for it.
 #include "core/channels.h"
 
 #include <fmt/format.h>

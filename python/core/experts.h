@@ -1,4 +1,4 @@
-// The experts of a layer, called in Python. Called by calls.cc.
+// The experts of a layer, called in Python.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,6 +1,6 @@
 // What DeepEP's low-latency calls hand out of a padded dispatch: counts, layout and source tokens
 // of each expert's rows, and the rows themselves where the caller has memory for them. In one call
-// of Python, since decoding waits for it. Called by ferry/deep_ep/low_latency_rows.py.
+// of Python, since decoding waits for it.
 #include "core/padded.h"
 
 #include <nanobind/stl/vector.h>

@@ -1,7 +1,6 @@
 """What a dispatch of ferry.cuda returns, Received and its Handle: views of ferry's device memory as torch tensors.
 
-Called by ferry.cuda; calls ferry._core. torch reads such memory by numpy's names of types, so numpy must be there.
-"""
+Calls ferry._core. torch reads such memory by numpy's names of types, so numpy must be there."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ _CLASSES = {each.code: each for each in Error.__subclasses__()}
 
 
 def make_error(code, message, culprit=None, group_usable=True):
-    """The exception for a status. Called by the native module."""
+    """The exception for a status of the native module."""
     error = _CLASSES.get(code, Error)(message)
     error.culprit = culprit
     error.group_usable = group_usable

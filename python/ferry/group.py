@@ -1,7 +1,6 @@
 """Where groups come from: the environment, another library's communicator, new processes, threads.
 
-Called by users; calls ferry._core. All ranks of a group make it together.
-"""
+Calls ferry._core. All ranks of a group make it together."""
 
 from __future__ import annotations
 

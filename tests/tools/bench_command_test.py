@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """`ferry bench` as a user runs it: table, JSON, trace, codes, and what happens when a rank dies.
-Called by ctest with the ferry program as its first argument."""
+The first argument is the ferry program."""
 
 import json
 import os

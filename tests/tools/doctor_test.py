@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """`ferry doctor` and the frame of the command line on this machine.
-Called by ctest with the ferry program as its first argument."""
+The first argument is the ferry program."""
 
 import json
 import os

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """`ferry launch` with real processes: codes, lines, signals, stragglers, and nothing left behind, for ranks of this
 host and for --hosts. Its "hosts" are this one, and ssh is a script that gives the line to a shell; tests/hosts has
-hosts that are apart. Called by ctest with the ferry program as its first argument."""
+hosts that are apart.
+The first argument is the ferry program."""
 
 import os
 import pty

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`ferry top` and FERRY_METRICS beside real ranks: what is counted, a rank that is stopped, other hosts (this one, by a
-script in ssh's place), text for Prometheus. Called by ctest with the ferry program as its first argument."""
+script in ssh's place), text for Prometheus.
+The first argument is the ferry program."""
 
 import contextlib
 import http.client

@@ -1,6 +1,5 @@
 // Compares what a rank received and combined with the oracle, bit for bit, in little memory:
-// expected rows are made one at a time, expected results a few tokens at a time. Called by
-// rank_bench.cc on every rank.
+// expected rows are made one at a time, expected results a few tokens at a time.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // Limit: the time this machine needs for the unavoidable memory traffic of a plan, and nothing
 // else. Every slot is known in advance and all memory is in one address space; pinned threads copy
 // each token to its slots (dispatch), then read the rows of each token and write its result
-// (combine). No counts, no flags, no other process. Called by measure.cc, in a process that is
-// otherwise idle; calls the row kernels.
+// (combine). No counts, no flags, no other process: the process that
+// measures it must be idle otherwise. Calls the row kernels.
 #pragma once
 
 #include <algorithm>

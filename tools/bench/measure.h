@@ -1,5 +1,4 @@
-// Measures one plan: the limit, the ranks, the limit again. Called by bench.cc; calls limit.h and
-// ranks.h.
+// Measures one plan: the limit, the ranks, the limit again. Calls limit.h and ranks.h.
 #pragma once
 
 #include <cstdint>

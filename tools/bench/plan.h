@@ -1,7 +1,6 @@
 // Plan: one shape to measure, with the routing of all ranks and the rows that each must receive.
 // Made once, before any rank runs; forked ranks inherit it. Also makes token contents, which are a
-// function of (seed, rank, token). Called by bench.cc; read by rank_bench.cc, check.cc, limit.cc
-// and the reports.
+// function of (seed, rank, token). Read by rank_bench.cc, check.cc, limit.cc and the reports.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // Runs the ranks of a bench, as processes or threads, or as the rank that this process is. Owns
-// forking, pinning and the reporting of failures. Called by measure.cc and bench.cc. The caller
-// must be single-threaded, and sleeps until the ranks are done.
+// forking, pinning and the reporting of failures. The caller must be single-threaded, and sleeps
+// until the ranks are done.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
 // Routing: which experts the tokens of a rank choose. Pure functions of a seed, so that every rank
-// can compute every rank's. Called by plan.cc; reads the tables of real_skew.h.
+// can compute every rank's. Reads the tables of real_skew.h.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // `ferry doctor --calibrate`: what a dispatch and a combine take on this machine, as a machine that
-// `ferry plan` reads. Called by doctor.cc.
+// `ferry plan` reads.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

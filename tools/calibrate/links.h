@@ -1,5 +1,5 @@
 // `ferry doctor --calibrate --hosts`: what crosses between hosts, as part of a machine that `ferry
-// plan` reads. Called by doctor.cc; calls calibrate.h.
+// plan` reads. Calls calibrate.h.
 #pragma once
 
 #include <string>

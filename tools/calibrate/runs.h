@@ -1,4 +1,4 @@
-// The runs of `ferry bench` behind a calibration. Called by calibrate.cc and links.cc.
+// The runs of `ferry bench` behind a calibration.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// From findings to advice: one rule per function. Called by report.cc.
+// From findings to advice: one rule per function.
 #include <fmt/format.h>
 
 #include <algorithm>

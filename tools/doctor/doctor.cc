@@ -1,5 +1,5 @@
-// `ferry doctor`: gathers the findings in an order that keeps fork before threads. Called by
-// command_line.cc; calls calibrate.h and what findings.h declares.
+// `ferry doctor`: gathers the findings in an order that keeps fork before threads. Calls
+// calibrate.h and what findings.h declares.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>

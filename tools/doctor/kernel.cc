@@ -1,5 +1,4 @@
-// The trials of `ferry doctor`. Called by doctor.cc; calls the kernel, and ferry's own modules for
-// what they own.
+// The trials of `ferry doctor`. Calls the kernel, and ferry's own modules for what they own.
 #include <fmt/format.h>
 #include <linux/futex.h>
 #include <signal.h>

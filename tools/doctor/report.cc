@@ -1,4 +1,4 @@
-// The report of `ferry doctor`, section by section. Called by doctor.cc; calls advice.cc.
+// The report of `ferry doctor`, section by section. Calls advice.cc.
 #include <fmt/format.h>
 
 #include "tools/doctor/findings.h"

@@ -1,5 +1,4 @@
-// The measurements of `ferry doctor`. Called by doctor.cc; calls Segment, last_level_cache_bytes
-// and copy_row.
+// The measurements of `ferry doctor`. Calls Segment, last_level_cache_bytes and copy_row.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>

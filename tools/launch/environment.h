@@ -1,5 +1,5 @@
 // The environment variables that `ferry launch` gives to its ranks: those of torchrun, so that the
-// same program runs under both, and FERRY_SECRET. Called by launch.cc and job.cc.
+// same program runs under both, and FERRY_SECRET.
 //
 // OMP_NUM_THREADS is left as it is: the caller knows the program. Variables that would outrank
 // torchrun's in Group::from_environment, or that an outer torchrun left behind and that would tell

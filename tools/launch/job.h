@@ -1,7 +1,6 @@
 // Job: the children of one launch, and the loop that watches them. A child is a rank of this host,
-// or the ssh to an agent on another host, which runs a Job of its own that takes orders. Called by
-// launch.cc, and by the agent in remote.cc; calls launch_process (start), launch_output
-// (streams), launch_environment (variables).
+// or the ssh to an agent on another host, which runs a Job of its own that takes orders. Calls
+// process.h (start), output.h (streams), environment.h (variables).
 //
 // One thread, one poll(2) over a signalfd and the pipes. A job passes through these stages:
 //   running      until the last child ends

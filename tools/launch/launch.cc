@@ -1,5 +1,4 @@
-// `ferry launch`: options and their limits. Called by command_line.cc; calls launch_environment,
-// launch_job and launch_remote.
+// `ferry launch`: options and their limits. Calls environment.h, job.h and remote.h.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>

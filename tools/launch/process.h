@@ -1,5 +1,5 @@
 // Starts one rank, or the ssh to a host: pipes, process group, death with the launcher, exec. And
-// the signals that a launcher waits for. Called by job.cc.
+// the signals that a launcher waits for.
 #pragma once
 
 #include <signal.h>

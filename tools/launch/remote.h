@@ -1,5 +1,5 @@
 // The other hosts of a launch: the text of --hosts, what the launcher sends to an agent on each
-// host, and the agent. Called by launch.cc and job.cc.
+// host, and the agent.
 //
 // The launcher writes to the agent's input: first a task, then orders, a line each; the end of the
 // input means that the launcher is gone. The agent answers in lines of its stderr; a rank's line

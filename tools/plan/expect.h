@@ -1,4 +1,4 @@
-// `ferry plan --expect`: a prediction beside what `ferry bench --json` measured. Called by plan.cc.
+// `ferry plan --expect`: a prediction beside what `ferry bench --json` measured.
 #pragma once
 
 #include <nlohmann/json.hpp>

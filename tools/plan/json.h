@@ -1,4 +1,4 @@
-// JSON of plans. Called by plan.cc.
+// JSON of plans.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,4 +1,4 @@
-// Machines as JSON, and files of JSON. Called by plan.cc, routing.cc and calibrate/links.cc.
+// Machines as JSON, and files of JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,4 @@
-// `ferry plan`: its options, and where machine and workload come from. Called by command_line.cc;
-// calls json.h and report.h.
+// `ferry plan`: its options, and where machine and workload come from. Calls json.h and report.h.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 

@@ -1,4 +1,4 @@
-// Text of `ferry plan`. Called by plan.cc.
+// Text of `ferry plan`.
 #pragma once
 
 #include <string>

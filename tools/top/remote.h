@@ -1,5 +1,4 @@
-// The `ferry top` of another host, started there by ssh as `ferry launch` starts its agents. Called
-// by top.cc.
+// The `ferry top` of another host, started there by ssh as `ferry launch` starts its agents.
 #pragma once
 
 #include <string>

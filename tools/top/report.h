@@ -1,4 +1,4 @@
-// What happened between two samples: a table for each group, or JSON. Called by top.cc.
+// What happened between two samples: a table for each group, or JSON.
 #pragma once
 
 #include <string>

@@ -1,6 +1,5 @@
 // Sample: the counters of all groups at one moment, as they are found in the processes of this
-// host, or as `ferry top` of another host told them. Called by top.cc and report.cc; reads what
-// group/counters.h lays out.
+// host, or as `ferry top` of another host told them. Reads what group/counters.h lays out.
 #pragma once
 
 #include <cstdint>

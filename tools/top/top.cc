@@ -1,5 +1,5 @@
-// `ferry top`: its options, and the loop that looks and prints. Called by command_line.cc; calls
-// top_sample, top_remote and top_report.
+// `ferry top`: its options, and the loop that looks and prints. Calls sample.h, remote.h and
+// report.h.
 #include <fmt/format.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>

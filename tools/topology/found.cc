@@ -1,4 +1,4 @@
-// Asks hwloc for the places of hardware threads, and makes levels of them. Called by topology.cc.
+// Asks hwloc for the places of hardware threads, and makes levels of them.
 #include <fmt/format.h>
 #include <hwloc.h>
 

@@ -1,5 +1,5 @@
 // The parts of `ferry topology`, a file each: the levels that are found, the JSON form of a
-// topology, the report, and pictures. Called by topology.cc.
+// topology, the report, and pictures.
 #pragma once
 
 #include <compare>

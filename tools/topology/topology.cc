@@ -1,5 +1,4 @@
-// `ferry topology`: its options, and where the topology comes from. Called by command_line.cc;
-// calls what parts.h declares.
+// `ferry topology`: its options, and where the topology comes from. Calls what parts.h declares.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 

@@ -1,5 +1,5 @@
 """Owns the runs of a measurement: programs take turns in every round, and only ratios of one round are claimed. A
-program is a command whose last line is a JSON object. Called by compare, suite and bench/hosts.py."""
+program is a command whose last line is a JSON object."""
 
 import json
 import os

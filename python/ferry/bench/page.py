@@ -1,5 +1,5 @@
-"""A report as one HTML page that needs no network: the page of the native program, which draws its data in the browser.
-Called by compare."""
+"""A report as one HTML page that needs no network: the page of the native program, which draws its data in the
+browser."""
 
 import json
 import os

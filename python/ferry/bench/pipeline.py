@@ -1,6 +1,6 @@
 """Owns the baseline: expert parallelism as one writes it over an all-to-all of rows. Dispatch groups the rows by
-expert, sends them, and groups what came by local expert; combine goes back and sums in float32. What moves the
-rows is Gloo or MPI. Called by rank.py."""
+expert, sends them, and groups what came by local expert; combine goes back and sums in float32. What moves the rows is
+Gloo or MPI."""
 
 from dataclasses import dataclass
 from typing import List

@@ -1,5 +1,5 @@
 """Owns where the cores are: the hypervisor of a virtual machine may move them from one last-level cache to two and
-back, and the time that a flag takes from one core to the next says which it is. Called by measure, suite, planned."""
+back, and the time that a flag takes from one core to the next says which it is."""
 
 import json
 import subprocess

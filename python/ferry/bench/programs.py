@@ -1,5 +1,4 @@
-"""Owns the programs that are compared: which there are, whether one can run here, and the command of each. Called by
-compare, suite and bench/hosts.py."""
+"""Owns the programs that are compared: which there are, whether one can run here, and the command of each."""
 
 import importlib.util
 import json

@@ -1,5 +1,5 @@
-"""Owns what every program of a comparison does: the same tokens and routing from a seed, and what must come out.
-numpy and torch only; called by rank.py, tested against the routing of `ferry bench`."""
+"""Owns what every program of a comparison does: the same tokens and routing from a seed, and what must come out. Needs
+numpy and torch only; a test compares the routing with that of `ferry bench`."""
 
 from dataclasses import dataclass
 

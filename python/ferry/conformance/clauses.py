@@ -1,8 +1,7 @@
 """A clause is one promise of an interface: a name, the promise in a sentence, and a function that every rank runs.
 
 The function makes its calls first and compares with World.same and World.equal, which collect complaints: a rank that
-has one goes on, so that the others are not left waiting. Called by rank.py; the clauses are in the files of each API.
-"""
+has one goes on, so that the others are not left waiting. The clauses are in the files of each API."""
 
 import importlib
 from typing import Any, Callable, NamedTuple

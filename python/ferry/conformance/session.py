@@ -1,8 +1,6 @@
 """A session: ranks that are processes, and clauses that are run on them one after another.
 
-A clause that does not end in its time, or in which a process ends, is broken; the ranks are then started anew. Called
-by __main__.py and by tests, which judge many implementations in one session.
-"""
+A clause that does not end in its time, or in which a process ends, is broken; the ranks are then started anew."""
 
 import contextlib
 import multiprocessing

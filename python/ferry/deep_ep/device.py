@@ -1,5 +1,5 @@
 """Device: what a Buffer whose ranks give it cuda tensors has beside its methods. Exchanges of ferry.cuda, the streams
-that its calls keep to, and what a graph that captured them needs. Called by buffer.py; calls ferry.cuda.
+that its calls keep to, and what a graph that captured them needs. Calls ferry.cuda.
 
 Everything is issued on torch's current stream of the device, so in the order in which the caller works: that a call is
 behind previous_event, and that what it returned is behind its event, holds without a stream of this library.

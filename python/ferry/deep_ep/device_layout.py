@@ -1,5 +1,5 @@
 """What calls on cuda tensors tell of a routing: layout.py and channels.py once more, in operations of torch, which
-leave everything on the device and never wait for it. Called by device_normal.py and device_low_latency.py.
+leave everything on the device and never wait for it.
 
 T tokens of this rank, K top-k, E experts, R ranks, N rows received, L experts of this rank.
 """

@@ -4,9 +4,8 @@ Nothing waits on the host, and nothing meets there once the exchange of a shape 
 be captured in graphs. So what kernels find out (an id of no expert; a rank that refused its call, or died) is raised by
 the next call of that shape, which is then not made.
 
-R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank, C = R * M rows per expert, H hidden,
-K top-k. Called by low_latency.py; what a handle stands for is in device_low_latency_rows.py.
-"""
+R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank, C = R * M rows per expert, H hidden, K
+top-k. What a handle stands for is in device_low_latency_rows.py."""
 
 from typing import Any, NamedTuple
 

@@ -1,5 +1,5 @@
 """What a low-latency handle of cuda tensors stands for, and how the rows of a dispatch are handed over: as views of the
-window, in which they stay until the second dispatch after theirs. Called by device_low_latency.py.
+window, in which they stay until the second dispatch after theirs.
 
 L experts of this rank, R ranks, C = R * M rows per expert, H hidden.
 """

@@ -6,8 +6,7 @@ many rows go where, so it waits for the device once before it meets, and once fo
 copied out of the window, since callers keep them. In a graph nothing meets or waits: dispatches with a handle, and
 combines, can be captured.
 
-Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, N rows received. Called by buffer.py.
-"""
+Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, N rows received."""
 
 import numpy as np
 import torch

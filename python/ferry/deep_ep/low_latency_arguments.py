@@ -1,5 +1,4 @@
-"""What low-latency calls may be given: InvalidArgument with name, value and limit for everything else. Called by
-low_latency.py, which tells the other ranks.
+"""What low-latency calls may be given: InvalidArgument with name, value and limit for everything else.
 
 R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank, H hidden, K top-k.
 """

@@ -1,5 +1,5 @@
 """What a low-latency handle stands for, and how the rows of a dispatch are handed over: at once or by a hook, as views
-of the window. Called by low_latency.py.
+of the window.
 
 L experts of this rank, R ranks, C = R * M rows per expert, H hidden.
 """

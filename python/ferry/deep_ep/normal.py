@@ -4,8 +4,7 @@ A row travels once to each rank that needs it, in the order source rank, token. 
 travel as such, any others (fp8 with scales of its own) as bytes. What a rank refuses it refuses in step with the
 others, who raise ferry.PeerRejected.
 
-Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, N rows received. Called by buffer.py.
-"""
+Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, N rows received."""
 
 from typing import Any, Callable, NamedTuple, Optional
 

@@ -34,7 +34,7 @@ class BufferAllocator:
         return tensor
 
     def materialize(self):
-        """Called by the buffer: the same tensors, with memory."""
+        """The same tensors, with memory. For the buffer."""
         if self.materialized:
             raise InvalidArgument("this BufferAllocator was given to another buffer already")
         storage, begin = torch.zeros(self.num_bytes, dtype=torch.uint8), 0

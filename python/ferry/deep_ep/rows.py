@@ -1,8 +1,6 @@
 """Rows: the tokens that DeepEP's callers give, as an exchange takes them, and what arrived in the callers' types.
 
-bfloat16, float16 and float32 travel as such, any other type (fp8 with scales of its own) as bytes. Called by the normal
-kernels and by ElasticBuffer.
-"""
+bfloat16, float16 and float32 travel as such, any other type (fp8 with scales of its own) as bytes."""
 
 import torch
 

@@ -2,8 +2,7 @@
 
 A stream keeps its identity (current_stream() is the one that was entered), an event the time of the wall clock at which
 it was recorded. A graph can be made, but not captured: a capture that ran nothing again at replay() would be wrong
-without a word. Called by accelerator.py and by ferry.deep_ep.events.
-"""
+without a word."""
 
 import contextlib
 import threading

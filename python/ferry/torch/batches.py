@@ -10,8 +10,7 @@ Of the nodes that are ready autograd runs the one that was made last, in one thr
 in the same order on all ranks, where their graphs hold the same layers. What a node hands to the next one of its batch
 is a tensor without elements; the rest is in the batch.
 
-T tokens of a batch, H hidden, K top-k, N rows received. Called by ferry.moe; calls ferry.Exchange.
-"""
+T tokens of a batch, H hidden, K top-k, N rows received. Calls ferry.Exchange."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

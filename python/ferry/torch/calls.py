@@ -1,4 +1,4 @@
-"""Checks and settings of every differentiable call. Called by ferry.torch.linear and ferry.torch.batches."""
+"""Checks and settings of every differentiable call."""
 
 import functools
 import sys

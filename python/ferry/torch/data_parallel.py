@@ -3,8 +3,7 @@
     model = ferry.torch.ddp(model)                        # all but the experts, which are other ones on each rank
     ferry.torch.clip_grad_norm_(model.parameters(), 1.0)  # weights that lie on several meshes, or on none
 
-docs/moe_training.md has them in a program. Called by users by their names of ferry.torch; calls torch.
-"""
+docs/moe_training.md has them in a program. Calls torch."""
 
 import torch
 from torch.nn.parallel import DistributedDataParallel

@@ -7,8 +7,7 @@ Where ranks are no processes of torch.distributed there is no mesh, and paramete
 The experts compute with the local tensors, whose gradients are divided by R: an expert has the rows of all R ranks, and
 what averages gradients over ranks, as DDP and fully_shard do, trains on the mean of the ranks' losses.
 
-Called by ferry.torch.module, moe and data_parallel; torch.distributed.tensor is loaded when it is needed.
-"""
+torch.distributed.tensor is loaded when it is needed."""
 
 import struct
 import sys

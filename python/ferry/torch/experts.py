@@ -1,7 +1,6 @@
 """Experts that moe() calls: each(f), swiglu() and SwiGLU, and wrappers that copy results and decode rows.
 
-H hidden, I intermediate, L experts of this rank, N rows received. Called by ferry.torch.moe and ferry.torch.module.
-"""
+H hidden, I intermediate, L experts of this rank, N rows received."""
 
 import torch
 import torch.nn.functional as F

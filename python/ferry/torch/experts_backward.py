@@ -6,9 +6,7 @@ one before their rows comes last and disarms it. A callback that is dropped whil
 other ranks make next.
 
 And every weight gets a gradient in each backward pass, zeros where no row came to it: an optimizer makes the same step
-on all copies of a weight, and what averages gradients over ranks waits for one of each. Called by
-ferry.torch.moe and ferry.torch.batches.
-"""
+on all copies of a weight, and what averages gradients over ranks waits for one of each."""
 
 import weakref
 

@@ -1,7 +1,6 @@
 """Rows of a dispatch as tensors: dense, zero where they hold no token, and scaled by their weights.
 
-N rows of this rank, H hidden. Called by ferry.torch.linear and ferry.torch.batches.
-"""
+N rows of this rank, H hidden."""
 
 import torch
 

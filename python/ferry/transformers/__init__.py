@@ -6,9 +6,7 @@
         path, distributed_config=DistributedConfig(fsdp_size=2, ep_size=2, ep_implementation="ferry"))
 
 The import registers two names: "ferry", a row for each (token, expert), and "ferry_rank_major", one for each (token,
-rank). docs/transformers.md says when the second is the better one, and what holds. Called by transformers; calls
-ferry.torch.
-"""
+rank). docs/transformers.md says when the second is the better one, and what holds. Calls ferry.torch."""
 
 from transformers.distributed.expert_parallel import EPImplementationInterface
 

@@ -1,9 +1,8 @@
 """One ferry.Group per process group, and one exchange per kind of layer: the layers of a model share them.
 
 They live until their process group is destroyed, which all ranks do at the same point of the program. If they ended
-with the last layer, that would be when each rank happens to collect its garbage, and the next model would find them
-on some ranks only. Called by experts.py; calls ferry.
-"""
+with the last layer, that would be when each rank happens to collect its garbage, and the next model would find them on
+some ranks only. Calls ferry."""
 
 import struct
 import weakref

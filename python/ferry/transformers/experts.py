@@ -1,8 +1,7 @@
 """EPImplementations: how the tokens of an experts module reach the experts of other ranks, and their sums come home.
 
-T tokens of this rank, H hidden, K top-k, E experts, L experts of this rank, N rows received. Called by transformers,
-which makes one object per experts module; calls ferry.torch and exchanges.py.
-"""
+T tokens of this rank, H hidden, K top-k, E experts, L experts of this rank, N rows received. Calls ferry.torch and
+exchanges.py."""
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard

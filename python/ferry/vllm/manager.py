@@ -1,8 +1,6 @@
 """vLLM's all-to-all manager by ferry: tokens go to the ranks of their experts, and their weighted sums come home.
 
-T tokens of this rank, H hidden, K top-k, L experts of this rank, N rows received. Called by vLLM's
-MoEPrepareAndFinalizeNaiveDPEPModular, through the communicator; calls ferry.
-"""
+T tokens of this rank, H hidden, K top-k, L experts of this rank, N rows received. Calls ferry."""
 
 from typing import NamedTuple
 
