@@ -2,6 +2,7 @@
 """The house rules that no compiler checks. Each rule is a function that takes a file and yields the
 lines it complains of. Called by scripts/test.sh; tidy_test.py shows each rule failing."""
 
+import functools
 import os
 import re
 import sys
@@ -52,6 +53,12 @@ RETIRED = {
     "door": "acceptor",
     "entrance": "acceptor",
 }
+
+# Types of one name in ferry::internal that are still to be renamed; a new one is refused.
+DEFINED_TWICE = {"Copies", "Way"}
+
+# Folders whose comments keep the rules of prose_of_comments(); the others follow.
+CLEAN_COMMENTS = ()
 
 PLAIN_ENGLISH = r"[Tt]hird[- ]part(?:y|ies)|GitHub|torch\.hub"  # what is meant by none of these
 
@@ -112,7 +119,7 @@ def places(path, text):
 def first_line(path, text):
     told_by_header = text.startswith("#include") and f"/{path.stem}.h" in text.partition("\n")[0]
     if path.suffix in CPP and not text.startswith("// ") and not told_by_header:
-        yield 1, "begin with what the file owns, who calls it, what it calls"
+        yield 1, "begin with what the file owns"
     if path.suffix == ".h" and "#pragma once" not in text and not path.name.endswith("-inl.h"):
         yield 1, "#pragma once is missing"
 
@@ -175,6 +182,72 @@ def data_members(body):
         if not is_type and re.search(r"\w\s+[*&]?\s*\w|[*&>]\s*\w|\w\s*[*&]\s*\w", statement) and "(" not in declared:
             found += declared.split(",")
     return found
+
+
+def type_names(text):
+    """(name, line) of each type that is defined in ferry::internal itself: not in an unnamed namespace or a class."""
+    code, scopes, head = blank_out(text), [], 0
+    define = r"\b(?:class|struct|union|enum(?:\s+class)?)\s+(?:\w+\s+)*?(\w+)\s*(?:\bfinal\s*)?(?::(?!:).*)?$"
+    for match in re.finditer(r"[{};]", code):
+        declaration = re.sub(r"\balignas\([^()]*\)", "", code[head : match.start()])
+        namespace = re.search(r"\bnamespace\s*([\w:]*)\s*$", declaration)
+        defined = None if re.search(r"[=(]", declaration) else re.search(define, declaration.strip(), flags=re.S)
+        if match[0] == "{":
+            if defined and "::".join(scopes) == "ferry::internal":
+                yield defined[1], line_at(code, match.start())
+            scopes.append(namespace[1] if namespace else "")
+        elif match[0] == "}" and scopes:
+            scopes.pop()
+        head = match.end()
+
+
+@functools.cache
+def engine_types():
+    """{name: files} of the types that src defines in ferry::internal."""
+    types = {}
+    for path in repository_files():
+        if path.parts[0] == "src" and path.suffix in CPP:
+            for name, _ in type_names((ROOT / path).read_text()):
+                types.setdefault(name, set()).add(str(path))
+    return types
+
+
+def types_defined_twice(path, text):
+    """Two types of one name in one namespace break the one-definition rule, and no linker says so."""
+    if path.parts[0] == "src" and path.suffix in CPP:
+        for name, line in type_names(text):
+            for other in sorted(engine_types().get(name, set()) - {str(path)}):
+                if name not in DEFINED_TWICE:
+                    yield line, f"{other} defines a type {name} too"
+
+
+def comments(path, text):
+    """(line, text) of each comment: the lines of a block of `//` or `#` in one text, or what is behind code."""
+    sign = "//" if path.suffix in CPP else "#"
+    blocks = []
+    for number, line in enumerate(text.split("\n"), 1):
+        code, found, comment = line.partition(sign + " ")
+        if not found or '"' in code:
+            continue
+        if not code.strip() and blocks and blocks[-1][2] == number - 1:
+            blocks[-1][1] += " " + comment
+            blocks[-1][2] = number
+        else:
+            blocks.append([number, comment, number if not code.strip() else 0])
+    return [(number, comment) for number, comment, _ in blocks]
+
+
+def prose_of_comments(path, text):
+    """A comment has a subject, says "this rank", and names no callers, which it would not keep up with."""
+    if not is_code(path) or not str(path).startswith(CLEAN_COMMENTS):
+        return
+    for number, comment in comments(path, text):
+        if comment.startswith("Of "):
+            yield number, "a comment that begins with 'Of ' has no subject"
+        if person := re.search(r"\b(?:I|me|my|mine|we|our)\b", comment):
+            yield number, f"'{person[0]}' in a comment: say which rank or process"
+        if callers := re.search(r"\b(?:[Cc]alled|Used|[Mm]ade|Owned) by (?=[\w/]+\.(?:cc|h)\b)|\b(?:Called|Used) by\b", comment):
+            yield number, f"'{callers[0]}': say what the file owns, not who includes it"
 
 
 def allowed_includes(path, text):
@@ -343,7 +416,7 @@ def targets(path, text):
 
 
 RULES = [names, length, lines, places, first_line, function_length, classes, memory_orders]
-RULES += [allowed_includes, retired_words, environment_writes, environment_reads]
+RULES += [types_defined_twice, prose_of_comments, allowed_includes, retired_words, environment_writes, environment_reads]
 RULES += [environment_table, links, targets, lowest_python, token_journey, record_names, readme_examples]
 QUOTES_THE_RULES = {"tests/tidy.py", "tests/tidy_test.py"}
 

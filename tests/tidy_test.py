@@ -7,7 +7,7 @@ from pathlib import Path
 import commits
 import tidy
 
-HEAD = "// Owns x. Called by y.\n"
+HEAD = "// Owns x.\n"
 
 
 def broken(name, text):
@@ -68,6 +68,28 @@ class Tidy(unittest.TestCase):
         self.expect("src/a.cc", fields(16), fields(15), "A has 16 data members, at most 15")
         self.expect("src/a.cc", fields(1).replace("};", "\n" * 150 + "};"), fields(1), "lines, at most 150")
         self.expect("src/a.cc", HEAD + "struct A {\n" + "  int a, b = 1;\n" * 8 + "};\n", fields(2), "16 data members")
+
+    def test_types_defined_twice(self):
+        def defines(kind, namespace="ferry::internal"):
+            return HEAD + f"namespace {namespace} {{\n{kind} WindowLayout final : Base {{\n}};\n}}\n"
+
+        what = "src/memory/window_layout.h defines a type WindowLayout too"
+        self.expect("src/base/a.cc", defines("class"), defines("class", "other"), what)
+        self.expect("src/base/a.cc", defines("struct alignas(64)"), defines("class").replace("Layout", "s"), what)
+        unnamed = defines("class").replace("class", "namespace {\nclass") + "}\n"
+        self.assertEqual(broken("src/base/a.cc", unnamed), [])
+
+    def test_prose_of_comments(self):
+        def told(comment):
+            return HEAD + f"int x = 1;  {comment}\n\n{comment}\n"
+
+        folder = tidy.CLEAN_COMMENTS
+        tidy.CLEAN_COMMENTS = ("src/base/",)
+        self.addCleanup(setattr, tidy, "CLEAN_COMMENTS", folder)
+        self.expect("src/base/a.cc", told("// Of a row."), told("// Bytes of a row."), "has no subject")
+        self.expect("src/base/a.cc", told("// It is in my window."), told("// It is in mymap."), "'my' in a comment")
+        self.expect("src/base/a.cc", told("// Called by b.cc."), told("// Is called once."), "not who includes it")
+        self.assertEqual(broken("src/memory/a.cc", told("// Of my row.")), [])
 
     def test_allowed_includes(self):
         down, up = '#include "exchange/state.h"\n', '#include "base/clock.h"\n'
