@@ -1,6 +1,6 @@
 """`make gallery`: every picture of docs/, with the tables of docs/benchmarks.md and README.md, in one go on an idle
-machine. Refuses where a baseline, measured first and last, varies too much for pictures to be read. scripts/bench.sh runs
-it in the root of the repository."""
+machine. Refuses where a baseline, measured first and last, varies too much for pictures to be read. Runs in the root
+of the repository."""
 
 import argparse
 import json

@@ -1,5 +1,5 @@
-// What public calls of the data plane begin and end with: the state is there, and no exception
-// leaves them. Called by exchange.cc, cuda/calls.cc and layer.cc.
+// How public calls of the data plane begin and end: the state is there, and no exception leaves
+// them.
 #pragma once
 
 #include <fmt/format.h>

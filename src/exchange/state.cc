@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/check.h"
 #include "exchange/arguments/refusal.h"
 #include "exchange/setup/agreement.h"
 #include "exchange/setup/configuration.h"
@@ -24,8 +25,8 @@ WindowView share_window(GroupState& group, const Setup& setup, const Deadline& b
           group.local_ranks()};
 }
 
-// My own flags, records and row lists, the sums that are made for me, and the flags and records of
-// the ranks of other nodes that I write down here.
+// This rank's flags, records and row lists, the sums that are made for it, and the flags and
+// records of the ranks of other nodes that it serves.
 bool back_control(const Setup& setup, const WindowView& view, const Ways& ways) {
   for (int peer = 0; peer < setup.num_ranks; ++peer) {
     if (peer != setup.rank && !ways.serves(peer)) continue;
@@ -93,7 +94,7 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
   int first = 0;
   // After this all ranks have what they need, or all throw. Nobody sends a message before that.
   make_alike(*group, by, [&] {
-    ways.emplace(*group, setup, view);  // first: all ranks number their channels alike
+    ways.emplace(*group, setup, view);  // first: all ranks number their channels in the same order
     pool = std::make_shared<Pool>(view.segment, setup.layout, view.local_ranks[setup.rank]);
     first = pool->free_buffer().value();
     pool->mark_used(first);
@@ -104,6 +105,8 @@ ExchangeParts make_parts(const std::shared_ptr<GroupState>& group, const Exchang
     ways->use(workers);
     return std::string();
   });
+  FERRY_CHECK(pool->backed_rows(first), >=, setup.layout.expected_section_rows());
+  FERRY_CHECK(view.num_ranks(), ==, setup.num_ranks);
   map_in(setup, view, first);
   group->log(LogLevel::kInfo,
              fmt::format("exchange {}: {}; {} bytes of window backed, {} reserved", setup.id,
@@ -207,6 +210,7 @@ Status ExchangeState::allocate_outputs(std::int64_t num_rows, std::int64_t hidde
             fmt::format("no memory for outputs of {} bytes", num_rows * hidden * element),
             setup.rank};
   }
+  FERRY_CHECK(pool->published(*buffer), <=, parts_.protocol.min_read_through());
   pool->mark_used(*buffer);
   outputs.data = pool->data(*buffer) + setup.layout.rows();
   outputs.num_rows = num_rows;
@@ -216,7 +220,7 @@ Status ExchangeState::allocate_outputs(std::int64_t num_rows, std::int64_t hidde
   return {};
 }
 
-// Ranks of other nodes tell by messages that they have read.
+// Ranks of other nodes send messages when they have read rows.
 Status ExchangeState::may_write(const void* rows, bool& may) {
   parts_.group->progress();
   if (Status verdict = parts_.group->verdict(); !verdict.ok()) return verdict;

@@ -20,7 +20,7 @@ namespace ferry::internal {
 
 class ExchangeState {
  public:
-  // Collective. Throws on all ranks alike (agreement.h), or when memory is refused.
+  // Collective. Throws on all ranks together (agreement.h), or when memory is refused.
   ExchangeState(const std::shared_ptr<GroupState>& group, const ExchangeConfig& config);
   ~ExchangeState();
   ExchangeState(const ExchangeState&) = delete;

@@ -23,7 +23,7 @@ struct WindowView;
 
 class Ways {
  public:
-  // Collective: all ranks number the channels of their ways alike.
+  // Collective: all ranks number the channels of their ways in the same order.
   Ways(GroupState& group, const Setup& setup, const WindowView& view);
 
   // True on one node.
@@ -41,8 +41,8 @@ class Ways {
   void send_read_through(std::uint64_t number) const;
   // That this rank destroys its exchange.
   void send_departure() const;
-  // Before the first operation of another set of ranks: tells the ranks of the last operation and
-  // those of `active` how far this rank has read. Returns the table of the latter, for use().
+  // Before the first operation of another set of ranks: sends to the ranks of the last operation
+  // and those of `active` how far this rank has read. Returns the table of the latter, for use().
   ForwardingTable send_set(const ActiveSet& active) const;
   void use(ForwardingTable table) const;
   // The table of the first way in use; not on one node.
@@ -59,7 +59,7 @@ class Ways {
   bool by_subtree() const noexcept;
   DataType sum_type(DataType row_type) const noexcept;
   int num_levels() const noexcept;  // 0 on one node
-  // The answers to this rank's requests in a combine are not read any more.
+  // The replies to this rank's requests in a combine are not read any more.
   void forget_sums(std::uint64_t number) const;
 
   // Before the first operation: who sums rows for other ranks.

@@ -1,6 +1,6 @@
 // What a rank does while a group is made and its links between nodes are not there yet: it stays
-// until all that were asked for a connection have answered, so that a firewall is told then, by the
-// port that it stops. Called by between_nodes.cc.
+// until all peers that it connects to have replied, so that a firewall is reported then, with the
+// port that it blocks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,9 +16,9 @@ namespace ferry::internal {
 
 namespace {
 
-// Pauses between two looks at the connections, and between two rounds in which ranks tell of them.
+// Pauses between two looks at the connections, and between two rounds in which ranks report them.
 constexpr std::chrono::milliseconds kLook{1}, kLongestLook{20}, kRound{250};
-// By this much before the deadline ranks tell each other what is missing.
+// So long before the deadline ranks send each other what is missing.
 constexpr std::chrono::milliseconds kTelling{500};
 constexpr int kTellingPart = 10;  // of the deadline, at most
 
@@ -61,7 +61,7 @@ bool all_there(const std::vector<std::string>& reports, int self) {
 }  // namespace
 
 // Rounds of an all-gather, so that all ranks end in the same one. `failure`: of this rank's own
-// reach(); the others must be told.
+// reach(); the others must learn of it.
 void GroupState::await_links(const std::optional<Error>& failure, const Deadline& by) {
   const std::int64_t telling_ns =
       std::min<std::chrono::nanoseconds>(kTelling, options_.deadline / kTellingPart).count();
@@ -85,7 +85,7 @@ void GroupState::await_links(const std::optional<Error>& failure, const Deadline
   }
 }
 
-// Empty when all peers that this rank asked for a connection have answered.
+// Empty when all peers that this rank connects to have replied.
 std::string GroupState::missing_links() {
   progress();
   const auto held = lock();

@@ -62,7 +62,7 @@ void GroupState::join_nodes(const TransportFactory& make, const Deadline& by) {
   }
   {
     const auto held = lock();
-    nodes_.progress.open = true;  // from here on a message that is read may be answered
+    nodes_.progress.open = true;  // from here on a message that is read may get a reply
   }
   if (nodes_.progress.own_thread)
     nodes_.progress.thread = std::jthread([this](const std::stop_token& ending) { live(ending); });
@@ -117,7 +117,8 @@ void GroupState::live(const std::stop_token& ending) {
 }
 
 // Connects both ways: to whom this rank sends, and to who sends to it. Where ranks do not do so
-// `together`, one that sends here may leave before it has connected, so it is told who listens.
+// `together`, one that sends here may leave before it has connected, so it gets a message that says
+// who listens.
 void GroupState::reach(const ForwardingTable& forwarding, bool together) {
   const auto held = lock();
   std::vector<int> peers, senders;
@@ -142,6 +143,8 @@ void GroupState::connect(const std::vector<int>& peers) {
 
 std::uint32_t GroupState::open_channel(Channel* channel) {
   const auto held = lock();
+  FERRY_CHECK(channel, !=, nullptr);
+  FERRY_CHECK(nodes_.channels.contains(nodes_.num_channels + 1), ==, false);
   nodes_.channels[++nodes_.num_channels] = channel;
   return nodes_.num_channels;
 }
@@ -153,6 +156,7 @@ void GroupState::close_channel(std::uint32_t number) noexcept {
 
 void GroupState::keep_open(std::uint32_t number, std::shared_ptr<void> owner) {
   const auto held = lock();
+  FERRY_CHECK(nodes_.channels.contains(number), ==, true);
   nodes_.channels.at(number)->kept_open = std::move(owner);
 }
 
@@ -280,8 +284,8 @@ bool GroupState::all_sent() const {
 
 // A link that is closed while messages are under way may drop those that have arrived and are not
 // read yet. So a rank that leaves stays until it has passed on what it keeps and what may still
-// come, and every rank that had messages of it has answered the last one, has left, or is lost. The
-// limit is for a peer in another process that computes and reads no messages for so long.
+// come, and every rank that had messages of it has acknowledged the last one, has departed, or is
+// lost. The limit is for a peer in another process that computes and reads no messages for so long.
 void GroupState::linger() noexcept {
   const Deadline by = Deadline::after(kLinger);
   const bool broken = verdict_.broken.load(std::memory_order_acquire);  // partner: break_group
@@ -302,7 +306,7 @@ void GroupState::linger() noexcept {
   }
 }
 
-// Whoever waits in await_sent() hears that everything has left.
+// Wakes the wait of await_sent() once everything is sent.
 bool GroupState::raise_sent() {
   const bool wanted = nodes_.want_sent > nodes_.sent.load(std::memory_order_relaxed);
   if (!wanted || !all_sent()) return false;
@@ -311,7 +315,7 @@ bool GroupState::raise_sent() {
   return true;
 }
 
-// The link to a rank that left ends too.
+// The connection to a rank that has departed ends too.
 void GroupState::lost(int peer, const std::string& why) {
   log(departed(peer) ? LogLevel::kDebug : LogLevel::kWarn,
       fmt::format("rank {} of another node is lost: {}", peer, why));

@@ -1,6 +1,6 @@
 // Blame: which rank is named when a wait fails. Pure functions of what the waiting rank has seen of
-// all ranks. Called by GroupState (giving_up.cc), which looks; tests/group/blame_test.cc has a
-// table of cases.
+// all ranks. giving_up.cc looks;
+// tests/group/blame_test.cc has a table of cases.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Counters: what each rank has done so far, for whoever looks at a job from outside: `ferry top`,
 // and the metrics of its own process. They lie in the segment of the group (SharedFlags), behind a
-// head that tells where; its memfd is open in every rank, so other processes of the same user read
+// head that says where; its memfd is open in every rank, so other processes of the same user read
 // it through /proc, and it costs nothing when none does. They order nothing, so all is relaxed but
 // the head: a wait that gives up looks there who else of its node waits. Written by the wait loop
 // and by exchanges.

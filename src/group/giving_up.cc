@@ -1,5 +1,5 @@
 // How a wait ends with an error: what the waiting rank sees of the others, which of them it names
-// (blame.h), and what it says of them. Called by the wait loop (wait.cc).
+// (blame.h), and what it says of them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -161,7 +161,7 @@ int GroupState::owing(bool lost) const noexcept {
   return -1;
 }
 
-// True when nothing more comes from `rank`. For a rank of another node only the rank can tell that
+// True when nothing more comes from `rank`. For a rank of another node only the rank can know that
 // it sends its control messages to: to others they may still be passed on when it has left, and
 // that it left may be known before they are read.
 bool GroupState::gone(const Await& await, int rank) const noexcept {

@@ -32,7 +32,7 @@ void put(char (&field)[kBytes], const std::string& text) {
   text.copy(field, kBytes - 1);
 }
 
-// Of a record that anybody may have made: the zero may be missing.
+// Text of a record that anybody may have made: the zero may be missing.
 template <std::size_t kBytes>
 std::string text_of(const char (&field)[kBytes]) {
   return {field, strnlen(field, kBytes)};

@@ -21,8 +21,8 @@ std::vector<int> split_nodes(const GroupOptions& options, int size);
 // host in it and in truth are not.
 Topology topology_of(const GroupOptions& options, const std::vector<int>& nodes);
 
-// Processes that were told where to meet: at "tcp://host:port", with the secret of FERRY_SECRET, or
-// at any other text on their host. `job` tells groups apart that meet at one port.
+// Processes that know where to meet: at "tcp://host:port", with the secret of FERRY_SECRET, or
+// at any other text on their host. `job` distinguishes groups that meet at one port.
 struct JoinAddress {
   std::string address;
   std::string job;
@@ -33,10 +33,10 @@ struct JoinAddress {
 std::unique_ptr<Rendezvous> join_at_address(const JoinAddress& at, const GroupOptions& options,
                                             const Deadline& deadline);
 
-// Processes with an all-gather of their own, which tells them where each of them is, and, when that
-// is not one host, rank 0's addresses. The secret is FERRY_SECRET; where no rank has one, rank 0
-// makes one up, which crosses in the all-gather. Nothing that comes by it is believed further.
-// `by`: the deadline of the join, which begins when all ranks have been heard of.
+// Processes with an all-gather of their own, by which they learn where each of them is, and, when
+// that is not one host, rank 0's addresses. The secret is FERRY_SECRET; where no rank has one, rank
+// 0 makes one up, which crosses in the all-gather. Nothing that comes by it is believed further.
+// `by`: the deadline of the join, which begins when all ranks are known.
 std::unique_ptr<Rendezvous> join_by_all_gather(int rank, int size, const AllGather& all_gather,
                                                const GroupOptions& options,
                                                std::optional<Deadline>& by);

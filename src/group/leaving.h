@@ -1,6 +1,5 @@
 // What a rank does for others while it leaves: it moves the messages of all ranks of this process.
 // The thread that would do so for another rank may be the one that waits here, or wait for it.
-// Called by between_nodes.cc and state.cc.
 #pragma once
 
 namespace ferry::internal {

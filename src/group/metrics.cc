@@ -1,4 +1,4 @@
-// The thread that writes the file, or answers at the port. A scrape is one connection: a request,
+// The thread that writes the file, or replies at the port. A scrape is one connection: a request,
 // the text, the end.
 #include "group/metrics.h"
 
@@ -43,7 +43,7 @@ Error refused(const MetricsPlace& place, const std::string& what) {
                fmt::format("FERRY_METRICS={}: {}: {}", place.text, what, std::strerror(errno)));
 }
 
-// Of this host only: what a job does is nobody else's business.
+// This host's processes only: the figures of a job are not for others.
 Descriptor listen_at(const MetricsPlace& place) {
   Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int yes = 1;

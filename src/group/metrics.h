@@ -1,6 +1,6 @@
 // Metrics: the counters of a node's ranks as Prometheus text, in a file or at a port of this host,
 // as FERRY_METRICS says; without it nothing runs. One thread of the process for all its groups.
-// Owned by the GroupState of the first rank of a node.
+// The first rank of a node has one.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ class Exporter;
 
 class Metrics {
  public:
-  // Nothing where the environment asks for nothing. Throws Error: what is asked for is malformed
+  // Nothing where the environment requests nothing. Throws Error: the request is malformed
   // (kInvalidArgument), the file or the port is refused (kSystem).
   Metrics();
   // The last values are in the file by then.

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "base/check.h"
 #include "base/round_up.h"
 #include "base/waiting.h"
 #include "bootstrap/agree.h"
@@ -44,6 +45,8 @@ SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ra
     problem = error.what();
   }
   check_no_problem(rendezvous.all_gather(problem, by));  // memory is there for all
+  FERRY_CHECK(mine % kPage, ==, 0u);
+  FERRY_CHECK(CountersHead::kMagic, !=, 0u);
   segment_->map_in(0, flag_bytes);
   rows_ = segment_->data() + rows;
   counters_ = RankCounters(segment_->data() + mine);

@@ -2,7 +2,7 @@
 // slots of all_gather, abort words, the doorbells of ranks that sleep, and counters for onlookers.
 // What lies here of a rank of another node is written by the rank of this node that reads its
 // messages; else every slot and abort word has its rank as the only writer, and doorbells are rung
-// by anyone. Made by GroupState; the wait loop sleeps here.
+// by anyone. The wait loop sleeps here.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ struct alignas(128) GroupSlot {
 };
 static_assert(sizeof(GroupSlot) == 4096);
 
-// What a rank tells the others when it gives up: a Code and the culprit, or that it left.
+// What a rank sends to the others when it gives up: a Code and the culprit, or that it departed.
 struct AbortWord {
   static constexpr std::uint64_t kNone = 0;
   static std::uint64_t make(Code code, int culprit) noexcept {
@@ -65,7 +65,7 @@ class SharedFlags {
   SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ranks, std::uint64_t group,
               const Deadline& by);
 
-  // Of this rank.
+  // This rank's.
   RankCounters& counters() noexcept { return counters_; }
   // [ranks] Nanoseconds that a rank of this node has waited for each so far.
   std::vector<std::uint64_t> waited(int rank) const;

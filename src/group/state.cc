@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/check.h"
 #include "bootstrap/agree.h"
 #include "bootstrap/handshake.h"
 #include "bootstrap/hello.h"
@@ -46,6 +47,8 @@ GroupState::GroupState(std::unique_ptr<Rendezvous> rendezvous, const GroupOption
   const std::span<const int> here = topology_.node_ranks(topology_.node_of(rank_));
   node_ranks_.assign(here.begin(), here.end());
   for (std::size_t i = 0; i < here.size(); ++i) local_ranks_[here[i]] = static_cast<int>(i);
+  FERRY_CHECK(topology_.num_ranks(), ==, size_);
+  FERRY_CHECK(local_ranks_[rank_], >=, 0);
   const std::uint64_t group = meet_neighbours(by);
   flags_.emplace(*rendezvous_, node_ranks_, group, by);
   if (!one_node()) join_nodes(make, by);
@@ -108,7 +111,7 @@ bool GroupState::usable() const noexcept {
          !verdict_.broken.load(std::memory_order_acquire) && !aborted();  // as verdict()
 }
 
-// Once for each rank: what it is told later is kBroken and the same text.
+// Once for each rank: later calls return kBroken and the same text.
 Status GroupState::break_group(Code code, int culprit, const std::string& text) noexcept {
   Status status(code, text, culprit);
   {

@@ -1,5 +1,5 @@
 // GroupState: the inside of a Group. Owns the rendezvous, the flags that all ranks of a
-// group share, and the verdict when the group breaks. Used by exchanges (waiting, ringing,
+// group share, and the verdict when the group breaks. Exchanges use it (waiting, waking,
 // agreeing) and by Group itself.
 #pragma once
 
@@ -35,7 +35,7 @@ class CallTime;
 struct MessageHead {
   std::uint32_t channel;  // 0: the group, else an exchange
   std::uint8_t kind;      // of the channel's own
-  // Of an exchange: the level that it crosses, since its reader passes it on at those further
+  // For an exchange: the level that it crosses, since its reader passes it on at those further
   // in, and the rank that it is of.
   std::uint8_t level = 0;
   std::uint16_t source = 0;
@@ -60,7 +60,7 @@ struct Channel {
   std::function<bool()> go_on;
   bool holds = false;              // keeps messages that others wait for
   std::vector<int> owing = {};     // peers that owe this rank what others wait for
-  std::vector<int> expected = {};  // messages of these are to come that no flag of a wait tells of
+  std::vector<int> expected = {};  // messages of these are to come that no flag of a wait covers
   bool done = false;               // no rank needs it any more
   std::shared_ptr<void> kept_open = {};  // its owner, until it is done (GroupState::keep_open)
 };
@@ -91,7 +91,7 @@ struct BetweenNodes {
   std::uint64_t want_sent = 0;
   // Raised to want_sent when everything has been sent (await_sent).
   std::atomic<std::uint64_t> sent{0};
-  // [ranks] its link is lost; it told me itself that it left: set once, release and acquire.
+  // [ranks] its link is lost; it said itself that it departed: set once, release and acquire.
   std::vector<std::atomic<bool>> lost, farewell;
   std::map<int, std::string> why_lost;
 };
@@ -171,7 +171,7 @@ class GroupState {
   // Its owner is gone, others still speak through this rank: it stays until it is done.
   void keep_open(std::uint32_t number, std::shared_ptr<void> owner);
   // True when a rank has left, gave up, died or cannot be reached any more. `sends_here`: it sends
-  // to this rank, whose last messages may come after other ranks have told that it left.
+  // to this rank, whose last messages may come after other ranks have said that it departed.
   bool ended(int peer, bool sends_here) const noexcept;
   const ForwardingTable& forwarding() const noexcept { return nodes_.forwarding; }  // of all ranks
   // Waits until what was sent has left this rank, which may go on to something else than ferry and

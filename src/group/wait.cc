@@ -25,7 +25,7 @@ constexpr std::int64_t kYieldCrowdedNetworkNs = 200'000;
 // with torch needs it.
 constexpr std::chrono::milliseconds kEndsSoon{500};
 
-// A rank that makes its own progress does not hear the bell of its own node while it sleeps in the
+// A rank that makes its own progress is not woken by ranks of its own node while it sleeps in the
 // network. So it looks again after a part of the time that it has waited.
 constexpr int kNapPart = 8;
 constexpr std::int64_t kShortestNapUs = 100, kLongestNapUs = 1000;

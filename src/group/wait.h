@@ -49,10 +49,10 @@ struct Await {
   const std::atomic<std::uint64_t>* flags;
   std::size_t stride_bytes;
   std::uint64_t value;
-  CallTime* time;                                // of the call
-  bool crowded;                                  // more threads than processors: yield early
-  int per_call = 0;                              // what a call adds to a flag; 0: no message tells
-  const std::vector<bool>* only = nullptr;       // wait for these ranks; null: for all
+  CallTime* time;                           // of the call
+  bool crowded;                             // more threads than processors: yield early
+  int per_call = 0;                         // what a call adds to a flag; 0: no message says so
+  const std::vector<bool>* only = nullptr;  // wait for these ranks; null: for all
   std::vector<std::int64_t>* wait_ns = nullptr;  // [R] += time waited for each rank
   // [R] of several nodes: the rank that passes each rank's flag on to this node (ForwardingTable);
   // null: the rank itself.
@@ -61,7 +61,7 @@ struct Await {
   // towards a rank that is gone. Null: it is not about that.
   const std::vector<MessageChannel::Traffic>* outgoing = nullptr;
   // [R] The ranks without which this one cannot go on: one of them that is gone breaks the group,
-  // whether its flag is up or not. Otherwise giving up is an answer, the group stays whole, and
+  // whether its flag is up or not. Otherwise a timeout is a result, the group stays whole, and
   // those that are gone do not end the wait for the others. Null: it needs all that it waits for.
   const std::vector<bool>* needed = nullptr;
   // What this rank can do while flags are missing. Called where it would sleep: by then all others
@@ -81,8 +81,9 @@ struct Await {
   }
 };
 
-// Raises a flag of mine. Sequentially consistent, so that a rank that announced its sleep before it
-// looked at the flag is seen by the ring() that follows (partner: GroupState::sleep_until_rung).
+// Raises a flag of this rank. Sequentially consistent, so that a rank that announced its sleep
+// before it looked at the flag is seen by the ring() that follows (partner:
+// GroupState::sleep_until_rung).
 inline void raise(std::atomic<std::uint64_t>& flag, std::uint64_t value) noexcept {
   flag.exchange(value, std::memory_order_seq_cst);
 }

@@ -20,7 +20,7 @@ namespace ferry::internal {
 Status check_dispatch(const Setup& setup, const DispatchArgs& args);
 // With a cached handle.
 Status check_cached(const Setup& setup, const ActiveSet& active, const DispatchArgs& args);
-// Without: a route that knows to which experts my tokens go, and no slots yet.
+// Without: a route that knows to which experts this rank's tokens go, and no slots yet.
 Status make_route(const Setup& setup, const Issued& issued, const DispatchArgs& args,
                   std::shared_ptr<Route>& route);
 
@@ -32,8 +32,8 @@ Status check_dispatched(const Setup& setup, const CombineArgs& args);
 // Weights, special experts, results.
 Status check_combine_routed(const Setup& setup, const CombineArgs& args, const Route& route);
 
-// Addresses in my window: rows that are given lie in none of its released buffers, results not in
-// the window at all.
+// Addresses in this rank's window: rows that are given lie in none of its released buffers, results
+// not in the window at all.
 Status check_window(const Pool& pool, int rank, const DispatchArgs& args);
 Status check_window(const Pool& pool, int rank, const CombineArgs& args, const Route& route);
 

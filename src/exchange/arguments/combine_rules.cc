@@ -71,7 +71,7 @@ Status check_special(const Setup& setup, const CombineArgs& args, const Route& r
   return {};
 }
 
-// Results overlap nothing that is read, but for inputs of their own shape that they may replace.
+// Results overlap nothing that is read, except inputs of their own shape, which they may replace.
 Status check_out(const Setup& setup, const CombineArgs& args, const Route& route) {
   const Rows& rows = args.expert_rows;
   const std::size_t out_row = rows.hidden * element_bytes(args.out_dtype);

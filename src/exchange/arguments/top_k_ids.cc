@@ -101,7 +101,7 @@ Status read_ids(const Setup& setup, const DispatchArgs& args, std::int64_t token
 
 }  // namespace
 
-// A route that knows which experts my tokens go to, and no slots yet.
+// A route that knows which experts this rank's tokens go to, and no slots yet.
 Status make_route(const Setup& setup, const Issued& issued, const DispatchArgs& args,
                   std::shared_ptr<Route>& route) {
   if (Status status = check_ids(setup, args); !status.ok()) return status;

@@ -112,6 +112,7 @@ Status Combine::request_sums() {
 // outputs do not fit them.
 Status Combine::place() {
   Route& route = *unplaced_;
+  FERRY_CHECK(call_.slots_are_known, ==, false);
   place_rows_alone(exchange_, number(), route);
   unplaced_.reset();
   call_.slots_are_known = true;
@@ -173,6 +174,7 @@ Status Combine::reduce() {
     if (status = await_sums(); !status.ok()) return status;
     begin_phase("reduce");
   }
+  FERRY_CHECK(std::ssize(exchange_.pending.pending()), <=, route.num_tokens);
   reduce_tokens(exchange_.pending.pending());
   times.spans.back().end_ns = now_ns();
   const std::uint64_t pulled =
@@ -204,6 +206,7 @@ std::int64_t Combine::reduce_early() {
 
 Status Combine::await_sums() {
   const std::vector<Way*> ways = exchange_.ways.of(active());
+  FERRY_CHECK(ways.size(), ==, sums_.num_ways());
   for (std::size_t way = 0; way < ways.size(); ++way)
     if (Status status = await_sums(*ways[way], sums_.by_way(way)); !status.ok()) return status;
   return {};
@@ -271,7 +274,7 @@ void Combine::reduce_tokens(std::span<const std::int32_t> tokens) {
   });
 }
 
-// Of the rows that all ranks received.
+// The size of the rows that all ranks received.
 std::uint64_t Combine::bytes_of_all() const {
   return call_.route->total_rows * call_.setup.layout.row_bytes();
 }

@@ -27,7 +27,8 @@ class Combine final : public InFlight {
   // Checks the arguments and publishes this rank's outputs. An error is this rank's refusal:
   // nothing was published.
   Status announce();
-  // The rest of the send half. An error ends the combine on all ranks alike, or breaks the group.
+  // The rest of the send half. An error ends the combine on all ranks with one status, or breaks
+  // the group.
   Status request_sums();
   Status receive() override;
 

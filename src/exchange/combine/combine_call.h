@@ -1,5 +1,5 @@
 // CombineCall: one combine as its parts see it: the arguments, and the route that says where the
-// rows of each token are. Owned by Combine.
+// rows of each token are.
 #pragma once
 
 #include <cstdint>

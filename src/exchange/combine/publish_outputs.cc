@@ -82,6 +82,7 @@ Status stage(const CombineCall& call, Staged staged, Record& mine) {
   }
   pool.mark_used(buffer);
   pool.mark_published(buffer, mine.number);
+  FERRY_CHECK(pool.published(buffer), ==, mine.number);
   std::byte* data = pool.data(buffer);
   if (staged.rows) {
     mine.encoded = encoded;
@@ -106,6 +107,7 @@ Status publish_outputs(const CombineCall& call) {
   Record& mine = call.exchange.protocol.new_record(call.number(), terms_of(call), args.terms);
   mine.has_share = args.share_of_zero != nullptr;
   if (mine.has_share) mine.share_of_zero = *args.share_of_zero;
+  FERRY_CHECK(mine.number, ==, call.number());
   mine.num_rows = static_cast<std::int32_t>(args.expert_rows.num_rows);
   mine.published = {
       .rows_offset = 0, .pitch_bytes = pitch_of(args.expert_rows), .weights_offset = 0};

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace ferry::internal {
 
 void PublishedOutputs::find_all() {
@@ -25,7 +27,7 @@ bool PublishedOutputs::find_more() {
 }
 
 // Only the rows of such a rank are where the route says: no record was examined yet. Weights that
-// are to return may be missing on all ranks alike.
+// are to return may be missing on all ranks.
 bool PublishedOutputs::makes_this_call(int rank) const noexcept {
   const Agreed weights = call_.exchange.record(rank, call_.number()).terms.weights;
   return call_.exchange.protocol.agrees_with_me(call_.issued, rank) &&
@@ -35,6 +37,9 @@ bool PublishedOutputs::makes_this_call(int rank) const noexcept {
 PublishedRows PublishedOutputs::of_rank(int rank) const {
   const Record& theirs = call_.exchange.record(rank, call_.number());
   const Published& rows = theirs.published;
+  FERRY_CHECK(theirs.number, ==, call_.number());
+  FERRY_CHECK(rows.rows_offset, >=, 0);
+  FERRY_CHECK(rows.weights_offset, >=, 0);
   const std::byte* window = call_.exchange.view.window(rank);
   return {window + rows.rows_offset, rows.pitch_bytes,
           reinterpret_cast<const float*>(window + rows.weights_offset), theirs.encoded};

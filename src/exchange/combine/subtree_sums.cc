@@ -37,6 +37,7 @@ void SubtreeSums::request() {
     requests_of_token.add(unit);
     subtrees_.push_back({first, requests_of_token.num_subtrees()});
   }
+  FERRY_CHECK(std::ssize(subtrees_), ==, route.num_tokens);
   for (std::size_t way = 0; way < ways.size(); ++way)
     asked_[way].send(ways[way]->sums(), call_.number(), call_.setup.rank);
   exchange.group->progress();

@@ -1,6 +1,6 @@
 // SubtreeSums: what the source of the tokens requests from other nodes for one combine. Every mate
-// is told which rows of its subtree each token needs, and memory for its replies is laid out before
-// they come, so no message says what lies where. Empty on one node.
+// gets a list of which rows of its subtree each token needs, and memory for its replies is laid out
+// before they come, so no message says what lies where. Empty on one node.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,7 @@ class SubtreeSums {
   void request();
   // After request(). The requests that went by a way.
   const RequestedSums& by_way(std::size_t way) const noexcept { return asked_[way]; }
+  std::size_t num_ways() const noexcept { return asked_.size(); }
   const ReplyLayout& layout() const noexcept { return asked_[0].layout(); }
   // The reply for the i-th subtree of a token; null: its rows are of this node.
   const std::byte* reply(std::int64_t token, int subtree) const {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "exchange/arguments/argument_rules.h"
 #include "exchange/dispatch/place_rows.h"
 #include "exchange/dispatch/row_metadata.h"
@@ -101,12 +102,13 @@ Status Dispatch::announce(const DispatchArgs& args) {
   return post(args);
 }
 
-// The record, my row of the count matrix, and the list of my rows.
+// The record, this rank's row of the count matrix, and the list of its rows.
 Status Dispatch::post(const DispatchArgs& args) {
   const WindowLayout& layout = setup_.layout;
   Pool& pool = *exchange_.pool;
   buffer_ = pool.free_buffer().value();  // live views are limited, see copy_out, allocate_outputs
   pin_ = std::make_shared<Pin>(exchange_.pool, buffer_);
+  FERRY_CHECK(pool.published(buffer_), <, number());
   std::int64_t rows = layout.expected_section_rows();
   if (args.cached) rows = std::max(rows, route_->section_rows[active().member]);
   if (!pool.back_rows(buffer_, setup_.num_sections(), rows)) {
@@ -130,6 +132,7 @@ Status Dispatch::post(const DispatchArgs& args) {
                  .free_after = pool.published(buffer_),
                  .buffer = buffer_,
                  .growth = Code::kOk};
+  FERRY_CHECK(mine.posted.section_rows, >=, rows);
   mine.num_rows = static_cast<std::int32_t>(args.tokens.num_rows);
   count_entries(setup_.rules(), *route_, exchange_.view.count_row(setup_.rank, number()));
   list_rows(exchange_, number(), *route_, args);
@@ -149,6 +152,7 @@ Status Dispatch::send(const DispatchArgs& args) {
   if (status.ok()) status = guard_reuse();
   const std::int64_t placed = now_ns();
   if (!status.ok()) return protocol.fail(issued(), status);
+  FERRY_CHECK(exchange_.pool->backed_rows(buffer_), >=, route_->section_rows[active().member]);
   status = RowSender(exchange_, issued(), *route_, args, placed).send(buffer_);
   if (!status.ok()) return status;
   protocol.publish(number(), Stage::kDelivered);
@@ -162,6 +166,7 @@ Status Dispatch::send(const DispatchArgs& args) {
 Status Dispatch::plan() {
   Status placed = place_rows(exchange_, issued(), *unplaced_, &times.wait_ns);
   if (!placed.ok()) return placed;
+  FERRY_CHECK(std::ssize(route_->section_rows), ==, active().num_members);
   if (setup_.rank_major()) {
     for (const int peer : active().ranks)
       unplaced_->tokens_per_rank.push_back(exchange_.record(peer, number()).num_rows);
@@ -215,7 +220,8 @@ Status Dispatch::grow() {
   return {};
 }
 
-// No rank may still read what my rows will overwrite. In the plain loop this holds already.
+// No rank may still read the memory that this rank's rows will overwrite. In the plain loop this
+// holds already.
 Status Dispatch::guard_reuse() {
   std::uint64_t free_after = 0;
   for (const int peer : active().ranks)

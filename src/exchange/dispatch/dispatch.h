@@ -2,7 +2,7 @@
 // are those of docs/protocol.md:
 //   send half:     announce (count) -> place -> guard reuse -> send rows
 //   receive half:  wait for the rows of all ranks -> hand over
-// Made by ExchangeState; rows leave in send_rows.cc and are handed over in received.cc.
+// Rows leave in send_rows.cc and are handed over in received.cc.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ class Dispatch final : public InFlight {
   // Checks the arguments and says which buffer receives and how many rows leave. An error is this
   // rank's refusal: nothing was announced.
   Status announce(const DispatchArgs& args);
-  // The rest of the send half. An error ends the dispatch on all ranks alike, or breaks the group.
+  // The rest of the send half. An error ends the dispatch on all ranks with one status, or breaks
+  // the group.
   Status send(const DispatchArgs& args);
   Status receive() override;
   // Before receive(): the memory that hand_over() will hand over.

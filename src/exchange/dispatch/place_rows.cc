@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "base/check.h"
 #include "base/round_up.h"
 #include "kernels/kernels.h"
 #include "routing/placement.h"
@@ -21,7 +22,7 @@ std::vector<const std::int32_t*> find_count_rows(const ExchangeParts& exchange,
   return rows;
 }
 
-// Of this node, in the order of the active ranks.
+// The ranks of this node, in the order of the active ranks.
 std::vector<int> active_here(const ExchangeParts& exchange, const ActiveSet& active) {
   std::vector<int> ranks;
   for (const int rank : active.ranks) {
@@ -43,6 +44,7 @@ Status sum_together(ExchangeParts& exchange, const Issued& issued, const std::ve
   const std::int64_t slice = round_up(share, kColumnsPerLine);
   std::vector<bool> sums(view.num_ranks());  // those that have a slice
   for (std::int64_t i = 0; i * slice < size; ++i) sums[ranks[i]] = true;
+  FERRY_CHECK(std::ranges::count(ranks, self), ==, 1);
   std::int32_t* const all = view.total_sums(ranks[0]);
   if (sums[self]) {
     const std::int64_t begin = slice * (std::ranges::find(ranks, self) - ranks.begin());
@@ -67,6 +69,7 @@ Status sum_together(ExchangeParts& exchange, const Issued& issued, const std::ve
 void place_rows_alone(ExchangeParts& exchange, std::uint64_t number, Route& route) {
   const auto count_rows = find_count_rows(exchange, number, *route.active);
   const PlacementRules rules = exchange.setup->rules();
+  FERRY_CHECK(count_rows.size(), ==, route.active->ranks.size());
   sum_columns(rules, *route.active, count_rows, exchange.column_sums);
   place(rules, count_rows, exchange.column_sums, route);
 }

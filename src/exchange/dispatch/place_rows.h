@@ -1,5 +1,5 @@
 // Place rows: the count rows of all ranks become the slots of a route's tokens. Reads the segment
-// and calls src/routing/placement.cc. Called by dispatch.cc and combine.cc.
+// and places them by src/routing/placement.cc.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "base/check.h"
 #include "exchange/dispatch/dispatch.h"
 
 namespace ferry::internal {
@@ -24,6 +25,7 @@ void Dispatch::hand_over(Received& received) {
   fill(received);
   if (!active().contains_me()) return;
   Pool& pool = *exchange_.pool;
+  FERRY_CHECK(pin_.get(), !=, nullptr);
   pool.mark_used(buffer_);
   exchange_.stats.rows_received += route_->received.num_rows;
   pin_.reset();
@@ -39,6 +41,8 @@ void Dispatch::fill(Received& received) const {
   const WindowLayout& layout = setup_.layout;
   std::byte* buffer = exchange_.pool->data(buffer_);
   const std::size_t rows = route_->received.num_rows;
+  FERRY_CHECK(buffer_, >=, 0);
+  FERRY_CHECK(route_->received.num_rows, <=, layout.max_rows());
   received.data = buffer + layout.rows();
   received.num_rows = route_->received.num_rows;
   received.room_rows = layout.max_rows();

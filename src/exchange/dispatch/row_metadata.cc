@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "routing/placement.h"
 
 namespace ferry::internal {
@@ -29,8 +30,8 @@ RowMetadata parts_in_buffer(const WindowLayout& layout, std::byte* buffer) {
           .ids = reinterpret_cast<std::int32_t*>(buffer + layout.topk_ids())};
 }
 
-// Fills `starts`, where the rows for each member begin in my list, and `next`, where the next row
-// of each column (kRankMajor: for each member) goes.
+// Fills `starts`, where the rows for each member begin in this rank's list, and `next`, where the
+// next row of each column (kRankMajor: for each member) goes.
 void start_list(const PlacementRules& rules, const ExpertMap& map, const std::int32_t* counts,
                 std::span<std::int32_t> starts, std::vector<std::int32_t>& next) {
   if (!rules.rank_major()) next.resize(map.num_columns());
@@ -106,8 +107,8 @@ void put_rows(std::span<const ListedRow> rows, std::int32_t member, std::int32_t
   }
 }
 
-// [tp_ranks from mine, members]: where the rows that each source sends me are listed; null: the
-// source is of another node.
+// [tp_ranks from this rank's, members]: where the rows that each source sends to this rank are
+// listed; null: the source is of another node.
 std::vector<std::byte*> find_lists(const ExchangeParts& exchange, std::uint64_t number,
                                    const ActiveSet& active) {
   const WindowLayout& layout = exchange.setup->layout;
@@ -117,6 +118,7 @@ std::vector<std::byte*> find_lists(const ExchangeParts& exchange, std::uint64_t 
       const int rank = active.ranks[active.index(member, active.tp_rank_from_mine(i))];
       lists.push_back(exchange.here(rank) ? exchange.view.row_list(rank, number) : nullptr);
       if (!lists.back()) continue;
+      FERRY_CHECK(exchange.record(rank, number).number, ==, number);
       const std::size_t first = reinterpret_cast<std::int32_t*>(lists.back())[active.member];
       lists.back() += layout.listed_rows() + first * layout.listed_row_bytes();
     }
@@ -124,11 +126,13 @@ std::vector<std::byte*> find_lists(const ExchangeParts& exchange, std::uint64_t 
   return lists;
 }
 
-// The rows of a receive buffer lie by local expert, tp_rank from mine, and source.
+// The rows of a receive buffer lie by local expert, tp_rank counted from this rank's, and source.
 void take_by_expert(const Route& route, std::vector<std::byte*>& lists, const RowMetadata& to) {
   const std::vector<std::int64_t>& running = route.received.running_counts;
   const std::int64_t members = route.active->num_members;
   const std::int64_t block = std::ssize(running) / route.active->tp_size;
+  FERRY_CHECK(block * route.active->tp_size, ==, std::ssize(running));
+  FERRY_CHECK(block % members, ==, 0);
   for (std::int64_t column = 0; column * members < block; ++column) {
     std::int64_t row = route.received.expert_offsets[column];
     std::byte** list = lists.data();
@@ -147,11 +151,12 @@ void take_by_expert(const Route& route, std::vector<std::byte*>& lists, const Ro
   }
 }
 
-// In kRankMajor the rows of a receive buffer lie by tp_rank from mine and source.
+// In kRankMajor the rows of a receive buffer lie by tp_rank counted from this rank's, and source.
 void take_by_member(const WindowLayout& layout, const Route& route,
                     const std::vector<std::byte*>& lists, RowMetadata to) {
   const std::size_t weights = layout.weights_per_row(), ids = layout.ids_per_row();
   const std::vector<std::int64_t>& running = route.received.running_rows_per_rank;
+  FERRY_CHECK(running.size(), ==, lists.size());
   for (std::size_t i = 0; i < lists.size(); ++i) {
     const bool first = i % route.active->num_members == 0;
     const std::int64_t count = running[i] - (first ? 0 : running[i - 1]);
@@ -189,6 +194,7 @@ void list_rows(ExchangeParts& exchange, std::uint64_t number, const Route& route
   const ExpertMap& map = route.active->map;
   std::byte* const list = exchange.view.row_list(setup.rank, number);
   std::byte* const rows = list + setup.layout.listed_rows();
+  FERRY_CHECK(map.num_members(), ==, route.active->num_members);
   std::vector<std::int32_t>& next = exchange.column_sums.next;
   start_list(setup.rules(), map, exchange.view.count_row(setup.rank, number),
              {reinterpret_cast<std::int32_t*>(list), static_cast<std::size_t>(map.num_members())},

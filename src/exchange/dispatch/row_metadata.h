@@ -25,13 +25,13 @@ struct RowMetadata {
 void fill_metadata(const Setup& setup, const Route& route, const DispatchArgs& args,
                    std::int64_t entry, const RowMetadata& to);
 
-// Before I announce dispatch `number`, and after my count row is written: lists all my rows in
-// their order: by member, column, token and k (kRankMajor: by member and token).
+// Before this rank announces dispatch `number`, and after its count row is written: lists its rows
+// in their order: by member, column, token and k (kRankMajor: by member and token).
 void list_rows(ExchangeParts& exchange, std::uint64_t number, const Route& route,
                const DispatchArgs& args);
 
-// When all ranks have announced it, and before I say that I delivered: copies the metadata of the
-// rows that ranks of this node send me into my receive buffer.
+// When all ranks have announced it, and before this rank says that it delivered: copies the
+// metadata of the rows that ranks of this node send to it into its receive buffer.
 void take_metadata(const ExchangeParts& exchange, std::uint64_t number, const Route& route,
                    std::byte* buffer);
 

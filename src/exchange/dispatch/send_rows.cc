@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "exchange/dispatch/row_metadata.h"
 
 namespace ferry::internal {
@@ -27,7 +28,10 @@ RowSender::RowSender(ExchangeParts& exchange, const Issued& issued, const Route&
   for (const int peer : issued.active->ranks) {
     posted_.push_back(nullptr);
     if (!exchange.here(peer)) continue;
-    const int buffer = exchange.record(peer, issued.number).posted.buffer;
+    const Record& theirs = exchange.record(peer, issued.number);
+    FERRY_CHECK(theirs.number, ==, issued.number);
+    const int buffer = theirs.posted.buffer;
+    FERRY_CHECK(buffer, >=, 0);
     posted_.back() = exchange.view.window(peer) + layout_.buffer(buffer);
   }
   for (std::size_t i = 0; layout_.scale_bytes() > 0 && i < route_.section_rows.size(); ++i)
@@ -38,6 +42,7 @@ Status RowSender::send(int buffer) {
   if (!exchange_.ways.none()) {
     if (Status status = cross_rows(); !status.ok()) return status;
   }
+  FERRY_CHECK(posted_.size(), ==, issued_.active->ranks.size());
   const std::size_t rows_sent = route_.num_sent * issued_.active->tp_size;
   exchange_.stores.measure(StoreChoice::kSend, bytes_of_all(), rows_sent * layout_.row_bytes(),
                            [&] { send_tokens(); });
@@ -135,8 +140,8 @@ RowFactors RowSender::factors(std::int64_t entry) const noexcept {
   return {scales.data + row * scales.num_channels, scales.num_channels > 1};
 }
 
-// Gap rows of my own buffer: source -1, weight 0, and zero rows on request. Padding is left alone
-// unless asked for.
+// Gap rows of this rank's buffer: source -1, weight 0, and zero rows on request. Padding is written
+// on request only.
 void RowSender::clear_gaps(int mine) const {
   const bool padded = setup_.config.layout == Layout::kPadded;
   if (setup_.rank_major() || (padded && !setup_.config.zero_gaps) ||

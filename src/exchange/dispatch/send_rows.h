@@ -28,8 +28,8 @@ class RowSender {
   RowSender(ExchangeParts& exchange, const Issued& issued, const Route& route,
             const DispatchArgs& args, std::int64_t now_ns);
 
-  // `buffer`: my own posted one. The metadata of the rows that it gets from this node is written
-  // there, and its gaps are cleared.
+  // `buffer`: this rank's posted one. The metadata of the rows that it gets from this node is
+  // written there, and its gaps are cleared.
   Status send(int buffer);
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "group/wait.h"
 
 namespace ferry::internal {
@@ -36,6 +37,7 @@ void ControlMirror::send(std::uint64_t number) {
   const bool first = sent_.load(std::memory_order_relaxed) < number && record.number == number;
   std::vector<std::byte> body;
   if (first) {
+    FERRY_CHECK(record.number, ==, number);
     const std::size_t counts = has_counts(record.terms) ? links_.layout().count_row_bytes() : 0;
     body =
         write_record({flags,
@@ -45,8 +47,8 @@ void ControlMirror::send(std::uint64_t number) {
   } else {
     body = write_flags(flags);
   }
-  // The ask of a combine comes next. A combine that is refused has none: its record leaves with the
-  // next progress().
+  // The request of a combine comes next. A combine that is refused has none: its record leaves with
+  // the next progress().
   const bool request_follows = first && !dispatch;
   for (const ForwardingTable::Mate& mate : links_.table().mates) {
     const MessageHead head = links_.head(first ? kRecord : kFlags, number, mate.level, rank);
@@ -54,8 +56,8 @@ void ControlMirror::send(std::uint64_t number) {
   }
 }
 
-// Only where all ranks take part do rows take the second way (Ways::both). As in send(), the ask of
-// a combine comes next.
+// Only where all ranks take part do rows take the second way (Ways::both). As in send(), the
+// request of a combine comes next.
 void ControlMirror::send_delivered(std::uint64_t number) {
   const Terms& terms = links_.view().record(links_.rank(), number).terms;
   if (static_cast<int>(terms.num_active) < links_.num_ranks()) return;
@@ -81,7 +83,7 @@ ForwardingTable ControlMirror::send_read(const std::vector<bool>& taking_part, b
   const std::uint64_t read =
       links_.view().control(links_.rank()).read_through.load(std::memory_order_relaxed);
   const RankFlags flags{.progress = 0, .read_through = read, .set_since = 0};
-  // Ranks that are left out from now on hear it by the table in use only: they may wait for it when
+  // Ranks that are left out from now on get it by the table in use only: they may wait for it when
   // they come back.
   send_flags(links_.table().mates, flags);
   send_flags(next.mates, flags);
@@ -90,10 +92,10 @@ ForwardingTable ControlMirror::send_read(const std::vector<bool>& taking_part, b
 
 // A rank that gets sums from this one gets them from nobody else. Where groups are uneven, the
 // flags of this rank reach it through other ranks, maybe before the last sums, or not at all. So an
-// empty message of sums, sent after the last ones, tells it that no more come.
+// empty message of sums, sent after the last ones, says that no more come.
 //
 // Nodes of which no rank took part in the last operation may still keep open what they passed on
-// for this rank in earlier ones, so they are told as well.
+// for this rank in earlier ones, so they get the flags as well.
 void ControlMirror::send_departure() {
   const ForwardingTable& table = links_.table();
   for (int peer = 0; peer < links_.num_ranks(); ++peer) {
@@ -165,6 +167,7 @@ std::uint64_t ControlMirror::seen_progress(int peer) const noexcept {
 void ControlMirror::add_served(const ForwardingTable& table) {
   for (int peer = 0; peer < links_.num_ranks(); ++peer) {
     if (!table.is_served[peer]) continue;
+    FERRY_CHECK(links_.view().here(peer), ==, false);
     served_[peer] = true;
     if (table.last_hop[peer] == links_.rank()) sends_here_[peer] = true;
   }
@@ -180,7 +183,8 @@ bool ControlMirror::ended() const {
   const auto reads = [&](int peer) {
     return seen_progress(peer) != kDeparted && !links_.group().ended(peer, false);
   };
-  std::vector<bool> inside(links_.num_ranks(), true);  // [ranks] in my group of the level before
+  std::vector<bool> inside(links_.num_ranks(),
+                           true);  // [ranks] in this rank's group of the level before
   for (int level = 0; level <= topology.find_level(Topology::kHost); ++level) {
     bool sender = false, reader = false;
     for (int peer = 0; peer < links_.num_ranks(); ++peer) {

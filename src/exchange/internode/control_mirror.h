@@ -1,7 +1,7 @@
 // ControlMirror: the control messages of one way. It sends this rank's record, counts and flags to
 // its mates, and writes those of the ranks that it serves into the window of this node, as if those
 // ranks had written them. By the second way only the flag goes that says that rows are there.
-// Owned by Way; sends on the thread of the exchange's caller, stores where the group makes
+// It sends on the thread of the exchange's caller, stores where the group makes
 // progress.
 #pragma once
 
@@ -21,7 +21,7 @@ class ControlMirror {
   // What peers of other nodes must know once progress says `number`: the first time the record, and
   // with it the counts where there are any.
   void send(std::uint64_t number);
-  // By the second way: what this rank sent of operation `number` is there.
+  // Over the second way: the rows that this rank sent in operation `number` have been delivered.
   void send_delivered(std::uint64_t number);
   // Tells the ranks of the last operation and those that will take part how far this rank has read,
   // and nothing of what may still be under way by the table in use; returns the table of those that
@@ -34,7 +34,7 @@ class ControlMirror {
   void write(int source, std::uint64_t number, const RecordMessage& message);
   void write(int source, std::uint64_t number, const RankFlags& flags);
 
-  // The mates whose rows are still to come that no flag of a wait tells of.
+  // The mates whose rows are still to come that no flag of a wait covers.
   std::vector<int> expected() const;
   // True when all ranks whose messages come through this one, or all that read these messages here,
   // have destroyed their exchange or are gone, at every level.

@@ -1,5 +1,5 @@
 // MateLinks: what the parts of one way send by: whom they reach (ForwardingTable), the heads of
-// messages, and a count of what has crossed. Owned by Way. Any thread.
+// messages, and a count of what has crossed. Any thread may call it.
 #pragma once
 
 #include <atomic>
@@ -42,7 +42,7 @@ class MateLinks {
 
   // The number of the channel, before the first message.
   void open(std::uint32_t channel) noexcept { channel_ = channel; }
-  // `source`: whose message it is, or for whom sums are asked.
+  // `source`: whose message it is, or for whom sums are requested.
   MessageHead head(MessageKind kind, std::uint64_t number, int level, int source) const noexcept {
     return {.channel = channel_,
             .kind = kind,

@@ -2,8 +2,8 @@
 // one reader here, and no other code knows where its fields lie. A reader takes bytes of any source
 // and checks them against the sizes of this exchange; what fails the check is no part.
 //   record   RankFlags | Record | count row         rows   a RowUnit for each row
-//   flags    RankFlags                              ask    SumFormat | a SumUnit for each token
-// The sums that answer an ask lie as ReplyLayout says, in the order of the ask.
+//   flags    RankFlags                              request  SumFormat | a SumUnit for each token
+// The sums that reply to a request lie as ReplyLayout says, in the order of the request.
 #pragma once
 
 #include <array>
@@ -130,7 +130,7 @@ using ExchangeMessage =
 ExchangeMessage read_message(std::uint8_t kind, std::span<const std::byte> body,
                              const WindowLayout& layout, std::int64_t most_row_bytes);
 
-// The answer to a SumUnit of `num_summands`: its rows or their sum, then the scalars of each row.
+// The reply to a SumUnit of `num_summands`: its rows or their sum, then the scalars of each row.
 struct ReplyLayout {
   std::size_t row_bytes = 0;  // of a row (exact) or of a sum
   bool exact = false;

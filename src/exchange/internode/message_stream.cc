@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/check.h"
 
 namespace ferry::internal {
 
@@ -35,6 +36,7 @@ MessageStream::Place MessageStream::append(std::size_t bytes) {
   }
   std::byte* piece = message.buffer->data() + message.used;
   message.used += bytes;
+  FERRY_CHECK(message.used, <=, MessageChannel::kSendBufferBytes);
   return {piece, &message};
 }
 

@@ -18,7 +18,8 @@ class MessageStream {
   struct Message;
 
  public:
-  // Of a full message: what has come is stored while more comes (docs/decisions/between_nodes.md).
+  // The size of a full message: a part that has come is stored while more comes
+  // (docs/decisions/between_nodes.md).
   static constexpr std::size_t kMessageBytes = MessageChannel::kSendBufferBytes / 4;
 
   // Where a piece is to be written.
@@ -40,7 +41,7 @@ class MessageStream {
   // Sends what there is, all of it written; a small message leaves with the next one to this peer
   // (send_soon).
   void flush() { close(); }
-  // Of messages, sent and not.
+  // Bytes of messages, sent and not.
   std::size_t bytes() const noexcept { return bytes_; }
   bool is_small() const noexcept { return bytes_ <= kSmall; }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "exchange/internode/sum_server.h"
 
 namespace ferry::internal {
@@ -39,7 +40,11 @@ void RequestedSums::add(const SumUnit& unit) {
 void RequestedSums::send(SumServer& server, std::uint64_t number, int source) {
   const std::vector<ForwardingTable::Mate>& mates = rule_.forwarding->mates;
   for (std::size_t i = 0; i < mates.size(); ++i) {
-    if (mates[i].level <= level_) continue;
+    if (mates[i].level <= level_) {
+      FERRY_CHECK(bytes_[i], ==, 0u);
+      continue;
+    }
+    FERRY_CHECK(sums_[i], ==, nullptr);
     std::vector<std::byte> body;
     append_format(format_, body);
     append(body, terms_[i]);

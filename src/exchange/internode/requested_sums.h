@@ -1,5 +1,6 @@
-// RequestedSums: what is asked of the mates for one combine, and where their answers will lie. The
-// source of the tokens asks so, and so does each mate for what lies further in than itself.
+// RequestedSums: the sums that one combine requests from the mates, and where their replies will
+// lie. The source of the tokens requests in this way, and so does each mate for what lies further
+// in.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ class SumServer;
 
 class RequestedSums {
  public:
-  // Of mates further in than `level`; -1: of all.
+  // Requests go to mates further in than `level`; -1: to all.
   RequestedSums(const SubtreeRule& rule, int level, const SumFormat& format,
                 const ReplyLayout& answers);
 
@@ -24,14 +25,14 @@ class RequestedSums {
   Subtrees subtrees_of(const SumUnit& unit) const;
   // Asks for a unit in each of its subtrees, which get the next numbers.
   void add(const SumUnit& unit);
-  // Sends what was added to every mate, also to those of whom nothing is asked.
+  // Sends what was added to every mate, also to those from whom nothing is requested.
   void send(SumServer& server, std::uint64_t number, int source);
 
   std::size_t num_subtrees() const noexcept { return replies_.size(); }
-  // After send(). The answer for a subtree; null: its rows are of my node.
+  // After send(). The reply for a subtree; null: its rows are of this node.
   const std::byte* answer(std::size_t subtree) const noexcept;
   bool has_arrived(std::size_t subtree) const noexcept;
-  // The index of a mate; true when sums are asked of it.
+  // The index of a mate; true when sums are requested from it.
   bool asks(std::size_t mate) const noexcept { return sums_[mate] != nullptr; }
   // The mates of which some sums are not here yet.
   void add_awaited(std::vector<int>& mates) const;
@@ -40,7 +41,7 @@ class RequestedSums {
  private:
   struct Answer {
     int next_hop;
-    std::size_t at, end;  // bytes of what that mate answers
+    std::size_t at, end;  // bytes of that mate's reply
   };
 
   SubtreeRule rule_;
@@ -48,8 +49,8 @@ class RequestedSums {
   SumFormat format_;
   ReplyLayout layout_;
   std::vector<std::vector<std::byte>> terms_;  // [mates]
-  std::vector<std::size_t> bytes_;             // [mates] of the answers
-  std::vector<const IncomingSums*> sums_;      // [mates] null: nothing is asked of it
+  std::vector<std::size_t> bytes_;             // [mates] of the replies
+  std::vector<const IncomingSums*> sums_;      // [mates] null: nothing is requested from it
   std::vector<Answer> replies_;                // [subtrees]
 };
 

@@ -1,6 +1,6 @@
 // RowRelay: what one way passes on for the ranks that it serves, to nodes further in, and the room
 // that callers of this rank wait for. Messages of a rank are passed on in the order in which they
-// came, as there is room. Owned by Way, which calls it where the group makes progress;
+// came, as there is room. It is called where the group makes progress;
 // want_room() and room() are for the thread of the exchange's caller.
 #pragma once
 

@@ -59,7 +59,7 @@ void RowSplitter::split(const RowUnit& unit, const Subtrees& subtrees, std::vect
   };
   for (int i = 0; i < subtrees.count(); ++i) {
     const auto& [next_hop, level, destinations] = subtrees[i];
-    if (next_hop >= static_cast<int>(first_))  // else of my node
+    if (next_hop >= static_cast<int>(first_))  // else of this node
       add(streams_[next_hop - first_], destinations);
   }
   const auto has_piece = [&pieces](const MessageStream& stream) {

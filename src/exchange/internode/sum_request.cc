@@ -29,7 +29,7 @@ void SumRequest::read(std::span<const std::byte> units) {
 
 void SumRequest::pass_on() { asked_.send(server_, head_.number, head_.source); }
 
-// Finds the ranks whose rows are asked for. False: what is there is no ask for this rank.
+// Finds the ranks whose rows are requested. False: this rank cannot fulfil the request.
 bool SumRequest::check(std::span<const std::byte> units) {
   std::vector<bool> asked(links_.num_ranks());
   ByteReader reader(units);
@@ -48,8 +48,8 @@ bool SumRequest::check(std::span<const std::byte> units) {
   return true;
 }
 
-// All of a term's ranks are of one node: of mine, or of one that is further in than the level over
-// which the ask came.
+// All ranks of a summand are of one node: this one, or one that is further in than the level over
+// which the request came.
 bool SumRequest::reaches(const Summand& term) const {
   const ForwardingTable& table = links_.everybody();
   const Topology& topology = links_.topology();
@@ -88,7 +88,7 @@ bool SumRequest::serve() {
 }
 
 // Never: a rank refused or ended the combine with an error, and the served rank knows it too. Asked
-// again at each look: a mate further in may find out first, and never send its answer.
+// again at each look: a mate further in may find out first, and never send its reply.
 SumRequest::Ready SumRequest::ready() const {
   const WindowView& view = links_.view();
   for (const int rank : ranks_) {
@@ -109,7 +109,7 @@ void SumRequest::add_awaited(std::vector<int>& mates) const {
   if (ready() == Ready::kYes) asked_.add_awaited(mates);
 }
 
-// Those that are written at once, a message for each worker: the next ones of which all answers of
+// Those that are written at once, a message for each worker: the next ones of which all replies of
 // mates are here, and for which there is room.
 void SumRequest::find_replies() {
   replies_.clear();
@@ -133,7 +133,7 @@ void SumRequest::find_replies() {
   }
 }
 
-// Messages leave in the order in which answers were asked for: each when its last one is written.
+// Messages leave in the order in which sums were requested: each when its last one is written.
 void SumRequest::write_replies() {
   const std::int64_t count = std::ssize(replies_);
   WorkerPool& workers = server_.workers();

@@ -1,7 +1,7 @@
-// SumRequest: the sums that a served rank has asked for in one combine, while they are answered.
+// SumRequest: the sums that a served rank has requested in one combine, until all are sent.
 // The rows of this node are summed once all ranks that have some have published their outputs, and
-// with them the answers of mates further in, by the workers; sums leave as there is room. The
-// source of the tokens sums its own in the same way (RowSum, RequestedSums). Owned by SumServer.
+// with them the replies of mates further in, by the workers; sums leave as there is room. The
+// source of the tokens sums its own in the same way (RowSum, RequestedSums).
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class SumServer;
 
 class SumRequest {
  public:
-  // `requester`: who sent the ask; `head` says for whom and over which level.
+  // `requester`: who sent the request; `head` says for whom and over which level.
   SumRequest(SumServer& server, int requester, const MessageHead& head, const SumFormat& format);
 
   // Reads the units of the request. A request that this rank cannot fulfil gets an empty reply.
@@ -31,12 +31,12 @@ class SumRequest {
   // Sends what can be sent now. True when the request is done with.
   bool serve();
   std::uint64_t number() const noexcept { return head_.number; }
-  // The mates whose answers are missing, where nothing else is.
+  // The mates whose replies are missing, where nothing else is.
   void add_awaited(std::vector<int>& mates) const;
 
  private:
   enum class Ready { kNo, kYes, kNever };
-  // An answer that can be written now: all that it sums is here, and there is room for it.
+  // A reply that can be written now: all that it sums is here, and there is room for it.
   struct Answer {
     SumUnit unit;
     std::size_t subtree;  // of asked_, the first of the unit
@@ -61,7 +61,7 @@ class SumRequest {
   std::vector<std::byte> units_;
   std::size_t at_ = 0;           // bytes of units_ served
   std::size_t subtree_ = 0;      // of asked_, the first of the next unit
-  std::vector<int> ranks_;       // whose rows are asked for
+  std::vector<int> ranks_;       // whose rows are requested
   std::vector<RowSum> sums_;     // [workers] from the first unit on, like out_
   std::vector<Answer> replies_;  // that are written next
   std::optional<MessageStream> out_;

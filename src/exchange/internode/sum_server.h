@@ -1,7 +1,7 @@
 // SumServer: the sums of one way: those that ranks of other nodes request from this one, and the
-// answers to what this rank requests itself. Owned by Way, which calls it where the group makes
-// progress; ask(), forget(), all_here() and the flags are for the thread of the exchange's caller.
-//   requested_sums.h   sums requested of each mate    sums_inbox.h  the answers, as they come
+// replies to what this rank requests itself. It is called where the group makes progress;
+// request(), forget(), all_here() and the flags are for the thread of the exchange's caller.
+//   requested_sums.h   sums requested of each mate    sums_inbox.h  the replies, as they come
 //   sum_request.h  sums that were requested here
 #pragma once
 
@@ -33,14 +33,14 @@ class SumServer {
   MateLinks& links() const noexcept { return links_; }
   std::int64_t max_row_bytes() const noexcept { return config_.max_output_row_bytes; }
 
-  // What came from `from`: a request, or the next bytes of an answer.
+  // What came from `from`: a request, or the next bytes of a reply.
   void take(int from, const MessageHead& head, const SumRequestMessage& ask);
   void take(int from, const MessageHead& head, const SumReply& answers);
   // `source` requests nothing more.
   void end(int source);
-  // Answers whoever waits for sums. True when a request was answered to its end.
+  // Sends the sums that can be made now. True when the last one of a request was sent.
   bool serve();
-  // The mates without whose answers this rank cannot make sums that others wait for.
+  // The mates without whose replies this rank cannot make sums that others wait for.
   std::vector<int> awaited() const;
 
   // Flags to wait for, [ranks].
@@ -55,8 +55,8 @@ class SumServer {
   RowFormat row_format(const SumFormat& format) const noexcept;
   ReplyLayout reply_layout(const RowFormat& format, int scalars) const noexcept;
 
-  // Asks a mate for the sums of combine `number` for rank `source`, which will have `bytes`; null
-  // where that is 0: the mate learns that nothing is asked of it.
+  // Requests the sums of combine `number` for rank `source`, which will have `bytes`; null
+  // where that is 0: the mate learns that nothing is requested from it.
   struct Ask {
     std::uint64_t number;
     int source;
@@ -74,12 +74,12 @@ class SumServer {
   MateLinks& links_;
   ExchangeConfig config_;  // its own: a way may outlive its exchange
   std::shared_ptr<WorkerPool> workers_ = std::make_shared<WorkerPool>(1);
-  // Of each served rank that has asked. The key is the outermost level at which its groups and
+  // By served rank that has requested sums. The key is the outermost level at which its groups and
   // this rank's differ, then the rank: sums for ranks furthest out are made first, as most hops are
   // left to them.
   std::map<std::pair<int, int>, std::list<SumRequest>> requests_;
   std::vector<SumRequest*> to_pass_on_;             // read since the last serve()
-  std::vector<std::atomic<std::uint64_t>> served_;  // [ranks] the last combine answered
+  std::vector<std::atomic<std::uint64_t>> served_;  // [ranks] the last combine whose sums were sent
   SumsInbox inbox_;
 };
 

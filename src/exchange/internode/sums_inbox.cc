@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "group/wait.h"
 
 namespace ferry::internal {
@@ -11,6 +12,10 @@ namespace ferry::internal {
 const IncomingSums& SumsInbox::expect(std::uint64_t number, int source, int mate,
                                       std::size_t bytes) {
   const std::lock_guard lock(mutex_);
+  for (const IncomingSums& other : expected_) {
+    const bool same = other.number == number && other.source == source && other.mate == mate;
+    FERRY_CHECK(same, ==, false);
+  }
   IncomingSums& incoming = expected_.emplace_back();
   incoming.number = number;
   incoming.source = source;
@@ -27,6 +32,7 @@ const IncomingSums& SumsInbox::expect(std::uint64_t number, int source, int mate
     if (!spare_.empty()) spare_.pop_back();  // too small
     incoming.memory = std::make_unique_for_overwrite<std::byte[]>(incoming.capacity);
   }
+  FERRY_CHECK(incoming.capacity, >=, bytes);
   return incoming;
 }
 
@@ -44,6 +50,7 @@ bool SumsInbox::take(std::uint64_t number, int source, int mate, std::span<const
   for (IncomingSums& incoming : expected_) {
     if (incoming.number != number || incoming.source != source || incoming.mate != mate) continue;
     const std::size_t at = incoming.filled.load(std::memory_order_relaxed);  // written here only
+    FERRY_CHECK(at, <=, incoming.size);
     if (bytes.size() > incoming.size - at) return false;
     std::memcpy(incoming.memory.get() + at, bytes.data(), bytes.size());
     incoming.filled.store(at + bytes.size(), std::memory_order_release);  // partner: come()

@@ -4,7 +4,7 @@
 //   mate_links.h      whom it reaches, and what it sends
 //   control_mirror.h  records, counts and flags
 //   row_relay.h       what is passed on, and room          stored_rows.h  rows, into their slots
-//   sum_server.h      sums that are requested, and their answers
+//   sum_server.h      sums that are requested, and the replies
 //   message_layout.h  the bytes of all that
 #pragma once
 

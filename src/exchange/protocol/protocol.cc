@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <new>
 
+#include "base/check.h"
+
 namespace ferry::internal {
 
 namespace {
@@ -80,9 +82,10 @@ Status Protocol::choose_active(std::span<const int> chosen) {
     Status finished = let_last_set_finish(ways_.none() ? nullptr : &next.last_hop);
     if (!finished.ok()) return finished;
     ways_.use(std::move(next));
-    // Relaxed: told with the progress of this operation. Partner: lapped().
+    // Relaxed: sent with the progress of this operation. Partner: lapped().
     view_.control(setup_.rank).set_since.store(issued_, std::memory_order_relaxed);
   }
+  FERRY_CHECK(last_taken_, <, issued_);
   last_set_ = active_;
   last_taken_ = issued_;
   return {};
@@ -100,8 +103,9 @@ Status Protocol::check_depth(OperationKind kind) const {
           setup_.rank};
 }
 
-Record& Protocol::new_record(std::uint64_t number, const Terms& terms,
-                             std::string_view front) noexcept {
+Record& Protocol::new_record(std::uint64_t number, const Terms& terms, std::string_view front) {
+  FERRY_CHECK(number, ==, issued_);
+  FERRY_CHECK(view_.record(setup_.rank, number).number, <, number);
   Record& mine = *new (&view_.record(setup_.rank, number)) Record{};
   mine.number = number;
   mine.terms = terms;
@@ -117,7 +121,10 @@ Record& Protocol::new_record(std::uint64_t number, const Terms& terms,
   return mine;
 }
 
-void Protocol::publish(std::uint64_t number, Stage stage) noexcept {
+void Protocol::publish(std::uint64_t number, Stage stage) {
+  // Relaxed: a flag of this rank.
+  const std::uint64_t before = view_.control(setup_.rank).progress.load(std::memory_order_relaxed);
+  FERRY_CHECK(before, <, progress_of(number, stage));
   raise(view_.control(setup_.rank).progress, progress_of(number, stage));
   group_.ring();
   ways_.tell(number, stage);
@@ -178,11 +185,11 @@ Status Protocol::await_read_through(const Issued& issued, std::uint64_t number) 
   return group_.wait(awaiting_reads(issued, number));
 }
 
-// The ranks that read my records and rows so far are not all among those that will keep me from
+// The ranks that read this rank's records and rows so far are not all among those that keep it from
 // writing over them. Between nodes flags of the new set may also take another way than rows of the
-// last one, and overtake them: so whoever is in both has finished the last one before I go on. Of
-// those left out one may be stuck, which may be why, and is not waited for long: it finds that it
-// was lapped when it goes on (lapped).
+// last one, and overtake them: so whoever is in both has finished the last one before this rank
+// goes on. One of those left out may be stuck, which may be why, and is not waited for long: it
+// finds that it was lapped when it goes on (lapped).
 Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
   const Issued last{.number = issued_, .active = last_set_};
   std::vector<bool> in_both = last_set_->waited;
@@ -208,9 +215,9 @@ Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
 
 std::uint64_t Protocol::min_read_through() const noexcept {
   std::uint64_t least = read_through_;
-  // Ranks of earlier sets that read my rows have finished (let_last_set_finish).
+  // Ranks of earlier sets that read this rank's rows have finished (let_last_set_finish).
   for (const int peer : last_set_->ranks) {
-    // Acquire: their reads come before my writes. Partner: conclude().
+    // Acquire: their reads come before this rank's writes. Partner: conclude().
     if (peer != setup_.rank)
       least = std::min(least, view_.control(peer).read_through.load(std::memory_order_acquire));
   }
@@ -221,7 +228,7 @@ std::uint64_t Protocol::min_read_through() const noexcept {
 // when this rank has finished the operation or was left behind (let_last_set_finish).
 bool Protocol::lapped(const Issued& issued) const noexcept {
   return std::ranges::any_of(issued.active->ranks, [&](int peer) {
-    // Acquire is as much as there is to order it after my reads. Partner: choose_active().
+    // Acquire is as much as there is to order it after this rank's reads. Partner: choose_active().
     return view_.control(peer).set_since.load(std::memory_order_acquire) > issued.number;
   });
 }
@@ -252,15 +259,18 @@ Status Protocol::finish(InFlight& operation) {
 
 // Marks an operation finished here, whatever its outcome, and raises read_through over the finished
 // prefix.
-void Protocol::conclude(const Issued& issued) noexcept {
+void Protocol::conclude(const Issued& issued) {
   const std::uint64_t number = issued.number;
   ControlFlags& mine = view_.control(setup_.rank);
   const bool takes_part = issued.active->contains_me();
-  // Relaxed: my own flag.
+  // Relaxed: a flag of this rank.
   if (takes_part &&
       mine.progress.load(std::memory_order_relaxed) < progress_of(number, Stage::kDelivered)) {
     publish(number, Stage::kDelivered);
   }
+  FERRY_CHECK(number, <=, issued_);
+  FERRY_CHECK(number, >, read_through_);
+  FERRY_CHECK(std::ranges::count(early_, number), ==, 0);
   early_.push_back(number);
   std::uint64_t through = read_through_;
   while (std::erase(early_, through + 1) > 0) ++through;
@@ -268,8 +278,9 @@ void Protocol::conclude(const Issued& issued) noexcept {
   read_through_ = through;
   raise(mine.read_through, through);
   group_.ring();
-  // The record of my next operation tells the end of my last dispatch too. Nobody waits for it
-  // before, but for a moment when I am left out of what comes next (let_last_set_finish).
+  // The record of this rank's next operation says that the last dispatch has ended. Nobody waits
+  // for it earlier, except for a moment when this rank is left out of the next one
+  // (let_last_set_finish).
   const bool sent_later =
       takes_part && issued.kind == OperationKind::kDispatch && number == issued_;
   if (!sent_later) ways_.send_read_through(number);
@@ -289,6 +300,7 @@ Status Protocol::leave(const Issued& issued, const Status& status) {
 
 // It counts the operation, so that it can come back.
 void Protocol::keep_out(std::unique_ptr<InFlight> operation) {
+  FERRY_CHECK(operation->number(), ==, issued_);
   operation->outcome_ = Status{};
   conclude(operation->issued());
   keep(std::move(operation));
@@ -312,7 +324,8 @@ bool Protocol::delivered(const Issued& issued, int peer) const noexcept {
   const ControlFlags& theirs = view_.control(peer);
   const std::uint64_t delivered = progress_of(issued.number, Stage::kDelivered);
   const bool both_ways = ways_.both(*issued.active) && !view_.here(peer);
-  // Acquire: its rows come before my reads. Partners: publish(), and whoever stores its rows here.
+  // Acquire: its rows come before this rank's reads. Partners: publish(), and whoever stores its
+  // rows here.
   return theirs.progress.load(std::memory_order_acquire) >= delivered &&
          (!both_ways || theirs.second_way.load(std::memory_order_acquire) >= delivered);
 }
@@ -325,6 +338,8 @@ Status Protocol::collect(Operation operation, OperationKind kind,
   const Status status = finish(*found);
   for (auto& sent : in_flight_)
     if (sent.get() == found) collected = std::move(sent);
+  FERRY_CHECK(collected.get(), ==, found);
+  FERRY_CHECK(collected->outcome_.has_value(), ==, true);
   std::erase(in_flight_, nullptr);
   return leave(collected->issued(), status);
 }

@@ -2,7 +2,6 @@
 // this rank's record and flags, waits for those of the others, judges what all of them said, and
 // keeps operations between their halves. It knows no row. docs/protocol.md says why this is enough.
 //   protocol.cc  numbers, flags, waits      verdict.cc  what the records of all ranks amount to
-// Called by dispatch.cc and combine.cc, in the order of that page.
 #pragma once
 
 #include <chrono>
@@ -83,9 +82,8 @@ class Protocol {
 
   // What every record of this rank says, a refusal's too; it is published with the next flag.
   // `front`: what else a front's ranks agree on (DispatchArgs::terms).
-  Record& new_record(std::uint64_t number, const Terms& terms,
-                     std::string_view front = {}) noexcept;
-  void publish(std::uint64_t number, Stage stage) noexcept;
+  Record& new_record(std::uint64_t number, const Terms& terms, std::string_view front = {});
+  void publish(std::uint64_t number, Stage stage);
   // Waits until progress of all active ranks, or of those in `only`, is up.
   Status await(const Issued& issued, const char* phase, Stage stage,
                const AwaitOptions& options = {});
@@ -118,7 +116,7 @@ class Protocol {
   void keep(std::unique_ptr<InFlight> operation) { in_flight_.push_back(std::move(operation)); }
   // Keeps one that this rank takes no part in, and is done with.
   void keep_out(std::unique_ptr<InFlight> operation);
-  // Finishes my own receive halves up to `through`. What went wrong in one is told when it is
+  // Finishes this rank's receive halves up to `through`. The error of one is returned when it is
   // collected, unless the group broke.
   Status settle(std::uint64_t through);
   // An operation that was sent and not collected; nullptr where there is none: not_in_flight()
@@ -137,9 +135,9 @@ class Protocol {
   Await awaiting_flags(const Issued& issued, const char* phase, std::uint64_t value) noexcept;
   Await awaiting_reads(const Issued& issued, std::uint64_t number) noexcept;
   Status finish(InFlight& operation);
-  void conclude(const Issued& issued) noexcept;
+  void conclude(const Issued& issued);
   Status leave(const Issued& issued, const Status& status);
-  // `last_hop`: of the table over which the others tell what they have read.
+  // `last_hop`: of the table over which the others send what they have read.
   Status let_last_set_finish(const std::vector<int>* last_hop);
   bool lapped(const Issued& issued) const noexcept;
   Status name_mismatch(const Issued& issued) const;
@@ -154,7 +152,7 @@ class Protocol {
 
   CallTime call_;                                     // of the call that is in progress
   std::uint64_t issued_ = 0;                          // number of the last operation
-  std::uint64_t read_through_ = 0;                    // my published read_through
+  std::uint64_t read_through_ = 0;                    // this rank's published read_through
   std::vector<std::uint64_t> early_;                  // finished operations after read_through_
   std::vector<std::unique_ptr<InFlight>> in_flight_;  // sent, not collected; at most depth
   std::shared_ptr<const ActiveSet> active_;           // of the last operation

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/check.h"
 #include "exchange/protocol/protocol.h"
 #include "exchange/setup/differences.h"
 
@@ -64,6 +65,7 @@ Status Protocol::examine(const Issued& issued) {
       const bool dispatch = issued.kind == OperationKind::kDispatch;
       return destroyed(issued, dispatch ? "counts" : "outputs", peer, "");
     }
+    FERRY_CHECK(theirs.terms.kind, !=, OperationKind::kNone);
     // All ranks are compared, not each with this one: a rank without rows agrees with any, and
     // would not notice that two others disagree.
     const Agreed said = theirs.terms.weights;
@@ -95,7 +97,7 @@ bool Protocol::agrees_with_me(const Issued& issued, int peer) const noexcept {
          agree(theirs.terms, view_.record(setup_.rank, issued.number).terms);
 }
 
-// The error of two ranks whose fronts asked for different things.
+// The error of two ranks whose fronts made different calls.
 Status Protocol::name_difference(const Issued& issued, int rank, int other) const {
   const Record &first = view_.record(rank, issued.number),
                &second = view_.record(other, issued.number);
@@ -113,7 +115,7 @@ Status Protocol::name_difference(const Issued& issued, int rank, int other) cons
 }
 
 // The culprit is the first rank outside the largest set of ranks that agree. A rank without tokens
-// may agree with all, and tells nothing.
+// may agree with all, and says nothing about the others.
 Status Protocol::name_mismatch(const Issued& issued) const {
   const std::uint64_t number = issued.number;
   const std::vector<int>& ranks = issued.active->ranks;
@@ -156,6 +158,7 @@ std::string Protocol::describe(int rank, std::uint64_t number) const {
 
 Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
   if (!why.group_usable()) return why;  // nobody waits for this rank any more
+  FERRY_CHECK(why.ok(), ==, false);
   if (!issued.active->contains_me()) {
     if (by_all != nullptr) *by_all = true;
     return fail(issued, why);

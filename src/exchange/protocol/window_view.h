@@ -29,7 +29,7 @@ struct WindowView {
   std::int32_t* count_row(int rank, std::uint64_t number) const noexcept {
     return reinterpret_cast<std::int32_t*>(at(layout->count_row(rank, number)));
   }
-  // Of a rank of this node: sums of count rows, those before its own and those of all.
+  // For a rank of this node: sums of count rows, those before its own and those of all.
   std::int32_t* sums_before(int rank) const noexcept {
     return reinterpret_cast<std::int32_t*>(at(layout->sums_before(local_ranks[rank])));
   }
@@ -41,7 +41,7 @@ struct WindowView {
   }
   int num_ranks() const noexcept { return static_cast<int>(local_ranks.size()); }
   bool here(int rank) const noexcept { return local_ranks[rank] >= 0; }
-  // Of a rank of this node.
+  // `rank` is of this node.
   std::byte* window(int rank) const noexcept { return at(layout->window(local_ranks[rank])); }
 };
 

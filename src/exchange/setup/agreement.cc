@@ -17,7 +17,7 @@ namespace ferry::internal {
 namespace {
 
 // While a rank waits in a rendezvous it looks whether one gave up that is not there, and moves
-// messages, by which others hear of that. A rendezvous knows only that a rank went: what the rank
+// messages, by which others learn of that. A rendezvous knows only that a rank went: what the rank
 // said before is worth more, and so is a death on this node, by which the rank that should have
 // passed on what was said may be gone.
 template <typename Meet>

@@ -1,5 +1,5 @@
-// How ranks agree to make an exchange: each tells all others what it would make, or why it will
-// not, before anything is made. Called by state.cc; uses the rendezvous.
+// How ranks agree to make an exchange: each sends the others the configuration that it would
+// make, or why it refuses, before anything is made.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeCon
 std::shared_ptr<Segment> share_segment(GroupState& group, std::size_t bytes, const Deadline& by);
 
 // Collective. Takes the place of the above on a rank that refuses; throws `why`, or what kept it
-// from being told, with its text.
+// from being sent, with its text.
 [[noreturn]] void refuse_setup(GroupState& group, const Error& why, const Deadline& by);
 
 }  // namespace ferry::internal

@@ -1,4 +1,4 @@
-// In what two texts of lines "name is value" differ. Called by agreement.cc and verdict.cc.
+// How two texts of lines "name is value" differ.
 #pragma once
 
 #include <string>

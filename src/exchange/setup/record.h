@@ -18,7 +18,7 @@ struct alignas(128) ControlFlags {
   std::atomic<std::uint64_t> progress;      // 4 * number + Stage
   std::atomic<std::uint64_t> read_through;  // operations up to this one are finished here
   std::atomic<std::uint64_t> set_since;     // the first operation with the ranks of its last one
-  // Of a rank of another node: as progress, but told behind the rows that took the second way.
+  // For a rank of another node: as progress, but sent behind the rows that took the second way.
   std::atomic<std::uint64_t> second_way;
 };
 static_assert(sizeof(ControlFlags) == 128 && std::atomic<std::uint64_t>::is_always_lock_free);
@@ -70,7 +70,7 @@ struct Published {
 };
 
 // Published by a raised flag. Plain memory: written before the flag's release, read after its
-// acquire. One cache line, but for what a combine checks and the text.
+// acquire. One cache line, without the fields that a combine checks and the text.
 struct alignas(64) Record {
   std::uint64_t number = 0;
   Terms terms;

@@ -11,7 +11,7 @@ namespace ferry::internal {
 
 namespace {
 
-// An answer is kRefused, a code as one character, a reason; or kWilling and what the rank would
+// A reply is kRefused, a code as one character, a reason; or kWilling and what the rank would
 // make. Terms and fields have kFields between them.
 constexpr char kRefused = '-', kWilling = '+', kFields = '\x1f';
 

@@ -1,5 +1,5 @@
-// Answers: what ranks tell each other before they make an exchange, as text, and what is made of
-// it. Called by agreement.cc; calls differences.h.
+// Replies: what ranks send each other before they make an exchange, as text, and the verdict on all
+// of them.
 #pragma once
 
 #include <string>
@@ -16,8 +16,9 @@ std::string willing_reply(const std::string& what);
 // What a rank would make: the terms of its front and its configuration, both as lines.
 std::string terms_and_fields(const std::string& terms, const std::string& fields);
 
-// Of all ranks. Throws Error(kPeerRejected) naming one that refused, Error(kMismatch) naming two
-// that would make different things, in the front's words where these differ.
+// Reads the replies of all ranks. Throws Error(kPeerRejected) naming one that refused,
+// Error(kMismatch) naming two that would make different things, in the front's words where these
+// differ.
 void require_agreement(const std::vector<std::string>& answers);
 
 }  // namespace ferry::internal

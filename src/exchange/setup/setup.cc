@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/check.h"
 #include "exchange/setup/record.h"
 
 namespace ferry::internal {
@@ -82,6 +83,9 @@ Setup::Setup(const ExchangeConfig& complete, const Topology& topology, int mine,
       layout(config, window_shape(config, everybody->map, num_ranks, largest_node(topology))),
       logical(index_replicas(config)) {
   check_tp_groups(config, topology);
+  FERRY_CHECK(std::ssize(everybody->ranks), ==, num_ranks);
+  FERRY_CHECK(everybody->contains_me(), ==, true);
+  FERRY_CHECK(layout.segment_bytes(), >=, layout.window_bytes());
 }
 
 std::shared_ptr<const ActiveSet> Setup::active_set(std::span<const int> chosen) const {

@@ -1,5 +1,5 @@
 // Setup: what an exchange is from its creation to its end, on one rank: the agreed configuration
-// and what follows from it. Made by state.cc; read by everything in this folder, and never written
+// and what follows from it. Everything in this folder reads it, and it is never written
 // after.
 #pragma once
 
@@ -33,7 +33,7 @@ inline constexpr std::int64_t kSharedSumsFrom = 32768;
 // (place_rows.cc). Where a part of the ranks does, so do all.
 bool shares_sums(const ExchangeConfig& config, const ExpertMap& map) noexcept;
 
-// Of a complete configuration.
+// For a complete configuration.
 WindowShape window_shape(const ExchangeConfig& config, const ExpertMap& map, int num_ranks,
                          int num_windows);
 
@@ -83,7 +83,7 @@ struct Setup {
   AlgorithmChoice choice;
   std::shared_ptr<const ActiveSet> everybody;
   WindowLayout layout;
-  std::vector<std::int32_t> logical;  // [E] with replicas: the id that each stands for
+  std::vector<std::int32_t> logical;  // [E] with replicas: the id that each is a copy of
 };
 
 // Bytes from one row to the next: without gaps, and as the caller has them.

@@ -33,7 +33,7 @@ void RowSum::ship(std::int64_t item, void* out) {
   }
 }
 
-// The rows that are set are those of my node.
+// The rows that are set are those of this node.
 void RowSum::sum_own(void* out) {
   part_.clear();
   for (int i = 0; i < count_; ++i) {

@@ -1,9 +1,8 @@
-// RowSum: the rows of one token and what their sum is. The rows of my node are read where they lie;
-// what lies in other subtrees has come as an answer, one sum of each (or, with NodeSums::kExact,
-// row by row). The source of a token and a mate that sums for a rank it serves fill and use it
-// alike, so a result does not depend on where its token comes from (docs/numerics.md, "Between
-// nodes"). One per worker, used again for every token. Called by terms.cc, row_weights.cc and
-// internode/sum_request.cc; calls Summands.
+// RowSum: the rows of one token and what their sum is. The rows of this node are read where they
+// lie; rows in other subtrees have come as a reply, one sum of each (or, with NodeSums::kExact, row
+// by row). The source of a token and a mate that sums for a rank it serves fill and use it in the
+// same way, so a result does not depend on where its token comes from (docs/numerics.md, "Between
+// nodes"). One per worker, used again for every token.
 #pragma once
 
 #include <array>
@@ -42,7 +41,7 @@ class RowSum {
   RowSum(const RowFormat& format, DataType sum_type, int num_levels);
 
   struct Row {
-    std::array<const void*, kMaxTpSize> parts;  // by tensor-parallel rank, mine first
+    std::array<const void*, kMaxTpSize> parts;  // by tensor-parallel rank, this rank's first
     int num_parts;
     int owner;  // equal for the rows of one rank; -1: no row
     float weight;
@@ -55,9 +54,9 @@ class RowSum {
   void clear(std::int64_t first, int count) noexcept;
   Row& row(std::int64_t item) noexcept { return rows_[item - first_]; }
 
-  // The rows of all items, side by side: `find_row(item, row)` says where a row of my node lies,
-  // and all about a row but where it lies if it is of another; `answer(i)` is what has come from
-  // subtree i, null: it is my node.
+  // The rows of all items, side by side: `find_row(item, row)` says where a row of this node lies,
+  // and all about a row of another node except where it lies; `answer(i)` is what has come from
+  // subtree i, null: it is this node.
   template <typename FindRow, typename AnswerOf>
   void set_rows(const Subtrees& subtrees, const FindRow& find_row, const AnswerOf& answer);
   // Adds the row of an item as a term of a sum. With Partials::kPerRank the rows of its rank are
@@ -78,7 +77,7 @@ class RowSum {
  private:
   struct Sum {
     int level;
-    const void* row;  // null: of my node, not made yet
+    const void* row;  // null: of this node, not made yet
   };
 
   void sum_own(void* out);
@@ -99,12 +98,12 @@ class RowSum {
   int count_ = 0;
   std::array<Row, kMaxEntries> rows_;
   std::vector<Sum> sums_;
-  Summands part_;  // of my node
+  Summands part_;  // of this node
   std::unique_ptr<std::byte[]> own_;
   std::vector<Summands> of_level_;
 };
 
-// The scalars of a row: over several tensor-parallel ranks the sum of theirs, mine first.
+// The scalars of a row: over several tensor-parallel ranks the sum of theirs, this rank's first.
 struct ScalarShape {
   int num_scalars;
   int tp_size;
@@ -118,8 +117,8 @@ void add_scalars(std::int64_t item, const ScalarShape& shape, const OwnScalars& 
   }
 }
 
-// The scalars of all items: `own(item, tp_rank)` for rows of my node, `answer(i)` those of subtree
-// i in a run, null: it is my node; `to(item)` is where they go.
+// The scalars of all items: `own(item, tp_rank)` for rows of this node, `answer(i)` those of
+// subtree i in a run, null: it is this node; `to(item)` is where they go.
 template <typename OwnScalars, typename AnswerOf, typename To>
 void set_scalars(const Subtrees& subtrees, const ScalarShape& shape, const OwnScalars& own,
                  const AnswerOf& answer, const To& to) {

@@ -1,5 +1,5 @@
 // Summands: what one token's result is the sum of, in order, and memory for rows that have to be
-// made first. One per worker, used again for every token. Filled by terms.cc, summed by combine.cc.
+// made first. One per worker, used again for every token.
 #pragma once
 
 #include <array>
