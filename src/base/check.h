@@ -5,7 +5,9 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "ferry/status.h"
@@ -25,8 +27,15 @@ struct CheckedPlace {
   const char* text;  // of the comparison
 };
 
-[[noreturn]] void throw_invariant_error(const CheckedPlace& place, const std::string& left,
-                                        const std::string& right);
+[[noreturn]] inline void throw_invariant_error(const CheckedPlace& place, const std::string& left,
+                                               const std::string& right) {
+  std::string_view file = place.file;
+  if (const std::size_t folder = file.rfind("src/"); folder != std::string_view::npos)
+    file.remove_prefix(folder);
+  throw InvariantError(
+      fmt::format("a fault of ferry, please report it: {}:{}: {} does not hold: {} and {}", file,
+                  place.line, place.text, left, right));
+}
 
 // Numbers, enumerators and pointers as text.
 template <typename Value>
