@@ -1,4 +1,4 @@
-// EPLB's steps for one layer, for ferry.placement.
+// The steps of EPLB for one layer, as ferry.placement calls them.
 #include "core/balance.h"
 
 #include <nanobind/stl/pair.h>
@@ -22,17 +22,17 @@ std::pair<Ints, Ints> pack_evenly(const Loads& weights, int num_packs) {
 }
 
 std::pair<Ints, Ints> replicate(const Loads& loads, int num_slots) {
-  auto [expert, copy] = internal::replicate(loads, num_slots);
-  return {std::move(expert), std::move(copy)};
+  auto [expert, replica] = internal::replicate(loads, num_slots);
+  return {std::move(expert), std::move(replica)};
 }
 
 std::pair<Ints, Ints> balance(const Loads& loads, int num_slots, int num_groups, int num_nodes,
                               int num_ranks) {
-  auto [expert, copy] = internal::balance(loads, {.num_slots = num_slots,
-                                                  .num_groups = num_groups,
-                                                  .num_nodes = num_nodes,
-                                                  .num_ranks = num_ranks});
-  return {std::move(expert), std::move(copy)};
+  auto [expert, replica] = internal::balance(loads, {.num_slots = num_slots,
+                                                     .num_groups = num_groups,
+                                                     .num_nodes = num_nodes,
+                                                     .num_ranks = num_ranks});
+  return {std::move(expert), std::move(replica)};
 }
 
 }  // namespace
@@ -42,10 +42,10 @@ void bind_balance(nb::module_& module) {
   module.def("pack_evenly", &pack_evenly, arg("weights"), arg("num_packs"),
              "(pack, position in it) of each item; for ferry.placement.");
   module.def("replicate", &replicate, arg("loads"), arg("num_slots"),
-             "(expert, which of its copies) of each slot; for ferry.placement.");
+             "(expert, index of its replica) of each slot; for ferry.placement.");
   module.def("balance", &balance, arg("loads"), arg("num_slots"), arg("num_groups"),
              arg("num_nodes"), arg("num_ranks"),
-             "(expert, which of its copies) of each slot, rank by rank; for ferry.placement.");
+             "(expert, index of its replica) of each slot, rank by rank; for ferry.placement.");
 }
 
 }  // namespace ferry::python

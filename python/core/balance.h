@@ -1,4 +1,4 @@
-// EPLB's steps, for ferry.placement.
+// The steps of EPLB, as ferry.placement calls them.
 #pragma once
 
 #include <nanobind/nanobind.h>

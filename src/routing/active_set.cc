@@ -2,15 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
+#include "base/check.h"
 #include "ferry/status.h"
 
 namespace ferry::internal {
 
 namespace {
 
-// Members of a domain, as ranks of the domain.
+// The members of a domain, as ranks of the domain.
 std::vector<int> domain_members(const ExchangeConfig& config, int num_ranks,
                                 std::span<const int> active) {
   if (num_ranks % config.tp_size != 0) {
@@ -25,7 +27,7 @@ std::vector<int> domain_members(const ExchangeConfig& config, int num_ranks,
   }
   if (config.tp_size > 1) {
     throw Error(Code::kInvalidArgument,
-                fmt::format("active_ranks names {} ranks, with tp_size {} all take part",
+                fmt::format("active_ranks names {} ranks, but with tp_size {} all take part",
                             active.size(), config.tp_size));
   }
   std::vector<bool> seen(num_ranks);
@@ -69,6 +71,21 @@ ActiveSet::ActiveSet(const ExchangeConfig& config, int num_ranks, int rank,
       if (ranks.back() == rank) member = m;
     }
   }
+  check(num_ranks, rank);
+}
+
+// The order is that of index(), each rank is there once, and the map counts the same members.
+void ActiveSet::check(int num_ranks, int rank) const {
+  FERRY_CHECK(rank, >=, 0);
+  FERRY_CHECK(rank, <, num_ranks);
+  FERRY_CHECK(num_members, >, 0);
+  FERRY_CHECK(map.num_members(), ==, num_members);
+  FERRY_CHECK(std::ssize(ranks), ==, tp_size * num_members);
+  FERRY_CHECK(std::ssize(waited), ==, num_ranks);
+  FERRY_CHECK(std::ranges::count(waited, true), ==, std::ssize(ranks));
+  if (!contains_me()) return;
+  FERRY_CHECK(ranks[my_index()], ==, rank);
+  FERRY_CHECK(tp_rank_from_mine(tp_size - 1), ==, (tp_rank + tp_size - 1) % tp_size);
 }
 
 }  // namespace ferry::internal

@@ -1,6 +1,6 @@
-// ActiveSet: the ranks that take part in an operation, in the order that numbers them, and who owns
-// which expert among them. Equal on all of them. The whole group unless a call says otherwise.
-// Made by exchange/setup/setup.cc; a Route keeps the one it was made with.
+// ActiveSet: the ranks that take part in an operation, in the order that numbers them, and the
+// owner of each expert among them. All ranks that take part have an equal set. A call that names no
+// ranks has the set of the whole group.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,13 @@ namespace ferry::internal {
 
 struct ActiveSet {
   // Throws Error(kInvalidArgument) when the list is not one of distinct ranks, or the configuration
-  // does not fit it. Empty: all ranks.
+  // does not fit the list. An empty list stands for all ranks.
   ActiveSet(const ExchangeConfig& config, int num_ranks, int rank, std::span<const int> active);
 
   // Index of a rank in `ranks`.
   int index(int member, int tp_rank) const noexcept { return tp_rank * num_members + member; }
-  // The `i`-th of all tp_ranks, counted from mine: the order in which I add them up.
+  // The `i`-th of all tp_ranks, counted cyclically from that of this rank: the order in which this
+  // rank adds them up.
   int tp_rank_from_mine(int i) const noexcept {
     const int at = tp_rank + i;
     return at < tp_size ? at : at - tp_size;
@@ -27,15 +28,18 @@ struct ActiveSet {
   bool contains_me() const noexcept { return member >= 0; }
   bool all() const noexcept { return chosen.empty(); }
 
-  std::vector<int> chosen;   // as the call named them; empty: all
+  std::vector<int> chosen;   // the ranks that the call named; empty: all
   int num_members;           // sources of a domain
-  int tp_size;               // tensor-parallel ranks, each a domain of its own
-  int member;                // mine, -1: not among them
-  int tp_rank;               // mine
+  int tp_size;               // number of tp_ranks; the ranks of one tp_rank are a domain
+  int member;                // of this rank; -1: it does not take part
+  int tp_rank;               // of this rank
   std::vector<int> ranks;    // [tp_size, members]
   std::vector<bool> waited;  // [all ranks]: takes part
   ExpertMap map;
-  std::uint32_t digest;  // of the list, to compare
+  std::uint32_t digest;  // of `chosen`; ranks compare it
+
+ private:
+  void check(int num_ranks, int rank) const;
 };
 
 }  // namespace ferry::internal

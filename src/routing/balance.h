@@ -1,6 +1,6 @@
-// Balance: which experts get copies, and on which ranks copies go, by their loads: the steps of
-// EPLB, for one layer, with its results. Pure functions. Called by ferry.placement
-// (python/core/balance.cc) and tools/bench.
+// Balance: which experts get more than one replica, and which rank holds each replica, by the loads
+// of the experts. These are the steps of EPLB for one layer, with the results of EPLB. Pure
+// functions.
 #pragma once
 
 #include <span>
@@ -8,29 +8,30 @@
 
 namespace ferry::internal {
 
-// For each item its pack, and which one it is in there.
+// For each item its pack, and its position in that pack.
 struct Packed {
   std::vector<int> pack, position;
 };
-// As many items to each pack, the heaviest first, each to the lightest pack that has room. Throws
-// Error(kInvalidArgument) when num_packs does not divide the items.
+// Packs equally many items into each pack: the heaviest item first, each into the lightest pack
+// that has room. Throws Error(kInvalidArgument) when num_packs does not divide the items.
 Packed pack_evenly(std::span<const float> weights, int num_packs);
 
-// For each slot the expert that it holds, and which of its copies.
-struct Copies {
-  std::vector<int> expert, copy;
+// For each slot of a rank the expert that it holds, and the index of the replica of that expert.
+struct ReplicaSlots {
+  std::vector<int> expert, replica;
 };
-// Each copy beyond the first ones goes to the expert that then has the largest load per copy.
-// Throws Error(kInvalidArgument) for fewer slots than experts.
-Copies replicate(std::span<const float> loads, int num_slots);
+// Gives each expert one replica, and each further replica to the expert that then has the largest
+// load per replica. Throws Error(kInvalidArgument) for fewer slots than experts.
+ReplicaSlots replicate(std::span<const float> loads, int num_slots);
 
 struct BalanceShape {
-  int num_slots = 0;   // of all ranks
-  int num_groups = 1;  // of experts that stay within a node; ignored unless num_nodes divides it
+  int num_slots = 0;   // of all ranks together
+  int num_groups = 1;  // of experts that share a node; ignored unless num_nodes divides it
   int num_nodes = 1;
   int num_ranks = 1;
 };
-// Slots rank by rank. Throws Error(kInvalidArgument) for counts that do not divide.
-Copies balance(std::span<const float> loads, BalanceShape shape);
+// The slots of rank 0, then those of rank 1, and so on. Throws Error(kInvalidArgument) for counts
+// that do not divide.
+ReplicaSlots balance(std::span<const float> loads, BalanceShape shape);
 
 }  // namespace ferry::internal

@@ -4,19 +4,20 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "ferry/status.h"
 
 namespace ferry::internal {
 
 namespace {
 
-// Contiguous blocks over the ranks behind the shared ones, as even as can be: the first ones own
-// one more.
+// The owners of contiguous blocks of experts: the ranks after those of the shared experts. The
+// first E % ranks blocks have one expert more than the others.
 std::vector<std::int32_t> contiguous_owners(const ExchangeConfig& config, int num_ranks) {
   const int first = config.shared.num_ranks;
   if (first >= num_ranks) {
     throw Error(Code::kInvalidArgument,
-                fmt::format("shared.num_ranks is {} of {} ranks, which leaves none for {} experts",
+                fmt::format("shared.num_ranks is {} of {} ranks: no rank remains for {} experts",
                             first, num_ranks, config.num_experts));
   }
   std::vector<std::int32_t> owner;
@@ -26,6 +27,7 @@ std::vector<std::int32_t> contiguous_owners(const ExchangeConfig& config, int nu
     const int block = config.num_experts / owners + (i < config.num_experts % owners ? 1 : 0);
     owner.insert(owner.end(), block, first + i);
   }
+  FERRY_CHECK(std::ssize(owner), ==, config.num_experts);
   return owner;
 }
 
@@ -44,8 +46,12 @@ ExpertMap::ExpertMap(const ExchangeConfig& config, int num_ranks, std::span<cons
                             owner_.size(), config.num_experts));
   }
   std::vector<std::int32_t> member_of(num_ranks, -1);
-  for (std::size_t member = 0; member < members.size(); ++member)
+  for (std::size_t member = 0; member < members.size(); ++member) {
+    FERRY_CHECK(members[member], >=, 0);
+    FERRY_CHECK(members[member], <, num_ranks);
+    FERRY_CHECK(member_of[members[member]], ==, -1);  // members are distinct
     member_of[members[member]] = static_cast<std::int32_t>(member);
+  }
   for (int expert = 0; expert < config.num_experts; ++expert) {
     if (owner_[expert] < 0 || owner_[expert] >= num_ranks) {
       throw Error(Code::kInvalidArgument, fmt::format("expert_rank[{}] is {}, outside [0, {})",
@@ -80,6 +86,9 @@ void ExpertMap::index_columns() {
   for (int column = 0; column < num_columns(); ++column) {
     if (owner_[column] >= 0) by_member_[first_[owner_[column]] + local_[column]] = column;
   }
+  FERRY_CHECK(std::ranges::count_if(owner_, [](std::int32_t owner) { return owner >= 0; }), ==,
+              std::ssize(by_member_));
+  FERRY_CHECK(local_.size(), ==, owner_.size());
 }
 
 int ExpertMap::max_num_local() const noexcept {
@@ -94,8 +103,9 @@ int ExpertMap::shared_column(int member, int shared, std::int64_t token,
   if (rule_ == SharedRule::kByRank)
     return num_experts_ + member % shared_group_ + shared * shared_group_;
   if (shared_[member] >= 0) return num_experts_ + shared_[member];
-  // Run i begins with token (i + member) * T / S - member * T / S: the last one that does not begin
-  // behind this token.
+  // The tokens of a member are split into runs, one for each shared rank. Run i begins with token
+  // (i + member) * T / S - member * T / S. This token is in the last run that begins at or before
+  // it.
   const std::int64_t at = token + member * num_tokens / shared_group_;
   const std::int64_t run = ((at + 1) * shared_group_ - 1) / num_tokens - member;
   return num_experts_ + static_cast<int>(run);

@@ -1,7 +1,7 @@
 // ExpertMap: which member of an expert-parallel domain owns which expert. Members are the ranks
-// that take part, numbered as sources are. Pure data, equal on all of them. A column is an expert
-// that rows can go to: the routed experts [0, E), then one for each rank that holds a shared
-// expert. Made once per active set; read by placement, memory layout and the argument checks.
+// that take part, numbered as sources are. Pure data, equal on all members. A column is an expert
+// that rows can go to: the routed experts [0, E), then one column for each rank that holds a shared
+// expert. Each column of a member that takes part is in columns_of() of exactly one member.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ class ExpertMap {
 
   int num_columns() const noexcept { return static_cast<int>(owner_.size()); }
   int num_members() const noexcept { return static_cast<int>(first_.size()) - 1; }
-  // Member, or -1 when the owner does not take part.
+  // The member that owns the column; -1: the owner does not take part.
   int owner(int column) const noexcept { return owner_[column]; }
   int local(int column) const noexcept { return local_[column]; }
   int num_local(int member) const noexcept { return first_[member + 1] - first_[member]; }
   int max_num_local() const noexcept;
 
-  // The columns of `member`, in the order of their local index (ascending).
+  // The columns of `member`, ascending, which is the order of their local index.
   std::span<const std::int32_t> columns_of(int member) const noexcept {
     return std::span(by_member_).subspan(first_[member], num_local(member));
   }
@@ -44,7 +44,7 @@ class ExpertMap {
   int shared_group_;                  // ranks that hold the same shared expert
   std::vector<std::int32_t> owner_;   // [columns]
   std::vector<std::int32_t> local_;   // [columns]
-  std::vector<std::int32_t> shared_;  // [members]: index among the shared columns, or -1
+  std::vector<std::int32_t> shared_;  // [members]: index of the member's shared column; -1: none
   std::vector<std::int32_t> first_;   // [members + 1] into by_member_
   std::vector<std::int32_t> by_member_;
 };

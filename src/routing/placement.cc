@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/check.h"
 #include "base/round_up.h"
 
 namespace ferry::internal {
@@ -13,8 +14,22 @@ void add(const std::vector<std::int32_t>& from, std::vector<std::int32_t>& to) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
 }
 
-// For every column the next free row in its owner's buffer, for my tokens; for every member the
-// rows that it needs.
+// What place() reads was made for this active set and these tokens.
+void check_placed_from(const PlacementRules& rules, std::span<const std::int32_t* const> count_rows,
+                       const ColumnSums& sums, const Route& route) {
+  const ActiveSet& active = *route.active;
+  FERRY_CHECK(active.member, >=, 0);
+  FERRY_CHECK(count_rows.size(), ==, active.ranks.size());
+  FERRY_CHECK(std::ssize(sums.all), ==, rules.count_row_size(active.map));
+  FERRY_CHECK(sums.before_me.size(), ==, sums.all.size());
+  FERRY_CHECK(sums.by_tp_rank.size(), ==,
+              active.tp_size > 1 ? static_cast<std::size_t>(active.tp_size) : 0U);
+  FERRY_CHECK(std::ssize(route.columns), ==, route.num_tokens * route.num_entries);
+  FERRY_CHECK(route.num_sent, ==, 0);
+}
+
+// Finds the first row for the tokens of this rank in the buffer of each column's owner, and the
+// rows that each member needs.
 void start_columns(const PlacementRules& rules, ColumnSums& sums, Route& route) {
   const ExpertMap& map = route.active->map;
   const bool padded = rules.layout == Layout::kPadded;
@@ -75,7 +90,9 @@ void place_by_member(ColumnSums& sums, Route& route) {
   }
 }
 
-// At another tp_rank my domain's rows come behind those of the tp_ranks from there up to mine.
+// The receive buffer of a rank holds the rows of that rank's own tp_rank first, and then those of
+// the next ones (cyclic). So at another tp_rank the rows of this rank's domain follow those of the
+// tp_ranks from that one up to this rank's.
 void shift_to_tp_ranks(std::int64_t first, std::int64_t last, const ColumnSums& sums,
                        Route& route) {
   const int tp_size = route.active->tp_size;
@@ -88,8 +105,8 @@ void shift_to_tp_ranks(std::int64_t first, std::int64_t last, const ColumnSums& 
   }
 }
 
-// Running sums over (column, source) of one tp_rank's count rows, `sources` being count_rows of
-// that tp_rank.
+// Appends the running sums over (column, source) of the count rows of one tp_rank, which are
+// `sources`.
 void run_counts(std::span<const std::int32_t> columns, std::span<const std::int32_t* const> sources,
                 std::vector<std::int64_t>& running) {
   const std::size_t first = running.size();
@@ -101,7 +118,7 @@ void run_counts(std::span<const std::int32_t> columns, std::span<const std::int3
   }
 }
 
-// Rows of each local expert and, in expert layouts, where they start.
+// Counts the rows of each local expert and, in expert layouts, finds the first row of each.
 void count_rows_of_experts(const PlacementRules& rules, std::span<const std::int32_t> columns,
                            const ColumnSums& sums, ReceivedRows& received) {
   const std::size_t count = columns.size();
@@ -121,10 +138,30 @@ void count_rows_of_experts(const PlacementRules& rules, std::span<const std::int
   received.num_rows = at;
 }
 
-// What I receive: counts per local expert and their running sums over sources.
+// What this rank receives adds up to the sums that all ranks know.
+void check_received(const PlacementRules& rules, const ColumnSums& sums, const ActiveSet& active,
+                    const ReceivedRows& received) {
+  const std::size_t num_local = active.map.num_local(active.member);
+  FERRY_CHECK(received.tokens_per_expert.size(), ==, num_local);
+  FERRY_CHECK(received.running_counts.size(), ==, num_local * active.ranks.size());
+  if (active.tp_size == 1 && num_local > 0)
+    FERRY_CHECK(received.running_counts.back(), ==,
+                std::accumulate(received.tokens_per_expert.begin(),
+                                received.tokens_per_expert.end(), std::int64_t{0}));
+  if (rules.rank_major()) {
+    FERRY_CHECK(received.num_rows, ==, sums.all[active.map.num_columns() + active.member]);
+    FERRY_CHECK(received.running_rows_per_rank.size(), ==, active.ranks.size());
+  } else {
+    FERRY_CHECK(received.num_rows, ==, received.expert_offsets.back());
+    FERRY_CHECK(received.running_rows_per_rank.size(), ==, 0U);
+  }
+}
+
+// Counts what this rank receives: rows of each local expert, and their running sums over sources.
 void count_received(const PlacementRules& rules, const ColumnSums& sums,
                     std::span<const std::int32_t* const> count_rows, Route& route) {
   const ActiveSet& active = *route.active;
+  FERRY_CHECK(active.member, >=, 0);
   const std::span<const std::int32_t> mine = active.map.columns_of(active.member);
   const std::int32_t my_rows = active.map.num_columns() + active.member;
   ReceivedRows& received = route.received;
@@ -138,6 +175,7 @@ void count_received(const PlacementRules& rules, const ColumnSums& sums,
     run_counts({&my_rows, 1}, sources, received.running_rows_per_rank);
     received.num_rows += received.running_rows_per_rank.back();
   }
+  check_received(rules, sums, active, received);
 }
 
 }  // namespace
@@ -168,6 +206,7 @@ void count_entries(const PlacementRules& rules, const Route& route, std::int32_t
 
 void sum_columns(const PlacementRules& rules, const ActiveSet& active,
                  std::span<const std::int32_t* const> count_rows, ColumnSums& sums) {
+  FERRY_CHECK(count_rows.size(), ==, active.ranks.size());
   const std::int64_t size = rules.count_row_size(active.map);
   sums.all.assign(size, 0);
   sums.by_tp_rank.clear();
@@ -200,8 +239,9 @@ void sum_slice(std::span<const std::int32_t* const> count_rows, const SumSlice& 
 void place(const PlacementRules& rules, std::span<const std::int32_t* const> count_rows,
            ColumnSums& sums, Route& route) {
   const ActiveSet& active = *route.active;
+  check_placed_from(rules, count_rows, sums, route);
   route.refs.assign(route.columns.size(), RowRef{});
-  // The columns that stand for rows: experts, or members.
+  // The columns that count rows: those of the experts, or of the members.
   const std::int64_t first = rules.rank_major() ? active.map.num_columns() : 0;
   const std::int64_t last =
       rules.rank_major() ? rules.count_row_size(active.map) : active.map.num_columns();
@@ -212,6 +252,10 @@ void place(const PlacementRules& rules, std::span<const std::int32_t* const> cou
   } else {
     place_by_expert(rules, sums, route);
   }
+  // Each entry that this rank counted has a row, and no other entry has one.
+  const std::int32_t* const counted = count_rows[active.my_index()];
+  FERRY_CHECK(route.num_sent, ==,
+              std::accumulate(counted + first, counted + last, std::int64_t{0}));
   if (active.tp_size > 1) shift_to_tp_ranks(first, last, sums, route);
   route.total_rows = active.tp_size * std::accumulate(sums.all.begin() + first,
                                                       sums.all.begin() + last, std::int64_t{0});

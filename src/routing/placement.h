@@ -1,10 +1,12 @@
-// Placement: from the experts of my tokens to slots. Pure functions; the order of rows (design 4)
-// is made here, and row_metadata.cc lists rows in the same order.
-//   1. count_entries   my entries -> my row of the count matrix           (every rank)
-//   2. sum_columns     the whole matrix -> sums over its rows              (every rank; of a large
-//      or sum_slice    matrix each rank a part, for several ranks)
-//   3. place           sums -> slots of my tokens, totals                 (every rank, the same
-//                      answer without more talk)
+// Placement: from the experts of the tokens of this rank to slots in receive buffers. Pure
+// functions. They define the order of rows; exchange/dispatch/row_metadata.cc lists rows in the
+// same order.
+//   1. count_entries   entries of this rank -> its row of the count matrix
+//   2. sum_columns     the whole matrix -> sums over its rows
+//      or sum_slice    the same for some columns: the ranks of a node share a large matrix
+//   3. place           sums -> slots of the tokens of this rank, and totals
+// Every rank calls place() on an equal matrix, so that the totals of all ranks are equal without
+// another message.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +18,7 @@
 
 namespace ferry::internal {
 
-// What placement needs to know of an exchange.
+// The settings of an exchange that placement depends on.
 struct PlacementRules {
   Layout layout;
   std::int64_t alignment;        // kExpertMajor
@@ -36,12 +38,12 @@ void count_entries(const PlacementRules& rules, const Route& route, std::int32_t
 // token.
 bool first_of_member(const ExpertMap& map, const std::int32_t* columns, int k) noexcept;
 
-// Column sums of the count matrix: over the members before mine at my tp_rank, over all of each
-// tp_rank, and over all. An element is less than 2^31 because a rank receives less than 2^31 rows
-// (window_layout.cc).
+// Column sums of the count matrix. `before_me` sums the rows of this rank's tp_rank whose member is
+// lower than this rank's; `by_tp_rank` sums the rows of each tp_rank; `all` sums all rows. An
+// element is less than 2^31 because a rank receives less than 2^31 rows (window_layout.cc).
 struct ColumnSums {
   std::vector<std::int32_t> before_me, all;
-  std::vector<std::vector<std::int32_t>> by_tp_rank;  // with several tp_ranks only
+  std::vector<std::vector<std::int32_t>> by_tp_rank;  // empty where tp_size is 1
   std::vector<std::int32_t> next;                     // row for the next entry of each column
 };
 
@@ -49,8 +51,8 @@ struct ColumnSums {
 void sum_columns(const PlacementRules& rules, const ActiveSet& active,
                  std::span<const std::int32_t* const> count_rows, ColumnSums& sums);
 
-// Columns [begin, end) of the sums that all ranks need, with one tp_rank: before[i] is where those
-// of the rows before row i are written, null for nowhere.
+// Columns [begin, end) of the sums that all ranks need, where tp_size is 1. The sums of the rows
+// before row i go to before[i]; null: they go nowhere. The sums of all rows go to `all`.
 struct SumSlice {
   std::int64_t begin, end;
   std::span<std::int32_t* const> before;  // [count rows]
@@ -59,8 +61,8 @@ struct SumSlice {
 void sum_slice(std::span<const std::int32_t* const> count_rows, const SumSlice& slice) noexcept;
 
 // Computes refs, totals and the receive side of `route` from its columns, the count rows of
-// route.active->ranks and their sums. Cost: E + R * L + T * K, L being the experts of this rank;
-// kRankMajor: and R * R.
+// route.active->ranks and their sums. The cost is E + R * L + T * K, where L is the number of
+// experts of this rank; kRankMajor adds R * R.
 void place(const PlacementRules& rules, std::span<const std::int32_t* const> count_rows,
            ColumnSums& sums, Route& route);
 

@@ -19,7 +19,7 @@ std::string read_line(const std::string& path) {
   return line;
 }
 
-// "49152K" -> bytes; 0 when there is none, or another text.
+// "49152K" -> bytes; 0 for an empty text, and for a text that does not begin with a number.
 std::uint64_t parse_size(const std::string& text) {
   std::uint64_t value = 0;
   if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc()) return 0;
@@ -41,7 +41,7 @@ std::vector<std::string> cache_folders(int cpu) {
 std::uint64_t find_last_level_cache_bytes() {
   constexpr std::uint64_t kUnknown = std::uint64_t{32} << 20;
   std::uint64_t total = 0;
-  std::set<std::string> seen;  // a cache is named by the processors that share it
+  std::set<std::string> seen;  // the list of processors that share a cache identifies the cache
   for (int cpu = 0;; ++cpu) {
     const std::vector<std::string> folders = cache_folders(cpu);
     if (folders.empty()) break;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "base/check.h"
 #include "topology/mate.h"
 
 namespace ferry::internal {
@@ -37,7 +38,7 @@ class Members {
 
   int num_groups(int level) const { return topology_.level(level).num_groups(); }
   int lowest(int group, int level) const { return topology_.members(group, level).front(); }
-  // -1: nobody takes part there.
+  // -1: no rank of the group takes part.
   int mate(int rank, int group, int level) const {
     const std::vector<int>& active = active_[level][group];
     if (active.empty()) return -1;
@@ -61,6 +62,31 @@ class Members {
   std::vector<std::vector<std::vector<int>>> active_;  // [levels][groups]: ranks
   std::vector<std::vector<int>> positions_;            // [levels][ranks]
 };
+
+// Mates take part, are distinct ranks of other nodes, and come from the outermost level to the
+// inner ones; next hops are mates, and no rank of this node has one.
+void check_table(const Topology& topology, int rank, const std::vector<bool>& taking_part,
+                 const ForwardingTable& table) {
+  const int num_ranks = topology.num_ranks();
+  for (std::size_t i = 0; i < table.mates.size(); ++i) {
+    const auto [level, mate] = table.mates[i];
+    FERRY_CHECK(mate, >=, 0);
+    FERRY_CHECK(mate, <, num_ranks);
+    FERRY_CHECK(taking_part[mate], ==, true);
+    FERRY_CHECK(topology.node_of(mate), !=, topology.node_of(rank));
+    FERRY_CHECK(level, >=, i == 0 ? table.outermost : table.mates[i - 1].level);
+  }
+  FERRY_CHECK(std::ranges::count(table.is_mate, true), ==, std::ssize(table.mates));
+  FERRY_CHECK(std::ssize(table.next_hop), ==, num_ranks);
+  FERRY_CHECK(std::ssize(table.last_hop), ==, num_ranks);
+  for (const int peer : topology.node_ranks(topology.node_of(rank))) {
+    FERRY_CHECK(table.next_hop[peer], ==, -1);
+    FERRY_CHECK(table.last_hop[peer], ==, peer);
+    FERRY_CHECK(table.is_served[peer], ==, false);
+  }
+  const auto highest = std::ranges::max_element(table.next_hop);
+  FERRY_CHECK(*highest, <, std::ssize(table.mates));
+}
 
 }  // namespace
 
@@ -95,6 +121,7 @@ ForwardingTable::ForwardingTable(const Topology& topology, int rank,
     while (last_hop[writer] != writer) writer = last_hop[writer];
     is_served[peer] = taking_part[peer] && peer != rank && writer == rank;
   }
+  check_table(topology, rank, taking_part, *this);
 }
 
 }  // namespace ferry::internal

@@ -1,10 +1,9 @@
 // ForwardingTable: the next hop from one rank towards each rank of another node, and the ranks that
-// it serves, among those that take part. A rank's mate in a sibling group is the rank that has the
-// same position there, or that links join it with (mate.h). What a rank sends goes to its mate in
-// each other group of the outermost level, and in each sibling group of the levels further in; each
-// mate serves its group in the same way. Where groups of the outermost level are joined in two
-// ways, each way has a table of its own. Pure data, computed from the Topology; made by group and
-// exchange.
+// this rank serves, among the ranks that take part. The mate of a rank in a sibling group has the
+// same position there, or a link joins the two (mate.h). A rank sends to its mate in each other
+// group of the outermost level, and in each sibling group of the inner levels. Each mate forwards
+// to the ranks of its group by the same rule. Where groups of the outermost level are joined in two
+// ways, each way has a table of its own. Pure data, computed from the Topology.
 #pragma once
 
 #include <vector>
@@ -15,9 +14,10 @@ namespace ferry::internal {
 
 struct ForwardingTable {
   ForwardingTable() = default;
-  // Of `rank`. `taking_part` [ranks]: positions are counted among those that do; a rank that does
-  // not keeps its position among all. `flat`: only nodes have mates, whatever levels are outside.
-  // `second_way`: by that of the outermost level.
+  // The table of `rank`. `taking_part` [ranks]: positions are counted among the ranks that take
+  // part; any other rank keeps its position among all ranks. `flat`: only nodes have mates, and the
+  // levels outside them do not count. `second_way`: the table of the second way of the outermost
+  // level.
   ForwardingTable(const Topology& topology, int rank, const std::vector<bool>& taking_part,
                   bool flat, bool second_way = false);
 
@@ -26,18 +26,21 @@ struct ForwardingTable {
     int level, rank;
     bool operator==(const Mate&) const = default;
   };
-  std::vector<Mate> mates;  // in each group where a rank takes part; the outermost level first
-  int outermost = 0;        // level of the first mate; the hosts', where there is none
+  // One in each sibling group in which a rank takes part, the outermost level first.
+  std::vector<Mate> mates;
+  int outermost = 0;  // the level of the first mate; without mates, the level of the hosts
   std::vector<bool> is_mate;
-  // [ranks] its messages end here, maybe by other ranks: I write its flags down for my node.
+  // [ranks] whether this rank is the last hop of the messages of a rank of another node, directly
+  // or through other ranks. This rank then writes the flags of that rank for the ranks of its node.
   std::vector<bool> is_served;
-  // [ranks] who passes the messages of each on towards this node: itself, if it is of this node or
-  // sends here directly.
+  // [ranks] the rank that forwards the messages of each rank towards this node; the rank itself,
+  // where it is of this node or sends to this node directly.
   std::vector<int> last_hop;
-  // [ranks] the mate by whom I reach each, as an index of `mates`; -1: of my node, or nobody takes
-  // part there.
+  // [ranks] the mate through which this rank reaches each rank, as an index of `mates`; -1: a rank
+  // of this node, or of a group in which no rank takes part.
   std::vector<int> next_hop;
-  // [ranks] the lowest rank of the subtree that is reached by that mate; of my node: its lowest.
+  // [ranks] the lowest rank of the subtree that is reached through that mate; for the ranks of this
+  // node, the lowest of them.
   std::vector<int> subtree;
 };
 

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace ferry::internal {
 
 int mate_of(const Topology& topology, int level, int rank, std::size_t position,
             std::span<const int> ranks) {
+  FERRY_CHECK(ranks.size(), >, 0U);
   const Topology::Link& link = topology.level(level).link;
   if (!link.mates.empty()) {
     const int above = level == 0 ? 0 : topology.group_of(rank, level - 1);
@@ -21,6 +24,7 @@ int mate_of(const Topology& topology, int level, int rank, std::size_t position,
 
 int second_mate_of(const Topology::SecondWay& way, std::size_t position,
                    std::span<const int> ranks) {
+  FERRY_CHECK(ranks.size(), >, 0U);
   return ranks[mate_position(position, ranks.size(), way.mates_xor)];
 }
 

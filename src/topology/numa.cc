@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMostCpus = CPU_SETSIZE;
 
-// The number that `text` begins with, which is taken from it. -1: none, or no processor's.
+// Takes the number with which `text` begins. -1: there is none, or it is too large for a processor.
 int take_cpu(std::string_view& text) {
   int cpu = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), cpu);
@@ -53,7 +53,7 @@ CpuList parse_cpu_list(std::string_view text) {
 
 std::vector<CpuList> cpus_by_node(const std::string& folder, const CpuList& allowed) {
   std::vector<CpuList> nodes;
-  std::error_code error;  // no such folder: nothing is known
+  std::error_code error;  // without the folder the result is empty
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     if (!is_node(entry->path().filename())) continue;

@@ -1,5 +1,4 @@
-// Which processors a thread may run on, and at which NUMA node they lie, read from /sys. Called by
-// src/exchange, whose workers run near the memory of their rank, and by ferry bench, which pins.
+// The processors on which a thread may run, and their NUMA nodes, read from /sys.
 #pragma once
 
 #include <string>
@@ -10,21 +9,21 @@ namespace ferry::internal {
 
 using CpuList = std::vector<int>;  // ascending
 
-// "0-3,8,10-11", as the kernel writes it. Empty: there are none, or it is no such list.
+// Reads a list as the kernel writes it: "0-3,8,10-11". Empty for a text of another form.
 CpuList parse_cpu_list(std::string_view text);
 
-// By node, in the order of their processors, those of `allowed` that it has; nodes that have none
-// of them are left out. Empty where fewer than two nodes are left: there is nothing to choose.
-// `folder`: /sys/devices/system/node, or one like it.
+// The processors of `allowed`, by NUMA node, in the order of their lowest processors. A node
+// without a processor of `allowed` is omitted. Empty where fewer than two nodes remain: there is
+// nothing to choose. `folder`: /sys/devices/system/node, or a folder of the same form.
 std::vector<CpuList> cpus_by_node(const std::string& folder, const CpuList& allowed);
 
-// The processors that the calling thread may run on. Empty: the kernel does not say.
+// The processors on which the calling thread may run. Empty: the kernel does not state them.
 CpuList allowed_cpus();
 
-// Those by node.
+// The processors on which the calling thread may run, by NUMA node, as cpus_by_node() gives them.
 std::vector<CpuList> my_cpus_by_node();
 
-// The calling thread runs on these processors from now on. What the kernel refuses changes nothing.
+// Lets the calling thread run on these processors only. Where the kernel refuses, nothing changes.
 void run_on(const CpuList& cpus) noexcept;
 
 }  // namespace ferry::internal

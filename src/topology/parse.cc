@@ -1,4 +1,4 @@
-// Topology::parse: levels and presets from text. Called by group creation and the tools.
+// Topology::parse: levels and presets from text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,13 +15,13 @@ namespace {
 
 using Level = Topology::Level;
 
-// Machines of the field, as far as their makers' software tells: a number of them, each with the
-// levels `inside`. Speeds are for the user to add ("gpu8:4@50GB/s").
+// A preset is a number of equal machines, each with the levels `inside`. The presets are machines
+// of the field, by the software of their makers. A user adds the speeds ("gpu8:4@50GB/s").
 struct Preset {
   std::string_view name;
-  std::string_view outermost;  // level: what there is a number of
-  int count;                   // 0: the user says, 1 by default
-  int links;                   // of each
+  std::string_view outermost;  // the level of the machines
+  int count;                   // of machines; 0: the user gives it, and without it there is one
+  int links;                   // of each machine
   std::string_view inside;
 };
 constexpr std::array<Preset, 4> kPresets = {{
@@ -37,7 +37,7 @@ std::vector<std::string> preset_names() {
   return names;
 }
 
-// None of an empty text. (std::views::split is more than clang 14 reads.)
+// The parts of an empty text are none. (clang 14 does not compile std::views::split.)
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   while (!text.empty() || !parts.empty()) {
@@ -49,7 +49,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return parts;
 }
 
-// What one text is read with: every complaint says which.
+// Reads parts of one text; every error names the text.
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
@@ -78,8 +78,8 @@ class LinkReader : Reader {
  public:
   LinkReader(std::string_view text, const std::string& level) : Reader(text), level_(level) {}
 
-  // "12.5GB/s", "100Gbit/s", "5us", "8links", "1xor", "pairs0-5+1-4", "also4xor"; returns what it
-  // is.
+  // Reads "12.5GB/s", "100Gbit/s", "5us", "8links", "1xor", "pairs0-5+1-4" or "also4xor". Returns
+  // the name of the property, in the plural.
   std::string_view set(std::string_view text, Topology::Link& link) const {
     constexpr std::string_view kPairs = "pairs", kMates = "rules for mates", kAlso = "also";
     if (text.starts_with(kAlso)) {
@@ -132,7 +132,7 @@ class LinkReader : Reader {
     return pairs;
   }
 
-  // "4xor" or "4xor12.5GB/s", behind "also".
+  // Reads "4xor" or "4xor12.5GB/s", which follows "also".
   Topology::SecondWay second_way(std::string_view text) const {
     constexpr std::string_view kXor = "xor";
     const std::size_t bits = text.find(kXor);
@@ -142,7 +142,8 @@ class LinkReader : Reader {
     Topology::Link rate;
     const std::string_view speed = text.substr(bits + kXor.size());
     if (!speed.empty() && (set(speed, rate) != kBandwidths || rate.bandwidth_gb_s <= 0))
-      refuse(fmt::format("level '{}': a second way of '{}', which is no rate", level_, speed));
+      refuse(fmt::format("level '{}': a second way has the rate '{}', need a rate such as 12.5GB/s",
+                         level_, speed));
     return {integer(text.substr(0, bits), level_, 0), rate.bandwidth_gb_s};
   }
 
@@ -170,7 +171,7 @@ class Parser : Reader {
   }
 
  private:
-  // What a text of one word may have meant.
+  // For a text of one word: the presets that it may stand for.
   std::string or_a_preset() const {
     if (text_.find(',') != text_.npos) return {};
     return ", or name a preset" +
@@ -219,14 +220,14 @@ class Parser : Reader {
     return level;
   }
 
-  // A name is new, well formed, and 'rank' comes last.
+  // The name of the last level is new and well formed, and no level is inside 'rank'.
   void check_name(const std::vector<Level>& levels) const {
     const std::string& name = levels.back().name;
     const bool letters = !name.empty() && std::ranges::all_of(name, [](char c) {
       return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
     });
     if (!letters || (name[0] >= '0' && name[0] <= '9'))
-      refuse(fmt::format("'{}' is no name of a level: a-z, 0-9, _, a letter first", name));
+      refuse(fmt::format("'{}' is not a name of a level: a-z, 0-9, _, a letter first", name));
     if (find_preset(name)) refuse(fmt::format("'{}' is a preset and stands alone", name));
     if (std::ranges::count(levels, name, &Level::name) > 1)
       refuse(fmt::format("two levels are named '{}'", name));

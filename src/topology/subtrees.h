@@ -1,7 +1,6 @@
-// Subtrees: the parts of the tree of ranks as one rank sees them: its own node, and what it reaches
-// by each of its mates (the ranks with its position in the sibling groups). A token crosses a link
-// once for each subtree that has some of its rows, and one sum of each returns (docs/numerics.md,
-// "Between nodes"). Pure. Made by RowSplitter, RequestedSums and ExchangeParts.
+// Subtrees: the parts into which one rank divides the tree of ranks: its own node, and the ranks
+// that it reaches through each of its mates. A token crosses a link once for each subtree that has
+// rows of the token, and one sum per subtree returns (docs/numerics.md, "Between nodes"). Pure.
 #pragma once
 
 #include <array>
@@ -21,13 +20,14 @@ struct SubtreeRule {
 class Subtrees {
  public:
   struct Subtree {
-    int next_hop;  // index of its mate in ForwardingTable::mates; -1: my node
-    int level;     // of that mate; of my node one further in than any
+    int next_hop;  // index of the mate in ForwardingTable::mates; -1: the node of this rank
+    int level;     // of that mate; for the node of this rank a level that is inside all others
     std::span<const std::int64_t> items;
   };
 
-  // Of the items [first, first + count), kMostItems at most; `rank_of` says where each goes, -1:
-  // nowhere. Subtrees come by their lowest rank; items of one keep their order.
+  // Divides the items [first, first + count), at most kMostItems. `rank_of` returns the rank to
+  // which an item goes; -1: to none. Subtrees are sorted by their lowest rank; the items of a
+  // subtree keep their order.
   template <typename RankOf>
   Subtrees(const SubtreeRule& rule, std::int64_t first, int count, const RankOf& rank_of)
       : forwarding_(rule.forwarding) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <numeric>
 
+#include "base/check.h"
 #include "ferry/status.h"
 #include "topology/mate.h"
 
@@ -20,7 +21,8 @@ void check_range(const char* what, int value, int end) {
   if (value < 0 || value >= end) refuse(fmt::format("{} {} is not in [0, {})", what, value, end));
 }
 
-// Groups of each level, from the outside in. A fan-out of one number goes for all groups above.
+// Expands the fan-outs, from the outermost level to the innermost: a fan-out of one number holds
+// for all groups above. Returns the number of ranks.
 int count_groups(std::vector<Topology::Level>& levels) {
   std::int64_t above = 1;
   for (Topology::Level& level : levels) {
@@ -41,7 +43,7 @@ int count_groups(std::vector<Topology::Level>& levels) {
   return static_cast<int>(above);
 }
 
-// Where the ranks of each group begin, from the inside out.
+// Finds the first rank of each group, from the innermost level to the outermost.
 void place_groups(std::vector<Topology::Level>& levels, int num_ranks) {
   std::vector<int> inner(num_ranks + 1);
   std::iota(inner.begin(), inner.end(), 0);
@@ -50,11 +52,17 @@ void place_groups(std::vector<Topology::Level>& levels, int num_ranks) {
     inner = {0};
     int end = 0;
     for (const int groups : level->fanout) inner.push_back(level->first[end += groups]);
+    // The groups of a level are the ranks in order, without gaps, and those above join them.
+    FERRY_CHECK(std::ssize(level->first), ==, level->num_groups() + 1);
+    FERRY_CHECK(end, ==, level->num_groups());
+    FERRY_CHECK(level->first.front(), ==, 0);
+    FERRY_CHECK(level->first.back(), ==, num_ranks);
+    FERRY_CHECK(inner.back(), ==, num_ranks);
   }
 }
 
-// Of the pairs of a level in one group above it, whose ranks end at `end`: each rank has one mate
-// in every sibling group.
+// Checks the pairs of a level within the groups [first_group, end_group), which are siblings: each
+// rank has one mate in every sibling group.
 void check_pairs(const Topology::Level& level, int first_group, int end_group) {
   const auto refuse_pairs = [&](const std::string& why) {
     refuse(fmt::format("level '{}': mates by pairs: {}", level.name, why));
@@ -72,7 +80,7 @@ void check_pairs(const Topology::Level& level, int first_group, int end_group) {
   std::vector<std::vector<int>> mates(ranks, std::vector<int>(siblings));
   for (const auto& [a, b] : level.link.mates) {
     if (std::max(a, b) >= ranks)
-      refuse_pairs(fmt::format("{}-{} is beyond the {} ranks of a group above", a, b, ranks));
+      refuse_pairs(fmt::format("{}-{} has a position outside [0, {})", a, b, ranks));
     if (group_of(a) == group_of(b))
       refuse_pairs(fmt::format("{}-{} are of the same {}", a, b, level.name));
     ++mates[a][group_of(b)], ++mates[b][group_of(a)];
@@ -86,7 +94,7 @@ void check_pairs(const Topology::Level& level, int first_group, int end_group) {
   }
 }
 
-// Every position has a mate by `bits`.
+// Checks that every position has a mate by `bits`.
 void check_xor(const Topology::Level& level, int bits) {
   const int size = static_cast<int>(std::bit_ceil(static_cast<unsigned>(bits) + 1));
   for (int group = 0; group < level.num_groups(); ++group) {
@@ -114,7 +122,7 @@ void check_second_way(const Topology::Level& level, bool outermost, bool has_mat
   check_xor(level, bits);
 }
 
-// Every position has a mate.
+// Checks that every position has a mate.
 void check_mates(const Topology::Level& level, bool has_mates) {
   if (!level.link.mates.empty()) {
     if (!has_mates)
@@ -154,7 +162,7 @@ std::string link_text(const Topology::Link& link) {
   return text;
 }
 
-// Ranks of each node, ascending.
+// The ranks of each node, ascending.
 std::vector<std::vector<int>> group_by_node(const std::vector<int>& nodes) {
   std::vector<std::vector<int>> ranks;
   for (int rank = 0; rank < std::ssize(nodes); ++rank) {
@@ -162,7 +170,7 @@ std::vector<std::vector<int>> group_by_node(const std::vector<int>& nodes) {
     if (nodes[rank] < 0 || nodes[rank] >= std::ssize(ranks)) {
       refuse(
           fmt::format("rank {} is on node {}, but nodes are numbered by their lowest rank: the "
-                      "next new one is {}",
+                      "next new node is {}",
                       rank, nodes[rank], ranks.size()));
     }
     ranks[nodes[rank]].push_back(rank);
@@ -216,6 +224,7 @@ Topology Topology::from_nodes(const std::vector<int>& nodes) {
   Topology topology({std::move(hosts), std::move(inner)});
   auto leaf = topology.order_.begin();
   for (const std::vector<int>& node : ranks) leaf = std::ranges::copy(node, leaf).out;
+  FERRY_CHECK(leaf - topology.order_.begin(), ==, std::ssize(nodes));
   for (int place = 0; place < topology.num_ranks(); ++place)
     topology.place_[topology.order_[place]] = place;
   return topology;
@@ -290,7 +299,9 @@ int Topology::mate(int rank, int node) const {
   const std::span<const int> serving = node_ranks(node);
   check_range("rank", rank, num_ranks());
   if (node == node_of(rank)) return rank;
-  return internal::mate_of(*this, host, rank, position(rank, host), serving);
+  const int mate = internal::mate_of(*this, host, rank, position(rank, host), serving);
+  FERRY_CHECK(node_of(mate), ==, node);
+  return mate;
 }
 
 }  // namespace ferry

@@ -1,4 +1,4 @@
-// Balance: the example that EPLB's page prints, packs of one item, and what is refused.
+// Balance: the example of EPLB's page, packs of one item, and refused arguments.
 #include "routing/balance.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Placement: rows of my tokens' entries in their owners' buffers, against an obvious walk over all
-// sources, their tokens and their entries, in this order.
+// Placement: the rows of the entries of each rank in the buffers of their owners, compared with a
+// plain loop over all sources, their tokens and their entries, in this order.
 #include "routing/placement.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ ExchangeConfig config_of(Layout layout) {
           .layout = layout};
 }
 
-// What every rank sends, and where rank `me` puts it.
+// The entries that every rank sends, and the places of the entries of rank `me`.
 class Case {
  public:
   Case(Layout layout, std::int64_t alignment, std::uint32_t seed)
@@ -48,7 +48,7 @@ class Case {
     }
     std::vector<const std::int32_t*> rows;
     for (const auto& row : counts_) rows.push_back(row.data());
-    ColumnSums sums;  // kept from one dispatch to the next
+    ColumnSums sums;  // reused by every dispatch, as in an exchange
     for (Route& route : routes_) {
       sum_columns(rules_, *route.active, rows, sums);
       place(rules_, rows, sums, route);
@@ -59,7 +59,7 @@ class Case {
   const std::vector<std::int32_t>& counts(int rank) const { return counts_[rank]; }
   const ExpertMap& map() const { return routes_[0].active->map; }
 
-  // The first row of a column in its owner's buffer.
+  // The first row of a column in the buffer of its owner.
   std::int64_t start(int column) const {
     std::int64_t row = 0;
     for (const int other : map().columns_of(map().owner(column))) {
@@ -173,7 +173,7 @@ TEST(Placement, RankMajorSendsATokenOncePerRank) {
   EXPECT_EQ(c.route(0).total_rows, all);
 }
 
-// Each of two ranks sums a part of the columns for both; a third has no part in it.
+// Each of two ranks sums some of the columns for both; a third rank gets no sums.
 TEST(Placement, SlicesAreTheSumsOfEveryRank) {
   for (const Layout layout : {Layout::kExpertMajor, Layout::kRankMajor}) {
     const Case c(layout, 1, 15);

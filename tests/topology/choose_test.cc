@@ -66,7 +66,7 @@ TEST(Choose, SlowRacksAndLatenciesCount) {
   EXPECT_THAT(choose_algorithm(topology, small).reason, HasSubstr(time_text(20 + bytes / 1e3)));
 }
 
-// Two racks of two hosts: whatever goes on from a mate is later by the latency of a host.
+// Two racks of two hosts: a message that a mate forwards arrives later by the latency of a host.
 TEST(Choose, LatenciesAddUpWhereMatesSendOn) {
   const Topology topology = Topology::parse("rack:2@1000GB/s@10us,host:2@1000GB/s@4us,rank:4");
   ExchangeConfig config = kShape;
@@ -76,7 +76,7 @@ TEST(Choose, LatenciesAddUpWhereMatesSendOn) {
   EXPECT_THAT(choice.reason, HasSubstr("takes 20 us, hierarchical 28 us, allgather 28 us"));
 }
 
-// Of 64 hosts in eight racks a host sends less with fullmesh, a rack with hierarchical.
+// With 64 hosts in eight racks, a host sends less with fullmesh, and a rack with hierarchical.
 TEST(Choose, ComparesBytesOfTheOutermostLevel) {
   ExchangeConfig config = kShape;
   config.num_experts = 512;

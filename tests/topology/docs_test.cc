@@ -18,7 +18,7 @@ namespace {
 
 std::ifstream page() { return std::ifstream(FERRY_DOCS "/topology.md"); }
 
-// Wherever lines are broken.
+// Finds the text regardless of its line breaks.
 void expect_on_page(const std::string& words) {
   std::ifstream file = page();
   std::string text, word;

@@ -1,4 +1,5 @@
-// ForwardingTable: what every rank's table says fits what all others say, on trees of every kind.
+// ForwardingTable: the table of every rank is consistent with the tables of all other ranks, on
+// trees of every kind.
 #include "topology/forwarding_table.h"
 
 #include <gmock/gmock.h>
@@ -61,7 +62,7 @@ std::vector<bool> some_of(const Topology& topology) {
   return some;
 }
 
-// How often each rank gets a message of `rank` that comes over `level`, and passes it on.
+// The number of times that each rank gets a message of `rank` over `level`, and forwards it.
 void pass_on(const std::vector<ForwardingTable>& tables, int rank, int level,
              std::map<int, int>& got) {
   ++got[rank];
@@ -111,10 +112,10 @@ TEST(ForwardingTable, SoItIsOverEachOfTwoWays) {
   }
 }
 
-// From hop to hop a row gets to the node of its rank, further in at every hop; and the flags of
-// that rank come back to this node by the hops that last_hop names.
+// Hop by hop a row reaches the node of its rank, at a more inner level with every hop. The flags of
+// that rank return to this node by the hops of last_hop.
 TEST(ForwardingTable, NextHopsLeadThereAndLastHopsLeadBack) {
-  std::vector<std::pair<const char*, bool>> trees;  // and whether over the second way
+  std::vector<std::pair<const char*, bool>> trees;  // true: over the second way
   for (const char* text : kTrees) trees.emplace_back(text, false);
   for (const char* text : kTreesOfTwoWays) trees.emplace_back(text, true);
   for (const auto& [text, second_way] : trees) {
@@ -183,8 +184,8 @@ TEST(SecondWay, GetsItsShareOfEveryRunOfTokens) {
   }
 }
 
-// Any permutation between two groups, each pair of groups its own; among some ranks, mates that
-// take part stay mates, and the others are found by their positions.
+// Each pair of groups has a permutation of its own. Where some ranks take part, mates of which both
+// take part stay mates, and the other ranks find theirs by position.
 TEST(ForwardingTable, MatesByPairs) {
   const Topology topology = Topology::parse("host:3@pairs0-2+0-4+2-5+1-3+1-5+3-4,rank:2");
   const std::vector<ForwardingTable> tables = tables_of(topology, all_of(topology), false);
@@ -207,17 +208,17 @@ TEST(ForwardingTable, OfTheRacksOfTheDocuments) {
   EXPECT_EQ(table.mates[0].rank, 14);
   EXPECT_EQ(table.mates[1].rank, 2);
   EXPECT_EQ(table.outermost, 0);
-  EXPECT_EQ(table.next_hop[10], 0);  // by rank 14
+  EXPECT_EQ(table.next_hop[10], 0);  // through rank 14
   EXPECT_EQ(table.subtree[10], 8);
   EXPECT_EQ(table.subtree[5], 4);
   std::vector<int> served;
   for (int rank = 0; rank < topology.num_ranks(); ++rank)
     if (table.is_served[rank]) served.push_back(rank);
   EXPECT_THAT(served, ElementsAre(2, 10, 14));
-  EXPECT_EQ(table.last_hop[10], 2);  // its mate in rack 0, which passes on to 6
+  EXPECT_EQ(table.last_hop[10], 2);  // the mate of 10 in rack 0, which forwards to 6
 }
 
-// Ranks are dealt out, and the positions are counted among those that take part.
+// Ranks are dealt to the nodes in turn. Positions are counted among the ranks that take part.
 TEST(ForwardingTable, OfSomeRanksInAnyOrder) {
   const Topology topology = Topology::from_nodes({0, 1, 0, 1, 0, 1});
   const ForwardingTable table(topology, 4, {false, true, true, false, true, true}, /*flat=*/true);

@@ -1,4 +1,4 @@
-// What `ferry topology --found` makes of a machine: invented ones, and this one.
+// The tree that `ferry topology --found` makes of a machine: of invented ones, and of this one.
 #include <gmock/gmock.h>
 
 #include "ferry/topology.h"

@@ -1,4 +1,4 @@
-// Which processors lie at which NUMA node, of machines that are folders here.
+// The processors of each NUMA node, on machines that are folders of this test.
 #include "topology/numa.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +74,7 @@ TEST(CpusByNode, AreThoseThatAThreadMayRunOn) {
 
 TEST(CpusByNode, AreNoneWhereThereIsNothingToChoose) {
   Machine machine;
-  EXPECT_EQ(machine.allowing({0, 1}), Nodes{});  // the kernel tells of no node
+  EXPECT_EQ(machine.allowing({0, 1}), Nodes{});  // the kernel lists no node
   machine.node(0, "0-3");
   EXPECT_EQ(machine.allowing(cpus(0, 3)), Nodes{});
   machine.node(1, "4-7");
@@ -84,7 +84,7 @@ TEST(CpusByNode, AreNoneWhereThereIsNothingToChoose) {
   EXPECT_EQ(cpus_by_node(testing::TempDir() + "ferry-no-such-folder", {0, 1}), Nodes{});
 }
 
-// Memory without processors, and numbers that leave some out.
+// A node with memory and without processors, and node numbers with gaps.
 TEST(CpusByNode, LeaveOutNodesOfMemoryAlone) {
   Machine machine;
   machine.node(10, "4-7").node(2, "0-3").node(3, "");

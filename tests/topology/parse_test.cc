@@ -1,4 +1,4 @@
-// Topology::parse: the grammar, presets, and what is refused with which words.
+// Topology::parse: the grammar, the presets, and the messages of refused texts.
 #include <gmock/gmock.h>
 
 #include "ferry/status.h"
@@ -87,7 +87,7 @@ TEST(Parse, RefusesNamesOfLevels) {
   EXPECT_THAT(refusal("rank:2,rank:2"), HasSubstr("two levels are named 'rank'"));
   for (const char* text : {":2,rank:4", "Host:2,rank:4", "2:2,rank:4", "host: 2,rank:4x"})
     EXPECT_NE(refusal(text), "");
-  EXPECT_THAT(refusal(" rank:4"), HasSubstr("' rank' is no name of a level"));
+  EXPECT_THAT(refusal(" rank:4"), HasSubstr("' rank' is not a name of a level"));
   EXPECT_THAT(refusal("rank"), HasSubstr("'rank' is not of the form name:count"));
   EXPECT_THAT(refusal("host:2,"), HasSubstr("'' is not of the form"));
 }
@@ -115,7 +115,7 @@ TEST(Parse, RefusesLinks) {
   EXPECT_THAT(refusal("host:2@1xor@2xor,rank:4"), HasSubstr("two rules for mates"));
   EXPECT_THAT(refusal("host:2@1xor@pairs0-2+1-3,rank:2"), HasSubstr("two rules for mates"));
   EXPECT_THAT(refusal("host:2@also1,rank:2"), HasSubstr("'also1' is not of the form also4xor"));
-  EXPECT_THAT(refusal("host:2@also1xor3us,rank:2"), HasSubstr("second way of '3us', which is no"));
+  EXPECT_THAT(refusal("host:2@also1xor3us,rank:2"), HasSubstr("a second way has the rate '3us'"));
   EXPECT_THAT(refusal("host:2@also1xor@also3xor,rank:4"), HasSubstr("two second ways"));
   EXPECT_THAT(refusal("host:2@also1xor,rank:3"), HasSubstr("a multiple of 2 ranks, but 0 has 3"));
   EXPECT_THAT(refusal("host:2@1xor@also1xor,rank:2"), HasSubstr("same ranks as the first (1xor)"));
@@ -125,7 +125,8 @@ TEST(Parse, RefusesLinks) {
   EXPECT_THAT(refusal("host:2@pairs,rank:2"), HasSubstr("'host' has no pairs"));
   EXPECT_THAT(refusal("host:2@pairs0-2+1,rank:2"), HasSubstr("'1' is not a pair"));
   EXPECT_THAT(refusal("host:2@pairs0-2+1-x,rank:2"), HasSubstr("'x' is not a number from 0"));
-  EXPECT_THAT(refusal("host:2@pairs0-2+1-4,rank:2"), HasSubstr("1-4 is beyond the 4 ranks"));
+  EXPECT_THAT(refusal("host:2@pairs0-2+1-4,rank:2"),
+              HasSubstr("1-4 has a position outside [0, 4)"));
   EXPECT_THAT(refusal("host:2@pairs0-2+0-1,rank:2"), HasSubstr("0-1 are of the same host"));
   EXPECT_THAT(refusal("host:2@pairs0-2,rank:2"),
               HasSubstr("1 do not give each of 4 ranks one in each of 2 hosts"));

@@ -1,4 +1,4 @@
-// Topology: groups, nodes, mates and links of a tree, and one made from what a rendezvous found.
+// Topology: groups, nodes, mates and links of a tree, and a tree from the nodes of a rendezvous.
 #include "ferry/topology.h"
 
 #include <gmock/gmock.h>

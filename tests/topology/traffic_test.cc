@@ -1,4 +1,4 @@
-// The expected bytes of each level against a count over every possible choice of experts.
+// The expected bytes of each level, compared with a count over every possible choice of experts.
 #include "traffic/tree_walk.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ using testing::DoubleNear;
 constexpr Algorithm kAlgorithms[] = {Algorithm::kFullmesh, Algorithm::kHierarchical,
                                      Algorithm::kAllgather};
 
-// Walks tokens through a topology: every row that leaves one rank for another is put on every link
+// Moves tokens through a topology: every row that one rank sends to another counts on every link
 // between them.
 class Walk {
  public:
@@ -54,7 +54,8 @@ class Walk {
 
   static void keep(double& most, double bytes) { most = std::max(most, bytes); }
 
-  // On every link of the way: those of the groups that hold one end and not the other.
+  // Counts rows on every link of a path: the links of the groups that have one end and not the
+  // other.
   void add(int from, int to, double bytes, Bytes& all) const {
     const bool network = topology_.node_of(from) != topology_.node_of(to);
     for (int level = 0; level < topology_.num_levels(); ++level) {
@@ -66,7 +67,7 @@ class Walk {
     }
   }
 
-  // Where a token's rows in a group lie. Outside of all levels: in the only one.
+  // The ranks of a group that have rows of a token. Outside all levels there is one group.
   std::vector<int> rows_in(int group, int level, const std::vector<int>& owners) const {
     std::vector<int> here;
     for (const int owner : owners)
@@ -88,7 +89,7 @@ class Walk {
     }
   }
 
-  // `holder` has the token, and serves its group of the level above.
+  // `holder` has the token, and forwards it in its group of the level above.
   void serve(int holder, int level, const std::vector<int>& owners) {
     if (level > topology_.find_level(Topology::kHost)) return store(holder, owners);
     const int own = topology_.group_of(holder, level);
@@ -107,7 +108,7 @@ class Walk {
     serve(holder, level + 1, owners);
   }
 
-  // With a part of the tokens.
+  // Some of the tokens.
   void cross_and_serve(int holder, int mate, double part, std::array<int, 2> to,
                        const std::vector<int>& owners) {
     const auto [group, level] = to;
@@ -128,7 +129,7 @@ class Walk {
     return ranks[(position ^ link.mates_xor) % ranks.size()];
   }
 
-  // In one group of the level above.
+  // Within one group of the level above.
   bool beside(int rank, int other, int level) const {
     return level == 0 ||
            topology_.group_of(rank, level - 1) == topology_.group_of(other, level - 1);
@@ -177,7 +178,7 @@ void compare(const Topology& topology, const Traffic& traffic) {
   }
 }
 
-// Every rank with two experts, the last with none or one.
+// Every rank has two experts, except the last, which has none or one.
 Traffic small_traffic(const Topology& topology, int last) {
   Traffic traffic;
   traffic.tokens = 5, traffic.top_k = topology.num_ranks() > 5 ? 2 : 3;
@@ -232,7 +233,7 @@ TEST(Traffic, EqualsTheCountWhereRanksAreDealtOut) {
   compare(topology, small_traffic(topology, 1));
 }
 
-// The figure of the design: 2 x 4 ranks, 8 of 256 experts.
+// 2 x 4 ranks, 8 of 256 experts.
 TEST(Traffic, TokenReachesTwoAndAHalfRemoteRanks) {
   const Topology topology = Topology::parse("host:2,rank:4");
   Traffic traffic = traffic_of({.max_tokens = 1, .hidden = 1, .num_experts = 256, .top_k = 8}, 8);
@@ -242,9 +243,10 @@ TEST(Traffic, TokenReachesTwoAndAHalfRemoteRanks) {
               1e-9);
 }
 
-// 2 x 2 x 4 ranks. Both racks get a token of each rank of the other, if they want it. A host sends
-// those of its four to the other rack, and to the host beside it eight: theirs, and those that its
-// four have got from their mates in the other rack.
+// 2 x 2 x 4 ranks. Each rack gets a token of each rank of the other rack, if the token has rows
+// there. A host sends the tokens of its four ranks to the other rack, and eight to the other host
+// of its rack: those of its four ranks, and those that the four got from their mates in the other
+// rack.
 TEST(Traffic, TokenCrossesToARackOnce) {
   const Topology topology = Topology::parse("rack:2,host:2,rank:4");
   const Traffic all =

@@ -55,7 +55,7 @@ void rebalance(const Options& options, ExchangeConfig& config) {
   const std::vector<double> shares =
       expert_shares(options.routing, config.num_experts, config.max_tokens, options.seed);
   config.num_experts += options.redundant_experts;
-  const internal::Copies slots =
+  const internal::ReplicaSlots slots =
       internal::balance(std::vector<float>(shares.begin(), shares.end()),
                         {.num_slots = config.num_experts, .num_ranks = options.expert_ranks()});
   config.replicas.choice = ReplicaChoice::kByToken;
