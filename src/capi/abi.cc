@@ -1,6 +1,7 @@
-// What the C ABI has promised: where every field lies, how long every struct is, and that its
-// enumerations are those of the C++ API. A struct grows at its end, in multiples of 8 bytes without
-// padding: padding of an old caller would be read as a field of a newer struct.
+// The layout of the C ABI, which never changes: the offset of every field, the least size of every
+// struct, and the values of the enumerations, which are those of the C++ API. A struct grows at its
+// end, in multiples of 8 bytes without padding: the library would read the padding of an old caller
+// as a field of a newer struct.
 #include <cstddef>
 
 #include "ferry/config.h"

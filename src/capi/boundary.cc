@@ -8,6 +8,8 @@
 #include <exception>
 #include <new>
 
+#include "base/check.h"
+
 namespace ferry::capi {
 
 namespace {
@@ -17,9 +19,9 @@ struct Header {
   std::uint32_t version;
 };
 
-// The header and the first field; no struct was ever shorter.
+// The header and the first field; no version of a struct was shorter.
 constexpr std::size_t kMinStructBytes = 16;
-// Longer ones are taken for garbage, not read.
+// A longer struct_size is refused: the caller did not initialise the struct.
 constexpr std::size_t kMaxStructBytes = 4096;
 
 Header header_of(const void* given) noexcept {
@@ -68,6 +70,8 @@ void check_struct(const void* given, const char* name) {
 
 void read_struct(const void* given, void* known, std::size_t known_bytes, const char* name) {
   check_struct(given, name);
+  FERRY_CHECK(known_bytes, >=, kMinStructBytes);
+  FERRY_CHECK(known_bytes % 8, ==, 0U);
   const std::size_t given_bytes = header_of(given).struct_size;
   const auto* bytes = static_cast<const std::uint8_t*>(given);
   for (std::size_t i = known_bytes; i < given_bytes; ++i) {
@@ -81,8 +85,10 @@ void read_struct(const void* given, void* known, std::size_t known_bytes, const 
   std::memcpy(known, given, std::min(given_bytes, known_bytes));
 }
 
-void write_struct(const void* known, std::size_t known_bytes, void* given) noexcept {
+void write_struct(const void* known, std::size_t known_bytes, void* given) {
   const std::size_t given_bytes = header_of(given).struct_size;
+  FERRY_CHECK(given_bytes, >=, kMinStructBytes);
+  FERRY_CHECK(given_bytes, <=, kMaxStructBytes);
   const std::size_t shared = std::min(given_bytes, known_bytes);
   auto* bytes = static_cast<std::uint8_t*>(given);
   std::memcpy(bytes + sizeof(Header), static_cast<const std::uint8_t*>(known) + sizeof(Header),

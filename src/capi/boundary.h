@@ -1,5 +1,6 @@
-// The edge between C and C++: exceptions become codes, and structs of any age are read and written.
-// Called by every function of the C ABI.
+// The boundary between C and C++: exceptions become codes, and structs of callers that were
+// compiled with older or newer headers are read and written. No exception leaves a function of the
+// C ABI, and no byte beyond the caller's struct_size is touched.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,12 +16,12 @@
 
 namespace ferry::capi {
 
-// Notes the error for ferry_last_error_message() and gives its code.
+// Keeps the error for ferry_last_error_message() and returns its code.
 ferry_code failed(Code code, const char* message, int culprit) noexcept;
 // The same for the exception being handled.
 ferry_code failed_by_exception() noexcept;
 
-// Runs the inside of a C function, which returns a Status or nothing.
+// Runs the body of a C function, which returns a Status or nothing.
 template <typename Call>
 ferry_code guarded(const Call& call) noexcept {
   try {
@@ -37,7 +38,7 @@ ferry_code guarded(const Call& call) noexcept {
   }
 }
 
-// Runs what prepares a call; what it throws is a refusal by `rank`.
+// Runs the preparation of a call. An exception of it becomes a refusal by `rank`.
 template <typename Prepare>
 Status attempt(int rank, const Prepare& prepare) {
   try {
@@ -52,7 +53,7 @@ Status attempt(int rank, const Prepare& prepare) {
 
 [[noreturn]] void refuse_null(const char* name);
 
-// What a pointer points to; throws Error when it is NULL.
+// Dereferences a pointer; throws Error when it is NULL.
 template <typename T>
 T& required(T* pointer, const char* name) {
   if (!pointer) refuse_null(name);
@@ -81,13 +82,15 @@ Enum enum_of(std::int64_t value) noexcept {
   return static_cast<Enum>(value < 0 || value > 255 ? 255 : value);
 }
 
-// Throw Error(kInvalidArgument) unless struct_size and version can be; read_struct also when fields
-// that this library does not know are not zero. `name` is the struct's.
+// Both throw Error(kInvalidArgument) for a struct_size or version that no caller can have, and
+// read_struct also where a field that this library does not know is not zero. `name` is that of the
+// struct.
 void check_struct(const void* given, const char* name);
 void read_struct(const void* given, void* known, std::size_t known_bytes, const char* name);
-void write_struct(const void* known, std::size_t known_bytes, void* given) noexcept;
+// `given` was checked before. Keeps its struct_size and version.
+void write_struct(const void* known, std::size_t known_bytes, void* given);
 
-// A struct of the caller, fields that it lacks zero.
+// Reads a struct of the caller; fields that the caller's struct lacks are zero.
 template <typename Struct>
 Struct read(const Struct* given, const char* name) {
   static_assert(std::is_trivially_copyable_v<Struct>);
@@ -96,10 +99,10 @@ Struct read(const Struct* given, const char* name) {
   return known;
 }
 
-// Fills a struct of the caller, checked before, but for its struct_size and version; fields that
-// this library does not know become zero.
+// Fills a struct of the caller, which was checked before, except its struct_size and version.
+// Fields that this library does not know become zero.
 template <typename Struct>
-void write(const Struct& known, Struct* given) noexcept {
+void write(const Struct& known, Struct* given) {
   write_struct(&known, sizeof known, given);
 }
 

@@ -1,11 +1,12 @@
-// Each function names every member of its C++ struct in a structured binding: a member added there
-// breaks the build here until the C ABI carries it.
+// Each function names every member of its C++ struct in a structured binding: this file does not
+// compile with a new member until the C ABI has it.
 #include "capi/convert.h"
 
 #include <fmt/format.h>
 
 #include <cstdint>
 
+#include "base/check.h"
 #include "capi/boundary.h"
 
 namespace ferry::capi {
@@ -14,7 +15,7 @@ namespace {
 
 Handle handle_of(const ferry_handle* given) { return given ? given->handle : Handle{}; }
 
-// The first element of an array that may be empty.
+// The address of an array; null where the array is empty.
 template <typename Element>
 const Element* first_of(std::span<const Element> array) noexcept {
   return array.empty() ? nullptr : array.data();
@@ -29,13 +30,15 @@ FlatReplicas::FlatReplicas(const Replicas& replicas) {
     instances.insert(instances.end(), expert.begin(), expert.end());
     offsets.push_back(static_cast<std::int64_t>(instances.size()));
   }
+  FERRY_CHECK(offsets.size(), ==, replicas.instances.size() + 1);
+  FERRY_CHECK(offsets.back(), ==, std::ssize(instances));
 }
 
 GroupSettings to_group_settings(const ferry_group_options* given) {
   GroupSettings settings;
   if (given == nullptr) return settings;
   const ferry_group_options c = read(given, "ferry_group_options");
-  // C callers have no signals of their own to look for: `interrupted` stays empty.
+  // `interrupted` stays empty: the C ABI has no field for it.
   auto& [deadline, interrupted, name, topology] = settings.options;
   deadline = std::chrono::nanoseconds(or_default<std::int64_t>(c.deadline_ns, deadline.count()));
   name = c.name ? c.name : "";
@@ -131,7 +134,9 @@ ferry_config from_config(const ExchangeConfig& config, const FlatReplicas& flat)
   c.num_copy_experts = config.special.copy;
   c.num_constant_experts = config.special.constant;
   c.replica_choice = static_cast<std::int32_t>(config.replicas.choice);
-  c.num_logical_experts = static_cast<std::int64_t>(config.replicas.instances.size());
+  const std::size_t num_logical = config.replicas.instances.size();
+  FERRY_CHECK(flat.offsets.size(), ==, num_logical == 0 ? 0 : num_logical + 1);
+  c.num_logical_experts = static_cast<std::int64_t>(num_logical);
   c.replica_offsets = first_of<std::int64_t>(flat.offsets);
   c.replica_instances = first_of<std::int32_t>(flat.instances);
   c.algorithm = static_cast<std::int32_t>(config.algorithm);
@@ -143,6 +148,8 @@ ferry_received from_received(ReceivedOwner& owner) {
   const auto& [data, num_rows, room_rows, hidden, dtype, sources, weights, topk_ids, scales, handle,
                pin] = owner.received;
   static_cast<void>(room_rows);
+  // The handle of C outlives the rows, so it was copied before.
+  FERRY_CHECK(owner.handle.handle.num_rows(), ==, handle.num_rows());
   ferry_received c = {};
   c.owner = &owner;
   c.data = data;
@@ -172,10 +179,14 @@ ferry_output_rows from_output_rows(OutputsOwner& owner) {
 }
 
 ferry_counts from_handle(const Handle& handle) {
+  const std::size_t num_local = handle.tokens_per_expert().size();
+  FERRY_CHECK(handle.aligned_tokens_per_expert().size(), ==, num_local);
+  if (!handle.expert_offsets().empty())
+    FERRY_CHECK(handle.expert_offsets().size(), ==, num_local + 1);
   ferry_counts c = {};
   c.num_tokens = handle.num_tokens();
   c.num_rows = handle.num_rows();
-  c.num_local_experts = static_cast<std::int64_t>(handle.tokens_per_expert().size());
+  c.num_local_experts = static_cast<std::int64_t>(num_local);
   c.tokens_per_expert = first_of(handle.tokens_per_expert());
   c.aligned_tokens_per_expert = first_of(handle.aligned_tokens_per_expert());
   c.expert_offsets = first_of(handle.expert_offsets());

@@ -1,5 +1,5 @@
-// One function per struct, C to C++ and back. No rule of the engine is checked here, only what the
-// conversion itself could not survive. Called by group.cc, exchange.cc and operations.cc.
+// One function per struct, C to C++ and back. The functions check only what the conversion itself
+// depends on; the engine checks its own rules.
 #pragma once
 
 #include "capi/config.h"
@@ -18,7 +18,7 @@ struct GroupSettings {
 GroupSettings to_group_settings(const ferry_group_options* given);  // NULL: the defaults
 AllGather to_all_gather(const ferry_all_gather* given);
 DispatchArgs to_dispatch_args(const ferry_dispatch_args* given);
-// `dispatched` is where the result's own `dispatched` points, if the caller gave one.
+// If the caller gave a `dispatched`, it is converted into `dispatched`, to which the result points.
 CombineArgs to_combine_args(const ferry_combine_args* given, DispatchArgs& dispatched);
 
 ferry_config from_config(const ExchangeConfig& config, const FlatReplicas& replicas);

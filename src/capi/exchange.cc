@@ -1,4 +1,4 @@
-// ferry_exchange_*: creation, and what an exchange says of itself.
+// ferry_exchange_*: creation of an exchange, and its settings, sizes and counts.
 #include "ferry/exchange.h"
 
 #include <fmt/format.h>
@@ -11,13 +11,13 @@ using namespace ferry::capi;
 
 namespace {
 
-// Fills a struct of the caller with what an exchange says.
-template <typename Struct, typename Ask>
-ferry_code answer(const ferry_exchange* exchange, Struct* given, const char* name, const Ask& ask) {
+// Fills a struct of the caller with read(*exchange).
+template <typename Struct, typename Read>
+ferry_code fill(const ferry_exchange* exchange, Struct* given, const char* name, const Read& read) {
   return guarded([&] {
-    const ferry_exchange& asked = required(exchange, "exchange");
+    const ferry_exchange& made = required(exchange, "exchange");
     check_struct(given, name);
-    write(ask(asked), given);
+    write(read(made), given);
   });
 }
 
@@ -36,7 +36,7 @@ const ferry::OperationTimes::Span& span_of(const ferry::OperationTimes& times, s
   const auto num_spans = static_cast<std::int64_t>(times.spans.size());
   if (index < 0 || index >= num_spans) {
     throw ferry::Error(ferry::Code::kInvalidArgument,
-                       fmt::format("span {} of {}", index, num_spans));
+                       fmt::format("span {}, need an index in [0, {})", index, num_spans));
   }
   return times.spans[index];
 }
@@ -70,8 +70,8 @@ ferry_code ferry_window_bytes(const ferry_config* config, int32_t num_ranks, fer
 }
 
 ferry_code ferry_exchange_config(const ferry_exchange* exchange, ferry_config* config) {
-  return answer(exchange, config, "ferry_config", [](const ferry_exchange& asked) {
-    return from_config(asked.exchange.config(), asked.replicas);
+  return fill(exchange, config, "ferry_config", [](const ferry_exchange& made) {
+    return from_config(made.exchange.config(), made.replicas);
   });
 }
 
@@ -80,24 +80,24 @@ int32_t ferry_exchange_num_local_experts(const ferry_exchange* exchange) {
 }
 
 ferry_code ferry_exchange_window_bytes(const ferry_exchange* exchange, ferry_window* window) {
-  return answer(exchange, window, "ferry_window", [](const ferry_exchange& asked) {
-    return from_window_bytes(asked.exchange.window_bytes());
+  return fill(exchange, window, "ferry_window", [](const ferry_exchange& made) {
+    return from_window_bytes(made.exchange.window_bytes());
   });
 }
 
 ferry_code ferry_exchange_stats(const ferry_exchange* exchange, ferry_stats* stats) {
-  return answer(exchange, stats, "ferry_stats",
-                [](const ferry_exchange& asked) { return from_stats(asked.exchange.stats()); });
+  return fill(exchange, stats, "ferry_stats",
+              [](const ferry_exchange& made) { return from_stats(made.exchange.stats()); });
 }
 
 ferry_code ferry_exchange_times(const ferry_exchange* exchange, int32_t kind, ferry_times* times) {
-  return answer(exchange, times, "ferry_times",
-                [kind](const ferry_exchange& asked) { return from_times(times_of(asked, kind)); });
+  return fill(exchange, times, "ferry_times",
+              [kind](const ferry_exchange& made) { return from_times(times_of(made, kind)); });
 }
 
 ferry_code ferry_exchange_span(const ferry_exchange* exchange, int32_t kind, int64_t index,
                                ferry_span* span) {
-  return answer(exchange, span, "ferry_span", [=](const ferry_exchange& asked) {
-    return from_span(span_of(times_of(asked, kind), index));
+  return fill(exchange, span, "ferry_span", [=](const ferry_exchange& made) {
+    return from_span(span_of(times_of(made, kind), index));
   });
 }

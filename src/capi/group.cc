@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/check.h"
 #include "capi/boundary.h"
 #include "capi/convert.h"
 #include "capi/objects.h"
@@ -25,13 +26,13 @@ Allocator::Allocator(const ferry_allocator& given)
 void* Allocator::allocate(std::size_t bytes) const {
   void* memory = allocate_(bytes, context_);
   if (!memory)
-    throw Error(Code::kSystem, fmt::format("the allocator refused an object of {} bytes", bytes));
+    throw Error(Code::kSystem, fmt::format("the allocator returned no memory for {} bytes", bytes));
   return memory;
 }
 
 namespace {
 
-// The object's memory comes first, so that a rank does not join and then fail.
+// The memory of the object is allocated first, so that no rank joins and then fails.
 template <typename Join>
 ferry_code make_group(const ferry_group_options* options, ferry_group** group, const Join& join) {
   return guarded([&] {
@@ -91,6 +92,7 @@ ferry_code ferry_group_threads(int32_t size, const ferry_group_options* options,
     std::vector<Owned<ferry_group>> made;
     for (Group& group : Group::threads(size, settings.options))
       made.push_back(Owned<ferry_group>(make<ferry_group>(settings.allocator, std::move(group))));
+    FERRY_CHECK(std::ssize(made), ==, size);
     for (int32_t i = 0; i < size; ++i) groups[i] = made[i].release();
   });
 }

@@ -1,5 +1,5 @@
-// The opaque objects of the C ABI: what each holds of the C++ API, and the caller's memory they lie
-// in. Made and destroyed by group.cc, exchange.cc and operations.cc.
+// The opaque objects of the C ABI: each holds an object of the C++ API and lies in memory of its
+// allocator.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@
 
 namespace ferry::capi {
 
-// A ferry_allocator, checked; malloc and free by default.
+// A checked ferry_allocator; malloc and free by default.
 class Allocator {
  public:
   Allocator() noexcept;
   explicit Allocator(const ferry_allocator& given);  // throws Error unless both functions are there
 
-  void* allocate(std::size_t bytes) const;  // throws Error(kSystem) when refused
+  void* allocate(std::size_t bytes) const;  // throws Error(kSystem) without memory
   void release(void* memory) const noexcept { release_(memory, context_); }
 
  private:
@@ -30,7 +30,7 @@ class Allocator {
   void* context_ = nullptr;
 };
 
-// In `memory` of the allocator, which is released when the constructor throws.
+// Makes an object in `memory` of the allocator. The memory is released if the constructor throws.
 template <typename Object, typename... Arguments>
 Object* make_in(void* memory, const Allocator& allocator, Arguments&&... arguments) {
   static_assert(alignof(Object) <= alignof(std::max_align_t));
@@ -62,7 +62,7 @@ struct Destroy {
     destroy(object);
   }
 };
-// An object on its way to the caller.
+// An object that the caller does not own yet.
 template <typename Object>
 using Owned = std::unique_ptr<Object, Destroy>;
 
@@ -73,7 +73,7 @@ struct FlatReplicas {
   std::vector<std::int32_t> instances;
 };
 
-// CombineArgs::dispatched is a pointer: what it points to stays until combine_recv.
+// CombineArgs::dispatched is a pointer; the arguments that it points to stay until combine_recv.
 struct KeptDispatch {
   std::uint64_t operation;
   std::unique_ptr<const DispatchArgs> args;

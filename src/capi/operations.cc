@@ -1,8 +1,9 @@
-// ferry_dispatch, ferry_combine, their halves, and the life of rows and handles.
+// ferry_dispatch, ferry_combine, their halves, and the lifetime of rows and handles.
 #include <algorithm>
 #include <memory>
 #include <utility>
 
+#include "base/check.h"
 #include "capi/boundary.h"
 #include "capi/convert.h"
 #include "capi/objects.h"
@@ -14,7 +15,7 @@ using ferry::Status;
 
 namespace {
 
-// Frees what a caller's struct owns, and empties it.
+// Frees the object that a struct of the caller owns, and clears the struct.
 template <typename Owner, typename Struct>
 void release(Struct* given, const char* name) {
   check_struct(given, name);
@@ -22,7 +23,7 @@ void release(Struct* given, const char* name) {
   write(Struct{}, given);
 }
 
-// An empty `received`, and the object that will own its rows.
+// Clears `received`, and makes the object that will own its rows.
 Owned<ReceivedOwner> owner_for(const ferry_exchange& exchange, ferry_received* received) {
   release<ReceivedOwner>(received, "ferry_received");
   return Owned<ReceivedOwner>(make<ReceivedOwner>(exchange.allocator));
@@ -30,15 +31,17 @@ Owned<ReceivedOwner> owner_for(const ferry_exchange& exchange, ferry_received* r
 
 Status hand_over(Status status, Owned<ReceivedOwner> owner, ferry_received* received) {
   if (!status.ok()) return status;
+  FERRY_CHECK(std::ssize(owner->received.sources), ==, 3 * owner->received.num_rows);
   owner->handle.handle = owner->received.handle;
-  write(from_received(*owner.release()), received);
+  write(from_received(*owner), received);
+  owner.release();
   return status;
 }
 
 }  // namespace
 
-// What this layer refuses of a dispatch or combine, the engine refuses for it: the other ranks are
-// told, and all go on.
+// A call that this layer refuses is passed to the engine as a refusal: the call then fails on the
+// other ranks too, and the group stays usable.
 
 ferry_code ferry_dispatch(ferry_exchange* exchange, const ferry_dispatch_args* args,
                           ferry_received* received) {
@@ -47,7 +50,7 @@ ferry_code ferry_dispatch(ferry_exchange* exchange, const ferry_dispatch_args* a
     Owned<ReceivedOwner> owner;
     ferry::DispatchArgs given;
     const Status refusal = attempt(used.rank, [&] {
-      given = to_dispatch_args(args);  // first: `cached` may be the handle of `received`
+      given = to_dispatch_args(args);  // first, because `cached` may be the handle of `received`
       owner = owner_for(used, received);
     });
     if (!refusal.ok()) return used.exchange.refuse_dispatch(refusal);
@@ -140,7 +143,9 @@ ferry_code ferry_allocate_outputs(ferry_exchange* exchange, int64_t num_rows, in
     Owned<OutputsOwner> owner(make<OutputsOwner>(used.allocator));
     Status status = used.exchange.allocate_outputs(num_rows, hidden,
                                                    enum_of<ferry::DataType>(dtype), owner->rows);
-    if (status.ok()) write(from_output_rows(*owner.release()), outputs);
+    if (!status.ok()) return status;
+    write(from_output_rows(*owner), outputs);
+    owner.release();
     return status;
   });
 }
@@ -171,8 +176,8 @@ void ferry_handle_free(ferry_handle* handle) { destroy(handle); }
 
 ferry_code ferry_handle_counts(const ferry_handle* handle, ferry_counts* counts) {
   return guarded([&] {
-    const ferry_handle& asked = required(handle, "handle");
+    const ferry_handle& kept = required(handle, "handle");
     check_struct(counts, "ferry_counts");
-    write(from_handle(asked.handle), counts);
+    write(from_handle(kept.handle), counts);
   });
 }

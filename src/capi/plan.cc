@@ -59,7 +59,7 @@ ferry_code ferry_plan_prediction(const ferry_plan* plan, int32_t index,
     const auto& all = required(plan, "plan").plan.predictions;
     if (index < 0 || index >= ferry_plan_size(plan))
       throw ferry::Error(ferry::Code::kInvalidArgument,
-                         fmt::format("index {} is not in [0, {})", index, all.size()));
+                         fmt::format("index is {}, need [0, {})", index, all.size()));
     const ferry::Prediction& from = all[index];
     ferry_prediction known = {};
     known.strategy = from.strategy.c_str();

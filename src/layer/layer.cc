@@ -1,4 +1,5 @@
-// The schedule of a layer: which call of the exchange comes when, and which experts in between.
+// The schedule of a layer: the order of the calls of the exchange, and the experts that run between
+// two of them. Each expert that received rows runs once per batch.
 #include "ferry/layer.h"
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include <new>
 #include <thread>
 
+#include "base/check.h"
 #include "exchange/public_calls.h"
 #include "exchange/setup/setup.h"
 
@@ -17,21 +19,21 @@ namespace ferry {
 
 namespace {
 
-// The longest wait for sources in step. Rows between hosts take longer, and experts that are ready
-// compute meanwhile.
+// The longest wait for sources in step. Rows between hosts take longer; experts that are ready
+// compute in the meantime.
 constexpr std::chrono::nanoseconds kMostInStep = std::chrono::milliseconds(1);
 
-// All tokens, or one half of them, on their way through the layer.
+// The tokens that pass through the layer together: all of them, or one half.
 struct Batch {
   std::int64_t first_token = 0;
   std::int64_t num_tokens = 0;
-  std::int64_t num_ids = 0;  // of tokens; another number is refused by dispatch
+  std::int64_t num_ids = 0;  // tokens that have ids; dispatch refuses unless it is num_tokens
   Operation dispatch = {}, combine = {};
   Received received = {};
   OutputRows outputs = {};
-  std::shared_ptr<const void> pin = {};  // of both
-  std::vector<bool> done = {};           // [L]
-  Status failed = {};                    // this rank's experts
+  std::shared_ptr<const void> pin = {};  // keeps the memory of `received` and `outputs`
+  std::vector<bool> done = {};           // [L] the expert has run, or has no rows
+  Status failed = {};                    // why the experts of this rank have no result
   std::chrono::nanoseconds send_time = {};
 };
 
@@ -66,8 +68,8 @@ Batch Run::batch(std::int64_t first_token, std::int64_t num_tokens) const {
           .num_ids = ids == args_.tokens.num_rows ? num_tokens : ids};
 }
 
-// `failed` is what a batch met outside the calls that gave `status`. If that broke the group, it
-// names the culprit; later calls say only that the group is broken.
+// `failed` is the failure of a batch outside the calls that returned `status`. If that failure
+// broke the group, its text names the culprit; the status of later calls does not.
 Status first_of(const Status& failed, const Status& status) {
   return failed.group_usable() ? status : failed;
 }
@@ -88,14 +90,14 @@ Status Run::in_two() {
   if (status.ok()) status = exchange_.dispatch_recv(first.dispatch, first.received);
   if (!status.ok()) return status;
   prepare(first);
-  // A send half waits until its rows have left; the exchange is that thread's meanwhile. Where the
-  // system refuses a thread it runs in get().
+  // A send half waits until its rows are sent. Until then only that thread uses the exchange. Where
+  // the system refuses a thread, the send half runs in get().
   std::future<Status> sent =
       std::async(std::launch::async | std::launch::deferred, [&] { return send(second); });
   compute(first, {});
   status = sent.get();
   if (status.ok()) status = publish(first);
-  // The others have sent both halves, and find out when they receive the first.
+  // The other ranks have sent both halves; they learn of the failure when they receive the first.
   if (!status.ok() && status.group_usable())
     static_cast<void>(exchange_.dispatch_recv(second.dispatch, second.received));
   if (status.ok()) status = compute_as_rows_come(second);
@@ -125,9 +127,12 @@ Status Run::send(Batch& batch) const {
   return status;
 }
 
-// Where the experts' rows go, before the first of them is computed.
+// Allocates the rows that the experts write, before the first expert computes.
 void Run::prepare(Batch& batch) const {
   const Handle& handle = batch.received.handle;
+  FERRY_CHECK(batch.done.size(), ==, 0U);   // once per batch
+  if (!handle.tokens_per_expert().empty())  // else this rank does not take part
+    FERRY_CHECK(std::ssize(handle.tokens_per_expert()), ==, exchange_.num_local_experts());
   batch.done.resize(handle.tokens_per_expert().size());
   batch.failed = exchange_.allocate_outputs(handle.num_rows(), exchange_.config().hidden,
                                             args_.out_type, batch.outputs);
@@ -137,7 +142,8 @@ void Run::prepare(Batch& batch) const {
   if (args_.handles != nullptr) args_.handles->push_back(handle);
 }
 
-// Too many views of the window are alive: combine copies the results into it.
+// Allocates outputs outside the window, because too many views of the window are alive. combine
+// copies the results into the window.
 Status Run::allocate_outside(Batch& batch) const {
   batch.outputs.num_rows = batch.received.handle.num_rows();
   batch.outputs.hidden = exchange_.config().hidden;
@@ -151,9 +157,10 @@ Status Run::allocate_outside(Batch& batch) const {
   return {};
 }
 
-// Sources in step with this rank have sent about when it has. For them it waits twice as long as it
-// sent itself: one call of all experts costs less than several, and without a processor for each
-// rank the others need this one to send. A source that needs longer is worth starting without.
+// Waits for the sources that send at about the same time as this rank, for at most twice as long as
+// this rank's own send half took. One call of all experts costs less than several calls, and where
+// ranks share a processor this rank must yield it for the others to send. A source that takes
+// longer is not waited for: the ready experts start.
 Status Run::wait_for_sources_in_step(const Batch& batch) const {
   const auto end = std::chrono::steady_clock::now() + std::min(2 * batch.send_time, kMostInStep);
   std::vector<bool> ready;
@@ -166,7 +173,8 @@ Status Run::wait_for_sources_in_step(const Batch& batch) const {
   return status;
 }
 
-// Experts whose rows are all there go first, as long as there are any.
+// Runs the experts that have received all their rows first, as long as there are any, and then the
+// others.
 Status Run::compute_as_rows_come(Batch& batch) const {
   Status status = exchange_.dispatch_memory(batch.dispatch, batch.received);
   const bool prepared = status.ok();
@@ -180,17 +188,19 @@ Status Run::compute_as_rows_come(Batch& batch) const {
     status = exchange_.ready_experts(batch.dispatch, ready);
     if (std::ranges::find(ready, true) != ready.end()) compute(batch, ready);
   }
-  // So many views are alive that the rows will be a copy.
+  // kCapacity: too many views are alive, and dispatch_recv will copy the rows.
   if (!status.ok() && status.code() != Code::kCapacity) return status;
   status = exchange_.dispatch_recv(batch.dispatch, batch.received);
   if (!status.ok()) return status;
   if (!prepared) prepare(batch);
   compute(batch, {});
+  FERRY_CHECK(std::ranges::count(batch.done, false), ==, 0);
   return status;
 }
 
-// Empty `ready`: all experts are. Those that were computed are left out.
+// Runs the ready experts that have not run; with an empty `ready`, all that have not run.
 void Run::compute(Batch& batch, const std::vector<bool>& ready) const {
+  if (!ready.empty()) FERRY_CHECK(ready.size(), ==, batch.done.size());
   std::vector<ExpertRows> calls;
   for (std::size_t expert = 0; expert < batch.done.size(); ++expert) {
     if (batch.done[expert] || (!ready.empty() && !ready[expert])) continue;
@@ -203,15 +213,19 @@ void Run::compute(Batch& batch, const std::vector<bool>& ready) const {
     experts_(calls);
   } catch (const std::exception& error) {
     batch.failed = {Code::kInvalidArgument,
-                    fmt::format("layer: the experts threw: {}", error.what())};
+                    fmt::format("layer: the experts raised an exception: {}", error.what())};
   } catch (...) {
-    batch.failed = {Code::kInvalidArgument, "layer: the experts threw"};
+    batch.failed = {Code::kInvalidArgument,
+                    "layer: the experts raised an exception of an unknown type"};
   }
 }
 
 ExpertRows Run::rows_of(const Batch& batch, int expert) const {
   const Received& received = batch.received;
+  FERRY_CHECK(received.handle.expert_offsets().size(), ==, batch.done.size() + 1);
   const std::int64_t first = received.handle.expert_offsets()[expert];
+  FERRY_CHECK(first + received.handle.tokens_per_expert()[expert], <=, received.num_rows);
+  FERRY_CHECK(received.num_rows, ==, batch.outputs.num_rows);
   const auto part = [&](Rows rows) {
     rows.data = static_cast<const std::byte*>(rows.data) + first * internal::dense_pitch(rows);
     rows.num_rows = received.handle.tokens_per_expert()[expert];
@@ -229,8 +243,10 @@ ExpertRows Run::rows_of(const Batch& batch, int expert) const {
   return rows;
 }
 
-// The send half of combine; where the experts failed, the refusal that ends the call on all ranks.
+// The send half of combine. Where the experts failed, it refuses the call, which then fails on all
+// ranks.
 Status Run::publish(Batch& batch) const {
+  FERRY_CHECK(std::ranges::count(batch.done, false), ==, 0);
   if (!batch.failed.ok()) return exchange_.refuse_combine(batch.failed, args_.active_ranks);
   const ExchangeConfig& config = exchange_.config();
   const std::int64_t row_bytes = internal::dense_pitch(batch.outputs.rows());

@@ -1,5 +1,6 @@
-// Every field of the C structs arrives in its C++ member, and the other way round. No two fields of
-// a struct have the same value here, so that none can be taken for another.
+// Every field of the C structs is converted to its C++ member, and every member to its field. No
+// two fields of a struct have the same value here, so that the test finds a field in the wrong
+// place.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -11,7 +12,7 @@
 namespace ferry::test {
 namespace {
 
-// An address that tells fields apart; nothing reads it.
+// An address that differs for each field; no code reads the memory.
 template <typename T = void>
 T* mark(std::uintptr_t number) {
   return reinterpret_cast<T*>(number * 8);
@@ -131,7 +132,7 @@ TEST(CapiConvert, GroupOptions) {
   EXPECT_EQ(seen.options.name, "blue");
 }
 
-// What no enumeration has must not become one of its values.
+// A value that no enumeration has must not become an enumerator.
 TEST(CapiConvert, EnumeratorsThatDoNotExistStayUnknown) {
   for (const std::int32_t value : {-1, 256, 257, 0x10000, 255}) {
     FullConfig full;

@@ -1,4 +1,4 @@
-// NULL where none may be, messages and their life, and refusals that all ranks survive.
+// NULL arguments, error messages and their lifetime, and refusals after which the group is usable.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -85,13 +85,13 @@ TEST(CapiErrors, TheMessageLastsUntilTheNextErrorOfTheThread) {
   const char* message = ferry_last_error_message();
   const std::string before = message;
   std::thread([&] {
-    EXPECT_STREQ(ferry_last_error_message(), "");  // a thread of its own
+    EXPECT_STREQ(ferry_last_error_message(), "");  // each thread has its own message
     EXPECT_EQ(ferry_last_error_rank(), -1);
     expect_error(ferry_group_barrier(nullptr), FERRY_INVALID_ARGUMENT, {"group is NULL"});
   }).join();
   auto received = sized<ferry_received>();
   expect_ok(ferry_received_release(&received));
-  EXPECT_EQ(message, before);  // calls that succeed leave it
+  EXPECT_EQ(message, before);  // a call that succeeds does not change it
   expect_error(ferry_group_barrier(nullptr), FERRY_INVALID_ARGUMENT, {"group is NULL"});
   EXPECT_EQ(ferry_last_error_message(), message);
 }
@@ -118,8 +118,8 @@ TEST(CapiErrors, NamesAndSizes) {
   EXPECT_EQ(ferry_code_group_usable(FERRY_TIMEOUT), 0);
 }
 
-// A bad id is the engine's to refuse, a struct that cannot be this layer's: to the other ranks both
-// are a refused call, and the next one works.
+// The engine refuses a bad id, and the C ABI a bad struct. To the other ranks both are a refused
+// call, and the next call works.
 TEST(CapiErrors, ARefusedCallIsACall) {
   on_ranks(3, [](ferry_group* group) {
     Seat seat(group);
@@ -143,7 +143,7 @@ TEST(CapiErrors, ARefusedCallIsACall) {
     auto combine = seat.combine_args();
     if (culprit) combine.struct_size = 12;
     expect_refusal(ferry_combine(seat.exchange, &combine), "struct_size is 12");
-    // The send half of a combine waits for nobody: others learn of a refusal as they receive.
+    // The send half of a combine does not wait, so the others learn of a refusal when they receive.
     ferry_code code = ferry_combine_send(seat.exchange, &combine, &operation);
     if (!culprit) {
       expect_ok(code);
@@ -189,12 +189,13 @@ TEST(CapiErrors, NoSuchOperation) {
                  {"kind is 2"});
     auto span = sized<ferry_span>();
     expect_error(ferry_exchange_span(seat.exchange, FERRY_OPERATION_COMBINE, 0, &span),
-                 FERRY_INVALID_ARGUMENT, {"span 0 of 0"});
+                 FERRY_INVALID_ARGUMENT, {"span 0, need an index in [0, 0)"});
   });
 }
 
-// What rank 1 gives is refused before there is an exchange: no configuration that can be read, one
-// that is not legal, no place for the result, no memory. The others are told, and nobody waits.
+// Rank 1 is refused before there is an exchange: a configuration that cannot be read, one that is
+// not legal, no place for the result, no memory. The other ranks get the refusal, and no rank
+// waits.
 TEST(CapiErrors, ExchangeThatOneRankCannotMakeIsToldToAll) {
   on_ranks(3, [](ferry_group* group) {
     const bool odd = ferry_group_rank(group) == 1;

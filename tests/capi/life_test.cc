@@ -1,5 +1,5 @@
-// Groups of every kind, the order in which objects end, threads of the library's, and the caller's
-// allocator.
+// Groups of every kind, the order in which objects are destroyed, threads of the library, and the
+// allocator of the caller.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -14,10 +14,10 @@
 namespace ferry::test {
 namespace {
 
-// Not the one of the same test in another build.
+// A name that the same test in another build does not use.
 std::string address(const std::string& name) { return name + std::to_string(getpid()); }
 
-// Alone, so that one thread can be all ranks.
+// A group of one rank, so that one thread is all ranks.
 void expect_works_alone(ferry_group* group) {
   EXPECT_EQ(ferry_group_rank(group), 0);
   EXPECT_EQ(ferry_group_size(group), 1);
@@ -188,7 +188,7 @@ TEST(CapiLife, DestroyGivesUpHalves) {
   });
 }
 
-// Counts what is alive; refuses when told to.
+// Counts the live allocations; returns no memory where the test sets it to.
 struct Memory {
   std::atomic<int> alive{0}, made{0};
   std::atomic<bool> refuse{false};
@@ -255,10 +255,10 @@ TEST(CapiLife, RefusedMemoryIsAnErrorThatAllSurvive) {
       [&](ferry_group* group) {
         Seat seat(group);
         expect_ok(ferry_group_barrier(group));
-        // The allocator is one for all ranks here: both refuse, or neither.
+        // Both ranks have the same allocator: both refuse, or neither.
         if (ferry_group_rank(group) == 0) memories[0].refuse = true;
         expect_ok(ferry_group_barrier(group));
-        expect_error(seat.dispatch(), FERRY_SYSTEM, {"allocator refused"});
+        expect_error(seat.dispatch(), FERRY_SYSTEM, {"the allocator returned no memory"});
         ferry_handle* kept = nullptr;
         expect_ok(ferry_group_barrier(group));
         if (ferry_group_rank(group) == 0) memories[0].refuse = false;

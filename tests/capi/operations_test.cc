@@ -1,5 +1,5 @@
-// Dispatch and combine through the C ABI: halves, rows, handles, and what the newer fields bring.
-// That the bits are right is the engine's tests' affair; here the fields must reach it.
+// Dispatch and combine through the C ABI: halves, rows, handles, and the newer fields. These tests
+// show that the fields reach the engine; the tests of the engine compare the bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -67,7 +67,7 @@ TEST(CapiOperations, ReceivedRowsAreFilledAndReleased) {
     expect_ok(ferry_received_release(&seat.received));
     const auto empty = sized<ferry_received>();
     EXPECT_EQ(std::memcmp(&seat.received, &empty, sizeof empty), 0);
-    expect_ok(ferry_received_release(&seat.received));  // twice is fine
+    expect_ok(ferry_received_release(&seat.received));  // a second release does nothing
   });
 }
 
@@ -284,8 +284,8 @@ TEST(CapiOperations, QuantisedRowsBringTheirScales) {
   });
 }
 
-// Copy and zero experts, a caller's shared output, residual and norm: one combine in halves, which
-// reads what dispatch was given when it receives.
+// Copy and zero experts, a shared output of the caller, residual and norm: one combine in halves,
+// whose receive half reads the arguments of the dispatch.
 TEST(CapiOperations, SpecialExpertsAndNorm) {
   on_ranks(2, [](ferry_group* group) {
     ferry_config config = small_config();
@@ -310,7 +310,7 @@ TEST(CapiOperations, SpecialExpertsAndNorm) {
     combine.rstd = rstd.data();
     std::uint64_t operation = 0;
     expect_ok(ferry_combine_send(seat.exchange, &combine, &operation));
-    std::memset(&dispatched, 0xff, sizeof dispatched);  // the structs are the caller's again
+    std::memset(&dispatched, 0xff, sizeof dispatched);  // the caller may reuse the structs
     std::memset(&combine, 0xff, sizeof combine);
     expect_ok(ferry_combine_recv(seat.exchange, operation));
     for (std::size_t i = 0; i < seat.out.size(); ++i) {
@@ -342,7 +342,8 @@ TEST(CapiOperations, ActiveRanksReplicasAndSharedExperts) {
     dispatch.active_ranks = active.data();
     dispatch.num_active_ranks = 2;
     expect_ok(ferry_dispatch(seat.exchange, &dispatch, &seat.received));
-    // Rank 0 has the shared expert: a row for each token of the two ranks; rank 1 is out.
+    // Rank 0 has the shared expert: a row for each token of the two ranks. Rank 1 does not take
+    // part.
     const std::int64_t expected = ferry_group_rank(group) == 0 ? 2 * kTokens : 0;
     if (ferry_group_rank(group) != 2) {
       EXPECT_EQ(seat.received.num_rows, expected);

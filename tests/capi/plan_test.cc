@@ -1,4 +1,4 @@
-// The planner through the C ABI says what it says in C++.
+// The planner gives the same results through the C ABI as in C++.
 #include "ferry/plan.h"
 
 #include <gtest/gtest.h>
@@ -104,7 +104,7 @@ TEST(CapiPlan, RefusesWhatCannotBe) {
   expect_ok(planned.code);
   auto prediction = sized<ferry_prediction>();
   expect_error(ferry_plan_prediction(planned.plan, 9, &prediction), FERRY_INVALID_ARGUMENT,
-               {"index 9"});
+               {"index is 9, need [0, "});
   expect_error(ferry_plan_prediction(nullptr, 0, &prediction), FERRY_INVALID_ARGUMENT, {"plan"});
   prediction.version = 0;
   expect_error(ferry_plan_prediction(planned.plan, 0, &prediction), FERRY_INVALID_ARGUMENT,

@@ -1,5 +1,5 @@
-// A C11 program as a user's: two ranks as POSIX threads, whose rows and results are compared bit
-// for bit with a few loops; both halves, a cached dispatch, and a kept handle. Run by ctest.
+// A C11 program like that of a user: two ranks as POSIX threads, whose rows and results are
+// compared bit for bit with plain loops; both halves, a cached dispatch, and a kept handle.
 #include <ferry/ferry.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ typedef struct Input {
   float weights[kTokens][kTopK];
 } Input;
 
-static Input inputs[kRanks];  // every rank knows all of them
+static Input inputs[kRanks];  // every rank reads all of them
 
 typedef struct Seat {
   ferry_group* group;
@@ -34,7 +34,7 @@ static void check(Seat* seat, int holds, const char* what) {
           ferry_last_error_message());
 }
 
-// Any numbers will do; ids are -1 now and then, and may repeat inside a token.
+// Fills arbitrary numbers. Some ids are -1, and ids may repeat within a token.
 static void fill_inputs(void) {
   uint32_t state = 12345;
   for (int r = 0; r < kRanks; ++r) {
@@ -49,11 +49,11 @@ static void fill_inputs(void) {
   }
 }
 
-// What expert `expert` does to an element.
+// The output of expert `expert` for an element.
 static float apply(int expert, float x) { return x * (float)(expert + 2); }
 
-// Rows must be those of the inputs in the order of expert_major: local expert, rank, token, k. The
-// experts then work in place.
+// Compares the rows with the inputs in the order of expert_major: local expert, rank, token, k.
+// Then the experts overwrite their rows.
 static void check_rows(Seat* seat, const ferry_received* received) {
   const int rank = ferry_group_rank(seat->group);
   float* rows = received->data;

@@ -1,4 +1,4 @@
-// What the tests of the C ABI share: sized structs, ranks as threads, and a small exchange with
+// Shared by the tests of the C ABI: sized structs, ranks as threads, and a small exchange with
 // calls that fit it.
 #pragma once
 
@@ -26,7 +26,7 @@ inline std::string last_message() { return ferry_last_error_message(); }
 
 inline void expect_ok(ferry_code code) { EXPECT_EQ(code, FERRY_OK) << last_message(); }
 
-// The code, and all parts in the message.
+// Expects the code, and a message with all parts.
 inline void expect_error(ferry_code seen, ferry_code expected,
                          const std::vector<std::string>& parts) {
   EXPECT_EQ(seen, expected) << last_message();
@@ -59,8 +59,8 @@ inline ferry_config small_config() {
   return config;
 }
 
-// One rank's exchange and the arrays of its calls. Every token goes to experts t and t + 3, weights
-// 1/2: with experts that do nothing, a token comes home as it was.
+// The exchange of one rank and the arrays of its calls. Token t goes to experts t and t + 3 with
+// weights 1/2: with experts that return their rows, the result of a token is the token.
 class Seat {
  public:
   explicit Seat(ferry_group* group, const ferry_config& config = small_config()) {
@@ -110,7 +110,7 @@ class Seat {
     const ferry_combine_args args = combine_args();
     return ferry_combine(exchange, &args);
   }
-  // A whole round, after whatever went wrong before.
+  // A dispatch and a combine, which must work after a failed call.
   void expect_works() {
     std::fill(out.begin(), out.end(), -1.0F);
     expect_ok(dispatch());

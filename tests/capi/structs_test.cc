@@ -1,5 +1,5 @@
-// struct_size and version: older callers work, newer ones too as long as they use nothing new, and
-// what cannot be is refused with a message that names it.
+// struct_size and version: older callers work, and newer ones too as long as they use no new field.
+// An impossible value is refused with a message that names it.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -12,7 +12,7 @@
 namespace ferry::test {
 namespace {
 
-// A caller's struct of a newer header: `tail` are fields this library does not know.
+// A struct of a newer header: `tail` has fields that this library does not know.
 template <typename Struct>
 struct Newer {
   Struct known = sized<Struct>();
@@ -42,7 +42,7 @@ TEST(CapiStructs, HeaderThatCannotBe) {
   }
 }
 
-// Each struct that a function reads or fills, with a header of zeros.
+// Passes each struct that a function reads or fills with a header of zeros.
 TEST(CapiStructs, EveryStructIsChecked) {
   on_ranks(1, [](ferry_group* group) {
     Seat seat(group);
@@ -101,7 +101,7 @@ TEST(CapiStructs, EveryAnswerIsChecked) {
   });
 }
 
-// A caller built when a struct was shorter: whatever lies behind it is not read.
+// A caller that was compiled when a struct was shorter: the bytes after the struct are not read.
 TEST(CapiStructs, FieldsThatAnOlderCallerLacksAreZero) {
   ferry_config config;
   std::memset(&config, 0x5a, sizeof config);
@@ -138,7 +138,7 @@ TEST(CapiStructs, AnOlderCallerRuns) {
     seat.received.struct_size = offsetof(ferry_received, scales);
     seat.received.scale_columns = 77;
     expect_ok(ferry_dispatch(seat.exchange, &dispatch, &seat.received));
-    EXPECT_EQ(seat.received.scale_columns, 77);  // behind the caller's struct
+    EXPECT_EQ(seat.received.scale_columns, 77);  // after the end of the caller's struct
     auto combine = seat.combine_args();
     combine.struct_size = offsetof(ferry_combine_args, dispatched);
     expect_ok(ferry_combine(seat.exchange, &combine));
@@ -158,7 +158,7 @@ TEST(CapiStructs, ANewerCallerThatUsesNothingNewRuns) {
     EXPECT_EQ(received.known.struct_size, sizeof received);
     EXPECT_EQ(received.known.version, 1U);
     EXPECT_GT(received.known.num_rows, 0);
-    EXPECT_EQ(received.tail[1], 0U);  // what this library does not know is not set
+    EXPECT_EQ(received.tail[1], 0U);  // a field that this library does not know becomes 0
     expect_ok(ferry_received_release(&received.known));
     EXPECT_EQ(received.known.owner, nullptr);
     EXPECT_EQ(received.known.struct_size, sizeof received);
