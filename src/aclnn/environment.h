@@ -1,5 +1,5 @@
 // HCCL's variables of the environment, which libferry_cann alone reads (docs/aclnn.md). ferry's own
-// are in base/environment.h, which is no public header.
+// are in base/environment.h, which is not a public header.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace ferry::aclnn {
 
 // HCCL_BUFFSIZE in bytes; HCCL's default when it is not set, or empty. Throws
-// Error(kInvalidArgument) that names the value and what it may be.
+// Error(kInvalidArgument) that names the value and the limits.
 std::uint64_t buffer_bytes_in_environment();
 
 // HCCL_INTRA_PCIE_ENABLE and HCCL_INTRA_ROCE_ENABLE; empty when not set.

@@ -11,6 +11,7 @@
 
 #include "aclnn/environment.h"
 #include "aclnn/runtime.h"
+#include "base/check.h"
 #include "cann/refusal.h"
 
 namespace ferry::aclnn {
@@ -26,7 +27,8 @@ struct RankHandle {
   std::int32_t rank;
 };
 
-// What all threads share: domains by name, and the groups of domains that are tied together.
+// The state that all threads share: domains by name, and the joint groups of tensor parallelism, by
+// the name of their first domain.
 struct Names {
   std::mutex mutex;
   std::map<std::string, std::weak_ptr<Domain>> domains;
@@ -68,8 +70,9 @@ void check_rank(const char* what, const Domain& domain, std::int64_t rank, std::
                 domain.devices[rank], current_device());
 }
 
-// Collective among the ranks of `tp`: they are tied together by the names of their own domains, of
-// which each `tp` of the joint group has the same.
+// Joins the ranks of `ep` and of all the domains that `tp` connects to it in one group. Collective
+// among the ranks of `tp`, which gather the names of their `ep` domains; the first of these names
+// identifies the group, because each `tp` domain gathers the same names.
 Group joint_group(const Domain& ep, const Domain& tp, const cann::Attributes& a) {
   std::array<char, COMM_NAME_MAX_LENGTH> mine = {};
   ep.name.copy(mine.data(), mine.size() - 1);
@@ -78,16 +81,21 @@ Group joint_group(const Domain& ep, const Domain& tp, const cann::Attributes& a)
   require_ok(row.all_gather(mine.data(), mine.size(), all.data()));
   const auto size = static_cast<int>(a.ep_world_size * a.tp_world_size);
   const auto rank = static_cast<int>(a.ep_rank_id * a.tp_world_size + a.tp_rank_id);
+  FERRY_CHECK(rank, >=, 0);
+  FERRY_CHECK(rank, <, size);
+  FERRY_CHECK(ep.groups.size(), ==, ep.devices.size());
   const std::string first = std::string("tp-") + all[0].data();
   if (std::ranges::count(ep.devices, -1) > 0) return Group::connect(first, rank, size);
   const std::lock_guard lock(names().mutex);
   auto& known = names().joint[first];
   auto joint = known.lock();
   if (!joint) {
-    // Each of its ranks' members keeps all of it, so that the ranks can come and go in any order.
+    // The domain of each rank keeps the whole group, so that the ranks can be destroyed in any
+    // order.
     joint = std::make_shared<std::vector<Group>>(Group::threads(size));
     known = joint;
   }
+  FERRY_CHECK(std::ssize(*joint), ==, size);
   for (const auto& name : all) {
     const auto domain = names().domains.at(name.data()).lock();
     if (domain) domain->joint = joint;
@@ -171,7 +179,7 @@ std::shared_ptr<Member> find_member(const cann::Attributes& a, std::uint64_t& bu
   const std::lock_guard lock(names().mutex);
   auto& member = ep->members[{a.ep_rank_id, tp ? tp->name : ""}];
   if (member) return member;
-  // The communicator itself holds the group; of the domains only what the caller keeps.
+  // The communicator holds the group. It does not keep the domains, which belong to the caller.
   const auto connect = [ep = std::weak_ptr(ep), tp = std::weak_ptr(tp), a,
                         names_of = std::make_pair(ep->name, tp ? tp->name : std::string())]() {
     const auto here = ep.lock(), row = tp.lock();
@@ -197,9 +205,10 @@ HcclResult HcclCommInitAll(uint32_t ndev, int32_t* devices, HcclComm* comms) {
     std::vector<std::int32_t> all(devices, devices + ndev), sorted = all;
     std::ranges::sort(sorted);
     if (ndev == 0 || sorted[0] < 0 || std::ranges::adjacent_find(sorted) != sorted.end())
-      return refuse(HCCL_E_PARA, fmt::format("HcclCommInitAll: {} devices, need 1 or more, each "
-                                             "0 or more and once",
-                                             ndev));
+      return refuse(HCCL_E_PARA,
+                    fmt::format("HcclCommInitAll: {} devices, need 1 or more distinct devices, "
+                                "each 0 or more",
+                                ndev));
     const std::lock_guard lock(names().mutex);
     const auto domain = make_domain(new_name(), ndev);
     domain->devices = std::move(all);
@@ -224,12 +233,13 @@ HcclResult HcclCommInitRootInfo(uint32_t size, const HcclRootInfo* info, uint32_
     if (info == nullptr || comm == nullptr)
       return refuse(HCCL_E_PTR, "HcclCommInitRootInfo: rootInfo or comm is null");
     if (rank >= size)
-      return refuse(HCCL_E_PARA, fmt::format("HcclCommInitRootInfo: rank {} of {}", rank, size));
+      return refuse(HCCL_E_PARA,
+                    fmt::format("HcclCommInitRootInfo: rank is {}, need [0, {})", rank, size));
     const std::string name(info->internal, strnlen(info->internal, COMM_NAME_MAX_LENGTH - 1));
     ferry::Group group =
         ferry::Group::connect(name, static_cast<int>(rank), static_cast<int>(size));
     const std::lock_guard lock(names().mutex);
-    std::shared_ptr<Domain> domain = names().domains[name].lock();  // of another thread's rank
+    std::shared_ptr<Domain> domain = names().domains[name].lock();  // made by another thread
     if (!domain) domain = make_domain(name, size);
     domain->devices[rank] = current_device();
     domain->groups[rank] = std::move(group);

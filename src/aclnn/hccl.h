@@ -1,6 +1,7 @@
-// The communicators behind HcclComm, found by name, and a rank's place in the operators' group: the
-// ranks of an expert-parallel communicator, or, with tensor parallelism, of all that its ranks are
-// tied to by theirs. Called by two_stage.cc.
+// The communicators behind HcclComm, which are found by name, and the member that a rank is of the
+// group of an operator. The group has the ranks of an expert-parallel communicator; with tensor
+// parallelism it also has the ranks of the communicators that the tensor-parallel ones connect to
+// it.
 #pragma once
 
 #include <condition_variable>
@@ -19,14 +20,14 @@
 
 namespace ferry::aclnn {
 
-// A rank's place in the group of an operator. Calls run in the order of their turns, on whatever
-// streams they are.
+// A rank as a member of the group of an operator. Its calls run one at a time, in the order of
+// their turns, also where they are on different streams.
 class Member {
  public:
   explicit Member(std::function<cann::Communicator()> connect) : connect_(std::move(connect)) {}
 
   std::uint64_t take_turn();
-  // Waits for its turn, joins the group in the first one, and runs.
+  // Waits for the turn and runs `body`. The first turn joins the group.
   cann::Result run(std::uint64_t turn,
                    const std::function<cann::Result(const cann::Communicator&)>& body);
 
@@ -35,16 +36,17 @@ class Member {
   std::condition_variable next_;
   std::uint64_t taken_ = 0, done_ = 0;
   std::function<cann::Communicator()> connect_;
-  cann::Communicator communicator_;  // of the one whose turn it is
+  cann::Communicator communicator_;  // used by the call whose turn it is
 };
 
 struct Domain {
   std::string name;
-  std::vector<std::int32_t> devices;               // [ranks]; -1: of another process
+  std::vector<std::int32_t> devices;               // [ranks]; -1: the rank is of another process
   std::vector<Group> groups;                       // [ranks]
   std::uint64_t buffer_bytes = 0;                  // HCCL_BUFFSIZE
-  std::shared_ptr<std::vector<Group>> joint = {};  // with tensor parallelism: all of it
-  std::map<std::pair<std::int64_t, std::string>, std::shared_ptr<Member>> members = {};  // rank, tp
+  std::shared_ptr<std::vector<Group>> joint = {};  // [ranks of all domains]: tensor parallelism
+  // By rank and by the name of its tensor-parallel domain.
+  std::map<std::pair<std::int64_t, std::string>, std::shared_ptr<Member>> members = {};
 };
 
 // The member that the attributes name, on this thread's device. Throws cann::internal::Refused.

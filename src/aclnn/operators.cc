@@ -1,5 +1,5 @@
-// The ten operators: each first stage hands its arguments to two_stage.h under their names. The
-// parameter lists are those of ferry/aclnn_operators.h; reserved ones have no name.
+// The ten operators: each first stage passes its arguments to two_stage.h by their names. The
+// parameter lists are those of ferry/aclnn_operators.h; a reserved parameter has no name.
 #include "aclnn/two_stage.h"
 
 using ferry::aclnn::Arguments;

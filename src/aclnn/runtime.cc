@@ -17,11 +17,11 @@ namespace {
 
 thread_local std::string recent_message;
 thread_local std::int32_t device = 0;
-// Exchanged by aclInit and aclFinalize alone; nothing is ordered by it.
+// Written by aclInit and aclFinalize only; no other memory is ordered by it.
 std::atomic<bool> initialised = false;
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::uint32_t kLeastDevices = 16;  // what the operators' own programs ask for
+constexpr std::uint32_t kLeastDevices = 16;  // the sample programs of the operators need as many
 
 int allocate(const char* name, void** pointer, std::size_t size) {
   if (pointer == nullptr || size == 0)
@@ -89,8 +89,8 @@ Outcome Stream::synchronize(std::int32_t timeout_ms) {
     wait_until(changed_, lock, idle);  // each operation ends at its group's deadline
   } else if (!changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), idle)) {
     return {ACL_ERROR_RT_STREAM_SYNC_TIMEOUT,
-            fmt::format("the stream was not through after {} ms, {} operations are left",
-                        timeout_ms, queue_.size())};
+            fmt::format("after {} ms, {} operations of the stream are not finished", timeout_ms,
+                        queue_.size())};
   }
   return std::exchange(failed_, {});
 }

@@ -1,5 +1,5 @@
-// What stands around the operators in a program for CANN: the message of the last failure, the
-// device of a thread, and streams. Called by hccl.cc and two_stage.cc.
+// The parts of CANN's runtime that the operators use: the message of the last failure of a thread,
+// the device of a thread, and streams.
 #pragma once
 
 #include <chrono>
@@ -20,8 +20,9 @@ int fail(int code, const std::string& message);
 // The device of this thread.
 std::int32_t current_device();
 
-// Waits until `now` is true; whoever makes it true ends at a deadline and notifies. (The wait
-// without a time is a symbol of g++ 12's library, which the portable wheel must not ask for.)
+// Waits until now() is true. The code that makes it true ends at a deadline and notifies. (A wait
+// without a time limit would need a symbol of g++ 12's library, which the portable wheel must not
+// need.)
 template <typename Condition>
 void wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
                 const Condition& now) {
@@ -29,23 +30,23 @@ void wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& 
   }
 }
 
-// An outcome of queued work.
+// The outcome of queued work.
 struct Outcome {
   int code = ACL_SUCCESS;
   std::string message = {};
 };
 
-// An ordered queue, worked off by a thread of its own.
+// A queue whose entries run in order, on a thread of the stream.
 class Stream {
  public:
   Stream() : worker_([this] { work(); }) {}
-  ~Stream();  // when the queue is empty
+  ~Stream();  // waits until the queue is empty
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
   void enqueue(std::function<Outcome()> work);
-  // Waits for all that is queued, at most `timeout_ms`, -1: as long as it takes. The first failure
-  // since the last call, or kTooLate.
+  // Waits until the queue is empty, for at most `timeout_ms`; -1: without a limit. Returns the
+  // first failure since the last call, or ACL_ERROR_RT_STREAM_SYNC_TIMEOUT.
   Outcome synchronize(std::int32_t timeout_ms);
 
  private:
@@ -53,7 +54,7 @@ class Stream {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<Outcome()>> queue_;  // the first one is being worked on
+  std::deque<std::function<Outcome()>> queue_;  // the first entry is running
   Outcome failed_;
   bool closing_ = false;
   std::thread worker_;

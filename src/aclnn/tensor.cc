@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "aclnn/runtime.h"
+#include "base/check.h"
 #include "cann/refusal.h"
 
 namespace ferry::aclnn {
@@ -36,7 +37,7 @@ struct RowType {
   std::int64_t per_element;  // of ferry's elements
 };
 
-// Packed types travel as bytes.
+// The type in which rows of `type` travel; packed types travel as bytes.
 RowType row_type(const char* name, aclDataType type) {
   switch (type) {
     case ACL_BF16: return {DataType::kBf16, 1};
@@ -60,6 +61,7 @@ std::vector<std::int64_t> dense_strides(const std::vector<std::int64_t>& dims) {
 }
 
 bool is_dense(const aclTensor& tensor) {
+  FERRY_CHECK(tensor.strides.size(), ==, tensor.dims.size());
   const std::vector<std::int64_t> dense = dense_strides(tensor.dims);
   for (std::size_t i = 0; i < dense.size(); ++i) {
     if (tensor.dims[i] > 1 && tensor.strides[i] != dense[i]) return false;
@@ -122,7 +124,8 @@ cann::RowsOut Operands::rows_out(const char* name, const aclTensor* tensor) {
   return {memory(*tensor, true), shape.rows, shape.columns * elements, type};
 }
 
-// Outputs too: elements that the operator does not write keep their values.
+// Copies the inputs, and the outputs too, so that elements that the operator does not write keep
+// their values.
 void Operands::copy_in() const {
   for (const Staged& staged : staged_) {
     const std::size_t bytes = bytes_of(staged.view.type);

@@ -1,5 +1,5 @@
-// aclTensor: a view of the caller's memory; and Operands, which makes dense memory of the views of
-// one call, as ferry/cann.h takes them. Called by two_stage.cc.
+// aclTensor: a view of the caller's memory. Operands: dense memory for the views of one call, as
+// ferry/cann.h takes it.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct aclTensor {
 
 namespace ferry::aclnn {
 
-// Null tensors are empty results. Throws cann::internal::Refused.
+// A null tensor gives an empty result. The functions throw cann::internal::Refused.
 class Operands {
  public:
   void need(const char* name, const aclTensor* tensor) const;
@@ -46,11 +46,11 @@ class Operands {
     shape_of(name, *tensor, {type});
     return {static_cast<T*>(memory(*tensor, true)), static_cast<std::size_t>(tensor->elements())};
   }
-  // [rows, H]; dimensions between are of the rows.
+  // [rows, H]: all dimensions but the last one are rows.
   Rows rows(const char* name, const aclTensor* tensor);
   cann::RowsOut rows_out(const char* name, const aclTensor* tensor);
 
-  // What is not dense: before the operator runs, and after it.
+  // Copy the views that are not dense, before the operator runs and after it.
   void copy_in() const;
   void copy_out() const;
 

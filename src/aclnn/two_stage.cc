@@ -17,7 +17,7 @@
 #include "cann/refusal.h"
 #include "ferry/cann.h"
 
-// The attributes' texts lie here.
+// A checked call. `group_ep`, `group_tp` and `comm_alg` hold the texts that its attributes view.
 struct aclOpExecutor {
   std::string name;
   std::string group_ep, group_tp, comm_alg;
@@ -39,7 +39,7 @@ Executors& executors() {
   return all;
 }
 
-// HCCL's switches of version 1, which count where no commAlg is given.
+// The algorithm: commAlg, and without it that of HCCL's switches, which version 1 has instead.
 std::string algorithm_of(const Arguments& given) {
   if (given.commAlg != nullptr && *given.commAlg != 0) return given.commAlg;
   const auto [pcie, roce] = intra_switches_in_environment();
@@ -47,9 +47,9 @@ std::string algorithm_of(const Arguments& given) {
                               "HCCL_INTRA_PCIE_ENABLE and HCCL_INTRA_ROCE_ENABLE are both 1, need "
                               "one");
   const char* const chosen = pcie == "1" && roce == "0" ? "hierarchy" : "fullmesh";
-  static std::once_flag told;
+  static std::once_flag printed;
   if (given.epRankId == 0 && !(pcie.empty() && roce.empty())) {
-    std::call_once(told, [&] {
+    std::call_once(printed, [&] {
       std::fprintf(stderr, "ferry: HCCL_INTRA_PCIE_ENABLE and HCCL_INTRA_ROCE_ENABLE choose %s\n",
                    chosen);
     });
@@ -81,7 +81,7 @@ cann::Attributes attributes_of(const Arguments& given, aclOpExecutor& made) {
           .const_expert_num = given.constExpertNum};
 }
 
-// Outputs that a call has no values for are left alone, so they may be of any shape.
+// An output for which a call has no values is not written, so it may be of any shape.
 cann::DispatchArgs read_dispatch(const Arguments& given, aclOpExecutor& made) {
   Operands& o = made.operands;
   o.need("x", given.x), o.need("expertIds", given.expertIds);
@@ -96,7 +96,7 @@ cann::DispatchArgs read_dispatch(const Arguments& given, aclOpExecutor& made) {
   args.x = o.rows("x", given.x);
   args.expert_ids = o.matrix<std::int32_t>("expertIds", given.expertIds, ACL_INT32);
   args.scales = o.matrix<float>("scales", given.scales, ACL_FLOAT);
-  // One dimension: with quantMode 0 a scale of each token, else those of the channels.
+  // In one dimension: with quantMode 0 a scale for each token, else a scale for each channel.
   if (given.quantMode != 0 && given.scales != nullptr && given.scales->dims.size() == 1)
     std::swap(args.scales.rows, args.scales.columns);
   args.x_active_mask = o.matrix<std::uint8_t>("xActiveMask", given.xActiveMask, ACL_BOOL);
@@ -175,7 +175,8 @@ int refuse(const char* name, int code, std::string_view why) {
   return fail(code, fmt::format("{}: {}", name, why));
 }
 
-// What needs no data is checked: attributes, shapes and types, the name, the room of the window.
+// Checks all that does not depend on the data: attributes, shapes, types, the name of the
+// communicator, and the size of the window.
 template <typename Args>
 void prepare(aclOpExecutor& made, const Args& args, const cann::Attributes& attributes,
              cann::Result (*checked)(const Args&, WindowBytes&)) {
@@ -262,7 +263,8 @@ aclnnStatus enqueue(const char* name, aclOpExecutor* executor, aclrtStream strea
     const auto found = executors().waiting.find(executor);
     if (found == executors().waiting.end())
       return refuse(name, ACLNN_ERR_PARAM_INVALID,
-                    "the executor was used already, or is none: one first stage per second stage");
+                    "the executor is unknown, or was used already: each second stage needs a first "
+                    "stage");
     if (found->second->name != name)
       return refuse(name, ACLNN_ERR_PARAM_INVALID, "the executor is of " + found->second->name);
     taken = std::move(found->second);

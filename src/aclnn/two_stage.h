@@ -1,13 +1,13 @@
-// The two stages of an operator: an executor is a checked call with all it needs, the second stage
-// puts it on the stream. Called by operators.cc; calls ferry/cann.h.
+// The two stages of an operator. The first stage checks a call and makes an executor, which holds
+// all that the call needs; the second stage puts the executor on a stream and consumes it.
 #pragma once
 
 #include "ferry/aclnn.h"
 
 namespace ferry::aclnn {
 
-// The arguments of any version of any operator, under the operators' own names; what a version has
-// not is null.
+// The arguments of all versions of all operators, by their names in CANN. An argument that a
+// version does not have is null.
 struct Arguments {
   const char* name = nullptr;
   int version = 4;
@@ -39,10 +39,10 @@ aclnnStatus combine_executor(const Arguments& given, uint64_t* workspace_size,
                              aclOpExecutor** executor);
 aclnnStatus norm_executor(const Arguments& given, uint64_t* workspace_size,
                           aclOpExecutor** executor);
-// The second stage; takes the executor.
+// The second stage; consumes the executor.
 aclnnStatus enqueue(const char* name, aclOpExecutor* executor, aclrtStream stream);
 
-// Executors whose second stage never came.
+// Destroys the executors that have had no second stage.
 void free_executors();
 
 }  // namespace ferry::aclnn

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 
+#include "base/check.h"
 #include "cann/refusal.h"
 
 namespace ferry::cann::internal {
@@ -15,8 +16,8 @@ constexpr int kMaxExperts = 1 << 20;
 constexpr int kMaxTp = 8;
 constexpr int kMaxRanks = 1 << 16;
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 30;
-// With global_bs 0 the exchange is made for batches up to a power of two, so that decode steps of
-// every size share one; this is the smallest.
+// With global_bs 0 the exchange is made for batches of up to a power of two, at least this one, so
+// that decode steps of all sizes share few exchanges.
 constexpr std::int64_t kLeastBatch = 16;
 
 void check_world(const Attributes& a, const Place& place) {
@@ -71,7 +72,7 @@ void check_batch(const Attributes& a, const Batch& batch) {
 void check_algorithm(std::string_view name) {
   constexpr std::array<std::string_view, 5> kKnown = {"", "fullmesh", "fullmesh_v1", "fullmesh_v2",
                                                       "hierarchy"};
-  require_fit(name != "ccu", "comm_alg is \"ccu\", a device that is not here; use \"\"");
+  require_fit(name != "ccu", "comm_alg is \"ccu\", a device that ferry does not have; use \"\"");
   require_value(std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end(),
                 "comm_alg is \"{}\", need \"\", \"fullmesh\", \"fullmesh_v1\", \"fullmesh_v2\" or "
                 "\"hierarchy\"",
@@ -90,6 +91,8 @@ void check_attributes(const Attributes& attributes, const Batch& batch, const Pl
 LocalExperts local_experts(const Attributes& a, std::int64_t ep_rank) {
   const std::int64_t ranks = a.ep_world_size - a.shared_expert_rank_num;
   const std::int64_t index = ep_rank - a.shared_expert_rank_num;
+  FERRY_CHECK(index, >=, 0);
+  FERRY_CHECK(index, <, ranks);
   const std::int64_t least = a.moe_expert_num / ranks, more = a.moe_expert_num % ranks;
   return {index * least + std::min(index, more), least + (index < more ? 1 : 0)};
 }
@@ -104,6 +107,9 @@ Place claimed_place(const Attributes& a) {
 }
 
 ExchangeConfig exchange_config(const Attributes& a, const Batch& batch) {
+  FERRY_CHECK(a.moe_expert_num, >=, 1);
+  FERRY_CHECK(a.moe_expert_num, <=, kMaxExperts);
+  FERRY_CHECK(batch.k, <=, kMaxTopK);
   ExchangeConfig config;
   config.max_tokens = a.global_bs > 0
                           ? a.global_bs / a.ep_world_size
@@ -116,11 +122,12 @@ ExchangeConfig exchange_config(const Attributes& a, const Batch& batch) {
                    a.version == 1 ? SharedRule::kByToken : SharedRule::kByRank};
   config.special = {static_cast<int>(a.zero_expert_num), static_cast<int>(a.copy_expert_num),
                     static_cast<int>(a.const_expert_num)};
+  FERRY_CHECK(config.max_tokens, >=, batch.bs);
   config.tp_size = tp_size_of(a);
   if (a.comm_alg == "hierarchy") config.algorithm = Algorithm::kHierarchical;
   if (a.comm_alg.starts_with("fullmesh")) {
     config.algorithm = Algorithm::kFullmesh;
-    config.node_sums = NodeSums::kExact;  // k order and one rounding, as on one host
+    config.node_sums = NodeSums::kExact;  // summed in k order and rounded once, as on one host
   }
   return config;
 }
@@ -134,6 +141,7 @@ std::int64_t row_capacity(const Attributes& a, const Batch& batch, bool elastic)
   std::int64_t shared = 0;
   if (shared_ranks > 0) {
     const std::int64_t ranks_of_one = shared_ranks / a.shared_expert_num;
+    FERRY_CHECK(ranks_of_one * a.shared_expert_num, ==, shared_ranks);
     shared = max_bs * ((a.ep_world_size + ranks_of_one - 1) / ranks_of_one);
   }
   return elastic ? std::max(routed, shared) : shared_rank ? shared : routed;

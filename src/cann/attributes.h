@@ -1,5 +1,5 @@
-// What the operators' attributes may be, and the exchange they ask for. Pure functions, called by
-// dispatch.cc, combine.cc and sizes.cc.
+// Limits on the attributes of the operators, and the settings of the exchange that the attributes
+// need. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 namespace ferry::cann::internal {
 
+// A rank of a group.
 struct Place {
   int rank = 0;
   int size = 1;
@@ -23,31 +24,33 @@ struct Batch {
 inline int tp_size_of(const Attributes& a) noexcept {
   return a.tp_world_size > 1 ? static_cast<int>(a.tp_world_size) : 1;
 }
-// Experts that each token goes to on shared-expert ranks; shared_expert_num without ranks is none.
+// The shared experts that each token goes to; none where no rank holds shared experts.
 inline int num_shared(const Attributes& a) noexcept {
   return a.shared_expert_rank_num > 0 ? static_cast<int>(a.shared_expert_num) : 0;
 }
 
 // Throws Refused unless the attributes are legal for this batch and this place in the group.
 void check_attributes(const Attributes& attributes, const Batch& batch, const Place& place);
-// The place that the attributes themselves claim.
+// The rank and the group size that the attributes state.
 Place claimed_place(const Attributes& attributes);
 
-// Of a rank behind the shared ones: its experts, in contiguous blocks, the first blocks one more.
+// The routed experts of a rank that holds no shared expert. They are contiguous blocks; the first
+// blocks have one expert more where the experts do not divide evenly.
 struct LocalExperts {
   std::int64_t first = 0;
   std::int64_t count = 0;
 };
 LocalExperts local_experts(const Attributes& attributes, std::int64_t ep_rank);
-// Of this rank; a shared-expert rank has one.
+// The number of experts of this rank; a rank that holds a shared expert has one.
 inline std::int64_t num_local(const Attributes& a) {
   return a.ep_rank_id < a.shared_expert_rank_num ? 1 : local_experts(a, a.ep_rank_id).count;
 }
 
-// Of checked attributes; types and wires are left to the caller.
+// The settings for checked attributes, except the types and wires, which the caller sets.
 ExchangeConfig exchange_config(const Attributes& attributes, const Batch& batch);
 
-// Of checked attributes: A for one rank of the expert-parallel group.
+// For checked attributes, the number A of the operators: the most rows that this rank receives from
+// the ranks of one tp_rank.
 std::int64_t row_capacity(const Attributes& attributes, const Batch& batch, bool elastic);
 
 }  // namespace ferry::cann::internal

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <exception>
 
+#include "base/check.h"
+
 namespace ferry::cann {
 
 StatusCode status_code(Code code) noexcept {
@@ -59,7 +61,7 @@ Result call(const Communicator& communicator, const char* name, Purpose purpose,
     Result result = outcome(communicator, name, purpose, body);
     if (!result.message().starts_with(name)) result.status = named(name, result.status);
     return result;
-  } catch (const Error& error) {  // while telling of a refusal
+  } catch (const Error& error) {  // while the other ranks were sent a refusal
     return {status_code(error.code()), {error.code(), error.what()}};
   } catch (const std::exception& error) {
     return {StatusCode::kRuntimeError, {Code::kSystem, error.what()}};
@@ -77,6 +79,14 @@ Result checked(const std::function<void()>& checks) noexcept {
   } catch (const std::exception& error) {
     return {StatusCode::kRuntimeError, {Code::kSystem, error.what()}};
   }
+}
+
+void check_exchange(const ExchangeConfig& made, const ExchangeConfig& wanted, const Batch& batch) {
+  FERRY_CHECK(made.max_tokens, >=, batch.bs);
+  FERRY_CHECK(made.hidden, ==, wanted.hidden);
+  FERRY_CHECK(made.top_k, ==, wanted.top_k);
+  FERRY_CHECK(made.num_experts, ==, wanted.num_experts);
+  FERRY_CHECK(made.tp_size, ==, wanted.tp_size);
 }
 
 void check_float_type(const char* name, DataType type) {
@@ -122,6 +132,7 @@ void take_mask(const Matrix<const std::uint8_t>& mask, const Matrix<const std::i
 }
 
 void record_waits(const OperationTimes& times, int tp_size, std::span<std::int64_t> info) {
+  if (!info.empty()) FERRY_CHECK(std::ssize(times.wait_ns), <=, std::ssize(info) * tp_size);
   for (std::size_t rank = 0; !info.empty() && rank < times.wait_ns.size(); ++rank) {
     std::int64_t& longest = info[rank / tp_size];
     longest = std::max(longest, times.wait_ns[rank] / 1000);

@@ -1,5 +1,5 @@
-// One call of an operator: what all three have in common. The checks of tensors that both dispatch
-// and combine take, and the way from a thrown Refused to a Result on every rank.
+// The steps that the calls of all operators share: checks of the tensors that both dispatch and
+// combine take, and the conversion of a thrown Refused to a Result on every rank.
 #pragma once
 
 #include <functional>
@@ -12,21 +12,22 @@
 
 namespace ferry::cann::internal {
 
-// Runs `body`; whatever it throws becomes a Result whose message begins with the operator's name.
+// Runs `body`. An exception becomes a Result whose message begins with the name of the operator.
 Result call(const Communicator& communicator, const char* name, Purpose purpose,
             const std::function<Result(ExchangeCache&)>& body) noexcept;
 
 // Runs checks that concern this rank alone.
 Result checked(const std::function<void()>& checks) noexcept;
 
-// What a call asks for. Throws Refused. The cache is told step by step, to meet the other ranks
-// there if the call is refused.
-struct Asked {
+// The checked settings of a call. Throws Refused. The cache gets each setting as soon as it is
+// known: if a later step refuses the call, the cache uses them to find the exchange in which the
+// other ranks wait.
+struct Request {
   ExchangeConfig config;
   ElasticMap elastic;
 };
 template <typename Args>
-Asked ask(ExchangeCache& cache, const Args& args) {
+Request request_of(ExchangeCache& cache, const Args& args) {
   cache.expect(args.attributes, batch_of(args));
   cache.check_names(args.attributes);
   const ExchangeConfig config = config_of(args, cache.place());
@@ -36,7 +37,7 @@ Asked ask(ExchangeCache& cache, const Args& args) {
   return {config, elastic};
 }
 
-// Takes the place of an operator on a rank whose caller refuses it.
+// Replaces the call of an operator on a rank whose caller refuses it.
 template <typename Args>
 Result refuse_call(const Communicator& communicator, const char* name, Purpose purpose,
                    const Args& args, const Status& why) noexcept {
@@ -44,16 +45,19 @@ Result refuse_call(const Communicator& communicator, const char* name, Purpose p
     cache.expect(args.attributes, batch_of(args));
     try {
       cache.expect(config_of(args, cache.place()));
-    } catch (const Refused&) {  // the cache knows the rows alone
+    } catch (const Refused&) {  // then the cache knows the extents of the rows only
     }
     throw Refused{status_code(why.code()), why};
   });
 }
 
-// A tensor of floats: [rows, columns] of a type in which ferry computes.
+// The exchange that the cache found has the extents of the call.
+void check_exchange(const ExchangeConfig& made, const ExchangeConfig& wanted, const Batch& batch);
+
+// Checks a tensor of [num_rows, hidden], and a type in which ferry computes.
 void check_rows(const char* name, const Rows& rows, std::int64_t num_rows, std::int64_t hidden);
 void check_float_type(const char* name, DataType type);
-// The other way round: an output of at least num_rows rows.
+// Checks an output of at least num_rows rows.
 void check_rows_out(const char* name, const RowsOut& rows, std::int64_t num_rows,
                     std::int64_t hidden);
 template <typename T>
@@ -65,12 +69,12 @@ void check_room(const char* name, std::span<T> out, std::int64_t elements, const
 void check_expert_ids(const Matrix<const std::int32_t>& ids);
 void check_weights(const char* name, const Matrix<const float>& weights,
                    const Matrix<const std::int32_t>& ids);
-// Puts the mask where ferry has it: one-dimensional to token_mask, two-dimensional to topk_mask.
+// Sets token_mask from a mask of one dimension, or topk_mask from a mask of two.
 void take_mask(const Matrix<const std::uint8_t>& mask, const Matrix<const std::int32_t>& ids,
                ferry::DispatchArgs& args);
 
-// Waits of the ranks of each source, the largest of its tensor-parallel ranks, into the
-// caller's maximum so far.
+// Raises each element of `info` to the longest wait, in microseconds, for a tensor-parallel rank of
+// that source.
 void record_waits(const OperationTimes& times, int tp_size, std::span<std::int64_t> info);
 
 }  // namespace ferry::cann::internal

@@ -1,5 +1,5 @@
-// moe_distribute_combine and moe_distribute_combine_add_rms_norm: checks, then ferry's combine
-// from the tensors alone.
+// moe_distribute_combine and moe_distribute_combine_add_rms_norm: checks of the arguments, and a
+// combine that needs no handle, only the tensors.
 #include <optional>
 
 #include "cann/call.h"
@@ -14,18 +14,20 @@ namespace {
 constexpr const char* kCombine = "moe_distribute_combine";
 constexpr const char* kCombineAddRmsNorm = "moe_distribute_combine_add_rms_norm";
 
-// The last of one tp_rank's running sums.
+// The last of the running sums of one tp_rank.
 std::int32_t total_of(std::span<const std::int32_t> block) {
   std::int32_t last = 0;
   for (const std::int32_t sum : block) {
-    require_value(sum >= last, "ep_send_counts goes from {} to {}, running sums do not fall", last,
-                  sum);
+    require_value(sum >= last,
+                  "ep_send_counts goes from {} to {}, need running sums that do not "
+                  "fall",
+                  last, sum);
     last = sum;
   }
   return last;
 }
 
-// Rows of expand_x that were received, as ep_send_counts says.
+// The number of received rows in expand_x, by ep_send_counts.
 std::int64_t received_rows(const CombineArgs& args, std::int64_t local_experts,
                            std::int64_t sources) {
   const std::span<const std::int32_t> counts = args.ep_send_counts, pair = args.tp_send_counts;
@@ -43,8 +45,8 @@ std::int64_t received_rows(const CombineArgs& args, std::int64_t local_experts,
                     tp_rank, pair[tp_rank], total);
     rows += total;
   }
-  require_fit(rows <= args.expand_x.num_rows, "ep_send_counts names {} rows, expand_x has {}", rows,
-              args.expand_x.num_rows);
+  require_fit(rows <= args.expand_x.num_rows, "ep_send_counts counts {} rows, expand_x has {}",
+              rows, args.expand_x.num_rows);
   return rows;
 }
 
@@ -71,7 +73,7 @@ void check_type(const char* name, DataType type, const char* as, DataType expect
                 data_type_name(expected), as);
 }
 
-// A tensor that ferry takes by its address alone: dense, of a given type.
+// Checks a dense tensor, which ferry takes without a pitch.
 void check_dense(const char* name, const Rows& rows, std::int64_t num_rows, std::int64_t hidden) {
   check_rows(name, rows, num_rows, hidden);
   const auto row_bytes = hidden * static_cast<std::int64_t>(element_bytes(rows.dtype));
@@ -122,7 +124,7 @@ ResidualNorm take_norm(const CombineAddRmsNormArgs& args) {
           .rstd = args.rstd_out.data()};
 }
 
-// All that needs no data of dispatch.
+// The checks that need no tensor that dispatch made.
 void check_shapes(const CombineArgs& args, const Batch& batch) {
   check_expert_ids(args.expert_ids);
   check_weights("expert_scales", args.expert_scales, args.expert_ids);
@@ -132,9 +134,10 @@ void check_shapes(const CombineArgs& args, const Batch& batch) {
 }
 
 Result run(ExchangeCache& cache, const CombineArgs& args, const CombineAddRmsNormArgs* with_norm) {
-  const auto [config, elastic] = ask(cache, args);
+  const auto [config, elastic] = request_of(cache, args);
   Exchange& exchange = cache.find(Purpose::kCombine, config);
   const Batch batch = batch_of(args);
+  check_exchange(exchange.config(), config, batch);
   const std::int64_t rows =
       received_rows(args, exchange.num_local_experts(), elastic.num_sources());
   check_dispatched(args, batch, rows);

@@ -10,10 +10,11 @@ namespace {
 constexpr std::int64_t kGroupChannels = 128;  // of quant_mode 3
 
 Wire wire_of(std::int64_t quant_mode) {
-  require_fit(quant_mode != 4 && quant_mode != 5,
-              "quant_mode is {}: mx formats (an e8m0 scale per 32 channels) are not there; need 0 "
-              "none, 1 static int8, 2 int8 per row or 3 fp8 per 128 channels",
-              quant_mode);
+  require_fit(
+      quant_mode != 4 && quant_mode != 5,
+      "quant_mode is {}: mx formats (an e8m0 scale per 32 channels) are not implemented; need 0 "
+      "none, 1 static int8, 2 int8 per row or 3 fp8 per 128 channels",
+      quant_mode);
   require_in("quant_mode", quant_mode, 0, 3);
   constexpr Wire kWires[] = {Wire::kNone, Wire::kInt8Static, Wire::kInt8, Wire::kFp8};
   return kWires[quant_mode];
@@ -22,14 +23,14 @@ Wire wire_of(std::int64_t quant_mode) {
 CombineWire combine_wire_of(std::int64_t comm_quant_mode) {
   require_fit(
       comm_quant_mode != 3 && comm_quant_mode != 4,
-      "comm_quant_mode is {}: mx formats are not there; need 0 none or 2 int8 per 8 elements",
+      "comm_quant_mode is {}: mx formats are not implemented; need 0 none or 2 int8 per 8 elements",
       comm_quant_mode);
   require_value(comm_quant_mode == 0 || comm_quant_mode == 2, "comm_quant_mode is {}, need 0 or 2",
                 comm_quant_mode);
   return comm_quant_mode == 2 ? CombineWire::kInt8Block8 : CombineWire::kNone;
 }
 
-// Types of one byte, packed ones included, travel as they are.
+// Elements of one byte, packed types included, travel unchanged.
 DataType travelling_type(const DispatchArgs& args) {
   const DataType type = args.x.dtype;
   if (args.quant_mode != 0) {
@@ -41,7 +42,7 @@ DataType travelling_type(const DispatchArgs& args) {
   return element_bytes(type) == 1 ? DataType::kBytes : type;
 }
 
-// Without what is 0, to fit into a record.
+// Lines of "name is value". Values of 0 are omitted, so that the text fits into a record.
 class TermsText {
  public:
   void add(const char* name, std::int64_t value) {
@@ -98,7 +99,7 @@ std::string with_scales(const std::string& terms, std::int64_t scale_bytes) {
 
 std::int64_t scale_columns(const DispatchArgs& args) noexcept {
   switch (args.quant_mode) {
-    case 0:  // of no tokens it has a shape, and no memory
+    case 0:  // without tokens, scales has a shape but no memory
       return args.scales.data || args.scales.columns > 1 ? args.scales.columns : 0;
     case 2: return 1;
     case 3: return (args.x.hidden + kGroupChannels - 1) / kGroupChannels;

@@ -1,5 +1,5 @@
-// The exchange that a call asks for: its attributes and everything else that ranks must agree on,
-// checked. Pure functions, called by dispatch.cc, combine.cc and sizes.cc.
+// The settings of the exchange that a call needs: its attributes and all other arguments on which
+// ranks must agree. Pure functions.
 #pragma once
 
 #include <string>
@@ -20,15 +20,15 @@ inline Batch batch_of(const CombineArgs& args) noexcept {
   return {args.expert_ids.rows, args.expand_x.hidden, args.expert_ids.columns};
 }
 
-// What the ranks of a call must agree on, in the operators' words (ferry::DispatchArgs::terms).
-// With global_bs 0 all have the same Bs.
+// The arguments on which the ranks of a call must agree, under the names of the operators
+// (ferry::DispatchArgs::terms). With global_bs 0 all ranks need the same Bs.
 std::string terms_of(const DispatchArgs& args);
 std::string terms_of(const CombineArgs& args);
-// The same, of an exchange in which such scales travel.
+// The same text, with the number of scales of a row where scales travel.
 std::string with_scales(const std::string& terms, std::int64_t scale_bytes);
 
-// float32 values in a row of dynamic_scales, 0: none; of a rank without tokens those that it has a
-// shape for, while the others say how many travel.
+// float32 values in a row of dynamic_scales; 0: none. A rank without tokens returns the columns of
+// its empty tensor, and the ranks with tokens decide how many values travel.
 std::int64_t scale_columns(const DispatchArgs& args) noexcept;
 inline bool takes_any_scales(const DispatchArgs& args) noexcept {
   return args.quant_mode == 0 && args.expert_ids.rows == 0;

@@ -1,9 +1,10 @@
-// moe_distribute_dispatch: checks, ferry's dispatch, and the operator's outputs out of what was
-// received.
+// moe_distribute_dispatch: checks of the arguments, a dispatch, and the outputs of the operator
+// from the received rows and counts.
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
+#include "base/check.h"
 #include "cann/call.h"
 
 namespace ferry::cann {
@@ -14,15 +15,15 @@ namespace {
 
 constexpr const char* kName = "moe_distribute_dispatch";
 
-// A call whose attributes are checked.
+// A call with checked attributes.
 struct Dispatch {
   const DispatchArgs& args;
   const ElasticMap& elastic;
   Batch batch;
   int tp_size;            // of the tensor-parallel group
   std::int64_t capacity;  // max(tp, 1) * A
-  std::int64_t local;     // experts here
-  std::int64_t columns;   // of dynamic_scales that are written
+  std::int64_t local;     // experts of this rank
+  std::int64_t columns;   // columns of dynamic_scales that are written
 
   Dispatch(const DispatchArgs& given, const ElasticMap& map, std::int64_t scale_bytes)
       : args(given),
@@ -100,7 +101,8 @@ void check_outputs(const Dispatch& call) {
   check_room("expand_scales", args.expand_scales, rows, "rows of expand_x");
 }
 
-// How many earlier entries of this rank that are sent have the same id; -1 where not sent.
+// Writes for each entry that is sent the number of earlier sent entries of this rank with the same
+// id; -1 for an entry that is not sent.
 void write_expand_idx(const DispatchArgs& args) {
   if (args.expand_idx.empty()) return;
   const Matrix<const std::int32_t>& ids = args.expert_ids;
@@ -115,7 +117,7 @@ void write_expand_idx(const DispatchArgs& args) {
   }
 }
 
-// A rank that elastic_info leaves out has no counts: zeros.
+// A rank that elastic_info excludes has no counts, and writes zeros.
 void write_counts(const Dispatch& call, const Handle& handle) {
   const DispatchArgs& args = call.args;
   const auto counts = handle.tokens_per_expert();
@@ -127,6 +129,11 @@ void write_counts(const Dispatch& call, const Handle& handle) {
   }
   const auto running = handle.running_counts();
   const std::int64_t block = call.local * call.elastic.num_sources();
+  FERRY_CHECK(counts.empty(), ==, running.empty());
+  if (!counts.empty()) {
+    FERRY_CHECK(std::ssize(counts), ==, call.local);
+    FERRY_CHECK(std::ssize(running), ==, call.tp_size * block);
+  }
   const auto at = [&](std::int64_t i) {
     return running.empty() ? 0 : static_cast<std::int32_t>(running[i]);
   };
@@ -145,6 +152,7 @@ void copy_bytes(void* to, const void* from, std::size_t bytes) {
 void write_rows(const Dispatch& call, const Received& received) {
   const DispatchArgs& args = call.args;
   const std::int64_t rows = received.num_rows;
+  FERRY_CHECK(std::ssize(received.sources), ==, 3 * rows);
   if (args.expand_x.data != nullptr)
     copy_bytes(args.expand_x.data, received.data,
                rows * received.hidden * element_bytes(received.dtype));
@@ -159,8 +167,8 @@ void write_rows(const Dispatch& call, const Received& received) {
   }
 }
 
-// An id twice in a token brings more rows than the operators' A counts. They are there then, and
-// only this rank knows.
+// The capacity A of the operators assumes that the ids of a token differ. With equal ids a rank may
+// receive more rows than A. The rows have arrived then, so that the call fails on this rank only.
 void check_overflow(const Dispatch& call, const Received& received) {
   const DispatchArgs& args = call.args;
   const auto fits = [&](std::int64_t room, std::int64_t per_row) {
@@ -173,19 +181,20 @@ void check_overflow(const Dispatch& call, const Received& received) {
   throw Failed{
       {StatusCode::kTilingError,
        {Code::kCapacity,
-        fmt::format("{} rows were received, the outputs have room for {}; a token names an "
-                    "expert twice; nothing was written",
+        fmt::format("{} rows were received, the outputs have room for {}: a token has the same "
+                    "expert id twice; nothing was written",
                     received.num_rows, call.capacity)}}};
 }
 
-Result run_in(Exchange& exchange, const Dispatch& call, const std::string& asked) {
+Result run_in(Exchange& exchange, const Dispatch& call, const ExchangeConfig& config) {
   const DispatchArgs& args = call.args;
+  check_exchange(exchange.config(), config, call.batch);
   check_inputs(args, call.batch);
   check_outputs(call);
 
   std::vector<std::int32_t> ids;
   std::vector<float> factors;
-  const std::string terms = with_scales(asked, exchange.config().scale_bytes);
+  const std::string terms = with_scales(config.terms, exchange.config().scale_bytes);
   ferry::DispatchArgs sent{.tokens = {args.x.data, call.batch.bs, call.batch.h,
                                       engine_type(args.x.dtype), args.x.pitch_bytes},
                            .topk_ids = {call.elastic.translate(args.expert_ids, ids), call.batch.bs,
@@ -214,13 +223,13 @@ Result run_in(Exchange& exchange, const Dispatch& call, const std::string& asked
 }
 
 Result run(ExchangeCache& cache, const DispatchArgs& args) {
-  const auto [config, elastic] = ask(cache, args);
+  const auto [config, elastic] = request_of(cache, args);
   const bool any_scales = takes_any_scales(args);
   Exchange* exchange = &cache.find(Purpose::kDispatch, config, any_scales);
-  Result result = run_in(*exchange, {args, elastic, exchange->config().scale_bytes}, config.terms);
+  Result result = run_in(*exchange, {args, elastic, exchange->config().scale_bytes}, config);
   if (result.status.code() != Code::kMismatch || result.status.culprit() >= 0) return result;
   exchange = &cache.follow(Purpose::kDispatch, config, any_scales);
-  return run_in(*exchange, {args, elastic, exchange->config().scale_bytes}, config.terms);
+  return run_in(*exchange, {args, elastic, exchange->config().scale_bytes}, config);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "cann/refusal.h"
 
 namespace ferry::cann::internal {
@@ -35,15 +36,19 @@ ElasticMap::ElasticMap(std::span<const std::int32_t> info, const Attributes& a) 
               "elastic_info[2], newSharedRankNum, is {}, not a multiple of shared_expert_num {}",
               shared_ranks_, shared);
   experts_ = info[3];
-  const std::int64_t left = (info[1] - shared_ranks_) * local_experts_;
-  require_fit(experts_ == left,
+  const std::int64_t remaining = (info[1] - shared_ranks_) * local_experts_;
+  require_fit(experts_ == remaining,
               "elastic_info[3], newMoeExpertNum, is {}, need {}: {} ranks with {} experts each",
-              experts_, left, info[1] - shared_ranks_, local_experts_);
+              experts_, remaining, info[1] - shared_ranks_, local_experts_);
   active_.assign(info.begin() + kHeader + ep, info.begin() + kHeader + ep + info[1]);
   check_tables(info.subspan(kHeader, ep), info.subspan(kHeader + ep, ep));
+  FERRY_CHECK(std::ssize(active_), ==, info[1]);
+  FERRY_CHECK(num_sources(), <=, a.ep_world_size);
+  FERRY_CHECK(std::int64_t{experts_}, <=, a.moe_expert_num);
 }
 
-// table1 (old to new) and table2 (new to old) are inverse; shared ranks stay in front.
+// table1 (old rank to new rank) and table2 (new to old) are inverse, and the new ranks that hold
+// shared experts are the first ones.
 void ElasticMap::check_tables(std::span<const std::int32_t> table1,
                               std::span<const std::int32_t> table2) {
   const auto ep = static_cast<int>(table1.size());
@@ -56,8 +61,9 @@ void ElasticMap::check_tables(std::span<const std::int32_t> table1,
                 table1[old], now);
     const bool shared = static_cast<int>(now) < shared_ranks_;
     require_fit(shared == (old < attributes_.shared_expert_rank_num),
-                "elastic_info: new rank {} was rank {}; the first {} new ranks (newSharedRankNum) "
-                "were below {} (shared_expert_rank_num), the others not",
+                "elastic_info: new rank {} was rank {}; need the first {} new ranks "
+                "(newSharedRankNum), and no others, to be old ranks below {} "
+                "(shared_expert_rank_num)",
                 now, old, shared_ranks_, attributes_.shared_expert_rank_num);
   }
   for (int old = 0; old < ep; ++old) {
@@ -94,6 +100,8 @@ const std::int32_t* ElasticMap::translate(Matrix<const std::int32_t> ids,
 
 ScaleRows ElasticMap::translate(ScaleRows scales, std::vector<float>& translated) const {
   if (!scaled_down() || scales.num_rows <= 1) return scales;
+  FERRY_CHECK(std::int64_t{scales.num_rows}, ==,
+              num_shared(attributes_) + attributes_.moe_expert_num);
   const std::int64_t channels = scales.num_channels;
   const int shared = num_shared(attributes_);
   translated.assign(scales.data, scales.data + scales.num_rows * channels);

@@ -1,5 +1,5 @@
-// ElasticMap: what elastic_info says, checked: which ranks are left, and whose experts the ids name
-// that count those ranks only. Called by dispatch.cc and combine.cc.
+// ElasticMap: a checked elastic_info: the ranks that remain after scaling down, and the experts
+// that the ids stand for, which number the experts of the remaining ranks only.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,21 @@ namespace ferry::cann::internal {
 
 class ElasticMap {
  public:
-  // Throws Refused. Without elastic_info, or with one that is not scaled down, everybody is left.
+  // Throws Refused. Without elastic_info, or with one that is not scaled down, all ranks remain.
   ElasticMap(std::span<const std::int32_t> elastic_info, const Attributes& attributes);
 
   bool scaled_down() const noexcept { return !active_.empty(); }
-  // Old ranks by new rank; empty: all.
+  // The old rank of each new rank; empty: all ranks remain.
   std::span<const int> active() const noexcept { return active_; }
   std::int64_t num_sources() const noexcept {
     return scaled_down() ? static_cast<std::int64_t>(active_.size()) : attributes_.ep_world_size;
   }
 
-  // ids as ferry numbers experts: mine, or those in `translated`. Throws Refused for an id out of
-  // range.
+  // Returns the ids as ferry numbers experts: ids.data where all ranks remain, else `translated`,
+  // which is filled. Throws Refused for an id out of range.
   const std::int32_t* translate(Matrix<const std::int32_t> ids,
                                 std::vector<std::int32_t>& translated) const;
-  // A row for each new id, reordered to a row for each old one; other shapes as they are.
+  // Reorders a row for each new id to a row for each old id; returns other shapes unchanged.
   ScaleRows translate(ScaleRows scales, std::vector<float>& translated) const;
 
  private:
@@ -36,8 +36,8 @@ class ElasticMap {
 
   const Attributes& attributes_;
   std::vector<int> active_;
-  std::int32_t shared_ranks_ = 0;  // left
-  std::int32_t experts_ = 0;       // left
+  std::int32_t shared_ranks_ = 0;  // that remain
+  std::int32_t experts_ = 0;       // routed experts of the remaining ranks
   std::int64_t local_experts_ = 0;
 };
 

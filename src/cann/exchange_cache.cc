@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/check.h"
 #include "cann/configs.h"
 
 namespace ferry::cann::internal {
 
 namespace {
 
-// Extents of 0 in what is wanted are not known, and fit.
+// Extents of 0 in `wanted` are unknown and fit any extent.
 bool same_rows(const ExchangeConfig& have, const ExchangeConfig& wanted) {
   const SharedExperts &shared = have.shared, &wanted_shared = wanted.shared;
   const SpecialExperts &special = have.special, &wanted_special = wanted.special;
@@ -25,7 +26,7 @@ bool same_rows(const ExchangeConfig& have, const ExchangeConfig& wanted) {
 
 constexpr std::int64_t kAnyScales = -1, kRefusing = -2;  // in place of scale_bytes
 
-// A dispatch does not know how combine will bring rows home, nor combine how they went out.
+// A dispatch does not know the wire of its combine, nor a combine that of its dispatch.
 bool serves(const ExchangeConfig& have, const ExchangeConfig& wanted, Purpose purpose) {
   if (!same_rows(have, wanted)) return false;
   if (purpose == Purpose::kCombine) return have.combine_wire == wanted.combine_wire;
@@ -33,8 +34,8 @@ bool serves(const ExchangeConfig& have, const ExchangeConfig& wanted, Purpose pu
          (have.scale_bytes == wanted.scale_bytes || wanted.scale_bytes == kAnyScales);
 }
 
-// A new exchange for a combine also serves the dispatches of the last one, and the other way round,
-// so that a pair shares one window.
+// Lets a new exchange for a combine also serve the dispatches of the last exchange, and a new one
+// for a dispatch its combines, so that a dispatch and its combine share one window.
 void serve_as_well(const ExchangeConfig& last, Purpose purpose, ExchangeConfig& wanted) {
   if (!same_rows(last, wanted)) return;
   wanted.max_tokens = last.max_tokens;
@@ -73,19 +74,20 @@ void ExchangeCache::expect(const Attributes& attributes, const Batch& batch) {
   expected_ = exchange_config(attributes, batch);
 }
 
-// Where ranks look for each other that do not use an exchange they have: the one that would serve,
-// else one of the same mode, else one of the same rows, else the one used last. It becomes the one
-// used last, as on the ranks that use it.
+// The exchange in which a rank declines a call, which is that in which other ranks may wait: the
+// one that would serve the call, else one of the same mode, else one of the same rows, else the one
+// used last. It becomes the one used last, as on the ranks that use it.
 Exchange& ExchangeCache::meeting_place(Purpose purpose) {
-  const auto likeness = [&](const ExchangeConfig& have) {
+  FERRY_CHECK(exchanges_.size(), >, 0U);
+  const auto fit = [&](const ExchangeConfig& have) {
     if (!same_rows(have, *expected_)) return 0;
     if (serves(have, *expected_, purpose)) return 3;
     return purpose == Purpose::kDispatch && have.wire == expected_->wire ? 2 : 1;
   };
   for (int wanted = 3; expected_ && wanted > 0; --wanted) {
-    const auto found = std::find_if(
-        exchanges_.begin(), exchanges_.end(),
-        [&](const Exchange& exchange) { return likeness(exchange.config()) == wanted; });
+    const auto found =
+        std::find_if(exchanges_.begin(), exchanges_.end(),
+                     [&](const Exchange& exchange) { return fit(exchange.config()) == wanted; });
     if (found == exchanges_.end()) continue;
     std::rotate(exchanges_.begin(), found, found + 1);
     break;
@@ -93,7 +95,7 @@ Exchange& ExchangeCache::meeting_place(Purpose purpose) {
   return exchanges_.front();
 }
 
-// Not this operation, says this rank, in an exchange that the others may be in.
+// Refuses an operation in the exchange in which other ranks may wait.
 Status ExchangeCache::decline(Purpose purpose, const Status& why, std::span<const int> ranks,
                               bool& by_all) {
   Exchange& exchange = meeting_place(purpose);
@@ -120,8 +122,9 @@ Exchange& ExchangeCache::find(Purpose purpose, ExchangeConfig wanted, bool any_s
   if (!exchanges_.empty()) {
     const Status why(Code::kMismatch, with_scales(wanted.terms, wanted.scale_bytes), group_.rank());
     bool by_all = false;
-    const Status told = decline(purpose, why, {}, by_all);  // exchanges are made by all ranks
-    if (told.code() != why.code() || !by_all) throw Failed{{status_code(told.code()), told}};
+    const Status outcome = decline(purpose, why, {}, by_all);  // all ranks make exchanges together
+    if (outcome.code() != why.code() || !by_all)
+      throw Failed{{status_code(outcome.code()), outcome}};
   }
   return follow(purpose, wanted, any_scales);
 }
@@ -134,7 +137,7 @@ Exchange& ExchangeCache::follow(Purpose purpose, ExchangeConfig wanted, bool any
   return make(purpose, wanted);
 }
 
-// Ranks without tokens take the number that the others have.
+// Ranks without tokens take the number of scale bytes that the ranks with tokens have.
 std::int64_t ExchangeCache::agree_on_scales(std::int64_t mine) {
   std::vector<std::int64_t> all(group_.size());
   if (Status status = group_.all_gather(&mine, sizeof mine, all.data()); !status.ok())
@@ -143,7 +146,8 @@ std::int64_t ExchangeCache::agree_on_scales(std::int64_t mine) {
   return std::max<std::int64_t>(*std::max_element(all.begin(), all.end()), 0);
 }
 
-// Nobody is inside an older exchange while all make this one, so those that it replaces can go.
+// Makes an exchange, and destroys the older ones that it replaces: no rank is in a call of an older
+// exchange while all ranks make this one.
 Exchange& ExchangeCache::make(Purpose purpose, const ExchangeConfig& wanted) {
   ExchangeConfig config = wanted;
   config.scale_bytes = agree_on_scales(wanted.scale_bytes);
@@ -151,6 +155,7 @@ Exchange& ExchangeCache::make(Purpose purpose, const ExchangeConfig& wanted) {
   config.terms += with_scales(wanted.terms, config.scale_bytes);
   Exchange made(group_, config);
   const ExchangeConfig& complete = made.config();
+  FERRY_CHECK(serves(complete, config, purpose), ==, true);
   std::erase_if(exchanges_, [&](const Exchange& old) {
     return serves(complete, old.config(), Purpose::kDispatch) &&
            serves(complete, old.config(), Purpose::kCombine);
@@ -161,21 +166,21 @@ Exchange& ExchangeCache::make(Purpose purpose, const ExchangeConfig& wanted) {
 
 Result ExchangeCache::refuse(Purpose purpose, const Refused& refused) {
   const Status why(refused.status.code(), refused.status.message(), group_.rank());
-  Status told = why;
+  Status outcome = why;
   bool by_all = exchanges_.empty();
-  if (!by_all) told = decline(purpose, why, active_, by_all);
-  if (by_all) {  // the others make an exchange, or refuse that as well
+  if (!by_all) outcome = decline(purpose, why, active_, by_all);
+  if (by_all) {  // the other ranks make an exchange, or refuse to make one too
     try {
       agree_on_scales(kRefusing);
       Exchange::refuse(group_, why);
     } catch (const Error& error) {
-      told = {error.code(), error.what(), error.culprit()};
+      outcome = {error.code(), error.what(), error.culprit()};
     } catch (const Failed& failed) {
-      told = failed.result.status;
+      outcome = failed.result.status;
     }
   }
-  if (told.code() == why.code()) return {refused.code, why};
-  return {status_code(told.code()), told};
+  if (outcome.code() == why.code()) return {refused.code, why};
+  return {status_code(outcome.code()), outcome};
 }
 
 }  // namespace ferry::cann::internal

@@ -1,5 +1,6 @@
-// ExchangeCache: the inside of a Communicator. Holds the exchanges that calls have asked for, makes
-// new ones with all ranks together, and tells the other ranks of a refused call.
+// ExchangeCache: the inside of a Communicator. It holds the exchanges that calls needed, makes new
+// exchanges together with all ranks, and refuses a call on all ranks. All ranks look for exchanges
+// in the same order, so that their caches hold equal exchanges in equal order.
 #pragma once
 
 #include <optional>
@@ -20,26 +21,27 @@ class ExchangeCache {
   const Group& group() const noexcept { return group_; }
   Place place() const noexcept { return {group_.rank(), group_.size()}; }
   const Exchange& last() const { return exchanges_.front(); }
-  // Throws Refused unless the attributes name this communicator.
+  // Throws Refused unless the attributes have the names of this communicator.
   void check_names(const Attributes& attributes) const;
 
-  // The ranks that this call names (DispatchArgs::active_ranks): those that a refusal must reach.
+  // The ranks that take part in this call (DispatchArgs::active_ranks). A refusal goes to them.
   void set_active(std::span<const int> ranks) { active_.assign(ranks.begin(), ranks.end()); }
 
-  // What a call asks for as far as it is known, to meet the others there if it is refused. First
-  // its rows (extents of 0: not known), then all of it.
+  // The settings that a call needs, as far as they are known: first those of its rows (extents of
+  // 0: unknown), then all. If the call is refused, they give the exchange in which other ranks
+  // wait.
   void expect(const Attributes& attributes, const Batch& batch);
   void expect(const ExchangeConfig& config) { expected_ = config; }
 
-  // The exchange used last of those that serve; else a new one. All ranks ask alike, so they find
-  // the same. Throws Failed where others use one that they have. `any_scales`: of a rank without
-  // tokens, which takes part with whatever scales the others have.
+  // The exchange used last of those that serve the call; else a new one. All ranks call with equal
+  // settings and find equal exchanges. Throws Failed where other ranks use an exchange that this
+  // rank does not. `any_scales`: this rank has no tokens, and takes the scales of the others.
   Exchange& find(Purpose purpose, ExchangeConfig wanted, bool any_scales = false);
 
-  // Of a rank without tokens, while all others ask for an exchange that they have not.
+  // For a rank without tokens: joins the other ranks in making an exchange.
   Exchange& follow(Purpose purpose, ExchangeConfig wanted, bool any_scales);
 
-  // This rank's call is refused: the others learn why.
+  // Refuses the call of this rank, on all ranks.
   Result refuse(Purpose purpose, const Refused& refused);
 
  private:

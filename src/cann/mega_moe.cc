@@ -1,4 +1,4 @@
-// mega_moe: checks, and ferry::Layer with experts of two products and SwiGLU.
+// mega_moe: checks of the arguments, and a ferry::Layer whose experts are two products and SwiGLU.
 #include <bit>
 #include <cmath>
 #include <vector>
@@ -24,7 +24,7 @@ void round_to(float value, std::uint16_t& out) noexcept {  // to nearest, ties t
   out = static_cast<std::uint16_t>((std::isnan(value) ? bits | 0x400000 : rounded) >> 16);
 }
 
-// [rows, 2 I], gates first, to [rows, I].
+// From [rows, 2 I], of which the first I columns are the gates, to [rows, I].
 template <typename T>
 void swiglu(const std::vector<T>& both, std::int64_t intermediate, std::vector<T>& out) {
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -104,8 +104,9 @@ Result mega_moe(MegaMoeContext& context, const MegaMoeArgs& args) noexcept {
   const Result checked =
       internal::checked([&] { internal::check_args(shape, args, exchange.num_local_experts()); });
   if (!checked.ok()) {
-    const Status told = exchange.refuse_dispatch(checked.status);
-    return {told.code() == checked.status.code() ? checked.code : status_code(told.code()), told};
+    const Status refused = exchange.refuse_dispatch(checked.status);
+    const bool as_given = refused.code() == checked.status.code();
+    return {as_given ? checked.code : status_code(refused.code()), refused};
   }
   const auto run_expert = shape.dtype == DataType::kBf16 ? internal::run_expert<std::uint16_t>
                                                          : internal::run_expert<float>;

@@ -1,5 +1,5 @@
-// Refused: how the front's checks say no, with the operators' code and a message that states the
-// value and the rule. Thrown by the checks of this module, caught in call.cc.
+// Refused: a failed check of the arguments of an operator, with the code of the operators and a
+// message that states the value and the limit.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,13 +10,13 @@
 
 namespace ferry::cann::internal {
 
-// Of this rank alone so far: the others are still to be told.
+// Only this rank knows: the call is to be refused on the other ranks too.
 struct Refused {
   StatusCode code;
   Status status;
 };
 
-// Known to all ranks, or after the rows moved.
+// All ranks know, or the rows have moved: the call ends with this result.
 struct Failed {
   Result result;
 };
@@ -33,7 +33,7 @@ void require_value(bool holds, fmt::format_string<Values...> text, Values&&... v
   require(holds, StatusCode::kInvalidParameter, text, std::forward<Values>(values)...);
 }
 
-// Values that do not fit together, or that ferry has not.
+// Values that do not fit together, or that ferry does not implement.
 template <typename... Values>
 void require_fit(bool holds, fmt::format_string<Values...> text, Values&&... values) {
   require(holds, StatusCode::kTilingError, text, std::forward<Values>(values)...);

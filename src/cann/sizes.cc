@@ -1,4 +1,4 @@
-// What callers ask before they allocate: rows of expand_x, bytes of the windows.
+// The sizes that callers need before they allocate: rows of expand_x, bytes of the windows.
 #include "cann/call.h"
 
 namespace ferry::cann {

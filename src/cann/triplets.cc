@@ -6,6 +6,8 @@
 #include <array>
 #include <vector>
 
+#include "base/check.h"
+
 namespace ferry::cann::internal {
 
 namespace {
@@ -45,7 +47,8 @@ void Triplets::for_each_sent(const std::function<void(const Entry&)>& visit) con
   }
 }
 
-// Rows lie by local expert, tp_rank (mine first), source; shared experts have no id.
+// The rows are sorted by local expert, by tp_rank (that of this rank first, cyclic), and by source.
+// Rows of shared experts have no id and are not visited.
 void Triplets::for_each_received(const std::function<void(const Entry&)>& visit) const {
   const Attributes& a = args_.attributes;
   if (a.ep_rank_id < a.shared_expert_rank_num) return;
@@ -54,6 +57,7 @@ void Triplets::for_each_received(const std::function<void(const Entry&)>& visit)
   const auto sum_at = [&](std::int64_t i) {
     return i % block == 0 ? 0 : args_.ep_send_counts[i - 1];
   };
+  FERRY_CHECK(std::ssize(args_.ep_send_counts), >=, tp_size_ * block);
   std::int64_t row = 0;
   for (std::int64_t expert = 0; expert < experts.count; ++expert) {
     for (std::int64_t i = 0; i < tp_size_ * sources; ++i) {
@@ -81,17 +85,20 @@ std::optional<std::uint64_t> Triplets::share_of_zero() const {
     return mixed(mixed(pair(entry.source, entry.token)) + pair(entry.k + 1, entry.expert));
   };
   for_each_received([&](const Entry& entry) { share += mark(entry); });
-  // Each tp_rank of the expert's rank receives the row.
+  // The ranks of all tp_ranks that hold the expert receive the row.
   for_each_sent([&](const Entry& entry) { share -= tp_size_ * mark(entry); });
   return share;
 }
 
-// All ids go to all ranks; the first rank with a row that is not where they say names it.
+// Gathers the ids of all ranks. Each rank looks for a received row whose id differs from its
+// expert; the error names the row of the lowest rank that found one.
 Status Triplets::name_difference(const Group& group, const ExchangeConfig& config) const {
   const char* const other = "expert_ids are not those that dispatch had";
   if (elastic_.scaled_down()) return {Code::kMismatch, other};
   const std::int64_t per_rank = config.max_tokens * config.top_k;
   std::vector<std::int32_t> ids(per_rank, -1), all(per_rank * group.size());
+  FERRY_CHECK(args_.expert_ids.rows, <=, config.max_tokens);
+  FERRY_CHECK(args_.expert_ids.columns, ==, std::int64_t{config.top_k});
   for_each_sent([&](const Entry& entry) {
     ids[entry.token * config.top_k + entry.k] = static_cast<std::int32_t>(entry.expert);
   });
@@ -112,11 +119,12 @@ Status Triplets::name_difference(const Group& group, const ExchangeConfig& confi
   if (!status.ok()) return status;
   for (const auto& [source, token, k, expert, id] : of_all) {
     if (source == kNobody) continue;
-    return {Code::kMismatch,
-            fmt::format("{}: rank {}, token {}, k {} went to expert {}, as assist_info_for_combine "
-                        "says, the id is {}",
-                        other, source, token, k, expert, id),
-            static_cast<int>(source)};
+    return {
+        Code::kMismatch,
+        fmt::format("{}: by assist_info_for_combine, rank {}, token {}, k {} went to expert {}, "
+                    "but the id is {}",
+                    other, source, token, k, expert, id),
+        static_cast<int>(source)};
   }
   return {Code::kMismatch, other};
 }

@@ -1,7 +1,7 @@
-// Triplets: assist_info_for_combine against expert_ids. Combine finds rows by the ids alone, so ids
-// that dispatch did not have would mix up tokens. Every rank adds up a mark of each (source, token,
-// k, expert) that its rows came as, and takes away one of each that its ids now ask for: over all
-// ranks that is 0 if they are the same. Made by combine.cc.
+// Triplets: a comparison of assist_info_for_combine with expert_ids. Combine finds rows by the ids
+// alone, so with other ids than those of dispatch it would mix up tokens. Every rank adds a hash of
+// each (source, token, k, expert) that it received, and subtracts the hash of each that its ids now
+// name. If the ids are those of dispatch, the sum over all ranks is 0.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,20 @@ namespace ferry::cann::internal {
 
 class Triplets {
  public:
-  // Of checked arguments; `dispatched`: the ids as ferry numbers experts, and the masks.
+  // Takes checked arguments; `dispatched` has the ids as ferry numbers experts, and the masks.
   Triplets(const CombineArgs& args, const ElasticMap& elastic,
            const ferry::DispatchArgs& dispatched);
 
   // ferry::CombineArgs::share_of_zero; nothing without triplets and counts.
   std::optional<std::uint64_t> share_of_zero() const;
 
-  // Collective, when the shares add up to something else: whose ids, at which token and k.
+  // Collective, where the sum of all ranks is not 0: an error that names the rank, token and k of
+  // an id that differs.
   Status name_difference(const Group& group, const ExchangeConfig& config) const;
 
  private:
   struct Entry {
-    std::int64_t source = 0;  // rank of the group; under elastic_info a new one
+    std::int64_t source = 0;  // a rank of the group; with elastic_info a new rank
     std::int64_t token = 0;
     std::int64_t k = 0;
     std::int64_t expert = 0;

@@ -1,5 +1,5 @@
-// A program that has CANN and links libferry: it calls CANN's functions, and ferry works beside
-// them.
+// A program that has CANN and links libferry: it calls CANN's functions, and ferry works in the
+// same process.
 #include <gtest/gtest.h>
 
 #include <cstdint>

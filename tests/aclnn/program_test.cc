@@ -1,6 +1,6 @@
-// Programs in the manner of the operator documents' examples: one process, a thread for each device
-// with its context and two streams, tensors made by hand, both stages of dispatch and combine. Only
-// the headers' names are CANN's.
+// Programs like the examples of the documents of the operators: one process, a thread for each
+// device with its context and two streams, tensors made by hand, both stages of dispatch and
+// combine. Only the names of the headers are those of CANN.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 constexpr int kTimeoutMs = 10000;
 constexpr int16_t kOne = 0x3f80, kTwo = 0x4000;  // bf16
 
-// What a failed call says, with the message that CANN keeps.
+// Describes a failed call, with the message that CANN keeps.
 void require(int code, const char* what) {
   if (code != 0)
     throw std::runtime_error(std::string(what) + ": " + std::to_string(code) + " " +
@@ -36,7 +36,7 @@ struct Shape {
   int64_t moe = 7;  // one of each rank behind the shared one
 };
 
-// A device tensor with a copy of what is on the host.
+// A device tensor with a copy of the data of the host.
 template <typename T>
 class Tensor {
  public:
@@ -74,7 +74,7 @@ class Tensor {
   aclTensor* tensor_ = nullptr;
 };
 
-// What the main thread of such a program makes for a rank.
+// The objects that the main thread of such a program makes for a rank.
 struct Rank {
   int ep_rank = 0, tp_rank = 0;
   HcclComm ep = nullptr, tp = nullptr;
@@ -123,7 +123,7 @@ std::vector<Rank> make_ranks(const Shape& s) {
   return ranks;
 }
 
-// Runs body on a thread for each rank; what it throws fails the test.
+// Runs body on a thread for each rank; an exception fails the test.
 template <typename Body>
 void run(const Shape& shape, const Body& body) {
   require(aclInit(nullptr), "init");
@@ -252,7 +252,8 @@ TEST(Program, CombineAddRmsNorm) {
   });
 }
 
-// Both are queued, on two streams, before either is waited for: they run in the order of the calls.
+// Both are queued on two streams before the program waits for one of them: they run in the order of
+// the calls.
 TEST(Program, StreamsKeepTheOrderOfTheCalls) {
   const Shape s{.ep = 4, .tp = 1, .shared = 0, .bs = 4, .h = 64, .k = 2, .moe = 4};
   run(s, [&](Rank& r) {
@@ -309,7 +310,7 @@ TEST(Program, RanksThatMeetByRootInfo) {
   for (const std::string& text : said) EXPECT_EQ(text, "");
 }
 
-// All warm up with a dispatch alone; then rank 3 is gone, and destroys its communicator.
+// All ranks begin with a dispatch and no combine; then rank 3 destroys its communicator.
 TEST(Program, SurvivorsGoOnWithElasticInfo) {
   const Shape s{.ep = 4, .tp = 1, .shared = 0, .bs = 4, .h = 64, .k = 2, .moe = 4};
   run(s, [&](Rank& r) {

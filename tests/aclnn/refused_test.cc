@@ -1,4 +1,4 @@
-// What is refused, with the documented codes, and by the stage that the documents name.
+// Refused calls: each has the documented code, from the stage that the documents name.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -17,7 +17,7 @@ aclTensor* make(std::vector<int64_t> dims, aclDataType type, void* data) {
                          dims.size(), data);
 }
 
-// One rank of its own, with room for everything.
+// A group of one rank, with outputs that are large enough.
 class Refused : public Test {
  protected:
   void SetUp() override {
@@ -100,11 +100,11 @@ TEST_F(Refused, AnExecutorTwiceOrOfAnotherOperator) {
          "the executor is of aclnnMoeDistributeDispatchV2");
   EXPECT_EQ(aclnnMoeDistributeDispatchV2(nullptr, 0, executor, stream), ACLNN_SUCCESS);
   expect(aclnnMoeDistributeDispatchV2(nullptr, 0, executor, stream), ACLNN_ERR_PARAM_INVALID,
-         "one first stage per second stage");
+         "each second stage needs a first stage");
   EXPECT_EQ(aclrtSynchronizeStream(stream), ACL_SUCCESS) << aclGetRecentErrMsg();
 }
 
-// What only the data show is told by the stream, once.
+// The stream returns an error that depends on the data, once.
 TEST_F(Refused, ABadIdIsToldWhenTheStreamIsWaitedFor) {
   zeros[1] = 7;
   ASSERT_EQ(dispatch(), ACLNN_SUCCESS) << aclGetRecentErrMsg();

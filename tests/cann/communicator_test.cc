@@ -1,5 +1,5 @@
-// What a communicator does over several calls: waits per source, ranks that disagree, exchanges
-// made, used again and replaced, rows in place.
+// A communicator over several calls: waits per source, ranks that disagree, exchanges that are
+// made, reused and replaced, and rows in place.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr int kRanks = SmallCall::kRanks;
 constexpr std::int64_t kLateUs = 80'000;
 const cann::CommunicatorOptions kNames = {.group_ep = "ep", .group_tp = "tp"};
 
-// Every rank's part, with its legal call.
+// Runs a test on every rank, with the legal call of the rank.
 void on_ranks(
     const std::function<void(const cann::Communicator&, SmallCall& call, int rank)>& body) {
   run_ranks(Mode::kThreads, kRanks, [&](Group group) {
@@ -29,7 +29,7 @@ void on_ranks(
   });
 }
 
-// A busy machine can make another rank later still, but not each time.
+// On a busy machine another rank can be later, but not in every round.
 TEST(PerformanceInfo, NamesTheLateRank) {
   on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     cann::DispatchArgs args = call.dispatch(rank);
@@ -91,7 +91,7 @@ TEST(Disagreement, OfAttributesIsToldOnAllRanks) {
   });
 }
 
-// A rank that alone asks for something new, while the others use the exchange that they have.
+// One rank alone needs a new exchange, while the others use the exchange that they have.
 TEST(Disagreement, OfOneRankWithTheExchangeOfTheOthers) {
   on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     require_success(moe_distribute_dispatch(communicator, call.dispatch(rank)), "the first");
@@ -115,7 +115,8 @@ TEST(Disagreement, OfOneRankWithTheExchangeOfTheOthers) {
   });
 }
 
-// The same answer before there is an exchange, in one that is large enough, and where it is not.
+// The result is the same without an exchange, with one that is large enough, and with one that is
+// not.
 TEST(Disagreement, OfBatchesIsTheSameAnswerAlways) {
   on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     const auto refused = [&](std::int64_t global_bs, std::int64_t bs, const char* difference) {
@@ -157,7 +158,7 @@ TEST(Disagreement, OfOperatorsNamesThem) {
   });
 }
 
-// Scales of the caller travel with the tokens: a rank without tokens says nothing about them.
+// Scales of the caller travel with the tokens: a rank without tokens takes those of the others.
 TEST(EmptyRank, TakesPartWithAnyScales) {
   on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     cann::DispatchArgs args = call.dispatch(rank);
@@ -175,7 +176,7 @@ TEST(EmptyRank, TakesPartWithAnyScales) {
   });
 }
 
-// Every expert has as many rows as before, but of other tokens.
+// Every expert has as many rows as before, but the rows are of other tokens.
 TEST(Disagreement, OfIdsAndTripletsNamesTokenAndK) {
   on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     require_success(moe_distribute_dispatch(communicator, call.dispatch(rank)), "dispatch");
@@ -216,8 +217,8 @@ TEST(CommAlg, FullmeshSumsInKOrderAndRoundsOnceBetweenHostsToo) {
   run_ranks(Mode::kThreads, 4, body, "", {.topology = "host:2,rank:2"});
 }
 
-// A front above refuses: before there is an exchange, in the one that the others use although it is
-// not the one used last, and while they make another.
+// A front refuses a call: before there is an exchange; while the others use an exchange that is not
+// the one used last; and while the others make another exchange.
 TEST(Refusal, OfAFrontAboveMeetsTheOthers) {
   on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     cann::DispatchArgs plain = call.dispatch(rank), quantised = plain;
@@ -246,7 +247,7 @@ TEST(Refusal, OfAFrontAboveMeetsTheOthers) {
   });
 }
 
-// Counts that do not belong to the ids: the rank that gave them is named on all.
+// Counts that do not fit the ids: the error names the rank that gave them, on all ranks.
 TEST(Disagreement, OfCountsAndIdsIsToldOnAllRanks) {
   on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
     require_success(moe_distribute_dispatch(communicator, call.dispatch(rank)), "dispatch");
@@ -270,7 +271,7 @@ TEST(Overflow, DuplicatesBeyondAAreAnErrorAndNothingIsWritten) {
     const cann::Result result = moe_distribute_dispatch(communicator, args);
     if (rank == 0) {
       require(result.code == cann::StatusCode::kTilingError, result.message());
-      for (const char* part : {"30 rows", "room for 15", "an expert twice"})
+      for (const char* part : {"30 rows", "room for 15", "the same expert id twice"})
         require(contains(result.message(), part), result.message());
       require(call.untouched(), "nothing is written");
     } else {
@@ -280,8 +281,8 @@ TEST(Overflow, DuplicatesBeyondAAreAnErrorAndNothingIsWritten) {
   });
 }
 
-// Growing batches with global_bs 0 need exchanges of their own, which replace each other; modes
-// live side by side and share what they can. Rows stay in place where nothing is quantised.
+// Growing batches with global_bs 0 need new exchanges, which replace the smaller ones. Exchanges of
+// different modes exist at the same time. Rows stay in place where they are not quantised.
 TEST(Exchanges, AreMadeForWhatIsAskedAndUsedAgain) {
   const std::pair<int, int> modes[] = {{0, 0}, {2, 0}, {2, 2}, {0, 2}, {3, 2}, {2, 2}, {0, 0}};
   run_ranks(Mode::kThreads, 2, [&](Group group) {

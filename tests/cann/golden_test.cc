@@ -1,5 +1,5 @@
-// What a real CANN run of MoeDistributeDispatch printed, through the front: every K that it may
-// have had, both types of token counts, order of rows and triplets.
+// The output of a run of MoeDistributeDispatch on CANN, compared with the front: every K that the
+// run may have had, both types of token counts, the order of rows, and the triplets.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -20,7 +20,7 @@ struct Golden {
   int token_nums_type;
 };
 
-// One byte per token: the number of its rank and of itself.
+// One byte per token, from the number of its rank and its own number.
 std::vector<std::uint8_t> tokens(int rank, std::int64_t bs) {
   std::vector<std::uint8_t> x(bs);
   std::iota(x.begin(), x.end(), static_cast<std::uint8_t>(100 * rank));

@@ -1,5 +1,5 @@
-// A program on the shared libraries, as a user's: errors cross from one to the other and to the
-// program. All three take one typeinfo for ferry::Error.
+// A program with the shared libraries, like that of a user: errors pass from one library to the
+// other and to the program. All three use one typeinfo of ferry::Error.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -12,7 +12,8 @@
 
 namespace {
 
-// The name in the typeinfo of what `body` throws: its address says which library's typeinfo it is.
+// The name in the typeinfo of the exception of `body`. Its address identifies the library that has
+// the typeinfo.
 template <typename Body>
 const char* thrown_type(const Body& body) {
   try {

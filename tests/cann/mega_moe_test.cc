@@ -1,4 +1,4 @@
-// mega_moe against a dense layer in double precision, in both types; what it refuses.
+// mega_moe compared with a dense layer in double precision, in both types; and refused arguments.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -48,7 +48,7 @@ std::vector<T> random(std::int64_t count, int seed) {
   return all;
 }
 
-// What a rank brings, and the weights of all experts.
+// The tokens of a rank, and the weights of all experts.
 template <typename T>
 struct Inputs {
   explicit Inputs(int rank)
@@ -135,7 +135,7 @@ TEST(MegaMoe, IsRefusedOnAllRanksAndGoesOn) {
   struct Wrong {
     std::function<void(cann::MegaMoeArgs&)> spoil;
     cann::StatusCode code;
-    const char* told;
+    const char* part;
   };
   const std::vector<Wrong> wrong = {
       {[](auto& args) { args.topk_ids.data = nullptr; }, cann::StatusCode::kNullPointer,
@@ -158,7 +158,7 @@ TEST(MegaMoe, IsRefusedOnAllRanksAndGoesOn) {
       if (odd) each.spoil(args);
       const cann::Result result = mega_moe(context, args);
       require(result.code == (odd ? each.code : cann::StatusCode::kTilingError) &&
-                  contains(result.message(), each.told),
+                  contains(result.message(), each.part),
               result.message());
     }
     require(mega_moe(context, inputs.args(DataType::kFp32)).ok(), "it goes on");

@@ -83,13 +83,13 @@ void fill_factors(OperatorCase& c, bool per_expert, bool per_channel) {
 }
 
 void scale_down(OperatorCase& c, const std::vector<int>& kept) {
-  const auto left = static_cast<int>(kept.size());
+  const auto remaining = static_cast<int>(kept.size());
   const auto shared = static_cast<int>(
       std::count_if(kept.begin(), kept.end(), [&](int rank) { return rank < c.shared_ranks; }));
   const int local = c.moe / (c.ep - c.shared_ranks);
-  c.elastic = {1, left, shared, (left - shared) * local};
+  c.elastic = {1, remaining, shared, (remaining - shared) * local};
   c.elastic.resize(4 + 2 * c.ep, -1);
-  for (int i = 0; i < left; ++i) {
+  for (int i = 0; i < remaining; ++i) {
     c.elastic[4 + kept[i]] = i;
     c.elastic[4 + c.ep + i] = kept[i];
   }
@@ -152,7 +152,7 @@ OperatorCase random_case(std::uint64_t seed) {
   choose_ranks(c, random);
   choose_elastic(c, random);
   choose_formats(c, random);
-  c.views = c.views || c.k > num_ids(c);  // tokens name experts twice then, which A does not count
+  c.views = c.views || c.k > num_ids(c);  // then tokens repeat ids, which A does not count
   const bool equal = random.one_in(3);
   const std::int64_t most = random.between(0, 20);
   std::vector<std::int64_t> batches(c.ep * c.tp, most);

@@ -1,5 +1,5 @@
-// Making cases for the operators: inputs of all ranks from one seed, for named features or at
-// random; and playing one on a group, every output compared with the model bit for bit.
+// Cases for the operators: inputs of all ranks from one seed, for named features or at random. A
+// case runs on a group, and every output is compared with the model bit for bit.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ struct InputOptions {
   bool norm = false;
 };
 
-// Inputs of every rank with these batch sizes; `c` says everything else.
+// Makes the inputs of every rank with these batch sizes; `c` has all other settings.
 void fill_inputs(OperatorCase& c, const std::vector<std::int64_t>& batches,
                  const InputOptions& options = {});
 // Random factors for quant modes 1 and 2: one row, or one per expert.
@@ -33,7 +33,7 @@ std::string describe(const OperatorCase& c);
 
 cann::Attributes attributes_of(const OperatorCase& c, int rank);
 
-// A case and what the model says of it.
+// A case and the results of the model.
 struct PreparedCase {
   OperatorCase c;
   std::vector<OperatorRows> dispatched;
@@ -42,9 +42,9 @@ struct PreparedCase {
 };
 PreparedCase prepare(OperatorCase c);
 
-// Dispatch and combine on this rank; throws Failure when something is not as the model says.
+// Dispatch and combine on this rank; throws Failure where an output differs from the model.
 void play(const PreparedCase& prepared, const cann::Communicator& communicator, int rank);
-// Prepares, runs ranks, and plays it twice on the same communicator.
+// Prepares the case, runs the ranks, and runs the case twice on the same communicator.
 void run_case(const OperatorCase& c, Mode mode = Mode::kThreads);
 
 void require_success(const cann::Result& result, const std::string& what);

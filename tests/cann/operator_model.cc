@@ -1,4 +1,4 @@
-// The loops of the model, in the order of the description: who gets what, rows, sums.
+// The loops of the model, in the order of the description: destinations, rows, sums.
 #include "operator_model.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 using internal::from_float;
 using internal::to_float;
 
-// Who is there, after elastic_info.
+// The ranks that remain after elastic_info.
 struct World {
   std::vector<int> old_rank;  // [members]
   int shared_ranks = 0;
@@ -289,14 +289,14 @@ class Combiner {
           k >= case_.k || case_.plain_sum ? 1.0F : in.expert_scales[t * case_.k + k];
       const auto entry =
           std::find_if(sent.begin(), sent.end(), [k](const Entry& e) { return e.k == k; });
-      std::vector<float> term;
+      std::vector<float> summand;
       if (entry != sent.end()) {
-        term = expert_row(rank, t, *entry);
+        summand = expert_row(rank, t, *entry);
       } else if (k < case_.k && active(case_, in, t, k)) {
-        term = special_term(in, t, in.ids[t * case_.k + k] - world_.moe);
+        summand = special_summand(in, t, in.ids[t * case_.k + k] - world_.moe);
       }
-      for (std::size_t i = 0; i < term.size(); ++i) {
-        const float product = weight * term[i];
+      for (std::size_t i = 0; i < summand.size(); ++i) {
+        const float product = weight * summand[i];
         sum[i] = sum[i] + product;
       }
     }
@@ -322,7 +322,7 @@ class Combiner {
     return sum;
   }
 
-  std::vector<float> special_term(const OperatorInput& in, std::int64_t t, int special) const {
+  std::vector<float> special_summand(const OperatorInput& in, std::int64_t t, int special) const {
     if (special < case_.zero) return {};
     const Bytes x = row_of(in.x, t);
     std::vector<float> copy(case_.h);

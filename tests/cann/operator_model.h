@@ -1,7 +1,7 @@
-// CANN's operators as slow loops over all ranks' inputs, written from the description of the
-// operators alone. It shares the scalar conversions, and for fp8, constant experts and the norm the
-// oracle's row functions, with ferry; where rows go, their order, counts, int8, masks, shared ranks
-// and sums are its own.
+// CANN's operators as slow loops over the inputs of all ranks, written only from the description of
+// the operators. The model shares with ferry the scalar conversions, and the row functions of the
+// oracle for fp8, constant experts and the norm. It has its own destinations, order of rows,
+// counts, int8, masks, shared ranks and sums.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace ferry::test {
 
 using Bytes = std::vector<std::byte>;
 
-// What one rank gives.
+// The inputs of one rank.
 struct OperatorInput {
   std::int64_t bs = 0;
   Bytes x = {};                         // (Bs, H)
@@ -53,7 +53,7 @@ struct OperatorCase {
   bool norm() const { return !gamma.empty(); }
 };
 
-// What one rank must get from dispatch.
+// The outputs of dispatch on one rank.
 struct OperatorRows {
   using Source = std::array<int, 3>;  // rank of the group, token, k
   std::vector<Source> sources;
@@ -62,11 +62,11 @@ struct OperatorRows {
   std::vector<float> weights;
   std::vector<std::int32_t> triplets, expand_idx, ep_counts, tp_counts;
   std::vector<std::int64_t> token_nums;
-  bool outside = false;  // left out by elastic
+  bool outside = false;  // elastic_info excludes the rank
 };
 std::vector<OperatorRows> model_dispatch(const OperatorCase& c);
 
-// What one rank must get from combine.
+// The outputs of combine on one rank.
 struct OperatorResult {
   Bytes x_out, y_out;
   std::vector<float> rstd;

@@ -1,5 +1,5 @@
-// Plays a case on a rank: dispatch with outputs of the documented sizes, filled with a pattern that
-// must still be there behind what was received; then combine from the tensors alone.
+// Runs a case on a rank: a dispatch with outputs of the documented sizes, filled with a pattern
+// that must still be there after the received rows; then a combine from the tensors alone.
 #include <cstring>
 
 #include "operator_case.h"
@@ -43,7 +43,7 @@ std::int64_t scale_columns(const OperatorCase& c) {
 
 cann::DispatchArgs inputs_of(const OperatorCase& c, int rank) {
   const OperatorInput& in = c.inputs[rank];
-  static const float kSomewhere = 0;  // what is given has an address, also without tokens
+  static const float kSomewhere = 0;  // an argument has an address also without tokens
   cann::DispatchArgs args{.attributes = attributes_of(c, rank),
                           .quant_mode = c.quant_mode,
                           .expert_token_nums_type = c.token_nums_type,
@@ -162,7 +162,7 @@ void play(const PreparedCase& prepared, const cann::Communicator& communicator, 
   const OperatorCase& c = prepared.c;
   cann::DispatchArgs args = inputs_of(c, rank);
   const OperatorInput& in = c.inputs[rank];
-  // Duplicates bring more than A.
+  // Duplicate ids give more rows than A.
   const std::int64_t capacity =
       c.views ? std::ssize(prepared.dispatched[rank].sources) + c.tp * max_rows(args)
               : c.tp * max_rows(args);

@@ -1,5 +1,5 @@
-// The operators against the model: one feature at a time, then all of them at random. Every output
-// is compared bit for bit.
+// The operators compared with the model: one feature at a time, then all of them at random. Every
+// output is compared bit for bit.
 #include <gtest/gtest.h>
 
 #include "operator_case.h"

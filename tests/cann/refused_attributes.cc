@@ -9,14 +9,14 @@ constexpr auto kFit = cann::StatusCode::kTilingError;
 
 namespace {
 
-// Rank 0 of 3 is gone; two experts each.
+// Rank 0 of 3 does not remain; each rank has two experts.
 void scaled_down(Args& a, SmallCall& call) {
   call.elastic = {1, 2, 0, 4, -1, 0, 1, 1, 2, -1};
   for (std::int32_t& id : call.ids) id %= 4;
   a.elastic_info = call.elastic;
 }
 
-// Nobody is gone of two ranks for two shared experts and one for the others.
+// All ranks remain: two for two shared experts, and one for the routed experts.
 void two_shared_experts(Args& a, SmallCall& call) {
   a.attributes.shared_expert_num = a.attributes.shared_expert_rank_num = 2;
   call.elastic = {1, 3, 2, 6, 0, 1, 2, 0, 1, 2};

@@ -1,5 +1,5 @@
-// Calls that must be refused, as tables: what is wrong with each, the code and what the message
-// must say. refused_calls_test.cc tries them.
+// Calls that must be refused, as tables: the fault of each call, its code, and parts of its
+// message.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace ferry::test {
 
-// What one rank does to its legal call, as `spoil` or `setup` of a row: statements on its arguments
+// `spoil` or `setup` of a row: statements that change the legal call of one rank, by its arguments
 // `a` and their memory `c`.
 #define SPOIL(...) []([[maybe_unused]] auto& a, [[maybe_unused]] SmallCall& c) { __VA_ARGS__; }
 
@@ -22,9 +22,9 @@ struct BadCall {
   std::function<void(Args&, SmallCall&)> spoil;
   cann::StatusCode code;
   std::vector<std::string> parts;  // of the message
-  // What all ranks change in the legal call before.
+  // The change that all ranks make to the legal call first.
   std::function<void(Args&, SmallCall&)> setup = {};
-  bool leaves_out_rank_0 = false;  // that call, by its elastic_info
+  bool leaves_out_rank_0 = false;  // the elastic_info of the call excludes rank 0
 };
 template <typename Args>
 void PrintTo(const BadCall<Args>& bad, std::ostream* stream) {
@@ -41,7 +41,7 @@ void one_tp_group(Args& a, SmallCall&) {
 }
 
 extern const std::vector<BadCall<cann::DispatchArgs>> kBadAttributes;
-// Wrong on one rank only.
+// The call is wrong on one rank only.
 extern const std::vector<BadCall<cann::DispatchArgs>> kBadRankIds;
 extern const std::vector<BadCall<cann::DispatchArgs>> kBadElasticInfos;
 extern const std::vector<BadCall<cann::DispatchArgs>> kBadDispatches;

@@ -1,6 +1,6 @@
-// Every constraint of the operators violated once: on one rank before and after legal calls, and on
-// all ranks alike. The message states value and rule, the other ranks are told, nothing is written,
-// and the group goes on.
+// Every constraint of the operators is violated once: on one rank before and after legal calls, and
+// on all ranks. The message states the value and the limit, the other ranks get the refusal, no
+// output is written, and the group stays usable.
 #include "refused_calls.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ void PrintTo(When when, std::ostream* stream) { *stream << when_name(when); }
 template <typename Args>
 Args legal_args(SmallCall& call, int rank) {
   if constexpr (std::is_same_v<Args, cann::DispatchArgs>) return call.dispatch(rank);
-  // There was no dispatch that had triplets.
+  // No dispatch wrote triplets.
   if constexpr (std::is_same_v<Args, cann::CombineArgs>) {
     cann::CombineArgs args = call.combine(rank);
     args.assist_info_for_combine = {};
@@ -45,7 +45,7 @@ cann::Result make_call(const cann::Communicator& communicator,
   return moe_distribute_combine_add_rms_norm(communicator, args);
 }
 
-// What combine is given as counts: those of the dispatch, which takes the same attributes.
+// Gives combine the counts of the dispatch with the same attributes.
 void fill_counts(const cann::Attributes& attributes, SmallCall& call) {
   const auto tp = std::max<std::int64_t>(attributes.tp_world_size, 1);
   const std::int64_t entries = attributes.ep_world_size * SmallCall::kBs * SmallCall::kK;
@@ -77,7 +77,7 @@ const cann::Attributes& attributes_of(const Args& args) {
     return args.attributes;
 }
 
-// A call that nobody spoils succeeds.
+// A call that is not spoiled succeeds.
 template <typename Args>
 void call_legally(const BadCall<Args>& bad, const cann::Communicator& communicator, int rank) {
   SmallCall call(rank);
@@ -92,7 +92,7 @@ template <typename Args>
 void require_refused(const BadCall<Args>& bad, When when, const cann::Result& result, int rank) {
   const bool mine = when == When::kOnAllRanks || rank == kOffender;
   const std::string seen = std::to_string(static_cast<int>(result.code)) + " " + result.message();
-  if (result.ok() && bad.leaves_out_rank_0 && rank == 0) return;  // it is told nothing
+  if (result.ok() && bad.leaves_out_rank_0 && rank == 0) return;  // it gets no refusal
   require(!result.ok(), "accepted");
   require(result.status.group_usable(), "the group is usable: " + seen);
   require(result.code == (mine ? bad.code : cann::StatusCode::kTilingError), "code: " + seen);

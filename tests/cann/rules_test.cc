@@ -1,4 +1,4 @@
-// Rules of the operators by coordinates written out by hand: who holds what, in which order.
+// Rules of the operators, by triplets that were written by hand: the rows of each rank, in order.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
 // SmallCall: memory and arguments of one legal small dispatch and combine on a rank, for tests that
-// change a thing or two. Every output has room for more than is needed.
+// change a few of them. Every output is larger than needed.
 #pragma once
 
 #include <cstring>
@@ -48,7 +48,7 @@ class SmallCall {
             .expand_scales = row_weights};
   }
 
-  // Of the rows that the legal dispatch brings here: ten entries over six experts from each rank.
+  // Counts of the rows of the legal dispatch: ten entries over six experts from each rank.
   cann::CombineArgs combine(int rank) {
     return {.attributes = attributes(rank),
             .expand_x = {zeros.data(), kRoom / kH, kH, DataType::kBf16},
@@ -68,7 +68,7 @@ class SmallCall {
             .rstd_out = rstd};
   }
 
-  // True while no operator has written anything.
+  // True as long as no operator has written an output.
   bool untouched() const {
     const auto is_pattern = [](const auto& values) {
       const auto* bytes = reinterpret_cast<const unsigned char*>(values.data());
