@@ -1,4 +1,4 @@
-// The public names of ferry/cuda.h where ferry is built without nvcc: no exchange can be made.
+// The functions of ferry/cuda.h where ferry is built without nvcc: no exchange can be made.
 #include "ferry/cuda.h"
 #include "group/state.h"
 

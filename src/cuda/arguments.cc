@@ -18,7 +18,7 @@ std::string misplaced(const char* name, const void* pointer) {
   } else if (attributes.type != cudaMemoryTypeUnregistered) {
     return {};
   }
-  return fmt::format("{} is at {}, which is no memory that a device can use", name, pointer);
+  return fmt::format("{} is at {}, which is not memory that a device can use", name, pointer);
 }
 
 Status invalid(std::string text) { return {Code::kInvalidArgument, std::move(text)}; }
@@ -86,7 +86,8 @@ Status refusal_of(const CudaCall& call, const cuda::CombineArgs& args) {
   if (known < 0 && rows.num_rows < 0)
     return invalid(fmt::format("{} rows of experts", rows.num_rows));
   if (args.topk_weights != nullptr && call.config.layout == Layout::kRankMajor)
-    return invalid("rank_major combines rows that are weighted already, topk_weights are given");
+    return invalid(
+        "topk_weights are given, but rank_major combines rows that are weighted already");
   if (call.between_halves) return invalid("the combine before has no combine_recv yet");
   std::string wrong = rows.num_rows > 0 ? misplaced("expert_rows", rows.data) : "";
   if (args.handle.num_tokens() == 0) return wrong.empty() ? Status() : invalid(wrong);

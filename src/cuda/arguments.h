@@ -1,4 +1,4 @@
-// What calls of an exchange of CUDA ranks may be given. Used by dispatch.cc and combine.cc.
+// Limits on the arguments of the calls of an exchange of CUDA ranks.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace ferry::internal {
 
-// What an exchange knows of itself when it checks a call.
+// The state of an exchange on which the limits depend.
 struct CudaCall {
   const ExchangeConfig& config;
   std::uint64_t exchange;  // CudaRoute::exchange of its handles

@@ -1,4 +1,4 @@
-// The public cuda::Exchange and cuda::Handle: no exception leaves a call of the data plane.
+// The public cuda::Exchange and cuda::Handle. No exception leaves a call of the data plane.
 #include <cuda_runtime_api.h>
 
 #include "base/round_up.h"
@@ -24,12 +24,12 @@ int num_devices() noexcept {
 std::int64_t Handle::num_tokens() const noexcept { return route_ ? route_->view.num_tokens : 0; }
 
 std::int64_t Handle::num_rows() const noexcept {
-  return route_ && route_->known() ? route_->view.told->num_rows : -1;
+  return route_ && route_->known() ? route_->view.host->num_rows : -1;
 }
 
 std::span<const std::int64_t> Handle::tokens_per_expert() const noexcept {
   if (num_rows() < 0) return {};
-  return {route_->view.told_experts, static_cast<std::size_t>(route_->num_local)};
+  return {route_->view.host_experts, static_cast<std::size_t>(route_->num_local)};
 }
 
 std::span<const std::int64_t> Handle::aligned_tokens_per_expert() const noexcept {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "cuda/arguments.h"
 #include "cuda/exchange.h"
 #include "cuda/kernels.h"
@@ -22,6 +23,7 @@ Status CudaExchange::combine_send(const cuda::CombineArgs& args, bool and_wait) 
   Status refusal =
       refusal_of({config_, routes_->exchange(), issued_.combine.has_value(), call.capturing}, args);
   if (!refusal.ok() && issued_.combine) return refusal;
+  FERRY_CHECK(issued_.combine.has_value(), ==, false);
   CudaCombineView view{};
   view.common = common_;
   view.offset = static_cast<std::int64_t>(
@@ -36,6 +38,7 @@ Status CudaExchange::combine_send(const cuda::CombineArgs& args, bool and_wait) 
     const auto* rows = static_cast<const std::byte*>(args.expert_rows.data);
     if (in_window(args.expert_rows)) {
       view.offset = rows - common_.mine;
+      FERRY_CHECK(view.offset, >=, static_cast<std::int64_t>(common_.at.first_buffer));
     } else {
       view.staged = rows, view.staged_rows = std::min(args.expert_rows.num_rows, buffer_rows_);
     }
@@ -50,7 +53,7 @@ Status CudaExchange::combine_send(const cuda::CombineArgs& args, bool and_wait) 
   issued_.combine = view;
   Status status = ended(call);
   if (status.ok()) status = std::move(refusal);
-  // The other half too, so that the numbers of all ranks stay equal.
+  // Issues the second half too, so that the operation numbers of all ranks stay equal.
   if (!status.ok()) static_cast<void>(combine_recv(call.stream, and_wait));
   return status;
 }

@@ -1,6 +1,7 @@
-// A combine on the device: stage (copy the experts' rows into the window unless they lie there),
-// publish (say where they are), wait for all ranks, reduce (read the rows of each of my tokens
-// where they are, sum them in float32, write each result once; docs/numerics.md).
+// A combine on the device, in four steps. Stage copies the rows of the experts into the window,
+// unless they are there. Publish writes their offset to all ranks. A wait for all ranks follows.
+// Reduce reads the rows of each token of this rank from the windows, sums them in float32, and
+// writes each result once (docs/numerics.md).
 #include "cuda/flags.cuh"
 #include "cuda/kernels.h"
 #include "cuda/load.cuh"
@@ -12,7 +13,8 @@ namespace {
 
 constexpr std::int32_t kOk = static_cast<std::int32_t>(Code::kOk);
 
-// Where outputs are kept once: those that will be written over have been read.
+// With one set of outputs (depth 1): waits until all ranks have read the outputs that are about to
+// be overwritten.
 __global__ void __launch_bounds__(1024) await_reuse_kernel(CudaCommon common) {
   const CudaState& state = *common.state;
   const std::uint64_t number = state.combines + 1;
@@ -20,7 +22,7 @@ __global__ void __launch_bounds__(1024) await_reuse_kernel(CudaCommon common) {
     await_all(common, {common.at.done_flags, number - 1, CudaPhase::kReuse, number, 1});
 }
 
-// Rows that hold nothing are left out: behind the last, and (kPadded) behind an expert's.
+// False for gaps: rows after the last one and, in kPadded, after the last one of an expert.
 __device__ bool holds_row(const CudaCombineView& v, std::int64_t row) {
   const CudaCounts& counts = v.route.counts;
   if (row >= *counts.num_rows) return false;
@@ -40,12 +42,13 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// In every rank's window, the record that it keeps of each other.
+// The output records of all ranks in the window of `peer`.
 __device__ CudaOutputRecord* records_in(const CudaCommon& common, int peer, std::uint64_t number) {
   return in_window<CudaOutputRecord>(common.windows[peer], common.at.output_records[number & 1]);
 }
 
-// Whether all ranks make the same combine, as all of them see alike.
+// Compares the records of all ranks. All ranks read equal records, so all decide equally whether to
+// skip the combine.
 __device__ void check_outputs(const CudaCombineView& v, std::uint64_t number) {
   const CudaCommon& common = v.common;
   const CudaOutputRecord* records = records_in(common, common.shape.rank, number);
@@ -58,7 +61,7 @@ __device__ void check_outputs(const CudaCombineView& v, std::uint64_t number) {
       if (pass == 0 ? records[peer].code == kOk : !differs) continue;
       operation.skip = 1;
       const Code code = pass == 0 ? Code::kPeerRejected : Code::kMismatch;
-      if (v.refused != kOk) continue;  // the host knows why it refused
+      if (v.refused != kOk) continue;  // the host has the reason of its own refusal
       send_report(common, {.number = number,
                            .code = static_cast<std::int32_t>(code),
                            .culprit = peer,
@@ -94,23 +97,23 @@ __global__ void __launch_bounds__(1024) await_outputs_kernel(CudaCombineView v) 
 }
 
 // The rows of one token, in the order in which they are added.
-struct Terms {
+struct Summands {
   const std::byte* rows[kMaxTopK];
   float weights[kMaxTopK];
   int count;
 };
 
-__device__ void find_terms(const CudaCombineView& v, std::int64_t token, std::int64_t row_bytes,
-                           const CudaOutputRecord* records, Terms& terms) {
+__device__ void find_summands(const CudaCombineView& v, std::int64_t token, std::int64_t row_bytes,
+                              const CudaOutputRecord* records, Summands& summands) {
   const int top_k = v.common.shape.top_k, k = threadIdx.x;
   CudaRef ref;
   if (k < top_k) ref = v.route.refs[token * top_k + k];
   const unsigned sent = __ballot_sync(~0U, ref.rank >= 0);
-  if (k == 0) terms.count = __popc(sent);
+  if (k == 0) summands.count = __popc(sent);
   if (ref.rank < 0) return;
   const int at = __popc(sent & ((1U << k) - 1));
-  terms.rows[at] = v.common.windows[ref.rank] + records[ref.rank].offset + ref.row * row_bytes;
-  terms.weights[at] = v.weights ? v.weights[token * top_k + k] : 1.0F;
+  summands.rows[at] = v.common.windows[ref.rank] + records[ref.rank].offset + ref.row * row_bytes;
+  summands.weights[at] = v.weights ? v.weights[token * top_k + k] : 1.0F;
 }
 
 __device__ float element_of(const std::byte* row, DataType type, std::int64_t at) {
@@ -145,7 +148,7 @@ __device__ void store_sums(const CudaCombineView& v, std::int64_t at, const floa
 // One vector of the results of a token: several rows are read before the first is added.
 template <DataType type, typename Vector>
 __device__ void sum_vector(const CudaCombineView& v, std::int64_t token, std::int64_t vector,
-                           const Terms& terms) {
+                           const Summands& summands) {
   constexpr int kElements = sizeof(Vector) / (type == DataType::kFp32 ? 4 : 2), kTogether = 8;
   const std::int64_t first = vector * kElements;
   float sums[kElements] = {};
@@ -155,18 +158,18 @@ __device__ void sum_vector(const CudaCombineView& v, std::int64_t token, std::in
     for (int i = 0; i < kElements; ++i)
       sums[i] += element_of(bias, v.out_type, token * v.hidden + first + i);
   }
-  for (int begin = 0; begin < terms.count; begin += kTogether) {
+  for (int begin = 0; begin < summands.count; begin += kTogether) {
     Vector parts[kTogether];
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) {
-      if (begin + j < terms.count)
-        parts[j] = reinterpret_cast<const Vector*>(terms.rows[begin + j])[vector];
+      if (begin + j < summands.count)
+        parts[j] = reinterpret_cast<const Vector*>(summands.rows[begin + j])[vector];
     }
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) {
-      if (begin + j >= terms.count) break;
+      if (begin + j >= summands.count) break;
       const std::byte* elements = reinterpret_cast<const std::byte*>(&parts[j]);
-      const float weight = terms.weights[begin + j];
+      const float weight = summands.weights[begin + j];
 #pragma unroll
       for (int i = 0; i < kElements; ++i)
         sums[i] = __fadd_rn(sums[i], __fmul_rn(weight, element<type>(elements, i)));
@@ -178,14 +181,14 @@ __device__ void sum_vector(const CudaCombineView& v, std::int64_t token, std::in
 // The result of the block's token.
 template <DataType type, typename Vector>
 __device__ void sum_token(const CudaCombineView& v, std::int64_t token, std::uint64_t number) {
-  __shared__ Terms terms;
+  __shared__ Summands summands;
   const std::int64_t row_bytes = v.hidden * (type == DataType::kFp32 ? 4 : 2);
   const CudaOutputRecord* records = records_in(v.common, v.common.shape.rank, number);
-  if (threadIdx.x < kWarp) find_terms(v, token, row_bytes, records, terms);
+  if (threadIdx.x < kWarp) find_summands(v, token, row_bytes, records, summands);
   __syncthreads();
   const std::int64_t vectors = row_bytes / static_cast<std::int64_t>(sizeof(Vector));
   for (std::int64_t vector = threadIdx.x; vector < vectors; vector += blockDim.x)
-    sum_vector<type, Vector>(v, token, vector, terms);
+    sum_vector<type, Vector>(v, token, vector, summands);
 }
 
 template <DataType type, typename Vector>
@@ -201,7 +204,7 @@ __global__ void __launch_bounds__(256) reduce_kernel(CudaCombineView v) {
 template <DataType type>
 void launch_reduce_of(const CudaCombineView& v, unsigned grid, std::int64_t row_bytes,
                       cudaStream_t stream) {
-  // Offsets of windows are multiples of 16 unless the caller's rows begin inside a row of its own.
+  // Offsets in windows are multiples of 16, unless the caller's rows begin inside a window row.
   if ((row_bytes | v.offset) % 16 == 0) {
     reduce_kernel<type, uint4><<<grid, threads_for(row_bytes / 16), 0, stream>>>(v);
   } else if constexpr (type == DataType::kFp32) {
@@ -224,7 +227,8 @@ void load_combine_kernels() {
 
 void launch_stage(const CudaCombineView& v, int depth, int processors, cudaStream_t stream) {
   if (v.staged == nullptr) return;
-  // With more copies of the outputs, the outputs of the combine between have told as much.
+  // With several sets of outputs, this rank has waited for the outputs of a later combine, which a
+  // rank publishes after it has read these.
   if (depth == 1) await_reuse_kernel<<<1, waiting_threads(v.common.shape), 0, stream>>>(v.common);
   const std::int64_t row_bytes = v.hidden * (v.row_type == DataType::kFp32 ? 4 : 2);
   const std::uint64_t sizes =

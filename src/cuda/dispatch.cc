@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/check.h"
 #include "cuda/arguments.h"
 #include "cuda/exchange.h"
 #include "cuda/kernels.h"
@@ -51,7 +52,7 @@ Status CudaExchange::dispatch_send(const cuda::DispatchArgs& args, bool and_wait
   Status status = ended(call);
   if (status.ok()) status = std::move(refusal);
   if (status.ok() && wait) status = await_counts(*route, call.stream);
-  if (!status.ok()) {  // the other half too, so that the numbers of all ranks stay equal
+  if (!status.ok()) {  // the second half too, so that the operation numbers of all ranks stay equal
     static_cast<void>(dispatch_recv(call.stream, and_wait));
     return status;
   }
@@ -60,12 +61,13 @@ Status CudaExchange::dispatch_send(const cuda::DispatchArgs& args, bool and_wait
   return {};
 }
 
-// The kernels end by their deadline, and this wait with them; earlier when the device fails.
+// Waits for the counts that the device writes for the host. The kernels end by their deadline, and
+// this wait ends with them, or when the device fails.
 Status CudaExchange::await_counts(const CudaRoute& route, cudaStream_t stream) {
   for (std::uint64_t turns = 0; !route.known(); ++turns) {
     if (turns % 1024 != 1023) continue;
     const cudaError_t error = cudaStreamQuery(stream);
-    if (error == cudaSuccess && route.known()) break;  // since the look above
+    if (error == cudaSuccess && route.known()) break;  // the counts came after the loop read them
     if (error == cudaErrorNotReady || (error == cudaSuccess && turns < (1U << 20))) {
       if (turns > (1U << 16)) std::this_thread::sleep_for(std::chrono::microseconds(50));
       continue;
@@ -76,13 +78,16 @@ Status CudaExchange::await_counts(const CudaRoute& route, cudaStream_t stream) {
                    : fmt::format("the device failed: {}", cudaGetErrorString(error))};
     return broken_;
   }
-  if (route.view.told->code == 0) return {};
+  if (route.view.host->code == 0) return {};
   const Status status = check();
   return status.ok() ? Status(Code::kBroken, "a dispatch ended without a report") : status;
 }
 
 void CudaExchange::show(const CudaDispatchView& view, cuda::Received& received) const {
   const CudaShape& shape = common_.shape;
+  FERRY_CHECK(view.buffer, >=, 0);
+  FERRY_CHECK(view.buffer, <, config_.depth);
+  FERRY_CHECK(received.handle.num_rows(), <=, buffer_rows_);
   std::byte* buffer =
       common_.mine + common_.at.first_buffer + view.buffer * common_.at.buffer.bytes;
   received.data = buffer + common_.at.buffer.rows;

@@ -1,5 +1,5 @@
-// The second half of a dispatch on the device: send (each of my rows is written once per place, by
-// the threads that read it) and receive (wait for the rows of all ranks; gaps).
+// The second half of a dispatch on the device. Send writes each row of this rank to all its places,
+// by the threads that read it. Receive waits for the rows of all ranks. A kernel fills the gaps.
 #include <cuda_fp8.h>
 
 #include "cuda/flags.cuh"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kGroup = 128;  // channels that share a scale
 
-// The receive buffer that a rank named with its counts.
+// The receive buffer that a rank chose, by its count record.
 __device__ std::byte* buffer_of(const CudaCommon& common, int rank, std::uint64_t number) {
   const CudaCountRecord* records =
       in_window<CudaCountRecord>(common.mine, common.at.count_records[number & 1]);
@@ -22,7 +22,7 @@ __device__ std::byte* buffer_of(const CudaCommon& common, int rank, std::uint64_
          records[rank].buffer * common.at.buffer.bytes;
 }
 
-// Where the rows of one token go, and their scales.
+// The places to which the rows and scales of one token go.
 struct Places {
   std::byte* rows[kMaxTopK];
   std::byte* scales[kMaxTopK];
@@ -40,7 +40,7 @@ __device__ CudaRef place_entry(const CudaDispatchView& v, std::int64_t token, in
                       common.chunk_counts + chunk * shape.count_row_size(), common.next);
 }
 
-// Of the row that entry k goes to.
+// Writes the source, the weights and the ids of the row to which entry k goes.
 __device__ void write_metadata(const CudaDispatchView& v, std::byte* buffer, CudaRef ref,
                                std::int64_t token, int k) {
   const CudaShape& shape = v.common.shape;
@@ -67,7 +67,7 @@ __device__ void write_metadata(const CudaDispatchView& v, std::byte* buffer, Cud
   source[0] = shape.rank, source[1] = static_cast<std::int32_t>(token), source[2] = lowest;
 }
 
-// The first warp finds the places of a token and writes what is beside its rows.
+// The first warp finds the places of a token and writes the metadata of its rows.
 __device__ void find_places(const CudaDispatchView& v, std::int64_t token, std::uint64_t number,
                             Places& places) {
   const CudaShape& shape = v.common.shape;
@@ -98,7 +98,8 @@ __device__ void find_places(const CudaDispatchView& v, std::int64_t token, std::
     refs[order_of_ref(places.refs, places.count, before)] = ref;
 }
 
-// One warp makes e4m3 of a group of channels and writes it to all places (docs/numerics.md).
+// One warp encodes a group of channels as e4m3 and writes the codes to all places
+// (docs/numerics.md).
 template <DataType type>
 __device__ void quantise_group(const CudaShape& shape, const std::byte* row, std::int64_t group,
                                const Places& places) {
@@ -171,7 +172,7 @@ __device__ void send_token(const CudaDispatchView& v, std::int64_t token, std::u
   }
 }
 
-// No rows: a combine with this routing sums nothing.
+// Clears the rows of a token, so that a combine with this routing sums nothing.
 __device__ void forget_rows(const CudaDispatchView& v, std::int64_t token) {
   const int top_k = v.common.shape.top_k;
   if (threadIdx.x < top_k && !v.cached) v.route.refs[token * top_k + threadIdx.x] = {};
@@ -181,8 +182,8 @@ __device__ void await_rows(const CudaCommon& common, std::uint64_t number) {
   await_all(common, {common.at.rows_flags, number, CudaPhase::kRows, number, 0});
 }
 
-// One warp goes over my experts: their rows, where they begin, and (in the first of each expert's
-// running counts) how many rows the experts before have.
+// One warp counts the rows of the experts of this rank and finds the first row of each. The first
+// running count of each expert becomes the number of rows of the experts before it.
 __device__ void count_my_experts(const CudaDispatchView& v, const std::int32_t* columns,
                                  int num_local) {
   const CudaShape& shape = v.common.shape;
@@ -197,7 +198,7 @@ __device__ void count_my_experts(const CudaDispatchView& v, const std::int32_t* 
     const std::int64_t end = start + warp_running_sum(here ? rows_taken(shape, rows) : 0);
     if (here) {
       counts.tokens_per_expert[local] = rows;
-      if (v.ticket != 0) v.route.told_experts[local] = rows;
+      if (v.ticket != 0) v.route.host_experts[local] = rows;
       counts.aligned_tokens_per_expert[local] =
           round_up<std::int64_t, std::int64_t>(rows, shape.alignment);
       counts.expert_offsets[local + 1] = end;
@@ -210,7 +211,7 @@ __device__ void count_my_experts(const CudaDispatchView& v, const std::int32_t* 
   if (lane == 0) counts.expert_offsets[0] = 0, *counts.num_rows = start;
 }
 
-// Counts of what this rank receives, in the handle's memory and, for the host, in the host's.
+// Counts what this rank receives, into the memory of the handle, and for the host into host memory.
 __device__ void count_received(const CudaDispatchView& v, std::uint64_t number) {
   const CudaShape& shape = v.common.shape;
   const CudaCounts& counts = v.route.counts;
@@ -236,18 +237,18 @@ __device__ void count_received(const CudaDispatchView& v, std::uint64_t number) 
   *counts.num_rows = rows;
 }
 
-// The host waits for the ticket.
-__device__ void tell_host(const CudaDispatchView& v, Code code) {
+// Raises the ticket last, because the host waits for it.
+__device__ void report_to_host(const CudaDispatchView& v, Code code) {
   if (v.ticket == 0 || threadIdx.x != 0) return;
-  volatile CudaTold& told = *v.route.told;
-  told.num_rows = *v.route.counts.num_rows;
-  told.code = static_cast<std::int32_t>(code);
+  volatile CudaHostCounts& host = *v.route.host;
+  host.num_rows = *v.route.counts.num_rows;
+  host.code = static_cast<std::int32_t>(code);
   __threadfence_system();
-  told.ticket = v.ticket;
+  host.ticket = v.ticket;
 }
 
-// The last block counts what is received; each of the others sends a token. Where it may wait, the
-// last to end waits for the rows of all ranks.
+// The last block of the grid counts what is received; each other block sends a token. With
+// `and_wait`, the block that ends last waits for the rows of all ranks.
 template <typename Vector>
 __global__ void __launch_bounds__(256) send_kernel(CudaDispatchView v, bool and_wait) {
   CudaState& state = *v.common.state;
@@ -255,7 +256,7 @@ __global__ void __launch_bounds__(256) send_kernel(CudaDispatchView v, bool and_
   const bool go = !state.broken && !operation.skip;
   if (blockIdx.x == gridDim.x - 1) {
     if (go && !v.cached) count_received(v, operation.number);
-    tell_host(v, go ? Code::kOk : state.broken ? Code::kBroken : Code::kInvalidArgument);
+    report_to_host(v, go ? Code::kOk : state.broken ? Code::kBroken : Code::kInvalidArgument);
   } else if (go) {
     send_token<Vector>(v, blockIdx.x, operation.number);
   } else {
@@ -270,7 +271,7 @@ __global__ void __launch_bounds__(1024) receive_kernel(CudaCommon common, int bu
   if (!common.state->broken) await_rows(common, common.state->dispatch[buffer].number);
 }
 
-// Gap rows of my buffer, which no rank writes: a block per expert.
+// Fills the gaps of this rank's buffer, which no rank writes: one block for each expert.
 __global__ void gaps_kernel(CudaDispatchView v) {
   const CudaShape& shape = v.common.shape;
   if (v.common.state->broken || v.common.state->dispatch[v.buffer].skip) return;
@@ -301,7 +302,7 @@ __global__ void leave_kernel(CudaCommon common) {
   raise_everywhere(common, common.at.abort_flags, static_cast<std::uint64_t>(Code::kClosed));
 }
 
-constexpr int kCopied = 2;  // vectors of a thread: the best of what was tried on an H200
+constexpr int kCopied = 2;  // vectors of a thread: the fastest number measured on an H200
 
 template <typename Vector>
 __global__ void __launch_bounds__(256)

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 
+#include "base/check.h"
 #include "base/round_up.h"
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
@@ -21,7 +22,7 @@ namespace ferry::internal {
 
 namespace {
 
-constexpr int kRoutesAhead = 8;  // handles that are alive at a time, mostly
+constexpr int kRoutesAhead = 8;  // usually no more handles are alive at a time
 
 void check_device(int device) {
   int count = 0;
@@ -64,9 +65,11 @@ CudaExchange::CudaExchange(std::shared_ptr<GroupState> group, const ExchangeConf
     memory_.of_windows = device_memory(memory_.windows.size() * sizeof(std::byte*));
     std::vector<std::byte*> windows;
     for (const auto& window : memory_.windows) windows.push_back(window.get());
+    FERRY_CHECK(std::ssize(windows), ==, all.size());
+    FERRY_CHECK(windows[all.rank()], ==, common_.mine);
     cuda_check(cudaMemcpy(memory_.of_windows.get(), windows.data(),
                           windows.size() * sizeof(std::byte*), cudaMemcpyHostToDevice),
-               "telling a device where the windows are");
+               "copying the addresses of the windows to a device");
     load_place_kernels(), load_dispatch_kernels(), load_combine_kernels();
     cuda_check(cudaStreamSynchronize(nullptr), "preparing device memory");
     common_.windows = reinterpret_cast<std::byte* const*>(memory_.of_windows.get());
@@ -79,7 +82,7 @@ void CudaExchange::take_memory() {
   const ActiveSet everybody(config_, group_->size(), group_->rank(), {});
   const ExpertMap& map = everybody.map;
   cuda_check(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, device_),
-             "asking what a device is");
+             "reading the properties of a device");
   common_.shape = cuda_shape(config_, map, group_->rank());
   common_.at = cuda_window(config_, common_.shape);
   num_local_ = map.num_local(group_->rank());
@@ -97,12 +100,15 @@ void CudaExchange::take_memory() {
     experts.insert(experts.end(), of_rank.begin(), of_rank.end());
     first.push_back(static_cast<std::int32_t>(experts.size()));
   }
+  FERRY_CHECK(std::ssize(first), ==, group_->size() + 1);
+  FERRY_CHECK(std::ssize(experts), ==, map.num_columns());
+  FERRY_CHECK(num_local_, ==, first[group_->rank() + 1] - first[group_->rank()]);
   ints.insert(ints.end(), first.begin(), first.end());
   ints.insert(ints.end(), experts.begin(), experts.end());
   memory_.map = device_memory(ints.size() * sizeof(std::int32_t));
   cuda_check(cudaMemcpy(memory_.map.get(), ints.data(), ints.size() * sizeof(std::int32_t),
                         cudaMemcpyHostToDevice),
-             "telling a device who owns which expert");
+             "copying the owners of the experts to a device");
   CudaShape& shape = common_.shape;
   shape.experts.owner = reinterpret_cast<const std::int32_t*>(memory_.map.get());
   shape.experts.local = shape.experts.owner + map.num_columns();
@@ -119,7 +125,7 @@ void CudaExchange::take_memory() {
   cuda_check(cudaEventCreateWithFlags(&issued_.last, cudaEventDisableTiming), "making an event");
 }
 
-// Cost: 8 bytes for each of my entries, and 4 for each column of each chunk of them.
+// Allocates 8 bytes for each entry of this rank, and 4 for each column of each chunk of entries.
 void CudaExchange::take_scratch() {
   const CudaShape& shape = common_.shape;
   const std::int64_t entries = config_.max_tokens * shape.top_k, columns = shape.count_row_size();
@@ -137,7 +143,8 @@ void CudaExchange::take_scratch() {
   common_.chunk_counts = common_.next + columns;
 }
 
-// What was issued ends first, so that its flags are raised before the word that this rank left.
+// Waits until the issued kernels end, so that their flags are raised before the flag that this rank
+// has departed.
 CudaExchange::~CudaExchange() {
   {
     const std::lock_guard lock(watcher_.mutex);
@@ -155,7 +162,7 @@ CudaExchange::~CudaExchange() {
     cudaStreamSynchronize(stream);
     cudaStreamDestroy(stream);
   }
-  order_.leave();  // behind the kernel that says so on the device
+  order_.leave();  // after the kernel that sets the flag on the device
   if (issued_.last != nullptr) cudaEventDestroy(issued_.last);
   memory_ = {};
   routes_.reset();
@@ -164,15 +171,15 @@ CudaExchange::~CudaExchange() {
 
 void CudaExchange::watch() {
   constexpr auto kEvery = std::chrono::milliseconds(20);
-  volatile std::int32_t* told = const_cast<volatile std::int32_t*>(common_.host_abort);
+  volatile std::int32_t* to_kernels = const_cast<volatile std::int32_t*>(common_.host_abort);
   std::unique_lock lock(watcher_.mutex);
   while (!watcher_.wake.wait_for(lock, kEvery, [this] { return watcher_.stop; })) {
     Status status = group_->death_here();
     if (status.ok()) status = group_->verdict();
     if (status.ok() || status.code() == Code::kClosed) continue;
-    told[1] = status.culprit();
+    to_kernels[1] = status.culprit();
     std::atomic_thread_fence(std::memory_order_release);  // the code is read first (await_flag)
-    told[0] = static_cast<std::int32_t>(Code::kPeerLost);
+    to_kernels[0] = static_cast<std::int32_t>(Code::kPeerLost);
     return;
   }
 }
@@ -199,7 +206,7 @@ Status CudaExchange::await_issued(CudaPhase phase, const Call& call) {
   return broken_;
 }
 
-// The end of what was issued so far, which the destructor waits for.
+// Records the end of the kernels that were issued so far; the destructor waits for it.
 Status CudaExchange::ended(const Call& call) {
   cudaError_t error = cudaGetLastError();
   if (error == cudaSuccess && !call.capturing) error = cudaEventRecord(issued_.last, call.stream);

@@ -1,7 +1,7 @@
 // CudaExchange: the inside of cuda::Exchange. It checks arguments, issues the kernels of an
-// operation in their order, and turns what they report into a Status; whatever ranks say to each
-// other is in the kernels. A thread of its own looks whether ranks of the group died, as nobody
-// else may look while kernels wait.
+// operation in order, and converts their reports to a Status. Ranks send to each other only in
+// kernels. A thread of the exchange checks whether ranks of the group have died, because no other
+// thread need run while kernels wait.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -34,7 +34,7 @@ class CudaExchange {
   GroupState& group() const noexcept { return *group_; }
   Status dispatch(const cuda::DispatchArgs& args, cuda::Received& received);
   Status combine(const cuda::CombineArgs& args);
-  // and_wait, waited: for what all ranks send, in the kernels of the first half.
+  // and_wait, waited: the kernels of the first half wait for all ranks.
   Status dispatch_send(const cuda::DispatchArgs& args, bool and_wait, cuda::Received& received);
   Status dispatch_recv(cudaStream_t stream, bool waited);
   Status combine_send(const cuda::CombineArgs& args, bool and_wait);
@@ -51,12 +51,12 @@ class CudaExchange {
   bool shares_device() const noexcept { return order_.has_others(); }
 
  private:
-  // Half of an operation.
+  // One half of an operation.
   struct Call {
     cudaStream_t stream;
     bool capturing;  // into a graph
-    // A kernel that waits is one of its own, issued after those it waits for. A graph is issued as
-    // a whole: its kernels wait where they are.
+    // A kernel that only waits is issued after the kernels of other ranks for which it waits. False
+    // in a graph, which is issued as a whole.
     bool in_steps;
   };
 
@@ -77,7 +77,7 @@ class CudaExchange {
   std::int64_t buffer_rows_ = 0;
   CudaCommon common_{};
   struct Memory {
-    std::vector<std::shared_ptr<std::byte>> windows;  // [ranks], mine among them
+    std::vector<std::shared_ptr<std::byte>> windows;  // [ranks]
     std::shared_ptr<std::byte> window, scratch, map, mapped, of_windows;
   } memory_;
   IssueOrder order_;
@@ -86,8 +86,8 @@ class CudaExchange {
     std::uint64_t dispatches = 0, combines = 0, tickets = 0, reports = 0;
     std::optional<CudaDispatchView> dispatch;  // between its halves
     std::optional<CudaCombineView> combine;
-    std::shared_ptr<CudaRoute> dispatched, combined;  // of these
-    cudaEvent_t last = nullptr;                       // the end of what was issued
+    std::shared_ptr<CudaRoute> dispatched, combined;  // the routes of these two
+    cudaEvent_t last = nullptr;                       // the end of the last issued kernel
   } issued_;
   Status broken_;
   struct Watcher {

@@ -1,6 +1,6 @@
-// How kernels of different ranks speak: flags in each other's windows, and the one wait. One block
-// of a kernel waits at most, and before it waits its rank has told the others what they wait for:
-// so two ranks never wait for each other. Used by *_kernels.cu.
+// The flags by which kernels of different ranks synchronise, and the one wait for them. At most one
+// block of a kernel waits. Before it waits, its rank has raised the flag for which the other ranks
+// wait in the same phase, so no two ranks wait for each other.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +10,17 @@
 
 namespace ferry::internal {
 
-// What the writer of a flag wrote before is visible afterwards. Partner: store_release.
+// All that the writer of a flag wrote before the flag is visible afterwards. Partner:
+// store_release.
 __device__ inline std::uint64_t load_acquire(const std::uint64_t* flag) {
   std::uint64_t value;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
   return value;
 }
 
-// What this thread wrote before, and what it saw of others (a barrier, a ticket), goes ahead of it.
-// `near`: the reader is a kernel of this process on this device; the rest of the machine is spared.
+// All that this thread wrote before, or saw of other threads (by a barrier or a ticket), is visible
+// before the value. `near`: the reader is a kernel of this process on this device, for which a
+// release at the scope of the device is enough.
 __device__ inline void store_release(std::uint64_t* flag, std::uint64_t value, bool near) {
   if (near) {
     asm volatile("st.release.gpu.global.u64 [%0], %1;" : : "l"(flag), "l"(value) : "memory");
@@ -35,7 +37,7 @@ __device__ inline std::int64_t clock_ns() {
 
 inline constexpr int kWarp = 32;
 
-// Of the values of this lane and those below. All lanes of the warp.
+// The sum of the values of this lane and the lanes below it. All lanes of the warp call it.
 __device__ inline std::int64_t warp_running_sum(std::int64_t value) {
   for (int step = 1; step < kWarp; step *= 2) {
     const std::int64_t below = __shfl_up_sync(~0U, value, step);
@@ -49,8 +51,8 @@ __device__ T* in_window(std::byte* window, std::size_t offset) {
   return reinterpret_cast<T*>(window + offset);
 }
 
-// Raises my flag in the window of every rank. All threads of the block; what they wrote before goes
-// ahead of it.
+// Raises the flag of this rank in the window of every rank. All threads of the block call it; all
+// that they wrote before is visible before the flag.
 __device__ inline void raise_everywhere(const CudaCommon& common, std::size_t flags,
                                         std::uint64_t value) {
   __syncthreads();
@@ -59,8 +61,8 @@ __device__ inline void raise_everywhere(const CudaCommon& common, std::size_t fl
                   common.all_near);
 }
 
-// True in the last block of the kernel that gets here: what all blocks wrote before is visible to
-// it. All threads of the block.
+// True in the block of the kernel that calls it last, to which all that the other blocks wrote
+// before is visible. All threads of the block call it.
 __device__ inline bool last_block(std::uint32_t& ticket) {
   __shared__ bool last;
   __syncthreads();
@@ -74,7 +76,7 @@ __device__ inline bool last_block(std::uint32_t& ticket) {
   return last;
 }
 
-// The host looks at `sequence` first. One thread.
+// Writes `sequence` last, because the host reads it first. One thread calls it.
 __device__ inline void send_report(const CudaCommon& common, CudaReport report) {
   volatile CudaReport& to = *common.report;
   const std::uint64_t sequence = to.sequence + 1;
@@ -88,26 +90,27 @@ __device__ inline void send_report(const CudaCommon& common, CudaReport report) 
   __threadfence_system();
 }
 
-// Of a block that waits: one for each rank, as far as a block goes.
+// The threads of a block that waits: one for each rank, as many as a block may have.
 inline int waiting_threads(const CudaShape& shape) {
   return std::min(1024, round_up(shape.num_ranks, kWarp));
 }
 
 struct CudaAwait {
-  std::size_t flags;  // offset in my window
+  std::size_t flags;  // offset in the window of this rank
   std::uint64_t value;
   CudaPhase phase;
   std::uint64_t number;
   std::int32_t combine;
 };
 
-// What ended a wait.
+// Why a wait ended.
 struct CudaMissing {
   std::int32_t code = 0, culprit = -1;
   std::uint64_t seen = 0;
 };
 
-// One thread waits for the flag of one rank; ends early once `given_up` is set by another thread.
+// One thread waits for the flag of one rank. The wait ends early once another thread has set
+// `given_up`.
 __device__ inline CudaMissing await_flag(const CudaCommon& common, const CudaAwait& await, int peer,
                                          const volatile int& given_up) {
   const std::uint64_t* flag = in_window<std::uint64_t>(common.mine, await.flags) + peer;
@@ -116,27 +119,28 @@ __device__ inline CudaMissing await_flag(const CudaCommon& common, const CudaAwa
   for (int turns = 0;; ++turns) {
     if (load_acquire(flag) >= await.value) return {};
     if (turns % 64 != 63) continue;
-    // A rank raises its flags before it leaves, so the flag is looked at once more.
-    const std::uint64_t left = load_acquire(abort);
+    // A rank raises its flags before it departs, so the flag is read once more.
+    const std::uint64_t departed = load_acquire(abort);
     const std::uint64_t seen = load_acquire(flag);
     if (seen >= await.value) return {};
-    if (left != 0) {
-      const bool closed = left == static_cast<std::uint64_t>(Code::kClosed);
+    if (departed != 0) {
+      const bool closed = departed == static_cast<std::uint64_t>(Code::kClosed);
       return {static_cast<std::int32_t>(closed ? Code::kPeerLost : Code::kBroken), peer, seen};
     }
     const std::int64_t waited = clock_ns() - begin;
     if (waited > common.deadline_ns) return {static_cast<std::int32_t>(Code::kTimeout), peer, seen};
     if (given_up < common.shape.num_ranks)
       return {static_cast<std::int32_t>(Code::kBroken), peer, seen};
-    // A read of host memory takes about a microsecond, so it is read once in a while.
+    // A read of host memory takes about a microsecond, so the host's abort is read rarely.
     if (turns % 4096 == 4095 && common.host_abort[0] != 0)
       return {common.host_abort[0], common.host_abort[1], seen};
     if (waited > 100'000) __nanosleep(500);
   }
 }
 
-// Waits until every rank's flag here has reached a value. All threads of the block. False: the
-// exchange is broken, on the other ranks too as soon as they wait for this one, and the host told.
+// Waits until the flag of every rank has reached a value. All threads of the block call it. False:
+// the exchange is broken. The other ranks learn it when they wait for this rank, and the host has a
+// report.
 __device__ inline bool await_all(const CudaCommon& common, const CudaAwait& await) {
   __shared__ int given_up;
   if (threadIdx.x == 0) given_up = common.shape.num_ranks;

@@ -7,7 +7,7 @@
 
 namespace ferry::internal {
 
-// Release: what was issued before. Partner: await.
+// Release: the kernels that were issued before. Partner: await.
 void IssueOrder::issued(CudaPhase phase) noexcept {
   (*mine_)[static_cast<std::size_t>(phase)].fetch_add(1, std::memory_order_release);
 }

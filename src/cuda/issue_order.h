@@ -1,7 +1,7 @@
-// IssueOrder: in which order ranks that are threads of this process and share a device issue their
-// kernels. The driver and the device promise progress only in the order of issue: a kernel may have
-// to wait for all that any stream was given before it (docs/cuda.md). So a kernel that waits is
-// issued when all of these ranks have issued what it waits for. Called by exchange.cc.
+// IssueOrder: the order in which ranks that are threads of this process and share a device issue
+// their kernels. The driver and the device promise progress only in the order of issue: a kernel
+// may have to wait for all kernels that any stream got before it (docs/cuda.md). So a kernel that
+// waits is issued only after all of these ranks have issued the kernels for which it waits.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace ferry::internal {
 
 class IssueOrder {
  public:
-  // How many kernels of each phase a rank has issued. One writer, the rank.
+  // The number of kernels of each phase that a rank has issued. The rank is the only writer.
   using Counts = std::array<std::atomic<std::uint64_t>, kNumCudaPhases>;
 
   const std::shared_ptr<Counts>& counts() const noexcept { return mine_; }
@@ -27,12 +27,12 @@ class IssueOrder {
   }
   bool has_others() const noexcept { return !others_.empty(); }
 
-  // This rank has issued what the others will wait for in this phase.
+  // This rank has issued the kernel for which the others will wait in this phase.
   void issued(CudaPhase phase) noexcept;
-  // Waits until each of the others has issued as many of this phase as this rank. Returns one that
-  // has not by then, or -1.
+  // Waits until each other rank has issued as many kernels of this phase as this rank. Returns a
+  // rank that has not when the limit passes, or -1.
   int await(CudaPhase phase, std::chrono::nanoseconds limit) const noexcept;
-  // This rank will issue nothing more, and nobody waits for it.
+  // This rank issues no more kernels, and no rank waits for it.
   void leave() noexcept;
 
  private:

@@ -1,5 +1,6 @@
-// Kernels are loaded before the first of them waits: the driver loads a kernel at its first launch,
-// for which it may wait for all that run on the device, among them one that waits for this one.
+// Loads kernels before the first of them waits. The driver loads a kernel at its first launch, and
+// for that it may wait for all running kernels of the device. One of those may wait for the new
+// one.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -11,13 +11,13 @@ namespace ferry::internal {
 
 void cuda_check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // or the next call would be blamed
+  cudaGetLastError();  // clears the error, which the next call would return again
   throw Error(error == cudaErrorMemoryAllocation ? Code::kCapacity : Code::kSystem,
               fmt::format("{}: {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error)));
 }
 
 OnDevice::OnDevice(int device) {
-  cuda_check(cudaGetDevice(&before_), "asking for the current device");
+  cuda_check(cudaGetDevice(&before_), "reading the current device");
   if (before_ != device) cuda_check(cudaSetDevice(device), "choosing a device");
 }
 
@@ -32,7 +32,7 @@ bool is_capturing(cudaStream_t stream) noexcept {
 std::shared_ptr<std::byte> device_memory(std::size_t bytes) {
   void* memory = nullptr;
   const std::size_t size = std::max<std::size_t>(bytes, 1);
-  const std::string what = fmt::format("taking {} bytes of device memory", size);
+  const std::string what = fmt::format("allocating {} bytes of device memory", size);
   cuda_check(cudaMalloc(&memory, size), what.c_str());
   std::shared_ptr<std::byte> owned(static_cast<std::byte*>(memory),
                                    [](std::byte* of) { cudaFree(of); });
@@ -43,7 +43,7 @@ std::shared_ptr<std::byte> device_memory(std::size_t bytes) {
 
 std::shared_ptr<std::byte> mapped_memory(std::size_t bytes) {
   void* memory = nullptr;
-  const std::string what = fmt::format("taking {} bytes of host memory for a device", bytes);
+  const std::string what = fmt::format("allocating {} bytes of host memory for a device", bytes);
   cuda_check(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
              what.c_str());
   std::shared_ptr<std::byte> owned(static_cast<std::byte*>(memory),

@@ -1,6 +1,6 @@
 // The CUDA runtime as the rest of this folder uses it: errors, the current device, memory of a
-// device and of the host where a device can write, freed by its owner's destructor. Also for the
-// tests.
+// device, and memory of the host to which a device can write. The destructor of the owner frees the
+// memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,10 +10,10 @@
 
 namespace ferry::internal {
 
-// Throws Error that names what was asked for: kCapacity when memory is short, else kSystem.
+// Throws Error that names the failed action, `what`: kCapacity without memory, else kSystem.
 void cuda_check(cudaError_t error, const char* what);
 
-// Makes a device the current one of this thread, until its end.
+// Makes a device the current one of this thread, as long as the object lives.
 class OnDevice {
  public:
   explicit OnDevice(int device);
@@ -25,7 +25,7 @@ class OnDevice {
   int before_ = 0;
 };
 
-// Whether what is issued on the stream goes into a graph.
+// Whether the stream captures a graph.
 bool is_capturing(cudaStream_t stream) noexcept;
 
 // Zeroed bytes of the current device.

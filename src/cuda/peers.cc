@@ -9,6 +9,7 @@
 #include <string>
 #include <type_traits>
 
+#include "base/check.h"
 #include "cuda/memory.h"
 #include "exchange/setup/agreement.h"
 
@@ -16,10 +17,10 @@ namespace ferry::internal {
 
 namespace {
 
-// What a rank tells of its window.
+// What a rank sends to the others about its window.
 struct WindowCard {
-  std::uint64_t process;  // a number that no other process has
-  // Valid in its process until all have read their cards.
+  std::uint64_t process;  // a random number that identifies the process
+  // Valid in that process until all ranks have read the cards.
   const std::shared_ptr<std::byte>* here;
   const std::shared_ptr<IssueOrder::Counts>* issued;
   cudaIpcMemHandle_t handle;
@@ -31,7 +32,7 @@ std::uint64_t this_process() {
   static const std::uint64_t number = [] {
     std::uint64_t random = 0;
     if (getrandom(&random, sizeof random, 0) != sizeof random)
-      throw Error(Code::kSystem, "no random bytes to name this process by");
+      throw Error(Code::kSystem, "the system gave no random bytes to identify this process");
     return random;
   }();
   return number;
@@ -41,11 +42,12 @@ WindowCard card_of(const std::shared_ptr<std::byte>& mine, const IssueOrder& ord
   WindowCard card{};
   card.process = this_process(), card.here = &mine, card.issued = &order.counts();
   int device = 0;
-  cuda_check(cudaGetDevice(&device), "asking for the current device");
+  cuda_check(cudaGetDevice(&device), "reading the current device");
   cudaDeviceProp properties;
-  cuda_check(cudaGetDeviceProperties(&properties, device), "asking what a device is");
+  cuda_check(cudaGetDeviceProperties(&properties, device), "reading the properties of a device");
   std::memcpy(card.uuid, &properties.uuid, sizeof card.uuid);
-  cuda_check(cudaIpcGetMemHandle(&card.handle, mine.get()), "naming a window for other processes");
+  cuda_check(cudaIpcGetMemHandle(&card.handle, mine.get()),
+             "exporting a window to other processes");
   return card;
 }
 
@@ -57,10 +59,12 @@ std::shared_ptr<std::byte> window_here(const WindowCard& mine, const WindowCard&
   if (same_device(mine, peer)) return *peer.here;
   int device = 0, other = 0, reachable = 0;
   cudaPointerAttributes attributes;
-  cuda_check(cudaGetDevice(&device), "asking for the current device");
-  cuda_check(cudaPointerGetAttributes(&attributes, peer.here->get()), "asking where a window is");
+  cuda_check(cudaGetDevice(&device), "reading the current device");
+  cuda_check(cudaPointerGetAttributes(&attributes, peer.here->get()),
+             "reading the device of a window");
   other = attributes.device;
-  cuda_check(cudaDeviceCanAccessPeer(&reachable, device, other), "asking what a device reaches");
+  cuda_check(cudaDeviceCanAccessPeer(&reachable, device, other),
+             "reading whether a device reaches another");
   if (!reachable)
     throw Error(Code::kInvalidArgument,
                 fmt::format("device {} cannot read the memory of device {}", device, other));
@@ -92,7 +96,7 @@ CudaPeers share_windows(GroupState& group, const std::shared_ptr<std::byte>& win
   std::vector<WindowCard> cards(group.size());
   require_ok(group.all_gather(&card, sizeof card, cards.data()));
   CudaPeers peers{.windows = {}, .all_near = true};
-  // Collective: nobody leaves before all have taken what the cards name.
+  // Collective: no rank returns before all ranks have taken the objects that the cards point to.
   make_alike(group, by, [&] {
     for (int peer = 0; peer < group.size(); ++peer) {
       const bool here = cards[peer].process == card.process;
@@ -105,6 +109,8 @@ CudaPeers share_windows(GroupState& group, const std::shared_ptr<std::byte>& win
     }
     return std::string();
   });
+  FERRY_CHECK(std::ssize(peers.windows), ==, group.size());
+  FERRY_CHECK(peers.windows[group.rank()].get(), ==, window.get());
   return peers;
 }
 

@@ -1,6 +1,6 @@
-// The first half of a dispatch on the device: count (my entries -> my row of the count matrix, told
-// to all) and place (wait for the rows of all -> where mine go). Twins of routing/placement.cc by
-// the functions of steps.h.
+// The first half of a dispatch on the device. Count makes the row of this rank in the count matrix
+// from its entries and sends it to all ranks. Place waits for the rows of all ranks and finds the
+// places of this rank's rows. Both give the results of routing/placement.cc (steps.h).
 #include "cuda/flags.cuh"
 #include "cuda/kernels.h"
 #include "cuda/load.cuh"
@@ -26,15 +26,16 @@ __device__ std::int32_t expert_of(const CudaDispatchView& v, std::int64_t entry)
   return -1;
 }
 
-// A chunk of entries: what they are counted as, and the counts of the chunk.
+// Finds the key of each entry of a chunk, and the counts of the chunk.
 __device__ void count_chunk(const CudaDispatchView& v) {
   const CudaCommon& common = v.common;
   const CudaShape& shape = common.shape;
   __shared__ std::int32_t experts[kChunkEntries], keys[kChunkEntries];
   const int row_size = shape.count_row_size(), tokens = tokens_per_chunk(shape.top_k);
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * tokens * shape.top_k;
-  const std::int64_t left = v.route.num_tokens * shape.top_k - first;
-  const int size = static_cast<int>(min(left, static_cast<std::int64_t>(tokens) * shape.top_k));
+  const std::int64_t remaining = v.route.num_tokens * shape.top_k - first;
+  const int size =
+      static_cast<int>(min(remaining, static_cast<std::int64_t>(tokens) * shape.top_k));
   const int i = threadIdx.x;
   std::int32_t* counts = common.chunk_counts + static_cast<std::int64_t>(blockIdx.x) * row_size;
   for (int column = i; column < row_size; column += blockDim.x) counts[column] = 0;
@@ -80,8 +81,9 @@ __device__ void publish_counts(const CudaDispatchView& v, std::uint64_t number) 
     in_window<CudaCountRecord>(common.windows[peer], records)[shape.rank] = record;
 }
 
-// One warp: next[column], which holds the rows before mine, becomes the first row of mine at its
-// owner. Returns the rows that `rank` needs: in its buffer, or (kPadded) for one expert.
+// One warp calls it. next[column] holds the rows of the ranks before this rank, and becomes the
+// first row of this rank at the owner of the column. Returns the rows that `rank` needs in its
+// buffer, or in kPadded for one expert.
 __device__ std::int64_t start_columns(const CudaShape& shape, int rank, const std::int32_t* all,
                                       std::int32_t* next) {
   if (shape.rank_major()) return all[shape.num_experts + rank];
@@ -101,7 +103,8 @@ __device__ std::int64_t start_columns(const CudaShape& shape, int rank, const st
   return shape.layout == Layout::kPadded ? __reduce_max_sync(~0U, most) : start;
 }
 
-// Where my rows go. False: they do not fit somewhere, as all ranks see alike.
+// Finds the places of the rows of this rank. False: the rows of some rank do not fit. All ranks
+// read equal counts, so all return equally.
 __device__ bool place_rows(const CudaDispatchView& v, std::int32_t* all, std::int32_t* next,
                            std::uint64_t number) {
   const CudaCommon& common = v.common;
@@ -141,7 +144,7 @@ __device__ bool place_rows(const CudaDispatchView& v, std::int32_t* all, std::in
   return false;
 }
 
-// False: some rank refused its call, as all ranks see alike.
+// False: some rank refused its call. All ranks read equal records, so all return equally.
 __device__ bool none_refused(const CudaDispatchView& v, std::uint64_t number) {
   const CudaCommon& common = v.common;
   __shared__ int refuser;
@@ -155,7 +158,7 @@ __device__ bool none_refused(const CudaDispatchView& v, std::uint64_t number) {
   __syncthreads();
   if (refuser == common.shape.num_ranks) return true;
   const bool own = refuser == common.shape.rank;
-  if (threadIdx.x == 0 && v.refused == kOk) {  // else the host knows why it refused
+  if (threadIdx.x == 0 && v.refused == kOk) {  // else the host has the reason of its own refusal
     const CudaCountRecord& record = records[refuser];
     send_report(common, {.number = number,
                          .code = own ? record.code : static_cast<std::int32_t>(Code::kPeerRejected),
@@ -166,7 +169,7 @@ __device__ bool none_refused(const CudaDispatchView& v, std::uint64_t number) {
   return false;
 }
 
-// Waits for the counts of all ranks, and finds where my rows go.
+// Waits for the counts of all ranks, and finds the places of the rows of this rank.
 __device__ void place(const CudaDispatchView& v, std::uint64_t number, bool in_shared) {
   extern __shared__ std::int32_t columns[];
   const CudaCommon& common = v.common;
@@ -177,7 +180,7 @@ __device__ void place(const CudaDispatchView& v, std::uint64_t number, bool in_s
   if (threadIdx.x == 0) common.state->dispatch[v.buffer].skip = go ? 0 : 1;
 }
 
-// The last block to have counted tells all ranks. Where it may wait, it goes on to place.
+// The block that counts last sends the counts to all ranks and, with `and_place`, goes on to place.
 __global__ void __launch_bounds__(kChunkEntries)
     count_kernel(CudaDispatchView v, bool and_place, bool in_shared) {
   CudaState& state = *v.common.state;
@@ -200,7 +203,8 @@ __global__ void __launch_bounds__(kChunkEntries) place_kernel(CudaDispatchView v
   if (!state.broken) place(v, state.dispatch[v.buffer].number, in_shared);
 }
 
-// Shared memory for two numbers a column; 0 where that is too much, and device memory holds them.
+// Bytes of shared memory for two numbers per column; 0 where they are too many, and are kept in
+// device memory.
 std::size_t columns_bytes(const CudaShape& shape) {
   constexpr std::size_t kMost = 40 << 10;
   const std::size_t bytes = 2 * sizeof(std::int32_t) * shape.count_row_size();

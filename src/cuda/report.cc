@@ -39,10 +39,10 @@ std::string wait_text(const CudaReport& report, std::int64_t deadline_ns) {
       return fmt::format("gave up after {:.3g} s waiting for {} of rank {} ({})",
                          1e-9 * deadline_ns, phase, report.culprit, flag);
     case Code::kPeerLost:
-      return fmt::format("rank {} died or left while its {} were awaited ({})", report.culprit,
-                         phase, flag);
+      return fmt::format("rank {} died or departed while this rank waited for its {} ({})",
+                         report.culprit, phase, flag);
     default:
-      return fmt::format("rank {} gave up on this exchange while its {} were awaited",
+      return fmt::format("rank {} gave up on this exchange while this rank waited for its {}",
                          report.culprit, phase);
   }
 }

@@ -1,4 +1,4 @@
-// What kernels reported, as a Status: sentences that name values, limits and ranks.
+// Converts a report of a kernel to a Status, whose message names values, limits and ranks.
 #pragma once
 
 #include "cuda/views.h"

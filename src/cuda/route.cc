@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "base/check.h"
 #include "base/round_up.h"
 #include "cuda/memory.h"
 
@@ -16,7 +17,7 @@ T* take_from(std::byte*& at, std::int64_t count) {
   return part;
 }
 
-// Returns the end.
+// Assigns the parts of the memory that begins at `at`. Returns the end.
 std::byte* lay_out(const CudaShape& shape, std::int64_t entries, int num_local, std::byte* at,
                    CudaRouteView& view) {
   view.refs = take_from<CudaRef>(at, entries);
@@ -35,9 +36,9 @@ std::byte* lay_out(const CudaShape& shape, std::int64_t entries, int num_local, 
 
 bool CudaRoute::known() const noexcept {
   if (ticket == 0) return false;
-  // Acquire: what the device told before it raised the ticket. Partner: tell_host
+  // Acquire: the counts that the device wrote before it raised the ticket. Partner: report_to_host
   // (dispatch_kernels.cu).
-  return std::atomic_ref(view.told->ticket).load(std::memory_order_acquire) == ticket;
+  return std::atomic_ref(view.host->ticket).load(std::memory_order_acquire) == ticket;
 }
 
 CudaRoutePool::CudaRoutePool(const CudaShape& shape, std::int64_t max_tokens, int num_local,
@@ -51,10 +52,11 @@ std::unique_ptr<CudaRoute> CudaRoutePool::make() const {
   CudaRouteView& view = route->view;
   const std::byte* end = lay_out(shape_, entries, num_local_, nullptr, view);
   route->device = device_memory(reinterpret_cast<std::size_t>(end));
-  lay_out(shape_, entries, num_local_, route->device.get(), view);
-  route->mapped = mapped_memory(sizeof(CudaTold) + num_local_ * sizeof(std::int64_t));
-  view.told = reinterpret_cast<CudaTold*>(route->mapped.get());
-  view.told_experts = reinterpret_cast<std::int64_t*>(view.told + 1);
+  const std::byte* const last = lay_out(shape_, entries, num_local_, route->device.get(), view);
+  FERRY_CHECK(last - route->device.get(), ==, reinterpret_cast<std::ptrdiff_t>(end));
+  route->mapped = mapped_memory(sizeof(CudaHostCounts) + num_local_ * sizeof(std::int64_t));
+  view.host = reinterpret_cast<CudaHostCounts*>(route->mapped.get());
+  view.host_experts = reinterpret_cast<std::int64_t*>(view.host + 1);
   return route;
 }
 

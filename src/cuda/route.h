@@ -1,5 +1,5 @@
-// CudaRoute: the inside of a cuda::Handle. Its memory comes from a pool of the exchange and goes
-// back when the last handle is gone.
+// CudaRoute: the inside of a cuda::Handle. Its memory is from a pool of the exchange, to which it
+// returns with the destruction of the last handle.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@
 namespace ferry::internal {
 
 struct CudaRoute {
-  std::uint64_t exchange = 0;  // that made it
-  std::uint64_t ticket = 0;    // CudaTold::ticket once the host may read
+  std::uint64_t exchange = 0;  // the number of the exchange that made it
+  std::uint64_t ticket = 0;    // CudaHostCounts::ticket has this value once the host may read
   int num_local = 0;
   std::int64_t alignment = 1;
   CudaRouteView view = {};
-  std::vector<std::int64_t> aligned = {};  // [L], filled when the host knows the rows
+  std::vector<std::int64_t> aligned = {};  // [L], filled when the host has the counts
   std::shared_ptr<std::byte> device = {}, mapped = {};
 
-  bool known() const noexcept;  // the host may read `told`
+  bool known() const noexcept;  // the host may read view.host
 };
 
 class CudaRoutePool : public std::enable_shared_from_this<CudaRoutePool> {
  public:
   CudaRoutePool(const CudaShape& shape, std::int64_t max_tokens, int num_local,
                 std::uint64_t exchange);
-  // With memory taken ahead for `routes` of them, as graph capture allows no more to be taken.
+  // Allocates `routes` of them in advance, because a graph capture allows no allocation.
   void reserve(int routes);
   std::shared_ptr<CudaRoute> take();
   std::uint64_t exchange() const noexcept { return exchange_; }

@@ -1,4 +1,4 @@
-// Rows in vectors: as wide as their size and addresses allow. Used by *_kernels.cu.
+// Rows as vectors, which are as wide as the size and the addresses of the rows allow.
 #pragma once
 
 #include <cstddef>
@@ -46,8 +46,7 @@ __device__ inline void spread_row(const std::byte* from, std::int64_t bytes, std
   }
 }
 
-// Calls with_vector<Vector>() for the widest of `width` bytes, which divides all sizes and
-// addresses.
+// Calls with() with a vector of `width` bytes, which divides all sizes and addresses.
 template <typename Function>
 void with_vector(std::int64_t width, const Function& with) {
   if (width >= 16) return with(uint4{});
@@ -57,14 +56,15 @@ void with_vector(std::int64_t width, const Function& with) {
   with(static_cast<unsigned char>(0));
 }
 
-// The widest vector, up to 16 bytes, that divides `sizes`: addresses and sizes put together.
+// The bytes of the widest vector, at most 16, that divides `sizes`, the bitwise or of all addresses
+// and sizes.
 inline std::int64_t vector_width(std::uint64_t sizes) {
   const std::uint64_t lowest = sizes & (~sizes + 1);
   return lowest == 0 || lowest > 16 ? 16 : static_cast<std::int64_t>(lowest);
 }
 
-// Threads of a block that goes over rows of `vectors`: as few rounds as 256 threads need, shared
-// evenly.
+// The threads of a block that handles rows of `vectors`: the fewest with which the block needs no
+// more rounds than with 256 threads.
 inline int threads_for(std::int64_t vectors) {
   const std::int64_t rounds = (vectors + 255) / 256;
   const std::int64_t each = rounds == 0 ? 1 : (vectors + rounds - 1) / rounds;

@@ -1,6 +1,6 @@
-// CudaShape and CudaWindow: what kernels know of an exchange, and where everything lies in a rank's
-// window of device memory. Plain data, passed to kernels by value. All offsets are made in
-// window.cc, by accumulation.
+// CudaShape and CudaWindow: the settings of an exchange that kernels use, and the offsets in the
+// window of device memory of a rank. Plain data, passed to kernels by value. window.cc makes all
+// offsets, by accumulation.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace ferry::internal {
 // A column of the count matrix is an expert; kRankMajor has a column for each rank behind them,
 // which counts rows (routing/placement.h).
 struct CudaShape {
-  // Device memory: the rank of an expert, its place among that rank's; the experts of ranks, those
-  // of rank r at experts_of[first_of[r]].
+  // Device memory. Expert e is expert local[e] of rank owner[e]. The experts of rank r begin at
+  // experts_of[first_of[r]].
   struct Experts {
     const std::int32_t *owner, *local, *first_of, *experts_of;
   };
@@ -34,23 +34,23 @@ struct CudaShape {
   constexpr DataType wire_dtype() const { return wire == Wire::kNone ? dtype : DataType::kFp8E4m3; }
 };
 
-// What a rank tells each other rank with its counts: where its rows go, and whether it refused its
-// call.
+// A rank sends it to each other rank with its counts: the buffer in which it receives, and whether
+// it refused its call.
 struct CudaCountRecord {
   std::int64_t entry, value;  // of a refused top-k id: token * top_k + k, and the id
   std::int32_t code;          // Code of a refused call, else kOk
   std::int32_t buffer;        // which receives
 };
 
-// And with its outputs: where they lie in its window.
+// A rank sends it to each other rank with its outputs: their offset in its window, and their type.
 struct CudaOutputRecord {
   std::int64_t offset, hidden;
   std::int32_t code, dtype;
 };
 
-// Offsets in a window. Flags are 64 bits and only grow; flag i of an array has one writer, rank i.
-// What they publish is there twice, for odd and even numbers of operations: nobody reaches the
-// second operation after one before all have read the first.
+// Offsets in a window. Flags have 64 bits and only grow; flag i of an array has one writer, rank i.
+// The records and counts that flags publish exist twice, for odd and for even operation numbers: no
+// rank writes those of operation n + 2 before all ranks have read those of operation n.
 struct CudaWindow {
   // In a receive buffer.
   struct Buffer {

@@ -1,9 +1,9 @@
-// The steps of routing/placement.h for many threads: each is a function of one entry or one column,
-// without memory of its own. A kernel calls it from a thread per item (place_kernels.cu), the test
-// from a loop (tests/cuda/steps_test.cc), where it must give what placement gives.
+// The steps of routing/placement.h for many threads: each step is a function of one entry or one
+// column and keeps no state. A kernel has a thread for each item. The results equal those of
+// placement.
 //   1. key_of_entry, find_in_chunk     entries in chunks -> counts of each chunk
-//   2. run_chunks                      counts of chunks -> my row of the count matrix
-//   3. sum_column, rows_taken          the whole matrix -> first row of each of my columns
+//   2. run_chunks                      counts of chunks -> this rank's row of the count matrix
+//   3. sum_column, rows_taken          the whole matrix -> this rank's first row in each column
 //   4. row_of_entry                    -> the row of each entry
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace ferry::internal {
 
-// Entries of one chunk are compared with each other; a chunk has whole tokens.
+// The entries of one chunk are compared with each other. A chunk has whole tokens only.
 inline constexpr int kChunkEntries = 256;
 constexpr int tokens_per_chunk(int top_k) { return kChunkEntries / top_k; }
 constexpr std::int64_t num_chunks(std::int64_t num_tokens, int top_k) {
@@ -22,8 +22,8 @@ constexpr std::int64_t num_chunks(std::int64_t num_tokens, int top_k) {
   return (num_tokens + tokens - 1) / tokens;
 }
 
-// The column that counts the row of entry k of a token with these experts; -1: it has no row of its
-// own.
+// The column that counts the row of entry k of a token with these experts; -1: the entry has no
+// row, or shares the row of an earlier entry.
 constexpr std::int32_t key_of_entry(const CudaShape& shape, const std::int32_t* experts, int k) {
   if (experts[k] < 0 || !shape.rank_major()) return experts[k];
   const std::int32_t rank = shape.experts.owner[experts[k]];
@@ -35,7 +35,7 @@ constexpr std::int32_t key_of_entry(const CudaShape& shape, const std::int32_t* 
 
 inline constexpr std::int32_t kNoKey = -2;  // behind the last entry of a chunk
 
-// How many earlier entries of the chunk have the same key, and whether no later one has.
+// The number of earlier entries of the chunk with the same key, and whether no later entry has it.
 struct InChunk {
   std::int32_t rank;
   bool last;
@@ -54,8 +54,9 @@ constexpr InChunk find_in_chunk(const std::int32_t (&keys)[kChunkEntries], int e
   return {earlier, later == 0};
 }
 
-// chunk_counts [chunks, row_size]: the counts of a column become the sums of those before. Returns
-// the sum of all. Several are read before the first is written, as reads take long.
+// chunk_counts [chunks, row_size]: the count of each chunk in a column becomes the sum of those of
+// the chunks before it. Returns the sum of all. Several counts are read before the first is
+// written, to hide the latency of the reads.
 constexpr std::int32_t run_chunks(std::int32_t* chunk_counts, std::int64_t chunks, int row_size,
                                   int column) {
   constexpr int kTogether = 8;
@@ -89,13 +90,13 @@ constexpr ColumnSum sum_column(const CudaShape& shape, const std::int32_t* count
   return sum;
 }
 
-// Rows that an expert's rows take in its rank's buffer, gaps included.
+// The rows that an expert takes in the buffer of its rank, gaps included.
 constexpr std::int64_t rows_taken(const CudaShape& shape, std::int32_t rows) {
   if (shape.layout == Layout::kPadded) return shape.expert_capacity;
   return round_up<std::int64_t, std::int64_t>(rows, shape.alignment);
 }
 
-// The most rows that a rank may need: in its buffer, or (kPadded) for one expert.
+// The most rows that a rank may need in its buffer or, in kPadded, for one expert.
 constexpr std::int64_t most_rows(const CudaShape& shape) {
   return shape.layout == Layout::kPadded ? shape.expert_capacity : shape.row_capacity;
 }
@@ -105,7 +106,7 @@ struct CudaRef {
   std::int32_t rank = -1, row = 0;
 };
 
-// `before`: chunk_counts of the entry's chunk; `next`: the first row of mine in each column.
+// `before`: chunk_counts of the chunk of the entry; `next`: the first row of this rank per column.
 constexpr CudaRef row_of_entry(const CudaShape& shape, std::int32_t key, std::int32_t rank_in_chunk,
                                const std::int32_t* before, const std::int32_t* next) {
   if (key < 0) return {};
@@ -113,8 +114,8 @@ constexpr CudaRef row_of_entry(const CudaShape& shape, std::int32_t key, std::in
   return {rank, next[key] + before[key] + rank_in_chunk};
 }
 
-// Where `refs[k]` goes among the sent ones of a token by ascending rank; all of them have different
-// ranks (kRankMajor).
+// The position of `refs[k]` among the sent refs of a token by ascending rank; their ranks differ
+// (kRankMajor).
 constexpr int order_of_ref(const CudaRef* refs, int top_k, int k) {
   int before = 0;
   for (int j = 0; j < top_k; ++j)

@@ -1,5 +1,5 @@
-// What kernels are given, and what they tell the host. Pointers are device memory unless said
-// otherwise. Filled by exchange.cc, read by the kernels.
+// The arguments of kernels, and the reports of kernels to the host. A pointer without a comment
+// points to device memory.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +11,18 @@
 
 namespace ferry::internal {
 
-// An operation that is under way.
+// An operation whose kernels have begun and not all ended.
 struct CudaOperation {
   std::uint64_t number;
   std::int32_t skip;  // 1: no rows move, as some rank's call was refused or rows do not fit
 };
 
-// Of this rank's exchange, in device memory: a replayed graph goes on with the numbers that are
-// here. Written by kernels of its streams, which follow each other.
+// The state of the exchange of this rank, in device memory, so that a replayed graph continues with
+// the next operation numbers. Kernels of the exchange write it, one after the other.
 struct CudaState {
   std::uint64_t dispatches, combines;
   CudaOperation dispatch[kMaxDepth], combine;
-  std::int32_t broken;           // nothing is waited for or sent any more
+  std::int32_t broken;           // 1: kernels wait and send no more
   std::uint32_t tickets[3];      // blocks that are done: of count, of send, of reduce
   unsigned long long bad_entry;  // the lowest whose id is refused; kNoEntry: none
 };
@@ -44,15 +44,15 @@ struct CudaReport {
   std::int64_t rows = 0, most = 0;       // kCapacity
 };
 
-// What a dispatch tells the host, in host memory that the device writes.
-struct CudaTold {
+// The counts of a dispatch for the host, in host memory that the device writes.
+struct CudaHostCounts {
   std::uint64_t ticket;  // the host's number of the dispatch that counted; raised last
   std::int64_t num_rows;
   std::int32_t code;  // of the outcome
   // then [L] rows of experts
 };
 
-// In device memory, all of int64.
+// Arrays of int64.
 struct CudaCounts {
   std::int64_t *tokens_per_expert, *aligned_tokens_per_expert, *expert_offsets, *running_counts,
       *running_rows_per_rank, *num_rows;
@@ -63,8 +63,8 @@ struct CudaRouteView {
   CudaRef* refs;          // [T, K]: kRankMajor, by ascending rank, then those without a row
   std::int32_t* experts;  // [T, K]: -1, not sent
   CudaCounts counts;
-  CudaTold* told;
-  std::int64_t* told_experts;  // [L] behind it
+  CudaHostCounts* host;
+  std::int64_t* host_experts;  // [L] behind it
   std::int64_t num_tokens;
 };
 
@@ -72,7 +72,7 @@ struct CudaCommon {
   CudaShape shape;
   CudaWindow at;
   std::byte* const* windows;  // [ranks] in this address space
-  std::byte* mine;            // windows[rank]
+  std::byte* mine;            // windows[rank], of this rank
   CudaState* state;
   CudaReport* report;
   const volatile std::int32_t* host_abort;  // host memory: Code, and the rank that caused it
@@ -95,7 +95,7 @@ struct CudaDispatchView {
   const float* weights;
   int buffer;            // which receives here
   std::int32_t refused;  // Code of a call that the host refused, else kOk
-  std::uint64_t ticket;  // CudaTold; 0: tell nobody
+  std::uint64_t ticket;  // CudaHostCounts; 0: the host does not wait
 };
 
 struct CudaCombineView {
@@ -107,7 +107,7 @@ struct CudaCombineView {
   DataType row_type, out_type;
   std::int64_t hidden;      // H'
   std::int64_t offset;      // of this rank's outputs in its window
-  const std::byte* staged;  // [staged_rows, H'] that are copied there first; null: they are there
+  const std::byte* staged;  // [staged_rows, H'] to copy there first; null: the rows are there
   std::int64_t staged_rows;
   std::int32_t refused;
 };

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "base/round_up.h"
 #include "exchange/setup/configuration.h"
 #include "ferry/status.h"
@@ -13,7 +14,7 @@ namespace ferry::internal {
 
 namespace {
 
-constexpr std::size_t kUnit = 256;  // parts begin at multiples of it, as what cudaMalloc gives
+constexpr std::size_t kUnit = 256;  // parts begin at multiples, as memory of cudaMalloc does
 
 void refuse(const char* name, const std::string& value, const char* need) {
   throw Error(Code::kInvalidArgument,
@@ -71,6 +72,9 @@ CudaShape cuda_shape(const ExchangeConfig& config, const ExpertMap& map, int ran
   shape.scale_columns = format.encode ? format.num_scales(config.hidden) : 0;
   shape.zero_gaps = config.zero_gaps;
   shape.row_capacity = worst_rows(config, map.max_num_local(), shape.num_ranks);
+  FERRY_CHECK(map.num_columns(), ==, shape.num_experts);
+  FERRY_CHECK(shape.rank, <, shape.num_ranks);
+  FERRY_CHECK(shape.row_bytes, >, 0);
   return shape;
 }
 
@@ -93,6 +97,10 @@ CudaWindow cuda_window(const ExchangeConfig& config, const CudaShape& shape) {
       round_up(checked_mul(shape.row_capacity, config.max_output_row_bytes), kUnit);
   window.first_output = at.take(checked_mul(config.depth, window.output_bytes), kUnit);
   window.bytes = at.align(kUnit);
+  FERRY_CHECK(window.buffer.bytes % kUnit, ==, 0U);
+  FERRY_CHECK(window.output_bytes % kUnit, ==, 0U);
+  FERRY_CHECK(window.first_buffer + config.depth * window.buffer.bytes, <=, window.first_output);
+  FERRY_CHECK(window.first_output + config.depth * window.output_bytes, <=, window.bytes);
   return window;
 }
 

@@ -1,5 +1,5 @@
-// What an exchange is on a device: the checked configuration, its shape, and the one place where
-// offsets in a window are made.
+// The checked configuration of an exchange on a device, its shape, and the offsets in its window,
+// which are computed here only.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace ferry::internal {
 
-// The configuration with its defaults (ferry/cuda.h). Throws Error(kInvalidArgument) that names
-// what is not for CUDA.
+// The configuration with its defaults (ferry/cuda.h). Throws Error(kInvalidArgument) that names a
+// setting that an exchange of CUDA ranks does not have.
 ExchangeConfig cuda_config(const ExchangeConfig& config, int num_ranks);
 
-// All but the pointers, which are device memory.
+// The shape, except its pointers to device memory.
 CudaShape cuda_shape(const ExchangeConfig& config, const ExpertMap& map, int rank);
 
-// The same for all ranks.
+// The offsets, which are equal on all ranks.
 CudaWindow cuda_window(const ExchangeConfig& config, const CudaShape& shape);
 
 }  // namespace ferry::internal

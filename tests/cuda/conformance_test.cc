@@ -1,5 +1,5 @@
 // The conformance suite on a device: random exchanges of ranks that are threads, and of ranks that
-// are processes, give what the oracle says, bit for bit.
+// are processes, equal the oracle bit for bit.
 #include <gtest/gtest.h>
 
 #include "cuda/device_case.h"
@@ -32,7 +32,7 @@ TEST_P(CudaConformance, HalvesWithoutWaitingEqualTheOracle) {
 INSTANTIATE_TEST_SUITE_P(Ranks, CudaConformance, testing::ValuesIn(kRanks),
                          [](const auto& info) { return std::to_string(info.param); });
 
-// Processes take turns on a device, so few of them play few rounds.
+// Processes take turns on a device, so this test has few processes and few rounds.
 TEST(CudaProcesses, OfOneDeviceEqualTheOracle) {
   FERRY_NEED_DEVICE();
   for (std::uint64_t seed = 200; seed < 203; ++seed) play(Mode::kProcesses, 2, seed, {});

@@ -23,7 +23,7 @@ namespace {
 using internal::RankInput;
 using internal::RankReceived;
 
-// Nothing is loaded while a kernel waits (docs/cuda.md).
+// No kernel is loaded while another kernel waits (docs/cuda.md).
 [[maybe_unused]] const int kLoading = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 constexpr std::size_t kArenaBytes = std::size_t{128} << 20;
 
@@ -83,7 +83,7 @@ std::vector<std::uint8_t> defined_rows(const ExchangeConfig& config, const RankR
   return expected.row_valid;
 }
 
-// Of each row that `rows` names, `each` elements.
+// Takes `each` elements of each row that `rows` names.
 template <typename T>
 void require_rows(const T* seen_at, const std::vector<T>& expected,
                   const std::vector<std::uint8_t>& rows, std::int64_t each,
@@ -119,7 +119,7 @@ void require_counts(const cuda::Handle& handle, const RankReceived& expected,
                               expected.aligned_tokens_per_expert, what + ", aligned, on the host");
 }
 
-// One rank's part.
+// The part of one rank.
 class Player {
  public:
   Player(const Group& group, const Scenario& scenario, const PlayChoices& choices)
@@ -179,7 +179,7 @@ class Player {
     return received;
   }
 
-  // In the window, or from elsewhere.
+  // In the window, or in other memory.
   void combine(const RankInput& input, const CombineCase& c, const cuda::Received& received,
                std::size_t number, const std::string& what) {
     const internal::RankOutput& output = c.outputs[rank_];
@@ -218,8 +218,8 @@ class Player {
   }
 
  private:
-  // No rank copies or takes memory while kernels of another wait for it: the driver may make one
-  // wait for the other. Then each is late by another time.
+  // No rank copies or allocates memory while kernels of another rank wait for it, because the
+  // driver may let one wait for the other. Then each rank sleeps for a different time.
   void come_together() {
     require_ok(group_.barrier(), "barrier");
     std::this_thread::sleep_for(std::chrono::microseconds(random_.below(200)));
@@ -235,8 +235,8 @@ class Player {
   Random random_;
 };
 
-// Memory of a rank that is a thread, taken before any kernel runs: while one waits for this rank,
-// taking or giving back memory would wait for it.
+// Memory of a rank that is a thread, allocated before any kernel runs: while a kernel waits for
+// this rank, an allocation or a release would wait for that kernel.
 struct Arena {
   std::shared_ptr<std::byte> memory = internal::device_memory(kArenaBytes);
   std::size_t used = 0;
@@ -251,7 +251,7 @@ struct Arena {
   }
 };
 
-// Goes back to those that are free at the end of the thread.
+// Returns to the free ones at the end of the thread.
 Arena& arena_of_thread() {
   static std::mutex mutex;
   static std::vector<std::unique_ptr<Arena>> free;

@@ -1,5 +1,6 @@
-// What tests of CUDA ranks share: whether there is a device, data on it, and a scenario of the
-// conformance suite in what CUDA ranks can do, played by one rank and compared with the oracle.
+// Shared by the tests of CUDA ranks: whether there is a device, data on it, and a scenario of the
+// conformance suite with the settings that CUDA ranks accept, which one rank runs and compares with
+// the oracle.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +15,8 @@
 
 namespace ferry::test {
 
-// Without a call of CUDA, after which a process cannot fork ranks. True too in the program that
-// runs the kernels on the CPU (emulator/).
+// Whether there is a device, found without a call of CUDA, after which a process could not fork
+// ranks. True too in the program that runs the kernels on the CPU (emulator/).
 bool have_device();
 #define FERRY_NEED_DEVICE() \
   if (!have_device()) GTEST_SKIP() << "this machine has no CUDA device (/dev/nvidia0)"
@@ -59,19 +60,19 @@ std::vector<T> read_elements(const T* data, std::int64_t count) {
   return elements;
 }
 
-// A scenario without what an exchange of CUDA ranks refuses.
+// A scenario without the settings that an exchange of CUDA ranks refuses.
 Scenario cuda_scenario(int num_ranks, std::uint64_t seed);
-// The ids of an input as CUDA ranks take them: masked entries are -1.
+// The ids of an input in the form for CUDA ranks: masked entries are -1.
 std::vector<std::int64_t> masked_ids(const internal::RankInput& input, int top_k);
 
 struct PlayChoices {
   bool halves = false;
   bool wait_for_counts = true;
 };
-// One rank's part of it on device 0; throws Failure where it differs from the oracle.
+// Runs the part of one rank on device 0; throws Failure where a result differs from the oracle.
 void play_on_cuda(const Group& group, const Scenario& scenario, const PlayChoices& choices);
 
-// Rows of a dispatch, compared as the contract says.
+// Compares the rows of a dispatch, by the rules of the public headers.
 void require_received(const ExchangeConfig& config, const cuda::Received& received,
                       const internal::RankReceived& expected, const std::string& what);
 

@@ -1,5 +1,5 @@
-// What goes wrong on a device is told by name, on all ranks that it concerns, within the deadline;
-// whoever only made a bad call goes on.
+// Failures on a device: all ranks that are concerned get an error that names the fault, within the
+// deadline. After a refused call the exchange stays usable.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -20,7 +20,7 @@ ExchangeConfig small_config() {
   return {.max_tokens = kTokens, .hidden = kHidden, .num_experts = 4, .top_k = 2};
 }
 
-// A rank with tokens of its own, and calls that all ranks make alike.
+// A rank with its tokens, and the calls that all ranks make.
 class Caller {
  public:
   explicit Caller(const Group& group, const ExchangeConfig& config = small_config())
@@ -161,7 +161,7 @@ TEST(CudaFaults, MemoryOfTheHostIsNamed) {
     std::vector<std::uint16_t> here(kTokens * kHidden);
     args.tokens.data = here.data();
     require_status(caller.exchange.dispatch(args, caller.received), Code::kInvalidArgument,
-                   {"tokens", "no memory that a device can use"}, "host memory");
+                   {"tokens", "not memory that a device can use"}, "host memory");
     caller.require_works("after host memory");
   });
 }

@@ -1,5 +1,5 @@
-// Dispatch and combine in a CUDA graph: what was captured once gives the oracle's results at every
-// replay, for the tokens that are there then.
+// Dispatch and combine in a CUDA graph: every replay of a captured graph gives the results of the
+// oracle, for the tokens at the time of the replay.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 using internal::cuda_check;
 
-// A graph of what `issue` puts on a stream.
+// A graph of the kernels that `issue` puts on a stream.
 class Graph {
  public:
   template <typename Issue>
@@ -100,7 +100,7 @@ void replay(Group group, const Scenario& scenario, bool cached) {
   }
 }
 
-// Combines bring home what was received, unweighted.
+// Each combine returns the received rows, without weights.
 Scenario echo_scenario(Layout layout, bool cached) {
   Scenario scenario = plain_scenario(4, config_of(layout), 5, 11);
   for (Round& round : scenario.rounds) {

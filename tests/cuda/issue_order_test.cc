@@ -1,5 +1,5 @@
-// IssueOrder: ranks that share a device wait for what the others have issued, and for no more. Runs
-// on every machine.
+// IssueOrder: ranks that share a device wait until the others have issued as much, and no longer.
+// Runs on every machine.
 #include "cuda/issue_order.h"
 
 #include <gtest/gtest.h>

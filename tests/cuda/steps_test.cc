@@ -1,5 +1,5 @@
-// The steps of the CUDA kernels, called from loops: they give what the host's placement gives. Runs
-// on every machine.
+// The steps of the CUDA kernels, called from loops: their results equal those of placement on the
+// host. Runs on every machine.
 #include "cuda/steps.h"
 
 #include <gtest/gtest.h>
@@ -90,7 +90,7 @@ class Both {
     return shape;
   }
 
-  // What count_kernel does.
+  // The steps of count_kernel.
   Chunks count(const Route& route) {
     const CudaShape shape = shape_of(route.active->member);
     const int row_size = shape.count_row_size(), tokens = tokens_per_chunk(shape.top_k);
@@ -126,7 +126,7 @@ class Both {
     return chunks;
   }
 
-  // What place_kernel and send_kernel do.
+  // The steps of place_kernel and send_kernel.
   void expect_same_rows(int rank, const std::vector<std::int32_t>& matrix, const Chunks& chunks) {
     const CudaShape shape = shape_of(rank);
     const Route& route = routes_[rank];

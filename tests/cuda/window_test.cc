@@ -1,4 +1,4 @@
-// What CUDA ranks take of a configuration, where things lie in a window, and what reports say. Runs
+// The settings that CUDA ranks accept, the offsets in a window, and the messages of reports. Runs
 // on every machine.
 #include "cuda/window.h"
 

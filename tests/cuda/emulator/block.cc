@@ -1,6 +1,5 @@
-// The threads of a block: fibers of one thread of the host, which runs each until it waits for
-// others. Fibers and their stacks are kept for the next block. Called by runtime.cc and, by the
-// names of device.h, by kernels.
+// The threads of a block: fibers of one thread of the host, which runs each fiber until it waits
+// for others. Fibers and their stacks are kept for the next block.
 #undef _FORTIFY_SOURCE  // its longjmp() refuses to change the stack
 #include <sched.h>
 #include <setjmp.h>
@@ -31,9 +30,9 @@ constexpr std::size_t kStackBytes = std::size_t{64} << 10;
   std::abort();
 }
 
-// Where threads wait until all have come.
+// A barrier, at which threads wait until all have arrived.
 struct Meeting {
-  unsigned times = 0;  // that all had come
+  unsigned times = 0;  // how often all had arrived
   unsigned arrived = 0;
   std::source_location place;
 };
@@ -41,7 +40,7 @@ struct Meeting {
 struct Warp {
   Meeting meeting;
   unsigned living = 0, mask = 0;  // lanes
-  // Of this meeting and of the one before, which some have yet to read.
+  // The values of this meeting and of the previous one, which some lanes have not read yet.
   std::uint64_t values[2][32] = {};
   unsigned lanes[2] = {};
 };
@@ -52,7 +51,7 @@ struct Fiber {
   jmp_buf at;        // where it goes on
   bool begun = false, living = false, spins = false;
   const Meeting* awaits = nullptr;
-  unsigned times = 0;  // of that meeting, when it came
+  unsigned times = 0;  // Meeting::times at its arrival
   void* memory = nullptr;
 };
 
@@ -102,7 +101,7 @@ void Block::fiber_main() {
   }
 }
 
-// The lowest page of a stack is there to be hit.
+// The lowest page of a stack cannot be written, so that an overflow is found.
 void Block::add_fiber() {
   Fiber& fiber = fibers_.emplace_back();
   fiber.memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
@@ -130,7 +129,7 @@ void Block::run(const Launch& launch, const std::function<void()>& thread, bool 
   }
 }
 
-// Each thread that can go on does. False: all of those only looked whether they can.
+// Runs each thread that can continue. False: all of them only tested whether they can.
 bool Block::turn(bool backwards) {
   bool any = false, moved = false;
   for (unsigned i = 0; i < blockDim.x; ++i) {
@@ -175,7 +174,7 @@ void Block::arrive(Meeting& meeting, unsigned members, const std::source_locatio
   if (meeting.times == current_->times) suspend();
 }
 
-// Who has ended counts as one who came.
+// A thread that has ended counts as arrived.
 void Block::leave() {
   Warp& mine = warp();
   mine.living &= ~(1U << lane()), --living_, current_->living = false;
@@ -204,8 +203,8 @@ void Block::let_others_run() {
 
 }  // namespace
 
-// Blocks and threads run in either order, so that none can count on being first; some kernels pause
-// in their midst, while the host and other streams go on.
+// Blocks and threads run in ascending or descending order, so that no kernel can depend on it. Some
+// kernels pause between blocks, while the host and other streams continue.
 void run_grid(const Launch& launch, const std::function<void()>& thread) {
   static std::atomic<unsigned> launches{0};  // only distinct numbers are needed
   const unsigned number = launches.fetch_add(1, std::memory_order_relaxed);

@@ -1,6 +1,5 @@
-// What CUDA sources find where the host's compiler compiles them: the built-in names of kernels,
-// and a launch. Only what src/cuda uses. Included by what translate.py writes; the threads of a
-// block are in block.cc, streams in runtime.cc.
+// The built-in names of kernels, and a launch, for CUDA sources that the compiler of the host
+// compiles after translate.py. It has only the names that src/cuda uses.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -47,7 +46,7 @@ auto launch(Kernel kernel, std::int64_t grid, std::int64_t block, std::size_t sh
   return [=](auto... arguments) { issue(shape, stream, [=] { kernel(arguments...); }); };
 }
 
-// block.cc. All of these are called by a thread of a kernel.
+// block.cc. The threads of a kernel call these.
 void meet_block(const std::source_location& place);
 struct WarpValues {
   const std::uint64_t* of_lane;
@@ -83,7 +82,7 @@ T reduce_lanes(const WarpValues& values, T first, Combine combine) {
   return first;
 }
 
-// What stands for assembly (translate.py). Whoever reads a flag again and again waits for others.
+// Replacements of assembly (translate.py). A thread that reads a flag repeatedly waits for others.
 template <typename T>
 void load_acquire(T& value, const T* from) {
   let_others_run();
@@ -190,7 +189,7 @@ T atomicMax(T* at, std::type_identity_t<T> value) {
   return atomic_choose(at, value, [](T a, T b) { return a < b ? b : a; });
 }
 
-// Fences of all order what comes after as well as what came before, as those of the device do.
+// A fence of every kind orders both earlier and later accesses, as the fences of the device do.
 inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 inline void __threadfence_system() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 inline void __nanosleep(unsigned) { ferry::emulator::let_others_run(); }

@@ -1,7 +1,7 @@
-// So much of CUDA's runtime as src/cuda and its tests use, on a machine without a device: memory
-// that ends where it was asked to end, streams that are threads, graphs that are lists. Kernels run
-// in block.cc. With FERRY_EMULATED_ORDER=issue the work of all streams runs one after the other, in
-// the order in which it was issued, as a device does that has room for one kernel.
+// The part of CUDA's runtime that src/cuda and its tests use, for a machine without a device.
+// Memory ends at a page that cannot be touched, streams are threads, and graphs are lists. Kernels
+// run in block.cc. With FERRY_EMULATED_ORDER=issue the work of all streams runs one after the
+// other, in the order of issue, as on a device that runs one kernel at a time.
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -54,8 +54,8 @@ class Worker {
 
 }  // namespace
 
-// Streams are never freed, so that an event may look at one that was destroyed. The counts belong
-// to the worker's mutex.
+// Streams are never freed, so that an event may read one that was destroyed. The mutex of the
+// worker guards the counts.
 struct CUstream_st {
   Worker* worker;
   std::uint64_t issued = 0, done = 0;
@@ -101,7 +101,7 @@ void Worker::run() {
   }
 }
 
-// Those that were destroyed are used again, once they are through.
+// Streams that were destroyed are reused once their work has ended.
 class Streams {
  public:
   CUstream_st* take() {
@@ -166,9 +166,9 @@ std::uint64_t issued_on(CUstream_st* stream) {
   return stream->issued;
 }
 
-// Memory ends before a page that nothing may touch, as precisely as its alignment of 256 allows;
-// what was freed may not be touched either. Windows are large and mostly unused: only what is
-// written takes memory of this machine.
+// An allocation ends before a page that no code may touch, as closely as its alignment of 256
+// allows. Freed memory cannot be touched either. Windows are large and mostly unused: only pages
+// that are written take memory of this machine.
 class Memory {
  public:
   cudaError_t take(void** at, std::size_t bytes, cudaMemoryType type) {
@@ -197,7 +197,7 @@ class Memory {
     return cudaSuccess;
   }
 
-  // Whole pages of zeros are given back, and come again as zeros.
+  // Whole pages of zeros are returned to the system, which gives them as zeros again.
   static void fill(std::byte* to, int value, std::size_t bytes) {
     const std::size_t page = sysconf(_SC_PAGESIZE);
     const std::size_t before = std::min(bytes, -reinterpret_cast<std::size_t>(to) % page);
@@ -294,7 +294,7 @@ cudaError_t cudaMalloc(void** at, std::size_t bytes) {
 cudaError_t cudaHostAlloc(void** at, std::size_t bytes, unsigned) {
   return told(memory().take(at, bytes, cudaMemoryTypeHost));
 }
-// Unlike CUDA, this does not wait for kernels: who frees what they use finds out.
+// Unlike CUDA, this does not wait for kernels, so that a kernel that uses freed memory fails.
 cudaError_t cudaFree(void* at) { return told(memory().give_back(at)); }
 cudaError_t cudaFreeHost(void* at) { return told(memory().give_back(at)); }
 
@@ -306,7 +306,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
-// Streams are told not to wait for the legacy one.
+// Streams are created so that they do not wait for the legacy stream.
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
   std::memcpy(to, from, bytes);
   return cudaSuccess;
