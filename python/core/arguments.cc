@@ -30,9 +30,11 @@ Rows read_rows(const Tensor& tensor, const char* name) {
             .dtype = data_type(tensor, name)};
   if (tensor.dense()) return rows;
   if (dims == 3 || (hidden > 1 && tensor.strides[1] != 1) || tensor.strides[0] < hidden) {
-    refuse(fmt::format(
-        "{} is {} with strides that are no rows of contiguous elements: need a contiguous array",
-        name, tensor.describe()));
+    refuse(
+        fmt::format("{} is {} with strides that are not those of rows of contiguous elements: need "
+                    "a contiguous "
+                    "array",
+                    name, tensor.describe()));
   }
   rows.pitch_bytes = tensor.strides[0] * bytes;
   return rows;
@@ -40,7 +42,7 @@ Rows read_rows(const Tensor& tensor, const char* name) {
 
 using KeptObjects = std::vector<nb::object>;
 
-// Keeps what the tensor lies in, and returns its data.
+// Keeps the owner of the memory of the tensor, and returns its data.
 template <typename T>
 T* keep(KeptObjects& kept, Tensor& tensor) {
   kept.push_back(std::move(tensor.owner));
@@ -54,7 +56,7 @@ T* read(KeptObjects& kept, nb::handle object, const Expected& expected) {
   return keep<T>(kept, tensor);
 }
 
-constexpr std::size_t kUsuallyKept = 4;  // arrays of a call
+constexpr std::size_t kUsuallyKept = 4;  // most calls keep no more arrays
 constexpr Elements kFloat{Element::kFp32};
 constexpr Elements kMask{Element::kBool, Element::kUint8};
 
@@ -150,7 +152,7 @@ std::unique_ptr<DispatchInput> read_dispatched(nb::handle object, const Exchange
     const auto name = nb::cast<std::string>(key);
     if (std::find(std::begin(kDispatchNames), std::end(kDispatchNames), name) ==
         std::end(kDispatchNames))
-      refuse(fmt::format("dispatched has \"{}\", which dispatch has not", name));
+      refuse(fmt::format("dispatched has \"{}\", which is not an argument of dispatch", name));
   }
   const auto entry = [&](const char* name) -> nb::handle {
     return given.contains(name) ? nb::handle(PyDict_GetItemString(given.ptr(), name))
@@ -184,7 +186,8 @@ void read_biases(nb::handle bias, const Expected& expected, CombineInput& input)
   }
 }
 
-// The result: given, or new and of the rows' library. Returns its shape, [tokens, hidden].
+// Reads `out`, or makes a new array of the library of the rows. Returns its shape, [tokens,
+// hidden].
 Shape read_out(const CombineObjects& objects, std::int64_t tokens, Element rows_element,
                CombineInput& input) {
   const Shape shape{tokens, input.args.expert_rows.hidden};
@@ -215,7 +218,9 @@ Partials read_partials(nb::handle object) {
 
 void read_constants(nb::handle constants, const ExchangeConfig& config, CombineInput& input) {
   if (constants.is_none()) return;
-  if (nb::len(constants) != 3) refuse("constants has not 3 tensors: need (alpha1, alpha2, v)");
+  if (nb::len(constants) != 3)
+    refuse(
+        fmt::format("constants has {} tensors, need 3: (alpha1, alpha2, v)", nb::len(constants)));
   const Expected expected{
       "constants", {element_of(config.dtype)}, {config.special.constant, config.hidden}};
   const void** const targets[] = {&input.args.constants.alpha1, &input.args.constants.alpha2,
@@ -254,8 +259,8 @@ void read_combine(const CombineObjects& objects, const ExchangeConfig& config,
   keep<void>(kept, rows);
 
   if (!args.handle && !args.dispatched) refuse("combine needs a handle, or dispatched=");
-  // A rank outside the active set has a handle of no tokens, and may make the same call as the
-  // others.
+  // A rank outside the active set has a handle of no tokens, and may pass the same tensors as the
+  // ranks in it, so their lengths are not checked.
   const std::int64_t known =
       args.handle ? args.handle.num_tokens() : args.dispatched->tokens.num_rows;
   const std::int64_t tokens = known > 0 ? known : -1;

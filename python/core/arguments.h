@@ -1,5 +1,5 @@
-// What Python gives to dispatch and combine, as the engine's arguments. The structs keep the
-// tensors alive.
+// The arguments of dispatch and combine: from Python objects to the structs of the engine. The
+// structs here keep the tensors alive.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -26,7 +26,7 @@ struct DispatchInput {
   std::vector<int> active_ranks;
   std::string terms;
   Library library = Library::kNone;
-  Element scale_element = Element::kOther;  // of the caller's token_scales
+  Element scale_element = Element::kOther;  // of token_scales
 };
 
 // Throws Error(kInvalidArgument) naming what is wrong with which argument.
@@ -44,12 +44,12 @@ struct CombineInput {
   CombineArgs args;
   std::vector<nb::object> kept;
   std::unique_ptr<DispatchInput> dispatched;
-  nb::object out;  // what combine returns
+  nb::object out;  // the result of combine
 };
 
 void read_combine(const CombineObjects& objects, const ExchangeConfig& config, CombineInput& input);
 
-// Seconds, or None for the group's.
+// Reads seconds; None gives 0, which stands for the deadline of the group.
 std::chrono::nanoseconds read_deadline(nb::handle deadline);
 
 }  // namespace ferry::python

@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/vector.h>
 
+#include "base/check.h"
 #include "core/dlpack.h"
 #include "core/forked.h"
 
@@ -10,7 +11,7 @@ namespace ferry::python {
 
 namespace {
 
-// What a new tensor of torch is made of: the pin, and the shape that DLPack points to.
+// The memory of a new tensor of torch: the pin, and the shape and strides to which DLPack points.
 struct Exported {
   explicit Exported(const View& view)
       : pin(view.pin),
@@ -43,7 +44,8 @@ nb::object make_by_table(const View& view, nb::dlpack::dtype dtype, const Exchan
 }  // namespace
 
 nb::object make_array(const View& view, Library library) {
-  // What a library cannot import goes in as bytes or halves of the same width.
+  FERRY_CHECK(view.strides.empty() || view.strides.size() == view.shape.size(), ==, true);
+  // An element type that a library cannot import is imported as integers of the same width.
   const bool foreign = view.element == Element::kFp8E4m3 ||
                        (view.element == Element::kBf16 && library != Library::kTorch);
   nb::dlpack::dtype dtype = dlpack_type(view.element);
@@ -63,7 +65,7 @@ nb::object make_array(const View& view, Library library) {
   if (library == Library::kNone) return as(nb::memview());
   nb::object array = library == Library::kTorch ? as(nb::pytorch()) : as(nb::numpy());
   if (!foreign) return array;
-  // bf16 and fp8 by torch or ml_dtypes where they have them, plain integers where not.
+  // bf16 and fp8 become types of torch or ml_dtypes where these exist, else they stay integers.
   const nb::object types = imported(library == Library::kTorch ? "torch" : "ml_dtypes");
   const char* name = element_name(view.element);
   if (types.is_none() || !nb::hasattr(types, name)) return array;

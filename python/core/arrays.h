@@ -1,4 +1,4 @@
-// ferry's memory as arrays of a caller's library.
+// Memory of ferry as arrays of the library that the caller uses.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,8 +11,8 @@
 
 namespace ferry::python {
 
-// ferry's memory as an array of `library`; `pin` keeps the memory. Strides in elements; empty:
-// dense.
+// Memory of ferry as an array of `library`; `pin` keeps the memory alive. Strides are in elements;
+// empty strides: a dense array.
 struct View {
   const void* data = nullptr;
   Shape shape = {};

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/check.h"
 #include "core/arrays.h"
 #include "core/config.h"
 #include "core/errors.h"
@@ -25,15 +26,15 @@ struct Half {
   std::unique_ptr<CombineInput> combine;  // of a combine
 };
 
-// Everything but `exchange` is read and written with the GIL only.
+// All members except `exchange` are read and written only with the GIL.
 struct State {
   Exchange exchange;
-  PyGroup group;                                      // outlives the exchange
-  std::shared_ptr<const ExchangeConfig> config = {};  // of the exchange
+  PyGroup group;  // outlives the exchange
+  std::shared_ptr<const ExchangeConfig> config = {};
   std::atomic<bool> busy{false};
   std::optional<Library> library;           // of the last dispatch's tokens
-  std::vector<std::shared_ptr<Half>> sent;  // and not received
-  // As the last call left them, for whoever asks while another one runs.
+  std::vector<std::shared_ptr<Half>> sent;  // halves that were sent and not received
+  // The values at the end of the last call, for threads that read them while another call runs.
   Handle handle = {};
   ExchangeStats stats = {};
   std::vector<std::int64_t> dispatch_wait_ns, combine_wait_ns;
@@ -54,7 +55,7 @@ std::shared_ptr<State> PyExchange::get() const {
 
 namespace {
 
-// One caller at a time.
+// The right to call the exchange. One thread has it at a time.
 class Turn {
  public:
   explicit Turn(const PyExchange& exchange) : state_(exchange.get()) {
@@ -77,7 +78,7 @@ class Turn {
   std::shared_ptr<State> state_;
 };
 
-// Reads arguments; what is refused here is refused on all ranks.
+// Reads arguments. A call that is refused here is refused on all ranks.
 template <typename Read, typename Refuse>
 void read_or_refuse(const Read& read, const Refuse& refuse) {
   Status status;
@@ -120,6 +121,8 @@ PyReceived received_of(State& state, Received&& received, const DispatchInput& i
   result.config = state.config;
   result.scale_element = input.scale_element;
   result.num_ranks = state.group.get().size();
+  FERRY_CHECK((*result.kept)->num_rows, >=, 0);
+  FERRY_CHECK((*result.kept)->handle.num_rows(), ==, (*result.kept)->num_rows);
   return result;
 }
 
@@ -135,7 +138,7 @@ void forget(State& state, const Half& half) {
   state.sent.erase(std::remove_if(state.sent.begin(), state.sent.end(), is_it), state.sent.end());
 }
 
-// Halves that nobody can receive any more: their results go.
+// Receives the halves whose operations Python has dropped. Their results are lost.
 void receive_dropped(State& state) {
   const auto dropped = [](const std::shared_ptr<Half>& each) { return each.use_count() == 1; };
   while (true) {
@@ -159,7 +162,7 @@ bool refuse(const PyExchange& self, const std::string& why, nb::handle active_ra
   const Status status(Code::kInvalidArgument, why);
   bool by_all = false;
   const Status done = without_gil([&] { return (state.exchange.*call)(status, active, &by_all); });
-  if (done.code() != Code::kInvalidArgument) check(done);  // what broke, instead of `why`
+  if (done.code() != Code::kInvalidArgument) check(done);  // raises another error than `why`
   return by_all;
 }
 
@@ -220,6 +223,7 @@ PyOperation dispatch_send(const PyExchange& self, const DispatchObjects& objects
   read_into(state, objects, half->dispatch);
   check(without_gil(
       [&] { return state.exchange.dispatch_send(half->dispatch.args, half->operation); }));
+  FERRY_CHECK(half->combine.get(), ==, nullptr);
   half->dispatch.kept.clear();  // the rows have been read
   state.sent.push_back(half);
   return {self, std::move(half)};
@@ -276,6 +280,7 @@ nb::object run_layer(const PyExchange& self, const LayerObjects& objects) {
   const Turn turn(self);
   State& state = *turn;
   receive_dropped(state);
+  FERRY_CHECK(state.config.get(), !=, nullptr);
   Layer layer(state.exchange);
   const ExchangeConfig& config = state.exchange.config();
   const nb::object none = nb::none();

@@ -1,5 +1,4 @@
-// The calls of an Exchange as Python makes them: arguments are read with the GIL, rows move without
-// it. Bound by exchange.cc.
+// The calls of an Exchange from Python. They read arguments with the GIL and move rows without it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,7 +16,7 @@ namespace ferry::python {
 struct State;
 struct Half;
 
-// Whoever is in a call keeps the state; close() lets go of it.
+// A running call keeps the state alive; close() releases it.
 struct PyExchange {
   std::shared_ptr<Kept<std::shared_ptr<State>>> kept;
 
@@ -25,15 +24,15 @@ struct PyExchange {
   std::shared_ptr<State> get() const;
 };
 
-// What a layer is given, unread; `experts` as for call_experts().
+// The arguments of a layer, unread; `experts` as for call_experts().
 struct LayerObjects {
   nb::handle tokens, topk_ids, topk_weights, experts;
   bool two_batches = false;
   nb::handle replica_table, active_ranks;
 };
 
-// An operation between its halves. What it writes to stays until the receive half has run, also
-// when this object is gone: the exchange's next call then runs it.
+// An operation between its halves. The memory that it writes stays until the receive half has run.
+// If this object is destroyed before, the next call of the exchange runs the receive half.
 struct PyOperation {
   PyExchange exchange;
   std::shared_ptr<Half> half;

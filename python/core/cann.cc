@@ -1,5 +1,5 @@
-// The operators of ferry/cann.h for Python: arguments by name in, new tensors out. Used by
-// ferry.torch_npu, which has the signatures, the defaults, and the groups by name.
+// The operators of ferry/cann.h for Python: they take arguments by name and return new tensors.
+// ferry.torch_npu has their signatures, their defaults, and the groups by name.
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/check.h"
 #include "core/arrays.h"
 #include "core/errors.h"
 #include "core/given.h"
@@ -54,7 +55,7 @@ Attributes read_attributes(const Given& given) {
   return attributes;
 }
 
-// What a refusal tells of rows that are not read yet; 0: not known.
+// The hidden size of rows that are not read yet, for a refusal; 0: unknown.
 std::int64_t hidden_of(const Tensor& rows) { return rows.shape.size() == 2 ? rows.dim(1) : 0; }
 
 Matrix<const std::int32_t> read_ids(const Given& given) {
@@ -63,7 +64,7 @@ Matrix<const std::int32_t> read_ids(const Given& given) {
   return {static_cast<const std::int32_t*>(ids.data), ids.dim(0), ids.dim(1)};
 }
 
-// A new torch tensor, and its memory.
+// A new tensor of torch, and its memory.
 struct Output {
   nb::object tensor = {};
   void* data = nullptr;
@@ -86,7 +87,7 @@ Output new_output(const Shape& shape, Element element, bool zeros = false) {
 
 std::int64_t tp_size_of(const Attributes& a) { return std::max<std::int64_t>(a.tp_world_size, 1); }
 
-// Experts of this rank as the operators count them: one on a shared-expert rank.
+// The experts of this rank, by the rule of the operators: a rank of a shared expert has one.
 std::int64_t local_experts(const Attributes& a) {
   const std::int64_t ranks = a.ep_world_size - a.shared_expert_rank_num;
   const std::int64_t index = a.ep_rank_id - a.shared_expert_rank_num;
@@ -94,7 +95,7 @@ std::int64_t local_experts(const Attributes& a) {
   return a.moe_expert_num / ranks + (index < a.moe_expert_num % ranks ? 1 : 0);
 }
 
-// torch_npu takes dtypes as torch.dtype or as torch's number for it.
+// torch_npu takes a dtype as torch.dtype or as the number of torch for it.
 Element element_of_dtype(nb::handle dtype) {
   std::int64_t number = 0;
   if (!nb::try_cast(dtype, number)) return element_from_object(dtype);
@@ -114,8 +115,8 @@ void check_dtype(const Given& given, const char* name, Element element, const st
                 element_name(element), rule);
 }
 
-// A dispatch with its outputs, in torch_npu's order; expand_x, the first, is made when the rows are
-// here.
+// A dispatch with its outputs, in the order of torch_npu. expand_x, which is the first, is made
+// when the rows have arrived.
 struct DispatchCall {
   cann::DispatchArgs args;
   Output outputs[6];
@@ -124,7 +125,7 @@ struct DispatchCall {
   Element rows_element = Element::kOther;
 };
 
-// One scale of a row has no dimension, nor have those of the caller if they had none.
+// A single scale per row has no dimension of its own; scales of the caller keep their dimensions.
 Shape scales_shape(const Given& given, const cann::DispatchArgs& args, std::int64_t rows) {
   if (args.quant_mode == 3) return {rows, (args.x.hidden + 127) / 128};
   const bool travel = args.quant_mode == 0 && given.tensor("scales").shape.size() == 2;
@@ -141,7 +142,7 @@ void read_dispatch(const Given& given, cann::DispatchArgs& args) {
   args.x = given.rows("x");
   args.expert_token_nums_type = given.integer("expert_token_nums_type");
   args.scales = given.matrix<float>("scales", Element::kFp32);
-  // Of one dimension: for quant_mode 0 one of each token, else the channels of all experts.
+  // In one dimension: for quant_mode 0 a scale for each token, else a scale for each channel.
   if (args.quant_mode != 0 && given.tensor("scales").shape.size() == 1)
     std::swap(args.scales.rows, args.scales.columns);
   args.x_active_mask = given.matrix<std::uint8_t>("x_active_mask", Element::kBool);
@@ -159,7 +160,7 @@ void make_outputs(const Given& given, DispatchCall& call) {
   const DataType quantised = args.quant_mode == 3 ? DataType::kFp8E4m3 : DataType::kInt8;
   const Element element = args.quant_mode == 0 ? x : element_of(quantised);
   check_dtype(given, "y_dtype", element, fmt::format("expand_x of quant_mode {}", args.quant_mode));
-  check_dtype(given, "x_dtype", x, "x is taken as what it is");
+  check_dtype(given, "x_dtype", x, "x is read by its own dtype");
   check_dtype(given, "scales_dtype", Element::kFp32, "scales are float32");
   auto& [dynamic_scales, indices, token_nums, ep_counts, tp_counts, expand_scales] = call.outputs;
   call.rows_shape = {rows, given.tensor("x").dim(1)};
@@ -182,10 +183,11 @@ void make_outputs(const Given& given, DispatchCall& call) {
   args.expand_scales = expand_scales.span<float>();
 }
 
-// expand_x: a view of the window, which it pins, with the rows of the operators' shape; where too
-// many views are alive the rows were copied, and are so once more.
+// expand_x has as many rows as the operators define. It is a view of the window, which it pins.
+// Where too many views were alive, dispatch copied the rows, and they are copied again.
 nb::object take_rows(DispatchCall& call) {
   const Received& received = call.received;
+  FERRY_CHECK(received.num_rows, <=, call.rows_shape[0]);
   if (received.room_rows >= call.rows_shape[0]) {
     return make_array({received.data, call.rows_shape, {}, call.rows_element, received.pin},
                       Library::kTorch);
@@ -196,7 +198,7 @@ nb::object take_rows(DispatchCall& call) {
   return output.tensor;
 }
 
-// A combine with its outputs: x, or y, rstd, x.
+// A combine with its outputs: x or, with the norm, y, rstd and x.
 struct CombineCall {
   bool norm = false;
   cann::CombineAddRmsNormArgs args = {};
@@ -239,7 +241,7 @@ void read_combine(const Given& given, cann::CombineArgs& args) {
   args.group_list = reserved("group_list");
 }
 
-// Dense, of the element type of expand_x: [..., H] as rows of H.
+// Reads a dense [..., H] of the element type of expand_x as rows of H.
 Rows dense_rows(const Given& given, const char* name, Element element, const Shape& shape) {
   const Tensor tensor = given.dense(name, element, shape);
   if (!tensor.given()) return {};
@@ -271,7 +273,7 @@ void prepare_combine(const Given& given, CombineCall& call) {
   call.args.rstd_out = call.rstd.span<float>();
 }
 
-// A communicator of this process alone, and the group that it is on.
+// A communicator that a forked child cannot use, and its group.
 struct PyCommunicator {
   PyGroup group;
   std::shared_ptr<Kept<cann::Communicator>> kept;
@@ -281,7 +283,7 @@ struct PyCommunicator {
     group.get();  // throws in a forked child
     return **kept;
   }
-  // One caller at a time.
+  // Throws where another thread has the turn.
   std::unique_lock<std::mutex> take_turn() const {
     std::unique_lock lock(*turn, std::try_to_lock);
     if (!lock) Given::refuse("another thread is in a call of this group: one caller at a time");
@@ -289,7 +291,8 @@ struct PyCommunicator {
   }
 };
 
-// Runs `prepare`, which looks at this rank's arguments; if it throws, the other ranks learn why.
+// Runs `prepare`, which reads the arguments of this rank. If it throws, the call is refused on all
+// ranks.
 template <typename Prepare, typename Refuse>
 void prepare_or(const Prepare& prepare, const Refuse& refuse) {
   Status why;
@@ -297,7 +300,7 @@ void prepare_or(const Prepare& prepare, const Refuse& refuse) {
     return prepare();
   } catch (const Error& error) {
     why = Status(error.code(), error.what());
-  } catch (const std::exception& error) {  // of Python as well: no memory, an odd tensor
+  } catch (const std::exception& error) {  // exceptions of Python too, such as MemoryError
     why = Status(Code::kInvalidArgument, error.what());
   }
   check(without_gil([&] { return refuse(why).status; }));

@@ -1,6 +1,6 @@
-// What DeepEP's normal calls tell of a routing: the ranks that each token goes to, and the channel
-// matrices of a handle (ferry/deep_ep/channels.py says what they are). In C++ since a dispatch of a
-// few tokens waits for it.
+// The routing as DeepEP's normal calls return it: the ranks to which each token goes, and the
+// channel matrices of a handle, which ferry/deep_ep/channels.py defines. In C++ because a dispatch
+// of few tokens waits for them.
 #include "core/channels.h"
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "core/results.h"
 #include "core/tensor.h"
 
@@ -17,7 +18,7 @@ namespace ferry::python {
 
 namespace {
 
-// Experts lie in blocks, the first E % R ranks have one more.
+// The owner of an expert. Ranks own contiguous blocks; the first E % R ranks own one expert more.
 class Owners {
  public:
   Owners(std::int64_t num_experts, std::int64_t num_ranks)
@@ -40,7 +41,7 @@ std::span<T> elements(const Tensor& tensor) {
   return {static_cast<T*>(tensor.data), static_cast<std::size_t>(tensor.size())};
 }
 
-// Where the entries of top-k go; each is written.
+// The outputs that count the entries of top-k; all elements are written.
 struct TokenRanks {
   std::span<bool> in_rank;  // [T, R]
   std::span<std::int32_t> per_rank, per_expert;
@@ -97,7 +98,7 @@ bool token_ranks(nb::handle topk_idx, nb::handle in_rank, nb::handle per_rank,
       ids, {elements<bool>(mask), elements<std::int32_t>(ranks), elements<std::int32_t>(experts)});
 }
 
-// Whoever asks looks for the reason of a no.
+// The caller finds the reason where this returns false.
 bool is_layout(nb::handle topk_idx, nb::handle in_rank, nb::handle per_rank, nb::handle per_expert,
                std::int64_t num_tokens, std::int64_t num_ranks) try {
   const Tensor ids = read_ids(topk_idx);
@@ -144,10 +145,12 @@ void fill_sent(nb::handle goes, nb::handle prefix, nb::handle head) {
   }
 }
 
-// Rows of each source that came from the channels before each.
+// Writes for each source and channel the rows of the source that came from earlier channels.
 void fill_channels(const Received& received, const Tensor& to) {
   const std::span<const std::int64_t> tokens = received.handle.tokens_per_rank();
   const std::span<const std::int64_t> ends = received.handle.running_rows_per_rank();
+  FERRY_CHECK(tokens.size(), ==, ends.size());
+  if (!ends.empty()) FERRY_CHECK(ends.back(), ==, received.num_rows);
   const std::int64_t num_channels = to.dim(1);
   auto* place = static_cast<std::int32_t*>(to.data);
   std::int64_t row = 0;
@@ -164,6 +167,7 @@ void fill_received(const PyReceived& dispatched, nb::handle prefix, nb::handle r
                    nb::handle tokens) {
   const Received& received = **dispatched.kept;
   const std::int64_t ranks = dispatched.num_ranks;
+  FERRY_CHECK(std::ssize(received.sources), ==, 3 * received.num_rows);
   fill_channels(received, read_needed(prefix, {"prefix", kInt, {ranks, -1}, true}));
   const Tensor sums = read_dense(rank_prefix, {"rank_prefix", kInt, {ranks, ranks}, true});
   if (sums.given()) {
@@ -185,27 +189,30 @@ void fill_received(const PyReceived& dispatched, nb::handle prefix, nb::handle r
 void bind_channels(nb::module_& module) {
   using nb::arg;
   module.def("with_memory", &with_memory, arg("tensor").none(), arg("name"),
-             "The tensor, or what a functional collective of torch returned once it has come; "
+             "The tensor; the result of a functional collective of torch is waited for. "
              "InvalidArgument for a tensor of torch that has a shape but no memory.");
   module.def(
       "token_ranks", &token_ranks, arg("topk_idx"), arg("in_rank"), arg("per_rank"),
       arg("per_expert"),
-      "Fills in_rank bool [T, R], whether a token goes to a rank, per_rank int32 [R], tokens "
-      "that do, and per_expert int32 [E], entries of topk_idx. False: an id is of no expert.");
+      "Fills in_rank bool [T, R], whether a token goes to a rank, per_rank int32 [R], the tokens "
+      "that go to a rank, and per_expert int32 [E], the entries of topk_idx. False: an id is out "
+      "of "
+      "range.");
   module.def("is_layout", &is_layout, arg("topk_idx").none(), arg("in_rank").none(),
              arg("per_rank").none(), arg("per_expert").none(), arg("num_tokens"), arg("num_ranks"),
-             "Whether in_rank and per_rank are what token_ranks makes of topk_idx, whose ids are "
-             "all of experts, and all four have the types and shapes that it takes.");
+             "Whether in_rank and per_rank equal the outputs of token_ranks for topk_idx, all ids "
+             "are in range, and all four tensors have the types and shapes of token_ranks.");
   module.def("fill_sent", &fill_sent, arg("goes"), arg("prefix"), arg("head").none() = nb::none(),
-             "Of goes, bool [T, columns]: fills prefix int32 [columns, C], the running sum over "
-             "channels of the tokens that go to a column, and head int32 [T, columns], how many of "
-             "its channel do so before a token that does, else -1.");
+             "From goes, bool [T, columns]: fills prefix int32 [columns, C], the running sum over "
+             "channels of the tokens that go to a column. Fills head int32 [T, columns]: for a "
+             "token that goes to a column, the number of earlier tokens of its channel that go "
+             "there; else -1.");
   module.def("fill_received", &fill_received, arg("received"), arg("prefix"),
              arg("rank_prefix").none() = nb::none(), arg("tokens").none() = nb::none(),
-             "Of the rows of a rank_major dispatch: fills prefix int32 [R, C], how many rows of a "
-             "source came from the channels before each, rank_prefix int32 [R, R], how many rows "
-             "each rank gets from the sources up to each, and tokens int32 [N or more], the token "
-             "of each row, behind them -1.");
+             "From the rows of a rank_major dispatch: fills prefix int32 [R, C], the rows of a "
+             "source from the channels before each, and rank_prefix int32 [R, R], the running sum "
+             "over sources of the rows that each rank gets. Fills tokens int32 [N or more], the "
+             "token of each row, and -1 after the last row.");
 }
 
 }  // namespace ferry::python

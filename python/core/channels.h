@@ -1,4 +1,4 @@
-// Binds the arithmetic of DeepEP's normal calls, for ferry.deep_ep.
+// The arithmetic of DeepEP's normal calls, as ferry.deep_ep calls it.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "base/names.h"
 #include "core/tensor.h"
 #include "ferry/status.h"
@@ -18,13 +19,13 @@ namespace ferry::python {
 
 namespace {
 
-// A keyword: how its value gets into a configuration, and out of it.
+// A keyword: a function that sets its value in a configuration, and one that reads it.
 struct Setting {
   std::function<void(ExchangeConfig&, nb::handle)> set;
   std::function<nb::object(const ExchangeConfig&)> get;
 };
 
-// `place` finds the field in a configuration.
+// place(config) is the field of the keyword.
 template <typename Place>
 Setting field(Place place) {
   return {[place](ExchangeConfig& config, nb::handle value) {
@@ -34,7 +35,7 @@ Setting field(Place place) {
           [place](const ExchangeConfig& config) { return nb::cast(place(config)); }};
 }
 
-// One of a list of names, in the order of the enumeration.
+// A keyword whose values are names, in the order of the enumeration.
 template <typename Place>
 Setting one_of(std::vector<const char*> names, Place place) {
   return {[names, place](ExchangeConfig& config, nb::handle value) {
@@ -49,6 +50,7 @@ Setting one_of(std::vector<const char*> names, Place place) {
                         fmt::format("\"{}\", need {}", name, fmt::join(names, ", ")));
           },
           [names, place](const ExchangeConfig& config) -> nb::object {
+            FERRY_CHECK(static_cast<std::size_t>(place(config)), <, names.size());
             return nb::str(names[static_cast<std::size_t>(place(config))]);
           }};
 }

@@ -7,7 +7,7 @@
 
 namespace ferry::python {
 
-// Throws Error(kInvalidArgument) naming the keyword, its value and what it may be.
+// Throws Error(kInvalidArgument) that names the keyword, its value and the limits.
 ExchangeConfig read_config(const nanobind::kwargs& keywords);
 
 // The same settings as a dict.

@@ -26,11 +26,11 @@ namespace {
 
 using nb::arg;
 
-// As ferry/cuda.py gives them. An address of 0: none.
+// The arguments in the form of ferry/cuda.py. An address of 0 stands for no memory.
 using Address = std::uintptr_t;
 // Address, rows, hidden, dtype, bytes between rows (0: dense).
 using GivenRows = std::tuple<Address, std::int64_t, std::int64_t, nb::object, std::int64_t>;
-// Address, tokens, top_k, whether they are int64.
+// Address, tokens, top_k, whether the ids are int64.
 using GivenIds = std::tuple<Address, std::int64_t, int, bool>;
 // Tokens, ids, weights, CudaHandle or None, whether to wait for counts.
 using GivenDispatch = std::tuple<GivenRows, GivenIds, Address, nb::object, bool>;
@@ -40,7 +40,8 @@ using GivenCombine = std::tuple<nb::object, GivenRows, std::tuple<Address, nb::o
 
 struct PyCudaExchange {
   explicit PyCudaExchange(cuda::Exchange made) : exchange(std::move(made)) {}
-  // Its kernels end first, which may wait for ranks that need the interpreter.
+  // Destroys the exchange without the GIL: its kernels end first, and they may wait for ranks that
+  // need the interpreter.
   ~PyCudaExchange() {
     if (exchange.mine()) without_gil([&] { *exchange = cuda::Exchange(); });
   }
@@ -87,7 +88,8 @@ void make(PyCudaExchange* self, const PyGroup& group, int device, const nb::kwar
     const Status why(error.code(), error.what(), members.rank());
     without_gil([&] { Exchange::refuse(members, why); });
   }
-  // Room for a row of the tokens' type, and for the float32 scalars of a row (ferry/cuda.py).
+  // As many bytes as a row of the type of the tokens has, and the float32 scalars of a row
+  // (ferry/cuda.py).
   if (config.max_output_row_bytes == 0) {
     const auto element = static_cast<std::int64_t>(element_bytes(element_of(config.dtype)));
     config.max_output_row_bytes =
@@ -96,11 +98,11 @@ void make(PyCudaExchange* self, const PyGroup& group, int device, const nb::kwar
   new (self) PyCudaExchange(without_gil([&] { return cuda::Exchange(members, config, device); }));
 }
 
-// Makes a call without the GIL, one at a time; raises what it returns.
+// Makes a call without the GIL, one at a time; raises an error that it returns.
 template <typename Call>
 void run(PyCudaExchange& self, const Call& call) {
   self.get();
-  // Acquire: what the caller before did. Partner: the store below.
+  // Acquire: the writes of the previous call. Partner: the store below.
   if (self.busy.exchange(true, std::memory_order_acquire))
     throw Error(Code::kInvalidArgument,
                 "another thread is in a call of this exchange: one caller at a time");
@@ -155,12 +157,12 @@ void plain(PyCudaExchange& self) {
   run(self, [](cuda::Exchange& exchange) { return (exchange.*call)(); });
 }
 
-// Not the refusal itself: the caller has a better text.
+// Ok for the refusal itself, for which the caller has a better text; other errors stay.
 Status what_broke(Status status) {
   return status.code() == Code::kInvalidArgument ? Status() : std::move(status);
 }
 
-// Calls that cannot stand: the engine refuses them, and tells the other ranks.
+// Makes a call that the engine refuses on all ranks.
 void refuse_dispatch(PyCudaExchange& self, Address stream) {
   run(self, [&](cuda::Exchange& exchange) {
     cuda::Received received;
@@ -223,7 +225,7 @@ void bind_cuda(nb::module_& module) {
   using cuda::Exchange;
   bind_cuda_results(module);
   nb::class_<PyCudaExchange>(module, "CudaExchange",
-                             "cuda::Exchange, for ferry.cuda: what tuples hold is in core/cuda.cc.")
+                             "cuda::Exchange, for ferry.cuda; core/cuda.cc defines the tuples.")
       .def("__init__", &make, arg("group"), arg("device"), arg("settings"),
            nb::sig("def __init__(self, group: Group, device: int, "
                    "**settings: typing_extensions.Unpack[Settings]) -> None"))

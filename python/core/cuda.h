@@ -1,5 +1,5 @@
-// ferry._core.CudaExchange, below ferry/cuda.py: CUDA ranks, with addresses and streams as
-// integers.
+// ferry._core.CudaExchange, on which ferry/cuda.py is built: CUDA ranks, with addresses and streams
+// as integers.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,5 +1,5 @@
-// DLPack's C exchange API (DLPack 1.2): tensors of libraries that offer it (torch) are read and
-// made by one C call each, instead of a Python method and a capsule. Used by tensor.cc.
+// DLPack's C exchange API (DLPack 1.2): one C call, instead of a Python method and a capsule, reads
+// or makes a tensor of a library that offers the API, such as torch.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,7 +13,7 @@ namespace ferry::python {
 
 namespace nb = nanobind;
 
-// DLManagedTensorVersioned: a tensor and how to let go of it.
+// DLManagedTensorVersioned: a tensor and the function that releases it.
 struct ManagedTensor {
   std::uint32_t major = 1, minor = 0;
   void* context = nullptr;

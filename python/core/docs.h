@@ -1,4 +1,4 @@
-// The docstrings of Exchange's two calls, as help() shows them.
+// The docstrings of dispatch and combine.
 #pragma once
 
 namespace ferry::python {
@@ -15,33 +15,35 @@ scales: float32 [1 or experts, 1 or H], smooth scales of wire "int8", scales of 
 token_scales: [T, n], scale_bytes in each row, travel as they are.
 replica_table: int32 [logical experts], the instance that this rank's tokens go to.
 active_ranks: the ranks that take part.
-deadline: seconds of every wait, else the group's.
-terms: what else the ranks must agree on, lines of "name is value"; ferry.Mismatch names those
-    that differ.
+deadline: seconds of every wait; None: the deadline of the group.
+terms: other values on which the ranks must agree, lines of "name is value"; ferry.Mismatch names
+    those that differ.
 
-Collective. What is refused raises ferry.InvalidArgument here and ferry.PeerRejected on the other
+Collective. A refused call raises ferry.InvalidArgument here and ferry.PeerRejected on the other
 ranks, and the group goes on.)";
 
 inline constexpr const char* kCombineDoc =
-    R"(Brings expert rows home: out[t] = biases + sum over k of topk_weights[t, k] * row, in
-float32, rounded once; the order of sums is that of docs/numerics.md.
+    R"(Returns expert rows to their sources and sums them: out[t] = biases + sum over k of
+topk_weights[t, k] * row, in float32, rounded once. docs/numerics.md has the order of the sum.
 
 expert_rows: [handle.num_rows, H'] in dispatch order (padded: [L, C, H']), read in place where
-    they are ferry's memory unless in_place is False. What is read in place may be written again
-    when Exchange.may_write says so; what is copied, once combine or combine_send returned.
+    they are ferry's memory unless in_place is False. Rows that are read in place may be written
+    again when Exchange.may_write returns True; rows that are copied, once combine or combine_send
+    has returned.
 handle: of the dispatch.
 topk_weights: float32 [T, K]; None: plain sum.
 bias: one or two [T, H'] of out's dtype.
-row_weights: float32 [N] (rank_major [N, K]), come home into out_topk_weights [T, K].
+row_weights: float32 [N] (rank_major [N, K]), return to their sources in out_topk_weights [T, K].
 out: [T, H'], written and returned; made like expert_rows, of out_dtype, when None.
-dispatched: a dict of dispatch's arguments, instead of a handle and for copy and constant experts.
+dispatched: a dict of the arguments of dispatch, in place of a handle, and for copy and constant
+    experts.
 constants: (alpha1, alpha2, v), each [constant_experts, H].
 shared_output: [T, H'], added unweighted.
 residual [T, H'], gamma [H'], epsilon, y [T, H'], rstd [T]: fused RMSNorm; y and rstd are written.
 partials: "per_rank" (expert layouts): the rows of one rank are summed and rounded to their type
     first, and added in the place of its highest k.
-deadline: seconds of every wait, else the group's.
+deadline: seconds of every wait; None: the deadline of the group.
 
-Collective; errors as dispatch.)";
+Collective; errors as for dispatch.)";
 
 }  // namespace ferry::python

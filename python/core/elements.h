@@ -1,4 +1,4 @@
-// Element types of tensors: their names in Python, their DLPack codes, and the engine's names.
+// Element types of tensors: their names in Python, their DLPack codes, and their DataTypes.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -13,7 +13,7 @@ namespace nb = nanobind;
 namespace {
 
 void set_error(const Status& status) {
-  // errors.py, once it is loaded, is never unloaded: the reference is kept.
+  // errors.py is never unloaded once it is loaded, so the reference is kept.
   static const nb::handle make =
       nb::object(nb::module_::import_("ferry.errors").attr("make_error")).release();
   const nb::object culprit =
@@ -51,7 +51,8 @@ std::chrono::nanoseconds to_deadline(double seconds) {
       std::chrono::duration<double>(seconds < kCentury ? seconds : kCentury));
 }
 
-// Python runs its handlers on the main thread only; the others need not take the GIL to learn that.
+// Python runs its signal handlers on the main thread only, so other threads return before they take
+// the GIL.
 bool signal_raised() noexcept {
   if (syscall(SYS_gettid) != getpid()) return false;
   nb::gil_scoped_acquire acquire;

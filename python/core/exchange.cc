@@ -19,7 +19,7 @@ namespace {
 
 using nb::arg;
 
-// A parameter that may be left out, and be None.
+// A parameter that may be omitted or None.
 auto optional(const char* name) { return arg(name).none() = nb::none(); }
 
 auto dispatch_parameters() {
@@ -30,7 +30,7 @@ auto dispatch_parameters() {
                     optional("terms"));
 }
 
-// What a type checker sees of them. Arrays that come out are of the library of those that go in.
+// The signatures for type checkers. Results are arrays of the same library as the arguments.
 constexpr const char* kDispatchTypes =
     "(self, tokens: Array | None, topk_ids: AnyArray | None = None, "
     "topk_weights: AnyArray | None = None, *, "
@@ -90,7 +90,7 @@ auto with_combine_objects() {
   };
 }
 
-// What a call may be given.
+// The parameters of a call.
 struct Named {
   std::vector<std::string> names;
   std::size_t num_positional = 0;
@@ -102,7 +102,7 @@ struct Named {
   void add(const nb::kw_only&) { num_positional = names.size(); }
 };
 
-// Why these are no arguments of the call; its first parameter is needed.
+// The reason why the arguments do not fit the call, whose first parameter has no default.
 std::string misfit(const Named& named, const nb::args& args, const nb::kwargs& keywords) {
   if (args.size() > named.num_positional)
     return fmt::format("takes at most {} arguments without a keyword, got {}", named.num_positional,
@@ -118,15 +118,15 @@ std::string misfit(const Named& named, const nb::args& args, const nb::kwargs& k
   return fmt::format("needs '{}'", named.names.front());
 }
 
-// How a call is shown: its types and what it returns, and its docstring.
+// The parts of a signature as help() shows it: the types, the result and the docstring.
 struct Shown {
   const char* types;
   const char* result;
   const char* doc;
 };
 
-// Also takes what is no call for Python (an unknown keyword, nothing at all): other ranks wait for
-// one, so it is refused on all of them.
+// Binds a call, and an overload that takes any other arguments, such as an unknown keyword or none.
+// The other ranks wait for the call, so the overload refuses it on all ranks.
 template <typename Function, typename Parameters, typename Refuse>
 void define(nb::class_<PyExchange>& type, const char* name, Function function,
             Parameters parameters, Refuse refuse, const Shown& shown) {
@@ -151,7 +151,7 @@ void define(nb::class_<PyExchange>& type, const char* name, Function function,
       nb::sig(signature.c_str()));
 }
 
-// Of ferry.moe.
+// The call of ferry.moe.
 void bind_layer(nb::class_<PyExchange>& type) {
   type.def(
       "_run_layer",
@@ -170,16 +170,16 @@ void bind_outputs(nb::class_<PyExchange>& type) {
   type.def("empty", &empty, arg("num_rows"), optional("hidden"), optional("dtype"),
            nb::sig("def empty(self, num_rows: int, hidden: int | None = None, "
                    "dtype: typing.Any = None) -> typing.Any"),
-           "Memory of the window for expert outputs [num_rows, hidden], so that combine copies "
-           "nothing; an array of "
-           "the library of the last dispatch's tokens. Local; ferry.Capacity when too many views "
-           "are alive.")
+           "Memory of the window for expert outputs [num_rows, hidden], which combine does not "
+           "copy; an array of the library of the last dispatch's tokens. Local; ferry.Capacity "
+           "when too many views are alive.")
       .def(
           "may_write", &may_write, arg("rows"),
           nb::sig("def may_write(self, rows: AnyArray) -> bool"),
-          "True when no rank reads, for a combine, the rows of the window that this array lies in, "
-          "so that they may be written again; True for any other memory. Local, does not wait, and "
-          "is not to be waited for: docs/python.md, Lifetimes.");
+          "True when no rank reads, for a combine, the rows of the window in which this array "
+          "lies, "
+          "so that they may be written again; True for any other memory. Local, and does not wait; "
+          "a loop that waits for True may not end: docs/python.md, Lifetimes.");
 }
 
 }  // namespace
@@ -188,64 +188,65 @@ void bind_exchange(nb::module_& module) {
   bind_results(module);
   nb::class_<PyOperation>(
       module, "Operation", nb::is_generic(), nb::sig("class Operation(typing.Generic[Result])"),
-      "A dispatch or combine between its halves. Receive each; one that is dropped is received, "
-      "and its result lost, by the exchange's next call.")
+      "A dispatch or combine between its halves. Receive each: the next call of the exchange "
+      "receives an operation that was dropped, and its result is lost.")
       .def("ready", &ready, "True when recv() would not wait.")
       .def(
           "memory", &memory, nb::sig("def memory(self, /) -> Received[typing.Any]"),
-          "Of a dispatch, before recv(): ferry.Received whose arrays lie where the rows will; they "
-          "come with recv(). ferry.Capacity when that will make copies: too many views are alive.")
+          "For a dispatch, before recv(): a ferry.Received with arrays at the address of the rows, "
+          "which are there after recv(). ferry.Capacity when too many views are alive, so that "
+          "recv() will copy the rows.")
       .def("recv", &receive, nb::sig("def recv(self, /) -> Result"),
            "The second half: ferry.Received of a dispatch, the result of a combine.");
   nb::class_<PyExchange> type(
       module, "Exchange",
-      "One dispatch/combine pair and its window of memory. Made by group.exchange(...). All "
-      "calls but empty, may_write, stats and close are collective: the same order on every rank.");
+      "One dispatch/combine pair and its window of memory, from group.exchange(...). All calls "
+      "except empty, may_write, stats and close are collective: every rank makes them in the same "
+      "order.");
   define(type, "dispatch", with_dispatch_objects<dispatch>(), dispatch_parameters(),
          &refuse_dispatch, {kDispatchTypes, "Received[Array]", kDispatchDoc});
   define(type, "dispatch_send", with_dispatch_objects<dispatch_send>(), dispatch_parameters(),
          &refuse_dispatch,
          {kDispatchTypes, "Operation[Received[Array]]",
-          "The first half of dispatch: arguments as there; the tokens may change once it returned. "
-          "Returns a ferry.Operation."});
+          "The first half of dispatch, with the same arguments; the tokens may change once it has "
+          "returned. Returns a ferry.Operation."});
   define(type, "combine", with_combine_objects<combine>(), combine_parameters(), &refuse_combine,
          {kCombineTypes, "Array", kCombineDoc});
   define(type, "combine_send", with_combine_objects<combine_send>(), combine_parameters(),
          &refuse_combine,
          {kCombineTypes, "Operation[Array]",
-          "The first half of combine: arguments as there, not to be changed until recv(), but for "
-          "expert rows that were copied. Returns a ferry.Operation."});
+          "The first half of combine, with the same arguments. They must not change until recv(), "
+          "except expert rows that were copied. Returns a ferry.Operation."});
   bind_layer(type);
   bind_outputs(type);
   type.def("refuse_dispatch", &refuse_dispatch, arg("why"), optional("active_ranks"),
            nb::sig("def refuse_dispatch(self, why: str, active_ranks: "
                    "collections.abc.Sequence[int] | None = None) -> bool"),
-           "Takes the place of a dispatch that this rank will not make: the others raise "
-           "ferry.PeerRejected. Returns "
-           "True when every rank did so, and nobody is in the operation.")
+           "Replaces a dispatch that this rank will not make: the other ranks raise "
+           "ferry.PeerRejected. Returns True when every rank refused, so that no rank is in the "
+           "operation.")
       .def("refuse_combine", &refuse_combine, arg("why"), optional("active_ranks"),
            nb::sig("def refuse_combine(self, why: str, active_ranks: "
                    "collections.abc.Sequence[int] | None = None) -> bool"),
-           "The same for a combine.")
+           "Replaces a combine, as refuse_dispatch replaces a dispatch.")
       .def("stats", &stats, nb::sig("def stats(self) -> Stats"),
-           "Counts since creation, and the waits of the last operations: ferry.Stats. Local, from "
-           "any "
-           "thread.")
-      .def("close", &close, "Gives the window back once no array lies in it. Local.")
+           "Counts since creation, and the waits of the last operations: ferry.Stats. Local; any "
+           "thread may call it.")
+      .def("close", &close, "Releases the window once no array lies in it. Local.")
       .def_prop_ro("config", &config_of, nb::sig("def config(self, /) -> Settings"),
                    "The settings as a dict, by the keywords of group.exchange, defaults filled in.")
       .def_prop_ro(
           "window_bytes", &window_bytes_of, nb::sig("def window_bytes(self, /) -> WindowBytes"),
           "(expected: committed now, worst: reserved), bytes of shared memory of this rank.")
       .def_prop_ro("num_local_experts", &num_local_experts, "Experts of this rank, L.")
-      .def_prop_ro("group", &group_of, "The group it was made of.");
+      .def_prop_ro("group", &group_of, "The group of the exchange.");
   nb::class_<PyGroup> group = nb::borrow<nb::class_<PyGroup>>(module.attr("Group"));
   group.def("exchange", &make_exchange, arg("args"), arg("config"),
             nb::sig("def exchange(self, **config: "
                     "typing_extensions.Unpack[Settings]) -> Exchange"),
-            "Makes an exchange; keywords as in docs/python.md. Collective; every rank gives the "
-            "same settings, and when "
-            "one refuses its own the others raise ferry.PeerRejected.");
+            "Makes an exchange; keywords as in docs/python.md. Collective: every rank gives the "
+            "same settings. Where a rank refuses its settings the others raise "
+            "ferry.PeerRejected.");
 }
 
 }  // namespace ferry::python

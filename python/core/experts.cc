@@ -6,23 +6,26 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/check.h"
 #include "core/arrays.h"
 
 namespace ferry::python {
 
 namespace {
 
-// Experts whose rows follow each other.
+// Experts whose rows are adjacent in memory.
 struct Run {
-  ExpertRows all = {};                    // those of the first, with the rows of all
+  ExpertRows all = {};                    // of the first expert, with the rows of all
   std::vector<std::int64_t> counts = {};  // [L]
 };
 
 std::vector<Run> runs_of(std::span<const ExpertRows> ready, int num_local) {
   std::vector<Run> runs;
-  const std::byte* end = nullptr;  // of the rows before
+  const std::byte* end = nullptr;  // of the previous rows
   for (const ExpertRows& each : ready) {
     const Rows& rows = each.rows;
+    FERRY_CHECK(each.expert, >=, 0);
+    FERRY_CHECK(each.expert, <, num_local);
     if (runs.empty() || rows.data != end)
       runs.push_back({each, std::vector<std::int64_t>(num_local)});
     else

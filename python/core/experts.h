@@ -1,4 +1,4 @@
-// The experts of a layer, called in Python.
+// Calls the experts of a layer in Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,9 +10,9 @@
 
 namespace ferry::python {
 
-// Calls experts(rows, counts, out) once for each run of `ready` whose rows follow each other, with
-// the counts of all `num_local` experts: 0 for those that are not in the run. Rows of a wire that
-// has scales come as experts(rows, counts, out, scales). The arrays keep the memory.
+// Calls experts(rows, counts, out) once for each run of experts in `ready` whose rows are adjacent.
+// `counts` has all `num_local` experts; those outside the run have 0. With a wire that has scales,
+// it calls experts(rows, counts, out, scales). The arrays keep the memory alive.
 void call_experts(nb::handle experts, std::span<const ExpertRows> ready, int num_local,
                   const ExchangeConfig& config, Library library);
 

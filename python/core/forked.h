@@ -1,15 +1,15 @@
-// Forks: a child of a process that is in a group must not touch the group's memory. What the child
-// inherits is neither usable nor ever destroyed there.
+// Forks: a forked child must not touch the memory of a group of its parent. The child can neither
+// use an inherited Kept value nor destroy it.
 #pragma once
 
 #include <utility>
 
 namespace ferry::python {
 
-// Counts the forks that this process descends from, since the module was loaded.
+// The number of forks between the process that loaded the module and this process.
 int fork_generation() noexcept;
 
-// A value of this process alone: in a forked child it is left as it is for ever.
+// A value of this process. In a forked child its destructor does not run.
 template <typename T>
 class Kept {
  public:
@@ -26,7 +26,7 @@ class Kept {
 
  private:
   union {
-    mutable T value_;  // its destructor runs above, or never
+    mutable T value_;  // a union member, so that only ~Kept destroys it
   };
   int generation_;
 };

@@ -1,4 +1,4 @@
-// Given: the arguments of a call by name, as pointers, shapes and numbers. Used by cann.cc.
+// Given: the arguments of a call by name, as pointers, shapes and numbers.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,9 +17,9 @@
 
 namespace ferry::python {
 
-// What is missing or None is not given: empty, or 0. What cannot be read is
-// Error(kInvalidArgument) that begins with the name. The caller of Python holds the tensors for as
-// long as the call lasts, so their addresses are enough.
+// An argument that is missing or None gives an empty value or 0. An argument that cannot be read
+// gives Error(kInvalidArgument) that begins with its name. Python keeps the tensors alive during
+// the call, so their addresses are enough.
 class Given {
  public:
   explicit Given(nb::dict values) : values_(std::move(values)) {}
@@ -57,8 +57,8 @@ class Given {
     if (!read.given()) return {};
     return {static_cast<const T*>(read.data), read.dim(0), dims == 1 ? 1 : read.dim(1)};
   }
-  // [rows, H] of contiguous rows, which may have a pitch. int32 is CANN's form of eight packed
-  // int4: bytes that travel as they are.
+  // [rows, H] of contiguous rows, which may have a pitch. int32 stands for eight packed int4 in
+  // CANN, which travel unchanged as bytes.
   Rows rows(const char* name) const {
     const Tensor read = tensor(name);
     if (!read.given()) return {};

@@ -25,7 +25,7 @@ namespace {
 
 using Stop = std::shared_ptr<std::atomic<bool>>;
 
-// What every way to make a group takes.
+// The arguments that all functions that make a group have.
 struct Given {
   const std::string& name;
   double deadline;
@@ -99,13 +99,13 @@ std::vector<PyGroup> threads(int size, const std::string& name, double deadline,
   return groups;
 }
 
-// What is gathered first: how much everybody has, and all of it when it fits.
+// The first message of a gather: the length of the data, and the data as far as they fit.
 struct Head {
   std::uint64_t bytes;
   char data[1016];
 };
 
-// Throws on all ranks unless they give equally much.
+// Throws on all ranks unless all lengths are equal.
 void check_equal(const std::vector<Head>& heads) {
   for (std::size_t rank = 1; rank < heads.size(); ++rank) {
     if (heads[rank].bytes == heads[0].bytes) continue;
@@ -150,7 +150,8 @@ Group& PyGroup::get() const {
 
 namespace {
 
-// Other ranks of this process may need the interpreter before they hear that this one leaves.
+// Leaves without the GIL, because other ranks of this process may need the interpreter until they
+// learn that this rank departs.
 void destroy(const PyGroup& self) {
   if (!self.kept->mine()) return;
   Group leaving = std::exchange(self.get(), Group());
@@ -182,9 +183,9 @@ void bind_functions(nb::module_& module) {
 void bind_group(nb::module_& module) {
   nb::class_<PyGroup>(
       module, "Group",
-      "One rank's membership in the ranks that exchange tokens. barrier, all_gather and exchange "
-      "are collective: every rank calls them in the same order. Made by ferry.init, ferry.spawn "
-      "or ferry.run_threads.")
+      "One rank's membership in the ranks that exchange tokens, from ferry.init, ferry.spawn or "
+      "ferry.run_threads. barrier, all_gather and exchange are collective: every rank calls them "
+      "in the same order.")
       .def_prop_ro(
           "rank", [](const PyGroup& self) { return self.get().rank(); },
           "This rank, 0 to size - 1.")
@@ -197,17 +198,17 @@ void bind_group(nb::module_& module) {
             return nb::make_tuple(origin.launcher, origin.reason);
           },
           nb::sig("def origin(self, /) -> tuple[str, str]"),
-          "(launcher, reason): where the group came from, and why that was believed.")
+          "(launcher, reason): the launcher that started the ranks, and how it was found.")
       .def_prop_ro(
           "topology", [](const PyGroup& self) { return self.get().topology().to_text(); },
-          "Levels of the ranks, \"host:2,rank:4\": as given, else the hosts they met from.")
+          "Levels of the ranks, \"host:2,rank:4\": as given, else by the hosts of the ranks.")
       .def_prop_ro(
           "usable", [](const PyGroup& self) { return self.kept->mine() && self.get().usable(); },
           "False after a rank died, left, or missed a deadline: a new group is then needed.")
       .def(
           "barrier",
           [](const PyGroup& self) {
-            Group group = self.get();  // its own: destroy() may come while it waits
+            Group group = self.get();  // a copy: destroy() may run while the barrier waits
             check(without_gil([&] { return group.barrier(); }));
           },
           "Waits until every rank has called it.")
@@ -222,17 +223,17 @@ void bind_group(nb::module_& module) {
             try {
               without_gil([&] { Exchange::refuse(group, status); });
             } catch (const Error& error) {
-              if (error.code() != status.code()) throw;  // what broke, instead of `why`
+              if (error.code() != status.code()) throw;  // another error than `why`
             }
           },
           arg("why"),
-          "Takes the place of exchange() on a rank that will not make one: the others raise "
+          "Replaces exchange() on a rank that will not make one: the other ranks raise "
           "ferry.PeerRejected.")
       .def(
           "interrupt",
           [](const PyGroup& self) { self.stop->store(true, std::memory_order_relaxed); },
           "Ends the waits of this rank (of all ranks, if they are threads) with ferry.Interrupted; "
-          "breaks the group. May be called from any thread.")
+          "breaks the group. Any thread may call it.")
       .def("destroy", &destroy,
            "Leaves the group: local, immediate. Received rows and handles stay valid.")
       .def(

@@ -11,7 +11,7 @@
 
 namespace ferry::python {
 
-// A group of this process, and the switch that ends its waits.
+// A group that a forked child cannot use, and the flag that ends its waits.
 struct PyGroup {
   std::shared_ptr<Kept<Group>> kept;
   std::shared_ptr<std::atomic<bool>> stop;  // written by interrupt(), read by every wait

@@ -1,6 +1,4 @@
-// ferry._core: the C++ library as a Python module. tensor.h reads and makes arrays, group.cc,
-// exchange.cc, results.cc, padded.cc, cann.cc and cuda.cc bind one class or front each; no torch
-// and no numpy here.
+// ferry._core: the C++ library as a Python module. It does not import torch or numpy.
 #include <nanobind/nanobind.h>
 
 #include "core/balance.h"
@@ -11,7 +9,7 @@
 #include "core/padded.h"
 
 NB_MODULE(_core, module) {
-  nanobind::set_leak_warnings(false);  // a program may end with a group in hand
+  nanobind::set_leak_warnings(false);  // a program may end while it has a group
   module.doc() = "The native part of ferry.";
   ferry::python::bind_errors(module);
   ferry::python::bind_group(module);

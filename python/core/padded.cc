@@ -1,6 +1,6 @@
-// What DeepEP's low-latency calls hand out of a padded dispatch: counts, layout and source tokens
-// of each expert's rows, and the rows themselves where the caller has memory for them. In one call
-// of Python, since decoding waits for it.
+// The results of DeepEP's low-latency dispatch, from a padded dispatch: counts, layout and source
+// tokens of the rows of each expert, and the rows where the caller has memory for them. They are
+// one call from Python, because decoding waits for it.
 #include "core/padded.h"
 
 #include <nanobind/stl/vector.h>
@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "core/errors.h"
 #include "core/results.h"
 
@@ -17,13 +18,13 @@ namespace ferry::python {
 
 namespace {
 
-// Where the parts go, shapes as below; data null: not wanted.
+// The outputs, with the shapes below; data null: the output is not wanted.
 struct Parts {
   Tensor counts, layout, source_tokens, rows, scales;
 };
 
-// The layout of one expert: first row << 32 | rows, for each source rank. `running` has those of
-// the active ranks. Returns the expert's rows.
+// Fills the layout of one expert: first row << 32 | rows, for each source rank. `running` has the
+// running counts of the active ranks. Returns the number of rows of the expert.
 std::int64_t fill_layout(std::span<const std::int64_t> running, std::int64_t before,
                          const std::vector<int>& active, std::span<std::int64_t> layout) {
   const auto whole = active.empty();
@@ -48,7 +49,7 @@ void copy_rows(const Received& received, const Parts& to, std::int64_t expert, s
                 static_cast<const std::byte*>(received.data) + at, count * row_bytes);
   }
   if (!to.scales.given()) return;
-  const Scales& from = received.scales;  // by column, both
+  const Scales& from = received.scales;  // both are ordered by column
   const auto bytes = static_cast<std::int64_t>(to.scales.item_bytes);
   for (std::int64_t column = 0; column < to.scales.dim(2); ++column) {
     std::memcpy(static_cast<std::byte*>(to.scales.data) +
@@ -64,6 +65,8 @@ void hand_over(const Received& received, const std::vector<int>& active, const P
   const std::size_t sources = active.empty() ? num_ranks : active.size();
   const std::int64_t capacity = to.source_tokens.dim(1);
   const std::span<const std::int64_t> running = received.handle.running_counts();
+  FERRY_CHECK(std::ssize(running) % static_cast<std::ptrdiff_t>(sources), ==, 0);
+  FERRY_CHECK(std::ssize(received.sources), ==, 3 * received.num_rows);
   for (std::int64_t expert = 0; expert < to.layout.dim(0); ++expert) {
     const std::int64_t before = expert ? running[expert * sources - 1] : 0;
     const std::int64_t count =
@@ -94,9 +97,11 @@ void bind_padded(nb::module_& module) {
       },
       nb::arg("received"), nb::arg("active_ranks"), nb::arg("counts"), nb::arg("layout"),
       nb::arg("source_tokens"), nb::arg("rows").none(), nb::arg("scales").none(),
-      "Fills counts int32 [L], layout int64 [L, R] (first row << 32 | rows), source_tokens int32 "
-      "[L, C] (-1 where no row is), and, unless None, the rows that came into rows [L, C, H] and "
-      "scales [L, C, n], by column. active_ranks: ascending; empty: all.");
+      "Fills counts int32 [L], layout int64 [L, R] (first row << 32 | rows) and source_tokens "
+      "int32 "
+      "[L, C] (-1 in gaps). Copies the received rows and scales into rows [L, C, H] and scales "
+      "[L, C, n], which is ordered by column, unless these are None. active_ranks: ascending; "
+      "empty: all.");
 }
 
 }  // namespace ferry::python

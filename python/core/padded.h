@@ -1,4 +1,4 @@
-// What a padded dispatch brought, in DeepEP's form.
+// The results of a padded dispatch in the form of DeepEP.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "ferry/status.h"
 
 namespace ferry::python {
@@ -37,8 +38,8 @@ nb::object counts(const PyHandle& self, Span (Handle::*get)() const noexcept) {
 void bind_handle(nb::module_& module) {
   nb::class_<PyHandle>(
       module, "Handle", nb::is_generic(), nb::sig("class Handle(typing.Generic[Array])"),
-      "What a dispatch learned about routing: slots and counts, no buffer. For any number of "
-      "combines and cached dispatches of its exchange. L: experts of this rank, R: ranks.")
+      "The routing of a dispatch: slots and counts, without a buffer. For any number of combines "
+      "and cached dispatches of its exchange. L: experts of this rank, R: ranks.")
       .def_prop_ro(
           "num_tokens", [](const PyHandle& self) { return self.handle.num_tokens(); },
           "Tokens that this rank dispatched, T.")
@@ -98,6 +99,7 @@ const Received& live(const PyReceived& self) {
 // [L, C] of a padded layout.
 std::pair<std::int64_t, std::int64_t> sections(const Received& received) {
   const auto experts = static_cast<std::int64_t>(received.handle.tokens_per_expert().size());
+  if (experts > 0) FERRY_CHECK(received.num_rows % experts, ==, 0);
   return {experts, experts ? received.num_rows / experts : 0};
 }
 
@@ -131,7 +133,8 @@ nb::object topk_ids(const PyReceived& self) {
               received.pin);
 }
 
-// Of the wire: float32, or int32 for packed exponents; the caller's own in their type.
+// The element type of scales. Scales of a wire are float32, or int32 for packed exponents; those of
+// the caller keep their type.
 Element scale_element(const PyReceived& self) {
   if (self.config->wire == Wire::kFp8Ue8m0) return Element::kInt32;
   if (self.config->wire != Wire::kNone) return Element::kFp32;
@@ -185,9 +188,8 @@ void bind_results(nb::module_& module) {
   nb::class_<PyReceived>(
       module, "Received", nb::is_generic(), nb::sig("class Received(typing.Generic[Array])"),
       "Rows received by a dispatch. Arrays are views of ferry's memory, of the library of the "
-      "tokens "
-      "(torch or numpy); the buffer is free for reuse when this object is released or gone and "
-      "none of its arrays is alive. N: rows, gaps and padding included.")
+      "tokens (torch or numpy). The buffer is free for reuse when this object is released or "
+      "destroyed and none of its arrays is alive. N: rows, gaps and padding included.")
       .def_prop_ro("rows", &rows, nb::sig("def rows(self, /) -> Array"),
                    "[N, H], for padded [L, C, H].")
       .def_prop_ro(
@@ -223,7 +225,7 @@ void bind_results(nb::module_& module) {
           [](PyReceived& self) {
             if (self.kept->mine()) (*self.kept)->release();
           },
-          "Gives the rows back. Arrays made before stay valid and keep the buffer.");
+          "Releases the rows. Arrays made before stay valid and keep the buffer.");
 }
 
 }  // namespace ferry::python

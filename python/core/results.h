@@ -1,4 +1,4 @@
-// Handle and Received as Python sees them: views of ferry's memory in the caller's library.
+// Handle and Received for Python: views of ferry's memory as arrays of the caller's library.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -21,8 +21,8 @@ struct PyHandle {
 struct PyReceived {
   std::unique_ptr<Kept<Received>> kept = std::make_unique<Kept<Received>>(Received{});
   Library library = Library::kNone;
-  std::shared_ptr<const ExchangeConfig> config = {};  // of the exchange
-  Element scale_element = Element::kOther;            // of the caller's own scales
+  std::shared_ptr<const ExchangeConfig> config = {};
+  Element scale_element = Element::kOther;  // of token_scales
   int num_ranks = 0;
 };
 

@@ -13,7 +13,7 @@ namespace ferry::python {
 
 class Shape {
  public:
-  static constexpr std::size_t kMostDims = 4;  // of what ferry makes and asks for
+  static constexpr std::size_t kMostDims = 4;  // the most of any array that ferry reads or makes
 
   Shape(std::initializer_list<std::int64_t> extents = {}) : size_(extents.size()) {
     std::copy(extents.begin(), extents.end(), extents_.begin());

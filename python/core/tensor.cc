@@ -20,8 +20,9 @@ std::string class_of(nb::handle object) {
   return nb::cast<std::string>(nb::str(object.type().attr("__name__")));
 }
 
-// What a library has a type for but does not export, under an integer type of the same width: bf16
-// and fp8 of ml_dtypes, fp8 and (before 2.0) bool of torch. Anything else as it is.
+// A view of integers of the same width, for an element type that a library has but does not export:
+// bf16 and fp8 of ml_dtypes, fp8 of torch, and bool of a torch before 2.0. Other arrays are
+// returned unchanged.
 nb::object as_integers(nb::handle object, Element& element) {
   const Library library = library_of(object);
   if (library == Library::kNone) return nb::borrow(object);
@@ -45,14 +46,14 @@ nb::object as_integers(nb::handle object, Element& element) {
 
 bool is_true(const nb::object& object) { return PyObject_IsTrue(object.ptr()) == 1; }
 
-// Such elements have neither gradients nor pending signs.
+// Whether the elements are of a type that has neither gradients nor lazy negation.
 bool is_whole(Element element) {
   return element == Element::kInt64 || element == Element::kInt32 || element == Element::kBool ||
          element == Element::kUint8;
 }
 
-// What the elements in memory do not say: a gradient, which would end here unseen, and a pending
-// sign.
+// Refuses a tensor that needs a gradient, which would end here without an error, and a lazily
+// negated one, whose elements in memory have the wrong sign.
 void refuse_laziness(nb::handle object, const char* name) {
   if (is_true(object.attr("is_neg")())) {
     refuse(fmt::format("{} is a negated view: give {}.resolve_neg()", name, name));
@@ -62,15 +63,15 @@ void refuse_laziness(nb::handle object, const char* name) {
   refuse(fmt::format("{} requires a gradient: give {}.detach(), or use ferry.torch", name, name));
 }
 
-// What torch's functional collectives return has no elements before it was waited for.
+// Waits for the result of a functional collective of torch, which has no elements before.
 nb::object waited_for(nb::handle object) {
   if (is_plain_tensor(object) || !nb::hasattr(object, "trigger_wait")) return nb::borrow(object);
   return object.attr("trigger_wait")();
 }
 
-// Whether elements lie at the address that a tensor says. Torch adds an offset to the address of a
-// storage without memory too, so a low address is looked at closely. No process of Linux has
-// mapped memory of its own below the first bound.
+// Whether elements lie at the address of a tensor. The address of a tensor without memory may be an
+// offset, because torch adds the offset to a null address. So for a low address the storage is
+// examined. Linux maps no memory below kLowest.
 bool has_memory(nb::handle object, const Tensor& tensor) {
   constexpr std::uintptr_t kLowest = 4096, kSuspect = std::uintptr_t{1} << 40;
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
@@ -80,12 +81,12 @@ bool has_memory(nb::handle object, const Tensor& tensor) {
   try {
     return nb::cast<std::uintptr_t>(object.attr("untyped_storage")().attr("data_ptr")()) != 0;
   } catch (const nb::python_error&) {
-    return false;  // as a tensor without values answers
+    return false;  // a tensor without values raises
   }
 }
 
-// A DTensor, a fake tensor or another wrapper has a shape and a type only. As an optional argument
-// it must not pass for one that was not given.
+// Refuses a DTensor, a fake tensor or another wrapper that has only a shape and a type. Its null
+// address would otherwise stand for an optional argument that is not given.
 void refuse_without_memory(nb::handle object, const Tensor& tensor, const char* name) {
   if (!tensor.given() || has_memory(object, tensor)) return;
   const bool local = nb::hasattr(object, "to_local");
@@ -110,11 +111,11 @@ bool take(const nb::dlpack::dltensor& from, Tensor& tensor) {
   return true;
 }
 
-// A tensor of torch, by its table.
+// Reads a tensor of torch by the table of torch.
 bool import_by_table(nb::handle object, const ExchangeTable& table, Tensor& tensor) {
   nb::dlpack::dltensor from;
   if (table.view_of_object(object.ptr(), &from) != 0) {
-    PyErr_Clear();  // said by refuse_unreadable, with the argument's name
+    PyErr_Clear();  // refuse_unreadable raises an error with the name of the argument
     return false;
   }
   tensor.owner = nb::borrow(object);
@@ -132,7 +133,7 @@ bool import_array(nb::handle object, Tensor& tensor) {
                             .shape = const_cast<std::int64_t*>(array.shape_ptr()),
                             .strides = const_cast<std::int64_t*>(array.stride_ptr()),
                             .byte_offset = array.byte_offset()};
-  // The ndarray keeps what it was made of; the capsule keeps the ndarray.
+  // The ndarray keeps the array alive, and the capsule keeps the ndarray.
   tensor.owner = nb::capsule(new Array(std::move(array)),
                              [](void* kept) noexcept { delete static_cast<Array*>(kept); });
   return take(from, tensor);
@@ -198,7 +199,7 @@ nb::object with_memory(nb::handle given, const char* name) {
     take_place(from, tensor);
     refuse_without_memory(object, tensor, name);
   }
-  PyErr_Clear();  // other checks say what it is
+  PyErr_Clear();  // other checks raise a better error
   return object;
 }
 

@@ -1,5 +1,5 @@
-// Tensors of Python, as callers give them (anything with DLPack or the buffer protocol): pointer,
-// shape and element type.
+// Tensors of Python, which are objects with DLPack or the buffer protocol: pointer, shape and
+// element type.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,10 +17,10 @@ namespace ferry::python {
 
 namespace nb = nanobind;
 
-// A caller's tensor in this address space; keeps it alive. Strides in elements; shape and strides
-// are its own, read under the GIL.
+// A tensor of the caller in this address space, which it keeps alive. Strides are in elements.
+// Shape and strides lie in the tensor, and are read with the GIL.
 struct Tensor {
-  nb::object owner;  // what `data`, `shape` and `strides` lie in
+  nb::object owner;  // has the memory of `data`, `shape` and `strides`
   void* data = nullptr;
   std::span<const std::int64_t> shape;
   std::span<const std::int64_t> strides;
@@ -34,18 +34,19 @@ struct Tensor {
   std::string describe() const;  // "float32 [3, 4]"
 };
 
-// Reads `object`; None gives an empty Tensor. The result of a functional collective of torch is
-// waited for. Throws Error(kInvalidArgument) that begins with `name` for what is no tensor, lies on
-// another device, has no memory (DTensor, FakeTensor), needs a gradient, is lazily negated, or
-// (writable) is read-only.
+// Reads `object`; None gives an empty Tensor. Waits for the result of a functional collective of
+// torch. Throws Error(kInvalidArgument) that begins with `name` for an object that is not a tensor,
+// lies on another device, has no memory (DTensor, FakeTensor), needs a gradient, is lazily negated,
+// or is read-only where `writable` is true.
 Tensor read_tensor(nb::handle object, const char* name, bool writable = false);
 
-// `object`, waited for; on any device. Throws Error(kInvalidArgument) that begins with `name` for a
-// tensor of torch without memory. Fronts call it where they look at elements themselves.
+// Returns `object`, or the result of a functional collective once it has arrived; on any device.
+// Throws Error(kInvalidArgument) that begins with `name` for a tensor of torch without memory.
+// Fronts call it before they read elements themselves.
 nb::object with_memory(nb::handle object, const char* name);
 
-// The same as read_tensor, and checks: dense, of one of the elements, of the shape (-1: any
-// extent).
+// Reads as read_tensor does, and checks that the tensor is dense and has one of the elements and
+// the shape (-1: any extent).
 struct Elements {
   Element first, second = Element::kOther;  // kOther: no second one
 };
@@ -60,7 +61,7 @@ Tensor read_dense(nb::handle object, const Expected& expected);
 // Throws Error(kInvalidArgument) unless `tensor` has the shape (-1: any extent).
 void check_shape(const Tensor& tensor, const char* name, const Shape& shape);
 
-// The element type as the engine names it. Throws Error(kInvalidArgument) when rows have none.
+// The element type as a DataType. Throws Error(kInvalidArgument) for a type that rows cannot have.
 DataType data_type(const Tensor& tensor, const char* name);
 
 }  // namespace ferry::python
