@@ -56,7 +56,7 @@ class ByteWriter {
 
   // The next `bytes`, for the caller to fill; empty when they do not fit.
   std::span<std::byte> reserve(std::size_t bytes) noexcept {
-    ok_ = ok_ && bytes <= left();
+    ok_ = ok_ && bytes <= remaining();
     if (!ok_) return {};
     const std::span piece = out_.subspan(at_, bytes);
     at_ += bytes;
@@ -77,7 +77,7 @@ class ByteWriter {
 
   bool ok() const noexcept { return ok_; }
   std::size_t written() const noexcept { return at_; }
-  std::size_t left() const noexcept { return out_.size() - at_; }
+  std::size_t remaining() const noexcept { return out_.size() - at_; }
 
  private:
   std::span<std::byte> out_;
@@ -95,13 +95,13 @@ class ByteReader {
 
   // The next `bytes`, where they lie (at any address).
   std::span<const std::byte> take(std::size_t bytes) noexcept {
-    ok_ = ok_ && bytes <= left();
+    ok_ = ok_ && bytes <= remaining();
     if (!ok_) return {};
     const std::span piece = in_.subspan(at_, bytes);
     at_ += bytes;
     return piece;
   }
-  std::span<const std::byte> rest() noexcept { return take(left()); }
+  std::span<const std::byte> rest() noexcept { return take(remaining()); }
   template <Encodable Value>
   Value get() noexcept {
     Value value{};
@@ -117,8 +117,8 @@ class ByteReader {
 
   bool ok() const noexcept { return ok_; }
   // Everything was read, and no more.
-  bool done() const noexcept { return ok_ && left() == 0; }
-  std::size_t left() const noexcept { return in_.size() - at_; }
+  bool done() const noexcept { return ok_ && remaining() == 0; }
+  std::size_t remaining() const noexcept { return in_.size() - at_; }
 
  private:
   std::span<const std::byte> in_;

@@ -24,7 +24,7 @@ class Deadline {
   bool passed() const noexcept { return running_ns() >= at_ns_ || interrupted(); }
   bool interrupted() const noexcept { return interrupted_ && *interrupted_ && (*interrupted_)(); }
   // This deadline, or `span` from now where that is earlier.
-  Deadline sooner(std::chrono::nanoseconds span) const noexcept {
+  Deadline earlier(std::chrono::nanoseconds span) const noexcept {
     return Deadline(std::min(at_ns_, running_ns() + static_cast<std::int64_t>(span.count())),
                     interrupted_, look_);
   }

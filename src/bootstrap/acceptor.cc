@@ -76,7 +76,7 @@ class Acceptor {
   void welcome_guest(Descriptor socket);
   void no_descriptors();
   bool is_other_user(Connection& connection);
-  void hear_guests();
+  void read_guests();
   std::optional<Hello> hello_in(Guest& guest, const Frame& frame);
   void receive(std::unique_ptr<Connection> connection, const Hello& hello);
   void give_place(std::unique_ptr<Connection> connection, const Hello& hello);
@@ -121,7 +121,7 @@ std::vector<Peer> Acceptor::run() {
     service(connections(), until().remaining_ms(room ? Deadline::kLongestSleepMs : kStrangerMs),
             room ? listener_.fd() : -1);
     accept_guests();
-    hear_guests();
+    read_guests();
     watch_members();
     watch_local_ranks();
     watch_other_hosts();
@@ -211,7 +211,7 @@ bool Acceptor::is_other_user(Connection& connection) {
   return true;
 }
 
-void Acceptor::hear_guests() {
+void Acceptor::read_guests() {
   for (Guest& guest : guests_) {
     const std::optional<Frame> frame = guest.connection->take();
     if (!frame && !guest.connection->closed()) continue;
@@ -324,7 +324,7 @@ void Acceptor::watch_other_hosts() {
 void Acceptor::object(const Error& problem) {
   if (problem_) return;
   problem_ = problem;
-  linger_ = deadline_.sooner(kLinger);
+  linger_ = deadline_.earlier(kLinger);
   for (const Guest& guest : guests_) {
     if (local() && guest.connection) guest.connection->send_failure(problem);
   }

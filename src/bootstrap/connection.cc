@@ -28,7 +28,7 @@ constexpr std::uint64_t kMaxPayload = std::uint64_t{1} << 32;
 constexpr std::size_t kMaxStrangerFrames = 4;  // proof, acceptance and welcome, or a failure
 
 // How long a rank that gives up goes on telling the others why, after its deadline has passed.
-constexpr std::chrono::milliseconds kTelling{500};
+constexpr std::chrono::milliseconds kFailureTime{500};
 
 // Of a payload, in one record.
 constexpr std::uint64_t kPieceBytes = 64 << 10;
@@ -152,7 +152,7 @@ void Connection::parse() {
     const std::size_t used = coming_ ? parse_payload(there) : parse_header(there);
     if (used == 0) break;
     begin += used;
-    if (coming_ && coming_->left == 0) deliver();
+    if (coming_ && coming_->remaining == 0) deliver();
   }
   in_.erase(0, begin);
 }
@@ -176,12 +176,12 @@ std::size_t Connection::parse_header(std::string_view there) {
 
 // Likewise of a piece of the payload.
 std::size_t Connection::parse_payload(std::string_view there) {
-  std::size_t bytes = std::min(coming_->left, kPieceBytes);
+  std::size_t bytes = std::min(coming_->remaining, kPieceBytes);
   const std::size_t tag_bytes = open_ ? RecordCipher::kTagBytes : 0;
   if (!open_) bytes = std::min(bytes, there.size());
   if (bytes == 0 || there.size() < bytes + tag_bytes) return 0;
   if (!append_opened(coming_->frame.payload, there.substr(0, bytes + tag_bytes))) return 0;
-  coming_->left -= bytes;
+  coming_->remaining -= bytes;
   return bytes + tag_bytes;
 }
 
@@ -224,7 +224,7 @@ void Connection::seal_next() {
       std::string_view(*frame.payload).substr(frame.sent - frame.header.size(), kPieceBytes);
   if (!piece.empty()) seal_->seal(piece, record_);
   frame.sent += piece.size();
-  if (frame.left() == 0) out_.pop_front();
+  if (frame.remaining() == 0) out_.pop_front();
 }
 
 ssize_t Connection::send_record() noexcept {
@@ -238,11 +238,13 @@ ssize_t Connection::send_record() noexcept {
 }
 
 ssize_t Connection::send_clear(Outgoing& frame) noexcept {
-  const std::size_t header_left = frame.header.size() - std::min(frame.sent, frame.header.size());
-  const std::size_t payload_sent = frame.sent - (frame.header.size() - header_left);
-  iovec pieces[2] = {{frame.header.data() + frame.header.size() - header_left, header_left},
-                     {const_cast<char*>(frame.payload->data()) + payload_sent,
-                      frame.payload->size() - payload_sent}};
+  const std::size_t header_remaining =
+      frame.header.size() - std::min(frame.sent, frame.header.size());
+  const std::size_t payload_sent = frame.sent - (frame.header.size() - header_remaining);
+  iovec pieces[2] = {
+      {frame.header.data() + frame.header.size() - header_remaining, header_remaining},
+      {const_cast<char*>(frame.payload->data()) + payload_sent,
+       frame.payload->size() - payload_sent}};
   msghdr message{};
   message.msg_iov = pieces;
   message.msg_iovlen = 2;
@@ -250,7 +252,7 @@ ssize_t Connection::send_clear(Outgoing& frame) noexcept {
   if (frame.passed && frame.sent == 0) attach(message, control, frame.passed->fd());
   const ssize_t sent = sendmsg(socket_.fd(), &message, MSG_NOSIGNAL);
   frame.sent += static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
-  if (frame.left() == 0) out_.pop_front();
+  if (frame.remaining() == 0) out_.pop_front();
   return sent;
 }
 
@@ -285,11 +287,11 @@ bool flush_all(const std::vector<Connection*>& connections, Deadline deadline) {
   return true;
 }
 
-void tell_failure(const std::vector<Connection*>& connections, const Error& error) {
+void send_failure_to(const std::vector<Connection*>& connections, const Error& error) {
   for (Connection* connection : connections) {
     if (connection != nullptr) connection->send_failure(error);
   }
-  flush_all(connections, Deadline::after(kTelling));
+  flush_all(connections, Deadline::after(kFailureTime));
 }
 
 }  // namespace ferry::internal

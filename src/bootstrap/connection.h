@@ -86,12 +86,12 @@ class Connection {
     std::shared_ptr<const Descriptor> passed;
     bool sealed;
     std::size_t sent;  // bytes of header and payload, or sealed to be sent
-    std::size_t left() const noexcept { return header.size() + payload->size() - sent; }
+    std::size_t remaining() const noexcept { return header.size() + payload->size() - sent; }
   };
   // A frame that has not come whole.
   struct Incoming {
     Frame frame;
-    std::uint64_t left;  // bytes of the payload
+    std::uint64_t remaining;  // bytes of the payload
   };
 
   void receive();
@@ -137,6 +137,6 @@ bool service(const std::vector<Connection*>& connections, int wait_ms, int extra
 bool flush_all(const std::vector<Connection*>& connections, Deadline deadline);
 
 // Sends the failure to all that take it within a second.
-void tell_failure(const std::vector<Connection*>& connections, const Error& error);
+void send_failure_to(const std::vector<Connection*>& connections, const Error& error);
 
 }  // namespace ferry::internal

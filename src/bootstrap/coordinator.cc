@@ -8,7 +8,7 @@ namespace ferry::internal {
 
 Coordinator::Coordinator(const Roster& roster, Deadline deadline)
     : ranks_(roster.ranks), members_(accept_members(roster, deadline)) {
-  answer(FrameKind::kWelcome, 0, "", {}, deadline);
+  reply(FrameKind::kWelcome, 0, "", {}, deadline);
   gather_next(1);
 }
 
@@ -37,7 +37,7 @@ std::vector<std::string> Coordinator::gather(std::uint32_t call, std::string_vie
     deadline.look([&](const Error& why) { fail(why); });
     service(connections(), deadline.remaining_ms());
   }
-  answer(FrameKind::kGathered, call, pack(gathering_.texts), {}, deadline);
+  reply(FrameKind::kGathered, call, pack(gathering_.texts), {}, deadline);
   std::vector<std::string> texts = std::move(gathering_.texts);
   gather_next(call + 1);
   return texts;
@@ -74,12 +74,12 @@ void Coordinator::take_from(std::size_t place) {
 
 std::optional<Descriptor> Coordinator::pass(std::uint32_t call, const Handouts& handouts,
                                             Deadline deadline) {
-  answer(FrameKind::kSegment, call, handouts.empty() ? "" : "here", handouts, deadline);
+  reply(FrameKind::kSegment, call, handouts.empty() ? "" : "here", handouts, deadline);
   return std::nullopt;
 }
 
-void Coordinator::answer(FrameKind kind, std::uint32_t call, std::string payload,
-                         const Handouts& handouts, Deadline deadline) {
+void Coordinator::reply(FrameKind kind, std::uint32_t call, std::string payload,
+                        const Handouts& handouts, Deadline deadline) {
   const auto shared = std::make_shared<const std::string>(std::move(payload));
   for (std::size_t place = 1; place < members_.size(); ++place) {
     members_[place].connection->send(kind, call, shared,
@@ -96,7 +96,7 @@ void Coordinator::answer(FrameKind kind, std::uint32_t call, std::string payload
 }
 
 void Coordinator::fail(const Error& error) {
-  tell_failure(connections(), error);
+  send_failure_to(connections(), error);
   throw error;
 }
 

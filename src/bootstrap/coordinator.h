@@ -36,8 +36,8 @@ class Coordinator final : public Collectives {
 
   // The same frame to every member, each with its handout if there are any. A member that is lost
   // meanwhile is found by the next gather.
-  void answer(FrameKind kind, std::uint32_t call, std::string payload, const Handouts& handouts,
-              Deadline deadline);
+  void reply(FrameKind kind, std::uint32_t call, std::string payload, const Handouts& handouts,
+             Deadline deadline);
   void take_from(std::size_t place);
   void gather_next(std::uint32_t call);
   std::vector<Connection*> connections() const;

@@ -76,7 +76,7 @@ bool Member::try_to_join(const Roster& roster, Deadline deadline) {
   if (frame && frame->kind == FrameKind::kAccepted) {
     hung_up_.reset();
     frame = await_welcome(roster, deadline);
-    if (!frame) hung_up_ = deadline.sooner(kComesAgain);
+    if (!frame) hung_up_ = deadline.earlier(kComesAgain);
   }
   if (frame && frame->kind == FrameKind::kWelcome) return true;
   if (!frame && connection_->tampered()) fail(coordinator_lost());
@@ -89,7 +89,7 @@ bool Member::try_to_join(const Roster& roster, Deadline deadline) {
 // In turns, to see whether a rank of this host has ended: nobody else may know.
 std::optional<Frame> Member::await_welcome(const Roster& roster, Deadline deadline) {
   while (!deadline.passed()) {
-    if (std::optional<Frame> frame = next_frame(deadline.sooner(kTurn))) {
+    if (std::optional<Frame> frame = next_frame(deadline.earlier(kTurn))) {
       if (frame->kind == FrameKind::kFailure) throw failure_in(frame->payload);
       return frame;
     }
@@ -111,13 +111,13 @@ bool Member::greet_on_host(const Roster& roster) {
 
 bool Member::greet_with_proof(const Roster& roster, Deadline deadline) {
   seen_ = "who listened there is not rank 0 of this job, or has another FERRY_SECRET";
-  std::optional<Frame> frame = next_frame(deadline.sooner(kProofPatience));
+  std::optional<Frame> frame = next_frame(deadline.earlier(kProofPatience));
   Handshake handshake(*roster.endpoint.secret, Handshake::Side::kMember);
   if (!frame || frame->kind != FrameKind::kChallenge || frame->call != 0 ||
       !handshake.take_share(frame->payload))
     return false;
   connection_->send(FrameKind::kHello, 0, handshake.share() + handshake.seal(encode(roster.self)));
-  frame = next_frame(deadline.sooner(kProofPatience));
+  frame = next_frame(deadline.earlier(kProofPatience));
   if (!frame || frame->kind != FrameKind::kProof || frame->call != 0) return false;
   const auto text = handshake.open(frame->payload);
   const auto hello = text ? decode_hello(*text) : std::nullopt;
@@ -162,7 +162,7 @@ void Member::watch() {
 }
 
 void Member::fail(const Error& error) {
-  tell_failure({connection_.get()}, error);
+  send_failure_to({connection_.get()}, error);
   throw error;
 }
 

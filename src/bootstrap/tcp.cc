@@ -161,7 +161,7 @@ Attempt connect_to_one(const addrinfo& at, Deadline deadline) {
   tune(socket);
   const int begun = connect(socket.fd(), at.ai_addr, at.ai_addrlen);
   const int error = begun == 0 || errno == EINPROGRESS || errno == EINTR
-                        ? wait_connected(socket, deadline.sooner(kLongestConnect))
+                        ? wait_connected(socket, deadline.earlier(kLongestConnect))
                         : errno;
   if (error == 0) return {std::move(socket), ""};
   return {{}, fmt::format("{}: {}", numeric(at.ai_addr, at.ai_addrlen), std::strerror(error))};
@@ -188,20 +188,20 @@ std::shared_ptr<const addrinfo> resolve(const std::string& host, int port, Deadl
                                         std::vector<std::string>& why) {
   if (const Resolved number = look_up(host, port, AI_NUMERICHOST); number.first)
     return number.first;
-  std::packaged_task<Resolved()> ask([host, port] { return look_up(host, port, 0); });
-  std::future<Resolved> answer = ask.get_future();
+  std::packaged_task<Resolved()> task([host, port] { return look_up(host, port, 0); });
+  std::future<Resolved> resolved = task.get_future();
   try {
-    std::thread(std::move(ask)).detach();
+    std::thread(std::move(task)).detach();
   } catch (const std::system_error& error) {
     throw Error(Code::kSystem, fmt::format("no thread to resolve {}: {}", host, error.what()));
   }
-  while (answer.wait_for(std::chrono::milliseconds(deadline.remaining_ms())) !=
+  while (resolved.wait_for(std::chrono::milliseconds(deadline.remaining_ms())) !=
          std::future_status::ready) {
     if (!deadline.passed()) continue;
     why.push_back(fmt::format("cannot resolve {}: no answer before the deadline", host));
     return nullptr;
   }
-  const Resolved name = answer.get();
+  const Resolved name = resolved.get();
   if (!name.first)
     why.push_back(fmt::format("cannot resolve {}: {}", host, gai_strerror(name.failed)));
   return name.first;

@@ -29,7 +29,10 @@ struct Failure {
 // one.
 struct Board {
   explicit Board(int size)
-      : size(size), texts(static_cast<std::size_t>(size)), came(texts.size()), left(texts.size()) {}
+      : size(size),
+        texts(static_cast<std::size_t>(size)),
+        came(texts.size()),
+        departed(texts.size()) {}
 
   std::vector<int> missing() const {
     std::vector<int> ranks;
@@ -42,7 +45,7 @@ struct Board {
   // The first missing rank that will never come, or -1.
   int lost() const {
     for (const int rank : missing()) {
-      if (left[static_cast<std::size_t>(rank)]) return rank;
+      if (departed[static_cast<std::size_t>(rank)]) return rank;
     }
     return -1;
   }
@@ -51,7 +54,7 @@ struct Board {
   std::mutex mutex;
   std::condition_variable changed;
   Texts texts;
-  std::vector<bool> came, left;
+  std::vector<bool> came, departed;
   int num_came = 0;
   std::shared_ptr<const Texts> gathered;  // of the last complete gather
   std::uint64_t num_gathers = 0;
@@ -69,7 +72,7 @@ class ThreadRendezvous final : public Rendezvous {
 
   ~ThreadRendezvous() override {
     const std::lock_guard lock(board_->mutex);
-    board_->left[static_cast<std::size_t>(rank())] = true;
+    board_->departed[static_cast<std::size_t>(rank())] = true;
     board_->changed.notify_all();
   }
 

@@ -67,7 +67,7 @@ void GroupState::await_links(const std::optional<Error>& failure, const Deadline
       std::min<std::chrono::nanoseconds>(kTelling, options_.deadline / kTellingPart).count();
   const auto is_late = [&] { return by.remaining_ns() < telling_ns; };
   while (true) {
-    const Deadline round = by.sooner(kRound);
+    const Deadline round = by.earlier(kRound);
     std::string report =
         failure ? report_of(kLost, failure->culprit(), failure->what() + std::string(kHint)) : "";
     for (auto pause = kLook; !failure; pause = std::min(2 * pause, kLongestLook)) {
@@ -91,9 +91,9 @@ std::string GroupState::missing_links() {
   const auto held = lock();
   for (const auto& [peer, why] : nodes_.why_lost)
     return report_of(kLost, peer, fmt::format("cannot reach rank {}: {}{}", peer, why, kHint));
-  const std::map<int, std::string> unanswered = messages_->unanswered();
-  if (unanswered.empty()) return {};
-  const auto& [peer, where] = *unanswered.begin();
+  const std::map<int, std::string> unconnected = messages_->unconnected();
+  if (unconnected.empty()) return {};
+  const auto& [peer, where] = *unconnected.begin();
   return report_of(kWaits, peer,
                    fmt::format("rank {} does not answer at {}{}", peer, where, kHint));
 }

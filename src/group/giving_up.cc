@@ -29,7 +29,7 @@ std::vector<int> GroupState::missing_ranks(const Await& await) const {
   for (const auto& then : {*await.outgoing, now}) {
     std::vector<int> unsent;
     for (int peer = 0; peer < size_; ++peer) {
-      if (now[peer].left < then[peer].sent) unsent.push_back(peer);
+      if (now[peer].departed < then[peer].sent) unsent.push_back(peer);
     }
     if (!unsent.empty()) return unsent;
   }
@@ -182,8 +182,8 @@ Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept 
   text += fmt::format("; {} {}", name_of(culprit),
                       code == Code::kInterrupted ? "was interrupted" : state_of(culprit));
   if (messages_ && !here(culprit)) {
-    const std::map<int, std::string> unanswered = messages_->unanswered();
-    if (const auto found = unanswered.find(culprit); found != unanswered.end())
+    const std::map<int, std::string> unconnected = messages_->unconnected();
+    if (const auto found = unconnected.find(culprit); found != unconnected.end())
       text += fmt::format("; it does not answer at {} (a firewall?)", found->second);
   }
   if (await.last_hop && (*await.last_hop)[culprit] != culprit)

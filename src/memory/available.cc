@@ -45,7 +45,7 @@ constexpr Version kVersions[] = {
     {"/sys/fs/cgroup/unified", "memory.max", "memory.current", ""},
 };
 
-std::uint64_t left_in_group(const std::string& folder, const Version& version) {
+std::uint64_t remaining_in_group(const std::string& folder, const Version& version) {
   const auto limit = number(folder + "/" + version.limit);
   const auto usage = number(folder + "/" + version.usage);
   if (!limit || !usage) return kUnlimited;
@@ -60,19 +60,19 @@ std::uint64_t left_in_group(const std::string& folder, const Version& version) {
 // A limit of any ancestor binds. Inside a container the path named in /proc may not exist below the
 // mount while its own limit is at the mount's top, so every folder from the path up to the mount is
 // tried.
-std::uint64_t left_on_path(const std::string& root, std::string path, const Version& version) {
-  std::uint64_t left = kUnlimited;
+std::uint64_t remaining_on_path(const std::string& root, std::string path, const Version& version) {
+  std::uint64_t remaining = kUnlimited;
   while (true) {
     std::string folder = root;
     folder.append(version.mount).append(path);
-    left = std::min(left, left_in_group(folder, version));
-    if (path.empty()) return left;
+    remaining = std::min(remaining, remaining_in_group(folder, version));
+    if (path.empty()) return remaining;
     path.erase(path.find_last_of('/'));
   }
 }
 
-std::uint64_t left_in_groups(const std::string& root) {
-  std::uint64_t left = kUnlimited;
+std::uint64_t remaining_in_groups(const std::string& root) {
+  std::uint64_t remaining = kUnlimited;
   std::ifstream file(root + "/proc/self/cgroup");
   std::string line;
   while (std::getline(file, line)) {  // "4:memory:/path" or "0::/path"
@@ -85,27 +85,27 @@ std::uint64_t left_in_groups(const std::string& root) {
     if (path.empty() || path.front() != '/') continue;
     if (path == "/") path.clear();
     for (const Version& version : kVersions)
-      left = std::min(left, left_on_path(root, path, version));
+      remaining = std::min(remaining, remaining_on_path(root, path, version));
   }
-  return left;
+  return remaining;
 }
 
 }  // namespace
 
 std::uint64_t available_memory(const std::string& root) {
   const auto machine_kib = field(root + "/proc/meminfo", "MemAvailable:");
-  return std::min(machine_kib ? *machine_kib * 1024 : kUnlimited, left_in_groups(root));
+  return std::min(machine_kib ? *machine_kib * 1024 : kUnlimited, remaining_in_groups(root));
 }
 
 bool MemoryAllowance::take(std::uint64_t bytes, std::int64_t now_ns,
                            const std::function<std::uint64_t()>& available) {
-  if (bytes > left_ || now_ns >= until_ns_) {
+  if (bytes > remaining_ || now_ns >= until_ns_) {
     const std::uint64_t answer = available();
     if (bytes > answer) return false;
-    left_ = bytes + (answer - bytes) / kShare;
+    remaining_ = bytes + (answer - bytes) / kShare;
     until_ns_ = now_ns + kHoldsNs;
   }
-  left_ -= bytes;
+  remaining_ -= bytes;
   return true;
 }
 

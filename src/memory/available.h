@@ -28,7 +28,7 @@ class MemoryAllowance {
             const std::function<std::uint64_t()>& available);
 
  private:
-  std::uint64_t left_ = 0;  // bytes
+  std::uint64_t remaining_ = 0;  // bytes
   std::int64_t until_ns_ = 0;
 };
 

@@ -56,7 +56,7 @@ MessageChannel::~MessageChannel() {
   while (!deadline.passed()) {
     events_ = {};
     const bool moved = transport_->progress([](const Transport::Packet&) {}, events_);
-    for (void* const ticket : events_.sent) packet_left(static_cast<Outgoing*>(ticket));
+    for (void* const ticket : events_.sent) packet_departed(static_cast<Outgoing*>(ticket));
     if (moved) continue;
     if (under_way_ == 0) break;
     if (transport_->arm()) transport_->sleep(kClosingNapUs);
@@ -79,9 +79,9 @@ void MessageChannel::connect(const std::map<int, std::string>& addresses) {
   transport_->connect(addresses);
 }
 
-std::map<int, std::string> MessageChannel::unanswered() const {
+std::map<int, std::string> MessageChannel::unconnected() const {
   const std::lock_guard held(mutex_);
-  return transport_->unanswered();
+  return transport_->unconnected();
 }
 
 std::optional<MessageChannel::SendBuffer> MessageChannel::send_buffer(int peer) {
@@ -161,30 +161,30 @@ void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
   Peer& to = *peers_[static_cast<std::size_t>(message->peer)];
   ++under_way_;
   ++to.traffic.sent;
-  message->packets_left = 1;  // until all are cut
+  message->packets_remaining = 1;  // until all are cut
   for (std::size_t cut = 0; !to.is_lost;) {
     const std::span body(message->data() + cut,
                          std::min(bytes - cut, transport_->max_body_bytes()));
     message->heads.push_back({.job = self_.job,
-                              .left = bytes - cut,
+                              .remaining = bytes - cut,
                               .sequence = to.next_out++,
                               .from = static_cast<std::uint32_t>(self_.rank),
                               .body_bytes = static_cast<std::uint32_t>(body.size()),
                               .is_bundle = message->buffer ? 0u : 1u});
-    ++message->packets_left;
+    ++message->packets_remaining;
     if (transport_->send(message->peer, bytes_of(message->heads.back()), body, message))
-      packet_left(message);
+      packet_departed(message);
     cut += body.size();
     if (cut == bytes) break;
   }
-  packet_left(message);
+  packet_departed(message);
   if (asleep_ > 0 && under_way_ > 0) transport_->wake();
 }
 
-void MessageChannel::packet_left(Outgoing* message) {
-  if (--message->packets_left > 0) return;
+void MessageChannel::packet_departed(Outgoing* message) {
+  if (--message->packets_remaining > 0) return;
   --under_way_;
-  ++peers_[static_cast<std::size_t>(message->peer)]->traffic.left;
+  ++peers_[static_cast<std::size_t>(message->peer)]->traffic.departed;
   give_back(message);
 }
 
@@ -216,7 +216,7 @@ bool MessageChannel::receive(const MessageReader& read, std::vector<Loss>& lost)
   const bool moved =
       transport_->progress([&](const Transport::Packet& packet) { arrive(packet, read); }, events_);
   for (const auto& [peer, why] : events_.lost) lose(peer, why);
-  for (void* const ticket : events_.sent) packet_left(static_cast<Outgoing*>(ticket));
+  for (void* const ticket : events_.sent) packet_departed(static_cast<Outgoing*>(ticket));
   lost = lost_;
   return moved;
 }
@@ -273,8 +273,8 @@ void MessageChannel::lose(int peer, const std::string& why) {
 }
 
 bool MessageChannel::is_ours(const Head& head, std::size_t body_bytes) const {
-  const bool cut_well = head.body_bytes == body_bytes && body_bytes <= head.left &&
-                        (body_bytes > 0 || head.left == 0);
+  const bool cut_well = head.body_bytes == body_bytes && body_bytes <= head.remaining &&
+                        (body_bytes > 0 || head.remaining == 0);
   return head.job == self_.job && head.from < peers_.size() &&
          head.from != static_cast<std::uint32_t>(self_.rank) && cut_well;
 }
@@ -328,13 +328,13 @@ void MessageChannel::take(int from, const Head& head, std::span<const std::byte>
   Peer& peer = *peers_[static_cast<std::size_t>(from)];
   ++peer.next_in;
   const bool is_first = peer.to_join == 0;
-  if (!is_first && head.left != peer.to_join) {
+  if (!is_first && head.remaining != peer.to_join) {
     lose(from, fmt::format("a packet of rank {} says that {} bytes of its message are missing, and "
                            "the one before it says {}",
-                           from, head.left, peer.to_join));
+                           from, head.remaining, peer.to_join));
     return;
   }
-  peer.to_join = head.left - body.size();
+  peer.to_join = head.remaining - body.size();
   if (is_first && peer.to_join == 0) return hand_over(from, head.is_bundle != 0, body, read);
   peer.joined.insert(peer.joined.end(), body.begin(), body.end());
   if (peer.to_join > 0) return;
@@ -346,7 +346,7 @@ void MessageChannel::hand_over(int from, bool is_bundle, std::span<const std::by
                                const MessageReader& read) {
   if (!is_bundle) return read(from, message);
   ByteReader bundle(message);
-  while (bundle.left() > 0) {
+  while (bundle.remaining() > 0) {
     const auto bytes = bundle.get<std::uint64_t>();
     const std::span<const std::byte> one = bundle.take(bytes);
     if (!bundle.ok()) {

@@ -67,7 +67,7 @@ class MessageChannel {
   std::string address() const;
   void let_in(const std::vector<std::string>& addresses);
   void connect(const std::map<int, std::string>& addresses);  // by peer
-  std::map<int, std::string> unanswered() const;
+  std::map<int, std::string> unconnected() const;
 
   // Nullopt while kUnsent messages to `peer` are under way (progress() and ask again).
   std::optional<SendBuffer> send_buffer(int peer);
@@ -91,7 +91,7 @@ class MessageChannel {
   bool all_sent() const;
   // [ranks] Messages sent to each so far, and how many of them have left this rank.
   struct Traffic {
-    std::uint64_t sent = 0, left = 0;
+    std::uint64_t sent = 0, departed = 0;
   };
   std::vector<Traffic> traffic() const;
   // Sleeps until something can move, at most `wait_us`.
@@ -115,7 +115,7 @@ class MessageChannel {
   void send_bundle(int peer);
   void send_bundles();
   void send_packets(Outgoing* message, std::size_t bytes);
-  void packet_left(Outgoing* message);
+  void packet_departed(Outgoing* message);
   void give_back(Outgoing* message);
   void put_back(Outgoing* message);
   bool is_ours(const Head& head, std::size_t body_bytes) const;

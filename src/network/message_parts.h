@@ -33,7 +33,7 @@ inline Pages make_pages(std::size_t bytes) {
 // bundle is messages that leave together, each behind its length (64 bits).
 struct MessageChannel::Head {
   std::uint64_t job;
-  std::uint64_t left;  // bytes of the message from this packet's body on
+  std::uint64_t remaining;  // bytes of the message from this packet's body on
   std::uint32_t sequence;
   std::uint32_t from;
   std::uint32_t body_bytes;
@@ -45,7 +45,7 @@ struct MessageChannel::Outgoing {
   Pages buffer;                 // null: a bundle
   std::vector<std::byte> copy;  // of a bundle
   std::deque<Head> heads;       // one per packet; they do not move
-  std::size_t packets_left = 0;
+  std::size_t packets_remaining = 0;
 
   const std::byte* data() const noexcept { return buffer ? buffer.get() : copy.data(); }
 };

@@ -203,7 +203,7 @@ TcpSockets::Place TcpSockets::place_of(std::string_view address) {
   Place place;
   for (auto count = reader.get<std::uint32_t>(); count > 0 && reader.ok(); --count)
     place.ips.insert(reader.get<Ip>());
-  while (reader.left() > 0 && reader.ok()) {
+  while (reader.remaining() > 0 && reader.ok()) {
     const Ip ip = reader.get<Ip>();
     place.listens.push_back({ip, reader.get<std::uint16_t>()});
   }
@@ -234,7 +234,7 @@ void TcpSockets::guard() {
   }
 }
 
-std::vector<IpEndpoint> TcpSockets::unanswered() const {
+std::vector<IpEndpoint> TcpSockets::unconnected() const {
   std::vector<IpEndpoint> found;
   for (const int fd : tcp_sockets()) {
     if (!is_unconnected(fd)) continue;

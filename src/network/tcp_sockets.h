@@ -40,7 +40,7 @@ class TcpSockets {
   // in the last `every_ns`. Takes microseconds for each descriptor.
   static void set_up_connections(std::int64_t every_ns = 0);
   // Where connections to peers are asked for and not made, for lack of an answer or refused.
-  std::vector<IpEndpoint> unanswered() const;
+  std::vector<IpEndpoint> unconnected() const;
   bool none() const noexcept { return ports_.empty(); }
   // Why the kernel lets others in all the same; empty: it does not.
   const std::string& exposed() const noexcept { return exposed_; }

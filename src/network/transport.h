@@ -50,7 +50,7 @@ class Transport {
   // them. Throws Error(kSystem).
   virtual void connect(const std::map<int, std::string>& addresses) = 0;
   // The peers that do not answer yet, and where: "port 40123 of 10.77.0.2".
-  virtual std::map<int, std::string> unanswered() const { return {}; }
+  virtual std::map<int, std::string> unconnected() const { return {}; }
 
   // Most bytes that the body of the next packet may have; need not be the same each time.
   virtual std::size_t max_body_bytes() = 0;

@@ -41,7 +41,7 @@ class UcxTransport final : public Transport {
   std::string address() const override;
   void let_in(const std::vector<std::string>& addresses) override;
   void connect(const std::map<int, std::string>& addresses) override;
-  std::map<int, std::string> unanswered() const override;
+  std::map<int, std::string> unconnected() const override;
   std::size_t max_body_bytes() override { return kMaxBodyBytes; }
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
             void* ticket) override;
@@ -185,7 +185,7 @@ void UcxTransport::connect_to(int rank, const std::string& address) {
   ByteReader reader(address);
   const TcpSockets::Place place =
       TcpSockets::place_of(as_text(reader.take(reader.get<std::uint32_t>())));
-  if (!reader.ok() || reader.left() == 0)  // UCX is not told how long an address is
+  if (!reader.ok() || reader.remaining() == 0)  // UCX is not told how long an address is
     throw Error(Code::kMismatch, fmt::format("rank {} has no address of UCX", rank), rank);
   Peer& peer = peers_[rank];
   peer = {this, rank, nullptr, place};
@@ -201,9 +201,9 @@ void UcxTransport::connect_to(int rank, const std::string& address) {
   throw error(fmt::format("cannot reach rank {} at {}", rank, where), status, rank);
 }
 
-std::map<int, std::string> UcxTransport::unanswered() const {
+std::map<int, std::string> UcxTransport::unconnected() const {
   std::map<int, std::string> found;
-  for (const IpEndpoint& end : sockets_.unanswered()) {
+  for (const IpEndpoint& end : sockets_.unconnected()) {
     for (const auto& [rank, peer] : peers_)
       if (std::ranges::count(peer.place.listens, end) > 0) found[rank] = text_of(end);
   }

@@ -55,7 +55,7 @@ class HoldingTransport final : public PassingTransport {
   bool concerned(std::span<const std::byte> packet) const {
     if (is_held(packet)) return true;
     internal::ByteReader bundle(packet);
-    while (bundle.ok() && bundle.left() > 0)
+    while (bundle.ok() && bundle.remaining() > 0)
       if (is_held(bundle.take(bundle.get<std::uint64_t>()))) return true;
     return false;
   }

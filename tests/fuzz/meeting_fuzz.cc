@@ -26,9 +26,9 @@ constexpr int kRank = 1;
 Texts texts_in(const std::uint8_t* data, std::size_t size) {
   ByteReader reader(std::as_bytes(std::span(data, size)));
   Texts texts;
-  while (reader.left() > 0 && reader.ok()) {
+  while (reader.remaining() > 0 && reader.ok()) {
     const auto bytes = reader.get<std::uint16_t>();
-    texts.emplace_back(as_text(reader.take(std::min<std::size_t>(bytes, reader.left()))));
+    texts.emplace_back(as_text(reader.take(std::min<std::size_t>(bytes, reader.remaining()))));
   }
   return texts;
 }

@@ -33,10 +33,10 @@ class FuzzTransport final : public Transport {
   std::size_t max_body_bytes() override { return 64; }
   bool send(int, Bytes, Bytes, void*) override { return true; }
   bool progress(const PacketReader& read, Events&) override {
-    if (input_.left() == 0) return false;
+    if (input_.remaining() == 0) return false;
     const auto from = input_.get<std::uint8_t>();
     if (from == 255) {
-      const Bytes head = input_.take(std::min(sizeof(PacketHead), input_.left()));
+      const Bytes head = input_.take(std::min(sizeof(PacketHead), input_.remaining()));
       read({head, input_.take(input_.get<std::uint8_t>())});
       return true;
     }
@@ -50,7 +50,7 @@ class FuzzTransport final : public Transport {
     head.sequence = input_.get<std::uint8_t>();
     head.left = input_.get<std::uint16_t>();
     const Bytes body =
-        input_.take(std::min<std::size_t>(input_.get<std::uint8_t>(), input_.left()));
+        input_.take(std::min<std::size_t>(input_.get<std::uint8_t>(), input_.remaining()));
     head.body_bytes = static_cast<std::uint32_t>(body.size());
     read({bytes_of(head), body});
     return input_.ok();

@@ -40,7 +40,7 @@ void read_sums(const WindowLayout& layout, Bytes body) {
   SumFormat format;
   if (!read_format(reader, static_cast<std::int64_t>(layout.row_bytes()), format)) return;
   SumUnit unit;
-  while (reader.left() > 0 && read_sum_unit(reader, format.tp_size, unit)) {
+  while (reader.remaining() > 0 && read_sum_unit(reader, format.tp_size, unit)) {
     std::vector<std::byte> terms;
     for (int i = 0; i < unit.num_summands; ++i) append_summand(unit[i], unit.tp_size, terms);
     if (!std::equal(terms.begin(), terms.end(), unit.terms.begin(), unit.terms.end())) std::abort();

@@ -201,7 +201,7 @@ class SlowTransport final : public test::PassingTransport {
  public:
   SlowTransport(std::unique_ptr<Transport> transport, int looks)
       : PassingTransport(std::move(transport)), looks_(looks) {}
-  std::map<int, std::string> unanswered() const override {
+  std::map<int, std::string> unconnected() const override {
     if (looks_ == 0) return {};
     --looks_;
     return {{2, "port 4712 of 10.0.0.2"}};

@@ -33,7 +33,7 @@ class PassingTransport : public internal::Transport {
   void connect(const std::map<int, std::string>& addresses) override {
     transport_->connect(addresses);
   }
-  std::map<int, std::string> unanswered() const override { return transport_->unanswered(); }
+  std::map<int, std::string> unconnected() const override { return transport_->unconnected(); }
   std::size_t max_body_bytes() override { return transport_->max_body_bytes(); }
   bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
             void* ticket) override {

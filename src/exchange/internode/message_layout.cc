@@ -123,7 +123,7 @@ void write_row_unit(const WindowLayout& layout, const RowUnit& unit,
   writer.put_zeros(row_at(layout, count) - writer.written());
   writer.put_bytes(unit.row);
   writer.put_bytes(unit.scales);
-  writer.put_zeros(writer.left());
+  writer.put_zeros(writer.remaining());
 }
 
 std::size_t read_row_unit(const WindowLayout& layout, std::span<const std::byte> body,

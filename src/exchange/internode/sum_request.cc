@@ -34,7 +34,7 @@ bool SumRequest::check(std::span<const std::byte> units) {
   std::vector<bool> asked(links_.num_ranks());
   ByteReader reader(units);
   SumUnit unit;
-  while (reader.left() > 0) {
+  while (reader.remaining() > 0) {
     if (!read_sum_unit(reader, format_.tp_size, unit)) return false;
     for (int i = 0; i < unit.num_summands; ++i) {
       const Summand term = unit[i];
@@ -129,7 +129,7 @@ void SumRequest::find_replies() {
     links_.count_rows(requester_, asked_.layout().rows_bytes(unit.num_summands));
     left -= std::min(left, bytes);
     subtree_ += subtrees.count();
-    at_ = units_.size() - reader.left();
+    at_ = units_.size() - reader.remaining();
   }
 }
 
