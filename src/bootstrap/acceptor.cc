@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "bootstrap/agree.h"
 #include "bootstrap/socket.h"
 
@@ -130,7 +131,10 @@ std::vector<Peer> Acceptor::run() {
   if (!problem_ && !absent().empty())
     object(ended(deadline_, roster_.coordinator(),
                  {Code::kTimeout, missing_text() + refused(), absent()[0]}));
-  if (!problem_) return std::move(members_);
+  if (!problem_) {
+    FERRY_CHECK(absent().size(), ==, 0U);
+    return std::move(members_);
+  }
   flush_all(connections(), Deadline::after(std::chrono::seconds(1)));
   throw *problem_;
 }
@@ -145,6 +149,7 @@ bool Acceptor::reserve() {
     if (!copy) return false;
     reserved_.push_back(std::move(copy));
   }
+  FERRY_CHECK(reserved_.size(), ==, needed);
   return true;
 }
 
@@ -277,6 +282,7 @@ void Acceptor::give_place(std::unique_ptr<Connection> connection, const Hello& h
     misfits_.push_back(std::move(connection));
     return;
   }
+  FERRY_CHECK(place, >, 0);  // the coordinator's own place is 0
   connection->trust();
   if (!problem_) connection->send(FrameKind::kAccepted, 0, "");
   *member = {std::move(connection), who(hello)};

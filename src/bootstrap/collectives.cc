@@ -2,12 +2,15 @@
 #include "bootstrap/collectives.h"
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "bootstrap/coordinator.h"
 #include "bootstrap/member.h"
 
 namespace ferry::internal {
 
 std::unique_ptr<Collectives> join(const Roster& roster, Deadline deadline) {
+  FERRY_CHECK(roster.size(), >, 0U);
+  FERRY_CHECK(roster.place(roster.self.rank), >=, 0);
   if (roster.self.rank == roster.coordinator())
     return std::make_unique<Coordinator>(roster, deadline);
   return std::make_unique<Member>(roster, deadline);
@@ -18,6 +21,7 @@ std::vector<std::string> Collectives::all_gather(std::string_view mine, Deadline
 }
 
 std::optional<Descriptor> Collectives::hand_out(const Handouts& handouts, Deadline deadline) {
+  FERRY_CHECK(num_calls_, >, 0U);
   return guarded([&] { return pass(num_calls_, handouts, deadline); });
 }
 

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "base/bytes.h"
+#include "base/check.h"
 
 namespace ferry::internal {
 namespace {
@@ -70,6 +71,7 @@ void Connection::send(FrameKind kind, std::uint32_t call,
   append(header, kind);
   append(header, call);
   append(header, std::uint64_t{payload->size()});
+  FERRY_CHECK(header.size(), ==, kHeaderBytes);
   out_.push_back({std::move(header), std::move(payload), std::move(passed), seal_.has_value(), 0});
   flush();
 }
@@ -108,6 +110,7 @@ Error lost(const Connection& connection, int rank, const std::string& who, int h
 
 // What came behind the proof without being sealed was not said by the other side.
 void Connection::protect(const RecordKeys& keys) {
+  FERRY_CHECK(seal_.has_value(), ==, false);
   seal_.emplace(keys.seal, RecordCipher::Use::kSeal);
   open_.emplace(keys.open, RecordCipher::Use::kOpen);
   tampered_ = !arrived_.empty() || coming_.has_value();
@@ -154,6 +157,7 @@ void Connection::parse() {
     begin += used;
     if (coming_ && coming_->remaining == 0) deliver();
   }
+  FERRY_CHECK(begin, <=, in_.size());
   in_.erase(0, begin);
 }
 
@@ -164,10 +168,12 @@ std::size_t Connection::parse_header(std::string_view there) {
   const std::size_t bytes = kHeaderBytes + (open_ ? RecordCipher::kTagBytes : 0);
   std::string header;
   if (closed_ || there.size() < bytes || !append_opened(header, there.substr(0, bytes))) return 0;
+  FERRY_CHECK(header.size(), ==, kHeaderBytes);
   ByteReader reader(std::string_view(header).substr(kMagic.size()));
   const auto kind = reader.get<FrameKind>();
   const auto call = reader.get<std::uint32_t>();
   const auto payload_bytes = reader.get<std::uint64_t>();
+  FERRY_CHECK(reader.done(), ==, true);
   if (payload_bytes > (trusted_ ? kMaxPayload : kMaxStrangerPayload)) closed_ = true;
   if (closed_) return 0;
   coming_ = {{kind, call, {}, {}}, payload_bytes};
@@ -193,6 +199,7 @@ bool Connection::append_opened(std::string& out, std::string_view piece) {
 
 void Connection::deliver() {
   Frame& frame = coming_->frame;
+  FERRY_CHECK(coming_->remaining, ==, 0U);
   if (frame.kind == FrameKind::kSegment) frame.passed = std::move(passed_);
   waits_for_keys_ = frame.kind == FrameKind::kProof && !open_;
   arrived_.push_back(std::move(frame));
@@ -224,6 +231,7 @@ void Connection::seal_next() {
       std::string_view(*frame.payload).substr(frame.sent - frame.header.size(), kPieceBytes);
   if (!piece.empty()) seal_->seal(piece, record_);
   frame.sent += piece.size();
+  FERRY_CHECK(frame.sent, <=, frame.header.size() + frame.payload->size());
   if (frame.remaining() == 0) out_.pop_front();
 }
 

@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "bootstrap/agree.h"
 
 namespace ferry::internal {
 
 Coordinator::Coordinator(const Roster& roster, Deadline deadline)
     : ranks_(roster.ranks), members_(accept_members(roster, deadline)) {
+  FERRY_CHECK(members_.size(), ==, ranks_.size());
+  for (std::size_t place = 0; place < members_.size(); ++place)
+    FERRY_CHECK(members_[place].connection != nullptr, ==, place > 0);
   reply(FrameKind::kWelcome, 0, "", {}, deadline);
   gather_next(1);
 }
@@ -19,6 +23,8 @@ void Coordinator::gather_next(std::uint32_t call) {
 
 std::vector<std::string> Coordinator::gather(std::uint32_t call, std::string_view mine,
                                              Deadline deadline) {
+  FERRY_CHECK(gathering_.call, ==, call);
+  FERRY_CHECK(gathering_.came[0], ==, false);
   gathering_.texts[0] = mine;
   gathering_.came[0] = true;
   const auto is_absent = [&](std::size_t place) { return !gathering_.came[place]; };
@@ -53,6 +59,7 @@ void Coordinator::take_from(std::size_t place) {
   const Peer& member = members_[place];
   const int rank = ranks_[place];
   const bool came = gathering_.came[place];
+  FERRY_CHECK(member.connection.get(), !=, nullptr);
   std::optional<Frame> frame = member.connection->take();
   if (!frame && (came || !member.connection->closed())) return;
   if (!frame) fail(lost(*member.connection, rank, member.who, ranks_[0], "the group"));
@@ -74,6 +81,7 @@ void Coordinator::take_from(std::size_t place) {
 
 std::optional<Descriptor> Coordinator::pass(std::uint32_t call, const Handouts& handouts,
                                             Deadline deadline) {
+  if (!handouts.empty()) FERRY_CHECK(handouts.size(), ==, members_.size());
   reply(FrameKind::kSegment, call, handouts.empty() ? "" : "here", handouts, deadline);
   return std::nullopt;
 }

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <vector>
 
+#include "base/check.h"
 #include "bootstrap/connection.h"
 #include "bootstrap/hello.h"
 #include "bootstrap/socket.h"
@@ -16,7 +17,10 @@ namespace {
 
 constexpr std::size_t kRandomDigits = 16;
 
-std::string unix_name(const Endpoint& endpoint) { return endpoint.name.substr(1); }
+std::string unix_name(const Endpoint& endpoint) {
+  FERRY_CHECK(endpoint.name.front(), ==, '@');
+  return endpoint.name.substr(1);
+}
 
 // Listens beside a name that a process of another user holds. Members find it by its begin.
 Descriptor listen_beside(const std::string& name) {

@@ -14,6 +14,7 @@
 #include <array>
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "bootstrap/libcrypto.h"
 #include "ferry/status.h"
 
@@ -72,6 +73,7 @@ std::string derived(const std::string& key, std::string_view purpose) {
   checked(EVP_PKEY_CTX_add1_hkdf_info(context.get(), octets(purpose),
                                       static_cast<int>(purpose.size())) > 0);
   checked(EVP_PKEY_derive(context.get(), octets(made), &bytes) > 0);
+  FERRY_CHECK(bytes, ==, made.size());
   return made;
 }
 
@@ -129,6 +131,7 @@ Handshake::Handshake(const Secret& secret, Side side)
   checked(EC_POINT_mul(curve(), point.get(), scalar_->value.get(), nullptr, nullptr, nullptr));
   checked(EC_POINT_add(curve(), point.get(), point.get(), blind.get(), nullptr));
   share_ = encoded(point);
+  FERRY_CHECK(share_.size(), ==, kShareBytes);
 }
 Handshake::~Handshake() = default;
 Handshake::Handshake(Handshake&&) noexcept = default;
@@ -167,6 +170,7 @@ bool Handshake::take_share(std::string_view theirs) {
 }
 
 std::string Handshake::seal(std::string_view text) const {
+  FERRY_CHECK(seal_key_.empty(), ==, false);  // take_share() makes it
   std::string sealed;
   RecordCipher(seal_key_, RecordCipher::Use::kSeal).seal(text, sealed);
   return sealed;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "bootstrap/agree.h"
 
 namespace ferry::internal {
@@ -29,6 +30,8 @@ Member::Member(const Roster& roster, Deadline deadline)
       coordinator_(roster.coordinator()),
       size_(roster.size()),
       local_ranks_(roster.launch, rank_) {
+  FERRY_CHECK(rank_, !=, coordinator_);
+  FERRY_CHECK(size_, >=, 2U);
   std::chrono::milliseconds pause = kFirstPause;
   while (!try_to_join(roster, deadline)) {
     throw_if_lost(roster);
@@ -132,7 +135,10 @@ bool Member::greet_with_proof(const Roster& roster, Deadline deadline) {
 std::vector<std::string> Member::gather(std::uint32_t call, std::string_view mine,
                                         Deadline deadline) {
   connection_->send(FrameKind::kGather, call, std::string(mine));
-  return unpack(await(FrameKind::kGathered, call, deadline).payload, size_);
+  std::vector<std::string> texts =
+      unpack(await(FrameKind::kGathered, call, deadline).payload, size_);
+  FERRY_CHECK(texts.size(), ==, size_);
+  return texts;
 }
 
 std::optional<Descriptor> Member::pass(std::uint32_t call, const Handouts&, Deadline deadline) {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "base/check.h"
 #include "bootstrap/agree.h"
 #include "bootstrap/handshake.h"
 #include "ferry/status.h"
@@ -44,9 +47,11 @@ HostMeeting host_meeting(const std::vector<std::string>& places, int rank, const
     if (theirs == here) meeting.ranks.push_back(static_cast<int>(peer));
     keys.push_back(theirs + ' ' + std::to_string(split[peer]));
   }
+  FERRY_CHECK(std::ranges::count(meeting.ranks, rank), ==, 1);
   meeting.address =
       fmt::format("{}-{}", places[0].substr(0, kAddressDigits), meeting.ranks.front());
   meeting.nodes = number_nodes(keys);
+  FERRY_CHECK(meeting.nodes.size(), ==, split.size());
   return meeting;
 }
 

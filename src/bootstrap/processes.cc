@@ -12,6 +12,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/check.h"
 #include "bootstrap/agree.h"
 #include "bootstrap/collectives.h"
 #include "bootstrap/places.h"
@@ -32,6 +33,7 @@ class Host {
     std::vector<pid_t> pids;
     for (const std::string& text : collectives_->all_gather(std::to_string(getpid()), deadline))
       pids.push_back(pid_in(text, roster_.ranks[pids.size()]));
+    FERRY_CHECK(pids.size(), ==, roster_.size());
     liveness_ = Liveness(pids);
     // Everybody still ran after everybody had opened the pidfds: none of them is of a reused pid.
     collectives_->all_gather("", deadline);
@@ -79,6 +81,7 @@ class Host {
       refused = error;
       handouts.clear();
     }
+    if (!refused) FERRY_CHECK(handouts.size(), ==, roster_.size());
     collectives_->hand_out(handouts, deadline);
     if (refused) throw *refused;
     return segments[nodes_[0]];
@@ -114,6 +117,8 @@ class ProcessRendezvous final : public Rendezvous {
     std::string problem;
     std::shared_ptr<Segment> segment = host_->share_segment(bytes, deadline, problem);
     check_no_problem(all_gather(problem, deadline));
+    FERRY_CHECK(segment.get(), !=, nullptr);
+    FERRY_CHECK(segment->bytes(), ==, bytes);
     return segment;
   }
 

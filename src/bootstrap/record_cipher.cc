@@ -4,10 +4,13 @@
 #include <array>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace ferry::internal {
 
 RecordCipher::RecordCipher(const std::string& key, Use use)
     : cipher_(checked(EVP_CIPHER_CTX_new())) {
+  FERRY_CHECK(key.size(), ==, kKeyBytes);
   checked(EVP_CipherInit_ex(cipher_.get(), EVP_aes_256_gcm(), nullptr, octets(key), nullptr,
                             use == Use::kSeal ? 1 : 0));
 }
@@ -18,6 +21,7 @@ void RecordCipher::begin_record() {
   std::array<unsigned char, 12> nonce{};
   std::memcpy(nonce.data(), &num_records_, sizeof num_records_);
   ++num_records_;
+  FERRY_CHECK(num_records_, >, 0U);  // a nonce that is used twice would show both texts
   checked(EVP_CipherInit_ex(cipher_.get(), nullptr, nullptr, nullptr, nonce.data(), -1));
 }
 
@@ -29,6 +33,7 @@ void RecordCipher::seal(std::string_view text, std::string& out) {
   int bytes = 0;
   checked(
       EVP_CipherUpdate(cipher_.get(), record, &bytes, octets(text), static_cast<int>(text.size())));
+  FERRY_CHECK(static_cast<std::size_t>(bytes), ==, text.size());
   checked(EVP_CipherFinal_ex(cipher_.get(), record + bytes, &bytes));
   checked(
       EVP_CIPHER_CTX_ctrl(cipher_.get(), EVP_CTRL_AEAD_GET_TAG, kTagBytes, record + text.size()));

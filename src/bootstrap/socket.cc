@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/check.h"
 #include "ferry/status.h"
 
 namespace ferry::internal {
@@ -21,6 +22,7 @@ constexpr int kBacklog =
 
 struct SocketAddress {
   explicit SocketAddress(const std::string& name) {
+    FERRY_CHECK(name.size(), <, sizeof(address.sun_path));
     address.sun_family = AF_UNIX;
     // sun_path[0] stays 0: an abstract name.
     name.copy(address.sun_path + 1, sizeof(address.sun_path) - 1);

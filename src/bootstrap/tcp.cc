@@ -21,6 +21,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/check.h"
 #include "ferry/status.h"
 
 namespace ferry::internal {
@@ -47,6 +48,7 @@ struct SocketAddress {
 
 SocketAddress made_of(const sockaddr* address, socklen_t bytes) {
   SocketAddress copy;
+  FERRY_CHECK(bytes, <=, sizeof(copy.storage));
   std::memcpy(&copy.storage, address, bytes);
   copy.bytes = bytes;
   return copy;

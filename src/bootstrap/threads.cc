@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/check.h"
 #include "bootstrap/agree.h"
 #include "bootstrap/rendezvous.h"
 #include "ferry/status.h"
@@ -80,6 +81,8 @@ class ThreadRendezvous final : public Rendezvous {
     std::unique_lock lock(board_->mutex);
     if (board_->failure) board_->failure->raise();
     const std::uint64_t gather = board_->num_gathers;
+    FERRY_CHECK(board_->came[static_cast<std::size_t>(rank())], ==, false);
+    FERRY_CHECK(board_->num_came, <, size());
     board_->texts[static_cast<std::size_t>(rank())] = mine;
     board_->came[static_cast<std::size_t>(rank())] = true;
     if (++board_->num_came == size()) {
@@ -87,6 +90,7 @@ class ThreadRendezvous final : public Rendezvous {
     } else {
       wait_for_others(lock, gather, deadline);
     }
+    FERRY_CHECK(board_->gathered->size(), ==, nodes().size());
     return *board_->gathered;
   }
 
@@ -97,7 +101,10 @@ class ThreadRendezvous final : public Rendezvous {
     // peace.
     const std::lock_guard lock(board_->mutex);
     const int node = nodes()[static_cast<std::size_t>(rank())];
+    FERRY_CHECK(static_cast<std::size_t>(node), <, board_->segments.size());
+    FERRY_CHECK(board_->num_taken, <, size());
     std::shared_ptr<Segment> segment = board_->segments[static_cast<std::size_t>(node)];
+    FERRY_CHECK(segment->bytes(), ==, bytes);
     if (++board_->num_taken == size()) {  // the board must not keep them alive
       board_->segments.clear();
       board_->num_taken = 0;
@@ -154,6 +161,7 @@ class ThreadRendezvous final : public Rendezvous {
       for (int node = 0; node < num_nodes(nodes()); ++node)
         segments.push_back(Segment::create(bytes));
       const std::lock_guard lock(board_->mutex);
+      FERRY_CHECK(board_->segments.size(), ==, 0U);  // all ranks have taken the last ones
       board_->segments = std::move(segments);
       return "";
     } catch (const Error& error) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+#include "base/check.h"
 #include "ferry/status.h"
 
 namespace ferry::internal {
@@ -33,6 +34,7 @@ class Accumulator {
     return offset;
   }
   std::size_t align(std::size_t alignment) {
+    FERRY_CHECK(alignment, >, 0U);
     return end_ = (end_ + alignment - 1) / alignment * alignment;
   }
 

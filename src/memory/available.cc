@@ -7,6 +7,8 @@
 #include <optional>
 #include <sstream>
 
+#include "base/check.h"
+
 namespace ferry::internal {
 namespace {
 
@@ -105,6 +107,7 @@ bool MemoryAllowance::take(std::uint64_t bytes, std::int64_t now_ns,
     remaining_ = bytes + (answer - bytes) / kShare;
     until_ns_ = now_ns + kHoldsNs;
   }
+  FERRY_CHECK(bytes, <=, remaining_);
   remaining_ -= bytes;
   return true;
 }

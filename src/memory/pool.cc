@@ -2,10 +2,14 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace ferry::internal {
 
 Pin::Pin(std::shared_ptr<Pool> pool, int buffer) : pool_(std::move(pool)), buffer_(buffer) {
-  pool_->buffers_[buffer_].pins.fetch_add(1, std::memory_order_relaxed);
+  pool_->check_index(buffer_);
+  const int before = pool_->buffers_[buffer_].pins.fetch_add(1, std::memory_order_relaxed);
+  FERRY_CHECK(before, >=, 0);
 }
 
 // Release: the reads of the view's owner come before the pool sees the buffer free (acquire in
@@ -18,8 +22,35 @@ Pool::Pool(std::shared_ptr<Segment> segment, const WindowLayout& layout, int ind
       window_(segment_->data() + layout.window(index)),
       window_offset_(layout.window(index)),
       buffers_(layout.num_buffers()) {
+  FERRY_CHECK(index, >=, 0);
+  FERRY_CHECK(window_offset_ % Segment::kHugePage, ==, 0U);
+  FERRY_CHECK(window_offset_ + layout.window_bytes(), <=, segment_->bytes());
+  FERRY_CHECK(layout.buffer_bytes() % kChunk, ==, 0U);  // so that no two buffers share a chunk
   for (Buffer& buffer : buffers_)
     buffer.chunks.resize((layout.buffer_bytes() + kChunk - 1) / kChunk);
+}
+
+void Pool::check_index(int buffer) const {
+  FERRY_CHECK(buffer, >=, 0);
+  FERRY_CHECK(buffer, <, layout_.num_buffers());
+}
+
+void Pool::mark_published(int buffer, std::uint64_t number) {
+  check_index(buffer);
+  FERRY_CHECK(number, >=, buffers_[buffer].published);
+  buffers_[buffer].published = number;
+}
+
+void Pool::mark_used(int buffer) {
+  check_index(buffer);
+  buffers_[buffer].used = ++clock_;
+}
+
+std::int64_t Pool::offset_of(const void* data) const {
+  const std::int64_t offset = static_cast<const std::byte*>(data) - window_;
+  FERRY_CHECK(offset, >=, 0);
+  FERRY_CHECK(static_cast<std::size_t>(offset), <, layout_.window_bytes());
+  return offset;
 }
 
 std::optional<int> Pool::free_buffer(std::optional<std::uint64_t> finished_through) const noexcept {
@@ -39,7 +70,10 @@ int Pool::num_pinned() const noexcept {
   }));
 }
 
-bool Pool::back_rows(int buffer, int num_sections, std::int64_t rows) noexcept {
+bool Pool::back_rows(int buffer, int num_sections, std::int64_t rows) {
+  check_index(buffer);
+  FERRY_CHECK(num_sections, >=, 0);  // 0: kPadded, a rank without experts
+  FERRY_CHECK(rows, <=, layout_.max_section_rows());
   if (rows <= buffers_[buffer].backed_rows) return true;
   const auto back_part = [&](std::size_t part, std::size_t row_bytes) {
     for (int section = 0; section < num_sections; ++section) {
@@ -57,7 +91,7 @@ bool Pool::back_rows(int buffer, int num_sections, std::int64_t rows) noexcept {
   return backed;
 }
 
-bool Pool::back_scales(int buffer, int num_sections, std::int64_t rows) noexcept {
+bool Pool::back_scales(int buffer, int num_sections, std::int64_t rows) {
   const std::size_t bytes = layout_.section_scale_bytes(rows);
   const std::size_t stride = layout_.scale_strides(rows).section_stride;
   for (int section = 0; section < num_sections; ++section) {
@@ -66,11 +100,13 @@ bool Pool::back_scales(int buffer, int num_sections, std::int64_t rows) noexcept
   return true;
 }
 
-bool Pool::back(int buffer, std::size_t offset, std::size_t length) noexcept {
+bool Pool::back(int buffer, std::size_t offset, std::size_t length) {
+  check_index(buffer);
   if (length == 0) return true;
+  FERRY_CHECK(offset, <=, layout_.buffer_bytes());
+  FERRY_CHECK(length, <=, layout_.buffer_bytes() - offset);
   std::vector<bool>& chunks = buffers_[buffer].chunks;
-  const std::size_t last_byte = std::min(offset + length, layout_.buffer_bytes());
-  std::size_t end = (last_byte + kChunk - 1) / kChunk;
+  std::size_t end = (offset + length + kChunk - 1) / kChunk;
   if (length >= Segment::kHugePage) {  // whole huge pages
     const std::size_t per_page = Segment::kHugePage / kChunk;
     end = std::min((end + per_page - 1) / per_page * per_page, chunks.size());
@@ -85,6 +121,7 @@ bool Pool::back(int buffer, std::size_t offset, std::size_t length) noexcept {
     backed_bytes_ += bytes;
     i = run + 1;
   }
+  FERRY_CHECK(backed_bytes_, <=, layout_.window_bytes());
   return true;
 }
 

@@ -40,17 +40,15 @@ class Pool {
   int num_pinned() const noexcept;
 
   std::uint64_t published(int buffer) const noexcept { return buffers_[buffer].published; }
-  void mark_published(int buffer, std::uint64_t number) noexcept {
-    buffers_[buffer].published = number;
-  }
-  void mark_used(int buffer) noexcept { buffers_[buffer].used = ++clock_; }
+  void mark_published(int buffer, std::uint64_t number);
+  void mark_used(int buffer);
 
   // Backs the first `rows` rows of every section (and their metadata) of a receive buffer. False:
   // memory refused.
-  bool back_rows(int buffer, int num_sections, std::int64_t rows) noexcept;
+  bool back_rows(int buffer, int num_sections, std::int64_t rows);
   std::int64_t backed_rows(int buffer) const noexcept { return buffers_[buffer].backed_rows; }
   // Backs a range of a buffer.
-  bool back(int buffer, std::size_t offset, std::size_t length) noexcept;
+  bool back(int buffer, std::size_t offset, std::size_t length);
   std::uint64_t backed_bytes() const noexcept { return backed_bytes_; }
 
   std::byte* data(int buffer) const noexcept { return window_ + layout_.buffer(buffer); }
@@ -61,13 +59,13 @@ class Pool {
     bool in_window = false;
   };
   Found find(const void* data, std::size_t length) const noexcept;
-  std::int64_t offset_of(const void* data) const noexcept {
-    return static_cast<const std::byte*>(data) - window_;
-  }
+  // Where `data` lies in the window, in bytes.
+  std::int64_t offset_of(const void* data) const;
 
  private:
   friend class Pin;
-  bool back_scales(int buffer, int num_sections, std::int64_t rows) noexcept;
+  void check_index(int buffer) const;
+  bool back_scales(int buffer, int num_sections, std::int64_t rows);
   static constexpr std::size_t kChunk = std::size_t{64} << 10;
 
   struct Buffer {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/round_up.h"
 #include "base/waiting.h"
 #include "ferry/status.h"
@@ -191,7 +192,9 @@ std::shared_ptr<Segment> Segment::attach(int fd, std::size_t bytes) {
     close(fd);
     throw refused("mmap", bytes, error);
   }
-  return std::shared_ptr<Segment>(new Segment(fd, data, bytes));
+  std::shared_ptr<Segment> segment(new Segment(fd, data, bytes));
+  FERRY_CHECK(reinterpret_cast<std::uintptr_t>(data) % kHugePage, ==, 0U);
+  return segment;
 }
 
 Segment::~Segment() {

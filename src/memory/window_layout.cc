@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/check.h"
 #include "base/round_up.h"
 #include "memory/accumulator.h"
 #include "memory/segment.h"
@@ -143,6 +144,36 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shap
   windows_ = segment.align(Segment::kHugePage);
   segment.take(checked_mul(window_bytes_, shape.num_windows), Segment::kHugePage);
   segment_bytes_ = segment.align(Segment::kHugePage);
+  check_parts(shape);
+  check_buffer(widest_row);
+}
+
+// The parts of a segment follow each other as window_layout.h draws them.
+void WindowLayout::check_parts(const WindowShape& shape) const {
+  const std::size_t ring = control_.ring_mask + 1, windows = shape.num_windows;
+  FERRY_CHECK(control_.records, >=, shape.flags_bytes);
+  FERRY_CHECK(control_.counts, >=, control_.records + ring * control_.record_bytes);
+  FERRY_CHECK(control_.stride, >=, control_.counts + ring * control_.count_row_bytes);
+  FERRY_CHECK(sums_.begin, >=, control_.stride * shape.num_ranks);
+  FERRY_CHECK(lists_.begin, >=, sums_.begin + sums_.stride * windows);
+  FERRY_CHECK(lists_.stride, >=, (lists_.ring_mask + 1) * lists_.bytes);
+  FERRY_CHECK(windows_, >=, lists_.begin + lists_.stride * windows);
+  FERRY_CHECK(windows_ % Segment::kHugePage, ==, 0U);
+  FERRY_CHECK(segment_bytes_, >=, windows_ + window_bytes_ * windows);
+}
+
+// The parts of a buffer, and the rows that fit into them.
+void WindowLayout::check_buffer(std::size_t widest_row) const {
+  const std::size_t rows = max_rows_;
+  FERRY_CHECK(live_buffers_, <, num_buffers_);
+  FERRY_CHECK(buffer_.sources, >=, rows * widest_row);
+  FERRY_CHECK(buffer_.weights, >=, buffer_.sources + rows * 3 * sizeof(std::int32_t));
+  FERRY_CHECK(buffer_.topk_ids, >=, buffer_.weights + rows * row_.weights * sizeof(float));
+  FERRY_CHECK(buffer_.scales, >=, buffer_.topk_ids + rows * row_.ids * sizeof(std::int32_t));
+  FERRY_CHECK(buffer_.bytes, >=, buffer_.scales + rows * row_.scale_bytes);
+  FERRY_CHECK(buffer_.bytes % Segment::kHugePage, ==, 0U);
+  FERRY_CHECK(section_.max_rows, <=, section_.stride);
+  FERRY_CHECK(section_.expected_rows, <=, section_.max_rows);
 }
 
 // Columns of a padded section are a capacity apart: all of it.

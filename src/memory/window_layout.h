@@ -152,6 +152,9 @@ class WindowLayout {
     std::int64_t stride, max_rows, expected_rows;
   };
 
+  void check_parts(const WindowShape& shape) const;
+  void check_buffer(std::size_t widest_row) const;
+
   Control control_;
   Sums sums_;
   Lists lists_;

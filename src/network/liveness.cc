@@ -12,6 +12,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace ferry::internal {
 namespace {
 
@@ -56,6 +58,7 @@ Liveness::Liveness(const std::vector<pid_t>& pids) {
   const bool with_pidfds = descriptors_suffice(pids.size());
   processes_.reserve(pids.size());
   for (const pid_t pid : pids) {
+    FERRY_CHECK(pid, >, 0);  // pid_in() refuses others; 0 and -1 mean groups of processes
     Process process{pid, with_pidfds ? open_pidfd(pid) : Descriptor(), 0};
     if (!process.pidfd) process.start_time = start_time_of(pid);
     processes_.push_back(std::move(process));

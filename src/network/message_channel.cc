@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "network/message_parts.h"
 
@@ -44,6 +45,9 @@ int MessageChannel::SendBuffer::peer() const noexcept { return message_->peer; }
 MessageChannel::MessageChannel(std::unique_ptr<Transport> transport, int rank, int size,
                                std::uint64_t job)
     : transport_(std::move(transport)), self_{rank, job} {
+  FERRY_CHECK(rank, >=, 0);
+  FERRY_CHECK(rank, <, size);
+  FERRY_CHECK(transport_.get(), !=, nullptr);
   static_assert(sizeof(Head) == 32 && sizeof(Head) <= Transport::kMaxHeadBytes);
   for (int peer = 0; peer < size; ++peer) peers_.push_back(std::make_unique<Peer>());
 }
@@ -94,19 +98,28 @@ std::optional<MessageChannel::SendBuffer> MessageChannel::send_buffer(int peer) 
     ++to.num_buffers;
     to.buffers.push_back(message);
   }
+  FERRY_CHECK(to.num_buffers, <=, kUnsent);
+  FERRY_CHECK(static_cast<int>(to.buffers.size()), <=, to.num_buffers);
   Outgoing* message = to.buffers.back();
   to.buffers.pop_back();
+  FERRY_CHECK(message->peer, ==, peer);
   return SendBuffer(this, message);
 }
 
 int MessageChannel::room(int peer) const {
   const std::lock_guard held(mutex_);
   const Peer& to = *peers_[static_cast<std::size_t>(peer)];
-  return kUnsent - to.num_buffers + static_cast<int>(to.buffers.size());
+  const int free = kUnsent - to.num_buffers + static_cast<int>(to.buffers.size());
+  FERRY_CHECK(free, >=, 0);
+  FERRY_CHECK(free, <=, kUnsent);
+  return free;
 }
 
 void MessageChannel::send(SendBuffer buffer, std::size_t bytes) {
   const std::lock_guard held(mutex_);
+  FERRY_CHECK(buffer.messages_, ==, this);
+  FERRY_CHECK(buffer.message_, !=, nullptr);
+  FERRY_CHECK(bytes, <=, kSendBufferBytes);
   send_bundle(buffer.peer());
   send_packets(std::exchange(buffer.message_, nullptr), bytes);
 }
@@ -159,12 +172,15 @@ MessageChannel::Outgoing* MessageChannel::new_message(int peer) {
 
 void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
   Peer& to = *peers_[static_cast<std::size_t>(message->peer)];
+  FERRY_CHECK(message->packets_remaining, ==, 0U);
+  FERRY_CHECK(message->heads.empty(), ==, true);
   ++under_way_;
   ++to.traffic.sent;
   message->packets_remaining = 1;  // until all are cut
   for (std::size_t cut = 0; !to.is_lost;) {
     const std::span body(message->data() + cut,
                          std::min(bytes - cut, transport_->max_body_bytes()));
+    FERRY_CHECK(body.empty(), ==, bytes == 0);  // or the message would never end
     message->heads.push_back({.job = self_.job,
                               .remaining = bytes - cut,
                               .sequence = to.next_out++,
@@ -182,9 +198,13 @@ void MessageChannel::send_packets(Outgoing* message, std::size_t bytes) {
 }
 
 void MessageChannel::packet_departed(Outgoing* message) {
+  FERRY_CHECK(message->packets_remaining, >, 0U);
   if (--message->packets_remaining > 0) return;
+  Traffic& traffic = peers_[static_cast<std::size_t>(message->peer)]->traffic;
+  FERRY_CHECK(under_way_, >, 0U);
+  FERRY_CHECK(traffic.departed, <, traffic.sent);
   --under_way_;
-  ++peers_[static_cast<std::size_t>(message->peer)]->traffic.departed;
+  ++traffic.departed;
   give_back(message);
 }
 
@@ -229,7 +249,10 @@ bool MessageChannel::all_sent() const {
 std::vector<MessageChannel::Traffic> MessageChannel::traffic() const {
   const std::lock_guard held(mutex_);
   std::vector<Traffic> traffic;
-  for (const auto& peer : peers_) traffic.push_back(peer->traffic);
+  for (const auto& peer : peers_) {
+    FERRY_CHECK(peer->traffic.departed, <=, peer->traffic.sent);
+    traffic.push_back(peer->traffic);
+  }
   return traffic;
 }
 
@@ -241,6 +264,7 @@ void MessageChannel::sleep(int wait_us) {
   }
   transport_->sleep(wait_us);
   const std::lock_guard held(mutex_);
+  FERRY_CHECK(asleep_, >, 0);
   --asleep_;
 }
 
@@ -265,6 +289,7 @@ std::string MessageChannel::exposed() const {
 }
 
 void MessageChannel::lose(int peer, const std::string& why) {
+  FERRY_CHECK(peer, !=, self_.rank);
   Peer& from = *peers_[static_cast<std::size_t>(peer)];
   if (from.is_lost) return;
   from.is_lost = true;
@@ -302,6 +327,7 @@ void MessageChannel::arrive(const Transport::Packet& packet, const MessageReader
     if (next == peer.early.end()) break;
     const Early early = std::move(next->second);
     peer.early.erase(next);
+    FERRY_CHECK(peer.early_bytes, >=, early.body.size());
     peer.early_bytes -= early.body.size();
     take(from, early.head, early.body, read);
   }
@@ -326,8 +352,11 @@ void MessageChannel::hold(int from, const Head& head, std::span<const std::byte>
 void MessageChannel::take(int from, const Head& head, std::span<const std::byte> body,
                           const MessageReader& read) {
   Peer& peer = *peers_[static_cast<std::size_t>(from)];
+  FERRY_CHECK(head.sequence, ==, peer.next_in);
+  FERRY_CHECK(body.size(), <=, head.remaining);  // is_ours() drops others
   ++peer.next_in;
   const bool is_first = peer.to_join == 0;
+  FERRY_CHECK(peer.joined.empty(), ==, is_first);
   if (!is_first && head.remaining != peer.to_join) {
     lose(from, fmt::format("a packet of rank {} says that {} bytes of its message are missing, and "
                            "the one before it says {}",
@@ -355,6 +384,7 @@ void MessageChannel::hand_over(int from, bool is_bundle, std::span<const std::by
     }
     read(from, one);
   }
+  FERRY_CHECK(bundle.done(), ==, true);
 }
 
 }  // namespace ferry::internal

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "ferry/status.h"
 #include "network/tcp_sockets.h"
@@ -188,6 +189,7 @@ void UcxTransport::connect_to(int rank, const std::string& address) {
   if (!reader.ok() || reader.remaining() == 0)  // UCX is not told how long an address is
     throw Error(Code::kMismatch, fmt::format("rank {} has no address of UCX", rank), rank);
   Peer& peer = peers_[rank];
+  FERRY_CHECK(peer.endpoint, ==, nullptr);
   peer = {this, rank, nullptr, place};
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
@@ -213,6 +215,8 @@ std::map<int, std::string> UcxTransport::unconnected() const {
 bool UcxTransport::send(int rank, std::span<const std::byte> head, std::span<const std::byte> body,
                         void* ticket) {
   const Peer& peer = peers_.at(rank);
+  FERRY_CHECK(head.size(), <=, kMaxHeadBytes);
+  FERRY_CHECK(body.size(), <=, kMaxBodyBytes);
   if (peer.endpoint == nullptr) return true;
   ucp_request_param_t param{};
   param.op_attr_mask =
@@ -258,6 +262,7 @@ ucs_status_t UcxTransport::on_packet(void* transport, const void* head, std::siz
 
 bool UcxTransport::progress(const PacketReader& read, Events& events) {
   bool moved = false;
+  FERRY_CHECK(read_, ==, nullptr);  // a reader does not call the transport
   read_ = &read;
   for (int round = 0; round < kRoundsPerProgress && ucx_.worker_progress(worker_) > 0; ++round)
     moved = true;
