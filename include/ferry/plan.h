@@ -199,7 +199,7 @@ struct Prediction {
   // Upper bound of a dispatch and its combine; pair_us() where they were simulated.
   double at_most_us = 0;
   int chunks = 0;  // pieces of a message in the simulation; 0: times are the bounds
-  // Of the rank with the most, in a dispatch: bytes for its own experts; bytes that it passes on.
+  // Bytes of the rank with the most, in a dispatch: for its own experts; passed on.
   double received_bytes = 0, staged_bytes = 0;
   std::string limited_by;  // the load with the most work
   std::vector<Load> loads;

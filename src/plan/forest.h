@@ -26,8 +26,7 @@ class Forest {
     double sources = 0;        // the number of sources that have this node in their trees
     double start_us = 0;       // dispatch: the earliest time at which its first byte can move
     double last_start_us = 0;  // over all sources, the latest such time
-    std::uint32_t levels =
-        0;  // bit i: a source with Graph::outermost_parted() i sends over this hop itself
+    std::uint32_t levels = 0;  // bit i: the first hop of a source with Graph::outermost_parted() i
     std::int64_t num_behind = 1;  // ranks: the receiver of this hop and those of the hops behind
     Routing::Wanted wanted = {};  // by these ranks
   };

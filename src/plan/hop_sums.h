@@ -52,7 +52,7 @@ class HopSums {
   };
   const std::vector<Links>& links() const noexcept { return links_; }
 
-  // Of the rank with the most, in a dispatch: bytes for its own experts; bytes that it passes on.
+  // Bytes of the rank with the most, in a dispatch: for its own experts; passed on.
   double received_bytes() const;
   double staged_bytes() const;
 

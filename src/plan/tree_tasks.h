@@ -19,7 +19,7 @@ class TreeTasks {
   // `first`: the tasks that reorder rows, which the steps wait for. Return the tasks of all steps.
   std::vector<int> add_dispatch(MergedTasks& tasks, const std::vector<int>& first) const;
   std::vector<int> add_combine(MergedTasks& tasks, const std::vector<int>& first) const;
-  // Of the rank with the most: bytes for its own experts, and bytes that it passes on.
+  // Bytes of the rank with the most: for its own experts, and passed on.
   std::pair<double, double> memory() const;
 
  private:
