@@ -73,4 +73,5 @@ def test_train_parallel_goes_on_with_other_ranks_and_wrappers(tmp_path):
     assert list(first) == [*range(8)] and list(same) == list(other) == [*range(8, 16)]
     assert same[15][0] < first[0][0] - 0.1
     for step, (loss, norm) in same.items():
-        assert abs(other[step][0] - loss) < 2e-4 and abs(other[step][1] - norm) < 2e-3, (step, same, other)
+        # Sums of another order differ from the fourth digit on; lost weights or moments of Adam, by tenths.
+        assert abs(other[step][0] - loss) < 5e-3 and abs(other[step][1] - norm) < 2e-2, (step, same, other)
