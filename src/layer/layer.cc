@@ -213,10 +213,10 @@ void Run::compute(Batch& batch, const std::vector<bool>& ready) const {
     experts_(calls);
   } catch (const std::exception& error) {
     batch.failed = {Code::kInvalidArgument,
-                    fmt::format("layer: the experts raised an exception: {}", error.what())};
+                    fmt::format("layer: the experts threw: {}", error.what())};
   } catch (...) {
     batch.failed = {Code::kInvalidArgument,
-                    "layer: the experts raised an exception of an unknown type"};
+                    "layer: the experts threw an exception of an unknown type"};
   }
 }
 
