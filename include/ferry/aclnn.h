@@ -1,8 +1,7 @@
-// CANN's two-stage C API of the MoE operators on host memory: what programs that include acl/acl.h,
-// hccl/hccl.h and aclnnop/aclnn_moe_distribute_*.h call, under the same names. Such a program
-// compiles with -I<prefix>/include/ferry/compat in place of CANN's include path, and links
-// libferry_cann. docs/aclnn.md says what each call does here. Implemented in src/aclnn on
-// ferry/cann.h.
+// CANN's two-stage C API of the MoE operators on host memory: the functions of acl/acl.h,
+// hccl/hccl.h and aclnnop/aclnn_moe_distribute_*.h that such programs call, under the same names. A
+// program compiles with -I<prefix>/include/ferry/compat in place of CANN's include path, and links
+// libferry_cann. docs/aclnn.md describes each call. Implemented in src/aclnn on ferry/cann.h.
 #pragma once
 
 #include <stddef.h>
@@ -10,7 +9,7 @@
 
 #include "ferry/export.h"
 
-// Names as CANN has them.
+// The names are CANN's.
 // NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 
@@ -107,8 +106,8 @@ typedef struct {
   char internal[HCCL_ROOT_INFO_BYTES];
 } HcclRootInfo;
 
-// The runtime. A device is a number of the calling thread, memory is host memory, a stream a queue
-// that a thread of its own works off.
+// The runtime. A device is a number of the calling thread, memory is host memory, and a stream is a
+// queue with a thread that executes it.
 FERRY_EXPORT aclError aclInit(const char* configPath);
 FERRY_EXPORT aclError aclFinalize();
 FERRY_EXPORT const char* aclGetRecentErrMsg();

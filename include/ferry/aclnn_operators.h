@@ -5,7 +5,7 @@
 
 #include "ferry/aclnn.h"
 
-// Names and parameters as CANN has them.
+// The names and parameters are CANN's.
 // NOLINTBEGIN(readability-identifier-naming,readability-function-size)
 extern "C" {
 

@@ -100,14 +100,14 @@ typedef enum ferry_algorithm {
 } ferry_algorithm;
 
 typedef enum ferry_node_sums {
-  FERRY_NODE_SUMS_ROW_TYPE,  // what comes home from a node is rounded to the rows' type
+  FERRY_NODE_SUMS_ROW_TYPE,  // a sum that a node returns is rounded to the rows' type
   FERRY_NODE_SUMS_FP32,      // it stays float32
-  FERRY_NODE_SUMS_EXACT,     // every row comes home: the result is that of one node
+  FERRY_NODE_SUMS_EXACT,     // every row is returned: the result is that of one node
 } ferry_node_sums;
 
 typedef enum ferry_partials {
   FERRY_PARTIALS_NONE,      // one rounding, at the end
-  FERRY_PARTIALS_PER_RANK,  // the terms of one rank are summed and rounded first
+  FERRY_PARTIALS_PER_RANK,  // the summands of one rank are added and rounded first
 } ferry_partials;
 
 typedef enum ferry_operation_kind {
@@ -115,11 +115,11 @@ typedef enum ferry_operation_kind {
   FERRY_OPERATION_COMBINE,
 } ferry_operation_kind;
 
-// Objects that only the library looks into.
+// Opaque objects.
 typedef struct ferry_group ferry_group;        // one rank's membership
 typedef struct ferry_exchange ferry_exchange;  // one dispatch/combine pair
-typedef struct ferry_plan ferry_plan;          // what each strategy takes on a machine
-typedef struct ferry_handle ferry_handle;  // what a dispatch learned: slots and counts, no buffer
+typedef struct ferry_plan ferry_plan;          // the time of each strategy on a machine
+typedef struct ferry_handle ferry_handle;  // the slots and counts of a dispatch, without its buffer
 
 // Memory for the objects above and for the owners of received rows and of output rows. It is called
 // by the threads that call ferry, and must outlive every object of its group.
@@ -141,12 +141,13 @@ typedef struct ferry_all_gather {
 typedef struct ferry_group_options {
   uint32_t struct_size, version;
   int64_t deadline_ns;  // of each call of the group and its exchanges; 0: 100 s
-  const char* name;     // tells apart groups that the same ranks make at the same time; may be NULL
+  const char* name;  // distinguishes groups that the same ranks make at the same time; may be NULL
   const ferry_allocator* allocator;  // copied; NULL: malloc and free
   const char* topology;              // such as "host:2,rank:4"; NULL: as found
 } ferry_group_options;
 
-// What an exchange is; equal on all ranks but for `workers`, and compared when it is created.
+// The configuration of an exchange. All fields but `workers` must be equal on all ranks; they are
+// compared when it is created.
 typedef struct ferry_config {
   uint32_t struct_size, version;
   int64_t max_tokens;            // most tokens that any rank gives to one dispatch
@@ -156,7 +157,7 @@ typedef struct ferry_config {
   int32_t dtype;                 // ferry_data_type of the tokens
   int32_t layout;                // ferry_layout of received rows
   int64_t expert_alignment;      // EXPERT_MAJOR: an expert's first row is a multiple; 0: 1
-  int64_t row_capacity;          // rows a rank can receive; 0: whatever comes
+  int64_t row_capacity;          // rows a rank can receive; 0: no limit but memory
   int64_t expert_capacity;       // PADDED: rows per expert; 0: R * max_tokens
   int64_t max_output_row_bytes;  // widest row that combine takes; 0: hidden * 4
   const int32_t* expert_rank;    // [E]: owner of each expert; NULL: contiguous blocks
@@ -216,7 +217,7 @@ typedef struct ferry_dispatch_args {
   int64_t num_scale_channels;  // 1 or H
   const void* token_scales;    // [T, scale_bytes], dense; NULL when scale_bytes is 0
   // [num_logical_experts]: the instance of each that this rank's tokens go to, counted from 0; NULL
-  // but for REPLICA_CHOICE_BY_TABLE.
+  // unless REPLICA_CHOICE_BY_TABLE.
   const int32_t* replica_table;
   // [num_active_ranks]: the ranks that take part, in the order that numbers them as sources; the
   // same on each of them. NULL: all.
@@ -225,9 +226,9 @@ typedef struct ferry_dispatch_args {
 } ferry_dispatch_args;
 
 // Rows received by a dispatch, filled by ferry_dispatch and ferry_dispatch_recv. They lie in the
-// window until ferry_received_release. They are the caller's to modify, until they are given to a
-// combine that reads them in place: then ferry_may_write says when they are again. Must be
-// initialised before its first use.
+// window until ferry_received_release. The caller may modify them until it gives them to a combine
+// that reads them in place; from then on, when ferry_may_write gives 1. Must be initialised before
+// its first use.
 typedef struct ferry_received {
   uint32_t struct_size, version;
   void* owner;       // the library's: keeps the rows; NULL: holds none
@@ -253,20 +254,20 @@ typedef struct ferry_received {
 
 // Rows of the window that the caller fills, so that combine need not copy them. Filled by
 // ferry_allocate_outputs, given back by ferry_output_rows_release. Once they were given to a
-// combine, ferry_may_write says when they may be filled again.
+// combine, they may be filled again when ferry_may_write gives 1.
 typedef struct ferry_output_rows {
   uint32_t struct_size, version;
   void* owner;  // the library's: keeps the rows; NULL: holds none
-  void* data;   // [num_rows, hidden] of the dtype asked for, dense
+  void* data;   // [num_rows, hidden] of the requested dtype, dense
   int64_t num_rows;
   int64_t hidden;
 } ferry_output_rows;
 
-// All arrays must stay valid and unchanged until combine_recv returns, but for expert rows that are
-// copied: combine_send has read those. H' is the width of the expert rows.
+// All arrays must stay valid and unchanged until combine_recv returns, except for expert rows that
+// are copied: combine_send has read those. H' is the width of the expert rows.
 typedef struct ferry_combine_args {
   uint32_t struct_size, version;
-  const ferry_handle* handle;  // of the dispatch; NULL: `dispatched` says where the rows are
+  const ferry_handle* handle;  // of the dispatch; NULL: found from `dispatched`
   const void* expert_rows;     // [num_rows, H'] in dispatch order; read in place in the window
   int64_t num_rows;            // as the dispatch received
   int64_t hidden;              // H'
@@ -275,13 +276,13 @@ typedef struct ferry_combine_args {
   int32_t out_dtype;           // ferry_data_type of out: BF16, FP16 or FP32
   const float* topk_weights;   // [T, K] float32; NULL: plain sum
   const void* bias[2];         // [T, H'] dense, type of out; each may be NULL
-  const float* row_weights;    // shape of ferry_received.weights: brought home; may be NULL
+  const float* row_weights;    // as ferry_received.weights, returned to the sources; or NULL
   void* out;                   // [T, H'], written here
   int64_t out_pitch_bytes;     // from one result to the next; 0: dense
   float* out_topk_weights;     // [T, K], written here; needs row_weights; may be NULL
   int64_t deadline_ns;         // of each call of this operation; 0: the group's
-  // What dispatch was given: needed for copy and constant experts, and in place of a handle. The
-  // struct may go once this call returned, its arrays stay. May be NULL.
+  // The arguments of the dispatch: needed for copy and constant experts, and in place of a handle.
+  // The struct may be destroyed once this call returns; its arrays must stay valid. May be NULL.
   const ferry_dispatch_args* dispatched;
   // Constant experts, w * (alpha1 * token + alpha2 * constants): each [num_constant_experts, H] of
   // the tokens' type; NULL without such experts.
@@ -309,8 +310,7 @@ typedef struct ferry_counts {
   const int64_t* aligned_tokens_per_expert;  // [L]: rounded up to expert_alignment
   const int64_t* expert_offsets;             // [L + 1]: first rows; NULL for RANK_MAJOR
   // [L, R]: inclusive running sum over (local expert, source rank) of rows sent, R counting the
-  // active ranks; with tp_size > 1 [tp_size, L, R / tp_size], the block of this rank's tp_rank
-  // first.
+  // active ranks; with tp_size > 1 [tp_size, L, R / tp_size], this rank's tp_rank first.
   const int64_t* running_counts;
   int64_t num_running_counts;  // elements
   // RANK_MAJOR [R]: inclusive running sum of rows over source ranks; else NULL.
@@ -332,7 +332,7 @@ typedef struct ferry_stats {
   uint64_t link_bytes;      // all bytes that it sent there
 } ferry_stats;
 
-// What the last finished operation of a kind spent its time on.
+// The times of the last finished operation of a kind.
 typedef struct ferry_times {
   uint32_t struct_size, version;
   int64_t num_spans;  // for ferry_exchange_span
@@ -351,12 +351,12 @@ typedef struct ferry_span {
   int64_t end_ns;
 } ferry_span;
 
-// What is planned (docs/plan.md); read during the call only.
+// The input of a plan (docs/plan.md); read during the call only.
 typedef struct ferry_plan_args {
   uint32_t struct_size, version;
   const char* machine;         // a preset, levels, or lines
   const ferry_config* config;  // max_tokens: of each rank
-  const double* loads;         // [E]: how often each expert is chosen; NULL: all alike
+  const double* loads;         // [E]: how often each expert is chosen; NULL: equally
   int32_t groups;              // routing limited to experts of groups_chosen of so many; 0: 1
   int32_t groups_chosen;       // 0: all
 } ferry_plan_args;
@@ -371,7 +371,7 @@ typedef struct ferry_prediction {
   double dispatch_bound_us;  // no order of messages is faster
   double combine_bound_us;
   double received_bytes;  // of the rank with most, in a dispatch: own rows
-  double staged_bytes;    // what it passes on
+  double staged_bytes;    // that it forwards
 } ferry_prediction;
 
 #ifdef __cplusplus

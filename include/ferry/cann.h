@@ -8,7 +8,7 @@
 //   (run the experts on expand_x)
 //   moe_distribute_combine(communicator, {.attributes = attributes, .expand_x = ..., ...});
 //
-// docs/cann.md has the table of parameters, and what is wider or different here. MegaMoe, which
+// docs/cann.md has the table of parameters, and the extensions and differences. MegaMoe, which
 // calls the experts too: ferry/cann_mega_moe.h.
 #pragma once
 
@@ -38,13 +38,13 @@ enum class StatusCode : std::int32_t {
 
 struct [[nodiscard]] Result {
   StatusCode code = StatusCode::kSuccess;
-  Status status = {};  // what ferry says: the message, the culprit, whether the group can go on
+  Status status = {};  // ferry's status: the message, the culprit, whether the group is usable
 
   bool ok() const noexcept { return code == StatusCode::kSuccess; }
   const std::string& message() const noexcept { return status.message(); }
 };
 
-// The code for a status of ferry's.
+// The code of a status of ferry.
 FERRY_EXPORT StatusCode status_code(Code code) noexcept;
 
 struct CommunicatorOptions {
@@ -78,27 +78,27 @@ FERRY_EXPORT Result moe_distribute_combine(const Communicator& communicator,
 FERRY_EXPORT Result moe_distribute_combine_add_rms_norm(const Communicator& communicator,
                                                         const CombineAddRmsNormArgs& args) noexcept;
 
-// Take the place of a call that a front above this one will not make with what it was given: the
-// other ranks get kPeerRejected with the message of `why`, which is returned. `args` is as much of
-// the call as could be read, to meet the others in the exchange that they use: the attributes, and
-// the extents of x (expand_x) and expert_ids, 0 where unknown.
+// Replace a call whose arguments a front above this one refuses: the other ranks get kPeerRejected
+// with the message of `why`, which is returned. `args` has the part of the call that could be read,
+// which selects the exchange that the other ranks use: the attributes, and the extents of x
+// (expand_x) and expert_ids, 0 where unknown.
 FERRY_EXPORT Result refuse_dispatch(const Communicator& communicator, const DispatchArgs& args,
                                     const Status& why) noexcept;
 FERRY_EXPORT Result refuse_combine(const Communicator& communicator, const CombineArgs& args,
                                    const Status& why) noexcept;
 
 // A: rows that expand_x must have room for on this rank (times max(tp, 1)), as the operators define
-// it. Looks at the attributes, the shapes of x and expert_ids, and whether elastic_info is given;
+// it. Depends on the attributes, the shapes of x and expert_ids, and whether elastic_info is given;
 // throws Error when they are not legal.
 FERRY_EXPORT std::int64_t max_rows(const DispatchArgs& args);
 
-// What the operators' GetWorkspaceSize is for: bytes of shared memory that this rank will need for
-// such calls, and the attributes checked. Tensors may be null; their shapes and types count.
+// For the operators' GetWorkspaceSize: returns the bytes of shared memory that this rank needs for
+// such calls, and checks the attributes. Tensors may be null; their shapes and types count.
 FERRY_EXPORT Result workspace_bytes(const DispatchArgs& args, WindowBytes& bytes) noexcept;
 FERRY_EXPORT Result workspace_bytes(const CombineArgs& args, WindowBytes& bytes) noexcept;
 
-// What their first stage is for: the same, and all that can be said of a call before its data are
-// there and without the other ranks: which tensors are given, shapes and types.
+// For the operators' first stage: the same, and the checks of a call that need neither its data nor
+// the other ranks: which tensors are given, their shapes and types.
 FERRY_EXPORT Result check(const DispatchArgs& args, WindowBytes& bytes) noexcept;
 FERRY_EXPORT Result check(const CombineArgs& args, WindowBytes& bytes) noexcept;
 FERRY_EXPORT Result check(const CombineAddRmsNormArgs& args, WindowBytes& bytes) noexcept;

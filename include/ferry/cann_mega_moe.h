@@ -26,7 +26,7 @@ struct Product {
   DataType dtype = DataType::kBf16;
 };
 
-// What all calls have in common; equal on all ranks.
+// The settings of all calls; equal on all ranks.
 struct MegaMoeShape {
   int moe_expert_num = 0;
   std::int64_t max_tokens = 0;  // most Bs of any rank
@@ -35,7 +35,7 @@ struct MegaMoeShape {
   DataType dtype = DataType::kBf16;  // or kFp32
 };
 
-// Without what ferry does not do: quantised weights and rows, biases, masks.
+// Quantised weights and rows, biases and masks are not supported.
 struct MegaMoeArgs {
   Rows x = {};                                     // (Bs, H)
   Matrix<const std::int32_t> topk_ids = {};        // (Bs, K); -1: not sent
@@ -46,12 +46,12 @@ struct MegaMoeArgs {
   std::span<std::int32_t> expert_token_nums = {};  // (localE), or empty
 };
 
-// What get_symm_buffer_for_mega_moe makes: the exchange that calls of one shape share. One caller
-// at a time.
+// The result of get_symm_buffer_for_mega_moe: the exchange that calls of one shape share. One
+// caller at a time.
 class FERRY_EXPORT MegaMoeContext {
  public:
-  // Collective. Throws as Layer does. `product` makes every product, and may throw: then the call
-  // is refused on all ranks.
+  // Collective. Throws as Layer does. `product` computes every product. If it throws, the call is
+  // refused on all ranks.
   MegaMoeContext(const Group& group, const MegaMoeShape& shape,
                  std::function<void(const Product&)> product);
 
@@ -63,7 +63,7 @@ class FERRY_EXPORT MegaMoeContext {
   Layer layer_;
 };
 
-// Collective. SwiGLU is computed in float32 and rounded once. What is refused on one rank is
+// Collective. SwiGLU is computed in float32 and rounded once. A call that is refused on one rank is
 // refused on all, and the next call works.
 FERRY_EXPORT Result mega_moe(MegaMoeContext& context, const MegaMoeArgs& args) noexcept;
 

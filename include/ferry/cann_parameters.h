@@ -1,6 +1,6 @@
 // The parameters of CANN's MoeDistributeDispatch, MoeDistributeCombine and
 // MoeDistributeCombineAddRmsNorm, versions 1 to 4, under the operators' own names in snake_case
-// (expandX is expand_x). Included by ferry/cann.h. Facts and differences: docs/cann.md.
+// (expandX is expand_x). docs/cann.md has the facts and the differences.
 //
 // Shapes: Bs tokens of this rank, H hidden, K top-k, ep ranks of the expert-parallel group, localE
 // experts of this rank, S shared-expert ranks, A rows that this rank can receive (max_rows).
@@ -31,15 +31,15 @@ struct RowsOut {
   DataType dtype = DataType::kBf16;
 };
 
-// Attributes of both operators; equal on all ranks but for the two rank ids.
+// Attributes of both operators; all but the two rank ids are equal on all ranks.
 struct Attributes {
-  // Whose rule deals tokens to shared-expert ranks: 1 is SharedRule::kByToken, 2 to 4 kByRank.
+  // The rule that assigns tokens to shared-expert ranks: 1 is SharedRule::kByToken, 2 to 4 kByRank.
   int version = 4;
   std::string_view group_ep = {};  // the communicator's
   std::int64_t ep_world_size = 0;
   std::int64_t ep_rank_id = 0;
   std::int64_t moe_expert_num = 0;
-  std::string_view group_tp = {};  // the communicator's; looked at when tp_world_size > 1
+  std::string_view group_tp = {};  // the communicator's; used when tp_world_size > 1
   std::int64_t tp_world_size = 0;  // 0 and 1: none; rank = ep_rank_id * tp_world_size + tp_rank_id
   std::int64_t tp_rank_id = 0;
   std::int64_t expert_shard_type = 0;  // 0: shared-expert ranks are the first ones
@@ -67,7 +67,7 @@ struct DispatchArgs {
   // (ep), inout: the largest wait for each source so far, microseconds; the caller clears it.
   std::span<std::int64_t> performance_info = {};
 
-  // Outputs; empty: not wanted. Of expand_x and received one is needed.
+  // Outputs; empty ones are not written. One of expand_x and received must be given.
   RowsOut expand_x = {};                                 // (max(tp, 1) * A, H)
   std::span<float> dynamic_scales = {};                  // a row of scales for each row of expand_x
   std::span<std::int32_t> expand_idx = {};               // (Bs * K)
@@ -76,7 +76,7 @@ struct DispatchArgs {
   std::span<std::int32_t> ep_recv_counts = {};           // (max(tp, 1) * localE * ep)
   std::span<std::int32_t> tp_recv_counts = {};           // (max(tp, 1))
   std::span<float> expand_scales = {};                   // (max(tp, 1) * A)
-  // Instead of the copy: the rows where they arrived, with all that ferry knows of them.
+  // Instead of the copy: the rows where they arrived, with their metadata.
   Received* received = nullptr;
 };
 
@@ -90,8 +90,8 @@ struct CombineArgs {
   // Received::data of the last dispatch.
   Rows expand_x = {};
   Matrix<const std::int32_t> expert_ids = {};  // (Bs, K), as given to dispatch
-  // From dispatch, checked as far as they tell something; the routing follows from the ids.
-  // Without ep_send_counts, expand_x has as many rows as were received.
+  // Outputs of dispatch, checked as far as possible; the routing follows from the ids. Without
+  // ep_send_counts, expand_x has as many rows as were received.
   std::span<const std::int32_t> expand_idx = {};
   std::span<const std::int32_t> assist_info_for_combine = {};
   std::span<const std::int32_t> ep_send_counts = {};

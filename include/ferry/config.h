@@ -1,5 +1,6 @@
-// ExchangeConfig: what an exchange is. Shapes use T tokens of a rank, H hidden, K top-k, E experts,
-// R ranks, L experts of a rank. Semantics: design, sections 4 and 5; docs/numerics.md.
+// ExchangeConfig: the configuration of an exchange. Shapes use T tokens of a rank, H hidden, K
+// top-k, E experts, R ranks, L experts of a rank. docs/numerics.md has the arithmetic,
+// docs/window_layout.md the order of rows.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +12,16 @@
 
 namespace ferry {
 
-// Which of the ranks that hold a shared expert a token goes to.
+// The rule that chooses one of the ranks with a shared expert for a token.
 enum class SharedRule : std::uint8_t {
   kByRank,   // rank r, shared expert j: rank r % G + j * G, G = num_ranks / num_experts (CANN V2)
   kByToken,  // one shared expert: a rank deals its tokens out in S runs, run i with
              // (i+1+r)*T/S - (i+r)*T/S of them; a shared rank keeps its own (CANN V1)
 };
 
-// Experts that every token goes to that takes part, unweighted, on ranks of their own. A token
-// takes part when its mask says so and one of its entries is neither masked nor -1, wherever it
-// leads. The row of shared expert j has k = K + j.
+// Experts, on ranks of their own, that every active token goes to, unweighted. A token is active
+// when its mask is not 0 and one of its entries is neither masked nor -1, whatever expert that
+// entry names. The row of shared expert j has k = K + j.
 struct SharedExperts {
   int num_experts = 0;  // at most 4
   int num_ranks = 0;    // S, a multiple of num_experts: ranks [0, S); routed experts start behind
@@ -44,36 +45,36 @@ enum class ReplicaChoice : std::uint8_t {
   kByTable,  // DispatchArgs::replica_table
 };
 
-// Several experts that stand for one: top-k ids name logical experts, the source chooses. No expert
-// stands for two.
+// Several experts as instances of one: top-k ids name logical experts, and the source chooses an
+// instance. No expert is an instance of two.
 struct Replicas {
   std::vector<std::vector<int>> instances = {};  // [logical experts]: experts; empty: no replicas
   ReplicaChoice choice = ReplicaChoice::kByRank;
 };
 
-// How rows cross the links between nodes. On one node all of them are the same.
+// How rows are sent between nodes. On one node all values are the same.
 enum class Algorithm : std::uint8_t {
-  kAuto,          // chosen from the topology; Exchange::algorithm says what and why
+  kAuto,          // chosen from the topology; Exchange::algorithm has the choice and its reason
   kFullmesh,      // a token crosses once for every rank it goes to
   kHierarchical,  // once for every group of each level, from the outermost down to the nodes; the
-                  // mate there serves its group, and sums its rows on the way home
+                  // mate there forwards to its group, and sums its rows for the return
   kAllgather,     // the same way to every node, which picks what it needs
 };
 
-// What kAuto stands for in an exchange.
+// The algorithm that kAuto has chosen in an exchange.
 struct AlgorithmChoice {
   Algorithm algorithm = Algorithm::kFullmesh;
   std::string reason;  // one sentence, with numbers
 };
 
-// What comes home from another node for a token (design 5).
+// What another node returns to the source of a token (docs/numerics.md).
 enum class NodeSums : std::uint8_t {
   kRowType,  // the sum of its rows there, rounded to their type
   kFp32,     // the sum in float32
   kExact,    // every row: the result is that of one node, bit for bit
 };
 
-// Equal on all ranks; compared when the exchange is created.
+// Must be equal on all ranks; compared when the exchange is created.
 struct ExchangeConfig {
   std::int64_t max_tokens = 0;  // most tokens that any rank gives to one dispatch
   std::int64_t hidden = 0;      // H, elements in a token
@@ -86,11 +87,11 @@ struct ExchangeConfig {
   std::int64_t expert_alignment = 1;
   // Zeroes the rows between an expert's last row and the next expert's first.
   bool zero_gaps = false;
-  // Rows a rank can receive; 0: whatever comes, memory permitting.
+  // Rows a rank can receive; 0: no limit but memory.
   std::int64_t row_capacity = 0;
   // kPadded: rows per expert, C in [L, C, H]; 0: R * max_tokens.
   std::int64_t expert_capacity = 0;
-  // Owner of each expert; empty: contiguous blocks, as even as can be.
+  // Owner of each expert; empty: contiguous blocks whose sizes differ by at most one.
   std::vector<int> expert_rank = {};
   // Widest row that combine takes; 0: hidden * 4.
   std::int64_t max_output_row_bytes = 0;
@@ -107,19 +108,19 @@ struct ExchangeConfig {
   SharedExperts shared = {};
   SpecialExperts special = {};
   Replicas replicas = {};
-  // Tensor parallel ranks that receive the same rows, 1 to 8: rank r is rank r / tp_size of its
-  // expert-parallel domain and tp_rank r % tp_size in its group of tp_size neighbours. Each domain
-  // dispatches its own tokens; every rank of a group receives the rows of all, inside each expert
-  // its own domain's first, then the next tp_rank's (cyclic). Combine adds the rows of a group,
-  // rounded to their type, before they travel.
+  // Tensor parallel ranks that receive the same rows, 1 to 8: rank r has tp_rank r % tp_size in its
+  // group of tp_size neighbours, and is rank r / tp_size of the expert-parallel domain of that
+  // tp_rank. Each domain dispatches its own tokens. Every rank of a group receives the rows of all
+  // its domains: inside each expert those of its own domain first, then those of the next tp_rank
+  // (cyclic). Combine adds the rows of a group, rounded to their type, before they travel.
   int tp_size = 1;
 
   // Between nodes.
   Algorithm algorithm = Algorithm::kAuto;
   NodeSums node_sums = NodeSums::kRowType;
 
-  // What a front asks for in its own words (DispatchArgs::terms). Where ranks differ in it, that is
-  // what they are told.
+  // The settings of a front, as text (DispatchArgs::terms). Where ranks differ in it, the error has
+  // the lines that differ.
   std::string terms = {};
 };
 

@@ -7,10 +7,11 @@
 //   exchange.combine({.handle = received.handle, .expert_rows = ..., .topk_weights = ...,
 //                     .out = ..., .stream = stream});
 //
-// Order of rows, arithmetic and results are those of ferry::Exchange, bit for bit. Shapes as there:
-// T tokens of this rank, H hidden, K top-k, E experts, R ranks, L experts of this rank. Ranks are
-// threads or processes of one host, on one GPU or on GPUs that can read each other's memory. Every
-// pointer of these structs is device memory. docs/cuda.md has the limits and the reasons.
+// The order of rows, the arithmetic and the results equal those of ferry::Exchange, bit for bit.
+// Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, L experts of this rank.
+// Ranks are threads or processes of one host, on one GPU or on GPUs that can read each other's
+// memory. Every pointer of these structs is device memory. docs/cuda.md has the limits and the
+// reasons.
 #pragma once
 
 #include <array>
@@ -34,16 +35,16 @@ using Stream = void*;
 FERRY_EXPORT bool built() noexcept;
 FERRY_EXPORT int num_devices() noexcept;
 
-// What a dispatch learned about routing. Valid until freed, for any number of combines and cached
-// dispatches of its exchange. Free it after the work on its stream that uses it was issued.
+// The routing of a dispatch. Valid until freed, for any number of combines and cached dispatches of
+// its exchange. Free it after the work on its stream that uses it was issued.
 class FERRY_EXPORT Handle {
  public:
   Handle() = default;
   explicit operator bool() const noexcept { return route_ != nullptr; }
 
   std::int64_t num_tokens() const noexcept;
-  // Rows received, gaps and padding included. -1 while the host does not know: the dispatch did not
-  // wait for counts, and its kernels have not got that far.
+  // Rows received, gaps and padding included. -1 while the host does not have it: the dispatch did
+  // not wait for counts, and its kernels have not written them yet.
   std::int64_t num_rows() const noexcept;
   // Host copies, empty while num_rows() is -1: [L].
   std::span<const std::int64_t> tokens_per_expert() const noexcept;
@@ -69,9 +70,9 @@ struct DispatchArgs {
   // [T, K]; given by all ranks or by none: a rank without tokens gives any address.
   const float* topk_weights = nullptr;
   Handle cached = {};  // reuse this routing: no ids, no counts, same slots
-  // Waits on the host until the number of rows is known, as their consumer mostly needs it, and
-  // returns this dispatch's errors. False, and always with `cached`: only issues the work, as graph
-  // capture needs; errors are told by the next check().
+  // Waits on the host until the number of rows is known, which most consumers need, and returns
+  // this dispatch's errors. False, and always with `cached`: only issues the work, as graph capture
+  // needs; the next check() returns errors.
   bool wait_for_counts = true;
   Stream stream = nullptr;
 };
@@ -101,7 +102,7 @@ struct Received {
 struct CombineArgs {
   Handle handle = {};
   // [handle rows, H'], dense, in dispatch order. Read in place where they lie in the window (in
-  // received rows, or at outputs()); anything else is copied there first.
+  // received rows, or at outputs()); other rows are copied there first.
   Rows expert_rows = {};
   const float* topk_weights = nullptr;                   // [T, K]; null: plain sum
   std::array<const void*, 2> bias = {nullptr, nullptr};  // [T, H'] dense, type of out
@@ -116,31 +117,33 @@ class FERRY_EXPORT Exchange {
  public:
   Exchange() = default;
   // Collective. `device` is this rank's. Layouts, wires none and fp8, alignment, zero_gaps,
-  // capacities, expert_rank and depth of the configuration count; kInvalidArgument names what is
-  // not for CUDA. All memory is taken here: row_capacity 0 stands for every token of every rank,
-  // max_output_row_bytes 0 for a row of the tokens' type. Throws Error on all ranks alike when one
-  // of them refuses, two differ, memory is short or a device cannot reach another.
+  // capacities, expert_rank and depth of the configuration are supported; kInvalidArgument names a
+  // setting that CUDA does not support. All memory is allocated here: row_capacity 0 means every
+  // token of every rank, max_output_row_bytes 0 a row of the tokens' type. Throws Error on all
+  // ranks when one of them refuses, two differ, memory is refused or a device cannot access
+  // another.
   Exchange(const Group& group, const ExchangeConfig& config, int device);
 
   [[nodiscard]] Status dispatch(const DispatchArgs& args, Received& received) noexcept;
   [[nodiscard]] Status combine(const CombineArgs& args) noexcept;
 
-  // Halves: send issues what needs no row of another rank, recv the rest, maybe on another stream
-  // that waits for the first. One dispatch and one combine may be between their halves. A send that
-  // returns an error was the whole operation: no recv follows.
+  // Halves: send issues the work that needs no row of another rank, recv the rest, maybe on another
+  // stream that waits for the first. One dispatch and one combine may be between their halves. A
+  // send that returns an error ends the operation: no recv follows.
   [[nodiscard]] Status dispatch_send(const DispatchArgs& args, Received& received) noexcept;
   [[nodiscard]] Status dispatch_recv(Stream stream) noexcept;
   [[nodiscard]] Status combine_send(const CombineArgs& args) noexcept;
   [[nodiscard]] Status combine_recv(Stream stream) noexcept;
 
-  // Rows of the window for the outputs of the next combine, which is then spared their copy:
-  // [row capacity, max_output_row_bytes]. With a depth of 2 or more they may be written, in the
-  // order of the stream, once the receive half of the combine before was issued (docs/cuda.md).
+  // Rows of the window for the outputs of the next combine, which then need no copy: [row capacity,
+  // max_output_row_bytes]. With a depth of 2 or more they may be written, in the order of the
+  // stream, once the receive half of the combine before was issued (docs/cuda.md).
   void* outputs() const;
 
   // The first error that kernels have met since the last check, if any: it does not wait for them.
-  // A rank that rejected its call, a mismatch, capacity: all ranks are told, and the exchange goes
-  // on. A rank that died, left or missed the group's deadline: the exchange is broken for good.
+  // After a rejected call, a mismatch or a lack of capacity, all ranks get the error and the
+  // exchange stays usable. After a rank died, left or missed the group's deadline, the exchange
+  // stays broken.
   [[nodiscard]] Status check() noexcept;
   // Waits for the work that was issued, then check().
   [[nodiscard]] Status finish() noexcept;
@@ -150,8 +153,8 @@ class FERRY_EXPORT Exchange {
   int num_local_experts() const;       // L
   std::int64_t row_capacity() const;   // rows that this rank can receive
   std::uint64_t device_bytes() const;  // of this rank's window
-  // Another rank is a thread of this process and uses this device: calls then wait on the host
-  // until that rank has made its own (docs/cuda.md).
+  // True when another rank is a thread of this process and uses this device: calls then wait on the
+  // host until that rank has made its call (docs/cuda.md).
   bool shares_device() const;
 
  private:

@@ -9,8 +9,7 @@
 //                     .out = ...});
 //
 // Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, L experts of this rank,
-// N received rows. Semantics: design, sections 4 and 5; docs/numerics.md gives the arithmetic,
-// docs/window_layout.md the order of rows.
+// N received rows. docs/numerics.md gives the arithmetic, docs/window_layout.md the order of rows.
 #pragma once
 
 #include <array>
@@ -34,8 +33,8 @@ class ExchangeState;
 struct Route;
 }  // namespace internal
 
-// What a dispatch learned about routing: slots and counts, no buffer. Valid until freed, for any
-// number of combines and cached dispatches of its exchange. Copies share it.
+// The routing of a dispatch: slots and counts, without a buffer. Valid until freed, for any number
+// of combines and cached dispatches of its exchange. Copies share it.
 class FERRY_EXPORT Handle {
  public:
   Handle() = default;
@@ -49,15 +48,15 @@ class FERRY_EXPORT Handle {
   std::span<const std::int64_t> aligned_tokens_per_expert() const noexcept;
   // [L + 1]: first row of each local expert, then num_rows (expert layouts; empty for kRankMajor).
   std::span<const std::int64_t> expert_offsets() const noexcept;
-  // [L, R]: inclusive running sum over (local expert, source rank) of rows sent (design 4; CANN's
-  // epRecvCounts). With tp_size > 1 [tp_size, L, R / tp_size], a block per tp_rank, that of this
-  // rank first, each with sums of its own. R counts the active ranks.
+  // [L, R]: inclusive running sum over (local expert, source rank) of rows sent (CANN's
+  // epRecvCounts). With tp_size > 1 [tp_size, L, R / tp_size], a block per tp_rank, this rank's
+  // first, each with sums of its own. R counts the active ranks.
   std::span<const std::int64_t> running_counts() const noexcept;
   // [R]: kRankMajor, inclusive running sum of rows over source ranks; empty otherwise.
   std::span<const std::int64_t> running_rows_per_rank() const noexcept;
   // kRankMajor, empty otherwise: tokens that each source rank dispatched, [R]; and how many of them
-  // went to each rank, [R, R]. R counts the active ranks; with tp_size > 1 sources are [tp_size,
-  // R / tp_size], and they send to the R / tp_size places of a domain.
+  // went to each rank, [R, R]. R counts the active ranks; with tp_size > 1 sources are [tp_size, R
+  // / tp_size], and they send to the R / tp_size ranks of a domain.
   std::span<const std::int64_t> tokens_per_rank() const noexcept;
   std::span<const std::int64_t> rows_sent() const noexcept;
 
@@ -100,13 +99,13 @@ struct DispatchArgs {
   // [logical experts], kByTable: the instance, an index into Replicas::instances[expert], that this
   // rank's tokens go to.
   const std::int32_t* replica_table = nullptr;
-  // The ranks that take part, in the order that numbers them as sources; empty: all. The same on
-  // each of them; the others are neither sent to nor waited for, and entries for their experts are
-  // not sent. A rank outside may make the same call to stay in step: it moves nothing and receives
-  // nothing.
+  // The ranks that take part, in the order that numbers them as sources; empty: all. It is the same
+  // on each of them. Rows are neither sent to other ranks nor awaited from them, and entries for
+  // their experts are not sent. A rank outside may make the same call, so that its operations have
+  // the same numbers: it sends and receives nothing.
   std::span<const int> active_ranks = {};
-  // What else the ranks of a front must agree on, in its own words: lines of "name is value",
-  // without those that are nothing. Compared like the rest; kMismatch names the lines that differ.
+  // Other settings that the ranks of a front must agree on: lines of "name is value", without unset
+  // ones. They are compared like the rest; kMismatch names the lines that differ.
   std::string_view terms = {};
 };
 
@@ -123,13 +122,14 @@ struct Scales {
 // Rows received by a dispatch. They lie in the window; the buffer is free for reuse when this
 // object is released or destroyed. Gap rows of kExpertMajor have source -1 and weight 0, and rows
 // of zeros with zero_gaps; rows of kPadded past an expert's count are undefined, rows and metadata,
-// unless zero_gaps asks for the same. They are the caller's to modify, until they are given to a
-// combine that reads them in place: then Exchange::may_write says when they are again.
+// unless zero_gaps is set, which gives them source -1 too. The caller may modify the rows until it
+// gives them to a combine that reads them in place; from then on, when Exchange::may_write allows
+// it.
 struct FERRY_EXPORT Received {
   void* data = nullptr;       // [num_rows, H], dense; kPadded: [L, C, H]
   std::int64_t num_rows = 0;  // gaps and padding included
-  // Rows that may be read and written at data: those past num_rows have no values, and take memory
-  // when they are touched.
+  // Rows that may be read and written at data: those past num_rows are undefined, and take memory
+  // when they are accessed.
   std::int64_t room_rows = 0;
   std::int64_t hidden = 0;
   DataType dtype = DataType::kBf16;  // of the wire
@@ -151,8 +151,8 @@ struct FERRY_EXPORT Received {
 };
 
 // Rows of the window that the caller fills, so that combine need not copy them; free for reuse when
-// released. Once they were given to a combine, Exchange::may_write says when they may be filled
-// again; new ones may be filled at once.
+// released. Once they were given to a combine, they may be filled again when Exchange::may_write
+// allows it; new ones may be filled at once.
 struct FERRY_EXPORT OutputRows {
   void* data = nullptr;  // [num_rows, hidden], dense
   std::int64_t num_rows = 0;
@@ -184,38 +184,39 @@ struct ResidualNorm {
 
 // out[t] = bias[0][t] + bias[1][t] + sum over k ascending of w[t,k] * expert row of (t,k), then
 // rows of shared experts, then shared_output[t], then the residual; in float32, rounded once
-// (design 5). kRankMajor sums the caller's per-rank rows over ranks ascending, then special
-// experts, and weights only those. After an error what is written to is undefined.
+// (docs/numerics.md). kRankMajor sums the caller's per-rank rows over ranks ascending, then special
+// experts, and weights only those. After an error the outputs are undefined.
 struct CombineArgs {
   Handle handle = {};
-  // [handle.num_rows(), H'] in dispatch order; read in place if in the window, unless in_place is
-  // false: then they are copied like any other. Copied rows may be written to as soon as
-  // combine_send returned, rows that are read in place when may_write says so.
+  // [handle.num_rows(), H'] in dispatch order; read in place if they lie in the window and in_place
+  // is true; other rows are copied. Copied rows may be written as soon as combine_send returned,
+  // rows that are read in place when may_write allows it.
   Rows expert_rows = {};
   bool in_place = true;
-  // [T, K]; null: plain sum. kRankMajor: null but for copy and constant experts.
+  // [T, K]; null: plain sum. kRankMajor: null unless there are copy or constant experts.
   const float* topk_weights = nullptr;
   std::array<const void*, 2> bias = {nullptr, nullptr};  // [T, H'] dense, type of out; may be null
-  // Expert side, shape of Received::weights: brought home to out_topk_weights.
+  // On the expert side, in the shape of Received::weights: returned to the sources in
+  // out_topk_weights.
   const float* row_weights = nullptr;
   void* out = nullptr;  // [T, H'], written here
   DataType out_dtype = DataType::kBf16;
   std::int64_t out_pitch_bytes = 0;      // 0: dense
   float* out_topk_weights = nullptr;     // [T, K]; needs row_weights on every rank
   std::chrono::nanoseconds deadline{0};  // of each call of this operation; 0: the group's
-  // What dispatch was given. Needed for copy and constant experts (its tokens), and instead of a
-  // handle, on all ranks alike: its ids, masks, replica table and active ranks then say where the
-  // rows are.
+  // The arguments of the dispatch. Needed for copy and constant experts (its tokens), and instead
+  // of a handle, on all ranks: the places of the rows then follow from its ids, masks, replica
+  // table and active ranks.
   const DispatchArgs* dispatched = nullptr;
   ConstantExperts constants = {};
   const void* shared_output = nullptr;  // [T, H'] dense, type of out; added unweighted
   ResidualNorm norm = {};
   std::string_view terms = {};  // as of DispatchArgs
-  // A share of every active rank, for a check of the caller's own: kMismatch on all ranks, and
-  // nothing is written, unless the shares add up to 0. Looked at where all ranks give one.
+  // A share of every active rank, for a check of the caller: unless the shares add up to 0, all
+  // ranks get kMismatch and nothing is written. Checked where all ranks give one.
   const std::uint64_t* share_of_zero = nullptr;
-  // Expert layouts. kPerRank: the terms of a rank, summed by k and rounded, are added in the place
-  // of the last of them. Each rank decides for its own tokens.
+  // Expert layouts. kPerRank: the summands of a rank, added by ascending k and rounded, are added
+  // in the place of the last of them. Each rank chooses for its own tokens.
   Partials partials = Partials::kNone;
 };
 
@@ -224,8 +225,7 @@ struct Operation {
   std::uint64_t number = 0;  // 0: none
 };
 
-// What the last finished operation of a kind spent its time on; times are CLOCK_MONOTONIC
-// nanoseconds.
+// The times of the last finished operation of a kind, in nanoseconds of CLOCK_MONOTONIC.
 struct OperationTimes {
   struct Span {
     // Static text. Dispatch: count, counts, place, send, receive; combine: publish, outputs,
@@ -236,8 +236,8 @@ struct OperationTimes {
     std::int64_t end_ns = 0;
   };
   std::vector<Span> spans;
-  // [R]: time this rank waited for each source; sources are looked at from the next rank on, so a
-  // wait is booked on the first that was late.
+  // [R]: time this rank waited for each source; sources are checked in order from the next rank on,
+  // so a wait is counted for the first that was late.
   std::vector<std::int64_t> wait_ns;
 };
 
@@ -268,37 +268,38 @@ class FERRY_EXPORT Exchange {
   // on the others), when two differ (kMismatch names the fields), or when memory is refused; the
   // group goes on.
   Exchange(const Group& group, const ExchangeConfig& config);
-  // Takes the place of the constructor on a rank whose front has no configuration to make an
-  // exchange of: the others get kPeerRejected with the message of `why`. Throws `why`, or what
-  // broke.
+  // Replaces the constructor on a rank whose front refuses its arguments and so has no
+  // configuration: the other ranks get kPeerRejected with the message of `why`. Throws `why`, or
+  // the error that broke the group.
   [[noreturn]] static void refuse(const Group& group, const Status& why);
 
-  // What `received` held before is released first.
+  // The rows that `received` held before are released first.
   [[nodiscard]] Status dispatch(const DispatchArgs& args, Received& received) noexcept;
   [[nodiscard]] Status combine(const CombineArgs& args) noexcept;
 
-  // Halves. Arguments of a combine must stay valid and unchanged until combine_recv, but for expert
-  // rows that were copied; those of a dispatch until dispatch_send returns.
+  // Halves. Arguments of a combine must stay valid and unchanged until combine_recv, except for
+  // expert rows that were copied; those of a dispatch until dispatch_send returns.
   [[nodiscard]] Status dispatch_send(const DispatchArgs& args, Operation& operation) noexcept;
   [[nodiscard]] Status dispatch_recv(Operation operation, Received& received) noexcept;
   [[nodiscard]] Status combine_send(const CombineArgs& args, Operation& operation) noexcept;
   [[nodiscard]] Status combine_recv(Operation operation) noexcept;
-  // Between the halves of a dispatch: what dispatch_recv will hand over, but for its weights; what
-  // lies there comes with it. kCapacity when that will be a copy, for so many views are alive.
+  // Between the halves of a dispatch: the memory that dispatch_recv will return, without its
+  // weights; its contents are kept. kCapacity when dispatch_recv will copy the rows, because too
+  // many views are alive.
   [[nodiscard]] Status dispatch_memory(Operation operation, Received& received) noexcept;
-  // Likewise, without waiting: ready[e] says whether all rows of local expert e are there. The
-  // receive half is still to come: only it says how the dispatch ended.
+  // The same, without waiting: ready[e] is true when all rows of local expert e are there. The
+  // receive half must still be called, and returns the status of the dispatch.
   [[nodiscard]] Status ready_experts(Operation operation, std::vector<bool>& ready) noexcept;
   // True when the receive half would not wait.
   bool poll(Operation operation) noexcept;
 
-  // Takes the place of a dispatch or combine that a front will not make with what it was given: the
-  // other ranks get kPeerRejected with the message of `why`, and the exchange goes on. Returns
-  // `why`, or what broke. `by_all` (may be null) then says whether every rank did so, and nobody is
-  // in the operation. A rank that is left out refuses for itself alone: it waits for nobody, and
-  // `by_all` is true. A rank that would rather use another exchange says kMismatch, and its terms
-  // as message: unless all say so, all get kMismatch with what differs. Ranks that
-  // dispatch no tokens go along with all others: for them its culprit is -1.
+  // Replaces a dispatch or combine whose arguments a front refuses: the other ranks get
+  // kPeerRejected with the message of `why`, and the exchange stays usable. Returns `why`, or the
+  // error that broke the group. `by_all` (may be null) is then true when every rank called it, so
+  // that no rank is in the operation. A rank that is not active refuses for itself alone: it does
+  // not wait, and `by_all` is true. A rank that needs another exchange passes kMismatch, with its
+  // terms as message: unless all ranks do, all get kMismatch with the lines that differ. A rank
+  // that dispatches no tokens accepts the exchange of the others, and passes a culprit of -1.
   [[nodiscard]] Status refuse_dispatch(const Status& why, std::span<const int> active_ranks = {},
                                        bool* by_all = nullptr) noexcept;
   [[nodiscard]] Status refuse_combine(const Status& why, std::span<const int> active_ranks = {},
@@ -307,20 +308,21 @@ class FERRY_EXPORT Exchange {
   // Window memory for num_rows rows of expert outputs.
   [[nodiscard]] Status allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,
                                         OutputRows& outputs) noexcept;
-  // `may`: whether all ranks have read what was combined in place of the view of the window that
-  // `rows` points into, so that it may be written again. True for a view that no combine was given,
-  // and for any other memory, which combine copies. Does not wait, and is not to be waited for: a
-  // rank may make the next depth - 1 operations before it receives a combine. The answer is true
-  // once an operation that was sent `depth` or more after the combine is finished on this rank
-  // (docs/gotchas.md). kInvalidArgument for rows of a view that was released.
+  // `may`: true when all ranks have read the rows of the view of the window that `rows` points
+  // into, as far as combines read them in place, so that they may be written again. True for a view
+  // that no combine was given, and for any other memory, which combine copies. Does not wait, and
+  // must not be polled in a loop: a rank may make the next depth - 1 operations before it receives
+  // a combine. The result is true once an operation that was sent `depth` or more after the combine
+  // is finished on this rank (docs/gotchas.md). kInvalidArgument for rows of a view that was
+  // released.
   [[nodiscard]] Status may_write(const void* rows, bool& may) noexcept;
 
   const ExchangeConfig& config() const;
   int num_local_experts() const;     // L
   WindowBytes window_bytes() const;  // of this rank; `expected` is what is committed now
   ExchangeStats stats() const;
-  // What this rank sent to other groups of each level of the topology, from the outermost to the
-  // nodes: the last is as ExchangeStats::link_row_bytes and link_bytes. Empty on one node.
+  // The bytes that this rank sent to other groups of each level of the topology, from the outermost
+  // to the nodes: the last equals ExchangeStats::link_row_bytes and link_bytes. Empty on one node.
   std::vector<CrossedBytes> crossed_bytes() const;
   const AlgorithmChoice& algorithm() const;  // never kAuto
   const OperationTimes& last_dispatch_times() const;

@@ -1,10 +1,10 @@
 // The C ABI over the whole library: groups, exchanges, dispatch, combine, their halves, sizes and
 // errors. docs/c_abi.md has the rules in one place, examples/dispatch_combine.c is a whole program.
 //
-// Functions that can fail return a ferry_code; FERRY_OK is 0, no exception leaves. Arguments that a
-// dispatch or combine refuses (a struct_size that cannot be as well as a bad id) are refused on all
-// ranks alike, FERRY_INVALID_ARGUMENT here and FERRY_PEER_REJECTED there, and the next call works
-// (docs/gotchas.md). Other calls with a NULL that may not be, or a bad struct, did nothing: correct
+// Functions that can fail return a ferry_code; FERRY_OK is 0; they never throw. Arguments that a
+// dispatch or combine refuses (such as a bad struct_size or a bad id) are refused on all ranks:
+// FERRY_INVALID_ARGUMENT on this rank and FERRY_PEER_REJECTED on the others, and the next call
+// works (docs/gotchas.md). Other calls with an invalid NULL or a bad struct have no effect: correct
 // them and call again. Results are written to the last argument; on failure objects are set to
 // NULL, and structs hold nothing. "The same order" means: the same collective calls in the same
 // order on every rank.
@@ -27,9 +27,9 @@ FERRY_EXPORT uint32_t ferry_abi_version(void);
 // ---- errors and names
 
 // The last call of this thread that returned another code than FERRY_OK: its message, which names
-// values, limits and after a wait who is missing; and the rank that caused it, or -1 when none can
-// be named. Valid until the next such call of this thread, or its end; copy what must last longer.
-// "" and -1 before the first. Messages are cut at 2047 bytes.
+// values, limits and after a wait the missing ranks; and the rank that caused it, or -1 when none
+// can be named. Valid until the next such call of this thread, or its end; copy what must last
+// longer. "" and -1 before the first. Messages are cut at 2047 bytes.
 FERRY_EXPORT const char* ferry_last_error_message(void);
 FERRY_EXPORT int32_t ferry_last_error_rank(void);
 // Sets the last error of this thread and returns `code`. For libraries that build on this one, such
@@ -63,8 +63,8 @@ FERRY_EXPORT ferry_code ferry_group_from_all_gather(int32_t rank, int32_t size,
                                                     const ferry_all_gather* all_gather,
                                                     const ferry_group_options* options,
                                                     ferry_group** group);
-// Threads of this process: groups[i], of [size], is for the thread that plays rank i. Not
-// collective: one thread makes them all.
+// Threads of this process: groups[i], of [size], is for the thread that is rank i. Not collective:
+// one thread makes them all.
 FERRY_EXPORT ferry_code ferry_group_threads(int32_t size, const ferry_group_options* options,
                                             ferry_group** groups);
 // Makes `size` threads, calls body(group of rank i, context) on thread i and waits for all. The
@@ -81,8 +81,8 @@ FERRY_EXPORT void ferry_group_destroy(ferry_group* group);
 
 FERRY_EXPORT int32_t ferry_group_rank(const ferry_group* group);  // -1 for NULL
 FERRY_EXPORT int32_t ferry_group_size(const ferry_group* group);  // -1 for NULL
-// Which launcher was found and why it was believed, such as "torchrun", "RANK=3 and WORLD_SIZE=8
-// are set". Valid as long as the group; NULL for NULL.
+// The launcher that was found and the reason, such as "torchrun", "RANK=3 and WORLD_SIZE=8 are
+// set". Valid as long as the group; NULL for NULL.
 FERRY_EXPORT const char* ferry_group_launcher(const ferry_group* group);
 FERRY_EXPORT const char* ferry_group_reason(const ferry_group* group);
 // 0 after a rank died, left, or missed a deadline (a new group is then needed), and for NULL.
@@ -97,24 +97,25 @@ FERRY_EXPORT ferry_code ferry_group_all_gather(ferry_group* group, const void* m
 
 // ---- exchanges: one dispatch/combine pair. One caller at a time per exchange.
 
-// Collective. FERRY_INVALID_ARGUMENT names what is not legal, FERRY_MISMATCH what ranks disagree
-// in, FERRY_SYSTEM what memory was refused. The exchange stays in the group if `group` is destroyed
-// first, but is closed then.
+// Collective. FERRY_INVALID_ARGUMENT names a setting that is not legal, FERRY_MISMATCH the settings
+// that differ between ranks, FERRY_SYSTEM the memory that was refused. The exchange stays in the
+// group if `group` is destroyed first, but is closed then.
 FERRY_EXPORT ferry_code ferry_exchange_create(const ferry_group* group, const ferry_config* config,
                                               ferry_exchange** exchange);
 // Local, immediate; NULL is fine. Operations between their halves are given up. Received rows,
 // output rows and handles stay valid.
 FERRY_EXPORT void ferry_exchange_destroy(ferry_exchange* exchange);
 
-// What an exchange of `config` would take on `num_ranks` ranks; no group is needed.
+// The bytes of an exchange of `config` on `num_ranks` ranks; no group is needed.
 FERRY_EXPORT ferry_code ferry_window_bytes(const ferry_config* config, int32_t num_ranks,
                                            ferry_window* window);
 
-// What it was created with, defaults filled in; arrays are valid as long as the exchange.
+// The configuration that it was created with, defaults filled in; arrays are valid as long as the
+// exchange.
 FERRY_EXPORT ferry_code ferry_exchange_config(const ferry_exchange* exchange, ferry_config* config);
 // L, experts of this rank; -1 for NULL.
 FERRY_EXPORT int32_t ferry_exchange_num_local_experts(const ferry_exchange* exchange);
-// Of this rank; `expected_bytes` is what is committed now.
+// The bytes of this rank; `expected_bytes` are committed now.
 FERRY_EXPORT ferry_code ferry_exchange_window_bytes(const ferry_exchange* exchange,
                                                     ferry_window* window);
 FERRY_EXPORT ferry_code ferry_exchange_stats(const ferry_exchange* exchange, ferry_stats* stats);
@@ -125,8 +126,8 @@ FERRY_EXPORT ferry_code ferry_exchange_times(const ferry_exchange* exchange, int
 FERRY_EXPORT ferry_code ferry_exchange_span(const ferry_exchange* exchange, int32_t kind,
                                             int64_t index, ferry_span* span);
 
-// ---- operations: collective, the same order on every rank. What `received` held is released
-// first; it is filled on success and empty otherwise.
+// ---- operations: collective, the same order on every rank. The rows that `received` held are
+// released first; it is filled on success and empty otherwise.
 
 FERRY_EXPORT ferry_code ferry_dispatch(ferry_exchange* exchange, const ferry_dispatch_args* args,
                                        ferry_received* received);
@@ -141,28 +142,31 @@ FERRY_EXPORT ferry_code ferry_dispatch_recv(ferry_exchange* exchange, uint64_t o
 FERRY_EXPORT ferry_code ferry_combine_send(ferry_exchange* exchange, const ferry_combine_args* args,
                                            uint64_t* operation);
 FERRY_EXPORT ferry_code ferry_combine_recv(ferry_exchange* exchange, uint64_t operation);
-// Local. 1 when the receive half would not wait; also for NULL and for what is not in flight.
+// Local. 1 when the receive half would not wait; also for NULL and for an operation that is not in
+// flight.
 FERRY_EXPORT int32_t ferry_poll(ferry_exchange* exchange, uint64_t operation);
 
 // ---- rows and handles: local calls
 
-// Gives the rows back and empties the struct; nothing to do when it holds none.
+// Releases the rows and empties the struct; no effect when it holds none.
 FERRY_EXPORT ferry_code ferry_received_release(ferry_received* received);
 
-// Window memory [num_rows, hidden] of `dtype` (ferry_data_type) for expert outputs; what `outputs`
-// held is released first. FERRY_CAPACITY when too many views are alive or memory is refused.
+// Window memory [num_rows, hidden] of `dtype` (ferry_data_type) for expert outputs; the rows that
+// `outputs` held are released first. FERRY_CAPACITY when too many views are alive or memory is
+// refused.
 FERRY_EXPORT ferry_code ferry_allocate_outputs(ferry_exchange* exchange, int64_t num_rows,
                                                int64_t hidden, int32_t dtype,
                                                ferry_output_rows* outputs);
 FERRY_EXPORT ferry_code ferry_output_rows_release(ferry_output_rows* outputs);
 // `may`: 1 when no rank reads, for a combine, the view of the window that `rows` points into, so
-// that it may be written again; 1 for any other memory too. Does not wait, and is not to be waited
-// for (ferry/exchange.h). On failure it is 0: FERRY_INVALID_ARGUMENT for rows that were released.
+// that it may be written again; 1 for any other memory too. Does not wait, and must not be polled
+// in a loop (ferry/exchange.h). On failure it is 0: FERRY_INVALID_ARGUMENT for rows that were
+// released.
 FERRY_EXPORT ferry_code ferry_may_write(ferry_exchange* exchange, const void* rows, int32_t* may);
 
 // A handle of its own, that outlives the received rows, for any number of combines and cached
-// dispatches of its exchange; ferry_handle_free frees it, and takes NULL. ferry_received.handle is
-// not the caller's to free.
+// dispatches of its exchange; ferry_handle_free frees it, and takes NULL. The caller must not free
+// ferry_received.handle.
 FERRY_EXPORT ferry_code ferry_handle_keep(const ferry_handle* handle, ferry_handle** kept);
 FERRY_EXPORT void ferry_handle_free(ferry_handle* handle);
 FERRY_EXPORT ferry_code ferry_handle_counts(const ferry_handle* handle, ferry_counts* counts);

@@ -24,64 +24,64 @@ class GroupState;
 using AllGather = std::function<bool(const void* mine, void* all, std::size_t bytes)>;
 
 struct GroupOptions {
-  // Of each call of the group and of its exchanges: the join, the making of an exchange, a barrier,
-  // a dispatch, a half. All waits of the call together end by then. In a barrier and in operations,
-  // time in which this rank itself did not run, or moved rows, counts for a tenth of a second at
-  // most.
+  // The deadline of each call of the group and of its exchanges: the join, the creation of an
+  // exchange, a barrier, a dispatch, a half. All waits of the call together end by then. In a
+  // barrier and in operations, time in which this rank did not run, or moved rows, counts for at
+  // most a tenth of a second.
   std::chrono::nanoseconds deadline = std::chrono::seconds(100);
-  // Asked every few milliseconds of a wait, by the waiting thread; true ends the wait as a deadline
-  // does, and this rank is the culprit. For hosts with signals of their own (Python's Ctrl-C). Must
-  // not throw.
+  // Called every few milliseconds of a wait, by the waiting thread; true ends the wait as a
+  // deadline does, and this rank is the culprit. For programs with signals of their own (Python's
+  // Ctrl-C). Must not throw.
   std::function<bool()> interrupted = {};
   // Distinguishes groups that the same ranks create at the same time; equal on all ranks of one
   // group.
   std::string name = {};
-  // Levels of the group, such as "host:2,rank:4" (Topology::parse), equal on all ranks; empty: as
-  // FERRY_TOPOLOGY says, else as found. Ranks of different hosts of it use the network even where
-  // they could share memory.
+  // Levels of the group, such as "host:2,rank:4" (Topology::parse), equal on all ranks; empty:
+  // FERRY_TOPOLOGY, else as found. Ranks of different hosts of it use the network even where they
+  // could share memory.
   std::string topology = {};
 };
 
-// Where a group came from: which launcher was found in the environment, and why it was believed.
+// Where a group came from: the launcher that was found in the environment, and the reason.
 struct GroupOrigin {
   std::string launcher;  // "torchrun", "openmpi", "hydra", "pmix", "slurm", "address", "threads",
                          // "callback"
   std::string reason;    // such as "RANK=3 and WORLD_SIZE=8 are set"
 };
 
-// One rank's membership. Copies share it. All calls but rank(), size(), origin(), topology(),
+// One rank's membership. Copies share it. All calls except rank(), size(), origin(), topology(),
 // usable() and destroy() are collective: every rank calls them in the same order.
 class FERRY_EXPORT Group {
  public:
-  Group() = default;  // not a member of anything; every call but destroy() throws or fails
+  Group() = default;  // not a member of a group; every call except destroy() throws or fails
 
   // Ranks as processes, of one host or of several. Reads, in this order: FERRY_ADDR (with
   // FERRY_RANK, FERRY_SIZE), torchrun, Open MPI, Hydra (MPICH), PMIx, Slurm. Throws Error when none
-  // is found, naming what was looked for. A job that spans hosts meets at rank 0's host, at
-  // FERRY_ADDR=tcp://host:port, which goes with any launcher, else at MASTER_ADDR, or Slurm's first
-  // host, and FERRY_PORT or MASTER_PORT + 1; it needs FERRY_SECRET as connect() does.
+  // is found, naming the variables of all of them. A job that spans hosts meets at rank 0's host,
+  // at FERRY_ADDR=tcp://host:port, which goes with any launcher, else at MASTER_ADDR, or Slurm's
+  // first host, and FERRY_PORT or MASTER_PORT + 1; it needs FERRY_SECRET as connect() does.
   static Group from_environment(const GroupOptions& options = {});
 
   // Ranks as processes that agree on `address`. tcp://host:port, where rank 0 can be reached: ranks
-  // of any hosts that have the same FERRY_SECRET, 16 or more characters, which is proven and never
-  // sent; rank 0 listens on all interfaces, or on those that FERRY_SOCKET_IFNAME names. Any other
-  // text, of at most 64 bytes: ranks of one host and user.
+  // of any hosts that have the same FERRY_SECRET, 16 or more characters, whose knowledge is proven
+  // and which is never sent; rank 0 listens on all interfaces, or on those that FERRY_SOCKET_IFNAME
+  // names. Any other text, of at most 64 bytes: ranks of one host and user.
   static Group connect(const std::string& address, int rank, int size,
                        const GroupOptions& options = {});
 
   // Ranks as processes, of one host or of several, that already have an all-gather (MPI, a store, a
-  // torch process group). Across hosts they prove FERRY_SECRET, where they have one; else rank 0
-  // makes one up, which travels in the all-gather, open to whoever reads that.
+  // torch process group). Across hosts they prove that they know FERRY_SECRET, if it is set. Else
+  // rank 0 draws a secret, which is sent in clear in the all-gather.
   static Group from_all_gather(int rank, int size, const AllGather& all_gather,
                                const GroupOptions& options = {});
 
-  // Ranks as threads of this process: element i is for the thread that plays rank i.
+  // Ranks as threads of this process: element i is for the thread that is rank i.
   static std::vector<Group> threads(int size, const GroupOptions& options = {});
 
   int rank() const;
   int size() const;
   const GroupOrigin& origin() const;
-  // As it was given, else the hosts that the ranks met from: two levels, "host" and "rank".
+  // The topology of the options, else that of the ranks' hosts: two levels, "host" and "rank".
   const Topology& topology() const;
 
   // Waits until every rank has called it.
@@ -95,7 +95,7 @@ class FERRY_EXPORT Group {
   bool usable() const noexcept;
 
   // Leaves the group: local, immediate. Ranks that later wait for this one get kPeerLost at once.
-  // Received rows and handles stay valid. Called by the last copy's destructor.
+  // Received rows and handles stay valid. The last copy's destructor does the same.
   void destroy() noexcept;
 
   // For ferry's own modules.

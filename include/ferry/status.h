@@ -1,6 +1,5 @@
-// Status and Error: how ferry says that something went wrong.
-// The control plane (create, connect, plan) throws Error; the data plane (dispatch, combine)
-// returns Status.
+// Status and Error: the errors of ferry. The control plane (create, connect, plan) throws Error;
+// the data plane (dispatch, combine) returns Status.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +29,8 @@ enum class Code : std::uint8_t {
 // A stable lower-case name, such as "peer_rejected".
 FERRY_EXPORT const char* code_name(Code code) noexcept;
 
-// The outcome of a data-plane call. `message` names the values, the limit and, after a wait, who is
-// missing.
+// The outcome of a data-plane call. `message` names the values, the limit and, after a wait, the
+// missing ranks.
 class [[nodiscard]] Status {
  public:
   Status() = default;

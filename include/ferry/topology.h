@@ -24,8 +24,8 @@ class FERRY_EXPORT Topology {
   // The innermost level; each of its groups is one rank.
   static constexpr std::string_view kRank = "rank";
 
-  // Of the outermost level: other links between the same groups. They join each rank with the one
-  // whose position differs in these bits.
+  // Other links between the same groups, at the outermost level. They join each rank with the rank
+  // whose position in its group differs in these bits.
   struct SecondWay {
     int mates_xor = 0;
     double bandwidth_gb_s = 0;  // of one link; 0: as those of the first way
@@ -33,21 +33,21 @@ class FERRY_EXPORT Topology {
     bool operator==(const SecondWay&) const = default;
   };
 
-  // What joins a group of a level to the others in the group above it. Given or measured; 0:
+  // The links from a group of a level to the others in the group above it. Given or measured; 0:
   // unknown.
   struct Link {
     double bandwidth_gb_s = 0;  // 1e9 bytes/s of one link, in each direction
     double latency_us = 0;      // of a small message from one group to another
     int count = 1;  // equal links of a group; its ranks share them out in runs (Topology::link_of)
     int mates_xor = 0;  // bits in which the positions of mates differ, as such links join them
-    // Mates, where links join them otherwise: positions in the group above, each with one in every
-    // sibling group. Empty: positions alone tell.
+    // Mates, where links join other ranks: positions in the group above, each with one mate in
+    // every sibling group. Empty: mates have equal positions.
     std::vector<std::array<int, 2>> mates = {};
     std::optional<SecondWay> second_way = {};
 
-    // Of a link of each way together.
+    // The bandwidth of a link of each way together.
     double total_gb_s() const noexcept;
-    // The part of the tokens that takes the second way: both ways need the same time.
+    // The part of the tokens that takes the second way, so that both ways need the same time.
     double second_share() const noexcept;
 
     bool operator==(const Link&) const = default;
@@ -78,8 +78,8 @@ class FERRY_EXPORT Topology {
   // The same tree with another link at a level. Throws as parse() does.
   Topology with_link(int level, const Link& link) const;
 
-  // What parse() reads: names, fan-outs and links. Says nothing of ranks that from_nodes() found
-  // out of order.
+  // The text that parse() reads: names, fan-outs and links, without the order of ranks of
+  // from_nodes().
   std::string to_text() const;
 
   int num_ranks() const noexcept { return static_cast<int>(order_.size()); }

@@ -27,8 +27,8 @@ enum class Layout : std::uint8_t {
   kPadded,       // [L, capacity, H], inside each expert ordered as in kExpertMajor
 };
 
-// How rows travel with dispatch, and arrive (docs/numerics.md). All but kNone take tokens of kBf16,
-// kFp16 or kFp32 and deliver one byte per element.
+// The encoding of rows in dispatch, in which they arrive (docs/numerics.md). All except kNone take
+// tokens of kBf16, kFp16 or kFp32 and give one byte per element.
 enum class Wire : std::uint8_t {
   kNone,
   kInt8,        // a float32 scale per row; smooth scales if given
@@ -38,7 +38,7 @@ enum class Wire : std::uint8_t {
   kFp8Ue8m0,    // its exponent only, four to an int32
 };
 
-// How rows travel back with combine. Lossy, each row on its own; the sum is float32 as ever.
+// The encoding of rows in combine. Lossy, for each row by itself; the sum is in float32.
 enum class CombineWire : std::uint8_t {
   kNone,
   kInt8Block8,    // int8 with a scale per 8 elements, CANN's combine mode 2
@@ -55,8 +55,8 @@ enum class ScaleOrder : std::uint8_t {
 // Whether combine rounds between the rows and the result.
 enum class Partials : std::uint8_t {
   kNone,     // no: one rounding, at the end
-  kPerRank,  // the terms of one rank are summed first and rounded to the type of the rows, as a
-             // rank does that sends one row home for all of its experts (DeepEP V2)
+  kPerRank,  // the summands of one rank are added first and rounded to the type of the rows, as
+             // where a rank returns one row for all of its experts (DeepEP V2)
 };
 
 FERRY_EXPORT std::size_t element_bytes(DataType type) noexcept;
