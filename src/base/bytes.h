@@ -1,7 +1,7 @@
 // Bytes in and out: every encoding that ferry makes by hand (frames of the bootstrap, heads of
 // messages, rows and sums between nodes) is written by ByteWriter or append(), and read by
 // ByteReader, which never goes past the end. Values lie packed, in the byte order of the machine:
-// ranks of one group are of one build. Calls nothing.
+// all ranks of a group run the same build.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ inline std::string_view as_text(std::span<const std::byte> bytes) noexcept {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// At the end of `out`, a std::string or a std::vector<std::byte>, which grows.
+// Appends to `out`, a std::string or a std::vector<std::byte>, which grows.
 template <typename Out>
 void append(Out& out, std::span<const std::byte> bytes) {
   const auto* begin = reinterpret_cast<const typename Out::value_type*>(bytes.data());
@@ -48,8 +48,8 @@ void append(Out& out, const Value& value) {
   append(out, bytes_of(value));
 }
 
-// Writes one value after the other into memory of a known size. What does not fit is not written,
-// nor is anything after it, and ok() is false from then on.
+// Writes one value after the other into memory of a known size. A value that does not fit is not
+// written; from then on nothing is written and ok() is false.
 class ByteWriter {
  public:
   explicit ByteWriter(std::span<std::byte> out) noexcept : out_(out) {}
@@ -85,9 +85,9 @@ class ByteWriter {
   bool ok_ = true;
 };
 
-// Reads what a ByteWriter wrote. What would go past the end is read as zeros (no bytes), as is
-// everything after it, and ok() is false from then on: a reader reads all fields first, then asks
-// once.
+// Reads what a ByteWriter wrote. A value that would go past the end is read as zeros (and as no
+// bytes); from then on everything is, and ok() is false. So a caller reads all fields first and
+// tests ok() once.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> in) noexcept : in_(in) {}

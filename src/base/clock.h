@@ -11,8 +11,8 @@
 
 namespace ferry::internal {
 
-// A point in time by which a wait ends, or earlier if `interrupted` says so (it may be empty).
-// What it points to outlives it.
+// A point in time by which a wait ends; the wait ends earlier when `interrupted` returns true.
+// `interrupted` may be null or empty, and must outlive the deadline.
 class Deadline {
  public:
   static constexpr int kLongestSleepMs = kLongestLookNs / 2'000'000;
@@ -28,16 +28,16 @@ class Deadline {
     return Deadline(std::min(at_ns_, running_ns() + static_cast<std::int64_t>(span.count())),
                     interrupted_, look_);
   }
-  // The same, for a rank that has something else to look at while ranks meet; what `look` throws
-  // ends the wait of all.
+  // The same deadline, with a function that is called during the wait while ranks meet. An Error
+  // that `look` throws ends the wait of all ranks.
   Deadline looking(const std::function<void()>& look) const noexcept {
     return Deadline(at_ns_, interrupted_, &look);
   }
-  // `span` from now, whether this one has passed or not.
+  // A deadline `span` from now, whether this one has passed or not.
   Deadline anew(std::chrono::nanoseconds span) const noexcept {
     return Deadline(running_ns() + span.count(), nullptr, look_);
   }
-  // Gives `fail` what it throws.
+  // Calls the function of looking(), and `fail` with the Error that it throws.
   void look(const auto& fail) const {
     try {
       if (look_ != nullptr) (*look_)();
@@ -46,8 +46,8 @@ class Deadline {
     }
   }
   std::int64_t remaining_ns() const noexcept { return at_ns_ - running_ns(); }
-  // How long to sleep, for poll(2): rounded up, never negative, at most `cap_ms`. Also at most
-  // kLongestSleepMs: of a longer sleep, running_ns() would count only a part.
+  // The longest sleep, for poll(2): rounded up, never negative, at most `cap_ms`. It is at most
+  // kLongestSleepMs, because running_ns() counts only a part of a longer sleep.
   int remaining_ms(int cap_ms = kLongestSleepMs) const noexcept {
     const std::int64_t ms = (remaining_ns() + 999'999) / 1'000'000;
     return static_cast<int>(

@@ -37,7 +37,7 @@ constexpr EnvironmentVariable kVariables[] = {
      "PATH: the process), or at 127.0.0.1:N"},
 };
 
-// The index of what the variable says among `values`; nullopt when it says nothing.
+// The index of the variable's value in `values`; nullopt when it is not set.
 std::optional<std::size_t> choice(const char* name, const std::vector<std::string>& values) {
   const std::optional<std::string> text = environment(name);
   if (!text) return std::nullopt;

@@ -1,7 +1,7 @@
-// Environment: every variable that is ferry's own, with its values and meaning, and the one place
-// of libferry that asks the environment for anything (tests/tidy.py checks both, and that
-// docs/environment.md says the same). Variables of launchers are in bootstrap/launcher.cc, UCX's in
-// network/ucx_config.cc, HCCL's in aclnn/environment.cc (of libferry_cann).
+// Environment: every variable of ferry, with its values and meaning. Only this file of libferry
+// reads the environment (tests/tidy.py checks it, and that docs/environment.md has the same table).
+// The names of launchers' variables are in bootstrap/launcher.cc, those of UCX in
+// network/ucx_config.cc; libferry_cann reads those of HCCL in aclnn/environment.cc.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,16 @@ struct EnvironmentVariable {
 };
 std::span<const EnvironmentVariable> environment_variables() noexcept;
 
-// What a variable says; nullopt when it is not set, or empty.
+// Returns the value of a variable; nullopt when it is not set or empty.
 using GetEnvironment = std::function<std::optional<std::string>(const std::string& name)>;
-// Of this process.
+// The environment of this process.
 std::optional<std::string> environment(const std::string& name);
 inline std::string environment_or_empty(const std::string& name) {
   return environment(name).value_or("");
 }
 
-// Throw Error(kInvalidArgument) that names the variable, what it says, and what it may say.
+// Throw Error(kInvalidArgument) that names the variable, its value, and the values that it may
+// have.
 int whole_number(const std::string& name, const std::string& text, int least, int most);
 
 enum class LogLevel : std::uint8_t { kNone, kWarn, kInfo, kDebug };

@@ -1,4 +1,4 @@
-// The most that a configuration may ask for.
+// Upper limits of a configuration.
 #pragma once
 
 namespace ferry::internal {

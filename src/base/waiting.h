@@ -1,7 +1,6 @@
-// What a rank asks of the machine while it waits: the time, a pause, a turn for others, sleep until
-// a word changes. Alone in a file that is compiled alone, since tests/simulator puts virtual time
-// and fibers in its place (docs/protocol.md, "Whole runs from a seed"). Called by clock.h and by
-// the wait loop of src/group.
+// The system calls of a wait: the time, a pause, a turn for other threads, sleep until a word
+// changes. They are compiled as a file of their own, because tests/simulator replaces them by
+// virtual time and fibers (docs/protocol.md, "Whole runs from a seed").
 #pragma once
 
 #include <atomic>
@@ -9,16 +8,16 @@
 
 namespace ferry::internal {
 
-// Of a clock that only goes on.
+// The time of a clock that never goes back.
 std::int64_t now_ns() noexcept;
 
-// The time in which this process ran, as deadlines count it. What lies between two looks counts for
-// kLongestLookNs at most: in a longer time the process was stopped, maybe with its whole job, or
-// waited for nobody.
+// The time in which this process ran, as deadlines count it. The time between two calls counts for
+// at most kLongestLookNs: in a longer time the process was stopped, maybe with its whole job, or
+// was in no wait.
 inline constexpr std::int64_t kLongestLookNs = 200'000'000;
 std::int64_t running_ns() noexcept;
 
-// Between two looks at a word in memory.
+// Called between two reads of a word in memory.
 void pause_processor() noexcept;
 void yield_processor() noexcept;
 

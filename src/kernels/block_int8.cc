@@ -1,5 +1,5 @@
 // The combine wires int8_8 and int8_128: int8 elements in blocks that share a scale, the scales
-// behind the elements. Named by wire_formats.cc; calls wire_lanes-inl.h.
+// behind the elements.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/block_int8.cc"
 #include "hwy/foreach_target.h"
@@ -21,7 +21,8 @@ namespace ferry::internal::HWY_NAMESPACE {
 inline constexpr std::size_t kSmallBlock = 8;
 inline constexpr float kShare = 1.0F / 127.0F;
 
-// rint(x / scale) in the lowest bytes. Where the scale is a small subnormal, x may be many of it.
+// rint(x / scale) in the lowest bytes. Where the scale is a small subnormal, x may be a large
+// multiple of it.
 HWY_INLINE Words block_code(Floats x, Floats scale) {
   const FloatTag floats;
   const Floats steps = hn::Div(x, scale);
@@ -73,14 +74,15 @@ HWY_INLINE void decode_blocks(const DecodeRow& row) {
 
 #if HWY_TARGET != HWY_SCALAR
 
-// Four lanes of even and four of odd elements are a block of 8: its largest magnitude in all four.
+// A block of 8 is four lanes of even and four of odd elements; each of the four lanes gets its
+// largest magnitude.
 HWY_INLINE Ints block_maxima(Floats even, Floats odd) {
   Ints most = hn::Max(magnitude_bits(even), magnitude_bits(odd));
   most = hn::Max(most, hn::Shuffle1032(most));
   return hn::Max(most, hn::Shuffle2301(most));
 }
 
-// A scale per four lanes, all alike: one of each goes out in the row's type.
+// Four equal lanes have the scale of a block; one of them is stored in the row's type.
 template <DataType type>
 HWY_INLINE void store_scales(Floats scales, std::size_t num_scales, std::byte* to) {
   std::byte lanes[hn::MaxLanes(FloatTag()) * kElement<type>];
@@ -117,7 +119,7 @@ HWY_INLINE void encode_small_blocks(const EncodeRow& row) {
   for_each_chunk<kElement<type>, 1>(static_cast<const std::byte*>(row.row), out, hidden, encode);
 }
 
-// Scales are spread over as many floats as lanes need them before they are used.
+// Before they are used, scales are copied to as many floats as there are lanes that need them.
 template <DataType type>
 HWY_INLINE void decode_small_blocks(const DecodeRow& row) {
   constexpr std::size_t kSegment = 2 * kSmallBlock * kMaxChunk;

@@ -1,6 +1,6 @@
 // copy_row, copy_row_to_many, the fence and the prefetch. Cached copies go through a row in the
-// order of row_order(); streaming ones store whole cache lines past the caches and leave the ends
-// of a row, which share lines with other rows, to ordinary stores. Called by src/exchange.
+// order of row_order(); streaming copies store whole cache lines past the caches, and the ends of a
+// row, which share lines with other rows, by ordinary stores.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/copy_row.cc"
 #include "hwy/foreach_target.h"
@@ -18,22 +18,23 @@ HWY_BEFORE_NAMESPACE();
 namespace ferry::internal::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Streams, and cached copies that go upwards, go to all destinations in turns of this many bytes:
-// writes to several pages at a time are faster than one row after the other. Of streams, turns are
-// as fast as one line each, for any mixture of alignments; of cached copies they are faster.
+// Streams, and cached copies that go upwards, write this many bytes to each destination in turn:
+// writes to several pages at a time are faster than one row after the other. For streams, such
+// turns are as fast as turns of one line, for any mixture of alignments; for cached copies they are
+// faster.
 inline constexpr std::size_t kTurnBytes = 512;
 
-// As much of a source as surely stays cached while it is copied to every destination.
+// The part of a source that stays in the cache while it is copied to every destination.
 inline constexpr std::size_t kCachedBytes = 65536;
 
-// What lies before the first multiple of `unit` in `bytes` at `to`.
+// The bytes before the first multiple of `unit` in `bytes` at `to`.
 HWY_INLINE std::size_t bytes_before(const std::byte* to, std::size_t bytes, std::size_t unit) {
   const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % unit;
   return std::min(bytes, (unit - misaligned) % unit);
 }
 
-// From the first byte to the last. Streaming, `dst` is aligned to a line and `bytes` a multiple of
-// one.
+// Copies from the first byte to the last. With streaming, `dst` is aligned to a line and `bytes` is
+// a multiple of a line.
 template <Stores stores>
 HWY_INLINE void copy_upwards(std::byte* dst, const std::byte* src, std::size_t bytes) {
 #if HWY_TARGET == HWY_SCALAR
@@ -57,7 +58,7 @@ HWY_INLINE void copy_upwards(std::byte* dst, const std::byte* src, std::size_t b
 }
 
 // The part of a row's copy that starts `begin` and ends `end` bytes behind its first whole line;
-// the first part brings along what lies before the first whole line and after the last.
+// the first part includes the bytes before the first whole line and after the last.
 HWY_INLINE void stream_part(std::byte* to, const std::byte* from, std::size_t bytes,
                             std::size_t begin, std::size_t end) {
   const std::size_t head = bytes_before(to, bytes, kLineBytes);
@@ -147,7 +148,8 @@ HWY_EXPORT(stream_row);
 
 namespace {
 
-// Bytes of a row's head that are worth asking for early; then the hardware has noticed the stream.
+// The bytes at the beginning of a row that a prefetch makes faster; behind them the hardware
+// prefetches.
 constexpr std::size_t kPrefetchBytes = 128;
 
 }  // namespace

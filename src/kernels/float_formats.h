@@ -1,7 +1,6 @@
 // bf16 and fp16 as scalars: the definition of every conversion, by integer arithmetic alone, so
-// that no flag of the floating-point unit and no compiler option changes a bit. Used by
-// float_formats.cc (to_float, from_float) and by reduce_rows.cc for the ends of rows; lanes-inl.h
-// holds the vector twins.
+// that no flag of the floating-point unit and no compiler option changes a bit. lanes-inl.h has the
+// same conversions for vectors.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,4 @@
-// The scale of a group of an fp8 wire (docs/numerics.md). Used by quantise_fp8.cc and by the
-// kernels of src/cuda.
+// The scale of a group of an fp8 wire (docs/numerics.md), for the processor and for CUDA.
 #pragma once
 
 #include <bit>
@@ -11,12 +10,12 @@
 namespace ferry::internal {
 
 struct Fp8Scale {
-  float scale;   // what travels
-  float factor;  // what elements are multiplied with
+  float scale;   // sent with the row
+  float factor;  // elements are multiplied by it
 };
 
-// Of a group whose largest magnitude is `most`, at least 1e-4. Multiplying with the reciprocal of a
-// power of two is dividing by it.
+// The scale of a group whose largest magnitude is `most`, at least 1e-4. Multiplying by the
+// reciprocal of a power of two equals dividing by the power.
 constexpr Fp8Scale fp8_scale(float most, Wire wire) {
   constexpr float kE4m3Max = 448.0F;
   const float scale = most / kE4m3Max;

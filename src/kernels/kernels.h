@@ -1,6 +1,6 @@
-// Row kernels: copy and weighted sum. No policy, no memory but the rows they are given; no byte is
-// written outside a row. The same bits on every SIMD target (Highway, run-time dispatch): product
-// rounded, then added, no FMA. Called by src/exchange.
+// Row kernels: copy and weighted sum. They allocate nothing and write no byte outside a row.
+// Results have the same bits on every SIMD target (Highway, run-time dispatch): a product is
+// rounded, then added, without FMA.
 #pragma once
 
 #include <cstddef>
@@ -32,18 +32,17 @@ void copy_row_to_many(void* const* dsts, int num_dsts, const void* src, std::siz
 // Orders this thread's streaming stores before its later stores.
 void stores_fence() noexcept;
 
-// Asks for the head of a row that will be read soon.
+// Prefetches the beginning of a row that will be read soon.
 void prefetch_row(const void* row, std::size_t bytes) noexcept;
 
 inline constexpr int kMaxRows = 64;
 
-// out[h] = round(bias0[h] + bias1[h] + weights[0] * rows[0][h] + weights[1] * rows[1][h] + ...),
-// h < hidden. float32, in this order, starting from +0 (+ bias0 + bias1 when given); each product
-// is rounded before it is added; weights == nullptr adds the rows as they are. Then one
+// out[h] = round(bias0[h] + bias1[h] + weights[0] * rows[0][h] + weights[1] * rows[1][h] + ...), h
+// < hidden. float32, in this order, starting from +0 (+ bias0 + bias1 when given); each product is
+// rounded before it is added; weights == nullptr adds the rows as they are. Then one
 // round-to-nearest-even to out_type (fp16 overflow gives infinity; NaN stays a quiet NaN with its
-// sign: bf16 keeps the top 7 payload bits and sets the quiet bit). Where several NaNs meet the
-// result is a NaN, but whose payload, and the sign of one made by inf - inf or 0 * inf, is the
-// processor's.
+// sign: bf16 keeps the top 7 payload bits and sets the quiet bit). The sum of several NaNs is a NaN
+// whose payload depends on the processor, as does the sign of the NaN of inf - inf or 0 * inf.
 struct ReduceRows {
   const void* const* rows = nullptr;  // num_rows pointers to [hidden] of row_type
   const float* weights = nullptr;     // num_rows, or null
@@ -65,7 +64,7 @@ void from_float(float value, void* element, DataType type) noexcept;
 // False: not available.
 const char* const* simd_targets(int* num_targets) noexcept;
 bool force_simd_target(const char* name) noexcept;
-// For tests: takes this order from now on.
+// For tests: sets the order that row_order() returns.
 void force_row_order(RowOrder order) noexcept;
 
 }  // namespace ferry::internal

@@ -1,8 +1,8 @@
 // Rows in memory to float lanes and back, for one SIMD target; Highway includes this file once per
 // target. A chunk is two vectors of floats. Plain chunks hold consecutive elements, the first half
 // of them in `a`. Paired chunks (bf16 on both sides) hold the even elements in `a` and the odd ones
-// in `b`: a shift and a mask instead of shuffles. Called by reduce_rows.cc; bit for bit equal to
-// float_formats.h.
+// in `b`: a shift and a mask instead of shuffles. Results equal those of float_formats.h bit for
+// bit.
 #if defined(FERRY_KERNELS_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FERRY_KERNELS_LANES_INL_H_
 #undef FERRY_KERNELS_LANES_INL_H_
@@ -18,8 +18,8 @@
 #include "hwy/highway.h"
 #include "kernels/float_formats.h"
 
-// Instructions that convert fp16 with IEEE rounding. Highway's emulation elsewhere truncates and
-// has no infinity.
+// Instructions that convert fp16 with IEEE rounding. Highway's emulation of them truncates and has
+// no infinity.
 #undef FERRY_NATIVE_FP16
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 #define FERRY_NATIVE_FP16 0
@@ -41,7 +41,7 @@ using Floats = hn::Vec<FloatTag>;
 using Words = hn::Vec<WordTag>;
 using Halves = hn::Vec<HalfTag>;
 
-// Memory need not be aligned to its elements, so vectors travel as bytes.
+// Memory need not be aligned to its elements, so vectors are loaded and stored as bytes.
 template <class Tag>
 HWY_INLINE hn::Vec<Tag> load_lanes(Tag tag, const std::byte* from) {
 #if HWY_TARGET == HWY_SCALAR
@@ -72,7 +72,7 @@ HWY_INLINE void store_lanes(Tag tag, hn::Vec<Tag> lanes, std::byte* to, bool str
 #endif
 }
 
-// The bf16 nearest to each float, in the upper half of its lane; the lower half is left over.
+// The bf16 nearest to each float, in the upper half of its lane; the lower half is not defined.
 HWY_INLINE Words bf16_above(Floats value) {
   const WordTag words;
   const Words bits = hn::BitCast(words, value);
@@ -84,16 +84,16 @@ HWY_INLINE Words bf16_above(Floats value) {
 
 // The bf16 nearest to each float of a paired chunk: those of `a` in the lower halves of the lanes,
 // those of `b` in the upper ones. Rounding spoils a NaN only where its lower half is not 0. Rows
-// and biases of bf16 bring none like that; a weight may, and then all elements are NaN. So it is
-// enough to look at `a`.
+// and biases of bf16 have no such NaN. A weight may be one, and then all elements are NaN, so it is
+// enough to test `a`.
 HWY_INLINE Words bf16_pairs(Floats a, Floats b) {
   const WordTag words;
   const Words upper = hn::Set(words, 0xffff0000);
 #if HWY_TARGET != HWY_SCALAR
   if (HWY_LIKELY(hn::AllFalse(FloatTag(), hn::IsNaN(a)))) {
-    // Of each float the upper half is kept and the lower one is cut off. What is kept goes up by
-    // one when cut + 0x7fff + (kept is odd) carries out of 16 bits. AverageRound(x, y) is
-    // (x + y + 1) / 2 and loses no carry: it is the top bit of the average.
+    // The upper half of each float is kept, the lower half is cut off. The kept half is raised by
+    // one when cut + 0x7fff + (kept is odd) carries out of 16 bits. AverageRound(x, y) is (x + y +
+    // 1) / 2 and loses no carry: it is the top bit of the average.
     const hn::Repartition<std::uint16_t, WordTag> halves;
     const Words from_a = hn::BitCast(words, a), from_b = hn::BitCast(words, b);
     const auto kept = hn::BitCast(halves, hn::OrAnd(hn::ShiftRight<16>(from_a), from_b, upper));
@@ -126,8 +126,8 @@ HWY_INLINE Floats fp16_lanes_to_float(Halves half) {
   const Words sign = hn::ShiftLeft<16>(hn::Xor(wide, magnitude));
   const Words shifted = hn::ShiftLeft<13>(magnitude);
   const Words normal = hn::Add(shifted, hn::Set(words, kFp16Rebias));
-  // A subnormal is a multiple of 2^-24: put it behind the leading one of 2^-14 and take that away
-  // again.
+  // A subnormal is a multiple of 2^-24: place it behind the leading one of 2^-14, then subtract
+  // 2^-14.
   const Words min_normal = hn::Set(words, kFp16MinNormal);
   const Words subnormal = hn::BitCast(
       words,
@@ -149,7 +149,8 @@ HWY_INLINE Halves float_lanes_to_fp16(Floats value) {
   const Words odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(words, 1));
   const Words rebased = hn::Sub(magnitude, hn::Set(words, kFp16Rebias - 0xfff));
   const Words normal = hn::ShiftRight<13>(hn::Add(rebased, odd));
-  // Beside 0.5 a float's last place is 2^-24, that of fp16 subnormals: the addition rounds.
+  // The last place of floats from 0.5 on is 2^-24, that of fp16 subnormals, so the addition of 0.5
+  // rounds.
   const Floats half = hn::Set(floats, 0.5f);
   const Words subnormal = hn::Sub(hn::BitCast(words, hn::Add(hn::BitCast(floats, magnitude), half)),
                                   hn::BitCast(words, half));
@@ -213,7 +214,7 @@ HWY_INLINE void store_chunk(Floats a, Floats b, std::byte* to, bool streaming) {
     store_lanes(HalfTag(), to_halves<type>(a), to, streaming);
     store_lanes(HalfTag(), to_halves<type>(b), to + sizeof(std::uint16_t), streaming);
 #else
-    // One full vector: Highway's Stream of a half one may write past it.
+    // One full vector, because Highway's Stream of a half vector may write past its end.
     const hn::Repartition<std::uint16_t, FloatTag> halves;
     store_lanes(halves, hn::Combine(halves, to_halves<type>(b), to_halves<type>(a)), to, streaming);
 #endif

@@ -1,6 +1,5 @@
 // The combine wire logfmt10: 10 bits per element on a logarithmic scale between the smallest and
-// the largest of its block, or 16 bits where that is too wide. Named by wire_formats.cc; calls
-// wire_lanes-inl.h.
+// the largest of its block, or 16 bits where that range is too wide.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/logfmt10.cc"
 #include "hwy/foreach_target.h"
@@ -38,7 +37,7 @@ HWY_INLINE std::uint32_t header_of(const std::byte* block, std::size_t size) {
   if (most == 0) return 0;
   if (most >= kFloatInfinity) return kWideBlock;
   const Range range{min_magnitude<type>(block, size) >> 16, (most + 0xffff) >> 16};
-  // What the largest code stands for has to be a number of this type.
+  // The value of the largest code has to be a finite number of this type.
   constexpr std::uint32_t kTooLarge =
       (type == DataType::kFp16 ? kFp16Overflow : kFloatInfinity) >> 16;
   return range.high >= kTooLarge || range.high - range.low > kMaxSpan ? kWideBlock : range.header();
@@ -52,8 +51,8 @@ HWY_INLINE Words to_codes(Floats value, std::uint32_t first, float factor) {
   const Words magnitude = hn::And(bits, hn::Set(words, kFloatMagnitude));
   const Ints distance = hn::BitCast(IntTag(), hn::Sub(magnitude, hn::Set(words, first)));
   const Floats steps = hn::Mul(hn::ConvertTo(floats, distance), hn::Set(floats, factor));
-  // The addition rounds: the last place of 2^23 is 1. It is at most 510, as no distance exceeds the
-  // extent and products keep their order.
+  // The addition of 2^23, whose last place is 1, rounds. The code is at most 510, since no distance
+  // exceeds the extent and products keep their order.
   const Words step =
       hn::And(hn::BitCast(words, hn::Add(steps, hn::Set(floats, kTwo23))), hn::Set(words, 0x1ff));
   const Words code = hn::Add(step, hn::Set(words, 1));
@@ -61,7 +60,7 @@ HWY_INLINE Words to_codes(Floats value, std::uint32_t first, float factor) {
   return hn::Or(hn::IfThenZeroElse(hn::Eq(magnitude, hn::Zero(words)), code), sign);
 }
 
-// And back.
+// The floats of 10-bit codes.
 HWY_INLINE Floats of_codes(Words code, std::uint32_t first, float extent) {
   const FloatTag floats;
   const WordTag words;
@@ -77,7 +76,8 @@ HWY_INLINE Floats of_codes(Words code, std::uint32_t first, float extent) {
   return hn::BitCast(floats, hn::Or(number, sign));
 }
 
-// A block's codes, 0 behind the last: the lower eight bits of each, then the upper two of four.
+// The codes of a block, with 0 behind the last: first the lower eight bits of each code, then bytes
+// with the upper two bits of four codes.
 using Codes = std::uint16_t[kGroup];
 
 HWY_INLINE void pack_codes(const Codes& codes, std::size_t size, std::byte* to) {

@@ -1,5 +1,4 @@
-// The wires fp8, fp8_pow2 and fp8_ue8m0: e4m3 elements in groups of 128 that share a scale. Named
-// by wire_formats.cc; calls wire_lanes-inl.h.
+// The wires fp8, fp8_pow2 and fp8_ue8m0: e4m3 elements in groups of 128 that share a scale.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantise_fp8.cc"
 #include "hwy/foreach_target.h"
@@ -25,7 +24,7 @@ inline constexpr std::uint32_t kE4m3Rebias = (127 - 7) << 23;
 // error above 448, which saturates them. With p the value's power of two, at least 2^-6, e4m3 has
 // steps of p / 8, and so have floats beside p * 2^20: the addition rounds, and leaves the number of
 // steps in the lowest bits. The code is that number and 8 for each octave that p is above 2^-6:
-// (bits(p) >> 20) - 968. The lowest byte of -968, which is even, waits in what is added.
+// (bits(p) >> 20) - 968. The constant that is added has the lowest byte of -968, which is even.
 HWY_INLINE Words e4m3_magnitude(Floats value) {
   const FloatTag floats;
   const WordTag words;
@@ -55,8 +54,8 @@ HWY_INLINE void store_e4m3(const std::byte* from, float factor, std::byte* to) {
   store_lanes(HalfTag(), hn::TruncateTo(HalfTag(), both), to, false);
 }
 
-// The code is a float's upper bits but for the bias. Below 2^-6 there is no leading one: it is put
-// in front, and taken away again.
+// Except for the bias, the code is the upper bits of a float. Below 2^-6 a code has no leading one:
+// 2^-6 is added and subtracted again.
 HWY_INLINE Floats e4m3_to_float(Words code) {
   const FloatTag floats;
   const WordTag words;

@@ -1,5 +1,4 @@
-// The wires int8 and int8_static: a row's largest magnitude, then a byte per element. Named by
-// wire_formats.cc; calls wire_lanes-inl.h.
+// The wires int8 and int8_static: a row's largest magnitude, then a byte per element.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantise_int8.cc"
 #include "hwy/foreach_target.h"
@@ -30,8 +29,8 @@ class ScaledRow {
     }
   }
 
-  // The bits of max abs y. Rounded products are in the order of what was multiplied, so one factor
-  // can wait for the largest; if infinity or NaN comes of any element, then of the largest.
+  // The bits of max abs y. Rounded products have the order of their factors, so one common factor
+  // is multiplied with the maximum only. If any product is infinity or NaN, that of the maximum is.
   HWY_INLINE std::uint32_t max_bits() const {
     if constexpr (per_channel) return max_bits_of_products();
     const auto most = std::bit_cast<float>(max_magnitude<type>(elements(), hidden_));

@@ -1,7 +1,6 @@
 // reduce_rows: the weighted sum of rows, one block of the output at a time, the rows innermost, so
-// that sums live in registers and the output is written once. The ends that fill no chunk are
-// summed one element at a time. Called by src/exchange; calls lanes-inl.h and
-// float_formats.h.
+// that sums stay in registers and the output is written once. The elements behind the last whole
+// chunk are summed one at a time.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/reduce_rows.cc"
 #include "hwy/foreach_target.h"
@@ -18,12 +17,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace ferry::internal::HWY_NAMESPACE {
 
-// How far ahead of the sums each row is fetched when it comes from memory, as streaming says: 10 to
-// 20 % faster there. Rows in a cache are left to the processor: fetching them costs up to 30 %.
+// How far ahead of the sums each row is prefetched when it is in memory, which streaming implies:
+// 10 to 20 % faster. Rows in a cache are not prefetched: that would cost up to 30 %.
 inline constexpr std::size_t kAheadBytes = 512;
 
 // Lines at the end of each row that are fetched while the first half is summed: the second half
-// begins there, and the processor does not foresee it.
+// begins there, and the processor does not prefetch it.
 inline constexpr std::size_t kEndLines = 6;
 
 // A sum over rows of row_type, rounded to out_type.
@@ -51,7 +50,7 @@ struct RowSum {
     b = hn::Add(b, y);
   }
 
-  // Product rounded, then added: no MulAdd.
+  // A product is rounded, then added, so MulAdd is not used.
   static HWY_INLINE void add_row_chunk(const std::byte* from, Floats weight, Floats& a, Floats& b) {
     Floats x, y;
     load_chunk<row_type, kPaired>(from, x, y);
@@ -109,8 +108,9 @@ struct RowSum {
   }
   static HWY_INLINE std::size_t step() { return short_vectors() ? 2 * chunk() : chunk(); }
 
-  // Steps from element `first` on: upwards, or downwards. Each of the last `fetches` steps asks for
-  // one line at the end of a row: the last line of each row in turn, then the one before it.
+  // Steps from element `first` on: upwards, or downwards. Each of the last `fetches` steps
+  // prefetches one line at the end of a row: the last line of each row in turn, then the one before
+  // it.
   enum Direction { kUp, kDown };
   template <bool streaming>
   HWY_NOINLINE void steps(std::size_t first, std::size_t count, Direction direction,

@@ -21,7 +21,7 @@ std::atomic<RowOrder>& chosen() noexcept {
 
 }  // namespace
 
-// Relaxed: the order says nothing about other memory.
+// Relaxed: the value publishes no other memory.
 RowOrder row_order() noexcept { return chosen().load(std::memory_order_relaxed); }
 void force_row_order(RowOrder order) noexcept { chosen().store(order, std::memory_order_relaxed); }
 

@@ -1,6 +1,5 @@
-// constant_term and normalise_row. Rows become floats a strip at a time; what is done with them are
-// plain loops over 16 sums, which the compiler makes vectors of. Called by src/exchange; calls
-// wire_lanes-inl.h.
+// constant_term and normalise_row. Rows become floats a strip at a time; the arithmetic is plain
+// loops over 16 sums, which the compiler vectorises.
 #include "kernels/row_sums.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -23,7 +22,7 @@ inline constexpr std::size_t kStrip = 256;  // a multiple of kSums; floats of a 
 
 using Strip = float[kStrip];
 
-// Elements [h, h + size) of a row; 0 behind them, which adds nothing to a sum.
+// Elements [h, h + size) of a row, and zeros behind them, which do not change a sum.
 template <DataType type>
 HWY_NOINLINE void load_strip(const void* row, std::size_t h, std::size_t size, Strip& strip) {
   if (size < kStrip) std::fill(strip + size, strip + kStrip, 0.0F);

@@ -1,5 +1,5 @@
 // Sums over the channels of one row, in the 16 partial sums of docs/numerics.md: constant experts
-// and the fused RMSNorm. Called by src/exchange.
+// and the fused RMSNorm.
 #pragma once
 
 #include <cstdint>

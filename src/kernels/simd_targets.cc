@@ -1,5 +1,4 @@
-// The SIMD targets that were compiled and that this machine has, and the switch that tests use to
-// try each of them.
+// The SIMD targets that were compiled and that this machine has; tests select one of them.
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -10,7 +9,7 @@
 namespace ferry::internal {
 namespace {
 
-// Best first. Read once, before any target can have been forced.
+// The best target is first. The list is read once, before a target is forced.
 const std::vector<std::int64_t>& available_targets() {
   static const std::vector<std::int64_t> targets = hwy::SupportedAndGeneratedTargets();
   return targets;

@@ -1,6 +1,4 @@
-// The wire formats as a table: names, sizes, kernels. Called by src/exchange;
-// names the kernels of quantise_int8.cc, quantise_fp8.cc, block_int8.cc and
-// logfmt10.cc.
+// The wire formats as a table: names, sizes, kernels.
 #include "kernels/wire_formats.h"
 
 #include "kernels/wire_kernels.h"

@@ -1,6 +1,6 @@
-// Wire formats: what becomes of a row on its way. A format is a value that names its sizes and two
-// kernels; docs/numerics.md defines every bit. Rows of dispatch carry their scales beside them,
-// rows of combine inside. Called by src/exchange.
+// Wire formats: the encodings of a row between ranks. A format is a value that names its sizes and
+// two kernels; docs/numerics.md defines every bit. The scales of a row are beside the row in
+// dispatch, and inside the row in combine.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct EncodeRow {
   const void* next = nullptr;  // a row that will be encoded soon, fetched meanwhile; or null
 };
 
-// And back; the factors are not undone.
+// Decodes a row; the factors are not divided out.
 struct DecodeRow {
   const void* encoded;
   const void* scales = nullptr;
@@ -41,7 +41,7 @@ struct WireFormat {
   DataType element_type;  // of dispatch's encoded rows; kBytes: opaque
   std::size_t (*encoded_bytes)(std::int64_t hidden, DataType row_type) noexcept;  // most
   std::int64_t (*num_scales)(std::int64_t hidden) noexcept;
-  void (*encode)(const EncodeRow& row) noexcept;  // null: the row as it is
+  void (*encode)(const EncodeRow& row) noexcept;  // null: the row is sent as it is
   void (*decode)(const DecodeRow& row) noexcept;
 };
 

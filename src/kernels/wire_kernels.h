@@ -1,5 +1,4 @@
-// The kernels that the wire formats name, and what they agree on. docs/numerics.md defines every
-// bit. Called by wire_formats.cc.
+// The kernels of the wire formats, and their common constants. docs/numerics.md defines every bit.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +10,7 @@
 
 namespace ferry::internal {
 
-inline constexpr std::uint32_t kFloatNan = 0x7fc00000;  // the scale of elements that are no numbers
+inline constexpr std::uint32_t kFloatNan = 0x7fc00000;  // the scale of a group with NaN or infinity
 
 // Scales need not be aligned.
 template <class T>

@@ -1,7 +1,6 @@
 // Chunks of rows as the wire formats need them, for one SIMD target: even and odd elements apart on
 // the way into a format, so that two codes meet in a lane by a shift; magnitudes of a row as
-// integers, which order floats, infinity and NaN alike. Called by quantise_int8.cc,
-// quantise_fp8.cc, block_int8.cc, logfmt10.cc and row_sums.cc; calls lanes-inl.h.
+// integers, which order floats, infinity and NaN in one way.
 #if defined(FERRY_KERNELS_WIRE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FERRY_KERNELS_WIRE_LANES_INL_H_
 #undef FERRY_KERNELS_WIRE_LANES_INL_H_
@@ -50,8 +49,9 @@ HWY_INLINE void with_type(DataType type, Body body) {
   }
 }
 
-// Calls body(from, to, h) for each chunk of n elements, h being its first. The last ones, which
-// fill no chunk, travel through copies whose remainder is zero. to_element 0: nothing is written.
+// Calls body(from, to, h) for each chunk of n elements; h is its first element. The elements behind
+// the last whole chunk are copied to a chunk that is filled up with zeros. to_element 0: nothing is
+// written.
 template <std::size_t from_element, std::size_t to_element, class Body>
 HWY_INLINE void for_each_chunk(const std::byte* from, std::byte* to, std::size_t n, Body body) {
   const std::size_t chunk = 2 * hn::Lanes(FloatTag());
@@ -65,8 +65,8 @@ HWY_INLINE void for_each_chunk(const std::byte* from, std::byte* to, std::size_t
   if constexpr (to_element != 0) std::memcpy(to + h * to_element, last_to, (n - h) * to_element);
 }
 
-// Calls body(first, size) for each group of n elements; the last may be shorter. Twice in the code,
-// so that whole groups are loops of known length.
+// Calls body(first, size) for each group of n elements; the last may be shorter. The call is
+// written twice, so that the loops over whole groups have a known length.
 template <std::size_t group, class Body>
 HWY_INLINE void for_each_group(std::size_t n, Body body) {
   std::size_t first = 0;
@@ -103,7 +103,7 @@ HWY_INLINE void load_row_floats(const std::byte* from, std::size_t n, float* to)
       });
 }
 
-// The lowest bytes of the lanes, one per element. Whatever else the lanes hold is left out.
+// The lowest bytes of the lanes, one per element. The other bytes of the lanes are dropped.
 HWY_INLINE void store_code_pairs(Words even, Words odd, std::byte* to) {
   const Words both = hn::OrAnd(hn::ShiftLeft<8>(odd), even, hn::Set(WordTag(), 0xff));
   store_lanes(HalfTag(), hn::TruncateTo(HalfTag(), both), to, false);
@@ -145,8 +145,8 @@ HWY_INLINE void scale_int8(const std::byte* from, std::size_t n, float scale, st
       });
 }
 
-// rint(value) as a two's complement number in the lowest bits; abs value < 2^22. The addition
-// rounds: the last place of 1.5 * 2^23 is 1.
+// rint(value) as a two's complement number in the lowest bits; abs value < 2^22. The addition of
+// 1.5 * 2^23, whose last place is 1, rounds.
 HWY_INLINE Words nearest_in_low_bits(Floats value) {
   return hn::BitCast(WordTag(), hn::Add(value, hn::Set(FloatTag(), 12582912.0F)));
 }
@@ -211,7 +211,7 @@ HWY_INLINE std::uint32_t max_magnitude(const std::byte* row, std::size_t n) {
 template <DataType type>
 HWY_INLINE std::uint32_t min_magnitude(const std::byte* row, std::size_t n) {
   constexpr auto kMax = std::numeric_limits<Magnitude<type>>::max();
-  // max - (abs x - 1): the smallest gives the largest; of zero only 0 is left.
+  // max - (abs x - 1): the smallest gives the largest; a zero gives 0.
   const auto below_max = [](auto tag, auto lanes) FERRY_LAMBDA {
     const auto max = hn::Set(tag, kMax);
     const auto less_one = hn::And(hn::Sub(hn::And(lanes, max), hn::Set(tag, 1)), max);
@@ -221,17 +221,17 @@ HWY_INLINE std::uint32_t min_magnitude(const std::byte* row, std::size_t n) {
   return float_bits_of<type>(static_cast<Magnitude<type>>(kMax - most + 1));
 }
 
-// Fetches a part of the row that will be encoded next: the arithmetic of this one leaves memory
-// idle.
+// Prefetches a part of the row that will be encoded next, while the arithmetic of this row leaves
+// memory idle.
 HWY_INLINE void fetch_next(const EncodeRow& row, std::size_t begin, std::size_t bytes) {
   if (row.next == nullptr) return;
   for (std::size_t i = 0; i < bytes; i += kLineBytes)
     hwy::Prefetch(static_cast<const std::byte*>(row.next) + begin + i);
 }
 
-// Calls body(first, size, max_bits) for each group of a row, with what max_magnitude says of it.
-// Maxima are found for many groups ahead: a group waits for its own from beginning to end, and
-// processors do not see far enough to fill that time with the next.
+// Calls body(first, size, max_bits) for each group of a row, with the result of max_magnitude for
+// the group. The maxima of many groups are computed ahead: the arithmetic of a group depends on its
+// maximum, and a processor cannot reorder far enough to overlap that latency with the next group.
 template <DataType type, std::size_t group, class Body>
 HWY_INLINE void for_each_group_with_max(const EncodeRow& row, Body body) {
   constexpr std::size_t kAhead = 64;

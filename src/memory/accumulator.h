@@ -1,5 +1,4 @@
-// Accumulator: offsets of a layout, one after the other, in numbers that are checked. Used by
-// window_layout.cc and cuda/window.cc.
+// Accumulator: offsets of a layout, one after the other, checked for overflow.
 #pragma once
 
 #include <fmt/format.h>

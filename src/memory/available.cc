@@ -1,5 +1,4 @@
-// Reads /proc/meminfo and the control groups of this process. Called by segment.cc, calls nothing
-// of ferry.
+// Reads /proc/meminfo and the control groups of this process.
 #include "memory/available.h"
 
 #include <algorithm>
@@ -51,7 +50,7 @@ std::uint64_t remaining_in_group(const std::string& folder, const Version& versi
   const auto limit = number(folder + "/" + version.limit);
   const auto usage = number(folder + "/" + version.usage);
   if (!limit || !usage) return kUnlimited;
-  // Shared memory is not on the file lists, so what is there can be dropped.
+  // Shared memory is not in these two counts, so the kernel can drop all of them.
   const std::string stat = folder + "/memory.stat", prefix = version.cache_prefix;
   const std::uint64_t cache = field(stat, prefix + "inactive_file").value_or(0) +
                               field(stat, prefix + "active_file").value_or(0);
@@ -59,9 +58,9 @@ std::uint64_t remaining_in_group(const std::string& folder, const Version& versi
   return *limit > held ? *limit - held : 0;
 }
 
-// A limit of any ancestor binds. Inside a container the path named in /proc may not exist below the
-// mount while its own limit is at the mount's top, so every folder from the path up to the mount is
-// tried.
+// The limit of every ancestor counts. Inside a container, the path named in /proc may not exist
+// below the mount, and the container's limit is at the top of the mount. So every folder from the
+// path up to the mount is read.
 std::uint64_t remaining_on_path(const std::string& root, std::string path, const Version& version) {
   std::uint64_t remaining = kUnlimited;
   while (true) {

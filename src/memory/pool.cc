@@ -12,7 +12,7 @@ Pin::Pin(std::shared_ptr<Pool> pool, int buffer) : pool_(std::move(pool)), buffe
   FERRY_CHECK(before, >=, 0);
 }
 
-// Release: the reads of the view's owner come before the pool sees the buffer free (acquire in
+// Release: the owner of the view reads before the pool finds the buffer free (acquire in
 // free_buffer).
 Pin::~Pin() { pool_->buffers_[buffer_].pins.fetch_sub(1, std::memory_order_release); }
 

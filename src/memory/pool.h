@@ -1,6 +1,6 @@
-// Pool: the buffers of this rank's window. Decides which buffer is posted, filled or copied into,
-// knows until when ranks read it, and backs it with memory. Local: peers learn of a buffer only
-// through records. Called by src/exchange: its dispatches and combines, and the views it gave.
+// Pool: the buffers of this rank's window. Chooses the buffer that is posted, filled or copied
+// into, keeps the number of the last operation whose ranks read it, and backs it with memory. Peers
+// know of a buffer only through records.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,8 @@ namespace ferry::internal {
 
 class Pool;
 
-// Keeps one buffer from being reused; held by views. Also keeps the memory mapped.
+// While a Pin of a buffer lives, the buffer is not reused and its memory stays mapped. Views hold
+// pins.
 class Pin {
  public:
   Pin(std::shared_ptr<Pool> pool, int buffer);
@@ -31,11 +32,12 @@ class Pin {
 
 class Pool {
  public:
-  // `index`: of my window.
+  // `index`: the window of this rank in the segment.
   Pool(std::shared_ptr<Segment> segment, const WindowLayout& layout, int index);
 
-  // The most recently used buffer without a pin: the warmest in the cache. With
-  // `finished_through`, only one whose published rows all ranks have read.
+  // The most recently used buffer without a pin, since its lines are the likeliest in the cache.
+  // With `finished_through`: only buffers whose published rows all ranks have read, that is,
+  // published by an operation up to this number.
   std::optional<int> free_buffer(std::optional<std::uint64_t> finished_through = {}) const noexcept;
   int num_pinned() const noexcept;
 
@@ -52,8 +54,8 @@ class Pool {
   std::uint64_t backed_bytes() const noexcept { return backed_bytes_; }
 
   std::byte* data(int buffer) const noexcept { return window_ + layout_.buffer(buffer); }
-  // The pinned buffer that holds all of [data, data + length), if any; `in_window` tells of any
-  // overlap at all.
+  // The pinned buffer that holds all of [data, data + length), if any. `in_window`: the range
+  // overlaps the window.
   struct Found {
     std::optional<int> buffer;
     bool in_window = false;

@@ -1,5 +1,4 @@
-// Reserving, backing and mapping of one memfd. Calls the kernel, available.h and the clock; called
-// as segment.h says.
+// Reserving, backing and mapping of one memfd.
 #include "memory/segment.h"
 
 #include <fcntl.h>
@@ -27,9 +26,9 @@ namespace {
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, Linux 5.14
 constexpr int kCollapse = 25;       // MADV_COLLAPSE, Linux 6.1
 
-// Memory is asked for and checked in pieces, because several ranks may grow at the same time.
+// Memory is requested and checked in pieces, because several ranks may grow at the same time.
 constexpr std::size_t kPiece = 32 * Segment::kHugePage;
-// Left to the rest of the machine.
+// Memory that ferry does not take, for the other processes of the machine.
 constexpr std::uint64_t kReserve = std::uint64_t{64} << 20;
 
 std::size_t page_bytes() noexcept {
@@ -39,7 +38,7 @@ std::size_t page_bytes() noexcept {
 
 std::size_t round_down(std::size_t value, std::size_t unit) noexcept { return value / unit * unit; }
 
-// The file and the mapping are whole huge pages; the caller sees the bytes it asked for.
+// The file and the mapping are whole huge pages; bytes() is the size that was requested.
 std::size_t mapped_bytes(std::size_t bytes) noexcept { return round_up(bytes, Segment::kHugePage); }
 
 Error refused(const char* what, std::size_t bytes, int error) {
@@ -51,7 +50,7 @@ void check_bytes(std::size_t bytes) {
   constexpr std::size_t kMost = std::size_t{1} << 62;
   if (bytes == 0 || bytes > kMost) {
     throw Error(Code::kInvalidArgument,
-                fmt::format("a shared segment has 1 to {} bytes, {} were asked for", kMost, bytes));
+                fmt::format("a shared segment has 1 to {} bytes, {} were requested", kMost, bytes));
   }
 }
 
@@ -106,7 +105,7 @@ int retrying_madvise(std::byte* begin, std::size_t length, int advice) noexcept 
   return result;
 }
 
-// For kernels that cannot populate: every page is known to exist.
+// For kernels without MADV_POPULATE_WRITE; every page of the file exists.
 void read_pages(const std::byte* begin, std::size_t length) noexcept {
   for (std::size_t at = 0; at < length; at += page_bytes()) {
     static_cast<void>(*reinterpret_cast<const volatile std::byte*>(begin + at));
@@ -122,14 +121,14 @@ std::size_t missing_bytes(std::byte* begin, std::size_t length) noexcept {
   return (pages - static_cast<std::size_t>(found)) * page_bytes();
 }
 
-// What the file holds in memory altogether.
+// The bytes of memory of the whole file.
 std::size_t file_bytes(int fd) noexcept {
   struct stat file {};
   return fstat(fd, &file) == 0 ? static_cast<std::size_t>(file.st_blocks) * 512 : 0;
 }
 
-// Huge pages, as far as the kernel gives them: it collapses ranges that have a page. A refusal
-// leaves small pages.
+// Makes huge pages where the kernel allows: it collapses ranges that have a page. After a refusal
+// the pages stay small.
 void collapse(std::byte* begin, std::size_t length) noexcept {
   const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(begin);
   const std::size_t head = round_up(address, Segment::kHugePage) - address;
@@ -146,7 +145,7 @@ std::size_t piece_end(std::size_t at, std::size_t end) noexcept {
   return std::min(end, round_down(at, kPiece) + kPiece);
 }
 
-// What is left to others is not available.
+// The available memory without the reserve.
 std::uint64_t available_to_ranks() {
   const std::uint64_t available = available_memory();
   return available > kReserve ? available - kReserve : 0;
@@ -158,7 +157,7 @@ bool is_available(std::size_t bytes) noexcept {
   try {
     return allowance.take(bytes, now_ns(), available_to_ranks);
   } catch (...) {
-    return false;  // no memory even for the question
+    return false;  // no memory to read the files
   }
 }
 
@@ -206,13 +205,13 @@ bool Segment::commit(std::size_t offset, std::size_t length) noexcept {
   if (offset > bytes_ || length > bytes_ - offset) return false;
   const std::size_t begin = round_down(offset, page_bytes());
   const std::size_t end = round_up(offset + length, page_bytes());
-  // What cannot be there yet; the pieces below are counted exactly.
+  // A lower limit of the pages that are missing; the pieces below are counted exactly.
   if (!is_available((end - begin) - std::min(end - begin, file_bytes(fd_)))) return false;
   std::size_t fresh = begin;  // all pieces from here on had no page before this call
   for (std::size_t at = begin; at < end;) {
     const std::size_t next = piece_end(at, end);
     const std::size_t missing = missing_bytes(data_ + at, next - at);
-    // Asked again for each piece: other ranks commit at the same time.
+    // Checked again for each piece: other ranks commit at the same time.
     if (!is_available(missing) || !back(fd_, data_ + at, at, next - at)) {
       if (missing < next - at) fresh = next;
       fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(fresh),

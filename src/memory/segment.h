@@ -1,6 +1,6 @@
 // Segment: one shared mapping (a memfd), reserved virtually and backed with memory piece by piece.
-// Owns the descriptor and the mapping. Used by bootstrap (sharing), group (control flags) and
-// exchange (windows). Nothing has a name in any file system, so nothing is left behind by any exit.
+// Owns the descriptor and the mapping. A segment has no name in any file system, so no file remains
+// however its processes end.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@ class Segment {
   // A new sparse segment. Throws Error(kSystem) naming the bytes when address space or the file is
   // refused.
   static std::shared_ptr<Segment> create(std::size_t bytes);
-  // Maps a segment made elsewhere; takes ownership of `fd`, which is closed on failure as well.
+  // Maps a segment that another process created. Takes ownership of `fd`, and closes it on failure
+  // too.
   static std::shared_ptr<Segment> attach(int fd, std::size_t bytes);
 
   ~Segment();
@@ -28,8 +29,8 @@ class Segment {
   int fd() const noexcept { return fd_; }
 
   // Backs [offset, offset + length) with memory on the caller's NUMA node, in huge pages where the
-  // kernel allows, and maps it in this process. False when memory is refused; then nothing later
-  // ends in SIGBUS because nothing was promised.
+  // kernel allows, and maps it in this process. False when memory is refused; a later access cannot
+  // end in SIGBUS, since the caller does not use the range.
   bool commit(std::size_t offset, std::size_t length) noexcept;
 
   // Maps memory that another process committed, so that the first exchange takes no page faults.

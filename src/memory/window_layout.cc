@@ -19,10 +19,10 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kLine = 64;
-// Addresses that one exchange may reserve; beyond it buffers are smaller than the worst case
-// (docs/window_layout.md).
+// The most address space that one exchange reserves. An exchange that would need more has buffers
+// smaller than the worst case (docs/window_layout.md).
 constexpr std::size_t kMaxAddressBytes = std::size_t{1} << 45;
-// Room over balanced routing before a buffer must grow.
+// Rows that a buffer holds before it must grow, relative to balanced routing.
 constexpr double kMargin = 1.25;
 
 // Rows of a section with balanced routing, and a margin.
@@ -34,7 +34,7 @@ std::int64_t expected_rows(const ExchangeConfig& config, const WindowShape& shap
   const double share = std::min(1.0, static_cast<double>(shape.max_local) / config.num_experts);
   double rows = per_expert;
   if (config.layout == Layout::kExpertMajor) rows = per_expert * shape.max_local;
-  // Chance that a token has an expert here.
+  // The probability that a token has an expert on a rank with max_local experts.
   if (config.layout == Layout::kRankMajor) rows = (1 - std::pow(1 - share, config.top_k)) * tokens;
   if (config.shared.num_ranks > 0)
     rows = std::max(rows, tokens * config.shared.num_experts / config.shared.num_ranks);
@@ -80,8 +80,8 @@ WindowLayout::WindowLayout(const ExchangeConfig& config, const WindowShape& shap
       live_buffers_(2 * config.depth + 2) {
   const int num_ranks = shape.num_ranks;
   const bool rank_major = config.layout == Layout::kRankMajor;
-  // Views, dispatches in flight, rows that somebody still reads, and one that is free
-  // (docs/protocol.md).
+  // Buffers of views, of dispatches in flight, of rows that a rank still reads, and one that is
+  // free (docs/protocol.md).
   num_buffers_ = live_buffers_ + 3 * config.depth;
   row_ = {.bytes = shape.row_bytes,
           .scale_bytes = shape.scale_bytes,
@@ -176,7 +176,7 @@ void WindowLayout::check_buffer(std::size_t widest_row) const {
   FERRY_CHECK(section_.expected_rows, <=, section_.max_rows);
 }
 
-// Columns of a padded section are a capacity apart: all of it.
+// In a padded section the columns are expert_capacity rows apart.
 std::size_t WindowLayout::section_scale_bytes(std::int64_t section_rows) const noexcept {
   if (section_rows == 0) return 0;
   const Scales strides = scale_strides(section_rows);

@@ -16,7 +16,7 @@
 
 namespace ferry::internal {
 
-// What a configuration alone does not tell.
+// Sizes that do not follow from the configuration alone.
 struct WindowShape {
   int num_ranks;
   int num_windows;          // ranks of a node, at most
@@ -29,16 +29,16 @@ struct WindowShape {
   bool shared_sums = false;  // sums of count rows (place_rows.cc)
 };
 
-// The metadata of a row as its source lists it in the expert layouts: a receiver knows whose list
-// it reads, and the counts say which expert the row is for.
+// The metadata of a row in the list of its source, in the expert layouts. The receiver knows the
+// source from the list that it reads, and the expert from the counts.
 struct ListedRow {
   std::int32_t entry;  // of [T, entries]
   float weight;
 };
 
-// Rows in the buffer of a rank when every token of every rank goes there, or row_capacity if that
-// is less; of kPadded all sections. Throws Error(kInvalidArgument) when an int32 cannot number
-// them.
+// Rows in the buffer of a rank when every token of every rank goes to it, or row_capacity if that
+// is less; with kPadded, the rows of all sections. Throws Error(kInvalidArgument) when an int32
+// cannot number them.
 std::int64_t worst_rows(const ExchangeConfig& config, int max_local, int num_ranks);
 
 class WindowLayout {
@@ -105,7 +105,7 @@ class WindowLayout {
 
   // Inside a row list.
   std::size_t listed_rows() const noexcept { return lists_.rows; }
-  // A row is listed by its entry and its weight; in kRankMajor by all its metadata.
+  // A row of the list has its entry and its weight; with kRankMajor all its metadata.
   std::size_t listed_row_bytes() const noexcept {
     return row_.ids == 0 ? sizeof(ListedRow) : row_.metadata_bytes();
   }
@@ -118,9 +118,10 @@ class WindowLayout {
 
   // How the scales of `section_rows` rows in each section lie; data is left null.
   Scales scale_strides(std::int64_t section_rows) const noexcept;
-  // Bytes of the scales of the first `section_rows` rows of one section, with what lies between.
+  // Bytes of the scales of the first `section_rows` rows of one section, with the gaps between
+  // columns.
   std::size_t section_scale_bytes(std::int64_t section_rows) const noexcept;
-  // Where those of a row begin, from scales().
+  // Where the scales of a row begin, relative to scales().
   std::size_t scales_of(const Scales& strides, std::int64_t row) const noexcept {
     return row / section_.stride * strides.section_stride +
            row % section_.stride * strides.row_stride;

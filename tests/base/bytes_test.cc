@@ -1,4 +1,4 @@
-// Encodings made by hand: what is written is read again, and nothing is read or written past an
+// Encodings made by hand: written values are read again, and nothing is read or written past an
 // end.
 #include "base/bytes.h"
 

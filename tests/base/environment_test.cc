@@ -1,4 +1,4 @@
-// Variables of ferry's own: what is malformed is refused with its name, what it says and the limit.
+// Variables of ferry: a malformed one is refused with its name, its value and the limit.
 #include "base/environment.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// require_ok: what is thrown says all that the status said.
+// require_ok: the Error has the code, message and culprit of the status.
 #include <gtest/gtest.h>
 
 #include "ferry/status.h"

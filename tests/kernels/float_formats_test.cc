@@ -22,7 +22,7 @@ constexpr NamedFormat kFormats[] = {{DataType::kBf16, kBf16Format}, {DataType::k
 
 std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value); }
 
-// Every 16-bit value, what lies half way to the next one, the neighbours of both, and a sweep over
+// Every 16-bit value, the float half way to the next one, the neighbours of both, and a sweep over
 // all floats.
 std::vector<float> interesting_floats() {
   std::vector<float> values;
@@ -37,7 +37,7 @@ std::vector<float> interesting_floats() {
       }
     }
   }
-  // Between the subnormals of fp16 the middles lie elsewhere.
+  // The middles between the subnormals of fp16 are not half way in the bits of a float.
   for (int n = 0; n <= 2048; ++n) {
     const float middle = std::ldexp(static_cast<float>(n) + 0.5f, -24);
     for (const float value : {std::nextafter(middle, 0.0f), middle, std::nextafter(middle, 1.0f)}) {
@@ -86,7 +86,7 @@ TEST(FloatFormats, Fp32PassesUnchanged) {
   }
 }
 
-// The sum of one row is the row, but for -0, which becomes +0, and NaNs, which become quiet.
+// The sum of one row equals the row, except that -0 becomes +0 and NaNs become quiet.
 template <typename In, typename Out>
 std::vector<Out> convert(const std::vector<In>& in, DataType in_type, DataType out_type) {
   std::vector<Out> out(in.size());

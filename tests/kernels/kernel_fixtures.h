@@ -1,4 +1,4 @@
-// What the kernel tests share: every SIMD target of the machine in turn, and rows with guards
+// Fixtures of the kernel tests: every SIMD target of the machine in turn, and rows with guards
 // around them.
 #pragma once
 
@@ -31,7 +31,7 @@ void for_each_target(Body body) {
   ASSERT_TRUE(force_simd_target(""));
 }
 
-// The same, once in each order of going through a row, then in the one of this processor.
+// The same, once in each RowOrder; then the order of this processor is restored.
 template <typename Body>
 void for_each_target_and_order(Body body) {
   const RowOrder usual = row_order();
@@ -45,7 +45,7 @@ void for_each_target_and_order(Body body) {
 }
 
 // A row at `offset` bytes behind a cache line, with guard bytes before and after it. Inputs and
-// outputs have different guards, or a byte copied too many would not show.
+// outputs have different guards, so that a byte too many is found.
 inline constexpr std::byte kInputGuard{0x3c};
 inline constexpr std::byte kOutputGuard{0xa5};
 

@@ -45,7 +45,7 @@ std::vector<std::byte> plain_sum(const ReduceRows& args) {
   return out;
 }
 
-// Values of many magnitudes, exact zeros among them.
+// Values of many magnitudes, and exact zeros.
 void fill_values(GuardedRow& row, DataType type, std::mt19937& random) {
   std::normal_distribution<float> normal;
   std::uniform_int_distribution<int> exponent(-20, 8);
@@ -180,7 +180,7 @@ Bytes sum_of(Reduce reduce, const std::vector<WeightedRow>& terms, DataType row_
   return out;
 }
 
-// weight * x needs 31 bits; added to minus its own rounded value it leaves exactly 0, or the
+// weight * x needs 31 bits; added to the negative of its rounded value it gives exactly 0, but the
 // rounding error if product and sum were fused.
 TEST(ReduceRows, ProductIsRoundedBeforeItIsAdded) {
   const float weight = std::bit_cast<float>(0x3f800001u), x = 1.0f + 0x1p-7f;
@@ -248,7 +248,7 @@ TEST(ReduceRows, EveryPairOfNeighboursRoundsToTheNearestAndHalvesToEven) {
   });
 }
 
-// At even elements only, and at odd ones only.
+// NaNs at even elements only, and at odd ones only.
 TEST(ReduceRows, InfinityOrNanBesideNumbersStaysWhatItIs) {
   for_each_type([&](DataType row_type, DataType out_type) {
     const std::size_t width = element_bytes(row_type);

@@ -50,7 +50,7 @@ GuardedRow random_row(std::size_t hidden, DataType type, Values values, std::mt1
 
 std::span<const std::byte> span_of(const GuardedRow& row) { return {row.data(), row.bytes()}; }
 
-// Equal bits, or both NaN: which NaN is the processor's choice where several meet.
+// Equal bits, or both NaN: the sum of several NaNs depends on the processor.
 void expect_equal(const void* actual, const void* expected, std::size_t hidden, DataType type) {
   const std::size_t width = element_bytes(type);
   const auto* a = static_cast<const std::byte*>(actual);
@@ -129,8 +129,8 @@ TEST(RowSums, ConstantTermEqualsTheOracle) { check_every_hidden(check_constant_t
 
 TEST(RowSums, NormEqualsTheOracle) { check_every_hidden(check_norm); }
 
-// Channel 16 is added to what channel 0 gave, channel 8 only at the end: 2^24 swallows the 1 of its
-// own partial sum and nothing else.
+// Channel 16 is added to the partial sum of channel 0, channel 8 only at the end: rounding at 2^24
+// drops the 1 of its own partial sum and no other.
 TEST(RowSums, DotsAreTakenInSixteenPartialSums) {
   std::vector<float> x(32, 0.0F), ones(32, 1.0F), zeros(32, 0.0F), out(32);
   x[0] = 0x1p24F, x[16] = 1.0F, x[8] = -0x1p24F, x[1] = 1.0F;

@@ -33,7 +33,7 @@ constexpr FactorKind kFactorKinds[] = {FactorKind::kNone, FactorKind::kOne,
 
 bool takes_factors(Wire wire) { return wire == Wire::kInt8 || wire == Wire::kInt8Static; }
 
-// What the elements of a test's row are drawn from.
+// The distributions of the elements of a test's row.
 enum class Values {
   kNormal,      // around 1
   kWide,        // many magnitudes, beyond what fp16 holds as well
@@ -123,12 +123,12 @@ struct Encoded {
   Bytes row, scales;
 };
 
-// Fetching ahead changes nothing, wherever it points.
+// A prefetch changes no byte, whatever address it has.
 const void* random_next(const GuardedRow& row) {
   return row.bytes() % 2 == 0 ? row.data() : nullptr;
 }
 
-// In the kernel's own memory; checks the guards.
+// Decodes from the memory that the kernel wrote; checks the guards.
 Encoded encode(const WireFormat& format, const GuardedRow& row, DataType type,
                const RowFactors& factors, std::size_t offset) {
   const auto hidden = static_cast<std::int64_t>(row.bytes() / element_bytes(type));
@@ -147,7 +147,7 @@ Encoded encode(const WireFormat& format, const GuardedRow& row, DataType type,
   return {out.copy(), scales.copy()};
 }
 
-// In a copy that is as large as what was encoded, and no larger.
+// Decodes from a copy of exactly the encoded bytes.
 Bytes decode(const WireFormat& format, const Encoded& encoded, DataType type, std::size_t hidden,
              std::size_t offset) {
   GuardedRow from(encoded.row.size(), offset, kInputGuard);
@@ -183,7 +183,7 @@ void check_wire(Wire wire, const GuardedRow& row, DataType type, std::span<const
             rounded(reference_decode(wire, expected), type));
 }
 
-// What an encoded row of logfmt10 does not need is whatever it was.
+// The bytes behind an encoded row of logfmt10 are unchanged.
 void check_combine_wire(CombineWire wire, const GuardedRow& row, DataType type,
                         std::mt19937& random) {
   const WireFormat& format = wire_format(wire);
@@ -254,7 +254,7 @@ TEST(WireFormats, EqualTheOracleForLongRows) {
   });
 }
 
-// All over bf16, each a row of its own: its scale, and what is left of it.
+// All bf16 values, each in a row of its own: its scale and its decoded value.
 TEST(WireFormats, EqualTheOracleForRowsOfOneElement) {
   for_each_target([] {
     std::mt19937 random(kSeed);
@@ -275,7 +275,7 @@ float e4m3_value(int code) {
                        : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
 }
 
-// By search; ties to the even code.
+// The nearest code by search; ties go to the even code.
 int nearest_e4m3(float magnitude) {
   int best = 0;
   for (int code = 1; code < 0x7f; ++code) {

@@ -10,7 +10,7 @@
 namespace ferry::internal {
 namespace {
 
-constexpr int kIndex = 1;  // of my window; another lies before it
+constexpr int kIndex = 1;  // of this rank's window; another lies before it
 
 ExchangeConfig small_window() {
   return {.max_tokens = 40'000, .hidden = 64, .num_experts = 4, .top_k = 1};
@@ -86,7 +86,7 @@ TEST(Pool, AnAddressIsFoundInThePinnedBufferThatHoldsAllOfIt) {
   const Pool::Found past = place.pool->find(rows + 1, bytes);
   EXPECT_TRUE(past.in_window);
   EXPECT_EQ(past.buffer, std::nullopt);
-  EXPECT_EQ(place.pool->find(place.pool->data(2), 64).buffer, std::nullopt) << "nobody pins it";
+  EXPECT_EQ(place.pool->find(place.pool->data(2), 64).buffer, std::nullopt) << "it has no pin";
   const std::byte* window = place.pool->data(0);
   EXPECT_FALSE(place.pool->find(window - 64, 64).in_window);
   EXPECT_TRUE(place.pool->find(window - 64, 65).in_window);
@@ -108,7 +108,7 @@ TEST(Pool, RowsAreBackedOnceAndOnlyTheirs) {
   EXPECT_GT(place.pool->backed_bytes(), before);
   EXPECT_LE(place.pool->backed_bytes(), place.layout.buffer_bytes());
   EXPECT_EQ(place.pool->backed_rows(1), 0) << "of another buffer";
-  place.pool->data(0)[place.layout.max_rows() * 128 - 1] = std::byte{1};  // is really there
+  place.pool->data(0)[place.layout.max_rows() * 128 - 1] = std::byte{1};  // the memory is mapped
 }
 
 }  // namespace

@@ -188,7 +188,7 @@ TEST(AvailableHere, IsPlausible) {
   EXPECT_LT(available_memory(), std::uint64_t{1} << 50);
 }
 
-// Of a machine that has 100 bytes for each share; counts how often it is asked.
+// The available memory of a machine that has 100 bytes for each share; counts the calls.
 class Allowance : public testing::Test {
  protected:
   bool take(std::uint64_t bytes, std::int64_t now_ns) {

@@ -153,7 +153,7 @@ TEST(WindowLayout, WhatCannotBeAddressedIsRefused) {
   EXPECT_THROW(WindowLayout(config, shape), Error);
 }
 
-// Every scale of every row has bytes of its own, inside of the part.
+// Every scale of every row has bytes of its own, inside the scales of the buffer.
 TEST(WindowLayout, ScalesOfEveryOrderHaveTheirOwnPlaces) {
   for (const Layout kind : {Layout::kExpertMajor, Layout::kPadded}) {
     for (const ScaleOrder order : {ScaleOrder::kRowMajor, ScaleOrder::kColumnMajor}) {
