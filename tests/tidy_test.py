@@ -88,6 +88,7 @@ class Tidy(unittest.TestCase):
         self.addCleanup(setattr, tidy, "CLEAN_COMMENTS", folder)
         self.expect("src/base/a.cc", told("// Of a row."), told("// Bytes of a row."), "has no subject")
         self.expect("src/base/a.cc", told("// It is in my window."), told("// It is in mymap."), "'my' in a comment")
+        self.expect("src/base/a.cc", told("// I look."), told("// The matrix is (H, I), `mine` its name."), "'I ' in a comment")
         self.expect("src/base/a.cc", told("// Called by b.cc."), told("// Is called once."), "not who includes it")
         self.assertEqual(broken("src/memory/a.cc", told("// Of my row.")), [])
 

@@ -1,4 +1,5 @@
-// Accepting, challenging and hearing connections of anyone; who is a rank gets its place.
+// Accepts and challenges the connections of any process; a process that is a rank of the group gets
+// its place.
 #include "bootstrap/acceptor.h"
 
 #include <fcntl.h>
@@ -20,18 +21,19 @@ namespace ferry::internal {
 namespace {
 
 constexpr useconds_t kListenPauseUs = 2000;
-// After a misfit, how long to wait for ranks that are on their way, so that they hear it too.
+// After an error, how long to wait for ranks that have not connected yet, so that they receive it
+// too.
 constexpr std::chrono::milliseconds kLinger{500};
-// Connections that have not said hello, beyond one per rank, and as a share of the descriptors that
-// the process may open. When they are that many, the oldest is dropped, once it has had its time;
-// it can try again.
+// The most connections without a hello, in addition to one per rank: a number, and a share of the
+// descriptors that the process may open. Beyond it the oldest is dropped after kStrangerNs; it can
+// connect again.
 constexpr std::size_t kMaxStrangers = 64;
 constexpr std::size_t kDescriptorsPerStranger = 8;
 constexpr std::int64_t kStrangerNs = 50'000'000;
 constexpr int kStrangerMs = 10;
 
-// A connection that has not yet shown who it is. Nothing that it sends is believed, takes memory or
-// holds up the others before that.
+// A connection whose process is not known yet. Until then its bytes are not trusted, take no memory
+// and delay no other connection.
 struct Guest {
   std::unique_ptr<Connection> connection;
   std::optional<Handshake> handshake;  // between hosts
@@ -44,7 +46,7 @@ std::size_t most_strangers() noexcept {
   return std::min<std::size_t>(kMaxStrangers, limit.rlim_cur / kDescriptorsPerStranger);
 }
 
-// An earlier group may still be closing its listener: it is waited for until the deadline.
+// Waits until the deadline for the listener of an earlier group to close.
 Descriptor listen(const Roster& roster, Deadline deadline) {
   while (true) {
     if (Descriptor listener = listen_at(roster.endpoint)) return listener;
@@ -95,11 +97,11 @@ class Acceptor {
   const Deadline deadline_;
   const Descriptor listener_;
   const std::size_t most_strangers_ = most_strangers();
-  bool no_descriptor_ = false;  // for the next connection, until a stranger goes
+  bool no_descriptor_ = false;  // for the next connection, until a stranger is dropped
   std::vector<Descriptor> reserved_;
   std::vector<Guest> guests_;
   std::vector<Peer> members_;
-  std::vector<std::unique_ptr<Connection>> misfits_;  // told why, and kept until they hear it
+  std::vector<std::unique_ptr<Connection>> misfits_;  // until they have received their error
   std::string refused_;                               // the last one, on this host
   int num_failed_ = 0;                                // proofs, between hosts
   LocalRanks local_ranks_;
@@ -126,7 +128,7 @@ std::vector<Peer> Acceptor::run() {
     watch_members();
     watch_local_ranks();
     watch_other_hosts();
-    if (!problem_) reserve();  // what a stranger took for a while
+    if (!problem_) reserve();  // descriptors that a stranger took for a while
   }
   if (!problem_ && !absent().empty())
     object(ended(deadline_, roster_.coordinator(),
@@ -139,7 +141,7 @@ std::vector<Peer> Acceptor::run() {
   throw *problem_;
 }
 
-// Each rank that has not come has a descriptor reserved: strangers and the rest of the process
+// A descriptor is reserved for each rank that has not come: strangers and the rest of the process
 // cannot take it. False when there are not enough.
 bool Acceptor::reserve() {
   const std::size_t needed = absent().size();
@@ -175,7 +177,7 @@ void Acceptor::accept_guests() {
   }
 }
 
-// Frees a descriptor: strangers that had their time go first.
+// Frees a descriptor: that of the oldest stranger if kStrangerNs have passed, else a reserved one.
 bool Acceptor::give_way() {
   if (oldest_had_its_time()) {
     guests_.erase(guests_.begin());
@@ -198,7 +200,7 @@ void Acceptor::welcome_guest(Descriptor socket) {
 }
 
 void Acceptor::no_descriptors() {
-  reserved_.clear();  // to tell those that come
+  reserved_.clear();  // to send the error to those that come
   object({Code::kSystem,
           fmt::format("rank {} cannot accept more connections: {} (it needs one descriptor per "
                       "rank: ulimit -n)",
@@ -231,8 +233,8 @@ void Acceptor::read_guests() {
   std::erase_if(guests_, [](const Guest& guest) { return !guest.connection; });
 }
 
-// Nullopt when it is not what a rank of this job sends. A ferry of another protocol hears in clear
-// that it does not fit.
+// Nullopt when the frame is not a hello of a rank of this job. A rank with another protocol of
+// ferry receives its error unsealed, since it could not open it.
 std::optional<Hello> Acceptor::hello_in(Guest& guest, const Frame& frame) {
   if (frame.kind != FrameKind::kHello || frame.call != 0) return std::nullopt;
   if (local()) return decode_hello(frame.payload);
@@ -248,7 +250,8 @@ std::optional<Hello> Acceptor::hello_in(Guest& guest, const Frame& frame) {
   return hello;
 }
 
-// Groups of one job may come to one port at the same time; the other tries again later.
+// Groups of one job may meet at one port at the same time; a rank of another group tries again
+// later.
 void Acceptor::receive(std::unique_ptr<Connection> connection, const Hello& hello) {
   if (local() || hello.address == roster_.self.address) {
     give_place(std::move(connection), hello);
@@ -268,12 +271,12 @@ void Acceptor::give_place(std::unique_ptr<Connection> connection, const Hello& h
     object({Code::kMismatch, differs, hello.rank});
   } else if (member == nullptr) {
     object({Code::kInvalidArgument,
-            fmt::format("{} says it is rank {}; rank {} of {} waits for {}", who(hello), hello.rank,
-                        roster_.coordinator(), roster_.self.size,
+            fmt::format("{} claims to be rank {}; rank {} of {} waits for {}", who(hello),
+                        hello.rank, roster_.coordinator(), roster_.self.size,
                         rank_list({roster_.ranks.begin() + 1, roster_.ranks.end()}))});
   } else if (member->connection) {
     object({Code::kInvalidArgument,
-            fmt::format("two processes say they are rank {}: {} and {}", hello.rank, member->who,
+            fmt::format("two processes claim to be rank {}: {} and {}", hello.rank, member->who,
                         who(hello)),
             hello.rank});
   }
@@ -288,7 +291,7 @@ void Acceptor::give_place(std::unique_ptr<Connection> connection, const Hello& h
   *member = {std::move(connection), who(hello)};
 }
 
-// Members have nothing to say yet, unless they give up; and they may end.
+// Before all have come, a member sends nothing but a failure; its process may end.
 void Acceptor::watch_members() {
   for (std::size_t place = 1; place < members_.size(); ++place) {
     const Peer& member = members_[place];
@@ -304,7 +307,7 @@ void Acceptor::watch_members() {
   }
 }
 
-// Who ended before it came will not come any more.
+// A rank that ended before it came will not come.
 void Acceptor::watch_local_ranks() {
   const auto ended = problem_ ? std::nullopt : local_ranks_.ended(absent());
   if (!ended) return;
@@ -318,15 +321,15 @@ void Acceptor::watch_other_hosts() {
   try {
     roster_.outer->look();
   } catch (const Error& error) {
-    // Other hosts know no better than that this rank did not come to them.
-    const bool in_vain = error.code() == Code::kTimeout && error.culprit() == roster_.self.rank;
-    const std::vector<int> awaited = in_vain ? absent() : std::vector<int>();
+    // The coordinator of all hosts only knows that this rank did not come to it.
+    const bool only_late = error.code() == Code::kTimeout && error.culprit() == roster_.self.rank;
+    const std::vector<int> awaited = only_late ? absent() : std::vector<int>();
     object(awaited.empty() ? error : Error(error.code(), missing_text() + refused(), awaited[0]));
   }
 }
 
-// The first problem counts. Who is there hears it now, who comes within the linger hears it then;
-// between hosts, only those that have proved that they are of this job.
+// The first problem counts. It is sent to the connected ranks now, and to ranks that connect within
+// kLinger then; between hosts, only to ranks that have proved that they know the secret.
 void Acceptor::object(const Error& problem) {
   if (problem_) return;
   problem_ = problem;
@@ -358,7 +361,7 @@ std::string Acceptor::missing_text() const {
                      roster_.endpoint.advice);
 }
 
-// Why somebody was turned away, if anybody was.
+// Why a connection was refused, if any was.
 std::string Acceptor::refused() const {
   if (local()) return refused_.empty() ? "" : "; refused: " + refused_;
   if (num_failed_ == 0) return "";

@@ -1,5 +1,5 @@
 // Acceptor: the coordinator lets the other ranks of a group in. The listener lives only as long as
-// this call. Called by coordinator.cc; calls Endpoint, Connection, Handshake and Hello.
+// this call.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,10 @@ struct Peer {
   std::string who;  // for messages: "pid 12, host a"
 };
 
-// Listens at the roster's endpoint until every rank has said a hello that agrees with the
-// coordinator's. The members, by place; the coordinator's own is empty. Strangers are dropped and
-// cannot hold up the others. When ranks do not fit, leave or do not come, all that are there are
-// told, and the same Error is thrown.
+// Listens at the roster's endpoint until every rank has sent a hello that agrees with the
+// coordinator's. Returns the members, by place; the coordinator's own is empty. Strangers are
+// dropped and do not delay the members. When a rank does not fit, ends or does not come, every
+// connected rank receives the Error that is thrown.
 std::vector<Peer> accept_members(const Roster& roster, Deadline deadline);
 
 }  // namespace ferry::internal

@@ -1,5 +1,4 @@
-// Checks and texts shared by the rendezvous of threads and of processes. Calls nothing of ferry but
-// Error.
+// Checks and texts shared by the rendezvous of threads and of processes.
 #include "bootstrap/agree.h"
 
 #include <fmt/format.h>
@@ -68,7 +67,7 @@ std::uint64_t number_in(const std::string& text, int rank) {
   const auto [stop, error] = std::from_chars(text.data(), end, number, 16);
   if (error == std::errc() && stop == text.data() + kDigits) return number;
   throw Error(Code::kMismatch,
-              fmt::format("rank {} says \"{}\" where {} hexadecimal digits are expected", rank,
+              fmt::format("rank {} sent \"{}\" where {} hexadecimal digits are expected", rank,
                           text.substr(0, kDigits), kDigits),
               rank);
 }
@@ -78,17 +77,18 @@ int pid_in(const std::string& text, int rank) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, pid);
   if (error == std::errc() && stop == end && pid > 0) return pid;
-  throw Error(Code::kMismatch,
-              fmt::format("rank {} says its process id is \"{}\", which is none", rank, text),
-              rank);
+  throw Error(
+      Code::kMismatch,
+      fmt::format("rank {} sent \"{}\" as its process id, need a positive number", rank, text),
+      rank);
 }
 
 void check_same_bytes(const std::vector<std::string>& bytes) {
   for (std::size_t rank = 1; rank < bytes.size(); ++rank) {
     if (bytes[rank] == bytes[0]) continue;
     throw Error(Code::kMismatch,
-                fmt::format("ranks ask for different shared segments: rank 0 for {} bytes, rank {} "
-                            "for {} bytes",
+                fmt::format("ranks request different shared segments: rank 0 of {} bytes, rank {} "
+                            "of {} bytes",
                             bytes[0], rank, bytes[rank]),
                 static_cast<int>(rank));
   }

@@ -1,4 +1,4 @@
-// One collective after the other, numbered so that ranks at different ones are found.
+// Collectives are numbered, so that ranks at different ones are found.
 #include "bootstrap/collectives.h"
 
 #include "base/bytes.h"
@@ -31,7 +31,7 @@ void Collectives::look() {
 
 void Collectives::give_up(const Error& error) {
   if (!failure_) guarded([&] { fail(error); });
-  throw error;  // where the others have been told another failure, this one says more
+  throw error;  // after an earlier failure, this error has more detail for the caller
 }
 
 template <typename Call>
@@ -59,7 +59,7 @@ std::vector<std::string> unpack(std::string_view packed, std::size_t size) {
   std::vector<std::string> texts;
   for (const std::uint64_t bytes : lengths) texts.emplace_back(as_text(reader.take(bytes)));
   if (reader.done()) return texts;
-  throw Error(Code::kMismatch, "the answer of a collective is not one text for each rank");
+  throw Error(Code::kMismatch, "the reply of a collective is not one text for each rank");
 }
 
 }  // namespace ferry::internal

@@ -1,6 +1,5 @@
-// Collectives of processes: every rank's bytes go to the coordinator, which answers all. Made by
-// join(), as a Coordinator on the lowest of the ranks and a Member on the others. Called by
-// processes.cc.
+// Collectives of processes: every rank sends its bytes to the coordinator, which replies to all.
+// join() makes a Coordinator on the lowest of the ranks and a Member on the others.
 #pragma once
 
 #include <algorithm>
@@ -22,43 +21,46 @@ namespace ferry::internal {
 
 class Collectives;
 
-// Who takes part, and where they meet.
+// The ranks that take part, and where they meet.
 struct Roster {
   Endpoint endpoint;
   Hello self;
-  // Ranks of the group that take part, ascending; the first coordinates. A place is an index here.
+  // Ranks of the group that take part, ascending; the first coordinates. A place is an index of
+  // this vector.
   std::vector<int> ranks;
-  LocalLaunch launch = {};  // who of them were started on this host
-  // Of all hosts, where these ranks are one host's: what ends those ends these.
+  LocalLaunch launch = {};  // which of them were started on this host
+  // The collectives of all hosts, where these ranks are those of one host: a failure of `outer`
+  // ends the wait of these ranks.
   Collectives* outer = nullptr;
 
   int coordinator() const { return ranks.front(); }
   std::size_t size() const { return ranks.size(); }
-  // -1: takes no part.
+  // -1: `rank` takes no part.
   int place(int rank) const {
     const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank);
     return at != ranks.end() && *at == rank ? static_cast<int>(at - ranks.begin()) : -1;
   }
 };
 
-// What is handed out, by place; the coordinator's own is not sent.
+// The descriptors that the coordinator sends, by place; its own is not sent.
 using Handouts = std::vector<std::shared_ptr<const Descriptor>>;
 
 class Collectives {
  public:
   virtual ~Collectives() = default;
 
-  // Every rank's text, by place. After a failure the ranks are no longer at the same call: it is
-  // thrown again by every later call.
+  // Returns every rank's text, by place. After a failure the ranks are not at the same call any
+  // more, so every later call throws that failure again.
   std::vector<std::string> all_gather(std::string_view mine, Deadline deadline);
 
-  // After an all_gather. The coordinator gives every other place its descriptor, or tells all that
-  // there is none (no handouts); a member gives nothing, and returns what it got.
+  // After an all_gather. The coordinator sends every other place its descriptor, or a frame without
+  // one (empty `handouts`). A member passes no handouts, and returns the descriptor that it
+  // received.
   std::optional<Descriptor> hand_out(const Handouts& handouts, Deadline deadline);
 
   // Between two calls: throws Error when one of the ranks was lost or gave up.
   void look();
-  // This rank makes no more calls: `error` is told to the others at once, and thrown.
+  // This rank makes no more calls: `error` is sent to the others at once, and thrown.
   [[noreturn]] void give_up(const Error& error);
 
  private:
@@ -75,7 +77,7 @@ class Collectives {
   std::optional<Error> failure_;
 };
 
-// Meets the others. Throws Error naming the ranks that did not come, or do not fit.
+// Meets the other ranks. Throws Error naming the ranks that did not come, or do not fit.
 std::unique_ptr<Collectives> join(const Roster& roster, Deadline deadline);
 
 // The texts of a kGathered frame: all lengths, then all texts.

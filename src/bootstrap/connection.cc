@@ -23,15 +23,15 @@ namespace {
 constexpr std::string_view kMagic = "ferry/u\n";
 constexpr std::size_t kHeaderBytes = kMagic.size() + 4 + 4 + 8;
 
-// Strangers must not make us allocate.
+// Limits on strangers, which must not make this process allocate.
 constexpr std::uint64_t kMaxStrangerPayload = 64 << 10;
 constexpr std::uint64_t kMaxPayload = std::uint64_t{1} << 32;
 constexpr std::size_t kMaxStrangerFrames = 4;  // proof, acceptance and welcome, or a failure
 
-// How long a rank that gives up goes on telling the others why, after its deadline has passed.
+// How long a rank that gives up sends its error to the others, after its deadline has passed.
 constexpr std::chrono::milliseconds kFailureTime{500};
 
-// Of a payload, in one record.
+// Bytes of a payload in one record.
 constexpr std::uint64_t kPieceBytes = 64 << 10;
 constexpr std::size_t kReadBytes = 64 << 10;
 constexpr int kReadsPerTurn = 16;  // then the other connections get a turn
@@ -102,13 +102,13 @@ Error lost(const Connection& connection, int rank, const std::string& who, int h
       connection.tampered()
           ? fmt::format(
                 "what rank {} ({}) sent to rank {} was changed on the way, or repeated, "
-                "left out or put in another order",
+                "omitted or put in another order",
                 rank, who, here)
           : fmt::format("rank {} ({}) ended or left {}", rank, who, when);
   return {Code::kPeerLost, what, rank};
 }
 
-// What came behind the proof without being sealed was not said by the other side.
+// A frame behind the proof that is not sealed was not sent by the other side.
 void Connection::protect(const RecordKeys& keys) {
   FERRY_CHECK(seal_.has_value(), ==, false);
   seal_.emplace(keys.seal, RecordCipher::Use::kSeal);
@@ -161,9 +161,9 @@ void Connection::parse() {
   in_.erase(0, begin);
 }
 
-// Returns the bytes of the header, 0 when it is not there.
+// Returns the bytes of the header, 0 when it has not come whole.
 std::size_t Connection::parse_header(std::string_view there) {
-  // A wrong first byte is enough to know a stranger.
+  // A wrong first byte is enough to recognise a stranger.
   if (!open_ && !there.starts_with(kMagic.substr(0, there.size()))) closed_ = true;
   const std::size_t bytes = kHeaderBytes + (open_ ? RecordCipher::kTagBytes : 0);
   std::string header;
@@ -180,7 +180,7 @@ std::size_t Connection::parse_header(std::string_view there) {
   return bytes;
 }
 
-// Likewise of a piece of the payload.
+// Returns the bytes of a piece of the payload, 0 when it has not come whole.
 std::size_t Connection::parse_payload(std::string_view there) {
   std::size_t bytes = std::min(coming_->remaining, kPieceBytes);
   const std::size_t tag_bytes = open_ ? RecordCipher::kTagBytes : 0;
@@ -212,7 +212,8 @@ void Connection::flush() {
     if (record_.empty() && out_.front().sealed) seal_next();
     const ssize_t sent = record_.empty() ? send_clear(out_.front()) : send_record();
     if (sent >= 0 || errno == EINTR) continue;
-    // What the other end said before it went is still to be read; receive() finds the end.
+    // Frames that the other end sent before it closed are still to be read; receive() finds the
+    // end.
     const bool full = errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS;
     if (!full) out_.clear();
     if (!full) record_.clear();
@@ -277,7 +278,7 @@ bool service(const std::vector<Connection*>& connections, int wait_ms, int extra
   }
   polled.back() = {extra_fd, POLLIN, 0};
   if (poll(polled.data(), polled.size(), wait_ms) <= 0)
-    return false;  // time, or EINTR: callers look again
+    return false;  // the time is over, or EINTR: callers test their conditions again
   for (std::size_t i = 0; i < connections.size(); ++i) {
     if (polled[i].revents != 0) connections[i]->advance();
   }

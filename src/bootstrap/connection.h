@@ -1,8 +1,7 @@
-// Connection: framed messages, and sometimes a descriptor, over one socket, without ever
-// blocking. Descriptors go over Unix sockets only: there the kernel says who is at the other end
-// and nobody is in between. Between hosts, frames are sealed once both sides have proved who they
-// are. Called by acceptor.cc, coordinator.cc and member.cc, which wait with service(); calls the
-// kernel.
+// Connection: framed messages, and sometimes a descriptor, over one socket, without ever blocking.
+// Descriptors go over Unix sockets only: there the kernel identifies the process at the other end,
+// and no other process is in between. Between hosts, frames are sealed once both sides have proved
+// that they know the secret. Callers wait in service().
 #pragma once
 
 #include <cstdint>
@@ -19,19 +18,19 @@
 
 namespace ferry::internal {
 
-// What a frame says. Hello and failure keep their form in all versions of ferry, so that versions
-// can be named.
+// Kinds of frames. Hello and failure keep their form in all versions of ferry, so that an error can
+// name the versions.
 enum class FrameKind : std::uint32_t {
-  kHello = 1,      // member: who I am (hello.h); between hosts its share, and that sealed
+  kHello = 1,      // member: its hello (hello.h); between hosts its share and the sealed hello
   kFailure = 2,    // either: code, culprit and message; nothing follows
   kWelcome = 3,    // coordinator: all have come
-  kGather = 4,     // member: my text
+  kGather = 4,     // member: its text
   kGathered = 5,   // coordinator: all texts
   kSegment = 6,    // coordinator: a segment's descriptor, or none when the payload is empty
   kChallenge = 7,  // coordinator, between hosts: its share (handshake.h)
-  kProof = 8,      // coordinator, between hosts: who I am, sealed
-  kElsewhere = 9,  // coordinator: another group of your job meets here now; its name
-  kAccepted = 10,  // coordinator: you are a member; others have not come yet
+  kProof = 8,      // coordinator, between hosts: its hello, sealed
+  kElsewhere = 9,  // coordinator: another group of the job meets here now; its name
+  kAccepted = 10,  // coordinator: the receiver is a member; others have not come yet
 };
 
 struct Frame {
@@ -59,24 +58,24 @@ class Connection {
   // The oldest frame that has arrived whole.
   std::optional<Frame> take();
 
-  // Nothing more comes: the other end is gone, sent something that is no frame, or what it sent was
-  // changed on the way. Frames that came before can still be taken.
+  // Nothing more comes: the other end has closed, sent bytes that are not a frame, or its bytes
+  // were changed on the way. Frames that came before can still be taken.
   bool closed() const noexcept { return closed_ || tampered_; }
   bool unsent() const noexcept { return !closed_ && !(out_.empty() && record_.empty()); }
 
   // Between hosts, once the other side has proved that it knows the secret: all frames after this,
   // both ways, are sealed. A header is one record; pieces of the payload are one record each.
   void protect(const RecordKeys& keys);
-  // Something came that the other side did not send, or not in this place.
+  // Bytes came that the other side did not send, or sent in another place.
   bool tampered() const noexcept { return tampered_; }
 
-  // Before this, and the kernel or a proof says who it is, frames are small and few: strangers must
-  // not make us allocate.
+  // Called when the kernel or a proof has shown that the other end is a rank. Before it, frames
+  // must be small and few, so that strangers cannot make this process allocate.
   void trust() noexcept { trusted_ = true; }
 
   // For service(): -1 when nothing can come or go any more.
   int poll_fd() const noexcept { return closed() && !unsent() ? -1 : socket_.fd(); }
-  // Moves what the socket gives and takes now.
+  // Receives and sends what is possible without waiting.
   void advance();
 
  private:
@@ -85,7 +84,7 @@ class Connection {
     std::shared_ptr<const std::string> payload;
     std::shared_ptr<const Descriptor> passed;
     bool sealed;
-    std::size_t sent;  // bytes of header and payload, or sealed to be sent
+    std::size_t sent;  // bytes of header and payload that are sent, or sealed to be sent
     std::size_t remaining() const noexcept { return header.size() + payload->size() - sent; }
   };
   // A frame that has not come whole.
@@ -120,8 +119,8 @@ class Connection {
   bool closed_ = false;
 };
 
-// What rank `here` says when the connection to `rank`, which is `who`, has closed: it "ended or
-// left the group", where `when` is the end of that, or somebody is in the middle.
+// The error of rank `here` when the connection to `rank` (`who`: its process) has closed: "ended or
+// left" and `when`, or that the bytes were changed on the way.
 Error lost(const Connection& connection, int rank, const std::string& who, int here,
            const std::string& when);
 
@@ -133,10 +132,10 @@ Error failure_in(const std::string& payload);
 // readable.
 bool service(const std::vector<Connection*>& connections, int wait_ms, int extra_fd = -1);
 
-// Sends what is queued. False when some is left at the deadline.
+// Sends what is queued. False when the deadline passes before all of it is sent.
 bool flush_all(const std::vector<Connection*>& connections, Deadline deadline);
 
-// Sends the failure to all that take it within a second.
+// Sends the failure to all connections that take it within half a second.
 void send_failure_to(const std::vector<Connection*>& connections, const Error& error);
 
 }  // namespace ferry::internal

@@ -54,7 +54,7 @@ void Coordinator::watch() {
   for (std::size_t place = 1; place < members_.size(); ++place) take_from(place);
 }
 
-// A member that has come says nothing more but that it gives up.
+// After its text, a member sends nothing in this gather but a failure.
 void Coordinator::take_from(std::size_t place) {
   const Peer& member = members_[place];
   const int rank = ranks_[place];
@@ -98,7 +98,7 @@ void Coordinator::reply(FrameKind kind, std::uint32_t call, std::string payload,
     return members_[place].connection && members_[place].connection->unsent();
   });
   fail({Code::kTimeout,
-        fmt::format("{} did not take the answer of collective {} before the deadline of rank {}",
+        fmt::format("{} did not take the reply of collective {} before the deadline of rank {}",
                     rank_list(stuck), call, ranks_[0]),
         stuck[0]});
 }

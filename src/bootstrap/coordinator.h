@@ -1,6 +1,6 @@
 // Coordinator: the side of the lowest rank in every collective of processes. It gathers from all
-// and answers all, in one thread, blocking on none of them. Owns a connection to each member for
-// the life of the group. Called through Collectives; calls acceptor.h and Connection.
+// and replies to all, in one thread, blocking on none of them. Owns a connection to each member for
+// the life of the group.
 #pragma once
 
 #include <memory>
@@ -19,14 +19,14 @@ class Coordinator final : public Collectives {
   Coordinator(const Roster& roster, Deadline deadline);
 
  private:
-  // What the members have said for the next gather.
+  // The texts of the members for the next gather.
   struct Gathering {
     std::uint32_t call = 0;
     std::vector<std::string> texts;  // by place
     std::vector<bool> came;
   };
 
-  // When a rank is lost, gives up or does not come, all others are told the Error that is thrown.
+  // When a rank is lost, gives up or does not come, all others receive the Error that is thrown.
   std::vector<std::string> gather(std::uint32_t call, std::string_view mine,
                                   Deadline deadline) override;
   std::optional<Descriptor> pass(std::uint32_t call, const Handouts& handouts,
@@ -34,8 +34,8 @@ class Coordinator final : public Collectives {
   void watch() override;
   [[noreturn]] void fail(const Error& error) override;
 
-  // The same frame to every member, each with its handout if there are any. A member that is lost
-  // meanwhile is found by the next gather.
+  // Sends the same frame to every member, each with its handout if there are any. The next gather
+  // finds a member that is lost meanwhile.
   void reply(FrameKind kind, std::uint32_t call, std::string payload, const Handouts& handouts,
              Deadline deadline);
   void take_from(std::size_t place);

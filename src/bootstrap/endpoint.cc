@@ -22,12 +22,12 @@ std::string unix_name(const Endpoint& endpoint) {
   return endpoint.name.substr(1);
 }
 
-// Listens beside a name that a process of another user holds. Members find it by its begin.
+// Listens beside a name that a process of another user holds. Members find it by its beginning.
 Descriptor listen_beside(const std::string& name) {
   return listen_at(name + '-' + hex(fresh_nonce()).substr(0, kRandomDigits));
 }
 
-// The listeners beside `name`, of anybody.
+// The listeners beside `name`, of any user.
 std::vector<std::string> names_beside(const std::string& name) {
   std::vector<std::string> names;
   std::ifstream sockets("/proc/net/unix");
@@ -40,9 +40,9 @@ std::vector<std::string> names_beside(const std::string& name) {
   return names;
 }
 
-// Who is no process of this user is no rank of the group, whatever name it holds.
+// A process of another user is not a rank of the group, whatever name it holds.
 Attempt connect_on_host(const std::string& name) {
-  Attempt attempt{connect_to(name), "nobody listens there"};
+  Attempt attempt{connect_to(name), "no socket listens there"};
   const auto is_ours = [&] {
     const Credentials who = attempt.socket ? credentials_of(attempt.socket) : Credentials{};
     if (!attempt.socket || who.uid == geteuid()) return bool(attempt.socket);
@@ -69,7 +69,7 @@ std::chrono::milliseconds Endpoint::longest_pause() const noexcept {
 
 Endpoint unix_endpoint(const std::string& address, int num_ranks) {
   return {.name = '@' + socket_name(address, num_ranks),
-          .advice = fmt::format("on this host ({}) as uid {} and be told the same address and size",
+          .advice = fmt::format("on this host ({}) as uid {} with the same address and size",
                                 host_name(), geteuid()),
           .tcp = {},
           .secret = nullptr};
@@ -77,7 +77,7 @@ Endpoint unix_endpoint(const std::string& address, int num_ranks) {
 
 Endpoint tcp_endpoint(const TcpEndpoint& tcp) {
   return {.name = tcp.address.text(),
-          .advice = "and be told the same FERRY_SECRET, address and size",
+          .advice = "with the same FERRY_SECRET, address and size",
           .tcp = tcp,
           .secret = std::make_shared<const Secret>(tcp.secret)};
 }

@@ -33,7 +33,7 @@ const EC_GROUP* curve() {
 
 Point make_point() { return Point(checked(EC_POINT_new(curve()))); }
 
-// RFC 9382, section 6: nobody knows their logarithms.
+// Points of RFC 9382, section 6, whose discrete logarithms are not known.
 Point constant(const char* digits) {
   Point point = make_point();
   checked(EC_POINT_hex2point(curve(), digits, point.get(), nullptr));
@@ -62,7 +62,7 @@ std::string hmac(std::string_view key, std::string_view text) {
   return mac;
 }
 
-// HKDF (RFC 5869): a key for one purpose out of the one that both sides have.
+// HKDF (RFC 5869): derives a key for one purpose from the common key of both sides.
 std::string derived(const std::string& key, std::string_view purpose) {
   const KeyContext context(checked(EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, nullptr)));
   std::string made(RecordCipher::kKeyBytes, '\0');

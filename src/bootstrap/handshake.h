@@ -1,9 +1,8 @@
-// Handshake: two ranks of different hosts show each other that they know the job's secret, over a
-// connection that anyone may have made: SPAKE2 (RFC 9382) on P-256. Who does not know the secret
-// learns nothing about it but, for each connection, that one guess was wrong; what ranks say of
-// themselves crosses encrypted (AES-256-GCM), as does what follows on the connection, with keys
-// that the handshake makes (record_cipher.h). Called by acceptor.cc, member.cc and endpoint.cc;
-// calls libcrypto.
+// Handshake: two ranks of different hosts prove to each other that they know the job's secret, over
+// a connection that any process may have made: SPAKE2 (RFC 9382) on P-256. A process without the
+// secret learns only, for each connection, that one guess was wrong. Hellos, and all later frames
+// of the connection, are encrypted (AES-256-GCM) with keys that the handshake derives
+// (record_cipher.h).
 #pragma once
 
 #include <cstddef>
@@ -18,7 +17,7 @@ namespace ferry::internal {
 
 constexpr std::size_t kNonceBytes = 32;
 
-// Random bytes, and as hexadecimal digits.
+// Random bytes; and bytes as hexadecimal digits.
 std::string fresh_nonce();
 std::string hex(std::string_view bytes);
 
@@ -36,8 +35,8 @@ class Secret {
   std::shared_ptr<const Blinds> blinds_;
 };
 
-// One side of one connection: each sends its share, then what it says, sealed. What opens was said
-// by the other side, on this connection, knowing the secret.
+// One side of one connection: each side sends its share, then a sealed text. A text that opens was
+// sent by the other side, on this connection, with knowledge of the secret.
 class Handshake {
  public:
   enum class Side { kCoordinator, kMember };
@@ -49,15 +48,15 @@ class Handshake {
   Handshake& operator=(Handshake&&) noexcept;
 
   const std::string& share() const noexcept { return share_; }
-  // The other side's; false when it is none.
+  // Takes the other side's share; false when it is not valid.
   bool take_share(std::string_view theirs);
 
-  // Once, after take_share().
+  // Called at most once, after take_share().
   std::string seal(std::string_view text) const;
   // Nullopt when the other side does not know the secret.
   std::optional<std::string> open(std::string_view sealed) const;
 
-  // For what follows, once open() has shown that the other side has them too.
+  // The keys of later frames, once open() has shown that the other side has them too.
   const RecordKeys& record_keys() const noexcept { return record_keys_; }
 
  private:

@@ -15,10 +15,10 @@
 namespace ferry::internal {
 namespace {
 
-// Of the messages in connection.h and of what they carry.
+// The version of the frames in connection.h and of their payloads.
 constexpr int kProtocol = 4;
 
-// How the fields are called in a hello's text.
+// The names of the fields in a hello's text.
 constexpr std::pair<const char*, int Hello::*> kNumbers[] = {{"protocol", &Hello::protocol},
                                                              {"rank", &Hello::rank},
                                                              {"size", &Hello::size},

@@ -1,4 +1,4 @@
-// One table row per launcher: which variables it sets, and what names its job.
+// One table row per launcher: the variables that it sets, and those that name its job.
 #include "bootstrap/launcher.h"
 
 #include <fmt/format.h>
@@ -20,9 +20,9 @@ struct Launcher {
   const char* size;
   const char* local_rank;
   const char* local_size;
-  // Further variables without which this launcher is not believed.
+  // Further variables that must be set for this launcher to be chosen.
   std::vector<const char*> required;
-  // Those that are set, joined, name the job.
+  // The values of those that are set, joined, name the job.
   std::vector<const char*> job;
 };
 
@@ -37,7 +37,7 @@ const std::vector<Launcher>& launchers() {
        {"FERRY_ADDR"},
        {"FERRY_ADDR"}},
       // The default run id is "none" for every static job, so the address of torch's store belongs
-      // to the name. It is only a name: ferry never binds that port.
+      // to the name. Ferry uses it as a name only and never binds that port.
       {"torchrun",
        "torchrun",
        "RANK",
@@ -63,7 +63,7 @@ const std::vector<Launcher>& launchers() {
        "MPI_LOCALNRANKS",
        {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
        {}},
-      // PMIx tells the size through its own library only; PMIX_SIZE is for users to pass on.
+      // PMIx gives the size only through its own library; users may set PMIX_SIZE.
       {"pmix",
        "PMIx",
        "PMIX_RANK",
@@ -97,12 +97,12 @@ Error malformed(const std::string& text) { return Error(Code::kInvalidArgument, 
 constexpr int kMostRanks = 1 << 20;
 
 constexpr int kMostPort = 65535;
-// Below the ports that the kernel gives away (32768 and up).
+// These are below the ports that the kernel assigns (32768 and up).
 constexpr int kFirstSlurmPort = 20000, kNumSlurmPorts = 10000, kStepsApart = 16;
 
 using Text = std::optional<std::string>;
 
-// An empty variable is not there.
+// Nullopt for an empty variable too.
 Text value_of(const GetEnvironment& get, const std::string& name) {
   Text text = name.empty() ? std::nullopt : get(name);
   return text && !text->empty() ? text : std::nullopt;
@@ -112,7 +112,7 @@ class Reader {
  public:
   Reader(const GetEnvironment& get, const Launcher& launcher) : get_(get), launcher_(launcher) {}
 
-  // The variables that are needed and not there; an empty one is not there.
+  // The variables that are needed and not set, or empty.
   std::vector<std::string> missing() const {
     std::vector<std::string> names;
     for (const char* name : needed()) {
@@ -176,7 +176,7 @@ class Reader {
   const Launcher& launcher_;
 };
 
-// What shows that the job spans hosts; empty when it does not, as far as the launcher says.
+// The variables that show that the job spans hosts; empty when they do not.
 std::string several_hosts(const Reader& reader, const Launcher& launcher, Launch& launch) {
   if (launch.launcher == "slurm") {
     const bool step = reader.value("SLURM_STEP_NUM_NODES").has_value();
@@ -218,14 +218,15 @@ std::string address_across_hosts(const GetEnvironment& get, const Launch& launch
   const Text host = host_of(get, launch);
   const std::optional<int> port = port_of(get, launch);
   if (host && port) return TcpAddress{{*host}, *port}.text();
-  throw Error(Code::kInvalidArgument,
-              fmt::format("{} started {} ranks on several hosts ({}) and does not say where rank 0 "
-                          "is: set FERRY_ADDR=tcp://host:port (rank 0's host and a free port "
-                          "there), or MASTER_ADDR and FERRY_PORT, the same for all ranks",
-                          launch.launcher, launch.size, why));
+  throw Error(
+      Code::kInvalidArgument,
+      fmt::format("{} started {} ranks on several hosts ({}) and does not tell where rank 0 "
+                  "is: set FERRY_ADDR=tcp://host:port (rank 0's host and a free port "
+                  "there), or MASTER_ADDR and FERRY_PORT, the same for all ranks",
+                  launch.launcher, launch.size, why));
 }
 
-// An address of TCP goes with any launcher's ranks, and names the job as well.
+// A TCP address can be combined with the ranks of any launcher, and names the job as well.
 Launch meet_at(const std::string& address, Launch launch) {
   parse_tcp(address);
   launch.job = launch.address = address;

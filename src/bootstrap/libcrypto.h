@@ -1,5 +1,4 @@
-// What handshake.cc and record_cipher.cc need to call libcrypto: owners of its objects, its results
-// checked, and texts as it takes them.
+// Owners of libcrypto's objects, checks of its results, and its type of text.
 #pragma once
 
 #include <memory>
@@ -17,7 +16,7 @@ struct Free {
 template <typename Object, void (*kFree)(Object*)>
 using Owned = std::unique_ptr<Object, Free<Object, kFree>>;
 
-// Libcrypto fails only without memory, or random bytes.
+// Throws for the result of a failed call. Libcrypto fails only without memory or random bytes.
 template <typename Result>
 Result checked(Result result) {
   if (!result) throw Error(Code::kSystem, "libcrypto cannot compute");

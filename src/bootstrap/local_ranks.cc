@@ -25,7 +25,8 @@ std::string contents(pid_t pid, const char* name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Of the process when it was started; empty when it is not to be read, or has ended.
+// The variable in the environment that the process was started with; nullopt when it cannot be
+// read, or the process has ended.
 std::optional<std::string> variable_of(pid_t pid, const std::string& name) {
   const std::string all = '\0' + contents(pid, "environ");
   const std::size_t at = all.find('\0' + name + '=');
@@ -95,7 +96,7 @@ void LocalRanks::look() {
   for (const auto& [child, place] : ranks_) {
     if (place >= 0 && !is_zombie(child)) running_[static_cast<std::size_t>(place)] = true;
   }
-  // Whoever was started before one that runs was started too.
+  // Ranks are started in ascending order: every rank below one that runs was started.
   bool later_started = now - began_ns_ > kAllStartedNs;
   for (std::size_t place = running_.size(); place-- > 0;) {
     later_started = later_started || running_[place];
@@ -103,7 +104,7 @@ void LocalRanks::look() {
   }
 }
 
-// -1: none of the ranks, or not known yet.
+// -1: the child is not a rank, or not known yet.
 int LocalRanks::place_of(pid_t child) const {
   if (const auto known = ranks_.find(child); known != ranks_.end() && known->second >= 0)
     return known->second;

@@ -1,7 +1,6 @@
-// LocalRanks: which ranks of this host have ended before they joined, as /proc tells: their
-// launcher has no such child any more. Only for launchers that start the ranks of a host in
-// ascending order at one time, each with its number in a variable (`ferry launch`, torchrun).
-// Called by acceptor.cc and member.cc.
+// LocalRanks: which ranks of this host have ended before they joined: /proc shows no such child of
+// their launcher any more. Only for launchers that start the ranks of a host at one time, in
+// ascending order, each with its number in a variable (`ferry launch`, torchrun).
 #pragma once
 
 #include <sys/types.h>
@@ -16,7 +15,7 @@ namespace ferry::internal {
 
 // Ranks first to first + count - 1 were started on this host with `variable` set to their number.
 struct LocalLaunch {
-  std::string variable;  // empty: nobody knows
+  std::string variable;  // empty: not known
   int first = 0, count = 0;
 };
 
@@ -24,8 +23,8 @@ class LocalRanks {
  public:
   LocalRanks(const LocalLaunch& launch, int rank);
 
-  // The first of `ranks` that was started here and has ended; nullopt: none that is known. Looks a
-  // few times a second at most.
+  // The first of `ranks` that is known to have been started here and to have ended; nullopt: there
+  // is none. Reads /proc a few times a second at most.
   std::optional<int> ended(const std::vector<int>& ranks);
 
   // "its launcher, pid 12, has no process of it any more"

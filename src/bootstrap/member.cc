@@ -1,4 +1,4 @@
-// Finding the coordinator and hearing its answers.
+// Finding the coordinator and receiving its replies.
 #include "bootstrap/member.h"
 
 #include <fmt/format.h>
@@ -13,15 +13,15 @@ namespace ferry::internal {
 namespace {
 
 constexpr std::chrono::milliseconds kFirstPause{1};
-// After the own deadline: the coordinator answers at once when it waits too, and then it knows who
-// is missing.
+// After this rank's own deadline: a coordinator that waits too replies at once with the missing
+// ranks.
 constexpr std::chrono::milliseconds kVerdict{500};
-// The coordinator answers a stranger at once; who does not is something else, or has many to
-// answer.
-constexpr std::chrono::seconds kProofPatience{10};
+// How long to wait for a challenge and a proof. The coordinator sends them at once, unless it has
+// many connections.
+constexpr std::chrono::seconds kProofWait{10};
 constexpr std::chrono::milliseconds kTurn{100};
-// After a coordinator has hung up, how long to look for another.
-constexpr std::chrono::milliseconds kComesAgain{500};
+// After a coordinator has closed the connection, how long to look for another.
+constexpr std::chrono::milliseconds kReplacementWait{500};
 
 }  // namespace
 
@@ -49,8 +49,9 @@ Member::Member(const Roster& roster, Deadline deadline)
   }
 }
 
-// A coordinator that accepted this rank and hung up has ended, unless another takes its place soon
-// (the job was started again); one that was started on this host may have ended before it came.
+// A coordinator that accepted this rank and closed the connection has ended, unless another
+// replaces it within kReplacementWait (the job was started again). A rank that was started on this
+// host may have ended before it came.
 void Member::throw_if_lost(const Roster& roster) {
   if (roster.outer != nullptr) roster.outer->look();
   if (hung_up_ && hung_up_->passed()) {
@@ -64,11 +65,11 @@ void Member::throw_if_lost(const Roster& roster) {
   }
 }
 
-// False: try again. A listener of an earlier group hangs up or is about to go.
+// False: try again. The listener may be that of an earlier group, which closes.
 bool Member::try_to_join(const Roster& roster, Deadline deadline) {
   Attempt attempt = connect_to(roster.endpoint, deadline);
   if (!attempt.socket) {
-    if (!attempt.why.empty()) unreached_ = attempt.why;  // empty: no time was left to try
+    if (!attempt.why.empty()) unreached_ = attempt.why;  // empty: no time remained to try
     return false;
   }
   connection_ = std::make_unique<Connection>(std::move(attempt.socket));
@@ -79,17 +80,18 @@ bool Member::try_to_join(const Roster& roster, Deadline deadline) {
   if (frame && frame->kind == FrameKind::kAccepted) {
     hung_up_.reset();
     frame = await_welcome(roster, deadline);
-    if (!frame) hung_up_ = deadline.earlier(kComesAgain);
+    if (!frame) hung_up_ = deadline.earlier(kReplacementWait);
   }
   if (frame && frame->kind == FrameKind::kWelcome) return true;
   if (!frame && connection_->tampered()) fail(coordinator_lost());
   seen_ = frame && frame->kind == FrameKind::kElsewhere
               ? fmt::format("another group of this job met there: {}", frame->payload)
-              : fmt::format("{} listened there and hung up", who_);
+              : fmt::format("{} listened there and closed the connection", who_);
   return false;
 }
 
-// In turns, to see whether a rank of this host has ended: nobody else may know.
+// Waits in turns, to check in between whether a rank of this host has ended, which no other rank
+// may know.
 std::optional<Frame> Member::await_welcome(const Roster& roster, Deadline deadline) {
   while (!deadline.passed()) {
     if (std::optional<Frame> frame = next_frame(deadline.earlier(kTurn))) {
@@ -114,13 +116,13 @@ bool Member::greet_on_host(const Roster& roster) {
 
 bool Member::greet_with_proof(const Roster& roster, Deadline deadline) {
   seen_ = "who listened there is not rank 0 of this job, or has another FERRY_SECRET";
-  std::optional<Frame> frame = next_frame(deadline.earlier(kProofPatience));
+  std::optional<Frame> frame = next_frame(deadline.earlier(kProofWait));
   Handshake handshake(*roster.endpoint.secret, Handshake::Side::kMember);
   if (!frame || frame->kind != FrameKind::kChallenge || frame->call != 0 ||
       !handshake.take_share(frame->payload))
     return false;
   connection_->send(FrameKind::kHello, 0, handshake.share() + handshake.seal(encode(roster.self)));
-  frame = next_frame(deadline.earlier(kProofPatience));
+  frame = next_frame(deadline.earlier(kProofWait));
   if (!frame || frame->kind != FrameKind::kProof || frame->call != 0) return false;
   const auto text = handshake.open(frame->payload);
   const auto hello = text ? decode_hello(*text) : std::nullopt;
@@ -159,7 +161,7 @@ Frame Member::await(FrameKind kind, std::uint32_t call, Deadline deadline) {
       coordinator_);
 }
 
-// The coordinator says nothing between two calls but that it gives up.
+// Between two calls the coordinator sends nothing but a failure.
 void Member::watch() {
   service({connection_.get()}, 0);
   const std::optional<Frame> frame = connection_->take();

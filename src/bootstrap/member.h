@@ -1,6 +1,5 @@
 // Member: the side of every rank but the lowest in the collectives of processes. It finds the
-// coordinator, then talks to it alone. Owns one connection. Called through Collectives; calls
-// Connection, Endpoint and Hello.
+// coordinator, then exchanges frames with it alone. Owns one connection.
 #pragma once
 
 #include <memory>
@@ -16,7 +15,8 @@ namespace ferry::internal {
 
 class Member final : public Collectives {
  public:
-  // Tries until the coordinator lets this rank in. Throws Error with its reason when it does not.
+  // Connects until the coordinator accepts this rank. Throws Error with the coordinator's reason
+  // when it does not.
   Member(const Roster& roster, Deadline deadline);
 
  private:
@@ -31,24 +31,24 @@ class Member final : public Collectives {
   void throw_if_lost(const Roster& roster);
   Error coordinator_lost() const;
   std::optional<Frame> await_welcome(const Roster& roster, Deadline deadline);
-  // Whether the kernel, or a proof of the secret, says that the coordinator may be at the other
-  // end.
+  // True when the kernel, or a proof of the secret, shows that the other end may be the
+  // coordinator.
   bool greet_on_host(const Roster& roster);
   bool greet_with_proof(const Roster& roster, Deadline deadline);
-  // The coordinator's answer. When it is late, the coordinator is asked who is missing; its verdict
-  // is thrown.
+  // The coordinator's reply. When it is late, this rank sends its timeout to the coordinator, whose
+  // reply names the missing ranks and is thrown.
   Frame await(FrameKind kind, std::uint32_t call, Deadline deadline);
   std::optional<Frame> next_frame(Deadline deadline);
-  // The frame, or nothing when the coordinator hung up.
+  // The frame; nullopt when the coordinator closed the connection.
   std::optional<Frame> frame_or_verdict(Deadline deadline, const std::string& awaited);
 
   int rank_, coordinator_;
   std::size_t size_;
   std::unique_ptr<Connection> connection_;
   std::string who_;                  // the coordinator, for messages: "pid 12, host a"
-  std::string seen_;                 // what was met at the endpoint, for the message of a deadline
-  std::string unreached_;            // why nobody was
-  std::optional<Deadline> hung_up_;  // the coordinator did; by when another must be found
+  std::string seen_;                 // the process at the endpoint, for the message of a timeout
+  std::string unreached_;            // why there is no connection
+  std::optional<Deadline> hung_up_;  // after the coordinator closed: when another must be found
   LocalRanks local_ranks_;
 };
 

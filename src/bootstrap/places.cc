@@ -15,13 +15,13 @@ namespace {
 constexpr std::size_t kNonceDigits = 2 * kNonceBytes;
 constexpr std::size_t kAddressDigits = 32;
 
-// What shares memory with the rank that said so.
+// The identity in the place of `rank`: equal for ranks that share memory.
 std::string identity_in(const std::string& place, std::size_t rank) {
   const bool long_enough = place.size() > kNonceDigits;
   if (long_enough && place.find_first_not_of("0123456789abcdef") >= kNonceDigits)
     return place.substr(kNonceDigits);
   throw Error(Code::kMismatch,
-              fmt::format("rank {} says where it is in {} bytes that do not begin with {} "
+              fmt::format("rank {} sent a place of {} bytes that does not begin with {} "
                           "hexadecimal digits",
                           rank, place.size(), kNonceDigits),
               static_cast<int>(rank));
@@ -31,13 +31,13 @@ std::string identity_in(const std::string& place, std::size_t rank) {
 
 std::string own_place(const Hello& self) { return hex(fresh_nonce()) + identity(self); }
 
-// Rank 0's nonce names the sockets on each host. Hosts that share a network namespace but not their
-// processes share the names of sockets, so the first rank of a host is part of the name.
+// Rank 0's nonce names the sockets on each host. Hosts that share a network namespace but not a pid
+// namespace share the names of sockets, so the first rank of a host is part of the name.
 HostMeeting host_meeting(const std::vector<std::string>& places, int rank, const std::string& mine,
                          const std::vector<int>& split) {
   if (places.size() != split.size() || places.at(static_cast<std::size_t>(rank)) != mine)
     throw Error(Code::kMismatch,
-                fmt::format("rank {} said where it is, and heard another place of itself", rank),
+                fmt::format("rank {} sent its place, and received another place of itself", rank),
                 0);
   const std::string here = identity_in(mine, static_cast<std::size_t>(rank));
   HostMeeting meeting;

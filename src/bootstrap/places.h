@@ -1,5 +1,5 @@
-// Places: what each rank of several hosts says of where it is, and what this rank makes of it: who
-// is on its host, where they meet, which ranks share memory. Called by processes.cc.
+// Places: the text in which each rank of several hosts sends where it runs. From all of them a rank
+// computes the ranks of its host, where these meet, and which ranks share memory.
 #pragma once
 
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace ferry::internal {
 
-// A fresh nonce, and what shares memory with this rank.
+// A fresh nonce, and the identity of the processes that share memory with this rank.
 std::string own_place(const Hello& self);
 
 struct HostMeeting {
   std::vector<int> ranks;  // of this host, ascending, this one among them
-  std::string address;     // where they meet: a name that nobody can guess
+  std::string address;     // where they meet: a name that cannot be guessed
   std::vector<int> nodes;  // [ranks of the group], as Rendezvous::nodes()
 };
 
-// `places`: of all ranks. `mine`: what `rank` said. `split` [ranks]: nodes of the topology. Throws
-// Error(kMismatch) naming a rank whose place is none.
+// `places`: the texts of all ranks. `mine`: the text that `rank` sent. `split` [ranks]: nodes of
+// the topology. Throws Error(kMismatch) naming a rank whose text is not a place.
 HostMeeting host_meeting(const std::vector<std::string>& places, int rank, const std::string& mine,
                          const std::vector<int>& split);
 

@@ -1,6 +1,5 @@
-// Rendezvous of processes, of one host or of several: collectives go over one coordinator for all
-// ranks, memory and liveness stay with those of the own host. Called by group creation; calls
-// Collectives, Liveness and Segment.
+// Rendezvous of processes, of one host or of several: one coordinator serves the collectives of all
+// ranks; memory and liveness concern the ranks of one host.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -22,11 +21,11 @@
 namespace ferry::internal {
 namespace {
 
-// What the ranks of one host have in common: collectives over Unix sockets, segments, and sight of
-// each other's processes.
+// The ranks of one host: collectives over Unix sockets, segments, and liveness of each other's
+// processes.
 class Host {
  public:
-  // `nodes` [ranks of the group]: who shares a segment with whom.
+  // `nodes` [ranks of the group]: ranks of equal nodes share a segment.
   Host(Roster roster, const std::vector<int>& nodes, Deadline deadline)
       : roster_(std::move(roster)), collectives_(join(roster_, deadline)) {
     for (const int rank : roster_.ranks) nodes_.push_back(nodes[static_cast<std::size_t>(rank)]);
@@ -35,7 +34,7 @@ class Host {
       pids.push_back(pid_in(text, roster_.ranks[pids.size()]));
     FERRY_CHECK(pids.size(), ==, roster_.size());
     liveness_ = Liveness(pids);
-    // Everybody still ran after everybody had opened the pidfds: none of them is of a reused pid.
+    // All ranks still ran after all ranks had opened the pidfds, so none is of a reused pid.
     collectives_->all_gather("", deadline);
   }
 
@@ -59,14 +58,14 @@ class Host {
   int pid(int rank) const noexcept { return liveness_.pid(roster_.place(rank)); }
 
  private:
-  // The queue of frames may outlive a segment whose creation failed half-way.
+  // Frames in a queue may outlive the segments, when one of several cannot be created.
   static std::shared_ptr<const Descriptor> duplicate(int fd) {
     Descriptor copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (!copy) throw Error(Code::kSystem, fmt::format("no descriptor: {}", std::strerror(errno)));
     return std::make_shared<const Descriptor>(std::move(copy));
   }
 
-  // Answers in any case; refused segments are an answer without handouts.
+  // Sends a reply in any case; one without handouts when a segment was refused.
   std::shared_ptr<Segment> offer(std::size_t bytes, Deadline deadline) {
     std::map<int, std::shared_ptr<Segment>> segments;  // by node
     Handouts handouts;
@@ -89,7 +88,7 @@ class Host {
 
   std::shared_ptr<Segment> take(std::size_t bytes, Deadline deadline) {
     std::optional<Descriptor> passed = collectives_->hand_out({}, deadline);
-    if (!passed) return nullptr;  // the coordinator says why
+    if (!passed) return nullptr;  // the coordinator has the reason
     if (!*passed)
       throw Error(Code::kSystem, "no descriptor arrived with a shared segment (ulimit -n?)");
     return Segment::attach(passed->release(), bytes);
@@ -103,7 +102,7 @@ class Host {
 
 class ProcessRendezvous final : public Rendezvous {
  public:
-  // `across`: of the ranks of all hosts; null when all are on this one.
+  // `across`: the collectives of all hosts; null when all ranks are on this host.
   ProcessRendezvous(int rank, const std::vector<int>& nodes, std::unique_ptr<Collectives> across,
                     std::unique_ptr<Host> host)
       : Rendezvous(rank, nodes), across_(std::move(across)), host_(std::move(host)) {}
@@ -122,7 +121,8 @@ class ProcessRendezvous final : public Rendezvous {
     return segment;
   }
 
-  // Of a rank of another host nothing is known here: its silence is found where its messages come.
+  // The liveness of a rank of another host is not known here; the group detects its loss by its
+  // messages.
   bool alive(int peer) noexcept override { return !host_->has(peer) || host_->alive(peer); }
   int pid(int peer) const noexcept override { return host_->has(peer) ? host_->pid(peer) : 0; }
 
@@ -155,7 +155,7 @@ std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int r
   return std::make_unique<ProcessRendezvous>(rank, nodes, nullptr, std::move(host));
 }
 
-// Once the ranks of all hosts have met, each tells the others where it is.
+// Once the ranks of all hosts have met, each sends its place to the others.
 std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank,
                                            const std::vector<int>& split, Deadline deadline,
                                            const LocalLaunch& launch) {

@@ -15,8 +15,8 @@ RecordCipher::RecordCipher(const std::string& key, Use use)
                             use == Use::kSeal ? 1 : 0));
 }
 
-// A key serves one direction of one connection, so no two records have a key and a number in
-// common.
+// A key is used for one direction of one connection, so no two records have the same key and
+// number.
 void RecordCipher::begin_record() {
   std::array<unsigned char, 12> nonce{};
   std::memcpy(nonce.data(), &num_records_, sizeof num_records_);

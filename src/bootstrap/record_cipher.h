@@ -1,7 +1,6 @@
 // RecordCipher: seals the records of one direction of a connection, or opens them at the other end:
 // AES-256-GCM, with the number of the record as the nonce. A record that was changed, repeated,
-// left out or put in another place does not open. Called by connection.cc and handshake.cc; calls
-// libcrypto.
+// omitted or reordered does not open.
 #pragma once
 
 #include <openssl/evp.h>
@@ -14,7 +13,7 @@
 
 namespace ferry::internal {
 
-// Of one side of a connection; the other has the same two the other way round.
+// The keys of one side of a connection; the other side has them exchanged.
 struct RecordKeys {
   std::string seal, open;  // kKeyBytes each
 };
@@ -23,14 +22,14 @@ class RecordCipher {
  public:
   enum class Use { kSeal, kOpen };
   static constexpr std::size_t kKeyBytes = 32;
-  static constexpr std::size_t kTagBytes = 16;  // that a record is longer than what it says
+  static constexpr std::size_t kTagBytes = 16;  // a record is longer than its text by these
 
   RecordCipher(const std::string& key, Use use);
 
-  // Appends the next record, which says `text`.
+  // Appends the next record, with the contents `text`.
   void seal(std::string_view text, std::string& out);
-  // Appends what the next record says. False, with `out` as it was, when this is not that record;
-  // no other is opened after that.
+  // Appends the text of the next record. False, with `out` unchanged, when `record` is not the next
+  // one; then no other is opened.
   [[nodiscard]] bool open(std::string_view record, std::string& out);
 
  private:

@@ -1,7 +1,7 @@
 // Rendezvous: how ranks find each other and agree, before they share memory. Control plane only:
-// throws Error. Three ways in: threads of one process (threads.cc), processes of one host over an
-// abstract Unix socket, processes of several hosts over TCP (both processes.cc). Called by group
-// creation and exchange creation; it is never on the path of a token.
+// throws Error, and is never on the path of a token. Three kinds: threads of one process
+// (threads.cc), processes of one host over an abstract Unix socket, processes of several hosts over
+// TCP (both processes.cc).
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ class Rendezvous {
   const std::vector<int>& nodes() const noexcept { return nodes_; }
 
   // Collective. Every rank's text, in rank order; lengths may differ. Throws Error(kTimeout) naming
-  // the ranks that did not come, Error(kPeerLost) naming a rank that went away.
+  // the ranks that did not come, Error(kPeerLost) naming a rank that ended or left.
   virtual std::vector<std::string> all_gather(std::string_view mine, Deadline deadline) = 0;
 
   // Collective. Every node gets a segment of its own, every rank a mapping of its node's (threads
@@ -37,10 +37,10 @@ class Rendezvous {
   virtual std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) = 0;
 
   // False once the process of `peer` has ended (pidfd). Cheap enough to call every few
-  // milliseconds; never blocks. Thread ranks cannot die alone: always true.
+  // milliseconds; never blocks. Always true for threads, which cannot end alone.
   virtual bool alive(int peer) noexcept = 0;
 
-  // The process id of `peer` as seen from here, 0 if unknown.
+  // The process id of `peer` in the pid namespace of this process, 0 if unknown.
   virtual int pid(int peer) const noexcept = 0;
 
  protected:
@@ -53,22 +53,23 @@ class Rendezvous {
   std::vector<int> nodes_;
 };
 
-// Element i is for the thread that plays rank i, of node nodes[i]; all share one state.
+// Element i is for the thread that is rank i, of node nodes[i]; all share one state.
 std::vector<std::unique_ptr<Rendezvous>> thread_rendezvous(const std::vector<int>& nodes);
 
 // Processes of one host. Meets at the abstract Unix socket @ferry-<uid>-<address>-<size>, where
 // size is that of `nodes`. Rank 0 listens, peers are checked by SO_PEERCRED (same user), ferry's
 // version and build are compared at hello, and ranks of different hosts or namespaces are named.
-// `launch`: those that were started on this host; who of them ends before it joins is told at once.
+// `launch`: the ranks that were started on this host. All ranks get an Error at once when one of
+// these ends before it joins.
 std::unique_ptr<Rendezvous> process_rendezvous(const std::string& address, int rank,
                                                const std::vector<int>& nodes, Deadline deadline,
                                                const LocalLaunch& launch = {});
 
 // Processes of any hosts. Rank 0 listens at a TCP port; both sides of each connection prove that
-// they know the secret (handshake.h) before anything else they say is believed. A node is what
-// shares memory (boot id and namespaces, hello.h), and is `split` [ranks] further, equal on all
-// ranks. Ranks of one host then meet by the other way too. alive() of ranks of other hosts is
-// always true, pid() 0.
+// they know the secret (handshake.h) before other bytes are trusted. Ranks that share memory (boot
+// id and namespaces, hello.h) are a node, unless `split` [ranks], equal on all ranks, divides them.
+// Ranks of one host then meet over a Unix socket too. alive() of ranks of other hosts is always
+// true, pid() 0.
 std::unique_ptr<Rendezvous> tcp_rendezvous(const TcpEndpoint& endpoint, int rank,
                                            const std::vector<int>& split, Deadline deadline,
                                            const LocalLaunch& launch = {});

@@ -1,5 +1,5 @@
-// Abstract Unix sockets: names in the kernel only, nothing in a file system, gone with the process.
-// Called by connection.cc, endpoint.cc and acceptor.cc.
+// Abstract Unix sockets: their names are in the kernel, not in a file system, and end with the
+// process.
 #pragma once
 
 #include <sys/types.h>
@@ -10,7 +10,7 @@
 
 namespace ferry::internal {
 
-// Who is at the other end, as the kernel says (SO_PEERCRED).
+// The process at the other end, from the kernel (SO_PEERCRED).
 struct Credentials {
   pid_t pid = 0;
   uid_t uid = 0;

@@ -68,7 +68,7 @@ void set(const Descriptor& socket, int level, int option, int value) noexcept {
   setsockopt(socket.fd(), level, option, &value, sizeof(value));
 }
 
-// Small messages go at once; a host that is gone is found within half a minute.
+// Small messages are sent at once; the loss of a host is found within half a minute.
 void tune(const Descriptor& socket) noexcept {
   set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -122,7 +122,7 @@ SocketAddress any_address(int family) {
   return any;  // all zero: every interface, in both families
 }
 
-// Empty when the port is held, or the kernel has no such family.
+// Empty when another socket holds the port, or the kernel does not support the family.
 Descriptor listen_on(SocketAddress at, int port) {
   Descriptor socket = new_socket(at.storage.ss_family);
   if (!socket && errno == EAFNOSUPPORT) return {};
@@ -137,7 +137,7 @@ Descriptor listen_on(SocketAddress at, int port) {
   throw refused(fmt::format("cannot listen at {} port {}", numeric(at.get(), at.bytes), port));
 }
 
-// A port that connects to itself is one where nobody listens.
+// A connection to a port where no socket listens may connect to itself.
 bool is_own_echo(const Descriptor& socket) noexcept {
   SocketAddress here, there;
   return getsockname(socket.fd(), here.get(), &here.bytes) == 0 &&
@@ -184,8 +184,8 @@ Resolved look_up(const std::string& host, int port, int flags) {
   return {0, {first, freeaddrinfo}};
 }
 
-// Null, with a reason in `why`, when there is no address. A thread asks for names, since
-// getaddrinfo() knows no deadline: it is left alone when it is late.
+// Null, with a reason in `why`, when there is no address. A thread resolves names, since
+// getaddrinfo() has no deadline: it is detached, and its late result is dropped.
 std::shared_ptr<const addrinfo> resolve(const std::string& host, int port, Deadline deadline,
                                         std::vector<std::string>& why) {
   if (const Resolved number = look_up(host, port, AI_NUMERICHOST); number.first)
@@ -227,7 +227,7 @@ TcpAddress parse_tcp(const std::string& text) {
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   } else if (host.find(':') != std::string::npos) {
-    host.clear();  // whose last part is the port?
+    host.clear();  // the port is ambiguous
   }
   const std::string digits = colon == std::string::npos ? "" : rest.substr(colon + 1);
   int port = 0;

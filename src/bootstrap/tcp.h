@@ -1,5 +1,4 @@
-// TCP sockets between hosts, without ever blocking for longer than a deadline. Called by endpoints,
-// launchers and group creation; calls the kernel and the resolver.
+// TCP sockets between hosts, without blocking for longer than a deadline.
 #pragma once
 
 #include <string>
@@ -19,7 +18,7 @@ struct TcpAddress {
   std::string text() const;
 };
 
-// Whether an address is meant to be one of TCP.
+// True when the text begins with tcp://.
 bool is_tcp(const std::string& text);
 
 // Throws Error(kInvalidArgument) naming the text when it is not tcp://host:port.
@@ -39,7 +38,8 @@ struct Attempt {
 // Tries each host's addresses in turn.
 Attempt tcp_connect(const TcpAddress& address, Deadline deadline);
 
-// Addresses that other hosts may reach this one at, those of the named interfaces only, if any.
+// Addresses of this host that other hosts may reach; with names, only those of the named
+// interfaces.
 std::vector<std::string> own_addresses(const std::string& interfaces);
 
 }  // namespace ferry::internal

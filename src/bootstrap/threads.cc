@@ -1,5 +1,4 @@
-// Rendezvous of the threads of one process: a board under a mutex where each rank leaves its text.
-// Called by group creation; calls Segment.
+// Rendezvous of the threads of one process: a board under a mutex where each rank writes its text.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -26,8 +25,8 @@ struct Failure {
   [[noreturn]] void raise() const { throw Error(code, text, culprit); }
 };
 
-// What the ranks share. One gather at a time: the next begins when the last rank has come to this
-// one.
+// The state that the ranks share. One gather at a time: the next begins when the last rank has come
+// to this one.
 struct Board {
   explicit Board(int size)
       : size(size),
@@ -59,8 +58,8 @@ struct Board {
   int num_came = 0;
   std::shared_ptr<const Texts> gathered;  // of the last complete gather
   std::uint64_t num_gathers = 0;
-  // Once set, for all ranks and for good. Each thread throws an Error of its own: the text inside
-  // of an exception is counted by code that ThreadSanitizer cannot see.
+  // Once set, for all ranks and for good. Each thread throws an Error of its own, because
+  // ThreadSanitizer cannot see the reference count of an exception's text.
   std::optional<Failure> failure;
   std::vector<std::shared_ptr<Segment>> segments;  // [nodes]: offered by rank 0, until all took one
   int num_taken = 0;
@@ -97,8 +96,8 @@ class ThreadRendezvous final : public Rendezvous {
   std::shared_ptr<Segment> share_segment(std::size_t bytes, Deadline deadline) override {
     check_same_bytes(all_gather(std::to_string(bytes), deadline));
     check_no_problem(all_gather(rank() == 0 ? offer_segments(bytes) : "", deadline));
-    // Rank 0 offers another only after all have come to its next call, so this one is taken in
-    // peace.
+    // Rank 0 offers other segments only after all ranks have come to its next call, so these stay
+    // until all have taken theirs.
     const std::lock_guard lock(board_->mutex);
     const int node = nodes()[static_cast<std::size_t>(rank())];
     FERRY_CHECK(static_cast<std::size_t>(node), <, board_->segments.size());
@@ -143,7 +142,7 @@ class ThreadRendezvous final : public Rendezvous {
                     missing[0]}));
       }
       deadline.look([&](const Error& why) { fail(why); });
-      constexpr int kLookMs = 50;  // how often the deadline is asked, which may end early
+      constexpr int kLookMs = 50;  // between two tests of the deadline, which may be interrupted
       board_->changed.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms(kLookMs)));
     }
   }
@@ -154,7 +153,7 @@ class ThreadRendezvous final : public Rendezvous {
     board_->failure->raise();
   }
 
-  // Empty, or why there are no segments.
+  // The error text when a segment is refused, else empty.
   std::string offer_segments(std::size_t bytes) {
     try {
       std::vector<std::shared_ptr<Segment>> segments;

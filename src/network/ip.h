@@ -29,7 +29,7 @@ struct IpEndpoint {
   bool operator==(const IpEndpoint&) const = default;
 };
 
-// "port 4711 of 10.77.0.2"
+// "port 4711 of 10.77.0.2".
 std::string text_of(const IpEndpoint& end);
 
 }  // namespace ferry::internal

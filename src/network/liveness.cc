@@ -1,4 +1,4 @@
-// pidfds, and /proc where they are not to be had.
+// Liveness by pidfds, or by /proc where there are none.
 #include "network/liveness.h"
 
 #include <fcntl.h>
@@ -17,7 +17,8 @@
 namespace ferry::internal {
 namespace {
 
-// A quarter of what the process may open; the caller's program needs some too.
+// Pidfds may take a quarter of the descriptors that the process may open; the program needs some
+// too.
 bool descriptors_suffice(std::size_t num) noexcept {
   rlimit limit{};
   return getrlimit(RLIMIT_NOFILE, &limit) == 0 && num * 4 <= limit.rlim_cur;

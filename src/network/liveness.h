@@ -1,5 +1,5 @@
-// Liveness: whether the processes of the other ranks still run. Owns their pidfds. Called by
-// processes.cc; alive() is what every wait of the group asks every few milliseconds.
+// Liveness: whether the processes of the other ranks still run. Owns their pidfds. Every wait of
+// the group calls alive() every few milliseconds.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ class Liveness {
  public:
   Liveness() = default;
   // To be made while all of `pids` are known to run. A pidfd stays with its process, so a reused
-  // pid cannot fool it; where there are none (old kernels, descriptors short) the start time in
-  // /proc does the same.
+  // pid is never taken for it; without pidfds (old kernels, few descriptors) the start time in
+  // /proc identifies the process.
   explicit Liveness(const std::vector<pid_t>& pids);
 
   // False once the process has ended, reaped or not.

@@ -1,4 +1,4 @@
-// Order and exactly-once by sequence numbers; joining of messages that were cut; send buffers.
+// Order and exactly-once by sequence numbers; joining of the packets of a message; send buffers.
 #include "network/message_channel.h"
 
 #include <fmt/format.h>
@@ -14,10 +14,11 @@
 namespace ferry::internal {
 namespace {
 
-// What came before its turn is kept up to here; a network that goes further has lost a packet.
+// The most packets that are kept out of order. A network that delivers more before the next one has
+// lost it.
 constexpr std::size_t kMaxEarlyPackets = 4096;
 constexpr std::size_t kMaxEarlyBytes = std::size_t{16} << 20;
-// Buffers of larger messages are not kept.
+// Buffers of larger bundles are freed.
 constexpr std::size_t kKeptBytes = std::size_t{64} << 10;
 
 constexpr std::chrono::milliseconds kClosingTime{100};
@@ -53,8 +54,8 @@ MessageChannel::MessageChannel(std::unique_ptr<Transport> transport, int rank, i
 }
 
 MessageChannel::~MessageChannel() {
-  // What comes now is dropped, but it is taken: a socket that is closed over unread bytes takes
-  // back what it sent last.
+  // Packets that come now are read and dropped: a socket that is closed with unread bytes discards
+  // the last bytes that it sent.
   send_bundles();
   const Deadline deadline = Deadline::after(kClosingTime);
   while (!deadline.passed()) {
@@ -65,7 +66,7 @@ MessageChannel::~MessageChannel() {
     if (under_way_ == 0) break;
     if (transport_->arm()) transport_->sleep(kClosingNapUs);
   }
-  transport_.reset();  // before the memory of what it still sends
+  transport_.reset();  // before the memory of the messages that it still sends
 }
 
 std::string MessageChannel::address() const {
@@ -344,7 +345,7 @@ void MessageChannel::hold(int from, const Head& head, std::span<const std::byte>
   peer.early_bytes += body.size();
   if (peer.early.size() <= kMaxEarlyPackets && peer.early_bytes <= kMaxEarlyBytes) return;
   lose(from, fmt::format("packet {} of rank {} has not come, and {} packets ({} bytes) after it "
-                         "have: at most {} packets and {} bytes are kept",
+                         "have come: at most {} packets and {} bytes are kept",
                          peer.next_in, from, peer.early.size(), peer.early_bytes, kMaxEarlyPackets,
                          kMaxEarlyBytes));
 }
@@ -358,8 +359,8 @@ void MessageChannel::take(int from, const Head& head, std::span<const std::byte>
   const bool is_first = peer.to_join == 0;
   FERRY_CHECK(peer.joined.empty(), ==, is_first);
   if (!is_first && head.remaining != peer.to_join) {
-    lose(from, fmt::format("a packet of rank {} says that {} bytes of its message are missing, and "
-                           "the one before it says {}",
+    lose(from, fmt::format("{2} bytes of a message of rank {0} are missing, and its next packet "
+                           "counts {1}",
                            from, head.remaining, peer.to_join));
     return;
   }

@@ -1,7 +1,7 @@
 // MessageChannel: messages between this rank and ranks of other nodes; each arrives once, and those
-// of one sender in the order they were sent. Over a Transport, which promises neither. Memory is
-// bounded: at most kUnsent send buffers to a peer are under way (what send_now copies is not
-// counted). Any thread may call it, except receive().
+// of one sender in the order they were sent. It runs over a Transport, which guarantees neither.
+// Memory is bounded: at most kUnsent send buffers to a peer are under way (copies of send_now() do
+// not count). Any thread may call it, except receive().
 #pragma once
 
 #include <cstddef>
@@ -28,10 +28,10 @@ class MessageChannel {
 
   // Reads a message where it lies, at any address, inside receive(). It must not call the channel.
   using MessageReader = std::function<void(int from, std::span<const std::byte> message)>;
-  // Nothing more comes from this peer, and what goes to it is dropped: once per peer.
+  // From this peer no more messages come, and messages to it are dropped. Reported once per peer.
   using Loss = Transport::Loss;
 
-  // A message being written: kSendBufferBytes at data(), aligned to 64. One that is destroyed
+  // A message being written: kSendBufferBytes at data(), aligned to 64. A buffer that is destroyed
   // unsent goes back to its channel, which it must not outlive.
   class SendBuffer {
    public:
@@ -50,51 +50,54 @@ class MessageChannel {
   };
 
   struct Counters {
-    std::uint64_t duplicates = 0;  // dropped: had come already
-    std::uint64_t strangers = 0;   // dropped: of another job, or no packet of ferry
-    std::uint64_t reordered = 0;   // kept until those before it came
+    std::uint64_t duplicates = 0;  // dropped: the packet had come before
+    std::uint64_t strangers = 0;   // dropped: a packet of another job, or not of ferry
+    std::uint64_t reordered = 0;   // kept until the packets before it came
     std::uint64_t unread = 0;      // dropped: from peers that are lost
   };
 
-  // `job` is equal on all ranks of the group and on no others: packets of others are dropped.
+  // `job` is equal on the ranks of the group and on no others: packets with another job are
+  // dropped.
   MessageChannel(std::unique_ptr<Transport> transport, int rank, int size, std::uint64_t job);
-  // What comes now is dropped. What is still to be sent has 100 ms to leave.
+  // Drops messages that come now. Messages that are not sent yet are sent for up to 100 ms.
   ~MessageChannel();
   MessageChannel(const MessageChannel&) = delete;
   MessageChannel& operator=(const MessageChannel&) = delete;
 
-  // What a peer must know to connect(), and Transport::let_in(). All before any message.
+  // As Transport's, all before any message.
   std::string address() const;
   void let_in(const std::vector<std::string>& addresses);
   void connect(const std::map<int, std::string>& addresses);  // by peer
   std::map<int, std::string> unconnected() const;
 
-  // Nullopt while kUnsent messages to `peer` are under way (progress() and ask again).
+  // Nullopt while kUnsent messages to `peer` are under way: the caller calls receive() and tries
+  // again.
   std::optional<SendBuffer> send_buffer(int peer);
-  // How many send buffers to `peer` there are now.
+  // The number of send buffers to `peer` that are free now.
   int room(int peer) const;
   // Sends the first `bytes` of a buffer.
   void send(SendBuffer buffer, std::size_t bytes);
-  // Sends head and body, copied, at once whatever is under way: for flags and other small
-  // messages; of any size.
+  // Copies head and body and sends them at once, whatever is under way. For flags and other small
+  // messages; any size is valid.
   void send_now(int peer, std::span<const std::byte> head, std::span<const std::byte> body = {});
-  // The same for a small message that another one follows at once: both leave in one packet. It
-  // leaves in the next receive() or send_bundled() at the latest.
+  // The same for a small message that another one follows at once: both are sent in one packet, in
+  // the next receive() or send_bundled() at the latest.
   void send_soon(int peer, std::span<const std::byte> head, std::span<const std::byte> body = {});
 
   void send_bundled();
 
-  // Moves what can move now, and reads the messages that have come; `lost` becomes the peers that
-  // are lost since the last call. True when something moved. One thread at a time.
+  // Sends and receives what is possible now, and reads the messages that have come. `lost` becomes
+  // the peers that were lost since the last call. True when there was something to do. One thread
+  // at a time.
   bool receive(const MessageReader& read, std::vector<Loss>& lost);
-  // True when everything sent has left this rank.
+  // True when all messages have departed from this rank: their memory is free.
   bool all_sent() const;
-  // [ranks] Messages sent to each so far, and how many of them have left this rank.
+  // [ranks] The messages to each rank so far, and how many of them have departed from this rank.
   struct Traffic {
     std::uint64_t sent = 0, departed = 0;
   };
   std::vector<Traffic> traffic() const;
-  // Sleeps until something can move, at most `wait_us`.
+  // Sleeps until there is something to do, at most `wait_us`.
   void sleep(int wait_us);
   void wake();
   Counters counters() const;
@@ -131,8 +134,8 @@ class MessageChannel {
   const Self self_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Outgoing>> messages_;  // all that there are
-  std::vector<Outgoing*> spare_;                     // those for bundles that are free
-  std::vector<int> bundled_;                         // peers whose bundle has not left
+  std::vector<Outgoing*> spare_;                     // free messages for bundles
+  std::vector<int> bundled_;                         // peers with a bundle that is not sent
   Transport::Events events_;                         // of the last receive()
   std::vector<Loss> lost_;                           // found by it
   std::size_t under_way_ = 0;                        // messages

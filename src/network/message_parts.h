@@ -1,5 +1,5 @@
-// What MessageChannel is made of: the head of a packet, a message on its way out, a packet that
-// came before its turn, and a peer. Included by message_channel.cc only.
+// The parts of MessageChannel: the head of a packet, an outgoing message, a packet that came out of
+// order, and a peer.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,8 @@ inline Pages make_pages(std::size_t bytes) {
   return pages;
 }
 
-// First in every packet. `sequence` counts the packets from `from` to their receiver and wraps. A
-// bundle is messages that leave together, each behind its length (64 bits).
+// The head of every packet. `sequence` counts the packets from `from` to their receiver and wraps.
+// A bundle is several messages that are sent together, each behind its length (64 bits).
 struct MessageChannel::Head {
   std::uint64_t job;
   std::uint64_t remaining;  // bytes of the message from this packet's body on
@@ -61,12 +61,12 @@ struct MessageChannel::Peer {
   bool is_lost = false;
   int num_buffers = 0;
   Traffic traffic;
-  std::vector<Outgoing*> buffers;  // that are free
-  Outgoing* bundle = nullptr;      // that has not left
+  std::vector<Outgoing*> buffers;  // free ones
+  Outgoing* bundle = nullptr;      // not sent yet
   std::map<std::uint32_t, Early> early;
   std::size_t early_bytes = 0;
-  std::vector<std::byte> joined;  // the message whose packets are coming
-  std::uint64_t to_join = 0;      // bytes of it that are missing
+  std::vector<std::byte> joined;  // the bytes of the message that has not come whole
+  std::uint64_t to_join = 0;      // bytes of that message that are missing
 
   void forget() {
     early.clear();

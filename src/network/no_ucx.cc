@@ -1,4 +1,4 @@
-// The transport of a build without UCX: there is none.
+// A build without UCX has no transport.
 #include "ferry/status.h"
 #include "network/transport.h"
 

@@ -27,7 +27,9 @@ void add(Program& program, int code, unsigned value, int if_true = 0, int if_fal
                      static_cast<std::uint8_t>(if_false), value});
 }
 
-// The first `words` words of an address must be those of `ip`, less `ignored` bytes.
+// Adds the comparison of a packet's source with `ip`, and the return that lets it through. Of an
+// IPv4 address the last `ignored` bytes are not compared; of an IPv6 address the first 16 >>
+// ignored bytes are compared.
 void add_source(Program& program, const Ip& ip, int ignored) {
   const bool four = is_ipv4(ip);
   const int bytes = four ? 4 - ignored : 16 >> ignored;
@@ -38,7 +40,7 @@ void add_source(Program& program, const Ip& ip, int ignored) {
     const std::uint32_t mask = bytes - at >= 4 ? ~0u : ~0u << 8 * (4 - (bytes - at));
     add(program, BPF_LD | BPF_W | BPF_ABS, (four ? kSource4At : kSource6At) + at);
     add(program, BPF_ALU | BPF_AND | BPF_K, mask);
-    // Past the rest of this address and its return.
+    // If it differs: jump over the other words of this address and its return.
     add(program, BPF_JMP | BPF_JEQ | BPF_K, word & mask, 0, (bytes - at - 1) / 4 * 3 + 1);
   }
   add(program, BPF_RET | BPF_K, kPass);
@@ -61,7 +63,7 @@ Program program_of(const std::set<Ip>& sources, int ignored) {
 }  // namespace
 
 std::string let_through_only(int fd, const std::set<Ip>& sources) {
-  // All of an address; then /24 and /64, /16 and /32.
+  // First whole addresses; then networks of /24 and /64; then of /16 and /32.
   for (int ignored = 0; ignored <= 2; ++ignored) {
     std::set<Ip> networks;
     for (Ip ip : sources) {

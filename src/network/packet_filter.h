@@ -1,6 +1,6 @@
-// Packet filter: which hosts the kernel lets through to a TCP socket. Others get no answer, not
-// even to the first packet of a connection, and take nothing of this process. Any user may set one
-// on a socket of his own. Called by tcp_sockets.cc.
+// Packet filter: which hosts the kernel lets through to a TCP socket. Packets of other hosts get no
+// reply, not even the first of a connection, and take no resources of this process. Any user may
+// set a filter on a socket of their own.
 #pragma once
 
 #include <set>
@@ -10,9 +10,9 @@
 
 namespace ferry::internal {
 
-// Lets through what comes from these addresses only; connections that a listening socket accepts
-// inherit it. Where they are too many for the kernel, it lets through the networks that they are
-// in. Why it was refused; empty: it is set.
+// Lets through packets from these addresses only; connections that a listening socket accepts
+// inherit the filter. Where the addresses are too many for the kernel, it lets through the networks
+// that they are in. Returns why the kernel refused the filter; empty: it is set.
 std::string let_through_only(int fd, const std::set<Ip>& sources);
 
 }  // namespace ferry::internal

@@ -26,8 +26,8 @@
 
 namespace ferry::internal {
 
-// All that this process has, for forked children. Never destroyed: transports may end after static
-// objects.
+// All TcpSockets of this process, for forked children. Never destroyed: transports may end after
+// static objects.
 struct OpenSockets {
   std::mutex mutex;  // held while a TcpSockets changes, and while the process forks
   std::vector<const TcpSockets*> all;
@@ -52,8 +52,8 @@ namespace {
 #define TCP_RTO_MAX_MS 44  // Linux 6.15
 #endif
 constexpr int kRetryMs = 1000;        // the least that the kernel takes
-constexpr int kPatienceMs = INT_MAX;  // the deadlines of ferry's waits decide, not TCP's
-constexpr int kFirstBytesS = 1;       // a connection that says nothing takes no descriptor
+constexpr int kPatienceMs = INT_MAX;  // ferry's deadlines end a wait, not TCP's
+constexpr int kFirstBytesS = 1;       // a connection without bytes takes no descriptor
 
 void set(int fd, int level, int name, int value) {
   setsockopt(fd, level, name, &value, sizeof value);
@@ -74,8 +74,8 @@ bool is_inet(const sockaddr* address) {
   return address != nullptr && (address->sa_family == AF_INET || address->sa_family == AF_INET6);
 }
 
-// As getpeername(2), which knows no peer before it has answered. The kernel refuses a buffer that
-// is larger than the address.
+// As getpeername(2), also for a connection that is not established yet. The kernel refuses a buffer
+// that is larger than the address.
 int peer_asked_for(int fd, sockaddr* address, socklen_t* bytes) noexcept {
   for (const socklen_t most : {sizeof(sockaddr_in6), sizeof(sockaddr_in)}) {
     *bytes = most;
@@ -100,7 +100,7 @@ bool has_option(int fd, int name, int wanted) {
   return getsockopt(fd, SOL_SOCKET, name, &value, &bytes) == 0 && value == wanted;
 }
 
-// Between connect(2) and the answer, and after an answer that refuses.
+// Between connect(2) and the reply, and after a refusal.
 bool is_unconnected(int fd) {
   tcp_info info{};
   socklen_t bytes = sizeof info;
@@ -121,7 +121,7 @@ std::vector<int> tcp_sockets() {
   return found;
 }
 
-// "socket:[inode]", which no other socket has while this one is open.
+// "socket:[inode]", unique while the socket is open.
 std::string name_of(int fd) {
   char name[64] = {};
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
@@ -134,7 +134,7 @@ std::vector<int> listening_sockets() {
   return found;
 }
 
-// Of this host, without those of the loopback.
+// The addresses of this host, without those of the loopback.
 std::set<Ip> host_ips() {
   std::set<Ip> ips;
   ifaddrs* list = nullptr;
@@ -154,7 +154,7 @@ void set_up(int fd) {
 
 }  // namespace
 
-// Of one descriptor.
+// Both ends of one descriptor.
 struct TcpSockets::Ends {
   explicit Ends(int fd) : local(end_of(fd, getsockname)), peer(end_of(fd, peer_asked_for)) {}
   std::optional<IpEndpoint> local, peer;
@@ -215,7 +215,7 @@ void TcpSockets::let_in(const std::vector<std::string>& addresses) {
   const std::lock_guard lock(OpenSockets::here().mutex);
   for (const std::string& address : addresses) {
     Place place = place_of(address);
-    // Ranks of one host may meet at its loopback.
+    // Ranks of one host may connect over its loopback.
     if (place.ips == mine) place.ips.insert({kLoopback4, kLoopback6});
     peer_ips_.insert(place.ips.begin(), place.ips.end());
     for (const IpEndpoint& end : place.listens) peer_ports_.insert(end.port);
@@ -261,7 +261,7 @@ bool TcpSockets::is_ours(const Ends& ends) const {
   return ends.peer && peer_ports_.contains(ends.peer->port) && peer_ips_.contains(ends.peer->ip);
 }
 
-// Their numbers stay taken: UCX may close them in the child.
+// The descriptors stay open, on /dev/null: UCX may close them in the child.
 void TcpSockets::close_in_child() const {
   const Descriptor nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : tcp_sockets())

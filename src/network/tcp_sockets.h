@@ -1,8 +1,8 @@
-// TcpSockets: the TCP sockets that UCX opens for one transport and does not show, found among this
-// process's descriptors by their ports. Lets in only hosts of the job, has TCP try a silent peer
-// again every second for as long as it takes, and closes the sockets in forked children, where they
-// would keep the connections of a dead rank alive. Owned by ucx_transport.cc. Where UCX uses no TCP
-// there are none, and all of this does nothing.
+// TcpSockets: the TCP sockets of one transport, which UCX does not show; they are found among this
+// process's descriptors by their ports. Only hosts of the job can connect; TCP retransmits to a
+// silent peer every second without limit; and forked children close the sockets, since they would
+// keep the connections of a dead rank open. Without TCP there are no sockets, and no call has an
+// effect.
 #pragma once
 
 #include <cstdint>
@@ -17,32 +17,32 @@ namespace ferry::internal {
 
 class TcpSockets {
  public:
-  // What address() says of a rank: its host's addresses, and where it listens.
+  // The contents of address(): the addresses of a rank's host, and where the rank listens.
   struct Place {
     std::set<Ip> ips;
     std::vector<IpEndpoint> listens;
   };
   static Place place_of(std::string_view address);
 
-  // Make it before UCX opens sockets: those that listen by then belong to others.
+  // To be made before UCX opens sockets: sockets that listen by then are not UCX's.
   TcpSockets();
   ~TcpSockets();
   TcpSockets(const TcpSockets&) = delete;
   TcpSockets& operator=(const TcpSockets&) = delete;
 
-  // Finds those that listen at a port that UCX's address names. From here on nobody gets in.
+  // Finds the sockets that listen at a port in UCX's address. From here on no host can connect.
   void find(std::string_view ucx_address);
-  // For peers; place_of() reads it.
+  // The text for peers that place_of() reads.
   std::string address() const;
-  // From here on the hosts with these addresses get in; whoever came before is thrown out.
+  // From here on the hosts with these addresses can connect; earlier connections are closed.
   void let_in(const std::vector<std::string>& addresses);
-  // Connections that all transports of this process made since are set up too, unless that was done
-  // in the last `every_ns`. Takes microseconds for each descriptor.
+  // Sets up the connections that all transports of this process have made since the last call,
+  // unless that was less than `every_ns` ago. Takes microseconds for each descriptor.
   static void set_up_connections(std::int64_t every_ns = 0);
-  // Where connections to peers are asked for and not made, for lack of an answer or refused.
+  // The remote ends of connections to peers that are not established: without a reply, or refused.
   std::vector<IpEndpoint> unconnected() const;
   bool none() const noexcept { return ports_.empty(); }
-  // Why the kernel lets others in all the same; empty: it does not.
+  // Why the kernel lets other hosts connect nevertheless; empty: it does not.
   const std::string& exposed() const noexcept { return exposed_; }
 
  private:

@@ -1,8 +1,7 @@
-// Transport: packets between this rank and ranks of other nodes, over whatever network there is.
-// Nothing is lost before a peer is, but no order is promised, and a packet may come twice
-// (MessageChannel mends both). Nothing here blocks but sleep(). One per rank, owned by its
-// MessageChannel; one thread at a time is inside, except for sleep(). ucx_transport.cc is the real
-// one.
+// Transport: packets between this rank and ranks of other nodes, over any network. No packet to a
+// live peer is lost, but packets may arrive in any order, and twice; MessageChannel restores the
+// order and drops duplicates. Only sleep() blocks. Each rank has one, owned by its MessageChannel;
+// one thread at a time calls it, except for sleep(). ucx_transport.cc implements it.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +29,8 @@ class Transport {
     int peer;
     std::string why;
   };
-  // What happened after the packets: the memory of some sends is the caller's again, by their
-  // tickets, and nothing more will come from or go to some peers, whose sends under way end.
+  // Events after the packets. `sent`: tickets of sends whose memory is the caller's again. `lost`:
+  // peers to and from which no more packets pass; their sends under way end.
   struct Events {
     std::vector<void*> sent;
     std::vector<Loss> lost;
@@ -42,30 +41,32 @@ class Transport {
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  // What a peer must know to connect(); any bytes.
+  // The bytes that a peer needs for connect().
   virtual std::string address() const = 0;
-  // Of all ranks that connect to this one, before any of them does: others are kept out.
+  // The addresses of all ranks that connect to this one, before any of them does: other hosts are
+  // refused.
   virtual void let_in(const std::vector<std::string>& addresses) = 0;
-  // By peer, before the first send to any of them. Asks for the connections and does not wait for
-  // them. Throws Error(kSystem).
+  // Addresses by peer, before the first send to any of them. Starts the connections and does not
+  // wait for them. Throws Error(kSystem).
   virtual void connect(const std::map<int, std::string>& addresses) = 0;
-  // The peers that do not answer yet, and where: "port 40123 of 10.77.0.2".
+  // The peers that are not connected yet, and where they listen: "port 40123 of 10.77.0.2".
   virtual std::map<int, std::string> unconnected() const { return {}; }
 
-  // Most bytes that the body of the next packet may have; need not be the same each time.
+  // The most bytes of the next packet's body; not always the same number.
   virtual std::size_t max_body_bytes() = 0;
   // Head and body stay untouched until the ticket is among Events::sent. True when the memory is
   // the caller's again at once, and the ticket does not come.
   virtual bool send(int peer, std::span<const std::byte> head, std::span<const std::byte> body,
                     void* ticket) = 0;
-  // Moves what can move now, reads the packets that have come, and adds what else happened. True
-  // when something moved.
+  // Sends and receives what is possible now, reads the packets that have come, and adds other
+  // events. True when there was something to do.
   virtual bool progress(const PacketReader& read, Events& events) = 0;
 
-  // To be called before sleep(): whatever happens from here on ends it. False when something can
-  // move already.
+  // Called before sleep(): every later event ends the sleep. False when there is something to do
+  // already.
   virtual bool arm() = 0;
-  // Sleeps until something can move, at most `wait_us`. Safe beside any other call.
+  // Sleeps until there is something to do, at most `wait_us`. Safe at the same time as any other
+  // call.
   virtual void sleep(int wait_us) = 0;
   // Ends the sleeps of other threads.
   virtual void wake() = 0;
@@ -77,11 +78,10 @@ class Transport {
 };
 
 // Over UCX. Throws Error(kSystem) when ferry was built without it, or it finds no network.
-// FERRY_SOCKET_IFNAME chooses interfaces (several by comma), as UCX_NET_DEVICES does, which goes
-// first.
+// FERRY_SOCKET_IFNAME chooses interfaces, comma-separated; UCX_NET_DEVICES, if set, overrides it.
 std::unique_ptr<Transport> ucx_transport();
 
-// The version of UCX that a transport would use, and where it is; empty: there is none.
+// The version and the file of the UCX that a transport would use; empty: there is none.
 std::string ucx_found();
 
 // Makes the transport of a group's rank: ucx_transport, or a test's.

@@ -14,7 +14,7 @@
 namespace ferry::internal {
 namespace {
 
-constexpr const char* kTcpPiece = "264k";  // a packet, and UCX's heads
+constexpr const char* kTcpPiece = "264k";  // the bytes of a packet with UCX's heads
 
 std::vector<std::string> rdma_devices() {
   std::vector<std::string> names;
@@ -24,8 +24,8 @@ std::vector<std::string> rdma_devices() {
   return names;
 }
 
-// Throws Error(kInvalidArgument) for a name that this host does not have. RDMA devices may be named
-// with a port, such as "mlx5_0:1".
+// Throws Error(kInvalidArgument) for a device that this host does not have. RDMA devices may be
+// named with a port, such as "mlx5_0:1".
 void check_devices(std::string_view wanted) {
   const std::vector<std::string> there = network_devices();
   while (!wanted.empty()) {
@@ -33,7 +33,7 @@ void check_devices(std::string_view wanted) {
     const std::string_view device = name.substr(0, name.find(':'));
     if (std::find(there.begin(), there.end(), device) == there.end()) {
       throw Error(Code::kInvalidArgument,
-                  fmt::format("FERRY_SOCKET_IFNAME names '{}', which is no network interface of "
+                  fmt::format("FERRY_SOCKET_IFNAME names '{}', which is not a network interface of "
                               "this host; it has {}",
                               name, fmt::join(there, ", ")));
     }
@@ -68,22 +68,22 @@ UcxConfig::UcxConfig(const UcxLibrary& ucx) : ucx_(ucx) {
 }
 
 void UcxConfig::choose() {
-  // Ranks that share memory do not talk over a transport, and nodes of one machine may live in
-  // namespaces that UCX's shared memory does not cross.
+  // Ranks that share memory use no transport, and nodes of one machine may be in namespaces between
+  // which UCX's shared memory does not work.
   prefer("SHM_DEVICES", "");
-  // A whole packet in one piece: over TCP, where the default of 64 KiB has every packet put
-  // together, this saves a third of the processor time.
+  // A segment holds a whole packet. This saves a third of the processor time over TCP, whose
+  // default of 64 KiB makes UCX join every packet from pieces.
   prefer("TCP", "RX_SEG_SIZE", kTcpPiece);
   // UCX 1.13 aborts when a connection ends while it sends over TCP without a copy. The copy costs
-  // no more than what it saves in system calls (docs/decisions/between_nodes.md).
+  // no more than the system calls that it saves (docs/decisions/between_nodes.md).
   if (rdma_devices().empty()) {
     prefer("TCP", "TX_SEG_SIZE", kTcpPiece);
     prefer("ZCOPY_THRESH", "inf");
   }
-  // UCX would else connect in a call that returns after minutes where a firewall drops its packets.
+  // Otherwise UCX's call to connect blocks for minutes where a firewall drops its packets.
   prefer("TCP", "CONN_NB", "y");
-  // A peer that says nothing is asked after: a host that was restarted says that it does not know
-  // the connection. How long one may be silent is TcpSockets' matter.
+  // Keepalive probes a silent peer: a host that was restarted replies that it does not have the
+  // connection. TcpSockets sets how long a peer may be silent.
   prefer("KEEPALIVE_INTERVAL", "1s");
   prefer("TCP", "KEEPIDLE", "1s");
   prefer("TCP", "KEEPINTVL", "1s");
@@ -93,13 +93,13 @@ void UcxConfig::choose() {
   }
 }
 
-// `transport` has its own table of options. UCX 1.13 wants the bare name there, later ones the
-// transport's name in front of it, as in the environment.
+// `transport` has its own table of options. UCX 1.13 needs the bare name there, later versions the
+// name with the transport in front, as in the environment.
 void UcxConfig::prefer(const std::string& transport, const std::string& name, const char* value) {
   const std::string full_name = transport + "_" + name;
   const std::string& key = is_before_1_14() ? name : full_name;
   if (!environment("UCX_" + full_name))
-    ucx_.config_modify(config_, key.c_str(), value);  // refused where there is no such transport
+    ucx_.config_modify(config_, key.c_str(), value);  // refused without such a transport
 }
 
 void UcxConfig::prefer(const std::string& name, const char* value) {

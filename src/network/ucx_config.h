@@ -1,5 +1,5 @@
-// UcxConfig: UCX's configuration, which is what the environment says and ferry's own choices where
-// it says nothing. Called by ucx_transport.cc.
+// UcxConfig: UCX's configuration: the environment, and ferry's choices for variables that are not
+// set.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ std::vector<std::string> network_devices();
 
 class UcxConfig {
  public:
-  // Throws Error(kInvalidArgument) for a device that this host does not have, kSystem for what UCX
-  // refuses.
+  // Throws Error(kInvalidArgument) for a device that this host does not have, kSystem for a value
+  // that UCX refuses.
   explicit UcxConfig(const UcxLibrary& ucx);
   ~UcxConfig() { ucx_.config_release(config_); }
   UcxConfig(const UcxConfig&) = delete;

@@ -53,7 +53,7 @@ std::string pip_library() {
   dladdr(reinterpret_cast<const void*>(&pip_library), &self);
   const std::string_view file = self.dli_fname != nullptr ? self.dli_fname : "";
   std::error_code none;
-  // Of a program, the loader knows only how it was called.
+  // For a program, the loader has only the name that it was called by.
   fs::path folder = fs::canonical(file.ends_with(".so") ? fs::path(file) : "/proc/self/exe", none);
   for (int up = 0; up < kFoldersUp; ++up) {
     folder = folder.parent_path();
@@ -63,8 +63,9 @@ std::string pip_library() {
   return {};
 }
 
-// What the program has loaded, since two in one process take each other's functions; else the newer
-// one of pip; else the system's. Local: nothing else in the process shall find UCX's names here.
+// The UCX that the program has loaded, since two in one process would resolve each other's
+// functions; else the newer one of pip; else the system's. RTLD_LOCAL: no other library of the
+// process resolves its names here.
 void* open_library() {
   constexpr int kFlags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
   void* library = dlopen(kName, kFlags | RTLD_NOLOAD);

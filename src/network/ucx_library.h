@@ -1,6 +1,6 @@
-// UcxLibrary: the functions of UCX that ferry calls, loaded when the first group spans hosts. Not
-// linked: loading UCX takes the process's handlers of SIGSEGV and the like, and a program on one
-// host has no use for it. Called by ucx_transport.cc; calls the dynamic loader.
+// UcxLibrary: the functions of UCX that ferry calls, loaded when the first group spans hosts. UCX
+// is not linked: loading it replaces the process's handlers of SIGSEGV and other signals, and a
+// program on one host does not need it.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -33,7 +33,7 @@ struct UcxLibrary {
   decltype(&ucs_status_string) status_string;
 };
 
-// Loaded once, for good. Throws Error(kSystem) when it is not installed.
+// Loaded once and never unloaded. Throws Error(kSystem) when it is not installed.
 const UcxLibrary& ucx_library();
 
 }  // namespace ferry::internal

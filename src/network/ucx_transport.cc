@@ -1,5 +1,5 @@
 // UcxTransport: packets as UCX's active messages. Owns a context, a worker and an endpoint per
-// peer. Made by ucx_transport(); calls ucx_library.h, ucx_config.h and tcp_sockets.h.
+// peer.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
@@ -28,10 +28,11 @@ namespace ferry::internal {
 namespace {
 
 constexpr unsigned kPacketId = 1;      // of the active messages
-constexpr int kRoundsPerProgress = 8;  // of UCX's progress; then others get a turn
+constexpr int kRoundsPerProgress = 8;  // of UCX's progress, before other threads get a turn
 constexpr std::size_t kMaxBodyBytes = std::size_t{256} << 10;
 constexpr std::chrono::milliseconds kClosing{500};
-// UCX may make a connection at any time; a cut that is shorter than this needs no setting up.
+// UCX may make a connection at any time. Its socket options matter only after a cut of the network
+// that is longer than this.
 constexpr std::int64_t kSetUpEveryNs = 250'000'000;
 
 class UcxTransport final : public Transport {
@@ -89,7 +90,7 @@ class UcxTransport final : public Transport {
   std::vector<void*> closing_;  // requests
 };
 
-// "port 40123 of 10.77.0.2": where a peer listens, but for its loopback.
+// "port 40123 of 10.77.0.2": where a peer listens, without its loopback.
 std::string where_is(const TcpSockets::Place& place) {
   std::vector<std::string> ends;
   for (const IpEndpoint& end : place.listens)
@@ -160,7 +161,7 @@ std::string UcxTransport::ucx_address() const {
   return copy;
 }
 
-// The length of what TcpSockets says, that, and what UCX says.
+// The length of the address of TcpSockets, that address, and UCX's address.
 std::string UcxTransport::address() const {
   const std::string sockets = sockets_.address();
   std::string text;
@@ -186,7 +187,7 @@ void UcxTransport::connect_to(int rank, const std::string& address) {
   ByteReader reader(address);
   const TcpSockets::Place place =
       TcpSockets::place_of(as_text(reader.take(reader.get<std::uint32_t>())));
-  if (!reader.ok() || reader.remaining() == 0)  // UCX is not told how long an address is
+  if (!reader.ok() || reader.remaining() == 0)  // UCX has no parameter for an address's length
     throw Error(Code::kMismatch, fmt::format("rank {} has no address of UCX", rank), rank);
   Peer& peer = peers_[rank];
   FERRY_CHECK(peer.endpoint, ==, nullptr);
@@ -226,7 +227,7 @@ bool UcxTransport::send(int rank, std::span<const std::byte> head, std::span<con
   param.user_data = this;
   void* request = ucx_.am_send_nbx(peer.endpoint, kPacketId, head.data(), head.size(), body.data(),
                                    body.size(), &param);
-  // An error here has been, or will be, told to on_failure as well.
+  // UCX reports an error of this call to on_failure too.
   if (!UCS_PTR_IS_PTR(request)) return true;
   *static_cast<void**>(request) = ticket;
   return false;
@@ -243,8 +244,8 @@ void UcxTransport::on_failure(void* peer, ucp_ep_h, ucs_status_t status) {
   failed.transport->failed_.emplace_back(failed.rank, status);
 }
 
-// A packet is read where UCX has received it: kept for later it would be copied, as TCP's buffers
-// are used again.
+// A packet is read where UCX has received it. To keep it would need a copy, since UCX reuses TCP's
+// buffers.
 // NOLINTNEXTLINE(readability-function-size)
 ucs_status_t UcxTransport::on_packet(void* transport, const void* head, std::size_t head_bytes,
                                      void* body, std::size_t body_bytes,
@@ -326,8 +327,8 @@ Error UcxTransport::error(const std::string& what, ucs_status_t status, int culp
                culprit);
 }
 
-// Transports and devices of the endpoints. UCX tells them only as text: of its lines such as
-// "lane[0]:  1:tcp/eth0.0 md[1]  -> ...", the word after the second colon.
+// Transports and devices of the endpoints. UCX gives them only as text: the word after the second
+// colon in lines such as "lane[0]:  1:tcp/eth0.0 md[1]  -> ...".
 std::string UcxTransport::describe() const {
   std::set<std::string> lanes;
   for (const auto& [rank, peer] : peers_) {

@@ -1,5 +1,4 @@
 // Ranks as real processes for the tests of the rendezvous: a child per body, its result as text.
-// Called by the tests of this folder.
 #pragma once
 
 #include <dirent.h>
@@ -19,7 +18,7 @@
 
 namespace ferry::internal {
 
-// One child. It ends with the test, whatever happens.
+// One child, which ends with the test in any case.
 class Forked {
  public:
   explicit Forked(const std::function<std::string()>& body) {
@@ -41,7 +40,7 @@ class Forked {
 
   pid_t pid() const { return pid_; }
 
-  // What the body returned; "<code>: <message> (culprit <rank>)" when it threw, the rank only where
+  // The result of the body; "<code>: <message> (culprit <rank>)" when it threw, the rank only where
   // there is one; empty when the child was killed.
   std::string result() {
     std::string text;
@@ -84,7 +83,7 @@ inline std::vector<int> ranks(int size) {
   return all;
 }
 
-// Of this process.
+// The open descriptors of this process.
 inline int open_descriptors() {
   DIR* folder = opendir("/proc/self/fd");
   int count = 0;

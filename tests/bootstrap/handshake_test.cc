@@ -1,4 +1,4 @@
-// Handshakes between hosts: what convinces, and what does not.
+// Handshakes between hosts: which proofs are accepted, and which are not.
 #include "bootstrap/handshake.h"
 
 #include <gmock/gmock.h>
@@ -70,7 +70,7 @@ TEST(Handshake, WhatIsSaidOnOneConnectionServesOnNoOther) {
   EXPECT_FALSE(third.open(sealed)) << "replayed with its share";
 }
 
-// A side that plays the other with that side's own share and words.
+// A side that pretends to be the other, with that side's own share and text.
 TEST(Handshake, AReflectedShareConvincesNobody) {
   Handshake member(kOurs, Side::kMember);
   ASSERT_TRUE(member.take_share(member.share()));

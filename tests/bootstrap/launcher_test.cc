@@ -1,4 +1,4 @@
-// Each launcher's variables, as the launcher sets them, and what is wrong with malformed ones.
+// Each launcher's variables, as the launcher sets them, and the errors for malformed ones.
 #include "bootstrap/launcher.h"
 
 #include <gmock/gmock.h>
@@ -126,7 +126,7 @@ TEST(Environment, TcpAddressWithItsOwnRanks) {
   EXPECT_EQ(found.launcher, "address");
   EXPECT_EQ(found.address, "tcp://a:1");
   EXPECT_EQ(found.size, 2);
-  EXPECT_EQ(found.local_size, 0) << "of this host nothing is said";
+  EXPECT_EQ(found.local_size, 0) << "the launcher does not give it";
 }
 
 TEST(Environment, TcpAddressGoesWithAnyLauncher) {

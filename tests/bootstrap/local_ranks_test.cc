@@ -24,7 +24,7 @@ pid_t start(int rank, const std::vector<std::string>& command) {
   _exit(127);
 }
 
-// What rank 5 sees of ranks 4 to 7, one after the other, as an exit code.
+// The ranks of 4 to 7 that rank 5 finds to have ended, as an exit code.
 TEST(LocalRanks, DISABLED_Observer) {
   LocalRanks local_ranks(kLaunch, 5);
   const auto seen = [&](const std::vector<int>& ranks, int expected) {
@@ -33,11 +33,11 @@ TEST(LocalRanks, DISABLED_Observer) {
     while (!(ended = local_ranks.ended(ranks)) && !deadline.passed()) usleep(10'000);
     return ended == expected;
   };
-  const bool nobody = !local_ranks.ended({6});
+  const bool none = !local_ranks.ended({6});
   const bool later = seen({6}, 6);       // ran for half a second
-  const bool earlier = seen({4, 7}, 4);  // had ended before anybody looked
+  const bool earlier = seen({4, 7}, 4);  // had ended before the first look
   const bool others = !local_ranks.ended({5, 7}) && !local_ranks.ended({0, 3, 8});
-  _exit(nobody && later && earlier && others ? 42 : 1);
+  _exit(none && later && earlier && others ? 42 : 1);
 }
 
 TEST(LocalRanks, ThatEndedAreKnownAndOthersAreNot) {

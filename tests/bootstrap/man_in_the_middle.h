@@ -1,5 +1,5 @@
-// A proxy in the way of one rank to the port where ranks meet, which changes what passes it at one
-// place of the stream. Called by man_in_the_middle_test.cc.
+// A proxy between one rank and the port where ranks meet, which changes the bytes at one place of
+// the stream.
 #pragma once
 
 #include <poll.h>
@@ -18,14 +18,14 @@ namespace ferry::internal {
 
 enum class Direction { kToCoordinator, kToMember };
 
-// What is done to the bytes of one direction of each connection, from the byte `at` on.
+// The change of the bytes of one direction of each connection, from the byte `at` on.
 struct Tamper {
   enum class Kind { kNothing, kFlip, kDrop, kRepeat, kSwap, kInsert, kCut, kReplace };
   Kind kind = Kind::kNothing;
   Direction direction = Direction::kToMember;
   std::size_t at = 0;
   std::size_t bytes = 1;           // that are dropped, repeated, inserted, swapped with as many
-  std::string text = {}, by = {};  // kReplace: wherever it stands; of one length
+  std::string text = {}, by = {};  // kReplace: each `text` by `by`, of one length
 };
 
 // One direction of one connection.
@@ -35,7 +35,8 @@ class Tampered {
 
   bool cut() const { return cut_; }
 
-  // What goes on, when these bytes have come. Those that are changed wait until all are there.
+  // The bytes to forward when these bytes have come. Bytes to be changed are held until all of them
+  // have come.
   std::string pass(const std::string& came) {
     using Kind = Tamper::Kind;
     held_ += came;
@@ -91,7 +92,7 @@ class Tampered {
   bool done_ = false, cut_ = false;
 };
 
-// How many bytes went each way of the connection that carried the most. Written by the proxy, read
+// The bytes in each direction of the connection that carried the most. Written by the proxy, read
 // when the ranks have ended.
 using Traffic = std::array<std::size_t, 2>;
 
@@ -106,7 +107,7 @@ class Proxy {
   Proxy(const Descriptor& listener, int port, const Tamper& tamper, Traffic& traffic)
       : listener_(listener), port_(port), tamper_(tamper), traffic_(traffic) {}
 
-  // Until the process is killed.
+  // Runs until the process is killed.
   [[noreturn]] void run() {
     while (true) {
       std::vector<pollfd> polled{{listener_.fd(), POLLIN, 0}};
@@ -147,10 +148,11 @@ class Proxy {
     bytes.resize(static_cast<std::size_t>(got));
     pair.bytes[from] += bytes.size();
     if (pair.bytes[from] > traffic_[from]) traffic_[from] = pair.bytes[from];
-    for (std::string left = pair.streams[from].pass(bytes); !left.empty();) {
-      const ssize_t sent = send(pair.ends[1 - from].fd(), left.data(), left.size(), MSG_NOSIGNAL);
+    for (std::string unsent = pair.streams[from].pass(bytes); !unsent.empty();) {
+      const ssize_t sent =
+          send(pair.ends[1 - from].fd(), unsent.data(), unsent.size(), MSG_NOSIGNAL);
       if (sent < 0 && errno != EAGAIN) return false;
-      left.erase(0, static_cast<std::size_t>(std::max<ssize_t>(sent, 0)));
+      unsent.erase(0, static_cast<std::size_t>(std::max<ssize_t>(sent, 0)));
     }
     return !pair.streams[from].cut();
   }

@@ -1,5 +1,5 @@
-// Somebody between the hosts who changes what ranks say to each other while they meet: each change
-// is an error of the rank that it reaches, and nothing of what is said can be read.
+// A process between the hosts that changes the bytes of ranks while they meet: each change is an
+// error of the rank that it reaches, and no text can be read on the way.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,12 +22,12 @@ using testing::StartsWith;
 
 using Kind = Tamper::Kind;
 
-constexpr int kSize = 3, kAttacked = 1;  // the rank whose way to rank 0 is not its own
+constexpr int kSize = 3, kAttacked = 1;  // the rank whose connection to rank 0 is attacked
 constexpr Direction kDirections[] = {Direction::kToCoordinator, Direction::kToMember};
 constexpr Kind kKinds[] = {Kind::kFlip, Kind::kDrop,   Kind::kRepeat,
                            Kind::kSwap, Kind::kInsert, Kind::kCut};
 
-// What one rank does, and hears: "met", unless a text is not what its rank said.
+// The result of one rank: "met", unless a text differs from the one that its rank sent.
 std::string converse(const TcpEndpoint& endpoint, int rank, int size, const Deadline& deadline) {
   const auto rendezvous = tcp_rendezvous(endpoint, rank, one_node(size), deadline);
   const auto text = [](int of, int round) { return fmt::format("round {} of rank {}", round, of); };
@@ -75,11 +75,11 @@ std::string named(const Tamper& tamper, const Meeting& meeting) {
 constexpr std::size_t kPidDigits = 7;
 // How many bytes are dropped, repeated, put in another order; a header is one record of 40.
 constexpr std::size_t kSpan = 40;
-// Changes begin before the last of them, so that all that they take do come.
+// Changes begin before the last of them, so that all the bytes that they affect do come.
 constexpr std::size_t kLastBytes = 2 * kSpan + kPidDigits;
 
-// Of the handshake: both sides send a share and a hello, of this length on this host; then
-// everything is sealed. The coordinator sends two frames for that.
+// The bytes of the handshake: both sides send a share and a hello, of this length on this host;
+// then all frames are sealed. The coordinator sends two frames for that.
 std::size_t handshake_bytes(Direction direction) {
   constexpr std::size_t kHeaderBytes = 24;
   const TcpEndpoint endpoint = endpoint_at(1);
@@ -89,8 +89,8 @@ std::size_t handshake_bytes(Direction direction) {
   return frames * kHeaderBytes + Handshake::kShareBytes + hello + RecordCipher::kTagBytes;
 }
 
-// Nobody crashes, takes a text for another or waits past the deadline; who the change reaches says
-// so.
+// No rank crashes, accepts a changed text or waits past the deadline; the rank that the change
+// reaches reports it.
 void expect_found(const Tamper& tamper, milliseconds span) {
   const Meeting meeting = meet_with(tamper, span);
   const bool is_sealed = tamper.at >= handshake_bytes(tamper.direction) + kPidDigits;
@@ -105,7 +105,7 @@ void expect_found(const Tamper& tamper, milliseconds span) {
   EXPECT_LT(meeting.ns, 10'000'000'000 + std::chrono::nanoseconds(span).count());
 }
 
-// Bytes of a meeting that nobody changes.
+// The bytes of a meeting without an attack.
 std::array<std::size_t, 2> undisturbed() {
   const Meeting meeting = meet_with({}, seconds(20));
   EXPECT_THAT(meeting.results, Each("met"));
@@ -118,7 +118,7 @@ TEST(ManInTheMiddle, WhoOnlyListensChangesNothing) {
     EXPECT_GT(bytes[static_cast<int>(direction)], handshake_bytes(direction));
 }
 
-// Every byte when asked for (FERRY_EVERY_BYTE), else some.
+// Every byte with FERRY_EVERY_BYTE, else some.
 std::size_t stride(std::size_t usual) { return getenv("FERRY_EVERY_BYTE") ? 1 : usual; }
 
 TEST(ManInTheMiddle, AChangeOfTheHandshakeIsNotBelieved) {
@@ -139,8 +139,8 @@ TEST(ManInTheMiddle, AChangeAfterTheHandshakeIsFound) {
   }
 }
 
-// As ferry 0.2 was made to crash: a rank whose own place came back as another's had no rank beside
-// it, itself neither.
+// An attack that made ferry 0.2 crash: a rank that received another place of itself found no rank
+// on its host, not even itself.
 TEST(ManInTheMiddle, CannotReadOrChangeWhereRanksAre) {
   const std::string text = boot_id();
   std::string by = text;

@@ -1,5 +1,4 @@
-// Short forms that the tests of the rendezvous share. Called by the tests of this folder and of
-// group.
+// Short forms that the tests of the rendezvous share.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,7 +19,7 @@ inline Deadline soon(std::chrono::milliseconds span = std::chrono::seconds(20)) 
   return Deadline::after(span);
 }
 
-// Where the ranks of a test meet; programs that run at the same time have others.
+// The address where the ranks of a test meet; programs that run at the same time have others.
 inline std::string address(const std::string& test) {
   return fmt::format("test-{}-{}", test, getpid());
 }

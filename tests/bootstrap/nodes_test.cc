@@ -86,7 +86,7 @@ TEST(Nodes, ProcessesOfOtherNodesAreWatchedToo) {
       usleep(500);
     }
     const bool well = rendezvous->alive(2 - rank);
-    usleep(300'000);  // until the other has looked
+    usleep(300'000);  // until the other rank has looked
     return well ? "ok" : "the other died";
   });
   EXPECT_THAT(results, ElementsAre("ok", "", "ok"));

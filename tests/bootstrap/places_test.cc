@@ -1,5 +1,4 @@
-// What ranks of several hosts say of where they are, and what comes of it when it is not what they
-// said.
+// The places that ranks of several hosts send, and the errors when a received place differs.
 #include "bootstrap/places.h"
 
 #include <gmock/gmock.h>
@@ -50,25 +49,26 @@ TEST(Places, RanksOfOneHostMeetWhereRankZeroSays) {
   EXPECT_THAT(b.nodes, ElementsAre(0, 1, 2, 3));
 }
 
-// A rank whose own place was another had no rank beside it, itself neither, and crashed.
+// A rank that received another place of itself found no rank on its host, not even itself, and
+// crashed.
 TEST(Places, ThatARankDidNotSayIsRefused) {
-  const auto said = places();
-  for (std::size_t at = 0; at < said[1].size(); ++at) {
-    auto all = said;
+  const auto sent = places();
+  for (std::size_t at = 0; at < sent[1].size(); ++at) {
+    auto all = sent;
     all[1][at] = static_cast<char>(all[1][at] ^ 1);
-    EXPECT_THAT(refused(all, 1, said[1]), HasSubstr("rank 1 said where it is, and heard another"));
+    EXPECT_THAT(refused(all, 1, sent[1]), HasSubstr("rank 1 sent its place, and received another"));
   }
-  EXPECT_THAT(refused({}, 1, said[1]), HasSubstr("rank 1 said"));
-  EXPECT_THAT(refused({said[0], said[1], said[2]}, 1, said[1]), HasSubstr("rank 1 said"));
+  EXPECT_THAT(refused({}, 1, sent[1]), HasSubstr("rank 1 sent its place"));
+  EXPECT_THAT(refused({sent[0], sent[1], sent[2]}, 1, sent[1]), HasSubstr("rank 1 sent its place"));
 }
 
 TEST(Places, ThatAreNoneAreRefused) {
-  const auto said = places();
-  const std::string upper = "X" + said[0].substr(1);
-  for (const std::string& none : {std::string(), said[0].substr(0, 64), upper, "\n" + said[0]}) {
-    auto all = said;
+  const auto sent = places();
+  const std::string upper = "X" + sent[0].substr(1);
+  for (const std::string& none : {std::string(), sent[0].substr(0, 64), upper, "\n" + sent[0]}) {
+    auto all = sent;
     all[0] = none;
-    EXPECT_THAT(refused(all, 1, said[1]), HasSubstr("rank 0 says where it is")) << none;
+    EXPECT_THAT(refused(all, 1, sent[1]), HasSubstr("rank 0 sent a place of")) << none;
   }
 }
 

@@ -188,7 +188,7 @@ TEST(Rendezvous, ARankThatGivesUpEarlyHearsWhoIsMissing) {
   EXPECT_LT(now_ns() - begin, 5'000'000'000);
 }
 
-// Rank 0 looks whether it is told of an error, and waits for something else; so does rank 2.
+// Ranks 0 and 2 check for an error of the collectives while they wait for something else.
 TEST(Rendezvous, WhereAMemberGivesUpTheCoordinatorIsNotAbsent) {
   const std::string at = address("looks");
   const auto results = in_processes({0, 1, 2}, [&](int rank) -> std::string {
@@ -196,7 +196,7 @@ TEST(Rendezvous, WhereAMemberGivesUpTheCoordinatorIsNotAbsent) {
     const auto collectives = join(roster, soon());
     if (rank == 1) collectives->all_gather("", soon(milliseconds(300)));
     for (const Deadline by = soon(); !by.passed(); usleep(1000)) collectives->look();
-    return "was told nothing";
+    return "received no error";
   });
   EXPECT_THAT(results, Each(AllOf(StartsWith("timeout: rank 1 reached its deadline"),
                                   HasSubstr("; rank 2 had not come"), EndsWith("(culprit 2)"))));
@@ -235,7 +235,7 @@ TEST(Rendezvous, TwoProcessesOfOneRankAreNamed) {
     return "met";
   });
   EXPECT_THAT(results, Each(AllOf(StartsWith("invalid_argument: "),
-                                  HasSubstr("two processes say they are rank 1: pid "))));
+                                  HasSubstr("two processes claim to be rank 1: pid "))));
 }
 
 TEST(Rendezvous, RanksOutsideOfTheGroupAreRefused) {
@@ -400,7 +400,7 @@ TEST(Rendezvous, DescriptorsForRanksAreReservedBeforeTheyCome) {
     if (rank == 0) {
       const rlimit few{32, 32};
       setrlimit(RLIMIT_NOFILE, &few);
-      std::thread([] {  // the program opens what it can while ranks are on their way
+      std::thread([] {  // opens all descriptors that it can while ranks connect
         usleep(200'000);
         while (open("/dev/null", O_RDONLY) >= 0) continue;
       })
@@ -434,7 +434,7 @@ TEST(Rendezvous, DeathIsFoundWithoutPidfdsToo) {
         fmt::format("{} {}", rendezvous->alive(1), rendezvous->alive(2 - rank));
     looked.fetch_add(1, std::memory_order_relaxed);
     const auto both = [&] { return looked.load(std::memory_order_relaxed) == 2; };
-    while (!both() && now_ns() - begin < 10'000'000'000) usleep(500);  // I live until both have
+    while (!both() && now_ns() - begin < 10'000'000'000) usleep(500);  // both need this process
     return seen;
   });
   munmap(shared, 4096);

@@ -1,5 +1,5 @@
-// Sealed connections: records that are changed, repeated, left out, put in another order or brought
-// from elsewhere are found, each at once.
+// Sealed connections: records that are changed, repeated, omitted, reordered or taken from another
+// connection are found, each at once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -60,8 +60,8 @@ struct End {
     const ssize_t got = recv(socket.fd(), bytes.data() + count, bytes.size() - count, 0);
     return bytes.substr(0, count + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   }
-  // The payloads of the frames that have come, when these bytes have.
-  std::vector<std::string> hears(const std::string& bytes) {
+  // The payloads of the frames that come with these bytes.
+  std::vector<std::string> received(const std::string& bytes) {
     for (std::size_t at = 0; at < bytes.size(); at += 100'000) {
       write_to(socket, bytes.substr(at, 100'000));
       connection.advance();
@@ -82,7 +82,7 @@ std::string records_of(const RecordKeys& keys, const std::vector<std::string>& p
   return end.sent();
 }
 
-// Of frames of three bytes: a header and a payload each.
+// The records of frames of three bytes: a header and a payload each.
 constexpr std::size_t kFrameBytes = kHeaderBytes + 3 + RecordCipher::kTagBytes;
 
 TEST(SealedConnection, FramesOfAnyLengthCross) {
@@ -92,13 +92,13 @@ TEST(SealedConnection, FramesOfAnyLengthCross) {
   EXPECT_THAT(records, Not(testing::HasSubstr("xxx")));
   EXPECT_EQ(records.size(), 4 * kHeaderBytes + 2 * (3 + 16) + large.size() + 5 * 16);
   End whole(keys.coordinator), pieces(keys.coordinator);
-  EXPECT_THAT(whole.hears(records), ElementsAre("one", "", large, "two"));
+  EXPECT_THAT(whole.received(records), ElementsAre("one", "", large, "two"));
   EXPECT_FALSE(whole.connection.closed());
-  std::vector<std::string> heard;
+  std::vector<std::string> frames;
   for (std::size_t at = 0; at < records.size(); at += 977)
-    for (std::string& payload : pieces.hears(records.substr(at, 977)))
-      heard.push_back(std::move(payload));
-  EXPECT_THAT(heard, ElementsAre("one", "", large, "two"));
+    for (std::string& payload : pieces.received(records.substr(at, 977)))
+      frames.push_back(std::move(payload));
+  EXPECT_THAT(frames, ElementsAre("one", "", large, "two"));
 }
 
 TEST(SealedConnection, EveryChangedBitIsFoundAndWhatCameBeforeIsKept) {
@@ -109,11 +109,11 @@ TEST(SealedConnection, EveryChangedBitIsFoundAndWhatCameBeforeIsKept) {
     std::string changed = records;
     changed[bit / 8] = static_cast<char>(changed[bit / 8] ^ (1 << bit % 8));
     End end(keys.coordinator);
-    const auto heard = end.hears(changed);
-    EXPECT_EQ(heard.size(), bit / 8 < kFrameBytes ? 0u : 1u) << bit;
+    const auto frames = end.received(changed);
+    EXPECT_EQ(frames.size(), bit / 8 < kFrameBytes ? 0u : 1u) << bit;
     EXPECT_TRUE(end.connection.tampered()) << bit;
     EXPECT_TRUE(end.connection.closed()) << bit;
-    EXPECT_THAT(end.hears(records), IsEmpty()) << "nothing is read after that";
+    EXPECT_THAT(end.received(records), IsEmpty()) << "nothing is read after that";
   }
 }
 
@@ -137,23 +137,23 @@ TEST(SealedConnection, RecordsInAnotherOrderRepeatedOrLeftOutAreFound) {
         one + std::string(kHeaderBytes, '\0'),
         one + two + header + std::string(kPieceBytes, 'x')}) {
     End end(keys.coordinator);
-    for (const std::string& payload : end.hears(records))
+    for (const std::string& payload : end.received(records))
       EXPECT_THAT(payload, testing::AnyOf("one", "two"));
     EXPECT_TRUE(end.connection.tampered()) << records.size();
   }
 }
 
-// Who is in the middle can end the connection: that is no other frame, and not whole ones only.
+// An attacker can end the connection, in the middle of a frame too: no other frame comes of it.
 TEST(SealedConnection, CutAnywhereGivesWholeFramesOnly) {
   const Keys keys;
   const std::string records = records_of(keys.member, {"one", "two"});
   for (std::size_t bytes = 0; bytes < records.size(); ++bytes) {
     End end(keys.coordinator);
-    auto heard = end.hears(records.substr(0, bytes));
-    EXPECT_EQ(heard.size(), bytes / kFrameBytes) << bytes;
+    auto frames = end.received(records.substr(0, bytes));
+    EXPECT_EQ(frames.size(), bytes / kFrameBytes) << bytes;
     EXPECT_FALSE(end.connection.closed()) << bytes;
     shutdown(end.socket.fd(), SHUT_WR);
-    EXPECT_THAT(end.hears(""), IsEmpty());
+    EXPECT_THAT(end.received(""), IsEmpty());
     end.connection.advance();
     EXPECT_TRUE(end.connection.closed()) << bytes;
   }
@@ -162,10 +162,10 @@ TEST(SealedConnection, CutAnywhereGivesWholeFramesOnly) {
 TEST(SealedConnection, AFailureCanStillBeSentWhereNothingMoreIsHeard) {
   const Keys keys;
   End end(keys.coordinator), other(keys.member);
-  end.hears(std::string(kFrameBytes, 'x'));
+  end.received(std::string(kFrameBytes, 'x'));
   ASSERT_TRUE(end.connection.tampered());
   end.connection.send_failure(Error(Code::kPeerLost, "why", 1));
-  EXPECT_THAT(other.hears(end.sent()), ElementsAre(testing::EndsWith("why")));
+  EXPECT_THAT(other.received(end.sent()), ElementsAre(testing::EndsWith("why")));
 }
 
 TEST(SealedConnection, FramesInClearBehindTheHandshakeAreNotHeard) {
@@ -182,13 +182,13 @@ TEST(SealedConnection, FramesInClearBehindTheHandshakeAreNotHeard) {
 
   End coordinator;
   coordinator.connection.send(FrameKind::kProof, 0, std::string("proof"));
-  EXPECT_THAT(member.hears(coordinator.sent() + frames), ElementsAre("proof"));
+  EXPECT_THAT(member.received(coordinator.sent() + frames), ElementsAre("proof"));
   member.connection.protect(keys.member);
   EXPECT_TRUE(member.connection.tampered());
-  EXPECT_THAT(member.hears(""), IsEmpty());
+  EXPECT_THAT(member.received(""), IsEmpty());
 }
 
-// A peer's last words may come with the proof, and the end of the connection behind them.
+// The last frames of a peer may come with its proof, and the end of the connection behind them.
 TEST(SealedConnection, WhatCameWithTheProofIsHeardAfterTheEnd) {
   const Keys keys;
   End coordinator, member;
@@ -198,9 +198,9 @@ TEST(SealedConnection, WhatCameWithTheProofIsHeardAfterTheEnd) {
   write_to(member.socket, coordinator.sent());
   shutdown(member.socket.fd(), SHUT_WR);
   member.connection.advance();
-  EXPECT_THAT(member.hears(""), ElementsAre("proof"));
+  EXPECT_THAT(member.received(""), ElementsAre("proof"));
   member.connection.protect(keys.member);
-  EXPECT_THAT(member.hears(""), ElementsAre("why"));
+  EXPECT_THAT(member.received(""), ElementsAre("why"));
 }
 
 }  // namespace

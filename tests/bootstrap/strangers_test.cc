@@ -1,5 +1,4 @@
-// What else may sit at, or come to, the address of a group: old listeners, other users, garbage,
-// other versions.
+// Other processes at the address of a group: old listeners, other users, garbage, other versions.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -56,7 +55,7 @@ TEST(Strangers, GarbageAndSilenceHoldUpNobody) {
   std::vector<Descriptor> strangers;
   for (int i = 0; i < 100; ++i) strangers.push_back(connect_patiently(name));
   write_to(strangers[0], "GET / HTTP/1.1\r\n\r\n");
-  write_to(strangers[1], "fer");  // the begin of a frame, no more
+  write_to(strangers[1], "fer");  // only the beginning of a frame
   write_to(strangers[2],
            std::string("ferry/u\n") + std::string(16, '\xff'));  // a frame of 2^64 bytes
   write_to(strangers[3],
@@ -160,7 +159,7 @@ TEST(Strangers, ANameThatAnotherUserHoldsStopsNobody) {
       if (setuid(65534) != 0) return "no";
       const Descriptor decoy = listen_at(name + "-0123456789abcdef");
       Descriptor listener = listen_at(name);
-      if (!listens) shutdown(listener.fd(), SHUT_RDWR);  // nobody can ask who it is
+      if (!listens) shutdown(listener.fd(), SHUT_RDWR);  // so that its process is not known
       pause();
       return "";
     });
@@ -192,7 +191,7 @@ TEST(Strangers, AHolderOfAnotherUserIsNamedAtTheDeadline) {
                                 HasSubstr("uid 0"), testing::EndsWith("(culprit 0)")));
 }
 
-// 200 strangers that say nothing, more than the process may have descriptors.
+// 200 silent strangers, more than the process may have descriptors.
 TEST(Strangers, AreDroppedFirstWhereDescriptorsAreFew) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "NOT TESTED: the sanitizer needs descriptors for itself";

@@ -1,5 +1,4 @@
-// A TCP meeting at a free port of this host, for the tests between hosts. Called by tcp_test.cc and
-// tcp_strangers_test.cc.
+// A TCP meeting at a free port of this host, for the tests between hosts.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +12,7 @@
 
 namespace ferry::internal {
 
-// A port that nobody listens at.
+// A port where no socket listens.
 inline int free_port() { return port_of(tcp_listen("lo", 0)); }
 
 inline TcpEndpoint endpoint_at(int port, const std::string& job = "the job") {
@@ -25,7 +24,7 @@ inline TcpEndpoint endpoint_at(int port, const std::string& job = "the job") {
   return endpoint;
 }
 
-// "met" when all ranks hear each other.
+// "met" when all ranks receive each other's texts.
 inline std::string meet_over_tcp(const TcpEndpoint& endpoint, int rank,
                                  const std::vector<int>& split, Deadline deadline = soon()) {
   const auto rendezvous = tcp_rendezvous(endpoint, rank, split, deadline);

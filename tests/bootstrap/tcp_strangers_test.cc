@@ -1,5 +1,4 @@
-// What else may come to, or sit at, the port of a group: wrong secrets, other jobs, garbage,
-// silence.
+// Other processes at the port of a group: wrong secrets, other jobs, garbage, silence.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -53,7 +52,7 @@ TEST(TcpStrangers, GarbageAndSilenceHoldUpNobody) {
   for (int i = 0; i < 100; ++i) strangers.push_back(connect_patiently(endpoint));
   const std::string magic = "ferry/u\n";
   write_to(strangers[0], "GET / HTTP/1.1\r\n\r\n");
-  write_to(strangers[1], "fer");                              // the begin of a frame, no more
+  write_to(strangers[1], "fer");                              // only the beginning of a frame
   write_to(strangers[2], magic + std::string(16, '\xff'));    // a frame of 2^64 bytes
   write_to(strangers[3], magic + '\1' + std::string(15, 0));  // an empty hello
   shutdown(strangers[4].fd(), SHUT_RDWR);
@@ -73,7 +72,7 @@ TEST(TcpStrangers, HelloWithoutAProofIsNotBelieved) {
     const auto frame = frame_of(stranger);
     ASSERT_TRUE(frame);
     EXPECT_EQ(frame->kind, FrameKind::kChallenge);
-    EXPECT_FALSE(frame_of(stranger)) << "hung up, nothing told";
+    EXPECT_FALSE(frame_of(stranger)) << "closed, without a failure";
   }
   EXPECT_THAT(coordinator.result(), AllOf(StartsWith("timeout: rank 1 of 2 did not come"),
                                           HasSubstr("3 connections failed authentication")));
@@ -195,8 +194,8 @@ TEST(TcpStrangers, AListenerThatGoesIsWaitedOut) {
   EXPECT_THAT(results, Each("met"));
 }
 
-// Who holds the port plays rank 0, with a share of its own and the member's own words; once it has
-// gone, the ranks meet.
+// The process that holds the port pretends to be rank 0, with a share of its own and the member's
+// own text; once it has ended, the ranks meet.
 TEST(TcpStrangers, ARankZeroWithoutTheSecretIsNotBelievedAndTheRealOneIsFound) {
   const TcpEndpoint endpoint = endpoint_at(free_port());
   Forked peer([&] { return meet_over_tcp(endpoint, 1, one_node(2)); });
@@ -213,7 +212,7 @@ TEST(TcpStrangers, ARankZeroWithoutTheSecretIsNotBelievedAndTheRealOneIsFound) {
       EXPECT_THAT(hello->payload, testing::Not(HasSubstr(secret)));
     connection.send(FrameKind::kProof, 0, hello->payload);  // reflected
     connection.send(FrameKind::kWelcome, 0, "");
-    EXPECT_FALSE(frame_of(connection)) << "hung up";
+    EXPECT_FALSE(frame_of(connection)) << "closed";
   }
   listener = {};
   Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(2)); });
@@ -229,8 +228,8 @@ TEST(TcpStrangers, MisfitsAreNamedToBothSides) {
                                   HasSubstr("has 2"), HasSubstr("has 3"))));
 }
 
-// It reads no sealed frames: what is wrong is said in clear, once it has proved that it is of the
-// job.
+// A rank with another protocol reads no sealed frames: the error is sent unsealed, once the rank
+// has proved that it knows the secret.
 TEST(TcpStrangers, ARankOfAnotherProtocolIsToldSo) {
   const TcpEndpoint endpoint = endpoint_at(free_port());
   Forked coordinator([&] { return meet_over_tcp(endpoint, 0, one_node(2)); });
@@ -245,9 +244,9 @@ TEST(TcpStrangers, ARankOfAnotherProtocolIsToldSo) {
   --hello.protocol;
   old.send(FrameKind::kHello, 0, handshake.share() + handshake.seal(encode(hello)));
   EXPECT_THAT(coordinator.result(), StartsWith("mismatch: different protocols of ferry: rank 0"));
-  std::string heard(1 << 16, '\0');
-  ASSERT_GT(recv(same.fd(), heard.data(), heard.size(), 0), 0);
-  EXPECT_THAT(heard, HasSubstr("different protocols of ferry: rank 0"));
+  std::string received(1 << 16, '\0');
+  ASSERT_GT(recv(same.fd(), received.data(), received.size(), 0), 0);
+  EXPECT_THAT(received, HasSubstr("different protocols of ferry: rank 0"));
 }
 
 TEST(TcpStrangers, ARankZeroOfAnotherProtocolIsNamed) {
@@ -272,7 +271,7 @@ TEST(TcpStrangers, TwoProcessesOfOneRankAreNamed) {
   const auto results =
       in_processes({0, 1, 1}, [&](int rank) { return meet_over_tcp(endpoint, rank, one_node(3)); });
   EXPECT_THAT(results, Each(AllOf(StartsWith("invalid_argument: "),
-                                  HasSubstr("two processes say they are rank 1: pid "))));
+                                  HasSubstr("two processes claim to be rank 1: pid "))));
 }
 
 }  // namespace

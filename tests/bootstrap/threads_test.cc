@@ -24,7 +24,7 @@ using testing::StartsWith;
 
 using Body = std::function<std::string(std::unique_ptr<Rendezvous>)>;
 
-// body(rendezvous) on a thread per rank; what it returned or threw.
+// Runs body(rendezvous) on a thread per rank; its results or errors.
 std::vector<std::string> in_threads(int size, const Body& body) {
   std::vector<std::string> results(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;

@@ -1,8 +1,7 @@
 // ChaosTransport: any Transport with network chaos, drawn from a seed. Packets come late, in
-// another order and twice; now and then a peer is out of reach for a while, and others get their
-// packets first; the ends of sends are told late; bodies are cut at random. Nothing is lost. Put
-// under MessageChannel by message_channel_test and transport_test, under whole groups by
-// network_chaos_test.
+// another order and twice; at times a peer is unreachable for a while, and others receive their
+// packets first; the ends of sends are reported late; bodies are cut at random. No packet is lost.
+// Tests run MessageChannel and whole groups over it.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +19,7 @@
 
 namespace ferry::test {
 
-// What the chaos did, on all transports that share it: a test that saw none of it shows nothing.
+// Counts of the chaos on all transports that share them, for a test to check that there was some.
 struct ChaosCounts {
   // Relaxed throughout: numbers, read when the transports are gone.
   std::atomic<std::uint64_t> repeated{0}, shuffled{0}, sent_late{0};
@@ -53,7 +52,7 @@ class ChaosTransport final : public PassingTransport {
     const auto hold = [this](const Packet& packet) { packets_.emplace_back(packet); };
     const bool room = packets_.size() < kMostHeld;
     const bool moved = room && PassingTransport::progress(hold, held_);
-    if (below(4) == 0) return moved;  // a lull
+    if (below(4) == 0) return moved;  // no packet this time
     for (std::uint64_t n = below(16); n > 0 && !packets_.empty(); --n) release_packet(read);
     for (std::uint64_t n = below(4); n > 0 && !held_.sent.empty(); --n)
       events.sent.push_back(take_any(held_.sent));
@@ -69,7 +68,7 @@ class ChaosTransport final : public PassingTransport {
   std::string describe() const override { return PassingTransport::describe() + " under chaos"; }
 
  private:
-  // A send to a peer that is out of reach; its memory stays the sender's until sent().
+  // A send to a peer that is unreachable; its memory must not change until the ticket is reported.
   struct Late {
     int peer;
     std::span<const std::byte> head, body;
@@ -117,8 +116,8 @@ class ChaosTransport final : public PassingTransport {
   ChaosCounts* report_;
   std::map<int, std::int64_t> outage_;  // peer: until when, in now_ns()
   std::vector<Late> late_;
-  std::vector<KeptPacket> packets_;  // that have come and are not read
-  Events held_;                      // what else happened
+  std::vector<KeptPacket> packets_;  // have come and are not read
+  Events held_;                      // other events, not reported yet
 };
 
 }  // namespace ferry::test

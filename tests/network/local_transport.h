@@ -1,7 +1,7 @@
 // LocalNetwork: a Transport between threads of one process, for tests. Small packets are copied at
 // once; the memory of large ones belongs to the transport until the receiver has taken them, as
-// with a network card. A transport that is destroyed is lost to the others once they have read what
-// it sent.
+// with a network card. The peers of a transport that is destroyed lose it once they have read its
+// packets.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace ferry::test {
 
 class LocalNetwork {
  public:
-  // Safe from any thread. Transports keep what they need of the network.
+  // Safe from any thread. Transports share the state of the network and may outlive it.
   std::unique_ptr<internal::Transport> transport() const;
 
  private:
@@ -31,7 +31,7 @@ class LocalNetwork {
     std::span<const std::byte> theirs;  // not copied yet: lies in the sender's memory
     void* ticket;
   };
-  // What one transport has still to take.
+  // The packets and events that one transport has not taken yet.
   struct Box {
     std::deque<OnWay> packets;
     std::vector<void*> sent;
@@ -122,7 +122,7 @@ class LocalNetwork::LocalTransport final : public internal::Transport {
   }
   void sleep(int wait_us) override {
     std::unique_lock held(state_->mutex);
-    // ThreadSanitizer of g++ 12 does not know waits on the steady clock.
+    // ThreadSanitizer of g++ 12 does not support waits on the steady clock.
     const auto until = std::chrono::system_clock::now() + std::chrono::microseconds(wait_us);
     box_->bell.wait_until(held, until, [this] { return box_->changed; });
   }

@@ -113,7 +113,7 @@ class MessageChannelUnderChaos : public testing::TestWithParam<Chaos> {
     return readers_[rank].total() == total && channels_[rank]->all_sent();
   }
 
-  // One rank's part: `count` messages to each peer while those of the peers come in.
+  // One rank: sends `count` messages to each peer while it receives those of the peers.
   void play(int rank, std::uint64_t count) {
     MessageChannel& messages = *channels_[rank];
     const auto pause = [&] {

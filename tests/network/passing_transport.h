@@ -1,5 +1,5 @@
-// PassingTransport: a Transport that passes everything on to another. Tests derive from it and
-// change what they are about.
+// PassingTransport: a Transport that forwards every call to another. Tests derive from it and
+// override calls.
 #pragma once
 
 #include <map>

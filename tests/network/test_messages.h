@@ -38,7 +38,7 @@ class MessageReader {
  public:
   MessageReader(std::uint64_t seed, int rank) : seed_(seed), rank_(rank) {}
 
-  // Reads what has come. True when something moved.
+  // Reads the messages that have come. True when there was something to do.
   bool progress(internal::MessageChannel& messages) {
     std::vector<internal::MessageChannel::Loss> losses;
     const bool moved =
@@ -67,8 +67,8 @@ class MessageReader {
   std::vector<std::pair<int, std::string>> lost_;
 };
 
-// Sends the letter in a buffer where it fits, else at once, or soon where it is smallest. `pause`
-// is called while there is no room.
+// Sends the letter in a buffer if it fits, else by send_now(), and the smallest by send_soon().
+// Calls `pause` while there is no free buffer.
 inline void send_message(internal::MessageChannel& messages, int to,
                          const std::vector<std::byte>& bytes, const std::function<void()>& pause) {
   using internal::MessageChannel;

@@ -1,5 +1,5 @@
 // MessageChannel over UCX between processes, by TCP on this host: under chaos too; a peer that is
-// killed, a peer that leaves, what is left behind, and what UCX does to the process.
+// killed, a peer that leaves, leaks, and UCX's effects on the process.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ constexpr int kMaxRanks = 4;
 struct Board {
   struct Place {
     std::atomic<int> round;
-    std::atomic<int> open;  // how often it let others in
+    std::atomic<int> open;  // how often it has called let_in()
     std::size_t bytes;
     char address[1024];
   };
@@ -63,12 +63,12 @@ class SharedBoard {
     wait(rank, round);
     return {board_->places[rank].address, board_->places[rank].bytes};
   }
-  // Until all have come here as often as `rank`.
+  // Waits until all ranks have come here as often as `rank`.
   void let_in(int rank, int size) {
     const int times = board_->places[rank].open.fetch_add(1, std::memory_order_acq_rel) + 1;
     for (int peer = 0; peer < size; ++peer) wait_for(board_->places[peer].open, times);
   }
-  // Until the rank has posted for the round-th time.
+  // Waits until the rank has posted for the round-th time.
   void wait(int rank, int round) { wait_for(board_->places[rank].round, round); }
 
  private:
@@ -123,7 +123,7 @@ struct Rank {
   MessageChannel messages;
 };
 
-std::string said(const MessageReader& reader) {
+std::string text_of(const MessageReader& reader) {
   return fmt::format("{} read, {} wrong, {} lost", reader.total(), reader.wrong(),
                      reader.lost().size());
 }
@@ -141,10 +141,10 @@ std::string exchange_messages(SharedBoard& board, int rank, bool chaos) {
     self.progress();
   }
   self.read_to((kRanks - 1) * kMessageCount);
-  // Nobody leaves before all have read.
+  // No rank leaves before all ranks have read.
   board.post(rank, "");
   for (int peer = 0; peer < kRanks; ++peer) board.wait(peer, 2);
-  return said(self.reader) + " over " + self.messages.describe();
+  return text_of(self.reader) + " over " + self.messages.describe();
 }
 
 TEST(UcxTransport, MessagesBetweenProcessesComeOnceWholeAndInOrder) {
@@ -163,14 +163,15 @@ TEST(UcxTransport, MessagesComeOnceWholeAndInOrderUnderChaos) {
 
 // ---- peers that end
 
-// A rank that waits for the others' ends and tells how long after `began_ns` it heard of them.
+// A rank that waits for the loss of the others, and returns how long after `began_ns` it was
+// reported.
 std::string mourn(SharedBoard& board, std::atomic<std::int64_t>& began_ns) {
   Rank self(board, 0, 2);
   self.send(1, 0);
   self.read_to(1);
   board.post(0, "");
   self.progress_until([&] { return !self.reader.lost().empty(); });
-  if (self.reader.lost().empty()) return "nothing heard";
+  if (self.reader.lost().empty()) return "no loss";
   const std::int64_t late_ns = now_ns() - began_ns.load(std::memory_order_acquire);
   return fmt::format("{} ms, rank {}: {}", late_ns / 1'000'000, self.reader.lost()[0].first,
                      self.reader.lost()[0].second);
@@ -180,7 +181,7 @@ TEST(UcxTransport, AKilledPeerIsLostWithinASecond) {
   SharedBoard board;
   void* shared = mmap(nullptr, 64, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto& began_ns = *new (shared) std::atomic<std::int64_t>(0);
-  Forked mourner([&] { return mourn(board, began_ns); });
+  Forked waiter([&] { return mourn(board, began_ns); });
   Forked victim([&] {
     Rank self(board, 1, 2);
     self.send(0, 0);
@@ -190,9 +191,9 @@ TEST(UcxTransport, AKilledPeerIsLostWithinASecond) {
   board.wait(0, 2);
   began_ns.store(now_ns(), std::memory_order_release);
   kill(victim.pid(), SIGKILL);
-  const std::string told = mourner.result();
-  EXPECT_THAT(told, testing::HasSubstr("rank 1: the connection to it ended"));
-  EXPECT_LT(std::atoi(told.c_str()), 1000) << told;
+  const std::string result = waiter.result();
+  EXPECT_THAT(result, testing::HasSubstr("rank 1: the connection to it ended"));
+  EXPECT_LT(std::atoi(result.c_str()), 1000) << result;
   munmap(shared, 64);
 }
 
@@ -202,7 +203,7 @@ TEST(UcxTransport, LastMessagesOfAPeerThatLeavesAreRead) {
   Forked reader([&] {
     Rank self(board, 0, 2);
     self.progress_until([&] { return !self.reader.lost().empty(); });
-    return said(self.reader);
+    return text_of(self.reader);
   });
   Forked leaver([&] {
     Rank self(board, 1, 2);
@@ -213,7 +214,7 @@ TEST(UcxTransport, LastMessagesOfAPeerThatLeavesAreRead) {
   EXPECT_EQ(reader.result(), fmt::format("{} read, 0 wrong, 1 lost", kMessageCount));
 }
 
-// ---- what is left behind
+// ---- leaks
 
 long resident_kib() {
   long pages = 0, resident = 0;
@@ -227,7 +228,7 @@ std::string growth(int descriptors, long kib) {
   return fmt::format("{} descriptors, {} MiB", more_descriptors, more_kib >> 10);
 }
 
-// AddressSanitizer keeps what was freed, and looks for leaks itself.
+// AddressSanitizer keeps freed memory, and finds leaks itself.
 void expect_nothing_left(const std::string& grown) {
 #ifdef __SANITIZE_ADDRESS__
   constexpr int kMostMib = 300;
