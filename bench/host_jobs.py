@@ -14,7 +14,7 @@ RATE, RATE_GB_S = "1gbit", 0.125
 
 
 class Jobs:
-    """Of programs whose ranks are on the hosts of `bench`, `ranks` on each."""
+    """Jobs of programs whose ranks are on the hosts of `bench`, `ranks` on each."""
 
     def __init__(self, options, bench, ranks):
         self.options, self.bench, self.ranks = options, bench, ranks

@@ -24,7 +24,7 @@ constexpr int kMostBatches = 10, kFewestIterations = 20, kMostIterations = 2000;
 constexpr double kDefaultRunNs = 0.5e9;
 constexpr std::size_t kCheckedTokens = 64;
 
-// Of the intervals of all ranks, on rank 0: CLOCK_MONOTONIC is one for all of a host.
+// The quantiles over all ranks, on rank 0: the processes of a host share CLOCK_MONOTONIC.
 Json times_json(const std::vector<Interval>& mine, int num_ranks, int pairs) {
   std::vector<Interval> all(mine.size() * static_cast<std::size_t>(num_ranks));
   const int bytes = static_cast<int>(mine.size() * sizeof(Interval));

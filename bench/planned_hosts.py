@@ -40,7 +40,7 @@ def gb_s(gbit):
 
 
 def levels(network, gbit):
-    """Of the topology that the ranks are told, at the rate of payload; 0: no limit."""
+    """The topology that the ranks get, at the rate of payload; 0: no limit."""
     hosts, racks, ranks = NETWORKS[network]
     if network == "two-ways":
         return f"machine:2@2links@{gb_s(gbit / 4)}GB/s@also2xor,host:2@{gb_s(2 * gbit)}GB/s", ranks

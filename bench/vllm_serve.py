@@ -3,8 +3,8 @@
 
     vllm-env/bin/python bench/vllm_serve.py [--batches 1 8 64] [--tokens 32] [--rounds 5] [--hidden 512] ...
 
-Both servers run a random Mixture-of-Experts model and answer in turns, round by round, over HTTP; the one that does not
-answer is stopped. docs/vllm.md has figures. The environment is that of scripts/check_vllm.sh. --part: only ferry's
+Both servers run a random Mixture-of-Experts model and reply in turns, round by round, over HTTP; the other one is
+stopped meanwhile. docs/vllm.md has figures. The environment is that of scripts/check_vllm.sh. --part: only ferry's
 server, and which part of a step its calls of ferry take (vllm_part/sitecustomize.py).
 """
 
@@ -29,7 +29,7 @@ WAYS = {"ferry": (True, ("-dp", "2", "--enable-expert-parallel")), "tensor paral
 def read_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64], help="requests at a time %(default)s")
-    parser.add_argument("--tokens", type=int, default=32, help="of an answer (%(default)s)")
+    parser.add_argument("--tokens", type=int, default=32, help="of a reply (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="of each batch (%(default)s)")
     parser.add_argument("--hidden", type=int, default=512, help="a multiple of 128 (%(default)s)")
     parser.add_argument("--layers", type=int, default=4, help="(%(default)s)")

@@ -17,8 +17,8 @@ int run_command_line(int argc, char** argv);
 // Measures dispatch and combine on this machine beside the same traffic with places known.
 void add_bench(CLI::App& app, int& exit_code);
 
-// Starts ranks. `program` is what stood after `--`, a program and its arguments, taken as they are;
-// it must outlive the parsing.
+// Starts ranks. `program` holds the words after `--`, a program and its arguments, taken as they
+// are; it must outlive the parsing.
 void add_launch(CLI::App& app, const std::vector<std::string>& program, int& exit_code);
 
 // What this machine offers, and what to change for speed.

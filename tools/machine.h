@@ -1,5 +1,5 @@
-// Facts of this machine and of this process's share of it, as the kernel and hwloc tell them;
-// nothing is tried or measured here. Calls hwloc, available.h and the bench's cores.h.
+// Facts of this machine and of this process's share of it, as the kernel and hwloc report
+// them; nothing is tried or measured here. Calls hwloc, available.h and the bench's cores.h.
 #pragma once
 
 #include <cstdint>

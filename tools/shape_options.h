@@ -1,4 +1,4 @@
-// The options that say what an exchange is, which `ferry bench` and `ferry topology` share. An
+// The options of an exchange, which `ferry bench`, `ferry plan` and `ferry topology` share. An
 // option with a choice of names lists them in its help, and in the message when a name is none of
 // them.
 #pragma once

@@ -118,7 +118,7 @@ class Report(unittest.TestCase):
         os.close(ours)
         first, second = told.split("4 tokens per rank", 1)
         self.assertNotIn("left", first)
-        self.assertRegex(second, r"measuring the ranks, about \d+ s left \.\.")
+        self.assertRegex(second, r"measuring the ranks, about \d+ s remaining \.\.")
 
     def test_rebalance_measures_blocks_copies_and_uniform_routing(self):
         options = ["--rebalance", "--redundant-experts", "8", "--routing", "zipf:1.5", "--check", "--tokens", "64"]

@@ -156,7 +156,7 @@ TEST(BenchRouting, RecordedLoadThatDoesNotFitIsNamed) {
   EXPECT_NE(error(write_file("bad.json", "[1]"), 4).find("logical_count"), std::string::npos);
   EXPECT_NE(error(write_file("flat.json", R"({"logical_count": [1]})"), 4).find("not a matrix"),
             std::string::npos);
-  EXPECT_NE(error(write_file("text.json", R"({"logical_count": [["a"]]})"), 1).find("no number"),
+  EXPECT_NE(error(write_file("text.json", R"({"logical_count": [["a"]]})"), 1).find("not a number"),
             std::string::npos);
   EXPECT_NE(error(write_file("minus.json", R"({"logical_count": [[3, -1]]})"), 2).find("negative"),
             std::string::npos);

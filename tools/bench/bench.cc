@@ -33,15 +33,16 @@ Progress progress_of(std::int64_t tokens, std::string left) {
   };
 }
 
-// ", about 40 s left" once a point has said how long one takes: iterations are chosen so that all
-// take about as long.
+// ", about 40 s remaining" once one point was measured: the numbers of iterations are chosen so
+// that all points take about the same time.
 std::string time_left(std::int64_t began_ns, std::size_t done, std::size_t points) {
   if (done == 0) return {};
   const auto each = static_cast<double>(internal::now_ns() - began_ns) / static_cast<double>(done);
-  return fmt::format(", about {:.0f} s left", each * 1e-9 * static_cast<double>(points - done));
+  return fmt::format(", about {:.0f} s remaining",
+                     each * 1e-9 * static_cast<double>(points - done));
 }
 
-// Of several ranks that a launcher started, only rank 0 prints.
+// Only rank 0 prints where a launcher started several ranks.
 void print(const Options& options, const std::string& text) {
   if (options.rank > 0) return;
   std::fputs(text.c_str(), stdout);

@@ -37,7 +37,7 @@ void compare_list(std::span<const T> got, const std::vector<T>& expected, Compar
   comparison.wrong += unmatched;
 }
 
-// Lists with `width` elements for each row. The engine leaves those of padding rows alone.
+// Lists with `width` elements for each row. The engine does not write those of padding rows.
 template <typename T>
 void compare_rows_of(const internal::RankReceived& expected, Layout layout, std::span<const T> got,
                      const std::vector<T>& wanted, Comparison& comparison) {

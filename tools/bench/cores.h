@@ -10,7 +10,7 @@ namespace ferry::bench {
 // In ascending order; never empty.
 std::vector<int> allowed_cores();
 
-// Binds the calling thread, and threads it will start, to `count` of `cores`, from position `first`
+// Binds the calling thread, and threads it will start, to `count` of `cores`, from index `first`
 // on, wrapping.
 void pin_to(const std::vector<int>& cores, int first, int count);
 

@@ -26,8 +26,8 @@ namespace {
 using internal::cuda_check;
 
 constexpr int kRounds = 7, kPairsOfGraph = 10;
-// A process that has issued too much holds a lock of the driver until there is room, and with it
-// the ranks that it shares the process with (docs/cuda.md).
+// A thread that has issued more calls than the driver queues holds a lock of the driver until the
+// queue has room. The other ranks of the process then wait as well (docs/cuda.md).
 constexpr int kPairsAhead = 40;
 
 // One rank: its exchange, its tensors on the device, and a graph of some pairs.
@@ -81,8 +81,8 @@ class RankOnCuda {
     cuda_check(cudaStreamEndCapture(stream_, &graph), "ending a graph");
     cuda_check(cudaGraphInstantiate(&graph_, graph, 0), "making a graph");
     cudaGraphDestroy(graph);
-    // Its first launch would wait for all kernels, among them those of ranks that wait for this
-    // one.
+    // Without this call the first launch would wait for all kernels, among them kernels that wait
+    // for this rank.
     cuda_check(cudaGraphUpload(graph_, stream_), "preparing a graph");
     cuda_check(cudaStreamSynchronize(stream_), "preparing a graph");
   }
@@ -263,7 +263,7 @@ CudaTimes measure_on_cuda(const Plan& given) {
 
 std::string cuda_table(const std::vector<Plan>& plans, const std::vector<CudaTimes>& times) {
   cudaDeviceProp device;
-  cuda_check(cudaGetDeviceProperties(&device, 0), "asking what a device is");
+  cuda_check(cudaGetDeviceProperties(&device, 0), "reading the properties of the device");
   std::string text = fmt::format(
       "{} ranks, threads that share one {}; medians of {} rounds, us. A copy moves the bytes of a "
       "pair: each token\n"

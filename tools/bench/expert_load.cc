@@ -91,7 +91,7 @@ std::vector<double> recorded_shares(const std::string& file, int layer, int num_
     return pick_layer(to_layers(counts), layer, num_experts);
   } catch (const Json::exception&) {
     throw std::invalid_argument(fmt::format(
-        "--routing load:{}: \"logical_count\" holds something that is no number", file));
+        "--routing load:{}: \"logical_count\" holds a value that is not a number", file));
   } catch (const std::invalid_argument& error) {
     throw std::invalid_argument(fmt::format("--routing load:{}: {}", file, error.what()));
   }

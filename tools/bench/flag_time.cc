@@ -14,19 +14,21 @@
 namespace ferry::bench {
 namespace {
 
-// On one core the threads yield, as ferry's ranks do there.
-struct Rally {
-  alignas(64) std::atomic<std::int64_t> ball{0};  // even: the first thread's turn; negative: over
+// A flag that two threads write in turn. On one core they yield while they wait, as ferry's ranks
+// do there.
+struct Flag {
+  // Even: the first thread writes next; negative: the measurement is over.
+  alignas(64) std::atomic<std::int64_t> value{0};
 
-  // Acquire pairs with the release in play(): nothing but the turn itself is passed.
-  bool wait_for(std::int64_t value, bool spin) {
+  // Acquire pairs with the release in set(); the value is all that it publishes.
+  bool wait_for(std::int64_t wanted, bool spin) {
     for (;;) {
-      const std::int64_t seen = ball.load(std::memory_order_acquire);
-      if (seen == value || seen < 0) return seen == value;
+      const std::int64_t seen = value.load(std::memory_order_acquire);
+      if (seen == wanted || seen < 0) return seen == wanted;
       if (!spin) sched_yield();
     }
   }
-  void play(std::int64_t value) { ball.store(value, std::memory_order_release); }
+  void set(std::int64_t next) { value.store(next, std::memory_order_release); }
 };
 
 }  // namespace
@@ -34,10 +36,10 @@ struct Rally {
 double flag_ns(std::span<const int> cores, std::chrono::milliseconds length) {
   const bool spin = cores.size() > 1;
   const std::vector<int> used(cores.begin(), cores.end());
-  Rally rally;
+  Flag flag;
   std::thread second([&] {
     pin_to(used, 1, 1);
-    for (std::int64_t turn = 1; rally.wait_for(turn, spin); turn += 2) rally.play(turn + 1);
+    for (std::int64_t turn = 1; flag.wait_for(turn, spin); turn += 2) flag.set(turn + 1);
   });
   double best_ns = 0;
   std::thread first([&] {
@@ -47,18 +49,18 @@ double flag_ns(std::span<const int> cores, std::chrono::milliseconds length) {
     const auto rounds_ns = [&] {
       const std::int64_t begin_ns = internal::now_ns();
       for (int i = 0; i < kRounds; ++i) {
-        rally.play(hops + 1);
+        flag.set(hops + 1);
         hops += 2;
-        rally.wait_for(hops, spin);
+        flag.wait_for(hops, spin);
       }
       return static_cast<double>(internal::now_ns() - begin_ns);
     };
-    rounds_ns();  // both threads are up
+    rounds_ns();  // so that both threads run
     const internal::Deadline end = internal::Deadline::after(length);
     best_ns = rounds_ns();
     while (!end.passed()) best_ns = std::min(best_ns, rounds_ns());
     best_ns /= 2 * kRounds;
-    rally.play(-1);
+    flag.set(-1);
   });
   first.join();
   second.join();

@@ -1,7 +1,7 @@
-// How long a flag takes from one core to another. On a virtual machine it says more than that: the
-// hypervisor may move its cores while it runs, to one last-level cache (a flag is fast, and the
-// cores share the bandwidth of that cache to memory) or to two (a flag is slow, and each core has a
-// bandwidth of its own).
+// How long a flag takes from one core to another. On a virtual machine this time shows where the
+// cores are, because the hypervisor may move them while it runs: to one last-level cache (a flag is
+// fast, and the cores share the bandwidth of that cache to memory) or to two (a flag is slow, and
+// each core has a bandwidth of its own).
 #pragma once
 
 #include <chrono>

@@ -47,7 +47,7 @@ Json quantiles_json(const Quantiles& us) {
   return {{"min", us.min}, {"median", us.median}, {"p99", us.p99}};
 }
 
-// By level. Limits are null where the topology gives no bandwidth.
+// Bytes and time limits by level. Limits are null where the topology gives no bandwidth.
 void add_levels(Json& object, const Measurement& m) {
   object["algorithm"] = internal::algorithm_name(m.algorithm);
   object["algorithm_reason"] = m.algorithm_reason;

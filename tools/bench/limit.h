@@ -1,7 +1,8 @@
-// Limit: the time this machine needs for the unavoidable memory traffic of a plan, and nothing
-// else. Every slot is known in advance and all memory is in one address space; pinned threads copy
-// each token to its slots (dispatch), then read the rows of each token and write its result
-// (combine). No counts, no flags, no other process: the process that
+// Limit: the time that the memory traffic of a plan takes where every slot is known in advance and
+// all memory is in one address space. Pinned threads copy each token to its slots (dispatch), then
+// read the rows of each token and write its result (combine), without counts, flags or other
+// processes. It is a yardstick and not a lower bound: an exchange that moves the same rows in
+// another order, or copies fewer bytes, can take less (README.md, "places known"). The process that
 // measures it must be idle otherwise. Calls the row kernels.
 #pragma once
 
@@ -17,10 +18,10 @@ namespace ferry::bench {
 struct LimitTimes {
   double dispatch_us = 0;
   double combine_us = 0;
-  double pair_us = 0;       // of one after the other
+  double pair_us = 0;       // a dispatch and the combine after it
   const char* copy = "";    // the fastest way to copy
   const char* reduce = "";  // the fastest way to write results
-  // Of each round: the median pair of the way that was fastest in it.
+  // For each round the median pair of the way that was fastest in it.
   std::vector<double> rounds_us = {};
   // From a core to its neighbour (flag_time.h), before and after each round; two cores at least.
   std::vector<double> flags_ns = {};

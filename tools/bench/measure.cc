@@ -35,7 +35,7 @@ void summarise(const Plan& plan, const Results& results, Measurement& measuremen
   }
 }
 
-// Of the group: as it was given, or its nodes.
+// The topology of the group: the given one, or one level of nodes.
 Topology topology_of(const Options& options, const Results& results) {
   const std::string text = !options.topology.empty()
                                ? options.topology
@@ -52,7 +52,7 @@ double limit_us(const Topology::Link& link, double bytes) {
   return bytes_per_us > 0 ? bytes / bytes_per_us : 0;
 }
 
-// Of the group of a level that sends most to the others, by all its links.
+// The bytes out of that group of the level which sends most to the others, over all its links.
 LevelBytes crossed_bytes(const Topology& topology, int index, const Results& results) {
   const Topology::Level& level = topology.level(index);
   LevelBytes most{.name = level.name};

@@ -17,7 +17,7 @@ struct LevelBytes {
   std::string name;      // "host": between nodes; "rank": inside, of the busiest rank
   double bytes = 0;      // rows and scales; between nodes, out of the busiest node
   double all_bytes = 0;  // headers and flags included
-  double limit_us = 0;   // bytes at the bandwidth that the topology gives; 0: it gives none
+  double limit_us = 0;   // bytes at the bandwidth that the topology gives; 0: not known
 };
 
 // Summed over ranks.
@@ -28,7 +28,7 @@ struct RowCounts {
   std::vector<std::vector<std::int64_t>> between, of_experts;
 };
 
-// Of one exchange; bytes summed over ranks.
+// The measurements of one exchange; bytes are summed over ranks.
 struct Measurement {
   std::int64_t tokens = 0;  // of the fullest rank
   int iterations = 0;
@@ -44,7 +44,7 @@ struct Measurement {
   Algorithm algorithm = Algorithm::kAuto;
   std::string algorithm_reason;
   std::uint64_t compared = 0, wrong = 0;
-  std::string trace;  // of traced options: the JSON of a trace file
+  std::string trace;  // the JSON of a trace file, where the options trace
 
   double limit_ratio() const noexcept {
     return limit.pair_us > 0 ? pair_us.median / limit.pair_us : 0;
@@ -62,7 +62,7 @@ Measurement measure(Plan& plan, const Progress& progress);
 // mean.
 std::string table_header(const Options& options);
 std::string table_line(const Options& options, const Measurement& measurement);
-// Of the three that --rebalance measures: what it brings.
+// The gain of --rebalance, from its three measurements.
 std::string rebalance_footer(const Options& options, const std::vector<Measurement>& measurements);
 std::string table_footer(const Options& options, const std::vector<Measurement>& measurements);
 

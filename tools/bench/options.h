@@ -1,4 +1,4 @@
-// The options of `ferry bench`: names, ranges, and what may not be combined. Used by every file of
+// The options of `ferry bench`: names, ranges, and which exclude each other. Used by every file of
 // the command.
 #pragma once
 
@@ -22,9 +22,9 @@ const char* node_sums_name(NodeSums sums) noexcept;
 struct Options {
   int ranks = 8;      // kEnvironment: as the launcher says
   int rank = 0;       // kEnvironment: of this process
-  bool cuda = false;  // rows are on a GPU, which all ranks share
+  bool cuda = false;  // rows are in the memory of one GPU, which all ranks share
   Mode mode = Mode::kProcesses;
-  // Of each rank `shape.max_tokens` tokens, unless tokens_per_rank says otherwise.
+  // Each rank has `shape.max_tokens` tokens, unless tokens_per_rank has a number for it.
   ExchangeConfig shape = {.max_tokens = 128, .hidden = 7168, .num_experts = 256, .top_k = 8};
   std::vector<std::int64_t> tokens_per_rank;
   std::string topology;      // empty: FERRY_TOPOLOGY, or as found
@@ -53,7 +53,7 @@ struct Options {
   std::size_t row_bytes() const noexcept {
     return static_cast<std::size_t>(shape.hidden) * element_bytes(shape.dtype);
   }
-  // Of a received row, and of its scales.
+  // Bytes of a received row, and of its scales.
   std::size_t wire_row_bytes() const noexcept;
   std::size_t wire_scale_bytes() const noexcept;
   // Rows of a token at most.

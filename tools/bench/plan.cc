@@ -41,7 +41,8 @@ std::vector<internal::RankInput> make_inputs(const Options& options,
   return inputs;
 }
 
-// Padded rows are committed whole, so the bench asks for what the fullest expert needs and no more.
+// Padded rows are committed whole, so the bench reserves the rows of the fullest expert and no
+// more.
 std::int64_t fullest_expert(const std::vector<internal::RankInput>& inputs, int num_experts) {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(num_experts));
   for (const internal::RankInput& input : inputs) {

@@ -34,7 +34,7 @@ struct Failure {
     kNone,
     kAlone,
     kOfAnother
-  };  // kOfAnother: it only noticed that a peer is gone
+  };  // kOfAnother: the rank failed because a peer had ended
   Cause cause = Cause::kNone;
   std::array<char, 1000> message = {};
 
@@ -100,7 +100,7 @@ std::vector<pid_t> start_processes(const Options& options, SharedArray<Failure>&
   return children;
 }
 
-// What became of a rank, where it could not say so itself.
+// The end of a rank that left no message.
 void note_end(int status, bool killed_here, Failure& failure) {
   if (WIFSIGNALED(status) && killed_here) {
     failure.set(Failure::Cause::kOfAnother, "still waited for a rank that had ended");
@@ -118,12 +118,12 @@ void kill_all(const std::vector<pid_t>& running) {
   }
 }
 
-// Ranks that lose another one end by themselves, but not when it had not joined them yet: then they
-// would wait for it until their deadline.
+// A rank ends by itself when a rank of its group has ended. It does not where that rank had not
+// joined the group yet: it would wait for the missing rank until its deadline.
 void run_processes(const Options& options, SharedArray<Failure>& failures,
                    const std::function<void(Group)>& body) {
   std::vector<pid_t> running = start_processes(options, failures, body);
-  std::int64_t kill_at_ns = 0;  // 0: all is well
+  std::int64_t kill_at_ns = 0;  // 0: no rank has ended too early
   bool killed_here = false;
   for (std::size_t left = running.size(); left > 0;) {
     int status = 0;

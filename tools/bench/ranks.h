@@ -16,8 +16,8 @@ void join_launched(Options& options);
 
 // Calls body(group) once on every rank and waits for all. Throws std::runtime_error naming the
 // first rank at fault: one that threw, died of a signal, or ended without a message; ranks
-// that failed only because it was gone are not named. With Mode::kEnvironment this process is one
-// rank.
+// that failed only because that rank had ended are not named. With Mode::kEnvironment this process
+// is one rank.
 void run_ranks(const Options& options, const std::function<void(Group)>& body);
 
 }  // namespace ferry::bench

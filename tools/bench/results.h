@@ -1,5 +1,6 @@
-// What ranks hand back to the process that started them: arrays in memory that both see, written by
-// their rank only and read after all ranks are done; ranks that a launcher started exchange them.
+// The results of the ranks: arrays in memory that is shared with the process that started them.
+// Only the rank itself writes its elements, which are read after all ranks have ended. Ranks that a
+// launcher started exchange them instead.
 // Made by measure.cc, filled by rank_bench.cc, read by measure.cc and trace.cc.
 #pragma once
 

@@ -15,7 +15,7 @@ struct RoutingSpec {
   double exponent = 0;    // kZipf: the i-th most popular expert has popularity 1 / i^exponent
   std::string file = {};  // kLoad
   int layer = -1;         // kLoad; -1: the layer of median skew
-  int groups = 1;         // kGroups: uniform, but for the groups of Gate
+  int groups = 1;         // kGroups: uniform within the groups of Gate
 };
 
 // Reads "uniform", "zipf:S", "real", "load:FILE[:LAYER]" or "groups:G". Throws
@@ -59,9 +59,9 @@ struct Choices {
   std::vector<float> topk_weights;     // positive, each token's sum to 1
 };
 
-// How a token chooses. Node-limited routing: experts are in `groups` equal groups, in order, and a
-// token's come from its best `top_groups` of them; a group is as good as its best two experts are
-// together (DeepSeek-V3).
+// The choice of a token. Node-limited routing (DeepSeek-V3): experts are in `groups` equal groups,
+// in order, and the experts of a token are in its best `top_groups` groups. The score of a group is
+// the sum of the scores of its best two experts.
 struct Gate {
   // NOLINTNEXTLINE(google-explicit-constructor): without groups a gate is its top-k
   Gate(int k, int num_groups = 1, int num_top_groups = 1)
@@ -71,8 +71,9 @@ struct Gate {
 
 Gate gate_of(const RoutingSpec& spec, int top_k, int top_groups) noexcept;
 
-// Draws experts without replacement, in proportion to their shares (the Gumbel top-k trick), which
-// says how often an expert is chosen; which are chosen together, only the gate's groups say. Throws
+// Draws experts without replacement, in proportion to their shares (the Gumbel top-k trick). The
+// shares determine how often an expert is chosen; only the groups of the gate make some experts
+// more likely to be chosen together. Throws
 // std::invalid_argument when the gate does not fit the experts.
 Choices choose_experts(const std::vector<double>& shares, std::int64_t tokens, const Gate& gate,
                        std::uint64_t seed, int rank);

@@ -22,8 +22,8 @@ struct Interval {
   std::int64_t end_ns = 0;
 };
 
-// Of intervals [ranks, count]: last end minus first begin over the ranks, in microseconds, for each
-// of `count` operations.
+// For intervals [ranks, count]: last end minus first begin over the ranks, in microseconds, for
+// each of `count` operations.
 std::vector<double> spans_us(const Interval* intervals, std::size_t ranks, std::size_t count);
 
 }  // namespace ferry::bench

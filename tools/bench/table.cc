@@ -13,7 +13,7 @@
 namespace ferry::bench {
 namespace {
 
-// Wide enough for a column of times, three to four digits that mean something.
+// Three significant digits, in the width of a column of times.
 std::string short_number(double value) {
   if (value >= 99.95) return fmt::format("{:.0f}", value);
   return value >= 9.995 ? fmt::format("{:.1f}", value) : fmt::format("{:.2f}", value);
@@ -73,7 +73,7 @@ std::string between_nodes_text(const Measurement& m) {
   return text;
 }
 
-// Why times of this run may not be those of the next.
+// Reasons why the times of the next run may differ.
 std::string changes_text(const Measurement& m) {
   if (cores_moved(m.limit.flags_ns)) {
     const auto [least, most] = std::ranges::minmax_element(m.limit.flags_ns);

@@ -75,7 +75,7 @@ class TraceWriter {
   std::int64_t start_ns_ = std::numeric_limits<std::int64_t>::max();
 };
 
-// Of one pair, by rank.
+// The bytes that each rank sends to other nodes in one pair.
 Json link_json(const Results& results) {
   Json link_row_bytes = Json::array(), link_bytes = Json::array();
   for (std::size_t rank = 0; rank < results.num_ranks; ++rank) {

@@ -18,8 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-// Of each half, dispatch and combine: ranks, those without a processor, tokens, bytes in a cache,
-// bytes beyond.
+// The unknowns of each half, dispatch and combine: time per rank, per rank without a processor, per
+// token, per byte in a cache, and per byte beyond.
 constexpr int kHalf = 5, kTerms = 2 * kHalf;
 using Terms = std::array<double, kTerms>;
 
@@ -92,7 +92,7 @@ using Caches = Machine::Caches;
 
 // Errors up to this size are squared, larger ones are not: one disturbed run changes little.
 constexpr double kSmallError = 0.05;
-constexpr double kWeightOfHalf = 0.2;  // a pair has 1: it is what is asked for
+constexpr double kWeightOfHalf = 0.2;  // a pair has 1, because predictions are of pairs
 
 // For each sample three equations: its pair, its dispatch, its combine.
 std::vector<Equation> equations_of(const CopySamples& samples, const Caches& caches) {
@@ -126,7 +126,7 @@ struct Solution {
 // Least squares, repeated: each pass weighs a measured time by its error in the pass before.
 Solution fit(std::vector<Equation> equations) {
   constexpr int kPasses = 12;
-  constexpr double kSame = 1e-3;  // passes that change the cost by less change nothing any more
+  constexpr double kSame = 1e-3;  // passes that change the cost by less end the fit
   Solution found;
   for (int pass = 0; pass < kPasses; ++pass) {
     const double before = found.cost;
@@ -156,16 +156,16 @@ struct Candidate {
   double cost = 0;  // of the best fit with these
 };
 
-// Several sizes fit about as well: their mean, each weighed by how well, is steadier from one
-// calibration to the next than the best.
+// Several sizes fit about equally well. Their mean, weighted by the quality of the fit, varies less
+// from one calibration to the next than the best size.
 Caches mean_of(const std::vector<Candidate>& candidates) {
-  constexpr double kAlike = 0.05;  // a fit that costs so much more is about as good
+  constexpr double kEqual = 0.05;  // a fit that costs so much more is about as good
   constexpr double kNoCost = 1e-9;
   const double least = std::max(std::ranges::min(candidates, {}, &Candidate::cost).cost, kNoCost);
   double weights = 0, rank_mb = 0;
   std::array<double, 2> log_mb = {};
   for (const auto& [caches, cost] : candidates) {
-    const double weight = std::exp((least - cost) / (kAlike * least));
+    const double weight = std::exp((least - cost) / (kEqual * least));
     weights += weight;
     rank_mb += weight * caches.rank_mb;
     for (int i = 0; i < 2; ++i) log_mb[i] += weight * std::log(caches.mb[i]);
@@ -173,8 +173,8 @@ Caches mean_of(const std::vector<Candidate>& candidates) {
   return {{std::exp(log_mb[0] / weights), std::exp(log_mb[1] / weights)}, rank_mb / weights};
 }
 
-// What the kernel says of caches is all that the host has, which guests share; so the sizes from
-// which rows are slower are found with the rates.
+// The kernel reports all caches of the host, which its guests share. So the sizes from which rows
+// are slower are fitted together with the rates.
 Caches fit_caches(const CopySamples& samples) {
   constexpr double kLeast = 1, kMost = 200, kStep = 1.15;  // MB
   std::vector<Candidate> candidates;

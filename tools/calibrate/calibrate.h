@@ -11,10 +11,10 @@
 
 namespace ferry::tools {
 
-// What ranks, those without a processor, rows and bytes take, and which bytes find a place in a
-// cache: with the least relative errors of pairs, and of dispatch and combine alone, to which a
-// disturbed run means little. No term is negative. Throws std::invalid_argument for fewer samples
-// than terms.
+// Fits the times per rank, per rank without a processor, per token and per byte, and the size of
+// the caches, with the least relative errors of pairs, of dispatches and of combines. One disturbed
+// run changes the result little. No constant is negative. Throws std::invalid_argument for fewer
+// samples than constants.
 Machine::Host fit_host(const CopySamples& samples);
 
 // Writes what calibrate() and calibrate_links() found. Throws std::runtime_error.

@@ -27,14 +27,14 @@ constexpr std::array<int, 2> kTokens = {24, 96};
 constexpr double kFirstGbS = 1, kFirstNetworkGbS = 100, kFirstLatencyUs = 100;
 constexpr double kLeastLatencyUs = 1;
 
-// Less is none that could be seen.
+// A smaller one cannot be measured.
 double latency_of(double us) { return us < kLeastLatencyUs ? 0 : us; }
 
 const Prediction& prediction_of(const Plan& plan, const std::string& algorithm) {
   const auto found = std::ranges::find(plan.predictions, algorithm, &Prediction::strategy);
   if (found == plan.predictions.end())
     throw std::invalid_argument(
-        fmt::format("a bench ran '{}', which this machine has not", algorithm));
+        fmt::format("a bench ran '{}', which is not planned for this machine", algorithm));
   return *found;
 }
 
@@ -53,8 +53,8 @@ class LinkFit {
     best_.push_back(machine.host.network_gb_s > 0 ? machine.host.network_gb_s : kFirstNetworkGbS);
   }
 
-  // One constant goes up or down by a factor that shrinks, or one goes up and another down: more of
-  // the one may look like less of the other.
+  // One constant goes up or down by a factor that shrinks; or one goes up and another down, because
+  // the times may hardly change when both do.
   Machine run() {
     const auto count = static_cast<int>(best_.size());
     double least = squares(best_);
@@ -99,7 +99,7 @@ class LinkFit {
     return machine;
   }
 
-  // Of logarithms, so that twice and half are as bad.
+  // Errors are differences of logarithms, so that twice and half count equally.
   double squares(const std::vector<double>& constants) const {
     const Machine machine = with(constants);
     double sum = 0;

@@ -22,7 +22,7 @@ struct LinkSample {
 // The machine with other rates of the links between its nodes (of the levels whose rates it has,
 // and of the outermost one), another latency of the outermost level and another Host::network_gb_s:
 // those at which plan() comes closest to the samples. Throws std::invalid_argument for an algorithm
-// that plan() has not.
+// that plan() does not know.
 Machine fit_links(const Machine& machine, const std::vector<LinkSample>& samples);
 
 struct LinkCalibration {

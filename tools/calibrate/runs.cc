@@ -67,7 +67,7 @@ double flag_now_ns() {
   return bench::mean_flag_ns(cores, cores.size());
 }
 
-// The pair is the fastest batch of a run: a plan is of a machine that nobody else uses. It is split
+// The pair is the fastest batch of a run, because a plan describes an idle machine. It is split
 // into dispatch and combine by the medians of both when each is timed alone, after a barrier.
 CopySample sample_of(const Shape& shape, const json& measured) {
   const auto median_us = [&](const char* what) {
@@ -85,7 +85,7 @@ std::size_t CopyRuns::Place::rarest() const {
   return std::ranges::min_element(runs, {}, &std::vector<CopySample>::size) - runs.begin();
 }
 
-// Which may be new.
+// The place of a run, which may be new.
 CopyRuns::Place& CopyRuns::place(double flag_ns) {
   const auto known = std::ranges::find_if(places_, [&](const Place& place) {
     return !bench::cores_moved(std::array{place.flag_ns, flag_ns});

@@ -28,7 +28,7 @@ struct CopySamples {
 
 struct Calibration {
   std::vector<CopySamples> places;  // at least one; the first has the most runs
-  int runs_between = 0;             // that do not count: the cores were moved meanwhile
+  int runs_between = 0;             // not used: the cores were moved during them
 };
 
 // The runs of a calibration, by the place of the cores and by shape.
@@ -63,8 +63,8 @@ class CopyRuns {
   int runs_between_ = 0;
 };
 
-// Runs shapes of its own, which are none of those that README and docs show, each `rounds` times
-// wherever the cores are. Throws std::runtime_error where they stay nowhere long enough.
+// Runs shapes that README and docs do not show, each `rounds` times in one place of the cores.
+// Throws std::runtime_error where the cores stay in no place long enough.
 Calibration measure_copies(int rounds);
 
 // The path of this program.

@@ -1,5 +1,5 @@
-// What `ferry doctor` finds out, and the advice that follows from it. Filled by doctor.cc; read by
-// advice.cc and report.cc, which are pure functions, tested with invented machines.
+// The findings of `ferry doctor`, and the advice that follows from them. doctor.cc fills them;
+// advice.cc and report.cc are pure functions of them, which are tested with invented machines.
 #pragma once
 
 #include <optional>
@@ -24,7 +24,7 @@ struct Trial {
 // it before any thread is started, because it forks.
 std::vector<Trial> try_kernel();
 
-// What ferry's speed rests on, measured in less than a second (speed.cc).
+// Measurements that limit the speed of ferry, made in less than a second (speed.cc).
 struct Speed {
   double touch_ns = 0;   // first touch of 4 KiB of shared memory, small pages; 0: not measured
   double commit_ns = 0;  // the same through Segment::commit, huge where the kernel allows
@@ -76,7 +76,7 @@ Report doctor_report(const Findings& findings);
 
 // `ferry doctor --link`: latency and bandwidth between nodes, through the messages that dispatch
 // and combine use (link.cc). Runs as a rank of a job that a launcher started, or with two
-// threads that talk over this host's network. Prints on rank 0. Throws ferry::Error.
+// threads that send over the network of this host. Prints on rank 0. Throws ferry::Error.
 struct LinkTestOptions {
   bool threads = false;  // else Group::from_environment
   bool json = false;

@@ -71,7 +71,7 @@ std::string try_socket() {
   if (!client || !accepted) fail("connect");
   const internal::Credentials peer = internal::credentials_of(accepted);
   if (peer.pid != getpid() || peer.uid != geteuid())
-    throw Error(Code::kSystem, "SO_PEERCRED names a stranger");
+    throw Error(Code::kSystem, "SO_PEERCRED does not name the process that connected");
   return "connected, and the kernel names the peer";
 }
 

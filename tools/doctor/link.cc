@@ -43,17 +43,17 @@ class LinkEnd {
         number_(state.open_channel(&channel_)) {}
   ~LinkEnd() { state_.close_channel(number_); }
 
-  // The two ranks of a test call these at the same time. Half of a turn.
+  // The two ranks of a test call these at the same time. The latency is half of a turn.
   double latency_us(int peer, bool first);
-  // Of the one that sends.
+  // The rate of the rank that sends; 0 on the other rank.
   double bytes_per_s(int peer, bool sends);
 
  private:
   enum : std::uint32_t { kSmall, kBulk };
 
   void read(const internal::InMessage& message);
-  void say(int peer);
-  void hear();
+  void send_small(int peer);
+  void receive_small();
   void send_bulk(int peer);
   template <typename Condition>
   void wait(const Condition& condition);
@@ -61,9 +61,9 @@ class LinkEnd {
   internal::GroupState& state_;
   internal::Channel channel_;
   std::uint32_t number_;
-  std::atomic<std::uint64_t> small_{0},
-      bulk_bytes_{0};  // that came; read with the lock of the group
-  std::uint64_t heard_ = 0, bulk_seen_ = 0;
+  // Received; written with the lock of the group held.
+  std::atomic<std::uint64_t> small_{0}, bulk_bytes_{0};
+  std::uint64_t small_seen_ = 0, bulk_seen_ = 0;
 };
 
 void LinkEnd::read(const internal::InMessage& message) {
@@ -79,45 +79,45 @@ void LinkEnd::wait(const Condition& condition) {
   while (!condition()) {
     if (!state_.progress()) sched_yield();
     require_ok(state_.verdict());
-    if (state_.aborted()) throw Error(Code::kPeerLost, "a rank gave up during the test of a link");
+    if (state_.aborted()) throw Error(Code::kPeerLost, "a rank failed during the test of a link");
     if (deadline.passed()) throw Error(Code::kTimeout, "a message of the link test did not come");
   }
 }
 
-void LinkEnd::say(int peer) {
+void LinkEnd::send_small(int peer) {
   const MessageHead head{.channel = number_, .kind = kSmall, .number = 0};
   state_.messages().send_now(peer, std::as_bytes(std::span(&head, 1)));
 }
 
-void LinkEnd::hear() {
-  ++heard_;
-  wait([this] { return small_.load(std::memory_order_acquire) >= heard_; });
+void LinkEnd::receive_small() {
+  ++small_seen_;
+  wait([this] { return small_.load(std::memory_order_acquire) >= small_seen_; });
 }
 
 double LinkEnd::latency_us(int peer, bool first) {
   std::int64_t begin_ns = 0;
   for (int turn = 0; turn < kWarmUp + kTurns; ++turn) {
     if (turn == kWarmUp) begin_ns = internal::now_ns();
-    if (first) say(peer);
-    hear();
-    if (!first) say(peer);
+    if (first) send_small(peer);
+    receive_small();
+    if (!first) send_small(peer);
   }
   return static_cast<double>(internal::now_ns() - begin_ns) * 1e-3 / (2.0 * kTurns);
 }
 
 void LinkEnd::send_bulk(int peer) {
   const MessageHead head{.channel = number_, .kind = kBulk, .number = 0};
-  for (std::uint64_t left = kBulkBytes; left > 0;) {
+  for (std::uint64_t remaining = kBulkBytes; remaining > 0;) {
     auto buffer = state_.messages().send_buffer(peer);
     wait([&] {
       return buffer.has_value() || (buffer = state_.messages().send_buffer(peer)).has_value();
     });
-    const std::uint64_t bytes =
-        std::min<std::uint64_t>(left, internal::MessageChannel::kSendBufferBytes - sizeof head);
+    const std::uint64_t bytes = std::min<std::uint64_t>(
+        remaining, internal::MessageChannel::kSendBufferBytes - sizeof head);
     std::memcpy(buffer->data(), &head, sizeof head);
     std::memset(buffer->data() + sizeof head, 0, bytes);  // as rows would be written
     state_.messages().send(std::move(*buffer), sizeof head + bytes);
-    left -= bytes;
+    remaining -= bytes;
   }
 }
 
@@ -125,17 +125,17 @@ double LinkEnd::bytes_per_s(int peer, bool sends) {
   const std::int64_t begin_ns = internal::now_ns();
   if (sends) {
     send_bulk(peer);
-    hear();
+    receive_small();
     return static_cast<double>(kBulkBytes) * 1e9 /
            static_cast<double>(internal::now_ns() - begin_ns);
   }
   bulk_seen_ += kBulkBytes;
   wait([this] { return bulk_bytes_.load(std::memory_order_acquire) >= bulk_seen_; });
-  say(peer);
+  send_small(peer);
   return 0;
 }
 
-// Between the first ranks of node 0 and of another, which serve each other (mates); collective. The
+// Between the first ranks of node 0 and of another, which are mates; collective. The
 // result is complete on rank 0.
 LinkSpeed test_link(Group& group, LinkEnd& end, int node) {
   const Topology& topology = group.topology();

@@ -25,8 +25,8 @@ namespace ferry::tools {
 namespace {
 
 constexpr int kFirstPort = 10000, kLastPort = 65535;
-// torchrun's own defaults (29400 its rendezvous, 29500 its store) and their neighbours are left
-// alone.
+// torchrun's own defaults (29400 its rendezvous, 29500 its store) and their neighbours are not
+// used.
 constexpr int kFirstTorchPort = 29400, kLastTorchPort = 29600;
 
 // The first three outrank torchrun's in Group::from_environment; the others are an outer

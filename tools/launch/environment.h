@@ -1,9 +1,9 @@
 // The environment variables that `ferry launch` gives to its ranks: those of torchrun, so that the
 // same program runs under both, and FERRY_SECRET.
 //
-// OMP_NUM_THREADS is left as it is: the caller knows the program. Variables that would outrank
-// torchrun's in Group::from_environment, or that an outer torchrun left behind and that would tell
-// torch to join its store, are removed.
+// OMP_NUM_THREADS stays unchanged: the caller knows the program. Variables that would outrank
+// torchrun's in Group::from_environment, or that come from an outer torchrun and would make
+// torch join its store, are removed.
 #pragma once
 
 #include <memory>

@@ -78,12 +78,12 @@ ChildInput Job::input_of(int index) const {
   return isatty(STDIN_FILENO) ? ChildInput::kPiped : ChildInput::kInherited;
 }
 
-// Agents put "[rank] " before each line of a rank. `host`: takes its answers out; empty: there are
-// none.
+// Agents put "[rank] " before each line of a rank. `host`: its reports are taken out of the
+// stream; empty: there are none.
 LineStream::Edit Job::edit_lines_of(const std::string& host) {
   return [this, host](std::string_view line) -> std::optional<std::string_view> {
-    if (!host.empty() && (line.starts_with(kAnswerFailed) || line.starts_with(kAnswerEnded))) {
-      hear(host, line);
+    if (!host.empty() && (line.starts_with(kReportFailed) || line.starts_with(kReportEnded))) {
+      read_report(host, line);
       return std::nullopt;
     }
     const std::size_t text = line.find("] ");
@@ -93,12 +93,12 @@ LineStream::Edit Job::edit_lines_of(const std::string& host) {
   };
 }
 
-void Job::hear(const std::string& host, std::string_view answer) {
-  if (answer.starts_with(kAnswerFailed))
-    return note_failure(fmt::format("on {}: {}", host, answer.substr(kAnswerFailed.size())));
-  answer.remove_prefix(kAnswerEnded.size());
+void Job::read_report(const std::string& host, std::string_view report) {
+  if (report.starts_with(kReportFailed))
+    return note_failure(fmt::format("on {}: {}", host, report.substr(kReportFailed.size())));
+  report.remove_prefix(kReportEnded.size());
   int failed = 0, stopped = 0;
-  std::istringstream(std::string(answer)) >> failed >> stopped;
+  std::istringstream(std::string(report)) >> failed >> stopped;
   outcome_.num_failed += failed;
   outcome_.num_stopped += stopped;
 }
@@ -181,7 +181,7 @@ void Job::order(const std::string& text) {
   }
 }
 
-// Once the launcher is gone, all ranks are killed.
+// All ranks are killed once the launcher has ended.
 void Job::obey(bool ready) {
   if (!options_.orders) return;
   for (const std::string& order : options_.orders->read(ready)) {

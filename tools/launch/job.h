@@ -7,7 +7,7 @@
 //   grace        a rank has failed, or a connection is lost; the others may notice and end
 //   terminating  ranks that still run have got SIGTERM (also when --timeout is over)
 //   killing      children that still run have got SIGKILL; an agent then kills its ranks
-//   leftovers    all ranks have ended; what they started and left behind is killed, too
+//   leftovers    all ranks have ended; processes that they started and that still run are killed
 // The launcher decides what follows a failure: an agent reports it and waits for orders.
 #pragma once
 
@@ -46,7 +46,7 @@ class Job {
   // Starts all children or none. With hosts, `task` holds what they have in common. Throws
   // SpawnError.
   void start(Task task);
-  // Watches until nothing is left. Returns the launcher's exit code.
+  // Watches until no child remains. Returns the launcher's exit code.
   int watch();
 
  private:
@@ -74,7 +74,7 @@ class Job {
   void start_agents(ChildSetup setup);
   ChildInput input_of(int index) const;
   LineStream::Edit edit_lines_of(const std::string& host);
-  void hear(const std::string& host, std::string_view answer);
+  void read_report(const std::string& host, std::string_view report);
   void order(const std::string& text);
   void send(Watched& child);
   void read_terminal();
@@ -114,7 +114,7 @@ class Job {
   std::optional<internal::Deadline> stage_end_;
   int num_interrupts_ = 0;  // SIGINT so far
   int leftover_rounds_ = 0;
-  bool childless_ = false;       // no descendant is left
+  bool childless_ = false;       // no descendant remains
   bool abandon_output_ = false;  // a signal came while output was still to be written
 };
 

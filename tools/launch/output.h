@@ -39,7 +39,7 @@ class Output {
 
 class LineStream {
  public:
-  // What becomes of a line; nothing: it is not shown.
+  // Changes a line before it is shown; nothing: the line is not shown.
   using Edit = std::function<std::optional<std::string_view>(std::string_view line)>;
 
   LineStream(internal::Descriptor pipe, std::string prefix, Output& output, Edit edit = {})
@@ -52,7 +52,8 @@ class LineStream {
   // For poll(2): negative while there is nothing to wait for.
   int fd() const noexcept { return output_->congested() ? -1 : pipe_.fd(); }
   // Takes some of what is there unless the output is congested; false when nothing was taken.
-  // Closes at the end of the stream; `last`: no writer is left, so an empty pipe is the end, too.
+  // Closes at the end of the stream; `last`: the pipe has no writer any more, so an empty pipe is
+  // the end, too.
   bool read(bool last);
 
  private:

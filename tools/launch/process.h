@@ -58,7 +58,7 @@ class LaunchSignals {
   LaunchSignals();
 
   int fd() const noexcept { return signals_.fd(); }
-  // The next signal that came; 0: none is left.
+  // The next pending signal; 0: none.
   int next();
   // The mask from before, which ranks get.
   const sigset_t& old_mask() const noexcept { return old_mask_; }

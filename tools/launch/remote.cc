@@ -43,7 +43,7 @@ void enter_directory(const std::string& directory) {
 }
 
 int fail(const std::string& what, int exit_code) {
-  std::cerr << kAnswerFailed << what << std::endl;
+  std::cerr << kReportFailed << what << std::endl;
   return exit_code;
 }
 

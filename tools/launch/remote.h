@@ -2,8 +2,8 @@
 // host, and the agent.
 //
 // The launcher writes to the agent's input: first a task, then orders, a line each; the end of the
-// input means that the launcher is gone. The agent answers in lines of its stderr; a rank's line
-// cannot be taken for an answer, because it begins with the number of the rank.
+// input means that the launcher has ended. The agent reports in lines of its stderr; the line of a
+// rank cannot be taken for a report, because it begins with the number of the rank.
 #pragma once
 
 #include <string>
@@ -27,7 +27,7 @@ std::vector<HostRanks> parse_hosts(std::string_view text);
 // What ranks on one host need. The secret is part of it, because lists of processes and their
 // arguments are public: it travels through the agent's input only.
 struct Task {
-  std::string host;       // as messages call it; empty: the launcher's own
+  std::string host;       // its name in messages; empty: the host of the launcher
   std::string directory;  // to work in
   LaunchIdentity identity;
   HostShare share;
@@ -46,9 +46,9 @@ std::string command_there(const std::string& arguments);
 // Orders.
 inline constexpr std::string_view kOrderSignal = "signal ";  // and a number
 inline constexpr std::string_view kOrderTerminate = "terminate";
-// Answers.
-inline constexpr std::string_view kAnswerFailed = "ferry agent failed: ";  // and what
-inline constexpr std::string_view kAnswerEnded = "ferry agent ended: ";    // and "failed stopped"
+// Reports of an agent.
+inline constexpr std::string_view kReportFailed = "ferry agent failed: ";  // and what
+inline constexpr std::string_view kReportEnded = "ferry agent ended: ";    // and "failed stopped"
 
 // The agent's side of its input.
 class Orders {
@@ -59,7 +59,7 @@ class Orders {
   // another version.
   Task task();
 
-  // For poll(2): negative once the launcher is gone.
+  // For poll(2): negative once the launcher has ended.
   int fd() const noexcept { return fd_; }
   // The orders that came. `ready`: poll has seen something, so reading does not wait.
   std::vector<std::string> read(bool ready);

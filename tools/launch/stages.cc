@@ -111,7 +111,7 @@ void Job::note_failure(const std::string& what) {
   if (stage_ != Stage::kRunning) return;
   outcome_.first_failure = what;
   if (options_.orders) {
-    err_.add(kAnswerFailed, what, "");
+    err_.add(kReportFailed, what, "");
     return enter(Stage::kGrace, std::nullopt);
   }
   say(what + (num_running_ == 0
@@ -138,7 +138,7 @@ void Job::escalate() {
                       seconds_text(options_.grace), running_ranks()));
       return terminate();
     case Stage::kTerminating:
-      say(remote() ? fmt::format("no answer for {} from {}; cutting the connection",
+      say(remote() ? fmt::format("no report for {} from {}; cutting the connection",
                                  seconds_text(kAgentSpan), running_ranks())
                    : fmt::format("{} ignore SIGTERM for {}; killing them", running_ranks(),
                                  seconds_text(kTermSpan)));
@@ -205,7 +205,7 @@ std::string Job::running_ranks() const {
 
 void Job::say_summary() {
   if (options_.orders) {
-    err_.add(kAnswerEnded, fmt::format("{} {}", outcome_.num_failed, outcome_.num_stopped), "");
+    err_.add(kReportEnded, fmt::format("{} {}", outcome_.num_failed, outcome_.num_stopped), "");
     return;
   }
   if (outcome_.first_failure.empty() || task_.share.world_size == 1) return;

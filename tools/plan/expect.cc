@@ -22,7 +22,7 @@ template <typename T, typename Name>
 T by_name(const std::string& name, std::initializer_list<T> all, Name name_of) {
   const auto* const found = std::ranges::find_if(all, [&](T one) { return name == name_of(one); });
   if (found == all.end())
-    throw std::invalid_argument(fmt::format("--expect: '{}' is nothing that can be planned", name));
+    throw std::invalid_argument(fmt::format("--expect: '{}' cannot be planned", name));
   return *found;
 }
 
@@ -61,8 +61,8 @@ Expectation compare(const Plan& plan, const json& measured, double within) {
   const std::string algorithm = measured.value("algorithm", "fullmesh");
   const auto found = std::ranges::find(plan.predictions, algorithm, &Prediction::strategy);
   if (found == plan.predictions.end())
-    throw std::invalid_argument(
-        fmt::format("--expect: the bench ran '{}', which this machine has not", algorithm));
+    throw std::invalid_argument(fmt::format(
+        "--expect: the bench ran '{}', which is not planned for this machine", algorithm));
   Expectation result;
   const auto add = [&](const char* what, double predicted, const char* key) {
     const double median = measured.at(key).at("median");

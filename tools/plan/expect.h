@@ -8,11 +8,11 @@
 
 namespace ferry::tools {
 
-// The object in what `ferry bench --json` printed, behind its remarks. Throws
+// The JSON object at the end of the output of `ferry bench --json`. Throws
 // std::invalid_argument.
 nlohmann::json bench_object(const std::string& printed);
 
-// What the options of a bench say the workload was.
+// The workload of a bench, from its options.
 Workload workload_of_bench(const nlohmann::json& bench);
 
 struct Expectation {
@@ -24,8 +24,8 @@ struct Expectation {
 // algorithm that the bench ran.
 Expectation compare(const Plan& plan, const nlohmann::json& bench, double within);
 
-// Why a prediction says nothing of the bench: the cores were not where they were when the machine
-// was calibrated (bench/flag_time.h). Empty where they were, and where that is not known.
+// The reason why a prediction cannot be compared with the bench: the cores were in another place
+// than during the calibration (bench/flag_time.h). Empty where the place is the same or not known.
 std::string elsewhere_text(const Machine& machine, const nlohmann::json& bench);
 
 }  // namespace ferry::tools

@@ -11,8 +11,8 @@ namespace ferry::tools {
 // Inputs, constants with their sources, and every prediction.
 nlohmann::ordered_json plan_json(const PlannedPoint& point);
 
-// Of each kind of links: "name", "load", whose entry in a prediction's loads it has, and "pairs" of
-// ranks.
+// For each kind of links: "name", "load" (the name of its entry in the loads of a prediction), and
+// "pairs" of ranks.
 nlohmann::ordered_json links_json(const Machine& machine);
 
 }  // namespace ferry::tools

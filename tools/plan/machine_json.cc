@@ -24,8 +24,8 @@ namespace {
 
 using nlohmann::json;
 
-// An iterator over a text that tells how far the parser has read: *read is behind the last
-// character that it took.
+// An iterator over a text that counts what the parser has read: *read is behind the last character
+// that the parser took.
 struct ReadCharacter {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -118,7 +118,8 @@ class JsonFields {
     std::string text;
     for (const json& pair : list(object, key)) {
       if (!pair.is_array() || pair.size() != 2)
-        refuse(object, key, fmt::format("{} in '{}' is no list of two numbers", pair.dump(), key));
+        refuse(object, key,
+               fmt::format("{} in '{}' is not a list of two numbers", pair.dump(), key));
       text += fmt::format("{}{}{}{}", text.empty() ? "" : ",", pair.at(0).dump(), between,
                           pair.at(1).dump());
     }
@@ -157,7 +158,7 @@ class MachineReader : JsonFields {
  public:
   using JsonFields::JsonFields;
 
-  // By way of the text form, so that there is one grammar.
+  // Through the text form, so that there is one grammar.
   Machine read() {
     check_keys(all(),
                {"tree", "links", "ports", "engines", "host", "memory_gb", "contention", "name"});

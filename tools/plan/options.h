@@ -1,4 +1,4 @@
-// What the line of `ferry plan` asks for. Filled by plan.cc; read by plan_report and plan_json.
+// The options of `ferry plan`. Filled by plan.cc; read by report.cc and json.cc.
 #pragma once
 
 #include <string>

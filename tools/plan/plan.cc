@@ -108,7 +108,7 @@ void print_plans(const PlanArguments& options) {
   std::cout << text << std::flush;
 }
 
-// Links of more ranks cannot be told apart.
+// Links of more ranks cannot be distinguished in a picture.
 constexpr int kMostDrawn = 64;
 
 void write_report(const PlanArguments& options) {

@@ -105,7 +105,7 @@ std::string plan_text(const PlannedPoint& point, bool explain) {
   for (const std::string& note : point.plan.notes) text += "note: " + note + "\n";
   if (!explain) return text;
   text += sources_text(best);
-  text += spans_text("dispatch: from, to, bytes of each, tasks alike", best.dispatch_spans);
+  text += spans_text("dispatch: from, to, bytes of each, equal tasks", best.dispatch_spans);
   text += spans_text("combine", best.combine_spans);
   return text;
 }

@@ -1,5 +1,5 @@
-// The routing of a planned workload, from a text. Calls bench/routing.h, so that what the bench can
-// route can be planned.
+// The routing of a planned workload, from a text. Calls bench/routing.h, so that every routing of
+// the bench can be planned.
 #pragma once
 
 #include <cstdint>

@@ -55,7 +55,7 @@ void RemoteTop::add_next(Sample& sample) {
                 fmt::format("host {}: its ferry top ended: {}", host_,
                             std::string(words, got > 0 ? static_cast<std::size_t>(got) : 0)));
   }
-  add_told(sample, pending_.substr(0, line));
+  add_received(sample, pending_.substr(0, line));
   pending_.erase(0, line + 1);
 }
 

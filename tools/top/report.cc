@@ -18,7 +18,7 @@ using internal::kCounterNames;
 using internal::kNumCounters;
 using Json = nlohmann::ordered_json;
 
-// Of one rank, per second.
+// The counters of one rank, per second.
 struct Rates {
   int rank;
   const RankSample* now;

@@ -173,13 +173,13 @@ nlohmann::ordered_json to_json(const RankSample& rank) {
           {"wait_ns", rank.wait_ns}};
 }
 
-void add_told(Sample& sample, const std::string& line) {
+void add_received(Sample& sample, const std::string& line) {
   try {
-    const auto answer = nlohmann::ordered_json::parse(line);
-    for (const auto& told : answer.at("groups")) {
-      GroupSample& group = sample[told.at("group")];
-      group.num_ranks = told.at("num_ranks");
-      for (const auto& one : told.at("ranks")) {
+    const auto reply = nlohmann::ordered_json::parse(line);
+    for (const auto& received : reply.at("groups")) {
+      GroupSample& group = sample[received.at("group")];
+      group.num_ranks = received.at("num_ranks");
+      for (const auto& one : received.at("ranks")) {
         RankSample rank{.host = one.at("host"),
                         .program = one.at("program"),
                         .time_ns = one.at("time_ns"),
@@ -195,7 +195,7 @@ void add_told(Sample& sample, const std::string& line) {
       }
     }
   } catch (const std::exception& error) {
-    throw std::invalid_argument(fmt::format("this is no answer of ferry top: {}", error.what()));
+    throw std::invalid_argument(fmt::format("this is not a reply of ferry top: {}", error.what()));
   }
 }
 

@@ -1,5 +1,5 @@
-// Sample: the counters of all groups at one moment, as they are found in the processes of this
-// host, or as `ferry top` of another host told them. Reads what group/counters.h lays out.
+// Sample: the counters of all groups at one moment, read from the processes of this host or
+// received from `ferry top` of another host. group/counters.h has the layout.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct RankSample {
   bool ended = false;                  // its process has
   std::uint64_t resident_bytes = 0;    // of its process
   std::vector<std::uint64_t> totals;   // [kNumCounters]
-  std::vector<std::uint64_t> wait_ns;  // [ranks]; its own: for the network
+  std::vector<std::uint64_t> wait_ns;  // [ranks]; the element of the rank itself: for the network
 };
 
 struct GroupSample {
@@ -26,11 +26,11 @@ struct GroupSample {
 
 using Sample = std::map<std::string, GroupSample>;  // by the group's number, in hexadecimal digits
 
-// Of the processes that this user may look into.
+// The sample of the processes whose memory this user may read.
 Sample look_here();
 
 nlohmann::ordered_json to_json(const RankSample& rank);
-// Adds what another host told. Throws std::invalid_argument where it is none of this version's.
-void add_told(Sample& sample, const std::string& line);
+// Adds the sample of another host. Throws std::invalid_argument where another version wrote it.
+void add_received(Sample& sample, const std::string& line);
 
 }  // namespace ferry::tools

@@ -32,7 +32,7 @@ messages to leave), and its memory. Programs need no option for it and are not d
 --hosts the same of other hosts, as `ferry launch --hosts` reaches them: ferry top --hosts a:4,b:4;
 the numbers of ranks may be left out.
 
-Exit code: 0, 1 if --once finds nothing or a host cannot be asked, 2 for a wrong command line.)";
+Exit code: 0, 1 if --once finds nothing or a host cannot be reached, 2 for a wrong command line.)";
 
 struct TopOptions {
   bool once = false, json = false;
@@ -62,7 +62,7 @@ std::vector<RemoteTop> reach(const TopOptions& options) {
   return hosts;
 }
 
-// Here after the interval; elsewhere it has passed when they answer.
+// The own sample is taken after the interval, and the other hosts reply after it, too.
 Sample next_sample(std::vector<RemoteTop>& hosts, double wait_s) {
   Sample sample;
   for (RemoteTop& host : hosts) host.add_next(sample);

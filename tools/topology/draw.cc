@@ -41,7 +41,7 @@ int most_ranks_of_a_node(const Topology& topology) {
   return static_cast<int>(most);
 }
 
-// Of a circle of colours: mates have the same.
+// An angle in the circle of colours: mates have the same.
 double hue_of(const Topology& topology, int rank, int most_ranks) {
   return static_cast<double>(position_of(topology, rank)) / most_ranks;
 }

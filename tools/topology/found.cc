@@ -1,4 +1,4 @@
-// Asks hwloc for the places of hardware threads, and makes levels of them.
+// Reads the places of hardware threads from hwloc, and makes levels of them.
 #include <fmt/format.h>
 #include <hwloc.h>
 

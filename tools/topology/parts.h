@@ -23,7 +23,8 @@ struct Place {
   auto operator<=>(const Place&) const = default;
 };
 
-// Of the hardware threads that this process may use, as hwloc sees them. Throws std::runtime_error.
+// The places of the hardware threads that this process may use, from hwloc. Throws
+// std::runtime_error.
 std::vector<Place> places_here();
 
 // Text for Topology::parse: rank i of n on the hardware thread i * threads / n, sorted by place. A

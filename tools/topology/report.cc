@@ -43,7 +43,7 @@ std::string level_text(const Topology& topology, int index) {
                      link.empty() ? "speed unknown" : link);
 }
 
-// Groups with their ranks, but for the ranks themselves.
+// The groups of each level with their ranks; the innermost level, the ranks, is left out.
 void add_tree(const Topology& topology, int level, int first, std::vector<std::string>& lines) {
   if (level + 1 == topology.num_levels()) return;
   const auto ranks = [&](int group) { return topology.members(group, level); };
