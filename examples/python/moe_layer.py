@@ -5,7 +5,7 @@ import torch
 
 def moe_layer(exchange, experts, tokens, gate):
     topk_weights, topk_ids = (tokens @ gate).softmax(-1).topk(2)
-    received = exchange.dispatch(tokens, topk_ids)  # the rows for my experts, expert by expert
+    received = exchange.dispatch(tokens, topk_ids)  # the rows of this rank's experts, expert by expert
     outputs = exchange.empty(received.num_rows)  # memory that combine reads where it lies
     counts = received.handle.tokens_per_expert.tolist()
     for expert, rows, out in zip(experts, received.rows.split(counts), outputs.split(counts)):

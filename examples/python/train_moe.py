@@ -70,18 +70,18 @@ def make_batch(step):
     return CHARACTERS[begins + torch.arange(CONTEXT + 1)]
 
 
-def gather(group, mine):
-    """float32 [my parts, n] of all ranks: [PARTS, n]."""
-    sent = bytearray(mine.numel() * 4)
-    torch.frombuffer(sent, dtype=torch.float32).copy_(mine.flatten())
+def gather(group, own):
+    """float32 [parts of this rank, n] of all ranks: [PARTS, n]."""
+    sent = bytearray(own.numel() * 4)
+    torch.frombuffer(sent, dtype=torch.float32).copy_(own.flatten())
     every = bytearray().join(group.all_gather(bytes(sent)))
     return torch.frombuffer(every, dtype=torch.float32).view(PARTS, -1)
 
 
 def share_gradients(group, replicas):
     """Gives every copy of the replicated parameters the gradient of the whole batch."""
-    mine = torch.stack([torch.cat([p.grad.flatten() for p in replica.parameters()]) for replica in replicas])
-    total = gather(group, mine).sum(0)
+    own = torch.stack([torch.cat([p.grad.flatten() for p in replica.parameters()]) for replica in replicas])
+    total = gather(group, own).sum(0)
     for replica in replicas:
         nn.utils.vector_to_parameters(total, [p.grad for p in replica.parameters()])
 
@@ -108,10 +108,10 @@ def train(group, steps):
     )
     history = []
     for step in range(steps):
-        mine = make_batch(step)[group.rank * parts : (group.rank + 1) * parts]
-        before = [replica.before(part[:, :-1]) for replica, part in zip(replicas, mine)]
+        own = make_batch(step)[group.rank * parts : (group.rank + 1) * parts]
+        before = [replica.before(part[:, :-1]) for replica, part in zip(replicas, own)]
         tokens = moe_layer(exchange, experts, *(torch.cat(each) for each in zip(*before))).chunk(parts)
-        losses = torch.stack([r.loss(x, part[:, 1:]) for r, x, part in zip(replicas, tokens, mine)])
+        losses = torch.stack([r.loss(x, part[:, 1:]) for r, x, part in zip(replicas, tokens, own)])
         (losses.sum() / PARTS).backward()  # collective: every rank calls it
         share_gradients(group, replicas)
         descend(parameters)

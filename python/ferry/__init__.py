@@ -43,7 +43,7 @@ _WITH_TORCH = ("deep_ep", "moe", "placement", "torch", "torch_npu", "transformer
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Modules that need torch are imported when they are asked for."""
+    """Modules that need torch are imported when they are first used."""
     if name in _WITH_TORCH:
         return import_module(f"ferry.{name}")
     raise AttributeError(f"module 'ferry' has no attribute {name!r}")

@@ -1,5 +1,5 @@
 """The command line, `ferry` or `python -m ferry`: all subcommands of the native program, which the package carries, and
-plot and compare. What follows the name of a native subcommand is passed on as it is."""
+plot and compare. The words after the name of a native subcommand are passed on unchanged."""
 
 import argparse
 import sys

@@ -95,7 +95,7 @@ class Exchange:
         topk_weights: float32 [T, K], travel with the rows; given by all ranks or by none.
         handle: a cached dispatch, the same routing without ids.
         wait_for_counts: waits on the host until the number of rows is known, and raises this dispatch's errors. False,
-            and always with a handle: errors are told by check() and finish().
+            and always with a handle: check() and finish() raise the errors.
         """
         return self._dispatch("dispatch", tokens, topk_ids, topk_weights, handle, wait_for_counts, unknown)
 
@@ -113,13 +113,14 @@ class Exchange:
                 bias: torch.Tensor | Sequence[torch.Tensor] | None = None, out: torch.Tensor | None = None,
                 out_dtype: torch.dtype | None = None, row_weights: torch.Tensor | None = None,
                 out_topk_weights: torch.Tensor | None = None, **unknown: Any) -> torch.Tensor:
-        """Brings expert rows home: out[t] = biases + sum over k of topk_weights[t, k] * row, in float32, rounded once.
+        """Sends expert rows back to the sources of their tokens: out[t] = biases + sum over k of topk_weights[t, k] *
+        row, in float32, rounded once.
 
         expert_rows: [N, H'] in dispatch order (padded: [L, C, H']), read in place where they are ferry's memory.
         topk_weights: float32 [T, K]; None: plain sum.
         bias: one or two [T, H'] of out's dtype.
         out: [T, H'], written and returned; made, of out_dtype or the rows' type, when None.
-        row_weights: float32 [N] (rank_major [N, K]), come home into out_topk_weights [T, K], by a second combine: so
+        row_weights: float32 [N] (rank_major [N, K]), sent back into out_topk_weights [T, K], by a second combine: so
             given by all ranks or by none, with a max_output_row_bytes of 4 * K or more, and before the `depth`-th
             dispatch after the handle's last one unless Received.keep_sources was called.
         """
@@ -188,7 +189,7 @@ class Exchange:
             operation.recv()
 
     def _address(self, tensor: torch.Tensor | None) -> int:
-        """Of a tensor without elements any that a device can use; 0 without a tensor."""
+        """The address of the tensor; without elements any that a device can use; without a tensor 0."""
         return 0 if tensor is None else tensor.data_ptr() or self.native.outputs
 
     def _rows(self, tensor: torch.Tensor) -> tuple[int, int, int, torch.dtype, int]:
@@ -203,15 +204,15 @@ class Exchange:
             raise InvalidArgument(f"{name} is a {type(tensor).__name__}, need a torch.Tensor on {self.device}")
         if tensor.device != self.device:
             raise InvalidArgument(f"{name} is on device {tensor.device}, need {self.device}")
-        told = f"{name} is {_name(tensor.dtype)} {list(tensor.shape)}"
+        found = f"{name} is {_name(tensor.dtype)} {list(tensor.shape)}"
         if tensor.dtype not in dtypes:
-            raise InvalidArgument(f"{told}, need {' or '.join(map(_name, dtypes))}")
+            raise InvalidArgument(f"{found}, need {' or '.join(map(_name, dtypes))}")
         if tensor.dim() != len(shape) or any(a >= 0 and a != b for a, b in zip(shape, tensor.shape)):
             wanted = ", ".join("any" if extent < 0 else str(extent) for extent in shape)
-            raise InvalidArgument(f"{told}, need shape [{wanted}]")
+            raise InvalidArgument(f"{found}, need shape [{wanted}]")
         if not tensor.is_contiguous():
             if not pitched or tensor.stride(0) < tensor.shape[1] or (tensor.shape[1] > 1 and tensor.stride(1) != 1):
-                raise InvalidArgument(f"{told} with strides {list(tensor.stride())}: need a contiguous tensor")
+                raise InvalidArgument(f"{found} with strides {list(tensor.stride())}: need a contiguous tensor")
         if tensor.requires_grad and torch.is_grad_enabled():
             raise InvalidArgument(f"{name} requires a gradient: give {name}.detach(), or use ferry.torch")
         _core.with_memory(tensor, name)
@@ -272,8 +273,8 @@ class Exchange:
             if name == "combine_send":
                 native.combine_recv(stream.cuda_stream)
             if scalars is not None:
-                rows, home = scalars
-                to = self._address(home), torch.float32
+                rows, returned = scalars
+                to = self._address(returned), torch.float32
                 native.combine((handle, self._rows(rows), to, 0, (0, 0)), stream.cuda_stream)
 
         return Operation(receive, out)
@@ -302,20 +303,20 @@ class Exchange:
                      self._address(topk_weights), (first, second))  # fmt: skip
         return arguments, out, [each for each in (out, topk_weights, *biases) if each is not None]
 
-    def _scalar_rows(self, handle: Handle, row_weights: Any, home: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Rows [N, K] whose plain sums are what goes home: the scalar of a row at its k, zeros elsewhere."""
-        if row_weights is None and home is None:
+    def _scalar_rows(self, handle: Handle, row_weights: Any, returned: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Rows [N, K] whose plain sums are the returned weights: the weight of a row at its k, zeros elsewhere."""
+        if row_weights is None and returned is None:
             return None
         num_rows, top_k = handle.shown_rows, self.config["top_k"]
         self._check(row_weights, "row_weights", [torch.float32], *[num_rows, top_k][: 1 + handle.is_rank_major])
-        if home is None:
-            home = row_weights.new_empty(handle.num_tokens, top_k)
-        self._check(home, "out_topk_weights", [torch.float32], handle.num_tokens, top_k)
+        if returned is None:
+            returned = row_weights.new_empty(handle.num_tokens, top_k)
+        self._check(returned, "out_topk_weights", [torch.float32], handle.num_tokens, top_k)
         if handle.is_rank_major:
-            return row_weights, home
+            return row_weights, returned
         # Rows that hold nothing may have any k; nobody reads them.
         k = self._sources_of(handle)[:, 2:].long().clamp_(0, top_k - 1)
-        return row_weights.new_zeros(num_rows, top_k).scatter_(1, k, row_weights.unsqueeze(1)), home
+        return row_weights.new_zeros(num_rows, top_k).scatter_(1, k, row_weights.unsqueeze(1)), returned
 
     def _sources_of(self, handle: Handle) -> torch.Tensor:
         if handle.kept_sources is not None:

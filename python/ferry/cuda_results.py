@@ -12,7 +12,7 @@ import torch
 
 from ferry import _core
 
-# Types as __cuda_array_interface__ can say them; of what it cannot, integers of the same width.
+# Names of types in __cuda_array_interface__; integers of the same width for types that it does not have.
 _TYPES = {torch.float32: "<f4", torch.float16: "<f2", torch.bfloat16: "<i2", torch.int64: "<i8", torch.int32: "<i4"}
 
 
@@ -43,7 +43,7 @@ class Owner(NamedTuple):
 
 
 class Handle:
-    """What a dispatch learned about routing, for any number of combines and cached dispatches of its exchange.
+    """The routing of a dispatch, for any number of combines and cached dispatches of its exchange.
 
     Tensors are views of device memory, which the dispatch writes; host_* are there without waiting for the device.
     L: experts of this rank, R: ranks.

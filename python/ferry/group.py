@@ -1,4 +1,4 @@
-"""Where groups come from: the environment, another library's communicator, new processes, threads.
+"""Makes groups from the environment, from another library's communicator, of new processes, or of threads.
 
 Calls ferry._core. All ranks of a group make it together."""
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVarTuple, Unpack
 
     Arguments = TypeVarTuple("Arguments")
-Answer = TypeVar("Answer")
+Returned = TypeVar("Returned")
 
 
 def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[bytes], list[bytes]] | None = None,
@@ -31,11 +31,12 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
 
     With no argument the job is found in the environment: ferry launch, torchrun, Open MPI, Hydra (MPICH), PMIx, Slurm.
     process_group: a torch.distributed ProcessGroup; comm: an mpi4py communicator; all_gather: a callable, bytes of this
-    rank -> list of the bytes of all ranks (with rank and size): each is used here only, for bytes of fixed lengths.
-    FERRY_SECRET keeps out who can read or change what crosses it (docs/hosts.md, Security). address, rank and size:
-    processes that agree on them, any text on one host, "tcp://host:port" on several (docs/hosts.md). name tells groups
-    apart that the same ranks make at the same time. deadline: seconds that a call may wait altogether.
-    topology: levels such as "host:2,rank:4" (docs/topology.md); "": as found. Collective. Raises ferry.Error.
+    rank -> list of the bytes of all ranks (with rank and size). Each is used in this call only, for bytes of fixed
+    lengths. FERRY_SECRET protects the group from a process that can read or change these bytes (docs/hosts.md,
+    Security). address, rank and size: processes that agree on them; address is any text on one host, and
+    "tcp://host:port" on several (docs/hosts.md). name distinguishes groups that the same ranks make at the same time.
+    deadline: seconds that a call may wait in all. topology: levels such as "host:2,rank:4" (docs/topology.md); "": as
+    found. Collective. Raises ferry.Error.
     """
     ways = [way for way in (process_group, comm, all_gather, address) if way is not None]
     if len(ways) > 1:
@@ -57,16 +58,16 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
 
 # Gathers move bytes, as many on each rank: what unpickles them runs what other ranks, or whoever passes for one, send.
 
-_DEVICES = {"nccl": "cuda", "xccl": "xpu", "hccl": "npu"}  # by backend, where its tensors are not of the CPU
+_DEVICES = {"nccl": "cuda", "xccl": "xpu", "hccl": "npu"}  # device of the tensors of a backend, where it is not the CPU
 
 
 def _from_communicator(comm, name, deadline, topology):
     rank, size = comm.Get_rank(), comm.Get_size()
 
-    def gather(mine):
-        all_bytes = bytearray(size * len(mine))
-        comm.Allgather(bytearray(mine), all_bytes)
-        return [bytes(all_bytes[at:at + len(mine)]) for at in range(0, len(all_bytes), len(mine))]
+    def gather(own_bytes):
+        all_bytes = bytearray(size * len(own_bytes))
+        comm.Allgather(bytearray(own_bytes), all_bytes)
+        return [bytes(all_bytes[at:at + len(own_bytes)]) for at in range(0, len(all_bytes), len(own_bytes))]
 
     return _core.from_all_gather(rank, size, gather, name, deadline, topology)
 
@@ -75,9 +76,9 @@ def _from_process_group(process_group, name, deadline, topology):
     import torch
     import torch.distributed as dist
 
-    def gather(mine):
+    def gather(own_bytes):
         device = _DEVICES.get(dist.get_backend(process_group), "cpu")
-        own = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
+        own = torch.frombuffer(bytearray(own_bytes), dtype=torch.uint8).to(device)
         parts = [torch.empty_like(own) for _ in range(size)]
         dist.all_gather(parts, own, group=process_group)
         return [bytes(part.tolist()) for part in parts]
@@ -88,23 +89,22 @@ def _from_process_group(process_group, name, deadline, topology):
     return _core.from_all_gather(rank, size, gather, name, deadline, topology)
 
 
-def run_threads(num_ranks: int, fn: Callable[[_core.Group, Unpack[Arguments]], Answer], *args: Unpack[Arguments],
-                name: str = "", deadline: float = 100.0, topology: str = "") -> list[Answer]:
-    """Runs fn(group, *args) on num_ranks threads, one a rank; returns the results by rank.
+def run_threads(num_ranks: int, fn: Callable[[_core.Group, Unpack[Arguments]], Returned], *args: Unpack[Arguments],
+                name: str = "", deadline: float = 100.0, topology: str = "") -> list[Returned]:
+    """Runs fn(group, *args) on num_ranks threads, one per rank; returns the results by rank.
 
-    The exception of the rank that failed first is raised here, rather than one that follows from it; the other ranks'
-    waits end. For tests and notebooks: Python code of the ranks takes turns, rows move in parallel. topology as for
-    init.
+    Raises the exception of the rank that failed first, and not one that follows from it; the waits of the other ranks
+    end. For tests and notebooks: Python code of the ranks takes turns, rows move in parallel. topology is that of init.
     """
     groups = _core.threads(num_ranks, name, deadline, topology)
     results, failures = [None] * num_ranks, []
-    ended = threading.Semaphore(0)  # Thread.join forgets a thread when Ctrl-C interrupts it
+    ended = threading.Semaphore(0)  # after Ctrl-C Thread.join takes its thread for ended
 
     def play(rank, group):
         try:
             results[rank] = fn(group, *args)
         except BaseException as error:
-            failures.append(_told(rank, error))
+            failures.append(_error_of(rank, error))
         finally:
             group.destroy()
             ended.release()
@@ -136,11 +136,11 @@ def _follows(error):
 
 
 class _Failure:
-    """What a rank's process sends home instead of a result."""
+    """What the process of a rank sends instead of a result."""
 
     def __init__(self, rank, error):
         self.text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        self.error = _told(rank, error)
+        self.error = _error_of(rank, error)
         try:
             pickle.loads(pickle.dumps(self.error))
         except Exception:
@@ -151,8 +151,8 @@ class _Failure:
         return _follows(self.error)
 
 
-def _told(rank, error):
-    """A rank that exits is an error for the others."""
+def _error_of(rank, error):
+    """The error to raise for a rank that failed: SystemExit becomes a ferry.Error."""
     if isinstance(error, SystemExit):
         return errors.Error(f"rank {rank} called sys.exit({error.code})")
     return error
@@ -162,12 +162,12 @@ def _play(connection, address, rank, size, deadline, fn, args):
     try:
         with _core.connect(address, rank, size, "", deadline, "") as group:
             try:
-                # Plain pickles hold tensors by value: torch's own would be lost with this process.
-                answer = pickle.dumps(fn(group, *args))
-            except BaseException as error:  # told before the others learn that this rank left
-                answer = pickle.dumps(_Failure(rank, error))
-            connection.send_bytes(answer)
-    except BaseException as error:  # of connect, or of a parent that is gone
+                # Plain pickles hold tensors by value; those of torch refer to memory that ends with this process.
+                reply = pickle.dumps(fn(group, *args))
+            except BaseException as error:  # sent before the other ranks notice the end of this rank
+                reply = pickle.dumps(_Failure(rank, error))
+            connection.send_bytes(reply)
+    except BaseException as error:  # of connect, or because the parent has ended
         with contextlib.suppress(OSError):
             connection.send_bytes(pickle.dumps(_Failure(rank, error)))
 
@@ -176,13 +176,13 @@ def _play(connection, address, rank, size, deadline, fn, args):
 _NO_GUARD = 71
 
 
-def spawn(num_ranks: int, fn: Callable[[_core.Group, Unpack[Arguments]], Answer], *args: Unpack[Arguments],
-          deadline: float = 100.0, method: Literal["spawn", "fork", "forkserver"] = "spawn") -> list[Answer]:
-    """Runs fn(group, *args) in num_ranks new processes, one a rank; returns the results by rank.
+def spawn(num_ranks: int, fn: Callable[[_core.Group, Unpack[Arguments]], Returned], *args: Unpack[Arguments],
+          deadline: float = 100.0, method: Literal["spawn", "fork", "forkserver"] = "spawn") -> list[Returned]:
+    """Runs fn(group, *args) in num_ranks new processes, one per rank; returns the results by rank.
 
-    fn, args and results are pickled: fn lives in a module (method="fork" takes any function, before torch or other
-    threads were used). The error of the rank that failed first is raised here, from one that has that rank's traceback;
-    a rank that died raises ferry.PeerLost naming it; the others are ended.
+    fn, args and results are pickled: fn is a function of a module (method="fork" takes any function, before torch or
+    other threads were used). Raises the error of the rank that failed first, from one that has the traceback of that
+    rank, or ferry.PeerLost naming a rank that died; the other ranks are ended.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # a new rank imports the main module
         os._exit(_NO_GUARD)
@@ -199,7 +199,7 @@ def spawn(num_ranks: int, fn: Callable[[_core.Group, Unpack[Arguments]], Answer]
             theirs.close()
             processes.append(process)
         results = _collect(pipes, processes)
-        for process in processes:  # which may have something of their own to finish
+        for process in processes:  # a process may do more after its result
             process.join()
         return results
     finally:
@@ -209,7 +209,7 @@ def spawn(num_ranks: int, fn: Callable[[_core.Group, Unpack[Arguments]], Answer]
 
 
 def _end(processes):
-    """Ends those that still run, asked first and then not."""
+    """Ends the processes that still run, by SIGTERM and after 5 seconds by SIGKILL."""
     for process in processes:
         if process.is_alive():
             process.terminate()
@@ -222,7 +222,7 @@ def _end(processes):
 
 
 def _collect(pipes, processes):
-    """The results by rank, or the failure that came first; one that only follows from another waits a second for it."""
+    """The results by rank. Raises the first failure; one that follows from another waits a second for its cause."""
     results, waiting, failure, until = [None] * len(pipes), dict(enumerate(pipes)), None, None
     while waiting:
         timeout = None if until is None else max(until - time.monotonic(), 0)
@@ -230,7 +230,7 @@ def _collect(pipes, processes):
         if until is not None and not ready:
             break
         for rank in [rank for rank, pipe in waiting.items() if pipe in ready]:
-            results[rank] = _answer(rank, waiting.pop(rank), processes[rank])
+            results[rank] = _result(rank, waiting.pop(rank), processes[rank])
             if isinstance(results[rank], _Failure) and (failure is None or failure.follows):
                 failure = results[rank]
         if failure is not None:
@@ -242,14 +242,14 @@ def _collect(pipes, processes):
     return results
 
 
-def _answer(rank, pipe, process):
+def _result(rank, pipe, process):
     try:
         return pickle.loads(pipe.recv_bytes())
     except (EOFError, OSError):
         process.join()
         if process.exitcode == _NO_GUARD:
             return _Failure(rank, errors.InvalidArgument(
-                "the main module calls ferry.spawn when it is imported, as every new rank does: put the call under "
-                "if __name__ == '__main__':"))
+                "the main module calls ferry.spawn when it is imported, and every new rank imports it: put the call "
+                "under if __name__ == '__main__':"))
         text = f"rank {rank} (pid {process.pid}) ended with exit code {process.exitcode}"
         return _Failure(rank, errors.make_error("peer_lost", text, rank, False))

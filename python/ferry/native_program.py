@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def path():
-    """Raises FileNotFoundError that says where it was looked for."""
+    """Raises FileNotFoundError that names the paths that were tried."""
     places = [Path(folder) / "bin" / "ferry" for folder in sys.modules[__package__].__path__]
     for place in places:
         if place.is_file():
@@ -16,7 +16,7 @@ def path():
 
 
 def replace_process(arguments):
-    """This process becomes the native program; returns what sys.exit() is to be told only if there is none."""
+    """Replaces this process by the native program. Returns, with a message for sys.exit(), only if there is none."""
     try:
         program = path()
     except FileNotFoundError as error:

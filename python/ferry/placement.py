@@ -1,13 +1,12 @@
-"""Where experts are: replicas of the busy ones, spread so that ranks have equal work, and the move of their weights.
+"""Placement of experts: replicas of busy experts, spread so that ranks have equal work, and the move of their weights.
 
-    placement = ferry.placement.balance(loads, num_replicas=288, num_ranks=8)   # [experts] tokens that each got
+    placement = ferry.placement.balance(loads, num_replicas=288, num_ranks=8)   # [experts] tokens of each expert
     exchange = group.exchange(..., **placement.settings())                      # top-k ids stay logical
     weights = ferry.placement.move(group, weights, old, placement)              # each rank gets its new experts
 
-Three words: a *logical* expert is what top-k ids name; a *physical* expert is one copy of it, a slot of a rank; rank r
-holds slots [r * L, (r + 1) * L) of num_replicas = R * L. rebalance_experts has the names, shapes and results of EPLB,
-the published algorithm, whose steps are those of src/routing/balance.cc, which `ferry bench --rebalance` takes too.
-Needs torch. ferry.moe calls it.
+Top-k ids name *logical* experts. A *physical* expert is one copy of a logical expert, in a slot of a rank; rank r holds
+slots [r * L, (r + 1) * L) of num_replicas = R * L. rebalance_experts has the names, shapes and results of EPLB, the
+published algorithm. src/routing/balance.cc has its steps, for `ferry bench --rebalance` too. Needs torch.
 """
 
 import functools
@@ -24,8 +23,8 @@ from ferry import _core
 __all__ = ["Balancer", "Placement", "agree", "balance", "balanced_packing", "blocks", "move", "rebalance_experts",
            "replicate_experts", "sum_copies", "table_of"]
 
-MOST_COPIES = 32  # of one expert in one exchange: the most of top_k
-ROW_BYTES = 1 << 14  # weights travel in rows of so many bytes, the last one filled up
+MOST_COPIES = 32  # copies of one expert in one exchange: the limit of top_k
+ROW_BYTES = 1 << 14  # bytes of the rows that weights are sent in; the last row is padded
 
 
 def _layers(found):
@@ -53,10 +52,10 @@ def _counts(phy2log, num_experts):
 
 
 def rebalance_experts(weight, num_replicas, num_groups, num_nodes, num_gpus):
-    """EPLB: where num_replicas copies of the experts go, by their loads `weight` [layers, E].
+    """EPLB: the placement of num_replicas copies of the experts, from their loads `weight` [layers, E].
 
     With num_groups divisible by num_nodes, groups of experts are packed onto nodes, copies are made within a node and
-    packed onto its ranks (num_gpus of all nodes); else copies are made and packed over all ranks alike. Returns int64
+    packed onto its ranks (num_gpus of all nodes); else copies are made and packed over all ranks. Returns int64
     (phy2log [layers, num_replicas], log2phy [layers, E, X] padded with -1, logcnt [layers, E]), X = num_replicas - E +
     1. Raises InvalidArgument for counts that do not divide."""
     layers, experts = weight.shape
@@ -69,9 +68,9 @@ def rebalance_experts(weight, num_replicas, num_groups, num_nodes, num_gpus):
 
 
 class Placement(NamedTuple):
-    """Which logical expert each slot holds, of one layer."""
+    """The logical expert in each slot, for one layer."""
 
-    experts: tuple  # [num_replicas] of logical experts; -1: nothing yet
+    experts: tuple  # [num_replicas] of logical experts; -1: an empty slot
     num_ranks: int
 
     @property
@@ -92,13 +91,13 @@ class Placement(NamedTuple):
         return found
 
     def settings(self, replica_choice="by_token"):
-        """What Group.exchange takes: num_experts, replicas and replica_choice. Top-k ids name logical experts; a
-        source spreads its tokens over the copies, or with "by_table" takes those of table()."""
+        """Settings of Group.exchange: num_experts, replicas and replica_choice. Top-k ids name logical experts. A
+        source spreads its tokens over the copies, or with "by_table" sends them to the copies of table()."""
         return {"num_experts": len(self.experts), "replicas": self.slots(), "replica_choice": replica_choice}
 
     def table(self, rank, active_ranks):
-        """int32 [experts], replica_table of this rank's dispatch among active_ranks: of each expert a copy on one of
-        them, other ones for other sources. Raises InvalidArgument when an expert has none there."""
+        """int32 [experts], the replica_table of a dispatch of `rank`: for each expert a copy on one of active_ranks.
+        Sources choose the copies in turn. Raises InvalidArgument when no active rank has a copy of an expert."""
         return torch.tensor(_copies_on(active_ranks, rank, self.slots(), self.per_rank), dtype=torch.int32)
 
     def imbalance(self, loads):
@@ -113,7 +112,7 @@ class Placement(NamedTuple):
 
 
 def _copies_on(active_ranks, rank, slots, per_rank):
-    """Of each expert, whose copies are slots[expert], the one that a rank's tokens go to."""
+    """For each expert, whose copies are slots[expert], the copy that the tokens of `rank` go to."""
     chosen = []
     for expert, copies in enumerate(slots):
         here = [copy for copy, slot in enumerate(copies) if slot // per_rank in active_ranks]
@@ -125,10 +124,11 @@ def _copies_on(active_ranks, rank, slots, per_rank):
 
 def table_of(group, config, active_ranks):
     """Placement.table() of this rank for an exchange of this config, which has the settings of a placement; None: all
-    ranks are active. It is found once for each set of ranks, and is not to be changed. Raises InvalidArgument as
-    table() does, and for an exchange whose experts are not as many on each rank, in order."""
+    ranks are active. It is computed once for each set of ranks, and must not be changed. Raises InvalidArgument as
+    table() does, and for an exchange that has not equally many experts on each rank, in the order of the ranks."""
     if config["num_experts"] % group.size or config["expert_rank"] or config["num_shared_ranks"]:
-        raise ferry.InvalidArgument("a table of copies needs as many experts on each rank, in the order of the ranks")
+        raise ferry.InvalidArgument("a table of copies needs equally many experts on each rank, in the order of "
+                                    "the ranks")
     active = tuple(range(group.size) if active_ranks is None else active_ranks)
     return _kept_table(active, group.rank, tuple(map(tuple, config["replicas"])), config["num_experts"] // group.size)
 
@@ -142,7 +142,7 @@ def blocks(num_experts, num_ranks):
     """The placement without replicas: rank r holds experts [r * L, (r + 1) * L). Raises InvalidArgument when num_ranks
     does not divide num_experts."""
     if num_experts % num_ranks:
-        raise ferry.InvalidArgument(f"{num_experts} experts on {num_ranks} ranks: need as many on each")
+        raise ferry.InvalidArgument(f"{num_experts} experts on {num_ranks} ranks: need equally many on each")
     return Placement(tuple(range(num_experts)), num_ranks)
 
 
@@ -154,8 +154,8 @@ def balance(loads, num_replicas, num_ranks, *, num_groups=1, num_nodes=1):
 
 
 def _moves(old, new):
-    """[(slot in `old` that sends, slots of `new` that receive)], in the order of the senders' slots. Ranks that hold
-    an expert already copy it themselves; of several holders the one is asked that has the fewest to send."""
+    """[(slot in `old` that sends, slots of `new` that receive)], in the order of the senders' slots. A rank that
+    already holds an expert copies it itself; else the holder with the fewest experts to send sends it."""
     holders, wanted = old.slots(), {}
     for slot, expert in enumerate(new.experts):
         if expert < 0:
@@ -164,48 +164,48 @@ def _moves(old, new):
             raise ferry.InvalidArgument(f"expert {expert} of the new placement is on no rank of the old one")
         if expert not in old.of_rank(slot // new.per_rank):
             wanted.setdefault(expert, []).append(slot)
-    asked, moves = [0] * old.num_ranks, []
+    to_send, moves = [0] * old.num_ranks, []
     for expert, slots in wanted.items():
-        sender = min(holders[expert], key=lambda slot: (asked[slot // old.per_rank], slot))
+        sender = min(holders[expert], key=lambda slot: (to_send[slot // old.per_rank], slot))
         for first in range(0, len(slots), MOST_COPIES):
             moves.append((sender, slots[first:first + MOST_COPIES]))
-            asked[sender // old.per_rank] += 1
+            to_send[sender // old.per_rank] += 1
     return sorted(moves)
 
 
-_SAID_BYTES = 1 << 12  # of each rank, so that all say as much
+_AGREED_BYTES = 1 << 12  # of each rank: an all_gather needs equal lengths
 
 
 def _brief(text):
-    """A short text itself, of a longer one its checksum."""
+    """The text if it is short, else its checksum."""
     return text if len(text) <= 100 else f"one with checksum {zlib.crc32(text.encode()):08x}"
 
 
 def agree(group, check, said):
-    """Calls check() on all ranks, and returns what it returned when it raised on none and all said the same: `said` has
-    values by their names. Collective. Raises what check() raised, PeerRejected where it raised on another rank only,
-    and Mismatch."""
+    """Calls check() on all ranks and returns its result, if it raised on no rank and `said`, values by their names, is
+    equal on all ranks. Collective. Raises what check() raised, PeerRejected where it raised on another rank only, and
+    Mismatch."""
     refusal = found = None
     try:
         found = check()
     except Exception as error:
         refusal = error
-    mine = {name: _brief(repr(value)) for name, value in said.items()}
-    text = json.dumps([refusal and str(refusal)[:500], mine], ensure_ascii=False).encode(errors="replace")
-    told = [json.loads(each) for each in group.all_gather(text.ljust(_SAID_BYTES))]
+    own = {name: _brief(repr(value)) for name, value in said.items()}
+    text = json.dumps([refusal and str(refusal)[:500], own], ensure_ascii=False).encode(errors="replace")
+    of_ranks = [json.loads(each) for each in group.all_gather(text.ljust(_AGREED_BYTES))]
     if refusal:
         raise refusal
-    for rank, (why, theirs) in enumerate(told):
+    for rank, (why, theirs) in enumerate(of_ranks):
         if why:
             raise ferry.PeerRejected(f"rank {rank} refused: {why}")
-        for name in mine:
-            if theirs[name] != told[0][1][name]:
-                raise ferry.Mismatch(f"{name}: rank {rank} has {theirs[name]}, rank 0 {told[0][1][name]}")
+        for name in own:
+            if theirs[name] != of_ranks[0][1][name]:
+                raise ferry.Mismatch(f"{name}: rank {rank} has {theirs[name]}, rank 0 {of_ranks[0][1][name]}")
     return found
 
 
 def _agreed_moves(group, weights, old, new):
-    """The _moves() that all ranks agree on, for such weights."""
+    """The _moves() of these weights, agreed on by all ranks."""
     return agree(group, lambda: _checked_moves(group, weights, old, new),
                  {"old placement": old, "new placement": new, "dtype": getattr(weights, "dtype", None),
                   "shape of an expert": tuple(getattr(weights, "shape", ())[1:])})
@@ -224,17 +224,17 @@ def _checked_moves(group, weights, old, new):
 
 
 def move(group, weights, old, new):
-    """Weights after a change of placement: `weights` [L, ...] are those of this rank's slots in `old`; returns those of
-    its slots in `new`, bit for bit. Collective. Between nodes each row crosses once per node. Beside the result it
-    needs memory for one expert at a time. Raises InvalidArgument for placements that do not fit the group, the weights
-    or each other, PeerRejected where another rank does, Mismatch for placements or weights that differ between ranks,
-    and what Exchange.dispatch raises."""
+    """Weights after a change of placement: `weights` [L, ...] are of this rank's slots in `old`; returns the weights of
+    its slots in `new`, bit for bit. Collective. Between nodes each row is sent once per node. It needs memory for the
+    result and for one expert at a time. Raises InvalidArgument for placements that do not fit the group, the weights or
+    each other, PeerRejected where another rank raises InvalidArgument, Mismatch for placements or weights that differ
+    between ranks, and what Exchange.dispatch raises."""
     moves = _agreed_moves(group, weights, old, new)
     moved = weights.new_empty(new.per_rank, *weights.shape[1:])
-    mine = old.of_rank(group.rank)
+    held = old.of_rank(group.rank)
     for slot, expert in enumerate(new.of_rank(group.rank)):
-        if expert in mine:
-            moved[slot] = weights[mine.index(expert)]
+        if expert in held:
+            moved[slot] = weights[held.index(expert)]
     size = weights[0].numel() * weights.element_size()
     if not moves or size == 0:
         return moved
@@ -247,8 +247,8 @@ def move(group, weights, old, new):
 
 
 def _carry(group, parcels, turns, num_slots, top_k, size):
-    """Each turn each rank sends its next parcel, (a tensor of `size` bytes, the slots that get it). Yields (a slot of
-    this rank, uint8 [n, size]) of those that came in a turn, in the order of the ranks that sent them."""
+    """In each turn each rank sends its next parcel, (a tensor of `size` bytes, the slots that get it). Yields (a slot
+    of this rank, uint8 [n, size]): the n tensors for the slot in a turn, in the order of their sources."""
     num_rows = -(-size // ROW_BYTES)
     exchange = group.exchange(max_tokens=num_rows, hidden=ROW_BYTES, num_experts=num_slots, top_k=top_k, dtype="uint8",
                               depth=1)
@@ -267,10 +267,10 @@ def _carry(group, parcels, turns, num_slots, top_k, size):
 
 
 def sum_copies(group, gradients, placement):
-    """What the copies of an expert got together: `gradients` [L, ...] are those of this rank's slots; returns [L, ...]
-    of the same dtype, in which all slots of an expert have the sum over them, added in float32 (float64 in float64) in
-    the same order everywhere, so that copies stay alike bit for bit. Collective. Each copy is sent to each other one,
-    one expert at a time. Raises as move() does."""
+    """Sums of gradients over the copies of each expert: `gradients` [L, ...] are of this rank's slots. Returns [L, ...]
+    of the same dtype, in which each slot has the sum over all copies of its expert. Sums are in float32 (of float64 in
+    float64), in the same order on all ranks, so that copies stay equal bit for bit. Collective. Each copy is sent to
+    each other copy, one expert at a time. Raises what move() raises."""
     _agreed_moves(group, gradients, placement, placement)
     slots, summed = placement.slots(), gradients.clone()
     copied = [[slot for slot, expert in enumerate(placement.of_rank(rank)) if expert >= 0 and len(slots[expert]) > 1]
@@ -278,10 +278,10 @@ def sum_copies(group, gradients, placement):
     size = gradients[0].numel() * gradients.element_size()
     if size == 0 or not any(copied):
         return summed
-    mine = placement.of_rank(group.rank)
+    held = placement.of_rank(group.rank)
     totals = {slot: torch.zeros_like(gradients[slot], dtype=torch.promote_types(gradients.dtype, torch.float32))
               for slot in copied[group.rank]}
-    parcels = [(gradients[slot], slots[mine[slot]]) for slot in totals]
+    parcels = [(gradients[slot], slots[held[slot]]) for slot in totals]
     for slot, came in _carry(group, parcels, max(map(len, copied)), len(placement.experts), max(map(len, slots)), size):
         for one in came:
             totals[slot] += one.view(gradients.dtype).view_as(totals[slot])
@@ -291,19 +291,19 @@ def sum_copies(group, gradients, placement):
 
 
 def _bytes_of(tensor):
-    """The bytes of a contiguous tensor; a view where it is one already."""
+    """The bytes of a tensor, as a view where it is contiguous."""
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
 class Balancer:
-    """Counts what each expert gets and finds a better placement beside the work.
+    """Counts the rows of each expert, and computes a better placement in a thread.
 
         balancer = Balancer(group, placement)
         ...
         balancer.count(received.handle)      # after dispatches, of any number of steps
         balancer.begin(num_replicas)         # collective: adds up the counts; the placement is computed in a thread
         ...                                  # more steps
-        placement = balancer.end()           # the same on all ranks, so that all switch at this step
+        placement = balancer.end()           # equal on all ranks, so that all switch at this step
     """
 
     def __init__(self, group, placement):
@@ -312,7 +312,7 @@ class Balancer:
         self._found, self._thread = None, ThreadPoolExecutor(1, "ferry-balancer")
 
     def count(self, handle):
-        """Adds the rows that a dispatch brought to each expert of this rank; none where this rank was left out."""
+        """Adds the rows that each expert of this rank received in a dispatch; none where this rank was not active."""
         counts = torch.as_tensor(handle.tokens_per_expert)
         if len(counts) > 0:
             self._counts += counts
@@ -327,7 +327,7 @@ class Balancer:
         self._found = self._thread.submit(balance, loads, wanted, self.group.size, **options)
 
     def end(self):
-        """Waits for what begin() started: the new Placement, which this object counts for from now on."""
+        """Waits for the computation and returns the new Placement, for which this object counts from now on."""
         if self._found is None:
             raise ferry.InvalidArgument("Balancer: end() without a begin() before it")
         self.placement, self._found = self._found.result(), None

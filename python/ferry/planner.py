@@ -1,4 +1,4 @@
-"""ferry.plan: how long dispatch and combine take on a machine, by the native program's `ferry plan --json`."""
+"""ferry.plan: the time that dispatch and combine take on a machine, from `ferry plan --json` of the native program."""
 
 import json
 import subprocess
@@ -17,10 +17,10 @@ def plan(machine: Union[str, Dict[str, Any]], *, loads: Optional[Iterable[float]
     machine: a preset ("ubbv2:2@port10"), levels ("host:2@12.5GB/s,rank:4"), lines of docs/plan.md, or a dict with the
     keys of its JSON form. loads: how often each expert is chosen, E numbers; None: routing is uniform. options: those
     of the command, with _ for -: model="deepseek-v3", tokens=4096, ep=16, routing="limited:4/8"; a flag is True.
-    Raises ferry.InvalidArgument with what the command says.
+    Raises ferry.InvalidArgument with the message of the command.
     """
     if not isinstance(machine, (str, dict)):
-        raise TypeError(f"machine is {machine!r}, neither a text nor a dict")
+        raise TypeError(f"machine is {machine!r}, need a text or a dict")
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(machine, dict):
             machine = _write(folder, "machine.json", json.dumps(machine, indent=1))

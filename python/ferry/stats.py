@@ -13,7 +13,7 @@ class WindowBytes(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """What an exchange has done since it was made, and the waits of its last operations."""
+    """Counters of an exchange since it was made, and the waits of its last operations."""
 
     dispatches: int
     combines: int
@@ -30,10 +30,10 @@ class Stats(NamedTuple):
     link_row_bytes: int
     """Bytes of rows, their scales and sums of them that this rank sent to other nodes."""
     link_bytes: int
-    """All bytes that it sent there."""
+    """All bytes that this rank sent to other nodes."""
     dispatch_wait_ns: List[int]
     """[R]: time the last dispatch waited for each source, nanoseconds."""
     combine_wait_ns: List[int]
-    """[R]: the same for the last combine."""
+    """[R]: time the last combine waited for each rank, nanoseconds."""
     imbalance: float
     """Rows of the busiest local expert over the mean of the local experts, last dispatch; 1 is even."""

@@ -15,9 +15,9 @@ class SupportsDLPack(Protocol):
 
 AnyArray = Union[SupportsDLPack, memoryview]
 
-# Arrays that come out are of the library of those that go in, of any dtype and shape.
+# Results are arrays of the library of the arguments, of any dtype and shape.
 Array = TypeVar("Array", "NDArray[Any]", "torch.Tensor", memoryview)
-# Of a half: Received of a dispatch, an array of a combine.
+# The result of a half: Received of a dispatch, an array of a combine.
 Result = TypeVar("Result")
 
 

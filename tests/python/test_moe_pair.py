@@ -166,7 +166,7 @@ def both_fail(group):
     out = moe(exchange, *batch, lambda rows, counts: rows, overlap="batches")
     with pytest.raises(ferry.InvalidArgument, match="do not run in a pair"):
         pair(int, lambda: out.sum().backward())
-    with pytest.raises(ferry.InvalidArgument, match="overlap is None"):
+    with pytest.raises(ferry.InvalidArgument, match="overlap is 'batches', need None"):
         pair(lambda: moe(exchange, *batch, None, overlap="batches"), int)
     return pair(lambda: 1, lambda: 2)
 

@@ -101,7 +101,7 @@ class Ways:
         return lambda tokens, ids, weights: way(tokens, ids, weights.to(tokens.dtype))
 
     def dense(self):
-        """Of rank 0; the others wait."""
+        """Measures rank 0 while the others wait."""
         whole = SwiGLU(self.experts, self.hidden, self.intermediate) if self.group.rank == 0 else None
         self.whole = whole
 

@@ -51,8 +51,8 @@ def mpirun():
 
 def mpi_launch(ranks, pin=False):
     launcher = mpirun()
-    told = subprocess.run([launcher, "--version"], capture_output=True, text=True).stdout
-    if "Open MPI" not in told:
+    version = subprocess.run([launcher, "--version"], capture_output=True, text=True).stdout
+    if "Open MPI" not in version:
         return [launcher, "-n", str(ranks)]
     # Ranks that share a core must give it away while they wait.
     crowded = ranks > len(os.sched_getaffinity(0))

@@ -90,7 +90,7 @@ def measure(program, work, iterations):
 
 
 def check(program, work):
-    """(elements compared, of these wrong) of one more pair, whose experts can be told apart."""
+    """(elements compared, of these wrong) of one more pair, whose experts give different results."""
     received = program.dispatch(work.tokens, work.topk_ids, work.topk_weights)
     counts = getattr(received, "handle", received).tokens_per_expert
     wrong = work.wrong_received(received.rows, counts)
@@ -102,7 +102,7 @@ def check(program, work):
 
 
 def summary(ranks):
-    """Of the ranks' times: an operation takes from the first rank's begin to the last one's end."""
+    """The times of all ranks as one: an operation takes from the begin of the first rank to the end of the last one."""
 
     def spans_us(name, share=1):
         return [(max(end for _, end in times) - min(begin for begin, _ in times)) / 1000 / share

@@ -9,7 +9,7 @@ LINE_IN, BAR_IN, GROUP_GAP_IN = 0.19, 0.145, 0.14
 
 
 def drawing(results, title, note=None):
-    """The figure of all results that have such a time to stand over."""
+    """The figure of all results that have a time to divide by."""
     results = [result for result in results if result.over_limit]
     if not results:
         raise ResultsError("no result has a time with places known: one program must be ferry's bench")

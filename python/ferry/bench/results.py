@@ -72,7 +72,7 @@ def parse(path, text) -> dict:
 
 
 def points(content) -> List[Result]:
-    """Of `ferry bench --json`: one point, or those of a sweep."""
+    """The points of `ferry bench --json`: one, or those of a sweep."""
     setting = setting_of(content["options"])
     return [Result("ferry", setting, point["tokens"], point["pair_us"]["median"], point["limit_us"]["pair"],
                    point["limit_ratio"]) for point in content.get("points", [content])]
@@ -100,7 +100,7 @@ def times_of(rounds, what="pair") -> Dict[int, float]:
 
 
 def limits_of(programs) -> Dict[int, float]:
-    """Of each round, whichever program measured it."""
+    """The limit of each round, whichever program measured it."""
     return {number: result["limit_us"]["pair"] for rounds in programs.values()
             for number, result in rounds.items() if "limit_us" in result}
 

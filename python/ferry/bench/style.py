@@ -32,7 +32,7 @@ def look():
 
 
 def figure(title, subtitle, height_in, left_in, right_in, bottom_in=0.55, top_in=0.85, note=None):
-    """(figure, axes): the axes fill what the margins leave, titles stand at the top left, a note below everything."""
+    """(figure, axes): the axes fill the space inside the margins; titles at the top left, a note at the bottom."""
     height_in, bottom_in = (height_in + NOTE_IN, bottom_in + NOTE_IN) if note else (height_in, bottom_in)
     picture = Figure(figsize=(WIDTH_IN, height_in))
     picture.text(0.22 / WIDTH_IN, 0.12 / height_in, note or "", fontsize=6.5, color=QUIET)

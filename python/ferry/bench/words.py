@@ -7,7 +7,7 @@ def plural(count, noun):
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-# Options of a measurement that tell it from others: how each reads, and the value that goes without saying.
+# Options that differ between measurements: the words for each, and the value that is not shown.
 SETTING = {"ranks": (lambda options: plural(options["ranks"], "rank"), None),
            "hidden": ("hidden {hidden}".format_map, None),
            "experts": ("top {top_k} of {experts} experts".format_map, None),
@@ -28,7 +28,7 @@ def setting_of(options) -> Dict[str, str]:
 
 
 def split_setting(results) -> Tuple[List[str], List[List[str]]]:
-    """(what all results have in common, per result what tells it from others): words for titles and labels."""
+    """(what all results have in common, per result what differs from others): words for titles and labels."""
     names = list(dict.fromkeys(name for result in results for name in result.setting))
     apart = [name for name in names if len({result.setting.get(name) for result in results}) > 1]
     shared = [results[0].setting[name] for name in names if name not in apart]
@@ -55,7 +55,7 @@ def time_text(us):
 
 
 def tick_text(us):
-    """Of an axis, where times are round: 100000 is "100 ms"."""
+    """Labels of an axis, where times are round: 100000 is "100 ms"."""
     value, unit = in_unit(us)
     return f"{value:g} {unit}" if us else "0"
 

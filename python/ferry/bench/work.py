@@ -8,12 +8,12 @@ import torch
 
 STEP = np.uint64(0x9E3779B97F4A7C15)
 CHOICES = 16  # the first stream of `ferry bench` that is a rank's choices
-NUM_PATTERNS = 1021  # different rows; tokens so many apart are alike
+NUM_PATTERNS = 1021  # different rows; tokens that far apart have equal rows
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of one comparison; `tokens` are those of each rank."""
+    """The shape of one comparison; `tokens` are of each rank."""
 
     tokens: int
     hidden: int
@@ -74,7 +74,7 @@ class Work:
         return int((rows.view(torch.int16) != expected.view(torch.int16)).sum())
 
     def scale(self, rows, tokens_per_expert):
-        """Experts that can be told apart, exact in bf16: expert e multiplies by 2^(e mod 4)."""
+        """Experts with different results, exact in bf16: expert e multiplies by 2^(e mod 4)."""
         expert = torch.arange(self.shape.local_experts) + self.rank * self.shape.local_experts
         factor = torch.repeat_interleave(2.0 ** (expert % 4), torch.as_tensor(tokens_per_expert))
         return rows * factor.bfloat16().unsqueeze(1)

@@ -188,7 +188,7 @@ def _pairs(inputs):
 
 @clause("elastic.scales")
 def scales(world):
-    """Of a pair (float8 rows, scales of 4 bytes) both arrive bit for bit."""
+    """A pair (float8 rows, scales of 4 bytes) arrives bit for bit."""
     done = _Round(world, x=_pairs)
     pairs = _pairs(done.inputs)
     for part in range(2):
@@ -266,12 +266,12 @@ def combine_bias(world):
 
 @clause("elastic.combine_weights")
 def combine_weights(world):
-    """topk_weights come home as the owner of each expert had them, 0 where the id is -1."""
+    """topk_weights return as the owner of each expert had them, 0 where the id is -1."""
     done = _Round(world)
     x, _ = done.outputs(False)
-    home = done.buffer.combine(world.place(x), done.handle, topk_weights=done.weights)[1]
+    returned = done.buffer.combine(world.place(x), done.handle, topk_weights=done.weights)[1]
     ids, weights = done.inputs.topk_idx[world.rank], done.inputs.topk_weights[world.rank]
-    world.same("combined_topk_weights", home, weights.masked_fill(ids < 0, 0))
+    world.same("combined_topk_weights", returned, weights.masked_fill(ids < 0, 0))
 
 
 @clause("elastic.barrier")

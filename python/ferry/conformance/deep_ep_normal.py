@@ -125,7 +125,7 @@ def _quantised(inputs):
 
 @clause("dispatch.scales")
 def scales(world):
-    """Of a pair (float8 rows, float32 scales) both arrive bit for bit; the scales may have any strides and come
+    """A pair (float8 rows, float32 scales) arrives bit for bit; the scales may have any strides and come
     contiguous."""
     inputs, buffer = _inputs(world), _buffer(world)
     data, factors = _quantised(inputs)
@@ -263,13 +263,13 @@ def combine_bias(world):
 
 @clause("combine.topk_weights")
 def combine_weights(world):
-    """topk_weights [N, K] come home summed as the rows are; without them the second result is None."""
+    """topk_weights [N, K] return summed as the rows are; without them the second result is None."""
     inputs, buffer, (*_, handle, _) = _sent(world)
     outputs = _outputs(inputs)
     weights = [inputs.received_topk(rank)[1] for rank in range(world.size)]
     mine = world.place(outputs[world.rank])
-    home = buffer.combine(mine, handle, topk_weights=world.place(weights[world.rank]))[1]
-    world.same("combined_topk_weights", home, inputs.combined(world.rank, weights))
+    returned = buffer.combine(mine, handle, topk_weights=world.place(weights[world.rank]))[1]
+    world.same("combined_topk_weights", returned, inputs.combined(world.rank, weights))
     world.equal("combined_topk_weights without topk_weights", buffer.combine(mine, handle)[1], None)
 
 

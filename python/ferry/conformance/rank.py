@@ -1,4 +1,4 @@
-"""One rank of a session: a process that runs clauses as it is told and answers with its complaints.
+"""One rank of a session: a process that receives commands, runs their clauses and replies with complaints.
 
 A clause whose call raised on some rank leaves the ranks at different places of their process group. So the ranks join
 a new one, of the next epoch, before the next clause.

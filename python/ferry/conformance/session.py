@@ -21,7 +21,7 @@ _FOLLOW_SECONDS = 5  # that the other ranks have once a call of one raised
 
 
 class Verdict(NamedTuple):
-    """Of one clause. complaints: texts "rank r: ...", none if it holds."""
+    """The verdict on one clause. complaints: texts "rank r: ...", none if it holds."""
 
     name: str
     text: str
@@ -99,8 +99,8 @@ class Session:
         return self._ask(("join", self._epoch), _START_SECONDS)[0]
 
     def _ask(self, command, seconds):
-        """(complaints, whether a call raised): sends a command to the ranks and waits for their answers. Ranks that do
-        not answer in time, or that ended, are no more afterwards, nor are the others."""
+        """(complaints, whether a call raised): sends a command to the ranks and waits for their replies. If a rank
+        does not reply in time, or has ended, all ranks are ended."""
         waiting = {pipe: rank for rank, (_, pipe) in enumerate(self._processes)}
         for pipe in waiting:
             with contextlib.suppress(OSError):  # said below

@@ -14,7 +14,7 @@ import torch
 
 @dataclass
 class Inputs:
-    """Of one rank: Bs tokens."""
+    """The inputs of one rank: Bs tokens."""
 
     x: torch.Tensor  # [Bs, H]
     ids: torch.Tensor  # int32 [Bs, K]
@@ -198,7 +198,7 @@ def dispatch(case, rank):
 
 
 def travel(case, row):
-    """A row on its way home."""
+    """A row as combine sends it back."""
     if case.comm_quant_mode == 0:
         return row
     parts = []
@@ -226,7 +226,7 @@ def combine(case, expert_rows):
     """expert_rows: [ranks] of [R, H]. Per rank: the sum in float32 with shared_x and residual, not rounded."""
     where = [{entry: row for entry, row in zip(flatten(case, r), expert_rows[r])} for r in range(case.size)]
 
-    def home(rank, t, k):
+    def returned(rank, t, k):
         """The row of an entry: of all positions of the tensor-parallel group that computed it, this one's first."""
         for ep_rank in range(case.ep):
             rows = [where[ep_rank * case.tp + (rank + step) % case.tp].get((rank, t, k)) for step in range(case.tp)]
@@ -245,11 +245,11 @@ def combine(case, expert_rows):
                 expert = int(inputs.ids[t, k])
                 if not active(inputs, t, k):
                     continue
-                term = special(case, inputs.x[t], expert - case.moe) if expert >= case.moe else home(rank, t, k)
+                term = special(case, inputs.x[t], expert - case.moe) if expert >= case.moe else returned(rank, t, k)
                 if term is not None:
                     sums[-1][t] += term if case.plain_sum else inputs.weights[t, k] * term
             for k in range(case.k, case.k + case.shared):
-                row = home(rank, t, k)
+                row = returned(rank, t, k)
                 if row is not None:
                     sums[-1][t] += row
             for more in (inputs.shared_x, inputs.residual):

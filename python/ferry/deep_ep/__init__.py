@@ -1,7 +1,7 @@
 """DeepEP's public names on ferry, for CPU tensors: Buffer (V1, which takes cuda tensors as well), ElasticBuffer (V2),
 EPBuffer (2.5) and what goes with them.
 
-    from ferry.deep_ep import Buffer          # or: ferry.deep_ep.install(), then import deep_ep as ever
+    from ferry.deep_ep import Buffer          # or: ferry.deep_ep.install(), then import deep_ep as before
     buffer = Buffer(process_group)
 
 Programs that say `import deep_ep` run unchanged after ferry.deep_ep.install(), or as `python -m ferry.deep_ep

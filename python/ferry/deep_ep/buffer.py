@@ -23,7 +23,7 @@ Rows = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]
 
 
 class Buffer(LowLatency):
-    """Sends tokens to the ranks of their experts and brings results home, on CPU tensors, or on cuda tensors of ranks
+    """Sends tokens to the ranks of their experts and their results back, on CPU tensors, or on cuda tensors of ranks
     of one node: the first ones decide.
 
     group: torch ProcessGroup, or ferry.Group; comm: mpi4py communicator, when group is None.
@@ -210,7 +210,8 @@ class Buffer(LowLatency):
                 config: Optional[Config] = None, previous_event: Optional[EventOverlap] = None,
                 async_finish: bool = False, allocate_on_comm_stream: bool = False) \
             -> Tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]:
-        """Brings rows home: out[t] = biases + the rows of token t, ranks ascending, in float32, rounded once.
+        """Sends rows back to their sources: out[t] = biases + the rows of token t, ranks ascending, in float32,
+        rounded once.
 
         x bfloat16, float16 or float32 [N, H'], as dispatch ordered its rows, already weighted and summed over the local
         experts; it may be written to as soon as this returns. topk_weights float32 [N, K] are summed the same way.

@@ -2,7 +2,7 @@
 
 A channel is a contiguous range of a rank's tokens: ceil(T / C) of them, C channels, the last ones shorter or empty.
 ferry moves rows without channels; the numbers are those that DeepEP documents. T tokens of this rank, R ranks, N rows
-received (or the worst case a caller asked for).
+received (or the worst case that the caller gave).
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from ferry.deep_ep.layout import nodes_of
 
 
 class Facts(NamedTuple):
-    """Of one dispatch."""
+    """The counts of one dispatch, by channel."""
 
     rank: int
     mask: np.ndarray  # bool [T, R]: this rank's tokens

@@ -83,7 +83,7 @@ def dispatch_config(num_sms, num_ranks):
 
 
 def combine_config(num_sms, num_ranks):
-    """As dispatch_config."""
+    """DeepEP's recommendation for combine, chosen as in dispatch_config."""
     return _recommended(_COMBINE, num_sms, num_ranks)
 
 

@@ -39,7 +39,7 @@ class Device:
         return moment(self.device)
 
     def comm_stream(self):
-        """A stream that is behind all calls made since it was first asked for. None of them is issued on it."""
+        """A stream that is behind all calls made since the first use of this property. No call is issued on it."""
         if self._comm_stream is None:
             self._comm_stream = torch.cuda.Stream(self.device)
             self._comm_stream.wait_stream(torch.cuda.current_stream(self.device))

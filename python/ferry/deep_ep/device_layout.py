@@ -1,4 +1,4 @@
-"""What calls on cuda tensors tell of a routing: layout.py and channels.py once more, in operations of torch, which
+"""Layouts of a routing on cuda tensors: layout.py and channels.py once more, in operations of torch, which
 leave everything on the device and never wait for it.
 
 T tokens of this rank, K top-k, E experts, R ranks, N rows received, L experts of this rank.
@@ -41,7 +41,7 @@ def ids_of(mask):
 
 
 def fill_sent(mask, prefix, head):
-    """Of bool [T, R]: prefix int32 [R, C], the running sum over channels of tokens that go to a rank, and head int32
+    """From bool [T, R]: prefix int32 [R, C], the running sum over channels of tokens that go to a rank, and head int32
     [T, R], how many of its channel do so before a token that does, else -1."""
     num_tokens, num_channels = mask.shape[0], prefix.shape[1]
     if num_tokens == 0:
@@ -56,8 +56,8 @@ def fill_sent(mask, prefix, head):
 
 
 def fill_received(sources, each, prefix, tokens):
-    """Of int32 [N, 3], rows by source and token: prefix int32 [R, C], how many rows of a source came from the channels
-    before each, and tokens int32 [N or more], the token of each row, behind them -1. each int64 [R]: tokens of a
+    """From int32 [N, 3], rows by source and token: prefix int32 [R, C], the rows of a source from the channels before
+    each one, and tokens int32 [N or more], the token of each row and -1 behind them. each int64 [R]: tokens of a
     channel of each source."""
     num_ranks, num_channels = prefix.shape
     rank, token = sources[:, 0].long(), sources[:, 1]
@@ -74,9 +74,9 @@ def tokens_per_channel(num_tokens, num_channels):
 
 
 def fill_padded(running, sources, counts, layout, source_tokens):
-    """Of a padded dispatch's running sums int64 [L * R] over (local expert, source) and its sources int32 [L * C, 3]:
-    counts int32 [L], layout int64 [L, R], first row << 32 | rows of each source, and source_tokens int32 [L, C], -1
-    where no row is."""
+    """From the running sums of a padded dispatch, int64 [L * R] over (local expert, source), and its sources int32
+    [L * C, 3]: counts int32 [L], layout int64 [L, R], first row << 32 | rows of each source, and source_tokens int32
+    [L, C], -1 where no row is."""
     num_local, capacity = source_tokens.shape
     rows = torch.diff(running, prepend=running.new_zeros(1)).view(layout.shape)
     ends = rows.cumsum(1)

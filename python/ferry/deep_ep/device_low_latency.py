@@ -5,7 +5,7 @@ be captured in graphs. So what kernels find out (an id of no expert; a rank that
 the next call of that shape, which is then not made.
 
 R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank, C = R * M rows per expert, H hidden, K
-top-k. What a handle stands for is in device_low_latency_rows.py."""
+top-k. device_low_latency_rows.py has the state of a handle."""
 
 from typing import Any, NamedTuple
 
@@ -58,38 +58,38 @@ class DeviceLowLatency:
         self._by_call = {}
         self._last = None  # Padded of the last dispatch
 
-    def dispatch(self, asked, masked):
-        """Buffer.low_latency_dispatch but for the event: (recv_x or (recv_x, scales), counts, handle, hook)."""
+    def dispatch(self, given, masked):
+        """Buffer.low_latency_dispatch without its event: (recv_x or (recv_x, scales), counts, handle, hook)."""
         padded = None
         try:
-            x, topk_idx, max_tokens, num_experts = asked[:4]
+            x, topk_idx, max_tokens, num_experts = given[:4]
             arguments.check_shapes(x, topk_idx, max_tokens, num_experts)
-            call = (max_tokens, x.shape[1], num_experts, topk_idx.shape[1], x.dtype, asked.wire)
+            call = (max_tokens, x.shape[1], num_experts, topk_idx.shape[1], x.dtype, given.wire)
             padded = self._by_call.get(call)
-            self._check_dispatch(asked, masked, padded)
+            self._check_dispatch(given, masked, padded)
         except Exception as error:
             self._refuse(padded, error)
         padded = self._last = padded or self._make(call)
         exchange = padded.exchange
         exchange.check()
-        send = exchange.dispatch_send if asked.return_recv_hook else exchange.dispatch
+        send = exchange.dispatch_send if given.return_recv_hook else exchange.dispatch
         sent = DeviceSent(padded, tuple(topk_idx.shape), max_tokens, num_experts)
-        arrival = Arrival(sent, asked.statistics[0])
-        take = arrival.later if asked.return_recv_hook else arrival.now
+        arrival = Arrival(sent, given.statistics[0])
+        take = arrival.later if given.return_recv_hook else arrival.now
         rows, scales, hook = take(send(x.detach(), topk_idx, wait_for_counts=False))
         self._here.keep_if_captured(sent)
         handle = (arrival.source_tokens, arrival.layout, max_tokens, x.shape[1], num_experts)
         return rows if scales is None else (rows, scales), arrival.counts, handle, hook
 
-    def _check_dispatch(self, asked, masked, padded):
-        device, num_tokens = self._here.device, len(asked.x)
-        arguments.check_dispatch(asked.x, asked.max_tokens, asked.async_finish and asked.return_recv_hook,
-                                 asked.packed_unrounded)
-        check_tensor(asked.x, "x", tuple(FLOATS), (None, None), device)
-        arguments.read_ids(asked.topk_idx, (num_tokens, asked.topk_idx.shape[1]), device)
-        counts, waits = asked.statistics
+    def _check_dispatch(self, given, masked, padded):
+        device, num_tokens = self._here.device, len(given.x)
+        arguments.check_dispatch(given.x, given.max_tokens, given.async_finish and given.return_recv_hook,
+                                 given.packed_unrounded)
+        check_tensor(given.x, "x", tuple(FLOATS), (None, None), device)
+        arguments.read_ids(given.topk_idx, (num_tokens, given.topk_idx.shape[1]), device)
+        counts, waits = given.statistics
         if counts is not None:
-            even, larger = divmod(asked.num_experts, self._here.exchanges.group.size)
+            even, larger = divmod(given.num_experts, self._here.exchanges.group.size)
             num_local = even + (self._here.exchanges.group.rank < larger)
             check_tensor(counts, "cumulative_local_expert_recv_stats", (torch.int32,), (num_local,), device)
         _check_waits(waits, "dispatch_wait_recv_cost_stats")
@@ -120,51 +120,51 @@ class DeviceLowLatency:
         padded.exchange.refuse_dispatch(str(error))
         raise error
 
-    def combine(self, asked):
-        """Buffer.low_latency_combine but for the event: (combined_x, hook)."""
+    def combine(self, given):
+        """Buffer.low_latency_combine without its event: (combined_x, hook)."""
         sent, padded = None, self._last
         try:
-            sent = self._find(asked.handle)
+            sent = self._find(given.handle)
             padded = sent.padded
-            rows, weights, out = self._check_combine(asked, sent)
+            rows, weights, out = self._check_combine(given, sent)
         except Exception as error:
             if padded is not None:
                 padded.exchange.refuse_combine(str(error))
             raise
         exchange = padded.exchange
         exchange.check()
-        if not asked.zero_copy and padded.has(rows):  # others read it in place, and the caller may write to it
+        if not given.zero_copy and padded.has(rows):  # others read it in place, and the caller may write to it
             rows = padded.outputs(rows.dtype, rows.shape[2]).copy_(rows)
-        weights = weights.masked_fill(asked.topk_idx < 0, 0)
+        weights = weights.masked_fill(given.topk_idx < 0, 0)
         self._here.keep_if_captured(sent)
         sent.outputs = None
-        if not asked.return_recv_hook:
+        if not given.return_recv_hook:
             return exchange.combine(rows, sent.route, weights, out=out), None
         padded.combining = exchange.combine_send(rows, sent.route, weights, out=out)
         return out, padded.hook(padded.combining.recv)
 
-    def _check_combine(self, asked, sent):
+    def _check_combine(self, given, sent):
         """(rows, weights, out) of a combine."""
         device, padded = self._here.device, sent.padded
-        if asked.use_logfmt:
+        if given.use_logfmt:
             raise InvalidArgument("use_logfmt is not for cuda tensors: their rows travel as they are")
-        _check_waits(asked.waits, "combine_wait_recv_cost_stats")
-        arguments.check_combine(False, asked.zero_copy, asked.async_finish and asked.return_recv_hook)
-        arguments.check_handle(asked.handle, sent)
-        arguments.read_ids(asked.topk_idx, sent.shape, device)
-        weights = check_tensor(asked.topk_weights, "topk_weights", (torch.float32,), sent.shape, device)
-        if asked.zero_copy:
+        _check_waits(given.waits, "combine_wait_recv_cost_stats")
+        arguments.check_combine(False, given.zero_copy, given.async_finish and given.return_recv_hook)
+        arguments.check_handle(given.handle, sent)
+        arguments.read_ids(given.topk_idx, sent.shape, device)
+        weights = check_tensor(given.topk_weights, "topk_weights", (torch.float32,), sent.shape, device)
+        if given.zero_copy:
             rows = arguments.outputs(sent)
             if not padded.is_next(rows):
                 raise InvalidArgument("zero_copy: another combine was made since get_next_low_latency_combine_buffer, "
                                       "and its rows are in that memory: ask for it after the combine before")
         else:
-            rows = check_tensor(asked.x, "x", tuple(FLOATS), (*padded.places, None), device)
+            rows = check_tensor(given.x, "x", tuple(FLOATS), (*padded.places, None), device)
         padded.check_room()
         shape = (sent.shape[0], rows.shape[2])
-        if asked.out is None:
+        if given.out is None:
             return rows, weights, rows.new_empty(shape)
-        return rows, weights, check_tensor(asked.out, "out", tuple(FLOATS), shape, device)
+        return rows, weights, check_tensor(given.out, "out", tuple(FLOATS), shape, device)
 
     def next_outputs(self, handle):
         """Buffer.get_next_low_latency_combine_buffer."""

@@ -1,4 +1,4 @@
-"""What a low-latency handle of cuda tensors stands for, and how the rows of a dispatch are handed over: as views of the
+"""The state behind a low-latency handle of cuda tensors, and the rows of a dispatch, which are views of the
 window, in which they stay until the second dispatch after theirs.
 
 L experts of this rank, R ranks, C = R * M rows per expert, H hidden.

@@ -35,7 +35,7 @@ class DeviceRows:
         self.tokens = self.x if dtype else _as_bytes(self.x)
         if self.scales is not None:
             self.tokens = torch.cat([self.tokens, _as_bytes(self.scales.contiguous())], 1)
-        output_bytes = num_channels * max(self.x.element_size(), 2)  # experts answer fp8 with bfloat16
+        output_bytes = num_channels * max(self.x.element_size(), 2)  # experts give bfloat16 for fp8
         self.format = (("dtype", dtype or "uint8"), ("hidden", self.tokens.shape[1]),
                        ("max_output_row_bytes", output_bytes))
 
@@ -62,7 +62,7 @@ def _copied(arrived, num_rows, fill=None):
 
 
 class DeviceState(Routes):
-    """What a handle stands for."""
+    """The state behind a handle."""
 
     made_by = "Buffer.dispatch of cuda tensors"
 
@@ -81,10 +81,10 @@ class DeviceRouting:
             self.ids, self.weights = layout.topk_idx, layout.topk_weights.detach()
             found, _, entries = device_layout.token_ranks(self.ids, self.num_experts, num_ranks)
             right = right & (found == self.mask).all() & (entries.sum() == (self.ids != -1).sum())
-        told = torch.cat([right.view(1).int(), layout.num_tokens_per_rank, per_expert]).cpu()
-        if not told[0]:
+        known = torch.cat([right.view(1).int(), layout.num_tokens_per_rank, per_expert]).cpu()
+        if not known[0]:
             _refuse_layout(layout, num_tokens, num_ranks)
-        self.counts, self.per_expert = told[1 : num_ranks + 1].numpy(), told[num_ranks + 1 :].numpy()
+        self.counts, self.per_expert = known[1 : num_ranks + 1].numpy(), known[num_ranks + 1 :].numpy()
 
 
 def _check_types(layout, num_tokens, num_ranks, device):
@@ -127,10 +127,10 @@ def dispatch(here, x, layout, form):
         exchanges.refuse(error)
     key = _key(given.format, routing.num_experts if routing.weights is not None else group.size, routing.ids.shape[1])
     call = (_CALLED, *key, ("num_tokens_per_expert", len(routing.per_expert)), ("topk", routing.weights is not None))
-    told = np.append(routing.counts, np.int32(form.num_worst_tokens)).tobytes()
-    said = here.meet(exchanges.known(key)[1], given.num_tokens, call, told)
-    told = np.frombuffer(b"".join(theirs for _, theirs in said), np.int32).reshape(group.size, group.size + 1)
-    matrix, worst = told[:, :-1], told[:, -1]  # tokens of each rank to each; num_worst_tokens of each
+    known = np.append(routing.counts, np.int32(form.num_worst_tokens)).tobytes()
+    said = here.meet(exchanges.known(key)[1], given.num_tokens, call, known)
+    known = np.frombuffer(b"".join(theirs for _, theirs in said), np.int32).reshape(group.size, group.size + 1)
+    matrix, worst = known[:, :-1], known[:, -1]  # tokens of each rank to each; num_worst_tokens of each
     _check_worst(worst, matrix.sum(axis=0), group.rank)
     exchange = exchanges.hold(max(max(tokens for tokens, _ in said), 1), key)
     received = exchange.dispatch(given.tokens, routing.ids, routing.weights)
@@ -146,7 +146,7 @@ def dispatch(here, x, layout, form):
 
 
 def _key(rows_format, num_experts, top_k):
-    """Of Exchanges.hold; room for a row's weights too."""
+    """The arguments of Exchanges.hold, with room for the weights of a row."""
     settings = dict(rows_format)
     settings["max_output_row_bytes"] = max(settings["max_output_row_bytes"], 4 * top_k)
     return (*settings.items(), ("layout", "rank_major"), ("num_experts", num_experts), ("top_k", top_k))
@@ -159,7 +159,7 @@ def _check_node(form):
 
 
 def _check_worst(worst, num_rows, rank):
-    """What all ranks know, all ranks refuse: more rows than one of them asked for."""
+    """Refuses on all ranks when one rank gets more rows than it gave as num_worst_tokens: all ranks have the counts."""
     short = np.flatnonzero((worst > 0) & (worst < num_rows))
     if len(short) == 0:
         return
@@ -258,8 +258,8 @@ def combine(here, x, handle, topk_weights=None, bias=None):
         return exchange.combine(x, route, bias=bias), None
     if weights.shape[1] != state.top_k:  # not the dispatch's: rows of their own
         return exchange.combine(x, route, bias=bias), exchange.combine(weights, route)
-    home = x.new_empty((route.num_tokens, state.top_k), dtype=torch.float32)
-    return exchange.combine(x, route, bias=bias, row_weights=weights, out_topk_weights=home), home
+    returned = x.new_empty((route.num_tokens, state.top_k), dtype=torch.float32)
+    return exchange.combine(x, route, bias=bias, row_weights=weights, out_topk_weights=returned), returned
 
 
 def _combined_rows(x, state, device):

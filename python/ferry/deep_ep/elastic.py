@@ -40,7 +40,7 @@ def get_logical_domain_size(group, allow_hybrid_mode=True):
 
 
 class ElasticBuffer(Sessions):
-    """Sends tokens to the ranks of their experts and brings results home, on CPU tensors.
+    """Sends tokens to the ranks of their experts and their results back, on CPU tensors.
 
     group: torch ProcessGroup, or ferry.Group. num_max_tokens_per_rank: the default of dispatch's. num_gpu_timeout_secs:
     after which a wait for another rank ends the group. allow_multiple_reduction: how combine rounds, see there. Sizes
@@ -236,7 +236,7 @@ class ElasticBuffer(Sessions):
 
     def combine(self, x, handle, topk_weights=None, bias=None, num_sms=0, num_qps=0, previous_event=None,
                 previous_event_before_epilogue=None, async_with_compute_stream=False, allocate_on_comm_stream=False):
-        """Brings rows home and adds them, unweighted, in float32 from +0, rounded once.
+        """Sends rows back to their sources and adds them, unweighted, in float32 from +0, rounded once.
 
         x bfloat16, float16 or float32, rows as recv_x of the dispatch (N or P, or the worst case), already weighted; it
         may be written to as soon as this returns. out[t] = biases + rows: of ranks ascending, whose experts the caller
@@ -258,11 +258,12 @@ class ElasticBuffer(Sessions):
             x, row_weights = self._combined_rows(x, topk_weights, state, summed)
         except Exception as error:
             self.exchanges.refuse_combine(error, state and state.exchange)
-        home = None if row_weights is None else torch.empty(state.call.topk_idx.shape, dtype=torch.float32)
+        returned = None if row_weights is None else torch.empty(state.call.topk_idx.shape, dtype=torch.float32)
         partials = "per_rank" if state.call.do_expand and self.allow_multiple_reduction else "none"
         arguments = dict(expert_rows=x, handle=state.route, bias=detached(bias), row_weights=row_weights,
-                         out_topk_weights=home, partials=partials, in_place=False, deadline=self.deadline)
-        return _ended(state.exchange.combine, state.exchange.combine_send, arguments, lambda out: (out, home), deferred)
+                         out_topk_weights=returned, partials=partials, in_place=False, deadline=self.deadline)
+        return _ended(state.exchange.combine, state.exchange.combine_send, arguments, lambda out: (out, returned),
+                      deferred)
 
     def _combined_rows(self, x, topk_weights, state, summed):
         """x and topk_weights as the exchange has the rows, without those behind the real ones."""
@@ -273,7 +274,7 @@ class ElasticBuffer(Sessions):
         by_expert = call.do_expand and summed is None
         if topk_weights is not None:
             if by_expert and not self.allow_multiple_reduction:
-                raise InvalidArgument("expanded rows bring no topk_weights home when multiple reduction is off")
+                raise InvalidArgument("expanded rows return no topk_weights when multiple reduction is off")
             shape = (num_rows,) if by_expert else (num_rows, call.top_k)
             cpu_array(topk_weights, "topk_weights", (torch.float32,), shape)
             topk_weights = topk_weights.detach()
@@ -300,7 +301,7 @@ class ElasticBuffer(Sessions):
 
     def _find(self, rows, call):
         """The exchange for the shape of this dispatch. Ranks meet when it is another than that of the dispatch before:
-        one that refuses its call, or has a third shape, is heard there."""
+        one that refuses its call, or has a third shape, is noticed there."""
         key = (*rows.format, ("num_experts", call.num_experts), ("top_k", call.top_k),
                ("layout", "expert_major" if call.do_expand else "rank_major"),
                ("expert_alignment", call.expert_alignment))

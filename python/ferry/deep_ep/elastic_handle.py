@@ -1,4 +1,4 @@
-"""EPHandle: what ElasticBuffer's dispatch tells about where rows came from, and what ferry keeps behind it.
+"""EPHandle: the sources of the rows of ElasticBuffer's dispatch, and the state of ferry behind it.
 
 Engines read its fields, cut its tensors short and build new EPHandles from them. So the state hangs on the memory of
 its int32 tensors (handles.py): any one of them leads to it.
@@ -58,7 +58,7 @@ class EPHandle:
 
 
 class Call(NamedTuple):
-    """What dispatch was asked for, the same on all ranks but for topk_idx."""
+    """The arguments of a dispatch; all but topk_idx are equal on all ranks."""
 
     num_experts: int
     max_tokens: int  # M
@@ -84,7 +84,7 @@ class Call(NamedTuple):
 
 
 class State:
-    """What an EPHandle stands for: the routes of one dispatch, in every exchange that has used them."""
+    """The state behind an EPHandle: the routes of one dispatch, in every exchange that has used them."""
 
     made_by = "ElasticBuffer.dispatch"
 
@@ -130,7 +130,7 @@ def summed_tokens(handle, state):
 
 
 def expanded(x, topk_weights, metadata, num_rows):
-    """Rows of tokens [N, H'], with topk_weights [N, K] or None, as num_rows expanded ones: a token's row stands in the
+    """Rows of tokens [N, H'], with topk_weights [N, K] or None, as num_rows expanded ones: the row of a token is in the
     place of its highest column here, and in its others zeros, which add nothing."""
     came = metadata[metadata[:, 0] >= 0].long()
     column, places = came[:, 1:2], came[:, 2:]

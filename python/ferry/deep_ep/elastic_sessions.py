@@ -142,7 +142,7 @@ def _several(shapes):
 
 
 def num_ranks(group):
-    """Of a torch ProcessGroup or a ferry.Group."""
+    """The session of a torch ProcessGroup or a ferry.Group."""
     return group.size() if callable(group.size) else group.size
 
 

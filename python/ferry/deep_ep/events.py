@@ -40,7 +40,7 @@ class EventOverlap:
     def current_stream_wait(self, release_handle=False):
         """Waits for the event, then runs the hook and returns its result, or None.
 
-        Raises RuntimeError when there is no event: the call that made this was not asked for one.
+        Raises RuntimeError when there is no event: the call that made this was made without async_finish.
         """
         if self.event is None:
             raise RuntimeError("this EventOverlap has no event to wait for")

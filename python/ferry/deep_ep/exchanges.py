@@ -2,7 +2,7 @@
 
 DeepEP's calls say with each dispatch what ferry wants to know once, when an exchange is made: how many tokens any rank
 may have. So every dispatch of the normal kernels begins in the exchange of the one before (`dispatch_again`): a rank
-that cannot use it, or will not take part at all, refuses there. Only then ranks tell each other how many tokens they
+that cannot use it, or will not take part at all, refuses there. Only then ranks send each other how many tokens they
 have and what they are about to do (`agree`), and make a larger exchange, together, when one has more than fit.
 Low-latency calls and ElasticBuffer say how many tokens any rank may have: their ranks meet when a shape changes.
 """
@@ -28,14 +28,14 @@ class Exchanges:
         self._make = make or group.exchange
         self.last = None  # of the last dispatch that returned a new handle, which sets it: where combines are
         self.meeting = None  # of the last dispatch that ranks agreed on: where those of dispatch_again begin
-        self.by_call = {}  # exchanges of hold() that cannot be outgrown, by what a caller finds them sooner by
+        self.by_call = {}  # exchanges of hold() that cannot be outgrown, by the key that finds them without a meeting
         self._by_config = {}
         self._described = {}
 
     def agree(self, num_tokens, call, counts=b""):
         """[(num_tokens, counts)] of all ranks, once all of them said the same `call`.
 
-        call: tuple of (name, value) pairs that print alike on all ranks. counts: at most R + 1 int32, as bytes, that
+        call: tuple of (name, value) pairs that print equally on all ranks. counts: at most R + 1 int32, as bytes, that
         the others learn, filled up with zeros to R + 1.
         """
         if call not in self._described:
@@ -50,7 +50,7 @@ class Exchanges:
         if meeting is None:
             return None
         if exchange is not meeting:
-            meeting.refuse_dispatch("it asks for another exchange")
+            meeting.refuse_dispatch("its call needs another exchange")
             return None
         try:
             return meeting.dispatch(**arguments)
@@ -68,7 +68,7 @@ class Exchanges:
         there: unless all ranks leave, they get PeerRejected, and this rank ferry.Mismatch.
 
         refuse: refuse_dispatch or refuse_combine of the exchange to be left; None: there is none. shape: (name, value)
-        pairs of this rank's call, told to the others.
+        pairs of this rank's call, sent to the other ranks.
         """
         named = ", ".join(f"{name}={value}" for name, value in shape)
         if refuse is not None and not refuse(f"its call has another shape: {named}", active_ranks):

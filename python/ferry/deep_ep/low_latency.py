@@ -1,7 +1,7 @@
 """Buffer's low-latency methods: every expert has a place for every token that could come, and combine weights.
 
 A dispatch is one of a padded exchange of R * M rows per expert, so what it returns are views of the window. What a
-handle stands for and how rows are handed over: low_latency_rows.py. What may be asked for: low_latency_arguments.py.
+handle stands for and how rows are handed over: low_latency_rows.py. Checks of arguments: low_latency_arguments.py.
 Where this differs from DeepEP on GPUs: docs/deep_ep.md, "Low latency".
 """
 
@@ -95,7 +95,7 @@ class LowLatency:
                             return_recv_hook: bool = False, out: Optional[torch.Tensor] = None,
                             combine_wait_recv_cost_stats: Optional[torch.Tensor] = None) \
             -> Tuple[torch.Tensor, EventOverlap, Optional[Callable[[], None]]]:
-        """Brings the experts' rows home: for each token the sum over k of weight * row, in float32, rounded once.
+        """Sends the experts' rows back: for each token the sum over k of weight * row, in float32, rounded once.
 
         x [L, R * M, H'] bfloat16 (also float16, float32), rows in the places of recv_x; not read with zero_copy, which
         says that they are in get_next_low_latency_combine_buffer(handle). topk_idx as at the dispatch, or -1 for an

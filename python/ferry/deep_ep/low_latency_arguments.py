@@ -1,4 +1,4 @@
-"""What low-latency calls may be given: InvalidArgument with name, value and limit for everything else.
+"""Checks of the arguments of low-latency calls: InvalidArgument has the name, the value and the limit.
 
 R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank, H hidden, K top-k.
 """
@@ -29,7 +29,7 @@ def key(max_tokens, num_ranks, **shape):
 
 
 def wire(use_fp8, round_scale, use_ue8m0):
-    """The wire that DeepEP's switches stand for."""
+    """The wire that DeepEP's switches choose."""
     if not use_fp8:
         return "none"
     return "fp8_ue8m0" if use_ue8m0 else "fp8_pow2" if round_scale else "fp8"
@@ -67,7 +67,7 @@ def _check_finish(hook_and_async):
 
 
 def check_statistics(statistics, num_local, num_ranks):
-    """(counts to add to int32 [L], waits to add to int64 [R] or [R, R]); None: not asked for."""
+    """(counts to add to int32 [L], waits to add to int64 [R] or [R, R]); None: not given."""
     counts, waits = statistics
     if counts is not None:
         cpu_array(counts, "cumulative_local_expert_recv_stats", (torch.int32,), (num_local,))
@@ -104,7 +104,7 @@ def read_ids(topk_idx, shape, device=CPU):
 
 
 def read_weights(topk_idx, topk_weights, sent_ids):
-    """float32 [T, K]: 0 where combine is told to skip what dispatch sent."""
+    """float32 [T, K]: 0 where combine skips a row that dispatch sent."""
     ids = read_ids(topk_idx, sent_ids.shape).numpy()
     weights = cpu_array(topk_weights, "topk_weights", (torch.float32,), sent_ids.shape)
     if ids.dtype == sent_ids.dtype and ids.tobytes() == sent_ids.tobytes():

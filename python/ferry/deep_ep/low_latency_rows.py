@@ -1,4 +1,4 @@
-"""What a low-latency handle stands for, and how the rows of a dispatch are handed over: at once or by a hook, as views
+"""The state behind a low-latency handle, and how the rows of a dispatch are handed over: at once or by a hook, as views
 of the window.
 
 L experts of this rank, R ranks, C = R * M rows per expert, H hidden.

@@ -26,7 +26,7 @@ def starts(topology, num_ranks):
 
 def domain_size(group):
     """(nodes, ranks of a node) of a torch ProcessGroup or ferry.Group; (1, R) where nodes have different sizes, and
-    where nothing is known yet: a ProcessGroup's hosts are found when a buffer is made of it, or told by
+    where nothing is known yet: a ProcessGroup's hosts are found when a buffer is made of it, or given by
     FERRY_TOPOLOGY."""
     num_ranks = group.size() if callable(group.size) else group.size
     topology = getattr(group, "topology", None)

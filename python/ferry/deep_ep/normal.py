@@ -59,7 +59,7 @@ class Routes:
 
 
 class State(Routes):
-    """What a handle stands for."""
+    """The state behind a handle."""
 
     made_by = "Buffer.dispatch"
 
@@ -161,7 +161,7 @@ def check_form(form, has_weights):
 
 
 def _check_worst(num_worst_tokens, num_rows, exchange):
-    """A rank to which more rows come than it asked for takes its refusal to the others."""
+    """A rank that gets more rows than it gave as num_worst_tokens refuses, on all ranks."""
     if 0 < num_worst_tokens < num_rows:
         error = InvalidArgument(f"num_worst_tokens is {num_worst_tokens}, {num_rows} tokens come to this rank")
         exchange.refuse_dispatch(str(error))
@@ -237,9 +237,9 @@ def combine(exchanges, x, handle, topk_weights=None, bias=None):
         return exchange.combine(x, route, bias=bias, in_place=False), None
     if weights.shape[1] != state.top_k:  # not the dispatch's: rows of their own
         return (exchange.combine(x, route, bias=bias, in_place=False), exchange.combine(weights, route, in_place=False))
-    home = torch.empty((route.num_tokens, state.top_k), dtype=torch.float32)
-    out = exchange.combine(x, route, bias=bias, row_weights=weights, out_topk_weights=home, in_place=False)
-    return out, home
+    returned = torch.empty((route.num_tokens, state.top_k), dtype=torch.float32)
+    out = exchange.combine(x, route, bias=bias, row_weights=weights, out_topk_weights=returned, in_place=False)
+    return out, returned
 
 
 def _combined_rows(x, topk_weights, state):

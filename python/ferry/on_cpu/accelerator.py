@@ -1,6 +1,6 @@
-"""What torch.cuda (torch.npu) answers when the device is the CPU: one that exists, has memory and is always idle.
+"""torch.cuda (torch.npu) of programs whose device is the CPU: a device that exists, has memory and is always idle.
 
-A name that is not here is refused by its name when it asks torch for its device. Streams and events: streams.py.
+A name that is not here raises NotMapped, with the name, when it needs the device. Streams and events: streams.py.
 """
 
 import contextlib
@@ -14,11 +14,12 @@ from ferry.on_cpu import placement, streams
 from ferry.on_cpu.refusal import NotMapped, refusal
 
 _NODE_RANKS = 8  # devices of a node, where no launcher says how many ranks it has
-_current = {"device": None}  # what set_device was told
+_current = {"device": None}  # the argument of set_device
 
 
 class Properties:
-    """What a program divides work by. Compute units and capability are those of the GPU that DeepEP is written for."""
+    """The properties by which a program divides its work. Compute units and capability are those of the GPU that DeepEP
+    is written for."""
 
     name, major, minor, multi_processor_count, warp_size, L2_cache_size = "cpu", 9, 0, 132, 32, 50 << 20
     is_integrated = is_multi_gpu_board = 0
@@ -35,7 +36,7 @@ def device_count():
 
 
 def current_device():
-    """What set_device was told, else LOCAL_RANK, else 0."""
+    """The argument of set_device, else LOCAL_RANK, else 0."""
     device = _current["device"]
     return int(os.environ.get("LOCAL_RANK", 0)) if device is None else device
 
@@ -95,8 +96,8 @@ class _Runtime:
         raise NotMapped(f"cudart().{name} does not work here: there is no CUDA runtime")
 
 
-def _answers(prefix):
-    """Everything that the module `prefix` answers, by name."""
+def _names(prefix):
+    """All names of the module `prefix`, with their values."""
     nothing = dict.fromkeys((
         "synchronize", "empty_cache", "init", "_lazy_init", "_sleep", "ipc_collect", "set_per_process_memory_fraction",
         "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
@@ -135,18 +136,18 @@ def _refuse_init():
     name = caller.f_code.co_name
     if caller.f_globals.get("__name__", "").startswith("torch.cuda"):
         name = f"torch.cuda.{name}"
-    raise NotMapped(f"{name} needs a CUDA device, and this program's device is the CPU (--map-cuda): ferry has no "
-                    "stand-in for this call")
+    raise NotMapped(f"{name} needs a CUDA device, and this program's device is the CPU (--map-cuda): ferry does "
+                    "not replace this call")
 
 
 def _install_cuda():
     cuda = torch.cuda
-    answers = {**_answers("torch.cuda"), "_lazy_init": _refuse_init}
-    for name, answer in answers.items():
-        setattr(cuda, name, answer)
+    names = {**_names("torch.cuda"), "_lazy_init": _refuse_init}
+    for name, value in names.items():
+        setattr(cuda, name, value)
         for module in (cuda.streams, cuda.memory, cuda.random, cuda.graphs):
             if hasattr(module, name) and not isinstance(getattr(module, name), types.ModuleType):
-                setattr(module, name, answer)
+                setattr(module, name, value)
     cuda.nccl.version = _always((2, 30, 4))
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         setattr(cuda.nvtx, name, _nothing)
@@ -156,14 +157,14 @@ def _install_cuda():
 
 def _install_npu():
     npu = types.ModuleType("torch.npu", "torch.npu of ferry.torch_npu.install(map_npu=True): the CPU.")
-    npu.__dict__.update(_answers("torch.npu"))
+    npu.__dict__.update(_names("torch.npu"))
     npu.memory, npu.streams, npu.random = npu, npu, npu
     npu.__getattr__ = lambda name: _refuse_name("torch.npu", name)
     sys.modules["torch.npu"] = torch.npu = npu
 
 
 def _refuse_name(module, name):
-    raise AttributeError(f"{module} of ferry has no {name!r}: docs/torch_npu.md lists what map_npu answers")
+    raise AttributeError(f"{module} of ferry has no {name!r}: docs/torch_npu.md lists the names of map_npu")
 
 
 def _install_generic():
@@ -172,13 +173,13 @@ def _install_generic():
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None:
         return
-    for name, answer in {
+    for name, value in {
             "is_available": _always(True), "device_count": device_count,
             "current_accelerator": _always(torch.device("cpu")),
             "current_device_index": current_device, "current_device_idx": current_device,
             "set_device_index": set_device, "set_device_idx": set_device, "current_stream": streams.current_stream,
             "set_stream": streams.set_stream, "synchronize": _nothing, "empty_cache": _nothing}.items():
-        setattr(accelerator, name, answer)
+        setattr(accelerator, name, value)
 
 
 def install(kind):

@@ -1,7 +1,7 @@
-"""torch.distributed for programs that ask for NCCL or HCCL: gloo, and the differences between them.
+"""torch.distributed for programs that name NCCL or HCCL as backend: gloo, and the differences between them.
 
-gloo knows no float8, whose bytes travel instead, and gathers into concatenated shapes only. Processes that are told a
-device for their group drop it.
+gloo has no float8, so that its bytes are sent instead, and gathers into concatenated shapes only. The device_id of a
+group is ignored.
 """
 
 import functools

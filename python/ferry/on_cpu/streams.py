@@ -116,7 +116,7 @@ def stream(stream):
 
 
 class Graph:
-    """Stands for a graph of a device in programs that ask for its type."""
+    """The type of a graph of a device, for programs that name it."""
 
     capture_begin = refusal("capture_begin of a graph", _NO_GRAPHS)
     capture_end = refusal("capture_end of a graph", _NO_GRAPHS)

@@ -6,9 +6,9 @@ transposed operation. Read from its end the schedule is itself, with A and B exc
     A: dispatch_send, dispatch_recv   B: dispatch_send   A: experts, combine_send   B: dispatch_recv, experts
     A: combine_recv   B: combine_send, combine_recv
 
-Of the nodes that are ready autograd runs the one that was made last, in one thread: so backward makes these calls too,
-in the same order on all ranks, where their graphs hold the same layers. What a node hands to the next one of its batch
-is a tensor without elements; the rest is in the batch.
+Among the nodes that are ready autograd runs the one that was made last, in one thread. So backward makes these calls
+too, in the same order on all ranks, where their graphs hold the same layers. A node passes a tensor without elements to
+the next node of its batch; all other data is in the batch.
 
 T tokens of a batch, H hidden, K top-k, N rows received. Calls ferry.Exchange."""
 
@@ -33,20 +33,21 @@ def in_two(exchange, tokens, topk_ids, topk_weights, experts, routing):
     """dispatch -> experts -> combine of both halves of the tokens: returns [T, H] and the handles. Collective.
     `routing`: active_ranks and replica_table, as of Exchange.dispatch.
 
-    A dispatch is agreed on in its send half, a combine in its receive half: that of A comes before the send half of B,
-    so that no rank is in a call that the others will not make."""
+    The ranks agree on a dispatch in its send half, and on a combine in its receive half. The receive half of A comes
+    before the send half of B, so that no rank waits in a call that other ranks will not make."""
     half = (len(tokens) + 1) // 2 if torch.is_tensor(tokens) else 0
     (tokens_a, ids_a, weights_a), (tokens_b, ids_b, weights_b) = (
         [_part(each, part) for each in (tokens, topk_ids, topk_weights)] for part in (slice(half), slice(half, None)))
     a, b = _Batch(checked_linear(exchange), routing), _Batch(exchange, routing)
 
-    def refusing(half, *left):
-        """Refuses a combine after the `half` of the other batch that comes before it, and drops the batches `left`."""
+    def refusing(half, *unfinished):
+        """Refuses a combine after the `half` of the other batch that comes before it, and drops the `unfinished`
+        batches."""
 
         def refuse(why):
             half()
             exchange.refuse_combine(why, routing["active_ranks"])
-            for batch in left:
+            for batch in unfinished:
                 batch.drop()
 
         return refuse
@@ -71,20 +72,20 @@ def in_two(exchange, tokens, topk_ids, topk_weights, experts, routing):
 
 
 def _part(tensor, part):
-    """The exchange refuses what is no tensor, on all ranks."""
+    """Another object than a tensor is returned unchanged, so that the exchange refuses it on all ranks."""
     return tensor[part] if torch.is_tensor(tensor) else tensor
 
 
 class _Batch:
-    """What the nodes of a batch share. All calls of the exchange are made by one other thread, in order: a
-    dispatch_send waits until its rows have left, and the experts need not."""
+    """The state that the nodes of a batch share. One other thread makes all calls of the exchange, in order, so that
+    the experts need not wait while a dispatch_send sends its rows."""
 
     def __init__(self, exchange, routing):
         self.exchange, self.routing, self.handle, self._sending = exchange, routing, None, None
-        self.weights_need_gradient, self.dots, self.home = False, None, None  # dots [N] of backward, home [T, K]
+        self.weights_need_gradient, self.dots, self.grad_weights = False, None, None  # dots [N] of backward, [T, K]
 
     def send(self, half, *arguments, **more):
-        if paired():  # a graph made outside of it; on all ranks alike
+        if paired():  # on all ranks, for a graph that was made outside of the pair
             raise ferry.InvalidArgument("moe: the gradients of two batches do not run in a pair")
         self._sending = _worker().submit(half, *arguments, **more)
 
@@ -104,11 +105,11 @@ class _Batch:
             raise
 
     def drop(self):
-        """Receives what nobody will: all ranks have sent it."""
+        """Receives the rows of a half that the layer will not use: all ranks have sent them."""
         try:
             if self._sending is not None:
                 self.receive()
-        except Exception:  # why it is dropped is raised
+        except Exception:  # the error that made this rank drop the batch is raised
             self._sending = None
 
     def compute(self, experts, rows, refuse_backward):
@@ -120,14 +121,15 @@ class _Batch:
 
 
 def _worker():
-    """One per thread that calls: each rank of a process has its own. As in a node of autograd nothing is recorded."""
+    """The thread that makes the calls of this thread, which may be one of several ranks. It records no gradients, as in
+    a node of autograd."""
     if not hasattr(_local, "worker"):
-        _local.worker = ThreadPoolExecutor(1, "ferry.batches", torch.set_grad_enabled, (False,))
+        _local.worker = ThreadPoolExecutor(1, "ferry.torch.batches", torch.set_grad_enabled, (False,))
     return _local.worker
 
 
 class _DispatchSend(torch.autograd.Function):
-    """tokens [T, H], topk_weights [T, K], which stay here -> the batch is on its way."""
+    """tokens [T, H], topk_weights [T, K], which are not sent -> the batch, being sent."""
 
     @staticmethod
     def forward(ctx, batch, tokens, topk_ids, topk_weights):
@@ -138,7 +140,7 @@ class _DispatchSend(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, _):
-        grads, grad_weights = ctx.batch.receive(), ctx.batch.home
+        grads, grad_weights = ctx.batch.receive(), ctx.batch.grad_weights
         return None, grads if ctx.needs_input_grad[1] else None, None, grad_weights
 
 
@@ -155,17 +157,17 @@ class _DispatchRecv(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grads):
         batch, more = ctx.batch, {}
-        batch.home = None
+        batch.grad_weights = None
         if batch.weights_need_gradient:
-            batch.home = torch.empty(batch.handle.num_tokens, batch.exchange.config["top_k"])
-            more = dict(row_weights=batch.dots, out_topk_weights=batch.home)
+            batch.grad_weights = torch.empty(batch.handle.num_tokens, batch.exchange.config["top_k"])
+            more = dict(row_weights=batch.dots, out_topk_weights=batch.grad_weights)
         batch.send(batch.exchange.combine_send, dense(grads), batch.handle, **more)
         return None, torch.empty(0)
 
 
 class _CombineSend(torch.autograd.Function):
-    """outputs [N, H], topk_weights [T, K] -> the outputs are on their way. With `rows`: gradients of weights go home
-    with theirs, whether the outputs depend on them or not."""
+    """outputs [N, H], topk_weights [T, K] -> the outputs, being sent. `rows` are an argument, so that the gradients of
+    weights are sent with the gradients of rows, even where the outputs do not depend on the rows."""
 
     @staticmethod
     def forward(ctx, batch, outputs, rows, topk_weights):

@@ -12,7 +12,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def uncompiled(function: Function) -> Function:
-    """torch.compile cannot look into native calls: it runs them as they are, between its graphs. (Since torch 2.1.)
+    """torch.compile cannot compile native calls: it runs them unchanged, between its graphs. (Since torch 2.1.)
 
     torch's decorator loads the compiler at its first call, which takes seconds. So it is only called in a process that
     has loaded the compiler already.
@@ -27,7 +27,8 @@ def uncompiled(function: Function) -> Function:
 
 
 def checked_linear(exchange):
-    """The exchange, unless it does more than move rows and add them. All ranks agree: they have the same config."""
+    """The exchange. Raises InvalidArgument when it does more than move and add rows, on all ranks, as all have the same
+    config."""
     needed = {"wire": "none", "combine_wire": "none", "copy_experts": 0, "constant_experts": 0}
     for name, value in needed.items():
         if exchange.config[name] != value:

@@ -1,7 +1,7 @@
-"""A model with layers of ferry.moe between ranks of torch.distributed: what torch's own wrappers need to be told.
+"""Wrappers of torch.distributed for a model with layers of ferry.moe.
 
-    model = ferry.torch.ddp(model)                        # all but the experts, which are other ones on each rank
-    ferry.torch.clip_grad_norm_(model.parameters(), 1.0)  # weights that lie on several meshes, or on none
+    model = ferry.torch.ddp(model)                        # without the experts, which differ between ranks
+    ferry.torch.clip_grad_norm_(model.parameters(), 1.0)  # weights on several meshes, or on none
 
 docs/moe_training.md has them in a program. Calls torch."""
 
@@ -14,9 +14,9 @@ from ferry.torch.module import MoE
 
 
 def ddp(model, **arguments):
-    """DistributedDataParallel(model, **arguments) of all but the experts of its layers, which it neither overwrites nor
+    """DistributedDataParallel(model, **arguments) without the experts of its layers, which it neither overwrites nor
     averages. Ranks that hold the same experts average their gradients by fully_shard(layer, mesh=those ranks), before
-    this call. Collective. Raises InvalidArgument for a layer for which that is missing."""
+    this call. Collective. Raises InvalidArgument for a layer without it."""
     size = torch.distributed.get_world_size(_process_group(arguments))
     ignored = []
     for name, layer in model.named_modules():

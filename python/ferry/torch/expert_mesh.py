@@ -5,7 +5,7 @@ Rank r of R holds experts [r * L, (r + 1) * L): a parameter [L, ...] of its modu
 Where ranks are no processes of torch.distributed there is no mesh, and parameters are plain tensors.
 
 The experts compute with the local tensors, whose gradients are divided by R: an expert has the rows of all R ranks, and
-what averages gradients over ranks, as DDP and fully_shard do, trains on the mean of the ranks' losses.
+DDP and fully_shard average gradients over ranks, so that the loss is the mean of the losses of the ranks.
 
 torch.distributed.tensor is loaded when it is needed."""
 
@@ -21,7 +21,7 @@ _NOWHERE = -1  # torch.distributed is not initialised
 
 
 def torch_ranks(group, mesh):
-    """For each rank of the group its rank in torch.distributed or -1, and whether it was given a mesh. Collective."""
+    """For each rank of the group: its rank in torch.distributed or -1, and whether it has a mesh. Collective."""
     said = group.all_gather(struct.pack("qq", _torch_rank(), mesh is not None))
     return [struct.unpack("qq", each) for each in said]
 
@@ -35,8 +35,8 @@ def _initialised():
 
 
 def checked(mesh, said):
-    """The DeviceMesh of the ranks that torch_ranks() told of: the given one, or one of all ranks of torch.distributed;
-    None: no such mesh is needed, or can be made. Raises InvalidArgument."""
+    """The DeviceMesh of the ranks in `said`, the result of torch_ranks(): the given one, or one of all ranks of
+    torch.distributed; None: no such mesh is needed, or none can be made. Raises InvalidArgument."""
     ranks = [rank for rank, _ in said]
     given = [has_mesh for _, has_mesh in said]
     if any(given) and not all(given):
@@ -121,7 +121,7 @@ def like(tensor, part):
 
 
 def is_sharded(tensor):
-    """Whether it is a DTensor; there is none where nobody has loaded the module."""
+    """Whether it is a DTensor; no tensor is one before the module of DTensor has been loaded."""
     loaded = sys.modules.get("torch.distributed.tensor")
     return loaded is not None and isinstance(tensor, loaded.DTensor)
 
@@ -163,24 +163,24 @@ def _named(module):
 
 
 def check_wrapped(layer):
-    """What torch.distributed may not do to a layer, and does not refuse itself. Raises InvalidArgument."""
+    """Raises InvalidArgument for uses of a layer in torch.distributed that are wrong and that torch does not refuse."""
     if not _initialised():
         return
     if layer.mesh is None:
         if layer.made_before_torch_distributed:
-            raise ferry.InvalidArgument("MoE: torch.distributed was initialised after this layer was made, whose "
-                                        "experts it takes for copies: make the layer afterwards")
+            raise ferry.InvalidArgument("MoE: torch.distributed was initialised after this layer was made, and "
+                                        "takes its experts for copies: make the layer afterwards")
         return
     from torch.distributed.fsdp import FSDPModule
     from torch.nn.parallel import DistributedDataParallel
 
     for name, module in layer.experts.named_modules(prefix="experts"):
         if isinstance(module, (FSDPModule, DistributedDataParallel)):
-            raise ferry.InvalidArgument(f"MoE: {name} is wrapped by {type(module).__name__}, but ranks call experts "
-                                        "another number of times: give the layer to fully_shard")
+            raise ferry.InvalidArgument(f"MoE: {name} is wrapped by {type(module).__name__}, but the number of "
+                                        "calls of experts differs between ranks: give the layer to fully_shard")
     wrapper = DistributedDataParallel._get_active_ddp_module()
     if wrapper is not None:
-        mine = {id(weight) for weight in layer.experts.parameters()}
-        if any(id(weight) in mine for weight in wrapper._module_parameters):
+        own = {id(weight) for weight in layer.experts.parameters()}
+        if any(id(weight) in own for weight in wrapper._module_parameters):
             raise ferry.InvalidArgument("MoE: DistributedDataParallel holds the experts of this layer, and each rank "
                                         "has others: wrap the model by ferry.torch.ddp")

@@ -30,7 +30,7 @@ def _made(outputs, rows, who="experts"):
 
 
 def writing(experts):
-    """The experts; what they return is copied into `out`, unless it is `out` or None: then they wrote there."""
+    """The experts, whose result is copied into `out`, unless it is `out` or None: then they wrote into `out`."""
 
     def call(rows, counts, out):
         made = experts(rows, counts, out)
@@ -40,14 +40,15 @@ def writing(experts):
     return call
 
 
-# Of the gate and up products of a block of experts. From 32 MiB on the C library maps new pages for every tensor.
+# The size of the gate and up products of a block of experts. From 32 MiB on the C library maps new pages for each
+# tensor.
 _BLOCK_BYTES = 8 * 2**20
 
 
 def swiglu(gate_up, down):
-    """The experts argument of moe(): down[e](silu(gate(x)) * up(x)), of gate_up[e] [2 I, H], the gate's rows first, and
-    down[e] [H, I]. Every product is torch's: a grouped_mm of many experts where torch has one for these weights
-    (docs/moe.md), else one for each expert that has rows."""
+    """The experts argument of moe(): down[e](silu(gate(x)) * up(x)), with gate_up[e] [2 I, H], the gate's rows first,
+    and down[e] [H, I]. torch computes every product: one grouped_mm of many experts where torch has it for these
+    weights (docs/moe.md), else one product for each expert that has rows."""
 
     def one(gate_up, down, rows):
         gate, up = (rows @ gate_up.t()).chunk(2, -1)
@@ -73,7 +74,7 @@ def _listed(weights):
 
 
 def _blocks(counts, most):
-    """(experts, their rows) as slices, of as many experts with rows as have at most `most` rows, or of one."""
+    """(experts, their rows) as slices: blocks of experts that have at most `most` rows together, or of one expert."""
     first = begin = end = 0
     for e, count in enumerate(counts):
         if begin < end and end + count - begin > most:
@@ -85,8 +86,8 @@ def _blocks(counts, most):
 
 
 def _fit_grouped_mm(rows, *weights):
-    """It takes tensors of one dtype whose rows are multiples of 16 bytes, and does not know autocast. An empty gradient
-    is contiguous with any strides, and its backward wants others."""
+    """Whether torch's grouped_mm takes these tensors: of one dtype, with rows of a multiple of 16 bytes, without
+    autocast. Its backward refuses the strides that an empty gradient may have, so there must be a row."""
     return (hasattr(F, "grouped_mm") and len(rows) > 0 and not torch.is_autocast_enabled("cpu")
             and all(torch.is_tensor(each) and each.dtype == rows.dtype and each.is_contiguous()
                     and each.shape[-1] * each.element_size() % 16 == 0 for each in weights))
@@ -96,13 +97,13 @@ def _grouped(gate_up, down, rows, counts):
     ends = torch.tensor(counts).cumsum(0).to(torch.int32)
     gate, up = F.grouped_mm(rows, gate_up.transpose(1, 2), offs=ends).chunk(2, -1)
     out = F.grouped_mm(F.silu(gate) * up, down.transpose(1, 2), offs=ends)
-    if out.requires_grad:  # its backward takes no gradient that is one number, expanded
+    if out.requires_grad:  # its backward refuses a gradient that is one number, expanded
         out.register_hook(torch.Tensor.contiguous)
     return out
 
 
 def _shares(rows, counts):
-    """(local expert, its rows) of each that has some."""
+    """(local expert, its rows) of each expert that has rows."""
     return zip([e for e, count in enumerate(counts) if count], rows.split([count for count in counts if count]))
 
 
@@ -123,12 +124,12 @@ class SwiGLU(torch.nn.Module):
 
 
 def decoding(experts, config):
-    """The experts, given the rows that encoded ones stand for."""
+    """The experts, called with decoded rows."""
     dtype = getattr(torch, config["dtype"])
 
     def call(rows, counts, out, scales):
         decoded = torch.empty(rows.shape, dtype=dtype)
-        block = max(1, 2**16 // max(1, rows.shape[-1]))  # float32 copies of so many rows stay in a core's cache
+        block = max(1, 2**16 // max(1, rows.shape[-1]))  # float32 copies of that many rows stay in the cache of a core
         for begin in range(0, len(rows), block):
             part = slice(begin, begin + block)
             decoded[part] = rows[part].float() * _factors(scales[part], config)

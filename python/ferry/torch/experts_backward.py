@@ -1,12 +1,12 @@
-"""What experts raise in backward() is told to the other ranks, as what they raise in a forward pass is.
+"""An exception of experts in backward() is sent to the other ranks as a refusal, as one in a forward pass is.
 
-autograd tells nobody that a backward pass failed, but it drops the callbacks that were queued for the end of that pass.
-So the experts stand between two nodes. In backward the one behind their outputs comes first and queues a callback; the
-one before their rows comes last and disarms it. A callback that is dropped while it is armed refuses the call that the
-other ranks make next.
+autograd reports a failed backward pass to its caller only, but it drops the callbacks that were queued for the end of
+that pass. So the experts are between two nodes. In backward the node behind their outputs comes first and queues a
+callback; the node before their rows comes last and disarms it. A callback that is dropped while it is armed refuses the
+call that the other ranks make next.
 
-And every weight gets a gradient in each backward pass, zeros where no row came to it: an optimizer makes the same step
-on all copies of a weight, and what averages gradients over ranks waits for one of each."""
+Every weight gets a gradient in each backward pass, zeros where no row came to it. An optimizer then makes the same step
+on all copies of a weight, and averages of gradients over ranks, which wait for every gradient, are complete."""
 
 import weakref
 
@@ -16,15 +16,15 @@ from ferry.torch.turns import take
 
 
 class ExpertsBackward:
-    """The backward pass of the experts of one call. `refuse(why)` tells the other ranks, which wait for the gradients
-    of this rank's rows."""
+    """The backward pass of the experts of one call. `refuse(why)` sends the refusal to the other ranks, which wait for
+    the gradients of this rank's rows."""
 
     def __init__(self, refuse):
         self.refuse, self._callback = refuse, lambda: None
 
     def between(self, rows, experts):
-        """experts(rows), watched where the rows need gradients, else nobody waits for them. The outputs need some on
-        every rank: on one without rows they may come from no weights, and the combine's backward is collective."""
+        """experts(rows), watched where the rows need gradients: other ranks wait for them. The outputs need a gradient
+        on every rank, because the backward of the combine is collective; without rows they may come from no weights."""
         outputs = experts(_Node.apply(self.end, rows) if rows.requires_grad else rows)
         if not torch.is_tensor(outputs):
             return outputs
@@ -42,7 +42,7 @@ class ExpertsBackward:
 
 
 class _Callback:
-    """autograd alone holds it: it calls it at the end of the backward pass that made it, or drops it if that fails."""
+    """Only autograd refers to it: autograd calls it at the end of the backward pass, or drops it if the pass fails."""
 
     def __init__(self, refuse):
         self._refuse = refuse
@@ -55,13 +55,13 @@ class _Callback:
         if self._refuse is None:
             return
         try:
-            take(self._refuse, "moe: experts raised in backward(); that rank says what")
-        except Exception:  # the error of the pass itself is on its way
+            take(self._refuse, "moe: experts raised in backward(); the error is on that rank")
+        except Exception:  # the error of the pass itself is raised
             pass
 
 
 class _Node(torch.autograd.Function):
-    """The tensor as it is; its gradient, too, after a call of `passed`."""
+    """The unchanged tensor, and its unchanged gradient after a call of `passed`."""
 
     @staticmethod
     def forward(ctx, passed, tensor):
@@ -88,8 +88,8 @@ def reaching(experts, weights):
 
 
 def _unreached(outputs, rows, weights):
-    """The weights that need gradients and of which the outputs do not know."""
-    waiting, seen = [outputs.grad_fn], {None, rows.grad_fn}  # `seen` keeps the nodes, whose identity is asked for
+    """The weights that need gradients and on which the outputs do not depend."""
+    waiting, seen = [outputs.grad_fn], {None, rows.grad_fn}  # `seen` keeps the nodes, so that their ids stay valid
     leaves = {id(outputs)} if outputs.grad_fn is None else set()
     while waiting:
         node = waiting.pop()
@@ -102,7 +102,7 @@ def _unreached(outputs, rows, weights):
 
 
 class _Zeros(torch.autograd.Function):
-    """The outputs as they are; zeros as gradients of the weights."""
+    """The unchanged outputs; zeros as gradients of the weights."""
 
     @staticmethod
     def forward(ctx, outputs, *weights):

@@ -1,12 +1,12 @@
 """Dispatch and combine that autograd can differentiate.
 
-Both only move and add rows, so each is linear, and they are each other's transpose: the gradient of a dispatch is a
-plain combine with its handle, that of a plain combine is a cached dispatch. A combine that weights the rows dispatches
-its gradient unscaled; where the rows are, that gives weight * gradient, and the float32 dot of row and gradient, which
-goes home as the gradient of the weight.
+Both only move and add rows, so each is linear, and each is the transpose of the other. The gradient of a dispatch is a
+plain combine with its handle; the gradient of a plain combine is a cached dispatch. A combine that weights the rows
+dispatches its gradient unscaled. The rank that has the rows computes weight * gradient, and the float32 dot product of
+row and gradient, which is sent to the source of the token as the gradient of the weight.
 
-So backward() is as collective as the calls: all ranks call it, in the same order, on graphs that hold the same calls,
-and what requires a gradient does so on all of them, those included that sent or received no row.
+So backward() is collective: all ranks call it, in the same order, on graphs that hold the same calls. A tensor that
+requires a gradient on one rank requires it on all ranks, including ranks that sent or received no row.
 
 The exchange is a ferry.Exchange, or for tensors of a CUDA device a ferry.cuda.Exchange.
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Dispatched(NamedTuple):
-    """What a dispatch received. Gradients flow through rows and weights."""
+    """The results of a dispatch. Gradients flow through rows and weights."""
 
     rows: torch.Tensor  # [N, H], padded [L, C, H]; zeros where no token was placed
     weights: Optional[torch.Tensor]  # float32 [N], rank_major [N, K]; None without topk_weights
@@ -48,12 +48,12 @@ def dispatch(
 ) -> Dispatched:
     """Sends tokens [T, H] to the ranks of their experts and returns Dispatched.
 
-    Differentiable in tokens and in topk_weights, float32 [T, K], which arrive as `weights`: for experts that weight
-    their rows themselves, as those of rank_major must; given by all ranks or by none. `routing`: more arguments of
-    Exchange.dispatch, such as handle.
+    Differentiable in tokens and in topk_weights, float32 [T, K], which arrive as `weights`. They are for experts that
+    weight their rows themselves, as experts of rank_major must, and are given by all ranks or by none. `routing`: more
+    arguments of Exchange.dispatch, such as handle.
 
-    copy: the results lie in torch's own memory, for as long as autograd wants them. False: they are views that pin a
-    buffer of the window until the graph is gone, see Received.
+    copy: the results are copied into memory of torch, where autograd may keep them. False: they are views that pin a
+    buffer of the window until the graph is deleted, see Received.
 
     Raises InvalidArgument when the exchange does more than move rows (a wire, copy or constant experts), and what
     Exchange.dispatch raises.
@@ -72,16 +72,17 @@ def combine(
     out_dtype: Optional[torch.dtype] = None,
     **unknown,
 ) -> torch.Tensor:
-    """Brings the rows [N, H] of the experts home; returns [T, H] of out_dtype, by default that of the rows.
+    """Sends the rows [N, H] of the experts back to the sources of their tokens, and returns their sums [T, H] of
+    out_dtype, by default the dtype of the rows.
 
     out[t] is the sum over k of topk_weights[t, k] * row of (t, k), or without topk_weights the plain sum.
     Rows that lie in the window are read in place: Exchange.may_write says when they may be written to again.
 
     Differentiable in rows and in topk_weights, float32 [T, K]. Gradients travel in the exchange's dtype. Weights that
-    need a gradient make autograd keep the rows: those that lie in the window pin their buffer until backward.
+    need a gradient make autograd keep the rows: rows that lie in the window pin their buffer until backward.
 
-    Raises InvalidArgument as dispatch does, and for rows that need a gradient and are not as wide as a token, on this
-    rank, PeerRejected on the others; and what Exchange.combine raises.
+    Raises InvalidArgument as dispatch does, and for rows that need a gradient and are not as wide as a token; then the
+    other ranks raise PeerRejected. Raises what Exchange.combine raises.
     """
     if unknown:  # as Exchange.combine does
         message = f"combine() has no argument '{next(iter(unknown))}'"
@@ -105,7 +106,7 @@ class _Dispatch(torch.autograd.Function):
             if received.topk_ids is not None:
                 ctx.elsewhere = received.topk_ids < 0
             if weights.is_cuda:
-                received.keep_sources()  # which backward needs, to send the gradients of weights home
+                received.keep_sources()  # backward needs them, to send the gradients of weights to the sources
         results = [received.rows, weights, received.sources, received.topk_ids]
         zero_gaps(exchange, received.handle, results[:2])
         if copy:
@@ -114,7 +115,7 @@ class _Dispatch(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_rows, grad_weights, *_):
-        if ctx.elsewhere is not None:  # zeros, whatever the weights are; combine adds what every rank has of them
+        if ctx.elsewhere is not None:  # zeros, as combine adds the values of all ranks
             grad_weights = grad_weights.masked_fill(ctx.elsewhere, 0)
         _check_backward(ctx.exchange)
         grads = _Combine.apply(ctx.exchange, ctx.handle, grad_rows, grad_weights, None)
@@ -123,22 +124,22 @@ class _Dispatch(torch.autograd.Function):
 
 
 class _Combine(torch.autograd.Function):
-    """rows [N, H], row_weights [N] -> their sums [T, H], row_weights where they came from [T, K]."""
+    """rows [N, H], row_weights [N] -> their sums [T, H], row_weights at their sources [T, K]."""
 
     @staticmethod
     def forward(ctx, exchange, handle, rows, row_weights, out_dtype):
-        home = None if row_weights is None else row_weights.new_empty(handle.num_tokens, exchange.config["top_k"])
-        weights = dict(row_weights=dense(row_weights), out_topk_weights=home)
+        returned = None if row_weights is None else row_weights.new_empty(handle.num_tokens, exchange.config["top_k"])
+        weights = dict(row_weights=dense(row_weights), out_topk_weights=returned)
         out = take(exchange.combine, dense(rows), handle, out_dtype=out_dtype, **weights)
         ctx.exchange, ctx.handle, ctx.shape = exchange, handle, rows.shape
-        return out, home
+        return out, returned
 
     @staticmethod
-    def backward(ctx, grad_out, grad_home):
+    def backward(ctx, grad_out, grad_returned):
         needs_rows = ctx.needs_input_grad[2]
-        if not needs_rows:  # they were there for their weights, and may have had any width
+        if not needs_rows:  # only the weights of the rows count, and rows may have any width
             grad_out = grad_out.new_zeros(len(grad_out), ctx.exchange.config["hidden"])
-        grad_rows, grad_row_weights = _dispatch_again(ctx, grad_out, grad_home)
+        grad_rows, grad_row_weights = _dispatch_again(ctx, grad_out, grad_returned)
         return None, None, grad_rows.view(ctx.shape) if needs_rows else None, grad_row_weights, None
 
 
@@ -181,8 +182,8 @@ def _dispatch_again(ctx, tokens, topk_weights):
 
 
 def _check_backward(exchange):
-    """torch has one thread for the backward passes of a device. Where ranks are threads that share the device, it would
-    wait in the call of one rank for the calls of the others, which come after."""
+    """torch has one thread for the backward passes of a device. Where ranks are threads that share the device, that
+    thread would wait in the call of one rank for the calls of the other ranks, which it makes later."""
     if getattr(exchange, "shares_device", False) and torch._C._is_multithreading_enabled():
         raise InvalidArgument("backward: ranks that are threads share this device, so each must make its backward pass "
                               "itself, under torch.autograd.set_multithreading_enabled(False)")

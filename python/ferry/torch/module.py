@@ -16,13 +16,14 @@ from ferry.torch.refusing import Refusing
 class MoE(torch.nn.Module):
     """The layer with its exchange. `settings`: more of Group.exchange, such as replicas (ferry.placement). Collective.
 
-    num_experts of all ranks, as many on each; local weights in `experts` (a SwiGLU, or the module that is given).
-    A ferry.placement.Balancer in `balancer` counts what each expert gets; switch() changes the placement.
+    num_experts is of all ranks, and each rank has equally many; `experts` has the local weights (a SwiGLU, or the given
+    module). A ferry.placement.Balancer in `balancer` counts the rows of each expert; switch() changes the placement.
 
     mesh: the DeviceMesh of the group's ranks, of one dimension, in their order. Parameters of the experts [L, ...] then
-    are DTensors [num_experts, ...] sharded over it, as fully_shard, checkpoints and optimizers of torch.distributed
-    need them, and so are buffers [L, ...] (docs/moe_training.md). None: a mesh of all ranks of torch.distributed where
-    they are the group's; plain tensors where it is not initialised, ranks are threads, or the group has one rank.
+    are DTensors [num_experts, ...] sharded over the mesh, as fully_shard, checkpoints and optimizers of
+    torch.distributed need them, and so are buffers [L, ...] (docs/moe_training.md). None: a mesh of all ranks of
+    torch.distributed where they are the ranks of the group. Parameters are plain tensors where torch.distributed is not
+    initialised, where ranks are threads, and where the group has one rank.
 
     Raises InvalidArgument when the ranks do not divide num_experts, for a mesh of other ranks, for a group of some
     ranks of torch.distributed without one, for a parameter of `experts` that is to be sharded and is not [L, ...], and
@@ -34,7 +35,8 @@ class MoE(torch.nn.Module):
         torch_ranks = expert_mesh.torch_ranks(group, mesh)
         with Refusing(group.refuse_exchange):
             if num_experts % group.size:
-                raise ferry.InvalidArgument(f"MoE: {num_experts} experts on {group.size} ranks: need as many on each")
+                raise ferry.InvalidArgument(f"MoE: {num_experts} experts on {group.size} ranks: need equally many on "
+                                            "each")
             if experts is None and intermediate is None:
                 raise ferry.InvalidArgument("MoE: needs `intermediate`, or `experts`")
             for name, size in (("hidden", hidden), ("intermediate", 1 if experts else intermediate)):
@@ -54,10 +56,10 @@ class MoE(torch.nn.Module):
         self.exchange = group.exchange(**self.settings)
 
     def switch(self, old, new):
-        """Between two steps, from one ferry.placement.Placement to another: weights move, top-k ids mean what they
-        meant. Collective; parameters are new ones afterwards, so that an optimizer is made anew. Raises
-        InvalidArgument for a placement that leaves out an expert and after fully_shard, and what ferry.placement.move
-        raises."""
+        """Moves the weights from one ferry.placement.Placement to another, between two steps; top-k ids keep their
+        meaning. Collective. The parameters are new ones afterwards, so the optimizer must be made again. Raises
+        InvalidArgument for a placement without one of the experts, and after fully_shard. Raises what
+        ferry.placement.move raises."""
         group = self.exchange.group
         ferry.placement.agree(group, lambda: self._check_switch(old, new), {"old placement": old, "new placement": new})
         expert_mesh.replace(self.experts, lambda part: ferry.placement.move(group, part, old, new), old.per_rank,
@@ -68,7 +70,7 @@ class MoE(torch.nn.Module):
 
     def sum_gradients(self, placement):
         """After backward and before the optimizer's step: all copies of an expert get the sum of their gradients, so
-        that they stay alike. Collective. Raises what ferry.placement.sum_copies raises, and InvalidArgument after a
+        that they stay equal. Collective. Raises what ferry.placement.sum_copies raises, and InvalidArgument after a
         fully_shard that splits the experts of a rank."""
         group = self.exchange.group
         ferry.placement.agree(group, lambda: self._check_whole("sum_gradients"), {"placement": placement})
@@ -93,7 +95,7 @@ class MoE(torch.nn.Module):
 
     @property
     def _ddp_params_and_buffers_to_ignore(self):
-        """DistributedDataParallel asks a module for this name: a layer alone has nothing that it could average."""
+        """DistributedDataParallel reads this name of a module. It cannot average anything of a layer alone."""
         if self.mesh is None:
             raise AttributeError("_ddp_params_and_buffers_to_ignore")
         raise ferry.InvalidArgument("MoE: DistributedDataParallel would make all ranks' experts those of rank 0: give "

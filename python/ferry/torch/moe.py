@@ -21,37 +21,38 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
         **unknown):
     """dispatch -> experts -> combine: tokens [T, H] and float32 topk_weights [T, K] give [T, H]. Collective.
 
-    experts(rows [n, H], counts, out=None) computes experts of this rank, whose rows follow each other, counts[e] for
-    local expert e, and returns a tensor of their shape and dtype; with `out` [n, H] it may write there, where combine
-    reads, and return that or None, which saves a copy. Without gradients it is called for the experts whose rows have
-    all come, the others have a count of 0: once where all rows are there, else once for each run of such experts. An
-    expert gets its rows in one call; so results are those of the three calls, bit for bit, unless what it computes for
-    an expert depends on the others in its call. SwiGLU is one, each(f) makes one. What it raises is raised here, and
-    ferry.PeerRejected on the other ranks; the exchange goes on. `rows` and `out` keep their part of the window, also in
-    the traceback of an error that is kept: once 2 * depth + 2 are alive, rows are copied. `out` is not to be written to
-    after the call: other ranks may still read it.
+    experts(rows [n, H], counts, out=None) computes experts of this rank. `rows` has the rows of local expert 0, 1, ..,
+    counts[e] of expert e. The result is a tensor of the same shape and dtype. With `out` [n, H], memory that combine
+    reads, experts may write their result there and return `out` or None, which saves a copy. SwiGLU is such a callable,
+    and each(f) makes one.
+    Without gradients it is called once where all rows have come, else once for each run of experts whose rows have all
+    come; experts of other calls have a count of 0. An expert gets its rows in one call. So the results equal those of
+    the three calls bit for bit, unless the result of an expert depends on the other experts in its call.
+    An exception of `experts` is raised here, and ferry.PeerRejected on the other ranks; the exchange stays usable.
+    `rows` and `out` pin a part of the window, also in the traceback of an error that is kept: rows are copied while
+    2 * depth + 2 parts are pinned. `out` must not be written to after the call, as other ranks may still read it.
 
-    Differentiable in the tokens, the weights and what the experts hold, as ferry.torch is. Each parameter of a Module
-    that needs a gradient gets one in every backward pass, zeros where no row came to it and on a rank that is left out.
-    Of other `experts`, but for swiglu(), it is not known what they hold: let the tokens or the weights require
-    gradients. DTensors of a Module are seen by it as their local tensors.
-    overlap="batches" splits the tokens: the second half travels while the experts compute the first, whose results
-    travel while they compute the second; and in backward their gradients, which can be differentiated once only. It is
-    for hosts with FERRY_PROGRESS=thread, where travel takes about as long as the experts (docs/moe.md); on one host it
-    costs, as products are smaller. All ranks give the same `overlap`, require the same gradients, and give "batches" an
-    exchange of depth 2 or more. A ferry.placement.Balancer in `balancer` counts the rows.
+    Differentiable in the tokens, the weights and the parameters of the experts, as ferry.torch is. Each parameter of a
+    Module that needs a gradient gets one in every backward pass: zeros where no row came to it, and on a rank that is
+    not active. The parameters of other `experts` than a Module or swiglu() are not known: let the tokens or the weights
+    require gradients. A Module with DTensors computes with their local tensors.
+    overlap="batches" splits the tokens into two batches. The second is sent while the experts compute the first, whose
+    results are sent while they compute the second; in backward the gradients are, and can be differentiated once only.
+    It is for hosts with FERRY_PROGRESS=thread, where sending takes about as long as the experts (docs/moe.md). On one
+    host it is slower, as products are smaller. All ranks give the same `overlap`, require the same gradients, and give
+    "batches" an exchange of depth 2 or more. A ferry.placement.Balancer in `balancer` counts the rows.
 
-    active_ranks: those that take part, the same list on all; copies serve the experts of the others. The exchange has
-    the settings of a ferry.placement.Placement, settings("by_table"), whose replica table is found here. A rank that is
-    left out makes the same calls, backward() too; it gets zeros [T, H] and gradients of zeros, and its experts are not
-    called (docs/placement.md, "Ranks that are away").
+    active_ranks: the ranks that take part, the same list on all ranks; replicas serve the experts of the other ranks.
+    The exchange has the settings("by_table") of a ferry.placement.Placement; its replica table is computed here. A rank
+    that is not active makes the same calls, backward() too. It gets zeros [T, H] and gradients of zeros, and its
+    experts are not called (docs/placement.md, "Ranks that are away").
 
-    Rows that travel encoded (a wire of the exchange) come to the experts decoded, in the tokens' dtype: rows * scales
-    in float32, rounded once. Wires, combine's too, are for calls without gradients.
+    Rows that are sent encoded (a wire of the exchange) are decoded for the experts, in the dtype of the tokens: rows *
+    scales in float32, rounded once. A wire or a combine_wire excludes gradients.
 
     Raises InvalidArgument for another layout than "expert_major" with expert_alignment 1, for the wire "int8_static"
-    (a layer has no scales), an unknown overlap, gradients over a wire and an expert without a copy on the active ranks,
-    and what dispatch and combine raise.
+    (a layer has no scales), an unknown overlap, gradients over a wire, and an expert without a copy on the active
+    ranks. Raises what dispatch and combine raise.
     """
     config = exchange.config
     _check(config)
@@ -89,7 +90,7 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
 
 
 def _dense_rows(tokens, topk_ids, topk_weights):
-    """The tensors as dispatch takes them: rows of tokens may lie apart, not their elements."""
+    """The tensors as dispatch takes them: rows of tokens may have a pitch, elements of a row may not."""
     for name, tensor in (("tokens", tokens), ("topk_ids", topk_ids), ("topk_weights", topk_weights)):
         if not torch.is_tensor(tensor) or tensor.layout != torch.strided:
             raise ferry.InvalidArgument(f"moe: {name} is {tensor if tensor is None else type(tensor).__name__}, "
@@ -107,7 +108,7 @@ def _ranks(active_ranks):
 
 
 def _routing(group, config, active):
-    """What else a dispatch gets: who takes part, and the copies that this rank's tokens go to."""
+    """More arguments of a dispatch: the active ranks, and the replica of each expert that this rank's tokens go to."""
     by_table = config["replicas"] and config["replica_choice"] == "by_table"
     if not by_table and active is not None and len(active) < group.size:
         raise ferry.InvalidArgument(f"moe: active_ranks {active} of {group.size} ranks need an exchange with the "
@@ -117,12 +118,12 @@ def _routing(group, config, active):
 
 
 def _returned(rows, counts, out=None):
-    """The experts of a rank that is left out, for its graph: no row comes."""
+    """The experts of a rank that is not active, for its graph: no row comes."""
     return rows
 
 
 def _in_one(exchange, tokens, topk_ids, topk_weights, experts, routing):
-    """With gradients: the out and the handles of the three calls."""
+    """The result and the handle of the three calls, with gradients."""
     received = linear.dispatch(exchange, tokens, topk_ids, **routing)
     counts = received.handle.tokens_per_expert.tolist()
     refuse = partial(exchange.refuse_combine, active_ranks=routing["active_ranks"])
@@ -132,7 +133,7 @@ def _in_one(exchange, tokens, topk_ids, topk_weights, experts, routing):
 
 
 def _check(config):
-    """All ranks agree: they have the same config."""
+    """Raises on all ranks, which have the same config."""
     if config["layout"] != "expert_major" or config["expert_alignment"] != 1:
         raise ferry.InvalidArgument(f"moe: needs rows that follow each other (layout 'expert_major', expert_alignment "
                                     f"1), not {config['layout']!r}, {config['expert_alignment']}")
@@ -142,7 +143,8 @@ def _check(config):
 
 def _check_learning(config, overlap):
     if overlap == "batches" and paired():
-        raise ferry.InvalidArgument("moe: in a pair the other function is the second batch, so that overlap is None")
+        raise ferry.InvalidArgument("moe: in a pair the other function is the second batch: overlap is 'batches', "
+                                    "need None")
     if overlap == "batches" and config["depth"] < 2:
         raise ferry.InvalidArgument(f"moe: two batches need an exchange of depth 2, not {config['depth']}")
     for name in ("wire", "combine_wire"):

@@ -1,13 +1,13 @@
-"""Refusing: a front that cannot make a collective call says so to the other ranks. Used by ferry.moe and the fronts."""
+"""Refusing: a front that cannot make a collective call sends a refusal to the other ranks."""
 
 from ferry.errors import Error
 from ferry.torch.turns import take
 
 
 class Refusing:
-    """What is raised inside, SystemExit and KeyboardInterrupt too, is told to the other ranks, whose call is refused as
-    well, by Exchange.refuse_dispatch, Exchange.refuse_combine or Group.refuse_exchange, with more `arguments` of it; by
-    None: nobody is told."""
+    """An exception inside, SystemExit and KeyboardInterrupt too, is sent to the other ranks as a refusal, so that their
+    call is refused as well. `refuse` is Exchange.refuse_dispatch, Exchange.refuse_combine or Group.refuse_exchange, and
+    `arguments` are more of its arguments; None: no refusal is sent."""
 
     __slots__ = ("_refuse", "_arguments")
 
@@ -24,5 +24,5 @@ class Refusing:
         try:
             take(self._refuse, said, *self._arguments)
         except Error:  # what broke the group
-            if isinstance(error, Exception):  # else the program ends all the same
+            if isinstance(error, Exception):  # else the program ends anyway
                 raise

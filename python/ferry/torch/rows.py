@@ -6,12 +6,14 @@ import torch
 
 
 def dense(tensor):
-    """Dense (a gradient is often one number, expanded). The exchange refuses what is no tensor, on all ranks."""
+    """The tensor, contiguous: a gradient is often one number, expanded. Another object is returned unchanged, so that
+    the exchange refuses it on all ranks."""
     return tensor.contiguous() if torch.is_tensor(tensor) else tensor
 
 
 def scale_and_dot(rows, grads, weights, scaled, dots):
-    """scaled [N, H] = weights [N, 1] * grads, and dots [N] of rows and grads, in float32; None is left out.
+    """scaled [N, H] = weights [N, 1] * grads, and dots [N] of rows and grads, in float32. A result that is None
+    is not computed.
 
     Block by block, small enough for a core's cache: float32 copies of all rows took five times as long as the exchange.
     On a device the blocks bound the memory of the copies.
@@ -27,7 +29,8 @@ def scale_and_dot(rows, grads, weights, scaled, dots):
 
 
 def zero_gaps(exchange, handle, arrays):
-    """What lies behind an expert's rows is undefined; NaN there would poison a parameter though its gradient is 0."""
+    """Writes zeros behind the rows of each expert, where values are undefined: a NaN there would make the gradient of a
+    parameter NaN, although the true one is 0."""
     if arrays[0].is_cuda:
         return _zero_gaps_on_device(exchange.config, handle, arrays)
     if exchange.config["layout"] == "rank_major" or exchange.config["zero_gaps"]:
@@ -40,8 +43,8 @@ def zero_gaps(exchange, handle, arrays):
 
 
 def _zero_gaps_on_device(config, handle, arrays):
-    """The same without knowing on the host where they are; and what lies behind the last row, where counts were not
-    waited for."""
+    """zero_gaps() where only the device knows the gaps. Also writes zeros behind the last row of a dispatch that did
+    not wait for its counts."""
     num_rows = arrays[0].shape[:-1].numel()
     no_gaps = config["zero_gaps"] or config["layout"] == "rank_major"
     no_gaps = no_gaps or (config["layout"] == "expert_major" and config["expert_alignment"] == 1)

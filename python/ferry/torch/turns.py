@@ -1,8 +1,10 @@
-"""Two functions of a rank at the same time, whose collective calls take turns: a forward beside a backward.
+"""Two functions of a rank that run at the same time and take turns in their collective calls: a forward pass and a
+backward pass.
 
 Ranks must make their calls in one order. So the calls of a pair alternate, the first function's before the second's,
-until one of them has ended; that order depends on nothing but how many calls each makes, as many on all ranks. While
-one waits in a call the other computes, and only one of them computes at a time: they share the rank's processors.
+until one function has ended. That order depends only on the number of calls of each function, which is equal on all
+ranks. While one function waits in a call the other computes. Only one computes at a time, because they share the
+processors of the rank.
 
 The modules of ferry.torch make their calls by take().
 """
@@ -16,7 +18,7 @@ from ferry.errors import InvalidArgument
 First = TypeVar("First")
 Second = TypeVar("Second")
 
-_here = threading.local()  # .pair and .place, 0 or 1, of the function that runs in this thread
+_here = threading.local()  # .pair, and .place (0 or 1) of the function that runs in this thread
 
 
 def pair(first: Callable[[], First], second: Callable[[], Second]) -> Tuple[First, Second]:
@@ -27,9 +29,9 @@ def pair(first: Callable[[], First], second: Callable[[], Second]) -> Tuple[Firs
     are not those of this one: give it the backward pass. All ranks run functions that make the same calls. Those of
     ferry.moe and ferry.torch take turns, whatever their exchanges; calls of an exchange itself do not.
 
-    Both run to their end. Then raises what `first` raised, else what `second` did. What a rank's experts raise in a
-    forward pass ends that pass on all ranks (ferry.PeerRejected), and the other one is as if it had run alone.
-    InvalidArgument for a pair in a pair, and in it for overlap="batches" with gradients.
+    Both run to their end. Then raises what `first` raised, else what `second` raised. An exception of the experts in a
+    forward pass ends that pass on all ranks (ferry.PeerRejected), and does not affect the other function. Raises
+    InvalidArgument for a pair in a pair, and for overlap="batches" with gradients in a pair.
     """
     if paired():
         raise InvalidArgument("pair: this function runs in a pair already")
@@ -46,7 +48,7 @@ def paired() -> bool:
 
 
 def take(call: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
-    """Makes a collective call, in a pair when it is this function's turn."""
+    """Makes a collective call; in a pair, waits for the turn of this function first."""
     return _here.pair.take(_here.place, call, arguments, more) if paired() else call(*arguments, **more)
 
 

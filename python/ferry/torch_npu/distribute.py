@@ -34,7 +34,7 @@ def npu_moe_distribute_dispatch(
     global_bs=0,
     expert_token_nums_type=1
 ):
-    """As npu_moe_distribute_dispatch_v2, with version 1's rule for shared-expert ranks (each rank deals its tokens
+    """npu_moe_distribute_dispatch_v2 with version 1's rule for shared-expert ranks (each rank deals its tokens
     out among them), and as third result expand_idx int32 [Bs * K]: how many earlier entries of this rank that are
     sent have the same expert id; -1 where an entry is not sent.
     """
@@ -124,7 +124,7 @@ def npu_moe_distribute_combine(
     comm_quant_mode=0,
     group_list_type=0
 ):
-    """As npu_moe_distribute_combine_v2, for npu_moe_distribute_dispatch: expand_idx is its third result.
+    """npu_moe_distribute_combine_v2 for npu_moe_distribute_dispatch: expand_idx is its third result.
     activation_scale, weight_scale and group_list are reserved: None; out_dtype: 0.
     """
     return communicator_of(group_ep).combine(dict(locals(), version=1))
@@ -164,7 +164,7 @@ def npu_moe_distribute_combine_v2(
     copy_expert_num=0,
     const_expert_num=0
 ):
-    """Brings the experts' rows home: x[t] = sum over k of expert_scales[t, k] * row(t, k), in k order in float32, plus
+    """Sends the experts' rows back: x[t] = sum over k of expert_scales[t, k] * row(t, k), in k order in float32, plus
     the unweighted rows of shared experts and shared_expert_x[t], rounded once.
 
     expand_x: bfloat16, float16 or float32 [R or more, H] in dispatch's order; rows from R on are not read.

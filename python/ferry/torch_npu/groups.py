@@ -1,4 +1,4 @@
-"""Names for groups: what an HCCL communicator's name is to torch_npu, `group_ep` is here.
+"""Names for groups: `group_ep` takes them, as torch_npu takes the name of an HCCL communicator.
 
 A name belongs to the thread that registers it, so that ranks which are threads can share one. The other threads of
 the process may use it too, as long as no second thread has registered it.
@@ -15,7 +15,7 @@ _communicators: Dict[str, Dict[threading.Thread, _core.CannCommunicator]] = {}
 
 
 class Registration:
-    """What register_group returns: ends with a `with` block, or with unregister_group."""
+    """The result of register_group: ends with a `with` block, or with unregister_group."""
 
     def __init__(self, name):
         self.name = name
@@ -51,7 +51,7 @@ def register_group(name, group, *, group_tp="", workers=1):
 
 
 def unregister_group(name):
-    """Forgets a name that this thread, or a single other one, registered. The group itself goes on.
+    """Removes a name that this thread, or a single other one, registered. The group itself stays usable.
 
     Raises InvalidArgument for an unknown name.
     """
@@ -63,7 +63,7 @@ def unregister_group(name):
 
 
 def communicator_of(name):
-    """The communicator that `name` means for this thread. Raises InvalidArgument, listing the known names."""
+    """The communicator of `name` for this thread. Raises InvalidArgument, listing the known names."""
     with _lock:
         owner = _owner(name)
         return _communicators[name][owner]

@@ -156,11 +156,11 @@ def npu_moe_finalize_routing(
         _check_range("export_for_source_row", export_for_source_row, 0, len(bias))
     for k in range(top_k):
         there = row_of[:, k] >= 0
-        term = torch.zeros(tokens, hidden)
-        term[there] = rows[row_of[there, k]]
+        summand = torch.zeros(tokens, hidden)
+        summand[there] = rows[row_of[there, k]]
         if bias is not None:
-            term += bias.float()[export_for_source_row[:, k].long()]
-        out += term if scales is None else scales[:, k : k + 1].float() * term
+            summand += bias.float()[export_for_source_row[:, k].long()]
+        out += summand if scales is None else scales[:, k : k + 1].float() * summand
     return out.to(dtype)
 
 
@@ -281,7 +281,7 @@ def _sort_by_expert(expert_idx, first, last):
 
 
 def _scaled_rows(x, scale, offset, quant_mode, token, expert, num_experts):
-    """Rows of x, quantised if asked for, and the scale of each."""
+    """Rows of x, quantised by quant_mode, and the scale of each."""
     rows = x[token]
     if quant_mode == -1:
         if scale is None:

@@ -9,7 +9,7 @@ import weakref
 
 import ferry
 
-# As long as gloo waits: ranks that save a checkpoint or compile come late. A rank that died is found out at once.
+# As long as gloo waits, because ranks that save a checkpoint or compile come late. A rank that died is noticed at once.
 DEADLINE = 1800.0
 
 _by_group = weakref.WeakKeyDictionary()  # Exchanges of a process group, which they must not keep alive
@@ -35,7 +35,7 @@ class Exchanges:
         """(exchange, send(exchange)), where the exchange has these settings and room for the tokens of every rank.
 
         The number of tokens is free, and another on each rank. A call that one rank has too many tokens for is refused
-        on all of them; then all ranks make a larger exchange and call again. So nothing is asked before a call.
+        on all of them; then all ranks make a larger exchange and call again. So no ranks communicate before a call.
         Collective. Raises what send raises for any other reason.
         """
         key = tuple(settings.items())

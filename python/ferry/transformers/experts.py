@@ -1,4 +1,4 @@
-"""EPImplementations: how the tokens of an experts module reach the experts of other ranks, and their sums come home.
+"""EPImplementations: how the tokens of an experts module reach the experts of other ranks, and how their sums return.
 
 T tokens of this rank, H hidden, K top-k, E experts, L experts of this rank, N rows received. Calls ferry.torch and
 exchanges.py."""
@@ -62,7 +62,7 @@ class _Exchanged(EPImplementation):
 
 
 class ExpertMajor(_Exchanged):
-    """A row for each (token, expert), grouped by expert; weights stay at home, where float32 sums are made of the rows.
+    """A row for each (token, expert), grouped by expert; weights stay on the source, which sums the rows in float32.
 
     Sums float32 products in the order of the top-k list, as transformers' "all_to_all" does: in float32 the same bits.
     """

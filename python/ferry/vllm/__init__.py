@@ -1,7 +1,7 @@
 """Expert parallelism for vLLM on CPU: `FERRY_VLLM=1 vllm serve MODEL -dp 2 --enable-expert-parallel --enforce-eager`.
 
-The entry point of the group vllm.platform_plugins, which vLLM asks in each of its processes. Only FERRY_VLLM=1 makes
-it answer, so an installed ferry changes nothing for anyone else. docs/vllm.md says what works.
+The entry point of the group vllm.platform_plugins, which vLLM calls in each of its processes. It returns a platform
+only with FERRY_VLLM=1, so that an installed ferry changes no other program. docs/vllm.md says what works.
 """
 
 import os
@@ -10,5 +10,5 @@ __all__ = ["find_platform"]
 
 
 def find_platform():
-    """The platform's qualified name, or None. Imports neither vllm nor torch: vllm.config is half made when it asks."""
+    """The platform's qualified name, or None. Imports neither vllm nor torch: vLLM has not imported vllm.config yet."""
     return "ferry.vllm.platform.FerryCpuPlatform" if os.environ.get("FERRY_VLLM") == "1" else None

@@ -1,4 +1,4 @@
-"""vLLM's all-to-all manager by ferry: tokens go to the ranks of their experts, and their weighted sums come home.
+"""vLLM's all-to-all manager by ferry: tokens go to the ranks of their experts, and their weighted sums return.
 
 T tokens of this rank, H hidden, K top-k, L experts of this rank, N rows received. Calls ferry."""
 
@@ -19,7 +19,7 @@ class Dispatched(NamedTuple):
 
     exchange: ferry.Exchange
     handle: ferry.Handle
-    topk_weights: torch.Tensor  # float32 [T, K]: they stay at home
+    topk_weights: torch.Tensor  # float32 [T, K]: they are not sent
 
 
 class FerryAll2AllManager(All2AllManagerBase):
@@ -32,7 +32,7 @@ class FerryAll2AllManager(All2AllManagerBase):
     def __init__(self, cpu_group, tcp_store_group=None):
         super().__init__(cpu_group, tcp_store_group)
         config = get_current_vllm_config()
-        _refuse_what_is_not_there(config.parallel_config)
+        _refuse_unsupported(config.parallel_config)
         self._num_experts = config.model_config.get_num_experts()
         self._max_tokens = config.scheduler_config.max_num_batched_tokens
         self._group, self._exchanges, self._dispatched = None, {}, None
@@ -99,15 +99,15 @@ class FerryAll2AllManager(All2AllManagerBase):
         self._group, self._exchanges, self._dispatched = None, {}, None
 
 
-def _refuse_what_is_not_there(parallel):
-    """Names what is asked for and cannot be right yet."""
-    asked = {
+def _refuse_unsupported(parallel):
+    """Raises NotImplementedError, with the name, for an option that ferry does not support."""
+    options = {
         "EPLB and redundant experts": parallel.enable_eplb,
         "elastic expert parallelism": parallel.enable_elastic_ep,
         "tensor parallel ranks above 1": parallel.tensor_parallel_size > 1,
         "prefill context parallel ranks above 1": parallel.prefill_context_parallel_size > 1,
         "experts placed round robin": parallel.expert_placement_strategy != "linear",
     }
-    for what, wanted in asked.items():
-        if wanted:
-            raise NotImplementedError(f"ferry.vllm: {what} with expert parallelism is not there yet")
+    for what, is_set in options.items():
+        if is_set:
+            raise NotImplementedError(f"ferry.vllm: {what} with expert parallelism is not implemented")

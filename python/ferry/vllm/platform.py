@@ -1,4 +1,4 @@
-"""vLLM's CPU platform, but for its communicator.
+"""vLLM's CPU platform with the communicator of ferry.
 
 Imported while vllm.config is half made: it may import nothing of vllm but vllm.platforms.cpu.
 """

@@ -57,8 +57,8 @@ def dispatch(x: Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]], topk_idx
 
 def generate_pre_combine_data(src_token_global_idx: torch.Tensor, num_max_tokens_per_rank: int, num_topk: int,
                               hidden: int):
-    """bfloat16 [n, K, H] that every rank can make: sin(s (h + 1) + sin(seed)), where s in (0, 1] tells the entries of
-    the tokens with these numbers apart."""
+    """bfloat16 [n, K, H] that every rank can make: sin(s (h + 1) + sin(seed)), where s in (0, 1]
+    differs between the entries of tokens with these numbers."""
     total = dist.get_world_size() * num_max_tokens_per_rank * num_topk
     entry = src_token_global_idx.long().unsqueeze(1) * num_topk + torch.arange(num_topk)
     s = ((entry * 131071 % total + 1).to(torch.float32) / total).unsqueeze(2)
