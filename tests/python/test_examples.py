@@ -1,5 +1,6 @@
 """The examples, run as their readers run them."""
 
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
+TUTORIAL = EXAMPLES.parent / "tutorial"
 
 
 def completed(*arguments):
@@ -25,6 +27,38 @@ def run(name, *arguments):
 def test_quickstart():
     expected = [f"rank {rank}: 32 rows came, 16 results went home" for rank in range(4)]
     assert run("quickstart.py").splitlines() == expected
+
+
+TUTORIAL_LINES = {
+    "step1_threads.py": r"rank {rank} received 32 rows and combined 16 tokens",
+    "step2_processes.py": r"rank {rank} computed experts {first} and {second} on \[16, 16\] rows",
+    "step3_halves.py": r"rank {rank} combined 16 tokens in 2 batches",
+    "step4_layer.py": r"rank {rank}: loss [\d.]+, after ten steps [\d.]+",
+}
+
+
+def matches(lines, pattern):
+    return [bool(re.fullmatch(pattern.format(rank=rank, first=2 * rank, second=2 * rank + 1), line))
+            for rank, line in enumerate(lines)]
+
+
+@pytest.mark.parametrize("program", TUTORIAL_LINES)
+def test_steps_of_the_tutorial(program):
+    lines = completed(str(TUTORIAL / program)).stdout.splitlines()
+    assert matches(lines, TUTORIAL_LINES[program]) == [True] * 4, lines
+
+
+def test_the_last_step_of_the_tutorial_on_two_hosts_that_one_machine_plays():
+    launch = [sys.executable, "-m", "ferry", "launch", "-n", "4", "--no-tag", "--", sys.executable]
+    done = subprocess.run([*launch, str(TUTORIAL / "step5_hosts.py")], capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "FERRY_TOPOLOGY": "host:2,rank:2"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = sorted(done.stdout.splitlines())
+    assert matches(lines, TUTORIAL_LINES["step4_layer.py"]) == [True] * 4, lines
+
+
+def test_programs_of_the_tutorial_are_those_that_are_tested():
+    assert {path.name for path in TUTORIAL.iterdir() if path.suffix == ".py"} == {*TUTORIAL_LINES, "step5_hosts.py"}
 
 
 def test_moe_layer():
