@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Which seeds of the simulator find faults that are put into the engine one at a time: writes the table of
-docs/protocol.md, all of one version of the simulator.
+docs/lab/simulator.md, all of one version of the simulator.
 
     tests/simulator/faults.py [--seeds 2000] [NAME ...]    those whose row has a word of NAME; without: all
     tests/simulator/faults.py --check                      whether each fault can still be put in
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COPY = ROOT / "build" / "faults"
-PAGE = ROOT / "docs" / "protocol.md"
+PAGE = ROOT / "docs" / "lab" / "simulator.md"
 HEAD = "| fault | seeds that found it |\n|---|---|\n"
 SHOWN = 4  # seeds of a row
 RUNS = 50  # seeds of one call of the program
