@@ -49,11 +49,11 @@ def test_steps_of_the_tutorial(program):
 
 
 def test_the_last_step_of_the_tutorial_on_two_hosts_that_one_machine_plays():
-    launch = [sys.executable, "-m", "ferry", "launch", "-n", "4", "--no-tag", "--", sys.executable]
+    launch = [sys.executable, "-m", "ferry", "launch", "-n", "4", "--", sys.executable]
     done = subprocess.run([*launch, str(TUTORIAL / "step5_hosts.py")], capture_output=True, text=True, timeout=300,
                           env={**os.environ, "FERRY_TOPOLOGY": "host:2,rank:2"})
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = sorted(done.stdout.splitlines())
+    lines = sorted(re.sub(r"^\[\d\] ", "", line) for line in done.stdout.splitlines())
     assert matches(lines, TUTORIAL_LINES["step4_layer.py"]) == [True] * 4, lines
 
 
