@@ -45,8 +45,8 @@ std::int64_t received_rows(const CombineArgs& args, std::int64_t local_experts,
                     tp_rank, pair[tp_rank], total);
     rows += total;
   }
-  require_fit(rows <= args.expand_x.num_rows, "ep_send_counts counts {} rows, expand_x has {}",
-              rows, args.expand_x.num_rows);
+  require_fit(rows <= args.expand_x.num_rows, "ep_send_counts names {} rows, expand_x has {}", rows,
+              args.expand_x.num_rows);
   return rows;
 }
 

@@ -198,7 +198,7 @@ const std::vector<BadCall<Combine>> kBadCombines = {
     {"MoreCountsThanRows",
      SPOIL(a.expand_x.num_rows = 3),
      kFit,
-     {"ep_send_counts counts", "expand_x has 3"}},
+     {"ep_send_counts names", "expand_x has 3"}},
     {"ShortCountsOfThePair",
      SPOIL(a.tp_send_counts = {c.tp_counts.data(), 1}),
      kFit,
