@@ -54,23 +54,9 @@ RETIRED = {
     "entrance": "acceptor",
 }
 
-# Types of one name in ferry::internal that are still to be renamed; a new one is refused.
-DEFINED_TWICE = {"Copies", "Way"}
-
 # Folders whose comments keep the rules of prose_of_comments(); the others follow.
-CLEAN_COMMENTS = (
-    "include/ferry/",
-    "src/base/",
-    "src/bootstrap/",
-    "src/kernels/",
-    "src/memory/",
-    "src/network/",
-    "tests/base/",
-    "tests/bootstrap/",
-    "tests/kernels/",
-    "tests/memory/",
-    "tests/network/",
-)
+CLEAN_COMMENTS = ("include/ferry/", "src/", "tools/", "tests/base/", "tests/bootstrap/", "tests/kernels/", "tests/memory/",
+                  "tests/network/", "tests/plan/")
 
 PLAIN_ENGLISH = r"[Tt]hird[- ]part(?:y|ies)|GitHub|torch\.hub"  # what is meant by none of these
 
@@ -229,8 +215,7 @@ def types_defined_twice(path, text):
     if path.parts[0] == "src" and path.suffix in CPP:
         for name, line in type_names(text):
             for other in sorted(engine_types().get(name, set()) - {str(path)}):
-                if name not in DEFINED_TWICE:
-                    yield line, f"{other} defines a type {name} too"
+                yield line, f"{other} defines a type {name} too"
 
 
 def comments(path, text):

@@ -24,7 +24,8 @@ void round_to(float value, std::uint16_t& out) noexcept {  // to nearest, ties t
   out = static_cast<std::uint16_t>((std::isnan(value) ? bits | 0x400000 : rounded) >> 16);
 }
 
-// From [rows, 2 I], of which the first I columns are the gates, to [rows, I].
+// From [rows, 2 * intermediate], of which the first half of the columns are the gates, to [rows,
+// intermediate].
 template <typename T>
 void swiglu(const std::vector<T>& both, std::int64_t intermediate, std::vector<T>& out) {
   for (std::size_t i = 0; i < out.size(); ++i) {

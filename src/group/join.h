@@ -1,5 +1,4 @@
-// Join: which rendezvous a new group meets at, and what the environment adds to its options. Called
-// by group.cc and state.cc; calls the rendezvous of src/bootstrap and Topology.
+// Join: which rendezvous a new group meets at, and what the environment adds to its options.
 #pragma once
 
 #include <memory>

@@ -372,7 +372,7 @@ TEST(Rendezvous, RanksThatAskForDifferentSegmentsAreNamedAndTheGroupGoesOn) {
     return why;
   });
   EXPECT_THAT(results,
-              Each(AllOf(HasSubstr("rank 0 for 4096 bytes"), HasSubstr("rank 1 for 8192 bytes"))));
+              Each(AllOf(HasSubstr("rank 0 of 4096 bytes"), HasSubstr("rank 1 of 8192 bytes"))));
 }
 
 TEST(Rendezvous, TooFewDescriptorsForAllRanksIsAnErrorThatSaysSo) {

@@ -1,5 +1,4 @@
-// The cores this process may use, and pinning. Used by ranks.cc, limit.cc, flag_time.cc
-// and the table's header.
+// The cores this process may use, and pinning.
 #pragma once
 
 #include <string>

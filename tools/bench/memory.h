@@ -1,6 +1,5 @@
 // Memory of the bench: big buffers in huge pages, and arrays that forked ranks share with the
-// process that made them. Owns the mappings. Used by ranks.cc, rank_bench.cc, results.h and
-// limit.cc.
+// process that made them. Owns the mappings.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,4 @@
-// The options of `ferry bench`: names, ranges, and which exclude each other. Used by every file of
-// the command.
+// The options of `ferry bench`: names, ranges, and which exclude each other.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,6 @@
 // The results of the ranks: arrays in memory that is shared with the process that started them.
 // Only the rank itself writes its elements, which are read after all ranks have ended. Ranks that a
-// launcher started exchange them instead.
-// Made by measure.cc, filled by rank_bench.cc, read by measure.cc and trace.cc.
+// launcher started exchange them instead. rank_bench.cc fills them.
 #pragma once
 
 #include <array>

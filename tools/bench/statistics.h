@@ -1,4 +1,4 @@
-// Statistics of measured times. Used by limit.cc, measure.cc and the programs of bench/.
+// Statistics of measured times.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// Argument rules: what a dispatch and a combine may be, as pure functions from what the exchange is
-// (Setup), the active ranks and the arguments. Each returns ok, or a refusal that names the value
-// and the limit. Called by dispatch.cc and combine.cc before anything is announced.
+// Argument rules: limits on the arguments of a dispatch and a combine, as pure functions of the
+// exchange's Setup, the active ranks and the arguments. Each returns ok, or a refusal that names
+// the value and the limit. They are applied before a rank announces anything.
 //   dispatch_rules.cc  tokens, scales      top_k_ids.cc     ids, as a route
 //   combine_rules.cc   rows, results       window_rules.cc  addresses in the window
 #pragma once

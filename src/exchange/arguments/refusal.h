@@ -1,5 +1,4 @@
-// How the argument rules refuse. Used by dispatch_rules.cc, combine_rules.cc, top_k_ids.cc,
-// window_rules.cc and state.cc.
+// The refusal of an argument rule: kInvalidArgument by one rank, with a formatted text.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // The top-k ids of a call as the columns of a route: experts, their replicas, shared and special
-// experts. Called by dispatch.cc, and by combine.cc for a combine without a handle.
+// experts: for a dispatch, and for a combine without a handle.
 #include <cmath>
 
 #include "base/limits.h"
@@ -50,7 +50,7 @@ Status check_ids(const Setup& setup, const DispatchArgs& args) {
   return check_replica_table(setup, args);
 }
 
-// Where the id of an expert leads: a column, or -1 when its owner does not take part.
+// The column of an expert's id: a column, or -1 when its owner does not take part.
 std::int32_t column_of(const Setup& setup, const DispatchArgs& args, const ActiveSet& active,
                        TokenId at) noexcept {
   std::int32_t column = at.id;

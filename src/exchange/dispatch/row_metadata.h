@@ -1,8 +1,7 @@
-// Metadata of rows: what a receiver learns of a row besides its elements. Each source lists that of
-// its rows in memory of its own, beside its counts; each receiver of the same node copies what is
-// its own from there (docs/decisions/row_metadata.md). Rows from other nodes bring theirs along
-// (internode/stored_rows.cc). Called by dispatch.cc, send_rows.cc and
-// internode/cross_rows.cc.
+// Metadata of rows: the source, weight and ids that a receiver gets with each row. Each source
+// lists the metadata of its rows in its own memory, beside its counts; each receiver of the same
+// node copies its part from there (docs/decisions/row_metadata.md). Rows from other nodes carry
+// theirs with them (internode/stored_rows.cc).
 #pragma once
 
 #include <cstddef>

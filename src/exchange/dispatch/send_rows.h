@@ -1,8 +1,7 @@
-// RowSender: the rows of one dispatch on their way: encoded once, written to their final slots,
-// their scales beside them. Lives while the send half moves rows; called by dispatch.cc when every
-// slot is known.
+// RowSender: moves the rows of one dispatch: encoded once, written to their final slots, their
+// scales beside them. It lives while the send half moves rows, when every slot is known.
 //   send_rows.cc             rows of this node, gaps
-//   internode/cross_rows.cc  rows for other nodes, packed for each mate
+//   cross_rows.cc            rows for other nodes, packed for each mate
 #pragma once
 
 #include <cstddef>
