@@ -13,6 +13,10 @@ CODE = {".cc", ".c", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake", ".pml"}
 CPP = {".cc", ".h", ".cu", ".cuh"}
 MAX_COLUMNS = {True: 100, False: 120}  # C++, as clang-format has it; everything else
 MAX_FUNCTION_LINES = 70
+MAX_WORDS = 40  # of a sentence of a page
+
+# Files that still name sections of a design that is not here; a new one is refused.
+NAME_THE_DESIGN = {"include/ferry/config.h", "include/ferry/exchange.h", "src/exchange/terms.cc", "src/routing/placement.h"}
 MAX_FILE_LINES = {"tests": 600, "": 400}
 MAX_CLASS_LINES, MAX_MEMBERS = 150, 15
 
@@ -313,6 +317,73 @@ def environment_table(path, text):
 # ---- documents
 
 
+def is_page(path):
+    """A page that people read from its beginning; CHANGELOG below its top section is history."""
+    return path.suffix == ".md" and (path.parts[0] == "docs" or str(path) in {"README.md", "CHANGELOG.md"})
+
+
+def page_text(path, text):
+    """The text that the rules of pages hold for: a changelog only up to its second version."""
+    if str(path) == "CHANGELOG.md":
+        found = [match.start() for match in re.finditer("^## ", text, flags=re.M)]
+        return text[: found[1]] if len(found) > 1 else text
+    return text
+
+
+def prose_blocks(text):
+    """(line, text) of each paragraph, list item and heading: no table, no code, no comment of HTML."""
+    blank = lambda match: "\n" * match[0].count("\n")
+    text = re.sub(r"^(```+|~~~+)[^\n]*\n.*?^\1`*$", blank, text, flags=re.S | re.M)
+    text = re.sub(r"<!-- bench:begin -->.*?<!-- bench:end -->|<!--.*?-->", blank, text, flags=re.S)
+    block, start, in_list = [], 0, False
+    for number, line in enumerate([*text.split("\n"), ""], 1):
+        item = re.match(r"\s*(?:[-*]|\d+\.)\s", line)
+        code = re.match(r"(?: {4}|\t)", line) and not block and not in_list
+        ends = not line.strip() or line.startswith(("|", "#")) or item or code
+        if ends and block:
+            yield start, " ".join(block)
+            block = []
+        if line.startswith("#"):
+            yield number, line.lstrip("# ")
+        elif line.strip() and not line.startswith("|") and not code:
+            start = start if block else number
+            block.append(line.strip())
+        in_list = bool(item) or in_list and (not line.strip() or line.startswith(" "))
+
+
+def sentences(block):
+    """The sentences of a block; code, formulas and links count as a word each."""
+    block = re.sub(r"`[^`]*`", "code", re.sub(r"``+.*?``+", "code", block))
+    block = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", block)
+    block = re.sub(r"^(?:[-*]|\d+\.)\s+|\*\*|[*_](?=\w)|(?<=\w)[*_]", "", block)
+    return re.split(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]*[A-Z0-9a-z])(?<!e\.g\. )(?<!i\.e\. )", block)
+
+
+def prose_of_pages(path, text):
+    """Pages have short lines and short sentences, and nobody in them says I."""
+    if not is_page(path):
+        return
+    text = page_text(path, text)
+    fenced = False
+    for number, line in enumerate(text.split("\n"), 1):
+        fenced ^= line.startswith(("```", "~~~"))
+        if len(line) > MAX_COLUMNS[False] and not fenced and not line.startswith(("|", "    ", "![")):
+            yield number, f"{len(line)} columns, at most {MAX_COLUMNS[False]}"
+        words = "" if line.startswith("    ") else re.sub(r"`[^`]*`", "", line)
+        if not fenced and (match := re.search(r"(?<![\d×*] )\bI\b(?![ /]?\d)(?!/O)|\b(?:[Mm]e|[Mm]y|[Mm]ine)\b", words)):
+            yield number, f"'{match[0]}': say which rank or program"
+    for number, block in prose_blocks(text):
+        for sentence in sentences(block):
+            if (count := len(re.findall(r"\S*\w\S*", sentence))) > MAX_WORDS:
+                yield number, f"a sentence of {count} words, at most {MAX_WORDS}: {' '.join(sentence.split()[:8])} .."
+
+
+def design_numbers(path, text):
+    """The sections of a design that is no file of this repository say nothing to its readers."""
+    for match in re.finditer(r"\bdesign(?:,? sections?)? \d", "" if str(path) in NAME_THE_DESIGN else text):
+        yield line_at(text, match.start()), f"'{match[0]}': name a page of docs/"
+
+
 def links(path, text):
     if path.suffix == ".md":
         for match in re.finditer(r"\]\(([^)#\s]+)[^)]*\)", text):
@@ -368,12 +439,17 @@ def readme_examples(path, text):
         example = "examples/python/quickstart.py"
         if (ROOT / example).read_text() not in re.findall(r"```python\n(.*?)```", text, flags=re.S):
             yield 1, f"no block that equals {example}"
-        if text.count("\n") > 150:
-            yield 151, "a README that is read has at most 150 lines"
+        if text.count("\n") > 120:
+            yield 121, "a README that is read has at most 120 lines"
+    if str(path) == "docs/tutorial.md":
+        blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+        for example in sorted((ROOT / "examples/tutorial").glob("*.py")):
+            if example.read_text() not in blocks:
+                yield 1, f"no block that equals {example.relative_to(ROOT)}"
 
 
 def lowest_python(path, text):
-    """pyproject.toml, the extension's build and README's table begin with the same Python."""
+    """pyproject.toml, the extension's build and the table of docs/install.md begin with the same Python."""
     if str(path) != "pyproject.toml":
         return
     asked = re.search(r'^requires-python = ">=([\d.]+)"$', text, flags=re.M)
@@ -382,7 +458,7 @@ def lowest_python(path, text):
         return
     for file, pattern in (
         ("python/CMakeLists.txt", r"^find_package\(Python ([\d.]+) "),
-        ("README.md", r"^\| Python \|.*\| ([\d.]+) and later \|"),
+        ("docs/install.md", r"^\| Python \|.*\| ([\d.]+) and later \|"),
     ):
         said = re.search(pattern, (ROOT / file).read_text(), flags=re.M)
         if not said or said[1] != asked[1]:
@@ -415,6 +491,7 @@ def targets(path, text):
 RULES = [names, length, lines, places, first_line, function_length, classes, memory_orders]
 RULES += [types_defined_twice, prose_of_comments, allowed_includes, retired_words, environment_writes, environment_reads]
 RULES += [environment_table, links, targets, lowest_python, token_journey, record_names, readme_examples]
+RULES += [prose_of_pages, design_numbers]
 QUOTES_THE_RULES = {"tests/tidy.py", "tests/tidy_test.py"}
 
 
@@ -423,7 +500,7 @@ def complaints(path, text):
     if str(path) == "LICENSE" or str(path).startswith("tests/fuzz/seeds/"):  # the words of others
         return
     for rule in RULES:
-        quoted = str(path) in QUOTES_THE_RULES and rule in {lines, places, retired_words}
+        quoted = str(path) in QUOTES_THE_RULES and rule in {lines, places, retired_words, design_numbers}
         if not quoted:
             yield from (f"{path}:{number}: {what}" for number, what in rule(path, text))
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Each rule of tidy.py, shown failing and passing. Called by scripts/test.sh."""
 
+import textwrap
 import unittest
 from pathlib import Path
 
@@ -151,15 +152,50 @@ class Tidy(unittest.TestCase):
         example = (tidy.ROOT / "examples/python/quickstart.py").read_text()
         good = f"```python\n{example}```\n"
         self.expect("README.md", good.replace("2 * tokens", "3 * tokens"), good, "equals examples/python/quickstart.py")
-        self.expect("README.md", good + "line\n" * 150, good, "at most 150 lines")
+        self.expect("README.md", good + "line\n" * 120, good, "at most 120 lines")
         good = (tidy.ROOT / "docs/c_abi.md").read_text()
         self.expect("docs/c_abi.md", good.replace("#include <ferry/ferry.h>", ""), good, "equals examples/dispatch_combine.c")
 
     def test_lowest_python(self):
         good = (tidy.ROOT / "pyproject.toml").read_text()
-        for file in "python/CMakeLists.txt", "README.md":
+        for file in "python/CMakeLists.txt", "docs/install.md":
             self.expect("pyproject.toml", good.replace(">=3.10", ">=3.9"), good, f"Python 3.9, but 3.10 in {file}")
         self.expect("pyproject.toml", good.replace("requires-python", "python"), good, "no requires-python")
+
+    def test_tutorial(self):
+        good = (tidy.ROOT / "docs/tutorial.md").read_text()
+        self.expect("docs/tutorial.md", good.replace("run_threads(4", "run_threads(3"), good, "step1_threads.py")
+
+    def test_lines_of_pages(self):
+        self.expect("docs/a.md", "x" * 121, "x" * 120, "121 columns, at most 120")
+        for free in "| " + "x" * 120 + " |", "```\n" + "x" * 121 + "\n```", "    " + "x" * 121, "![x](" + "../" * 40 + "README.md)":
+            self.assertEqual([line for line in broken("docs/a.md", free) if "columns" in line], [], free)
+
+    def test_sentences_of_pages(self):
+        def sentence(words):
+            return "word " * (words - 1) + "word."
+
+        for head in "", "* ", "1. ":
+            self.expect("docs/a.md", wrap(head + sentence(41)), wrap(head + sentence(40)), "a sentence of 41 words")
+        self.assertEqual(broken("docs/a.md", wrap(f"{sentence(30)} {sentence(30)}")), [])
+        self.assertEqual(broken("docs/a.md", wrap(f"{sentence(30)[:-1]} `{sentence(30)}` {sentence(9)}")), [])
+        self.assertEqual(broken("docs/a.md", f"{sentence(20)[:-1]}\n\n    {sentence(20)}\n\n{sentence(20)}\n"), [])
+        self.assertIn("of 60 words", str(broken("README.md", wrap(f"{sentence(30)[:-1]} {sentence(30)}"))))
+        old = "## 0.2\n\nx\n\n## 0.1\n\n"
+        self.expect("CHANGELOG.md", old.replace("x", wrap(sentence(41))), old + wrap(sentence(41)), "of 41 words")
+
+    def test_first_person_on_pages(self):
+        for bad in "I wait.", "a rank of mine", "my rows", "tell me":
+            self.expect("docs/a.md", bad, "this rank waits, H 2048, I 768, `[2 I, H]`", "say which rank")
+
+    def test_design_numbers(self):
+        for name in "docs/a.md", "src/a.h":
+            bad = "// in the order of " + "design 5.\n#pragma once\n"
+            self.expect(name, bad, bad.replace("design 5", "docs/numerics.md"), "name a page of docs/")
+
+
+def wrap(text):
+    return "\n".join(textwrap.wrap(text, 100)) + "\n"
 
 
 class Commits(unittest.TestCase):

@@ -1,4 +1,4 @@
-// The oracle: dispatch and combine as the slow obvious loops of design 4 and 5, seeing all ranks'
+// The oracle: dispatch and combine as the slow obvious loops of docs/numerics.md, seeing all ranks'
 // inputs at once. Every test compares with it bit for bit. It shares no code with the engine but
 // the scalar conversions of kernels.h and the public types.
 #pragma once
