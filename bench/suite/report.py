@@ -30,7 +30,7 @@ SHAPES_TEXT = """
 Ranks are processes, bf16, {top_k} experts per token, uniform routing, identity experts,
 expert-major rows. *pair*: one dispatch and one combine in a free-running loop. *places known*: the
 same traffic, measured in the same run by pinned threads of one process that know every place
-beforehand (`limit_us` in JSON): each token read and each of its rows written once, each row read
+beforehand (`limit_us` in JSON). Each token is read and each of its rows written once, each row read
 and each result written once. It is a yardstick and no bound: ferry's own way through memory can be
 the better one. Every run of ferry is compared with its oracle, bit for bit.
 
