@@ -43,7 +43,7 @@ void run(ferry::Group group) {
                                               .ep_send_counts = counts,
                                               .expert_scales = {weights.data(), kTokens, kTopK},
                                               .x_out = {x_out.data(), kTokens, kHidden, kType}}));
-  std::printf("rank %d: %g came home as %g\n", rank, x[0], x_out[0]);
+  std::printf("rank %d: %g returned as %g\n", rank, x[0], x_out[0]);
   if (x_out[0] < 1.99f * x[0] || x_out[0] > 2.01f * x[0])
     throw ferry::Error(ferry::Code::kSystem, "not doubled");
 }

@@ -46,7 +46,7 @@ static ferry_code run(ferry_group* group, void* context) {
     code = ferry_combine(exchange, &args);
   }
   if (code == FERRY_OK) {
-    printf("rank %d: %g came home as %g\n", ferry_group_rank(group), tokens[0][0], out[0][0]);
+    printf("rank %d: %g returned as %g\n", ferry_group_rank(group), tokens[0][0], out[0][0]);
     if (out[0][0] != 2.0f * tokens[0][0]) code = FERRY_SYSTEM;
   }
   ferry_received_release(&received);

@@ -26,7 +26,7 @@ void run(ferry::Group group) {
                                       .topk_weights = weights.data(),
                                       .out = out.data(),
                                       .out_dtype = kType}));
-  std::printf("rank %d: %g came home as %g\n", group.rank(), tokens[0], out[0]);
+  std::printf("rank %d: %g returned as %g\n", group.rank(), tokens[0], out[0]);
   if (out[0] != 2.0f * tokens[0]) throw ferry::Error(ferry::Code::kSystem, "not doubled");
 }
 

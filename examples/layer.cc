@@ -60,7 +60,7 @@ void run(ferry::Group group) {
 
   const float x = 0.01f * kHidden * tokens[0];  // all weights are equal
   const float expected = 0.1f * kIntermediate * x / (1 + std::exp(-x)) * x;
-  std::printf("rank %d: %g came home as %g\n", group.rank(), tokens[0], out[0]);
+  std::printf("rank %d: %g returned as %g\n", group.rank(), tokens[0], out[0]);
   if (std::abs(out[0] - expected) > 1e-4f * expected)
     throw ferry::Error(ferry::Code::kSystem, "not the result of SwiGLU");
 }

@@ -11,7 +11,7 @@ def run(group):
     doubled = 2 * received.rows
     out = exchange.combine(doubled, received.handle, np.full((16, 2), 0.5, np.float32))
     assert (out == 2 * tokens).all()
-    return f"rank {group.rank}: {len(received.rows)} rows came, {len(out)} results went home"
+    return f"rank {group.rank}: {len(received.rows)} rows received, {len(out)} results returned"
 
 
 print(*ferry.run_threads(4, run), sep="\n")

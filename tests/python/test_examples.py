@@ -25,7 +25,7 @@ def run(name, *arguments):
 
 
 def test_quickstart():
-    expected = [f"rank {rank}: 32 rows came, 16 results went home" for rank in range(4)]
+    expected = [f"rank {rank}: 32 rows received, 16 results returned" for rank in range(4)]
     assert run("quickstart.py").splitlines() == expected
 
 
