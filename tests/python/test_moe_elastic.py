@@ -136,7 +136,7 @@ def without_placement(group):
         out = moe(exchange, tokens, ids, weights, lambda rows, counts, out: rows, active_ranks=[2, 1, 0])
         torch.testing.assert_close(out, tokens * weights.sum(1, keepdim=True))
     uneven = group.exchange(num_experts=7, replicas=[[e] for e in range(7)], replica_choice="by_table", **SETTINGS)
-    with pytest.raises(ferry.InvalidArgument, match="as many experts on each rank"):
+    with pytest.raises(ferry.InvalidArgument, match="equally many experts on each rank"):
         moe(uneven, tokens, ids, weights, None, active_ranks=[0])
 
 

@@ -55,7 +55,7 @@ def test_ranks_that_all_differ_get_bounds():
     ({"ports": [{"name": "nic", "gb_s": -1}]}, ["'gb_s' is -1, not a positive number"]),
     ({"links": [{"name": "in", "gb_s": 1}]}, ["link 'in' has none of mesh, ring, index, xor, pairs"]),
     ({"links": [{"name": "in", "mesh": "host", "xor": 1}]}, ["link 'in' has two of mesh, ring"]),
-    ({"links": [{"name": "in", "pairs": [[0, 1, 2]]}]}, ["[0,1,2] in 'pairs' is no list of two numbers"]),
+    ({"links": [{"name": "in", "pairs": [[0, 1, 2]]}]}, ["[0,1,2] in 'pairs' is not a list of two numbers"]),
     ({"links": {"name": "in"}}, ["'links' is no list"]),
     ({"engines": [{"name": "copy", "gb_s": 1, "sends": 1}]}, ["'sends' is 1, not true or false"]),
 ])

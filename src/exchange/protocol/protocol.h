@@ -107,8 +107,8 @@ class Protocol {
   Agreed agreed_weights(const Issued& issued) const noexcept;
 
   // A refused call still takes part: its record says why, so that every rank returns an error and
-  // goes on. That of a rank that is left out concerns nobody else. `by_all` (may be null): whether
-  // every rank refused; true on a rank that is left out. Returns `why`, or what broke.
+  // goes on. A rank that is left out does not wait for them. `by_all` (may be null): whether every
+  // rank refused; true on a rank that is left out. Returns `why`, or what broke.
   Status refuse(const Issued& issued, const Status& why, bool* by_all = nullptr);
   // Ends a send half with an error that all ranks see.
   Status fail(const Issued& issued, const Status& why);

@@ -159,14 +159,20 @@ std::string Protocol::describe(int rank, std::uint64_t number) const {
 Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
   if (!why.group_usable()) return why;  // nobody waits for this rank any more
   FERRY_CHECK(why.ok(), ==, false);
-  if (!issued.active->contains_me()) {
+  const bool left_out = !issued.active->contains_me();
+  // Ranks that count on this one, whose set is the wrong one then, find the refusal. Its record may
+  // replace one that a slow rank still reads: nobody waits for ranks that are left out.
+  const std::uint64_t ring = 2 * static_cast<std::uint64_t>(setup_.config.depth);
+  if (!left_out || min_read_through() + ring >= issued.number) {
+    Record& mine = new_record(issued.number, {.kind = issued.kind});
+    mine.status = why.code();
+    std::snprintf(mine.reason, sizeof mine.reason, "%s", why.message().c_str());
+    publish(issued.number, Stage::kDelivered);
+  }
+  if (left_out) {
     if (by_all != nullptr) *by_all = true;
     return fail(issued, why);
   }
-  Record& mine = new_record(issued.number, {.kind = issued.kind});
-  mine.status = why.code();
-  std::snprintf(mine.reason, sizeof mine.reason, "%s", why.message().c_str());
-  publish(issued.number, Stage::kDelivered);
   const Stage said =
       issued.kind == OperationKind::kDispatch ? Stage::kAnnounced : Stage::kDelivered;
   const char* const phase = said == Stage::kAnnounced ? "counts" : "outputs";
