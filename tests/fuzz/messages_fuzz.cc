@@ -64,7 +64,7 @@ class FuzzTransport final : public Transport {
   ByteReader input_;
 };
 
-void read(int from, Bytes message) {
+void decode(int from, Bytes message) {
   if (from <= 0 || from >= kSize) std::abort();
   for (std::uint8_t which = 0; which < 3; ++which) {
     for (const std::uint8_t kind : {kRecord, kFlags, kRows, kSumRequest, kSumReply}) {
@@ -81,7 +81,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   MessageChannel channel(std::make_unique<FuzzTransport>(std::as_bytes(std::span(data, size))), 0,
                          kSize, kJob);
   std::vector<MessageChannel::Loss> losses;
-  while (channel.receive(read, losses)) {
+  while (channel.receive(decode, losses)) {
   }
   return 0;
 }
