@@ -34,7 +34,7 @@ Status hand_over(Status status, Owned<ReceivedOwner> owner, ferry_received* rece
   FERRY_CHECK(std::ssize(owner->received.sources), ==, 3 * owner->received.num_rows);
   owner->handle.handle = owner->received.handle;
   write(from_received(*owner), received);
-  owner.release();
+  static_cast<void>(owner.release());
   return status;
 }
 
@@ -145,7 +145,7 @@ ferry_code ferry_allocate_outputs(ferry_exchange* exchange, int64_t num_rows, in
                                                    enum_of<ferry::DataType>(dtype), owner->rows);
     if (!status.ok()) return status;
     write(from_output_rows(*owner), outputs);
-    owner.release();
+    static_cast<void>(owner.release());
     return status;
   });
 }

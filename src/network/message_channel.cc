@@ -54,8 +54,16 @@ MessageChannel::MessageChannel(std::unique_ptr<Transport> transport, int rank, i
 }
 
 MessageChannel::~MessageChannel() {
-  // Packets that come now are read and dropped: a socket that is closed with unread bytes discards
-  // the last bytes that it sent.
+  try {
+    send_the_rest();
+  } catch (...) {  // an invariant does not hold, or there is no memory: the rest is not sent
+  }
+  transport_.reset();  // before the memory of the messages that it still sends
+}
+
+// Packets that come now are read and dropped: a socket that is closed with unread bytes discards
+// the last bytes that it sent.
+void MessageChannel::send_the_rest() {
   send_bundles();
   const Deadline deadline = Deadline::after(kClosingTime);
   while (!deadline.passed()) {
@@ -66,7 +74,6 @@ MessageChannel::~MessageChannel() {
     if (under_way_ == 0) break;
     if (transport_->arm()) transport_->sleep(kClosingNapUs);
   }
-  transport_.reset();  // before the memory of the messages that it still sends
 }
 
 std::string MessageChannel::address() const {

@@ -117,6 +117,7 @@ class MessageChannel {
   void add_to_bundle(int peer, std::span<const std::byte> head, std::span<const std::byte> body);
   void send_bundle(int peer);
   void send_bundles();
+  void send_the_rest();
   void send_packets(Outgoing* message, std::size_t bytes);
   void packet_departed(Outgoing* message);
   void give_back(Outgoing* message);

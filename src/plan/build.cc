@@ -27,8 +27,7 @@ struct TreeHop {
 // Parents come before children: layer by layer, and in a layer hops over inner links first, which
 // is the order in which Graph::ways finds them.
 std::vector<TreeHop> hops_of(const Graph& graph, const WeighedForest& weighed, std::size_t index) {
-  const auto& [pointer, weights] = weighed;
-  const Forest& forest = *pointer;
+  const Forest& forest = *weighed.forest;
   std::vector<int> inwards(graph.num_kinds());
   for (int i = 0; i < graph.num_kinds(); ++i) inwards[graph.kinds_inwards()[i]] = i;
   std::vector<TreeHop> hops;
@@ -37,7 +36,7 @@ std::vector<TreeHop> hops_of(const Graph& graph, const WeighedForest& weighed, s
     hops.push_back({.hop = {.from = from, .to = to.to, .kind = to.kind, .own = parent < 0},
                     .node = node,
                     .parent = parent,
-                    .weight = weights[node]});
+                    .weight = weighed.weights[node]});
   };
   for (const int root : forest.of(index)) add(forest.sources()[index], root, -1);
   for (std::size_t begin = 0, end = hops.size(); begin < end; begin = end, end = hops.size()) {

@@ -50,16 +50,16 @@ std::vector<Load> loads(const SchedulePair& pair) {
   return loads;
 }
 
-double bound_us(const Schedule& tasks, const std::optional<SchedulePair::Ways>& ways,
-                Schedule SchedulePair::Ways::*half) {
+double bound_us(const Schedule& tasks, const std::optional<HopSchedules>& ways,
+                Schedule HopSchedules::*half) {
   if (!ways) return bound_us(tasks);
   return std::max(busiest_us(tasks), longest_way_us((*ways).*half));
 }
 
 double end_us(const SchedulePair& pair, int chunks) {
   if (!pair.ways) return time(pair.dispatch, chunks).first + time(pair.combine, chunks).first;
-  return bound_us(pair.dispatch, pair.ways, &SchedulePair::Ways::dispatch) +
-         bound_us(pair.combine, pair.ways, &SchedulePair::Ways::combine);
+  return bound_us(pair.dispatch, pair.ways, &HopSchedules::dispatch) +
+         bound_us(pair.combine, pair.ways, &HopSchedules::combine);
 }
 
 // Multiplies the rates of a kind of resource by `factor`, in all schedules.
@@ -93,9 +93,9 @@ Prediction predict(const std::string& strategy, const SchedulePair& pair,
   prediction.staged_bytes = pair.staged_bytes;
   prediction.loads = loads(pair);
   prediction.dispatch_us = prediction.dispatch_bound_us =
-      bound_us(pair.dispatch, pair.ways, &SchedulePair::Ways::dispatch);
+      bound_us(pair.dispatch, pair.ways, &HopSchedules::dispatch);
   prediction.combine_us = prediction.combine_bound_us =
-      bound_us(pair.combine, pair.ways, &SchedulePair::Ways::combine);
+      bound_us(pair.combine, pair.ways, &HopSchedules::combine);
   if (!pair.ways) {
     prediction.chunks = chunks_for(pair, options.chunks);
     std::tie(prediction.dispatch_us, prediction.dispatch_spans) =

@@ -48,6 +48,12 @@ struct Schedule {
   std::vector<Task> tasks;  // predecessors first
 };
 
+// The tasks of hops that wait for each other, of a dispatch and its combine.
+struct HopSchedules {
+  Schedule dispatch, combine;  // their uses do not add up to loads
+  double at_most_us = 0;       // upper bound of both
+};
+
 // A dispatch and its combine.
 struct SchedulePair {
   Schedule dispatch, combine;
@@ -56,11 +62,7 @@ struct SchedulePair {
   bool classes_hold = true;  // the ranks of each class are equal; if false, the schedules are wrong
   // Set where hops are too many for a task each. The tasks above are then sums over hops, without
   // their order; the tasks of `ways` are hops that wait for each other. Nothing is simulated.
-  struct Ways {
-    Schedule dispatch, combine;  // their uses do not add up to loads
-    double at_most_us = 0;       // upper bound of a dispatch and its combine
-  };
-  std::optional<Ways> ways = {};
+  std::optional<HopSchedules> ways = {};
 };
 
 // Cuts every task into `chunks` pieces, one after the other. A piece of a streamed task waits for

@@ -59,7 +59,7 @@ void TokenSum::collect(std::int64_t token, const Job& job) const {
   };
   // A sum that is not rounded to the type of the biases takes them as summands.
   for (int i = 0; args.norm.residual && i < 2; ++i) add_row_of(args.bias[i]);
-  const bool by_subtree = call_.exchange.ways.by_subtree();
+  const bool by_subtree = job.rows && call_.exchange.ways.by_subtree();
   if (job.rows) find_rows(token, *job.rows);
   if (by_subtree) job.rows->add_to(job.sum, call_.exchange.ways.table().outermost);
   add_entries(token, job, !by_subtree);
