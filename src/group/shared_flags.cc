@@ -46,7 +46,6 @@ SharedFlags::SharedFlags(Rendezvous& rendezvous, const std::vector<int>& node_ra
   }
   check_no_problem(rendezvous.all_gather(problem, by));  // memory is there for all
   FERRY_CHECK(mine % kPage, ==, 0u);
-  FERRY_CHECK(CountersHead::kMagic, !=, 0u);
   segment_->map_in(0, flag_bytes);
   rows_ = segment_->data() + rows;
   counters_ = RankCounters(segment_->data() + mine);
