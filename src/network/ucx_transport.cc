@@ -255,7 +255,7 @@ ucs_status_t UcxTransport::on_packet(void* transport, const void* head, std::siz
   try {
     (*self.read_)({.head = {static_cast<const std::byte*>(head), head_bytes},
                    .body = {static_cast<const std::byte*>(body), body_bytes}});
-  } catch (...) {  // must not cross UCX
+  } catch (...) {  // no exception may unwind through UCX, which is C
     self.failure_ = std::current_exception();
   }
   return UCS_OK;

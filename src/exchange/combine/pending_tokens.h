@@ -35,8 +35,8 @@ class PendingTokens {
   void drop_ready();
 
  private:
-  // A pass over fewer than one in so many tokens is not worth its walk out of order. So there are
-  // at most so many passes.
+  // A pass walks tokens out of order, which pays only for at least one in kPasses of them. So there
+  // are at most kPasses passes.
   static constexpr std::int64_t kPasses = 16;
 
   bool keep_if_worth_a_pass();

@@ -160,8 +160,9 @@ Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
   if (!why.group_usable()) return why;  // nobody waits for this rank any more
   FERRY_CHECK(why.ok(), ==, false);
   const bool left_out = !issued.active->contains_me();
-  // Ranks that count on this one, whose set is the wrong one then, find the refusal. Its record may
-  // replace one that a slow rank still reads: nobody waits for ranks that are left out.
+  // Other ranks may wait for this rank, if the set that it named is wrong: they read the refusal. A
+  // rank that is left out writes it only if no slow rank can still read the record that it
+  // replaces.
   const std::uint64_t ring = 2 * static_cast<std::uint64_t>(setup_.config.depth);
   if (!left_out || min_read_through() + ring >= issued.number) {
     Record& mine = new_record(issued.number, {.kind = issued.kind});
