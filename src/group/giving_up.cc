@@ -180,14 +180,15 @@ Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept 
                   await.phase, missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "));
   if (await.per_call > 0) text += how_far(await, missing);
   text += fmt::format("; {} {}", name_of(culprit),
-                      code == Code::kInterrupted ? "was interrupted" : state_of(culprit));
+                      code == Code::kInterrupted ? "was interrupted" : state_of(culprit, code));
   if (messages_ && !here(culprit)) {
     const std::map<int, std::string> unconnected = messages_->unconnected();
     if (const auto found = unconnected.find(culprit); found != unconnected.end())
       text += fmt::format("; it does not answer at {} (a firewall?)", found->second);
   }
-  if (await.last_hop && (*await.last_hop)[culprit] != culprit)
-    text += fmt::format("; its control messages come by rank {}", (*await.last_hop)[culprit]);
+  const int last_hop = await.last_hop ? (*await.last_hop)[culprit] : culprit;
+  if (last_hop != culprit && last_hop != rank_)
+    text += fmt::format("; its control messages come by rank {}", last_hop);
   if (code == Code::kTimeout) {
     text += fmt::format("; deadline {:.3g} s",
                         std::chrono::duration<double>(await.time->limit()).count());
@@ -210,11 +211,15 @@ std::string GroupState::name_of(int rank) const {
   return pid > 0 ? fmt::format("rank {} (pid {})", rank, pid) : fmt::format("rank {}", rank);
 }
 
-const char* GroupState::state_of(int rank) const noexcept {
+// Another rank may have seen the culprit leave or die before this rank did: then only `code` tells
+// that the culprit is lost.
+const char* GroupState::state_of(int rank, Code code) const noexcept {
+  if (rank == rank_) return "was given up by another rank";
   if (departed(rank)) return "has left the group";
   if (!rendezvous_->alive(rank)) return "is dead";
   if (nodes_.lost[rank].load(std::memory_order_acquire))  // partner: lost()
     return "of another node cannot be reached any more (dead, or its link is cut)";
+  if (code == Code::kPeerLost) return "is lost (it has left the group, or is dead)";
   if (!here(rank))
     return "of another node did not arrive (stopped, stuck, its link cut, or skipped a call?)";
   return "is alive but did not arrive (stopped, stuck, or skipped a call?)";

@@ -217,7 +217,7 @@ class GroupState {
   Status arrive(std::span<const std::byte> piece, CallTime& time) noexcept;
   std::string how_far(const Await& await, const std::vector<int>& missing) const;
   std::string name_of(int rank) const;
-  const char* state_of(int rank) const noexcept;
+  const char* state_of(int rank, Code code) const noexcept;
   Seen look(const Await& await, const std::vector<int>& missing) const;
   int gone_culprit(const Await& await, const std::vector<int>& missing) const;
   bool is_blamed_while_waiting(const Await& await, std::uint64_t word) const noexcept;

@@ -109,7 +109,8 @@ Status GroupState::await_end(Await await, int rank) noexcept {
   return break_group(
       Code::kPeerLost, rank,
       fmt::format("{} {}: gave up waiting for {} of rank {}; {} {}; the group is broken",
-                  await.operation, await.number, await.phase, rank, name_of(rank), state_of(rank)));
+                  await.operation, await.number, await.phase, rank, name_of(rank),
+                  state_of(rank, Code::kPeerLost)));
 }
 
 }  // namespace ferry::internal

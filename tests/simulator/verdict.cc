@@ -112,6 +112,8 @@ std::string complaint(const Case& drawn, const Outcome& outcome, int rank) {
   // A rank that was stopped finds the others gone when it goes on.
   if (drawn.fault == Fault::kStop && rank == drawn.victim) return "";
   if (!room_is_guilty(drawn, rank, one.status)) return "a rank had room";
+  const bool late = one.status.message().find("did not arrive") != std::string::npos;
+  if (late && one.status.code() == Code::kPeerLost) return "a rank that is lost is called late";
   const int culprit = one.status.culprit();
   if (!is_guilty(drawn, rank, culprit) && !may_seem_stuck(drawn, outcome, culprit))
     return "a rank is blamed that is not guilty";
