@@ -152,9 +152,9 @@ int GroupState::owing(bool lost) const noexcept {
                  flags_->gave_up(peer)))
       continue;
     const auto waits = [peer, lost](const auto& entry) {
-      const Channel& channel = *entry.second;
-      return std::ranges::count(channel.owing, peer) > 0 ||
-             (lost && std::ranges::count(channel.expected, peer) > 0);
+      const Channel::Awaited awaited = entry.second->awaited();
+      return std::ranges::count(awaited.owing, peer) > 0 ||
+             (lost && std::ranges::count(awaited.expected, peer) > 0);
     };
     if (std::ranges::any_of(nodes_.channels, waits)) return peer;
   }

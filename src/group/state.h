@@ -58,10 +58,14 @@ struct Channel {
   // Sends what follows from the messages that were read, and what waited for room or for other
   // ranks. True when something moved.
   std::function<bool()> go_on;
-  bool holds = false;              // keeps messages that others wait for
-  std::vector<int> owing = {};     // peers that owe this rank what others wait for
-  std::vector<int> expected = {};  // messages of these are to come that no flag of a wait covers
-  bool done = false;               // no rank needs it any more
+  struct Awaited {
+    std::vector<int> owing;     // peers that owe this rank what others wait for
+    std::vector<int> expected;  // messages of these are to come that no flag of a wait covers
+  };
+  // Called by a rank that gives up, to find whom it names.
+  std::function<Awaited()> awaited;
+  bool holds = false;  // keeps messages that others wait for
+  bool done = false;   // no rank needs it any more
   std::shared_ptr<void> kept_open = {};  // its owner, until it is done (GroupState::keep_open)
 };
 

@@ -67,7 +67,7 @@ void MessageChannel::send_the_rest() {
   send_bundles();
   const Deadline deadline = Deadline::after(kClosingTime);
   while (!deadline.passed()) {
-    events_ = {};
+    events_.clear();
     const bool moved = transport_->progress([](const Transport::Packet&) {}, events_);
     for (void* const ticket : events_.sent) packet_departed(static_cast<Outgoing*>(ticket));
     if (moved) continue;
@@ -239,7 +239,7 @@ void MessageChannel::send_bundled() {
 bool MessageChannel::receive(const MessageReader& read, std::vector<Loss>& lost) {
   const std::lock_guard held(mutex_);
   send_bundles();
-  events_ = {};
+  events_.clear();
   lost_.clear();
   const bool moved =
       transport_->progress([&](const Transport::Packet& packet) { arrive(packet, read); }, events_);

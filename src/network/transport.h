@@ -34,6 +34,11 @@ class Transport {
   struct Events {
     std::vector<void*> sent;
     std::vector<Loss> lost;
+
+    void clear() noexcept {
+      sent.clear();
+      lost.clear();
+    }
   };
 
   virtual ~Transport() = default;

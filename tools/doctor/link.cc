@@ -39,7 +39,8 @@ class LinkEnd {
   explicit LinkEnd(internal::GroupState& state)
       : state_(state),
         channel_{.read = [this](const internal::InMessage& message) { read(message); },
-                 .go_on = [] { return false; }},
+                 .go_on = [] { return false; },
+                 .awaited = [] { return internal::Channel::Awaited{}; }},
         number_(state.open_channel(&channel_)) {}
   ~LinkEnd() { state_.close_channel(number_); }
 

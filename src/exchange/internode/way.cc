@@ -24,7 +24,8 @@ Way::Way(GroupState& group, const WindowView& view, const ExchangeConfig& config
       relay_(links_),
       sums_(links_, config),
       channel_{.read = [this](const InMessage& message) { read(message); },
-               .go_on = [this] { return go_on(); }},
+               .go_on = [this] { return go_on(); },
+               .awaited = [this] { return Channel::Awaited{sums_.awaited(), mirror_.expected()}; }},
       number_(group.open_channel(&channel_)) {
   links_.open(number_);
 }
@@ -65,8 +66,6 @@ bool Way::go_on() {
   const bool served = sums_.serve();
   if (passed || served) links_.group().ring();
   channel_.holds = relay_.holds();
-  channel_.owing = sums_.awaited();
-  channel_.expected = mirror_.expected();
   channel_.done = !channel_.holds && channel_.kept_open && mirror_.ended();
   return passed || served;
 }
