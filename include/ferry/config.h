@@ -12,7 +12,8 @@
 
 namespace ferry {
 
-// The rule that chooses one of the ranks with a shared expert for a token.
+// The rule that chooses one of the ranks with a shared expert for a token. Here and in
+// ReplicaChoice, rank r is the r-th of DispatchArgs::active_ranks where they are given.
 enum class SharedRule : std::uint8_t {
   kByRank,   // rank r, shared expert j: rank r % G + j * G, G = num_ranks / num_experts (CANN V2)
   kByToken,  // one shared expert: a rank deals its tokens out in S runs, run i with
@@ -40,7 +41,7 @@ struct SpecialExperts {
 };
 
 enum class ReplicaChoice : std::uint8_t {
-  kByRank,   // instance rank % count
+  kByRank,   // instance r % count for rank r
   kByToken,  // instance token % count
   kByTable,  // DispatchArgs::replica_table
 };

@@ -14,7 +14,8 @@ token_mask [T], topk_mask [T, K]: bool or uint8; false: not sent.
 scales: float32 [1 or experts, 1 or H], smooth scales of wire "int8", scales of "int8_static".
 token_scales: [T, n], scale_bytes in each row, travel as they are.
 replica_table: int32 [logical experts], the instance that this rank's tokens go to.
-active_ranks: the ranks that take part.
+active_ranks: the ranks that take part. Their order numbers them as sources, and is that of sums
+    over ranks.
 deadline: seconds of every wait; None: the deadline of the group.
 terms: other values on which the ranks must agree, lines of "name is value"; ferry.Mismatch names
     those that differ.
