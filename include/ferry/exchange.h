@@ -59,6 +59,8 @@ class FERRY_EXPORT Handle {
   // / tp_size], and they send to the R / tp_size ranks of a domain.
   std::span<const std::int64_t> tokens_per_rank() const noexcept;
   std::span<const std::int64_t> rows_sent() const noexcept;
+  // The ranks that its dispatch named as active_ranks; empty: all.
+  std::span<const int> active_ranks() const noexcept;
 
   const std::shared_ptr<const internal::Route>& route() const noexcept { return route_; }
   explicit Handle(std::shared_ptr<const internal::Route> route) : route_(std::move(route)) {}
@@ -107,6 +109,11 @@ struct DispatchArgs {
   // Other settings that the ranks of a front must agree on: lines of "name is value", without unset
   // ones. They are compared like the rest; kMismatch names the lines that differ.
   std::string_view terms = {};
+
+  // The ranks that take part, as active_ranks: those of the cached handle unless others are named.
+  std::span<const int> chosen_ranks() const noexcept {
+    return active_ranks.empty() ? cached.active_ranks() : active_ranks;
+  }
 };
 
 // Scales that came with received rows: of the wire (float32, or int32 with kFp8Ue8m0), or the
@@ -184,8 +191,9 @@ struct ResidualNorm {
 
 // out[t] = bias[0][t] + bias[1][t] + sum over k ascending of w[t,k] * expert row of (t,k), then
 // rows of shared experts, then shared_output[t], then the residual; in float32, rounded once
-// (docs/numerics.md). kRankMajor sums the caller's per-rank rows over ranks ascending, then special
-// experts, and weights only those. After an error the outputs are undefined.
+// (docs/numerics.md). kRankMajor sums the caller's per-rank rows over ranks in the order of
+// active_ranks, then special experts, and weights only those. After an error the outputs are
+// undefined.
 struct CombineArgs {
   Handle handle = {};
   // [handle.num_rows(), H'] in dispatch order; read in place if they lie in the window and in_place
@@ -218,6 +226,11 @@ struct CombineArgs {
   // Expert layouts. kPerRank: the summands of a rank, added by ascending k and rounded, are added
   // in the place of the last of them. Each rank chooses for its own tokens.
   Partials partials = Partials::kNone;
+
+  // The ranks that take part, as DispatchArgs::active_ranks: those of the dispatch.
+  std::span<const int> chosen_ranks() const noexcept {
+    return !handle && dispatched != nullptr ? dispatched->chosen_ranks() : handle.active_ranks();
+  }
 };
 
 // Names an operation between its two halves.
@@ -295,7 +308,9 @@ class FERRY_EXPORT Exchange {
 
   // Replaces a dispatch or combine whose arguments a front refuses: the other ranks get
   // kPeerRejected with the message of `why`, and the exchange stays usable. Returns `why`, or the
-  // error that broke the group. `by_all` (may be null) is then true when every rank called it, so
+  // error that broke the group. `active_ranks` are those of the call (chosen_ranks): ranks that no
+  // set can have, such as {-1}, say that they are not known, and then this rank waits for nobody.
+  // `by_all` (may be null) is then true when every rank called it, so
   // that no rank is in the operation. A rank that is not active refuses for itself alone: it does
   // not wait, and `by_all` is true. A rank that needs another exchange passes kMismatch, with its
   // terms as message: unless all ranks do, all get kMismatch with the lines that differ. A rank

@@ -112,10 +112,11 @@ std::chrono::nanoseconds read_deadline(nb::handle deadline) {
 void read_dispatch(const DispatchObjects& objects, const ExchangeConfig& config,
                    DispatchInput& input) {
   input.kept.reserve(kUsuallyKept);
-  if (!objects.active_ranks.is_none()) {
+  input.args.active_ranks = kUnknownRanks;  // until they are read
+  if (!objects.handle.is_none()) input.args.cached = read_handle(objects.handle);
+  if (!objects.active_ranks.is_none())
     input.active_ranks = nb::cast<std::vector<int>>(objects.active_ranks);
-    input.args.active_ranks = input.active_ranks;
-  }
+  input.args.active_ranks = input.active_ranks;
   read_tokens(objects, config, input);
   read_ids(objects, input);
   const std::int64_t tokens = input.args.tokens.num_rows;
@@ -130,7 +131,6 @@ void read_dispatch(const DispatchObjects& objects, const ExchangeConfig& config,
   const auto logical = static_cast<std::int64_t>(config.replicas.instances.size());
   input.args.replica_table = read<const std::int32_t>(
       kept, objects.replica_table, {"replica_table", {Element::kInt32}, {logical}});
-  if (!objects.handle.is_none()) input.args.cached = read_handle(objects.handle);
   input.args.deadline = read_deadline(objects.deadline);
   if (!objects.terms.is_none()) {
     input.terms = nb::cast<std::string>(objects.terms);
@@ -145,7 +145,7 @@ constexpr const char* kDispatchNames[] = {
     "scales", "token_scales", "replica_table", "active_ranks", "deadline"};
 
 // dispatched: the arguments of the dispatch, by name.
-std::unique_ptr<DispatchInput> read_dispatched(nb::handle object, const ExchangeConfig& config) {
+void read_dispatched(nb::handle object, const ExchangeConfig& config, DispatchInput& input) {
   const nb::object none = nb::none();
   const auto given = nb::cast<nb::dict>(object);
   for (const auto& [key, unused] : given) {
@@ -158,7 +158,6 @@ std::unique_ptr<DispatchInput> read_dispatched(nb::handle object, const Exchange
     return given.contains(name) ? nb::handle(PyDict_GetItemString(given.ptr(), name))
                                 : nb::handle(none);
   };
-  auto input = std::make_unique<DispatchInput>();
   read_dispatch({.tokens = entry("tokens"),
                  .topk_ids = entry("topk_ids"),
                  .topk_weights = entry("topk_weights"),
@@ -171,8 +170,7 @@ std::unique_ptr<DispatchInput> read_dispatched(nb::handle object, const Exchange
                  .active_ranks = entry("active_ranks"),
                  .deadline = none,
                  .terms = none},
-                config, *input);
-  return input;
+                config, input);
 }
 
 void read_biases(nb::handle bias, const Expected& expected, CombineInput& input) {
@@ -247,11 +245,13 @@ void read_combine(const CombineObjects& objects, const ExchangeConfig& config,
   CombineArgs& args = input.args;
   KeptObjects& kept = input.kept;
   kept.reserve(kUsuallyKept);
-  if (!objects.dispatched.is_none()) {
-    input.dispatched = read_dispatched(objects.dispatched, config);
-    args.dispatched = &input.dispatched->args;
-  }
   if (!objects.handle.is_none()) args.handle = read_handle(objects.handle);
+  if (!objects.dispatched.is_none()) {
+    input.dispatched = std::make_unique<DispatchInput>();
+    input.dispatched->args.active_ranks = kUnknownRanks;  // until they are read
+    args.dispatched = &input.dispatched->args;
+    read_dispatched(objects.dispatched, config, *input.dispatched);
+  }
   Tensor rows = read_tensor(objects.expert_rows, "expert_rows");
   if (!rows.given()) refuse("expert_rows is None, need [rows, hidden]");
   args.expert_rows = read_rows(rows, "expert_rows");

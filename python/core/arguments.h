@@ -20,6 +20,9 @@ struct DispatchObjects {
       replica_table, active_ranks, deadline, terms;
 };
 
+// Ranks that no set can have: the ranks that take part in the call are not known.
+inline constexpr int kUnknownRanks[] = {-1};
+
 struct DispatchInput {
   DispatchArgs args;
   std::vector<nb::object> kept;
@@ -45,6 +48,11 @@ struct CombineInput {
   std::vector<nb::object> kept;
   std::unique_ptr<DispatchInput> dispatched;
   nb::object out;  // the result of combine
+
+  // To them a refusal of what was read so far goes.
+  std::span<const int> chosen_ranks() const {
+    return args.handle || args.dispatched ? args.chosen_ranks() : kUnknownRanks;
+  }
 };
 
 void read_combine(const CombineObjects& objects, const ExchangeConfig& config, CombineInput& input);

@@ -99,18 +99,15 @@ void read_or_refuse(const Read& read, const Refuse& refuse) {
 void read_into(State& state, const DispatchObjects& objects, DispatchInput& input) {
   read_or_refuse([&] { read_dispatch(objects, state.exchange.config(), input); },
                  [&](const Status& why) {
-                   return state.exchange.refuse_dispatch(why, input.args.active_ranks);
+                   return state.exchange.refuse_dispatch(why, input.args.chosen_ranks());
                  });
   state.library = input.library;
 }
 
 void read_into(State& state, const CombineObjects& objects, CombineInput& input) {
-  read_or_refuse([&] { read_combine(objects, state.exchange.config(), input); },
-                 [&](const Status& why) {
-                   return state.exchange.refuse_combine(
-                       why, input.args.dispatched ? input.args.dispatched->active_ranks
-                                                  : std::span<const int>{});
-                 });
+  read_or_refuse(
+      [&] { read_combine(objects, state.exchange.config(), input); },
+      [&](const Status& why) { return state.exchange.refuse_combine(why, input.chosen_ranks()); });
 }
 
 PyReceived received_of(State& state, Received&& received, const DispatchInput& input) {
@@ -158,7 +155,8 @@ bool refuse(const PyExchange& self, const std::string& why, nb::handle active_ra
   State& state = *turn;
   receive_dropped(state);
   std::vector<int> active;
-  if (!active_ranks.is_none()) active = nb::cast<std::vector<int>>(active_ranks);
+  if (!active_ranks.is_none() && !nb::try_cast(active_ranks, active))
+    active.assign(std::begin(kUnknownRanks), std::end(kUnknownRanks));
   const Status status(Code::kInvalidArgument, why);
   bool by_all = false;
   const Status done = without_gil([&] { return (state.exchange.*call)(status, active, &by_all); });
@@ -296,7 +294,7 @@ nb::object run_layer(const PyExchange& self, const LayerObjects& objects) {
     results = read_tensor(out, "out", true).data;
   };
   read_or_refuse(read, [&](const Status& why) {
-    return state.exchange.refuse_dispatch(why, input.args.active_ranks);
+    return state.exchange.refuse_dispatch(why, input.args.chosen_ranks());
   });
   state.library = input.library;
 

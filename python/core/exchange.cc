@@ -12,6 +12,7 @@
 #include "base/names.h"
 #include "core/calls.h"
 #include "core/docs.h"
+#include "core/results.h"
 
 namespace ferry::python {
 
@@ -118,6 +119,20 @@ std::string misfit(const Named& named, const nb::args& args, const nb::kwargs& k
   return fmt::format("needs '{}'", named.names.front());
 }
 
+// The ranks that take part in a call whose arguments do not fit: those that it names, or those of a
+// handle among its arguments, also under a wrong name. None: all.
+nb::object chosen_ranks(const nb::args& args, const nb::kwargs& keywords) {
+  if (keywords.contains("active_ranks")) return keywords["active_ranks"];
+  nb::list values(args);
+  for (const auto& [name, value] : keywords) values.append(value);
+  for (const nb::handle value : values) {
+    if (nb::isinstance<PyHandle>(value)) return value.attr("active_ranks");
+  }
+  if (!keywords.contains("dispatched")) return nb::none();
+  const nb::object dispatched = keywords["dispatched"];
+  return nb::isinstance<nb::dict>(dispatched) ? dispatched.attr("get")("active_ranks") : nb::none();
+}
+
 // The parts of a signature as help() shows it: the types, the result and the docstring.
 struct Shown {
   const char* types;
@@ -143,9 +158,7 @@ void define(nb::class_<PyExchange>& type, const char* name, Function function,
       [name, named, refuse](const PyExchange& self, const nb::args& args,
                             const nb::kwargs& keywords) -> nb::object {
         const std::string why = fmt::format("{}() {}", name, misfit(named, args, keywords));
-        const nb::object active =
-            keywords.contains("active_ranks") ? keywords["active_ranks"] : nb::none();
-        refuse(self, why, active);
+        refuse(self, why, chosen_ranks(args, keywords));
         throw nb::type_error(why.c_str());
       },
       nb::sig(signature.c_str()));

@@ -47,6 +47,17 @@ void bind_handle(nb::module_& module) {
           "num_rows", [](const PyHandle& self) { return self.handle.num_rows(); },
           "Rows received, gaps and padding included.")
       .def_prop_ro(
+          "active_ranks",
+          [](const PyHandle& self) -> nb::object {
+            const std::span<const int> ranks = self.handle.active_ranks();
+            if (ranks.empty()) return nb::none();
+            nb::list list;
+            for (const int rank : ranks) list.append(rank);
+            return list;
+          },
+          nb::sig("def active_ranks(self, /) -> list[int] | None"),
+          "The ranks that its dispatch named as active_ranks; None: all.")
+      .def_prop_ro(
           "tokens_per_expert",
           [](const PyHandle& self) { return counts(self, &Handle::tokens_per_expert); },
           nb::sig("def tokens_per_expert(self, /) -> Array"),

@@ -115,6 +115,10 @@ const OperationTimes& Exchange::last_combine_times() const {
 std::int64_t Handle::num_tokens() const noexcept { return route_ ? route_->num_tokens : 0; }
 std::int64_t Handle::num_rows() const noexcept { return route_ ? route_->received.num_rows : 0; }
 
+std::span<const int> Handle::active_ranks() const noexcept {
+  return route_ ? std::span<const int>(route_->active->chosen) : std::span<const int>();
+}
+
 namespace {
 
 std::span<const std::int64_t> view(

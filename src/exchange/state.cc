@@ -140,7 +140,8 @@ Status ExchangeState::refuse_for_front(OperationKind kind, const Status& why,
   if (Status status = protocol.begin({}); !status.ok()) return status;
   const Status refusal = protocol.choose_active(active_ranks);
   const Issued issued = protocol.issue(kind);
-  return refusal.ok() ? protocol.refuse(issued, why, by_all) : protocol.refuse(issued, refusal);
+  const bool unknown = !refusal.ok() && !issued.set_known;
+  return protocol.refuse(issued, refusal.ok() || unknown ? why : refusal, by_all);
 }
 
 ExchangeStats ExchangeState::stats() const noexcept {

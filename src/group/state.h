@@ -64,8 +64,8 @@ struct Channel {
   };
   // Called by a rank that gives up, to find whom it names.
   std::function<Awaited()> awaited;
-  bool holds = false;  // keeps messages that others wait for
-  bool done = false;   // no rank needs it any more
+  bool holds = false;                    // keeps messages that others wait for
+  bool done = false;                     // no rank needs it any more
   std::shared_ptr<void> kept_open = {};  // its owner, until it is done (GroupState::keep_open)
 };
 

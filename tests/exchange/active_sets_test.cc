@@ -101,6 +101,63 @@ TEST(ActiveSets, RankThatIsLeftOutRefusesForItself) {
               {.deadline = std::chrono::seconds(3), .topology = nodes.topology});
 }
 
+// Ranks that no set can have, given by all ranks: which ranks make the call is not known then, so
+// nobody is waited for. The last sets of the ranks differ.
+TEST(ActiveSets, SetsThatCannotBeAreRefusedAtOnce) {
+  const std::vector<std::vector<int>> wrong = {{2, 2}, {0, 4}, {-1}};
+  for (const std::vector<int>& sizes : {std::vector{4}, {2, 2}, {1, 1, 1, 1}}) {
+    const Nodes nodes = nodes_of_sizes(sizes);
+    const Scenario scenario = scenario_of(nodes, {{}, {0, 1}, {}, {1, 3}});
+    const auto body = [&](Group group) {
+      Seat seat(group, scenario);
+      const auto refused = [&](int round, const std::vector<int>& active) {
+        DispatchCall call = seat.dispatch_call(round);
+        DispatchArgs args = call.args();
+        args.active_ranks = active;
+        Received none;
+        require_status(seat.exchange().dispatch(args, none), Code::kInvalidArgument,
+                       {"active_ranks["}, "a set that cannot be");
+      };
+      for (int round = 0; round < 4; ++round) {
+        seat.dispatch(round);
+        for (int repeat = 0; repeat < 4; ++repeat) {  // more often than records are kept
+          for (const std::vector<int>& active : wrong) refused(round, active);
+        }
+      }
+      require_ok(group.barrier(), "barrier");
+    };
+    run_threads(scenario.num_ranks, body,
+                {.deadline = std::chrono::seconds(3), .topology = nodes.topology});
+  }
+}
+
+// The same by one rank: the others read that it refused, also those that come later.
+TEST(ActiveSets, SetThatCannotBeOfOneRankIsReadByTheOthers) {
+  for (const std::vector<int>& sizes : {std::vector{3}, {1, 2}, {1, 1, 1}}) {
+    const Nodes nodes = nodes_of_sizes(sizes);
+    const Scenario scenario = scenario_of(nodes, {{}, {}, {}, {}, {}, {}});
+    const auto body = [&](Group group) {
+      Seat seat(group, scenario);
+      seat.dispatch(0);
+      for (int round = 1; round < 5; ++round) {
+        if (group.rank() == 0) nap(20);
+        DispatchCall call = seat.dispatch_call(round);
+        DispatchArgs args = call.args();
+        const std::vector<int> wrong = {1, 1};
+        if (group.rank() == 1) args.active_ranks = wrong;
+        Received none;
+        require_status(seat.exchange().dispatch(args, none),
+                       group.rank() == 1 ? Code::kInvalidArgument : Code::kPeerRejected,
+                       {"active_ranks[1] is 1"}, "a set that cannot be");
+      }
+      seat.dispatch(5);
+      require_ok(group.barrier(), "barrier");
+    };
+    run_threads(scenario.num_ranks, body,
+                {.deadline = std::chrono::seconds(3), .topology = nodes.topology});
+  }
+}
+
 // Sets that follow each other without a combine: the end of a dispatch is no message of its own, so
 // a rank that goes on without others tells them.
 struct Sequence {

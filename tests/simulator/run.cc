@@ -37,7 +37,7 @@ constexpr std::size_t kMoreDescriptors = 4;
 // What a call may take beyond its deadline: to see whether a rank ends (kEndsSoon in wait.cc), and
 // what a rank that is away for a while takes on its way.
 constexpr std::int64_t kGraceNs = 900'000'000;
-// Where nothing happens no rank waits for a timer, of which the shortest is kLastSetWait of
+// Where nothing happens no rank waits for a timer, of which the shortest is kAbsentWait of
 // protocol.cc: 1 s.
 constexpr std::int64_t kPromptNs = 900'000'000;
 // Leaving: kLinger of between_nodes.cc and kClosingTime of message_channel.cc, and the same grace.

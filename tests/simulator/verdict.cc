@@ -13,7 +13,7 @@ namespace ferry::test {
 namespace {
 
 // From a death, or a lost connection, until all know: a second, as the README says; and another one
-// of a rank that waits for silent ones when it comes about (kLastSetWait in protocol.cc).
+// of a rank that waits for silent ones when it comes about (kAbsentWait in protocol.cc).
 constexpr std::int64_t kSoonNs = 1'000'000'000, kSilentNs = 1'000'000'000;
 
 bool excuses_errors(Fault fault) {

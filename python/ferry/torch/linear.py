@@ -86,9 +86,9 @@ def combine(
     """
     if unknown:  # as Exchange.combine does
         message = f"combine() has no argument '{next(iter(unknown))}'"
-        take(exchange.refuse_combine, message)
+        _refuse_combine(exchange, handle, message)
         raise TypeError(message)
-    _check_width(checked_linear(exchange), rows, topk_weights)
+    _check_width(checked_linear(exchange), rows, handle, topk_weights)
     if topk_weights is None:
         return _Combine.apply(exchange, handle, rows, None, out_dtype)[0]
     return _WeightedCombine.apply(exchange, handle, rows, topk_weights, out_dtype)
@@ -189,12 +189,17 @@ def _check_backward(exchange):
                               "itself, under torch.autograd.set_multithreading_enabled(False)")
 
 
-def _check_width(exchange, rows, topk_weights):
+def _refuse_combine(exchange, handle, message):
+    ranks = getattr(handle, "active_ranks", None)  # on a GPU all ranks take part
+    take(exchange.refuse_combine, message, *([] if ranks is None else [ranks]))
+
+
+def _check_width(exchange, rows, handle, topk_weights):
     if not (torch.is_grad_enabled() and torch.is_tensor(rows)):
         return
     hidden = exchange.config["hidden"]
     need_gradient = rows.requires_grad or (torch.is_tensor(topk_weights) and topk_weights.requires_grad)
     if need_gradient and rows.shape[-1:] != (hidden,):
         message = f"combine: rows {list(rows.shape)} need gradients, which travel as tokens of hidden {hidden}"
-        take(exchange.refuse_combine, message)
+        _refuse_combine(exchange, handle, message)
         raise InvalidArgument(message)

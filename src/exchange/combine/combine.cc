@@ -19,9 +19,7 @@ Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation
   const std::int64_t began = now_ns();
   Protocol& protocol = parts_.protocol;
   if (Status status = protocol.begin(args.deadline); !status.ok()) return status;
-  Status refusal = protocol.choose_active(args.handle       ? args.handle.route()->active->chosen
-                                          : args.dispatched ? args.dispatched->active_ranks
-                                                            : std::span<const int>());
+  Status refusal = protocol.choose_active(args.chosen_ranks());
   const Issued issued = protocol.issue(OperationKind::kCombine);
   auto combine = std::make_unique<Combine>(parts_, issued, args);
   if (refusal.ok() && !issued.active->contains_me()) {

@@ -29,9 +29,7 @@ Status ExchangeState::dispatch_send(const DispatchArgs& args, Operation& operati
   const std::int64_t began = now_ns();
   Protocol& protocol = parts_.protocol;
   if (Status status = protocol.begin(args.deadline); !status.ok()) return status;
-  Status refusal = protocol.choose_active(args.cached && args.active_ranks.empty()
-                                              ? std::span(args.cached.route()->active->chosen)
-                                              : args.active_ranks);
+  Status refusal = protocol.choose_active(args.chosen_ranks());
   const Issued issued = protocol.issue(OperationKind::kDispatch);
   auto dispatch = std::make_unique<Dispatch>(parts_, issued);
   if (refusal.ok() && !issued.active->contains_me()) {

@@ -25,7 +25,10 @@ Way::Way(GroupState& group, const WindowView& view, const ExchangeConfig& config
       sums_(links_, config),
       channel_{.read = [this](const InMessage& message) { read(message); },
                .go_on = [this] { return go_on(); },
-               .awaited = [this] { return Channel::Awaited{sums_.awaited(), mirror_.expected()}; }},
+               .awaited =
+                   [this] {
+                     return Channel::Awaited{sums_.awaited(), mirror_.expected()};
+                   }},
       number_(group.open_channel(&channel_)) {
   links_.open(number_);
 }

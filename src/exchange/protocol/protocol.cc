@@ -12,10 +12,10 @@ namespace ferry::internal {
 
 namespace {
 
-// How long a change of the active ranks waits for those that are left out, and which part of its
-// deadline that may take at most: the ranks that go on wait for this one meanwhile.
-constexpr std::chrono::seconds kLastSetWait{1};
-constexpr int kLastSetPart = 2;
+// The longest wait for ranks that may make no call any more, and which part of the deadline it may
+// take at most: the ranks that go on wait for this one meanwhile.
+constexpr std::chrono::seconds kAbsentWait{1};
+constexpr int kAbsentPart = 2;
 
 }  // namespace
 
@@ -60,11 +60,14 @@ void Protocol::begin_receive(Operation operation) noexcept {
 
 Status Protocol::choose_active(std::span<const int> chosen) {
   const auto& last = active_->chosen;
+  set_known_ = true;
   if (!std::equal(chosen.begin(), chosen.end(), last.begin(), last.end())) {
     try {
       active_ = setup_.active_set(chosen);
     } catch (const Error& error) {
       active_ = last_set_;
+      set_known_ = false;
+      if (last_taken_ + 1 == issued_) last_taken_ = issued_;  // for the others it is no change
       return {error.code(), error.what(), setup_.rank};
     }
   }
@@ -88,11 +91,24 @@ Status Protocol::choose_active(std::span<const int> chosen) {
   FERRY_CHECK(last_taken_, <, issued_);
   last_set_ = active_;
   last_taken_ = issued_;
-  return {};
+  return await_readers_of_refusals(issue(OperationKind::kNone));
+}
+
+// An operation that this rank waited for tells it how far the others are. One that it refused alone
+// does not, so the readers of the record that the next ones replace are waited for.
+Status Protocol::await_readers_of_refusals(const Issued& issued) {
+  const std::uint64_t ring = num_records();
+  const bool waits = refused_alone_ > 0 && issued.number <= refused_alone_ + ring / 2;
+  return waits && issued.number > ring ? await_read_through(issued, issued.number - ring)
+                                       : Status{};
 }
 
 Issued Protocol::issue(OperationKind kind) const {
-  return {.number = issued_, .kind = kind, .active = active_, .deadline = call_.limit()};
+  return {.number = issued_,
+          .kind = kind,
+          .active = active_,
+          .deadline = call_.limit(),
+          .set_known = set_known_};
 }
 
 Status Protocol::check_depth(OperationKind kind) const {
@@ -200,7 +216,7 @@ Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
   both.last_hop = last_hop;
   both.only = &in_both;
   if (Status status = group_.wait(both); !status.ok()) return status;
-  CallTime time(std::min<std::chrono::nanoseconds>(kLastSetWait, call_.remaining() / kLastSetPart));
+  CallTime time(longest_wait_for_absent());
   Await everybody = awaiting_reads(last, last_taken_);
   everybody.time = &time;
   everybody.needed = &active_->waited;
@@ -211,6 +227,10 @@ Status Protocol::let_last_set_finish(const std::vector<int>* last_hop) {
                          "{}, and is left behind",
                          setup_.id, finished.culprit(), last_taken_));
   return {};
+}
+
+std::chrono::nanoseconds Protocol::longest_wait_for_absent() const noexcept {
+  return std::min<std::chrono::nanoseconds>(kAbsentWait, call_.remaining() / kAbsentPart);
 }
 
 std::uint64_t Protocol::min_read_through() const noexcept {

@@ -31,6 +31,8 @@ struct Issued {
   OperationKind kind = OperationKind::kNone;
   std::shared_ptr<const ActiveSet> active = {};
   std::chrono::nanoseconds deadline{0};  // of each of its calls
+  // False: the caller named ranks that no set can have, and `active` are those of the last one.
+  bool set_known = true;
 };
 
 // What a wait for progress may need besides; the members are those of Await.
@@ -107,7 +109,8 @@ class Protocol {
   Agreed agreed_weights(const Issued& issued) const noexcept;
 
   // A refused call still takes part: its record says why, so that every rank returns an error and
-  // goes on. A rank that is left out does not wait for them. `by_all` (may be null): whether every
+  // goes on. A rank that is left out, or does not know who takes part, does not wait for them.
+  // `by_all` (may be null): whether every
   // rank refused; true on a rank that is left out. Returns `why`, or what broke.
   Status refuse(const Issued& issued, const Status& why, bool* by_all = nullptr);
   // Ends a send half with an error that all ranks see.
@@ -135,6 +138,12 @@ class Protocol {
   Await awaiting_flags(const Issued& issued, const char* phase, std::uint64_t value) noexcept;
   Await awaiting_reads(const Issued& issued, std::uint64_t number) noexcept;
   Status finish(InFlight& operation);
+  bool may_write_record(const Issued& issued);
+  // Records of a rank; that of operation n replaces that of n minus this.
+  std::uint64_t num_records() const noexcept { return 2 * std::uint64_t(setup_.config.depth); }
+  // How long this rank waits for ranks that may make no call any more.
+  std::chrono::nanoseconds longest_wait_for_absent() const noexcept;
+  Status await_readers_of_refusals(const Issued& issued);
   void conclude(const Issued& issued);
   Status leave(const Issued& issued, const Status& status);
   // `last_hop`: of the table over which the others send what they have read.
@@ -158,6 +167,8 @@ class Protocol {
   std::shared_ptr<const ActiveSet> active_;           // of the last operation
   std::shared_ptr<const ActiveSet> last_set_;         // of the last one that this rank took part in
   std::uint64_t last_taken_ = 0;                      // its number
+  bool set_known_ = true;                             // Issued::set_known of the last operation
+  std::uint64_t refused_alone_ = 0;  // the last operation that was refused without a wait
 };
 
 }  // namespace ferry::internal

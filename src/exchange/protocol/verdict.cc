@@ -159,20 +159,21 @@ std::string Protocol::describe(int rank, std::uint64_t number) const {
 Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
   if (!why.group_usable()) return why;  // nobody waits for this rank any more
   FERRY_CHECK(why.ok(), ==, false);
-  const bool left_out = !issued.active->contains_me();
-  // Other ranks may wait for this rank, if the set that it named is wrong: they read the refusal. A
-  // rank that is left out writes it only if no slow rank can still read the record that it
-  // replaces.
-  const std::uint64_t ring = 2 * static_cast<std::uint64_t>(setup_.config.depth);
-  if (!left_out || min_read_through() + ring >= issued.number) {
+  const bool alone = !issued.active->contains_me() || !issued.set_known;
+  if (alone) refused_alone_ = issued.number;
+  // Other ranks may wait for this rank, if the set that it named is wrong: they read the refusal.
+  if (!alone || may_write_record(issued)) {
     Record& mine = new_record(issued.number, {.kind = issued.kind});
     mine.status = why.code();
     std::snprintf(mine.reason, sizeof mine.reason, "%s", why.message().c_str());
     publish(issued.number, Stage::kDelivered);
   }
-  if (left_out) {
-    if (by_all != nullptr) *by_all = true;
-    return fail(issued, why);
+  if (alone) {
+    if (by_all != nullptr) *by_all = issued.set_known;
+    conclude(issued);
+    // The last sets of the ranks may differ, and with them the ways by which their flags travel.
+    if (!issued.set_known) ways_.send_set(*setup_.everybody);
+    return leave(issued, why);
   }
   const Stage said =
       issued.kind == OperationKind::kDispatch ? Stage::kAnnounced : Stage::kDelivered;
@@ -190,6 +191,20 @@ Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
   const Status told = why.code() == Code::kMismatch && !all ? examine(issued) : why;
   conclude(issued);
   return leave(issued, told);
+}
+
+// A rank that refuses alone writes its record only if no slow rank can still read the one that it
+// replaces. One that may be waited for gives slow ranks some time.
+bool Protocol::may_write_record(const Issued& issued) {
+  const std::uint64_t ring = num_records();
+  if (min_read_through() + ring >= issued.number) return true;
+  if (!issued.active->contains_me()) return false;
+  CallTime time(longest_wait_for_absent());
+  const std::vector<bool> nobody(group_.size());
+  Await reads = awaiting_reads(issued, issued.number - ring);
+  reads.time = &time;
+  reads.needed = &nobody;
+  return group_.wait(reads).ok();
 }
 
 Status Protocol::fail(const Issued& issued, const Status& why) {
