@@ -86,6 +86,8 @@ struct ScaleRows {
   std::int64_t num_channels = 0;
 };
 
+// Pointers of the arguments of dispatch and combine: null means that an array is not given. For an
+// array without elements any other address is enough; where T is 0, null is one too.
 struct DispatchArgs {
   Rows tokens = {};                          // [T, H]
   TopkIds topk_ids = {};                     // [T, K]; leave empty when `cached` is given

@@ -96,11 +96,14 @@ void refuse_without_memory(nb::handle object, const Tensor& tensor, const char* 
                            : "the tensor that has its elements"));
 }
 
+// An empty tensor of torch is at a null address, which would say that it is not given.
 void take_place(const nb::dlpack::dltensor& from, Tensor& tensor) {
+  static std::byte no_elements;
   tensor.data = static_cast<std::byte*>(from.data) + from.byte_offset;
   const auto dims = static_cast<std::size_t>(from.ndim);
   tensor.shape = {from.shape, dims};
   tensor.strides = {from.strides, dims};
+  if (tensor.size() == 0) tensor.data = &no_elements;
 }
 
 bool take(const nb::dlpack::dltensor& from, Tensor& tensor) {

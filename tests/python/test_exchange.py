@@ -324,7 +324,6 @@ SUBSET_COMBINES = {
     "a shape of bias": lambda rows, handle: ((rows, handle), {"bias": torch.zeros(5)}),
     "an unknown keyword": lambda rows, handle: ((rows, handle), {"biass": None}),
     "a handle under a wrong name": lambda rows, handle: ((rows,), {"handel": handle}),
-    "no handle": lambda rows, handle: ((rows,), {}),
     "a handle of a type": lambda rows, handle: ((rows, 3), {}),
     "an unknown name in dispatched": lambda rows, handle: ((rows,), {"dispatched": {"token": rows}}),
     "rows of another width that need a gradient": None,

@@ -243,3 +243,41 @@ def test_what_a_functional_collective_returns_is_waited_for():
         assert torch.equal(ferry.run_threads(1, body)[0], torch.full((T, H), 6.0))
     finally:
         dist.destroy_process_group()
+
+
+def test_an_empty_tensor_is_given():
+    """torch has it at a null address. Rank 1 has no token; in the end no rank has one."""
+
+    def body(group):
+        exchange = group.exchange(max_tokens=2, hidden=4, num_experts=2, top_k=1, dtype="float32")
+        count = 2 if group.rank == 0 else 0
+        tokens, ids = torch.ones(count, 4), torch.zeros(count, 1, dtype=torch.int64)
+        received = exchange.dispatch(tokens, ids, torch.ones(count, 1))
+        y, rstd = torch.empty(count, 4), torch.empty(count)
+        out = exchange.combine(received.rows, received.handle, residual=torch.ones(count, 4), gamma=torch.ones(4), y=y,
+                               rstd=rstd, row_weights=received.weights, out_topk_weights=torch.empty(count, 1))
+        assert out.shape == (count, 4) and torch.equal(out, torch.full((count, 4), 2.0))
+        return group.rank
+
+    assert ferry.run_threads(2, body) == [0, 1]
+
+
+@pytest.mark.parametrize("layout", ["expert_major", "padded", "rank_major"])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_weights_of_no_token_anywhere_are_there_if_they_are_given(layout, weighted):
+    def body(group):
+        exchange = group.exchange(max_tokens=2, hidden=4, num_experts=2, top_k=1, dtype="float32", layout=layout)
+        tokens, ids = torch.empty(0, 4, requires_grad=True), torch.empty(0, 1, dtype=torch.int64)
+        weights = torch.empty(0, 1, requires_grad=True) if weighted else None
+        received = ferry.torch.dispatch(exchange, tokens, ids, weights)
+        rows = received.rows
+        if weighted:
+            shape = received.sources.shape[:1] + ((1,) if layout == "rank_major" else ())
+            assert received.weights.shape == shape
+            rows = rows * received.weights.reshape(*rows.shape[:-1], 1)
+        out = ferry.torch.combine(exchange, rows, received.handle)
+        out.sum().backward()
+        assert tokens.grad.shape == (0, 4)
+        assert weights is None or weights.grad.shape == (0, 1)
+
+    ferry.run_threads(2, body)

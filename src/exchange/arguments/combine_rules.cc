@@ -117,9 +117,9 @@ Status check_buffers(const Setup& setup, const CombineArgs& args, const Route& r
                        norm.y);
   if (norm.residual && !(norm.epsilon >= 0 && std::isfinite(norm.epsilon)))
     return refuse_with(setup.rank, "combine: norm.epsilon is {}, need 0 or more", norm.epsilon);
+  if (route.num_tokens == 0) return {};  // an empty array may be at a null address
   if (!norm.residual && (norm.gamma || norm.y || norm.rstd))
     return refuse_with(setup.rank, "combine: norm has gamma, y or rstd, and no residual");
-  if (route.num_tokens == 0) return {};
   if (args.out == nullptr)
     return refuse_with(setup.rank, "combine: out of {} tokens is at a null address",
                        route.num_tokens);

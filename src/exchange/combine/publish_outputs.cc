@@ -18,9 +18,9 @@ std::size_t bytes_of_weights(const CombineCall& call) {
 Terms terms_of(const CombineCall& call) {
   const Rows& rows = call.args.expert_rows;
   return {.kind = OperationKind::kCombine,
-          .weights = call.args.row_weights ? Agreed::kYes
-                     : rows.num_rows       ? Agreed::kNo
-                                           : Agreed::kAny,
+          .weights = rows.num_rows == 0      ? Agreed::kAny
+                     : call.args.row_weights ? Agreed::kYes
+                                             : Agreed::kNo,
           .row_type = rows.dtype,
           .hidden = static_cast<std::uint32_t>(rows.hidden),
           .route = call.slots_are_known ? call.route->number : 0};

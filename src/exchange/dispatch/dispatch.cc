@@ -119,9 +119,9 @@ Status Dispatch::post(const DispatchArgs& args) {
       exchange_.protocol.new_record(number(),
                                     {.kind = OperationKind::kDispatch,
                                      .cached = static_cast<bool>(args.cached),
-                                     .weights = args.topk_weights      ? Agreed::kYes
-                                                : args.tokens.num_rows ? Agreed::kNo
-                                                                       : Agreed::kAny,
+                                     .weights = args.tokens.num_rows == 0 ? Agreed::kAny
+                                                : args.topk_weights       ? Agreed::kYes
+                                                                          : Agreed::kNo,
                                      .row_type = setup_.config.dtype,
                                      .hidden = static_cast<std::uint32_t>(setup_.config.hidden),
                                      .route = args.cached ? args.cached.route()->number : 0},
@@ -132,6 +132,7 @@ Status Dispatch::post(const DispatchArgs& args) {
                  .growth = Code::kOk};
   FERRY_CHECK(mine.posted.section_rows, >=, rows);
   mine.num_rows = static_cast<std::int32_t>(args.tokens.num_rows);
+  gave_weights_ = args.topk_weights != nullptr;
   count_entries(setup_.rules(), *route_, exchange_.view.count_row(setup_.rank, number()));
   list_rows(exchange_, number(), *route_, args);
   exchange_.protocol.publish(number(), Stage::kAnnounced);
@@ -252,7 +253,9 @@ Status Dispatch::receive() {
   Protocol& protocol = exchange_.protocol;
   Status status = protocol.await(issued(), "rows", Stage::kDelivered, {.wait_ns = &times.wait_ns});
   times.spans.push_back({"receive", began, now_ns()});
-  weights_ = status.ok() && protocol.agreed_weights(issued()) == Agreed::kYes;
+  if (!status.ok()) return status;
+  const Agreed weights = protocol.agreed_weights(issued());
+  weights_ = weights == Agreed::kYes || (weights == Agreed::kAny && gave_weights_);
   return status;
 }
 

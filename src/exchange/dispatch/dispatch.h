@@ -54,6 +54,7 @@ class Dispatch final : public InFlight {
   std::shared_ptr<const Route> route_;  // the same, or the handle's
   int buffer_ = -1;                     // posted
   std::shared_ptr<Pin> pin_;            // of the buffer
+  bool gave_weights_ = false;           // this rank
   bool weights_ = false;                // weights travelled
   bool shown_ = false;                  // the caller has views of the buffer
 };
