@@ -156,6 +156,10 @@ const std::vector<BadCombine> kBadFeatureCombines = {
     {"OutOverTheSharedOutput",
      SPOIL(a.out = s.memory.data(); a.shared_output = s.memory.data() + 64),
      {"overlaps shared_output"}},
+    {"NanWeightOfACopyExpert",
+     SPOIL(s.weights.assign(kTokens* kTopK, 1.0F); s.weights[3 * kTopK] = kNotANumber;
+           a.topk_weights = s.weights.data()),
+     {"token 3", "k 0", "NaN"}},
     {"UnknownPartials", SPOIL(a.partials = static_cast<Partials>(7)), {"partials is 7", "0 or 1"}},
 };
 

@@ -169,6 +169,36 @@ TEST_P(EarlyTokens, ALateRankThatDoesOtherwiseEndsTheCombineOfAll) {
   run(scenario, body, that_look());
 }
 
+// Rank 0 has no row, so only the records of the others say that no weights return. Rank 1 has
+// published rows of its tokens before rank 2 comes.
+TEST_P(EarlyTokens, OfWhichNoWeightsReturn) {
+  const ExchangeConfig config = early_config();
+  Scenario scenario = plain_scenario(kRanks, config, 1, 88);
+  Round& round = scenario.rounds[0];
+  for (internal::RankInput& input : round.inputs) {
+    for (std::int64_t i = 0; i < std::ssize(input.topk_ids); ++i)
+      input.topk_ids[i] = i % config.top_k == 0 ? 4 + i % 4 : i % 40 == 1 ? 8 : -1;
+  }
+  expect_dispatch(config, round);
+  Random random(88, 9);
+  round.combines = {random_combine(config, round, config.hidden, config.dtype, random)};
+  run(scenario, [&](Group group, Seat& seat) {
+    const Received received = seat.dispatch(0);
+    CombineCall call = seat.combine_call(0, received.handle);
+    call.args().row_weights = nullptr;
+    call.args().out_topk_weights = nullptr;
+    std::vector<float> weights(config.max_tokens * config.top_k, -1.0F);
+    const bool asks = seat.rank() == 0;
+    if (asks) call.args().out_topk_weights = weights.data();
+    if (seat.rank() == kLate) nap(100);
+    const Status status = seat.exchange().combine(call.args());
+    if (!asks) return require_ok(status, "combine"), require_ok(group.barrier(), "barrier");
+    require_status(status, Code::kInvalidArgument, {"no rank gave any"}, "weights");
+    for (const float weight : weights) require(weight == -1.0F, "a weight of nobody is written");
+    require_ok(group.barrier(), "barrier");
+  });
+}
+
 // Rank 1's rows are not where those of rank 0 would be, and rank 0 knows before rank 2 has come.
 class UnreadableRows : public EarlyTokens {
  protected:

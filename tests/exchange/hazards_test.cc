@@ -218,6 +218,24 @@ TEST_P(Hazards, RowsOfOddBytesBesideConcurrentlyWrittenNeighbours) {
 
 // More views than the pool has buffers: the later ones are copies, all of them keep their rows,
 // past the group's end.
+// A buffer for a cached dispatch is backed for the rows of its handle, which no counts announce.
+TEST_P(Hazards, CachedDispatchOfMoreRowsThanABufferHas) {
+  Scenario scenario = plain_scenario(3, hazard_config(), 1, 28);
+  for (internal::RankInput& input : scenario.rounds[0].inputs)
+    for (std::int64_t& id : input.topk_ids) id = id < 0 ? id : 0;
+  expect_dispatch(scenario.config, scenario.rounds[0]);
+  run(scenario, [](Group group, Seat& seat) {
+    const Received held = seat.dispatch(0);
+    const std::size_t backed = seat.exchange().window_bytes().expected;
+    const Received again = seat.dispatch(0, held.handle);
+    const std::size_t grown = seat.exchange().window_bytes().expected - backed;
+    const std::size_t rows = held.num_rows * held.hidden * element_bytes(held.dtype);
+    require(grown >= rows,
+            std::to_string(grown) + " bytes more for rows of " + std::to_string(rows) + " bytes");
+    require_ok(group.barrier(), "barrier");
+  });
+}
+
 TEST_P(Hazards, ViewsHeldPastThePool) {
   const Scenario scenario = plain_scenario(2, hazard_config(), 40, 20);
   run(scenario, [](Group group, Seat& seat) {

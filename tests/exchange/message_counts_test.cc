@@ -1,4 +1,5 @@
-// How many messages an exchange takes between nodes: each costs both sides a system call.
+// How many messages an exchange takes between nodes, of which each costs both sides a system call;
+// and how many bytes of rows it counts.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -31,6 +32,27 @@ TEST(MessageCounts, OfARoundBetweenTwoNodes) {
       if (round + 1 == kRounds) break;  // the other rank may have left, which is answered
       require(messages == kOfARound, fmt::format("round {} took {} messages", round, messages));
     }
+  };
+  run_ranks(Mode::kThreads, 2, body, topology, {.topology = topology});
+}
+
+// A row of fp8 has a scale for each 128 elements.
+TEST(MessageCounts, ScalesOfRowsAreCounted) {
+  const ExchangeConfig config = {
+      .max_tokens = 16, .hidden = 256, .num_experts = 4, .top_k = 1, .wire = Wire::kFp8};
+  const Scenario scenario = plain_scenario(2, config, 1, 84);
+  const std::string topology = "host:2,rank:1";
+  const auto body = [&](Group group) {
+    Seat seat(group, scenario);
+    seat.dispatch(0);
+    std::uint64_t crossed = 0;
+    for (const std::int64_t id : scenario.rounds[0].inputs[group.rank()].topk_ids)
+      crossed += id >= 0 && id / 2 != group.rank() ? 1 : 0;
+    require(crossed > 0, "rows cross");
+    const std::uint64_t bytes = seat.exchange().stats().link_row_bytes;
+    require(bytes == crossed * (256 + 2 * sizeof(float)),
+            fmt::format("{} bytes of {} rows", bytes, crossed));
+    require_ok(group.barrier(), "barrier");
   };
   run_ranks(Mode::kThreads, 2, body, topology, {.topology = topology});
 }

@@ -149,6 +149,28 @@ TEST_P(RewrittenRows, AfterAnOperationSentDepthLaterIsFinished) {
   }
 }
 
+// Weights that return are read in place too, here in another buffer than the rows.
+TEST_P(RewrittenRows, OfWeightsThatReturn) {
+  const Scenario scenario = same_routing(small_config(2), 1, 36);
+  run(scenario, [](Group group, Seat& seat) {
+    Received received = seat.dispatch(0);
+    Received outputs = outputs_for(seat, received.handle);
+    const Received weights = outputs_for(seat, received.handle);
+    std::memset(weights.data, 0, weights.num_rows * sizeof(float));
+    CombineCall call = seat.combine_call(0, received.handle, &outputs);
+    call.args().in_place = true;
+    call.args().row_weights = static_cast<const float*>(weights.data);
+    Operation sent;
+    require_ok(seat.exchange().combine_send(call.args(), sent), "combine_send");
+    require_ok(group.barrier(), "nobody has read");
+    require(!may_write(seat, weights.data), "weights that nobody has read");
+    require_ok(group.barrier(), "all have asked");
+    require_ok(seat.exchange().combine_recv(sent), "combine_recv");
+    await_may_write(seat, weights.data);
+    require_ok(group.barrier(), "everybody knows");
+  });
+}
+
 // Everybody has read the rows for the first combine, and rank 1 not for the second.
 TEST_P(RewrittenRows, OfTwoCombines) {
   const Scenario scenario = same_routing(small_config(2), 1, 37);

@@ -342,3 +342,12 @@ def test_nothing_to_send():
             assert same_bits(combined, bias) and not home.any()
 
     ferry.run_threads(3, body)
+
+
+def test_a_layout_of_ids_that_are_not_contiguous_is_refused():
+    def body(group):
+        buffer = Buffer(group)
+        with pytest.raises(ferry.InvalidArgument, match=r"topk_idx is int64 \[4, 2\].*not contiguous"):
+            buffer.get_dispatch_layout(torch.zeros(2, 4, dtype=torch.int64).t(), 4)
+
+    ferry.run_threads(1, body)

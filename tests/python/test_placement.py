@@ -315,3 +315,10 @@ def test_a_rank_leaves_and_joins_again_by_the_same_rendezvous(monkeypatch):
     assert [len(each) for each in steps] == [3, 3, 2]
     for out, expected in sum(steps, []):
         torch.testing.assert_close(out, expected)
+
+
+def test_a_table_deals_the_sources_out_over_the_copies_that_are_active():
+    held = Placement((0, 1, 0, 1, 0, 2), num_ranks=3)
+    assert [held.table(rank, [0, 1, 2])[0].item() for rank in range(3)] == [0, 1, 2]
+    assert [held.table(rank, [0, 2])[0].item() for rank in (0, 2)] == [0, 0]
+    assert [held.table(rank, [1, 2])[0].item() for rank in (1, 2)] == [2, 1]
