@@ -20,10 +20,11 @@ bool PublishedOutputs::find_more() {
   for (std::size_t i = 0; i < ranks.size() && !mismatch_; ++i) {
     if (outputs_[i].rows || !call_.exchange.protocol.delivered(call_.issued, ranks[i])) continue;
     mismatch_ = !makes_this_call(ranks[i]);
+    if (mismatch_) return false;  // it may have departed, without a record of this combine
     outputs_[i] = of_rank(ranks[i]);
     more = true;
   }
-  return more && !mismatch_;
+  return more;
 }
 
 // Only the rows of such a rank are where the route says: no record was examined yet. Weights that
