@@ -3,15 +3,14 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <optional>
 
 #include "base/names.h"
 #include "ferry/plan.h"
 #include "ferry/status.h"
+#include "plan/declared.h"
 #include "plan/machine_text.h"
 #include "plan/presets.h"
-#include "topology/level_names.h"
 
 namespace ferry {
 
@@ -286,47 +285,6 @@ Topology read_tree(std::string_view text) try {
               fmt::format("{}{}", error.what(), nearest_name(name, machine_presets())));
 }
 
-// Links, ports and engines without a rate limit nothing. Only a line with a source may omit the
-// rate.
-void check_rates(const Machine& machine) {
-  const auto check = [](const char* what, const auto& named, bool has_rate) {
-    if (!has_rate && named.source.empty())
-      internal::refuse_line(
-          named.line, fmt::format("{} '{}': its rate (GB/s) is missing, so it would limit nothing; "
-                                  "if that is intended, give the reason as 'source'",
-                                  what, named.name));
-  };
-  for (const Machine::Link& link : machine.links)
-    check("link", link, link.gb_s > 0 || !link.curve.empty() || !link.port.empty());
-  for (const Machine::Port& port : machine.ports) check("port", port, port.gb_s > 0);
-  for (const Machine::Engine& engine : machine.engines) check("engine", engine, engine.gb_s > 0);
-}
-
-// Names are unique, and the ports of links and the levels of ports exist.
-void check_names(const Machine& machine) {
-  std::map<std::string, int> lines;  // [names]: the line that defines it
-  const auto name = [&](const auto& named) {
-    if (!lines.emplace(named.name, named.line).second)
-      internal::refuse_line(named.line, fmt::format("the name '{}' is used twice", named.name));
-  };
-  std::ranges::for_each(machine.links, name);
-  std::ranges::for_each(machine.ports, name);
-  std::ranges::for_each(machine.engines, name);
-  std::vector<std::string> ports;
-  for (const Machine::Port& port : machine.ports) ports.push_back(port.name);
-  for (const Machine::Link& link : machine.links) {
-    if (!link.port.empty() && std::ranges::count(ports, link.port) == 0)
-      internal::refuse_line(link.line, fmt::format("link '{}': there is no port '{}'{}", link.name,
-                                                   link.port, nearest_name(link.port, ports)));
-  }
-  for (const Machine::Port& port : machine.ports) {
-    if (!port.level.empty() && machine.tree.find_level(port.level) < 0)
-      internal::refuse_line(
-          port.line, fmt::format("port '{}': there is no level '{}'{}", port.name, port.level,
-                                 nearest_name(port.level, internal::level_names(machine.tree))));
-  }
-}
-
 }  // namespace
 
 namespace internal {
@@ -348,8 +306,7 @@ Machine parse_lines(std::span<const MachineLine> lines) {
     has_tree = true;
   }
   if (!has_tree) throw Error(Code::kInvalidArgument, "machine: the text is empty");
-  check_names(machine);
-  check_rates(machine);
+  check_declared(machine);
   return machine;
 }
 

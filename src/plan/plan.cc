@@ -12,6 +12,7 @@
 
 #include "ferry/status.h"
 #include "plan/build.h"
+#include "plan/declared.h"
 #include "plan/parallel.h"
 #include "plan/predict.h"
 #include "plan/strategies.h"
@@ -57,6 +58,13 @@ class Planner {
   const PlanOptions& options() const { return options_; }
   const Graph& graph() const { return graph_; }
   const Classes& used_classes() const { return classes_; }
+  // [links of the machine]: whether a strategy that was predicted sends over them.
+  std::vector<bool> used_links() const {
+    std::vector<bool> used(graph_.num_kinds());
+    for (const auto& [path, forest] : forests_)
+      for (const Forest::Node& node : forest.nodes()) used[node.kind] = true;
+    return used;
+  }
 
  private:
   Classes classes(bool by_classes) const {
@@ -172,6 +180,10 @@ std::vector<std::string> notes(const Planner& planner, const Workload& workload,
       notes.push_back(fmt::format("{} needs {} on a rank, which has {} GB", prediction.strategy,
                                   internal::bytes_text(bytes), machine.memory_gb));
   }
+  if (workload.exchange.max_tokens > 0) {
+    for (std::string& note : internal::unused_notes(machine, planner.used_links(), predictions))
+      notes.push_back(std::move(note));
+  }
   for (const Load& load : best.loads)
     if (load.gb_s <= 0)
       notes.push_back(fmt::format("'{}' has no rate and limits nothing", load.name));
@@ -215,6 +227,7 @@ void check(const Workload& workload, const PlanOptions& options) {
 
 Plan plan(const Machine& machine, const Workload& workload, const PlanOptions& options) {
   check(workload, options);
+  internal::check_declared(machine);
   Planner planner(machine, workload, options);
   std::vector<Prediction> predictions;
   std::vector<internal::Candidate> candidates;

@@ -21,7 +21,8 @@ int group_size(const Topology& tree, const Machine::Link& link) {
   return level < 0 ? 0 : tree.num_ranks() / tree.level(level).num_groups();
 }
 
-// Removes the pairs of which one end is not in `part`, the first ranks of `whole`.
+// Removes the pairs of which one end is not in `part`, the first ranks of `whole`, and the ports of
+// removed links.
 void remove_cut_links(const Machine& whole, Machine& part) {
   for (Machine::Link& link : part.links) {
     const int size = group_size(part.tree, link), before = group_size(whole.tree, link);
@@ -37,6 +38,9 @@ void remove_cut_links(const Machine& whole, Machine& part) {
   }
   std::erase_if(part.links, [](const Machine::Link& link) {
     return link.shape == Machine::Shape::kPairs && link.pairs.empty();
+  });
+  std::erase_if(part.ports, [&](const Machine::Port& port) {
+    return std::ranges::count(part.links, port.name, &Machine::Link::port) == 0;
   });
 }
 

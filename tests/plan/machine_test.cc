@@ -8,8 +8,11 @@
 namespace ferry {
 namespace {
 
+using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 std::string refusal(const std::string& text) {
   try {
@@ -122,6 +125,58 @@ TEST(Refused, NamesLineValueAndNearestName) {
   EXPECT_THAT(refusal("ubbv2:2@port11"), HasSubstr("option 'port10'"));
   EXPECT_THAT(refusal("ubbv2:2@nik=3GB/s"), HasSubstr("did you mean 'nic'?"));
   EXPECT_THAT(refusal("ubbv2:2@nic="), HasSubstr("'nic=' has no rate"));
+}
+
+// A port that no link names would limit nothing.
+TEST(Refused, WhatNothingUses) {
+  const std::string links = "host:2,rank:4\nlink nv mesh host 50GB/s\nlink eth index host 20GB/s\n";
+  EXPECT_THAT(refusal(links + "port nic 0.5GB/s"),
+              testing::AllOf(HasSubstr("line 4"), HasSubstr("port 'nic': no link uses it"),
+                             HasSubstr("'port nic'")));
+  EXPECT_THAT(refusal("host:2@20GB/s,rank:4\nport nic 0.5GB/s"), HasSubstr("no link uses it"));
+  EXPECT_THAT(refusal(links + "engine dma 5GB/s"),
+              testing::AllOf(HasSubstr("line 4"), HasSubstr("sends, relays and reorders")));
+  Machine made = Machine::parse(links);
+  made.links[1].port = "nik";
+  EXPECT_THAT([&] { plan(made, {.exchange = {.hidden = 1, .num_experts = 8, .top_k = 1}}); },
+              testing::ThrowsMessage<Error>(HasSubstr("there is no port 'nik'")));
+}
+
+std::vector<std::string> notes_of(const std::string& text) {
+  return plan(Machine::parse(text),
+              {.exchange = {.max_tokens = 64, .hidden = 64, .num_experts = 64, .top_k = 4}})
+      .notes;
+}
+
+// Each thing that a machine declares is used, or a note says that it is not.
+TEST(Notes, SayWhatIsNotUsed) {
+  const std::string mesh = "\nlink eth mesh all 20GB/s\n";
+  const auto unused = [](const std::string& text) { return Contains(HasSubstr(text)); };
+  EXPECT_THAT(notes_of("host:2,rank:4" + mesh), Not(unused("is not used")));
+  EXPECT_THAT(notes_of("host:1,rank:4\nlink in mesh host 50GB/s\nlink out index host port nic\n"
+                       "port nic 5GB/s"),
+              AllOf(unused("link 'out' is not used"), unused("port 'nic' is not used")));
+  EXPECT_THAT(notes_of("rank:4" + mesh + "engine dma 5GB/s relays"), unused("engine 'dma'"));
+  EXPECT_THAT(notes_of("host:1@5GB/s,rank:4"), unused("rate of level 'host' is not used"));
+  EXPECT_THAT(notes_of("host:2@5GB/s@5us@1xor,rank:4" + mesh),
+              AllOf(unused("latency of level 'host'"), unused("mates of level 'host'"),
+                    Not(unused("rate of level"))));
+}
+
+TEST(Notes, SayWhichPropertiesOfAHostAreNotUsed) {
+  const auto unused = [](const std::string& text) { return Contains(HasSubstr(text)); };
+  for (const char* const part :
+       {"caches 4MB 40MB", "processors 2", "waiting 5us 1.5us", "rank 0.5MB", "together"}) {
+    const std::string text(part);
+    EXPECT_THAT(notes_of("host:2,rank:4\nhost " + text),
+                unused("host: '" + text.substr(0, text.find(' ')) + "' is not used"));
+  }
+  EXPECT_THAT(notes_of("host:2,rank:4\nhost network 1GB/s together"), Not(unused("host: ")));
+  EXPECT_THAT(notes_of("host:2,rank:4\nlink eth mesh all 5GB/s\nhost network 1GB/s"),
+              unused("host: 'network' is not used"));
+  EXPECT_THAT(notes_of("host:2,rank:4\nhost dispatch 4us 26ns 60GB/s 18GB/s combine 4us 26ns "
+                       "60GB/s 18GB/s processors 2 waiting 5us 1.5us caches 4MB 40MB rank 0.5MB"),
+              Not(unused("host: ")));
 }
 
 TEST(Refused, ModelsByNearestName) {
