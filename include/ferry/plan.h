@@ -195,7 +195,8 @@ struct Span {
 struct Prediction {
   std::string strategy;
   double dispatch_us = 0, combine_us = 0;
-  double dispatch_bound_us = 0, combine_bound_us = 0;  // lower bounds for any order
+  // Lower bounds for any order of messages over the ways of the strategy.
+  double dispatch_bound_us = 0, combine_bound_us = 0;
   // Upper bound of a dispatch and its combine; pair_us() where they were simulated.
   double at_most_us = 0;
   int chunks = 0;  // pieces of a message in the simulation; 0: times are the bounds

@@ -49,8 +49,8 @@ Classes from_colours(const Colours& colours) {
 
 // A hash of the ways of a rank: for each rank that it sees, the link and the rank before it.
 std::uint64_t seen_ways(const Graph& graph, const Classes& classes, int source,
-                        const std::vector<bool>& closed) {
-  const Graph::Ways ways = graph.ways(source, closed);
+                        const Graph::WayRule& rule) {
+  const Graph::Ways ways = graph.ways(source, rule);
   const Colours& seen = classes.views->from(source);
   std::uint64_t sum = 0;
   for (const int rank : ways.order) {
@@ -88,16 +88,14 @@ Classes find_classes(const Graph& graph, const RankTraits& traits) {
   return classes;
 }
 
-bool have_equal_ways(const Graph& graph, const Classes& classes, const std::vector<bool>& closed) {
+bool have_equal_ways(const Graph& graph, const Classes& classes, const Graph::WayRule& rule) {
   if (classes.each_alone()) return true;
-  constexpr int kLooks = 1 << 18;  // ranks that look times ranks that are seen
-  const int step = std::max(1, graph.num_ranks() * graph.num_ranks() / kLooks);
   std::map<int, std::uint64_t> ways_of;  // classes
   const auto same = [&](int rank) {
-    const std::uint64_t ways = seen_ways(graph, classes, rank, closed);
+    const std::uint64_t ways = seen_ways(graph, classes, rank, rule);
     return ways_of.try_emplace(classes.of[rank], ways).first->second == ways;
   };
-  for (int rank = 0; rank < graph.num_ranks(); rank += step)
+  for (int rank = 0; rank < graph.num_ranks(); rank += graph.look_step())
     if (!same(rank)) return false;
   return std::ranges::all_of(classes.first, same) && std::ranges::all_of(classes.last, same);
 }
@@ -117,7 +115,7 @@ const Colours& Views::from(int rank) {
   if (is_new) {
     // refine() would find the distances too, but in a ring it needs as many rounds as there are
     // ranks.
-    const Graph::Ways ways = graph_.ways(rank, std::vector<bool>(graph_.num_kinds()));
+    const Graph::Ways ways = graph_.ways(rank, {.closed = std::vector<bool>(graph_.num_kinds())});
     for (int other = 0; other < graph_.num_ranks(); ++other)
       found->second[other] += mixed(ways.reached[other].depth);
     refine(found->second);

@@ -57,6 +57,6 @@ Classes find_classes(const Graph& graph, const RankTraits& traits);
 
 // Whether the ranks of each class reach equal ranks over equal ways. Checks every rank of up to 512
 // ranks, and every n-th rank of more.
-bool have_equal_ways(const Graph& graph, const Classes& classes, const std::vector<bool>& closed);
+bool have_equal_ways(const Graph& graph, const Classes& classes, const Graph::WayRule& rule);
 
 }  // namespace ferry::internal

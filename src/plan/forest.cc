@@ -26,20 +26,20 @@ struct Forest::Tree {
 };
 
 Forest::Forest(const Graph& graph, const Routing& routing, std::vector<int> sources,
-               const std::vector<bool>& closed)
+               const Graph::WayRule& rule)
     : graph_(graph),
       sources_(std::move(sources)),
       passing_on_(graph.num_ranks()),
       last_hops_(std::size_t(graph.num_ranks()) * graph.num_kinds(), -1) {
   Tree tree(graph.num_ranks());
-  for (const int source : sources_) add_tree(source, closed, tree);
+  for (const int source : sources_) add_tree(source, rule, tree);
   set_starts();
   set_wanted(routing);
 }
 
 // Makes nodes from the last hops to the first.
-void Forest::add_tree(int source, const std::vector<bool>& closed, Tree& tree) {
-  const Graph::Ways ways = graph_.ways(source, closed);
+void Forest::add_tree(int source, const Graph::WayRule& rule, Tree& tree) {
+  const Graph::Ways ways = graph_.ways(source, rule);
   std::ranges::fill(tree.first_child, -1);
   std::ranges::fill(tree.key, 0);
   for (std::size_t i = ways.order.size(); i-- > 1;) {

@@ -33,7 +33,7 @@ class Forest {
 
   // Throws where the trees have too few equal subtrees.
   Forest(const Graph& graph, const Routing& routing, std::vector<int> sources,
-         const std::vector<bool>& closed);
+         const Graph::WayRule& rule);
 
   const std::vector<int>& sources() const noexcept { return sources_; }
 
@@ -49,7 +49,7 @@ class Forest {
  private:
   struct Tree;
 
-  void add_tree(int source, const std::vector<bool>& closed, Tree& tree);
+  void add_tree(int source, const Graph::WayRule& rule, Tree& tree);
   int& find(int rank, int kind, const Tree& tree);
   int add_node(int rank, int kind, const Tree& tree);
   void set_starts();

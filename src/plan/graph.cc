@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 
 #include "base/names.h"
@@ -157,7 +158,7 @@ void Graph::make_joined(const Machine::Link& link, Kind& kind) const {
         kind.next[ranks[i]] = ranks[(i + 1) % size];
         if (size > 2 || i == 0) join(link, kind, ranks[i], ranks[(i + 1) % size]);
       }
-      // In one order for all ranks: where both directions are equally long, all take the same one.
+      // In one order for all ranks, so that ranks of a ring are of one class.
       for (const int rank : ranks)
         if (kind.joined[rank].front() != kind.next[rank]) std::ranges::reverse(kind.joined[rank]);
     } else {
@@ -185,9 +186,10 @@ int Graph::turn(int from, int to, int kind) const {
   return next.empty() || next[from] == to ? 0 : 1;
 }
 
-// Layer by layer. If several last hops lead to a rank, the innermost is taken, so that a rank that
-// received a copy passes it on in its group.
-Graph::Ways Graph::ways(int source, const std::vector<bool>& closed) const {
+// Layer by layer. If hops over several kinds lead to a rank, the innermost is taken, so that a rank
+// that received a copy passes it on in its group. With rule.last each kind is walked from the last
+// rank to the first, and what it found is turned round for the next layer.
+Graph::Ways Graph::ways(int source, const WayRule& rule) const {
   Ways ways{
       .reached = std::vector<Reached>(num_ranks(), Reached{.from = -1, .kind = -1, .depth = -1}),
       .order = {source}};
@@ -198,9 +200,12 @@ Graph::Ways Graph::ways(int source, const std::vector<bool>& closed) const {
     seen[kind].resize(kinds_[kind].cliques.members.size());
   for (std::size_t begin = 0, end = 1; begin < end; begin = end, end = ways.order.size()) {
     for (auto kind = inwards_.rbegin(); kind != inwards_.rend(); ++kind) {
-      if (closed[*kind]) continue;
+      if (rule.closed[*kind]) continue;
+      const auto found = std::ssize(ways.order);
       for (std::size_t i = begin; i < end && std::ssize(ways.order) < num_ranks(); ++i)
-        reach_from(ways.order[i], *kind, seen[*kind], ways);
+        reach_from(ways.order[rule.last ? begin + end - 1 - i : i], *kind, rule.last, seen[*kind],
+                   ways);
+      if (rule.last) std::reverse(ways.order.begin() + found, ways.order.end());
     }
   }
   return ways;
@@ -208,7 +213,7 @@ Graph::Ways Graph::ways(int source, const std::vector<bool>& closed) const {
 
 // Adds the neighbours that were not reached before. A clique is visited once, as all of its ranks
 // are reached then.
-void Graph::reach_from(int from, int kind, std::vector<bool>& seen, Ways& ways) const {
+void Graph::reach_from(int from, int kind, bool last, std::vector<bool>& seen, Ways& ways) const {
   const Kind& made = kinds_[kind];
   const Reached next{.from = from, .kind = kind, .depth = ways.reached[from].depth + 1};
   const auto reach = [&](int to) {
@@ -216,18 +221,32 @@ void Graph::reach_from(int from, int kind, std::vector<bool>& seen, Ways& ways) 
     ways.reached[to] = next;
     ways.order.push_back(to);
   };
-  if (made.cliques.of.empty()) {
-    std::ranges::for_each(made.joined[from], reach);
-    return;
-  }
-  const int clique = made.cliques.of[from];
-  if (seen[clique]) return;
-  seen[clique] = true;
-  std::ranges::for_each(made.cliques.members[clique], reach);
+  const bool joined = made.cliques.of.empty();
+  const int clique = joined ? -1 : made.cliques.of[from];
+  if (!joined && seen[clique]) return;
+  if (!joined) seen[clique] = true;
+  const std::vector<int>& ranks = joined ? made.joined[from] : made.cliques.members[clique];
+  if (last)
+    std::for_each(ranks.rbegin(), ranks.rend(), reach);
+  else
+    std::ranges::for_each(ranks, reach);
+}
+
+int Graph::look_step() const noexcept {
+  constexpr std::int64_t kLooks = 1 << 18;  // ranks that look times ranks that are seen
+  return static_cast<int>(
+      std::max<std::int64_t>(1, std::int64_t{num_ranks()} * num_ranks() / kLooks));
+}
+
+std::vector<Graph::WayRule> Graph::dealt(const std::vector<bool>& closed) const {
+  const WayRule first{.closed = closed}, last{.closed = closed, .last = true};
+  for (int source = 0; source < num_ranks(); source += look_step())
+    if (ways(source, first).reached != ways(source, last).reached) return {first, last};
+  return {first};
 }
 
 void Graph::check_connected() const {
-  const Ways all = ways(0, std::vector<bool>(kinds_.size()));
+  const Ways all = ways(0, {.closed = std::vector<bool>(kinds_.size())});
   for (int rank = 0; rank < num_ranks(); ++rank) {
     if (all.reached[rank].depth < 0)
       throw Error(Code::kInvalidArgument,

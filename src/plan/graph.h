@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,14 +61,30 @@ class Graph {
     int from = -1;  // -1: the source itself
     int kind = -1;
     int depth = 0;
+
+    bool operator==(const Reached&) const = default;
   };
-  // Leaves out the kinds that `closed` marks; ranks that no other way leads to keep depth -1.
-  // `order`: the ranks that are reached, by depth.
+  // Which of the shortest ways are taken. The kinds that `closed` marks are left out. Where several
+  // last hops over one kind lead to a rank, the first one found counts, or with `last` the last
+  // one: in a ring the opposite rank is reached over the other side.
+  struct WayRule {
+    std::vector<bool> closed;  // [kinds of links]
+    bool last = false;
+
+    // clang-tidy 14 reads its literal 0 as a pointer.
+    auto operator<=>(const WayRule&) const = default;  // NOLINT(modernize-use-nullptr)
+  };
+  // Ranks that no way leads to keep depth -1. `order`: the ranks that are reached, by depth.
   struct Ways {
     std::vector<Reached> reached;
     std::vector<int> order;
   };
-  Ways ways(int source, const std::vector<bool>& closed) const;
+  Ways ways(int source, const WayRule& rule) const;
+  // The rules over which tokens are dealt equally: two where some ranks are reached over two ways
+  // of equal length. Looks at every rank of up to 512 ranks, and at every n-th rank of more.
+  std::vector<WayRule> dealt(const std::vector<bool>& closed) const;
+  // The distance from one rank to the next that such a look takes.
+  int look_step() const noexcept;
 
  private:
   struct Kind {
@@ -82,7 +99,7 @@ class Graph {
   void make_joined(const Machine::Link& link, Kind& kind) const;
   void join(const Machine::Link& link, Kind& kind, int a, int b) const;
   int outermost_crossed(const Kind& kind) const;
-  void reach_from(int from, int kind, std::vector<bool>& seen, Ways& ways) const;
+  void reach_from(int from, int kind, bool last, std::vector<bool>& seen, Ways& ways) const;
   void check_connected() const;
 
   Machine machine_;

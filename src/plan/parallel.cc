@@ -56,13 +56,19 @@ Machine gathering(const BuildInput& input, int tp) {
   return machine.resized(part);
 }
 
-// Over the shortest ways between neighbours; the ranks on a way pass the bytes on.
-void add_gather_over_links(const BuildInput& input, int tp, Resources& resources,
-                           MergedTasks& tasks) {
-  const Graph& graph = input.graph;
-  const std::vector<bool> open(graph.num_kinds());
+// A part of the bytes that each rank sends to its neighbours, and the ways of that part.
+struct GatherPart {
+  int tp;
+  double bytes;
+  Graph::WayRule rule;
+};
+
+// The ranks on a way pass the bytes on.
+void add_gather_part(const Graph& graph, const GatherPart& part, Resources& resources,
+                     MergedTasks& tasks) {
+  const auto& [tp, bytes, rule] = part;
   for (int rank = 0; rank < graph.num_ranks(); ++rank) {
-    const Graph::Ways ways = graph.ways(rank, open);
+    const Graph::Ways ways = graph.ways(rank, rule);
     std::vector<bool> crossed(graph.num_ranks());
     for (int other = rank - rank % tp; other < rank - rank % tp + tp; ++other)
       for (int at = other; at >= 0 && !crossed[at]; at = ways.reached[at].from) crossed[at] = true;
@@ -71,7 +77,6 @@ void add_gather_over_links(const BuildInput& input, int tp, Resources& resources
       const auto [from, kind, depth] = ways.reached[at];
       if (from < 0 || !crossed[at]) continue;
       const Hop hop{.from = from, .to = at, .kind = kind, .own = task_of[from] < 0};
-      const double bytes = result_bytes(input.traffic);
       Task task{.what = "gather",
                 .bytes = bytes,
                 .latency_us = graph.machine().links[kind].latency_us,
@@ -80,6 +85,14 @@ void add_gather_over_links(const BuildInput& input, int tp, Resources& resources
       task_of[at] = tasks.add(std::move(task), 1);
     }
   }
+}
+
+void add_gather_over_links(const BuildInput& input, int tp, Resources& resources,
+                           MergedTasks& tasks) {
+  const auto rules = input.graph.dealt(std::vector<bool>(input.graph.num_kinds()));
+  const double bytes = result_bytes(input.traffic) / static_cast<double>(rules.size());
+  for (const Graph::WayRule& rule : rules)
+    add_gather_part(input.graph, {.tp = tp, .bytes = bytes, .rule = rule}, resources, tasks);
 }
 
 }  // namespace

@@ -113,10 +113,10 @@ class Planner {
   std::vector<internal::WeighedForest> forests(const Strategy& strategy, const Classes& classes) {
     std::vector<internal::WeighedForest> weighed;
     for (const internal::TokenPath& path : strategy.paths) {
-      const auto key = std::pair{classes.first, path.closed};
+      const auto key = std::pair{classes.first, path.rule};
       auto found = forests_.find(key);
       if (found == forests_.end())
-        found = forests_.try_emplace(key, graph_, routing_, classes.first, path.closed).first;
+        found = forests_.try_emplace(key, graph_, routing_, classes.first, path.rule).first;
       weighed.push_back(
           internal::weigh(graph_, found->second, traffic_, strategy.copies, path.share));
     }
@@ -125,7 +125,7 @@ class Planner {
 
   bool have_equal_ways(const Strategy& strategy) const {
     return std::ranges::all_of(strategy.paths, [&](const internal::TokenPath& path) {
-      return internal::have_equal_ways(graph_, classes_, path.closed);
+      return internal::have_equal_ways(graph_, classes_, path.rule);
     });
   }
 
@@ -135,8 +135,8 @@ class Planner {
   const internal::Traffic traffic_;
   const internal::Routing routing_;
   Classes classes_;
-  // By the sources and by the kinds of links that are not taken.
-  std::map<std::pair<std::vector<int>, std::vector<bool>>, Forest> forests_;
+  // By the sources and by the ways that are taken.
+  std::map<std::pair<std::vector<int>, Graph::WayRule>, Forest> forests_;
   const internal::Gather gather_;
 };
 

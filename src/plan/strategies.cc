@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <utility>
 
 namespace ferry::internal {
 
@@ -29,15 +29,25 @@ std::vector<int> kinds_out(const Graph& graph) {
   for (const int kind : outermost_kinds) {
     std::vector<bool> closed(graph.num_kinds());
     for (const int other : outermost_kinds) closed[other] = other != kind;
-    if (std::ssize(graph.ways(0, closed).order) == graph.num_ranks()) kinds.push_back(kind);
+    if (std::ssize(graph.ways(0, {.closed = closed}).order) == graph.num_ranks())
+      kinds.push_back(kind);
   }
   return kinds;
 }
 
-TokenPath only(const Graph& graph, int kind, const std::vector<int>& kinds) {
-  TokenPath path{.closed = std::vector<bool>(graph.num_kinds())};
-  for (const int other : kinds) path.closed[other] = other != kind;
-  return path;
+// The ways without these kinds of links. Tokens are dealt out where two ways are equally long.
+std::vector<TokenPath> paths(const Graph& graph, const std::vector<bool>& closed, double share) {
+  std::vector<TokenPath> paths;
+  for (const Graph::WayRule& rule : graph.dealt(closed)) paths.push_back({.rule = rule});
+  for (TokenPath& path : paths) path.share = share / static_cast<double>(paths.size());
+  return paths;
+}
+
+std::vector<TokenPath> only(const Graph& graph, int kind, const std::vector<int>& kinds,
+                            double share) {
+  std::vector<bool> closed(graph.num_kinds());
+  for (const int other : kinds) closed[other] = other != kind;
+  return paths(graph, closed, share);
 }
 
 // Splits the tokens in proportion to the rates of the links.
@@ -46,9 +56,9 @@ std::vector<TokenPath> split_by_rate(const Graph& graph, const std::vector<int>&
   for (const int kind : kinds) sum += rate_of(graph, kind);
   std::vector<TokenPath> split;
   for (const int kind : kinds) {
-    split.push_back(only(graph, kind, kinds));
-    split.back().share =
+    const double share =
         sum > 0 ? rate_of(graph, kind) / sum : 1.0 / static_cast<double>(kinds.size());
+    for (TokenPath& path : only(graph, kind, kinds, share)) split.push_back(std::move(path));
   }
   return split;
 }
@@ -56,7 +66,7 @@ std::vector<TokenPath> split_by_rate(const Graph& graph, const std::vector<int>&
 // Whether shortest ways take more than one of these kinds of links.
 bool takes_several(const Graph& graph, const std::vector<int>& kinds) {
   std::vector<bool> taken(graph.num_kinds());
-  for (const auto& hop : graph.ways(0, std::vector<bool>(graph.num_kinds())).reached)
+  for (const auto& hop : graph.ways(0, {.closed = std::vector<bool>(graph.num_kinds())}).reached)
     if (hop.kind >= 0) taken[hop.kind] = true;
   return std::ranges::count_if(kinds, [&](int kind) { return taken[kind]; }) > 1;
 }
@@ -64,7 +74,7 @@ bool takes_several(const Graph& graph, const std::vector<int>& kinds) {
 }  // namespace
 
 std::vector<Strategy> strategies_of(const Graph& graph) {
-  const std::vector<TokenPath> any = {{.closed = std::vector<bool>(graph.num_kinds())}};
+  const std::vector<TokenPath> any = paths(graph, std::vector<bool>(graph.num_kinds()), 1);
   std::vector<Strategy> all = {{.name = "fullmesh", .copies = TokenCopies::kPerRank, .paths = any}};
   if (graph.num_kinds() == 0) {
     if (graph.tree().num_nodes() == 1) return all;
@@ -81,7 +91,7 @@ std::vector<Strategy> strategies_of(const Graph& graph) {
     for (std::size_t i = 0; i < kinds.size(); ++i) {
       all.push_back({.name = "hierarchical, " + graph.machine().links[kinds[i]].name,
                      .copies = TokenCopies::kPerGroup,
-                     .paths = {only(graph, kinds[i], kinds)}});
+                     .paths = only(graph, kinds[i], kinds, 1)});
     }
     if (takes_several(graph, kinds))
       all.push_back({.name = "one way per group", .copies = TokenCopies::kPerGroup, .paths = any});

@@ -9,9 +9,9 @@
 
 namespace ferry::internal {
 
-// A share of the tokens, and the kinds of links that these do not take.
+// A share of the tokens, and the ways that these take.
 struct TokenPath {
-  std::vector<bool> closed = {};  // [kinds of links]
+  Graph::WayRule rule;
   double share = 1;
 };
 

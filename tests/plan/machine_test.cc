@@ -85,7 +85,7 @@ TEST(Graph, MatesOfThePartlyLinkedMachine) {
 // node RDMA and one link lead, or RDMA and two links.
 TEST(Graph, LengthsOfWays) {
   const internal::Graph graph(Machine::parse("ubbv2:2"));
-  const auto ways = graph.ways(0, std::vector<bool>(3));
+  const auto ways = graph.ways(0, {.closed = std::vector<bool>(3)});
   const int depth[16] = {0, 1, 1, 1, 2, 1, 2, 2, 1, 2, 2, 2, 3, 2, 3, 3};
   for (int rank = 0; rank < 16; ++rank) EXPECT_EQ(ways.reached[rank].depth, depth[rank]) << rank;
   EXPECT_EQ(ways.reached[12].from, 13);  // rank 13 serves its virtual node

@@ -68,6 +68,12 @@ TEST(Parallel, AChainGathersByTheRanksOnTheWay) {
   EXPECT_NEAR(step.gather_us, 2 * 1366.0 * 14336 / 10e3, 1e-3);
 }
 
+TEST(Parallel, ARingGathersBothWays) {
+  // Its own quarter, half of which goes on to the opposite rank.
+  EXPECT_NEAR(best_of("rank:4\nlink r ring all 10GB/s", {.tp = 4}).step.gather_us,
+              1.5 * kRankBytes / 4 / 10e3, 1e-3);
+}
+
 TEST(Parallel, PairsOfMicroBatchesHideTheShorterOfComputeAndExchange) {
   const char* const slowed = "host:2@12.5GB/s,rank:4\ncontention 1.3";
   const double pair_us = best_of(slowed, {}).pair_us();

@@ -205,7 +205,7 @@ int expect_sums_of_tasks(const std::string& text, const Workload& workload) {
     std::vector<internal::WeighedForest> weighed;
     for (const internal::TokenPath& path : strategy.paths)
       weighed.push_back(
-          internal::weigh(graph, forests.emplace_back(graph, routing, alone.first, path.closed),
+          internal::weigh(graph, forests.emplace_back(graph, routing, alone.first, path.rule),
                           traffic, strategy.copies, path.share));
     const Prediction total =
         internal::predict(strategy.name, internal::build_summed(input, weighed), {.chunks = 2});

@@ -88,6 +88,37 @@ TEST(Strategies, OneNodeOfCards) {
   EXPECT_NEAR(one.dispatch_bound_us, 3886, 1);
 }
 
+// Half of the tokens for the opposite rank go each way round.
+TEST(Strategies, RingsOfEvenSizeAreLoadedEquallyBothWays) {
+  for (const char* links : {"link r ring all 10GB/s", "link r pairs 0-1,1-2,2-3,3-0 10GB/s"}) {
+    SCOPED_TRACE(links);
+    const Plan plan = ferry::plan(Machine::parse(std::string("rank:4\n") + links), workload());
+    EXPECT_NEAR(bytes(predict(plan, "fullmesh"), "r") / kAll, 2 * kP64, 1e-5);
+    EXPECT_NEAR(bytes(predict(plan, "hierarchical"), "r") / kAll, kP64 + kP128 / 2, 1e-5);
+    EXPECT_NEAR(bytes(predict(plan, "allgather"), "r") / kAll, 1.5, 1e-9);
+    EXPECT_NEAR(predict(plan, "fullmesh").dispatch_bound_us, 2 * kP64 * kAll / 10e3, 1);
+  }
+  // On a ring of odd size no two ways are equally long.
+  const Plan odd = ferry::plan(Machine::parse("rank:5\nlink r ring all 10GB/s"), workload(5 * 32));
+  EXPECT_EQ(predict(odd, "fullmesh").loads[0].instances, 10);
+}
+
+std::string torus(const char* levels, const char* across) {
+  std::string text = std::string(levels) + "\nlink x " + across + " 50GB/s\nlink y pairs ";
+  for (int rank = 0; rank < 16; ++rank)
+    text += (rank > 0 ? "," : "") + std::to_string(rank) + "-" + std::to_string((rank + 4) % 16);
+  return text + " 50GB/s";
+}
+
+TEST(Strategies, ToriOfEvenSizeAreLoadedEquallyBothWays) {
+  const Plan plan = ferry::plan(Machine::parse(torus("y:4,rank:4", "ring y")), workload());
+  const Prediction one = predict(plan, "hierarchical"), all = predict(plan, "fullmesh");
+  EXPECT_NEAR(bytes(one, "x") / 1e6, 173.4, 0.1);
+  EXPECT_NEAR(bytes(one, "x") / kAll, 2 * kP32 + 4 * kP16, 1e-4);
+  EXPECT_NEAR(bytes(one, "y") / kAll, kP128 / 2 + kP64, 1e-5);
+  for (const char* link : {"x", "y"}) EXPECT_NEAR(bytes(all, link) / kAll, 8 * kP16, 1e-5);
+}
+
 TEST(Strategies, LimitedRoutingReachesFewerServers) {
   Workload limited = workload();
   limited.groups = 8, limited.groups_chosen = 4;
@@ -130,6 +161,7 @@ TEST(Classes, GiveWhatEachRankAloneGives) {
        {"ubbv2:2", "ubbv2:2@port10", "ubbv2dies:2", "a2:4", "h800:3", "a3:2@fabric=196GB/s",
         "host:3@12.5GB/s@5us,rank:4@20GB/s", "rack:2@10GB/s,host:2@9GB/s,rank:3",
         "host:2@8links@5GB/s,rank:8", "rank:8\nlink ring ring all 10GB/s",
+        "y:4,rank:2\nlink x ring y 9GB/s\nlink y pairs 0-2,2-4,4-6,6-0,1-3,3-5,5-7,7-1 9GB/s",
         "host:4,rank:4\nlink in mesh host 20GB/s\nlink out ring all 10GB/s",
         "host:2,rank:4\nlink in ring host 20GB/s 2us\nlink out pairs 0-5,1-4,2-7,3-6 10GB/s"}) {
     SCOPED_TRACE(text);

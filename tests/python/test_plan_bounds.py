@@ -78,6 +78,27 @@ def test_the_cut_between_two_nodes_is_met(machine, strategy, second_way, ms):
     assert bounds(machine)[strategy]["bound_us"]["dispatch"] == pytest.approx(least, rel=1e-6)
 
 
+def around(sizes, rate):
+    """A ring for one size, a torus for two: (arcs, lines)."""
+    ranks, pairs = math.prod(sizes), {}
+    for rank in range(ranks):
+        for name, step, size in zip("xy", (1, sizes[0]), sizes):
+            place = rank // step % size
+            pairs.setdefault(name, set()).add(tuple(sorted((rank, rank + ((place + 1) % size - place) * step))))
+    lines, arcs = f"rank:{ranks}\n", {}
+    for name, joined in pairs.items():
+        lines += f"link {name} pairs {','.join(f'{a}-{b}' for a, b in sorted(joined))} {rate}GB/s\n"
+        arcs |= both_ways(sorted(joined), name, rate)
+    return arcs, lines
+
+
+@pytest.mark.parametrize("sizes", [(4,), (8,), (16,), (4, 2), (4, 4)])
+def test_rings_and_tori_take_what_the_best_routes_take(sizes):
+    arcs, lines = around(sizes, 10)
+    least = least_us(arcs, math.prod(sizes))
+    assert bounds(lines)["fullmesh"]["bound_us"]["dispatch"] == pytest.approx(least, rel=1e-6)
+
+
 def random_machine(chance):
     """Eight ranks, a ring of random order and some more pairs: (arcs, lines)."""
     order = chance.sample(range(8), 8)
