@@ -154,7 +154,7 @@ class Builder {
   int add(const TreeHop& hop, Half half, std::int64_t ranks, std::vector<int> after) {
     const double bytes = hop.weight.bytes[half];
     if (bytes <= 0) return -1;
-    const Machine::Link& link = input_.graph.machine().links[hop.hop.kind];
+    const Machine::Link& link = input_.graph.link(hop.hop.kind);
     const int task = tasks(half).add({.what = link.name + (hop.hop.own ? "" : ", passed on"),
                                       .bytes = bytes,
                                       .latency_us = link.latency_us,

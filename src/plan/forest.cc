@@ -89,9 +89,7 @@ int Forest::add_node(int rank, int kind, const Tree& tree) {
 }
 
 void Forest::set_starts() {
-  const auto latency = [&](const Node& node) {
-    return graph_.machine().links[node.kind].latency_us;
-  };
+  const auto latency = [&](const Node& node) { return graph_.link(node.kind).latency_us; };
   for (Node& node : nodes_) {
     node.start_us = node.sources > 0 ? latency(node) : std::numeric_limits<double>::infinity();
     node.last_start_us = node.sources > 0 ? latency(node) : 0;
@@ -130,15 +128,16 @@ WeighedForest weigh(const Graph& graph, const Forest& forest, const Traffic& tra
     double out = 1;
     if (copies == TokenCopies::kPerRank) out = node.wanted.touched_alone;
     if (copies == TokenCopies::kPerGroup) out = node.wanted.touched;
+    const double sums = copies == TokenCopies::kPerRank ? out : node.wanted.touched;
     Weight weight{.bytes = {tokens * traffic.row_bytes * out,
                             traffic.exact ? tokens * traffic.output_bytes * node.wanted.rows
-                                          : tokens * traffic.sum_bytes * out}};
+                                          : tokens * traffic.sum_bytes * sums}};
     for (const int child : node.children) {
       if (weights[child].bytes[kCombine] > 0)
         weight.combine_start_us =
             std::max(weight.combine_start_us, weights[child].combine_start_us);
     }
-    weight.combine_start_us += graph.machine().links[node.kind].latency_us;
+    weight.combine_start_us += graph.link(node.kind).latency_us;
     weights.push_back(weight);
   }
   return {.forest = &forest, .weights = std::move(weights)};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 
 #include "base/names.h"
 #include "ferry/status.h"
@@ -20,6 +21,8 @@ using Shape = Machine::Shape;
   refuse_line(link.line, fmt::format("link '{}': {}", link.name, what));
 }
 
+}  // namespace
+
 int find_level(const Topology& tree, const Machine::Link& link) {
   if (link.level.empty()) return -1;
   const int level = tree.find_level(link.level);
@@ -28,20 +31,7 @@ int find_level(const Topology& tree, const Machine::Link& link) {
                                 nearest_name(link.level, level_names(tree))));
 }
 
-// The ranks of each group of a level. Level -1: one group, the whole machine.
-std::vector<std::vector<int>> groups_of(const Topology& tree, int level) {
-  std::vector<std::vector<int>> groups;
-  if (level < 0) {
-    groups.emplace_back(tree.num_ranks());
-    std::iota(groups[0].begin(), groups[0].end(), 0);
-    return groups;
-  }
-  for (int group = 0; group < tree.level(level).num_groups(); ++group) {
-    const auto ranks = tree.members(group, level);
-    groups.emplace_back(ranks.begin(), ranks.end());
-  }
-  return groups;
-}
+namespace {
 
 bool is_even(const Topology& tree) {
   for (int i = 0; i < tree.num_levels(); ++i) {
@@ -64,6 +54,20 @@ bool is_even(const Topology& tree) {
 
 }  // namespace
 
+std::vector<std::vector<int>> groups_of(const Topology& tree, int level) {
+  std::vector<std::vector<int>> groups;
+  if (level < 0) {
+    groups.emplace_back(tree.num_ranks());
+    std::iota(groups[0].begin(), groups[0].end(), 0);
+    return groups;
+  }
+  for (int group = 0; group < tree.level(level).num_groups(); ++group) {
+    const auto ranks = tree.members(group, level);
+    groups.emplace_back(ranks.begin(), ranks.end());
+  }
+  return groups;
+}
+
 std::vector<std::array<int, 2>> joined_pairs(const Machine::Link& link, int size) {
   if (link.shape != Shape::kXor) return link.pairs;
   std::vector<std::array<int, 2>> pairs;
@@ -84,13 +88,17 @@ Graph::Graph(const Machine& machine)
       sharers_[level][rank] = with_last ? shared : ++shared;
     }
   }
-  for (std::size_t i = 0; i < kinds_.size(); ++i) {
+  for (std::size_t i = 0; i < machine.links.size(); ++i) {
+    kinds_[i].link = static_cast<int>(i);
     make(machine_.links[i], kinds_[i]);
     kinds_[i].outermost = outermost_crossed(kinds_[i]);
   }
+  for (std::size_t i = 0; i < machine.links.size(); ++i) add_parts(static_cast<int>(i));
   inwards_.resize(kinds_.size());
   std::iota(inwards_.begin(), inwards_.end(), 0);
-  std::ranges::stable_sort(inwards_, {}, [&](int kind) { return kinds_[kind].outermost; });
+  // Inside a group other links come before those that also lead out of it.
+  std::ranges::stable_sort(
+      inwards_, {}, [&](int kind) { return std::pair(kinds_[kind].outermost, !is_part(kind)); });
   if (num_kinds() > 0) check_connected();
 }
 
@@ -113,7 +121,6 @@ int Graph::outermost_crossed(const Kind& kind) const {
 
 void Graph::make_cliques(const Machine::Link& link, Kind& kind) const {
   const int level = find_level(tree(), link);
-  kind.cliques.of.assign(num_ranks(), -1);
   if (link.shape == Shape::kMesh) {
     kind.cliques.members = groups_of(tree(), level);
   } else {
@@ -132,9 +139,13 @@ void Graph::make_cliques(const Machine::Link& link, Kind& kind) const {
       }
     }
   }
-  for (std::size_t clique = 0; clique < kind.cliques.members.size(); ++clique)
-    for (const int rank : kind.cliques.members[clique])
-      kind.cliques.of[rank] = static_cast<int>(clique);
+  number(kind.cliques);
+}
+
+void Graph::number(Cliques& cliques) const {
+  cliques.of.assign(num_ranks(), -1);
+  for (std::size_t clique = 0; clique < cliques.members.size(); ++clique)
+    for (const int rank : cliques.members[clique]) cliques.of[rank] = static_cast<int>(clique);
 }
 
 void Graph::join(const Machine::Link& link, Kind& kind, int a, int b) const {

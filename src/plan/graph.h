@@ -15,6 +15,11 @@ namespace ferry::internal {
 // of xor are included if the lower position is in the group.
 std::vector<std::array<int, 2>> joined_pairs(const Machine::Link& link, int size);
 
+// The level of a link; -1: the whole machine. Throws for a level that does not exist.
+int find_level(const Topology& tree, const Machine::Link& link);
+// The ranks of each group of a level. Level -1: one group, the whole machine.
+std::vector<std::vector<int>> groups_of(const Topology& tree, int level);
+
 // The ranks of the tree are in the order 0, 1, 2, .., as machines are parsed from texts.
 class Graph {
  public:
@@ -24,7 +29,16 @@ class Graph {
   const Machine& machine() const noexcept { return machine_; }
   const Topology& tree() const noexcept { return machine_.tree; }
   int num_ranks() const noexcept { return machine_.tree.num_ranks(); }
+  // Each link of the machine is a kind. A mesh over groups behind a shared port also has parts as
+  // kinds: its links between mates of these groups, and its links inside them. With the parts a
+  // token crosses to a group once.
   int num_kinds() const noexcept { return static_cast<int>(kinds_.size()); }
+  const Machine::Link& link(int kind) const { return machine_.links[kinds_[kind].link]; }
+  int link_index(int kind) const { return kinds_[kind].link; }  // the same for all parts
+  bool is_part(int kind) const { return kind >= std::ssize(machine_.links); }
+  // [kinds]: those that a strategy leaves out, which sends to each rank, or once to each group.
+  std::vector<bool> closed_per_rank() const;
+  std::vector<bool> closed_per_group() const;
   // Whether all groups of a level have equally many ranks, and these share links evenly.
   bool even() const noexcept { return even_; }
 
@@ -88,6 +102,8 @@ class Graph {
 
  private:
   struct Kind {
+    int link = 0;  // of the machine
+    bool has_parts = false;
     int outermost = 0;
     Cliques cliques;
     std::vector<std::vector<int>> joined;  // [ranks]; for kinds without cliques
@@ -97,6 +113,10 @@ class Graph {
   void make(const Machine::Link& link, Kind& kind) const;
   void make_cliques(const Machine::Link& link, Kind& kind) const;
   void make_joined(const Machine::Link& link, Kind& kind) const;
+  void number(Cliques& cliques) const;
+  std::vector<int> entered_levels(int kind) const;
+  void add_parts(int kind);
+  Kind mates(int outer, int level) const;
   void join(const Machine::Link& link, Kind& kind, int a, int b) const;
   int outermost_crossed(const Kind& kind) const;
   void reach_from(int from, int kind, bool last, std::vector<bool>& seen, Ways& ways) const;

@@ -48,7 +48,7 @@ void HopSums::cross(int from) {
   for (int way = 0; way < std::ssize(forests_); ++way) {
     const Forest& forest = *forests_[way].forest;
     const auto latency = [&](int node) {
-      return input_.graph.machine().links[forest.nodes()[node].kind].latency_us;
+      return input_.graph.link(forest.nodes()[node].kind).latency_us;
     };
     for (const int node : forest.of(from))
       add({.from = from, .way = way, .node = node, .start_us = latency(node)});

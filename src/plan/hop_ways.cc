@@ -63,7 +63,7 @@ int HopWays::add_task(int node, bool own, int outermost, std::vector<int> after)
   const int kind = node_at(node).kind;
   const std::size_t at = resources_.index({.kind = kind, .own = own, .outermost = outermost});
   Task task{.bytes = forest_->weights[node].bytes[half_],
-            .latency_us = graph_.machine().links[kind].latency_us,
+            .latency_us = graph_.link(kind).latency_us,
             .uses = uses_.passages[at],
             .after = std::move(after)};
   if (uses_.links[kind] >= 0)

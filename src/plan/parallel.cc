@@ -79,7 +79,7 @@ void add_gather_part(const Graph& graph, const GatherPart& part, Resources& reso
       const Hop hop{.from = from, .to = at, .kind = kind, .own = task_of[from] < 0};
       Task task{.what = "gather",
                 .bytes = bytes,
-                .latency_us = graph.machine().links[kind].latency_us,
+                .latency_us = graph.link(kind).latency_us,
                 .uses = resources.of(hop, false, bytes)};
       if (!hop.own) task.after = {task_of[from]};
       task_of[at] = tasks.add(std::move(task), 1);
@@ -89,7 +89,7 @@ void add_gather_part(const Graph& graph, const GatherPart& part, Resources& reso
 
 void add_gather_over_links(const BuildInput& input, int tp, Resources& resources,
                            MergedTasks& tasks) {
-  const auto rules = input.graph.dealt(std::vector<bool>(input.graph.num_kinds()));
+  const auto rules = input.graph.dealt(input.graph.closed_per_rank());
   const double bytes = result_bytes(input.traffic) / static_cast<double>(rules.size());
   for (const Graph::WayRule& rule : rules)
     add_gather_part(input.graph, {.tp = tp, .bytes = bytes, .rule = rule}, resources, tasks);

@@ -58,11 +58,24 @@ class Planner {
   const PlanOptions& options() const { return options_; }
   const Graph& graph() const { return graph_; }
   const Classes& used_classes() const { return classes_; }
-  // [links of the machine]: whether a strategy that was predicted sends over them.
-  std::vector<bool> used_links() const {
+  // Links without a rate whose port only what leaves a group crosses, and which have links inside.
+  std::vector<std::string> unlimited_inside() const {
+    std::vector<std::string> names;
     std::vector<bool> used(graph_.num_kinds());
     for (const auto& [path, forest] : forests_)
       for (const Forest::Node& node : forest.nodes()) used[node.kind] = true;
+    for (int kind = 0; kind < graph_.num_kinds(); ++kind) {
+      const Machine::Link& link = graph_.link(kind);
+      const bool inside = graph_.outermost(kind) > graph_.outermost(graph_.link_index(kind));
+      if (used[kind] && inside && link.gb_s <= 0 && link.curve.empty()) names.push_back(link.name);
+    }
+    return names;
+  }
+  // [links of the machine]: whether a strategy that was predicted sends over them.
+  std::vector<bool> used_links() const {
+    std::vector<bool> used(graph_.machine().links.size());
+    for (const auto& [path, forest] : forests_)
+      for (const Forest::Node& node : forest.nodes()) used[graph_.link_index(node.kind)] = true;
     return used;
   }
 
@@ -184,6 +197,11 @@ std::vector<std::string> notes(const Planner& planner, const Workload& workload,
     for (std::string& note : internal::unused_notes(machine, planner.used_links(), predictions))
       notes.push_back(std::move(note));
   }
+  for (const std::string& name : planner.unlimited_inside())
+    notes.push_back(
+        fmt::format("'{}' has no rate inside a group behind its port, and limits nothing "
+                    "there",
+                    name));
   for (const Load& load : best.loads)
     if (load.gb_s <= 0)
       notes.push_back(fmt::format("'{}' has no rate and limits nothing", load.name));

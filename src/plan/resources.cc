@@ -96,25 +96,26 @@ Resources::Passage Resources::passage(std::size_t index) const {
 }
 
 std::optional<LoadKind> Resources::link_load(int kind) const {
-  const Machine::Link& link = graph_.machine().links[kind];
+  const Machine::Link& link = graph_.link(kind);
   const bool port_alone = full_rate(link) <= 0 && !link.port.empty();
   if (port_alone) return std::nullopt;
   return LoadKind{link.name, full_rate(link), link.source};
 }
 
 double Resources::link_cost(int kind, double bytes) const {
-  const Machine::Link& link = graph_.machine().links[kind];
+  const Machine::Link& link = graph_.link(kind);
   return link.curve.empty() ? 1 : full_rate(link) / rate_at(link.curve, bytes / chunks_);
 }
 
 void Resources::add_sender(int rank, const Passage& passage, std::vector<Use>& uses) {
-  const Machine::Link& link = graph_.machine().links[passage.kind];
+  const Machine::Link& link = graph_.link(passage.kind);
   if (link.issue_us > 0) {
-    const Key issuer{.what = What::kIssue, .index = passage.kind, .a = classes_.of[rank]};
+    const Key issuer{
+        .what = What::kIssue, .index = graph_.link_index(passage.kind), .a = classes_.of[rank]};
     const double rows_gb_s = row_bytes_ / link.issue_us / kBytesPerUs;
     uses.push_back({.resource = find(issuer, {link.name + " issue", rows_gb_s, link.source})});
   }
-  add_port(rank, passage.kind, true, uses);
+  add_port(rank, passage, true, uses);
   add_levels(rank, passage.outermost, true, uses);
   const std::vector<Machine::Engine>& engines = graph_.machine().engines;
   for (std::size_t i = 0; i < engines.size(); ++i) {
@@ -125,15 +126,19 @@ void Resources::add_sender(int rank, const Passage& passage, std::vector<Use>& u
 }
 
 void Resources::add_receiver(int rank, const Passage& passage, std::vector<Use>& uses) {
-  add_port(rank, passage.kind, false, uses);
+  add_port(rank, passage, false, uses);
   add_levels(rank, passage.outermost, false, uses);
 }
 
-void Resources::add_port(int rank, int kind, bool out, std::vector<Use>& uses) {
+// A message between two ranks of a group does not cross the port of the group, unless all links of
+// this kind are inside such groups, which then share the port as a switch.
+void Resources::add_port(int rank, const Passage& passage, bool out, std::vector<Use>& uses) {
   const std::vector<Machine::Port>& ports = graph_.machine().ports;
+  const int outermost_of_link = graph_.outermost(graph_.link_index(passage.kind));
   for (std::size_t i = 0; i < ports.size(); ++i) {
-    if (ports[i].name != graph_.machine().links[kind].port) continue;
+    if (ports[i].name != graph_.link(passage.kind).port) continue;
     const int level = port_level(ports[i]);
+    if (level >= 0 && outermost_of_link <= level && passage.outermost > level) continue;
     const bool half = ports[i].duplex == Machine::Duplex::kHalf;
     const Key key{.what = What::kPort,
                   .index = static_cast<int>(i),

@@ -78,7 +78,7 @@ class Resources {
     auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr)
   };
 
-  void add_port(int rank, int kind, bool out, std::vector<Use>& uses);
+  void add_port(int rank, const Passage& passage, bool out, std::vector<Use>& uses);
   void add_levels(int rank, int outermost, bool out, std::vector<Use>& uses);
   int find(const Key& key, const LoadKind& kind);
   std::int64_t instances(const Key& key) const;

@@ -11,7 +11,7 @@ namespace {
 
 // The rate of one link, or of its port if that is lower.
 double rate_of(const Graph& graph, int kind) {
-  const Machine::Link& link = graph.machine().links[kind];
+  const Machine::Link& link = graph.link(kind);
   double rate = link.gb_s;
   for (const Machine::Port& port : graph.machine().ports)
     if (port.name == link.port && port.gb_s > 0)
@@ -19,17 +19,16 @@ double rate_of(const Graph& graph, int kind) {
   return rate;
 }
 
-// The kinds of links between the outermost groups that each lead to every rank without the others.
-std::vector<int> kinds_out(const Graph& graph) {
-  std::vector<int> kinds;
+// Open kinds of links between the outermost groups that each lead to every rank without the others.
+std::vector<int> kinds_out(const Graph& graph, const std::vector<bool>& closed) {
   const int outermost = graph.outermost(graph.kinds_inwards().front());
-  std::vector<int> outermost_kinds;
+  std::vector<int> outermost_kinds, kinds;
   for (int kind = 0; kind < graph.num_kinds(); ++kind)
-    if (graph.outermost(kind) == outermost) outermost_kinds.push_back(kind);
+    if (!closed[kind] && graph.outermost(kind) == outermost) outermost_kinds.push_back(kind);
   for (const int kind : outermost_kinds) {
-    std::vector<bool> closed(graph.num_kinds());
-    for (const int other : outermost_kinds) closed[other] = other != kind;
-    if (std::ssize(graph.ways(0, {.closed = closed}).order) == graph.num_ranks())
+    std::vector<bool> others = closed;
+    for (const int other : outermost_kinds) others[other] = other != kind;
+    if (std::ssize(graph.ways(0, {.closed = others}).order) == graph.num_ranks())
       kinds.push_back(kind);
   }
   return kinds;
@@ -43,30 +42,33 @@ std::vector<TokenPath> paths(const Graph& graph, const std::vector<bool>& closed
   return paths;
 }
 
+// The ways over one of some kinds out.
 std::vector<TokenPath> only(const Graph& graph, int kind, const std::vector<int>& kinds,
-                            double share) {
-  std::vector<bool> closed(graph.num_kinds());
+                            std::vector<bool> closed, double share) {
   for (const int other : kinds) closed[other] = other != kind;
   return paths(graph, closed, share);
 }
 
 // Splits the tokens in proportion to the rates of the links.
-std::vector<TokenPath> split_by_rate(const Graph& graph, const std::vector<int>& kinds) {
+std::vector<TokenPath> split_by_rate(const Graph& graph, const std::vector<bool>& closed) {
+  const std::vector<int> kinds = kinds_out(graph, closed);
   double sum = 0;
   for (const int kind : kinds) sum += rate_of(graph, kind);
   std::vector<TokenPath> split;
   for (const int kind : kinds) {
     const double share =
         sum > 0 ? rate_of(graph, kind) / sum : 1.0 / static_cast<double>(kinds.size());
-    for (TokenPath& path : only(graph, kind, kinds, share)) split.push_back(std::move(path));
+    for (TokenPath& path : only(graph, kind, kinds, closed, share))
+      split.push_back(std::move(path));
   }
   return split;
 }
 
 // Whether shortest ways take more than one of these kinds of links.
-bool takes_several(const Graph& graph, const std::vector<int>& kinds) {
+bool takes_several(const Graph& graph, const std::vector<int>& kinds,
+                   const std::vector<bool>& closed) {
   std::vector<bool> taken(graph.num_kinds());
-  for (const auto& hop : graph.ways(0, {.closed = std::vector<bool>(graph.num_kinds())}).reached)
+  for (const auto& hop : graph.ways(0, {.closed = closed}).reached)
     if (hop.kind >= 0) taken[hop.kind] = true;
   return std::ranges::count_if(kinds, [&](int kind) { return taken[kind]; }) > 1;
 }
@@ -74,8 +76,10 @@ bool takes_several(const Graph& graph, const std::vector<int>& kinds) {
 }  // namespace
 
 std::vector<Strategy> strategies_of(const Graph& graph) {
-  const std::vector<TokenPath> any = paths(graph, std::vector<bool>(graph.num_kinds()), 1);
-  std::vector<Strategy> all = {{.name = "fullmesh", .copies = TokenCopies::kPerRank, .paths = any}};
+  const std::vector<bool> per_rank = graph.closed_per_rank(), per_group = graph.closed_per_group();
+  const std::vector<TokenPath> any = paths(graph, per_group, 1);
+  std::vector<Strategy> all = {
+      {.name = "fullmesh", .copies = TokenCopies::kPerRank, .paths = paths(graph, per_rank, 1)}};
   if (graph.num_kinds() == 0) {
     if (graph.tree().num_nodes() == 1) return all;
     all.insert(all.begin(),
@@ -83,20 +87,23 @@ std::vector<Strategy> strategies_of(const Graph& graph) {
     all.push_back({.name = "allgather", .copies = TokenCopies::kAll, .paths = any});
     return all;
   }
-  const std::vector<int> kinds = kinds_out(graph);
+  const std::vector<int> kinds = kinds_out(graph, per_group);
   if (kinds.size() < 2) {
     all.push_back({.name = "hierarchical", .copies = TokenCopies::kPerGroup, .paths = any});
   } else {
-    const std::vector<TokenPath> split = split_by_rate(graph, kinds);
-    for (std::size_t i = 0; i < kinds.size(); ++i) {
-      all.push_back({.name = "hierarchical, " + graph.machine().links[kinds[i]].name,
+    for (const int kind : kinds) {
+      all.push_back({.name = "hierarchical, " + graph.link(kind).name,
                      .copies = TokenCopies::kPerGroup,
-                     .paths = only(graph, kinds[i], kinds, 1)});
+                     .paths = only(graph, kind, kinds, per_group, 1)});
     }
-    if (takes_several(graph, kinds))
+    if (takes_several(graph, kinds, per_group))
       all.push_back({.name = "one way per group", .copies = TokenCopies::kPerGroup, .paths = any});
-    all.push_back({.name = "split", .copies = TokenCopies::kPerGroup, .paths = split});
-    all.push_back({.name = "fullmesh, split", .copies = TokenCopies::kPerRank, .paths = split});
+    all.push_back({.name = "split",
+                   .copies = TokenCopies::kPerGroup,
+                   .paths = split_by_rate(graph, per_group)});
+    all.push_back({.name = "fullmesh, split",
+                   .copies = TokenCopies::kPerRank,
+                   .paths = split_by_rate(graph, per_rank)});
   }
   all.push_back({.name = "allgather", .copies = TokenCopies::kAll, .paths = any});
   return all;

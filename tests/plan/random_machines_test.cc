@@ -231,6 +231,20 @@ TEST(RandomMachines, SumsOverAllTreesAreThoseOfTheTasks) {
   EXPECT_GT(checked, kMachines);
 }
 
+// The parts of a mesh: its links between mates of groups, and inside groups.
+TEST(RandomMachines, SumsOverPartsOfAMesh) {
+  const Workload workload{
+      .exchange = {.max_tokens = 64, .hidden = 1024, .num_experts = 28, .top_k = 2}};
+  for (const char* text :
+       {"host:7,rank:2\nlink out mesh all 56GB/s 3us port nic\nport nic 50GB/s of host\n"
+        "engine pass 51GB/s relays",
+        "host:7,rank:2\nlink out mesh all 56GB/s 3us issue 0.05us port nic\nport nic 50GB/s of "
+        "host",
+        "host:2,rank:3+4\nlink out mesh all 9GB/s 3us port nic\nport nic 5GB/s of host",
+        "rack:2@9GB/s,host:2@8GB/s,rank:2\nlink out mesh all curve 4096:1.5,1048576:12"})
+    EXPECT_EQ(expect_sums_of_tasks(text, workload), 3) << text;
+}
+
 // A rank waits for the slowest of the sums that it adds to its own, over whichever link.
 TEST(RandomMachines, SumsKnowTheSlowestHopBehindAnother) {
   const Workload few{.exchange = {.max_tokens = 1, .hidden = 64, .num_experts = 16, .top_k = 8}};

@@ -119,6 +119,71 @@ TEST(Strategies, ToriOfEvenSizeAreLoadedEquallyBothWays) {
   for (const char* link : {"x", "y"}) EXPECT_NEAR(bytes(all, link) / kAll, 8 * kP16, 1e-5);
 }
 
+// A machine as a tree, and as links through ports: one plan.
+TEST(Strategies, GroupsBehindASharedPortGetATokenOnce) {
+  const char* const texts[][2] = {
+      {"host:2@25GB/s,rank:4",
+       "host:2,rank:4\nlink eth mesh all port nic\nport nic 25GB/s of host"},
+      {"host:2@25GB/s,rank:4",
+       "host:2,rank:4\nlink nv mesh host source stated: free\nlink eth mesh all port nic\n"
+       "port nic 25GB/s of host"},
+      {"host:2@25GB/s,rank:4", "host:2@25GB/s,rank:4\nlink eth mesh all source stated: free"},
+      {"host:3@9GB/s,rank:4", "host:3,rank:4\nlink eth mesh all port nic\nport nic 9GB/s of host"},
+      {"host:2@25GB/s,rank:3+5",
+       "host:2,rank:3+5\nlink eth mesh all port nic\nport nic 25GB/s of host"},
+      {"rack:2@10GB/s,host:2@25GB/s,rank:2",
+       "rack:2@10GB/s,host:2@25GB/s,rank:2\nlink eth mesh all source stated: free"}};
+  for (const auto& [tree, links] : texts) {
+    SCOPED_TRACE(links);
+    const Plan as_tree = ferry::plan(Machine::parse(tree), workload(240));
+    const Plan as_links = ferry::plan(Machine::parse(links), workload(240));
+    EXPECT_EQ(as_links.predictions[0].strategy, "hierarchical");
+    for (const Prediction& one : as_tree.predictions) {
+      SCOPED_TRACE(one.strategy);
+      const Prediction same = predict(as_links, one.strategy);
+      EXPECT_NEAR(same.dispatch_us, one.dispatch_us, 0.005 * one.dispatch_us);
+      EXPECT_NEAR(same.combine_us, one.combine_us, 0.005 * one.combine_us);
+      for (const Load& load : same.loads) {
+        if (load.gb_s <= 0) continue;
+        const std::string level = load.name == "nic" ? "host" : load.name;
+        EXPECT_NEAR(load.dispatch_bytes, bytes(one, level), 0.005 * load.dispatch_bytes);
+      }
+    }
+  }
+}
+
+TEST(Strategies, LinksWithoutARateInsideAGroupAreTold) {
+  const std::string text = "host:2,rank:4\nlink eth mesh all port nic\nport nic 25GB/s of host\n";
+  const auto told = testing::Contains(HasSubstr("'eth' has no rate inside a group"));
+  EXPECT_THAT(ferry::plan(Machine::parse(text), workload()).notes, told);
+  EXPECT_THAT(ferry::plan(Machine::parse(text + "link nv mesh host 90GB/s"), workload()).notes,
+              testing::Not(told));
+}
+
+// A NIC of each rank leads to all other ranks: a rank of the other host passes tokens on.
+TEST(Strategies, ANicThatReachesAllRanksSendsOncePerHost) {
+  const Plan rails =
+      ferry::plan(Machine::parse("host:2,rank:8\nlink nv mesh host port sw\nport sw 160GB/s\n"
+                                 "link ib index host port nic\nport nic 50GB/s"),
+                  workload());
+  const Plan all = ferry::plan(Machine::parse("host:2,rank:8\nlink nv mesh host port sw\n"
+                                              "port sw 160GB/s\nlink ib mesh all port nic\n"
+                                              "port nic 50GB/s"),
+                               workload());
+  const Prediction same = predict(all, "hierarchical"), one = predict(rails, "hierarchical");
+  EXPECT_NEAR(bytes(same, "nic"), kAll * kP128, 1e3);
+  EXPECT_NEAR(same.pair_us(), one.pair_us(), 1e-6 * one.pair_us());
+  EXPECT_NEAR(bytes(predict(all, "fullmesh"), "nic"), 8 * kAll * kP16, 1e3);
+}
+
+// A port of a host that only links inside the host use is a switch of its ranks.
+TEST(Strategies, APortOfAGroupIsSharedByLinksInsideIt) {
+  const Plan plan = ferry::plan(
+      Machine::parse("host:1,rank:4\nlink pcie mesh host port sw\nport sw 50GB/s of host"),
+      workload());
+  EXPECT_NEAR(bytes(predict(plan, "fullmesh"), "sw"), 12 * kAll * kP64, 1e3);
+}
+
 TEST(Strategies, LimitedRoutingReachesFewerServers) {
   Workload limited = workload();
   limited.groups = 8, limited.groups_chosen = 4;
@@ -158,9 +223,12 @@ TEST(Strategies, IdsAreCounted) {
 // All presets and shapes of links: classes of equal ranks against every rank as a class.
 TEST(Classes, GiveWhatEachRankAloneGives) {
   for (const char* text :
-       {"ubbv2:2", "ubbv2:2@port10", "ubbv2dies:2", "a2:4", "h800:3", "a3:2@fabric=196GB/s",
-        "host:3@12.5GB/s@5us,rank:4@20GB/s", "rack:2@10GB/s,host:2@9GB/s,rank:3",
-        "host:2@8links@5GB/s,rank:8", "rank:8\nlink ring ring all 10GB/s",
+       {"ubbv2:2", "ubbv2:2@port10", "ubbv2dies:2",
+        "host:3,rank:4\nlink eth mesh all 9GB/s issue 0.1us port nic\n"
+        "port nic 25GB/s of host",
+        "a2:4", "h800:3", "a3:2@fabric=196GB/s", "host:3@12.5GB/s@5us,rank:4@20GB/s",
+        "rack:2@10GB/s,host:2@9GB/s,rank:3", "host:2@8links@5GB/s,rank:8",
+        "rank:8\nlink ring ring all 10GB/s",
         "y:4,rank:2\nlink x ring y 9GB/s\nlink y pairs 0-2,2-4,4-6,6-0,1-3,3-5,5-7,7-1 9GB/s",
         "host:4,rank:4\nlink in mesh host 20GB/s\nlink out ring all 10GB/s",
         "host:2,rank:4\nlink in ring host 20GB/s 2us\nlink out pairs 0-5,1-4,2-7,3-6 10GB/s"}) {

@@ -88,7 +88,7 @@ ordered_json plan_json(const PlannedPoint& point) {
 ordered_json links_json(const Machine& machine) {
   const internal::Graph graph(machine);
   ordered_json kinds = ordered_json::array();
-  for (int kind = 0; kind < graph.num_kinds(); ++kind) {
+  for (int kind = 0; kind < std::ssize(machine.links); ++kind) {
     const Machine::Link& link = machine.links[kind];
     ordered_json pairs = ordered_json::array();
     for (int rank = 0; rank < graph.num_ranks(); ++rank) {
