@@ -48,9 +48,7 @@ PlannedPoint plan_point(const PlanArguments& options, int ep) {
       .machine = read_machine(request.machine), .workload = request.workload, .plan = {}};
   const int before = point.machine.tree.num_ranks();
   if (ep > 0) point.machine = point.machine.resized(ep);
-  const int ranks = point.machine.tree.num_ranks(), experts = point.workload.exchange.num_experts;
-  if (experts % ranks != 0)
-    throw std::invalid_argument(fmt::format("EP {} does not divide {} experts", ranks, experts));
+  const int ranks = point.machine.tree.num_ranks();
   set_routing(options.routing, kSeed, point.workload);
   point.plan = plan(point.machine, point.workload, request.options);
   if (ranks != before)
