@@ -368,10 +368,10 @@ typedef struct ferry_prediction {
   const char* limited_by;
   double dispatch_us;
   double combine_us;
-  double dispatch_bound_us;  // no order of messages is faster
+  double dispatch_bound_us;  // no order of messages over the same ways is faster
   double combine_bound_us;
-  double received_bytes;  // of the rank with most, in a dispatch: own rows
-  double staged_bytes;    // that it forwards
+  double received_bytes;  // over links, of the rank with most, in a dispatch: own rows
+  double staged_bytes;    // that it forwards; ferry_window_bytes has the memory of a rank
 } ferry_prediction;
 
 #ifdef __cplusplus

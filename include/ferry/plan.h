@@ -200,7 +200,8 @@ struct Prediction {
   // Upper bound of a dispatch and its combine; pair_us() where they were simulated.
   double at_most_us = 0;
   int chunks = 0;  // pieces of a message in the simulation; 0: times are the bounds
-  // Bytes of the rank with the most, in a dispatch: for its own experts; passed on.
+  // Bytes that come to the rank with the most over links, in a dispatch: for its own experts;
+  // passed on.
   double received_bytes = 0, staged_bytes = 0;
   std::string limited_by;  // the load with the most work
   std::vector<Load> loads;
@@ -214,8 +215,11 @@ struct Prediction {
 
 struct Plan {
   std::vector<Prediction> predictions;  // the best first
-  std::string sentence;                 // the reason why the first is the best
-  std::vector<std::string> notes;       // assumptions behind the figures
+  // Memory of a rank for the exchange, whatever the strategy: window_bytes() of its configuration.
+  // 0: a note has the reason why such an exchange is refused.
+  WindowBytes window = {};
+  std::string sentence;            // the reason why the first is the best
+  std::vector<std::string> notes;  // assumptions behind the figures
 };
 
 // Predicts every strategy that the machine can run.

@@ -56,6 +56,7 @@ class Planner {
   }
 
   const PlanOptions& options() const { return options_; }
+  std::int64_t tokens() const { return traffic_.tokens; }  // of each rank, of its share with TP
   const Graph& graph() const { return graph_; }
   const Classes& used_classes() const { return classes_; }
   // Links without a rate whose port only what leaves a group crosses, and which have links inside.
@@ -187,12 +188,6 @@ std::vector<std::string> notes(const Planner& planner, const Workload& workload,
     notes.push_back(fmt::format("times are of an exchange alone; beside compute {} takes {}",
                                 best.strategy,
                                 internal::time_text(best.pair_us() * machine.contention)));
-  for (const Prediction& prediction : predictions) {
-    const double bytes = prediction.received_bytes + prediction.staged_bytes;
-    if (machine.memory_gb > 0 && bytes > machine.memory_gb * 1e9)
-      notes.push_back(fmt::format("{} needs {} on a rank, which has {} GB", prediction.strategy,
-                                  internal::bytes_text(bytes), machine.memory_gb));
-  }
   if (workload.exchange.max_tokens > 0) {
     for (std::string& note : internal::unused_notes(machine, planner.used_links(), predictions))
       notes.push_back(std::move(note));
@@ -206,6 +201,23 @@ std::vector<std::string> notes(const Planner& planner, const Workload& workload,
     if (load.gb_s <= 0)
       notes.push_back(fmt::format("'{}' has no rate and limits nothing", load.name));
   return notes;
+}
+
+// The memory of a rank, as an exchange takes it.
+WindowBytes window_of(const Planner& planner, const Workload& workload,
+                      std::vector<std::string>& notes) try {
+  ExchangeConfig config = workload.exchange;
+  config.max_tokens = planner.tokens();
+  const WindowBytes window = window_bytes(config, planner.graph().num_ranks());
+  const double memory_gb = planner.graph().machine().memory_gb;
+  if (memory_gb > 0 && static_cast<double>(window.expected) > memory_gb * 1e9)
+    notes.push_back(fmt::format("the window of a rank is {}, but a rank has {} GB",
+                                internal::bytes_text(static_cast<double>(window.expected)),
+                                memory_gb));
+  return window;
+} catch (const Error& error) {
+  notes.push_back(fmt::format("such an exchange is refused: {}", error.what()));
+  return {};
 }
 
 void check(const Workload& workload, const PlanOptions& options) {
@@ -258,6 +270,7 @@ Plan plan(const Machine& machine, const Workload& workload, const PlanOptions& o
   for (const int index : order) plan.predictions.push_back(std::move(predictions[index]));
   plan.sentence = internal::why(candidates, order);
   plan.notes = notes(planner, workload, plan.predictions);
+  plan.window = window_of(planner, workload, plan.notes);
   return plan;
 }
 

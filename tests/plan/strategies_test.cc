@@ -305,13 +305,41 @@ TEST(Plan, SaysWhatLimitsAndWhatWouldHelp) {
   }
 }
 
+// However the machine is written.
+TEST(Plan, TheMemoryOfARankIsTheWindowOfTheEngine) {
+  const WindowBytes engine = window_bytes(workload().exchange, 8);
+  for (const char* text : {"host:2@25GB/s,rank:4", "rank:8@5GB/s",
+                           "host:2,rank:4\nlink eth mesh all port nic\nport nic 25GB/s of host",
+                           "host:2,rank:4\nlink in mesh host 9GB/s\nlink out index host 5GB/s"}) {
+    const Plan plan = ferry::plan(Machine::parse(text), workload());
+    EXPECT_EQ(plan.window.expected, engine.expected) << text;
+    EXPECT_EQ(plan.window.worst, engine.worst) << text;
+  }
+  Workload shared = workload();
+  shared.parallel.tp = 4;
+  const Plan quarter = ferry::plan(Machine::parse("rank:8@5GB/s"), shared);
+  shared.exchange.max_tokens /= 4;
+  EXPECT_EQ(quarter.window.expected, window_bytes(shared.exchange, 8).expected);
+}
+
+TEST(Plan, AShapeThatTheEngineRefusesIsTold) {
+  Workload large = workload();
+  large.exchange.max_tokens = 1 << 24;
+  const Plan plan = ferry::plan(Machine::parse("rank:64@5GB/s"), large);
+  EXPECT_EQ(plan.window.worst, 0U);
+  EXPECT_THAT(plan.notes,
+              testing::Contains(HasSubstr("such an exchange is refused: a rank could")));
+}
+
 TEST(Plan, SaysWhatMemoryAndComputeDoToIt) {
   Machine machine = Machine::parse("ubbv2:2");
   machine.memory_gb = 0.5;
   machine.contention = 2;
   const Plan plan = ferry::plan(machine, workload());
-  EXPECT_THAT(plan.notes, testing::Contains(testing::StartsWith("allgather needs 881 MB")));
-  EXPECT_THAT(plan.notes, testing::Not(testing::Contains(HasSubstr("hierarchical needs"))));
+  EXPECT_THAT(plan.notes, testing::Contains(HasSubstr("MB, but a rank has 0.5 GB")));
+  machine.memory_gb = 64;
+  EXPECT_THAT(ferry::plan(machine, workload()).notes,
+              testing::Not(testing::Contains(HasSubstr("but a rank has"))));
   EXPECT_THAT(plan.notes, testing::Contains(HasSubstr("beside compute hierarchical takes")));
 }
 

@@ -81,6 +81,8 @@ ordered_json plan_json(const PlannedPoint& point) {
           {"groups", point.workload.groups},
           {"groups_chosen", point.workload.groups_chosen},
           {"predictions", std::move(predictions)},
+          {"window_bytes",
+           {{"expected", point.plan.window.expected}, {"worst", point.plan.window.worst}}},
           {"sentence", point.plan.sentence},
           {"notes", point.plan.notes}};
 }

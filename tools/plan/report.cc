@@ -27,14 +27,13 @@ std::string loads_text(const Prediction& prediction) {
 std::string table(const Plan& plan) {
   std::size_t width = 8;
   for (const Prediction& p : plan.predictions) width = std::max(width, p.strategy.size());
-  std::string text = fmt::format("{:<{}} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<12} {}\n", "strategy",
-                                 width, "dispatch", "combine", "pair", "bound", "memory",
-                                 "limited by", "busiest of each, out");
+  std::string text =
+      fmt::format("{:<{}} {:>9} {:>9} {:>9} {:>9}  {:<12} {}\n", "strategy", width, "dispatch",
+                  "combine", "pair", "bound", "limited by", "busiest of each, out");
   for (const Prediction& p : plan.predictions) {
-    text += fmt::format("{:<{}} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<12} {}\n", p.strategy, width,
+    text += fmt::format("{:<{}} {:>9} {:>9} {:>9} {:>9}  {:<12} {}\n", p.strategy, width,
                         time_text(p.dispatch_us), time_text(p.combine_us), time_text(p.pair_us()),
-                        time_text(p.bound_us()), bytes_text(p.received_bytes + p.staged_bytes),
-                        p.limited_by, loads_text(p));
+                        time_text(p.bound_us()), p.limited_by, loads_text(p));
   }
   return text;
 }
@@ -70,6 +69,13 @@ std::string sources_text(const Prediction& best) {
   return text;
 }
 
+std::string window_text(const WindowBytes& window) {
+  if (window.worst == 0) return "";
+  return fmt::format("memory of a rank: {} of window with balanced experts, at most {}\n",
+                     bytes_text(static_cast<double>(window.expected)),
+                     bytes_text(static_cast<double>(window.worst)));
+}
+
 std::string step_text(const PlannedPoint& point) {
   const Workload::Parallel& parallel = point.workload.parallel;
   const Step& step = point.plan.predictions.front().step;
@@ -101,7 +107,7 @@ std::string plan_text(const PlannedPoint& point, bool explain) {
                   exchange.hidden, exchange.top_k, exchange.num_experts,
                   data_type_name(exchange.dtype), wire_name(exchange.wire));
   text += table(point.plan) + "best is " + point.plan.sentence + "\n" + doubled_text(best) +
-          step_text(point);
+          window_text(point.plan.window) + step_text(point);
   for (const std::string& note : point.plan.notes) text += "note: " + note + "\n";
   if (!explain) return text;
   text += sources_text(best);
