@@ -50,6 +50,7 @@ class Line {
   [[noreturn]] void refuse(const std::string& what) const { internal::refuse_line(number_, what); }
 
   int number() const { return number_; }
+  std::size_t read() const { return next_; }  // words
   bool done() const { return next_ == words_.size(); }
   std::string_view word(const char* what) {
     if (done()) refuse(fmt::format("{} is missing", what));
@@ -85,6 +86,27 @@ class Line {
       refuse(unit.empty() ? fmt::format("'{}' is not a positive number", text)
                           : fmt::format("'{}' is not a positive quantity of {}", text, unit));
     return value;
+  }
+  // In GB/s.
+  std::optional<double> rate(std::string_view text) const {
+    if (const auto gbit = quantity(text, "Gbit/s")) return *gbit / 8;
+    return quantity(text, "GB/s");
+  }
+  double required_rate(std::string_view text) const {
+    const std::optional<double> value = rate(text);
+    if (!value) refuse(fmt::format("'{}' is not a number with GB/s or Gbit/s", text));
+    return *value;
+  }
+  // The rest of the line. A rate or a time in it is refused where none stands before.
+  std::string source(bool has_rate, bool has_time) {
+    for (std::size_t i = next_; i < words_.size(); ++i) {
+      if ((!has_rate && rate(words_[i])) || (!has_time && quantity(words_[i], "us")))
+        refuse(
+            fmt::format("'{}' is part of the text of 'source', which is the rest of the line; "
+                        "write it before 'source'",
+                        words_[i]));
+    }
+    return rest();
   }
   // Throws if the field was set before.
   void set(double& field, double value, std::string_view unit) const {
@@ -144,7 +166,7 @@ Machine::Link read_link(Line& line) {
   read_shape(line, link);
   while (!line.done()) {
     const std::string word(line.word("a property"));
-    if (const auto rate = line.quantity(word, "GB/s")) {
+    if (const auto rate = line.rate(word)) {
       line.set(link.gb_s, *rate, "GB/s");
     } else if (const auto latency = line.quantity(word, "us")) {
       line.set(link.latency_us, *latency, "us");
@@ -155,11 +177,11 @@ Machine::Link read_link(Line& line) {
     } else if (word == "curve") {
       read_curve(line, link);
     } else if (word == "source") {
-      link.source = line.rest();
+      link.source = line.source(link.gb_s > 0 || !link.curve.empty(), link.latency_us > 0);
     } else {
-      line.refuse(fmt::format("link '{}': '{}' is neither a rate (GB/s) nor a latency (us){}",
-                              link.name, word,
-                              nearest_name(word, {"issue", "port", "curve", "source", "in"})));
+      line.refuse(fmt::format(
+          "link '{}': '{}' is neither a rate (GB/s, Gbit/s) nor a latency (us){}", link.name, word,
+          nearest_name(word, {"issue", "port", "curve", "source", "in"})));
     }
   }
   return link;
@@ -169,16 +191,16 @@ Machine::Port read_port(Line& line) {
   Machine::Port port{.name = std::string(line.word("a name")), .line = line.number()};
   while (!line.done()) {
     const std::string word(line.word("a property"));
-    if (const auto rate = line.quantity(word, "GB/s")) {
+    if (const auto rate = line.rate(word)) {
       line.set(port.gb_s, *rate, "GB/s");
     } else if (word == "of") {
       port.level = line.word("a level");
     } else if (word == "half") {
       port.duplex = Machine::Duplex::kHalf;
     } else if (word == "source") {
-      port.source = line.rest();
+      port.source = line.source(port.gb_s > 0, true);
     } else {
-      line.refuse(fmt::format("port '{}': '{}' is not a rate (GB/s){}", port.name, word,
+      line.refuse(fmt::format("port '{}': '{}' is not a rate (GB/s, Gbit/s){}", port.name, word,
                               nearest_name(word, {"of", "half", "source"})));
     }
   }
@@ -189,7 +211,7 @@ Machine::Engine read_engine(Line& line) {
   Machine::Engine engine{.name = std::string(line.word("a name")), .line = line.number()};
   while (!line.done()) {
     const std::string word(line.word("a property"));
-    if (const auto rate = line.quantity(word, "GB/s")) {
+    if (const auto rate = line.rate(word)) {
       line.set(engine.gb_s, *rate, "GB/s");
     } else if (word == "sends") {
       engine.sends = true;
@@ -198,9 +220,9 @@ Machine::Engine read_engine(Line& line) {
     } else if (word == "reorders") {
       engine.reorders = true;
     } else if (word == "source") {
-      engine.source = line.rest();
+      engine.source = line.source(engine.gb_s > 0, true);
     } else {
-      line.refuse(fmt::format("engine '{}': '{}' is not a rate (GB/s){}", engine.name, word,
+      line.refuse(fmt::format("engine '{}': '{}' is not a rate (GB/s, Gbit/s){}", engine.name, word,
                               nearest_name(word, {"sends", "relays", "reorders", "source"})));
     }
   }
@@ -213,7 +235,7 @@ Machine::Copying read_copying(Line& line) {
   cost.rank_us = line.required(line.word("the time of a rank"), "us");
   cost.token_ns = line.required(line.word("the time of a token"), "ns");
   for (double& rate : cost.gb_s)
-    rate = line.required(line.word("a rate (two: in the cache, beyond it)"), "GB/s");
+    rate = line.required_rate(line.word("a rate (two: in the cache, beyond it)"));
   return cost;
 }
 
@@ -234,13 +256,13 @@ void read_host(Line& line, Machine::Host& host) {
     } else if (word == "rank") {
       host.caches.rank_mb = line.required(line.word("a size"), "MB");
     } else if (word == "network") {
-      host.network_gb_s = line.required(line.word("a rate"), "GB/s");
+      host.network_gb_s = line.required_rate(line.word("a rate"));
     } else if (word == "together") {
       host.together = true;
     } else if (word == "flag") {
       host.flag_ns = line.required(line.word("a time"), "ns");
     } else if (word == "source") {
-      host.source = line.rest();
+      host.source = line.source(line.read() > 3, line.read() > 3);
     } else {
       line.refuse(
           fmt::format("host: '{}' is not a property{}", word,
@@ -313,6 +335,8 @@ Machine parse_lines(std::span<const MachineLine> lines) {
 }  // namespace internal
 
 Machine Machine::parse(std::string_view text) {
+  if (text.starts_with(internal::kByteOrderMark))
+    text.remove_prefix(internal::kByteOrderMark.size());
   std::vector<internal::MachineLine> lines;
   const std::size_t end = std::min(text.find('\n'), text.size());
   const std::optional<std::string> preset = internal::preset_text(text.substr(0, end));

@@ -14,6 +14,9 @@ namespace ferry::internal {
 // The names of Machine::Shape, in the order of its values.
 inline constexpr std::array kShapeNames = {"mesh", "ring", "pairs", "index", "xor"};
 
+// Some editors begin a file of UTF-8 with it.
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
 struct MachineLine {
   int number;  // from 1, in the text of the user; 0: not written by the user
   std::string_view text;

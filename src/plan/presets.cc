@@ -90,13 +90,16 @@ void set_rate(std::string_view all, std::string_view name, std::string_view rate
     refuse(all,
            fmt::format("it has no link or port '{}'{}", name, internal::nearest_name(name, names)));
   }
-  const std::size_t source = text.find(" source ", line + 1);
-  const std::size_t old = text.find("GB/s", line + 1);
-  const std::size_t from = old < source ? text.rfind(' ', old) : source;
-  const std::size_t end = text.find('\n', line + 1);
-  const std::size_t to = old < source ? old + 4 : source;
-  const std::string between = text.substr(to, source - to);
-  text.replace(from, end - from, fmt::format(" {}{} source stated: by the user", rate, between));
+  const std::size_t source = text.find(" source ", line + 1), end = text.find('\n', line + 1);
+  std::string kept;
+  for (std::size_t word = line + 1; word < source;
+       word = std::min(text.find(' ', word), source) + 1) {
+    const std::string one = text.substr(word, std::min(text.find(' ', word), source) - word);
+    const bool is_rate = one.ends_with("GB/s") || one.ends_with("Gbit/s");
+    if (!is_rate) kept += (kept.empty() ? "" : " ") + one;
+  }
+  text.replace(line + 1, end - line - 1,
+               fmt::format("{} {} source stated: by the user", kept, rate));
 }
 
 }  // namespace

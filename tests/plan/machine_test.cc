@@ -67,6 +67,42 @@ TEST(Machine, PresetsAreReadAndTheirRatesCanBeChanged) {
   EXPECT_EQ(machine.ports[0].gb_s, 15);
 }
 
+TEST(Machine, RatesMayBeInGbitPerSecond) {
+  const char* const text =
+      "host:2@100Gbit/s,rank:4\nlink eth mesh all %s port nic\nport nic %s\nengine dma %s sends\n"
+      "host dispatch 4us 26ns %s %s combine 4us 26ns %s %s network %s\n";
+  const auto with = [&](const std::string& rate) {
+    std::string all = text;
+    while (all.find("%s") != all.npos) all.replace(all.find("%s"), 2, rate);
+    return Machine::parse(all).to_text();
+  };
+  EXPECT_EQ(with("100Gbit/s"), with("12.5GB/s"));
+  EXPECT_THAT(refusal("rank:4\nlink a mesh all 5Gbit/s 6GB/s"), HasSubstr("6GB/s after 0.625GB/s"));
+  const Machine preset = Machine::parse("ubbv2:2@nic=100Gbit/s@nic=200Gbit/s@peer=80Gbit/s");
+  EXPECT_EQ(preset.ports[0].gb_s, 25);
+  EXPECT_EQ(preset.links[0].gb_s, 10);
+  EXPECT_EQ(preset.links[0].level, "vnode");
+}
+
+// What stands behind 'source' is its text, so a rate there would be lost.
+TEST(Refused, ARateBehindASource) {
+  const std::string mesh = "rank:4\nlink a mesh all ";
+  EXPECT_THAT(refusal(mesh + "source stated: a paper 50GB/s"),
+              AllOf(HasSubstr("line 2"), HasSubstr("'50GB/s' is part of the text of 'source'")));
+  EXPECT_THAT(refusal(mesh + "source stated: 400Gbit/s"), HasSubstr("'400Gbit/s' is part"));
+  EXPECT_THAT(refusal(mesh + "5GB/s source stated: 3us"), HasSubstr("'3us' is part"));
+  EXPECT_THAT(refusal(mesh + "port b\nport b source stated: 3GB/s"), HasSubstr("'3GB/s' is part"));
+  EXPECT_THAT(refusal(mesh + "5GB/s\nengine e sends source x 3GB/s"), HasSubstr("'3GB/s' is part"));
+  EXPECT_THAT(refusal("rank:4\nhost source here dispatch 4us 26ns 60GB/s 18GB/s"),
+              HasSubstr("'4us' is part"));
+  EXPECT_EQ(refusal(mesh + "5GB/s 3us source stated: 10 % below 6GB/s and 4us"), "accepted");
+}
+
+TEST(Machine, AByteOrderMarkIsLeftOut) {
+  EXPECT_EQ(Machine::parse("\xEF\xBB\xBFrank:4\nlink a mesh all 5GB/s").to_text(),
+            "rank:4\nlink a mesh all 5GB/s\n");
+}
+
 // The table of the partly linked machine with its second way: rank, mate1, ib, port10.
 TEST(Graph, MatesOfThePartlyLinkedMachine) {
   const internal::Graph graph(Machine::parse("ubbv2:2@port10"));
