@@ -12,7 +12,7 @@ from ferry.errors import InvalidArgument
 
 def plan(machine: Union[str, Dict[str, Any]], *, loads: Optional[Iterable[float]] = None,
          **options: Union[str, float, bool]) -> Dict[str, Any]:
-    """Returns the JSON object of `ferry plan`: "predictions", the best first, "sentence" and "notes".
+    """Returns the JSON object of `ferry plan` (docs/plan_json.md); with sweep="tokens=128,4096" a list of them.
 
     machine: a preset ("ubbv2:2@port10"), levels ("host:2@12.5GB/s,rank:4"), lines of docs/plan.md, or a dict with the
     keys of its JSON form. loads: how often each expert is chosen, E numbers; None: routing is uniform. options: those
@@ -22,6 +22,7 @@ def plan(machine: Union[str, Dict[str, Any]], *, loads: Optional[Iterable[float]
     if not isinstance(machine, (str, dict)):
         raise TypeError(f"machine is {machine!r}, need a text or a dict")
     with tempfile.TemporaryDirectory() as folder:
+        names = {f"{folder}/{file}": file.split(".")[0] for file in ("machine.json", "machine.txt", "loads.json")}
         if isinstance(machine, dict):
             machine = _write(folder, "machine.json", json.dumps(machine, indent=1))
         elif "\n" in machine:
@@ -34,7 +35,10 @@ def plan(machine: Union[str, Dict[str, Any]], *, loads: Optional[Iterable[float]
             command += [option] if value is True else [option, str(value)]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        raise InvalidArgument(done.stderr.strip() or f"ferry plan ended with {done.returncode}")
+        message = done.stderr.strip() or f"ferry plan ended with {done.returncode}"
+        for file, name in names.items():  # the caller gave no file
+            message = message.replace(file, name)
+        raise InvalidArgument(message)
     return json.loads(done.stdout)
 
 

@@ -182,6 +182,12 @@ std::vector<std::string> notes(const Planner& planner, const Workload& workload,
                                   prediction.strategy, prediction.chunks,
                                   prediction.chunks == 1 ? "" : "s"));
   }
+  const Workload::Parallel& parallel = workload.parallel;
+  if (parallel.layers % parallel.pp != 0)
+    notes.push_back(
+        fmt::format("{} layers do not divide into {} stages: the step is that of "
+                    "stages of {} layers, for which the others wait",
+                    parallel.layers, parallel.pp, parallel.stage_layers()));
   const Prediction& best = predictions.front();
   const Machine& machine = planner.graph().machine();
   if (machine.contention != 1)

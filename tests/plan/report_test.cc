@@ -20,10 +20,18 @@ std::string text_of(const Workload::Parallel& parallel) {
 
 TEST(PlanReport, StepsAreToldWhereTheLayoutHasAny) {
   EXPECT_THAT(text_of({}), testing::Not(testing::HasSubstr("a forward step")));
-  EXPECT_THAT(text_of({.pp = 2}), testing::HasSubstr("a forward step of 2 layers in 2 stages"));
+  EXPECT_THAT(text_of({.pp = 2, .layers = 2}),
+              testing::HasSubstr("a forward step of 2 layers in 2 stages, 1 micro"));
   // Their product is 8 * 2^32 + 1.
-  EXPECT_THAT(text_of({.tp = 43, .pp = 843, .micro_batches = 947881}),
+  EXPECT_THAT(text_of({.tp = 43, .pp = 843, .layers = 843, .micro_batches = 947881}),
               testing::HasSubstr("843 stages, 947881 micro-batches"));
+}
+
+TEST(PlanReport, LayersThatStagesDoNotDivideAreTold) {
+  const std::string text = text_of({.pp = 7, .layers = 58});
+  EXPECT_THAT(text, testing::HasSubstr("a forward step of 58 layers in 7 stages of at most 9"));
+  EXPECT_THAT(text, testing::HasSubstr("note: 58 layers do not divide into 7 stages"));
+  EXPECT_THAT(text_of({.pp = 29, .layers = 58}), testing::Not(testing::HasSubstr("divide")));
 }
 
 TEST(PlanExpect, SaysThatABenchRanWithTheCoresElsewhere) {

@@ -1,11 +1,19 @@
 """ferry.plan: what the native program computes, as Python objects."""
 
+import csv
+import io
+import json
 import math
+import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
 import ferry
+from ferry import native_program
 
+ROOT = Path(__file__).parents[2]
 LINES = """host:2,rank:4
 link in mesh host 50GB/s
 link out index host port nic
@@ -82,7 +90,135 @@ def test_a_json_machine_is_refused_by_its_line(tmp_path, link, line, words):
    {shape}{link}}}]}}""")
     with pytest.raises(ferry.InvalidArgument) as refused:
         ferry.plan(str(tmp_path / "machine.json"))
-    assert f"machine, line {line}: " in str(refused.value) and words in str(refused.value)
+    assert f"{tmp_path}/machine.json, line {line}: " in str(refused.value) and words in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["host:2,rank:4\nlink a mush all 5GB/s", "host:2,rank:4\nlink a mesh host 5GB/s",
+                                  "host:0\nlink a mesh all 5GB/s"])
+def test_an_error_in_a_file_names_the_file(tmp_path, text):
+    file = tmp_path / "machine.txt"
+    file.write_text(text)
+    with pytest.raises(ferry.InvalidArgument, match=f"{file}|no way over links leads from rank 0"):
+        ferry.plan(str(file))
+    with pytest.raises(ferry.InvalidArgument) as refused:
+        ferry.plan(text)
+    assert "/tmp" not in str(refused.value)
+
+
+def test_other_files_are_named_too(tmp_path):
+    (tmp_path / "bench.json").write_text('{"pair_us": 3}')
+    with pytest.raises(ferry.InvalidArgument, match="bench.json': its JSON has no 'options'"):
+        run("rank:8@5GB/s", "--expect", tmp_path / "bench.json")
+    with pytest.raises(ferry.InvalidArgument, match="loads' has 3 loads for 256 experts"):
+        ferry.plan("rank:8@5GB/s", loads=[1, 2, 3])
+
+
+def run(*arguments):
+    done = subprocess.run([native_program.path(), "plan", *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise ferry.InvalidArgument(done.stderr)
+    return done.stdout
+
+
+def test_a_byte_order_mark_is_left_out(tmp_path):
+    for name, text in (("machine.json", json.dumps(JSON)), ("machine.txt", LINES)):
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+        marked = ferry.plan(str(tmp_path / name), tokens=128)
+        assert marked["predictions"] == ferry.plan(LINES, tokens=128)["predictions"]
+
+
+def test_rates_of_json_in_gbit_per_second():
+    gbit = {**JSON, "links": [{"name": "in", "mesh": "host", "gbit_s": 400}, JSON["links"][1]],
+            "ports": [{"name": "nic", "gbit_s": 104}]}
+    assert ferry.plan(gbit, tokens=128)["predictions"] == ferry.plan(JSON, tokens=128)["predictions"]
+    with pytest.raises(ferry.InvalidArgument, match="'gb_s' and 'gbit_s' are one rate"):
+        ferry.plan({**JSON, "ports": [{"name": "nic", "gbit_s": 104, "gb_s": 13}]})
+
+
+def keys_of(value, path=""):
+    """The paths of all values that are no objects: "predictions[].loads[].name"."""
+    if isinstance(value, dict):
+        for key, inside in value.items():
+            named = "NAME" if path.endswith("pair_us_if_doubled") else key
+            yield from keys_of(inside, f"{path}.{named}" if path else named)
+    elif isinstance(value, list):
+        yield path + "[]"
+        for inside in value:
+            yield from keys_of(inside, path + "[]")
+    else:
+        yield path
+
+
+def documented_keys():
+    """The paths in the first column of the tables of docs/plan_json.md; a header names the lists that a table is of."""
+    lists, paths = [""], set()
+    for line in (ROOT / "docs" / "plan_json.md").read_text().split("\n"):
+        cell = line.split("|")[1] if line.startswith("|") else ""
+        names = re.findall(r"`([^`]+)`", cell)
+        if cell.startswith(" key"):
+            lists = ["predictions[]." + ("" if name == "predictions[]" else name + ".") for name in names] or [""]
+        elif names:
+            paths |= {prefix + name for prefix in lists for name in names}
+    return paths
+
+
+def test_the_page_has_every_key_of_the_json_and_no_other():
+    plans = [ferry.plan("ubbv2:2@port10", tokens=128), ferry.plan("host:2@5GB/s,rank:4", tp=2, micro_batches=2)]
+    printed = {path for plan in plans for path in keys_of(plan)}
+    elements = {"predictions[]", "notes[]"} | {f"predictions[].{name}[]" for name in
+                                               ("loads", "dispatch_tasks", "combine_tasks")}
+    printed -= {path for path in printed if path.endswith("[][]")}
+    assert elements <= printed
+    assert documented_keys() == printed
+
+
+def test_the_page_has_every_column_of_the_csv():
+    text = (ROOT / "docs" / "plan_json.md").read_text().split("Columns have the names")[1]
+    assert re.findall(r"`([^`]+)`", text) == run("rank:8@5GB/s", "--csv").split("\n")[0].split(",")
+
+
+@pytest.mark.parametrize("key, values, read", [
+    ("tokens", [0, 128, 4096], lambda plan: plan["tokens"]),
+    ("hidden", [64, 7168], lambda plan: plan["hidden"]),
+    ("top-k", [1, 8], lambda plan: plan["top_k"]),
+    ("experts", [16, 100], lambda plan: plan["experts"]),
+    ("ep", [8, 16], lambda plan: plan["ranks"]),
+    ("chunks", [1, 32], lambda plan: plan["chunks"]),
+    ("tp", [1, 4], lambda plan: plan["parallel"]["tp"]),
+    ("pp", [1, 7], lambda plan: plan["parallel"]["pp"]),
+    ("micro-batches", [1, 2], lambda plan: plan["parallel"]["micro_batches"]),
+    ("compute-us", [0, 500], lambda plan: plan["parallel"]["compute_us"]),
+])
+def test_any_number_of_the_shape_can_be_swept(key, values, read):
+    points = ferry.plan("ubbv2:2", sweep=f"{key}={','.join(map(str, values))}")
+    assert [read(point) for point in points] == values
+    alone = ferry.plan("ubbv2:2", **{key.replace("-", "_"): values[1]})
+    assert points[1] == alone
+
+
+def test_a_sweep_is_refused_by_its_key_and_value():
+    for sweep, words in (("token=1,2", "did you mean 'tokens'"), ("tokens", "not of the form ep=16,32"),
+                         ("top-k=33", "top-k '33' is not a number from 1 to 32"), ("tp=", "'tp=' has no number")):
+        with pytest.raises(ferry.InvalidArgument, match=words):
+            ferry.plan("ubbv2:2", sweep=sweep)
+    with pytest.raises(ferry.InvalidArgument, match="--sweep tokens=1,2 and --tokens give one value twice"):
+        ferry.plan("ubbv2:2", sweep="tokens=1,2", tokens=4)
+
+
+def test_csv_has_a_line_for_each_point_and_strategy():
+    rows = list(csv.DictReader(io.StringIO(run("ubbv2:2@port10", "--sweep", "tokens=128,4096", "--csv"))))
+    points = ferry.plan("ubbv2:2@port10", sweep="tokens=128,4096")
+    assert len(rows) == sum(len(point["predictions"]) for point in points) == 14
+    for row, (point, one) in zip(rows, [(point, one) for point in points for one in point["predictions"]]):
+        assert row["strategy"] == one["strategy"] and float(row["pair_us"]) == one["pair_us"]
+        assert int(row["tokens"]) == point["tokens"] and int(row["window_bytes"]) == point["window_bytes"]["expected"]
+    assert list(csv.reader(io.StringIO(run("host:2@5GB/s,rank:4", "--csv"))))[1][0] == "host:2@5GB/s,rank:4"
+
+
+def test_layers_that_stages_do_not_divide_are_told():
+    plan = ferry.plan("h800:8", model="deepseek-v3", pp=7)
+    assert any("58 layers do not divide into 7 stages" in note for note in plan["notes"])
+    assert "58 layers in 7 stages of at most 9" in run("h800:8", "--model", "deepseek-v3", "--pp", 7)
 
 
 def touched(experts):
@@ -111,7 +247,7 @@ def test_what_does_not_fit_is_refused():
         ferry.plan("ubbv2:2", ep=20)
     with pytest.raises(ferry.InvalidArgument, match="compute of nan us"):
         ferry.plan("ubbv2:2", compute_us=float("nan"))
-    with pytest.raises(ferry.InvalidArgument, match="'ep=' has no number of ranks"):
+    with pytest.raises(ferry.InvalidArgument, match="'ep=' has no number"):
         ferry.plan("ubbv2:2", sweep="ep=")
     with pytest.raises(ferry.InvalidArgument, match="64 stages, but mixtral-8x7b has 32 MoE layers"):
         ferry.plan("ubbv2:1", model="mixtral-8x7b", pp=64)

@@ -120,6 +120,20 @@ def test_keys_zoom_and_move_the_timeline(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.skipif(BROWSER is None, reason="no chromium: scripts/install.sh browser")
+def test_a_page_of_many_tasks_draws_the_links_first_and_the_longest_tasks(tmp_path):
+    pairs = ",".join(f"{rank}-{(rank * 5 + 3) % 16}" for rank in range(16) if rank < (rank * 5 + 3) % 16)
+    native("plan", f"rank:16\nlink a ring all 9GB/s\nlink b pairs {pairs} 7GB/s", "--report", tmp_path / "plan.html")
+    best = data_of(tmp_path / "plan.html")["plan"]["predictions"][0]
+    assert len(best["dispatch_tasks"]) > 40
+    drawn = dom(tmp_path / "plan.html")
+    titles = re.findall(r"<h2>(.*?)</h2>", drawn)
+    assert titles == ["Strategies", "Loads", "Links, as wide as their bytes", "Tasks in time"]
+    tasks = drawn.split("Tasks in time</h2>")[1].split("</svg>")[0]
+    assert tasks.count("<rect") == 40 and re.search(r"40 of \d+ bars", tasks)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(BROWSER is None, reason="no chromium: scripts/install.sh browser")
 def test_a_browser_draws_every_page(tmp_path):
     native(*BENCH, "--report", tmp_path / "bench.html")
     native("topology", "host:2@12.5GB/s,rank:4", "--report", tmp_path / "topology.html")

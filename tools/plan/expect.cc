@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "tools/bench/flag_time.h"
+#include "tools/plan/machine_json.h"
 #include "tools/plan/routing.h"
 #include "traffic/ranking.h"
 
@@ -33,6 +34,15 @@ json bench_object(const std::string& printed) {
   json object = json::parse(printed.substr(std::min(begin, printed.size())), nullptr, false);
   if (!object.is_object()) throw std::invalid_argument("a bench printed no JSON object");
   return object;
+}
+
+json bench_of(const std::string& file) try {
+  json bench = bench_object(read_file(file));
+  if (!bench.contains("options"))
+    throw std::invalid_argument("its JSON has no 'options', so ferry bench did not write it");
+  return bench;
+} catch (const std::invalid_argument& error) {
+  throw std::invalid_argument(fmt::format("--expect: '{}': {}", file, error.what()));
 }
 
 Workload workload_of_bench(const json& bench) {

@@ -12,6 +12,9 @@ namespace ferry::tools {
 // std::invalid_argument.
 nlohmann::json bench_object(const std::string& printed);
 
+// The same of a file. An error names the file.
+nlohmann::json bench_of(const std::string& file);
+
 // The workload of a bench, from its options.
 Workload workload_of_bench(const nlohmann::json& bench);
 

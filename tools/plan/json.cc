@@ -67,6 +67,7 @@ ordered_json prediction_json(const Prediction& prediction) {
 
 ordered_json plan_json(const PlannedPoint& point) {
   const ExchangeConfig& exchange = point.workload.exchange;
+  const Workload::Parallel& parallel = point.workload.parallel;
   ordered_json predictions = ordered_json::array();
   for (const Prediction& prediction : point.plan.predictions)
     predictions.push_back(prediction_json(prediction));
@@ -80,6 +81,13 @@ ordered_json plan_json(const PlannedPoint& point) {
           {"wire", wire_name(exchange.wire)},
           {"groups", point.workload.groups},
           {"groups_chosen", point.workload.groups_chosen},
+          {"chunks", point.chunks},
+          {"parallel",
+           {{"tp", parallel.tp},
+            {"pp", parallel.pp},
+            {"layers", parallel.layers},
+            {"micro_batches", parallel.micro_batches},
+            {"compute_us", parallel.compute_us}}},
           {"predictions", std::move(predictions)},
           {"window_bytes",
            {{"expected", point.plan.window.expected}, {"worst", point.plan.window.worst}}},

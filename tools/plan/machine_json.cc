@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/names.h"
+#include "ferry/status.h"
 #include "plan/machine_text.h"
 
 namespace ferry::tools {
@@ -99,6 +100,15 @@ class JsonFields {
   std::string optional(const json& object, const char* key, const char* before,
                        const char* unit) const {
     return object.contains(key) ? fmt::format(" {}{}{}", before, positive(object, key), unit) : "";
+  }
+
+  // A rate, which has one key in GB/s and one in Gbit/s. At most one of them is given.
+  std::string rate(const json& object, const std::string& key, const char* before = "") const {
+    const std::string gb_s = key + "gb_s", gbit_s = key + "gbit_s";
+    if (object.contains(gb_s) && object.contains(gbit_s))
+      refuse(object, gbit_s, fmt::format("'{}' and '{}' are one rate", gb_s, gbit_s));
+    return optional(object, gb_s.c_str(), before, "GB/s") +
+           optional(object, gbit_s.c_str(), before, "Gbit/s");
   }
 
   std::string numbers(const json& object, const char* key, const char* unit) const {
@@ -198,10 +208,10 @@ class MachineReader : JsonFields {
   }
 
   std::string link_line(const json& link) const {
-    check_keys(link, {"name", "mesh", "ring", "index", "xor", "pairs", "within", "gb_s",
+    check_keys(link, {"name", "mesh", "ring", "index", "xor", "pairs", "within", "gb_s", "gbit_s",
                       "latency_us", "issue_us", "port", "curve", "source"});
-    std::string line = "link " + string(link, "name") + shape(link) +
-                       optional(link, "gb_s", "", "GB/s") + optional(link, "latency_us", "", "us") +
+    std::string line = "link " + string(link, "name") + shape(link) + rate(link, "") +
+                       optional(link, "latency_us", "", "us") +
                        optional(link, "issue_us", "issue ", "us");
     if (link.contains("port")) line += " port " + string(link, "port");
     if (link.contains("curve")) line += " curve " + pairs(link, "curve", ":");
@@ -209,18 +219,18 @@ class MachineReader : JsonFields {
   }
 
   std::string port_line(const json& port) const {
-    check_keys(port, {"name", "gb_s", "level", "duplex", "source"});
+    check_keys(port, {"name", "gb_s", "gbit_s", "level", "duplex", "source"});
     const std::string duplex = port.contains("duplex") ? string(port, "duplex") : "full";
     if (duplex != "full" && duplex != "half")
       refuse(port, "duplex", fmt::format("duplex '{}' is neither full nor half", duplex));
-    return "port " + string(port, "name") + optional(port, "gb_s", "", "GB/s") +
+    return "port " + string(port, "name") + rate(port, "") +
            (port.contains("level") ? " of " + string(port, "level") : "") +
            (duplex == "half" ? " half" : "") + source(port);
   }
 
   std::string engine_line(const json& engine) const {
-    check_keys(engine, {"name", "gb_s", "sends", "relays", "reorders", "source"});
-    std::string line = "engine " + string(engine, "name") + optional(engine, "gb_s", "", "GB/s");
+    check_keys(engine, {"name", "gb_s", "gbit_s", "sends", "relays", "reorders", "source"});
+    std::string line = "engine " + string(engine, "name") + rate(engine, "");
     for (const char* use : {"sends", "relays", "reorders"})
       if (flag(engine, use)) line += fmt::format(" {}", use);
     return line + source(engine);
@@ -228,7 +238,7 @@ class MachineReader : JsonFields {
 
   std::string host_line(const json& host) const {
     check_keys(host, {"dispatch", "combine", "processors", "waiting_us", "caches_mb", "rank_mb",
-                      "network_gb_s", "together", "flag_ns", "source"});
+                      "network_gb_s", "network_gbit_s", "together", "flag_ns", "source"});
     std::string line = "host";
     for (const char* half : {"dispatch", "combine"}) {
       if (!host.contains(half)) continue;
@@ -240,8 +250,7 @@ class MachineReader : JsonFields {
     line += optional(host, "processors", "processors ", "");
     if (host.contains("waiting_us")) line += " waiting" + numbers(host, "waiting_us", "us");
     if (host.contains("caches_mb")) line += " caches" + numbers(host, "caches_mb", "MB");
-    return line + optional(host, "rank_mb", "rank ", "MB") +
-           optional(host, "network_gb_s", "network ", "GB/s") +
+    return line + optional(host, "rank_mb", "rank ", "MB") + rate(host, "network_", "network ") +
            (flag(host, "together") ? " together" : "") + optional(host, "flag_ns", "flag ", "ns") +
            source(host);
   }
@@ -257,7 +266,30 @@ std::string read_file(const std::string& name) {
   std::ifstream file(name);
   if (!file || std::filesystem::is_directory(name))
     throw std::invalid_argument(fmt::format("cannot read '{}'", name));
-  return {std::istreambuf_iterator<char>(file), {}};
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const bool marked = text.starts_with(internal::kByteOrderMark);
+  return marked ? text.substr(internal::kByteOrderMark.size()) : text;
+}
+
+Machine read_machine(const std::string& text) {
+  const bool is_json = text.ends_with(".json");
+  if (!is_json && !text.ends_with(".txt")) return Machine::parse(text);
+  const std::string content = read_file(text);
+  try {
+    return is_json ? machine_from_json(content) : Machine::parse(content);
+  } catch (const Error& error) {
+    throw std::invalid_argument(with_file(text, error.what()));
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(with_file(text, error.what()));
+  }
+}
+
+std::string with_file(const std::string& machine, const std::string& what) {
+  if (!machine.ends_with(".json") && !machine.ends_with(".txt")) return what;
+  constexpr std::string_view kLine = "machine, line ";
+  if (what.starts_with(kLine))
+    return fmt::format("{}, line {}", machine, what.substr(kLine.size()));
+  return fmt::format("{}: {}", machine, what);
 }
 
 Machine machine_from_json(const std::string& text) try {

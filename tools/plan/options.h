@@ -16,10 +16,11 @@ struct PlanRequest {
   PlanOptions options = {};
 };
 
-// One machine size, planned.
+// One machine, workload and size, planned.
 struct PlannedPoint {
   Machine machine;
   Workload workload;
+  int chunks = PlanOptions().chunks;
   Plan plan;
 };
 

@@ -5,18 +5,19 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <stdexcept>
 
 #include "ferry/status.h"
 #include "tools/commands.h"
 #include "tools/page.h"
+#include "tools/plan/csv.h"
 #include "tools/plan/expect.h"
 #include "tools/plan/json.h"
 #include "tools/plan/machine_json.h"
 #include "tools/plan/options.h"
 #include "tools/plan/report.h"
 #include "tools/plan/routing.h"
+#include "tools/plan/sweep.h"
 #include "tools/shape_options.h"
 
 namespace ferry::tools {
@@ -29,25 +30,29 @@ constexpr std::uint64_t kSeed = 1;  // that of `ferry bench`, for --routing real
 struct PlanArguments {
   PlanRequest request;
   std::string routing = "uniform";  // see routing.h
-  std::string sweep;                // "ep=16,32"
+  std::string sweep;                // see sweep.h
   std::string expect;               // a file of `ferry bench --json`
   std::string report;               // file name of an HTML page
   double within_percent = 10;
-  bool explain = false, json = false, list = false;
+  bool explain = false, json = false, csv = false, list = false;
 };
 
-Machine read_machine(const std::string& text) {
-  if (text.ends_with(".json")) return machine_from_json(read_file(text));
-  if (text.ends_with(".txt")) return Machine::parse(read_file(text));
-  return Machine::parse(text);
+// Without a model a stage has one layer.
+void set_layers(const PlanRequest& request, Workload::Parallel& parallel) {
+  if (request.model.empty()) parallel.layers = parallel.pp;
+  if (parallel.pp > parallel.layers)
+    throw std::invalid_argument(fmt::format("--pp: {} stages, but {} has {} MoE layers",
+                                            parallel.pp, request.model, parallel.layers));
 }
 
-PlannedPoint plan_point(const PlanArguments& options, int ep) {
-  const PlanRequest& request = options.request;
-  PlannedPoint point{
-      .machine = read_machine(request.machine), .workload = request.workload, .plan = {}};
+PlannedPoint plan_point(const PlanArguments& options, const PlanRequest& request) {
+  PlannedPoint point{.machine = read_machine(request.machine),
+                     .workload = request.workload,
+                     .chunks = request.options.chunks,
+                     .plan = {}};
+  set_layers(request, point.workload.parallel);
   const int before = point.machine.tree.num_ranks();
-  if (ep > 0) point.machine = point.machine.resized(ep);
+  if (request.ep > 0) point.machine = point.machine.resized(request.ep);
   const int ranks = point.machine.tree.num_ranks();
   set_routing(options.routing, kSeed, point.workload);
   point.plan = plan(point.machine, point.workload, request.options);
@@ -57,27 +62,11 @@ PlannedPoint plan_point(const PlanArguments& options, int ep) {
   return point;
 }
 
-std::vector<int> sweep_points(const PlanArguments& options) {
-  if (options.sweep.empty()) return {options.request.ep};
-  if (!options.sweep.starts_with("ep="))
-    throw std::invalid_argument(fmt::format("--sweep: '{}' is not ep=16,32,..", options.sweep));
-  std::vector<int> points;
-  std::istringstream numbers(options.sweep.substr(3));
-  for (std::string number; std::getline(numbers, number, ',');) {
-    int ep = 0;
-    if (!CLI::detail::lexical_cast(number, ep) || ep < 1)
-      throw std::invalid_argument(fmt::format("--sweep: '{}' is not a number of ranks", number));
-    points.push_back(ep);
-  }
-  if (points.empty()) throw std::invalid_argument("--sweep: 'ep=' has no number of ranks");
-  return points;
-}
-
 // Exit code.
 int check_expected(const PlanArguments& options) {
-  const nlohmann::json bench = bench_object(read_file(options.expect));
-  const int ranks = bench.at("options").at("ranks");
-  const Machine machine = read_machine(options.request.machine).resized(ranks);
+  const Machine described = read_machine(options.request.machine);
+  const nlohmann::json bench = bench_of(options.expect);
+  const Machine machine = described.resized(bench.at("options").at("ranks"));
   const Plan planned = plan(machine, workload_of_bench(bench), options.request.options);
   const Expectation found = compare(planned, bench, options.within_percent / 100);
   std::cout << found.text << elsewhere_text(machine, bench) << std::flush;
@@ -94,13 +83,17 @@ void list_names() {
 
 void print_plans(const PlanArguments& options) {
   nlohmann::ordered_json points = nlohmann::ordered_json::array();
-  std::string text;
-  for (const int ep : sweep_points(options)) {
-    const PlannedPoint point = plan_point(options, ep);
-    if (options.json)
+  std::string text = options.csv ? csv_header() : "";
+  for (const SweptPoint& swept : swept(options.request, options.sweep)) {
+    const PlannedPoint point = plan_point(options, swept.request);
+    if (options.json) {
       points.push_back(plan_json(point));
-    else
-      text += (text.empty() ? "" : "\n") + plan_text(point, options.explain);
+    } else if (options.csv) {
+      text += csv_lines(point);
+    } else {
+      text += (text.empty() ? "" : "\n") + (swept.text.empty() ? "" : swept.text + "\n") +
+              plan_text(point, options.explain);
+    }
   }
   if (options.json) text = (options.sweep.empty() ? points[0] : points).dump() + "\n";
   std::cout << text << std::flush;
@@ -110,7 +103,7 @@ void print_plans(const PlanArguments& options) {
 constexpr int kMostDrawn = 64;
 
 void write_report(const PlanArguments& options) {
-  const PlannedPoint point = plan_point(options, options.request.ep);
+  const PlannedPoint point = plan_point(options, options.request);
   nlohmann::ordered_json planned = plan_json(point);
   if (point.machine.tree.num_ranks() <= kMostDrawn) planned["links"] = links_json(point.machine);
   const nlohmann::ordered_json notes = planned["notes"];
@@ -146,11 +139,15 @@ void set_model(const CLI::App& app, PlanRequest& request) {
   if (app.count("--hidden") == 0) config.hidden = model.hidden;
   if (app.count("--top-k") == 0) config.top_k = model.top_k;
   if (app.count("--experts") == 0) config.num_experts = model.experts;
-  Workload::Parallel& parallel = request.workload.parallel;
-  parallel.layers = model.layers - model.dense_layers;
-  if (parallel.pp > parallel.layers)
-    throw std::invalid_argument(fmt::format("--pp: {} stages, but {} has {} MoE layers",
-                                            parallel.pp, model.name, parallel.layers));
+  request.workload.parallel.layers = model.layers - model.dense_layers;
+}
+
+void check_sweep(const CLI::App& app, const std::string& sweep) {
+  if (sweep.empty()) return;
+  const std::string option = swept_option(sweep);
+  if (app.count(option) > 0)
+    throw std::invalid_argument(
+        fmt::format("--sweep {} and {} give one value twice", sweep, option));
 }
 
 void add_parallel(CLI::App& app, Workload::Parallel& parallel) {
@@ -163,6 +160,31 @@ void add_parallel(CLI::App& app, Workload::Parallel& parallel) {
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--compute-us", parallel.compute_us, "Of an MoE layer and micro-batch, alone")
       ->check(CLI::Range(0.0, 1e9));
+}
+
+// Sizes, comparisons and forms of the output.
+void add_outputs(CLI::App& app, PlanArguments& options) {
+  app.add_option("--sweep", options.sweep,
+                 "Several values of one option: ep=16,32,64; also tokens, hidden, top-k, experts, "
+                 "chunks, tp, pp, micro-batches, compute-us");
+  app.add_option("--expect", options.expect,
+                 "What `ferry bench --json` measured, beside what is predicted for its shape")
+      ->check(CLI::ExistingFile)
+      ->excludes("--ep", "--sweep");
+  app.add_option("--within", options.within_percent,
+                 "Error that --expect allows, in percent: 10 or 10%")
+      ->transform(
+          [](std::string text) { return text.ends_with('%') ? text.erase(text.size() - 1) : text; })
+      ->check(CLI::Range(1e-6, 1e6))
+      ->capture_default_str();
+  app.add_flag("--explain", options.explain, "When each task runs, and where constants come from");
+  app.add_option("--report,--timeline", options.report,
+                 "Also write an HTML page: strategies, their tasks in time, the links and loads");
+  app.add_flag("--json", options.json, "One JSON object (with --sweep, a list) instead of text")
+      ->excludes("--expect");
+  app.add_flag("--csv", options.csv, "A line of CSV for each size and strategy instead of text")
+      ->excludes("--expect", "--json", "--explain");
+  app.add_flag("--list", options.list, "Machines and models that have names");
 }
 
 }  // namespace
@@ -195,27 +217,11 @@ void add_plan(CLI::App& app, int& exit_code) {
   verb->add_option("--chunks", request.options.chunks, "Pieces of a message")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  verb->add_option("--sweep", options->sweep, "Several sizes: ep=16,32,64")->excludes("--ep");
-  verb->add_option("--expect", options->expect,
-                   "What `ferry bench --json` measured, beside what is predicted for its shape")
-      ->check(CLI::ExistingFile)
-      ->excludes("--ep", "--sweep");
-  verb->add_option("--within", options->within_percent,
-                   "Error that --expect allows, in percent: 10 or 10%")
-      ->transform(
-          [](std::string text) { return text.ends_with('%') ? text.erase(text.size() - 1) : text; })
-      ->check(CLI::Range(1e-6, 1e6))
-      ->capture_default_str();
-  verb->add_flag("--explain", options->explain,
-                 "When each task runs, and where constants come from");
-  verb->add_option("--report,--timeline", options->report,
-                   "Also write an HTML page: strategies, their tasks in time, the links and loads");
-  verb->add_flag("--json", options->json, "One JSON object (with --sweep, a list) instead of text")
-      ->excludes("--expect");
-  verb->add_flag("--list", options->list, "Machines and models that have names");
+  add_outputs(*verb, *options);
   verb->callback([verb, options, &exit_code] {
     try {
       set_model(*verb, options->request);
+      check_sweep(*verb, options->sweep);
       exit_code = run(*options);
     } catch (const std::invalid_argument& error) {
       std::cerr << "ferry plan: " << error.what() << '\n';
@@ -224,7 +230,10 @@ void add_plan(CLI::App& app, int& exit_code) {
       std::cerr << "ferry plan: " << reason_of(error) << '\n';
       exit_code = kUsageError;
     } catch (const Error& error) {
-      std::cerr << "ferry plan: " << error.what() << '\n';
+      const std::string what = error.what();
+      const bool of_line = what.starts_with("machine, line ");
+      std::cerr << "ferry plan: " << (of_line ? with_file(options->request.machine, what) : what)
+                << '\n';
       exit_code = kUsageError;
     } catch (const std::runtime_error& error) {
       std::cerr << "ferry plan: " << error.what() << '\n';

@@ -89,10 +89,13 @@ std::string step_text(const PlannedPoint& point) {
                         bytes_text(step.gathered_bytes));
   text += fmt::format(": {}; in pairs of micro-batches {}\n", time_text(step.layer_us),
                       time_text(step.paired_us));
+  const std::string most = parallel.layers % parallel.pp == 0
+                               ? ""
+                               : fmt::format(" of at most {}", parallel.stage_layers());
   return text + fmt::format(
-                    "a forward step of {} layers in {} stages, {} micro-batches: {}; in "
+                    "a forward step of {} layers in {} stages{}, {} micro-batches: {}; in "
                     "pairs {}\n",
-                    parallel.stage_layers() * parallel.pp, parallel.pp, parallel.micro_batches,
+                    parallel.layers, parallel.pp, most, parallel.micro_batches,
                     time_text(step.step_us), time_text(step.paired_step_us));
 }
 

@@ -40,6 +40,10 @@ void set_routing(const std::string& text, std::uint64_t seed, Workload& workload
   }
   if (text.ends_with(".json") && !text.starts_with("load:")) {
     workload.loads = loads_of(text);
+    if (std::ssize(workload.loads) != workload.exchange.num_experts)
+      throw std::invalid_argument(fmt::format("--routing: '{}' has {} loads for {} experts", text,
+                                              workload.loads.size(),
+                                              workload.exchange.num_experts));
     return;
   }
   if (text.starts_with("groups:"))
