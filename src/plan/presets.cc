@@ -26,8 +26,8 @@ struct MachinePreset {
   Option option = {};
 };
 
-// Rates and wiring as public descriptions state them. A rate that no description states is absent,
-// and limits nothing.
+// Rates and wiring as public descriptions state them, or fitted to published times (docs/plan.md).
+// A rate that no description states is absent, and limits nothing.
 constexpr std::array<MachinePreset, 5> kPresets = {{
     {.name = "ubbv2",
      .what = "N nodes of eight cards in two virtual nodes of four; no switch inside",
@@ -64,10 +64,10 @@ constexpr std::array<MachinePreset, 5> kPresets = {{
      .what = "N nodes of eight GPUs on a switch, a NIC each, rails by index",
      .most = 8192,
      .text = "host:{},rank:8\n"
-             "link nvlink mesh host port nvswitch source stated: published ratio of rates\n"
-             "port nvswitch 160GB/s source stated: DeepSeek-V3 report\n"
-             "link ib index host port nic source stated: published ratio of rates\n"
-             "port nic 50GB/s source stated: DeepSeek-V3 report\n"},
+             "link nvlink mesh host port nvswitch source fitted: the rate is that of the port\n"
+             "port nvswitch 130GB/s source fitted: DeepEP V1's table for H800; stated are 160\n"
+             "link ib index host port nic source fitted: the rate is that of the port\n"
+             "port nic 44.5GB/s source fitted: DeepEP V1's table for H800; stated are 50\n"},
 }};
 
 [[noreturn]] void refuse(std::string_view text, const std::string& what) {
