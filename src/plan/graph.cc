@@ -261,7 +261,7 @@ void Graph::check_connected() const {
   for (int rank = 0; rank < num_ranks(); ++rank) {
     if (all.reached[rank].depth < 0)
       throw Error(Code::kInvalidArgument,
-                  fmt::format("no way over links leads from rank 0 to rank {}", rank));
+                  fmt::format("machine: no way over links leads from rank 0 to rank {}", rank));
   }
 }
 

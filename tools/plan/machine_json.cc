@@ -286,10 +286,9 @@ Machine read_machine(const std::string& text) {
 
 std::string with_file(const std::string& machine, const std::string& what) {
   if (!machine.ends_with(".json") && !machine.ends_with(".txt")) return what;
-  constexpr std::string_view kLine = "machine, line ";
-  if (what.starts_with(kLine))
-    return fmt::format("{}, line {}", machine, what.substr(kLine.size()));
-  return fmt::format("{}: {}", machine, what);
+  constexpr std::string_view kWord = "machine";  // begins errors about a line or the whole text
+  const bool named = what.starts_with("machine, line ") || what.starts_with("machine: ");
+  return named ? machine + what.substr(kWord.size()) : fmt::format("{}: {}", machine, what);
 }
 
 Machine machine_from_json(const std::string& text) try {

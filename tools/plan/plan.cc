@@ -45,6 +45,12 @@ void set_layers(const PlanRequest& request, Workload::Parallel& parallel) {
                                             parallel.pp, request.model, parallel.layers));
 }
 
+Machine resized(const PlanRequest& request, const Machine& machine, int ranks) try {
+  return machine.resized(ranks);
+} catch (const Error& error) {
+  throw std::invalid_argument(with_file(request.machine, error.what()));
+}
+
 PlannedPoint plan_point(const PlanArguments& options, const PlanRequest& request) {
   PlannedPoint point{.machine = read_machine(request.machine),
                      .workload = request.workload,
@@ -52,7 +58,7 @@ PlannedPoint plan_point(const PlanArguments& options, const PlanRequest& request
                      .plan = {}};
   set_layers(request, point.workload.parallel);
   const int before = point.machine.tree.num_ranks();
-  if (request.ep > 0) point.machine = point.machine.resized(request.ep);
+  if (request.ep > 0) point.machine = resized(request, point.machine, request.ep);
   const int ranks = point.machine.tree.num_ranks();
   set_routing(options.routing, kSeed, point.workload);
   point.plan = plan(point.machine, point.workload, request.options);
@@ -66,7 +72,7 @@ PlannedPoint plan_point(const PlanArguments& options, const PlanRequest& request
 int check_expected(const PlanArguments& options) {
   const Machine described = read_machine(options.request.machine);
   const nlohmann::json bench = bench_of(options.expect);
-  const Machine machine = described.resized(bench.at("options").at("ranks"));
+  const Machine machine = resized(options.request, described, bench.at("options").at("ranks"));
   const Plan planned = plan(machine, workload_of_bench(bench), options.request.options);
   const Expectation found = compare(planned, bench, options.within_percent / 100);
   std::cout << found.text << elsewhere_text(machine, bench) << std::flush;
@@ -231,8 +237,8 @@ void add_plan(CLI::App& app, int& exit_code) {
       exit_code = kUsageError;
     } catch (const Error& error) {
       const std::string what = error.what();
-      const bool of_line = what.starts_with("machine, line ");
-      std::cerr << "ferry plan: " << (of_line ? with_file(options->request.machine, what) : what)
+      const bool of_machine = what.starts_with("machine, line ") || what.starts_with("machine: ");
+      std::cerr << "ferry plan: " << (of_machine ? with_file(options->request.machine, what) : what)
                 << '\n';
       exit_code = kUsageError;
     } catch (const std::runtime_error& error) {
