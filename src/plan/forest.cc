@@ -129,9 +129,10 @@ WeighedForest weigh(const Graph& graph, const Forest& forest, const Traffic& tra
     if (copies == TokenCopies::kPerRank) out = node.wanted.touched_alone;
     if (copies == TokenCopies::kPerGroup) out = node.wanted.touched;
     const double sums = copies == TokenCopies::kPerRank ? out : node.wanted.touched;
+    const double rows = traffic.row_per_rank ? node.wanted.touched_alone : node.wanted.rows;
     Weight weight{.bytes = {tokens * traffic.row_bytes * out,
-                            traffic.exact ? tokens * traffic.output_bytes * node.wanted.rows
-                                          : tokens * traffic.sum_bytes * sums}};
+                            tokens * (traffic.exact ? traffic.output_bytes * rows
+                                                    : traffic.sum_bytes * sums)}};
     for (const int child : node.children) {
       if (weights[child].bytes[kCombine] > 0)
         weight.combine_start_us =

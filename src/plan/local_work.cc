@@ -41,7 +41,8 @@ int LocalWork::reorder_rows(int rank, std::int64_t ranks, MergedTasks& tasks,
                             std::vector<int> after) {
   std::vector<Use> uses = resources_.reordering(rank);
   if (uses.empty()) return -1;
-  const double rows = input_.routing.rows(input_.routing.of(rank)) * input_.graph.num_ranks();
+  const double rows = input_.routing.demand().window_rows(rank, input_.traffic.row_per_rank) *
+                      input_.graph.num_ranks();
   const double bytes = rows * static_cast<double>(input_.traffic.tokens) * input_.traffic.row_bytes;
   return tasks.add({.what = "reorder of rows",
                     .bytes = bytes,

@@ -231,6 +231,41 @@ TEST(RandomMachines, SumsOverAllTreesAreThoseOfTheTasks) {
   EXPECT_GT(checked, kMachines);
 }
 
+// A tree with rates, and the same machine as a mesh behind a port of each host or behind the rates
+// of the tree: equal bounds.
+TEST(RandomMachines, ATreeAndItsLinksHaveEqualBounds) {
+  for (unsigned seed = 0; seed < kMachines; ++seed) {
+    Draw draw(seed);
+    const std::string rate = std::to_string(draw.number(1, 50)) + "GB/s";
+    const bool racks = draw.one_in(3);
+    std::string hosts = "host:" + std::to_string(draw.number(2, 5)), ranks = ",rank:";
+    if (!racks && draw.one_in(2))
+      hosts = "host:3", ranks += std::to_string(draw.number(1, 4)) + "+2+3";
+    else
+      ranks += std::to_string(draw.number(1, 5));
+    std::string tree = hosts + "@" + rate + ranks;
+    std::string links =
+        hosts + ranks + "\nlink eth mesh all port nic\nport nic " + rate + " of host";
+    if (racks) {
+      tree = "rack:2@9GB/s," + tree;
+      links = tree + "\nlink eth mesh all source stated: free";
+    }
+    Workload workload{.exchange = {.max_tokens = draw.number(1, 4096),
+                                   .hidden = 1024,
+                                   .num_experts = draw.number(16, 256),
+                                   .top_k = draw.number(1, 8)}};
+    workload.exchange.node_sums = static_cast<NodeSums>(draw.number(0, 2));
+    if (draw.one_in(2)) workload.exchange.layout = Layout::kRankMajor;
+    SCOPED_TRACE("seed " + std::to_string(seed) + "\n" + tree + "\n" + links);
+    const std::optional<Plan> a = plan_of(tree, workload, true), b = plan_of(links, workload, true);
+    ASSERT_TRUE(a && b);
+    for (const Prediction& one : a->predictions) {
+      SCOPED_TRACE(one.strategy);
+      EXPECT_NEAR(find(*b, one.strategy).bound_us(), one.bound_us(), 0.02 * one.bound_us());
+    }
+  }
+}
+
 // The parts of a mesh: its links between mates of groups, and inside groups.
 TEST(RandomMachines, SumsOverPartsOfAMesh) {
   const Workload workload{

@@ -160,6 +160,28 @@ TEST(Strategies, LinksWithoutARateInsideAGroupAreTold) {
               testing::Not(told));
 }
 
+// A window has one row for each token with rank_major, and one for each expert else. These rows
+// come back where sums are exact.
+TEST(Strategies, ExactSumsReturnTheRowsOfTheLayout) {
+  for (const Layout layout : {Layout::kRankMajor, Layout::kExpertMajor}) {
+    Workload exact = workload();
+    exact.exchange.layout = layout;
+    exact.exchange.node_sums = NodeSums::kExact;
+    const Plan tree = ferry::plan(Machine::parse("host:2@25GB/s,rank:4"), exact);
+    const Plan links = ferry::plan(
+        Machine::parse("host:2,rank:4\nlink eth mesh all port nic\nport nic 25GB/s of host"),
+        exact);
+    const double rows = layout == Layout::kRankMajor ? 4 * kP32 : 4.0;
+    for (const Load& load : predict(links, "hierarchical").loads) {
+      if (load.name == "nic") {
+        EXPECT_NEAR(load.combine_bytes / kAll, 4 * rows, 1e-4);
+      }
+    }
+    for (const Prediction& one : tree.predictions)
+      EXPECT_NEAR(predict(links, one.strategy).combine_us, one.combine_us, 0.005 * one.combine_us);
+  }
+}
+
 // A NIC of each rank leads to all other ranks: a rank of the other host passes tokens on.
 TEST(Strategies, ANicThatReachesAllRanksSendsOncePerHost) {
   const Plan rails =
