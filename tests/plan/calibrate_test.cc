@@ -6,10 +6,21 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <fstream>
 #include <stdexcept>
 
 namespace ferry::tools {
 namespace {
+
+TEST(Calibrate, AWrongMachineIsRefusedByItsFileBeforeAnyBench) {
+  const std::string file = testing::TempDir() + "/wrong.json";
+  std::ofstream(file) << R"({"tree": "rank:8", "lnks": []})";
+  const LinkCalibration options{
+      .file = file + ".out", .hosts = "none:1", .topology = "host:2,rank:1", .machine = file};
+  EXPECT_THAT([&] { calibrate_links(options); },
+              testing::ThrowsMessage<std::invalid_argument>(
+                  testing::HasSubstr(file + ", line 1: unknown key 'lnks'")));
+}
 
 constexpr int kProcessors = 2;
 constexpr Machine::Caches kCaches = {.mb = {2, 40}, .rank_mb = 0.25};

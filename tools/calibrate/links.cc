@@ -158,7 +158,10 @@ Machine fit_links(const Machine& machine, const std::vector<LinkSample>& samples
 
 std::string calibrate_links(const LinkCalibration& options) {
   std::string here;
-  if (options.machine.empty()) here = calibrate(options.file, options.rounds);
+  if (options.machine.empty())
+    here = calibrate(options.file, options.rounds);
+  else
+    read_machine(options.machine);  // a wrong one is refused before the benches
   auto written = nlohmann::ordered_json::parse(
       read_file(options.machine.empty() ? options.file : options.machine));
   written["tree"] = options.topology;
