@@ -69,7 +69,7 @@ void Member::throw_if_lost(const Roster& roster) {
 bool Member::try_to_join(const Roster& roster, Deadline deadline) {
   Attempt attempt = connect_to(roster.endpoint, deadline);
   if (!attempt.socket) {
-    if (!attempt.why.empty()) unreached_ = attempt.why;  // empty: no time remained to try
+    if (!attempt.cut || unreached_.empty()) unreached_ = attempt.why;
     return false;
   }
   connection_ = std::make_unique<Connection>(std::move(attempt.socket));

@@ -156,9 +156,17 @@ int wait_connected(const Descriptor& socket, Deadline deadline) noexcept {
   return error == 0 && is_own_echo(socket) ? ECONNREFUSED : error;
 }
 
-Attempt connect_to_one(const addrinfo& at, Deadline deadline) {
+// "a (10.0.0.1)", or the number where the host was given as one.
+std::string name_of(const std::string& host, const addrinfo& at) {
+  const std::string number = numeric(at.ai_addr, at.ai_addrlen);
+  return number == host ? number : fmt::format("{} ({})", host, number);
+}
+
+Attempt connect_to_one(const std::string& host, const addrinfo& at, Deadline deadline) {
+  const std::string name = name_of(host, at);
   Descriptor socket = new_socket(at.ai_family);
-  if (!socket && errno == EAFNOSUPPORT) return {{}, "its kind of address is not supported here"};
+  if (!socket && errno == EAFNOSUPPORT)
+    return {{}, name + ": this host does not support such addresses"};
   if (!socket) throw refused("no TCP socket");
   tune(socket);
   const int begun = connect(socket.fd(), at.ai_addr, at.ai_addrlen);
@@ -166,7 +174,9 @@ Attempt connect_to_one(const addrinfo& at, Deadline deadline) {
                         ? wait_connected(socket, deadline.earlier(kLongestConnect))
                         : errno;
   if (error == 0) return {std::move(socket), ""};
-  return {{}, fmt::format("{}: {}", numeric(at.ai_addr, at.ai_addrlen), std::strerror(error))};
+  const bool cut = error == ETIMEDOUT && deadline.passed();
+  const std::string why = cut ? "no reply before the deadline" : std::strerror(error);
+  return {{}, fmt::format("{}: {}", name, why)};
 }
 
 struct Resolved {
@@ -257,14 +267,15 @@ int port_of(const Descriptor& socket) noexcept {
 Attempt tcp_connect(const TcpAddress& address, Deadline deadline) {
   std::vector<std::string> why;
   for (const std::string& host : address.hosts) {
+    if (deadline.passed()) break;
     const auto first = resolve(host, address.port, deadline, why);
     for (const addrinfo* one = first.get(); one && !deadline.passed(); one = one->ai_next) {
-      Attempt attempt = connect_to_one(*one, deadline);
+      Attempt attempt = connect_to_one(host, *one, deadline);
       if (attempt.socket) return attempt;
       why.push_back(std::move(attempt.why));
     }
   }
-  return {{}, fmt::format("{}", fmt::join(why, ", "))};
+  return {{}, fmt::format("{}", fmt::join(why, ", ")), deadline.passed()};
 }
 
 std::vector<std::string> own_addresses(const std::string& interfaces) {

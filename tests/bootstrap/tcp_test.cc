@@ -32,6 +32,7 @@ using testing::AllOf;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 class Tcp : public testing::TestWithParam<int> {};
@@ -196,6 +197,21 @@ TEST(TcpRendezvous, ResolverThatDoesNotAnswerDoesNotOutlastTheDeadline) {
   EXPECT_THAT(member.result(),
               AllOf(StartsWith("timeout: rank 0 of 2 did not come to tcp://slow-to-resolve:4711"),
                     HasSubstr("(cannot resolve slow-to-resolve: no answer before the deadline)")));
+}
+
+// The attempt that the deadline ends says nothing in place of the ones that were refused.
+TEST(TcpRendezvous, RefusedConnectionsToANameAreTheReasonAtTheDeadline) {
+  for (const int span_ms : {2000, 2010, 2050}) {
+    TcpEndpoint endpoint = endpoint_at(free_port());
+    endpoint.address.hosts = {"localhost", "127.0.0.2"};
+    Forked member(
+        [&] { return meet_over_tcp(endpoint, 1, one_node(2), soon(milliseconds(span_ms))); });
+    EXPECT_THAT(
+        member.result(),
+        AllOf(StartsWith("timeout: rank 0 of 2 did not come to tcp://localhost,127.0.0.2:"),
+              HasSubstr("localhost (127.0.0.1): Connection refused"),
+              HasSubstr(", 127.0.0.2: Connection refused"), Not(HasSubstr("cannot resolve"))));
+  }
 }
 
 TEST(TcpAddress, IsReadAndWritten) {
