@@ -95,10 +95,10 @@ class Acceptor {
 
   const Roster& roster_;
   const Deadline deadline_;
-  const Descriptor listener_;
+  const ParentSocket listener_;
   const std::size_t most_strangers_ = most_strangers();
-  bool no_descriptor_ = false;  // for the next connection, until a stranger is dropped
-  std::vector<Descriptor> reserved_;
+  bool no_descriptor_ = false;          // for the next connection, until a stranger is dropped
+  std::vector<ParentSocket> reserved_;  // duplicates of it
   std::vector<Guest> guests_;
   std::vector<Peer> members_;
   std::vector<std::unique_ptr<Connection>> misfits_;  // until they have received their error
@@ -149,7 +149,7 @@ bool Acceptor::reserve() {
   while (reserved_.size() < needed) {
     Descriptor copy(fcntl(listener_.fd(), F_DUPFD_CLOEXEC, 0));
     if (!copy) return false;
-    reserved_.push_back(std::move(copy));
+    reserved_.emplace_back(std::move(copy));
   }
   FERRY_CHECK(reserved_.size(), ==, needed);
   return true;
@@ -166,7 +166,7 @@ bool Acceptor::oldest_had_its_time() const {
 
 void Acceptor::accept_guests() {
   while (has_room()) {
-    Descriptor socket = accept_from(listener_);
+    Descriptor socket = accept_from(listener_.descriptor());
     const bool refused = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
     no_descriptor_ = !socket && refused && !give_way();
     if (no_descriptor_ && guests_.empty()) no_descriptors();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "bootstrap/parent_socket.h"
 #include "bootstrap/record_cipher.h"
 #include "bootstrap/socket.h"
 #include "ferry/status.h"
@@ -105,7 +106,7 @@ class Connection {
   ssize_t send_clear(Outgoing& frame) noexcept;
 
   Credentials credentials_;
-  Descriptor socket_;
+  ParentSocket socket_;
   std::deque<Outgoing> out_;
   std::string record_;  // sealed, not sent yet
   std::string in_;
