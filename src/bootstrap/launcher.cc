@@ -141,7 +141,8 @@ class Reader {
     if (launch.launcher == "torchrun" && launch.local_size > 0) {
       launch.local = {.variable = launcher_.rank,
                       .first = launch.rank - launch.local_rank,
-                      .count = launch.local_size};
+                      .count = launch.local_size,
+                      .at_once = value("TORCHELASTIC_RUN_ID").has_value()};
     }
     launch.job = job(parent);
     launch.reason = reason(launch);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -19,6 +20,8 @@ namespace {
 constexpr std::int64_t kLookNs = 200'000'000;
 // Longer than a launcher takes from its first rank to its last.
 constexpr std::int64_t kAllStartedNs = 10'000'000'000;
+// A launcher that does not sleep between two ranks, and slept in so many looks, has started all.
+constexpr int kIdleLooks = 6;
 
 std::string contents(pid_t pid, const char* name) {
   std::ifstream file(fmt::format("/proc/{}/{}", pid, name));
@@ -39,13 +42,26 @@ struct State {
   char letter = 'X';
   pid_t parent = 0;
 };
-State state_of(pid_t pid) {
-  const std::string stat = contents(pid, "stat");  // "12 (any name) S 11 ..."
+State state_in(const std::string& stat) {  // "12 (any name) S 11 ..."
   const std::size_t end = stat.rfind(')');
   State state;
   if (end != std::string::npos)
     std::sscanf(stat.c_str() + end, ") %c %d", &state.letter, &state.parent);
   return state;
+}
+State state_of(pid_t pid) { return state_in(contents(pid, "stat")); }
+
+std::vector<std::filesystem::path> tasks_of(pid_t pid) {
+  std::error_code none;
+  const std::filesystem::directory_iterator tasks(fmt::format("/proc/{}/task", pid), none);
+  return {begin(tasks), end(tasks)};
+}
+
+bool all_threads_sleep(pid_t pid) {
+  const auto sleeps = [&](const std::filesystem::path& task) {
+    return state_in(contents(pid, ("task" / task.filename() / "stat").c_str())).letter == 'S';
+  };
+  return std::ranges::all_of(tasks_of(pid), sleeps);
 }
 
 bool is_zombie(pid_t pid) {
@@ -85,10 +101,8 @@ void LocalRanks::look() {
   if (now - looked_ns_ < kLookNs) return;
   looked_ns_ = now;
   std::map<pid_t, int> ranks;
-  const std::string tasks = fmt::format("/proc/{}/task", launcher_);
-  std::error_code none;
-  for (const auto& task : std::filesystem::directory_iterator(tasks, none)) {
-    std::ifstream children(task.path() / "children");
+  for (const std::filesystem::path& task : tasks_of(launcher_)) {
+    std::ifstream children(task / "children");
     for (pid_t child; children >> child;) ranks[child] = place_of(child);
   }
   ranks_ = std::move(ranks);
@@ -97,11 +111,22 @@ void LocalRanks::look() {
     if (place >= 0 && !is_zombie(child)) running_[static_cast<std::size_t>(place)] = true;
   }
   // Ranks are started in ascending order: every rank below one that runs was started.
-  bool later_started = now - began_ns_ > kAllStartedNs;
+  bool later_started = all_started(now);
   for (std::size_t place = running_.size(); place-- > 0;) {
     later_started = later_started || running_[place];
     started_[place] = started_[place] || later_started;
   }
+}
+
+// A child that is not a rank may be one that has not called exec yet.
+bool LocalRanks::all_started(std::int64_t now) {
+  if (now - began_ns_ > kAllStartedNs) return true;
+  const bool idle = launch_.at_once && all_threads_sleep(launcher_) &&
+                    std::ranges::all_of(ranks_, [](const auto& child) {
+                      return child.second >= 0 || is_zombie(child.first);
+                    });
+  num_idle_looks_ = idle ? num_idle_looks_ + 1 : 0;
+  return num_idle_looks_ >= kIdleLooks;
 }
 
 // -1: the child is not a rank, or not known yet.

@@ -17,6 +17,7 @@ namespace ferry::internal {
 struct LocalLaunch {
   std::string variable;  // empty: not known
   int first = 0, count = 0;
+  bool at_once = false;  // the launcher does not sleep between two ranks (`ferry launch`, torchrun)
 };
 
 class LocalRanks {
@@ -33,11 +34,13 @@ class LocalRanks {
  private:
   void look();
   int place_of(pid_t child) const;
+  bool all_started(std::int64_t now);
 
   LocalLaunch launch_;
   int rank_;
   pid_t launcher_ = 0;                         // 0: unknown
   std::int64_t began_ns_ = 0, looked_ns_ = 0;  // 0: never
+  int num_idle_looks_ = 0;                     // the last ones, in which the launcher slept
   std::map<pid_t, int> ranks_;  // of the launcher's children; their place in `launch_`, or -1
   std::vector<bool> started_, running_;  // [count]
 };

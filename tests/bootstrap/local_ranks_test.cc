@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <functional>
+
 #include "bootstrap/forked.h"
 
 namespace ferry::internal {
 namespace {
 
-const LocalLaunch kLaunch{.variable = "FERRY_TEST_RANK", .first = 4, .count = 4};
+const LocalLaunch kLaunch{.variable = "FERRY_TEST_RANK", .first = 4, .count = 4, .at_once = true};
 
 // A child as rank `rank`; its number is in the environment that it starts with.
 pid_t start(int rank, const std::vector<std::string>& command) {
@@ -55,6 +57,54 @@ TEST(LocalRanks, ThatEndedAreKnownAndOthersAreNot) {
     return std::to_string(WEXITSTATUS(status));
   });
   EXPECT_EQ(launcher.result(), "42");
+}
+
+// Exit code 42: rank 7 was found to have ended within five seconds; 43: it was not.
+TEST(LocalRanks, DISABLED_ObserverOfTheLast) {
+  LocalRanks local_ranks(kLaunch, 5);
+  const Deadline deadline = Deadline::after(std::chrono::seconds(5));
+  while (!local_ranks.ended({7}) && !deadline.passed()) usleep(10'000);
+  _exit(deadline.passed() ? 43 : 42);
+}
+
+// The exit code of the observer; `start_last` is called when the other ranks run.
+std::string seen_of_the_last(const std::function<pid_t()>& start_last) {
+  Forked launcher([&]() -> std::string {
+    const pid_t first = start(4, {"sleep", "60"});
+    const pid_t observer =
+        start(5, {"/proc/self/exe", "--gtest_filter=LocalRanks.DISABLED_ObserverOfTheLast",
+                  "--gtest_also_run_disabled_tests"});
+    const pid_t third = start(6, {"sleep", "60"});
+    const pid_t last = start_last();
+    int status = 0;
+    waitpid(observer, &status, 0);
+    for (const pid_t rank : {first, third, last}) kill(rank, SIGKILL);
+    return std::to_string(WEXITSTATUS(status));
+  });
+  return launcher.result();
+}
+
+TEST(LocalRanks, LastOneThatEndedIsKnownOnceItsLauncherSleeps) {
+  EXPECT_EQ(seen_of_the_last([] {
+              const pid_t last = start(7, {"true"});
+              waitpid(last, nullptr, 0);
+              return last;
+            }),
+            "42");
+}
+
+// A launcher in a shell may sleep between two ranks; so may one that waits for another program.
+TEST(LocalRanks, LastOneOfALauncherThatIsNotDoneIsAwaited) {
+  EXPECT_EQ(seen_of_the_last([] {
+              const pid_t pause = fork();
+              if (pause == 0) {
+                execlp("sleep", "sleep", "3", nullptr);
+                _exit(127);
+              }
+              waitpid(pause, nullptr, 0);
+              return start(7, {"sleep", "60"});
+            }),
+            "43");
 }
 
 TEST(LocalRanks, NothingIsKnownWithoutALauncher) {
