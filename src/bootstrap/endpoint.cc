@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <vector>
 
 #include "base/check.h"
@@ -27,16 +26,12 @@ Descriptor listen_beside(const std::string& name) {
   return listen_at(name + '-' + hex(fresh_nonce()).substr(0, kRandomDigits));
 }
 
-// The listeners beside `name`, of any user.
+// The listeners of this user beside `name`: another user may have any number of such names.
 std::vector<std::string> names_beside(const std::string& name) {
-  std::vector<std::string> names;
-  std::ifstream sockets("/proc/net/unix");
-  for (std::string line; std::getline(sockets, line);) {
-    const std::size_t at = line.find(" @" + name + '-');
-    if (at == std::string::npos) continue;
-    const std::string found = line.substr(at + 2);
-    if (found.size() == name.size() + 1 + kRandomDigits) names.push_back(found);
-  }
+  std::vector<std::string> names = abstract_listeners(geteuid());
+  std::erase_if(names, [&](const std::string& one) {
+    return one.size() != name.size() + 1 + kRandomDigits || !one.starts_with(name + '-');
+  });
   return names;
 }
 

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <vector>
 
 #include "base/descriptor.h"
 
@@ -30,5 +31,9 @@ Descriptor connect_to(const std::string& name);
 Descriptor accept_from(const Descriptor& listener) noexcept;
 
 Credentials credentials_of(const Descriptor& socket) noexcept;
+
+// The names at which sockets of user `uid` listen here, as the kernel lists them (sock_diag).
+// Before Linux 5.3 it does not say whose a socket is: those of all users. None where it lists none.
+std::vector<std::string> abstract_listeners(uid_t uid);
 
 }  // namespace ferry::internal

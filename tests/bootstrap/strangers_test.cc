@@ -173,6 +173,38 @@ TEST(Strangers, ANameThatAnotherUserHoldsStopsNobody) {
   }
 }
 
+// Another user may have tens of thousands of names: ranks connect to none of them.
+TEST(Strangers, NamesOfAnotherUserBesideTheHeldOneAreNotTried) {
+  if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: only root can play two users";
+  const std::string at = address("crowd"), name = socket_name(at, 2);
+  int ready[2];
+  ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
+  Forked holder([&]() -> std::string {
+    if (setuid(65534) != 0) return "no";
+    const Descriptor held = listen_at(name);
+    std::vector<Descriptor> beside;
+    for (int i = 0; i < 500; ++i) beside.push_back(listen_at(fmt::format("{}-{:016x}", name, i)));
+    if (write(ready[1], "1", 1) != 1) return "no pipe";
+    while (true) {
+      usleep(10'000);
+      for (const Descriptor& one : beside) {
+        if (accept_from(one)) return "tried";
+      }
+    }
+  });
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  const auto results = in_processes({0, 1}, [&](int rank) {
+    return process_rendezvous(at, rank, one_node(2), soon())->all_gather("", soon()).size() == 2
+               ? "met"
+               : "no";
+  });
+  EXPECT_THAT(results, Each("met"));
+  usleep(200'000);
+  kill(holder.pid(), SIGKILL);
+  EXPECT_EQ(holder.result(), "");
+}
+
 TEST(Strangers, AHolderOfAnotherUserIsNamedAtTheDeadline) {
   if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: only root can play two users";
   const std::string at = address("false-zero"), name = socket_name(at, 2);
