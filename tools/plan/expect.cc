@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "tools/bench/flag_time.h"
+#include "tools/json_limits.h"
 #include "tools/plan/machine_json.h"
 #include "tools/plan/routing.h"
 #include "traffic/ranking.h"
@@ -31,6 +32,7 @@ T by_name(const std::string& name, std::initializer_list<T> all, Name name_of) {
 
 json bench_object(const std::string& printed) {
   const std::size_t begin = printed.starts_with('{') ? 0 : printed.find("\n{");
+  check_json("--expect: the text", printed);
   json object = json::parse(printed.substr(std::min(begin, printed.size())), nullptr, false);
   if (!object.is_object()) throw std::invalid_argument("a bench printed no JSON object");
   return object;

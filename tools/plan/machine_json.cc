@@ -18,6 +18,7 @@
 #include "base/names.h"
 #include "ferry/status.h"
 #include "plan/machine_text.h"
+#include "tools/json_limits.h"
 
 namespace ferry::tools {
 
@@ -143,6 +144,7 @@ class JsonFields {
  private:
   // Adds to each object where in the text it begins, under the key kAt.
   static json parse(const std::string& text) {
+    check_json("JSON machine: the text", text);
     const char* read = text.data();
     std::vector<std::ptrdiff_t> begins;
     const auto note = [&](int /*depth*/, json::parse_event_t event, json& parsed) {
@@ -266,7 +268,12 @@ std::string read_file(const std::string& name) {
   std::ifstream file(name);
   if (!file || std::filesystem::is_directory(name))
     throw std::invalid_argument(fmt::format("cannot read '{}'", name));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text(kMostJsonBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > kMostJsonBytes)
+    throw std::invalid_argument(
+        fmt::format("'{}' has more than {} bytes, the limit", name, kMostJsonBytes));
   const bool marked = text.starts_with(internal::kByteOrderMark);
   return marked ? text.substr(internal::kByteOrderMark.size()) : text;
 }

@@ -8,7 +8,8 @@
 
 namespace ferry::tools {
 
-// All of a file, without a byte order mark. Throws std::invalid_argument when it cannot be read.
+// All of a file, without a byte order mark. Throws std::invalid_argument when it cannot be read, or
+// is larger than kMostJsonBytes (json_limits.h).
 std::string read_file(const std::string& name);
 
 // A machine from a text, a preset or a file .txt or .json. Errors in a file name it, and its line.

@@ -12,6 +12,7 @@
 
 #include "base/names.h"
 #include "tools/bench/routing.h"
+#include "tools/json_limits.h"
 #include "tools/plan/machine_json.h"
 
 namespace ferry::tools {
@@ -19,7 +20,9 @@ namespace ferry::tools {
 namespace {
 
 std::vector<double> loads_of(const std::string& file) try {
-  return nlohmann::json::parse(read_file(file)).get<std::vector<double>>();
+  const std::string text = read_file(file);
+  check_json(fmt::format("--routing: '{}'", file), text);
+  return nlohmann::json::parse(text).get<std::vector<double>>();
 } catch (const nlohmann::json::exception& error) {
   throw std::invalid_argument(
       fmt::format("--routing: '{}' is no list of loads: {}", file, reason_of(error)));

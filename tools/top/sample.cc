@@ -20,6 +20,7 @@
 #include "base/descriptor.h"
 #include "bootstrap/hello.h"
 #include "group/counters.h"
+#include "tools/json_limits.h"
 #include "tools/text.h"
 
 namespace ferry::tools {
@@ -30,6 +31,8 @@ using internal::CountersHead;
 using internal::kCounterNames;
 using internal::kNumCounters;
 using Words = std::vector<std::uint64_t>;
+
+constexpr std::size_t kMostLineBytes = std::size_t{256} << 20;
 
 // A segment that some processes have open.
 struct Found {
@@ -175,6 +178,7 @@ nlohmann::ordered_json to_json(const RankSample& rank) {
 
 void add_received(Sample& sample, const std::string& line) {
   try {
+    check_json("its line", line, kMostLineBytes);
     const auto reply = nlohmann::ordered_json::parse(line);
     for (const auto& received : reply.at("groups")) {
       GroupSample& group = sample[received.at("group")];

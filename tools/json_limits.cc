@@ -1,0 +1,41 @@
+#include "tools/json_limits.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace ferry::tools {
+namespace {
+
+// The most lists and objects that are open at one place. Brackets in strings are text.
+int levels_of(std::string_view text) {
+  int open = 0, most = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      in_string = !in_string;
+    } else if (!in_string && (c == '[' || c == '{')) {
+      most = std::max(most, ++open);
+    } else if (!in_string && (c == ']' || c == '}')) {
+      --open;
+    }
+  }
+  return most;
+}
+
+}  // namespace
+
+void check_json(std::string_view what, std::string_view text, std::size_t most_bytes) {
+  if (text.size() > most_bytes)
+    throw std::invalid_argument(
+        fmt::format("{} has {} bytes, at most {}", what, text.size(), most_bytes));
+  if (const int levels = levels_of(text); levels > kMostJsonLevels)
+    throw std::invalid_argument(
+        fmt::format("{} is nested {} levels deep, at most {}", what, levels, kMostJsonLevels));
+}
+
+}  // namespace ferry::tools

@@ -1,0 +1,17 @@
+// Limits on JSON from outside, which the parser does not have: each level and each value of a text
+// takes memory and stack.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace ferry::tools {
+
+inline constexpr std::size_t kMostJsonBytes = std::size_t{16} << 20;
+inline constexpr int kMostJsonLevels = 64;
+
+// Throws std::invalid_argument that names `what`, its value and the limit.
+void check_json(std::string_view what, std::string_view text,
+                std::size_t most_bytes = kMostJsonBytes);
+
+}  // namespace ferry::tools
