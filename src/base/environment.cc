@@ -1,5 +1,6 @@
 #include "base/environment.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -21,7 +22,7 @@ constexpr EnvironmentVariable kVariables[] = {
     {"FERRY_SIZE", "1 to 1048576", "the number of ranks, with FERRY_ADDR and FERRY_RANK"},
     {"FERRY_PORT", "1 to 65535",
      "rank 0's port between hosts, where the launcher tells the host only"},
-    {"FERRY_SECRET", "16 or more characters",
+    {"FERRY_SECRET", "16 or more characters, 4 of them different",
      "lets ranks of other hosts in: equal on all ranks of a job, and known to nobody else"},
     {"FERRY_SOCKET_IFNAME", "names of network interfaces, comma-separated",
      "what is used between hosts: rank 0 listens there, and UCX sends there unless "
@@ -32,9 +33,10 @@ constexpr EnvironmentVariable kVariables[] = {
      "who moves messages between nodes: calls of ferry (the default), or a thread of its own"},
     {"FERRY_SSH", "a command", "what `ferry launch --hosts` reaches other hosts by, as --ssh does"},
     {"FERRY_LOG", "warn, info or debug", "prints lines with rank, host and pid to stderr"},
-    {"FERRY_METRICS", "file:PATH or port:N",
+    {"FERRY_METRICS", "file:PATH, port:N or ADDRESS:N",
      "the counters of a node's ranks as Prometheus text, in a file that is new every second (%p in "
-     "PATH: the process), or at 127.0.0.1:N"},
+     "PATH: the process), at 127.0.0.1:N, or at port N of the interface with that address "
+     "(10.0.0.1:9400, [fd00::1]:9400; 0.0.0.0 and [::]: all)"},
 };
 
 // The index of the variable's value in `values`; nullopt when it is not set.
@@ -45,6 +47,14 @@ std::optional<std::size_t> choice(const char* name, const std::vector<std::strin
   if (found != values.end()) return static_cast<std::size_t>(found - values.begin());
   throw Error(Code::kInvalidArgument,
               fmt::format("{}=\"{}\" is none of {}", name, *text, fmt::join(values, ", ")));
+}
+
+// "10.0.0.1" or "[fd00::1]": a name could have several addresses.
+bool is_number_of_host(const std::string& text) {
+  in6_addr address;
+  const bool brackets = text.size() > 2 && text.front() == '[' && text.back() == ']';
+  return brackets ? inet_pton(AF_INET6, text.substr(1, text.size() - 2).c_str(), &address) == 1
+                  : inet_pton(AF_INET, text.c_str(), &address) == 1;
 }
 
 }  // namespace
@@ -76,17 +86,23 @@ bool progress_thread_in_environment() {
 }
 
 MetricsPlace metrics_in_environment() {
-  MetricsPlace place{.text = environment_or_empty("FERRY_METRICS"), .file = ""};
+  MetricsPlace place{.text = environment_or_empty("FERRY_METRICS"), .file = "", .address = ""};
   const std::string& text = place.text;
+  const std::size_t colon = text.rfind(':');
   if (text.starts_with("port:")) {
+    place.address = "127.0.0.1";
     place.port = whole_number("FERRY_METRICS", text.substr(5), 1, 65535);
   } else if (text.starts_with("file:") && text.size() > 5) {
     place.file = text.substr(5);
     if (const std::size_t at = place.file.find("%p"); at != std::string::npos)
       place.file.replace(at, 2, std::to_string(getpid()));
+  } else if (colon != std::string::npos && is_number_of_host(text.substr(0, colon))) {
+    place.address = text.substr(0, colon);
+    place.port = whole_number("FERRY_METRICS", text.substr(colon + 1), 1, 65535);
   } else if (!text.empty()) {
-    throw Error(Code::kInvalidArgument,
-                fmt::format("FERRY_METRICS=\"{}\" is neither file:PATH nor port:N", text));
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("FERRY_METRICS=\"{}\" is none of file:PATH, port:N and ADDRESS:N", text));
   }
   return place;
 }

@@ -37,7 +37,8 @@ bool progress_thread_in_environment();  // FERRY_PROGRESS
 struct MetricsPlace {
   std::string text;  // as it was given
   std::string file;
-  int port = 0;  // 0: a file
+  std::string address;  // a number of an interface, where clients connect
+  int port = 0;         // 0: a file
 };
 MetricsPlace metrics_in_environment();
 

@@ -2,6 +2,7 @@
 // the text, the end.
 #include "group/metrics.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -15,10 +16,10 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <mutex>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/environment.h"
 #include "ferry/status.h"
@@ -26,8 +27,8 @@
 namespace ferry::internal {
 namespace {
 
-constexpr int kWriteMs = 1000;  // between two states of the file
-constexpr timeval kScrapeLimit{1, 0};
+constexpr int kWriteMs = 1000;                   // between two states of the file
+constexpr std::chrono::seconds kScrapeLimit{1};  // from the connection to the last byte
 
 std::string labels(const NodeCounters& node, int rank) {
   return fmt::format("group=\"{:016x}\",rank=\"{}\"", node.head().group, rank);
@@ -43,36 +44,83 @@ Error refused(const MetricsPlace& place, const std::string& what) {
                fmt::format("FERRY_METRICS={}: {}: {}", place.text, what, std::strerror(errno)));
 }
 
-// This host's processes only: the figures of a job are not for others.
+sockaddr_storage address_of(const MetricsPlace& place) {
+  sockaddr_storage storage{};
+  if (place.address.front() == '[') {
+    auto& at = reinterpret_cast<sockaddr_in6&>(storage);
+    at.sin6_family = AF_INET6;
+    at.sin6_port = htons(static_cast<in_port_t>(place.port));
+    inet_pton(AF_INET6, place.address.substr(1, place.address.size() - 2).c_str(), &at.sin6_addr);
+  } else {
+    auto& at = reinterpret_cast<sockaddr_in&>(storage);
+    at.sin_family = AF_INET;
+    at.sin_port = htons(static_cast<in_port_t>(place.port));
+    inet_pton(AF_INET, place.address.c_str(), &at.sin_addr);
+  }
+  return storage;
+}
+
 Descriptor listen_at(const MetricsPlace& place) {
-  Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const sockaddr_storage at = address_of(place);
+  Descriptor socket(::socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int yes = 1;
   setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  at.sin_port = htons(static_cast<in_port_t>(place.port));
-  if (bind(socket.fd(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0 ||
+  const socklen_t bytes = at.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  if (bind(socket.fd(), reinterpret_cast<const sockaddr*>(&at), bytes) != 0 ||
       listen(socket.fd(), SOMAXCONN) != 0)
     throw refused(place, "cannot listen");
   return socket;
 }
 
-void answer(int listener, const std::string& text) {
-  const Descriptor scrape(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-  if (!scrape) return;
-  setsockopt(scrape.fd(), SOL_SOCKET, SO_RCVTIMEO, &kScrapeLimit, sizeof kScrapeLimit);
-  setsockopt(scrape.fd(), SOL_SOCKET, SO_SNDTIMEO, &kScrapeLimit, sizeof kScrapeLimit);
-  char request[4096];  // whatever it is
-  if (recv(scrape.fd(), request, sizeof request, 0) <= 0) return;
-  const std::string all = fmt::format(
-      "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\r\n{}",
-      text.size(), text);
-  for (std::size_t sent = 0; sent < all.size();) {
-    const ssize_t more = send(scrape.fd(), all.data() + sent, all.size() - sent, MSG_NOSIGNAL);
-    if (more <= 0) return;
-    sent += static_cast<std::size_t>(more);
+// One client, until the limit or the end of the job.
+class Scrape {
+ public:
+  Scrape(int listener, int ending)
+      : client_(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)),
+        ending_(ending) {}
+
+  void reply(const std::string& text) {
+    char request[4096];  // whatever it is
+    if (!client_ || !wait_for(POLLIN) || recv(client_.fd(), request, sizeof request, 0) <= 0)
+      return;
+    const std::string all = fmt::format(
+        "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n"
+        "Content-Length: {}\r\n\r\n{}",
+        text.size(), text);
+    for (std::size_t sent = 0; sent < all.size() && wait_for(POLLOUT);) {
+      const ssize_t more = send(client_.fd(), all.data() + sent, all.size() - sent, MSG_NOSIGNAL);
+      if (more < 0 && errno != EAGAIN) return;
+      sent += static_cast<std::size_t>(std::max<ssize_t>(more, 0));
+    }
   }
+
+ private:
+  bool wait_for(short events) const {
+    pollfd waited[] = {{client_.fd(), events, 0}, {ending_, POLLIN, 0}};
+    while (!limit_.passed()) {
+      if (poll(waited, 2, limit_.remaining_ms()) > 0) return waited[1].revents == 0;
+    }
+    return false;
+  }
+
+  Descriptor client_;
+  int ending_;
+  Deadline limit_ = Deadline::after(kScrapeLimit);
+};
+
+// A file that is new, and no link that another user has put there.
+Descriptor new_file(const std::string& path) {
+  unlink(path.c_str());
+  return Descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+}
+
+bool write_all(const Descriptor& file, const std::string& text) {
+  for (std::size_t written = 0; written < text.size();) {
+    const ssize_t more = write(file.fd(), text.data() + written, text.size() - written);
+    if (more <= 0 && errno != EINTR) return false;
+    written += static_cast<std::size_t>(std::max<ssize_t>(more, 0));
+  }
+  return true;
 }
 
 }  // namespace
@@ -113,7 +161,7 @@ class Exporter {
     for (;;) {
       poll(waited, 2, place_.port > 0 ? -1 : kWriteMs);
       if (waited[0].revents != 0) return;
-      if (waited[1].revents != 0) answer(listener_.fd(), text());
+      if (waited[1].revents != 0) Scrape(listener_.fd(), ending_.fd()).reply(text());
       write_file();
     }
   }
@@ -129,8 +177,8 @@ class Exporter {
     const std::string all = text();
     const std::lock_guard lock(writing_);
     const std::string fresh = place_.file + ".new";
-    return (std::ofstream(fresh, std::ios::trunc) << all).flush() &&
-           std::rename(fresh.c_str(), place_.file.c_str()) == 0;
+    const Descriptor file = new_file(fresh);
+    return file && write_all(file, all) && std::rename(fresh.c_str(), place_.file.c_str()) == 0;
   }
 
   const MetricsPlace place_;

@@ -1,5 +1,5 @@
-// Metrics: the counters of a node's ranks as Prometheus text, in a file or at a port of this host,
-// as FERRY_METRICS says; without it nothing runs. One thread of the process for all its groups.
+// Metrics: the counters of a node's ranks as Prometheus text, in a file or at a port, as
+// FERRY_METRICS says; without it nothing runs. One thread of the process for all its groups.
 // The first rank of a node has one.
 #pragma once
 

@@ -1,0 +1,93 @@
+// FERRY_METRICS at a port: a client that reads slowly, and the end of a job.
+#include "group/metrics.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <thread>
+
+#include "base/descriptor.h"
+#include "bootstrap/tcp.h"
+
+namespace ferry::internal {
+namespace {
+
+constexpr int kRanks = 500;  // that all have waited for each other: 16 MB of text
+constexpr std::size_t kPiece = 64 << 10;
+constexpr useconds_t kPieceUs = 100'000;
+
+NodeCounters node_of_many_waits() {
+  const std::size_t rows = 4096, row_bytes = RankCounters::row_bytes(kRanks);
+  NodeCounters node{.segment = Segment::create(rows + kRanks * row_bytes),
+                    .ranks = std::vector<int>(kRanks)};
+  EXPECT_TRUE(node.segment->commit(0, rows + kRanks * row_bytes));
+  auto& head = *reinterpret_cast<CountersHead*>(node.segment->data());
+  head.num_ranks = kRanks;
+  head.rows_offset = rows;
+  head.row_bytes = row_bytes;
+  std::iota(node.ranks.begin(), node.ranks.end(), 0);
+  for (const int rank : node.ranks) {
+    for (const int peer : node.ranks) node.of(rank).waited(peer, 1'000'000'000);
+  }
+  return node;
+}
+
+// Returns when the first bytes have come, so that the rest is on its way.
+Descriptor scrape(int port) {
+  Descriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int small = 64 << 10;  // so that the other socket keeps what does not fit
+  setsockopt(client.fd(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  at.sin_port = htons(static_cast<in_port_t>(port));
+  EXPECT_EQ(connect(client.fd(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
+  EXPECT_EQ(send(client.fd(), "GET", 3, 0), 3);
+  char byte;
+  EXPECT_EQ(recv(client.fd(), &byte, 1, MSG_PEEK), 1);
+  return client;
+}
+
+// The bytes of a client that reads a piece, and pauses, until the job has ended.
+std::size_t read_slowly(const Descriptor& client, const std::atomic<bool>& ended) {
+  std::string piece(kPiece, '\0');
+  std::size_t all = 0;
+  while (!ended) {
+    const ssize_t got = recv(client.fd(), piece.data(), piece.size(), 0);
+    if (got <= 0) break;
+    all += static_cast<std::size_t>(got);
+    usleep(kPieceUs);
+  }
+  return all;
+}
+
+TEST(Metrics, ClientThatReadsSlowlyDoesNotHoldUpTheEndOfAJob) {
+  const int port = port_of(tcp_listen("lo", 0));
+  setenv("FERRY_METRICS", fmt::format("port:{}", port).c_str(), 1);
+  const NodeCounters node = node_of_many_waits();
+  const std::size_t whole = metrics_text({&node}).size();
+  ASSERT_GT(whole, std::size_t{8} << 20) << "more than the sockets keep";
+  std::size_t received = 0;
+  std::atomic<bool> ended = false;
+  std::thread client;
+  {
+    Metrics metrics;
+    metrics.show(node);
+    client = std::thread([&, socket = scrape(port)] { received = read_slowly(socket, ended); });
+  }
+  ended = true;
+  client.join();
+  EXPECT_LT(received, whole / 2) << "the end of the job waited for the client";
+  unsetenv("FERRY_METRICS");
+}
+
+}  // namespace
+}  // namespace ferry::internal
