@@ -158,6 +158,35 @@ class Top(unittest.TestCase):
             self.assertIn(code, (0, 1), error)
             self.assertNotIn("0000000000000007", text)
 
+    def test_files_of_another_user_are_passed_over(self):
+        if os.geteuid() != 0:
+            self.skipTest("NOT TESTED: only root can play two users")
+        # A whole group of one rank, whose row begins with the process that holds the file.
+        program = ("import os, struct, sys\nos.setgid(65534); os.setuid(65534)\n"
+                   "file = open(os.memfd_create('ferry'), 'r+b')\nfile.truncate(1 << 20)\n"
+                   "file.write(struct.pack('<5Q', 0x31706F7479727266, 7, 1, 4096, 4096))\n"
+                   "file.seek(4096); file.write(struct.pack('<Q', os.getpid())); file.flush()\n"
+                   "print(flush=True); sys.stdin.read()")
+        with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE) as stranger:
+            try:
+                stranger.stdout.readline()
+                self.assertNotIn("0000000000000007", [group["group"] for group in groups()])
+            finally:
+                stranger.kill()
+
+    def test_rows_of_one_file_are_read_up_to_a_limit(self):
+        ranks, row_bytes = 1 << 16, (16 + (1 << 16)) * 8
+        with open(os.memfd_create("ferry"), "r+b") as file:
+            file.truncate(4096 + ranks * row_bytes)
+            file.write(struct.pack("<5Q", 0x31706F7479727266, 8, ranks, 4096, row_bytes))
+            for rank in range(100):
+                file.seek(4096 + rank * row_bytes)
+                file.write(struct.pack("<Q", os.getpid()))
+            file.flush()
+            (group,) = [group for group in groups() if group["group"] == "0000000000000008"]
+        self.assertEqual(len(group["ranks"]), (1 << 22) // (ranks + 10))
+
     def test_wrong_options_are_refused(self):
         for arguments, words in ((["--interval", "0"], "0.1"), (["--nothing"], "--nothing")):
             code, _, errors = top(*arguments)
@@ -210,8 +239,32 @@ class Metrics(unittest.TestCase):
             taken = self.bench(f"port:{port}")
             self.assertIn(f"FERRY_METRICS=port:{port}: cannot listen: Address already in use", taken.stderr)
 
+    def test_addresses_of_this_host_reply_too(self):
+        for address in ("0.0.0.0", "[::1]", "127.0.0.2"):
+            family = socket.AF_INET6 if "[" in address else socket.AF_INET
+            with socket.socket(family) as free:
+                free.bind((address.strip("[]"), 0))
+                port = free.getsockname()[1]
+            with job(FERRY_METRICS=f"{address}:{port}") as process:
+                group_of(process)
+                asked = http.client.HTTPConnection(address.strip("[]"), port, timeout=LIMIT_S)
+                asked.request("GET", "/metrics")
+                self.assertIn("ferry_combines_total", asked.getresponse().read().decode())
+
+    def test_a_link_in_place_of_the_new_file_is_not_followed(self):
+        victim, path = Path(FOLDER.name, "victim"), Path(FOLDER.name, "linked.prom")
+        victim.write_text("mine")
+        Path(f"{path}.new").symlink_to(victim)
+        done = self.bench(f"file:{path}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(victim.read_text(), "mine")
+        self.assertIn("ferry_dispatches_total", path.read_text())
+        self.assertFalse(path.is_symlink())
+
     def test_what_cannot_be_done_is_refused(self):
-        for metrics, words in (("5", 'FERRY_METRICS="5" is neither file:PATH nor port:N'),
+        for metrics, words in (("5", 'FERRY_METRICS="5" is none of file:PATH, port:N and ADDRESS:N'),
+                               ("host:9400", 'FERRY_METRICS="host:9400" is none of'),
+                               ("10.0.0.1:0", 'FERRY_METRICS="0" is not a whole number from 1 to 65535'),
                                ("port:0", 'FERRY_METRICS="0" is not a whole number from 1 to 65535'),
                                ("file:/nowhere/x", "FERRY_METRICS=file:/nowhere/x: cannot write: No such file")):
             done = self.bench(metrics)

@@ -32,7 +32,9 @@ using internal::kCounterNames;
 using internal::kNumCounters;
 using Words = std::vector<std::uint64_t>;
 
-constexpr std::size_t kMostLineBytes = std::size_t{256} << 20;
+constexpr std::uint64_t kMostRanks = 1 << 16;
+constexpr std::uint64_t kMostWords = 1 << 22;  // of the rows of one segment: 32 MiB
+constexpr std::size_t kMostLineBytes = std::size_t{256} << 20;  // some groups of so many words
 
 // A segment that some processes have open.
 struct Found {
@@ -65,7 +67,8 @@ void add_files_of(const std::string& folder, std::map<std::pair<dev_t, ino_t>, F
     if (!fs::read_symlink(entry.path(), gone).string().starts_with("/memfd:ferry")) continue;
     internal::Descriptor file(open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat what {};
-    if (!file || fstat(file.fd(), &what) != 0) continue;
+    // Any user may make such a file, and root may read all: only this user's are believed.
+    if (!file || fstat(file.fd(), &what) != 0 || what.st_uid != geteuid()) continue;
     Found& found = all[{what.st_dev, what.st_ino}];
     found.file = std::move(file);
     found.holders.emplace(number_inside(folder), folder);
@@ -117,12 +120,16 @@ std::uint64_t resident_bytes(const std::string& folder) {
 
 // Any process may have a file with such a name: nothing in it is believed that does not fit.
 bool fits(const Head& head, const struct stat& file) {
-  constexpr std::uint64_t kMostRanks = 1 << 16;
   const auto bytes = static_cast<std::uint64_t>(file.st_size);
   return head.magic == CountersHead::kMagic && head.num_ranks <= kMostRanks &&
          head.row_bytes >= (kNumCounters + head.num_ranks) * sizeof(std::uint64_t) &&
          head.rows_offset <= bytes &&
          head.row_bytes <= (bytes - head.rows_offset) / std::max<std::uint64_t>(head.num_ranks, 1);
+}
+
+// The most ranks of a segment that are read: 2,000 of a group of 2,000.
+std::uint64_t most_rows(const Head& head) {
+  return std::min(head.num_ranks, kMostWords / (kNumCounters + head.num_ranks));
 }
 
 // Ranks of other nodes have no row here.
@@ -156,7 +163,8 @@ Sample look_here() {
       continue;
     GroupSample& group = sample[fmt::format("{:016x}", head.group)];
     group.num_ranks = static_cast<int>(head.num_ranks);
-    for (std::uint64_t rank = 0; rank < head.num_ranks; ++rank) {
+    for (std::uint64_t rank = 0; rank < head.num_ranks && group.ranks.size() < most_rows(head);
+         ++rank) {
       if (auto seen = rank_of(found, head, rank))
         group.ranks.emplace(static_cast<int>(rank), std::move(*seen));
     }

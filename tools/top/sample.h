@@ -26,7 +26,7 @@ struct GroupSample {
 
 using Sample = std::map<std::string, GroupSample>;  // by the group's number, in hexadecimal digits
 
-// The sample of the processes whose memory this user may read.
+// The sample of the processes of this user.
 Sample look_here();
 
 nlohmann::ordered_json to_json(const RankSample& rank);
