@@ -316,6 +316,24 @@ class Here(Everywhere, Case):
         self.finish(process)
 
 
+class FullDevice(Case):
+    def run_to_full(self, *words):
+        with open("/dev/full", "w") as full:
+            return subprocess.run([FERRY, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S)
+
+    def test_output_that_is_lost_is_an_error_of_every_command(self):
+        for words in (["--version"], ["--help"], ["topology", "host:2,rank:2"], ["plan", "--list"],
+                      ["doctor", "--json"]):
+            done = self.run_to_full(*words)
+            self.assertEqual(done.returncode, 1, words)
+            self.assertIn("ferry: cannot write its output", done.stderr)
+
+    def test_output_of_ranks_that_is_lost_is_an_error(self):
+        done = self.run_to_full("launch", "-n", "2", "--", "echo", "one line")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("ferry launch: cannot write the output of the ranks: No space left on device\n", done.stderr)
+
+
 class OnHosts(Everywhere, Case):
     PLACE, LOCAL, ALL, STRAGGLERS = HOSTS, 2, "ranks on a, b", "ranks on a, b"
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)

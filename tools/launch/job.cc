@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <sstream>
 #include <utility>
 
@@ -114,7 +115,11 @@ int Job::watch() {
     move_streams(fds);
     if (stage_end_ && stage_end_->passed()) escalate();
   }
-  return outcome_.forced_code ? outcome_.forced_code : outcome_.worst_code;
+  const int code = outcome_.forced_code ? outcome_.forced_code : outcome_.worst_code;
+  const int lost = out_.error() == EPIPE ? 0 : out_.error();  // its reader wants no more of it
+  if (lost != 0) say(fmt::format("cannot write the output of the ranks: {}", std::strerror(lost)));
+  err_.flush();
+  return lost != 0 ? std::max(code, 1) : code;
 }
 
 // signalfd, stdout, stderr, terminal, orders; then input, stdout and stderr of each child. Only the

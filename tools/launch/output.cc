@@ -13,7 +13,7 @@
 namespace ferry::tools {
 
 void Output::add(std::string_view prefix, std::string_view head, std::string_view tail) {
-  if (broken_) return;
+  if (error_ != 0) return;
   pending_.append(prefix).append(head).append(tail).push_back('\n');
 }
 
@@ -28,7 +28,7 @@ void Output::flush() {
                               std::min<std::size_t>(pending_.size() - written, PIPE_BUF));
     if (put < 0 && (errno == EAGAIN || errno == EINTR)) break;
     if (put < 0) {
-      broken_ = true;
+      error_ = errno;
       written = pending_.size();
     } else {
       written += static_cast<std::size_t>(put);
@@ -46,8 +46,8 @@ bool LineStream::read(bool last) {
   } else if (got == 0 || last || (errno != EAGAIN && errno != EINTR)) {
     close();
   }
-  // The rank gets SIGPIPE when the output has no reader, as it would without a launcher.
-  if (output_->broken()) pipe_ = {};
+  // The rank gets SIGPIPE when the output takes nothing more, as it would without a launcher.
+  if (output_->error() != 0) pipe_ = {};
   return got > 0;
 }
 

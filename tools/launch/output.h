@@ -26,15 +26,16 @@ class Output {
   // The reader is slow: pipes are not read until it has caught up, so that ranks wait as they would
   // without a launcher.
   bool congested() const noexcept { return pending_.size() >= kMostPending; }
-  // The output has no reader any more.
-  bool broken() const noexcept { return broken_; }
+  // The errno of the write that failed, after which nothing is written: EPIPE where the output has
+  // no reader any more. 0: none failed.
+  int error() const noexcept { return error_; }
 
  private:
   static constexpr std::size_t kMostPending = std::size_t{1} << 20;
 
   int fd_;
   std::string pending_;
-  bool broken_ = false;
+  int error_ = 0;
 };
 
 class LineStream {
