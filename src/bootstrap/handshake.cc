@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <cctype>
+#include <set>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -103,6 +105,14 @@ Secret::Secret(const std::string& text) {
     throw Error(Code::kInvalidArgument, fmt::format("FERRY_SECRET has {} characters, need {} or "
                                                     "more",
                                                     text.size(), kLeastBytes));
+  }
+  std::set<char> distinct(text.begin(), text.end());
+  std::erase_if(distinct, [](unsigned char c) { return std::isspace(c) != 0; });
+  if (distinct.size() < kLeastDistinct) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("FERRY_SECRET has {} different characters without blanks, need {} or "
+                            "more: `openssl rand -hex 16` makes one",
+                            distinct.size(), kLeastDistinct));
   }
   const std::string named = "ferry secret " + text;
   std::array<unsigned char, SHA512_DIGEST_LENGTH> digest;

@@ -25,8 +25,10 @@ std::string hex(std::string_view bytes);
 class Secret {
  public:
   static constexpr std::size_t kLeastBytes = 16;
+  // A random text has more: 16 decimal digits have fewer in 1 of a million texts.
+  static constexpr std::size_t kLeastDistinct = 4;
 
-  // Throws Error(kInvalidArgument) when it is too short, naming its length only.
+  // Throws Error(kInvalidArgument) when it is too short or too uniform, naming its lengths only.
   explicit Secret(const std::string& text);
 
  private:

@@ -32,6 +32,22 @@ TEST(Secret, ThatIsShortIsRefusedWithoutBeingNamed) {
   }
 }
 
+TEST(Secret, OfBlanksOrFewCharactersIsRefused) {
+  for (const std::string& text :
+       {std::string(16, ' '), std::string(40, 'x'), std::string(" \t \n \t  abc       ")}) {
+    try {
+      Secret{text};
+      FAIL() << "accepted: " << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kInvalidArgument);
+      EXPECT_NE(std::string(error.what()).find("different characters without blanks, need 4"),
+                std::string::npos)
+          << error.what();
+    }
+  }
+  Secret("1234 of other things");
+}
+
 TEST(Handshake, BothSidesAreConvinced) {
   const Sides sides;
   EXPECT_EQ(sides.coordinator.open(sides.member.seal("I am rank 1")), "I am rank 1");
