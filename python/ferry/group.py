@@ -16,6 +16,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, Callable, Literal, TypeVar
 
 from ferry import _core, errors
+from ferry.parent import end_with_parent
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVarTuple, Unpack
@@ -159,6 +160,7 @@ def _error_of(rank, error):
 
 
 def _play(connection, address, rank, size, deadline, fn, args):
+    end_with_parent()
     try:
         with _core.connect(address, rank, size, "", deadline, "") as group:
             try:

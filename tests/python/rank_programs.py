@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy
 
@@ -26,6 +27,12 @@ def die_on_one(group):
     if group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     group.barrier()
+
+
+def write_pid_and_stay(group, folder):
+    """Much longer than its test waits, and not for ever."""
+    Path(folder, str(os.getpid())).touch()
+    time.sleep(300)
 
 
 def exit_on_one(group):

@@ -67,6 +67,45 @@ def test_ranks_may_finish_after_their_results_are_home(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 
 
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_ranks_end_with_a_parent_that_is_killed(method, tmp_path):
+    program = ("import os, sys, time; from pathlib import Path; import ferry, rank_programs\n"
+               "if __name__ == '__main__': ferry.spawn(2, rank_programs.write_pid_and_stay, sys.argv[1],"
+               f" method='{method}')")
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    folder = tmp_path / "pids"
+    folder.mkdir()
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(rank_programs.__file__)}
+    parent = subprocess.Popen([sys.executable, str(script), str(folder)], env=environment)
+    try:
+        wait_until(lambda: len(list(folder.iterdir())) == 2 or parent.poll() is not None)
+        pids = [int(file.name) for file in folder.iterdir()]
+        assert len(pids) == 2
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: not any(map(is_running, pids)), ending=pids)
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_until(condition, ending=()):
+    end = time.monotonic() + 30
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    held = condition()
+    for pid in filter(is_running, ending):
+        os.kill(pid, 9)
+    assert held
+
+
 def test_all_gather_of_any_length_and_unequal_lengths():
     def body(group):
         for length in (0, 1, 1016, 1017, 5000):

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ferry.conformance.clauses import World, clauses_of, implementation
+from ferry.parent import end_with_parent
 
 _GRACE_SECONDS = 60  # the session's deadline comes first
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
@@ -67,6 +68,7 @@ def _run(settings, rank, module, name):
 
 def entry(connection, settings, rank):
     """What the process starts with."""
+    end_with_parent()
     try:
         play(connection, pickle.loads(settings), rank)
     except (BrokenPipeError, KeyboardInterrupt):

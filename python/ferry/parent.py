@@ -1,0 +1,23 @@
+"""Processes that end with the one that started them, whatever ends it: a group of ranks that nobody waits for would go
+on by itself."""
+
+import ctypes
+import fcntl
+import multiprocessing
+import os
+import signal
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent():
+    """Called first in a process of multiprocessing: the kernel kills it when the process that started it ends."""
+    parent = multiprocessing.parent_process()
+    if os.getppid() == parent.pid:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:  # started by a fork server, which does not end before its children: by the end of the parent's pipe
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+    if not parent.is_alive():  # it had ended before
+        os._exit(1)
