@@ -15,12 +15,12 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "bootstrap/agree.h"
+#include "bootstrap/endpoint_check.h"
 #include "bootstrap/socket.h"
 
 namespace ferry::internal {
 namespace {
 
-constexpr useconds_t kListenPauseUs = 2000;
 // After an error, how long to wait for ranks that have not connected yet, so that they receive it
 // too.
 constexpr std::chrono::milliseconds kLinger{500};
@@ -44,22 +44,6 @@ std::size_t most_strangers() noexcept {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxStrangers;
   return std::min<std::size_t>(kMaxStrangers, limit.rlim_cur / kDescriptorsPerStranger);
-}
-
-// Waits until the deadline for the listener of an earlier group to close.
-Descriptor listen(const Roster& roster, Deadline deadline) {
-  while (true) {
-    if (Descriptor listener = listen_at(roster.endpoint)) return listener;
-    if (deadline.passed()) {
-      throw Error(
-          Code::kTimeout,
-          fmt::format("rank {} cannot listen at {}: {} has held it until the deadline{}",
-                      roster.coordinator(), roster.endpoint.name, holder_of(roster.endpoint),
-                      roster.endpoint.local() ? "" : "; give each job a port (FERRY_PORT)"),
-          roster.coordinator());
-    }
-    usleep(kListenPauseUs);
-  }
 }
 
 class Acceptor {
@@ -86,6 +70,7 @@ class Acceptor {
   void watch_members();
   void watch_local_ranks();
   void watch_other_hosts();
+  void watch_endpoint();
   void object(const Error& problem);
   std::string who(const Hello& hello) const;
   std::vector<int> absent() const;
@@ -105,6 +90,7 @@ class Acceptor {
   std::string refused_;                               // the last one, on this host
   int num_failed_ = 0;                                // proofs, between hosts
   LocalRanks local_ranks_;
+  EndpointCheck check_;
   std::optional<Error> problem_;
   std::optional<Deadline> linger_;
 };
@@ -112,9 +98,10 @@ class Acceptor {
 Acceptor::Acceptor(const Roster& roster, Deadline deadline)
     : roster_(roster),
       deadline_(deadline),
-      listener_(listen(roster, deadline)),
+      listener_(listen_patiently(roster, deadline)),
       members_(roster.size()),
-      local_ranks_(roster.launch, roster.coordinator()) {
+      local_ranks_(roster.launch, roster.coordinator()),
+      check_(roster) {
   if (!reserve()) no_descriptors();
 }
 
@@ -128,6 +115,7 @@ std::vector<Peer> Acceptor::run() {
     watch_members();
     watch_local_ranks();
     watch_other_hosts();
+    watch_endpoint();
     if (!problem_) reserve();  // descriptors that a stranger took for a while
   }
   if (!problem_ && !absent().empty())
@@ -263,12 +251,18 @@ void Acceptor::receive(std::unique_ptr<Connection> connection, const Hello& hell
 
 // A rank that does not fit gets its place all the same, so that it counts as come.
 void Acceptor::give_place(std::unique_ptr<Connection> connection, const Hello& hello) {
+  if (is_same_process(hello, roster_.self)) return;  // EndpointCheck
   const int place = hello.rank == roster_.coordinator() ? -1 : roster_.place(hello.rank);
   Peer* member = place < 0 ? nullptr : &members_[static_cast<std::size_t>(place)];
   const std::string differs =
       local() ? disagreement_on_host(roster_.self, hello) : disagreement(roster_.self, hello);
   if (!differs.empty()) {
     object({Code::kMismatch, differs, hello.rank});
+  } else if (hello.rank == roster_.coordinator()) {
+    object({Code::kInvalidArgument,
+            fmt::format("two processes claim to be rank {}: {} and {}", hello.rank,
+                        who(roster_.self), who(hello)),
+            hello.rank});
   } else if (member == nullptr) {
     object({Code::kInvalidArgument,
             fmt::format("{} claims to be rank {}; rank {} of {} waits for {}", who(hello),
@@ -326,6 +320,11 @@ void Acceptor::watch_other_hosts() {
     const std::vector<int> awaited = only_late ? absent() : std::vector<int>();
     object(awaited.empty() ? error : Error(error.code(), missing_text() + refused(), awaited[0]));
   }
+}
+
+void Acceptor::watch_endpoint() {
+  if (problem_) return;
+  if (const auto problem = check_.problem()) object(*problem);
 }
 
 // The first problem counts. It is sent to the connected ranks now, and to ranks that connect within

@@ -176,7 +176,7 @@ Attempt connect_to_one(const std::string& host, const addrinfo& at, Deadline dea
   if (error == 0) return {std::move(socket), ""};
   const bool cut = error == ETIMEDOUT && deadline.passed();
   const std::string why = cut ? "no reply before the deadline" : std::strerror(error);
-  return {{}, fmt::format("{}: {}", name, why)};
+  return {{}, fmt::format("{}: {}", name, why), cut, error == ETIMEDOUT};
 }
 
 struct Resolved {
@@ -266,6 +266,7 @@ int port_of(const Descriptor& socket) noexcept {
 
 Attempt tcp_connect(const TcpAddress& address, Deadline deadline) {
   std::vector<std::string> why;
+  bool silent = false;
   for (const std::string& host : address.hosts) {
     if (deadline.passed()) break;
     const auto first = resolve(host, address.port, deadline, why);
@@ -273,9 +274,10 @@ Attempt tcp_connect(const TcpAddress& address, Deadline deadline) {
       Attempt attempt = connect_to_one(host, *one, deadline);
       if (attempt.socket) return attempt;
       why.push_back(std::move(attempt.why));
+      silent = silent || attempt.silent;
     }
   }
-  return {{}, fmt::format("{}", fmt::join(why, ", ")), deadline.passed()};
+  return {{}, fmt::format("{}", fmt::join(why, ", ")), deadline.passed(), silent};
 }
 
 std::vector<std::string> own_addresses(const std::string& interfaces) {

@@ -33,8 +33,9 @@ int port_of(const Descriptor& socket) noexcept;
 // A connection, or why there is none.
 struct Attempt {
   Descriptor socket;
-  std::string why;   // each address that was tried, and why: "a (10.0.0.1): Connection refused"
-  bool cut = false;  // the deadline ended the attempt: the reason of an earlier one is better
+  std::string why;      // each address that was tried, and why: "a (10.0.0.1): Connection refused"
+  bool cut = false;     // the deadline ended the attempt: the reason of an earlier one is better
+  bool silent = false;  // an address did not reply
 };
 // Tries each host's addresses in turn.
 Attempt tcp_connect(const TcpAddress& address, Deadline deadline);

@@ -238,6 +238,16 @@ TEST(Rendezvous, TwoProcessesOfOneRankAreNamed) {
                                   HasSubstr("two processes claim to be rank 1: pid "))));
 }
 
+TEST(Rendezvous, TwoRanksZeroAreNamedLongBeforeTheDeadline) {
+  const std::string at = address("two-zeros");
+  const auto results = in_processes({0, 0, 1}, [&](int rank) {
+    process_rendezvous(at, rank, one_node(3), soon(seconds(40)));
+    return "met";
+  });
+  EXPECT_THAT(results, Each(AllOf(StartsWith("invalid_argument: "),
+                                  HasSubstr("two processes claim to be rank 0: pid "))));
+}
+
 TEST(Rendezvous, RanksOutsideOfTheGroupAreRefused) {
   EXPECT_THROW(process_rendezvous("x", 2, one_node(2), soon()), Error);
   EXPECT_THROW(process_rendezvous("x", -1, one_node(2), soon()), Error);

@@ -9,8 +9,8 @@
 #include "bootstrap/forked.h"
 #include "bootstrap/tcp_endpoint.h"
 
-// A resolver that is slow to answer about one name (the linker's --wrap).
-constexpr std::string_view kResolvedLate = "slow-to-resolve";
+// A resolver that is slow to reply for one name, and does not know another (the linker's --wrap).
+constexpr std::string_view kResolvedLate = "slow-to-resolve", kNotResolved = "unknown-host";
 
 extern "C" {
 
@@ -18,6 +18,7 @@ int __real_getaddrinfo(const char*, const char*, const addrinfo*, addrinfo**);
 int __wrap_getaddrinfo(const char* name, const char* port, const addrinfo* hints,
                        addrinfo** addresses) {
   if (name == kResolvedLate && (hints->ai_flags & AI_NUMERICHOST) == 0) sleep(5);
+  if (name == kNotResolved) return EAI_NONAME;
   return __real_getaddrinfo(name, port, hints, addresses);
 }
 
@@ -212,6 +213,46 @@ TEST(TcpRendezvous, RefusedConnectionsToANameAreTheReasonAtTheDeadline) {
               HasSubstr("localhost (127.0.0.1): Connection refused"),
               HasSubstr(", 127.0.0.2: Connection refused"), Not(HasSubstr("cannot resolve"))));
   }
+}
+
+// Each with the address of the first: at its port, and on another host, where the port is free.
+TEST(TcpRendezvous, TwoRanksZeroAreNamedLongBeforeTheDeadline) {
+  for (const bool own_port : {false, true}) {
+    const TcpEndpoint endpoint = endpoint_at(free_port());
+    const auto results = in_processes({0, 1, 2}, [&](int process) {
+      TcpEndpoint mine = endpoint;
+      if (process == 1) usleep(300'000);  // the first listens
+      if (process == 1 && own_port)
+        mine.listener = std::make_shared<Descriptor>(tcp_listen("lo", 0));
+      return meet_over_tcp(mine, process / 2, one_node(3), soon(seconds(40)));
+    });
+    EXPECT_THAT(results,
+                Each(AllOf(StartsWith("invalid_argument: two processes claim to be rank 0"),
+                           HasSubstr(", host "))));
+  }
+}
+
+TEST(TcpRendezvous, AnAddressThatDoesNotLeadToRankZeroIsNamedLongBeforeTheDeadline) {
+  for (const std::string host : {"127.0.0.2", "unknown-host"}) {
+    TcpEndpoint endpoint = endpoint_at(free_port());
+    endpoint.address.hosts = {host};
+    Forked zero([&] { return meet_over_tcp(endpoint, 0, one_node(2), soon(seconds(40))); });
+    EXPECT_THAT(
+        zero.result(),
+        AllOf(StartsWith("invalid_argument: rank 0 listens on host "),
+              HasSubstr("its address tcp://" + host + ":"), HasSubstr("does not lead there"),
+              HasSubstr(host == "127.0.0.2" ? "127.0.0.2: Connection refused"
+                                            : "cannot resolve unknown-host: ")));
+  }
+}
+
+TEST(TcpRendezvous, RankZeroThatWaitsFindsItselfAtItsAddress) {
+  const TcpEndpoint endpoint = endpoint_at(free_port());
+  const auto results = in_processes({0, 1}, [&](int rank) {
+    if (rank == 1) usleep(8'000'000);
+    return meet_over_tcp(endpoint, rank, one_node(2), soon(seconds(40)));
+  });
+  EXPECT_THAT(results, Each("met"));
 }
 
 TEST(TcpAddress, IsReadAndWritten) {
