@@ -63,11 +63,14 @@ std::chrono::milliseconds Endpoint::longest_pause() const noexcept {
 }
 
 Endpoint unix_endpoint(const std::string& address, int num_ranks) {
-  return {.name = '@' + socket_name(address, num_ranks),
-          .advice = fmt::format("on this host ({}) as uid {} with the same address and size",
-                                host_name(), geteuid()),
-          .tcp = {},
-          .secret = nullptr};
+  return {
+      .name = '@' + socket_name(address, num_ranks),
+      .advice = fmt::format("on this host ({}) as uid {} with the same address and size, in the "
+                            "same network namespace ({}); containers with networks of their "
+                            "own meet at tcp://host:port",
+                            host_name(), geteuid(), net_namespace()),
+      .tcp = {},
+      .secret = nullptr};
 }
 
 Endpoint tcp_endpoint(const TcpEndpoint& tcp) {

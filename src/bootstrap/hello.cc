@@ -102,6 +102,8 @@ std::string identity(const Hello& hello) {
                      hello.user_namespace);
 }
 
+std::string net_namespace() { return link_target("/proc/self/ns/net"); }
+
 std::string boot_id() { return first_line("/proc/sys/kernel/random/boot_id"); }
 
 Hello own_hello(const std::string& address, int rank, const std::vector<int>& nodes) {
@@ -115,7 +117,7 @@ Hello own_hello(const std::string& address, int rank, const std::vector<int>& no
           .pid = getpid(),
           .boot_id = boot_id(),
           .pid_namespace = link_target("/proc/self/ns/pid"),
-          .net_namespace = link_target("/proc/self/ns/net"),
+          .net_namespace = net_namespace(),
           .user_namespace = link_target("/proc/self/ns/user"),
           .host = host_name()};
 }
@@ -172,12 +174,12 @@ std::string disagreement_on_host(const Hello& a, const Hello& b) {
   return first_difference(
       a, b,
       {{"different addresses", '"' + a.address + '"', '"' + b.address + '"'},
-       {"different pid namespaces (containers?); ranks of one host share theirs", a.pid_namespace,
-        b.pid_namespace},
-       {"different network namespaces; ranks of one host share theirs", a.net_namespace,
-        b.net_namespace},
-       {"different user namespaces; ranks of one host share theirs", a.user_namespace,
-        b.user_namespace}});
+       {"different pid namespaces (containers?); ranks share theirs or meet at tcp://host:port",
+        a.pid_namespace, b.pid_namespace},
+       {"different network namespaces; ranks share theirs or meet at tcp://host:port",
+        a.net_namespace, b.net_namespace},
+       {"different user namespaces; ranks share theirs or meet at tcp://host:port",
+        a.user_namespace, b.user_namespace}});
 }
 
 }  // namespace ferry::internal

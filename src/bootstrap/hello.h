@@ -28,6 +28,9 @@ struct Hello {
 // Names the machine, whatever container a process is in; changes with every boot.
 std::string boot_id();
 
+// The network of this process, "net:[4026531840]". Abstract sockets are found inside it only.
+std::string net_namespace();
+
 // This process, as `rank` of nodes.size().
 Hello own_hello(const std::string& address, int rank, const std::vector<int>& nodes);
 

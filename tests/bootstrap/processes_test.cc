@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/time.h>
@@ -246,6 +247,19 @@ TEST(Rendezvous, TwoRanksZeroAreNamedLongBeforeTheDeadline) {
   });
   EXPECT_THAT(results, Each(AllOf(StartsWith("invalid_argument: "),
                                   HasSubstr("two processes claim to be rank 0: pid "))));
+}
+
+// As two containers with networks of their own: neither can know of the other.
+TEST(Rendezvous, RanksOfSeparateNetworksAreToldHowToMeet) {
+  if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: only root can make a network namespace";
+  const std::string at = address("networks");
+  const auto results = in_processes({0, 1}, [&](int rank) -> std::string {
+    if (rank == 1 && unshare(CLONE_NEWNET) != 0) return "no namespace";
+    process_rendezvous(at, rank, one_node(2), soon(milliseconds(500)));
+    return "met";
+  });
+  EXPECT_THAT(results, Each(AllOf(StartsWith("timeout: "), HasSubstr("network namespace (net:["),
+                                  HasSubstr("meet at tcp://host:port"))));
 }
 
 TEST(Rendezvous, RanksOutsideOfTheGroupAreRefused) {
