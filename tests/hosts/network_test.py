@@ -3,6 +3,7 @@
 seconds in the middle of the way, and forked children that outlive a rank. Called by ctest with the programs
 faults_rank and ferry; exit code 77 where there are no hosts."""
 
+import json
 import os
 import re
 import signal
@@ -67,6 +68,45 @@ def listening_ports(bench, name):
     lines = [line.split() for line in bench.run(name, "cat", "/proc/net/tcp").stdout.splitlines()[1:]]
     listening = [local.split(":") for _, local, _, state, *_ in lines if state == "0A"]
     return [int(port, 16) for ip, port in listening if ip != "0100007F"]
+
+
+class Top(unittest.TestCase):
+    """`ferry top` on the host of a rank that is stopped: its neighbour waits for a rank of the other host."""
+
+    def setUp(self):
+        self.bench = hosts.Hosts(2)
+        self.bench.__enter__()
+        self.addCleanup(self.bench.__exit__)
+        words = ["bench", "--mode", "environment", "--tokens", "16", "--hidden", "1024", "--experts", "8",
+                 "--top-k", "2", "--algorithm", "hierarchical", "--iterations", "1000000", "--warmup", "1000000"]
+        self.ranks = [self.begin(rank, words) for rank in range(SIZE)]
+
+    def begin(self, rank, words):
+        variables = {"FERRY_ADDR": f"tcp://a:{MEETING_PORT}", "FERRY_RANK": rank, "FERRY_SIZE": SIZE,
+                     "FERRY_SECRET": "a secret of this test"}
+        command = ["env", *[f"{name}={value}" for name, value in variables.items()], FERRY, *words]
+        process = subprocess.Popen(self.bench.command(HOST_OF[rank], *command), stdout=subprocess.DEVNULL)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def group(self):
+        """Of host b, once its ranks have exchanged something."""
+        end = time.monotonic() + LONG_S
+        while time.monotonic() < end:
+            text = self.bench.run("b", FERRY, "top", "--once", "--json", "--interval", "0.3").stdout
+            groups = json.loads(text)["groups"] if text else []
+            if groups and all(rank["totals"]["combines"] for rank in groups[0]["ranks"]):
+                return groups[0]
+        self.fail("the job was not seen")
+
+    def test_a_stopped_rank_is_the_slowest_whomever_others_wait_for(self):
+        stopped = self.group()["ranks"][1]["totals"]["pid"]  # of the namespace of host b
+        self.assertEqual(self.bench.run("b", "kill", "-STOP", str(stopped)).returncode, 0)
+        time.sleep(0.5)  # until the others have come to their waits
+        group = self.group()
+        self.assertEqual((group["slowest"], [rank["rank"] for rank in group["ranks"]]), (3, [2, 3]))
+        self.assertGreater(group["slowest_share"], 0.8)
 
 
 class Strangers(faults_test.Faults):

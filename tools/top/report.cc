@@ -18,6 +18,8 @@ using internal::kCounterNames;
 using internal::kNumCounters;
 using Json = nlohmann::ordered_json;
 
+constexpr double kMostlyWaits = 0.8;  // of a rank's time
+
 // The counters of one rank, per second.
 struct Rates {
   int rank;
@@ -41,6 +43,7 @@ struct GroupRates {
   // The rank that the others waited for most beyond what it waited itself, and the mean share of
   // their time; -1: none.
   std::pair<int, double> slowest() const {
+    if (const Rates* stuck = only_idle()) return {stuck->rank, wait_of_others(*stuck)};
     std::pair<int, double> slowest{-1, 0.0};
     double most = 0;
     for (const Rates& late : ranks) {
@@ -52,6 +55,24 @@ struct GroupRates {
       slowest = {late.rank, mean};
     }
     return slowest;
+  }
+
+  // The only rank that finishes nothing and does not wait, while all others wait. Between nodes
+  // they may wait for ranks whose messages it passes on. Null: there is none.
+  const Rates* only_idle() const {
+    const auto waits = [](const Rates& one) { return one.waited() > kMostlyWaits; };
+    const auto idle = std::ranges::find_if_not(ranks, waits);
+    const bool only = idle != ranks.end() && std::all_of(idle + 1, ranks.end(), waits);
+    return only && ranks.size() > 1 && idle->waited() < 1 - kMostlyWaits &&
+                   (*idle)[Counter::kDispatches] + (*idle)[Counter::kCombines] == 0
+               ? &*idle
+               : nullptr;
+  }
+
+  double wait_of_others(const Rates& rank) const {
+    double sum = -rank.waited();
+    for (const Rates& one : ranks) sum += one.waited();
+    return sum / static_cast<double>(ranks.size() - 1);
   }
 
   // Rows received by the busiest rank over the mean; 0: none were.
