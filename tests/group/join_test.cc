@@ -252,6 +252,40 @@ TEST(Join, WaitForAPeerThatDoesNotAnswerCanBeInterrupted) {
   EXPECT_THAT(told_of(1 << 30, options), Each(HasSubstr("was interrupted")));
 }
 
+// Its network refuses one peer when it connects.
+class RefusingTransport final : public test::PassingTransport {
+ public:
+  using PassingTransport::PassingTransport;
+  void connect(const std::map<int, std::string>& addresses) override {
+    const int peer = addresses.begin()->first;
+    throw Error(Code::kSystem, fmt::format("cannot reach rank {}", peer), peer);
+  }
+};
+
+// The rank that cannot connect has no part in it: a peer that was killed is named by all.
+TEST(Join, PeerThatCannotBeReachedIsTheCulpritOnAllRanks) {
+  const test::LocalNetwork network;
+  auto met = thread_rendezvous({0, 1, 1});
+  std::vector<std::string> ends(kSize);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kSize; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto make_transport = [&]() -> std::unique_ptr<Transport> {
+        if (rank == 0) return std::make_unique<RefusingTransport>(network.transport());
+        return network.transport();
+      };
+      try {
+        GroupState group(std::move(met[rank]), {}, {}, soon(), make_transport);
+      } catch (const Error& error) {
+        ends[rank] = fmt::format("{} {} {}", code_name(error.code()), error.culprit(),
+                                 std::string(error.what()).substr(0, 27));
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_THAT(ends, Each("peer_lost 1 rank 0: cannot reach rank 1"));
+}
+
 bool namespaces_are_allowed() {
   return Forked([] { return unshare(CLONE_NEWUSER) == 0 ? "yes" : "no"; }).result() == "yes";
 }

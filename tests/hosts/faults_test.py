@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import unittest
+from pathlib import Path
 
 import hosts
 from hosts import Hosts
@@ -48,6 +49,12 @@ class Rank:
         pid = self.process.pid
         with open(f"/proc/{pid}/task/{pid}/children") as children:
             os.kill(int(children.read()), signal)
+
+    def kill_when_it_runs(self):
+        pid = self.process.pid
+        while not Path(f"/proc/{pid}/task/{pid}/children").read_text() and self.process.poll() is None:
+            time.sleep(0.001)
+        self.kill()
 
     def end(self, within_s):
         """(code, culprit, message); what it said to stderr when it ended in another way."""
@@ -140,6 +147,18 @@ class Joining(Faults):
                 self.ranks[victim].kill()
                 self.ranks.pop(victim).process.wait()
                 self.expect_told(2, {"a": [victim], "b": [victim]}, codes=["peer_lost"])
+
+
+    def test_a_rank_is_killed_at_any_moment_while_links_are_made(self):
+        for step in range(12):
+            victim = step % SIZE
+            with self.subTest(step=step):
+                self.start(DEADLINE_S, FEW, 5000)
+                time.sleep(0.03 * step)
+                self.ranks[victim].kill_when_it_runs()
+                self.ranks.pop(victim).process.wait()
+                self.expect_told(DEADLINE_S + 2 * LEAVING_S, {"a": [victim], "b": [victim]},
+                                 codes=["timeout", "peer_lost", "broken"])
 
 
 class LinkIsCut(Faults):
