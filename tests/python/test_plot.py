@@ -252,6 +252,7 @@ def test_files_that_are_no_results_are_refused_by_name(tmp_path):
     assert refusal([tmp_path / "none.json"]) == f"{tmp_path / 'none.json'}: No such file or directory"
     assert refusal([tmp_path]) == f"{tmp_path}: Is a directory"
     for content, told in (("{ 1", "not JSON of ferry: line 1"), ("", "not JSON"), ("[1, 2]", "a list, not an object"),
+                          ("[" * 100_000, "not JSON of ferry: it is nested too deep"),
                           ("{}", "neither results nor a trace of ferry (KeyError"),
                           ('{"runs": 3}', "neither results nor a trace"),
                           ('{"runs": [{"section": "shapes"}]}', "neither results nor a trace"),

@@ -65,6 +65,9 @@ def parse(path, text) -> dict:
         except json.JSONDecodeError as error:
             fault = f"line {error.lineno}, column {error.colno}: {error.msg}"
             continue
+        except RecursionError:
+            fault = "it is nested too deep"
+            continue
         if isinstance(content, dict):
             return content
         fault = f"a {type(content).__name__}, not an object"
