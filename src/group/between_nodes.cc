@@ -284,8 +284,10 @@ bool GroupState::all_sent() const {
 
 // A link that is closed while messages are under way may drop those that have arrived and are not
 // read yet. So a rank that leaves stays until it has passed on what it keeps and what may still
-// come, and every rank that had messages of it has acknowledged the last one, has departed, or is
-// lost. The limit is for a peer in another process that computes and reads no messages for so long.
+// come, and every rank that had messages of it has acknowledged the last one or is lost. One that
+// has departed may still pass messages on to ranks of its node, so it acknowledges too, and once it
+// reads no more it acknowledges whatever comes. The limit is for a peer in another process that
+// computes and reads no messages for so long.
 void GroupState::linger() noexcept {
   const Deadline by = Deadline::after(kLinger);
   const bool broken = verdict_.broken.load(std::memory_order_acquire);  // partner: break_group
@@ -296,13 +298,18 @@ void GroupState::linger() noexcept {
     if (!all_sent() || (!broken && std::ranges::any_of(nodes_.channels, is_open))) return false;
     for (int peer = 0; peer < size_; ++peer) {
       const bool lost = nodes_.lost[peer].load(std::memory_order_acquire);  // partner: lost()
-      if (nodes_.reached[peer] && !nodes_.acknowledged[peer] && !departed(peer) && !lost)
-        return false;
+      if (nodes_.reached[peer] && !nodes_.acknowledged[peer] && !lost) return false;
     }
     return true;
   };
   while (!done() && !by.passed()) {
     if (!progress_all_here()) messages_->sleep(kLingerSleepUs);
+  }
+  const auto held = lock();
+  for (int peer = 0; peer < size_; ++peer) {
+    // Acquire: partner: read_abort(), which acknowledges.
+    if (nodes_.reached[peer] && !nodes_.farewell[peer].load(std::memory_order_acquire))
+      send(peer, kAcknowledgement, 0);
   }
 }
 

@@ -25,6 +25,13 @@ bool told_soon(Fault fault) {
   return fault == Fault::kDeath || fault == Fault::kRaise || fault == Fault::kCut;
 }
 
+// A rank whose link is cut is silent for those that leave it out.
+bool may_leave_out_silent(const Case& drawn) {
+  const auto leaves_out = [](const Round& round) { return !round.inputs[0].active_ranks.empty(); };
+  return drawn.scenario.silent ||
+         (drawn.fault == Fault::kCut && std::ranges::any_of(drawn.scenario.rounds, leaves_out));
+}
+
 // On more than two nodes the one who waits for the one who waits for it may be named.
 bool told_by_time(const Case& drawn) {
   const bool stuck = drawn.fault == Fault::kStop || drawn.fault == Fault::kPartition;
@@ -117,7 +124,7 @@ std::string complaint(const Case& drawn, const Outcome& outcome, int rank) {
   const int culprit = one.status.culprit();
   if (!is_guilty(drawn, rank, culprit) && !may_seem_stuck(drawn, outcome, culprit))
     return "a rank is blamed that is not guilty";
-  const std::int64_t soon_ns = kSoonNs + (drawn.scenario.silent ? kSilentNs : 0);
+  const std::int64_t soon_ns = kSoonNs + (may_leave_out_silent(drawn) ? kSilentNs : 0);
   if (told_soon(drawn.fault) && outcome.victim_had_come && one.told_ns - outcome.fault_ns > soon_ns)
     return "told late";
   return "";
