@@ -74,6 +74,40 @@ def test_fp8_and_back(hidden):
     assert torch.equal(math.per_token_cast_back(rows, packed), (rows.float() * 2).bfloat16())
 
 
+_SHAPES_OF_SCALES = {  # of 8 rows of 512 channels: upstream's callers give any of these
+    "rows": lambda scales: scales,
+    "flat": lambda scales: scales.reshape(-1),
+    "experts": lambda scales: scales.view(2, 4, -1),
+    "by_128": lambda scales: scales.view(-1, 512 // 128),
+    "columns": lambda scales: scales.t().contiguous().t(),
+    "strided": lambda scales: torch.stack([scales, scales + 1], 2)[:, :, 0],
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("shape", _SHAPES_OF_SCALES)
+def test_scales_count_by_their_number_whatever_their_shape(shape, packed):
+    rows = (torch.randn(8, 512) * 3).to(torch.float8_e4m3fn)
+    exponents = torch.arange(115, 115 + 32).view(8, 4)
+    exact = torch.ldexp(torch.ones(8, 4), exponents - 127)
+    scales = exponents.to(torch.uint8).view(torch.int32) if packed else exact
+    wanted = (rows.float().view(8, 4, 128) * exact.unsqueeze(2)).view(8, 512).bfloat16()
+    assert torch.equal(math.per_token_cast_back(rows, _SHAPES_OF_SCALES[shape](scales)), wanted)
+
+
+def test_other_numbers_of_scales():
+    rows = torch.ones(6, 300).to(torch.float8_e4m3fn)
+    of_rows = torch.arange(1.0, 7).view(6, 1)
+    assert torch.equal(math.per_token_cast_back(rows, of_rows), of_rows.expand(6, 300).bfloat16())
+    assert math.per_token_cast_back(rows.view(2, 3, 300)[:0], of_rows[:0]).shape == (0, 3, 300)
+    assert torch.equal(math.per_token_cast_back(torch.ones(300, 6).to(torch.float8_e4m3fn).t(), of_rows),
+                       of_rows.expand(6, 300).bfloat16())
+    with pytest.raises(ValueError, match=r"x_scales \[5, 3\] has 15 scales for 6 rows of 3 groups"):
+        math.per_token_cast_back(rows, torch.ones(5, 3))
+    with pytest.raises(ValueError, match=r"x_scales \[6, 2\] has 12 scales for 6 rows of 3 groups"):
+        math.per_token_cast_back(rows, torch.ones(6, 2))
+
+
 def test_groups_and_distinct_values():
     x = torch.tensor([[3, 1, 3, -1], [-1, -1, -1, -1], [0, 2, 1, 3]])
     math.inplace_unique(x, 4)

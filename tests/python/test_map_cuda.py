@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 PROGRAMS = Path(__file__).parent / "programs"
 LAUNCH = [sys.executable, "-m", "ferry.deep_ep"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-SMALL = ["--num-experts", "8", "--num-tokens", "16", "--hidden", "256", "--num-topk", "3"]
+SMALL = ["--num-experts", "8", "--num-tokens", "16", "--hidden", "512", "--num-topk", "3"]
 
 
 def environment():

@@ -39,16 +39,32 @@ def per_token_cast_to_fp8(x: torch.Tensor):
 
 
 def per_token_cast_back(x_fp8: torch.Tensor, x_scales: torch.Tensor):
-    """What per_token_cast_to_fp8 made, as bfloat16 [m, n]. Scales: float32, or int32 of four exponent bytes each."""
-    m, n = x_fp8.shape
+    """What per_token_cast_to_fp8 made, as bfloat16 [m, n]. An empty tensor of any shape keeps its shape.
+
+    x_scales: float32, or int32 of four exponent bytes each (UE8M0), in any shape and with any strides. Its scales in
+    row-major order are those of row 0, of row 1, ..: one for 128 channels, or one for a row. A row may have more scales
+    than it has groups of channels; the first ones count. Raises ValueError for another number of scales.
+    """
     if x_fp8.numel() == 0:
         return x_fp8.to(torch.bfloat16)
-    if x_scales.dtype == torch.int32:
-        exponents = x_scales.contiguous().view(torch.uint8).to(torch.int32)
-        x_scales = (exponents << 23).view(torch.float32)
+    m, n = x_fp8.shape
     groups = ceil_div(n, _GROUP)
-    values = torch.nn.functional.pad(x_fp8.float(), (0, groups * _GROUP - n)).view(m, groups, _GROUP)
-    return (values * x_scales[:, :groups].unsqueeze(2)).view(m, -1)[:, :n].to(torch.bfloat16).contiguous()
+    values = torch.nn.functional.pad(x_fp8.float(), (0, groups * _GROUP - n)).reshape(m, groups, _GROUP)
+    scaled = values * _scales_of_rows(x_scales, m, groups).unsqueeze(2)
+    return scaled.view(m, -1)[:, :n].to(torch.bfloat16).contiguous()
+
+
+def _scales_of_rows(scales, num_rows, groups):
+    """float32 [num_rows, groups or 1]."""
+    given = list(scales.shape)
+    if scales.dtype == torch.int32:
+        exponents = scales.reshape(-1).contiguous().view(torch.uint8).to(torch.int32)
+        scales = (exponents << 23).view(torch.float32)
+    width = scales.numel() // num_rows
+    if scales.numel() % num_rows or (width != 1 and width < groups):
+        raise ValueError(f"per_token_cast_back: x_scales {given} has {scales.numel()} scales for {num_rows} rows of "
+                         f"{groups} groups of {_GROUP} channels: each row needs {groups}, or 1")
+    return scales.reshape(num_rows, width)[:, :groups]
 
 
 def inplace_unique(x: torch.Tensor, num_slots: int):
