@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import ferry
 from ferry.conformance.deep_ep_oracle import Inputs, same_bits
 from ferry.deep_ep import Buffer
-from ferry.deep_ep.exchanges import Exchanges
+from ferry.exchanges import Exchanges
 from test_deep_ep_buffer import check_combine, outputs_of, send
 
 INPUTS = Inputs(71, [6, 9, 0], num_experts=6, top_k=2)

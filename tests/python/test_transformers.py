@@ -62,6 +62,15 @@ def test_four_ranks(tmp_path):
         check_module(FOUR, by_rank, way)
 
 
+def test_one_rank_with_another_dtype_top_k_or_way_is_an_error_at_once(tmp_path):
+    deadline = 60.0
+    for said in ferry.spawn(2, transformers_ranks.call_differently, str(tmp_path), deadline):
+        assert len(said) == 6
+        for (name, _), (text, seconds) in said.items():
+            assert text.startswith("Mismatch: rank 0 dispatches with ") and name in text, text
+            assert seconds < deadline / 2
+
+
 def test_layers_share_an_exchange_that_grows(tmp_path):
     for rank, said in enumerate(ferry.spawn(2, transformers_ranks.use_exchanges, str(tmp_path))):
         assert said["shared"] == 1

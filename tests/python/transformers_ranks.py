@@ -104,15 +104,14 @@ def use_exchanges(group, folder):
         ep_mesh, tp_mesh = meshes(group.size)
         experts = make_experts(group.size, group.rank, torch.float32, "grouped_mm")
         layers = [ferry.transformers.ExpertMajor(experts, ep_mesh, tp_mesh) for _ in range(3)]
-        said = {"shared": len({id(layer.exchanges) for layer in layers})}
-        rooms = []
+        rooms, said = [], {}
         for num_tokens in ((3, 0), (1, 20), (4, 4)):
             batch = Batch(group.rank, num_tokens[group.rank])
             for layer in layers:
                 layer(batch.tokens, batch.ids, batch.weights)
-            (exchange,) = layers[0].exchanges._made.values()
+            exchange = exchanges.of(ep_mesh.get_group()).meeting
             rooms.append(exchange.config["max_tokens"])
-        said["rooms"] = rooms
+        said["rooms"], said["shared"] = rooms, len(exchanges.of(ep_mesh.get_group())._by_config)
         with torch.no_grad():
             before = exchange.stats()
             for _ in range(10):  # more than there are buffers
@@ -138,6 +137,35 @@ def refuse(group, layer, batch):
         layer(batch.tokens, ids, batch.weights)
     except ferry.Error as error:
         return type(error).__name__, str(error)
+
+
+def call_differently(group, folder, deadline):
+    """{case: (error of each call, seconds)}: rank 1 calls an experts module with another dtype, top-k or way."""
+    exchanges.DEADLINE = deadline
+    with process_group(group, folder):
+        ep_mesh, tp_mesh = meshes(group.size)
+        experts = {dtype: make_experts(group.size, group.rank, dtype, "grouped_mm")
+                   for dtype in (torch.float32, torch.bfloat16)}
+
+        def call(dtype=torch.float32, top_k=TOP_K, way=ferry.transformers.ExpertMajor):
+            batch = Batch(group.rank, 4, dtype, top_k=top_k)
+            way(experts[dtype], ep_mesh, tp_mesh)(batch.tokens, batch.ids, batch.weights)
+
+        cases = {"dtype": dict(dtype=torch.bfloat16), "top_k": dict(top_k=2),
+                 "layout": dict(way=ferry.transformers.RankMajor)}
+        found = {}
+        call()
+        for name, other in cases.items():
+            for again in (False, True):  # the second time all ranks have an exchange for both
+                begin = time.monotonic()
+                try:
+                    call(**(other if group.rank == 1 else {}))
+                except ferry.Error as error:
+                    text = f"{type(error).__name__}: {error}"
+                    found[name, again] = text, time.monotonic() - begin
+                call()
+                call(**other)
+        return found
 
 
 # ---- whole models

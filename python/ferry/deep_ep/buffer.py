@@ -14,9 +14,9 @@ from ferry.deep_ep import channels, device, device_normal, groups, nodes, normal
 from ferry.deep_ep.config import Config, combine_config, dispatch_config
 from ferry.deep_ep.device_low_latency import DeviceLowLatency
 from ferry.deep_ep.events import EventHandle, EventOverlap, overlap
-from ferry.deep_ep.exchanges import Exchanges
 from ferry.deep_ep.layout import CPU, dispatch_layout
 from ferry.deep_ep.low_latency import LowLatency
+from ferry.exchanges import Exchanges
 from ferry.on_cpu.streams import Stream
 
 Rows = Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]

@@ -11,7 +11,7 @@ import torch
 
 import ferry.cuda
 from ferry.deep_ep.events import EventHandle, EventOverlap
-from ferry.deep_ep.exchanges import Exchanges
+from ferry.exchanges import Exchanges
 
 
 class Device:

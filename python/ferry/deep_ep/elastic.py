@@ -14,11 +14,11 @@ from ferry.deep_ep import groups
 from ferry.deep_ep.elastic_handle import Call, EPHandle, State, expanded, find_state, make_handle, summed_tokens
 from ferry.deep_ep.elastic_sessions import NotBuilt, Sessions, num_ranks, rounded_up
 from ferry.deep_ep.events import EventHandle, overlap
-from ferry.deep_ep.exchanges import Exchanges
 from ferry.deep_ep.layout import cpu_array, describe
 from ferry.deep_ep.nodes import domain_size
 from ferry.deep_ep.rows import FLOATS, Rows, detached, resized
 from ferry.errors import InvalidArgument
+from ferry.exchanges import Exchanges
 from ferry.on_cpu.streams import Stream
 
 __all__ = ["EPHandle", "ElasticBuffer", "NotBuilt", "get_logical_domain_size", "get_physical_domain_size"]

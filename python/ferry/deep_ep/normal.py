@@ -128,7 +128,7 @@ def dispatch(exchanges, x, layout, form):
                      terms=routing.terms)
     room, exchange = exchanges.known(key)
     fits = rows.num_tokens <= room and not 0 < form.num_worst_tokens < group.size * room
-    received = exchanges.dispatch_again(exchange if fits else None, arguments)
+    received = exchanges.dispatch_again(exchange if fits else None, lambda known: known.dispatch(**arguments))
     if received is None:
         call = key if routing.weights is not None else (*key, ("num_tokens_per_expert", len(routing.per_expert)))
         said = exchanges.agree(rows.num_tokens, call, routing.counts.numpy().tobytes())
@@ -212,7 +212,8 @@ def dispatch_cached(exchanges, x, handle, topk_idx, topk_weights):
             return dict(handle=state.routes[exchange])
         return dict(topk_ids=ids_of(channels.mask_of(memory, rows.num_tokens, num_ranks)), terms="handle is given")
 
-    received = exchanges.dispatch_again(exchange if rows.num_tokens <= room else None, {**arguments, **route()})
+    received = exchanges.dispatch_again(exchange if rows.num_tokens <= room else None,
+                                        lambda known: known.dispatch(**arguments, **route()))
     if received is None:
         said = exchanges.agree(rows.num_tokens, (*rows.format, ("handle", True)))
         if rows.format != state.format:

@@ -14,10 +14,6 @@ from ferry.transformers import exchanges
 class _Exchanged(EPImplementation):
     """What both ways of moving rows have: exchanges, slices of a batch that ranks share, ranks that receive nothing."""
 
-    def __init__(self, experts, ep_mesh, tp_mesh):
-        super().__init__(experts, ep_mesh, tp_mesh)
-        self.exchanges = exchanges.of(ep_mesh.get_group())
-
     @torch.compiler.disable
     def __call__(self, hidden_states, top_k_index, top_k_weights):
         """[T, H], global ids [T, K], weights [T, K] -> the weighted sums [T, H]. Collective, and so is backward."""
@@ -41,7 +37,7 @@ class _Exchanged(EPImplementation):
         def send(exchange):
             return ferry.torch.dispatch(exchange, hidden_states, top_k_index, top_k_weights, copy=False)
 
-        return self.exchanges.dispatch(
+        return exchanges.of(self.ep_mesh.get_group()).dispatch(
             send,
             len(hidden_states),
             layout=layout,

@@ -10,6 +10,7 @@ from vllm.distributed.device_communicators.base_device_communicator import All2A
 from vllm.forward_context import get_forward_context
 
 import ferry
+from ferry.exchanges import Exchanges
 
 DEADLINE = 300.0  # seconds, as vLLM waits for a step
 
@@ -35,7 +36,7 @@ class FerryAll2AllManager(All2AllManagerBase):
         _refuse_unsupported(config.parallel_config)
         self._num_experts = config.model_config.get_num_experts()
         self._max_tokens = config.scheduler_config.max_num_batched_tokens
-        self._group, self._exchanges, self._dispatched = None, {}, None
+        self._exchanges, self._dispatched = None, None
 
     @torch.compiler.disable
     def dispatch(self, hidden_states, topk_weights, topk_ids, is_sequence_parallel=False, extra_tensors=None):
@@ -53,8 +54,14 @@ class FerryAll2AllManager(All2AllManagerBase):
             # A dummy batch of an idle rank: its attention reads memory that nobody wrote. In any other batch ferry
             # refuses NaN on all ranks.
             weights = weights.nan_to_num(0, 0, 0)
-        exchange = self._exchange(hidden_states, topk_ids.size(1))
-        received = exchange.dispatch(hidden_states, topk_ids)
+        exchange, received = self._exchanges_of_group().dispatch(
+            lambda exchange: exchange.dispatch(hidden_states, topk_ids),
+            self._max_tokens,
+            hidden=hidden_states.size(1),
+            num_experts=self._num_experts,
+            top_k=topk_ids.size(1),
+            dtype=hidden_states.dtype,
+        )
         self._dispatched = Dispatched(exchange, received.handle, weights)
         counts = received.handle.tokens_per_expert
         experts = torch.arange(len(counts), dtype=topk_ids.dtype).repeat_interleave(counts)
@@ -77,26 +84,19 @@ class FerryAll2AllManager(All2AllManagerBase):
         (exchange, handle, weights), self._dispatched = self._dispatched, None
         return exchange.combine(rows, handle, weights, out=out)
 
-    def _exchange(self, hidden_states, top_k):
-        """Made at the first call of its kind, which is the same one on all ranks."""
-        if self._group is None:
-            self._group = ferry.init(process_group=self.cpu_group, deadline=DEADLINE)
-        key = hidden_states.size(1), top_k, hidden_states.dtype
-        if key not in self._exchanges:
-            self._exchanges[key] = self._group.exchange(
-                max_tokens=self._max_tokens, hidden=key[0], num_experts=self._num_experts, top_k=top_k, dtype=key[2]
-            )
-        return self._exchanges[key]
+    def _exchanges_of_group(self):
+        """Made at the first dispatch, where all ranks meet."""
+        if self._exchanges is None:
+            self._exchanges = Exchanges(ferry.init(process_group=self.cpu_group, deadline=DEADLINE))
+        return self._exchanges
 
     def dispatch_router_logits(self, hidden_states, router_logits, is_sequence_parallel=False, extra_tensors=None):
         raise NotImplementedError("ferry.vllm: experts that route for themselves (monolithic kernels)")
 
     def destroy(self):
-        for exchange in self._exchanges.values():
-            exchange.close()
-        if self._group is not None:
-            self._group.destroy()
-        self._group, self._exchanges, self._dispatched = None, {}, None
+        if self._exchanges is not None:
+            self._exchanges.close()
+        self._exchanges, self._dispatched = None, None
 
 
 def _refuse_unsupported(parallel):

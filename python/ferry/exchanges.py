@@ -1,10 +1,13 @@
-"""The exchanges of one group, by shape: what Buffer (both kernel families) and ElasticBuffer dispatch with.
+"""The exchanges of one group, by shape: what ferry.deep_ep, ferry.transformers and ferry.vllm dispatch with.
 
-DeepEP's calls say with each dispatch what ferry wants to know once, when an exchange is made: how many tokens any rank
-may have. So every dispatch of the normal kernels begins in the exchange of the one before (`dispatch_again`): a rank
-that cannot use it, or will not take part at all, refuses there. Only then ranks send each other how many tokens they
-have and what they are about to do (`agree`), and make a larger exchange, together, when one has more than fit.
-Low-latency calls and ElasticBuffer say how many tokens any rank may have: their ranks meet when a shape changes.
+Their callers give with each dispatch what an exchange needs once, when it is made: the shape, and how many tokens any
+rank may have. So a dispatch begins in the exchange of the dispatch before (`dispatch_again`): a rank that cannot use
+it, or will not take part at all, refuses there. Only then ranks send each other how many tokens they have and what
+they are about to do (`agree`), and make a larger exchange, together, when one has more than fit. `dispatch` does all of
+that. DeepEP's low-latency calls and ElasticBuffer say how many tokens any rank may have: their ranks meet when a shape
+changes (`change`).
+
+So no rank uses another exchange, or makes a new one, while other ranks wait in the one before.
 """
 
 import hashlib
@@ -43,9 +46,26 @@ class Exchanges:
             self._described[call] = hashlib.blake2b(text, digest_size=16).digest(), text
         return self._gather(num_tokens, *self._described[call], counts)
 
-    def dispatch_again(self, exchange, arguments):
-        """A dispatch in `exchange`, if all ranks go on with the one of the dispatch before; else None on every rank,
-        which agree() follows. exchange None: this rank does not know it."""
+    def dispatch(self, send, num_tokens, **settings):
+        """(exchange, send(exchange)): a dispatch in the exchange that has these settings and room for the tokens of
+        each rank. Raises ferry.Mismatch where ranks give other settings, and what `send` raises.
+
+        send: makes a dispatch of the exchange that it is given. It raises nothing else than what that dispatch raises,
+        which the exchange sends to the other ranks.
+        """
+        key = tuple(settings.items())
+        room, exchange = self.known(key)
+        received = self.dispatch_again(exchange if num_tokens <= room else None, send)
+        if received is None:
+            said = self.agree(num_tokens, key)
+            exchange = self.hold(max(tokens for tokens, _ in said), key)
+            received = send(exchange)
+            self.meeting = exchange
+        return exchange, received
+
+    def dispatch_again(self, exchange, send):
+        """send(exchange), a dispatch, if all ranks go on with the exchange of the dispatch before; else None on every
+        rank, which agree() follows. exchange None: this rank does not know it."""
         meeting = self.meeting
         if meeting is None:
             return None
@@ -53,7 +73,7 @@ class Exchanges:
             meeting.refuse_dispatch("its call needs another exchange")
             return None
         try:
-            return meeting.dispatch(**arguments)
+            return send(meeting)
         except PeerRejected:
             return None
         except Mismatch:  # somebody is in a combine: all know
@@ -116,6 +136,13 @@ class Exchanges:
             exchange = self._make(max_tokens=room, **dict(key))
             self._by_config[key] = room, exchange
         return exchange
+
+    def close(self):
+        """Closes the exchanges and destroys the group; local."""
+        for _, exchange in self._by_config.values():
+            exchange.close()
+        self._by_config, self.by_call, self.last, self.meeting = {}, {}, None, None
+        self.group.destroy()
 
     def _say_refused(self, error):
         self._gather(_REFUSED, b"", str(error).encode())
