@@ -259,8 +259,8 @@ def steps_with_copies(group, learns_alone):
         out.square().mean().backward()
         layer.sum_gradients(held)
         weight = layer.experts.factors
-        with torch.no_grad():  # 1 or 2: gradients of a mesh are means over it
-            weight -= weight.grad * (2 if isinstance(weight, DTensor) else 1)
+        with torch.no_grad():
+            weight -= weight.grad
         weight.grad = None
         parts = [each.to_local() if isinstance(each, DTensor) else each
                  for each in (weight.detach().clone(), layer.experts.of_expert)]

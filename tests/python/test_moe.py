@@ -37,7 +37,7 @@ def dense(tokens, ids, weights, gate_up, down):
 
 
 def layer_of(group, overlap=None):
-    layer = MoE(group, intermediate=INTERMEDIATE, overlap=overlap, **SHAPE)
+    layer = MoE(group, intermediate=INTERMEDIATE, overlap=overlap, gradients="sum", **SHAPE)
     mine = slice(group.rank * EXPERTS // RANKS, (group.rank + 1) * EXPERTS // RANKS)
     with torch.no_grad():
         for parameter, whole in zip((layer.experts.gate_up, layer.experts.down), all_weights()):

@@ -45,7 +45,7 @@ class Experts(torch.nn.Module):
 
 
 def layer_of(group, held=HELD, overlap=None):
-    return MoE(group, experts=Experts(held.of_rank(group.rank)), overlap=overlap, **SETTINGS,
+    return MoE(group, experts=Experts(held.of_rank(group.rank)), overlap=overlap, gradients="sum", **SETTINGS,
                **held.settings("by_table"))
 
 
@@ -238,7 +238,7 @@ def starts(address, rank, folder):
             stepped(layer, rank, None, True)
     assert lost.value.culprit == 1
     with joined(address, LEFT.index(rank), 2, "without 1") as group:
-        layer = MoE(group, experts=layer.experts, **SETTINGS, **WITHOUT_1.settings("by_table"))
+        layer = MoE(group, experts=layer.experts, gradients="sum", **SETTINGS, **WITHOUT_1.settings("by_table"))
         steps.append(stepped(layer, rank, None, True))
         learn(layer, WITHOUT_1)
     ends(address, rank, folder, layer.experts, steps)
@@ -247,7 +247,7 @@ def starts(address, rank, folder):
 def ends(address, rank, folder, experts, steps):
     """All ranks again: `move` in switch() gives rank 1 its weights."""
     with joined(address, rank, 3, "all again") as group:
-        layer = MoE(group, experts=experts, **SETTINGS, **HELD.settings("by_table"))
+        layer = MoE(group, experts=experts, gradients="sum", **SETTINGS, **HELD.settings("by_table"))
         layer.switch(NOTHING_ON_1, HELD)
         held = layer.experts.factors.detach().clone()
         steps.append(stepped(layer, rank, None, True))

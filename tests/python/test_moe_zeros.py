@@ -60,7 +60,7 @@ def test_weights_without_rows_have_zeros(kind, overlap):
             assert all(grad is not None for grad in grads.values()), (rank, grads)
         assert not any(grad.any() for name, grad in found[1].items() if reached == 1 or "router" in name)
         held = [grad for name, grad in found[0].items() if "experts" in name]
-        assert any(grad.any() for grad in held)
+        assert any(grad.any() for grad in held) or reached > 1  # all tokens may choose experts of rank 1
         if kind is not None and reached == 1:
             assert not any(grad.any() for grad in held[2:])
 

@@ -4,11 +4,12 @@ Rank r of R holds experts [r * L, (r + 1) * L): a parameter [L, ...] of its modu
 [R * L, ...] over the DeviceMesh of the R ranks, which is what checkpoints and fully_shard read (docs/moe_training.md).
 Where ranks are no processes of torch.distributed there is no mesh, and parameters are plain tensors.
 
-The experts compute with the local tensors, whose gradients are divided by R: an expert has the rows of all R ranks, and
-DDP and fully_shard average gradients over ranks, so that the loss is the mean of the losses of the ranks.
+The experts compute with the local tensors, whose gradients are scaled: by 1 / R where the loss is the mean of the
+losses of the ranks, as an expert has the rows of all R ranks, and DDP and fully_shard average gradients over ranks.
 
 torch.distributed.tensor is loaded when it is needed."""
 
+import copy
 import struct
 import sys
 from functools import partial
@@ -132,16 +133,19 @@ def local(tensor):
 
 
 class Local:
-    """Experts of a module, computed with the local tensors of its DTensors; gradients are means over the mesh."""
+    """Experts of a module, computed with the local tensors of its DTensors, or with its plain tensors where it has no
+    DTensors. The gradients of these tensors are multiplied by `scale`."""
 
-    def __init__(self, experts):
+    def __init__(self, experts, scale):
+        named = list(_named(experts))
+        sharded = any(is_sharded(tensor) for _, tensor in named)
         self._experts, self._tensors = experts, {}
-        for name, tensor in _named(experts):
-            if is_sharded(tensor):
-                self._tensors[name] = local(tensor)
-                if self._tensors[name].requires_grad:
-                    self._tensors[name].register_hook(partial(torch.mul, other=1 / tensor.device_mesh.size()))
-        self._whole = [weight for weight in experts.parameters() if not is_sharded(weight)]
+        for name, tensor in named:
+            if is_sharded(tensor) or (not sharded and tensor.requires_grad):
+                part = self._tensors[name] = local(tensor) if sharded else tensor.view_as(tensor)
+                if part.requires_grad:
+                    part.register_hook(partial(torch.mul, other=scale))
+        self._whole = [weight for weight in experts.parameters() if sharded and not is_sharded(weight)]
 
     def parameters(self):
         return [*self._tensors.values(), *self._whole]
@@ -150,11 +154,26 @@ class Local:
         return torch.func.functional_call(self._experts, self._tensors, arguments)
 
 
-def on_local_tensors(experts):
-    """The experts; those of a module with DTensors as Local, found anew in each call of the layer."""
-    if isinstance(experts, torch.nn.Module) and any(is_sharded(tensor) for _, tensor in _named(experts)):
-        return Local(experts)
-    return experts
+def on_local_tensors(experts, scale=None):
+    """The experts; those of a module whose tensors are DTensors, or whose gradients are scaled, as Local, found anew in
+    each call of the layer. scale: None is 1 / R of DTensors over R ranks, and 1 of plain tensors."""
+    if not isinstance(experts, torch.nn.Module):
+        return experts
+    meshes = [tensor.device_mesh for _, tensor in _named(experts) if is_sharded(tensor)]
+    if meshes:
+        return Local(experts, 1 / meshes[0].size() if scale is None else scale)
+    return Local(experts, scale) if scale not in (None, 1.0) and torch.is_grad_enabled() else experts
+
+
+def plain(experts):
+    """A copy of the module with plain tensors, the local ones; its tensors share their memory."""
+    memo = {}
+    for tensors in (experts.parameters(), experts.buffers()):
+        for tensor in tensors:
+            part = local(tensor).detach()
+            is_parameter = isinstance(tensor, torch.nn.Parameter)
+            memo[id(tensor)] = torch.nn.Parameter(part, tensor.requires_grad) if is_parameter else part
+    return copy.deepcopy(experts, memo)
 
 
 def _named(module):

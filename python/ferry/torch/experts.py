@@ -109,14 +109,23 @@ def _shares(rows, counts):
 
 class SwiGLU(torch.nn.Module):
     """swiglu() with parameters of its own: gate_up [L, 2 I, H] and down [L, H, I], the layout of transformers and
-    vLLM."""
+    vLLM.
 
-    def __init__(self, num_local, hidden, intermediate, dtype=torch.bfloat16):
+    Their weights depend on the seed of torch and on the number of each expert, `numbers`, by default 0 to L - 1: they
+    are equal to those of the same experts in a module of all experts, which was made with the same seed.
+    """
+
+    def __init__(self, num_local, hidden, intermediate, dtype=torch.bfloat16, numbers=None):
         super().__init__()
         self.gate_up = torch.nn.Parameter(torch.empty(num_local, 2 * intermediate, hidden, dtype=dtype))
         self.down = torch.nn.Parameter(torch.empty(num_local, hidden, intermediate, dtype=dtype))
-        for weight in (self.gate_up, self.down):
-            torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
+        if self.gate_up.is_meta:
+            return
+        seed = torch.empty((), dtype=torch.int64, device="cpu").random_().item()
+        for e, number in enumerate(range(num_local) if numbers is None else numbers):
+            generator = torch.Generator(self.gate_up.device).manual_seed((seed + number) % 2**63)
+            for weight in (self.gate_up, self.down):
+                torch.nn.init.normal_(weight[e], std=weight.shape[-1] ** -0.5, generator=generator)
 
     def forward(self, rows, counts, out=None):
         """rows [N, H], expert by expert, counts[e] of them; returns [N, H], in `out` where that is given."""

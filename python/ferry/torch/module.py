@@ -3,14 +3,20 @@
 T tokens of this rank, H hidden, K top-k, L experts of this rank. Calls ferry.torch.moe.
 """
 
+import copy
+
 import torch
 
 import ferry
 import ferry.placement
 from ferry.torch import expert_mesh
+from ferry.torch.calls import uncompiled
 from ferry.torch.experts import SwiGLU
 from ferry.torch.moe import moe
-from ferry.torch.refusing import Refusing
+from ferry.torch.shared import shared
+from ferry.torch.turns import take
+
+_ROWS = torch.float32, torch.bfloat16, torch.float16  # dtypes that an exchange moves and autocast converts
 
 
 class MoE(torch.nn.Module):
@@ -25,54 +31,114 @@ class MoE(torch.nn.Module):
     torch.distributed where they are the ranks of the group. Parameters are plain tensors where torch.distributed is not
     initialised, where ranks are threads, and where the group has one rank.
 
+    gradients: of the experts' parameters, whose rows come from all R ranks. "mean": divided by R, those of the mean of
+    the ranks' losses, as DistributedDataParallel and fully_shard make them; "sum": those of the sum of the losses.
+
+    Layers of one group with equal settings share an exchange. A call with tokens of another dtype, after half() or
+    within torch.autocast, changes to an exchange of that dtype on all ranks. The weights of the SwiGLU depend on the
+    seed of torch and on the number of an expert only: equal seeds give each rank its part of SwiGLU(num_experts, ..) in
+    one process. deepcopy copies the weights; torch.load(.., weights_only=False) returns a layer without a group, which
+    join() gives it.
+
     Raises InvalidArgument when the ranks do not divide num_experts, for a mesh of other ranks, for a group of some
     ranks of torch.distributed without one, for a parameter of `experts` that is to be sharded and is not [L, ...], and
     what Group.exchange raises."""
 
     def __init__(self, group, *, hidden, intermediate=None, num_experts, top_k, max_tokens, dtype=torch.bfloat16,
-                 experts=None, overlap=None, mesh=None, **settings):
+                 experts=None, overlap=None, mesh=None, gradients="mean", **settings):
         super().__init__()
-        torch_ranks = expert_mesh.torch_ranks(group, mesh)
-        with Refusing(group.refuse_exchange):
-            if num_experts % group.size:
-                raise ferry.InvalidArgument(f"MoE: {num_experts} experts on {group.size} ranks: need equally many on "
-                                            "each")
-            if experts is None and intermediate is None:
-                raise ferry.InvalidArgument("MoE: needs `intermediate`, or `experts`")
-            for name, size in (("hidden", hidden), ("intermediate", 1 if experts else intermediate)):
-                if size < 1:
-                    raise ferry.InvalidArgument(f"MoE: {name} is {size}, at least 1")
-            num_local = num_experts // group.size
-            self.mesh = expert_mesh.checked(mesh, torch_ranks)
-            self.experts = experts or SwiGLU(num_local, hidden, intermediate, dtype)
-            if isinstance(self.experts, torch.nn.Module):
-                if self.mesh is not None:
-                    expert_mesh.check_weights(self.experts, num_local)
-                expert_mesh.replace(self.experts, lambda part: part, num_local, self.mesh)
-        self.made_before_torch_distributed = group.size > 1 and torch_ranks[0][0] < 0
-        self.overlap, self.balancer = overlap, None
+        self.overlap, self.balancer, self.gradients, self.experts = overlap, None, gradients, experts
         self.settings = dict(max_tokens=max_tokens, hidden=hidden, num_experts=num_experts, top_k=top_k, dtype=dtype,
                              **settings)
-        self.exchange = group.exchange(**self.settings)
+        self._join(group, mesh, lambda: self._make_experts(group, intermediate))
+
+    def _make_experts(self, group, intermediate):
+        hidden, num_experts = self.settings["hidden"], self.settings["num_experts"]
+        if num_experts % group.size:
+            raise ferry.InvalidArgument(f"MoE: {num_experts} experts on {group.size} ranks: need equally many on each")
+        if self.experts is None and intermediate is None:
+            raise ferry.InvalidArgument("MoE: needs `intermediate`, or `experts`")
+        for name, size in (("hidden", hidden), ("intermediate", 1 if self.experts else intermediate)):
+            if size < 1:
+                raise ferry.InvalidArgument(f"MoE: {name} is {size}, at least 1")
+        if self.gradients not in ("mean", "sum"):
+            raise ferry.InvalidArgument(f"MoE: gradients is {self.gradients!r}, need 'mean' or 'sum'")
+        if self.experts is None:
+            num_local = num_experts // group.size
+            first = group.rank * num_local
+            numbers = _logical_experts(self.settings)[first:first + num_local]
+            self.experts = SwiGLU(num_local, hidden, intermediate, self.settings["dtype"], numbers)
+
+    def join(self, group, mesh=None):
+        """Gives a layer that torch.load returned the ranks with which it computes, as many as before; `mesh` as for
+        MoE(). Collective. Raises InvalidArgument for a layer that has a group, and what MoE() raises."""
+        def check():
+            if self.group is not None:
+                raise ferry.InvalidArgument("MoE.join: this layer has a group")
+            if group.size != self._num_ranks:
+                raise ferry.InvalidArgument(f"MoE.join: the group has {group.size} ranks, the layer was saved by one "
+                                            f"of {self._num_ranks}")
+
+        self._join(group, mesh, check)
+
+    def _join(self, group, mesh, check):
+        """Ranks, mesh and exchange of the layer, after check() on all ranks. Collective."""
+        torch_ranks = expert_mesh.torch_ranks(group, mesh)
+
+        def prepare():
+            check()
+            num_local = self.settings["num_experts"] // group.size
+            mesh_of_ranks = expert_mesh.checked(mesh, torch_ranks)
+            if isinstance(self.experts, torch.nn.Module):
+                if mesh_of_ranks is not None:
+                    expert_mesh.check_weights(self.experts, num_local)
+                expert_mesh.replace(self.experts, lambda part: part, num_local, mesh_of_ranks)
+            return mesh_of_ranks
+
+        self.mesh = ferry.placement.agree(group, prepare, {})
+        self.made_before_torch_distributed = group.size > 1 and torch_ranks[0][0] < 0
+        self._shared = shared(group, self.settings)
+        self.group, self._num_ranks = group, group.size
+
+    @property
+    def exchange(self):
+        """The exchange of the next call, which layers of equal settings share."""
+        if self._shared is None:
+            raise ferry.InvalidArgument("MoE: this layer was loaded from a file and has no ranks: call join(group)")
+        return self._shared.exchange
+
+    def __deepcopy__(self, memo):
+        for same in (self.group, self.mesh, self._shared):
+            memo[id(same)] = same
+        copied = memo[id(self)] = type(self).__new__(type(self))
+        copied.__dict__.update(copy.deepcopy({**self.__dict__, "balancer": None}, memo))
+        return copied
+
+    def __getstate__(self):
+        """Of torch.save: the experts with plain tensors, those of this rank."""
+        state = {**self.__dict__, "group": None, "mesh": None, "_shared": None, "balancer": None}
+        if isinstance(self.experts, torch.nn.Module):
+            state["_modules"] = {**self._modules, "experts": expert_mesh.plain(self.experts)}
+        return state
 
     def switch(self, old, new):
         """Moves the weights from one ferry.placement.Placement to another, between two steps; top-k ids keep their
         meaning. Collective. The parameters are new ones afterwards, so the optimizer must be made again. Raises
         InvalidArgument for a placement without one of the experts, and after fully_shard. Raises what
         ferry.placement.move raises."""
-        group = self.exchange.group
+        group = self.group
         ferry.placement.agree(group, lambda: self._check_switch(old, new), {"old placement": old, "new placement": new})
         expert_mesh.replace(self.experts, lambda part: ferry.placement.move(group, part, old, new), old.per_rank,
                             self.mesh)
         self.settings.update(new.settings(self.settings.get("replica_choice", "by_token")))
-        self.exchange = None
-        self.exchange = group.exchange(**self.settings)
+        self._shared = None
+        self._shared = shared(group, self.settings)
 
     def sum_gradients(self, placement):
         """After backward and before the optimizer's step: all copies of an expert get the sum of their gradients, so
         that they stay equal. Collective. Raises what ferry.placement.sum_copies raises, and InvalidArgument after a
         fully_shard that splits the experts of a rank."""
-        group = self.exchange.group
+        group = self.group
         ferry.placement.agree(group, lambda: self._check_whole("sum_gradients"), {"placement": placement})
         for weights in self.experts.parameters():
             gradients = torch.zeros_like(weights) if weights.grad is None else weights.grad
@@ -101,8 +167,37 @@ class MoE(torch.nn.Module):
         raise ferry.InvalidArgument("MoE: DistributedDataParallel would make all ranks' experts those of rank 0: give "
                                     "the layer to fully_shard, and wrap the model around it by ferry.torch.ddp")
 
+    @uncompiled
     def forward(self, tokens, topk_ids, topk_weights, active_ranks=None):
-        """tokens [T, H], ids [T, K], float32 weights [T, K] -> [T, H]; active_ranks as for moe()."""
+        """tokens [.., H], ids [.., K], weights [.., K] -> [.., H] of the tokens' dtype, within torch.autocast of its
+        dtype; active_ranks as for moe()."""
         expert_mesh.check_wrapped(self)
-        return moe(self.exchange, tokens, topk_ids, topk_weights, self.experts, overlap=self.overlap,
-                   balancer=self.balancer, active_ranks=active_ranks)
+        if torch.is_tensor(tokens) and tokens.dtype in _ROWS:
+            if torch.is_autocast_enabled("cpu"):
+                tokens = tokens.to(torch.get_autocast_dtype("cpu"))
+            self._change_to(tokens.dtype)
+        scale = 1 / self.group.size if self.gradients == "mean" else 1.0
+        return moe(self.exchange, tokens, topk_ids, topk_weights, expert_mesh.on_local_tensors(self.experts, scale),
+                   overlap=self.overlap, balancer=self.balancer, active_ranks=active_ranks)
+
+    def _change_to(self, dtype):
+        """The next exchange is one of this dtype. Collective where it is another than before: a rank that stays gets
+        PeerRejected, and this rank ferry.Mismatch."""
+        before = self.exchange
+        if before.config["dtype"] == str(dtype).rpartition(".")[2]:
+            return
+        if not take(before.refuse_dispatch, f"its tokens are {dtype}"):
+            raise ferry.Mismatch(f"MoE: the tokens of this rank are {dtype}, those of another rank "
+                                 f"{before.config['dtype']}, as before")
+        settings = {**self.settings, "dtype": dtype}
+        self._shared = take(shared, self.group, settings)
+        self.settings = settings
+
+
+def _logical_experts(settings):
+    """The logical expert of each slot: copies of an expert are equal."""
+    experts = list(range(settings["num_experts"]))
+    for expert, slots in enumerate(settings.get("replicas") or ()):
+        for slot in slots:
+            experts[slot] = expert
+    return experts

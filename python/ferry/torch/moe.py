@@ -19,7 +19,8 @@ from ferry.torch.turns import paired, take
 
 def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, balancer=None, active_ranks=None,
         **unknown):
-    """dispatch -> experts -> combine: tokens [T, H] and float32 topk_weights [T, K] give [T, H]. Collective.
+    """dispatch -> experts -> combine: tokens [T, H] and float32 topk_weights [T, K] give [T, H]. Collective. Instead of
+    T there may be any dimensions, such as [batch, sequence]. Weights of another floating point dtype are converted.
 
     experts(rows [n, H], counts, out=None) computes experts of this rank. `rows` has the rows of local expert 0, 1, ..,
     counts[e] of expert e. The result is a tensor of the same shape and dtype. With `out` [n, H], memory that combine
@@ -63,7 +64,7 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
             raise TypeError(f"moe() has no argument '{next(iter(unknown))}'")
         if overlap not in (None, "batches"):
             raise ferry.InvalidArgument(f"moe: overlap {overlap!r} is neither None nor 'batches'")
-        tokens, topk_ids, topk_weights = _dense_rows(tokens, topk_ids, topk_weights)
+        tokens, topk_ids, topk_weights, shape = _dense_rows(tokens, topk_ids, topk_weights)
         experts = expert_mesh.on_local_tensors(experts)
         held = list(experts.parameters()) if hasattr(experts, "parameters") else []
         learns = torch.is_grad_enabled() and any(each.requires_grad for each in (tokens, topk_weights, *held))
@@ -86,18 +87,31 @@ def moe(exchange, tokens, topk_ids, topk_weights, experts, *, overlap=None, bala
                                 **routing)
     for handle in handles if balancer else ():
         balancer.count(handle)
-    return torch.cat([out, out.new_zeros(num_zeros, out.shape[1])]) if num_zeros else out
+    out = torch.cat([out, out.new_zeros(num_zeros, out.shape[1])]) if num_zeros else out
+    return out.view(shape)
 
 
 def _dense_rows(tokens, topk_ids, topk_weights):
-    """The tensors as dispatch takes them: rows of tokens may have a pitch, elements of a row may not."""
+    """The tensors [T, ..] as dispatch takes them, and the shape of the tokens: rows of tokens may have a pitch,
+    elements of a row may not."""
     for name, tensor in (("tokens", tokens), ("topk_ids", topk_ids), ("topk_weights", topk_weights)):
         if not torch.is_tensor(tensor) or tensor.layout != torch.strided:
             raise ferry.InvalidArgument(f"moe: {name} is {tensor if tensor is None else type(tensor).__name__}, "
                                         "not a dense tensor")
+    shape = tokens.shape
+    tokens, topk_ids, topk_weights = (_flat(each) for each in (tokens, topk_ids, topk_weights))
     if tokens.dim() > 0 and tokens.stride(-1) != 1:
         tokens = tokens.contiguous()
-    return tokens, topk_ids.contiguous(), topk_weights.contiguous()
+    if topk_weights.is_floating_point():
+        topk_weights = topk_weights.float()
+    return tokens, topk_ids.contiguous(), topk_weights.contiguous(), shape
+
+
+def _flat(tensor):
+    """[.., n] as [rows, n]; a tensor without dimensions is refused by the exchange."""
+    if tensor.dim() == 2 or tensor.dim() == 0:
+        return tensor
+    return tensor.unsqueeze(0) if tensor.dim() == 1 else tensor.flatten(0, -2)
 
 
 def _ranks(active_ranks):

@@ -1,0 +1,28 @@
+"""Exchanges that layers share: the layers of one group with equal settings make their calls in one exchange, since they
+make them one after the other. It lives as long as a layer holds it. Calls ferry.Group."""
+
+import hashlib
+import weakref
+
+# By the id of the group and the settings. A Shared holds its group, so that no other group gets that id.
+_held: "weakref.WeakValueDictionary[tuple[int, str], Shared]" = weakref.WeakValueDictionary()
+
+
+class Shared:
+    """An exchange, and the group that it is of."""
+
+    def __init__(self, group, settings):
+        self.group, self.exchange = group, group.exchange(**settings)
+
+
+def shared(group, settings):
+    """The Shared of the group with these settings, a new one unless all ranks hold it: a rank may have collected the
+    layers that held it earlier than others. Collective. Raises what Group.exchange raises, such as ferry.Mismatch for
+    other settings on another rank."""
+    text = repr(sorted(settings.items()))
+    found = _held.get((id(group), text))
+    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    held = group.all_gather(digest if found is not None else bytes(16))
+    if found is None or any(each != digest for each in held):
+        found = _held[id(group), text] = Shared(group, settings)
+    return found
