@@ -223,8 +223,9 @@ void check_shape(const Tensor& tensor, const char* name, const Shape& shape) {
 Tensor read_dense(nb::handle object, const Expected& expected) {
   Tensor tensor = read_tensor(object, expected.name, expected.writable);
   if (!tensor.given()) return tensor;
-  if (tensor.element == Element::kUint16) tensor.element = Element::kBf16;
   const auto [first, second] = expected.elements;
+  if (tensor.element == Element::kUint16 && (first == Element::kBf16 || second == Element::kBf16))
+    tensor.element = Element::kBf16;
   if (tensor.element == Element::kOther || (tensor.element != first && tensor.element != second)) {
     refuse(fmt::format("{} is {}, need {}{}{}", expected.name, tensor.describe(),
                        element_name(first), second == Element::kOther ? "" : " or ",

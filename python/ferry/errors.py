@@ -74,6 +74,16 @@ class Interrupted(Error):
 _CLASSES = {each.code: each for each in Error.__subclasses__()}
 
 
+def as_refusal(error):
+    """The error, if it is of ferry. An exception of torch or Python, which a wrong argument caused, becomes an
+    InvalidArgument with its type and text."""
+    if isinstance(error, Error):
+        return error
+    refusal = InvalidArgument(f"{type(error).__name__}: {error}")
+    refusal.__cause__ = error
+    return refusal
+
+
 def make_error(code, message, culprit=None, group_usable=True):
     """The exception for a status of the native module."""
     error = _CLASSES.get(code, Error)(message)

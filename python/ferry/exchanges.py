@@ -13,7 +13,7 @@ So no rank uses another exchange, or makes a new one, while other ranks wait in 
 import hashlib
 import struct
 
-from ferry.errors import Mismatch, PeerRejected, make_error
+from ferry.errors import Mismatch, PeerRejected, as_refusal, make_error
 
 # What a rank says before a dispatch: tokens, or -1 for "not me"; digest of the call; the call, or the reason.
 _HEAD = struct.Struct("<q16s232s")
@@ -101,13 +101,17 @@ class Exchanges:
             self.agree(0, shape)
 
     def refuse_change(self, refuse, error, active_ranks=None):
-        """Takes the place of change() and of the call on a rank whose arguments are wrong, and raises `error`."""
+        """Takes the place of change() and of the call on a rank whose arguments are wrong, and raises `error`,
+        or InvalidArgument for an exception of torch or Python."""
+        error = as_refusal(error)
         if (refuse is None or refuse(str(error), active_ranks)) and active_ranks is None:
             self._say_refused(error)
         raise error
 
     def refuse(self, error):
-        """Takes the place of dispatch_again and agree on a rank whose arguments are wrong, and raises `error`."""
+        """Takes the place of dispatch_again and agree on a rank whose arguments are wrong, and raises as
+        refuse_change does."""
+        error = as_refusal(error)
         if self.meeting is not None:
             self.meeting.refuse_dispatch(str(error))
         self._say_refused(error)
@@ -116,6 +120,7 @@ class Exchanges:
     def refuse_combine(self, error, exchange=None):
         """Takes the place of a combine and raises `error`; without the exchange it was meant for, in `last`, where the
         others most likely are."""
+        error = as_refusal(error)
         exchange = exchange or self.last
         if exchange is not None:
             exchange.refuse_combine(str(error))

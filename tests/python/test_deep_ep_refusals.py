@@ -56,6 +56,11 @@ BAD_DISPATCHES = {
                                r"num_tokens_per_rank is \[0, 0, 0\]"),
     "counts int64": (dict(num_tokens_per_rank=mask_of(1).sum(0)), "num_tokens_per_rank is int64"),
     "per expert on meta": (dict(num_tokens_per_expert=torch.zeros(6, dtype=torch.int32, device="meta")), "on meta"),
+    "weights of Python": (dict(topk_weights=[1.0, 2.0]), "AttributeError: 'list' object has no attribute 'detach'"),
+    "x nested": (dict(x=torch.nested.nested_tensor([torch.ones(2, 3)])), "RuntimeError: .*NestedTensorImpl"),
+    "scales sparse": (dict(x=(torch.zeros(9, 16), torch.ones(9, 1).to_sparse())), "RuntimeError: "),
+    "alignment None": (dict(expert_alignment=None), "TypeError: '<' not supported"),
+    "alignment of many": (dict(expert_alignment=torch.ones(3)), "RuntimeError: Boolean value of Tensor"),
     "ids without weights": (dict(topk_weights=None), "given together"),
     "weights without ids": (dict(topk_idx=None), "given together"),
     "ids float": (dict(topk_idx=torch.zeros(9, 2)), "topk_idx is float32"),
@@ -186,8 +191,8 @@ def test_layout_is_local_and_checks_its_arguments():
             for ids in (torch.zeros(3, 2), torch.full((3, 2), 6), torch.full((3, 2), -2), torch.zeros(3).long()):
                 with pytest.raises(ferry.InvalidArgument, match="topk_idx"):
                     buffer.get_dispatch_layout(ids, 6)
-            for num_experts in (0, -1, "6"):
-                with pytest.raises(ferry.InvalidArgument, match=f"num_experts is {num_experts!r}, need 1 or more"):
+            for num_experts in (0, -1, "6", True, 2**31):
+                with pytest.raises(ferry.InvalidArgument, match=f"num_experts is {num_experts!r}, need 1 to"):
                     buffer.get_dispatch_layout(INPUTS.topk_idx[1], num_experts)
         check_combine(buffer, INPUTS, group.rank, send(buffer, INPUTS, group.rank)[4])
 

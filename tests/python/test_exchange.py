@@ -598,3 +598,17 @@ def test_two_threads_in_one_exchange_are_told():
 
     go, answers = threading.Event(), []
     assert ferry.run_threads(2, body, deadline=30.0) == [8, 0]
+
+
+def test_the_dtype_of_an_argument_is_named_as_it_was_given():
+    """uint16 rows are the bits of bfloat16; other arguments are not rows."""
+    def body(group):
+        exchange = group.exchange(max_tokens=4, hidden=8, num_experts=2, top_k=1, dtype="bfloat16")
+        tokens, ids = np.full((4, 8), 0x3F80, np.uint16), np.zeros((4, 1), np.int64)
+        with pytest.raises(ferry.InvalidArgument, match=r"topk_ids is uint16 \[4, 1\], need int64 or int32"):
+            exchange.dispatch(tokens, ids.astype(np.uint16))
+        with pytest.raises(ferry.InvalidArgument, match=r"topk_weights is uint16 \[4, 1\], need float32"):
+            exchange.dispatch(tokens, ids, np.ones((4, 1), np.uint16))
+        assert exchange.dispatch(tokens, ids).num_rows == 4
+
+    ferry.run_threads(1, body)

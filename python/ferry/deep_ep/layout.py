@@ -26,8 +26,9 @@ def read_topk_idx(topk_idx, num_experts=None):
 
 def check_num_experts(num_experts):
     """ferry.InvalidArgument unless it is a number of experts."""
-    if not isinstance(num_experts, numbers.Integral) or num_experts < 1:
-        raise InvalidArgument(f"num_experts is {num_experts!r}, need 1 or more")
+    is_number = isinstance(num_experts, numbers.Integral) and not isinstance(num_experts, bool)
+    if not is_number or not 1 <= num_experts < 2**31:
+        raise InvalidArgument(f"num_experts is {num_experts!r}, need 1 to {2**31 - 1}")
 
 
 def cpu_array(tensor, name, dtypes, shape):

@@ -18,7 +18,6 @@ from ferry.deep_ep.events import EventOverlap, overlap
 from ferry.deep_ep.low_latency_rows import Arrival, Sent, add_waits
 from ferry.deep_ep.rows import detached
 from ferry.errors import InvalidArgument
-from ferry.torch.refusing import Refusing
 
 
 _CALL = "num_max_dispatch_tokens_per_rank", "hidden", "num_experts", "top_k", "dtype", "wire"  # keys of by_call
@@ -77,7 +76,7 @@ class LowLatency:
             return (*returned, here.done(), hook)
         exchange = self._exchange_of(x, topk_idx, max_tokens, num_experts, wire)
         active_ranks = self._active_ranks()
-        with Refusing(exchange.refuse_dispatch, active_ranks):
+        with arguments.Refusing(exchange.refuse_dispatch, active_ranks):
             arguments.check_dispatch(x, max_tokens, async_finish and return_recv_hook, packed_unrounded)
             ids = arguments.read_ids(topk_idx, (len(x), topk_idx.shape[1])).numpy()
             arguments.check_statistics(statistics, exchange.num_local_experts, self.group_size)
@@ -110,9 +109,9 @@ class LowLatency:
             out, hook = self.device_low_latency.combine(asked)
             return out, here.done(), hook
         last = self._last_low_latency
-        with Refusing(last and last.refuse_combine, self._active_ranks()):
+        with arguments.Refusing(last and last.refuse_combine, self._active_ranks()):
             sent = handles.find(handle, Sent).state
-        with Refusing(sent.exchange.refuse_combine, sent.active_ranks):
+        with arguments.Refusing(sent.exchange.refuse_combine, sent.active_ranks):
             arguments.check_combine(use_logfmt, zero_copy, async_finish and return_recv_hook)
             arguments.check_handle(handle, sent)
             rows = arguments.outputs(sent) if zero_copy else arguments.read_rows(x, self._places(sent))

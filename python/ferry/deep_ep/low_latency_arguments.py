@@ -10,7 +10,8 @@ import torch
 
 from ferry.deep_ep.layout import CPU, check_num_experts, check_tensor, cpu_array, describe
 from ferry.deep_ep.rows import detached
-from ferry.errors import InvalidArgument
+from ferry.errors import InvalidArgument, as_refusal
+from ferry.torch import refusing
 
 _MOST_TOPK = 32  # kMaxTopK of src/base/limits.h
 _ROW_TYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -28,6 +29,15 @@ def key(max_tokens, num_ranks, **shape):
     return tuple(sorted(config(max_tokens, num_ranks, **shape).items()))
 
 
+class Refusing(refusing.Refusing):
+    """Refuses a call whose arguments are wrong; an exception of torch or Python is raised as InvalidArgument."""
+
+    def __exit__(self, kind, error, traceback):
+        super().__exit__(kind, error, traceback)
+        if isinstance(error, Exception) and as_refusal(error) is not error:
+            raise as_refusal(error)
+
+
 def wire(use_fp8, round_scale, use_ue8m0):
     """The wire that DeepEP's switches choose."""
     if not use_fp8:
@@ -43,7 +53,7 @@ def check_shapes(x, topk_idx, max_tokens, num_experts):
     if not 1 <= topk_idx.shape[1] <= _MOST_TOPK:
         raise InvalidArgument(f"topk_idx is {_describe(topk_idx)}, need a top-k of 1 to {_MOST_TOPK}")
     check_num_experts(num_experts)
-    if max_tokens < 1:
+    if not isinstance(max_tokens, int) or max_tokens < 1:
         raise InvalidArgument(f"num_max_dispatch_tokens_per_rank is {max_tokens}, need 1 or more")
 
 

@@ -21,7 +21,8 @@ def init_dist(local_rank: int, num_local_ranks: int, seed: int = 0):
 
     Sets the default type to bfloat16 and the seeds. Returns (rank, number of ranks, group of all ranks).
     """
-    address = os.getenv("MASTER_ADDR", "127.0.0.1"), int(os.getenv("MASTER_PORT", "8361"))
+    host, port = os.getenv("MASTER_ADDR", "127.0.0.1"), int(os.getenv("MASTER_PORT", "8361"))
+    address = f"[{host}]" if ":" in host and not host.startswith("[") else host, port  # IPv6
     num_nodes, node = int(os.getenv("WORLD_SIZE", "1")), int(os.getenv("RANK", "0"))
     size, rank = num_nodes * num_local_ranks, node * num_local_ranks + local_rank
     dist.init_process_group(backend="gloo", init_method="tcp://%s:%d" % address, world_size=size, rank=rank)
