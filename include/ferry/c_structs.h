@@ -130,8 +130,10 @@ typedef struct ferry_allocator {
   void* context;  // handed through; may be NULL
 } ferry_allocator;
 
-// A caller's own all-gather, called once when the group is made: every rank gives `bytes` bytes at
-// `mine` and finds the bytes of all ranks, in rank order, at `all` when it returns 0.
+// A caller's own all-gather, called only while the group is made, on all ranks equally often: once,
+// and twice where the ranks are on several hosts. Every rank gives `bytes` bytes at `mine`, in each
+// call as many on all ranks, and finds the bytes of all ranks, in rank order, at `all` when it
+// returns 0.
 typedef struct ferry_all_gather {
   uint32_t struct_size, version;
   int (*gather)(const void* mine, void* all, size_t bytes, void* context);

@@ -1,5 +1,5 @@
-// The C ABI over the whole library: groups, exchanges, dispatch, combine, their halves, sizes and
-// errors. docs/c_abi.md has the rules in one place, examples/dispatch_combine.c is a whole program.
+// The C ABI: groups, exchanges, dispatch, combine, their halves, sizes and errors. docs/c_abi.md
+// has the rules, and what is in C++ only; examples/dispatch_combine.c is a whole program.
 //
 // Functions that can fail return a ferry_code; FERRY_OK is 0; they never throw. Arguments that a
 // dispatch or combine refuses (such as a bad struct_size or a bad id) are refused on all ranks:

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "ferry/cplusplus.h"
 #include "ferry/export.h"
 
 namespace ferry {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ferry/cplusplus.h"
 #include "ferry/export.h"
 
 namespace ferry {

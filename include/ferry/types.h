@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ferry/cplusplus.h"
 #include "ferry/export.h"
 
 namespace ferry {
