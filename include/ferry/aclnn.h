@@ -122,12 +122,16 @@ FERRY_EXPORT aclError aclrtCreateStream(aclrtStream* stream);
 FERRY_EXPORT aclError aclrtDestroyStream(aclrtStream stream);
 FERRY_EXPORT aclError aclrtSynchronizeStream(aclrtStream stream);
 FERRY_EXPORT aclError aclrtSynchronizeStreamWithTimeout(aclrtStream stream, int32_t timeout);
+// Waits for all streams that were created with the device of this thread.
+FERRY_EXPORT aclError aclrtSynchronizeDevice(void);
 FERRY_EXPORT aclError aclrtMalloc(void** devPtr, size_t size, aclrtMemMallocPolicy policy);
 FERRY_EXPORT aclError aclrtFree(void* devPtr);
 FERRY_EXPORT aclError aclrtMallocHost(void** hostPtr, size_t size);
 FERRY_EXPORT aclError aclrtFreeHost(void* hostPtr);
 FERRY_EXPORT aclError aclrtMemcpy(void* dst, size_t destMax, const void* src, size_t count,
                                   aclrtMemcpyKind kind);
+FERRY_EXPORT aclError aclrtMemcpyAsync(void* dst, size_t destMax, const void* src, size_t count,
+                                       aclrtMemcpyKind kind, aclrtStream stream);
 FERRY_EXPORT aclError aclrtMemset(void* devPtr, size_t maxCount, int32_t value, size_t count);
 
 // A view of memory; strides and offset in elements, null strides: dense.

@@ -7,7 +7,11 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "aclnn/two_stage.h"
 
@@ -19,6 +23,17 @@ thread_local std::string recent_message;
 thread_local std::int32_t device = 0;
 // Written by aclInit and aclFinalize only; no other memory is ordered by it.
 std::atomic<bool> initialised = false;
+
+// The streams of this process and their devices. A stream that another thread waits for ends after
+// that wait. Never destroyed, as a stream may still work when the process ends.
+struct Streams {
+  std::mutex mutex;
+  std::map<aclrtStream, std::pair<std::int32_t, std::shared_ptr<Stream>>> alive;
+};
+Streams& streams() {
+  static Streams& all = *new Streams;
+  return all;
+}
 
 constexpr std::size_t kAlignment = 64;
 constexpr std::uint32_t kLeastDevices = 16;  // the sample programs of the operators need as many
@@ -48,6 +63,10 @@ int set_device(const char* name, std::int32_t id) {
     return fail(ACL_ERROR_INVALID_DEVICE, fmt::format("{}: device {}, need 0 or more", name, id));
   device = id;
   return ACL_SUCCESS;
+}
+
+int check_source(const char* name, const void* from) {
+  return from ? ACL_SUCCESS : fail(ACL_ERROR_INVALID_PARAM, fmt::format("{}: from null", name));
 }
 
 int synchronize(const char* name, aclrtStream stream, std::int32_t timeout) {
@@ -164,12 +183,37 @@ aclError aclrtDestroyContext(aclrtContext context) {
 
 aclError aclrtCreateStream(aclrtStream* stream) {
   if (stream == nullptr) return fail(ACL_ERROR_INVALID_PARAM, "aclrtCreateStream: null");
-  *stream = new Stream;
+  auto made = std::make_shared<Stream>();
+  *stream = made.get();
+  const std::lock_guard lock(streams().mutex);
+  streams().alive[*stream] = {device, std::move(made)};
   return ACL_SUCCESS;
 }
 aclError aclrtDestroyStream(aclrtStream stream) {
-  delete static_cast<Stream*>(stream);
+  std::shared_ptr<Stream>
+      last;  // declared before the lock: it waits for its queue without the lock
+  const std::lock_guard lock(streams().mutex);
+  if (const auto found = streams().alive.find(stream); found != streams().alive.end()) {
+    last = std::move(found->second.second);
+    streams().alive.erase(found);
+  }
   return ACL_SUCCESS;
+}
+aclError aclrtSynchronizeDevice() {
+  std::vector<std::shared_ptr<Stream>> of_device;
+  {
+    const std::lock_guard lock(streams().mutex);
+    for (const auto& [_, stream] : streams().alive) {
+      if (stream.first == device) of_device.push_back(stream.second);
+    }
+  }
+  int first = ACL_SUCCESS;
+  for (const std::shared_ptr<Stream>& stream : of_device) {
+    const Outcome outcome = stream->synchronize(-1);
+    if (first == ACL_SUCCESS && outcome.code != ACL_SUCCESS)
+      first = fail(outcome.code, outcome.message);
+  }
+  return first;
 }
 aclError aclrtSynchronizeStream(aclrtStream stream) {
   return synchronize("aclrtSynchronizeStream", stream, -1);
@@ -193,8 +237,21 @@ aclError aclrtFreeHost(void* pointer) { return aclrtFree(pointer); }
 aclError aclrtMemcpy(void* to, size_t room, const void* from, size_t count, aclrtMemcpyKind) {
   if (count == 0) return ACL_SUCCESS;
   if (const int code = check_copy("aclrtMemcpy", to, room, count); code != ACL_SUCCESS) return code;
-  if (from == nullptr) return fail(ACL_ERROR_INVALID_PARAM, "aclrtMemcpy: from null");
+  if (const int code = check_source("aclrtMemcpy", from); code != ACL_SUCCESS) return code;
   std::memcpy(to, from, count);
+  return ACL_SUCCESS;
+}
+aclError aclrtMemcpyAsync(void* to, size_t room, const void* from, size_t count, aclrtMemcpyKind,
+                          aclrtStream stream) {
+  const char* name = "aclrtMemcpyAsync";
+  if (stream == nullptr) return fail(ACL_ERROR_INVALID_PARAM, fmt::format("{}: null stream", name));
+  if (count == 0) return ACL_SUCCESS;
+  if (const int code = check_copy(name, to, room, count); code != ACL_SUCCESS) return code;
+  if (const int code = check_source(name, from); code != ACL_SUCCESS) return code;
+  static_cast<Stream*>(stream)->enqueue([=] {
+    std::memcpy(to, from, count);
+    return Outcome{};
+  });
   return ACL_SUCCESS;
 }
 aclError aclrtMemset(void* to, size_t room, int32_t value, size_t count) {

@@ -113,6 +113,29 @@ TEST_F(Refused, ABadIdIsToldWhenTheStreamIsWaitedFor) {
   EXPECT_EQ(aclrtSynchronizeStream(stream), ACL_SUCCESS);
 }
 
+TEST_F(Refused, ABadIdIsToldWhenTheDeviceIsWaitedFor) {
+  zeros[1] = 7;
+  ASSERT_EQ(dispatch(), ACLNN_SUCCESS) << aclGetRecentErrMsg();
+  ASSERT_EQ(aclnnMoeDistributeDispatchV2(nullptr, 0, executor, stream), ACLNN_SUCCESS);
+  expect(aclrtSynchronizeDevice(), ACLNN_ERR_PARAM_INVALID, "7");
+  EXPECT_EQ(aclrtSynchronizeDevice(), ACL_SUCCESS);
+}
+
+TEST(Runtime, CopiesOnAStreamInOrder) {
+  aclrtStream one = nullptr, two = nullptr;
+  ASSERT_EQ(aclrtCreateStream(&one), ACL_SUCCESS);
+  ASSERT_EQ(aclrtCreateStream(&two), ACL_SUCCESS);
+  char first[3] = {1, 2, 3}, second[3] = {}, third[3] = {}, other[3] = {};
+  EXPECT_EQ(aclrtMemcpyAsync(second, 3, first, 3, ACL_MEMCPY_DEFAULT, one), ACL_SUCCESS);
+  EXPECT_EQ(aclrtMemcpyAsync(third, 3, second, 3, ACL_MEMCPY_DEFAULT, one), ACL_SUCCESS);
+  EXPECT_EQ(aclrtMemcpyAsync(other, 3, first, 2, ACL_MEMCPY_DEFAULT, two), ACL_SUCCESS);
+  EXPECT_EQ(aclrtSynchronizeDevice(), ACL_SUCCESS);
+  EXPECT_EQ(third[2], 3);
+  EXPECT_EQ(other[1], 2);
+  aclrtDestroyStream(one);
+  aclrtDestroyStream(two);
+}
+
 TEST_F(Refused, SwitchesOfHccl) {
   setenv("HCCL_INTRA_PCIE_ENABLE", "1", 1), setenv("HCCL_INTRA_ROCE_ENABLE", "1", 1);
   expect(dispatch(), ACLNN_ERR_INNER_TILING_ERROR, "are both 1");
@@ -145,6 +168,13 @@ TEST(Runtime, RefusesWhatCannotBe) {
   EXPECT_EQ(aclrtSetDevice(-1), ACL_ERROR_INVALID_DEVICE);
   char small[2] = {}, large[4] = {};
   EXPECT_EQ(aclrtMemcpy(small, 2, large, 4, ACL_MEMCPY_DEFAULT), ACL_ERROR_INVALID_PARAM);
+  aclrtStream own = nullptr;
+  EXPECT_EQ(aclrtMemcpyAsync(large, 4, small, 2, ACL_MEMCPY_DEFAULT, own), ACL_ERROR_INVALID_PARAM);
+  ASSERT_EQ(aclrtCreateStream(&own), ACL_SUCCESS);
+  EXPECT_EQ(aclrtMemcpyAsync(small, 2, large, 4, ACL_MEMCPY_DEFAULT, own), ACL_ERROR_INVALID_PARAM);
+  EXPECT_EQ(aclrtMemcpyAsync(large, 4, nullptr, 2, ACL_MEMCPY_DEFAULT, own),
+            ACL_ERROR_INVALID_PARAM);
+  aclrtDestroyStream(own);
   EXPECT_EQ(aclInit(nullptr), ACL_SUCCESS);
   EXPECT_EQ(aclInit(nullptr), ACL_ERROR_REPEAT_INITIALIZE);
   EXPECT_EQ(aclFinalize(), ACL_SUCCESS);
