@@ -54,7 +54,7 @@ def start(source, folder, **environment):
 
 
 def test_programs(tmp_path):
-    for _, source in PROGRAMS + list(blocks("deep_ep.md")):
+    for _, source in PROGRAMS + list(blocks("deep_ep_programs.md")):
         assert start(source, tmp_path).wait(60) == 0
 
 
