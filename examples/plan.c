@@ -1,4 +1,4 @@
-// The planner in C: the best strategy of a machine that is described by a text. docs/plan.md.
+// The planner in C: the best strategy of a machine that is described by a text. docs/planning.md.
 #include <ferry/ferry_plan.h>
 #include <stdio.h>
 

@@ -429,7 +429,7 @@ def record_names(path, text):
 
 def readme_examples(path, text):
     """Programs that pages show are those that the tests build and run."""
-    examples = {"docs/c_abi.md": "examples/dispatch_combine.c", "docs/plan.md": "examples/plan.c"}
+    examples = {"docs/c_abi.md": "examples/dispatch_combine.c", "docs/planning.md": "examples/plan.c"}
     if example := examples.get(str(path)):
         if (ROOT / example).read_text() not in re.findall(r"```c\n(.*?)```", text, flags=re.S):
             yield 1, f"no block that equals {example}"

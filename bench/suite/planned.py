@@ -164,7 +164,7 @@ def main():
     parser.add_argument("--machine", type=Path, nargs="+", metavar="FILE",
                         help="what `ferry doctor --calibrate` has just written (default: calibrates)")
     parser.add_argument("--shapes", nargs="+", type=shape, metavar="T,H,R,E",
-                        help="tokens per rank, hidden, ranks, experts (default: those of docs/plan.md)")
+                        help="tokens per rank, hidden, ranks, experts (default: those of docs/planning.md)")
     parser.add_argument("--loads", nargs="*", default=[], metavar="FILE",
                         help="instead of uniform routing: files of SGLang's expert-distribution recorder")
     options = parser.parse_args()

@@ -1,6 +1,6 @@
 // The planner in C: the times of dispatch and combine on a machine that is described by a text. The
 // functions are in libferry_plan (CMake: ferry::plan, pkg-config: ferry-plan); structs and errors
-// are those of ferry/ferry.h. docs/plan.md has an example.
+// are those of ferry/ferry.h. docs/planning.md has an example.
 #pragma once
 
 #include "ferry/ferry.h"

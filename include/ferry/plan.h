@@ -1,7 +1,7 @@
 // The planner: the times of dispatch and combine on a machine, the resource that limits them, and
 // the times if a resource were twice as fast. Nothing is measured, and no group is needed.
-// docs/plan.md explains the model with examples. Functions throw Error(kInvalidArgument) with the
-// line, the value and the limit.
+// docs/plan.md explains the model, docs/planning.md has examples. Functions throw
+// Error(kInvalidArgument) with the line, the value and the limit.
 #pragma once
 
 #include <array>

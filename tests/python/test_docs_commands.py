@@ -46,7 +46,7 @@ def options_of(command, module):
 
 
 def test_commands_are_found_on_the_pages_that_have_them():
-    assert {"README.md", "gallery.md", "hosts.md", "plan.md", "topology.md", "top.md", "deep_ep_programs.md"} <= \
+    assert {"README.md", "gallery.md", "hosts.md", "planning.md", "topology.md", "top.md", "deep_ep_programs.md"} <= \
         {page for page, *_ in FOUND}
     assert len(FOUND) > 50
 
