@@ -192,7 +192,7 @@ void bind_outputs(nb::class_<PyExchange>& type) {
           "True when no rank reads, for a combine, the rows of the window in which this array "
           "lies, "
           "so that they may be written again; True for any other memory. Local, and does not wait; "
-          "a loop that waits for True may not end: docs/python.md, Lifetimes.");
+          "a loop that waits for True may not end: docs/python_reference.md, Lifetimes.");
 }
 
 }  // namespace
@@ -257,8 +257,8 @@ void bind_exchange(nb::module_& module) {
   group.def("exchange", &make_exchange, arg("args"), arg("config"),
             nb::sig("def exchange(self, **config: "
                     "typing_extensions.Unpack[Settings]) -> Exchange"),
-            "Makes an exchange; keywords as in docs/python.md. Collective: every rank gives the "
-            "same settings. Where a rank refuses its settings the others raise "
+            "Makes an exchange; keywords as in docs/python_reference.md. Collective: every rank "
+            "gives the same settings. Where a rank refuses its settings the others raise "
             "ferry.PeerRejected.");
 }
 

@@ -59,7 +59,7 @@ class Operation(Generic[Result]):
 class Exchange:
     """One dispatch/combine pair of CUDA ranks, and its window of device memory.
 
-    device: of this rank; None: torch's current one. settings: as of group.exchange (docs/python.md);
+    device: of this rank; None: torch's current one. settings: as of group.exchange (docs/python_reference.md);
     max_output_row_bytes has the default of a row of dtype, and of no less than K float32, as row_weights need: for
     rows of float32 from experts, with another dtype, give 4 * hidden.
 

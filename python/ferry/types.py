@@ -29,7 +29,7 @@ class _Needed(TypedDict):
 
 
 class Settings(_Needed, total=False):
-    """The keywords of Group.exchange and ferry.window_bytes, and the keys of Exchange.config (docs/python.md)."""
+    """Keywords of Group.exchange and ferry.window_bytes, and keys of Exchange.config (docs/python_reference.md)."""
 
     dtype: Any
     layout: Literal["rank_major", "expert_major", "padded"]
