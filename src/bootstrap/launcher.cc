@@ -1,6 +1,8 @@
 // One table row per launcher: the variables that it sets, and those that name its job.
 #include "bootstrap/launcher.h"
 
+#include <arpa/inet.h>
+
 #include <fmt/format.h>
 
 #include <initializer_list>
@@ -191,8 +193,24 @@ std::string several_hosts(const Reader& reader, const Launcher& launcher, Launch
                      launch.size);
 }
 
+bool is_ipv6(const std::string& text) {
+  in6_addr address;
+  return inet_pton(AF_INET6, text.substr(0, text.find('%')).c_str(), &address) == 1;
+}
+
+// A name or an address, of IPv6 also in brackets.
+std::string master_host(const std::string& text) {
+  const bool bracketed = text.size() > 2 && text.front() == '[' && text.back() == ']';
+  const std::string host = bracketed ? text.substr(1, text.size() - 2) : text;
+  if (is_ipv6(host) || (!bracketed && host.find(':') == host.npos)) return host;
+  throw malformed(
+      fmt::format("MASTER_ADDR=\"{}\" is not a host: need a name or an address, and the "
+                  "port in MASTER_PORT or FERRY_PORT",
+                  text));
+}
+
 Text host_of(const GetEnvironment& get, const Launch& launch) {
-  if (Text host = value_of(get, "MASTER_ADDR")) return host;
+  if (const Text host = value_of(get, "MASTER_ADDR")) return master_host(*host);
   if (launch.launcher != "slurm") return std::nullopt;
   for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
     if (const Text nodes = value_of(get, name)) return first_host(*nodes);

@@ -107,6 +107,9 @@ TEST(Environment, TorchrunOverTwoHostsMeetsBesideTorchsPort) {
   EXPECT_EQ(found.job, "torchrun-none-0-node01-29500");
   EXPECT_EQ(launch(with(hosts, {{"FERRY_PORT", "4000"}})).address, "tcp://node01:4000");
   EXPECT_EQ(launch(with(hosts, {{"MASTER_ADDR", "::1"}})).address, "tcp://[::1]:29501");
+  EXPECT_EQ(launch(with(hosts, {{"MASTER_ADDR", "[::1]"}})).address, "tcp://[::1]:29501");
+  EXPECT_EQ(launch(with(hosts, {{"MASTER_ADDR", "fe80::1%eth0"}})).address,
+            "tcp://[fe80::1%eth0]:29501");
   EXPECT_EQ(launch(kTorchrun).address, launch(kTorchrun).job) << "one host";
 }
 
@@ -115,6 +118,9 @@ TEST(Environment, TorchrunOverTwoHostsNeedsAMasterAndAPort) {
   EXPECT_THAT(refusal(with(hosts, {{"MASTER_ADDR", ""}})),
               AllOf(HasSubstr("8 ranks on several hosts (LOCAL_WORLD_SIZE=4, WORLD_SIZE=8)"),
                     HasSubstr("FERRY_ADDR=tcp://host:port")));
+  for (const char* host : {"node01:29500", "10.0.0.1:29500", "[::1]:29500", "[node01]", "::1:x"})
+    EXPECT_THAT(refusal(with(hosts, {{"MASTER_ADDR", host}})),
+                HasSubstr("MASTER_ADDR=\"" + std::string(host) + "\" is not a host"));
   EXPECT_THAT(refusal(with(hosts, {{"MASTER_PORT", "65535"}})),
               HasSubstr("MASTER_PORT=\"65535\" is not a whole number from 1 to 65534"));
   EXPECT_THAT(refusal(with(hosts, {{"FERRY_PORT", "0"}})), HasSubstr("FERRY_PORT=\"0\""));
