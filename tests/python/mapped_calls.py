@@ -1,4 +1,4 @@
-"""What a program may ask of a CUDA device that is the CPU: run by test_map_cuda.py in a process of its own."""
+"""Calls that a program may make on a CUDA device that is the CPU: run by test_map_cuda.py in a separate process."""
 
 import copy
 import io
@@ -10,7 +10,7 @@ import torch
 from ferry import on_cpu
 
 on_cpu.map_device("cuda")
-on_cpu.map_device("cuda")  # again: nothing
+on_cpu.map_device("cuda")  # a second call changes nothing
 
 FACTORIES = {
     "zeros": (3,), "ones": (3,), "empty": (3,), "rand": (3,), "randn": (3,), "arange": (3,), "randperm": (3,),
@@ -35,7 +35,7 @@ def tensors():
     host = x.cpu()
     host_too = x.to("cpu")
     x.zero_()
-    assert host.sum() == host_too.sum() == 3  # as from a device: a copy
+    assert host.sum() == host_too.sum() == 3  # a copy, as from a device
     layer = torch.nn.Linear(2, 2, device="cuda").cuda().to("cuda", torch.bfloat16)
     assert layer.weight.dtype is torch.bfloat16 and copy.deepcopy(layer).weight.is_cuda
     assert torch.rand(3, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1)).is_cuda
@@ -108,7 +108,7 @@ def operators():
     library.impl("more", lambda x: x + 1, "CUDA")
     library.define("both(Tensor x) -> Tensor")
     library.impl("both", lambda x: x + 1, "CPU")
-    library.impl("both", lambda x: x + 2, "CUDA")  # the CPU has its own
+    library.impl("both", lambda x: x + 2, "CUDA")  # the CPU has a generator of its own
 
     @torch.library.custom_op("mapped_calls::times", mutates_args=(), device_types="cuda")
     def times(x: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,5 @@
-"""DeepEP's interface by all-gathers of everything: slow, and short enough to be seen to be right. The conformance kit
-judges it in test_conformance.py, whole and with one of the faults of FAULTS planted: `naive_deep_ep:fault`.
+"""DeepEP's interface by all-gathers of everything: slow, and short enough to be checked by reading. The conformance kit
+is run on this module in test_conformance.py, whole and with one of the faults of FAULTS planted: `naive_deep_ep:fault`.
 """
 
 import torch
@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 topk_idx_t = torch.int64
 
-# name: what is wrong.
+# {name: the fault}
 FAULTS = {
     "signature_renamed": "an argument of dispatch has another name",
     "unused_counted": "a topk_idx of -1 counts for an expert",
@@ -37,7 +37,7 @@ FAULTS = {
 
 
 class Float8:
-    """Stands for a tensor that torch cannot pickle."""
+    """Takes the place of a tensor that torch cannot pickle."""
 
     def __init__(self, tensor):
         self.bytes = tensor.contiguous().view(torch.uint8)
@@ -203,7 +203,7 @@ class Buffer(Naive):
         empty = torch.zeros(self.size, 1, dtype=torch.int32)
         handle = (prefix.int(), empty, empty, torch.cat(sources).int(), mask, empty)
         self.cache[handle[3].data_ptr()] = recv_x
-        self.kept = handle  # addresses stay taken
+        self.kept = handle  # the addresses are not used again
         if num_worst_tokens:
             recv_x, ids, weights = self._longer(recv_x, num_worst_tokens), self._longer(
                 ids, num_worst_tokens, -1), self._longer(weights, num_worst_tokens)

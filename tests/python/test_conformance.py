@@ -31,7 +31,7 @@ CAUGHT_BY = {
     "zero_copy_ignored": "low_latency.zero_copy", "expert_start_unaligned": "elastic.expanded_rows",
     "partial_not_rounded": "elastic.combine_expanded", "dies": "combine.sum", "hangs": "elastic.barrier",
 }
-UNHARMED = "elastic.combine"  # by faults of other calls
+UNHARMED = "elastic.combine"  # the faults of other calls do not change it
 
 
 @pytest.fixture(scope="module")

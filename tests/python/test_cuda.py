@@ -1,6 +1,6 @@
 """ferry.cuda against ferry.Exchange, bit for bit: ranks are threads, each with a stream, or processes, on one GPU.
 
-What needs no GPU runs everywhere; the rest says why it does not.
+Tests that need no GPU run everywhere; the others report why they are skipped.
 """
 
 import os
@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-# Ranks of one process wait for each other in kernels: no kernel may be loaded late, when the loader waits for those
+# Ranks of one process wait for each other in kernels. No kernel may be loaded late: the loader waits for kernels
 # that run.
 os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
 
@@ -62,7 +62,7 @@ def test_rows_without_a_token_are_found_from_the_counts(layout):
     ferry.run_threads(4, gaps_of_host, layout)
 
 
-# ---- what ranks share
+# ---- inputs and comparisons of all ranks
 
 
 def cuda_exchange(group, **more):
@@ -71,8 +71,8 @@ def cuda_exchange(group, **more):
 
 
 def inputs(group, hidden, num_experts, dtype, seed=0):
-    """Tokens, ids (some -1, some twice in a token) and weights of this rank. In float32 whole numbers: sums of them are
-    exact in any order."""
+    """Tokens, ids (some -1, some twice in a token) and weights of this rank. In float32 they are whole numbers, whose
+    sums are exact in any order."""
     generator = torch.Generator().manual_seed(100 * seed + group.rank)
     count = TOKENS[group.size][group.rank]
     tokens = torch.randint(-8, 9, (count, hidden), generator=generator).to(dtype)
@@ -87,7 +87,7 @@ def there(*tensors):
 
 
 def same(ours, theirs, name):
-    """Equal bits; ours are on the device."""
+    """Equal bits; the results of ferry.cuda are on the device."""
     assert (ours is None) == (theirs is None), name
     if ours is None:
         return
@@ -108,8 +108,8 @@ def same_received(ours, theirs):
 
 
 def settle(group):
-    """Before device memory is given back, which waits for kernels of all ranks, and so must not keep a rank from its
-    own."""
+    """Waits before device memory is freed: freeing waits for kernels of all ranks, and must not keep a rank from
+    launching its own."""
     torch.cuda.current_stream().synchronize()
     group.barrier()
 
@@ -175,7 +175,7 @@ def compare_once(ours, theirs, given, seed):
 
 
 def compare_halves(ours, theirs, batches):
-    """The rows of one batch travel while the outputs of the one before do."""
+    """The rows of one batch are sent while the outputs of the batch before are."""
     expected, previous, outs = [], None, []
     for tokens, ids, _ in batches:
         received = theirs.dispatch(tokens, ids)
@@ -211,7 +211,7 @@ def test_fp8_rows_and_scales_are_those_of_the_host(wire, layout):
 
 
 def captured(group, step):
-    """A graph of step(), and what it returned. Ranks take turns: the beginning of a capture waits for the whole
+    """A graph of step(), and the result of step(). Ranks take turns: the beginning of a capture waits for the whole
     device."""
     graph = torch.cuda.CUDAGraph()
     for turn in range(group.size):
@@ -264,12 +264,12 @@ def test_a_graph_replays_dispatch_and_combine(layout, cached):
 
 
 def gradients(group, exchange, weighted, device):
-    """Of one layer whose only parameter multiplies every row, gaps too: out, and the gradients of what it takes."""
+    """One layer whose only parameter multiplies every row, gaps too: out, and the gradients of its inputs."""
     tokens, ids, weights = (tensor.to(device) for tensor in inputs(group, 8, 5, torch.float32))
     factor, grad = torch.tensor(2.0, device=device), inputs(group, 8, 5, torch.float32, 1)[0].to(device)
     leaves = [leaf.requires_grad_() for leaf in (tokens, weights, factor)]
     travelling, applied = (None, weights) if weighted == "source" else (weights, None)
-    for _ in range(2):  # the second pass over the same buffers, with dirt in their gaps
+    for _ in range(2):  # the second pass over the same buffers, with old values in their gaps
         for leaf in leaves:
             leaf.grad = None
         received = ferry.torch.dispatch(exchange, tokens, ids, travelling)
@@ -278,7 +278,7 @@ def gradients(group, exchange, weighted, device):
             shares = received.weights if received.topk_ids is None else received.weights.sum(1)
             rows = rows.flatten(0, -2) * shares[:, None]
         out = ferry.torch.combine(exchange, rows, received.handle, applied)
-        for _ in range(2):  # their rows take the place of those above
+        for _ in range(2):  # the rows of these calls overwrite those above
             exchange.dispatch(-tokens.detach(), ids)
         with torch.autograd.set_multithreading_enabled(False):  # ranks that are threads share the device
             out.backward(grad)
@@ -322,7 +322,8 @@ def test_a_backward_pass_that_would_wait_for_itself_is_refused():
 
 
 def refused(group, settings, spoil, errors, text):
-    """One call that rank 0 spoils; `errors`: what rank 0 gets, and the others. Then one that works."""
+    """One call in which rank 0 is wrong; `errors`: the errors of rank 0 and of the others. Then a call that
+    succeeds."""
     exchange = cuda_exchange(group, **settings)
     tokens, ids, weights = inputs(group, 77, 5, torch.float32)
     given = there(tokens, ids, weights)
@@ -398,7 +399,7 @@ def in_a_process(group, killed=False):
 
 @pytest.fixture
 def late_loading(monkeypatch):
-    """Sooner, and safe: a process waits for kernels of its own only."""
+    """Lazy loading is faster, and safe here: a process waits only for kernels of its own."""
     monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
 
 

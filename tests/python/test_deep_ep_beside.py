@@ -1,4 +1,4 @@
-"""The modules of deep_ep.utils: names and signatures as DeepEP has them, and what the functions compute."""
+"""The modules of deep_ep.utils: names and signatures as in DeepEP, and the results of the functions."""
 
 import gc
 import importlib

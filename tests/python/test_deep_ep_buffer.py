@@ -13,7 +13,7 @@ TOKENS = [9, 0, 23, 5, 17, 1, 30, 12]  # by rank
 
 
 def send(buffer, inputs, rank, **more):
-    """A layout and a dispatch of this rank's inputs; returns what dispatch does."""
+    """A layout and a dispatch of this rank's inputs; returns the result of dispatch."""
     layout = buffer.get_dispatch_layout(inputs.topk_idx[rank], inputs.num_experts)
     per_rank, per_node, per_expert, mask, _ = layout
     arguments = dict(x=inputs.x[rank], num_tokens_per_rank=per_rank, num_tokens_per_rdma_rank=per_node,
@@ -24,7 +24,7 @@ def send(buffer, inputs, rank, **more):
 
 
 def outputs_of(inputs, dtype=torch.bfloat16):
-    """What the ranks' experts make of their rows: a list by rank of [N, H]."""
+    """The outputs of the ranks' experts for their rows: a list by rank of [N, H]."""
     return [(inputs.received(rank, inputs.x).float() * (0.37 + rank)).to(dtype) for rank in range(inputs.num_ranks)]
 
 
@@ -317,7 +317,7 @@ def test_the_rows_are_not_copied_out_of_the_window():
 
     def body(group):
         buffer, kept = Buffer(group), []
-        for _ in range(12):  # what a layer's autograd keeps beside the rows does not keep their memory
+        for _ in range(12):  # tensors that autograd keeps beside the rows do not keep the memory of the rows
             recv_x, *others, _ = send(buffer, inputs, group.rank)
             kept.append(others)
             assert buffer.exchanges.last.stats().bytes_copied == 0 and recv_x.data_ptr() % (2 << 20) == 0

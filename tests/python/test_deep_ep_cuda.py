@@ -1,7 +1,7 @@
 """ferry.deep_ep.Buffer with cuda tensors against itself with CPU tensors, bit for bit: ranks are threads, each with a
 stream, or processes, on one GPU.
 
-What needs no GPU runs everywhere; the rest says why it does not.
+Tests that need no GPU run everywhere; the others report why they are skipped.
 """
 
 import gc
@@ -109,11 +109,11 @@ def test_any_tensor_of_a_handle_leads_to_its_state_as_long_as_one_is_left():
     assert address not in handles._alive
 
 
-# ---- everywhere: what is refused
+# ---- everywhere: refusals
 
 
 def on_cuda(group, **options):
-    """A buffer that works on a device, which nothing here touches."""
+    """A buffer that works on a device; no test of this section touches the device."""
     buffer = Buffer(group, **options)
     buffer.device = Device(group, torch.device("cuda", 0))
     buffer.device_low_latency = DeviceLowLatency(buffer.device)
@@ -148,7 +148,7 @@ def test_a_buffer_of_a_device_takes_no_tensors_of_the_cpu():
 
 
 def one_is_wrong(group):
-    """Where ranks meet: rank 0 takes its refusal there."""
+    """The exchange in which ranks agree: the call of rank 0 is refused there."""
     buffer = on_cuda(group)
     with pytest.raises(ferry.InvalidArgument if group.rank == 0 else ferry.PeerRejected, match="x is|rank 0 refused"):
         if group.rank == 0:
@@ -189,14 +189,14 @@ def test_sm90_kernels_are_there_when_ferry_was_built_with_cuda():
 
 
 def there(value):
-    """Tensors, also in tuples, on the device; others as they are."""
+    """Tensors, also in tuples, on the device; other values unchanged."""
     if isinstance(value, (tuple, list)):
         return type(value)(map(there, value))
     return value.to(DEVICE) if torch.is_tensor(value) else value
 
 
 def all_same(ours, theirs, name):
-    """Equal bits of tensors in tuples, and equal values of what else is there."""
+    """Equal bits of tensors in tuples, and equal values of everything else."""
     if isinstance(theirs, (tuple, list)):
         assert type(ours) is type(theirs) and len(ours) == len(theirs), name
         for index, (a, b) in enumerate(zip(ours, theirs)):
@@ -275,7 +275,7 @@ def normal_calls(group, shape):
     wide = torch.zeros(most, x.shape[1], dtype=x.dtype)
     wide[:rows] = outputs
     both.combine(wide, (padded[0][4], padded[1][4]), padded[1][2])
-    assert torch.equal(first, kept)  # is the caller's
+    assert torch.equal(first, kept)  # belongs to the caller
     settle(group)
 
 
@@ -358,7 +358,7 @@ def low_latency(group, mode, hooks):
         outputs = torch.randn(num_local, case.capacity, case.hidden, generator=torch.Generator().manual_seed(turn)) \
             .to(x.dtype)
         chosen = ids.clone()
-        chosen[:, :turn] = -1  # combine adds less than was sent
+        chosen[:, :turn] = -1  # combine adds fewer rows than were sent
         want = theirs.low_latency_combine(outputs, chosen, weights, b[2])[0]
         out, zero_copy = torch.full(x.shape, float("nan"), dtype=x.dtype, device=DEVICE), turn == 1
         given = outputs.to(DEVICE)
@@ -367,7 +367,7 @@ def low_latency(group, mode, hooks):
         got, _, hook = ours.low_latency_combine(given, *there((chosen, weights)), a[2], zero_copy=zero_copy, out=out,
                                                 return_recv_hook=hooks)
         if not zero_copy:
-            given.fill_(float("nan"))  # it is the caller's again
+            given.fill_(float("nan"))  # belongs to the caller again
         if hooks:
             hook()
             hook()
@@ -384,7 +384,7 @@ def test_low_latency(num_ranks, mode, hooks):
 
 
 def rows_given_back(group):
-    """What was received is combined, and written to at once."""
+    """Received rows are combined, and are overwritten at once."""
     case = Case(group.size, seed=2)
     ours, theirs = Buffer(group), Buffer(group)
     x, ids, weights = case.inputs(group.rank)
@@ -403,7 +403,7 @@ def test_received_rows_are_the_callers_after_they_were_combined():
 
 
 def overlapped(group):
-    """Two halves of a batch: the experts of one while rows of the other travel."""
+    """Two halves of a batch: the experts of one compute while rows of the other are sent."""
     case = Case(group.size, max_tokens=8, seed=21)
     ours, theirs = Buffer(group), Buffer(group)
     x, ids, weights = case.inputs(group.rank)
@@ -507,7 +507,7 @@ def test_events_order_streams():
 
 
 def refused(group):
-    """A rank that is wrong beside one that is right, then a pair of both."""
+    """A rank that is wrong beside one that is right, then a correct pair on both."""
     inputs, rank, both = Inputs(61, [6, 9], num_experts=6), group.rank, Both(group)
     x, ids, weights = inputs.x[rank], inputs.topk_idx[rank], inputs.topk_weights[rank]
     ours, theirs = both.dispatch(x, ids, 6, weights)
@@ -560,8 +560,8 @@ def low_latency_refused(group):
             ours.low_latency_combine(received, *device[1:], handle, **wrong)
     with pytest.raises(ferry.InvalidArgument, match="dispatch_wait_recv_cost_stats is given"):
         ours.low_latency_dispatch(*device[:2], 6, 4, use_fp8=False, dispatch_wait_recv_cost_stats=waits)
-    settle(group)  # what kernels found out is there
-    given = ids.masked_fill(ids == ids[0, 0], 99) if group.rank == 0 else ids  # which only kernels see
+    settle(group)  # the errors that kernels found are there
+    given = ids.masked_fill(ids == ids[0, 0], 99) if group.rank == 0 else ids  # an error that only kernels see
     _, _, handle, _, _ = ours.low_latency_dispatch(device[0], there(given), 6, 4, use_fp8=False)
     settle(group)
     with pytest.raises(ferry.InvalidArgument if group.rank == 0 else ferry.PeerRejected):

@@ -34,7 +34,7 @@ def fp8_rows(inputs, seed):
 
 
 def floats(inputs, rows_of, seed, hidden, dtype):
-    """By rank: [rows_of(rank), hidden] of many magnitudes, so that the order and place of roundings shows."""
+    """By rank: [rows_of(rank), hidden] of many magnitudes, so that the order and place of each rounding shows."""
     generator = torch.Generator().manual_seed(seed)
     shapes = [(rows_of(rank), hidden) for rank in range(inputs.num_ranks)]
     magnitudes = [2.0 ** torch.randint(-6, 7, shape, generator=generator) for shape in shapes]
@@ -43,19 +43,19 @@ def floats(inputs, rows_of, seed, hidden, dtype):
 
 def bytes_of(rows):
     """uint8 [N, bytes of a row]."""
-    if len(rows) == 0:  # of which no two strides are wrong
+    if len(rows) == 0:  # no strides of an empty tensor are wrong
         return torch.empty(0, rows.shape[1] * rows.element_size(), dtype=torch.uint8)
     return rows.contiguous().view(torch.uint8)
 
 
 def longer(rows, num_rows, fill=float("nan")):
-    """rows, then rows of `fill`: nobody may read them."""
+    """rows, then rows of `fill`, which must not be read."""
     tail = torch.full((num_rows - len(rows), *rows.shape[1:]), fill, dtype=rows.dtype)
     return torch.cat([rows, tail])
 
 
 class Mode:
-    """How one dispatch is called, and what it must return."""
+    """The arguments of one dispatch, and its expected results."""
 
     def __init__(self, inputs, expand, cpu_sync, fp8, alignment, zero_padding, column_major):
         self.inputs, self.expand, self.cpu_sync, self.fp8 = inputs, expand, cpu_sync, fp8
@@ -148,7 +148,8 @@ class Mode:
 
 
 class Combine:
-    """Outputs of the experts and biases for the rows of modes that order them alike, and what combine must return."""
+    """Outputs of the experts and biases for the rows of modes that order them equally, and the expected result of
+    combine."""
 
     def __init__(self, mode, num_biases, multiple_reduction, dtype=torch.bfloat16, hidden=24):
         inputs = mode.inputs
@@ -177,7 +178,7 @@ class Combine:
 
 
 def modes_of(inputs):
-    """All of them, without those that say the same."""
+    """All modes, without those that are the same as another."""
     for expand, cpu_sync, fp8, alignment, zero, column_major in itertools.product(
             (False, True), (True, False), (False, True), (1, 4), (False, True), (False, True)):
         if zero > (expand and alignment > 1) or column_major > fp8:
@@ -186,7 +187,7 @@ def modes_of(inputs):
 
 
 def unmasked_weights(mode, rank, recv_topk_weights):
-    """What DeepEP itself hands out: weights of other ranks' experts are not zero."""
+    """The weights that DeepEP itself returns: weights of other ranks' experts are not zero."""
     if mode.expand:
         return recv_topk_weights
     return longer(mode.inputs.received(rank, mode.inputs.topk_weights), mode.num_rows(rank))
@@ -228,7 +229,7 @@ def test_all_modes(num_ranks, shape):
 
 
 def test_modes_round_in_different_places():
-    """The outputs drawn above tell the ways to round apart."""
+    """The outputs drawn above distinguish the ways to round."""
     inputs = Inputs(3, TOKENS[:3], **SHAPES["K larger than L"])
     mode = Mode(inputs, True, True, False, 1, False, False)
     several, once = Combine(mode, 1, True), Combine(mode, 1, False)
@@ -267,7 +268,7 @@ def sum_of_summed(inputs, rank, outputs, bias):
 @pytest.mark.parametrize("cpu_sync", [True, False])
 @pytest.mark.parametrize("multiple", [True, False])
 def test_an_expanded_dispatch_whose_rows_the_caller_sums(shape, cpu_sync, multiple):
-    """Engines say so by handle.do_expand = False, and give a row for each of recv_src_metadata."""
+    """Engines request it by handle.do_expand = False, and give a row for each entry of recv_src_metadata."""
     inputs = Inputs(44, TOKENS[:4], **SHAPES[shape])
     mode = Mode(inputs, True, cpu_sync, False, 128, False, False)
     outputs = floats(inputs, lambda rank: len(oracle.arrivals(inputs, rank)), 45, 24, torch.bfloat16)
@@ -289,7 +290,7 @@ def test_an_expanded_dispatch_whose_rows_the_caller_sums(shape, cpu_sync, multip
         for wrong in (dict(x=torch.zeros(num_rows + 1, 24)), dict(topk_weights=given[:, 0].contiguous())):
             with pytest.raises(ferry.InvalidArgument, match=f"need .*{num_rows}, "):
                 buffer.combine(**{"x": torch.zeros(num_rows, 24), "handle": handle, **wrong})
-        handle.recv_src_metadata = None  # says which row is which
+        handle.recv_src_metadata = None  # names the source of each row
         with pytest.raises(ferry.InvalidArgument, match="recv_src_metadata is NoneType"):
             buffer.combine(outputs[rank], handle)
 
@@ -298,7 +299,8 @@ def test_an_expanded_dispatch_whose_rows_the_caller_sums(shape, cpu_sync, multip
 
 @pytest.mark.parametrize("expand", [False, True])
 def test_rows_of_another_type_follow_a_handle(expand):
-    """Forward in fp8, gradients in bfloat16; zero padding and column-major scales, which the handle had not."""
+    """Forward in fp8, gradients in bfloat16; with zero padding and column-major scales, which the handle does not
+    have."""
     inputs = Inputs(42, TOKENS[:4], **SHAPES["plain"])
     fp8, bf16 = (Mode(inputs, expand, True, is_fp8, 4, False, False) for is_fp8 in (True, False))
     zeroed = Mode(inputs, expand, True, True, 4, expand, True)

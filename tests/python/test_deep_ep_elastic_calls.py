@@ -1,5 +1,5 @@
-"""What ferry.deep_ep.ElasticBuffer refuses (an error that says what is wrong on the rank that is wrong,
-ferry.PeerRejected on the others, and a buffer that goes on), its all-gather sessions, and what it does not have."""
+"""Refusals of ferry.deep_ep.ElasticBuffer (an error that names the fault on the rank that is wrong, ferry.PeerRejected
+on the others, and a buffer that goes on), its all-gather sessions, and features that it does not have."""
 
 import time
 
@@ -31,7 +31,7 @@ def check_a_good_pair(buffer, rank):
 
 
 def refused(call, match, *, first=False, error=ferry.InvalidArgument, **options):
-    """call(buffer, rank, handle) on ranks of which WRONG is wrong; `first`: no call went before."""
+    """call(buffer, rank, handle) on ranks of which WRONG is wrong; `first`: there was no call before."""
 
     def body(group):
         rank, buffer = group.rank, ElasticBuffer(group, num_max_tokens_per_rank=M, num_gpu_timeout_secs=30, **options)
@@ -223,7 +223,7 @@ def test_a_handle_of_another_kind(use, rebuilt, said):
 
 @pytest.mark.parametrize("use", ["dispatch", "combine"])
 def test_no_handle_after_an_all_gather(use):
-    """The others are in the exchange of the last dispatch, not in that of the gathered tensors."""
+    """The other ranks are in the exchange of the last dispatch, not in that of the gathered tensors."""
 
     def call(buffer, rank, handle):
         with buffer.agrs_new_session():
@@ -235,7 +235,8 @@ def test_no_handle_after_an_all_gather(use):
 
 @pytest.mark.parametrize("use", ["dispatch", "combine"])
 def test_no_handle_after_a_dispatch_of_another_type(use):
-    """The others dispatch where a handle's routes are repeated for that type, but combine where they were made."""
+    """The other ranks dispatch in the exchange that repeats a handle's routes for that type, but combine in the
+    exchange that made the routes."""
 
     def call(buffer, rank, handle):
         buffer.dispatch(INPUTS.x[rank].float(), handle=handle)

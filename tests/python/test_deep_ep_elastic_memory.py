@@ -1,4 +1,4 @@
-"""Which memory ElasticBuffer's results lie in, how long they keep it, and what it held before."""
+"""The memory in which ElasticBuffer's results lie, the time for which they keep it, and its contents before."""
 
 import pytest
 

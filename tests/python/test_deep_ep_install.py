@@ -17,7 +17,7 @@ from ferry.deep_ep import program
 
 @pytest.fixture(autouse=True)
 def modules():
-    """Takes back what a test installs."""
+    """Undoes the installation of a test."""
     before = dict(sys.modules)
     yield
     for name in set(sys.modules) - set(before):

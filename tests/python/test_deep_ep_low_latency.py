@@ -65,7 +65,7 @@ def test_tokens_of_other_types(dtype, mode):
     ferry.run_threads(2, round_trip, Case(2, dtype=dtype, seed=8), mode)
 
 
-# A program in the style of DeepEP's own test: it knows the others' inputs from an all-gather, and learns everything
+# A program in the style of DeepEP's own test: it gets the others' inputs from an all-gather, and everything else
 # about rows from the handle.
 
 
@@ -136,8 +136,8 @@ def test_ranks_that_are_processes():
     ferry.spawn(2, in_processes)
 
 
-# An engine's prepare and finalize: two halves of a batch on one buffer, the experts of one while rows of the other
-# travel; the outputs go where the engine wants them.
+# An engine's prepare and finalize: two halves of a batch on one buffer; the experts of one half compute while rows of
+# the other are sent; the outputs go where the engine wants them.
 
 
 class Engine:
@@ -176,7 +176,7 @@ def overlapped_halves(group, case, mode):
         outputs.fill_(float("nan"))
         first()
         second()
-        second()  # nothing is left to do
+        second()  # no work remains
         assert torch.equal(out, expected_sum(case, group.rank, mode))
 
 
@@ -193,7 +193,7 @@ def third_in_flight(group, case):
         dispatch(buffer, case, return_recv_hook=True)
     for received, counts, handle, _, hook in reversed(sent):
         hook()
-        hook()  # nothing is left to do
+        hook()  # no work remains
         check_received(case, group.rank, "bf16", received, counts, handle)
 
 
@@ -218,8 +218,9 @@ def test_combine_before_the_hook_of_its_dispatch_is_refused():
 
 
 def steps_of_logfmt(rows):
-    """float32 [rows, H]: how far an element may be from itself after ten bits: half of 1/510 of what its block spans,
-    taken in the bits of a float, from the bf16 below its smallest to the one above its largest; and bf16's rounding."""
+    """float32 [rows, H]: the largest error of an element after ten bits. It is half of 1/510 of the span of its block,
+    plus bf16's rounding. The span is taken in the bits of a float, from the bf16 below its smallest to the one above
+    its largest."""
     bits = in_groups(rows).abs().view(torch.int32).long()
     smallest = torch.where(bits == 0, 1 << 40, bits).amin(-1, keepdim=True) >> 16 << 16
     largest = (bits.amax(-1, keepdim=True) + 0xFFFF) >> 16 << 16

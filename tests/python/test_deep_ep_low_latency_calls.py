@@ -1,5 +1,5 @@
-"""ferry.deep_ep, low-latency calls: whose memory rows are, handles that were taken apart, statistics,
-ranks that are left out, refusals."""
+"""ferry.deep_ep, low-latency calls: the owner of the rows' memory, handles that were taken apart, statistics, ranks
+that are left out, refusals."""
 
 import functools
 import dataclasses
@@ -20,11 +20,11 @@ from ferry.conformance.low_latency_case import (  # noqa: E402
 make_buffer = functools.partial(Buffer, low_latency_mode=True)
 
 
-# ---- whose memory it is
+# ---- the owner of the memory
 
 
 def rows_handed_back(group, case, overwritten):
-    """x of combine may be written to as soon as combine returned, though it is the window's memory."""
+    """x of combine may be written to as soon as combine returned, although x is memory of the window."""
     buffer = make_buffer(group)
     received, counts, handle, _, _ = dispatch(buffer, case)
     assert int(counts.sum()) > 0
@@ -41,7 +41,7 @@ def rows_handed_back(group, case, overwritten):
 
 
 def plain_sum(case, rank):
-    """What combine makes of the received rows themselves."""
+    """The result of combine for the received rows themselves."""
     x, ids, weights = case.inputs(rank)
     total = torch.zeros(x.shape)
     for k in range(case.top_k):
@@ -57,7 +57,7 @@ def test_rows_given_to_combine_may_be_written_to_afterwards(ranks):
 
 def zero_copy_rows(group, case):
     buffer = make_buffer(group)
-    for _ in range(10):  # more than the window has room for, were they kept
+    for _ in range(10):  # more than fit in the window, if all were kept
         received, counts, handle, _, _ = dispatch(buffer, case)
         filled = buffer.get_next_low_latency_combine_buffer(handle)
         assert filled.shape == received.shape and filled.dtype == case.dtype
@@ -69,7 +69,7 @@ def zero_copy_rows(group, case):
         assert torch.equal(summed, expected_sum(case, group.rank, "bf16"))
         assert buffer.get_next_low_latency_combine_buffer(handle).data_ptr() != filled.data_ptr()  # others may read it
     rows = run_experts(case, group.rank, received, counts, "bf16")
-    assert torch.equal(combine(buffer, case, rows, handle)[0], summed)  # the handle still serves
+    assert torch.equal(combine(buffer, case, rows, handle)[0], summed)  # the handle is still valid
     expected = case.hidden * 2 * sum(len(case.arrivals(number)) for number in case.my_experts(group.rank))
     assert buffer._last_low_latency.stats().bytes_copied == before + expected
 
@@ -81,7 +81,7 @@ def test_zero_copy_moves_no_row_into_the_window(ranks):
 
 def received_rows_are_the_window(group, case):
     buffer = make_buffer(group)
-    for mode in list(MODES) * 10:  # more than the window has room for, were they kept
+    for mode in list(MODES) * 10:  # more than fit in the window, if all were kept
         received = dispatch(buffer, case, mode)[0]
         assert buffer._last_low_latency.stats().bytes_copied == 0
     del received
@@ -156,7 +156,7 @@ def test_handles_are_known_by_their_tensors(ranks):
 
 
 def entries_skipped_at_home(group, case):
-    """-1 in the ids that combine is given: the entry adds nothing."""
+    """-1 in the ids of a combine: the entry adds nothing."""
     buffer = make_buffer(group)
     _, ids, weights = case.inputs(group.rank)
     received, counts, handle, _, _ = dispatch(buffer, case)
@@ -172,7 +172,7 @@ def entries_skipped_at_home(group, case):
     ids = given.clone()
     received, counts, handle, _, _ = buffer.low_latency_dispatch(x, ids, case.max_tokens, case.num_experts,
                                                                  use_fp8=False)
-    ids.fill_(-1)  # the caller's memory serves something else
+    ids.fill_(-1)  # the caller uses its memory for something else
     assert torch.equal(combine(buffer, case, outputs, handle)[0], expected_sum(case, group.rank, "bf16"))
 
 
@@ -316,7 +316,7 @@ def test_masks_need_shrink_mode_and_a_rank_that_stays():
     ferry.run_threads(2, masks_refused)
 
 
-# ---- refusals: this rank is told why, the others that this rank refused, and all go on
+# ---- refusals: this rank gets the reason, the others get that this rank refused, and all go on
 
 
 def wrong_dispatches(case):
@@ -437,7 +437,7 @@ def test_ranks_that_differ_in_shape():
     ferry.run_threads(2, unlike_shapes, Case(2, tokens=(3, 3), seed=92), deadline=10)
 
 
-# ---- the rest
+# ---- other calls
 
 
 def sized(group, case):

@@ -1,5 +1,5 @@
-"""Where ranks agree on a dispatch of the normal kernels: in the exchange of the one before, and anew only where one of
-them does not go on with it."""
+"""The exchange in which ranks agree on a dispatch of the normal kernels: that of the dispatch before, and a new one
+only if one of the ranks does not go on with it."""
 
 import contextlib
 import threading
@@ -20,7 +20,7 @@ MORE = Inputs(72, [3, 40, 2], num_experts=6, top_k=2)
 
 @pytest.fixture
 def tells(monkeypatch):
-    """A context, in which the calling rank, a thread, tells the others that many times what it does."""
+    """A context in which the calling rank, a thread, gathers with the others exactly that many times."""
     counts, gather = threading.local(), Exchanges._gather
 
     def count(self, *arguments):
@@ -53,7 +53,7 @@ def test_ranks_tell_each_other_only_what_is_new(tells):
             assert same_bits(buffer.dispatch(INPUTS.x[rank], handle=first)[0], INPUTS.received(rank, INPUTS.x))
             check(buffer, INPUTS, rank, num_worst_tokens=3 * 16)  # the exchange has room for 16
         with tells(1):
-            check(buffer, INPUTS, rank, num_worst_tokens=3 * 16 - 1 if rank == 1 else 0)  # may be too few
+            check(buffer, INPUTS, rank, num_worst_tokens=3 * 16 - 1 if rank == 1 else 0)  # may be too few rows
         with tells(1):
             second = check(buffer, MORE, rank)  # 40 tokens on rank 1 only
         with tells(0):
@@ -61,7 +61,7 @@ def test_ranks_tell_each_other_only_what_is_new(tells):
             check_combine(buffer, MORE, rank, second)
             check_combine(buffer, INPUTS, rank, first)
         with tells(1):
-            buffer.dispatch(INPUTS.x[rank], handle=first)  # of the exchange that was outgrown
+            buffer.dispatch(INPUTS.x[rank], handle=first)  # a handle of the exchange that was outgrown
 
     ferry.run_threads(3, body, deadline=30.0)
 
@@ -101,7 +101,7 @@ def test_one_rank_that_does_something_else_is_told_at_once(wrong):
         rank, buffer = group.rank, Buffer(group)
         handle = check(buffer, INPUTS, rank)
         error = ferry.Mismatch
-        if wrong in ("an argument", "an alignment"):  # the exchange finds the one, the front the other
+        if wrong in ("an argument", "an alignment"):  # found by the exchange, and by the front
             error = ferry.InvalidArgument if rank == 1 else ferry.PeerRejected
         with pytest.raises(error):
             another(buffer, rank, handle) if rank == 1 else send(buffer, INPUTS, rank)
@@ -111,7 +111,7 @@ def test_one_rank_that_does_something_else_is_told_at_once(wrong):
 
 
 def test_ranks_without_ids_have_equally_many_experts():
-    """Ranks with nothing to send included: it is what they send next that would not fit."""
+    """The rule includes ranks with nothing to send, because their next tokens would not fit."""
 
     def body(group):
         rank, buffer = group.rank, Buffer(group)

@@ -1,4 +1,4 @@
-"""DeepEP's calls between nodes: nodes that are played by one machine, and two namespaces that are two hosts."""
+"""DeepEP's calls between nodes: nodes that are simulated on one machine, and two namespaces that are two hosts."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ def test_nodes_of_a_topology(topology, num_ranks, starts, domain):
 
 
 def summed_by_node(inputs, rank, rows, biases, starts):
-    """As between nodes: biases, then for each node the sum over its ranks, rounded."""
+    """The sum as between nodes: biases, then for each node the sum over its ranks, rounded."""
     of_node = {r: max(n for n, start in enumerate(starts) if start <= r) for r in range(inputs.num_ranks)}
     out = torch.zeros(inputs.num_tokens[rank], rows[0].shape[1])
     for token in range(len(out)):

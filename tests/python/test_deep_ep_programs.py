@@ -1,4 +1,4 @@
-"""Programs as people write them for DeepEP, in our own words: its test loops, an engine's prepare and finalize, and
+"""Programs as people write them for DeepEP, in independent code: its test loops, an engine's prepare and finalize, and
 Megatron's fused all-to-all as autograd functions."""
 
 import gc
@@ -38,7 +38,7 @@ def gathered(group, tensor):
 
 
 def check_by_source(recv_x, prefix):
-    """Rows that say which rank they come from, in blocks that the prefix sums bound."""
+    """Rows whose values name their source rank, in blocks that the prefix sums bound."""
     assert torch.equal(recv_x.amin(1), recv_x.amax(1))
     start = 0
     for source, end in enumerate(prefix.tolist()):
@@ -48,7 +48,7 @@ def check_by_source(recv_x, prefix):
 
 
 def one_round_of_a_loop(group, buffer, form, num_experts=16, top_k=4, hidden=256):
-    """Routing by groups of experts as a router does it, then every check that such loops make."""
+    """Routing by groups of experts as in a router, then every check that such loops make."""
     rank, num_ranks, generator = group.rank, group.size, torch.Generator().manual_seed(group.rank + 1)
     num_tokens = 20 + 3 * rank
     scores = torch.randn((num_tokens, num_experts), generator=generator).abs() + 1
@@ -102,7 +102,7 @@ def test_a_loop_that_gathers_everybodys_inputs(num_ranks):
 
 
 class HighThroughput:
-    """An engine's half of a layer around its experts: quantise, send, and later weight, reduce and bring home."""
+    """An engine's half of a layer around its experts: quantise, send, and later weight, reduce and send back."""
 
     def __init__(self, buffer, num_experts):
         self.buffer, self.num_experts, self.handle = buffer, num_experts, None
@@ -159,7 +159,7 @@ def test_an_engine_between_prepare_and_finalize(num_ranks):
 
 
 class FusedDispatch(torch.autograd.Function):
-    """Forward sends tokens and their probabilities, backward brings both gradients home along the handle."""
+    """Forward sends tokens and their probabilities, backward sends both gradients back along the handle."""
 
     @staticmethod
     def forward(ctx, x, ids, probabilities, num_experts, buffer):
@@ -184,7 +184,7 @@ class FusedDispatch(torch.autograd.Function):
 
 
 class FusedCombine(torch.autograd.Function):
-    """Forward adds rows at home, backward sends the gradient out again along the handle."""
+    """Forward adds rows at their source, backward sends the gradient to the experts again along the handle."""
 
     @staticmethod
     def forward(ctx, x, handle, buffer):
@@ -251,7 +251,7 @@ def test_fused_functions_of_a_trainer(num_ranks, layers):
 
 
 class Communicator:
-    """The part of an mpi4py communicator that is used, over torch.distributed."""
+    """The part of an mpi4py communicator that is used, implemented by torch.distributed."""
 
     Get_rank = staticmethod(dist.get_rank)
     Get_size = staticmethod(dist.get_world_size)
@@ -263,7 +263,7 @@ class Communicator:
 
 
 def with_a_process_group(group, path):
-    """A rank in a process of its own that knows torch.distributed only."""
+    """A rank in a separate process that uses torch.distributed only."""
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=group.rank, world_size=group.size)
     buffer = Buffer(dist.group.WORLD, int(1e6), low_latency_mode=False, num_qps_per_rank=1)
     assert buffer.group is dist.group.WORLD and (buffer.rank, buffer.group_size) == (group.rank, group.size)
@@ -278,7 +278,7 @@ def with_a_process_group(group, path):
         second.combine(inputs.received(group.rank, inputs.x), handle)
     handle = send(Buffer(dist.group.WORLD), inputs, group.rank)[4]
     gc.collect()
-    check_combine(second, inputs, group.rank, handle)  # the buffer is gone, its handle keeps what it needs
+    check_combine(second, inputs, group.rank, handle)  # the handle keeps the memory of the buffer, which is gone
     one_round_of_a_loop(group, second, {"fp8": False, "topk": False, "async": True}, num_experts=6)
     third = Buffer(None, comm=Communicator())
     one_round_of_a_loop(group, third, {"fp8": False, "topk": True, "async": False}, num_experts=6)

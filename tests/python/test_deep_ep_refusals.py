@@ -1,5 +1,5 @@
-"""What ferry.deep_ep.Buffer refuses: an error that says what is wrong on the rank that is wrong, ferry.PeerRejected on
-the others at once, and a buffer that goes on."""
+"""Refusals of ferry.deep_ep.Buffer: an error that names the fault on the rank that is wrong, ferry.PeerRejected on the
+others at once, and a buffer that goes on."""
 
 import gc
 import time
@@ -129,7 +129,7 @@ def test_combine(case):
 
 
 def other_handle(kind, buffer, rank, handle):
-    """Tensors of a handle that is none of Buffer.dispatch, made by all ranks."""
+    """Tensors of a handle that does not come from Buffer.dispatch, made by all ranks."""
     x, ids = INPUTS.x[rank], INPUTS.topk_idx[rank]
     if kind == "V2":
         *_, other, _ = ElasticBuffer(buffer.group).dispatch(x, ids, num_experts=6, num_max_tokens_per_rank=9)
@@ -152,7 +152,8 @@ OTHER_HANDLES = {
 @pytest.mark.parametrize("use", ["dispatch", "combine"])
 @pytest.mark.parametrize("kind", OTHER_HANDLES)
 def test_other_handles(kind, use):
-    """A rank that brings one meets the others where they are: in the exchange of the handle's own kind."""
+    """A rank that gives such a handle is refused in the exchange in which the others are: that of the handle's own
+    kind."""
     rows = INPUTS.x if use == "dispatch" else outputs_of(INPUTS)
 
     def call(buffer, rank, handle, mine):
@@ -245,7 +246,7 @@ def test_life_of_a_buffer():
             with pytest.raises(ferry.Closed, match="destroyed"):
                 call()
         assert buffer.group is group and buffer.rank == group.rank and buffer.group_size == 3
-        second = Buffer(group)  # the handle is of an exchange that lives on
+        second = Buffer(group)  # the exchange of the handle still exists
         check_combine(second, INPUTS, group.rank, handle)
 
     ferry.run_threads(3, body)

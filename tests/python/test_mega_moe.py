@@ -1,4 +1,4 @@
-"""The mega kernels' names, CANN's and DeepGEMM's, against ferry.moe; what they refuse."""
+"""The mega kernels' names, CANN's and DeepGEMM's, against ferry.moe; and their refusals."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def results(group):
 
 
 def refusals(group, buffer, given, out):
-    """What rank 1 asks for is refused there, and the others are told."""
+    """The request of rank 1 is refused there, and the others get ferry.PeerRejected."""
     odd = group.rank == 1
     told = ferry.InvalidArgument if odd else ferry.PeerRejected
     for wrong in (dict(activation="gelu"), dict(activation_clamp=7.0), dict(l1_bias=[0])):

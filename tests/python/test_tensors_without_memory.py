@@ -14,11 +14,11 @@ from ferry import torch_npu  # noqa: E402
 from ferry.deep_ep import Buffer, ElasticBuffer  # noqa: E402
 
 T, H, E, K = 4, 128, 4, 2
-WRONG = 1  # the rank that gives such a tensor
+WRONG = 1  # the rank that gives a tensor without memory
 
 
 class Wrapper(torch.Tensor):
-    """A tensor around another one, as DTensor is: operations on it give such tensors again."""
+    """A tensor around another one, like DTensor: the results of operations on it are such tensors too."""
 
     @staticmethod
     def __new__(cls, inner):
@@ -54,7 +54,7 @@ def fake(tensor):
 KINDS = {"a wrapper": Wrapper, "a fake tensor": fake, "an emptied storage": emptied}
 
 
-# ---- fronts: each gives its calls by name, {name: (call(**arguments) -> tensors, arguments)}; all calls are collective
+# ---- fronts: each returns {name: (call(**arguments) -> tensors, arguments)} of its calls; all calls are collective
 
 
 def ids_of(dtype=torch.int64):
@@ -246,7 +246,7 @@ def test_what_a_functional_collective_returns_is_waited_for():
 
 
 def test_an_empty_tensor_is_given():
-    """torch has it at a null address. Rank 1 has no token; in the end no rank has one."""
+    """torch puts an empty tensor at a null address. Rank 1 has no token; in the end no rank has one."""
 
     def body(group):
         exchange = group.exchange(max_tokens=2, hidden=4, num_experts=2, top_k=1, dtype="float32")

@@ -28,7 +28,7 @@ def play(case, expert_rows, rounds=1):
                 dispatched = play_dispatch(torch_npu, case, group.rank)
                 rows = expert_rows[group.rank]
                 expert_x = torch.full((len(dispatched[0]), case.h), float("nan"), dtype=case.dtype)
-                expert_x[: len(rows)] = rows  # what was not received is never read
+                expert_x[: len(rows)] = rows  # rows that were not received are never read
                 combined = play_combine(torch_npu, case, group.rank, dispatched, expert_x)
             return dispatched, combined
 
@@ -195,7 +195,7 @@ def test_performance_info_keeps_the_longest_wait():
 
 
 def test_elastic_info_leaves_ranks_out():
-    """Rank 1 of 3 leaves: ranks 0 and 2 are 0 and 1 of two, with the 4 experts that are left, numbered anew."""
+    """Rank 1 of 3 departs: ranks 0 and 2 are 0 and 1 of two, with the 4 remaining experts, numbered anew."""
 
     def body(group):
         x = torch.full((2, 8), 1.0 + group.rank)
@@ -290,7 +290,7 @@ class MoeLayer:
         output = torch_npu.npu_moe_distribute_dispatch_v2(
             x=padded, scales=None, quant_mode=quant_mode, expert_token_nums_type=1, **moe)
         expand_x, dynamic_scale, assist_info, expert_token_nums, ep_recv_counts = output[0:5]
-        # As engines do it: what was not received is not computed, and may be anything.
+        # As in engines: rows that were not received are not computed, and may have any value.
         down = self.mlp(expand_x, dynamic_scale, expert_token_nums, group.rank, group.size).to(hidden_states.dtype)
         tp_send_counts = torch.empty(1, dtype=torch.int32) if quant_mode else output[5]
         return torch_npu.npu_moe_distribute_combine_v2(

@@ -1,4 +1,4 @@
-"""ferry.torch_npu's calls: what is refused, and told to the other ranks; names of groups; signatures; install()."""
+"""ferry.torch_npu's calls: refusals, which the other ranks get too; names of groups; signatures; install()."""
 
 import inspect
 import os
@@ -20,7 +20,7 @@ BF16, FP16 = torch.bfloat16, torch.float16
 X, IDS = torch.zeros(1, 4), torch.zeros(1, 1, dtype=torch.int32)
 
 
-# Wrong calls: refused here, told to the others, and the group goes on
+# Wrong calls: refused on this rank, reported to the others, and the group goes on
 
 GOOD_DISPATCH = dict(x=torch.ones(4, 8, dtype=BF16), expert_ids=torch.arange(8, dtype=torch.int32).view(4, 2) % 6,
                      group_ep="ep", ep_world_size=3, moe_expert_num=6)
@@ -124,7 +124,8 @@ def test_bad_combine_is_refused_everywhere_and_the_group_goes_on(bad):
 
 
 def test_a_refused_call_meets_the_others_where_they_are():
-    """In an exchange that was not used last, in another mode, and where they make a new one."""
+    """A call is refused in an exchange that was not used last, in another mode, and where the others make a new
+    exchange."""
 
     def body(group):
         def call(hidden, wrong, **mode):
@@ -140,7 +141,7 @@ def test_a_refused_call_meets_the_others_where_they_are():
 
         with torch_npu.register_group("ep", group):
             for hidden in (8, 16, 24):
-                call(hidden, wrong=True)  # the others make a new one
+                call(hidden, wrong=True)  # the other ranks make a new exchange
                 call(hidden, wrong=False)
                 call(hidden, wrong="mask", quant_mode=2)
                 call(hidden, wrong=False, quant_mode=2)
@@ -183,7 +184,7 @@ ODD_ONE_OUT = {
 
 @pytest.mark.parametrize("odd", sorted(ODD_ONE_OUT))
 def test_a_rank_that_differs_is_named_and_the_group_goes_on(odd):
-    """What is legal on its own but not what the others have, before there is an exchange and after."""
+    """Arguments that are legal alone but differ from the others' arguments, before there is an exchange and after."""
 
     def body(group):
         good = dict(GOOD_DISPATCH, ep_rank_id=group.rank)
@@ -273,7 +274,7 @@ def test_a_rank_without_tokens_takes_part_with_any_scales():
 
 
 def test_results_that_are_kept_do_not_change():
-    """expand_x is a view of the window, as long as there are views; then it is a copy."""
+    """expand_x is a view of the window while there are views; then it is a copy."""
 
     def body(group):
         with torch_npu.register_group("ep", group):
@@ -347,7 +348,7 @@ def test_unknown_and_ambiguous_names_say_what_is_known():
 
 
 def test_one_caller_at_a_time():
-    """Rank 0 calls from two threads: one is in the call, the other is told so; then rank 1 comes."""
+    """Rank 0 calls from two threads: one is in the call, the other gets an error; then rank 1 calls."""
     told, outcomes = threading.Event(), []
 
     def call(group):
@@ -434,7 +435,7 @@ def test_install_makes_import_torch_npu_work_and_nothing_else():
 
 
 def test_the_program_of_the_page_runs(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch_npu", torch_npu)  # as install() does; and taken back after the test
+    monkeypatch.setitem(sys.modules, "torch_npu", torch_npu)  # as install() does; undone after the test
     page = (Path(__file__).resolve().parents[2] / "docs" / "torch_npu.md").read_text()
     source = re.search(r"```python\n(.*?)```", page, flags=re.S)[1].replace("group = ferry.init()\n", "")
 

@@ -1,4 +1,4 @@
-"""ferry.torch_npu between nodes: nodes that are played by threads, and two namespaces that are two hosts."""
+"""ferry.torch_npu between nodes: nodes that are simulated by threads, and two namespaces that are two hosts."""
 
 import os
 import subprocess

@@ -58,7 +58,7 @@ def test_gating_chooses_and_weighs_as_the_loops(norm_type, mode, dtype):
          (5, 5, 5, 5, True, 0)]
     ):
         rng = np.random.default_rng(seed)
-        # Distances that rounding cannot turn around: a shuffled ladder in each row.
+        # Distances that rounding cannot reverse: a shuffled ladder in each row.
         x = torch.stack([torch.from_numpy(rng.permutation(experts) * 0.25 - 2) for _ in range(7)]).to(dtype)
         bias = torch.from_numpy(rng.permutation(experts) * 0.0625).to(dtype) if with_bias else None
         y, ids, out = torch_npu.npu_moe_gating_top_k(
@@ -81,13 +81,13 @@ def test_gating_gives_ties_to_the_lower_index_and_leaves_the_bias_out_of_the_wei
     y, ids, _ = torch_npu.npu_moe_gating_top_k(x, 2, bias=torch.arange(8.0), norm_type=1, eps=0.0)
     assert ids.tolist() == [[7, 6]] and y.tolist() == [[0.5, 0.5]]
     y, _, _ = torch_npu.npu_moe_gating_top_k(x, 2, bias=torch.arange(8.0))
-    assert y.tolist() == [[0.125, 0.125]]  # softmax is not normalised again unless renorm says so
+    assert y.tolist() == [[0.125, 0.125]]  # softmax is normalised again only if renorm is set
 
 
 def test_gating_of_no_tokens_and_with_negative_choices():
     nothing = torch_npu.npu_moe_gating_top_k(torch.zeros(0, 8), 2, k_group=1, group_count=2)
     assert [list(t.shape) for t in nothing] == [[0, 2], [0, 2], [0, 8]]
-    # Groups that are not chosen must lose even against negative values.
+    # Groups that are not chosen must lose even to negative values.
     bias = torch.tensor([-5.0, -6.0, -7.0, -7.5])
     ids = torch_npu.npu_moe_gating_top_k(torch.zeros(1, 4), 2, bias=bias, k_group=1, group_count=2)[1]
     assert ids.tolist() == [[0, 1]]

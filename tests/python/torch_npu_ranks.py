@@ -1,5 +1,5 @@
-"""torch_npu's operators on the ranks of a group of several nodes, each call held to the oracle. test_torch_npu_nodes.py
-plays it on threads and, as a program under `ferry launch`, on hosts."""
+"""torch_npu's operators on the ranks of a group of several nodes, each call compared with the oracle.
+test_torch_npu_nodes.py runs it on threads and, as a program under `ferry launch`, on hosts."""
 
 import functools
 import sys
@@ -24,7 +24,7 @@ CASES = [
 
 
 def by(comm_alg):
-    """torch_npu with this comm_alg said in every call."""
+    """torch_npu with this comm_alg as an argument of every call."""
     names = ("npu_moe_distribute_dispatch_v2", "npu_moe_distribute_combine_v2",
              "npu_moe_distribute_combine_add_rms_norm")
     return types.SimpleNamespace(**{name: functools.partial(getattr(torch_npu, name), comm_alg=comm_alg)
@@ -32,7 +32,7 @@ def by(comm_alg):
 
 
 def check(group, comm_alg, seed, fields):
-    """On 4 ranks. With fullmesh sums have the bits that one host gives; others round once more for each host."""
+    """Sums on 4 ranks. With fullmesh they have the bits of one host; other algorithms round once more for each host."""
     case, rank = make_case(seed, **{"ep": 4, **fields}), group.rank
     rng = np.random.default_rng(99)
     expert_rows = [draw(rng, (len(oracle.flatten(case, r)), case.h), case.dtype) for r in range(case.size)]

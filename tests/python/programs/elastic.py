@@ -22,7 +22,7 @@ from deep_ep.utils.testing import bench
 
 
 def same_tokens(have, want, metadata, sources):
-    """Rows in any order, told apart by where they come from."""
+    """Rows in any order, told apart by their sources."""
     mine = metadata[:, 0].argsort()
     return torch.equal(have[mine].float(), want[sources.argsort()].float())
 

@@ -87,7 +87,7 @@ def rounds(case, group, buffer):
 
 
 def overlapped(case, buffer, x, topk_idx, weights):
-    """Two batches: one is computed on while the other travels."""
+    """Two batches: the experts compute on one while the other is sent."""
     compute, start, end = torch.cuda.Stream(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     with torch.cuda.stream(compute):

@@ -1,5 +1,5 @@
 """A program for NPUs: an MoE layer by torch_npu's operators, its group found by the name of the HCCL communicator.
-Started by torchrun; test_map_cuda.py runs it. Of ferry it knows the first two lines only."""
+Started by torchrun; test_map_cuda.py runs it. Only its first two lines name ferry."""
 
 import ferry.torch_npu
 

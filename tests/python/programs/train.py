@@ -63,7 +63,7 @@ class FusedCombine(torch.autograd.Function):
 
 
 class ElasticLayer(torch.autograd.Function):
-    """Rows by expert and home again, the experts doing nothing: each token times the sum of its weights."""
+    """Sends rows to their experts and back; the experts are the identity: each token times the sum of its weights."""
 
     @staticmethod
     def forward(ctx, x, idx, probs, buffer):
