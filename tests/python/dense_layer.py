@@ -13,7 +13,7 @@ TOLERANCE = {torch.float32: dict(rtol=2e-5, atol=2e-5), torch.bfloat16: dict(rto
 
 @dataclass
 class World:
-    """What all ranks hold, made from one seed, so that each rank can make it for itself."""
+    """All inputs of all ranks, made from one seed, so that each rank can make them for itself."""
 
     num_tokens: tuple  # of each rank
     num_experts: int = 5
@@ -31,7 +31,7 @@ class World:
             return torch.randn(*shape, generator=generator)
 
         self.tokens = [normal(count, HIDDEN).to(self.dtype) for count in self.num_tokens]
-        # From -1: not sent. So few experts that a token often names one twice.
+        # ids begin at -1 (not sent); the experts are so few that a token often names one twice
         self.topk_ids = [
             torch.randint(-1, self.num_experts, (count, self.top_k), generator=generator) for count in self.num_tokens
         ]
@@ -82,7 +82,7 @@ def dense(world):
 
 
 def run_experts(world, received, experts):
-    """Rows of the experts of this rank, with the weights that came along if the world says so."""
+    """Rows of the experts of this rank, times their weights where the world sends weights with the rows."""
     if world.layout == "rank_major":
         return run_rank_major(world, received, experts)
     offsets = received.handle.expert_offsets.tolist()

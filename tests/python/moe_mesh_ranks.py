@@ -1,4 +1,4 @@
-"""What the ranks of test_moe_mesh.py run: a small model with a layer of ferry, under torch's wrappers and in
+"""Functions that the ranks of test_moe_mesh.py run: a small model with a layer of ferry, under torch's wrappers and in
 checkpoints."""
 
 import contextlib
@@ -75,7 +75,7 @@ class Model(torch.nn.Module):
 
 
 def seeded(layer):
-    """The model, whose weights are the same wherever they lie."""
+    """The model, whose weights are the same on every mesh."""
     model = Model(layer)
     generator = torch.Generator().manual_seed(5)
     for weight in model.parameters():
@@ -106,7 +106,8 @@ def dense_training(size):
 
 
 def wrapped(ep, rest):
-    """The model with experts over `ep` ranks, in data parallel groups, and the rest wrapped as `rest` says."""
+    """The model with experts over `ep` ranks, in data parallel groups; `rest` names the wrapper of the other
+    modules."""
     if dist.get_world_size() == ep and rest == "ddp":  # the layer finds its mesh itself
         group = ferry.init(process_group=dist.group.WORLD, deadline=60)
         return ferry.torch.ddp(seeded(layer_of(group)))
@@ -125,7 +126,7 @@ def trained(model, steps=range(STEPS), optimizer=None):
         norms.append(ferry.torch.clip_grad_norm_(model.parameters(), MAX_NORM))
         optimizer.step()
         optimizer.zero_grad()
-    with torch.no_grad():  # experts are then called another number of times on each rank
+    with torch.no_grad():  # experts are then called a different number of times on each rank
         model(*batch(dist.get_rank(), 0))
     return norms, {name.removeprefix("module."): full(weight) for name, weight in model.named_parameters()}
 
@@ -148,7 +149,7 @@ def states(model, optimizer):
 
 def passed_on(group, folder, chain):
     """For each (way, source, target): loads the checkpoint `source`, or trains for a step where there is none, and
-    saves `target`. Returns what each way had then."""
+    saves `target`. Returns the state of each way after that."""
     found = []
     with torch_distributed(group, folder, f"store of {chain[0][2]}"):
         for way, source, target in chain:
@@ -173,7 +174,7 @@ def load(model, optimizer, folder):
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 
-# ---- what is refused
+# ---- refusals
 
 
 def refused(call, *arguments, **more):
@@ -185,7 +186,7 @@ def refused(call, *arguments, **more):
 
 
 def refusals_of_two(group, folder):
-    """{what is tried: what is told}"""
+    """{the case: the message of its error}"""
     early = seeded(layer_of(group))
     with torch_distributed(group, folder):
         told = {"made early": refused(DistributedDataParallel(early), *batch(0, 1))}
@@ -243,7 +244,7 @@ class Scaled(torch.nn.Module):
 
 
 def steps_with_copies(group, learns_alone):
-    """[what a layer with copies and its weights are] after each of some steps, a switch between them."""
+    """[the layer with copies and its weights] after each of some steps, with a switch between the steps."""
     held = Placement((0, 1, 2, 3, 2, 3, 0, 1), 2)
     layer = MoE(group, experts=Scaled(held.of_rank(group.rank)), hidden=HIDDEN, top_k=TOP_K, max_tokens=TOKENS,
                 dtype=torch.float32, **held.settings("by_table"))

@@ -15,7 +15,7 @@ def one_rank(group, world, copy):
     exchange = world.exchange(group)
     tokens, weights = leaf(world.tokens[group.rank]), leaf(world.topk_weights[group.rank])
     experts = [leaf(world.experts[e]) for e in world.local_experts(group.rank)]
-    for _ in range(2):  # the second pass over the same buffers, with dirt in their gaps
+    for _ in range(2):  # the second pass over the same buffers, with old values in their gaps
         for each in (tokens, weights, *experts):
             each.grad = None
         out = layer(world, exchange, tokens, world.topk_ids[group.rank], weights, experts, copy)
@@ -61,7 +61,7 @@ def test_values_and_gradients_are_those_of_the_dense_layer(shape, dtype, copy):
 
 
 def ordered_sum(rows):
-    """float32, rows in order, from +0: what combine promises."""
+    """float32, rows in order, from +0: the order that combine guarantees."""
     total = torch.zeros(HIDDEN)
     for row in rows:
         total = total + row.float()
@@ -69,7 +69,7 @@ def ordered_sum(rows):
 
 
 def dispatch_backward(group, world):
-    """Rows with random gradients; returns what a reader needs to find out where each of them came from."""
+    """Rows with random gradients; returns the values from which a test finds the source of each of them."""
     exchange = world.exchange(group)
     tokens, weights = leaf(world.tokens[group.rank]), leaf(world.topk_weights[group.rank])
     received = ferry.torch.dispatch(exchange, tokens, world.topk_ids[group.rank], weights)
@@ -105,7 +105,8 @@ def test_gradient_of_dispatch_is_the_ordered_sum_of_the_rows(layout, dtype):
 
 
 def wide_backward(group):
-    """Rows so wide that backward of the weighted sum takes them in blocks of four; none needed, one, or both."""
+    """Rows so wide that backward of the weighted sum takes them in blocks of four; gradients for neither input, one, or
+    both."""
     hidden, generator = 2**14, torch.Generator().manual_seed(0)
     exchange = group.exchange(max_tokens=6, hidden=hidden, num_experts=3, top_k=3, dtype=torch.bfloat16)
     tokens = torch.randn(6, hidden, generator=generator).bfloat16()
@@ -131,14 +132,15 @@ def test_backward_of_a_weighted_sum_takes_its_rows_in_blocks():
 
 
 def products(group, world, settings, arguments):
-    """Of this rank: <rows, g>, <tokens, grad> of a dispatch; <out, g>, <rows, grad>, <weights, grad> of a combine."""
+    """The products on this rank: <rows, g>, <tokens, grad> of a dispatch; <out, g>, <rows, grad>, <weights, grad> of a
+    combine."""
     rank, generator = group.rank, torch.Generator().manual_seed(100 + group.rank)
     exchange = world.exchange(group, **settings)
     if rank not in arguments.get("active_ranks", range(world.size)):
         return torch.zeros(5)
     tokens, weights = leaf(world.tokens[rank]), leaf(world.topk_weights[rank])
     received = ferry.torch.dispatch(exchange, tokens, world.topk_ids[rank], **arguments)
-    # Shared experts and what lies between experts have no weight: without them combine is linear in the weights.
+    # Shared experts and values between experts have no weight: without them combine is linear in the weights.
     weighted = (received.sources[:, 2] >= 0) & (received.sources[:, 2] < world.top_k)
 
     def normal():
@@ -174,7 +176,7 @@ def test_backward_is_the_transpose(settings, arguments):
     torch.testing.assert_close(tokens, rows, rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(outputs, out, rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(weights, out, rtol=1e-5, atol=1e-4)
-    assert rows.abs() > 1 and out.abs() > 1  # not the equality of zeros
+    assert rows.abs() > 1 and out.abs() > 1  # the compared values are not zeros
 
 
 # ---- torch.autograd.gradcheck
@@ -194,7 +196,7 @@ class Gathered(torch.autograd.Function):
 
 
 class Mine(torch.autograd.Function):
-    """The transpose: this rank's rows of what every rank holds."""
+    """The transpose: this rank's rows from the rows of every rank."""
 
     @staticmethod
     def forward(ctx, group, everything, counts):

@@ -1,4 +1,4 @@
-"""What programs do with ferry.torch: recompute, differentiate twice, compile, keep rows; and what it refuses."""
+"""Uses of ferry.torch in programs: recompute, differentiate twice, compile, keep rows; and its refusals."""
 
 import threading
 
@@ -30,7 +30,7 @@ def second_derivative(group, world):
 
 
 def dense_second_derivative(world):
-    """The same of all ranks in one graph: experts meet the rows of every rank."""
+    """The same for all ranks in one graph: experts compute the rows of every rank."""
     tokens, weights = [leaf(x) for x in world.tokens], [leaf(w) for w in world.topk_weights]
     experts = [leaf(matrix) for matrix in world.experts]
     outs = []
@@ -54,7 +54,7 @@ def test_second_derivatives(layout, weighted):
 
 
 def two_layers(group, world, reentrant):
-    """One exchange, two layers, each recomputed in backward unless reentrant is None."""
+    """One exchange and two layers, each recomputed in backward unless reentrant is None."""
     from torch.utils.checkpoint import checkpoint
 
     exchange = world.exchange(group)
@@ -131,7 +131,7 @@ def test_bf16_rows_with_float32_outputs():
 
 
 def strided(group, world):
-    """Inputs that are no rows of contiguous elements, and gradients that are one number, expanded."""
+    """Inputs that are not rows of contiguous elements, and gradients that are one number, expanded."""
     exchange, rank = world.exchange(group), group.rank
     tokens, weights = (leaf(each[rank].t().contiguous().t()) for each in (world.tokens, world.topk_weights))
     received = ferry.torch.dispatch(exchange, tokens.clone(), world.topk_ids[rank], weights.clone())
@@ -166,7 +166,7 @@ def fill_gaps(group, world, copy):
 def test_gaps_are_zeros(layout, copy):
     world = World(num_tokens=(4,), layout=layout, alignment=4)
     raw, rows, weights = ferry.run_threads(1, fill_gaps, world, copy)[0]
-    assert raw  # what the exchange itself leaves there
+    assert raw  # the gaps as the exchange itself leaves them
     placed = torch.arange(world.num_experts * 4)[: len(rows)] % 4 == 0  # one row of each expert, then three of a gap
     placed[world.top_k * 4 :] = False
     assert torch.equal(rows[placed], world.tokens[0][:1].expand(world.top_k, -1))
@@ -194,7 +194,7 @@ def test_compiled_programs_break_their_graph_here():
 
 def keep_rows(group, world, copy):
     exchange, kept = world.exchange(group), []
-    for _ in range(12):  # more than the 2 * depth + 2 = 6 views that can live in the window
+    for _ in range(12):  # more than the 2 * depth + 2 = 6 views that fit in the window
         kept.append(ferry.torch.dispatch(exchange, world.tokens[0], world.topk_ids[0], copy=copy))
     assert all(torch.equal(kept[0].rows, each.rows) for each in kept)
     return exchange.stats().bytes_copied
@@ -203,7 +203,7 @@ def keep_rows(group, world, copy):
 def test_rows_that_autograd_keeps_do_not_pin_the_window():
     world = World(num_tokens=(8,))
     assert ferry.run_threads(1, keep_rows, world, True) == [0]
-    assert ferry.run_threads(1, keep_rows, world, False)[0] > 0  # shows that the count would tell
+    assert ferry.run_threads(1, keep_rows, world, False)[0] > 0  # shows that the count would see copies
 
 
 def count_moves(group, world):
@@ -242,7 +242,7 @@ def test_rows_are_only_saved_for_gradients_of_weights():
 
 
 def narrow_rows(group, world):
-    """Rank 1 gives rows of another width that need gradients; all ranks hear of it, and go on."""
+    """Rank 1 gives rows of another width that need gradients; all ranks get an error, and go on."""
     exchange, rank = world.exchange(group), group.rank
     tokens = leaf(world.tokens[rank])
     received = ferry.torch.dispatch(exchange, tokens, world.topk_ids[rank])
@@ -251,7 +251,7 @@ def narrow_rows(group, world):
     with pytest.raises(expected, match="need gradients, which travel as tokens of hidden 8"):
         ferry.torch.combine(exchange, rows, received.handle)
     ferry.torch.combine(exchange, received.rows, received.handle).backward(world.grads[rank])
-    with torch.no_grad():  # without gradients any width will do
+    with torch.no_grad():  # without gradients any width is allowed
         assert ferry.torch.combine(exchange, received.rows[:, :3], received.handle).shape == (len(tokens), 3)
 
 

@@ -157,7 +157,8 @@ def swiglu_by_autograd(shape, as_lists, expanded):
 @pytest.mark.parametrize("intermediate, counts, grouped", [(24, [3, 0, 5], 2), (24, [0, 0, 0], 0), (7, [3, 0, 5], 0)])
 @pytest.mark.parametrize("expanded", [False, True])
 def test_grouped_products_are_those_of_each_expert(grouped_calls, intermediate, counts, grouped, expanded):
-    """Weights that are no tensor, or whose rows are no multiple of 16 bytes, and no rows are no case for grouped_mm."""
+    """Weights that are not a tensor, or whose rows are not a multiple of 16 bytes, and no rows: grouped_mm is not
+    called."""
     whole = swiglu_by_autograd((intermediate, counts), False, expanded)
     assert len(grouped_calls) == grouped
     parts = swiglu_by_autograd((intermediate, counts), True, expanded)
@@ -179,7 +180,7 @@ def test_results_go_where_combine_reads_by_products_of_blocks_of_experts(monkeyp
 
 
 def called(group):
-    """What experts are called with. Rank 1's tokens are so many that those of rank 0 are there first."""
+    """The arguments of experts. Rank 1 has so many tokens that those of rank 0 arrive first."""
     exchange = group.exchange(hidden=4096, num_experts=16, top_k=1, max_tokens=2000, dtype=torch.float32)
     ids = torch.tensor([0, 2, 3, 6] if group.rank == 0 else [1, 5] * 1000).unsqueeze(1)
     tokens = torch.arange(1.0, len(ids) + 1).unsqueeze(1).expand(-1, 4096).contiguous()
@@ -217,8 +218,8 @@ def test_rows_can_be_looked_at_before_all_are_there():
 
 
 def failing(group):
-    """What each rank is told when the experts of rank 1 raise: at once, in the second batch, with gradients; and that
-    the exchange goes on."""
+    """The error on each rank when the experts of rank 1 raise: at once, in the second batch, with gradients; and the
+    exchange goes on."""
     exchange, told = group.exchange(**SHAPE), []
     tokens, ids, weights = numbers(group.rank)
     for overlap, last, gradient in ((None, 0, False), ("batches", 0, False), ("batches", 1, False), (None, 0, True)):
@@ -246,7 +247,7 @@ def test_experts_that_raise_end_the_call_on_all_ranks():
 
 
 def elsewhere(group):
-    """What is told of experts that do not write where combine reads: results are copied, or refused."""
+    """The outcome for experts that do not write where combine reads: results are copied, or refused."""
     exchange = group.exchange(**SHAPE)
     tokens, ids, weights = numbers(group.rank)
     moe(exchange, tokens, ids, weights, each(lambda e, rows: rows))  # leaves results in the window
@@ -266,7 +267,7 @@ def test_results_that_are_elsewhere_are_copied_or_refused():
 
 
 def strided(group, gradient, overlap):
-    """Tensors that are not contiguous give what contiguous ones do."""
+    """Tensors that are not contiguous give the same results as contiguous ones."""
     exchange = group.exchange(**SHAPE, depth=2)
     tokens, ids, weights = numbers(group.rank)
     expected = moe(exchange, tokens, ids, weights, each(lambda e, rows: rows), overlap=overlap)
@@ -283,7 +284,7 @@ def test_tensors_of_any_strides(gradient, overlap):
 
 
 def wrong_calls():
-    """(what is wrong, the arguments and keywords of a moe() that has it, as functions of those of a good one)."""
+    """(the fault, the arguments and keywords of a moe() that has it, as functions of those of a good one)."""
     def instead(at, value):
         return lambda given: [*given[:at], value, *given[at + 1:]]
 
@@ -300,7 +301,7 @@ def wrong_calls():
 
 
 def one_is_wrong(group, gradient):
-    """Rank 1's call is wrong: the others are told so at once, and the exchange goes on."""
+    """Rank 1's call is wrong: the others get an error at once, and the exchange goes on."""
     exchange = group.exchange(**SHAPE)
     tokens, ids, weights = numbers(group.rank)
     good = [tokens.requires_grad_(gradient), ids, weights, each(lambda e, rows: rows)]
@@ -339,8 +340,8 @@ def test_a_layer_that_one_rank_cannot_make_is_made_by_none():
 
 
 def keeping(group):
-    """Errors that are kept, more often than the window has room for rows. They have the variables of what raised, whose
-    rows are as they were; and the exchange goes on."""
+    """Errors are kept, more often than the window has room for rows. Each keeps the variables of the frame that raised
+    it, whose rows are unchanged; and the exchange goes on."""
     exchange, kept = group.exchange(**SHAPE), []
     tokens, ids, weights = numbers(group.rank)
 

@@ -1,4 +1,4 @@
-"""What experts raise in backward() on one rank ends that pass on all ranks at once, and the exchange goes on."""
+"""An exception of experts in backward() on one rank ends that pass on all ranks at once, and the exchange goes on."""
 
 import time
 
@@ -15,7 +15,7 @@ DEADLINE_S = 20
 
 
 class Raising(torch.autograd.Function):
-    """Twice the rows. Of its gradients those are none that come after `left` others."""
+    """Returns twice the rows. Its backward raises an error after `left` gradients."""
 
     @staticmethod
     def forward(ctx, rows, left):
@@ -31,8 +31,8 @@ class Raising(torch.autograd.Function):
 
 
 def passes(group, overlap, culprit, left):
-    """Four passes of three ranks, in the first and third of which the culprit's experts raise: what each rank is told,
-    how long that took, and the gradients of the others."""
+    """Four passes of three ranks, in the first and third of which the culprit's experts raise: the error of each rank,
+    its time, and the gradients of the others."""
     world, rank = World(NUM_TOKENS), group.rank
     exchange, found = world.exchange(group), []
     for number in range(4):
@@ -63,7 +63,7 @@ def test_all_ranks_are_told_at_once(overlap, left, culprit):
 
 
 def frozen(group):
-    """Nobody waits for gradients of rows that need none: the other ranks' passes go on to their end."""
+    """No rank waits for gradients of rows that need none: the other ranks' passes go on to their end."""
     world, rank = World(NUM_TOKENS), group.rank
     exchange, factor = world.exchange(group), leaf(torch.ones(()))
 
@@ -90,7 +90,7 @@ def test_without_gradients_of_rows_the_others_do_not_wait():
 
 
 def later(group, overlap):
-    """What is raised behind the layer's gradients is this rank's alone, and the exchange goes on."""
+    """An exception behind the layer's gradients stays on its rank, and the exchange goes on."""
     world, rank = World(NUM_TOKENS), group.rank
     exchange, tokens = world.exchange(group), leaf(world.tokens[rank])
     given = tokens * 1
@@ -140,7 +140,7 @@ def test_a_backward_pass_in_a_pair_fails_alone():
 
 
 def second_derivative(group):
-    """A pass that is recorded itself has no error to tell, and its gradient is right."""
+    """A pass that is recorded itself sends no error, and its gradient is right."""
     world, rank = World(NUM_TOKENS, dtype=torch.float32), group.rank
     exchange, tokens = world.exchange(group), leaf(world.tokens[rank])
     out = moe(exchange, tokens, world.topk_ids[rank], world.topk_weights[rank], lambda rows, counts: rows**2)

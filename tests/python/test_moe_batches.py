@@ -32,7 +32,7 @@ def gradients(group, world, overlap, function):
 
 
 def row_by_row(matrix, rows):
-    """Bits that do not depend on the other rows of a call, as those of a product may."""
+    """Bits that do not depend on the other rows of a call; the bits of a matrix product may depend on them."""
     return torch.tanh(rows) * matrix[0]
 
 
@@ -51,7 +51,7 @@ def test_gradients_are_those_of_the_dense_layer(num_tokens, dtype):
 
 @pytest.mark.parametrize("num_tokens", WORLDS, ids=str)
 def test_one_batch_has_the_same_bits(num_tokens):
-    """But for the experts' own gradients, which are sums over tokens, in another order."""
+    """All values but the experts' own gradients, which are sums over tokens in another order."""
     world = World(num_tokens, dtype=torch.bfloat16)
     one, two = (ferry.run_threads(world.size, gradients, world, overlap, row_by_row) for overlap in (None, "batches"))
     for (*whole, experts), (*halves, their_experts) in zip(one, two):
@@ -70,7 +70,7 @@ def test_ranks_that_are_processes(num_tokens):
 
 
 class Watched:
-    """An exchange or operation that notes what is called."""
+    """An exchange or operation that records its calls."""
 
     def __init__(self, watched, noted):
         self.watched, self.noted = watched, noted
@@ -106,7 +106,7 @@ def test_a_batch_travels_while_the_other_is_computed():
 
 
 def used(group):
-    """Two layers on one exchange, recomputed or not, gradients asked for by name, and twice."""
+    """Two layers on one exchange, recomputed or not; gradients are requested by name, and twice."""
     world = World((6, 3))
     exchange, ids = world.exchange(group), world.topk_ids[group.rank]
     tokens, weights = leaf(world.tokens[group.rank]), leaf(world.topk_weights[group.rank])
@@ -146,7 +146,7 @@ def test_layers_in_a_row_checkpoints_and_parts_of_a_gradient():
 
 
 def wrong_calls(world, rank):
-    """(change of the arguments, error, message): of rank 1, in two batches with gradients."""
+    """(change of the arguments, error, message): calls of rank 1, in two batches with gradients."""
     ids = world.topk_ids[rank].clone()
     ids[-1:] = 99  # in the second batch
 

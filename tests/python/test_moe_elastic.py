@@ -1,5 +1,5 @@
-"""The layer while ranks are away: copies serve their experts, with gradients, in one batch and in two; refusals; and a
-rank that is killed, whose place another process takes."""
+"""The layer while ranks are away: copies compute for their experts, with gradients, in one batch and in two; refusals;
+and a rank that is killed, whose place another process takes."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ SETTINGS = dict(hidden=HIDDEN, top_k=TOP_K, max_tokens=12, dtype=torch.float32)
 
 
 def factors():
-    """[experts, H]: what makes an expert."""
+    """[experts, H]: the factor of each expert."""
     return 0.5 + torch.rand(EXPERTS, HIDDEN, generator=torch.Generator().manual_seed(50))
 
 
@@ -40,7 +40,7 @@ class Experts(torch.nn.Module):
         self.factors = torch.nn.Parameter(factors()[list(held)])
 
     def forward(self, rows, counts, out=None):
-        assert len(counts) == len(self.factors)  # nothing is asked of a rank that is away
+        assert len(counts) == len(self.factors)  # nothing is requested from a rank that is away
         return torch.tanh(rows) * self.factors.repeat_interleave(torch.tensor(counts), 0)
 
 
@@ -95,7 +95,7 @@ def test_a_rank_that_is_away_changes_no_bit_of_the_others(overlap, learns, topol
                 assert all(grad is not None and not grad.any() for grad in mine[3:])
                 continue
             for each, full, dense in zip(mine, everybody, expected[active.index(rank)]):
-                assert torch.equal(each, full), (rank, step)  # two terms: their order does not matter
+                assert torch.equal(each, full), (rank, step)  # two summands: their order does not matter
                 torch.testing.assert_close(each, dense)
             if learns:
                 sums.index_add_(0, torch.tensor(HELD.of_rank(rank)), mine[3])
@@ -104,7 +104,7 @@ def test_a_rank_that_is_away_changes_no_bit_of_the_others(overlap, learns, topol
 
 
 def told(group, rank, given, error, complaint):
-    """The call of `rank` (None: of all) has `given`; the exchange goes on."""
+    """The call of `rank` (None: of every rank) has `given`; the exchange goes on."""
     layer = layer_of(group)
     tokens, ids, weights = numbers(group.rank)
     wrong = rank in (None, group.rank)
@@ -145,7 +145,7 @@ def test_a_layer_without_a_placement_says_what_it_needs():
 
 
 def fails_while_one_is_away(group, overlap, learns, done):
-    """Rank 0's call is wrong, then its experts raise: rank 2 is told, and the two go on. Rank 1 makes no call."""
+    """Rank 0's call is wrong, then its experts raise: rank 2 gets an error, and the two go on. Rank 1 makes no call."""
     layer = layer_of(group, overlap=overlap)
     if group.rank == 1:
         return done.wait(60)
@@ -192,7 +192,7 @@ def test_a_balancer_counts_and_a_switch_keeps_the_layer_elastic():
 
 
 def refused_while_one_is_away(group, learns):
-    """The calls of rank 1, which cannot know that the others' call was refused, are more than theirs."""
+    """Rank 1, which cannot know that the others' call was refused, makes more calls than the others."""
     layer = layer_of(group)
     tokens, ids, weights = numbers(group.rank)
     before = stepped(layer, group.rank, None, learns)
@@ -293,7 +293,7 @@ def test_a_rank_is_killed_and_another_process_takes_its_place(tmp_path):
             assert all(torch.equal(*pair) for pair in zip(steps[0][:3], steps[1]))
         for found, expected in zip(held, dense):
             torch.testing.assert_close(found, expected[list(HELD.of_rank(rank))])
-    for at in (1, 2):  # copies are alike
+    for at in (1, 2):  # copies are equal
         of_slots = torch.cat([each[at] for each in ended])
         for one, other in HELD.slots():
             assert torch.equal(of_slots[one], of_slots[other])

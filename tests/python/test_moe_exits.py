@@ -1,4 +1,5 @@
-"""What ends a program, raised in an expert of one rank, ends the call on the others as any exception does."""
+"""An exception that ends a program, raised in an expert of one rank, ends the call on the others as any exception
+does."""
 
 import pytest
 
@@ -24,7 +25,7 @@ class ExitsInBackward(torch.autograd.Function):
 
 
 def exits(group, error, overlap, where):
-    """Rank 2's experts raise: what each rank gets, and a call afterwards."""
+    """Rank 2's experts raise: the result of each rank, and a call afterwards."""
     world, rank = World(NUM_TOKENS), group.rank
     exchange, weights = world.exchange(group), world.topk_weights[rank]
 
@@ -60,7 +61,8 @@ def test_the_others_are_told(overlap, where, error):
 
 
 def alone(group, told):
-    """An exit stays one where nobody can be told: rank 0 ends, and the group breaks, in the middle of the call."""
+    """An exit stays an exit where no other rank can be reached: rank 0 ends, and the group breaks, in the middle of the
+    call."""
     world, rank = World(NUM_TOKENS), group.rank
     exchange, tokens = world.exchange(group), leaf(world.tokens[group.rank])
     if rank != 2:

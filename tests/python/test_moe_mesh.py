@@ -1,4 +1,4 @@
-"""The layer in torch.distributed: DDP, FSDP2, checkpoints of other numbers of ranks, clipping, and what is refused."""
+"""The layer in torch.distributed: DDP, FSDP2, checkpoints of other numbers of ranks, clipping, and refusals."""
 
 import pytest
 
@@ -18,7 +18,8 @@ def check_training(found, size):
 
 
 def test_three_steps_are_those_of_the_dense_model(tmp_path):
-    """EP 2 x DP 2 and EP 4, DDP and FSDP2; in the first step half of the experts get no row, and clipping bites."""
+    """EP 2 x DP 2 and EP 4, DDP and FSDP2; in the first step half of the experts get no row, and clipping changes
+    norms."""
     ways = [(2, "ddp"), (2, "fsdp"), (4, "ddp"), (4, "fsdp")]
     found = ferry.spawn(4, ranks.train, str(tmp_path), ways, deadline=120)
     check_training(found, 4)
@@ -27,8 +28,8 @@ def test_three_steps_are_those_of_the_dense_model(tmp_path):
 
 @pytest.mark.long
 def test_checkpoints_are_loaded_on_other_numbers_of_ranks(tmp_path):
-    """Saved on 2 ranks, loaded on 4 as EP 4 and then as EP 2 x DP 2, saved there and loaded on 2: the same bits, of the
-    optimizer too."""
+    """Saved on 2 ranks, loaded on 4 as EP 4 and then as EP 2 x DP 2, saved there and loaded on 2: the same bits, also
+    of the optimizer."""
     two, four, squared = (2, "ddp"), (4, "ddp"), (2, "fsdp")
     chains = [(2, [(two, None, "a")]), (4, [(four, "a", "b"), (squared, "b", "c")]), (2, [(two, "c", "d")])]
     found = [each for size, chain in chains

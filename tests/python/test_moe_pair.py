@@ -15,7 +15,7 @@ LAYERS, MICRO_BATCHES = 2, 3
 
 
 class Model:
-    """Layers with exchanges of their own, and what their micro-batches are."""
+    """Layers with exchanges of their own, and the inputs of their micro-batches."""
 
     def __init__(self, group, num_tokens):
         self.batches = [World(num_tokens, seed=seed, dtype=torch.bfloat16) for seed in range(MICRO_BATCHES)]
@@ -66,7 +66,8 @@ def test_pairs_have_the_bits_of_one_after_the_other(num_tokens, run):
 
 
 def beside(group, computes):
-    """Rank 1's forward begins when rank 0's backward has, which is beside rank 0's forward: that waits for rank 1."""
+    """Rank 1's forward begins after rank 0's backward has begun. That backward is beside rank 0's forward, which waits
+    for rank 1."""
     model = Model(group, (4, 4))
     model.forward(0)
 
@@ -88,7 +89,7 @@ def test_one_computes_while_the_other_waits():
 
 
 def ordered(group):
-    """Who made each call."""
+    """The thread that made each call."""
     model, calls = Model(group, (4, 4)), []
 
     class Noting:
@@ -120,7 +121,8 @@ def test_calls_alternate_until_one_has_ended():
 
 
 def failing(group):
-    """Rank 1's second layer raises in the forward pass; then its ids are wrong. The other's gradients are whole."""
+    """Rank 1's second layer raises in the forward pass; then its ids are wrong. The other rank's gradients are
+    whole."""
     told = []
     alone = Model(group, (6, 0, 3))
     alone.forward(0)

@@ -1,4 +1,4 @@
-"""The layer with rows that travel encoded: every wire of dispatch and combine has the bits of the calls by hand."""
+"""The layer with rows that are sent encoded: every wire of dispatch and combine has the bits of the calls by hand."""
 
 import pytest
 
@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 import ferry  # noqa: E402
 from ferry.moe import SwiGLU, moe  # noqa: E402
 
-HIDDEN, EXPERTS, TOP_K = 300, 6, 3  # no multiple of a group of 128 channels
+HIDDEN, EXPERTS, TOP_K = 300, 6, 3  # not a multiple of a group of 128 channels
 TOKENS = (0, 5, 17)
 
 
@@ -22,7 +22,7 @@ def numbers(rank, dtype):
 
 
 def decoded(rows, scales, wire, dtype):
-    """docs/numerics.md, element by element."""
+    """The encoding of docs/numerics.md, element by element."""
     result = torch.empty(rows.shape)
     for row, channel in ((row, channel) for row in range(len(rows)) for channel in range(HIDDEN)):
         group = 0 if wire == "int8" else channel // 128
@@ -81,7 +81,7 @@ def test_ranks_that_are_processes():
 
 
 def refused(group):
-    """On one rank, where only it wants gradients; the exchange goes on."""
+    """The backward pass of one rank, where only that rank needs gradients; the exchange goes on."""
     told, out = [], None
     for settings, wrong in ((dict(wire="int8"), {0, 1}), (dict(wire="fp8"), {1}), (dict(combine_wire="int8_8"), {1})):
         exchange = group.exchange(max_tokens=17, hidden=HIDDEN, num_experts=EXPERTS, top_k=TOP_K, **settings)

@@ -23,7 +23,7 @@ class Experts(torch.nn.ModuleList):
 
 
 class Checkpointed(Experts):
-    """The graph of an expert is made again in backward: its weights are not in the first one."""
+    """The graph of an expert is made again in backward: the expert's weights are not in the first graph."""
 
     def forward(self, rows, counts, out=None):
         from torch.utils.checkpoint import checkpoint
@@ -66,7 +66,8 @@ def test_weights_without_rows_have_zeros(kind, overlap):
 
 
 def as_one(group):
-    """Gradients of a rank whose experts compute all of the rows, with and without the zeros of others."""
+    """Gradients of a rank whose experts compute all of the rows, with and without the zero gradients of other
+    experts."""
     torch.manual_seed(3)
     rows, experts = torch.randn(6, HIDDEN), Experts()
     counts = [6, 0]
@@ -85,7 +86,7 @@ def test_zeros_change_no_other_gradient():
 
 
 def closures(group, as_lists):
-    """Weights of swiglu(), which is no module."""
+    """Weights of swiglu(), which is not a module."""
     exchange = group.exchange(num_experts=EXPERTS, **SHAPE)
     made = [torch.randn(2, *shape) for shape in ((2 * 16, HIDDEN), (HIDDEN, 16))]
     leaves = [one.requires_grad_() for whole in made for one in (whole.unbind() if as_lists else [whole])]

@@ -1,4 +1,5 @@
-"""Where experts are: EPLB's published example, what any placement keeps, weights that move, results that stay."""
+"""Placements of experts: EPLB's published example, the invariants of any placement, weights that move, results that
+stay."""
 
 import os
 import random
@@ -88,7 +89,7 @@ def test_weights_move_bit_for_bit(topology):
 
 
 def dies_while_moving(group, folder):
-    if group.rank == 1:  # when it has packed the first weights
+    if group.rank == 1:  # at the time when it has packed the first weights
         ferry.placement._bytes_of = lambda weights: os.kill(os.getpid(), signal.SIGKILL)
     try:
         moved(group, blocks(6, 3), Placement((2, 3, 4, 5, 0, 1), 3))
@@ -133,7 +134,7 @@ def test_placements_that_do_not_fit_are_refused(old, new, here, complaint):
 
 
 def disagrees(group, given, error, complaint):
-    """Rank 1's move has `given` in place of what all others say; the group goes on."""
+    """Rank 1's move has `given` in place of the argument of all others; the group goes on."""
     good = {"weights": torch.ones(2, 3), "old": blocks(4, 2), "new": Placement((2, 3, 0, 1), 2)}
     told = ferry.PeerRejected if error is ferry.InvalidArgument and group.rank != 1 else error
     with pytest.raises(told, match=complaint):
@@ -154,7 +155,7 @@ def test_ranks_that_disagree_are_all_told(given, error, complaint):
 
 
 def switches(group):
-    """Placements that a layer refuses, and that it goes on."""
+    """Placements that a layer refuses; and the layer goes on."""
     layer = ferry.moe.MoE(group, hidden=16, intermediate=8, num_experts=4, top_k=1, max_tokens=4, dtype=torch.float32)
     tokens, ids, weights = torch.ones(4, 16), torch.arange(4).unsqueeze(1), torch.ones(4, 1)
     before = layer(tokens, ids, weights)
@@ -249,7 +250,7 @@ def test_a_placement_is_switched_between_two_steps():
     results = ferry.run_threads(4, balanced_run)
     for before, after, new, rows in results:
         assert new == results[0][2] and len(new.slots()[1]) > 1  # the busy expert has copies
-        assert torch.equal(before, after)  # two terms: their order does not matter
+        assert torch.equal(before, after)  # two summands: their order does not matter
         assert max(rows) * 4 <= 1.2 * sum(rows)  # the busiest rank had at least half of all rows before
     assert blocks(8, 4).imbalance([0, 128, 22, 21, 21, 21, 21, 22]) == 2
 
@@ -280,7 +281,7 @@ def test_copies_serve_the_experts_of_a_rank_that_is_away():
 
 
 def one_step(group, weights, held):
-    """(result, what it must be) of a layer of experts that multiply by their number + 1."""
+    """(result, expected result) of a layer of experts that multiply by their number + 1."""
     exchange = group.exchange(max_tokens=32, hidden=16, top_k=2, dtype="float32", **held.settings())
     generator = torch.Generator().manual_seed(group.rank)
     tokens, ids = torch.randn(32, 16, generator=generator), torch.randint(0, 6, (32, 2), generator=generator)

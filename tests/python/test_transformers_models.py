@@ -1,5 +1,5 @@
 """ferry.transformers in whole models, tiny and random: from_pretrained with FSDP2, tensor parallel ranks, by hand,
-recomputed layers; and a rank that dies. Held to transformers' own all_to_all on the same ranks."""
+recomputed layers; and a rank that dies. Compared with transformers' own all_to_all on the same ranks."""
 
 import pytest
 
@@ -27,7 +27,8 @@ def spawn(num_ranks, function, folder, *arguments):
 
 
 def check(mine, reference, what, bits=False):
-    """Logits and gradients; a parameter that no token reached has zeros, of which 1e-3 are as good."""
+    """Compares logits and gradients. A parameter that no token reached has zeros, with the tolerance of gradients up to
+    1e-3."""
     logits, grads = mine
     expected_logits, expected_grads = reference
     if bits:

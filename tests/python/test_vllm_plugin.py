@@ -1,4 +1,4 @@
-"""ferry.vllm where there is no vLLM: it answers only when asked, and imports nothing. The rest: make check-vllm."""
+"""ferry.vllm where there is no vLLM: it registers only on request, and imports nothing. The rest: make check-vllm."""
 
 import subprocess
 import sys

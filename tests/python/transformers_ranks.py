@@ -1,4 +1,5 @@
-"""What the ranks of test_transformers*.py run: experts modules and tiny random models, by ferry and by transformers."""
+"""Functions that the ranks of test_transformers*.py run: experts modules and tiny random models, by ferry and by
+transformers."""
 
 import contextlib
 import gc
@@ -83,7 +84,7 @@ def forward_and_backward(move, experts, batch):
 
 
 def compare_modules(group, folder, cases):
-    """Of each case {way: results}; a case: (tokens by rank, more of Batch, dtype, experts implementation)."""
+    """For each case {way: results}; a case: (tokens by rank, more of Batch, dtype, experts implementation)."""
     with process_group(group, folder):
         ep_mesh, tp_mesh = meshes(group.size)
         found = []
@@ -99,7 +100,7 @@ def compare_modules(group, folder, cases):
 
 
 def use_exchanges(group, folder):
-    """What layers share, how an exchange grows, and what a call without gradients copies."""
+    """The parts that layers share, the growth of an exchange, and the copies of a call without gradients."""
     with process_group(group, folder):
         ep_mesh, tp_mesh = meshes(group.size)
         experts = make_experts(group.size, group.rank, torch.float32, "grouped_mm")
@@ -131,7 +132,7 @@ def use_exchanges(group, folder):
 
 
 def refuse(group, layer, batch):
-    """Rank 1 names an expert that there is not."""
+    """Rank 1 names an expert that does not exist."""
     ids = batch.ids + (EXPERTS if group.rank == 1 else 0)
     try:
         layer(batch.tokens, ids, batch.weights)
@@ -187,7 +188,7 @@ CONFIGS = {
 
 
 def save_models(folder, names):
-    """Random models as from_pretrained finds them, biases and routers not zero."""
+    """Random models as from_pretrained finds them, with biases and routers that are not zero."""
     for name in names:
         torch.manual_seed(1)
         model = AutoModelForCausalLM.from_config(CONFIGS[name]())
@@ -203,7 +204,7 @@ def loaded(path, sizes, implementation, **more):
 
 
 def by_hand(path, ep_mesh, tp_mesh, implementation):
-    """The model whole on every rank, but for its experts."""
+    """The model, whole on every rank except for its experts."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     whole = dict(model.named_parameters())
     plan = {}
@@ -280,7 +281,7 @@ def one_model_after_the_other(group, folder, name):
 
 
 def die_in_training(group, folder, name):
-    """Rank 1 is killed by the second step's backward; rank 0 writes what it is told, and after how long."""
+    """Rank 1 is killed by the second step's backward; rank 0 writes its error, and the time until it."""
     with process_group(group, folder):
         model = by_hand(f"{folder}/{name}", *meshes(group.size), "ferry")
         train_once(model, group.rank)
