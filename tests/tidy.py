@@ -58,7 +58,7 @@ RETIRED = {
 
 # Folders whose comments keep the rules of prose_of_comments(); the others follow.
 CLEAN_COMMENTS = ("include/ferry/", "src/", "tools/", "tests/base/", "tests/bootstrap/", "tests/kernels/", "tests/memory/",
-                  "tests/network/", "tests/plan/")
+                  "tests/network/", "tests/plan/", "tests/python/")
 
 PLAIN_ENGLISH = r"[Tt]hird[- ]part(?:y|ies)|GitHub|torch\.hub"  # what is meant by none of these
 

@@ -1,4 +1,4 @@
-"""What all Python tests share: one torch thread (ranks are threads and processes of few cores)."""
+"""Set-up of all Python tests: one torch thread (ranks are threads and processes of few cores)."""
 
 import sys
 from pathlib import Path

@@ -32,7 +32,7 @@ def received(inputs, rank, num_experts, layout):
 
 
 def combined(outputs, ids, mask, weights, num_experts, num_ranks):
-    """outputs: {(rank, token, k): row float32} of my tokens. Sums in k order; float32 [T, H]."""
+    """outputs: {(rank, token, k): row float32} of the tokens of `rank`. Sums in k order; float32 [T, H]."""
     tokens, top_k = ids.shape
     hidden = next(iter(outputs.values())).shape[0] if outputs else 0
     out = np.zeros((tokens, hidden), np.float32)

@@ -1,5 +1,6 @@
-"""A port for programs that must be told one. Free now, one of many, so that no two tests share it; and below the ports
-that the kernel gives to whoever asks for any: the program may bind it half a minute later."""
+"""A port for programs that need its number as an argument. It is free now, and one of many, so that no two tests share
+it. It is below the ports that the kernel gives to callers that request any: the program may bind it half a minute
+later."""
 
 import contextlib
 import random

@@ -1,4 +1,4 @@
-"""What spawned ranks run in test_group.py: functions of a module, so that they can be pickled."""
+"""Functions that spawned ranks run in test_group.py: functions of a module, so that they can be pickled."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def die_on_one(group):
 
 
 def write_pid_and_stay(group, folder):
-    """Much longer than its test waits, and not for ever."""
+    """Sleeps much longer than its test waits, but for a bounded time."""
     Path(folder, str(os.getpid())).touch()
     time.sleep(300)
 
@@ -48,7 +48,7 @@ def fail_at_length(group):
 
 
 def write_late(group, folder):
-    """The result is home before the file is written."""
+    """The parent has the result before the file is written."""
     rank = group.rank
 
     def write():
@@ -69,7 +69,7 @@ def exchange_once(group):
 
 
 def fork_after_init(group):
-    """The child learns that it is no member; the parent's group goes on."""
+    """The child is refused, as it is not a member; the parent's group goes on."""
     exchange = group.exchange(max_tokens=4, hidden=8, num_experts=4, top_k=1, dtype="float32")
     read, write = os.pipe()
     child = os.fork()
@@ -92,14 +92,14 @@ def fork_after_init(group):
 
 
 def wait_for_a_late_rank(group, seconds):
-    """Rank 0 gets SIGINT while it waits; returns how long the wait took to end, and rank 1 whom it blames."""
+    """Rank 0 gets SIGINT while it waits; returns the time that the wait took to end, and on rank 1 the culprit."""
     if group.rank == 1:
         time.sleep(seconds)
         try:
             return group.barrier()
         except ferry.Interrupted as error:
             return error.culprit
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background ignores
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores SIGINT
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     begin = time.monotonic()
@@ -111,14 +111,14 @@ def wait_for_a_late_rank(group, seconds):
 
 
 def refuse_a_call_on_the_last_rank(group):
-    """The last rank gives a wrong argument; the others are refused with it."""
+    """The last rank gives a wrong argument; the calls of the others are refused for it."""
     exchange = group.exchange(max_tokens=2, hidden=8, num_experts=4, top_k=1, dtype="float32")
     ids = numpy.full((2, 1), 99 if group.rank == group.size - 1 else 0)
     exchange.dispatch(numpy.zeros((2, 8), numpy.float32), ids)
 
 
 def play_five_exchanges(group):
-    """When this rank was about to combine for the last time."""
+    """Returns the time just before this rank combined for the last time."""
     exchange = group.exchange(max_tokens=16, hidden=64, num_experts=8, top_k=2, dtype="float32")
     for _ in range(5):
         received = exchange.dispatch(numpy.ones((16, 64), numpy.float32), numpy.arange(32).reshape(16, 2) % 8)

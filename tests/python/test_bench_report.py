@@ -1,4 +1,4 @@
-"""The page of `make bench`: ratios within a round, goals, programs that failed, runs that others disturbed."""
+"""The page of `make bench`: ratios within a round, goals, programs that failed, runs that other programs disturbed."""
 
 import report
 import suite

@@ -1,4 +1,4 @@
-"""python -m ferry: the native commands pass through, unknown ones and a missing program are told."""
+"""python -m ferry: the native commands pass through; an unknown command and a missing program are reported."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def test_a_plan_is_compared_with_what_a_bench_measured(tmp_path):
     measured.write_text(command("bench", "--ranks", 2, "--tokens", 4, "--hidden", 64, "--experts", 4, "--top-k", 2,
                                 "--iterations", 2, "--json").stdout)
     for within, code, told in [("10%", 1, "not within 10"), ("10", 1, "not within 10"), ("100%", 0, "is within 100")]:
-        done = command("plan", "rank:2", "--expect", measured, "--within", within)  # this machine takes no time
+        done = command("plan", "rank:2", "--expect", measured, "--within", within)  # no time on this machine
         assert done.returncode == code and told in done.stdout, done.stderr
     done = command("plan", "rank:2", "--expect", measured, "--within", "ten")
     assert done.returncode == 2 and "--within: Value ten" in done.stderr

@@ -1,4 +1,4 @@
-"""python -m ferry compare: the same routing for all, verified results, and a table of what was measured."""
+"""python -m ferry compare: the same routing for all, verified results, and a table of the measurements."""
 
 import argparse
 import importlib.util
@@ -93,7 +93,7 @@ def test_results_are_compared_with_a_sum_whose_experts_can_be_told_apart():
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """(what the command printed, the runs it wrote, their file): ferry beside Gloo."""
+    """(the output of the command, the runs that it wrote, their file): ferry beside Gloo."""
     file = tmp_path_factory.mktemp("compare") / "runs.json"
     done = command(*COMMAND, "--with", "gloo", "--tokens", "6", "--rounds", "1", "--json", str(file))
     assert done.returncode == 0, done.stderr
@@ -110,7 +110,7 @@ def test_all_programs_take_turns_and_every_result_is_verified(compared):
     for run in runs:
         result, (tokens, hidden, ranks, _) = run["result"], run["case"]
         assert result["wrong"] == 0
-        assert result["compared"] >= 3 * ranks * tokens * hidden  # two rows of each token, and what came back
+        assert result["compared"] >= 3 * ranks * tokens * hidden  # two rows of each token, and the rows that came back
         for what in ("dispatch_us", "combine_us", "pair_us"):
             assert 0 < result[what]["min"] <= result[what]["median"] <= result[what]["p99"]
 
@@ -139,7 +139,7 @@ def test_every_shape_gets_a_table_and_ratios_stay_within_a_round(compared):
         pair = {"median": run["result"]["pair_us"]["median"] * factor}
         return {**run, **names, "result": {**run["result"], "pair_us": pair}}
 
-    slower = [other(run, 10, round=1) for run in runs]  # all programs alike: no ratio changes
+    slower = [other(run, 10, round=1) for run in runs]  # all programs equally slower: no ratio changes
     larger = [other(run, 1, case=[1, *run["case"][1:]]) for run in runs]
     one, two = compare.text_of(runs), compare.text_of(runs + slower + larger)
     first, second = two.split("\n\n")
@@ -261,7 +261,7 @@ def test_runs_count_where_the_cores_were_most_of_the_time():
 def test_a_run_knows_where_the_cores_were():
     result = run_once(Job("", [], "", [sys.executable, "-c", "print('{\"flags_ns\": [1000000]}')"]))
     flags_ns = result["flags_ns"]
-    assert flags_ns.pop(len(flags_ns) // 2) == 1000000  # its own, between those before and after
+    assert flags_ns.pop(len(flags_ns) // 2) == 1000000  # the time of the run, between those before and after
     assert len(flags_ns) >= 2 and all(0 <= flag_ns < 100_000 for flag_ns in flags_ns)
 
 
@@ -278,7 +278,7 @@ def test_predictions_are_compared_with_runs_of_their_place():
     assert errors == [[pytest.approx(0.1)], [pytest.approx(0.5)]]
     assert "flag 26 ns: 1 of 1 shapes, median error 10.0 %" in text
     assert text.count("the second fastest run of a shape is 3.0 % above the fastest in the median, 3.0 % at most") == 1
-    assert text.count("the second fastest run") == 1  # where only one ran there is none
+    assert text.count("the second fastest run") == 1  # a shape with one run has no second fastest
     assert "| 110 µs | 100 µs | +10.0 % | +120.0 % | +120.0 % | +3.0 % | +3.0 % of 3 |" in text
     assert "| 300 µs | 200 µs | +50.0 % | +200.0 % | +200.0 % |  | +0.0 % of 1 |" in text
 
@@ -297,6 +297,6 @@ def test_predictions_are_measured_until_one_place_has_all(monkeypatch, capsys):
     options = argparse.Namespace(rounds=2, idle_wait=0)
     cases = [(16, 7168, 2, 256, "uniform"), (32, 4096, 2, 64, "uniform")]
     runs = planned.measure_cases([near, far], cases, options, lambda runs: f"{len(runs)} runs")
-    assert [flag_ns for _, flag_ns in ran] == [150, 30, 30]  # the first round was elsewhere
+    assert [flag_ns for _, flag_ns in ran] == [150, 30, 30]  # the first round was at another place
     assert [run["round"] for run in runs] == [0, 0, 1, 1, 2, 2]
     assert capsys.readouterr().err == "2 runs\n4 runs\n6 runs\n"

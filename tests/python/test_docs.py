@@ -58,7 +58,7 @@ def test_programs(tmp_path):
         assert start(source, tmp_path).wait(60) == 0
 
 
-# What the block of torch_npu.md leaves to its reader.
+# The names that the block of torch_npu.md does not define.
 NPU = """import torch
 num_experts, bias = 16, torch.zeros(16)
 logits, x = torch.randn(8, 16), torch.randn(8, 64).bfloat16()

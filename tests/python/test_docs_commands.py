@@ -1,4 +1,4 @@
-"""Commands on pages: options that there are, targets and files that exist; those that need nothing are run."""
+"""Commands on pages: their options, targets and files exist, and commands that need nothing else are run."""
 
 import functools
 import re
@@ -19,7 +19,7 @@ MODULES = r"python3? -m (ferry[\w.]*)"
 
 
 def commands_on(page):
-    """Every command of ferry's on a page: lines of blocks and words in backticks, each part of a launch by itself."""
+    """Every command of ferry on a page: lines of blocks and words in backticks; each part of a launch is an entry."""
     text = page.read_text()
     fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, flags=re.S | re.M)
     fenced = [line for language, block in fenced if language in ("", "sh") for line in block.split("\n")]

@@ -1,4 +1,4 @@
-"""Exchange, Received and Handle: rows, order, counts and sums against the oracle; the libraries; what is refused."""
+"""Exchange, Received and Handle: rows, order, counts and sums against the oracle; the libraries; refusals."""
 
 import time
 
@@ -183,7 +183,7 @@ def test_rows_may_be_written_to_after_a_combine_that_copied_them():
         rows = exchange.dispatch(torch.ones(4, 16), torch.full((4, 1), 1 - group.rank))
         if group.rank == 0:
             result = exchange.combine(rows.rows, rows.handle, in_place=False)
-            rows.rows.fill_(-1)  # rank 1 has not read them
+            rows.rows.fill_(-1)  # rank 1 has not read the rows
             written.set()
             return result.unique().tolist()
         half = exchange.combine_send(rows.rows, rows.handle)
@@ -434,11 +434,11 @@ def test_an_operation_that_is_dropped_is_received_by_the_next_call():
     def body(group):
         exchange = group.exchange(max_tokens=8, hidden=64, num_experts=2, top_k=1, dtype="float32")
         ids = torch.tensor([[0], [1]] * 4)
-        for i in range(6):  # more than are in flight
+        for i in range(6):  # more than can be in flight
             tokens = torch.full((8, 64), float(i))
             exchange.dispatch_send(tokens, ids)
             rows = exchange.dispatch(tokens, ids)
-            exchange.combine_send(rows.rows.clone(), rows.handle)  # writes to a result that nobody has
+            exchange.combine_send(rows.rows.clone(), rows.handle)  # writes to a result that no caller holds
             assert torch.equal(exchange.combine(rows.rows, rows.handle), tokens)
         return exchange.stats().combines
 
@@ -484,7 +484,7 @@ NO_CALLS = [
 
 @pytest.mark.parametrize("call, message", NO_CALLS)
 def test_what_is_no_call_for_python_is_refused_on_all_ranks(call, message):
-    """The others do not wait, nor pair the calls of this rank off by one."""
+    """The other ranks do not wait, nor pair the calls of this rank off by one."""
 
     def body(group):
         exchange = group.exchange(max_tokens=2, hidden=4, num_experts=2, top_k=1, dtype="float32")

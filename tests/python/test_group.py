@@ -37,7 +37,7 @@ def test_an_exception_of_one_rank_ends_the_others_and_is_raised_with_its_traceba
 
 @pytest.mark.parametrize("start", [ferry.run_threads, ferry.spawn])
 def test_the_cause_is_raised_and_not_what_follows_from_it(start):
-    for _ in range(3):  # whichever rank notices first
+    for _ in range(3):  # the rank that notices first may differ
         with pytest.raises(ferry.InvalidArgument, match="99"):
             start(3, rank_programs.refuse_a_call_on_the_last_rank)
 
@@ -48,7 +48,7 @@ def test_spawn_without_a_guard_says_so(tmp_path):
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "InvalidArgument: the main module calls ferry.spawn when it is imported" in done.stderr
-    assert done.stderr.count("Traceback") == 1  # the parent's; none of a rank's own
+    assert done.stderr.count("Traceback") == 1  # the parent's, and none of a rank
 
 
 @pytest.mark.parametrize("start", [ferry.run_threads, ferry.spawn])
@@ -239,7 +239,7 @@ def test_a_torch_process_group(tmp_path):
     assert [rank.communicate(timeout=120)[0].split() for rank in ranks] == [["0", "2", "0.0"], ["1", "2", "1.0"]]
 
 
-# Rank 0 makes a group. Rank 1 is somebody who takes part in the process group: it sends what makes a folder where it is
+# Rank 0 makes a group. Rank 1 is a stranger in the process group: it sends bytes that make a folder where they are
 # unpickled, or bytes of the length of ferry's two records.
 STRANGER = """
 import datetime, os, sys, torch, torch.distributed as dist

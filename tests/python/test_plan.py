@@ -1,4 +1,4 @@
-"""ferry.plan: what the native program computes, as Python objects."""
+"""ferry.plan: the results of the native program, as Python objects."""
 
 import csv
 import io
@@ -139,7 +139,7 @@ def test_rates_of_json_in_gbit_per_second():
 
 
 def keys_of(value, path=""):
-    """The paths of all values that are no objects: "predictions[].loads[].name"."""
+    """The paths of all values that are not objects: "predictions[].loads[].name"."""
     if isinstance(value, dict):
         for key, inside in value.items():
             named = "NAME" if path.endswith("pair_us_if_doubled") else key
@@ -153,7 +153,8 @@ def keys_of(value, path=""):
 
 
 def documented_keys():
-    """The paths in the first column of the tables of docs/plan_json.md; a header names the lists that a table is of."""
+    """The paths in the first column of the tables of docs/plan_json.md; a header names the lists that its table
+    describes."""
     lists, paths = [""], set()
     for line in (ROOT / "docs" / "plan_json.md").read_text().split("\n"):
         cell = line.split("|")[1] if line.startswith("|") else ""
@@ -233,7 +234,7 @@ def test_experts_that_ranks_do_not_divide():
     plan = ferry.plan("rank:72\nlink nvl mesh all port port\nport port 900GB/s", tokens=4096, experts=256, top_k=8)
     assert plan["ranks"] == 72 and "72 ranks in 2 classes" in plan["notes"]
     (load,) = [one for one in best(plan)["loads"] if one["name"] == "port"]
-    row = 4096 * 14336  # the busiest direction: in to a rank of four experts, or out of one of three
+    row = 4096 * 14336  # the busiest direction: into a rank of four experts, or out of one of three
     assert load["dispatch_bytes"] == pytest.approx(row * max(71 * touched(4), 40 * touched(4) + 31 * touched(3)))
     assert ferry.plan("rank:16@5GB/s", experts=8, top_k=2)["ranks"] == 16  # half of the ranks have none
     swept = ferry.plan("ubbv2:1", sweep="ep=8,24", experts=256)

@@ -1,5 +1,5 @@
-"""No plan is faster than a linear program over the same links allows, and where the program's value is known from a
-cut, the planner meets it."""
+"""No plan is faster than a linear program over the same links allows. Where the program's value is known from a cut,
+the planner reaches it."""
 
 import math
 import random
@@ -17,11 +17,11 @@ def touched(experts):
 
 
 def least_us(arcs, ranks):
-    """Of an exchange in which every rank sends every other what it wants: arcs {(from, to, name): GB/s}, any routes,
-    any splits. One flow for each source; the busiest arc decides."""
+    """The least time of an exchange in which every rank sends every other rank its rows: arcs {(from, to, name): GB/s},
+    any routes, any splits. There is one flow for each source; the busiest arc decides."""
     demand = TOKENS * ROW_BYTES * touched(EXPERTS // ranks) / 1e3  # GB/s * us
     names, time = list(arcs), len(arcs) * ranks
-    kept, wanted = [], []  # what leaves a rank less what comes
+    kept, wanted = [], []  # the flow out of a rank less the flow into it
     for source in range(ranks):
         for rank in range(ranks):
             row = {}

@@ -1,4 +1,4 @@
-"""ferry.plot: what pictures show, of real results of small benches."""
+"""ferry.plot: the contents of pictures of real results of small benches."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
     for number in range(2):
         for program, mode in (("ferry", "processes"), ("rival", "threads")):
             result = last_line(bench("--ranks", "2", "--tokens", "8", "--mode", mode))
-            if program == "rival":  # as other programs: no limit, a library
+            if program == "rival":  # as for other programs: no limit, a library
                 result = {"library": "Open MPI v4.1.4", "pair_us": result["pair_us"]}
             runs.append({"section": "shapes", "case": [8, 256, 2, 8], "program": program, "round": number,
                          "result": result})
@@ -62,7 +62,7 @@ def texts_of(file):
     return ["".join(text.itertext()) for text in ElementTree.parse(file).iter(f"{SVG}text")]
 
 
-# ---- what is read
+# ---- input
 
 
 def test_a_sweep_is_read_from_all_that_the_bench_printed(folder):
@@ -109,7 +109,7 @@ def test_a_trace_is_read_span_by_span(folder):
     assert {span.phase for span in spans if span.operation == "combine"} == {"", "publish", "outputs", "reduce"}
 
 
-# ---- what is drawn
+# ---- drawings
 
 
 def test_time_has_a_line_and_a_limit_for_each_setting_on_logarithmic_axes(folder, tmp_path):

@@ -85,7 +85,7 @@ def runs():
             for number in range(2) for program, us in (("ferry", 10), ("Gloo", 70))]
 
 
-# Presses keys where the timeline is, and leaves in the page what its axis says after each.
+# Presses keys on the timeline, and writes the text of its axis after each key into the page.
 KEYS = """<script>
 const svg = document.querySelector('svg[tabindex]')
 const axis = () => [...svg.querySelectorAll('.quiet')].map(text => text.textContent).join(', ')

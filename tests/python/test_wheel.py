@@ -1,4 +1,4 @@
-"""The wheel that scripts/test.sh made: what is in it, alone in a new environment, and on an old processor."""
+"""The wheel that scripts/test.sh made: its contents, alone in a new environment, and on an old processor."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def test_it_has_nothing_that_serves_this_repository_only():
     assert not {name for name in in_bench if Path(name).name in programs}
 
 
-# Those of RHEL 9 and everything later: what the tag manylinux_2_34 of `make wheel` promises.
+# The versions that RHEL 9 and everything later have, as the tag manylinux_2_34 of `make wheel` promises.
 NEWEST = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13)}
 
 
