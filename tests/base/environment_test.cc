@@ -69,8 +69,9 @@ TEST(Environment, MetricsHaveAFileOrAPort) {
             "FERRY_METRICS=\"65536\" is not a whole number from 1 to 65535");
   for (const char* text : {"file:", "port", "9400"}) {
     setenv("FERRY_METRICS", text, 1);
-    EXPECT_EQ(refusal([] { metrics_in_environment(); }),
-              std::string("FERRY_METRICS=\"") + text + "\" is neither file:PATH nor port:N");
+    EXPECT_EQ(
+        refusal([] { metrics_in_environment(); }),
+        std::string("FERRY_METRICS=\"") + text + "\" is none of file:PATH, port:N and ADDRESS:N");
   }
   unsetenv("FERRY_METRICS");
 }

@@ -1,8 +1,10 @@
 // What the engine calls of Linux while ranks meet, and of descriptors: the linker's --wrap sends it
 // here (CMakeLists.txt). While no rank of a simulation runs, and for descriptors of this machine,
 // it goes on to Linux. Calls kernel.cc.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -36,6 +38,16 @@ Kernel* kernel_of(int descriptor) {
 }  // namespace
 
 extern "C" {
+
+// libstdc++ calls it, so it is not wrapped but defined here. A rank of a simulation has no second
+// thread: EndpointCheck does without.
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
+                   void* argument) noexcept {
+  if (Kernel::of_running_rank() != nullptr) return EAGAIN;
+  static auto* const real =
+      reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  return real(thread, attributes, run, argument);
+}
 
 int __real_close(int);
 int __real_fcntl(int, int, ...);
