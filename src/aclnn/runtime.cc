@@ -241,6 +241,7 @@ aclError aclrtMemcpy(void* to, size_t room, const void* from, size_t count, aclr
   std::memcpy(to, from, count);
   return ACL_SUCCESS;
 }
+// NOLINTNEXTLINE(readability-function-size): the parameters are CANN's
 aclError aclrtMemcpyAsync(void* to, size_t room, const void* from, size_t count, aclrtMemcpyKind,
                           aclrtStream stream) {
   const char* name = "aclrtMemcpyAsync";

@@ -49,7 +49,7 @@ std::optional<Hello> greet(Connection& connection, const Roster& roster, Deadlin
   frame = next_frame(connection, deadline);
   const auto text =
       frame && frame->kind == FrameKind::kProof ? handshake.open(frame->payload) : std::nullopt;
-  const auto hello = text ? decode_hello(*text) : std::nullopt;
+  auto hello = text ? decode_hello(*text) : std::nullopt;
   if (hello && hello->protocol == roster.self.protocol) connection.protect(handshake.record_keys());
   return hello;
 }

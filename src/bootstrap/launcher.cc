@@ -201,7 +201,7 @@ bool is_ipv6(const std::string& text) {
 // A name or an address, of IPv6 also in brackets.
 std::string master_host(const std::string& text) {
   const bool bracketed = text.size() > 2 && text.front() == '[' && text.back() == ']';
-  const std::string host = bracketed ? text.substr(1, text.size() - 2) : text;
+  std::string host = bracketed ? text.substr(1, text.size() - 2) : text;
   if (is_ipv6(host) || (!bracketed && host.find(':') == host.npos)) return host;
   throw malformed(
       fmt::format("MASTER_ADDR=\"{}\" is not a host: need a name or an address, and the "
