@@ -25,11 +25,17 @@ bool told_soon(Fault fault) {
   return fault == Fault::kDeath || fault == Fault::kRaise || fault == Fault::kCut;
 }
 
-// A rank whose link is cut is silent for those that leave it out.
+// A rank that is dead or whose link is cut is silent for those that leave it out.
 bool may_leave_out_silent(const Case& drawn) {
   const auto leaves_out = [](const Round& round) { return !round.inputs[0].active_ranks.empty(); };
-  return drawn.scenario.silent ||
-         (drawn.fault == Fault::kCut && std::ranges::any_of(drawn.scenario.rounds, leaves_out));
+  return drawn.scenario.silent || std::ranges::any_of(drawn.scenario.rounds, leaves_out);
+}
+
+// A rank that waits for a stopped one may be left out, and left behind, by the others meanwhile.
+bool is_left_behind(const Case& drawn, int rank, const Status& status) {
+  const bool held_up = drawn.fault == Fault::kStop || drawn.fault == Fault::kPartition;
+  return held_up && status.code() == Code::kMismatch && status.culprit() == rank &&
+         status.message().find("the others went on without rank") != std::string::npos;
 }
 
 // On more than two nodes the one who waits for the one who waits for it may be named.
@@ -122,6 +128,7 @@ std::string complaint(const Case& drawn, const Outcome& outcome, int rank) {
   const bool late = one.status.message().find("did not arrive") != std::string::npos;
   if (late && one.status.code() == Code::kPeerLost) return "a rank that is lost is called late";
   const int culprit = one.status.culprit();
+  if (is_left_behind(drawn, rank, one.status)) return "";
   if (!is_guilty(drawn, rank, culprit) && !may_seem_stuck(drawn, outcome, culprit))
     return "a rank is blamed that is not guilty";
   const std::int64_t soon_ns = kSoonNs + (may_leave_out_silent(drawn) ? kSilentNs : 0);
