@@ -31,12 +31,13 @@ class EndpointCheck {
   EndpointCheck(const EndpointCheck&) = delete;
   EndpointCheck& operator=(const EndpointCheck&) = delete;
 
-  // Another rank 0, or an address that has not led anywhere for kPatience. The first call after
-  // kAfter starts a thread that looks.
+  // Another rank 0, or an address that has not led anywhere for kPatience: a name server or a
+  // service may know a new host only after some seconds. The first call after kAfter starts a
+  // thread that looks.
   std::optional<Error> problem();
 
   // Ranks that are late by kAfter may be at another address, or with another rank 0.
-  static constexpr std::chrono::seconds kAfter{1}, kPatience{5};
+  static constexpr std::chrono::seconds kAfter{1}, kPatience{10};
 
  private:
   void look_until_stopped() noexcept;
