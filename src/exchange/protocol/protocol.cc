@@ -91,16 +91,16 @@ Status Protocol::choose_active(std::span<const int> chosen) {
   FERRY_CHECK(last_taken_, <, issued_);
   last_set_ = active_;
   last_taken_ = issued_;
-  return await_readers_of_refusals(issue(OperationKind::kNone));
+  return await_readers_of_refusals();
 }
 
 // An operation that this rank waited for tells it how far the others are. One that it refused alone
 // does not, so the readers of the record that the next ones replace are waited for.
-Status Protocol::await_readers_of_refusals(const Issued& issued) {
-  const std::uint64_t ring = num_records();
-  const bool waits = refused_alone_ > 0 && issued.number <= refused_alone_ + ring / 2;
-  return waits && issued.number > ring ? await_read_through(issued, issued.number - ring)
-                                       : Status{};
+Status Protocol::await_readers_of_refusals() {
+  const std::uint64_t depth = setup_.config.depth;
+  const bool may_be_ahead = refused_alone_ > 0 && issued_ <= refused_alone_ + depth;
+  if (!may_be_ahead || issued_ <= num_records()) return {};
+  return await_read_through(issue(OperationKind::kNone), issued_ - num_records());
 }
 
 Issued Protocol::issue(OperationKind kind) const {

@@ -110,8 +110,8 @@ class Protocol {
 
   // A refused call still takes part: its record says why, so that every rank returns an error and
   // goes on. A rank that is left out, or does not know who takes part, does not wait for them.
-  // `by_all` (may be null): whether every
-  // rank refused; true on a rank that is left out. Returns `why`, or what broke.
+  // `by_all` (may be null): whether every rank refused; true on a rank that is left out. Returns
+  // `why`, or what broke.
   Status refuse(const Issued& issued, const Status& why, bool* by_all = nullptr);
   // Ends a send half with an error that all ranks see.
   Status fail(const Issued& issued, const Status& why);
@@ -143,7 +143,7 @@ class Protocol {
   std::uint64_t num_records() const noexcept { return 2 * std::uint64_t(setup_.config.depth); }
   // How long this rank waits for ranks that may make no call any more.
   std::chrono::nanoseconds longest_wait_for_absent() const noexcept;
-  Status await_readers_of_refusals(const Issued& issued);
+  Status await_readers_of_refusals();
   void conclude(const Issued& issued);
   Status leave(const Issued& issued, const Status& status);
   // `last_hop`: of the table over which the others send what they have read.
