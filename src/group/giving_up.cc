@@ -147,16 +147,17 @@ std::vector<int> GroupState::waits_since(
 int GroupState::owing(bool lost) const noexcept {
   if (!messages_) return -1;
   const auto held = lock();
+  std::vector<Channel::Awaited> of_channels;
+  for (const auto& [number, channel] : nodes_.channels) of_channels.push_back(channel->awaited());
   for (int peer = 0; peer < size_; ++peer) {
     if (lost && (!nodes_.lost[peer].load(std::memory_order_acquire) ||  // partner: lost()
                  flags_->gave_up(peer)))
       continue;
-    const auto waits = [peer, lost](const auto& entry) {
-      const Channel::Awaited awaited = entry.second->awaited();
+    const auto waits = [peer, lost](const Channel::Awaited& awaited) {
       return std::ranges::count(awaited.owing, peer) > 0 ||
              (lost && std::ranges::count(awaited.expected, peer) > 0);
     };
-    if (std::ranges::any_of(nodes_.channels, waits)) return peer;
+    if (std::ranges::any_of(of_channels, waits)) return peer;
   }
   return -1;
 }

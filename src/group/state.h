@@ -62,7 +62,7 @@ struct Channel {
     std::vector<int> owing;     // peers that owe this rank what others wait for
     std::vector<int> expected;  // messages of these are to come that no flag of a wait covers
   };
-  // A rank that gives up asks whom it may name.
+  // Computed when this rank gives up, to choose the rank that its error names.
   std::function<Awaited()> awaited;
   bool holds = false;                    // keeps messages that others wait for
   bool done = false;                     // no rank needs it any more
