@@ -112,7 +112,6 @@ std::chrono::nanoseconds read_deadline(nb::handle deadline) {
 void read_dispatch(const DispatchObjects& objects, const ExchangeConfig& config,
                    DispatchInput& input) {
   input.kept.reserve(kUsuallyKept);
-  input.args.active_ranks = kUnknownRanks;  // until they are read
   if (!objects.handle.is_none()) input.args.cached = read_handle(objects.handle);
   if (!objects.active_ranks.is_none())
     input.active_ranks = nb::cast<std::vector<int>>(objects.active_ranks);
@@ -248,7 +247,6 @@ void read_combine(const CombineObjects& objects, const ExchangeConfig& config,
   if (!objects.handle.is_none()) args.handle = read_handle(objects.handle);
   if (!objects.dispatched.is_none()) {
     input.dispatched = std::make_unique<DispatchInput>();
-    input.dispatched->args.active_ranks = kUnknownRanks;  // until they are read
     args.dispatched = &input.dispatched->args;
     read_dispatched(objects.dispatched, config, *input.dispatched);
   }

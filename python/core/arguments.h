@@ -24,7 +24,7 @@ struct DispatchObjects {
 inline constexpr int kUnknownRanks[] = {-1};
 
 struct DispatchInput {
-  DispatchArgs args;
+  DispatchArgs args{.active_ranks = kUnknownRanks};  // until they are read
   std::vector<nb::object> kept;
   std::vector<int> active_ranks;
   std::string terms;
@@ -49,7 +49,7 @@ struct CombineInput {
   std::unique_ptr<DispatchInput> dispatched;
   nb::object out;  // the result of combine
 
-  // To them a refusal of what was read so far goes.
+  // The ranks that a refusal is sent to, by what was read so far.
   std::span<const int> chosen_ranks() const {
     return args.handle || args.dispatched ? args.chosen_ranks() : kUnknownRanks;
   }
