@@ -312,9 +312,9 @@ class FERRY_EXPORT Exchange {
   // kPeerRejected with the message of `why`, and the exchange stays usable. Returns `why`, or the
   // error that broke the group. `active_ranks` are those of the call (chosen_ranks): ranks that no
   // set can have, such as {-1}, say that they are not known, and then this rank waits for nobody.
-  // `by_all` (may be null) is then true when every rank called it, so
-  // that no rank is in the operation. A rank that is not active refuses for itself alone: it does
-  // not wait, and `by_all` is true. A rank that needs another exchange passes kMismatch, with its
+  // `by_all` (may be null) becomes true when every rank called it, so that no rank is in the
+  // operation. A rank that is not active refuses for itself alone: it does not wait, and `by_all`
+  // is true. A rank that needs another exchange passes kMismatch, with its
   // terms as message: unless all ranks do, all get kMismatch with the lines that differ. A rank
   // that dispatches no tokens accepts the exchange of the others, and passes a culprit of -1.
   [[nodiscard]] Status refuse_dispatch(const Status& why, std::span<const int> active_ranks = {},
