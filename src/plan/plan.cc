@@ -62,9 +62,7 @@ class Planner {
   // Links without a rate whose port only what leaves a group crosses, and which have links inside.
   std::vector<std::string> unlimited_inside() const {
     std::vector<std::string> names;
-    std::vector<bool> used(graph_.num_kinds());
-    for (const auto& [path, forest] : forests_)
-      for (const Forest::Node& node : forest.nodes()) used[node.kind] = true;
+    const std::vector<bool> used = used_kinds();
     for (int kind = 0; kind < graph_.num_kinds(); ++kind) {
       const Machine::Link& link = graph_.link(kind);
       const bool inside = graph_.outermost(kind) > graph_.outermost(graph_.link_index(kind));
@@ -74,13 +72,22 @@ class Planner {
   }
   // [links of the machine]: whether a strategy that was predicted sends over them.
   std::vector<bool> used_links() const {
+    const std::vector<bool> kinds = used_kinds();
     std::vector<bool> used(graph_.machine().links.size());
-    for (const auto& [path, forest] : forests_)
-      for (const Forest::Node& node : forest.nodes()) used[graph_.link_index(node.kind)] = true;
+    for (int kind = 0; kind < graph_.num_kinds(); ++kind)
+      if (kinds[kind]) used[graph_.link_index(kind)] = true;
     return used;
   }
 
  private:
+  // [kinds of links]: whether a strategy that was predicted sends over them.
+  std::vector<bool> used_kinds() const {
+    std::vector<bool> used(graph_.num_kinds());
+    for (const auto& [path, forest] : forests_)
+      for (const Forest::Node& node : forest.nodes()) used[node.kind] = true;
+    return used;
+  }
+
   Classes classes(bool by_classes) const {
     if (!by_classes || (is_tree() && !routing_.uniform()))
       return internal::each_alone(graph_.num_ranks());
