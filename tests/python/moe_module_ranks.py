@@ -15,7 +15,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 import ferry
 from ferry.moe import MoE, SwiGLU
 from ferry.placement import balance
-from moe_mesh_ranks import torch_distributed
+from moe_mesh_ranks import refused, torch_distributed
 
 HIDDEN, INTERMEDIATE, EXPERTS, TOP_K, TOKENS = 16, 8, 4, 2, 12
 SHAPE = dict(hidden=HIDDEN, intermediate=INTERMEDIATE, num_experts=EXPERTS, top_k=TOP_K, max_tokens=TOKENS)
@@ -71,14 +71,6 @@ def near(tensor, wanted, dtype=F32):
         return tensor.shape == wanted.shape
     difference = (tensor.float() - wanted.float()).abs().max()
     return bool(difference <= TOLERANCE[dtype] * max(1.0, float(wanted.abs().max())))
-
-
-def told(call, *arguments, **more):
-    try:
-        call(*arguments, **more)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing"
 
 
 def seeds(group, folder):
@@ -152,7 +144,7 @@ def another_dtype(group, folder):
     with among(group, folder), torch.no_grad():
         layer, (tokens, ids, weights) = layer_of(group), numbers(group.rank)
         begin = time.monotonic()
-        text = told(layer, tokens.bfloat16() if group.rank == 1 else tokens, ids, weights)
+        text = refused(layer, tokens.bfloat16() if group.rank == 1 else tokens, ids, weights)
         seconds, again = time.monotonic() - begin, near(layer(tokens, ids, weights), Dense()(*numbers(group.rank)))
         return text, seconds, again
 
@@ -193,7 +185,7 @@ def saved(group, folder):
         torch.save(torch.nn.Sequential(layer), file)
         file.seek(0)
         loaded = torch.load(file, weights_only=False)[0]
-        errors = told(loaded, *given), told(layer.join, group)
+        errors = refused(loaded, *given), refused(layer.join, group)
         loaded.join(group)
         return (torch.equal(loaded(*given), before), loaded.exchange is layer.exchange,
                 type(loaded.experts.down) is type(layer.experts.down), *errors)
@@ -260,5 +252,5 @@ def gradients(group, folder):
             parts = [local(weight.grad) for weight in layer.experts.parameters()]
             found[name] = [float((part * whole_part).sum() / whole_part.square().sum())
                            for part, whole_part in zip(parts, whole)]
-        found["wrong"] = told(layer_of, group, gradients="none")
+        found["wrong"] = refused(layer_of, group, gradients="none")
         return found
