@@ -20,9 +20,9 @@ check:
 	@$(MAKE) --no-print-directory -k test matrix long
 
 # What CI has beyond `make test`: sanitizers, emulation, clang-tidy, fuzzing, types, the site, Python's long tests,
-# the example of transformers.
+# the example of transformers, JAX.
 matrix:
-	@scripts/test.sh --go-on install=build,test,style,lint,cross,python,types,docs,browser,fuzz begin-clang-tidy asan tsan aarch64 fuzz python-long types docs transformers-example clang-tidy
+	@scripts/test.sh --go-on install=build,test,style,lint,cross,python,types,docs,browser,fuzz begin-clang-tidy asan tsan aarch64 fuzz python-long types docs transformers-example jax clang-tidy
 
 # What takes longer than CI may, or needs more: full length, transformers, the first steps on a bare system.
 long:

@@ -18,6 +18,7 @@ declare -A packages=(
   [bench]="python3 libopenmpi-dev openmpi-bin"
   [python]="python3-dev python3-venv"
   [transformers]="python3-dev python3-venv"
+  [jax]="python3-dev python3-venv"
   [wheel]="python3-dev python3-venv"
   [types]="python3-dev python3-venv"
   [docs]="python3-dev python3-venv"

@@ -1,9 +1,9 @@
 #!/bin/bash
 # test.sh [--go-on] <step...>: the named checks of ferry, of: format tidy release python release+python python-long
-# transformers transformers-example long asan tsan aarch64 clang-tidy fuzz wheel types docs bare. All run even if one
-# fails. Also install=<groups>; venv: install python, beside the steps up to python; and begin-clang-tidy: clang-tidy
-# runs beside the steps up to its own. Then what each took, and as the last line "N passed, N failed"; with --go-on, of
-# the steps that ran before as well. Called by the Makefile.
+# transformers transformers-example jax long asan tsan aarch64 clang-tidy fuzz wheel types docs bare. All run even if
+# one fails. Also install=<groups>; venv: install python, beside the steps up to python; and begin-clang-tidy:
+# clang-tidy runs beside the steps up to its own. Then what each took, and as the last line "N passed, N failed"; with
+# --go-on, of the steps that ran before as well. Called by the Makefile.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
@@ -170,6 +170,10 @@ for step in "$@"; do
     transformers-example) # with the wheel of an earlier step
       check "install transformers" scripts/install.sh transformers &&
         check "example of transformers" .venv/bin/python -m pytest -q tests/python/test_examples.py -k transformers
+      ;;
+    jax) # with the wheel of an earlier step
+      check "install jax" scripts/install.sh jax &&
+        check "tests of jax" .venv/bin/python -m pytest -q -rfEs tests/python/test_jax.py
       ;;
     asan) FERRY_STRESS=${FERRY_STRESS:-0.1} check_tests asan ;;
     tsan) FERRY_STRESS=${FERRY_STRESS:-0.25} check_tests tsan ;;

@@ -39,11 +39,11 @@ __all__ = [
     "WindowBytes", "init", "plan", "run_threads", "spawn", "window_bytes",
 ]
 
-_WITH_TORCH = ("deep_ep", "moe", "placement", "torch", "torch_npu", "transformers", "vllm")
+_LATER = ("deep_ep", "jax", "moe", "placement", "torch", "torch_npu", "transformers", "vllm")
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Modules that need torch are imported when they are first used."""
-    if name in _WITH_TORCH:
+    """Modules that need torch or jax are imported when they are first used."""
+    if name in _LATER:
         return import_module(f"ferry.{name}")
     raise AttributeError(f"module 'ferry' has no attribute {name!r}")
