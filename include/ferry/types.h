@@ -16,6 +16,26 @@ enum class DataType : std::uint8_t {
   kBytes,    // opaque, one byte per element; can be dispatched, not combined
   kInt8,     // received rows of an int8 wire
   kFp8E4m3,  // received rows of an fp8 wire: 1 sign, 4 exponent, 3 mantissa bits, no infinity
+  // For Collectives only, which take kBytes as unsigned integers of 8 bits.
+  kFp64,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUint16,
+  kUint32,
+  kUint64,
+};
+
+// What a reduction of Collectives does with the elements of the ranks, in ascending rank order.
+enum class ReduceOp : std::uint8_t {
+  kSum,
+  kAvg,  // the sum divided by the number of ranks; floating-point types only
+  kProduct,
+  kMin,  // NaN where one element is NaN, as kMax
+  kMax,
+  kBand,  // bitwise; integer types only, as the two below
+  kBor,
+  kBxor,
 };
 
 enum class IndexType : std::uint8_t { kInt32, kInt64 };
@@ -62,6 +82,7 @@ enum class Partials : std::uint8_t {
 
 FERRY_EXPORT std::size_t element_bytes(DataType type) noexcept;
 FERRY_EXPORT const char* data_type_name(DataType type) noexcept;
+FERRY_EXPORT const char* reduce_op_name(ReduceOp op) noexcept;
 FERRY_EXPORT const char* layout_name(Layout layout) noexcept;
 FERRY_EXPORT const char* wire_name(Wire wire) noexcept;
 FERRY_EXPORT const char* wire_name(CombineWire wire) noexcept;

@@ -1,4 +1,4 @@
-// The docstrings of dispatch and combine.
+// The docstrings of dispatch, combine and Collectives.
 #pragma once
 
 namespace ferry::python {
@@ -46,5 +46,25 @@ partials: "per_rank" (expert layouts): the rows of one rank are summed and round
 deadline: seconds of every wait; None: the deadline of the group.
 
 Collective; errors as for dispatch.)";
+
+inline constexpr const char* kCollectivesDoc =
+    R"(The collectives of a group, over contiguous arrays on the CPU whose sizes all ranks know.
+
+group: of ferry.init, ferry.spawn or ferry.run_threads.
+deadline: seconds that a call may wait; None: the deadline of the group.
+window_bytes: the memory of each rank through which its data pass, in chunks; equal on all ranks.
+
+Arrays have any shape and are taken as their elements in memory order. Counts are in elements, a
+list of one for each rank. Elements of any type travel; bf16, fp16, float32, float64, integers and
+bool can be reduced. op: "sum", "avg" (floating-point), "product", "min", "max", and for integers
+"band", "bor", "bxor"; the sum of bools is "bor". Ranks are reduced in ascending order, bf16 and
+fp16 in float32 and rounded once (docs/numerics.md). deadline of a call: seconds; None: that of the
+object.
+
+Making it and all calls except send, recv and close are collective: every rank makes the same calls
+in the same order, one at a time. ferry.InvalidArgument for an argument that is refused, and
+ferry.PeerRejected on the other ranks; ferry.Mismatch on all ranks when their calls differ, naming
+the ranks and values; the group goes on after each. ferry.PeerLost, ferry.Timeout: the group is
+broken.)";
 
 }  // namespace ferry::python

@@ -31,6 +31,9 @@ constexpr ElementInfo kElements[] = {
     {Element::kInt64, "int64", Dlpack::Int, 64},
     {Element::kBool, "bool", Dlpack::Bool, 8},
     {Element::kFp8E4m3, "float8_e4m3fn", Dlpack::Float8_E4M3FN, 8},
+    {Element::kInt16, "int16", Dlpack::Int, 16},
+    {Element::kUint32, "uint32", Dlpack::UInt, 32},
+    {Element::kUint64, "uint64", Dlpack::UInt, 64},
 };
 
 const ElementInfo* find_element(Element element) noexcept {
@@ -86,6 +89,13 @@ Element element_of(DataType type) noexcept {
     case DataType::kBytes: return Element::kUint8;
     case DataType::kInt8: return Element::kInt8;
     case DataType::kFp8E4m3: return Element::kFp8E4m3;
+    case DataType::kFp64: return Element::kFp64;
+    case DataType::kInt16: return Element::kInt16;
+    case DataType::kInt32: return Element::kInt32;
+    case DataType::kInt64: return Element::kInt64;
+    case DataType::kUint16: return Element::kUint16;
+    case DataType::kUint32: return Element::kUint32;
+    case DataType::kUint64: return Element::kUint64;
   }
   return Element::kOther;
 }

@@ -25,6 +25,9 @@ enum class Element {
   kInt64,
   kBool,
   kFp8E4m3,
+  kInt16,  // in Collectives only, as the two below
+  kUint32,
+  kUint64,
   kOther
 };
 inline constexpr std::size_t kNumElements = static_cast<std::size_t>(Element::kOther);

@@ -3,6 +3,7 @@
 
 #include "core/balance.h"
 #include "core/channels.h"
+#include "core/collectives.h"
 #include "core/cuda.h"
 #include "core/errors.h"
 #include "core/group.h"
@@ -14,6 +15,7 @@ NB_MODULE(_core, module) {
   ferry::python::bind_errors(module);
   ferry::python::bind_group(module);
   ferry::python::bind_exchange(module);
+  ferry::python::bind_collectives(module);
   ferry::python::bind_padded(module);
   ferry::python::bind_channels(module);
   ferry::python::bind_balance(module);

@@ -49,7 +49,7 @@ bool is_true(const nb::object& object) { return PyObject_IsTrue(object.ptr()) ==
 // Whether the elements are of a type that has neither gradients nor lazy negation.
 bool is_whole(Element element) {
   return element == Element::kInt64 || element == Element::kInt32 || element == Element::kBool ||
-         element == Element::kUint8;
+         element == Element::kUint8 || element == Element::kInt8 || element == Element::kInt16;
 }
 
 // Refuses a tensor that needs a gradient, which would end here without an error, and a lazily

@@ -13,7 +13,7 @@ ferry.torch has the differentiable functions, ferry.deep_ep and ferry.torch_npu 
 from importlib import import_module
 from types import ModuleType
 
-from ferry._core import Exchange, Group, Handle, Operation, Received, window_bytes
+from ferry._core import Collectives, Exchange, Group, Handle, Operation, Received, window_bytes
 from ferry.errors import (
     Broken,
     Capacity,
@@ -34,9 +34,9 @@ from ferry.types import Settings
 
 __version__ = "0.1.0"
 __all__ = [
-    "Broken", "Capacity", "Closed", "Error", "Exchange", "Group", "Handle", "Interrupted", "InvalidArgument",
-    "Mismatch", "Operation", "PeerLost", "PeerRejected", "Received", "Settings", "Stats", "System", "Timeout",
-    "WindowBytes", "init", "plan", "run_threads", "spawn", "window_bytes",
+    "Broken", "Capacity", "Closed", "Collectives", "Error", "Exchange", "Group", "Handle", "Interrupted",
+    "InvalidArgument", "Mismatch", "Operation", "PeerLost", "PeerRejected", "Received", "Settings", "Stats",
+    "System", "Timeout", "WindowBytes", "init", "plan", "run_threads", "spawn", "window_bytes",
 ]
 
 _LATER = ("deep_ep", "jax", "moe", "placement", "torch", "torch_npu", "transformers", "vllm")

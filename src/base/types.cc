@@ -5,8 +5,15 @@ namespace ferry {
 std::size_t element_bytes(DataType type) noexcept {
   switch (type) {
     case DataType::kBf16:
+    case DataType::kInt16:
+    case DataType::kUint16:
     case DataType::kFp16: return 2;
+    case DataType::kInt32:
+    case DataType::kUint32:
     case DataType::kFp32: return 4;
+    case DataType::kInt64:
+    case DataType::kUint64:
+    case DataType::kFp64: return 8;
     case DataType::kBytes:
     case DataType::kInt8:
     case DataType::kFp8E4m3: return 1;
@@ -22,6 +29,27 @@ const char* data_type_name(DataType type) noexcept {
     case DataType::kBytes: return "bytes";
     case DataType::kInt8: return "int8";
     case DataType::kFp8E4m3: return "fp8_e4m3";
+    case DataType::kFp64: return "fp64";
+    case DataType::kInt16: return "int16";
+    case DataType::kInt32: return "int32";
+    case DataType::kInt64: return "int64";
+    case DataType::kUint16: return "uint16";
+    case DataType::kUint32: return "uint32";
+    case DataType::kUint64: return "uint64";
+  }
+  return "unknown";
+}
+
+const char* reduce_op_name(ReduceOp op) noexcept {
+  switch (op) {
+    case ReduceOp::kSum: return "sum";
+    case ReduceOp::kAvg: return "avg";
+    case ReduceOp::kProduct: return "product";
+    case ReduceOp::kMin: return "min";
+    case ReduceOp::kMax: return "max";
+    case ReduceOp::kBand: return "band";
+    case ReduceOp::kBor: return "bor";
+    case ReduceOp::kBxor: return "bxor";
   }
   return "unknown";
 }

@@ -1,0 +1,99 @@
+// Collectives: all-to-all, gather, scatter, reductions, broadcast and messages between the ranks of
+// a group, over any contiguous memory. The sizes are known to the callers, so no counts travel.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "ferry/export.h"
+#include "ferry/group.h"
+#include "ferry/status.h"
+#include "ferry/types.h"
+
+namespace ferry {
+
+namespace internal {
+class CollectivesState;
+}
+
+struct CollectivesOptions {
+  // The deadline of each call that names none; 0: the deadline of the group.
+  std::chrono::nanoseconds deadline{0};
+  // The memory of each rank through which its data pass, in chunks; equal on all ranks.
+  std::int64_t window_bytes = std::int64_t{2} << 20;
+};
+
+// One rank's access to the collectives of a group. All calls except send, recv, rank() and size()
+// are collective: every rank makes the same calls in the same order, one at a time on each object.
+// Several objects of a group are independent of each other.
+//
+// Counts are in elements. A `deadline` of 0 is that of the options. No memory of a call may overlap
+// another memory of it, unless the call says so.
+//
+// Errors: a refused argument is kInvalidArgument on its rank and kPeerRejected on the others; ranks
+// whose calls differ all get kMismatch, which names the ranks and the values. The group is usable
+// after both, and no rank's output is specified. A rank that dies or is late breaks the group, as
+// everywhere (Status).
+class FERRY_EXPORT Collectives {
+ public:
+  using Deadline = std::chrono::nanoseconds;
+  using Counts = std::span<const std::int64_t>;  // [ranks]
+
+  Collectives() = default;  // every call fails
+  // Collective. Throws Error on all ranks when one of them is refused memory, the options differ,
+  // or the ranks are of several nodes.
+  explicit Collectives(const Group& group, const CollectivesOptions& options = {});
+
+  int rank() const;
+  int size() const;
+
+  // Sends in_counts[r] elements to each rank r, in rank order in `in`, and receives out_counts[r]
+  // from each. in_counts[r] of a rank equals out_counts of rank r for it.
+  [[nodiscard]] Status all_to_all_v(const void* in, Counts in_counts, void* out, Counts out_counts,
+                                    DataType dtype, Deadline deadline = {}) noexcept;
+  // Every rank receives the `count` elements of each rank, in rank order. counts[r] is the `count`
+  // of rank r. `in` may be its place in `out`.
+  [[nodiscard]] Status all_gather_v(const void* in, std::int64_t count, void* out, Counts counts,
+                                    DataType dtype, Deadline deadline = {}) noexcept;
+  // Rank r receives counts[r] elements: its block of `in`, reduced over all ranks. `out` may be
+  // that block.
+  [[nodiscard]] Status reduce_scatter_v(const void* in, Counts counts, void* out, DataType dtype,
+                                        ReduceOp op, Deadline deadline = {}) noexcept;
+  // `out` may equal `in`, here and in reduce.
+  [[nodiscard]] Status all_reduce(const void* in, void* out, std::int64_t count, DataType dtype,
+                                  ReduceOp op, Deadline deadline = {}) noexcept;
+  // `out` counts on the root only, and may be null elsewhere.
+  [[nodiscard]] Status reduce(const void* in, void* out, std::int64_t count, DataType dtype,
+                              ReduceOp op, int root, Deadline deadline = {}) noexcept;
+  [[nodiscard]] Status broadcast(void* data, std::int64_t count, DataType dtype, int root,
+                                 Deadline deadline = {}) noexcept;
+  // The root receives counts[r] elements of each rank r, in rank order; `in` of this rank has
+  // counts[rank]. `out` counts on the root only.
+  [[nodiscard]] Status gather_v(const void* in, void* out, Counts counts, DataType dtype, int root,
+                                Deadline deadline = {}) noexcept;
+  // Rank r receives its counts[r] elements of the root's `in`, which counts on the root only.
+  [[nodiscard]] Status scatter_v(const void* in, void* out, Counts counts, DataType dtype, int root,
+                                 Deadline deadline = {}) noexcept;
+  [[nodiscard]] Status barrier(Deadline deadline = {}) noexcept;
+
+  // Takes the place of a collective call on a rank that cannot make it: returns `why` here, and
+  // kPeerRejected on the other ranks.
+  [[nodiscard]] Status refuse(const Status& why) noexcept;
+
+  // Messages of one rank to another with one tag arrive in order. send returns when the message has
+  // been copied; that of a small message does not wait for the receiver. A message of another size
+  // or type than the receiver expects is kMismatch at the receiver, and stays for the next recv.
+  [[nodiscard]] Status send(const void* data, std::int64_t count, DataType dtype, int peer,
+                            std::int64_t tag, Deadline deadline = {}) noexcept;
+  // `peer`: the sender; -1: any rank, whose number is written to `source` (may be null).
+  [[nodiscard]] Status recv(void* data, std::int64_t count, DataType dtype, int peer,
+                            std::int64_t tag, int* source = nullptr,
+                            Deadline deadline = {}) noexcept;
+
+ private:
+  std::shared_ptr<internal::CollectivesState> state_;
+};
+
+}  // namespace ferry

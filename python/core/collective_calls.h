@@ -1,0 +1,57 @@
+// The calls of ferry.Collectives. They read arguments with the GIL and move data without it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "core/forked.h"
+#include "core/group.h"
+#include "ferry/collectives.h"
+
+namespace ferry::python {
+
+namespace nb = nanobind;
+
+struct HeldCollectives {
+  Collectives collectives;
+  std::atomic<bool> busy{false};
+};
+
+// A running call keeps the object alive; close() releases it.
+struct PyCollectives {
+  std::shared_ptr<Kept<std::shared_ptr<HeldCollectives>>> kept;
+
+  // Throws Error(kClosed) after close(), and in a forked child.
+  std::shared_ptr<HeldCollectives> get() const;
+};
+
+PyCollectives make_collectives(const PyGroup& group, nb::handle deadline,
+                               std::int64_t window_bytes);
+void close_collectives(const PyCollectives& self);
+
+void all_to_all_v(const PyCollectives& self, nb::handle out, nb::handle rows, nb::handle out_counts,
+                  nb::handle in_counts, nb::handle deadline);
+void all_gather_v(const PyCollectives& self, nb::handle out, nb::handle mine, nb::handle counts,
+                  nb::handle deadline);
+void reduce_scatter_v(const PyCollectives& self, nb::handle out, nb::handle rows, nb::handle counts,
+                      const std::string& op, nb::handle deadline);
+void all_reduce(const PyCollectives& self, nb::handle out, nb::handle rows, const std::string& op,
+                nb::handle deadline);
+void reduce(const PyCollectives& self, nb::handle out, nb::handle rows, int root,
+            const std::string& op, nb::handle deadline);
+void broadcast(const PyCollectives& self, nb::handle rows, int root, nb::handle deadline);
+void gather_v(const PyCollectives& self, nb::handle out, nb::handle rows, nb::handle counts,
+              int root, nb::handle deadline);
+void scatter_v(const PyCollectives& self, nb::handle out, nb::handle rows, nb::handle counts,
+               int root, nb::handle deadline);
+void barrier(const PyCollectives& self, nb::handle deadline);
+void refuse_call(const PyCollectives& self, const std::string& why);
+void send(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
+          nb::handle deadline);
+int recv(const PyCollectives& self, nb::handle rows, int peer, std::int64_t tag,
+         nb::handle deadline);
+
+}  // namespace ferry::python

@@ -1,0 +1,76 @@
+#include "collectives/arguments.h"
+
+#include <limits>
+
+#include "exchange/arguments/refusal.h"
+#include "kernels/reduce_elements.h"
+
+namespace ferry::internal {
+
+namespace {
+
+constexpr std::int64_t kMostBytes = std::numeric_limits<std::int64_t>::max() / 2;
+
+}  // namespace
+
+CallArguments::CallArguments(int rank, int num_ranks, DataType dtype) noexcept
+    : rank_(rank), num_ranks_(num_ranks), dtype_(dtype) {
+  if (element_bytes(dtype) == 0)
+    refusal_ = refuse_with(rank, "dtype is {}, need one of DataType", static_cast<int>(dtype));
+}
+
+std::int64_t CallArguments::counts(const char* name, std::span<const std::int64_t> counts) {
+  if (!refusal_.ok()) return 0;
+  if (static_cast<std::int64_t>(counts.size()) != num_ranks_) {
+    refusal_ = refuse_with(rank_, "{} has {} elements, need one for each of {} ranks", name,
+                           counts.size(), num_ranks_);
+    return 0;
+  }
+  const std::int64_t most = kMostBytes / static_cast<std::int64_t>(element_bytes(dtype_));
+  std::int64_t sum = 0;
+  for (int peer = 0; peer < num_ranks_; ++peer) {
+    if (counts[peer] < 0 || counts[peer] > most - sum) {
+      refusal_ = refuse_with(rank_, "{}[{}] is {}, need 0 to {} elements in all", name, peer,
+                             counts[peer], most);
+      return 0;
+    }
+    sum += counts[peer];
+  }
+  return sum;
+}
+
+void CallArguments::count(std::int64_t count) {
+  if (!refusal_.ok()) return;
+  const std::int64_t most = kMostBytes / static_cast<std::int64_t>(element_bytes(dtype_));
+  if (count < 0 || count > most)
+    refusal_ = refuse_with(rank_, "count is {}, need 0 to {}", count, most);
+}
+
+void CallArguments::own_count(std::int64_t count, std::span<const std::int64_t> counts) {
+  if (!refusal_.ok() || counts[rank_] == count) return;
+  refusal_ = refuse_with(rank_, "counts[{}] is {}, and rank {} gives {} elements", rank_,
+                         counts[rank_], rank_, count);
+}
+
+void CallArguments::memory(const char* name, const void* data, std::int64_t count) {
+  if (!refusal_.ok() || data != nullptr || count == 0) return;
+  refusal_ = refuse_with(rank_, "{} is null, need {} elements", name, count);
+}
+
+void CallArguments::op(ReduceOp op) {
+  if (!refusal_.ok() || can_reduce(dtype_, op)) return;
+  refusal_ = refuse_with(rank_, "elements of {} cannot be reduced with op {}",
+                         data_type_name(dtype_), reduce_op_name(op));
+}
+
+void CallArguments::peer(const char* name, int peer, int least) {
+  if (!refusal_.ok() || (peer >= least && peer < num_ranks_)) return;
+  refusal_ = refuse_with(rank_, "{} is {}, need {} to {}", name, peer, least, num_ranks_ - 1);
+}
+
+void CallArguments::deadline(std::int64_t ns) {
+  if (!refusal_.ok() || ns >= 0) return;
+  refusal_ = refuse_with(rank_, "the deadline is {} ns, need 0 or more", ns);
+}
+
+}  // namespace ferry::internal

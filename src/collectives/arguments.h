@@ -1,0 +1,37 @@
+// Limits on the arguments of a collective call, as pure functions. Each returns ok, or a refusal
+// that names the value and the limit. They are applied before a rank writes anything.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ferry/status.h"
+#include "ferry/types.h"
+
+namespace ferry::internal {
+
+class CallArguments {
+ public:
+  CallArguments(int rank, int num_ranks, DataType dtype) noexcept;
+
+  // The first refusal of all checks so far; ok while there is none.
+  const Status& refusal() const noexcept { return refusal_; }
+
+  // Returns the sum, or 0 after a refusal.
+  std::int64_t counts(const char* name, std::span<const std::int64_t> counts);
+  void count(std::int64_t count);
+  // counts[rank] is the count of this rank.
+  void own_count(std::int64_t count, std::span<const std::int64_t> counts);
+  // `count` elements lie at `data`.
+  void memory(const char* name, const void* data, std::int64_t count);
+  void op(ReduceOp op);
+  void peer(const char* name, int peer, int least = 0);
+  void deadline(std::int64_t ns);
+
+ private:
+  int rank_, num_ranks_;
+  DataType dtype_;
+  Status refusal_;
+};
+
+}  // namespace ferry::internal

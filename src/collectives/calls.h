@@ -1,0 +1,129 @@
+// Calls: how the ranks of a Collectives go through one call together. Numbers calls, publishes this
+// rank's record and flag, waits for those of the others, and judges what all of them said.
+//   calls.cc  numbers, flags, waits      verdict.cc  what the records of all ranks amount to
+//
+// Every rank waits for the record of every rank in every call. So a rank that has published call n
+// knows that all have finished call n - 2, whose records and half of the window it replaces.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+
+#include "collectives/layout.h"
+#include "collectives/record.h"
+#include "group/state.h"
+#include "group/wait.h"
+#include "kernels/kernels.h"
+#include "memory/segment.h"
+
+namespace ferry::internal {
+
+class Calls {
+ public:
+  Calls(GroupState& group, std::shared_ptr<Segment> segment, const CollectivesLayout& layout);
+  // Waits of the others pass from now on, and find that the record of this rank is missing.
+  void close() noexcept;
+
+  int rank() const noexcept { return group_.rank(); }
+  int size() const noexcept { return group_.size(); }
+  const CollectivesLayout& layout() const noexcept { return layout_; }
+  std::byte* at(std::size_t offset) const noexcept { return segment_->data() + offset; }
+  // The half of a rank's window that a round of this call uses.
+  std::byte* half(int rank, std::int64_t round) const noexcept {
+    return at(layout_.half(rank, number_ + static_cast<std::uint64_t>(round)));
+  }
+
+  // How outputs of `bytes` on this rank are written: past the caches where they do not fit them.
+  Stores stores(std::size_t bytes) const noexcept {
+    return bytes > cached_bytes_ ? Stores::kStreaming : Stores::kCached;
+  }
+
+  // A call begins: it takes the next number. The record lacks only what the caller adds to it.
+  Status begin(const CallTerms& terms, std::chrono::nanoseconds limit);
+  CallRecord& record() noexcept { return record(rank()); }
+  // Counts that go with the record, and are read only to say where they differ.
+  void publish_counts(std::span<const std::int64_t> sent, std::span<const std::int64_t> expected);
+  // Ends a call that this rank refuses: all ranks return an error. Returns `why`, or what broke.
+  Status refuse(const Status& why);
+
+  // Goes through the call in rounds, of which there is at least one: write(k) writes to this rank's
+  // half of the window, take(k) reads from the others', and finish(k) reads what the others wrote
+  // in take(k). Windows have two halves, so round k + 1 is written before round k is taken. Ranks
+  // may have different numbers of rounds, unless there is a `finish`.
+  template <typename Write, typename Take>
+  Status run(std::int64_t rounds, const Write& write, const Take& take) {
+    return run(rounds, write, take, nullptr);
+  }
+  template <typename Write, typename Take, typename Finish>
+  Status run(std::int64_t rounds, const Write& write, const Take& take, const Finish& finish);
+
+ private:
+  CallRecord& record(int rank) const noexcept {
+    return *reinterpret_cast<CallRecord*>(at(layout_.record(rank, number_)));
+  }
+  const std::int64_t* sent_counts(int rank) const noexcept {
+    return reinterpret_cast<const std::int64_t*>(at(layout_.sent_counts(rank, number_)));
+  }
+  const std::int64_t* expected_counts(int rank) const noexcept {
+    return reinterpret_cast<const std::int64_t*>(at(layout_.expected_counts(rank, number_)));
+  }
+  CallFlag& flag(int rank) const noexcept {
+    return *reinterpret_cast<CallFlag*>(at(layout_.control(rank)));
+  }
+  void raise_step(std::uint64_t step) noexcept;
+  Await awaiting(const char* phase, std::uint64_t step) noexcept;
+  Status await(const char* phase, std::uint64_t step) { return group_.wait(awaiting(phase, step)); }
+  Status await_free_half();
+  // Publishes the record and waits for those of all ranks.
+  Status meet();
+  Status end(Status status);
+
+  Status examine();
+  Status destroyed(int peer);
+  Status name_mismatch() const;
+  Status name_pair() const;
+  std::string name_counts(int rank) const;
+
+  GroupState& group_;
+  std::shared_ptr<Segment> segment_;
+  const CollectivesLayout layout_;
+  bool crowded_;
+  std::size_t cached_bytes_;
+  CallTime time_;                  // of the call that is in progress
+  std::uint64_t number_ = 0;       // of the last call
+  std::uint64_t both_halves_ = 0;  // the last call in which this rank wrote to both halves
+};
+
+template <typename Write, typename Take, typename Finish>
+Status Calls::run(std::int64_t rounds, const Write& write, const Take& take, const Finish& finish) {
+  constexpr bool kFinishes = !std::is_same_v<Finish, std::nullptr_t>;
+  if (Status status = await_free_half(); !status.ok()) return status;
+  if (rounds > 1) both_halves_ = number_;
+  write(0);
+  if (Status status = meet(); !status.ok()) return end(std::move(status));
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    if (round + 1 < rounds) {
+      // The half of the next round was last read in the round before this one.
+      Status status = round > 0 ? await("rows", Step::taken(number_, round - 1)) : Status{};
+      if (!status.ok()) return status;
+      write(round + 1);
+      raise_step(Step::written(number_, round + 1));
+    }
+    Status status = round > 0 ? await("rows", Step::written(number_, round)) : Status{};
+    if (!status.ok()) return status;
+    take(round);
+    if (kFinishes || round + 1 < rounds) raise_step(Step::taken(number_, round));
+    if constexpr (kFinishes) {
+      if (Status reduced = await("sums", Step::taken(number_, round)); !reduced.ok())
+        return reduced;
+      finish(round);
+    }
+  }
+  return end({});
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,112 @@
+// The public Collectives: what may throw inside becomes a Status, and what is missing is said.
+#include "ferry/collectives.h"
+
+#include "collectives/state.h"
+#include "exchange/public_calls.h"
+
+namespace ferry {
+
+using internal::CollectivesState;
+
+namespace {
+
+constexpr const char* kNoCollectives = "this Collectives was default-made or moved from";
+
+template <typename Call>
+Status guarded(const std::shared_ptr<CollectivesState>& state, const Call& call) noexcept {
+  if (!state) return {Code::kClosed, kNoCollectives};
+  return internal::guarded(state, call);
+}
+
+const CollectivesState& made(const std::shared_ptr<CollectivesState>& state) {
+  if (!state) throw Error(Code::kClosed, kNoCollectives);
+  return *state;
+}
+
+}  // namespace
+
+Collectives::Collectives(const Group& group, const CollectivesOptions& options)
+    : state_(std::make_shared<CollectivesState>(group.state(), options)) {}
+
+int Collectives::rank() const { return made(state_).group().rank(); }
+int Collectives::size() const { return made(state_).group().size(); }
+
+Status Collectives::all_to_all_v(const void* in, Counts in_counts, void* out, Counts out_counts,
+                                 DataType dtype, Deadline deadline) noexcept {
+  return guarded(state_, [&](CollectivesState& state) {
+    return state.all_to_all(in, in_counts, out, out_counts, dtype, deadline);
+  });
+}
+
+Status Collectives::all_gather_v(const void* in, std::int64_t count, void* out, Counts counts,
+                                 DataType dtype, Deadline deadline) noexcept {
+  return guarded(state_, [&](CollectivesState& state) {
+    return state.all_gather(in, count, out, counts, dtype, deadline);
+  });
+}
+
+Status Collectives::reduce_scatter_v(const void* in, Counts counts, void* out, DataType dtype,
+                                     ReduceOp op, Deadline deadline) noexcept {
+  return guarded(state_, [&](CollectivesState& state) {
+    return state.reduce_scatter(in, counts, out, dtype, op, deadline);
+  });
+}
+
+Status Collectives::all_reduce(const void* in, void* out, std::int64_t count, DataType dtype,
+                               ReduceOp op, Deadline deadline) noexcept {
+  return guarded(state_, [&](CollectivesState& state) {
+    return state.all_reduce(in, out, count, dtype, op, deadline);
+  });
+}
+
+Status Collectives::reduce(const void* in, void* out, std::int64_t count, DataType dtype,
+                           ReduceOp op, int root, Deadline deadline) noexcept {
+  return guarded(state_, [&](CollectivesState& state) {
+    return state.reduce(in, out, count, dtype, op, root, deadline);
+  });
+}
+
+Status Collectives::broadcast(void* data, std::int64_t count, DataType dtype, int root,
+                              Deadline deadline) noexcept {
+  return guarded(state_, [&](CollectivesState& state) {
+    return state.broadcast(data, count, dtype, root, deadline);
+  });
+}
+
+Status Collectives::gather_v(const void* in, void* out, Counts counts, DataType dtype, int root,
+                             Deadline deadline) noexcept {
+  return guarded(state_, [&](CollectivesState& state) {
+    return state.gather(in, out, counts, dtype, root, deadline);
+  });
+}
+
+Status Collectives::scatter_v(const void* in, void* out, Counts counts, DataType dtype, int root,
+                              Deadline deadline) noexcept {
+  return guarded(state_, [&](CollectivesState& state) {
+    return state.scatter(in, out, counts, dtype, root, deadline);
+  });
+}
+
+Status Collectives::barrier(Deadline deadline) noexcept {
+  return guarded(state_, [&](CollectivesState& state) { return state.barrier(deadline); });
+}
+
+Status Collectives::refuse(const Status& why) noexcept {
+  return guarded(state_, [&](CollectivesState& state) { return state.refuse(why); });
+}
+
+Status Collectives::send(const void* data, std::int64_t count, DataType dtype, int peer,
+                         std::int64_t tag, Deadline deadline) noexcept {
+  return guarded(state_, [&](CollectivesState& state) {
+    return state.send(data, count, dtype, peer, tag, deadline);
+  });
+}
+
+Status Collectives::recv(void* data, std::int64_t count, DataType dtype, int peer, std::int64_t tag,
+                         int* source, Deadline deadline) noexcept {
+  return guarded(state_, [&](CollectivesState& state) {
+    return state.recv(data, count, dtype, peer, tag, source, deadline);
+  });
+}
+
+}  // namespace ferry

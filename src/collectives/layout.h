@@ -1,0 +1,71 @@
+// CollectivesLayout: every byte offset in the segment of a Collectives. Memory grows with the
+// number of ranks, except the counts of the records and the flags of messages, which are 8 bytes
+// for each pair of ranks.
+//
+//   flag and records [ranks]     CallFlag, then for each parity of the call: CallRecord, the counts
+//                                that the rank sends [ranks], those that it expects [ranks]
+//   windows          [ranks]     two halves
+//   mailboxes        [ranks]     of one sender, for each receiver (mailbox.h)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "collectives/record.h"
+#include "memory/accumulator.h"
+
+namespace ferry::internal {
+
+class CollectivesLayout {
+ public:
+  static constexpr std::size_t kPage = 4096;
+  static constexpr std::size_t kLine = 64;
+
+  CollectivesLayout(int num_ranks, std::size_t window_bytes, std::size_t mailbox_bytes) {
+    const auto ranks = static_cast<std::size_t>(num_ranks);
+    Accumulator control;
+    control.take(sizeof(CallFlag), alignof(CallFlag));
+    record_ = control.take(2 * sizeof(CallRecord), kLine);
+    counts_ = control.take(checked_mul(4 * sizeof(std::int64_t), ranks), kLine);
+    counts_bytes_ = ranks * sizeof(std::int64_t);
+    control_bytes_ = control.align(alignof(CallFlag));
+    half_bytes_ = window_bytes / 2 / kLine * kLine;
+    mailbox_bytes_ = mailbox_bytes;
+    Accumulator segment;
+    segment.take(checked_mul(control_bytes_, ranks), kPage);
+    windows_ = segment.take(checked_mul(window_stride(), ranks), kPage);
+    mailboxes_ = segment.take(checked_mul(mailbox_stride(), ranks), kPage);
+    segment_bytes_ = segment.align(kPage);
+  }
+
+  std::size_t segment_bytes() const noexcept { return segment_bytes_; }
+  std::size_t control(int rank) const noexcept { return rank * control_bytes_; }
+  std::size_t control_bytes() const noexcept { return control_bytes_; }
+  std::size_t record(int rank, std::uint64_t number) const noexcept {
+    return control(rank) + record_ + number % 2 * sizeof(CallRecord);
+  }
+  std::size_t sent_counts(int rank, std::uint64_t number) const noexcept {
+    return control(rank) + counts_ + number % 2 * 2 * counts_bytes_;
+  }
+  std::size_t expected_counts(int rank, std::uint64_t number) const noexcept {
+    return sent_counts(rank, number) + counts_bytes_;
+  }
+  std::size_t half_bytes() const noexcept { return half_bytes_; }
+  std::size_t window(int rank) const noexcept { return windows_ + rank * window_stride(); }
+  std::size_t window_bytes() const noexcept { return 2 * half_bytes_; }
+  std::size_t half(int rank, std::uint64_t parity) const noexcept {
+    return window(rank) + parity % 2 * half_bytes_;
+  }
+  std::size_t mailboxes(int rank) const noexcept { return mailboxes_ + rank * mailbox_stride(); }
+  std::size_t mailboxes_bytes() const noexcept { return mailbox_bytes_; }
+
+ private:
+  // Whole pages, so that the memory of each rank lies on its own NUMA domain.
+  std::size_t window_stride() const { return (2 * half_bytes_ + kPage - 1) / kPage * kPage; }
+  std::size_t mailbox_stride() const { return (mailbox_bytes_ + kPage - 1) / kPage * kPage; }
+
+  std::size_t record_, counts_, counts_bytes_, control_bytes_, half_bytes_, mailbox_bytes_;
+  std::size_t windows_, mailboxes_, segment_bytes_;
+};
+
+}  // namespace ferry::internal

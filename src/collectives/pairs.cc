@@ -1,0 +1,98 @@
+// Data of pairs: the half of a rank's window has a slot for each other rank.
+#include <vector>
+
+#include "collectives/data.h"
+#include "kernels/reduce_elements.h"
+
+namespace ferry::internal {
+
+namespace {
+
+std::size_t slot_bytes(const Calls& calls) noexcept {
+  const std::size_t slots = static_cast<std::size_t>(std::max(1, calls.size() - 1));
+  return calls.layout().half_bytes() / slots / CollectivesLayout::kLine * CollectivesLayout::kLine;
+}
+
+// The slot of `receiver` in the window of `sender`.
+std::byte* slot(const Calls& calls, int sender, int receiver, std::int64_t round) noexcept {
+  const int index = (receiver - sender - 1 + calls.size()) % calls.size();
+  return calls.half(sender, round) + static_cast<std::size_t>(index) * slot_bytes(calls);
+}
+
+// What this rank has for each other rank goes into the slots.
+void fill_slots(const Calls& calls, const std::byte* in, const CountedBytes& sent,
+                std::int64_t round) noexcept {
+  for (int peer = 0; peer < calls.size(); ++peer) {
+    const Chunk chunk(sent.of(peer), slot_bytes(calls), round);
+    if (peer != calls.rank() && chunk.size > 0)
+      copy(slot(calls, calls.rank(), peer, round), in + chunk.begin, chunk.size, Stores::kCached);
+    in += sent.of(peer);
+  }
+}
+
+}  // namespace
+
+std::size_t CountedBytes::most(int but) const noexcept {
+  std::size_t most = 0;
+  for (int rank = 0; rank < static_cast<int>(counts.size()); ++rank)
+    if (rank != but) most = std::max(most, of(rank));
+  return most;
+}
+
+std::size_t CountedBytes::before(int rank) const noexcept {
+  std::size_t before = 0;
+  for (int other = 0; other < rank; ++other) before += of(other);
+  return before;
+}
+
+std::int64_t num_rounds(std::size_t bytes, std::size_t most) noexcept {
+  return static_cast<std::int64_t>(std::max<std::size_t>(1, (bytes + most - 1) / most));
+}
+
+void copy(std::byte* to, const std::byte* from, std::size_t bytes, Stores stores) noexcept {
+  if (to == from || bytes == 0) return;
+  copy_row(to, from, bytes, stores);
+  if (stores == Stores::kStreaming) stores_fence();
+}
+
+Status move_pairs(Calls& calls, const PairData& data) {
+  const int rank = calls.rank();
+  const std::size_t most = std::max(data.sent.most(rank), data.received.most(rank));
+  const Stores stores = calls.stores(data.received.before(calls.size()));
+  const auto take = [&](std::int64_t round) {
+    std::byte* out = data.out;
+    for (int peer = 0; peer < calls.size(); ++peer) {
+      const Chunk chunk(data.received.of(peer), slot_bytes(calls), round);
+      if (peer != rank && chunk.size > 0)
+        copy(out + chunk.begin, slot(calls, peer, rank, round), chunk.size, stores);
+      if (peer == rank && round == 0)
+        copy(out, data.in + data.sent.before(rank), data.sent.of(rank), stores);
+      out += data.received.of(peer);
+    }
+  };
+  return calls.run(
+      num_rounds(most, slot_bytes(calls)),
+      [&](std::int64_t round) { fill_slots(calls, data.in, data.sent, round); }, take);
+}
+
+Status reduce_scatter(Calls& calls, const ReducedBlocks& data) {
+  const int rank = calls.rank();
+  const std::byte* const own = data.in + data.blocks.before(rank);
+  std::vector<const void*> rows(calls.size());
+  const auto take = [&](std::int64_t round) {
+    const Chunk chunk(data.blocks.of(rank), slot_bytes(calls), round);
+    for (int peer = 0; peer < calls.size(); ++peer)
+      rows[peer] = peer == rank ? own + chunk.begin : slot(calls, peer, rank, round);
+    reduce_elements({.rows = rows.data(),
+                     .num_rows = calls.size(),
+                     .type = data.dtype,
+                     .op = data.op,
+                     .out = data.out + chunk.begin,
+                     .count = static_cast<std::int64_t>(chunk.size / data.blocks.element)});
+  };
+  return calls.run(
+      num_rounds(data.blocks.most(/*but=*/-1), slot_bytes(calls)),
+      [&](std::int64_t round) { fill_slots(calls, data.in, data.blocks, round); }, take);
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,41 @@
+// Data that all ranks read: a rank writes a chunk to a half of its window once.
+#include "collectives/data.h"
+
+namespace ferry::internal {
+
+Status gather_all(Calls& calls, const GatheredData& data) {
+  const int rank = calls.rank();
+  const std::size_t half = calls.layout().half_bytes();
+  const Stores stores = calls.stores(data.parts.before(calls.size()));
+  const auto write = [&](std::int64_t round) {
+    const Chunk chunk(data.parts.of(rank), half, round);
+    copy(calls.half(rank, round), data.in + chunk.begin, chunk.size, Stores::kCached);
+  };
+  const auto take = [&](std::int64_t round) {
+    std::byte* out = data.out;
+    for (int peer = 0; peer < calls.size(); ++peer) {
+      const Chunk chunk(data.parts.of(peer), half, round);
+      const std::byte* from = peer == rank ? data.in + chunk.begin : calls.half(peer, round);
+      copy(out + chunk.begin, from, chunk.size, stores);
+      out += data.parts.of(peer);
+    }
+  };
+  return calls.run(num_rounds(data.parts.most(/*but=*/-1), half), write, take);
+}
+
+Status broadcast(Calls& calls, std::byte* data, std::size_t bytes, int root) {
+  const std::size_t half = calls.layout().half_bytes();
+  const bool sends = calls.rank() == root;
+  const Stores stores = calls.stores(bytes);
+  const auto write = [&](std::int64_t round) {
+    const Chunk chunk(bytes, half, round);
+    if (sends) copy(calls.half(root, round), data + chunk.begin, chunk.size, Stores::kCached);
+  };
+  const auto take = [&](std::int64_t round) {
+    const Chunk chunk(bytes, half, round);
+    if (!sends) copy(data + chunk.begin, calls.half(root, round), chunk.size, stores);
+  };
+  return calls.run(num_rounds(bytes, half), write, take);
+}
+
+}  // namespace ferry::internal

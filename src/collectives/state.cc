@@ -1,0 +1,313 @@
+#include "collectives/state.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "collectives/data.h"
+#include "exchange/setup/agreement.h"
+#include "memory/available.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// What a rank has for the messages to all others (mailbox.h).
+constexpr std::size_t kMailboxBytes = std::size_t{512} << 10;
+
+std::uint64_t mixed(std::uint64_t x) noexcept {  // splitmix64
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+std::uint64_t digest_of_pair(int source, int destination, std::int64_t count) noexcept {
+  const std::uint64_t pair = static_cast<std::uint64_t>(source) << 32 | std::uint32_t(destination);
+  return mixed(mixed(pair) ^ static_cast<std::uint64_t>(count));
+}
+
+std::uint64_t digest_of(std::span<const std::int64_t> counts) noexcept {
+  std::uint64_t digest = 0;
+  for (const std::int64_t count : counts)
+    digest = mixed(digest ^ static_cast<std::uint64_t>(count));
+  return digest;
+}
+
+const std::byte* bytes(const void* data) noexcept { return static_cast<const std::byte*>(data); }
+std::byte* bytes(void* data) noexcept { return static_cast<std::byte*>(data); }
+
+void check_options(const CollectivesOptions& options, int num_ranks) {
+  // A line for each rank in each half.
+  const std::int64_t least = 2 * std::int64_t{CollectivesLayout::kLine} * num_ranks;
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  if (options.window_bytes < least || options.window_bytes > kMost) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("window_bytes is {}, need {} to {} for {} ranks", options.window_bytes,
+                            least, kMost, num_ranks));
+  }
+  if (options.deadline.count() < 0) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("the deadline is {} ns, need 0 or more", options.deadline.count()));
+  }
+}
+
+}  // namespace
+
+struct CollectivesState::Parts {
+  Parts(GroupState& group, const CollectivesOptions& options);
+  MailboxShape mailboxes;
+  CollectivesLayout layout;
+  std::shared_ptr<Segment> segment;
+};
+
+CollectivesState::Parts::Parts(GroupState& group, const CollectivesOptions& options)
+    : mailboxes(group.size(), kMailboxBytes),
+      layout(group.size(),
+             static_cast<std::size_t>(std::max<std::int64_t>(0, options.window_bytes)),
+             mailboxes.all_bytes) {
+  const Deadline by = group.deadline();
+  make_alike(group, by, [&] {
+    if (!group.one_node()) {
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("Collectives need ranks of one node, these are of {}",
+                              group.topology().num_nodes()));
+    }
+    check_options(options, group.size());
+    return fmt::format("collectives.window_bytes is {}\n", options.window_bytes);
+  });
+  segment = share_segment(group, layout.segment_bytes(), by);
+  const int rank = group.rank();
+  make_alike(group, by, [&] {
+    if (!segment->commit(layout.control(rank), layout.control_bytes()) ||
+        !segment->commit(layout.window(rank), layout.window_bytes()) ||
+        !segment->commit(layout.mailboxes(rank), layout.mailboxes_bytes())) {
+      throw Error(
+          Code::kCapacity,
+          fmt::format("no memory for the {} bytes of the window and the mailboxes of a rank: "
+                      "{} bytes are free",
+                      layout.window_bytes() + layout.mailboxes_bytes(), available_memory()));
+    }
+    return std::string();
+  });
+  for (int peer = 0; peer < group.size(); ++peer) {
+    segment->map_in(layout.control(peer), layout.control_bytes());
+    segment->map_in(layout.window(peer), layout.window_bytes());
+    segment->map_in(layout.mailboxes(peer), layout.mailboxes_bytes());
+  }
+}
+
+CollectivesState::CollectivesState(const std::shared_ptr<GroupState>& group,
+                                   const CollectivesOptions& options)
+    : CollectivesState(group, options, Parts(usable(group), options)) {}
+
+CollectivesState::CollectivesState(const std::shared_ptr<GroupState>& group,
+                                   const CollectivesOptions& options, const Parts& parts)
+    : group_(group),
+      deadline_(options.deadline.count() > 0 ? options.deadline : group->default_deadline()),
+      calls_(*group, parts.segment, parts.layout),
+      messages_(*group, parts.segment, parts.layout, parts.mailboxes) {
+  group->log(LogLevel::kInfo,
+             fmt::format("collectives: {} bytes of a window, {} of mailboxes",
+                         parts.layout.window_bytes(), parts.layout.mailboxes_bytes()));
+}
+
+CollectivesState::~CollectivesState() { calls_.close(); }
+
+CallArguments CollectivesState::arguments(DataType dtype, Limit limit) const {
+  CallArguments arguments(group_->rank(), group_->size(), dtype);
+  arguments.deadline(limit.count());
+  return arguments;
+}
+
+CollectivesState::Limit CollectivesState::limit_of(Limit limit) const noexcept {
+  return limit.count() > 0 ? limit : deadline_;
+}
+
+template <typename Move>
+Status CollectivesState::call(const CallTerms& terms, Limit limit, const CallArguments& arguments,
+                              const Move& move) {
+  if (Status begun = calls_.begin(terms, limit_of(limit)); !begun.ok()) return begun;
+  return arguments.refusal().ok() ? move() : calls_.refuse(arguments.refusal());
+}
+
+Status CollectivesState::all_to_all(const void* in, Counts in_counts, void* out, Counts out_counts,
+                                    DataType dtype, Limit limit) {
+  CallArguments check = arguments(dtype, limit);
+  check.memory("in", in, check.counts("in_counts", in_counts));
+  check.memory("out", out, check.counts("out_counts", out_counts));
+  return call({.kind = CallKind::kAllToAll, .dtype = dtype}, limit, check, [&] {
+    CallRecord& mine = calls_.record();
+    for (int peer = 0; peer < calls_.size(); ++peer) {
+      mine.sends += digest_of_pair(calls_.rank(), peer, in_counts[peer]);
+      mine.expects += digest_of_pair(peer, calls_.rank(), out_counts[peer]);
+    }
+    calls_.publish_counts(in_counts, out_counts);
+    const std::size_t element = element_bytes(dtype);
+    return move_pairs(calls_, {bytes(in), {in_counts, element}, bytes(out), {out_counts, element}});
+  });
+}
+
+Status CollectivesState::all_gather(const void* in, std::int64_t count, void* out, Counts counts,
+                                    DataType dtype, Limit limit) {
+  CallArguments check = arguments(dtype, limit);
+  const std::int64_t sum = check.counts("counts", counts);
+  check.own_count(count, counts);
+  check.memory("in", in, count);
+  check.memory("out", out, sum);
+  const CallTerms terms{
+      .kind = CallKind::kAllGather, .dtype = dtype, .count = sum, .counts = digest_of(counts)};
+  return call(terms, limit, check, [&] {
+    calls_.publish_counts(counts, {});
+    return gather_all(calls_, {bytes(in), bytes(out), {counts, element_bytes(dtype)}});
+  });
+}
+
+Status CollectivesState::reduce_scatter(const void* in, Counts counts, void* out, DataType dtype,
+                                        ReduceOp op, Limit limit) {
+  CallArguments check = arguments(dtype, limit);
+  check.op(op);
+  check.memory("in", in, check.counts("counts", counts));
+  check.memory("out", out, check.refusal().ok() ? counts[group_->rank()] : 0);
+  const CallTerms terms{.kind = CallKind::kReduceScatter,
+                        .dtype = dtype,
+                        .op = op,
+                        .count = check.counts("counts", counts),
+                        .counts = digest_of(counts)};
+  return call(terms, limit, check, [&] {
+    calls_.publish_counts(counts, {});
+    return internal::reduce_scatter(
+        calls_, {bytes(in), {counts, element_bytes(dtype)}, bytes(out), dtype, op});
+  });
+}
+
+Status CollectivesState::all_reduce(const void* in, void* out, std::int64_t count, DataType dtype,
+                                    ReduceOp op, Limit limit) {
+  CallArguments check = arguments(dtype, limit);
+  check.op(op);
+  check.count(count);
+  check.memory("in", in, count);
+  check.memory("out", out, count);
+  const CallTerms terms{.kind = CallKind::kAllReduce, .dtype = dtype, .op = op, .count = count};
+  return call(terms, limit, check, [&] {
+    return internal::reduce(calls_, {bytes(in), bytes(out), count, dtype, op, ReducedData::kAll});
+  });
+}
+
+Status CollectivesState::reduce(const void* in, void* out, std::int64_t count, DataType dtype,
+                                ReduceOp op, int root, Limit limit) {
+  CallArguments check = arguments(dtype, limit);
+  check.op(op);
+  check.count(count);
+  check.peer("root", root);
+  check.memory("in", in, count);
+  if (root == group_->rank()) check.memory("out", out, count);
+  const CallTerms terms{
+      .kind = CallKind::kReduce, .dtype = dtype, .op = op, .root = root, .count = count};
+  return call(terms, limit, check, [&] {
+    return internal::reduce(calls_, {bytes(in), bytes(out), count, dtype, op, root});
+  });
+}
+
+Status CollectivesState::broadcast(void* data, std::int64_t count, DataType dtype, int root,
+                                   Limit limit) {
+  CallArguments check = arguments(dtype, limit);
+  check.count(count);
+  check.peer("root", root);
+  check.memory("data", data, count);
+  const CallTerms terms{.kind = CallKind::kBroadcast, .dtype = dtype, .root = root, .count = count};
+  return call(terms, limit, check, [&] {
+    return internal::broadcast(calls_, bytes(data),
+                               static_cast<std::size_t>(count) * element_bytes(dtype), root);
+  });
+}
+
+// The root's counts stand for what it receives, and this rank's own for what it sends.
+Status CollectivesState::gather(const void* in, void* out, Counts counts, DataType dtype, int root,
+                                Limit limit) {
+  CallArguments check = arguments(dtype, limit);
+  check.peer("root", root);
+  const std::int64_t sum = check.counts("counts", counts);
+  const bool is_root = root == group_->rank();
+  check.memory("in", in, check.refusal().ok() ? counts[group_->rank()] : 0);
+  if (is_root) check.memory("out", out, sum);
+  const CallTerms terms{.kind = CallKind::kGather,
+                        .dtype = dtype,
+                        .root = root,
+                        .count = sum,
+                        .counts = digest_of(counts)};
+  std::vector<std::int64_t> sent(group_->size()), received(group_->size());
+  return call(terms, limit, check, [&] {
+    calls_.publish_counts(counts, {});
+    sent[root] = counts[calls_.rank()];
+    if (is_root) received.assign(counts.begin(), counts.end());
+    const std::size_t element = element_bytes(dtype);
+    return move_pairs(calls_, {bytes(in), {sent, element}, bytes(out), {received, element}});
+  });
+}
+
+Status CollectivesState::scatter(const void* in, void* out, Counts counts, DataType dtype, int root,
+                                 Limit limit) {
+  CallArguments check = arguments(dtype, limit);
+  check.peer("root", root);
+  const std::int64_t sum = check.counts("counts", counts);
+  const bool is_root = root == group_->rank();
+  check.memory("out", out, check.refusal().ok() ? counts[group_->rank()] : 0);
+  if (is_root) check.memory("in", in, sum);
+  const CallTerms terms{.kind = CallKind::kScatter,
+                        .dtype = dtype,
+                        .root = root,
+                        .count = sum,
+                        .counts = digest_of(counts)};
+  std::vector<std::int64_t> sent(group_->size()), received(group_->size());
+  return call(terms, limit, check, [&] {
+    calls_.publish_counts(counts, {});
+    received[root] = counts[calls_.rank()];
+    if (is_root) sent.assign(counts.begin(), counts.end());
+    const std::size_t element = element_bytes(dtype);
+    return move_pairs(calls_, {bytes(in), {sent, element}, bytes(out), {received, element}});
+  });
+}
+
+Status CollectivesState::barrier(Limit limit) {
+  return call({.kind = CallKind::kBarrier}, limit, arguments(DataType::kBytes, limit), [&] {
+    return calls_.run(
+        1, [](std::int64_t) {}, [](std::int64_t) {});
+  });
+}
+
+Status CollectivesState::refuse(const Status& why) {
+  if (Status begun = calls_.begin({}, deadline_); !begun.ok()) return begun;
+  return calls_.refuse(why);
+}
+
+Status CollectivesState::send(const void* data, std::int64_t count, DataType dtype, int peer,
+                              std::int64_t tag, Limit limit) {
+  CallArguments check = arguments(dtype, limit);
+  check.count(count);
+  check.peer("peer", peer);
+  check.memory("data", data, count);
+  if (!check.refusal().ok()) return check.refusal();
+  return messages_.send(bytes(data),
+                        {static_cast<std::size_t>(count) * element_bytes(dtype), dtype, peer, tag},
+                        limit_of(limit));
+}
+
+Status CollectivesState::recv(void* data, std::int64_t count, DataType dtype, int peer,
+                              std::int64_t tag, int* source, Limit limit) {
+  CallArguments check = arguments(dtype, limit);
+  check.count(count);
+  check.peer("peer", peer, MessageSpec::kAny);
+  check.memory("data", data, count);
+  if (!check.refusal().ok()) return check.refusal();
+  int from = peer;
+  Status status = messages_.recv(
+      bytes(data), {static_cast<std::size_t>(count) * element_bytes(dtype), dtype, peer, tag}, from,
+      limit_of(limit));
+  if (source != nullptr) *source = from;
+  return status;
+}
+
+}  // namespace ferry::internal

@@ -1,0 +1,68 @@
+// CollectivesState: the inside of a Collectives. Makes it with all ranks together, checks the
+// arguments of each call, and refuses the call for all ranks where they are wrong.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "collectives/arguments.h"
+#include "collectives/calls.h"
+#include "collectives/messages.h"
+#include "ferry/collectives.h"
+#include "group/state.h"
+
+namespace ferry::internal {
+
+class CollectivesState {
+ public:
+  using Counts = std::span<const std::int64_t>;
+  using Limit = std::chrono::nanoseconds;  // 0: that of the options
+
+  // Collective. Throws on all ranks together.
+  CollectivesState(const std::shared_ptr<GroupState>& group, const CollectivesOptions& options);
+  ~CollectivesState();
+  CollectivesState(const CollectivesState&) = delete;
+  CollectivesState& operator=(const CollectivesState&) = delete;
+
+  GroupState& group() const noexcept { return *group_; }
+
+  Status all_to_all(const void* in, Counts in_counts, void* out, Counts out_counts, DataType dtype,
+                    Limit limit);
+  Status all_gather(const void* in, std::int64_t count, void* out, Counts counts, DataType dtype,
+                    Limit limit);
+  Status reduce_scatter(const void* in, Counts counts, void* out, DataType dtype, ReduceOp op,
+                        Limit limit);
+  Status all_reduce(const void* in, void* out, std::int64_t count, DataType dtype, ReduceOp op,
+                    Limit limit);
+  Status reduce(const void* in, void* out, std::int64_t count, DataType dtype, ReduceOp op,
+                int root, Limit limit);
+  Status broadcast(void* data, std::int64_t count, DataType dtype, int root, Limit limit);
+  Status gather(const void* in, void* out, Counts counts, DataType dtype, int root, Limit limit);
+  Status scatter(const void* in, void* out, Counts counts, DataType dtype, int root, Limit limit);
+  Status barrier(Limit limit);
+  Status refuse(const Status& why);
+  Status send(const void* data, std::int64_t count, DataType dtype, int peer, std::int64_t tag,
+              Limit limit);
+  Status recv(void* data, std::int64_t count, DataType dtype, int peer, std::int64_t tag,
+              int* source, Limit limit);
+
+ private:
+  struct Parts;
+  CollectivesState(const std::shared_ptr<GroupState>& group, const CollectivesOptions& options,
+                   const Parts& parts);
+  CallArguments arguments(DataType dtype, Limit limit) const;
+  Limit limit_of(Limit limit) const noexcept;
+  // Begins the call; moves its data unless the arguments are refused.
+  template <typename Move>
+  Status call(const CallTerms& terms, Limit limit, const CallArguments& arguments,
+              const Move& move);
+
+  std::shared_ptr<GroupState> group_;
+  Limit deadline_;
+  Calls calls_;
+  Messages messages_;
+};
+
+}  // namespace ferry::internal

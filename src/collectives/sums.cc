@@ -1,0 +1,119 @@
+// Reductions of the same elements on all ranks. Small ones: every rank that needs the result reads
+// the elements of all ranks. Large ones: each rank reduces a slice of every chunk, and the others
+// read its result. Both reduce in ascending rank order, so that the bits are equal.
+#include <vector>
+
+#include "collectives/data.h"
+#include "kernels/reduce_elements.h"
+
+namespace ferry::internal {
+
+namespace {
+
+// Up to so many bytes one round of flags costs more than what every rank reads.
+constexpr std::size_t kSmallBytes = std::size_t{16} << 10;
+
+// One reduction on this rank.
+class Reduction {
+ public:
+  Reduction(Calls& calls, const ReducedData& data)
+      : calls_(calls),
+        data_(data),
+        element_(element_bytes(data.dtype)),
+        bytes_(static_cast<std::size_t>(data.count) * element_),
+        rows_(calls.size()) {}
+
+  Status run() {
+    const std::size_t half = calls_.layout().half_bytes();
+    if (bytes_ <= std::min(kSmallBytes, half)) return run_small();
+    // The same slices in all rounds: a result lies where its rank writes nothing in later rounds.
+    const auto ranks = static_cast<std::size_t>(calls_.size());
+    constexpr std::size_t kLine = CollectivesLayout::kLine;
+    slice_ = std::min(half / ranks, (bytes_ + ranks - 1) / ranks + kLine - 1) / kLine * kLine;
+    chunk_ = slice_ * ranks;
+    return calls_.run(
+        num_rounds(bytes_, chunk_), [this](std::int64_t round) { write(round); },
+        [this](std::int64_t round) { reduce_slice(round); },
+        [this](std::int64_t round) { read(round); });
+  }
+
+ private:
+  bool gets_result() const noexcept {
+    return data_.root == ReducedData::kAll || data_.root == calls_.rank();
+  }
+
+  Status run_small() {
+    const auto write = [this](std::int64_t round) {
+      copy(calls_.half(calls_.rank(), round), data_.in, bytes_, Stores::kCached);
+    };
+    const auto take = [this](std::int64_t round) {
+      if (!gets_result()) return;
+      for (int peer = 0; peer < calls_.size(); ++peer)
+        rows_[peer] = peer == calls_.rank() ? data_.in : calls_.half(peer, round);
+      reduce_rows_to(data_.out, bytes_);
+    };
+    return calls_.run(1, write, take);
+  }
+
+  // Where the slice of a rank lies in the elements of the call.
+  Chunk slice(int rank, std::int64_t round) const noexcept {
+    const std::size_t begin =
+        static_cast<std::size_t>(round) * chunk_ + static_cast<std::size_t>(rank) * slice_;
+    Chunk slice(bytes_ - std::min(bytes_, begin), slice_, 0);
+    slice.begin = begin;
+    return slice;
+  }
+  std::byte* place(int rank, int slice, std::int64_t round) const noexcept {
+    return calls_.half(rank, round) + static_cast<std::size_t>(slice) * slice_;
+  }
+
+  void write(std::int64_t round) const noexcept {
+    for (int owner = 0; owner < calls_.size(); ++owner) {
+      const Chunk part = slice(owner, round);
+      if (owner != calls_.rank())
+        copy(place(calls_.rank(), owner, round), data_.in + part.begin, part.size, Stores::kCached);
+    }
+  }
+
+  // The result goes to this rank's window, in the place of its own elements, and to its output.
+  void reduce_slice(std::int64_t round) noexcept {
+    const int rank = calls_.rank();
+    const Chunk part = slice(rank, round);
+    if (part.size == 0) return;
+    for (int peer = 0; peer < calls_.size(); ++peer)
+      rows_[peer] = peer == rank ? data_.in + part.begin : place(peer, rank, round);
+    std::byte* const result = place(rank, rank, round);
+    reduce_rows_to(result, part.size);
+    if (gets_result()) copy(data_.out + part.begin, result, part.size, Stores::kCached);
+  }
+
+  void read(std::int64_t round) const noexcept {
+    if (!gets_result()) return;
+    for (int owner = 0; owner < calls_.size(); ++owner) {
+      const Chunk part = slice(owner, round);
+      if (owner != calls_.rank())
+        copy(data_.out + part.begin, place(owner, owner, round), part.size, Stores::kCached);
+    }
+  }
+
+  void reduce_rows_to(std::byte* out, std::size_t bytes) noexcept {
+    reduce_elements({.rows = rows_.data(),
+                     .num_rows = calls_.size(),
+                     .type = data_.dtype,
+                     .op = data_.op,
+                     .out = out,
+                     .count = static_cast<std::int64_t>(bytes / element_)});
+  }
+
+  Calls& calls_;
+  const ReducedData& data_;
+  std::size_t element_, bytes_;
+  std::size_t slice_ = 0, chunk_ = 0;  // of the chunk that a round moves
+  std::vector<const void*> rows_;      // [ranks]
+};
+
+}  // namespace
+
+Status reduce(Calls& calls, const ReducedData& data) { return Reduction(calls, data).run(); }
+
+}  // namespace ferry::internal

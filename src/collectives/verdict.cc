@@ -1,0 +1,112 @@
+// What the records of all ranks amount to: the same outcome on every rank but the culprit.
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "collectives/calls.h"
+
+namespace ferry::internal {
+
+namespace {
+
+bool has_root(CallKind kind) noexcept {
+  return kind == CallKind::kReduce || kind == CallKind::kBroadcast || kind == CallKind::kGather ||
+         kind == CallKind::kScatter;
+}
+
+bool has_op(CallKind kind) noexcept {
+  return kind == CallKind::kReduceScatter || kind == CallKind::kAllReduce ||
+         kind == CallKind::kReduce;
+}
+
+// Counts are given by all ranks and are equal.
+bool has_counts(CallKind kind) noexcept {
+  return kind == CallKind::kAllGather || kind == CallKind::kReduceScatter ||
+         kind == CallKind::kGather || kind == CallKind::kScatter;
+}
+
+std::string describe(const CallTerms& terms) {
+  if (terms.kind == CallKind::kBarrier) return "barrier";
+  std::string text = fmt::format("{} of {}", call_name(terms.kind), data_type_name(terms.dtype));
+  if (terms.kind != CallKind::kAllToAll) text += fmt::format(", {} elements", terms.count);
+  if (has_op(terms.kind)) text += fmt::format(", op {}", reduce_op_name(terms.op));
+  if (has_root(terms.kind)) text += fmt::format(", root {}", terms.root);
+  return text;
+}
+
+}  // namespace
+
+Status Calls::examine() {
+  const CallTerms& first = record(0).terms;
+  bool agree = true;
+  std::uint64_t unmatched = 0;
+  for (int peer = 0; peer < size(); ++peer) {
+    const CallRecord& theirs = record(peer);
+    if (theirs.number != number_) return destroyed(peer);
+    agree = agree && theirs.terms == first;
+    unmatched += theirs.sends - theirs.expects;
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    const CallRecord& theirs = record(peer);
+    if (theirs.status == Code::kOk) continue;
+    return {Code::kPeerRejected,
+            fmt::format("{} {}: rank {} refused its {} ({}): {}", call_name(record().terms.kind),
+                        number_, peer, call_name(theirs.terms.kind), code_name(theirs.status),
+                        theirs.reason),
+            peer};
+  }
+  if (!agree) return name_mismatch();
+  return unmatched == 0 ? Status{} : name_pair();
+}
+
+Status Calls::destroyed(int peer) {
+  if (Status lost = group_.await_end(awaiting("call", 0), peer); !lost.ok()) return lost;
+  return {Code::kMismatch,
+          fmt::format("{} {}: rank {} destroyed its Collectives", call_name(record().terms.kind),
+                      number_, peer),
+          peer};
+}
+
+// ", counts[2] is 7" for the first count that is not rank 0's.
+std::string Calls::name_counts(int rank) const {
+  for (int i = 0; i < size(); ++i) {
+    if (sent_counts(rank)[i] != sent_counts(0)[i])
+      return fmt::format(", counts[{}] is {} and not {}", i, sent_counts(rank)[i],
+                         sent_counts(0)[i]);
+  }
+  return "";
+}
+
+// Names the first rank that differs from rank 0, on all ranks.
+Status Calls::name_mismatch() const {
+  const CallTerms& first = record(0).terms;
+  for (int peer = 1; peer < size(); ++peer) {
+    const CallTerms& terms = record(peer).terms;
+    if (terms == first) continue;
+    const bool counts = has_counts(terms.kind) && terms.kind == first.kind;
+    return {Code::kMismatch,
+            fmt::format("call {}: rank 0 calls {}; rank {} calls {}{}", number_, describe(first),
+                        peer, describe(terms), counts ? name_counts(peer) : ""),
+            peer};
+  }
+  return {};
+}
+
+// Names the first pair whose counts differ, on all ranks.
+Status Calls::name_pair() const {
+  for (int source = 0; source < size(); ++source) {
+    for (int destination = 0; destination < size(); ++destination) {
+      const std::int64_t sent = sent_counts(source)[destination];
+      const std::int64_t expected = expected_counts(destination)[source];
+      if (sent == expected) continue;
+      return {Code::kMismatch,
+              fmt::format("all_to_all_v {}: rank {} sends {} elements of {} to rank {}, which "
+                          "expects {}",
+                          number_, source, sent, data_type_name(record(0).terms.dtype), destination,
+                          expected),
+              source};
+    }
+  }
+  return group_.fail(fmt::format("all_to_all_v {}: the digests of counts differ", number_));
+}
+
+}  // namespace ferry::internal
