@@ -39,7 +39,8 @@ __all__ = [
     "System", "Timeout", "WindowBytes", "init", "plan", "run_threads", "spawn", "window_bytes",
 ]
 
-_LATER = ("deep_ep", "jax", "moe", "placement", "torch", "torch_npu", "transformers", "vllm")
+_LATER = ("deep_ep", "jax", "moe", "placement", "testing", "torch", "torch_backend", "torch_npu", "transformers",
+          "vllm")
 
 
 def __getattr__(name: str) -> ModuleType:

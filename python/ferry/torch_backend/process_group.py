@@ -1,0 +1,181 @@
+"""The process group of the backend `ferry`: each collective of torch.distributed as one call of ferry.Collectives."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+from datetime import timedelta
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from ferry import _core, group as groups
+from ferry.errors import Error, InvalidArgument
+from ferry.torch_backend.collectives import Call, CollectiveCalls
+from ferry.torch_backend.work import CoalescedWork, FerryWork, Issuer, Record
+
+_NO_TIME = timedelta(0)
+_LOG = logging.getLogger("ferry.torch_backend")
+
+
+def _is_subclass_usable(base: type) -> bool:
+    try:
+        type("Tried", (base,), {})(0, 1)
+    except TypeError:
+        return False
+    return True
+
+
+_BACKEND = _is_subclass_usable(c10d.Backend)  # torch 2.14 and later; before it, a subclass is the group itself
+
+
+def create(options: Any, _backend_options: Any = None) -> "FerryGroup":
+    """What torch.distributed calls to make a group. Collective: all ranks of the group."""
+    return FerryGroup(options)
+
+
+class FerryGroup(CollectiveCalls, c10d.Backend if _BACKEND else dist.ProcessGroup):  # type: ignore[misc]
+    """Collectives of dense CPU tensors, by shared memory on one host and by UCX between hosts.
+
+    Sums are in float32 (float64 for it) over ranks in ascending order, rounded once. send, recv, recv_anysource and
+    tensors of other layouts are Gloo's. Errors are those of ferry, which name the rank that caused them.
+    """
+
+    def __init__(self, options: Any):
+        rank, size, store = options.group_rank, options.group_size, options.store
+        super().__init__(rank, size)
+        self._num_ranks = size
+        self._timeout = options.timeout
+        self._group_id = str(options.group_id)
+        self._sequence = 0
+        self._coalesced: list[dist.Work] | None = None
+        self._group = groups.init(all_gather=_gather_of(store, rank, size, options.timeout), rank=rank, size=size,
+                                  name=f"torch {self._group_id}", deadline=options.timeout.total_seconds())
+        self._calls = _core.Collectives(self._group)
+        self._issuer = Issuer(self._group_id)
+        self._gloo = _gloo(store, rank, size, options.timeout)
+        if not _BACKEND:
+            self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, self._gloo)
+
+    # What CollectiveCalls calls.
+
+    def _issue(self, name: str, call: Call) -> FerryWork:
+        timeout = getattr(call.opts, "timeout", None)
+        if timeout is None or timeout < _NO_TIME:
+            timeout = self._timeout
+        record = self._record(name, call.tensors)
+        work = FerryWork(record, functools.partial(self._run, record, call.run, timeout.total_seconds()), call.outputs)
+        asynchronous = getattr(call.opts, "asyncOp", True)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+            asynchronous = True
+        return self._issuer.issue(work, asynchronous)
+
+    def _refuse(self, name: str, error: InvalidArgument) -> None:
+        """Takes part in the call of the other ranks with a refusal, which raises PeerRejected there."""
+
+        def refuse(_deadline: float) -> None:
+            self._calls.refuse(str(error))
+            raise error
+
+        record = self._record(name, [])
+        self._issuer.issue(FerryWork(record, functools.partial(self._run, record, refuse, 0.0), []), False)
+
+    def _record(self, name: str, tensors: list[torch.Tensor]) -> Record:
+        self._sequence += 1
+        return Record(self._group_id, name, self._sequence, tensors)
+
+    def _run(self, record: Record, run: Callable[[float], None], deadline: float) -> None:
+        try:
+            run(deadline)
+        except Error as error:
+            error.args = (f"{record}: {error}",)
+            if not error.group_usable:
+                latest = "\n".join(f"  {each.state}: {each}" for each in self._issuer.latest)
+                _LOG.error("rank %d: %s\nthe latest collectives of this rank:\n%s", self.rank(), error, latest)
+            raise
+
+    # Between two ranks.
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """A barrier, whose error names the ranks that are missing. `timeout`: a timedelta or BarrierOptions."""
+        opts = c10d.BarrierOptions()
+        opts.asyncOp = False
+        opts.timeout = getattr(timeout, "timeout", timeout) or self._timeout
+        self.barrier(opts)
+
+    def send(self, tensors: list[torch.Tensor], destination: int, tag: int = 0) -> dist.Work:
+        return self._by_gloo(self._gloo.send(tensors, destination, tag))
+
+    def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> dist.Work:
+        return self._by_gloo(self._gloo.recv(tensors, source, tag))
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> dist.Work:
+        return self._by_gloo(self._gloo.recv_anysource(tensors, tag))
+
+    def _by_gloo(self, work: dist.Work) -> dist.Work:
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    # The group.
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return True
+
+    def start_coalescing(self, *_device: Any) -> None:
+        self._coalesced = []
+
+    def end_coalescing(self, *_device: Any) -> CoalescedWork:
+        works, self._coalesced = self._coalesced or [], None
+        return CoalescedWork(works)
+
+    _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._sequence = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def name(self) -> str:
+        return "ferry"
+
+    getBackendName = _get_backend_name = name
+
+    def abort(self) -> None:
+        """Ends the operations in flight with an error here, and on other ranks as when this rank dies."""
+        self._group.interrupt()
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        self._issuer.close()
+        self._group.destroy()
+
+
+def _gather_of(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Callable[[bytes], list[bytes]]:
+    rounds = itertools.count()
+
+    def gather(own: bytes) -> list[bytes]:
+        number = next(rounds)
+        store.set(f"ferry/{number}/{rank}", own)
+        keys = [f"ferry/{number}/{peer}" for peer in range(size)]
+        store.wait(keys, timeout)
+        return [bytes(value) for value in store.multi_get(keys)]
+
+    return gather
+
+
+def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:
+    """A group of Gloo that connects two ranks when they first send to each other."""
+    options = dist.ProcessGroupGloo._Options()
+    options._timeout = timeout
+    options._devices = [dist.ProcessGroupGloo.create_default_device(lazy_init=True)]
+    return dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, options)

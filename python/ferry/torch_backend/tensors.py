@@ -1,0 +1,128 @@
+"""Tensor arguments of collectives as contiguous memory: checks, staging of strided tensors, element counts."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ferry.errors import InvalidArgument
+
+_REDUCED = (torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16,
+            torch.int32, torch.int64, torch.bool)
+
+
+def check(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """The tensor without its autograd history; InvalidArgument where it is not dense memory of the CPU."""
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgument(f"{name} is a {type(tensor).__name__}: a tensor is needed")
+    if tensor.device.type != "cpu":
+        raise InvalidArgument(f"{name} is on {tensor.device}: the backend ferry takes tensors of the CPU")
+    if tensor.layout != torch.strided:
+        raise InvalidArgument(f"{name} has layout {tensor.layout}: the backend ferry takes dense tensors")
+    return tensor.detach()
+
+
+def summed(tensor: torch.Tensor, op: str) -> torch.Tensor:
+    """A contiguous tensor as numbers that `op` reduces: complex ones as pairs of real numbers."""
+    if tensor.dtype in _REDUCED:
+        return tensor
+    if tensor.dtype.is_complex and op in ("sum", "avg"):
+        return torch.view_as_real(tensor)
+    raise InvalidArgument(f"{op} of {tensor.dtype}: reductions take {', '.join(map(str, _REDUCED))}, and sum and avg "
+                          "complex numbers")
+
+
+def width(tensor: torch.Tensor) -> int:
+    """Numbers that summed() makes of each element."""
+    return 2 if tensor.dtype.is_complex else 1
+
+
+class Output:
+    """A tensor to be written: its own memory where that is contiguous, else staged memory that finish() copies."""
+
+    def __init__(self, tensor: torch.Tensor, name: str, filled: bool = False):
+        self.tensor = check(tensor, name)
+        self.staged = not _is_plain(self.tensor)
+        self.memory = self.tensor
+        if self.staged:
+            self.memory = torch.empty_like(self.tensor, memory_format=torch.contiguous_format)
+            if filled:
+                self.memory.copy_(self.tensor)
+
+    def finish(self) -> None:
+        if self.staged:
+            self.tensor.copy_(self.memory)
+
+
+def read(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """The tensor as contiguous memory."""
+    return check(tensor, name).resolve_conj().resolve_neg().contiguous()
+
+
+def _is_plain(tensor):
+    """True where the elements lie in memory as they are, in their order."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+class OutputList:
+    """A list of tensors that one call writes, in one buffer: theirs where they lie one behind the other."""
+
+    def __init__(self, tensors: list[torch.Tensor], name: str):
+        self.tensors = [check(tensor, f"{name}[{i}]") for i, tensor in enumerate(tensors)]
+        same_type(self.tensors, name)
+        self.counts = [tensor.numel() for tensor in self.tensors]
+        together = _adjacent(self.tensors)
+        self.staged = together is None
+        self.memory = self.tensors[0].new_empty(sum(self.counts)) if together is None else together
+
+    def finish(self) -> None:
+        if self.staged:
+            for tensor, part in zip(self.tensors, self.memory.split(self.counts)):
+                tensor.copy_(part.view(tensor.shape))
+
+
+def read_list(tensors: list[torch.Tensor], name: str) -> tuple[torch.Tensor, list[int]]:
+    """The tensors one behind the other, and their numbers of elements."""
+    checked = [check(tensor, f"{name}[{i}]") for i, tensor in enumerate(tensors)]
+    same_type(checked, name)
+    together = _adjacent(checked)
+    if together is None:
+        together = torch.cat([tensor.reshape(-1) for tensor in checked])
+    return together, [tensor.numel() for tensor in checked]
+
+
+def same_type(tensors: list[torch.Tensor], name: str) -> None:
+    if not tensors:
+        raise InvalidArgument(f"{name} is an empty list")
+    for i, tensor in enumerate(tensors):
+        if tensor.dtype != tensors[0].dtype:
+            raise InvalidArgument(f"{name}[{i}] is {tensor.dtype}, and {name}[0] is {tensors[0].dtype}")
+
+
+def row_counts(tensor: torch.Tensor, splits: list[int], num_ranks: int, name: str) -> list[int]:
+    """Elements for each rank: of `splits` rows of the first dimension, or of equal parts where there are no splits."""
+    rows = tensor.shape[0] if tensor.dim() else 1
+    if not splits:
+        if rows % num_ranks:
+            raise InvalidArgument(f"{name} has {rows} rows, which {num_ranks} ranks do not divide")
+        return [tensor.numel() // num_ranks] * num_ranks
+    if len(splits) != num_ranks or sum(splits) != rows or min(splits) < 0:
+        raise InvalidArgument(f"the splits of {name} are {list(splits)}: {num_ranks} numbers that are not negative are "
+                              f"needed, whose sum is its {rows} rows")
+    row = math.prod(tensor.shape[1:])
+    return [split * row for split in splits]
+
+
+def _adjacent(tensors):
+    """The tensors as one in one dimension where they are parts of one storage, one behind the other; else None."""
+    first = tensors[0]
+    offset = first.storage_offset()
+    storage = first.untyped_storage().data_ptr()
+    for tensor in tensors:
+        if not _is_plain(tensor):
+            return None
+        if tensor.numel() and (tensor.storage_offset() != offset or tensor.untyped_storage().data_ptr() != storage):
+            return None
+        offset += tensor.numel()
+    return first.as_strided((offset - first.storage_offset(),), (1,))

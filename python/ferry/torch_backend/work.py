@@ -1,0 +1,219 @@
+"""Operations of one group in the order in which they were issued: by the caller, or by a thread of the group."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from datetime import timedelta
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+
+from ferry.errors import Closed, Timeout
+
+LATEST = 10  # operations that an error lists
+
+
+class Record:
+    """What an error says about an operation: its name, number in the group, shapes and state. It keeps no tensor."""
+
+    __slots__ = ("group", "name", "number", "shapes", "state")
+
+    def __init__(self, group: str, name: str, number: int, tensors: list[torch.Tensor]):
+        self.group, self.name, self.number = group, name, number
+        self.shapes = [(tensor.shape, tensor.dtype) for tensor in tensors]
+        self.state = "queued"
+
+    def __str__(self) -> str:
+        shapes = ", ".join(f"{list(shape)} {str(dtype)[6:]}" for shape, dtype in self.shapes)
+        return f"{self.name} {self.number} of group {self.group} ({shapes})"
+
+
+class FerryWork(dist.Work):
+    """One operation. `run` moves its data; `outputs` are the tensors that it writes."""
+
+    def __init__(self, record: Record, run: Callable[[], None], outputs: list[torch.Tensor]):
+        super().__init__()
+        self.record = record
+        self.outputs = outputs
+        self._run: Callable[[], None] | None = run
+        self._error: BaseException | None = None
+        self._ended = False
+        self._issuer: Issuer | None = None  # it, and what follows, where another thread may run the operation
+        self._ending: threading.Condition | None = None
+        self._future: torch.futures.Future | None = None
+
+    def queue(self, issuer: "Issuer") -> None:
+        self._issuer, self._ending = issuer, threading.Condition()
+
+    def execute(self) -> None:
+        self.record.state = "running"
+        try:
+            assert self._run is not None
+            self._run()
+            self.record.state = "done"
+        except BaseException as error:
+            self._error = error
+            self.record.state = "failed"
+        self._run = None
+        if self._ending is None:
+            self._ended = True
+            return
+        with self._ending:
+            self._ended = True
+            self._ending.notify_all()
+            future = self._future
+        if future is not None:
+            self._fulfil(future)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Returns when the operation has ended; raises its error, or Timeout after `timeout` (0: its deadline)."""
+        if not self._ended:
+            seconds = timeout.total_seconds()
+            if seconds <= 0:
+                self._issuer.help(self)
+            with self._ending:
+                if not self._ending.wait_for(lambda: self._ended, seconds if seconds > 0 else None):
+                    raise Timeout(f"{self.record}: not done after {seconds} s; it goes on")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._ended
+
+    def is_success(self) -> bool:
+        return self._ended and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return self.outputs
+
+    def get_future(self) -> torch.futures.Future:
+        if self._ending is None:
+            return self._future or self._ended_future()
+        with self._ending:
+            if self._future is not None:
+                return self._future
+            if not self._ended:
+                self._future = torch.futures.Future()
+                return self._future
+        return self._ended_future()
+
+    getFuture = get_future  # the name that torch calls from C++
+
+    def _ended_future(self) -> torch.futures.Future:
+        self._future = torch.futures.Future()
+        self._fulfil(self._future)
+        return self._future
+
+    def _fulfil(self, future: torch.futures.Future) -> None:
+        if self._error is None:
+            future.set_result(self.outputs)
+        else:
+            future.set_exception(self._error)
+
+
+class CoalescedWork(dist.Work):
+    """Several operations that a program takes for one: it has ended when each of them has."""
+
+    def __init__(self, works: list[dist.Work]):
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    synchronize = wait
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self._works)
+
+    def get_future(self) -> torch.futures.Future:
+        return torch.futures.collect_all([work.get_future() for work in self._works])
+
+    getFuture = get_future
+
+
+class Issuer:
+    """Runs the operations of one group one at a time, in the order in which they were issued.
+
+    An operation that the caller waits for runs in the caller's thread when none is before it. Any other runs in a
+    thread of the group, or in the thread of a caller that waits for it before the group's thread has begun it.
+    """
+
+    def __init__(self, name: str):
+        self._name = name
+        self._queue: collections.deque[FerryWork] = collections.deque()
+        self._turn = threading.Lock()  # held while an operation runs
+        self._issued = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.latest: collections.deque[Record] = collections.deque(maxlen=LATEST)
+
+    def issue(self, work: FerryWork, asynchronous: bool) -> FerryWork:
+        self.latest.append(work.record)
+        if not asynchronous and not self._queue and self._turn.acquire(blocking=False):
+            try:
+                if not self._queue:
+                    if self._closed:
+                        raise Closed(f"{work.record}: the process group was destroyed")
+                    work.execute()
+            finally:
+                self._turn.release()
+            if work.is_completed():
+                work.wait()
+                return work
+        work.queue(self)
+        with self._issued:
+            if self._closed:
+                raise Closed(f"{work.record}: the process group was destroyed")
+            self._queue.append(work)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name=f"ferry {self._name}", daemon=True)
+                self._thread.start()
+            self._issued.notify()
+        if not asynchronous:
+            work.wait()
+        return work
+
+    def help(self, work: FerryWork) -> None:
+        """Runs what is before `work`, and `work`, in this thread, unless another thread is running an operation."""
+        if self._turn.acquire(blocking=False):
+            try:
+                while self._queue and not work.is_completed():
+                    self._queue.popleft().execute()
+            finally:
+                self._turn.release()
+
+    def close(self) -> None:
+        """Ends the thread after the operations that were issued."""
+        with self._issued:
+            self._closed = True
+            self._issued.notify()
+
+    def _serve(self) -> None:
+        while True:
+            with self._issued:
+                while not self._queue and not self._closed:
+                    self._issued.wait()
+                if not self._queue:
+                    return
+            with self._turn:
+                try:
+                    work = self._queue.popleft()
+                except IndexError:
+                    continue
+                work.execute()
