@@ -39,6 +39,8 @@ void pause_processor() noexcept {
 
 void yield_processor() noexcept { sched_yield(); }
 
+int current_processor() noexcept { return sched_getcpu(); }
+
 void sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t value,
               std::int64_t wait_ns) noexcept {
   const timespec timeout{wait_ns / 1'000'000'000, wait_ns % 1'000'000'000};

@@ -21,6 +21,9 @@ std::int64_t running_ns() noexcept;
 void pause_processor() noexcept;
 void yield_processor() noexcept;
 
+// The number of the processor on which this thread runs, now; -1: unknown.
+int current_processor() noexcept;
+
 // Sleeps until wake(word), at most `wait_ns`, unless `word` is not `value` by then. Both work
 // between processes that share the word.
 void sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t value,

@@ -80,6 +80,12 @@ void SharedFlags::set_abort(int rank, std::uint64_t word) noexcept {
                                        std::memory_order_relaxed);
 }
 
+bool SharedFlags::shares_processor(int rank, int peer) noexcept {
+  const int mine = current_processor() + 1;
+  slots_[rank].processor.store(mine, std::memory_order_relaxed);  // publishes nothing else
+  return mine > 0 && slots_[peer].processor.load(std::memory_order_relaxed) == mine;
+}
+
 // Sequentially consistent on `sleeping_` and the flag: either this rank sees the flag up, or the
 // raiser sees it sleeping and rings (partners: raise() and ring()).
 void SharedFlags::sleep(int rank, const std::atomic<std::uint64_t>& flag,

@@ -27,6 +27,7 @@ struct alignas(128) GroupSlot {
   static constexpr std::size_t kReportBytes = 512;
   static constexpr std::size_t kBytes = (4096 - 128 - kReportBytes) / 2;  // of a piece
   std::atomic<std::uint64_t> barrier;
+  std::atomic<int> processor;  // on which the rank last waited long, and 1; 0: unknown
   alignas(128) char report[kReportBytes];
   std::byte pieces[2][kBytes];
 
@@ -82,6 +83,10 @@ class SharedFlags {
   // The first word of a rank stays.
   void set_abort(int rank, std::uint64_t word) noexcept;
 
+  // Whether `peer` cannot raise its flag while `rank`, which calls this, spins: both are on one
+  // processor. The kernel leaves threads there that yield to each other, and moves one that is
+  // woken.
+  bool shares_processor(int rank, int peer) noexcept;
   // Sleeps until the bell of `rank` is rung, or a while, unless `flag` is `value` by now.
   void sleep(int rank, const std::atomic<std::uint64_t>& flag, std::uint64_t value) noexcept;
   // Wakes those of `ranks` that sleep.

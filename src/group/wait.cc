@@ -53,7 +53,9 @@ Status GroupState::wait(const Await& await) {
       pause_processor();
       continue;
     }
-    if (calm % kYieldsPerClock != 0) {
+    const bool at_once =
+        calm == spins + 1 && !await.crowded && flags_->shares_processor(rank_, peer);
+    if (!at_once && calm % kYieldsPerClock != 0) {
       yield_processor();
       continue;
     }
@@ -61,7 +63,7 @@ Status GroupState::wait(const Await& await) {
       if (Status status = check(await); !status.ok()) return status;
     }
     const std::int64_t now = now_ns();
-    if (now - began_ns < yield_ns) continue;
+    if (!at_once && now - began_ns < yield_ns) continue;
     const std::int64_t worked_ns = await.meanwhile ? (*await.meanwhile)() : 0;
     if (worked_ns > 0) {
       began_ns += worked_ns;

@@ -61,6 +61,7 @@ std::int64_t running_ns() noexcept {
 }
 void pause_processor() noexcept { Simulation::current().pause(); }
 void yield_processor() noexcept { Simulation::current().yield(); }
+int current_processor() noexcept { return -1; }  // each rank has a processor
 
 void sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t value,
               std::int64_t wait_ns) noexcept {
