@@ -5,8 +5,9 @@
 
 The backends take turns in the same processes, round by round; a time is that of the slowest rank in one call of a
 round's many, the table has medians of the rounds. "copies" is the time of the copies that shared memory needs: each
-byte into a window and out of it once, by memcpy in all ranks at the same time. --mpi runs the same sizes by mpi4py in
-processes of their own afterwards. docs/lab/torch_backend.md has figures.
+byte into a window and out of it once, by memcpy in all ranks at the same time. "Collectives" is the engine's call from
+Python without torch.distributed around it. --mpi runs the same sizes by mpi4py, in processes of their own afterwards.
+docs/lab/torch_backend.md has figures.
 """
 
 import argparse
@@ -48,8 +49,8 @@ def uneven(rows, rank, size):
 
 
 def cases(rank, size, largest):
-    """{(name, size in words): (call of a group, bytes that this rank reads and writes)}"""
-    found = {("barrier", ""): (lambda group: dist.barrier(group), 0)}
+    """{(name, size in words): (call of a group, the same of ferry.Collectives, bytes of this rank)}"""
+    found = {("barrier", ""): (dist.barrier, lambda engine: engine.barrier(), 0)}
     for rows in ROWS:
         if rows * HIDDEN * 2 > largest:
             continue
@@ -57,23 +58,26 @@ def cases(rank, size, largest):
         received = [uneven(rows, peer, size)[rank] for peer in range(size)]
         source = torch.ones(rows, HIDDEN, dtype=torch.bfloat16)
         target = torch.empty(sum(received), HIDDEN, dtype=torch.bfloat16)
+        counts = [[HIDDEN * part for part in parts] for parts in (received, sent)]
         found["all_to_all_single", f"{rows} rows"] = (
             lambda group, t=target, s=source, r=received, c=sent: dist.all_to_all_single(t, s, r, c, group=group),
-            2 * source.numel())
+            lambda engine, t=target, s=source, c=counts: engine.all_to_all_v(t, s, *c), 2 * source.numel())
     for size_bytes in BYTES:
         if size_bytes > largest:
             continue
-        count = size_bytes // 4
-        whole, part = torch.ones(max(count, size)), torch.ones(max(count // size, 1))
+        whole, part = torch.ones(max(size_bytes // 4, size)), torch.ones(max(size_bytes // 4 // size, 1))
+        rows, counts = torch.ones(part.numel() * size), [part.numel()] * size
         text = f"{size_bytes} B" if size_bytes < 1024 else f"{size_bytes >> 10} KiB"
-        found["all_reduce", text] = (lambda group, t=whole: dist.all_reduce(t, group=group), 4 * count)
-        found["broadcast", text] = (lambda group, t=whole: dist.broadcast(t, 0, group=group), 4 * count)
-        rows = part.numel() * size
-        found["all_gather", text] = (
-            lambda group, w=torch.empty(rows), p=part: dist.all_gather_into_tensor(w, p, group=group), 4 * rows)
-        found["reduce_scatter", text] = (
-            lambda group, w=torch.ones(rows), p=torch.empty_like(part):
-            dist.reduce_scatter_tensor(p, w, group=group), 4 * rows)
+        for name, call, direct in (
+                ("all_reduce", lambda group, w=whole: dist.all_reduce(w, group=group),
+                 lambda engine, w=whole: engine.all_reduce(w, w)),
+                ("broadcast", lambda group, w=whole: dist.broadcast(w, 0, group=group),
+                 lambda engine, w=whole: engine.broadcast(w, 0)),
+                ("all_gather", lambda group, w=rows, p=part: dist.all_gather_into_tensor(w, p, group=group),
+                 lambda engine, w=rows, p=part, c=counts: engine.all_gather_v(w, p, c)),
+                ("reduce_scatter", lambda group, w=rows, p=part: dist.reduce_scatter_tensor(p, w, group=group),
+                 lambda engine, w=rows, p=part, c=counts: engine.reduce_scatter_v(p, w, c))):
+            found[name, text] = call, direct, 4 * rows.numel()
     return found
 
 
@@ -100,12 +104,13 @@ def measure(group, folder, options):
     dist.init_process_group("cpu:gloo", store=dist.FileStore(f"{folder}/store", group.size), rank=group.rank,
                             world_size=group.size, timeout=timedelta(seconds=120))
     gloo, by_ferry, rows = dist.group.WORLD, dist.new_group(backend="cpu:ferry"), []
-    for (name, text), (call, num_bytes) in cases(group.rank, group.size, options.largest).items():
+    engine = ferry.Collectives(group)
+    for (name, text), (call, direct, num_bytes) in cases(group.rank, group.size, options.largest).items():
         if not name.startswith(options.only):
             continue
         source, window = torch.ones(max(num_bytes, 1), dtype=torch.uint8), torch.ones(max(num_bytes, 1),
                                                                                       dtype=torch.uint8)
-        ways = {"ferry": lambda: call(by_ferry), "gloo": lambda: call(gloo),
+        ways = {"ferry": lambda: call(by_ferry), "gloo": lambda: call(gloo), "engine": lambda: direct(engine),
                 "copies": lambda: (window.copy_(source), source.copy_(window))}
         repeats, times = dict.fromkeys(ways, 0), {way: [] for way in ways}
         for _ in range(options.rounds + 1):
@@ -172,12 +177,16 @@ def play_mpi(options):
         print(json.dumps(found))
 
 
+def duration(microseconds):
+    return f"{microseconds:.1f} us" if microseconds < 1000 else f"{microseconds / 1000:.2f} ms"
+
+
 def main():
     if sys.argv[1:2] == ["--mpi-rank"]:
         return play_mpi(json.loads(sys.argv[2]))
     options = read_options()
-    columns = ["ranks", "call", "size", "ferry", "ferry / Gloo", "ferry / copies"]
-    columns += ["ferry / Open MPI"] if options.mpi else []
+    columns = ["ranks", "call", "size", "ferry", "ferry / Gloo", "ferry / copies", "Collectives"]
+    columns += ["Collectives / Open MPI"] if options.mpi else []
     print("|", " | ".join(columns), "|")
     print("|", " | ".join(["---"] * len(columns)), "|")
     for num_ranks in options.ranks:
@@ -186,10 +195,10 @@ def main():
         mpi = by_mpi(num_ranks, options) if options.mpi else {}
         for name, text, times in rows:
             took = times["ferry"]
-            line = [num_ranks, name, text, f"{took:.1f} us" if took < 1000 else f"{took / 1000:.2f} ms",
-                    f"{took / times['gloo']:.2f}", f"{took / times['copies']:.2f}" if text else ""]
+            line = [num_ranks, name, text, duration(took), f"{took / times['gloo']:.2f}",
+                    f"{took / times['copies']:.2f}" if text else "", duration(times["engine"])]
             if options.mpi:
-                line.append(f"{took / mpi[name, text]:.2f}" if (name, text) in mpi else "")
+                line.append(f"{times['engine'] / mpi[name, text]:.2f}")
             print("|", " | ".join(map(str, line)), "|", flush=True)
 
 
