@@ -37,6 +37,20 @@ MAY_INCLUDE = {
     "layer": {"base", "exchange"},
     "cuda": {"base", "kernels", "memory", "routing", "group", "exchange"},
 }
+# The same for the folders inside src/exchange. Its files outside them make the whole of the parts: no part includes
+# one of those.
+MAY_INCLUDE_IN_EXCHANGE = {
+    "setup": set(),
+    "sums": set(),
+    "workers": set(),
+    "internode": {"setup", "sums", "workers"},
+    "ways": {"setup", "workers", "internode"},
+    "protocol": {"setup", "ways"},
+    "arguments": {"setup", "protocol"},
+    "parts": {"setup", "sums", "workers", "ways", "protocol"},
+    "dispatch": {"setup", "internode", "ways", "protocol", "arguments", "parts"},
+    "combine": {"setup", "sums", "internode", "ways", "protocol", "arguments", "parts"},
+}
 
 # Words that were replaced (docs/glossary.md says by which), as parts of names too.
 RETIRED = {
@@ -257,6 +271,13 @@ def allowed_includes(path, text):
     for match in re.finditer(r'^#include "(\w+)/(?!check\.h")', text, flags=re.M):
         if match[1] in MAY_INCLUDE and match[1] not in allowed:
             yield line_at(text, match.start()), f"{path.parts[1]} may not include from {match[1]}"
+    if path.parts[1] != "exchange" or len(path.parts) < 4:
+        return
+    room = path.parts[2]
+    allowed = MAY_INCLUDE_IN_EXCHANGE.get(room, set()) | {room}
+    for match in re.finditer(r'^#include "exchange/([\w.]+)', text, flags=re.M):
+        if match[1] not in allowed:
+            yield line_at(text, match.start()), f"exchange/{room} may not include from exchange/{match[1]}"
 
 
 def retired_words(path, text):

@@ -98,10 +98,15 @@ class Tidy(unittest.TestCase):
         self.expect("src/base/a.cc", HEAD + down, HEAD + up, "base may not include from exchange")
         self.expect("src/topology/a.cc", HEAD + '#include "routing/route.h"\n', HEAD + up, "topology may not")
         self.expect("src/capi/a.cc", HEAD + up, HEAD + '#include "ferry/group.h"\n', "capi may not")
-        seen = set()
-        for folder, allowed in tidy.MAY_INCLUDE.items():
-            self.assertLessEqual(allowed, seen, "a circle")
-            seen.add(folder)
+        state, parts = '#include "exchange/state.h"\n', '#include "exchange/parts/parts.h"\n'
+        self.expect("src/exchange/dispatch/a.cc", HEAD + state, HEAD + parts, "exchange/dispatch may not")
+        self.expect("src/exchange/protocol/a.cc", HEAD + parts, HEAD + up, "exchange/protocol may not")
+        self.expect("src/exchange/new/a.cc", HEAD + parts, HEAD + up, "exchange/new may not include from exchange/parts")
+        for folders in tidy.MAY_INCLUDE, tidy.MAY_INCLUDE_IN_EXCHANGE:
+            seen = set()
+            for folder, allowed in folders.items():
+                self.assertLessEqual(allowed, seen, "a circle")
+                seen.add(folder)
 
     def test_retired_words(self):
         self.expect("src/a.cc", HEAD + "int num_tiers;", HEAD + "int frontier;", "'tiers' is retired: level")

@@ -134,16 +134,6 @@ ExchangeState::~ExchangeState() {
   parts_.ways.keep_open();
 }
 
-Status ExchangeState::refuse_for_front(OperationKind kind, const Status& why,
-                                       std::span<const int> active_ranks, bool* by_all) {
-  Protocol& protocol = parts_.protocol;
-  if (Status status = protocol.begin({}); !status.ok()) return status;
-  const Status refusal = protocol.choose_active(active_ranks);
-  const Issued issued = protocol.issue(kind);
-  const bool unknown = !refusal.ok() && !issued.set_known;
-  return protocol.refuse(issued, refusal.ok() || unknown ? why : refusal, by_all);
-}
-
 ExchangeStats ExchangeState::stats() const noexcept {
   ExchangeStats stats = parts_.stats;
   if (parts_.ways.none()) return stats;

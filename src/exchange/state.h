@@ -1,9 +1,7 @@
 // ExchangeState: the inside of an Exchange. Makes it with all ranks together, owns its parts, and
 // keeps what outlives an operation.
 //   state.cc       making it, ending it, window memory for outputs
-//   dispatch.cc    a dispatch, from its send half to its receive half
-//   combine.cc     a combine, likewise
-//   protocol.h     what the ranks say to each other about each operation
+//   operations.cc  numbers, sends, keeps and collects a Dispatch or a Combine
 #pragma once
 
 #include <cstdint>
@@ -11,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "exchange/parts.h"
+#include "exchange/parts/parts.h"
 #include "exchange/setup/record.h"
 #include "ferry/exchange.h"
 #include "group/state.h"

@@ -1,5 +1,5 @@
 // PendingTokens: which tokens of a combine are reduced early, and which remain.
-#include "exchange/combine/pending_tokens.h"
+#include "exchange/sums/pending_tokens.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // StoreChoice: what it tries, what it keeps, and what it says of sizes that were not tried.
-#include "exchange/store_choice.h"
+#include "exchange/workers/store_choice.h"
 
 #include <gtest/gtest.h>
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <thread>
 
-#include "exchange/internode/way.h"
 #include "exchange/setup/configuration.h"
 #include "exchange/setup/setup.h"
+#include "exchange/ways/way.h"
 #include "frame.h"
 #include "group/state.h"
 #include "group/wait.h"

@@ -1,5 +1,5 @@
 // WorkerPool: every item is worked on once, by all workers, and run() returns when all are done.
-#include "exchange/worker_pool.h"
+#include "exchange/workers/worker_pool.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

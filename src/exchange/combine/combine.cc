@@ -7,42 +7,11 @@
 #include "base/check.h"
 #include "exchange/arguments/argument_rules.h"
 #include "exchange/combine/publish_outputs.h"
-#include "exchange/dispatch/place_rows.h"
-#include "exchange/internode/way.h"
-#include "exchange/state.h"
+#include "exchange/parts/place_rows.h"
+#include "exchange/ways/way.h"
 #include "routing/placement.h"
 
 namespace ferry::internal {
-
-Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation) {
-  operation = {};
-  const std::int64_t began = now_ns();
-  Protocol& protocol = parts_.protocol;
-  if (Status status = protocol.begin(args.deadline); !status.ok()) return status;
-  Status refusal = protocol.choose_active(args.chosen_ranks());
-  const Issued issued = protocol.issue(OperationKind::kCombine);
-  auto combine = std::make_unique<Combine>(parts_, issued, args);
-  if (refusal.ok() && !issued.active->contains_me()) {
-    protocol.keep_out(std::move(combine));
-    operation.number = issued.number;
-    return {};
-  }
-  if (refusal.ok()) refusal = combine->announce();
-  if (!refusal.ok()) return protocol.refuse(issued, refusal);
-  if (Status status = combine->request_sums(); !status.ok()) return status;
-  combine->times.spans.push_back({"publish", began, now_ns()});
-  operation.number = issued.number;
-  protocol.keep(std::move(combine));
-  return {};
-}
-
-Status ExchangeState::combine_recv(Operation operation) {
-  std::unique_ptr<InFlight> sent;
-  Status status = parts_.protocol.collect(operation, OperationKind::kCombine, sent);
-  if (status.ok()) combine_times_ = std::move(static_cast<Combine&>(*sent).times);
-  count();
-  return status;
-}
 
 Combine::Combine(ExchangeParts& exchange, const Issued& issued, const CombineArgs& args)
     : InFlight(issued),

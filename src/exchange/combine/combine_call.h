@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "exchange/parts.h"
+#include "exchange/parts/parts.h"
 #include "exchange/protocol/protocol.h"
 #include "exchange/sums/row_sum.h"
 #include "ferry/exchange.h"

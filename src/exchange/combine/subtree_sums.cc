@@ -1,7 +1,7 @@
 #include "exchange/combine/subtree_sums.h"
 
 #include "base/check.h"
-#include "exchange/internode/way.h"
+#include "exchange/ways/way.h"
 
 namespace ferry::internal {
 

@@ -8,7 +8,7 @@
 
 #include "exchange/dispatch/row_metadata.h"
 #include "exchange/dispatch/send_rows.h"
-#include "exchange/internode/way.h"
+#include "exchange/ways/way.h"
 
 namespace ferry::internal {
 

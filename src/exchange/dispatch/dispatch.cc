@@ -6,10 +6,9 @@
 
 #include "base/check.h"
 #include "exchange/arguments/argument_rules.h"
-#include "exchange/dispatch/place_rows.h"
 #include "exchange/dispatch/row_metadata.h"
 #include "exchange/dispatch/send_rows.h"
-#include "exchange/state.h"
+#include "exchange/parts/place_rows.h"
 #include "routing/placement.h"
 
 namespace ferry::internal {
@@ -23,56 +22,6 @@ std::int64_t with_margin(std::int64_t rows, std::int64_t most) {
 }
 
 }  // namespace
-
-Status ExchangeState::dispatch_send(const DispatchArgs& args, Operation& operation) {
-  operation = {};
-  const std::int64_t began = now_ns();
-  Protocol& protocol = parts_.protocol;
-  if (Status status = protocol.begin(args.deadline); !status.ok()) return status;
-  Status refusal = protocol.choose_active(args.chosen_ranks());
-  const Issued issued = protocol.issue(OperationKind::kDispatch);
-  auto dispatch = std::make_unique<Dispatch>(parts_, issued);
-  if (refusal.ok() && !issued.active->contains_me()) {
-    dispatch->leave_empty();
-    protocol.keep_out(std::move(dispatch));
-    operation.number = issued.number;
-    return {};
-  }
-  if (refusal.ok()) refusal = dispatch->announce(args);
-  if (!refusal.ok()) return protocol.refuse(issued, refusal);
-  dispatch->times.spans.push_back({"count", began, now_ns()});
-  if (Status status = dispatch->send(args); !status.ok()) return status;
-  operation.number = issued.number;
-  protocol.keep(std::move(dispatch));
-  return {};
-}
-
-Status ExchangeState::dispatch_recv(Operation operation, Received& received) {
-  received.release();
-  std::unique_ptr<InFlight> sent;
-  Status status = parts_.protocol.collect(operation, OperationKind::kDispatch, sent);
-  if (!status.ok()) return status;
-  auto& dispatch = static_cast<Dispatch&>(*sent);
-  dispatch.hand_over(received);
-  if (dispatch.active().contains_me()) dispatch_times_ = std::move(dispatch.times);
-  count();
-  return {};
-}
-
-Status ExchangeState::dispatch_memory(Operation operation, Received& received) {
-  received.release();
-  InFlight* sent = parts_.protocol.find(operation, OperationKind::kDispatch);
-  if (!sent) return parts_.protocol.not_in_flight(operation, OperationKind::kDispatch);
-  return static_cast<Dispatch*>(sent)->show(received);
-}
-
-Status ExchangeState::ready_experts(Operation operation, std::vector<bool>& ready) {
-  InFlight* sent = parts_.protocol.find(operation, OperationKind::kDispatch);
-  if (!sent) return parts_.protocol.not_in_flight(operation, OperationKind::kDispatch);
-  parts_.group->progress();
-  ready = static_cast<Dispatch*>(sent)->ready_experts();
-  return parts_.group->verdict();
-}
 
 Dispatch::Dispatch(ExchangeParts& exchange, const Issued& issued)
     : InFlight(issued), exchange_(exchange), setup_(*exchange.setup) {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "exchange/parts.h"
+#include "exchange/parts/parts.h"
 #include "exchange/protocol/protocol.h"
 #include "ferry/exchange.h"
 #include "memory/pool.h"

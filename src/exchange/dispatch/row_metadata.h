@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "exchange/parts.h"
+#include "exchange/parts/parts.h"
 #include "ferry/exchange.h"
 #include "routing/route.h"
 

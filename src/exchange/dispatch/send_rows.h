@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "exchange/internode/row_splitter.h"
-#include "exchange/parts.h"
+#include "exchange/parts/parts.h"
 #include "exchange/protocol/protocol.h"
 #include "ferry/exchange.h"
 #include "kernels/kernels.h"

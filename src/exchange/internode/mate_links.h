@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "exchange/internode/message_layout.h"
-#include "exchange/protocol/window_view.h"
+#include "exchange/setup/window_view.h"
 #include "ferry/exchange.h"
 #include "group/state.h"
 #include "topology/forwarding_table.h"

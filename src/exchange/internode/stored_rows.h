@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "exchange/protocol/window_view.h"
+#include "exchange/setup/window_view.h"
 
 namespace ferry::internal {
 

@@ -18,7 +18,7 @@
 #include "exchange/internode/message_layout.h"
 #include "exchange/internode/sum_request.h"
 #include "exchange/internode/sums_inbox.h"
-#include "exchange/worker_pool.h"
+#include "exchange/workers/worker_pool.h"
 
 namespace ferry::internal {
 

@@ -14,10 +14,10 @@
 #include <string_view>
 #include <vector>
 
-#include "exchange/protocol/window_view.h"
 #include "exchange/setup/record.h"
 #include "exchange/setup/setup.h"
-#include "exchange/ways.h"
+#include "exchange/setup/window_view.h"
+#include "exchange/ways/ways.h"
 #include "ferry/exchange.h"
 #include "group/state.h"
 #include "group/wait.h"

@@ -1,5 +1,5 @@
 // Setup: what an exchange is from its creation to its end, on one rank: the agreed configuration
-// and what follows from it. Everything in this folder reads it, and it is never written
+// and what follows from it. All of src/exchange reads it, and it is never written
 // after.
 #pragma once
 

@@ -1,4 +1,4 @@
-#include "exchange/combine/pending_tokens.h"
+#include "exchange/sums/pending_tokens.h"
 
 #include <numeric>
 

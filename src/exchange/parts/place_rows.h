@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "exchange/parts.h"
+#include "exchange/parts/parts.h"
 #include "exchange/protocol/protocol.h"
 #include "ferry/status.h"
 #include "routing/route.h"

@@ -1,4 +1,4 @@
-#include "exchange/store_choice.h"
+#include "exchange/workers/store_choice.h"
 
 #include <time.h>
 

@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <memory>
 
-#include "exchange/combine/pending_tokens.h"
 #include "exchange/protocol/protocol.h"
-#include "exchange/protocol/window_view.h"
 #include "exchange/setup/setup.h"
-#include "exchange/store_choice.h"
-#include "exchange/ways.h"
-#include "exchange/worker_pool.h"
+#include "exchange/setup/window_view.h"
+#include "exchange/sums/pending_tokens.h"
+#include "exchange/ways/ways.h"
+#include "exchange/workers/store_choice.h"
+#include "exchange/workers/worker_pool.h"
 #include "group/state.h"
 #include "memory/pool.h"
 #include "routing/placement.h"

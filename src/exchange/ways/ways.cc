@@ -1,10 +1,10 @@
-#include "exchange/ways.h"
+#include "exchange/ways/ways.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "exchange/internode/way.h"
 #include "exchange/setup/setup.h"
+#include "exchange/ways/way.h"
 #include "topology/mate.h"
 
 namespace ferry::internal {

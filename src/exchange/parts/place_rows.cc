@@ -1,4 +1,4 @@
-#include "exchange/dispatch/place_rows.h"
+#include "exchange/parts/place_rows.h"
 
 #include <algorithm>
 #include <span>

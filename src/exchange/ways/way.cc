@@ -1,4 +1,4 @@
-#include "exchange/internode/way.h"
+#include "exchange/ways/way.h"
 
 #include <variant>
 

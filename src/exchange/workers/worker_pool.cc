@@ -1,4 +1,4 @@
-#include "exchange/worker_pool.h"
+#include "exchange/workers/worker_pool.h"
 
 #include <fmt/format.h>
 #include <sched.h>

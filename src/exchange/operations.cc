@@ -1,0 +1,102 @@
+// The operations of an exchange, in halves: each takes its number, is sent or refused, and is kept
+// until its receive half. Part of ExchangeState.
+#include <memory>
+#include <utility>
+
+#include "exchange/combine/combine.h"
+#include "exchange/dispatch/dispatch.h"
+#include "exchange/state.h"
+
+namespace ferry::internal {
+
+Status ExchangeState::dispatch_send(const DispatchArgs& args, Operation& operation) {
+  operation = {};
+  const std::int64_t began = now_ns();
+  Protocol& protocol = parts_.protocol;
+  if (Status status = protocol.begin(args.deadline); !status.ok()) return status;
+  Status refusal = protocol.choose_active(args.chosen_ranks());
+  const Issued issued = protocol.issue(OperationKind::kDispatch);
+  auto dispatch = std::make_unique<Dispatch>(parts_, issued);
+  if (refusal.ok() && !issued.active->contains_me()) {
+    dispatch->leave_empty();
+    protocol.keep_out(std::move(dispatch));
+    operation.number = issued.number;
+    return {};
+  }
+  if (refusal.ok()) refusal = dispatch->announce(args);
+  if (!refusal.ok()) return protocol.refuse(issued, refusal);
+  dispatch->times.spans.push_back({"count", began, now_ns()});
+  if (Status status = dispatch->send(args); !status.ok()) return status;
+  operation.number = issued.number;
+  protocol.keep(std::move(dispatch));
+  return {};
+}
+
+Status ExchangeState::dispatch_recv(Operation operation, Received& received) {
+  received.release();
+  std::unique_ptr<InFlight> sent;
+  Status status = parts_.protocol.collect(operation, OperationKind::kDispatch, sent);
+  if (!status.ok()) return status;
+  auto& dispatch = static_cast<Dispatch&>(*sent);
+  dispatch.hand_over(received);
+  if (dispatch.active().contains_me()) dispatch_times_ = std::move(dispatch.times);
+  count();
+  return {};
+}
+
+Status ExchangeState::dispatch_memory(Operation operation, Received& received) {
+  received.release();
+  InFlight* sent = parts_.protocol.find(operation, OperationKind::kDispatch);
+  if (!sent) return parts_.protocol.not_in_flight(operation, OperationKind::kDispatch);
+  return static_cast<Dispatch*>(sent)->show(received);
+}
+
+Status ExchangeState::ready_experts(Operation operation, std::vector<bool>& ready) {
+  InFlight* sent = parts_.protocol.find(operation, OperationKind::kDispatch);
+  if (!sent) return parts_.protocol.not_in_flight(operation, OperationKind::kDispatch);
+  parts_.group->progress();
+  ready = static_cast<Dispatch*>(sent)->ready_experts();
+  return parts_.group->verdict();
+}
+
+Status ExchangeState::combine_send(const CombineArgs& args, Operation& operation) {
+  operation = {};
+  const std::int64_t began = now_ns();
+  Protocol& protocol = parts_.protocol;
+  if (Status status = protocol.begin(args.deadline); !status.ok()) return status;
+  Status refusal = protocol.choose_active(args.chosen_ranks());
+  const Issued issued = protocol.issue(OperationKind::kCombine);
+  auto combine = std::make_unique<Combine>(parts_, issued, args);
+  if (refusal.ok() && !issued.active->contains_me()) {
+    protocol.keep_out(std::move(combine));
+    operation.number = issued.number;
+    return {};
+  }
+  if (refusal.ok()) refusal = combine->announce();
+  if (!refusal.ok()) return protocol.refuse(issued, refusal);
+  if (Status status = combine->request_sums(); !status.ok()) return status;
+  combine->times.spans.push_back({"publish", began, now_ns()});
+  operation.number = issued.number;
+  protocol.keep(std::move(combine));
+  return {};
+}
+
+Status ExchangeState::combine_recv(Operation operation) {
+  std::unique_ptr<InFlight> sent;
+  Status status = parts_.protocol.collect(operation, OperationKind::kCombine, sent);
+  if (status.ok()) combine_times_ = std::move(static_cast<Combine&>(*sent).times);
+  count();
+  return status;
+}
+
+Status ExchangeState::refuse_for_front(OperationKind kind, const Status& why,
+                                       std::span<const int> active_ranks, bool* by_all) {
+  Protocol& protocol = parts_.protocol;
+  if (Status status = protocol.begin({}); !status.ok()) return status;
+  const Status refusal = protocol.choose_active(active_ranks);
+  const Issued issued = protocol.issue(kind);
+  const bool unknown = !refusal.ok() && !issued.set_known;
+  return protocol.refuse(issued, refusal.ok() || unknown ? why : refusal, by_all);
+}
+
+}  // namespace ferry::internal
