@@ -119,10 +119,6 @@ struct ExchangeConfig {
   // Between nodes.
   Algorithm algorithm = Algorithm::kAuto;
   NodeSums node_sums = NodeSums::kRowType;
-
-  // The settings of a front, as text (DispatchArgs::terms). Where ranks differ in it, the error has
-  // the lines that differ.
-  std::string terms = {};
 };
 
 // Bytes of shared memory of one rank, for a configuration on `num_ranks` ranks.

@@ -86,6 +86,16 @@ struct ScaleRows {
   std::int64_t num_channels = 0;
 };
 
+// A number of the caller's own that travels with a call, such as a digest of settings on which its
+// ranks must agree. ferry neither reads nor compares it.
+struct Digests {
+  std::uint64_t mine = 0;
+  // Those of the active ranks, in their order, 0 of a rank that refused. Written by dispatch_send,
+  // skip and combine_recv (or combine_send), whatever their outcome, equally on all active ranks
+  // that do not refuse. Not written when a rank did not come, or names other active ranks.
+  std::vector<std::uint64_t>* all = nullptr;
+};
+
 // Pointers of the arguments of dispatch and combine: null means that an array is not given. For an
 // array without elements any other address is enough; where T is 0, null is one too.
 struct DispatchArgs {
@@ -108,9 +118,7 @@ struct DispatchArgs {
   // their experts are not sent. A rank outside may make the same call, so that its operations have
   // the same numbers: it sends and receives nothing.
   std::span<const int> active_ranks = {};
-  // Other settings that the ranks of a front must agree on: lines of "name is value", without unset
-  // ones. They are compared like the rest; kMismatch names the lines that differ.
-  std::string_view terms = {};
+  Digests digests = {};
 
   // The ranks that take part, as active_ranks: those of the cached handle unless others are named.
   std::span<const int> chosen_ranks() const noexcept {
@@ -221,10 +229,7 @@ struct CombineArgs {
   ConstantExperts constants = {};
   const void* shared_output = nullptr;  // [T, H'] dense, type of out; added unweighted
   ResidualNorm norm = {};
-  std::string_view terms = {};  // as of DispatchArgs
-  // A share of every active rank, for a check of the caller: unless the shares add up to 0, all
-  // ranks get kMismatch and nothing is written. Checked where all ranks give one.
-  const std::uint64_t* share_of_zero = nullptr;
+  Digests digests = {};
   // Expert layouts. kPerRank: the summands of a rank, added by ascending k and rounded, are added
   // in the place of the last of them. Each rank chooses for its own tokens.
   Partials partials = Partials::kNone;
@@ -312,15 +317,18 @@ class FERRY_EXPORT Exchange {
   // kPeerRejected with the message of `why`, and the exchange stays usable. Returns `why`, or the
   // error that broke the group. `active_ranks` are those of the call (chosen_ranks): ranks that no
   // set can have, such as {-1}, say that they are not known, and then this rank waits for nobody.
-  // `by_all` (may be null) becomes true when every rank called it, so that no rank is in the
-  // operation. A rank that is not active refuses for itself alone: it does not wait, and `by_all`
-  // is true. A rank that needs another exchange passes kMismatch, with its
-  // terms as message: unless all ranks do, all get kMismatch with the lines that differ. A rank
-  // that dispatches no tokens accepts the exchange of the others, and passes a culprit of -1.
-  [[nodiscard]] Status refuse_dispatch(const Status& why, std::span<const int> active_ranks = {},
-                                       bool* by_all = nullptr) noexcept;
-  [[nodiscard]] Status refuse_combine(const Status& why, std::span<const int> active_ranks = {},
-                                      bool* by_all = nullptr) noexcept;
+  // A rank that is not active refuses for itself alone, without a wait.
+  [[nodiscard]] Status refuse_dispatch(const Status& why,
+                                       std::span<const int> active_ranks = {}) noexcept;
+  [[nodiscard]] Status refuse_combine(const Status& why,
+                                      std::span<const int> active_ranks = {}) noexcept;
+
+  // Replaces a dispatch or combine on a rank that makes this call in another exchange. ok when all
+  // active ranks skip: none of them is in a call of this exchange, so all may use the other one.
+  // kMismatch when one of them makes a call here: it gets kPeerRejected with the text `why`.
+  // kPeerRejected when one of them refuses. A rank that is not active does not wait.
+  [[nodiscard]] Status skip(std::string_view why, const Digests& digests = {},
+                            std::span<const int> active_ranks = {}) noexcept;
 
   // Window memory for num_rows rows of expert outputs.
   [[nodiscard]] Status allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,

@@ -131,10 +131,6 @@ void read_dispatch(const DispatchObjects& objects, const ExchangeConfig& config,
   input.args.replica_table = read<const std::int32_t>(
       kept, objects.replica_table, {"replica_table", {Element::kInt32}, {logical}});
   input.args.deadline = read_deadline(objects.deadline);
-  if (!objects.terms.is_none()) {
-    input.terms = nb::cast<std::string>(objects.terms);
-    input.args.terms = input.terms;
-  }
 }
 
 namespace {
@@ -167,8 +163,7 @@ void read_dispatched(nb::handle object, const ExchangeConfig& config, DispatchIn
                  .token_scales = none,
                  .replica_table = entry("replica_table"),
                  .active_ranks = entry("active_ranks"),
-                 .deadline = none,
-                 .terms = none},
+                 .deadline = none},
                 config, input);
 }
 

@@ -17,7 +17,7 @@ namespace ferry::python {
 // The keywords of Exchange.dispatch, unread.
 struct DispatchObjects {
   nb::handle tokens, topk_ids, topk_weights, handle, token_mask, topk_mask, scales, token_scales,
-      replica_table, active_ranks, deadline, terms;
+      replica_table, active_ranks, deadline;
 };
 
 // Ranks that no set can have: the ranks that take part in the call are not known.
@@ -27,7 +27,6 @@ struct DispatchInput {
   DispatchArgs args{.active_ranks = kUnknownRanks};  // until they are read
   std::vector<nb::object> kept;
   std::vector<int> active_ranks;
-  std::string terms;
   Library library = Library::kNone;
   Element scale_element = Element::kOther;  // of token_scales
 };

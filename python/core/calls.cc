@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -131,8 +132,7 @@ Status receive_half(State& state, const Half& half, Received& received) {
 }
 
 void forget(State& state, const Half& half) {
-  const auto is_it = [&](const std::shared_ptr<Half>& each) { return each.get() == &half; };
-  state.sent.erase(std::remove_if(state.sent.begin(), state.sent.end(), is_it), state.sent.end());
+  std::erase_if(state.sent, [&](const auto& each) { return each.get() == &half; });
 }
 
 // Receives the halves whose operations Python has dropped. Their results are lost.
@@ -149,19 +149,23 @@ void receive_dropped(State& state) {
   }
 }
 
-template <auto call>
-bool refuse(const PyExchange& self, const std::string& why, nb::handle active_ranks) {
+// Makes a call that takes the place of an operation.
+template <typename Call>
+Status instead(const PyExchange& self, nb::handle active_ranks, const Call& call) {
   const Turn turn(self);
-  State& state = *turn;
-  receive_dropped(state);
+  receive_dropped(*turn);
   std::vector<int> active;
   if (!active_ranks.is_none() && !nb::try_cast(active_ranks, active))
     active.assign(std::begin(kUnknownRanks), std::end(kUnknownRanks));
-  const Status status(Code::kInvalidArgument, why);
-  bool by_all = false;
-  const Status done = without_gil([&] { return (state.exchange.*call)(status, active, &by_all); });
+  return without_gil([&] { return call((*turn).exchange, active); });
+}
+
+template <auto call>
+void refuse(const PyExchange& self, const std::string& why, nb::handle active_ranks) {
+  const Status done = instead(self, active_ranks, [&](Exchange& exchange, const auto& active) {
+    return (exchange.*call)({Code::kInvalidArgument, why}, active);
+  });
   if (done.code() != Code::kInvalidArgument) check(done);  // raises another error than `why`
-  return by_all;
 }
 
 std::string text_of(const nb::python_error& error) {
@@ -170,14 +174,11 @@ std::string text_of(const nb::python_error& error) {
 }
 
 double imbalance(const Handle& handle) {
-  if (!handle || handle.tokens_per_expert().empty()) return 1;
-  std::int64_t most = 0, all = 0;
-  for (const std::int64_t count : handle.tokens_per_expert()) {
-    most = std::max(most, count);
-    all += count;
-  }
-  const auto experts = static_cast<double>(handle.tokens_per_expert().size());
-  return all ? static_cast<double>(most) * experts / static_cast<double>(all) : 1;
+  const auto counts = handle.tokens_per_expert();
+  const std::int64_t all = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  if (all == 0) return 1;
+  const auto most = static_cast<double>(*std::max_element(counts.begin(), counts.end()));
+  return most * static_cast<double>(counts.size()) / static_cast<double>(all);
 }
 
 }  // namespace
@@ -287,7 +288,7 @@ nb::object run_layer(const PyExchange& self, const LayerObjects& objects) {
   void* results = nullptr;
   const auto read = [&] {
     read_dispatch({objects.tokens, objects.topk_ids, objects.topk_weights, none, none, none, none,
-                   none, objects.replica_table, objects.active_ranks, none, none},
+                   none, objects.replica_table, objects.active_ranks, none},
                   config, input);
     out = new_array({input.args.tokens.num_rows, config.hidden}, element_of(config.dtype),
                     input.library);
@@ -332,12 +333,17 @@ nb::object run_layer(const PyExchange& self, const LayerObjects& objects) {
   return nb::make_tuple(out, routes);
 }
 
-bool refuse_dispatch(const PyExchange& self, const std::string& why, nb::handle active_ranks) {
-  return refuse<&Exchange::refuse_dispatch>(self, why, active_ranks);
+void refuse_dispatch(const PyExchange& self, const std::string& why, nb::handle active_ranks) {
+  refuse<&Exchange::refuse_dispatch>(self, why, active_ranks);
 }
 
-bool refuse_combine(const PyExchange& self, const std::string& why, nb::handle active_ranks) {
-  return refuse<&Exchange::refuse_combine>(self, why, active_ranks);
+void refuse_combine(const PyExchange& self, const std::string& why, nb::handle active_ranks) {
+  refuse<&Exchange::refuse_combine>(self, why, active_ranks);
+}
+
+void skip(const PyExchange& self, const std::string& why, nb::handle active_ranks) {
+  check(instead(self, active_ranks,
+                [&](Exchange& each, const auto& active) { return each.skip(why, {}, active); }));
 }
 
 nb::object empty(const PyExchange& self, std::int64_t num_rows, nb::handle hidden,

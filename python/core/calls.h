@@ -51,9 +51,9 @@ PyReceived memory(const PyOperation& self);
 // ferry::Layer without gradients; returns the results and the handles.
 nb::object run_layer(const PyExchange& self, const LayerObjects& objects);
 
-// Return whether every rank refused.
-bool refuse_dispatch(const PyExchange& self, const std::string& why, nb::handle active_ranks);
-bool refuse_combine(const PyExchange& self, const std::string& why, nb::handle active_ranks);
+void refuse_dispatch(const PyExchange& self, const std::string& why, nb::handle active_ranks);
+void refuse_combine(const PyExchange& self, const std::string& why, nb::handle active_ranks);
+void skip(const PyExchange& self, const std::string& why, nb::handle active_ranks);
 
 nb::object empty(const PyExchange& self, std::int64_t num_rows, nb::handle hidden,
                  nb::handle dtype);

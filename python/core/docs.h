@@ -17,8 +17,6 @@ replica_table: int32 [logical experts], the instance that this rank's tokens go 
 active_ranks: the ranks that take part. Their order numbers them as sources, and is that of sums
     over ranks.
 deadline: seconds of every wait; None: the deadline of the group.
-terms: other values on which the ranks must agree, lines of "name is value"; ferry.Mismatch names
-    those that differ.
 
 Collective. A refused call raises ferry.InvalidArgument here and ferry.PeerRejected on the other
 ranks, and the group goes on.)";

@@ -27,8 +27,7 @@ auto dispatch_parameters() {
   return std::tuple(arg("tokens").none(), optional("topk_ids"), optional("topk_weights"),
                     nb::kw_only(), optional("handle"), optional("token_mask"),
                     optional("topk_mask"), optional("scales"), optional("token_scales"),
-                    optional("replica_table"), optional("active_ranks"), optional("deadline"),
-                    optional("terms"));
+                    optional("replica_table"), optional("active_ranks"), optional("deadline"));
 }
 
 // The signatures for type checkers. Results are arrays of the same library as the arguments.
@@ -40,8 +39,7 @@ constexpr const char* kDispatchTypes =
     "topk_mask: AnyArray | None = None, scales: AnyArray | None = None, "
     "token_scales: AnyArray | None = None, "
     "replica_table: AnyArray | None = None, "
-    "active_ranks: collections.abc.Sequence[int] | None = None, deadline: float | None = None, "
-    "terms: str | None = None)";
+    "active_ranks: collections.abc.Sequence[int] | None = None, deadline: float | None = None)";
 
 constexpr const char* kCombineTypes =
     "(self, expert_rows: Array | None, handle: Handle[typing.Any] | None = None, "
@@ -73,10 +71,9 @@ using O = nb::handle;
 template <auto call>
 auto with_dispatch_objects() {
   return [](const PyExchange& self, O tokens, O topk_ids, O topk_weights, O handle, O token_mask,
-            O topk_mask, O scales, O token_scales, O replica_table, O active_ranks, O deadline,
-            O terms) {
+            O topk_mask, O scales, O token_scales, O replica_table, O active_ranks, O deadline) {
     return call(self, {tokens, topk_ids, topk_weights, handle, token_mask, topk_mask, scales,
-                       token_scales, replica_table, active_ranks, deadline, terms});
+                       token_scales, replica_table, active_ranks, deadline});
   };
 }
 
@@ -234,14 +231,19 @@ void bind_exchange(nb::module_& module) {
   bind_outputs(type);
   type.def("refuse_dispatch", &refuse_dispatch, arg("why"), optional("active_ranks"),
            nb::sig("def refuse_dispatch(self, why: str, active_ranks: "
-                   "collections.abc.Sequence[int] | None = None) -> bool"),
+                   "collections.abc.Sequence[int] | None = None) -> None"),
            "Replaces a dispatch that this rank will not make: the other ranks raise "
-           "ferry.PeerRejected. Returns True when every rank refused, so that no rank is in the "
-           "operation.")
+           "ferry.PeerRejected.")
       .def("refuse_combine", &refuse_combine, arg("why"), optional("active_ranks"),
            nb::sig("def refuse_combine(self, why: str, active_ranks: "
-                   "collections.abc.Sequence[int] | None = None) -> bool"),
+                   "collections.abc.Sequence[int] | None = None) -> None"),
            "Replaces a combine, as refuse_dispatch replaces a dispatch.")
+      .def("skip", &skip, arg("why"), optional("active_ranks"),
+           nb::sig("def skip(self, why: str, active_ranks: "
+                   "collections.abc.Sequence[int] | None = None) -> None"),
+           "Replaces a dispatch or combine that this rank makes in another exchange. Raises "
+           "ferry.Mismatch unless all ranks skip; ranks that make a call here raise "
+           "ferry.PeerRejected.")
       .def("stats", &stats, nb::sig("def stats(self) -> Stats"),
            "Counts since creation, and the waits of the last operations: ferry.Stats. Local; any "
            "thread may call it.")

@@ -2,7 +2,8 @@
 
 Their callers give with each dispatch what an exchange needs once, when it is made: the shape, and how many tokens any
 rank may have. So a dispatch begins in the exchange of the dispatch before (`dispatch_again`): a rank that cannot use
-it, or will not take part at all, refuses there. Only then ranks send each other how many tokens they have and what
+it, or will not take part at all, refuses there, and so does one whose call has other terms than the one before. Only
+then ranks send each other how many tokens they have and what
 they are about to do (`agree`), and make a larger exchange, together, when one has more than fit. `dispatch` does all of
 that. DeepEP's low-latency calls and ElasticBuffer say how many tokens any rank may have: their ranks meet when a shape
 changes (`change`).
@@ -31,6 +32,7 @@ class Exchanges:
         self._make = make or group.exchange
         self.last = None  # of the last dispatch that returned a new handle, which sets it: where combines are
         self.meeting = None  # of the last dispatch that ranks agreed on: where those of dispatch_again begin
+        self._terms = ()  # of the last dispatch_again that gave any
         self.by_call = {}  # exchanges of hold() that cannot be outgrown, by the key that finds them without a meeting
         self._by_config = {}
         self._described = {}
@@ -63,13 +65,17 @@ class Exchanges:
             self.meeting = exchange
         return exchange, received
 
-    def dispatch_again(self, exchange, send):
+    def dispatch_again(self, exchange, send, terms=None):
         """send(exchange), a dispatch, if all ranks go on with the exchange of the dispatch before; else None on every
-        rank, which agree() follows. exchange None: this rank does not know it."""
-        meeting = self.meeting
+        rank, which agree() follows. exchange None: this rank does not know it.
+
+        terms: (name, value) pairs that ranks must agree on and that an exchange does not compare; the call of agree()
+        has them. None: those of the dispatch before, as the exchange compares all that matters."""
+        meeting, before = self.meeting, self._terms
+        self._terms = before if terms is None else terms
         if meeting is None:
             return None
-        if exchange is not meeting:
+        if exchange is not meeting or self._terms != before:
             meeting.refuse_dispatch("its call needs another exchange")
             return None
         try:
@@ -83,28 +89,35 @@ class Exchanges:
                 self._say_refused(error)
             raise
 
-    def leave(self, refuse, shape, active_ranks=None):
+    def leave(self, exchange, shape, active_ranks=None):
         """Called before a rank uses another exchange than for the call before. Ranks whose call is like that one are
         there: unless all ranks leave, they get PeerRejected, and this rank ferry.Mismatch.
 
-        refuse: refuse_dispatch or refuse_combine of the exchange to be left; None: there is none. shape: (name, value)
-        pairs of this rank's call, sent to the other ranks.
+        exchange: the one to be left; None: there is none. shape: (name, value) pairs of this rank's call, sent to the
+        other ranks.
         """
+        if exchange is None:
+            return
         named = ", ".join(f"{name}={value}" for name, value in shape)
-        if refuse is not None and not refuse(f"its call has another shape: {named}", active_ranks):
-            raise Mismatch(f"this rank's call has another shape than the one before ({named}), not that of all ranks")
+        try:
+            exchange.skip(f"its call has another shape: {named}", active_ranks)
+        except Mismatch as error:
+            message = f"this rank's call has another shape than the one before ({named}), not that of all ranks"
+            raise make_error("mismatch", message, error.culprit, True) from error
 
-    def change(self, refuse, shape, active_ranks=None):
+    def change(self, exchange, shape, active_ranks=None):
         """leave(), and then all ranks agree on the shape. Not where some are left out: they do not come to agree."""
-        self.leave(refuse, shape, active_ranks)
+        self.leave(exchange, shape, active_ranks)
         if active_ranks is None:
             self.agree(0, shape)
 
-    def refuse_change(self, refuse, error, active_ranks=None):
-        """Takes the place of change() and of the call on a rank whose arguments are wrong, and raises `error`,
+    def refuse_change(self, exchange, error, active_ranks=None):
+        """Takes the place of change() and of the dispatch on a rank whose arguments are wrong, and raises `error`,
         or InvalidArgument for an exception of torch or Python."""
         error = as_refusal(error)
-        if (refuse is None or refuse(str(error), active_ranks)) and active_ranks is None:
+        if exchange is not None:
+            exchange.refuse_dispatch(str(error), active_ranks)
+        elif active_ranks is None:
             self._say_refused(error)
         raise error
 

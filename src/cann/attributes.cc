@@ -70,10 +70,8 @@ void check_batch(const Attributes& a, const Batch& batch) {
 }
 
 void check_algorithm(std::string_view name) {
-  constexpr std::array<std::string_view, 5> kKnown = {"", "fullmesh", "fullmesh_v1", "fullmesh_v2",
-                                                      "hierarchy"};
   require_fit(name != "ccu", "comm_alg is \"ccu\", a device that ferry does not have; use \"\"");
-  require_value(std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end(),
+  require_value(std::ranges::count(kCommAlgs, name) == 1,
                 "comm_alg is \"{}\", need \"\", \"fullmesh\", \"fullmesh_v1\", \"fullmesh_v2\" or "
                 "\"hierarchy\"",
                 name);

@@ -2,7 +2,9 @@
 // need. Pure functions.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "ferry/cann.h"
 
@@ -28,6 +30,9 @@ inline int tp_size_of(const Attributes& a) noexcept {
 inline int num_shared(const Attributes& a) noexcept {
   return a.shared_expert_rank_num > 0 ? static_cast<int>(a.shared_expert_num) : 0;
 }
+
+inline constexpr std::array<std::string_view, 5> kCommAlgs = {"", "fullmesh", "fullmesh_v1",
+                                                              "fullmesh_v2", "hierarchy"};
 
 // Throws Refused unless the attributes are legal for this batch and this place in the group.
 void check_attributes(const Attributes& attributes, const Batch& batch, const Place& place);

@@ -19,22 +19,18 @@ Result call(const Communicator& communicator, const char* name, Purpose purpose,
 // Runs checks that concern this rank alone.
 Result checked(const std::function<void()>& checks) noexcept;
 
-// The checked settings of a call. Throws Refused. The cache gets each setting as soon as it is
-// known: if a later step refuses the call, the cache uses them to find the exchange in which the
-// other ranks wait.
+// The checked settings of a call. Throws Refused.
 struct Request {
-  ExchangeConfig config;
+  Wanted wanted;
   ElasticMap elastic;
 };
 template <typename Args>
 Request request_of(ExchangeCache& cache, const Args& args) {
-  cache.expect(args.attributes, batch_of(args));
   cache.check_names(args.attributes);
   const ExchangeConfig config = config_of(args, cache.place());
-  cache.expect(config);
   const ElasticMap elastic(args.elastic_info, args.attributes);
   cache.set_active(elastic.active());
-  return {config, elastic};
+  return {{config, settings_of(args)}, elastic};
 }
 
 // Replaces the call of an operator on a rank whose caller refuses it.
@@ -42,10 +38,9 @@ template <typename Args>
 Result refuse_call(const Communicator& communicator, const char* name, Purpose purpose,
                    const Args& args, const Status& why) noexcept {
   return call(communicator, name, purpose, [&](ExchangeCache& cache) -> Result {
-    cache.expect(args.attributes, batch_of(args));
     try {
-      cache.expect(config_of(args, cache.place()));
-    } catch (const Refused&) {  // then the cache knows the extents of the rows only
+      request_of(cache, args);
+    } catch (const Refused&) {  // then the ranks of the call before are taken
     }
     throw Refused{status_code(why.code()), why};
   });

@@ -1,6 +1,6 @@
 // moe_distribute_combine and moe_distribute_combine_add_rms_norm: checks of the arguments, and a
 // combine that needs no handle, only the tensors.
-#include <optional>
+#include <vector>
 
 #include "cann/call.h"
 #include "cann/triplets.h"
@@ -134,10 +134,10 @@ void check_shapes(const CombineArgs& args, const Batch& batch) {
 }
 
 Result run(ExchangeCache& cache, const CombineArgs& args, const CombineAddRmsNormArgs* with_norm) {
-  const auto [config, elastic] = request_of(cache, args);
-  Exchange& exchange = cache.find(Purpose::kCombine, config);
+  const auto [wanted, elastic] = request_of(cache, args);
+  Exchange& exchange = cache.find(wanted);
   const Batch batch = batch_of(args);
-  check_exchange(exchange.config(), config, batch);
+  check_exchange(exchange.config(), wanted.config, batch);
   const std::int64_t rows =
       received_rows(args, exchange.num_local_experts(), elastic.num_sources());
   check_dispatched(args, batch, rows);
@@ -151,7 +151,7 @@ Result run(ExchangeCache& cache, const CombineArgs& args, const CombineAddRmsNor
       .active_ranks = elastic.active()};
   take_mask(args.x_active_mask, args.expert_ids, dispatched);
   const Triplets triplets(args, elastic, dispatched);
-  const std::optional<std::uint64_t> share = triplets.share_of_zero();
+  std::vector<std::uint64_t> digests;
   ferry::CombineArgs combine{.expert_rows = {args.expand_x.data, rows, batch.h, args.expand_x.dtype,
                                              args.expand_x.pitch_bytes},
                              .topk_weights = args.expert_scales.data,
@@ -161,11 +161,13 @@ Result run(ExchangeCache& cache, const CombineArgs& args, const CombineAddRmsNor
                              .constants = {args.const_expert_alpha1.data,
                                            args.const_expert_alpha2.data, args.const_expert_v.data},
                              .shared_output = args.shared_expert_x.data,
-                             .terms = config.terms,
-                             .share_of_zero = share ? &*share : nullptr};
+                             .digests = {ExchangeCache::digest(wanted, exchange) |
+                                             std::uint64_t{triplets.share_of_zero()} << 32,
+                                         &digests}};
   if (with_norm != nullptr) combine.norm = take_norm(*with_norm);
   Status status = exchange.combine(combine);
-  if (status.code() == Code::kMismatch && status.culprit() < 0)
+  cache.settle(wanted, status, digests);  // throws; no rank follows others to another combine
+  if (status.ok() && !shares_fit(digests))
     status = triplets.name_difference(cache.group(), exchange.config());
   if (!status.ok()) return {status_code(status.code()), status};
   record_waits(exchange.last_combine_times(), tp_size_of(args.attributes), args.performance_info);

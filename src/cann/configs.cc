@@ -42,60 +42,7 @@ DataType travelling_type(const DispatchArgs& args) {
   return element_bytes(type) == 1 ? DataType::kBytes : type;
 }
 
-// Lines of "name is value". Values of 0 are omitted, so that the text fits into a record.
-class TermsText {
- public:
-  void add(const char* name, std::int64_t value) {
-    if (value != 0) add(name, std::to_string(value));
-  }
-  void add(const char* name, std::string_view value) {
-    if (!value.empty()) text_ += fmt::format("{} is {}\n", name, value);
-  }
-  std::string take() { return std::move(text_); }
-
- private:
-  std::string text_;
-};
-
-void add_common(const Attributes& a, const Batch& batch, TermsText& terms) {
-  terms.add("global_bs", a.global_bs);
-  if (a.global_bs == 0) terms.add("Bs", batch.bs);
-  terms.add("H", batch.h);
-  terms.add("K", batch.k);
-  terms.add("moe_expert_num", a.moe_expert_num);
-  if (tp_size_of(a) > 1) terms.add("tp_world_size", a.tp_world_size);
-  terms.add("shared_expert_rank_num", a.shared_expert_rank_num);
-  terms.add("shared_expert_num", num_shared(a));
-  if (num_shared(a) > 0) terms.add("version", a.version == 1 ? "1" : "2 to 4");
-  terms.add("zero_expert_num", a.zero_expert_num);
-  terms.add("copy_expert_num", a.copy_expert_num);
-  terms.add("const_expert_num", a.const_expert_num);
-  terms.add("comm_alg", a.comm_alg);
-}
-
 }  // namespace
-
-std::string terms_of(const DispatchArgs& args) {
-  TermsText terms;
-  terms.add("quant_mode", args.quant_mode);
-  terms.add("type of x", data_type_name(args.x.dtype));
-  add_common(args.attributes, batch_of(args), terms);
-  return terms.take();
-}
-
-std::string terms_of(const CombineArgs& args) {
-  TermsText terms;
-  terms.add("comm_quant_mode", args.comm_quant_mode);
-  terms.add("type of expand_x", data_type_name(args.expand_x.dtype));
-  add_common(args.attributes, batch_of(args), terms);
-  return terms.take();
-}
-
-std::string with_scales(const std::string& terms, std::int64_t scale_bytes) {
-  if (scale_bytes <= 0) return terms;
-  return fmt::format("{}columns of scales is {}\n", terms,
-                     scale_bytes / static_cast<std::int64_t>(sizeof(float)));
-}
 
 std::int64_t scale_columns(const DispatchArgs& args) noexcept {
   switch (args.quant_mode) {
@@ -118,7 +65,6 @@ ExchangeConfig config_of(const DispatchArgs& args, const Place& place) {
     require_in("columns of scales", columns, 0, 1 << 20);
     config.scale_bytes = columns * static_cast<std::int64_t>(sizeof(float));
   }
-  config.terms = terms_of(args);
   return config;
 }
 
@@ -131,7 +77,6 @@ ExchangeConfig config_of(const CombineArgs& args, const Place& place) {
   require_value(args.out_dtype == 0, "out_dtype is {}, need 0: the type is that of x_out",
                 args.out_dtype);
   config.dtype = args.expand_x.dtype;
-  config.terms = terms_of(args);
   return config;
 }
 

@@ -1,8 +1,5 @@
-// The settings of the exchange that a call needs: its attributes and all other arguments on which
-// ranks must agree. Pure functions.
+// The configuration of the exchange that a call needs. Pure functions.
 #pragma once
-
-#include <string>
 
 #include "cann/attributes.h"
 #include "ferry/cann.h"
@@ -19,13 +16,6 @@ inline Batch batch_of(const DispatchArgs& args) noexcept {
 inline Batch batch_of(const CombineArgs& args) noexcept {
   return {args.expert_ids.rows, args.expand_x.hidden, args.expert_ids.columns};
 }
-
-// The arguments on which the ranks of a call must agree, under the names of the operators
-// (ferry::DispatchArgs::terms). With global_bs 0 all ranks need the same Bs.
-std::string terms_of(const DispatchArgs& args);
-std::string terms_of(const CombineArgs& args);
-// The same text, with the number of scales of a row where scales travel.
-std::string with_scales(const std::string& terms, std::int64_t scale_bytes);
 
 // float32 values in a row of dynamic_scales; 0: none. A rank without tokens returns the columns of
 // its empty tensor, and the ranks with tokens decide how many values travel.

@@ -186,33 +186,36 @@ void check_overflow(const Dispatch& call, const Received& received) {
                     received.num_rows, call.capacity)}}};
 }
 
-Result run_in(Exchange& exchange, const Dispatch& call, const ExchangeConfig& config) {
-  const DispatchArgs& args = call.args;
-  check_exchange(exchange.config(), config, call.batch);
+Result run_in(ExchangeCache& cache, Exchange& exchange, const Wanted& wanted,
+              const ElasticMap& elastic, const DispatchArgs& args) {
+  const Dispatch call(args, elastic, exchange.config().scale_bytes);
+  check_exchange(exchange.config(), wanted.config, call.batch);
   check_inputs(args, call.batch);
   check_outputs(call);
 
   std::vector<std::int32_t> ids;
   std::vector<float> factors;
-  const std::string terms = with_scales(config.terms, exchange.config().scale_bytes);
+  std::vector<std::uint64_t> digests;
   ferry::DispatchArgs sent{.tokens = {args.x.data, call.batch.bs, call.batch.h,
                                       engine_type(args.x.dtype), args.x.pitch_bytes},
-                           .topk_ids = {call.elastic.translate(args.expert_ids, ids), call.batch.bs,
+                           .topk_ids = {elastic.translate(args.expert_ids, ids), call.batch.bs,
                                         static_cast<int>(call.batch.k), IndexType::kInt32},
                            .topk_weights = args.expert_scales.data,
-                           .active_ranks = call.elastic.active(),
-                           .terms = terms};
+                           .active_ranks = elastic.active(),
+                           .digests = {ExchangeCache::digest(wanted, exchange), &digests}};
   take_mask(args.x_active_mask, args.expert_ids, sent);
   if (args.quant_mode == 0) {
     sent.token_scales = args.scales.data;
   } else if (args.scales.data != nullptr) {
-    sent.scales = call.elastic.translate(
+    sent.scales = elastic.translate(
         {args.scales.data, static_cast<int>(args.scales.rows), args.scales.columns}, factors);
   }
   Received received;
   if (args.received != nullptr) args.received->release();
-  if (Status status = exchange.dispatch(sent, received); !status.ok())
-    return {status_code(status.code()), status};
+  const Status status = exchange.dispatch(sent, received);
+  if (Exchange* next = cache.settle(wanted, status, digests))
+    return run_in(cache, *next, wanted, elastic, args);
+  if (!status.ok()) return {status_code(status.code()), status};
   check_overflow(call, received);
   write_rows(call, received);
   write_counts(call, received.handle);
@@ -223,13 +226,9 @@ Result run_in(Exchange& exchange, const Dispatch& call, const ExchangeConfig& co
 }
 
 Result run(ExchangeCache& cache, const DispatchArgs& args) {
-  const auto [config, elastic] = request_of(cache, args);
-  const bool any_scales = takes_any_scales(args);
-  Exchange* exchange = &cache.find(Purpose::kDispatch, config, any_scales);
-  Result result = run_in(*exchange, {args, elastic, exchange->config().scale_bytes}, config);
-  if (result.status.code() != Code::kMismatch || result.status.culprit() >= 0) return result;
-  exchange = &cache.follow(Purpose::kDispatch, config, any_scales);
-  return run_in(*exchange, {args, elastic, exchange->config().scale_bytes}, config);
+  auto [wanted, elastic] = request_of(cache, args);
+  wanted.any_scales = takes_any_scales(args);
+  return run_in(cache, cache.find(wanted), wanted, elastic, args);
 }
 
 }  // namespace

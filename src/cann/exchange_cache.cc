@@ -1,7 +1,7 @@
 #include "cann/exchange_cache.h"
 
 #include <algorithm>
-#include <vector>
+#include <utility>
 
 #include "base/check.h"
 #include "cann/configs.h"
@@ -10,13 +10,11 @@ namespace ferry::cann::internal {
 
 namespace {
 
-// Extents of 0 in `wanted` are unknown and fit any extent.
 bool same_rows(const ExchangeConfig& have, const ExchangeConfig& wanted) {
   const SharedExperts &shared = have.shared, &wanted_shared = wanted.shared;
   const SpecialExperts &special = have.special, &wanted_special = wanted.special;
   return have.max_tokens >= wanted.max_tokens && have.algorithm == wanted.algorithm &&
-         (have.hidden == wanted.hidden || wanted.hidden == 0) &&
-         (have.top_k == wanted.top_k || wanted.top_k == 0) &&
+         have.hidden == wanted.hidden && have.top_k == wanted.top_k &&
          have.num_experts == wanted.num_experts && have.tp_size == wanted.tp_size &&
          shared.num_experts == wanted_shared.num_experts &&
          shared.num_ranks == wanted_shared.num_ranks && shared.rule == wanted_shared.rule &&
@@ -24,14 +22,13 @@ bool same_rows(const ExchangeConfig& have, const ExchangeConfig& wanted) {
          special.constant == wanted_special.constant;
 }
 
-constexpr std::int64_t kAnyScales = -1, kRefusing = -2;  // in place of scale_bytes
-
 // A dispatch does not know the wire of its combine, nor a combine that of its dispatch.
-bool serves(const ExchangeConfig& have, const ExchangeConfig& wanted, Purpose purpose) {
+bool serves(const ExchangeConfig& have, const ExchangeConfig& wanted, Purpose purpose,
+            bool any_scales = false) {
   if (!same_rows(have, wanted)) return false;
   if (purpose == Purpose::kCombine) return have.combine_wire == wanted.combine_wire;
   return have.dtype == wanted.dtype && have.wire == wanted.wire &&
-         (have.scale_bytes == wanted.scale_bytes || wanted.scale_bytes == kAnyScales);
+         (have.scale_bytes == wanted.scale_bytes || any_scales);
 }
 
 // Lets a new exchange for a combine also serve the dispatches of the last exchange, and a new one
@@ -48,6 +45,34 @@ void serve_as_well(const ExchangeConfig& last, Purpose purpose, ExchangeConfig& 
   wanted.scale_bytes = last.scale_bytes;
 }
 
+std::int64_t columns_of(std::int64_t scale_bytes) {
+  return scale_bytes / static_cast<std::int64_t>(sizeof(float));
+}
+
+bool agree(std::span<const std::uint64_t> digests) {
+  return std::ranges::all_of(digests, [&](std::uint64_t digest) {
+    return static_cast<std::uint32_t>(digest) == static_cast<std::uint32_t>(digests[0]);
+  });
+}
+
+// An element that is not equal to one which the most others equal, and that one; by rank.
+template <typename Values>
+std::pair<std::size_t, std::size_t> odd_and_usual(const Values& values) {
+  const auto equal_to = [&](std::size_t rank) { return std::ranges::count(values, values[rank]); };
+  std::size_t usual = 0, odd = 0;
+  for (std::size_t rank = 1; rank < values.size(); ++rank)
+    if (equal_to(rank) > equal_to(usual)) usual = rank;
+  while (odd + 1 < values.size() && values[odd] == values[usual]) ++odd;
+  return {odd, usual};
+}
+
+Failed mismatch(std::size_t culprit, std::string text) {
+  return {{status_code(Code::kMismatch),
+           {Code::kMismatch, std::move(text), static_cast<int>(culprit)}}};
+}
+
+Failed failed(const Status& status) { return {{status_code(status.code()), status}}; }
+
 }  // namespace
 
 ExchangeCache::ExchangeCache(Group group, CommunicatorOptions options)
@@ -62,97 +87,110 @@ void ExchangeCache::check_names(const Attributes& attributes) const {
                 options_.group_tp);
 }
 
-void ExchangeCache::expect(const Attributes& attributes, const Batch& batch) {
-  expected_.reset();
-  const Batch legal{batch.bs, std::max<std::int64_t>(batch.h, 1),
-                    std::max<std::int64_t>(batch.k, 1)};
-  try {
-    check_attributes(attributes, legal, place());
-  } catch (const Refused&) {
-    return;
+Exchange& ExchangeCache::find(const Wanted& wanted) {
+  if (exchanges_.empty()) return make_first(wanted);
+  Exchange& last = exchanges_.front();
+  if (serves(last.config(), wanted.config, wanted.purpose(), wanted.any_scales)) return last;
+  std::vector<std::uint64_t> digests;
+  Settings settings = wanted.settings;
+  if (wanted.any_scales) settings.values[Settings::kScaleColumns] = -1;
+  const Status status = last.skip("its call needs another exchange",
+                                  {digest_of(settings, /*skips=*/true), &digests}, active_);
+  if (Exchange* next = settle(wanted, status, digests, Action::kSkips)) return *next;
+  if (!status.ok()) throw failed(status);
+  return go_on(wanted.config, wanted.purpose());
+}
+
+std::uint32_t ExchangeCache::digest(const Wanted& wanted, const Exchange& exchange) {
+  Settings settings = wanted.settings;
+  if (wanted.any_scales)
+    settings.values[Settings::kScaleColumns] = columns_of(exchange.config().scale_bytes);
+  return digest_of(settings, /*skips=*/false);
+}
+
+Exchange* ExchangeCache::settle(const Wanted& wanted, const Status& status,
+                                std::span<const std::uint64_t> digests) {
+  return settle(wanted, status, digests, Action::kCalls);
+}
+
+// Every active rank has the same digests. A rank that refused has none, and its error is worth
+// more. Where ranks are left out the others cannot gather anything.
+Exchange* ExchangeCache::settle(const Wanted& wanted, const Status& status,
+                                std::span<const std::uint64_t> digests, Action action) {
+  if (!status.group_usable() || agree(digests) || std::ranges::count(digests, 0U) > 0)
+    return nullptr;
+  if (!active_.empty()) {
+    const auto [odd, usual] =
+        odd_and_usual(std::vector<std::uint32_t>(digests.begin(), digests.end()));
+    throw mismatch(active_[odd],
+                   fmt::format("the arguments of ranks {} and {} differ in this {}", active_[odd],
+                               active_[usual], operator_name(wanted.purpose())));
   }
-  expected_ = exchange_config(attributes, batch);
-}
-
-// The exchange in which a rank declines a call, which is that in which other ranks may wait: the
-// one that would serve the call, else one of the same mode, else one of the same rows, else the one
-// used last. It becomes the one used last, as on the ranks that use it.
-Exchange& ExchangeCache::meeting_place(Purpose purpose) {
-  FERRY_CHECK(exchanges_.size(), >, 0U);
-  const auto fit = [&](const ExchangeConfig& have) {
-    if (!same_rows(have, *expected_)) return 0;
-    if (serves(have, *expected_, purpose)) return 3;
-    return purpose == Purpose::kDispatch && have.wire == expected_->wire ? 2 : 1;
-  };
-  for (int wanted = 3; expected_ && wanted > 0; --wanted) {
-    const auto found =
-        std::find_if(exchanges_.begin(), exchanges_.end(),
-                     [&](const Exchange& exchange) { return fit(exchange.config()) == wanted; });
-    if (found == exchanges_.end()) continue;
-    std::rotate(exchanges_.begin(), found, found + 1);
-    break;
+  const std::vector<Said> said = gather({action, wanted.any_scales, wanted.settings});
+  std::vector<Settings> settings;
+  for (const Said& each : said) settings.push_back(each.settings);
+  const auto [odd, usual] = odd_and_usual(settings);
+  if (settings[odd] == settings[usual]) {
+    const bool all = std::ranges::all_of(
+        said, [](const Said& each) { return each.action == Action::kSkips || each.any_scales; });
+    if (!all) throw failed(status);
+    ExchangeConfig config = wanted.config;
+    if (wanted.any_scales)
+      config.scale_bytes = settings[0].values[Settings::kScaleColumns] * sizeof(float);
+    return &go_on(config, wanted.purpose());
   }
-  return exchanges_.front();
+  const char* const other = operator_name(settings[odd].purpose());
+  if (const char* const that = operator_name(settings[usual].purpose()); that != other)
+    throw mismatch(odd,
+                   fmt::format("rank {} called {}, rank {} called {}", odd, other, usual, that));
+  throw mismatch(odd, fmt::format("ranks {} and {} differ in this {}: {}", odd, usual, other,
+                                  differences(settings[odd], settings[usual])));
 }
 
-// Refuses an operation in the exchange in which other ranks may wait.
-Status ExchangeCache::decline(Purpose purpose, const Status& why, std::span<const int> ranks,
-                              bool& by_all) {
-  Exchange& exchange = meeting_place(purpose);
-  return purpose == Purpose::kDispatch ? exchange.refuse_dispatch(why, ranks, &by_all)
-                                       : exchange.refuse_combine(why, ranks, &by_all);
+// A rank without tokens takes the number of scales that the ranks with tokens have.
+std::vector<ExchangeCache::Said> ExchangeCache::gather(const Said& mine) {
+  std::vector<Said> said(group_.size());
+  if (Status status = group_.all_gather(&mine, sizeof mine, said.data()); !status.ok())
+    throw failed(status);
+  std::int64_t columns = 0;
+  for (const auto& [action, any_scales, settings] : said)
+    if (!any_scales) columns = std::max(columns, settings.values[Settings::kScaleColumns]);
+  for (auto& [action, any_scales, settings] : said)
+    if (any_scales) settings.values[Settings::kScaleColumns] = columns;
+  return said;
 }
 
-Exchange* ExchangeCache::used_last(Purpose purpose, const ExchangeConfig& wanted) {
-  const auto found = std::find_if(
-      exchanges_.begin(), exchanges_.end(),
-      [&](const Exchange& exchange) { return serves(exchange.config(), wanted, purpose); });
-  if (found == exchanges_.end()) return nullptr;
+// Where a rank refuses its call, all learn of it when they make the exchange.
+Exchange& ExchangeCache::make_first(const Wanted& wanted) {
+  const std::vector<Said> said = gather({Action::kSkips, wanted.any_scales, wanted.settings});
+  const auto refuses = [](const Said& each) { return each.action == Action::kRefuses; };
+  const bool refused = std::ranges::any_of(said, refuses);
+  for (std::size_t rank = 1; rank < said.size() && !refused; ++rank) {
+    if (said[rank].settings == said[0].settings) continue;
+    throw mismatch(rank, fmt::format("ranks 0 and {} make different exchanges: {}", rank,
+                                     differences(said[0].settings, said[rank].settings)));
+  }
+  ExchangeConfig config = wanted.config;
+  config.scale_bytes = said[group_.rank()].settings.values[Settings::kScaleColumns] * sizeof(float);
+  return make(std::move(config), wanted.purpose());
+}
+
+// All ranks have skipped the exchange used last.
+Exchange& ExchangeCache::go_on(ExchangeConfig config, Purpose purpose) {
+  const auto found = std::ranges::find_if(
+      exchanges_, [&](const Exchange& each) { return serves(each.config(), config, purpose); });
+  if (found == exchanges_.end()) {
+    serve_as_well(exchanges_.front().config(), purpose, config);
+    return make(std::move(config), purpose);
+  }
   std::rotate(exchanges_.begin(), found, found + 1);
-  expected_.reset();
-  return &exchanges_.front();
-}
-
-Exchange& ExchangeCache::find(Purpose purpose, ExchangeConfig wanted, bool any_scales) {
-  if (Exchange* exchange = used_last(purpose, wanted)) return *exchange;
-  if (any_scales) {
-    wanted.scale_bytes = kAnyScales;
-    if (Exchange* exchange = used_last(purpose, wanted)) return *exchange;
-  }
-  if (!exchanges_.empty()) {
-    const Status why(Code::kMismatch, with_scales(wanted.terms, wanted.scale_bytes), group_.rank());
-    bool by_all = false;
-    const Status outcome = decline(purpose, why, {}, by_all);  // all ranks make exchanges together
-    if (outcome.code() != why.code() || !by_all)
-      throw Failed{{status_code(outcome.code()), outcome}};
-  }
-  return follow(purpose, wanted, any_scales);
-}
-
-Exchange& ExchangeCache::follow(Purpose purpose, ExchangeConfig wanted, bool any_scales) {
-  if (!exchanges_.empty()) serve_as_well(exchanges_.front().config(), purpose, wanted);
-  if (any_scales) wanted.scale_bytes = kAnyScales;
-  wanted.workers = options_.workers;
-  expected_.reset();
-  return make(purpose, wanted);
-}
-
-// Ranks without tokens take the number of scale bytes that the ranks with tokens have.
-std::int64_t ExchangeCache::agree_on_scales(std::int64_t mine) {
-  std::vector<std::int64_t> all(group_.size());
-  if (Status status = group_.all_gather(&mine, sizeof mine, all.data()); !status.ok())
-    throw Failed{{status_code(status.code()), status}};
-  if (mine != kAnyScales) return mine;
-  return std::max<std::int64_t>(*std::max_element(all.begin(), all.end()), 0);
+  return exchanges_.front();
 }
 
 // Makes an exchange, and destroys the older ones that it replaces: no rank is in a call of an older
 // exchange while all ranks make this one.
-Exchange& ExchangeCache::make(Purpose purpose, const ExchangeConfig& wanted) {
-  ExchangeConfig config = wanted;
-  config.scale_bytes = agree_on_scales(wanted.scale_bytes);
-  config.terms = purpose == Purpose::kDispatch ? "operator is dispatch\n" : "operator is combine\n";
-  config.terms += with_scales(wanted.terms, config.scale_bytes);
+Exchange& ExchangeCache::make(ExchangeConfig config, Purpose purpose) {
+  config.workers = options_.workers;
   Exchange made(group_, config);
   const ExchangeConfig& complete = made.config();
   FERRY_CHECK(serves(complete, config, purpose), ==, true);
@@ -167,16 +205,18 @@ Exchange& ExchangeCache::make(Purpose purpose, const ExchangeConfig& wanted) {
 Result ExchangeCache::refuse(Purpose purpose, const Refused& refused) {
   const Status why(refused.status.code(), refused.status.message(), group_.rank());
   Status outcome = why;
-  bool by_all = exchanges_.empty();
-  if (!by_all) outcome = decline(purpose, why, active_, by_all);
-  if (by_all) {  // the other ranks make an exchange, or refuse to make one too
+  if (!exchanges_.empty()) {
+    Exchange& last = exchanges_.front();
+    outcome = purpose == Purpose::kDispatch ? last.refuse_dispatch(why, active_)
+                                            : last.refuse_combine(why, active_);
+  } else {
     try {
-      agree_on_scales(kRefusing);
+      gather({Action::kRefuses, 0, {}});
       Exchange::refuse(group_, why);
     } catch (const Error& error) {
       outcome = {error.code(), error.what(), error.culprit()};
-    } catch (const Failed& failed) {
-      outcome = failed.result.status;
+    } catch (const Failed& failure) {
+      outcome = failure.result.status;
     }
   }
   if (outcome.code() == why.code()) return {refused.code, why};

@@ -1,18 +1,32 @@
 // ExchangeCache: the inside of a Communicator. It holds the exchanges that calls needed, makes new
-// exchanges together with all ranks, and refuses a call on all ranks. All ranks look for exchanges
-// in the same order, so that their caches hold equal exchanges in equal order.
+// exchanges together with all ranks, and refuses a call on all ranks.
+//
+// All ranks hold equal exchanges in equal order, since every call begins in the exchange of the
+// call before: each rank makes its call there, refuses it, or skips that exchange because it needs
+// another one. Only when all ranks skip do they go on to the other one. Where their digests differ
+// the ranks gather their settings, and the error names the values that differ
+// (docs/decisions/agreement_of_fronts.md).
 #pragma once
 
-#include <optional>
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cann/attributes.h"
 #include "cann/refusal.h"
+#include "cann/settings.h"
 #include "ferry/cann.h"
 
 namespace ferry::cann::internal {
 
-enum class Purpose { kDispatch, kCombine };
+// What a call needs.
+struct Wanted {
+  ExchangeConfig config;
+  Settings settings;
+  bool any_scales = false;  // this rank has no tokens, and takes the scales of the others
+
+  Purpose purpose() const noexcept { return settings.purpose(); }
+};
 
 class ExchangeCache {
  public:
@@ -27,35 +41,38 @@ class ExchangeCache {
   // The ranks that take part in this call (DispatchArgs::active_ranks). A refusal goes to them.
   void set_active(std::span<const int> ranks) { active_.assign(ranks.begin(), ranks.end()); }
 
-  // The settings that a call needs, as far as they are known: first those of its rows (extents of
-  // 0: unknown), then all. If the call is refused, they give the exchange in which other ranks
-  // wait.
-  void expect(const Attributes& attributes, const Batch& batch);
-  void expect(const ExchangeConfig& config) { expected_ = config; }
-
-  // The exchange used last of those that serve the call; else a new one. All ranks call with equal
-  // settings and find equal exchanges. Throws Failed where other ranks use an exchange that this
-  // rank does not. `any_scales`: this rank has no tokens, and takes the scales of the others.
-  Exchange& find(Purpose purpose, ExchangeConfig wanted, bool any_scales = false);
-
-  // For a rank without tokens: joins the other ranks in making an exchange.
-  Exchange& follow(Purpose purpose, ExchangeConfig wanted, bool any_scales);
+  // The exchange for a call: that of the call before, or, after all ranks have skipped it, another
+  // one that serves the call, or a new one. Throws Failed.
+  Exchange& find(const Wanted& wanted);
+  // The digest of a call in an exchange that find() returned.
+  static std::uint32_t digest(const Wanted& wanted, const Exchange& exchange);
+  // After a call with `status`, and the digests of all ranks (ferry::Digests::all; the lower halves
+  // are compared). Returns the exchange to which the other ranks go on and this one must follow;
+  // null: none, the status stands. Collective, and throws Failed, where the digests differ.
+  Exchange* settle(const Wanted& wanted, const Status& status,
+                   std::span<const std::uint64_t> digests);
 
   // Refuses the call of this rank, on all ranks.
   Result refuse(Purpose purpose, const Refused& refused);
 
  private:
-  Exchange* used_last(Purpose purpose, const ExchangeConfig& wanted);
-  Exchange& make(Purpose purpose, const ExchangeConfig& wanted);
-  std::int64_t agree_on_scales(std::int64_t mine);
-  Exchange& meeting_place(Purpose purpose);
-  Status decline(Purpose purpose, const Status& why, std::span<const int> ranks, bool& by_all);
+  enum class Action : std::int32_t { kCalls, kSkips, kRefuses };
+  struct Said {
+    Action action;
+    std::int32_t any_scales;
+    Settings settings;
+  };
+  std::vector<Said> gather(const Said& mine);
+  Exchange* settle(const Wanted& wanted, const Status& status,
+                   std::span<const std::uint64_t> digests, Action action);
+  Exchange& make_first(const Wanted& wanted);
+  Exchange& go_on(ExchangeConfig config, Purpose purpose);
+  Exchange& make(ExchangeConfig config, Purpose purpose);
 
   Group group_;
   CommunicatorOptions options_;
-  std::vector<Exchange> exchanges_;         // used last first
-  std::vector<int> active_;                 // of the last call whose elastic_info was legal
-  std::optional<ExchangeConfig> expected_;  // until the call has found its exchange
+  std::vector<Exchange> exchanges_;  // used last first
+  std::vector<int> active_;          // of the last call whose elastic_info was legal
 };
 
 }  // namespace ferry::cann::internal

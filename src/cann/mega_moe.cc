@@ -78,8 +78,21 @@ ExchangeConfig layer_config(const MegaMoeShape& shape) {
   config.num_experts = shape.moe_expert_num;
   config.top_k = shape.topk;
   config.dtype = shape.dtype;
-  config.terms = fmt::format("intermediate is {}\n", shape.intermediate);
   return config;
+}
+
+// Collective: the widths of the experts must be equal.
+void compare_intermediate(Group group, std::int64_t mine) {
+  std::vector<std::int64_t> all(group.size());
+  if (Status status = group.all_gather(&mine, sizeof mine, all.data()); !status.ok())
+    throw Error(status.code(), status.message(), status.culprit());
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    throw Error(Code::kMismatch,
+                fmt::format("ranks 0 and {} make different exchanges: intermediate is {} and {}",
+                            rank, all[0], all[rank]),
+                static_cast<int>(rank));
+  }
 }
 
 }  // namespace
@@ -97,6 +110,7 @@ MegaMoeContext::MegaMoeContext(const Group& group, const MegaMoeShape& shape,
                             data_type_name(shape.dtype), shape.intermediate),
                 group.rank()});
   layer_ = Layer(group, internal::layer_config(shape));
+  internal::compare_intermediate(group, shape.intermediate);
 }
 
 Result mega_moe(MegaMoeContext& context, const MegaMoeArgs& args) noexcept {

@@ -20,8 +20,19 @@ std::uint64_t mixed(std::uint64_t x) {
 }
 
 constexpr std::int64_t kNobody = -1;
+constexpr std::uint32_t kIsShare = 1U << 31;  // the other bits add up to 0
 
 }  // namespace
+
+bool shares_fit(std::span<const std::uint64_t> digests) {
+  std::uint32_t sum = 0;
+  for (const std::uint64_t digest : digests) {
+    const auto share = static_cast<std::uint32_t>(digest >> 32);
+    if ((share & kIsShare) == 0) return true;
+    sum += share;
+  }
+  return (sum & ~kIsShare) == 0;
+}
 
 Triplets::Triplets(const CombineArgs& args, const ElasticMap& elastic,
                    const ferry::DispatchArgs& dispatched)
@@ -73,10 +84,10 @@ void Triplets::for_each_received(const std::function<void(const Entry&)>& visit)
   }
 }
 
-std::optional<std::uint64_t> Triplets::share_of_zero() const {
+std::uint32_t Triplets::share_of_zero() const {
   const bool some = std::any_of(args_.ep_send_counts.begin(), args_.ep_send_counts.end(),
                                 [](std::int32_t sum) { return sum > 0; });
-  if (args_.ep_send_counts.empty() || (some && args_.assist_info_for_combine.empty())) return {};
+  if (args_.ep_send_counts.empty() || (some && args_.assist_info_for_combine.empty())) return 0;
   std::uint64_t share = 0;
   const auto mark = [](const Entry& entry) {
     const auto pair = [](std::int64_t a, std::int64_t b) {
@@ -87,7 +98,7 @@ std::optional<std::uint64_t> Triplets::share_of_zero() const {
   for_each_received([&](const Entry& entry) { share += mark(entry); });
   // The ranks of all tp_ranks that hold the expert receive the row.
   for_each_sent([&](const Entry& entry) { share -= tp_size_ * mark(entry); });
-  return share;
+  return static_cast<std::uint32_t>(share) | kIsShare;
 }
 
 // Gathers the ids of all ranks. Each rank looks for a received row whose id differs from its

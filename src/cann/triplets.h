@@ -6,12 +6,16 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
+#include <span>
 
 #include "cann/elastic.h"
 #include "ferry/cann.h"
 
 namespace ferry::cann::internal {
+
+// True when the shares of all ranks, the upper halves of their digests, add up to 0, or when a rank
+// has none.
+bool shares_fit(std::span<const std::uint64_t> digests);
 
 class Triplets {
  public:
@@ -19,10 +23,11 @@ class Triplets {
   Triplets(const CombineArgs& args, const ElasticMap& elastic,
            const ferry::DispatchArgs& dispatched);
 
-  // ferry::CombineArgs::share_of_zero; nothing without triplets and counts.
-  std::optional<std::uint64_t> share_of_zero() const;
+  // The hash of this rank and a bit that says so; 0 without triplets and counts. It is the upper
+  // half of the digest of a combine.
+  std::uint32_t share_of_zero() const;
 
-  // Collective, where the sum of all ranks is not 0: an error that names the rank, token and k of
+  // Collective, where the shares do not fit: an error that names the rank, token and k of
   // an id that differs.
   Status name_difference(const Group& group, const ExchangeConfig& config) const;
 

@@ -41,8 +41,7 @@ ExchangeConfig to_config(const ferry_config* given) {
   auto& [max_tokens, hidden, num_experts, top_k, dtype, layout, expert_alignment, zero_gaps,
          row_capacity, expert_capacity, expert_rank, max_output_row_bytes, depth, workers, wire,
          combine_wire, scale_order, scale_bytes, shared, special, replicas, tp_size, algorithm,
-         node_sums, terms] = config;
-  static_cast<void>(terms);  // of a front in C++
+         node_sums] = config;
   max_tokens = c.max_tokens;
   hidden = c.hidden;
   num_experts = c.num_experts;

@@ -59,8 +59,8 @@ DispatchArgs to_dispatch_args(const ferry_dispatch_args* given) {
   const ferry_dispatch_args c = read(given, "ferry_dispatch_args");
   DispatchArgs args;
   auto& [tokens, topk_ids, topk_weights, token_mask, topk_mask, cached, deadline, scales,
-         token_scales, replica_table, active_ranks, terms] = args;
-  static_cast<void>(terms);
+         token_scales, replica_table, active_ranks, digests] = args;
+  static_cast<void>(digests);  // of a front in C++
   tokens = {c.tokens, c.num_tokens, c.hidden, enum_of<DataType>(c.dtype), c.tokens_pitch_bytes};
   topk_ids = {c.topk_ids, c.num_tokens, c.top_k, enum_of<IndexType>(c.topk_ids_type)};
   topk_weights = c.topk_weights;
@@ -80,8 +80,8 @@ CombineArgs to_combine_args(const ferry_combine_args* given, DispatchArgs& kept)
   CombineArgs args;
   auto& [handle, expert_rows, in_place, topk_weights, bias, row_weights, out, out_dtype,
          out_pitch_bytes, out_topk_weights, deadline, dispatched, constants, shared_output, norm,
-         terms, share_of_zero, partials] = args;
-  static_cast<void>(terms), static_cast<void>(share_of_zero);
+         digests, partials] = args;
+  static_cast<void>(digests);
   handle = handle_of(c.handle);
   expert_rows = {c.expert_rows, c.num_rows, c.hidden, enum_of<DataType>(c.dtype),
                  c.rows_pitch_bytes};

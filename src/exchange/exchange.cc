@@ -73,18 +73,22 @@ Status Exchange::dispatch_memory(Operation operation, Received& received) noexce
 
 bool Exchange::poll(Operation operation) noexcept { return !state_ || state_->poll(operation); }
 
-Status Exchange::refuse_dispatch(const Status& why, std::span<const int> active_ranks,
-                                 bool* by_all) noexcept {
+Status Exchange::refuse_dispatch(const Status& why, std::span<const int> active_ranks) noexcept {
   return guarded(state_, [&](ExchangeState& state) {
-    return state.refuse_for_front(internal::OperationKind::kDispatch, why, active_ranks, by_all);
+    return state.refuse(internal::OperationKind::kDispatch, why, active_ranks);
   });
 }
 
-Status Exchange::refuse_combine(const Status& why, std::span<const int> active_ranks,
-                                bool* by_all) noexcept {
+Status Exchange::refuse_combine(const Status& why, std::span<const int> active_ranks) noexcept {
   return guarded(state_, [&](ExchangeState& state) {
-    return state.refuse_for_front(internal::OperationKind::kCombine, why, active_ranks, by_all);
+    return state.refuse(internal::OperationKind::kCombine, why, active_ranks);
   });
+}
+
+Status Exchange::skip(std::string_view why, const Digests& digests,
+                      std::span<const int> active_ranks) noexcept {
+  return guarded(state_,
+                 [&](ExchangeState& state) { return state.skip(why, digests, active_ranks); });
 }
 
 Status Exchange::allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,

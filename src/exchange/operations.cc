@@ -89,14 +89,23 @@ Status ExchangeState::combine_recv(Operation operation) {
   return status;
 }
 
-Status ExchangeState::refuse_for_front(OperationKind kind, const Status& why,
-                                       std::span<const int> active_ranks, bool* by_all) {
+Status ExchangeState::refuse(OperationKind kind, const Status& why,
+                             std::span<const int> active_ranks) {
   Protocol& protocol = parts_.protocol;
   if (Status status = protocol.begin({}); !status.ok()) return status;
   const Status refusal = protocol.choose_active(active_ranks);
   const Issued issued = protocol.issue(kind);
   const bool unknown = !refusal.ok() && !issued.set_known;
-  return protocol.refuse(issued, refusal.ok() || unknown ? why : refusal, by_all);
+  return protocol.refuse(issued, refusal.ok() || unknown ? why : refusal);
+}
+
+Status ExchangeState::skip(std::string_view why, const Digests& digests,
+                           std::span<const int> active_ranks) {
+  Protocol& protocol = parts_.protocol;
+  if (Status status = protocol.begin({}); !status.ok()) return status;
+  const Status refusal = protocol.choose_active(active_ranks);
+  const Issued issued = protocol.issue(OperationKind::kDispatch);
+  return refusal.ok() ? protocol.skip(issued, why, digests) : protocol.refuse(issued, refusal);
 }
 
 }  // namespace ferry::internal

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "exchange/parts/parts.h"
@@ -36,8 +37,8 @@ class ExchangeState {
   Status combine_send(const CombineArgs& args, Operation& operation);
   Status combine_recv(Operation operation);
   bool poll(Operation operation) noexcept { return parts_.protocol.poll(operation); }
-  Status refuse_for_front(OperationKind kind, const Status& why, std::span<const int> active_ranks,
-                          bool* by_all);
+  Status refuse(OperationKind kind, const Status& why, std::span<const int> active_ranks);
+  Status skip(std::string_view why, const Digests& digests, std::span<const int> active_ranks);
   Status allocate_outputs(std::int64_t num_rows, std::int64_t hidden, DataType dtype,
                           OutputRows& outputs);
   Status may_write(const void* rows, bool& may);

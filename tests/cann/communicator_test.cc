@@ -115,6 +115,60 @@ TEST(Disagreement, OfOneRankWithTheExchangeOfTheOthers) {
   });
 }
 
+// Each rank has an exchange for its call, and they are two.
+TEST(Disagreement, OfRanksThatUseExchangesThatExist) {
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
+    cann::DispatchArgs plain = call.dispatch(rank), quantised = plain;
+    quantised.quant_mode = 2;
+    quantised.expand_x.dtype = DataType::kInt8;
+    for (const auto& last : {plain, quantised, plain}) {
+      require_success(moe_distribute_dispatch(communicator, quantised), "quantised");
+      require_success(moe_distribute_dispatch(communicator, last), "the last");
+      const cann::Result result =
+          moe_distribute_dispatch(communicator, rank == 1 ? quantised : plain);
+      require(result.status.code() == Code::kMismatch && result.status.culprit() == 1 &&
+                  result.message().ends_with(": quant_mode is 2 and none"),
+              result.message());
+      require(result.status.group_usable(), "the group is usable");
+    }
+    require_success(moe_distribute_combine(communicator, call.combine(rank)), "combine");
+  });
+}
+
+// Rank 1 is left out, and its calls return at once. It cannot send its settings, so ranks are named
+// only.
+TEST(Disagreement, OfRanksThatRemainNamesThem) {
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
+    const cann::DispatchArgs all = call.dispatch(rank);
+    cann::DispatchArgs remaining = all, wide = all;
+    const std::vector<std::int32_t> elastic = {1, 2, 0, 4, 0, -1, 1, 0, 2, -1};
+    for (std::int32_t& id : call.ids) id %= 4;
+    remaining.elastic_info = wide.elastic_info = elastic;
+    wide.quant_mode = 2;
+    wide.expand_x.dtype = DataType::kInt8;
+    cann::DispatchArgs all_wide = wide;
+    all_wide.elastic_info = {};
+    const auto differ = [&](const cann::DispatchArgs& others, const cann::DispatchArgs& odd) {
+      const cann::Result result = moe_distribute_dispatch(communicator, rank == 2 ? odd : others);
+      if (rank == 1) return require_success(result, "left out");
+      require(result.status.code() == Code::kMismatch && result.status.culprit() == 2 &&
+                  contains(result.message(), "ranks 2 and 0 differ in this dispatch"),
+              result.message());
+    };
+    require_success(moe_distribute_dispatch(communicator, all_wide), "quantised");
+    require_success(moe_distribute_dispatch(communicator, all), "plain");
+    for (int round = 0; round < 2; ++round) {
+      differ(remaining, wide);
+      cann::DispatchArgs more = remaining;
+      more.attributes.global_bs = 30;
+      differ(remaining, more);
+      require_success(moe_distribute_dispatch(communicator, remaining), "the remaining ranks");
+      require_success(moe_distribute_dispatch(communicator, wide), "and quantised");
+      require_success(moe_distribute_dispatch(communicator, all), "all ranks again");
+    }
+  });
+}
+
 // The result is the same without an exchange, with one that is large enough, and with one that is
 // not.
 TEST(Disagreement, OfBatchesIsTheSameAnswerAlways) {

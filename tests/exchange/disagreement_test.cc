@@ -267,6 +267,92 @@ TEST_P(Disagreement, FrontOfOneRankRefusesToMakeAnExchange) {
   run_ranks(GetParam(), kRanks, body);
 }
 
+// The digest of each rank is 10 and its number.
+Digests digests_of(int rank, std::vector<std::uint64_t>& all) {
+  all.clear();
+  return {10U + rank, &all};
+}
+
+void require_digests(const std::vector<std::uint64_t>& all) {
+  require(all == std::vector<std::uint64_t>{10, 11, 12, 13}, "the digests of all ranks");
+}
+
+TEST_P(Disagreement, DigestsOfAllRanksComeWithACall) {
+  const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 51);
+  run(scenario, [&](Group, Seat& seat) {
+    std::vector<std::uint64_t> all;
+    DispatchCall dispatch = seat.dispatch_call(0);
+    dispatch.args().digests = digests_of(seat.rank(), all);
+    Received received;
+    require_ok(seat.exchange().dispatch(dispatch.args(), received), "dispatch");
+    require_digests(all);
+    CombineCall combine = seat.combine_call(0, received.handle);
+    combine.args().digests = digests_of(seat.rank(), all);
+    require_ok(seat.exchange().combine(combine.args()), "combine");
+    require_digests(all);
+    seat.play(1);
+  });
+}
+
+TEST_P(Disagreement, AllRanksSkipAnExchange) {
+  const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 52);
+  run(scenario, [&](Group, Seat& seat) {
+    std::vector<std::uint64_t> all;
+    for (const int round : {0, 1}) {
+      seat.play(round);
+      require_ok(seat.exchange().skip("another", digests_of(seat.rank(), all)), "skip");
+      require_digests(all);
+    }
+  });
+}
+
+// The others dispatch, and combine.
+TEST_P(Disagreement, OneRankSkipsAnExchange) {
+  const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 53);
+  run(scenario, [&](Group, Seat& seat) {
+    const bool odd = seat.rank() == kOdd;
+    const auto check = [&](const Status& status, const char* calls,
+                           const std::vector<std::uint64_t>& all) {
+      require_status(status, odd ? Code::kMismatch : Code::kPeerRejected,
+                     {"rank 2 skips", calls, "a wider one"}, "skip");
+      require(status.culprit() == kOdd && status.group_usable(), status.message());
+      require_digests(all);
+    };
+    std::vector<std::uint64_t> all;
+    const Digests digests = digests_of(seat.rank(), all);
+    const Received received = seat.dispatch(0);
+    DispatchCall dispatch = seat.dispatch_call(1);
+    dispatch.args().digests = digests;
+    Received none;
+    check(odd ? seat.exchange().skip("a wider one", digests)
+              : seat.exchange().dispatch(dispatch.args(), none),
+          "rank 0 calls dispatch", all);
+    CombineCall combine = seat.combine_call(0, received.handle);
+    combine.args().digests = digests_of(seat.rank(), all);
+    check(odd ? seat.exchange().skip("a wider one", digests)
+              : seat.exchange().combine(combine.args()),
+          "rank 0 calls combine", all);
+    seat.play(1);
+  });
+}
+
+// A refusal is worth more than a skipped exchange, and has no digest.
+TEST_P(Disagreement, OneRankRefusesWhereOthersSkip) {
+  const Scenario scenario = plain_scenario(kRanks, small_config(), 2, 54);
+  run(scenario, [&](Group, Seat& seat) {
+    seat.play(0);
+    std::vector<std::uint64_t> all;
+    const bool odd = seat.rank() == kOdd;
+    const Status why(Code::kInvalidArgument, "a wrong tensor", kOdd);
+    const Status status = odd ? seat.exchange().refuse_combine(why)
+                              : seat.exchange().skip("a wider one", digests_of(seat.rank(), all));
+    require_status(status, odd ? Code::kInvalidArgument : Code::kPeerRejected, {"a wrong tensor"},
+                   "refusal");
+    require(odd || all == std::vector<std::uint64_t>{10, 11, 0, 13}, "the digests");
+    seat.play(1);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Threads, Disagreement, testing::Values(Mode::kThreads));
 INSTANTIATE_TEST_SUITE_P(Processes, Disagreement, testing::Values(Mode::kProcesses));
 

@@ -307,15 +307,14 @@ class ElasticBuffer(Sessions):
                ("expert_alignment", call.expert_alignment))
         shape = (*key, ("num_max_tokens_per_rank", call.max_tokens))
         if shape != self._shape:
-            self.exchanges.change(self._last and self._last.refuse_dispatch, shape)
+            self.exchanges.change(self._last, shape)
             self._shape = shape
         self._last = self.exchanges.hold(call.max_tokens, key)
         return self._last
 
     def _refuse(self, error, exchange=None):
         """Takes the place of a dispatch and raises, in its exchange, or where the others most likely are."""
-        exchange = exchange or self._last
-        self.exchanges.refuse_change(exchange and exchange.refuse_dispatch, error)
+        self.exchanges.refuse_change(exchange or self._last, error)
 
 
 def _ended(call, send, arguments, finish, deferred):

@@ -194,15 +194,14 @@ class LowLatency:
         """The exchange for a dispatch: its arguments alone say which. Where they do not, the others are most likely in
         the last one, which all ranks leave before they use another."""
         last, active_ranks = self._last_low_latency, self._active_ranks()
-        refuse = last and last.refuse_dispatch
         try:
             arguments.check_shapes(x, topk_idx, max_tokens, num_experts)
         except Exception as error:
-            self.exchanges.refuse_change(refuse, error, active_ranks)
+            self.exchanges.refuse_change(last, error, active_ranks)
         call = (max_tokens, x.shape[1], num_experts, topk_idx.shape[1], x.dtype, wire)
         exchange = self.exchanges.by_call.get(call)
         if exchange is None or exchange is not last:
-            self.exchanges.change(refuse, tuple(zip(_CALL, call)), active_ranks)
+            self.exchanges.change(last, tuple(zip(_CALL, call)), active_ranks)
         if exchange is None:
             key = arguments.key(max_tokens, self.group_size, hidden=x.shape[1], num_experts=num_experts,
                                 top_k=topk_idx.shape[1], dtype=x.dtype, wire=wire)
@@ -217,7 +216,7 @@ class LowLatency:
             out.zero_()
         if use_logfmt != self._combined_by_logfmt:
             usual = exchange if use_logfmt else self.exchanges.known(self._logfmt_key(sent, rows))[1] or exchange
-            self.exchanges.leave(usual.refuse_combine, [("use_logfmt", use_logfmt)], sent.active_ranks)
+            self.exchanges.leave(usual, [("use_logfmt", use_logfmt)], sent.active_ranks)
             self._combined_by_logfmt = use_logfmt
         if use_logfmt:  # a wire belongs to an exchange: one that makes the route anew from the ids
             dispatched = dict(tokens=rows.new_empty(out.shape), topk_ids=sent.ids, active_ranks=sent.active_ranks)

@@ -76,11 +76,11 @@ class _Routing:
         if layout.topk_idx is None:
             self.ids, self.weights = ids_of(self.mask.numpy()), None
             self.num_experts = num_ranks
-            self.terms = f"num_tokens_per_expert is of {len(self.per_expert)}"
+            self.terms = (("num_tokens_per_expert", len(self.per_expert)),)
             return
         self.ids, self.weights = layout.topk_idx, layout.topk_weights.detach()  # which the exchange checks
         self.num_experts = self.per_expert.shape[0]
-        self.terms = None
+        self.terms = ()
 
 
 def check_layout(layout, num_tokens, num_ranks):
@@ -124,14 +124,13 @@ def dispatch(exchanges, x, layout, form):
     except Exception as error:
         exchanges.refuse(error)
     key = (*rows.format, _LAYOUT, ("num_experts", routing.num_experts), ("top_k", routing.ids.shape[1]))
-    arguments = dict(tokens=rows.tokens, topk_ids=routing.ids, topk_weights=routing.weights, token_scales=rows.scales,
-                     terms=routing.terms)
+    arguments = dict(tokens=rows.tokens, topk_ids=routing.ids, topk_weights=routing.weights, token_scales=rows.scales)
     room, exchange = exchanges.known(key)
     fits = rows.num_tokens <= room and not 0 < form.num_worst_tokens < group.size * room
-    received = exchanges.dispatch_again(exchange if fits else None, lambda known: known.dispatch(**arguments))
+    received = exchanges.dispatch_again(exchange if fits else None, lambda known: known.dispatch(**arguments),
+                                        routing.terms)
     if received is None:
-        call = key if routing.weights is not None else (*key, ("num_tokens_per_expert", len(routing.per_expert)))
-        said = exchanges.agree(rows.num_tokens, call, routing.counts.numpy().tobytes())
+        said = exchanges.agree(rows.num_tokens, key + routing.terms, routing.counts.numpy().tobytes())
         exchange = exchanges.meeting = exchanges.hold(max(tokens for tokens, _ in said), key)
         counts = np.frombuffer(b"".join(theirs for _, theirs in said), np.int32).reshape(group.size, -1)
         _check_worst(form.num_worst_tokens, int(counts[:, group.rank].sum()), exchange)
@@ -207,15 +206,18 @@ def dispatch_cached(exchanges, x, handle, topk_idx, topk_weights):
     room, exchange = (rows.num_tokens, state.exchange) if rows.format == state.format else exchanges.known(key)
     arguments = dict(tokens=rows.tokens, token_scales=rows.scales)
 
+    terms = (("handle", True),)
+
     def route():  # of this dispatch in `exchange`
         if exchange in state.routes:
             return dict(handle=state.routes[exchange])
-        return dict(topk_ids=ids_of(channels.mask_of(memory, rows.num_tokens, num_ranks)), terms="handle is given")
+        return dict(topk_ids=ids_of(channels.mask_of(memory, rows.num_tokens, num_ranks)))
 
     received = exchanges.dispatch_again(exchange if rows.num_tokens <= room else None,
-                                        lambda known: known.dispatch(**arguments, **route()))
+                                        lambda known: known.dispatch(**arguments, **route()),
+                                        None if exchange in state.routes else terms)
     if received is None:
-        said = exchanges.agree(rows.num_tokens, (*rows.format, ("handle", True)))
+        said = exchanges.agree(rows.num_tokens, rows.format + terms)
         if rows.format != state.format:
             exchange = exchanges.hold(max(tokens for tokens, _ in said), key)
         exchanges.meeting = exchange

@@ -186,9 +186,11 @@ class MoE(torch.nn.Module):
         before = self.exchange
         if before.config["dtype"] == str(dtype).rpartition(".")[2]:
             return
-        if not take(before.refuse_dispatch, f"its tokens are {dtype}"):
+        try:
+            take(before.skip, f"its tokens are {dtype}")
+        except ferry.Mismatch as error:
             raise ferry.Mismatch(f"MoE: the tokens of this rank are {dtype}, those of another rank "
-                                 f"{before.config['dtype']}, as before")
+                                 f"{before.config['dtype']}, as before") from error
         settings = {**self.settings, "dtype": dtype}
         self._shared = take(shared, self.group, settings)
         self.settings = settings

@@ -37,7 +37,6 @@ class Combine final : public InFlight {
  private:
   Status find_route();
   Status place();
-  Status check_shares() const;
   Status reduce();
   Status await_outputs();
   std::int64_t reduce_early();

@@ -104,9 +104,8 @@ Status publish_outputs(const CombineCall& call) {
   const CombineArgs& args = call.args;
   const std::size_t rows_bytes = extent_of(args.expert_rows);
   const std::size_t weights_bytes = args.row_weights ? bytes_of_weights(call) : 0;
-  Record& mine = call.exchange.protocol.new_record(call.number(), terms_of(call), args.terms);
-  mine.has_share = args.share_of_zero != nullptr;
-  if (mine.has_share) mine.share_of_zero = *args.share_of_zero;
+  Record& mine =
+      call.exchange.protocol.new_record(call.number(), terms_of(call), args.digests.mine);
   FERRY_CHECK(mine.number, ==, call.number());
   mine.num_rows = static_cast<std::int32_t>(args.expert_rows.num_rows);
   mine.published = {

@@ -74,7 +74,7 @@ Status Dispatch::post(const DispatchArgs& args) {
                                      .row_type = setup_.config.dtype,
                                      .hidden = static_cast<std::uint32_t>(setup_.config.hidden),
                                      .route = args.cached ? args.cached.route()->number : 0},
-                                    args.terms);
+                                    args.digests.mine);
   mine.posted = {.section_rows = pool.backed_rows(buffer_),
                  .free_after = pool.published(buffer_),
                  .buffer = buffer_,
@@ -95,7 +95,7 @@ Status Dispatch::send(const DispatchArgs& args) {
   Status status =
       protocol.await(issued(), "counts", Stage::kAnnounced, {.wait_ns = &times.wait_ns});
   const std::int64_t met = now_ns();
-  if (status.ok()) status = protocol.examine(issued());
+  if (status.ok()) status = protocol.examine(issued(), args.digests.all);
   if (status.ok() && unplaced_) status = plan();
   if (status.ok()) status = guard_reuse();
   const std::int64_t placed = now_ns();

@@ -119,7 +119,7 @@ Status Protocol::check_depth(OperationKind kind) const {
           setup_.rank};
 }
 
-Record& Protocol::new_record(std::uint64_t number, const Terms& terms, std::string_view front) {
+Record& Protocol::new_record(std::uint64_t number, const Terms& terms, std::uint64_t digest) {
   FERRY_CHECK(number, ==, issued_);
   FERRY_CHECK(view_.record(setup_.rank, number).number, <, number);
   Record& mine = *new (&view_.record(setup_.rank, number)) Record{};
@@ -127,13 +127,11 @@ Record& Protocol::new_record(std::uint64_t number, const Terms& terms, std::stri
   mine.terms = terms;
   mine.terms.num_active = static_cast<std::uint32_t>(active_->ranks.size());
   mine.terms.active = active_->digest;
-  for (const char letter : front)  // FNV-1a, on top of that of the list
-    mine.terms.active = (mine.terms.active ^ static_cast<unsigned char>(letter)) * 16777619u;
-  std::string text;
-  if (!active_->all())
-    text = fmt::format("{} [{}]\n", kActiveRanks, fmt::join(active_->chosen, ", "));
-  text += front;
-  text.copy(mine.reason, sizeof mine.reason - 1);
+  mine.digest = digest;
+  if (!active_->all()) {
+    fmt::format("active ranks [{}]", fmt::join(active_->chosen, ", "))
+        .copy(mine.reason, sizeof mine.reason - 1);
+  }
   return mine;
 }
 

@@ -83,8 +83,8 @@ class Protocol {
   Status check_depth(OperationKind kind) const;
 
   // What every record of this rank says, a refusal's too; it is published with the next flag.
-  // `front`: what else a front's ranks agree on (DispatchArgs::terms).
-  Record& new_record(std::uint64_t number, const Terms& terms, std::string_view front = {});
+  // `digest`: that of the caller (Digests).
+  Record& new_record(std::uint64_t number, const Terms& terms, std::uint64_t digest = 0);
   void publish(std::uint64_t number, Stage stage);
   // Waits until progress of all active ranks, or of those in `only`, is up.
   Status await(const Issued& issued, const char* phase, Stage stage,
@@ -97,8 +97,8 @@ class Protocol {
   std::uint64_t min_read_through() const noexcept;
 
   // What all ranks said of an operation, once all have said it. The same outcome on every rank but
-  // the culprit.
-  Status examine(const Issued& issued);
+  // the culprit. `digests` (may be null): Digests::all.
+  Status examine(const Issued& issued, std::vector<std::uint64_t>* digests = nullptr);
   // Whether `peer`, whose part is there, makes the same call as this rank. What other ranks say may
   // still end the operation.
   bool agrees_with_me(const Issued& issued, int peer) const noexcept;
@@ -110,9 +110,10 @@ class Protocol {
 
   // A refused call still takes part: its record says why, so that every rank returns an error and
   // goes on. A rank that is left out, or does not know who takes part, does not wait for them.
-  // `by_all` (may be null): whether every rank refused; true on a rank that is left out. Returns
-  // `why`, or what broke.
-  Status refuse(const Issued& issued, const Status& why, bool* by_all = nullptr);
+  // Returns `why`, or what broke.
+  Status refuse(const Issued& issued, const Status& why);
+  // Takes part without a call of this exchange: ok when all ranks do (Exchange::skip).
+  Status skip(const Issued& issued, std::string_view why, const Digests& digests);
   // Ends a send half with an error that all ranks see.
   Status fail(const Issued& issued, const Status& why);
   // Keeps an operation whose send half is done.
@@ -149,8 +150,10 @@ class Protocol {
   // `last_hop`: of the table over which the others send what they have read.
   Status let_last_set_finish(const std::vector<int>* last_hop);
   bool lapped(const Issued& issued) const noexcept;
+  // Waits until the records of all active ranks are there.
+  Status await_records(const Issued& issued);
+  Status judge_skips(const Issued& issued) const;
   Status name_mismatch(const Issued& issued) const;
-  Status name_difference(const Issued& issued, int rank, int other) const;
   std::string describe(int rank, std::uint64_t number) const;
 
   GroupState& group_;

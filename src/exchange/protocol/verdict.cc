@@ -7,33 +7,21 @@
 
 #include "base/check.h"
 #include "exchange/protocol/protocol.h"
-#include "exchange/setup/differences.h"
 
 namespace ferry::internal {
 
 namespace {
+
+bool name_same_ranks(const Terms& a, const Terms& b) {
+  return a.num_active == b.num_active && a.active == b.active;
+}
 
 bool agree(const Terms& a, const Terms& b) {
   const bool weights =
       a.weights == b.weights || a.weights == Agreed::kAny || b.weights == Agreed::kAny;
   // A dispatch has a route if it is cached.
   return weights && a.kind == b.kind && a.row_type == b.row_type && a.hidden == b.hidden &&
-         a.route == b.route && a.num_active == b.num_active && a.active == b.active;
-}
-
-// The line of the active ranks, and the front's terms behind it.
-std::pair<std::string_view, std::string_view> parts_of(const Record& record) {
-  const std::string_view text = record.reason;
-  if (!text.starts_with(kActiveRanks)) return {{}, text};
-  const std::size_t end = std::min(text.find('\n'), text.size());
-  return {text.substr(0, end), text.substr(std::min(end + 1, text.size()))};
-}
-
-// The rank's call is one of this exchange: it did not refuse it, and it has tokens or combines. (A
-// dispatch without tokens would be the same in any exchange.)
-bool uses_exchange(const Record& record) {
-  return record.status == Code::kOk &&
-         (record.terms.kind != OperationKind::kDispatch || record.terms.weights != Agreed::kAny);
+         a.route == b.route && name_same_ranks(a, b);
 }
 
 }  // namespace
@@ -54,11 +42,12 @@ Status Protocol::destroyed(const Issued& issued, const char* phase, int peer,
           peer};
 }
 
-Status Protocol::examine(const Issued& issued) {
-  bool all_agree = true;
+Status Protocol::examine(const Issued& issued, std::vector<std::uint64_t>* digests) {
+  bool all_agree = true, same_ranks = true, skips = false;
   const std::uint64_t number = issued.number;
   const Agreed weights = agreed_weights(issued);
   const std::vector<int>& ranks = issued.active->ranks;
+  const Terms& first = view_.record(ranks[0], number).terms;
   for (const int peer : ranks) {
     const Record& theirs = view_.record(peer, number);
     if (theirs.number != number) {
@@ -69,49 +58,47 @@ Status Protocol::examine(const Issued& issued) {
     // All ranks are compared, not each with this one: a rank without rows agrees with any, and
     // would not notice that two others disagree.
     const Agreed said = theirs.terms.weights;
-    all_agree = all_agree && agree(theirs.terms, view_.record(ranks[0], number).terms) &&
-                (said == Agreed::kAny || said == weights);
+    all_agree =
+        all_agree && agree(theirs.terms, first) && (said == Agreed::kAny || said == weights);
+    same_ranks = same_ranks && name_same_ranks(theirs.terms, first);
+    skips = skips || theirs.skips;
   }
-  int asks = -1;  // for another exchange
+  if (digests != nullptr && same_ranks) {
+    digests->clear();
+    for (const int peer : ranks) digests->push_back(view_.record(peer, number).digest);
+  }
   for (const int peer : ranks) {
     const Record& theirs = view_.record(peer, number);
-    if (theirs.status == Code::kMismatch) asks = asks < 0 ? peer : asks;
-    if (theirs.status == Code::kOk || theirs.status == Code::kMismatch) continue;
+    if (theirs.status == Code::kOk) continue;
     return {Code::kPeerRejected,
             fmt::format("operation {}: rank {} refused its {} ({}): {}", number, peer,
                         kind_name(theirs.terms.kind), code_name(theirs.status), theirs.reason),
             peer};
   }
-  if (asks < 0) return all_agree ? Status{} : name_mismatch(issued);
-  const auto uses = std::find_if(ranks.begin(), ranks.end(), [&](int peer) {
-    return uses_exchange(view_.record(peer, number));
-  });
-  if (uses == ranks.end())
-    return {Code::kMismatch, "all ranks with tokens ask for another exchange"};
-  return name_difference(issued, asks, *uses);
+  if (skips && same_ranks) return judge_skips(issued);
+  return all_agree ? Status{} : name_mismatch(issued);
+}
+
+// Nobody refused, all name the same active ranks, and some skip.
+Status Protocol::judge_skips(const Issued& issued) const {
+  const auto record = [&](int peer) -> const Record& { return view_.record(peer, issued.number); };
+  const std::vector<int>& ranks = issued.active->ranks;
+  const auto skips = [&](int peer) { return record(peer).skips; };
+  const auto calls = std::find_if_not(ranks.begin(), ranks.end(), skips);
+  if (calls == ranks.end()) return {};
+  const int other = *std::find_if(ranks.begin(), ranks.end(), skips);
+  const bool mine = record(setup_.rank).skips;
+  return {mine ? Code::kMismatch : Code::kPeerRejected,
+          fmt::format("operation {}: rank {} skips this exchange, where rank {} calls {}: {}",
+                      issued.number, other, *calls, kind_name(record(*calls).terms.kind),
+                      record(other).reason),
+          other};
 }
 
 bool Protocol::agrees_with_me(const Issued& issued, int peer) const noexcept {
   const Record& theirs = view_.record(peer, issued.number);
   return theirs.number == issued.number && theirs.status == Code::kOk &&
          agree(theirs.terms, view_.record(setup_.rank, issued.number).terms);
-}
-
-// The error of two ranks whose fronts made different calls.
-Status Protocol::name_difference(const Issued& issued, int rank, int other) const {
-  const Record &first = view_.record(rank, issued.number),
-               &second = view_.record(other, issued.number);
-  if (first.terms.kind != second.terms.kind) {
-    return {Code::kMismatch,
-            fmt::format("operation {}: rank {} called {}, rank {} called {}", issued.number, rank,
-                        kind_name(first.terms.kind), other, kind_name(second.terms.kind)),
-            rank};
-  }
-  return {Code::kMismatch,
-          fmt::format("operation {}: ranks {} and {} differ in this {}: {}", issued.number, rank,
-                      other, kind_name(first.terms.kind),
-                      differences(parts_of(first).second, parts_of(second).second)),
-          rank};
 }
 
 // The culprit is the first rank outside the largest set of ranks that agree. A rank without tokens
@@ -132,16 +119,13 @@ Status Protocol::name_mismatch(const Issued& issued) const {
   }
   const auto culprit = std::find_if_not(ranks.begin(), ranks.end(), agrees_with(reference));
   const int other = culprit == ranks.end() ? reference : *culprit;
-  if (parts_of(view_.record(other, number)).second !=
-      parts_of(view_.record(reference, number)).second)
-    return name_difference(issued, other, reference);
   return {Code::kMismatch,
           fmt::format("operation {}: rank {} called {}, rank {} called {}", number, other,
                       describe(other, number), reference, describe(reference, number)),
           other};
 }
 
-// Where not all ranks are active the record names those that are, as far as there is room
+// Where not all ranks are active the record of a call names those that are, as far as there is room
 // (new_record).
 std::string Protocol::describe(int rank, std::uint64_t number) const {
   const Record& theirs = view_.record(rank, number);
@@ -149,14 +133,14 @@ std::string Protocol::describe(int rank, std::uint64_t number) const {
   const char* weights = terms.weights == Agreed::kYes  ? "with"
                         : terms.weights == Agreed::kNo ? "without"
                                                        : "any";
-  const std::string_view active = parts_of(theirs).first;
+  const std::string_view active = theirs.reason;
   return fmt::format("{}{} of {} {} {} row weights, handle of dispatch {}{}{}",
                      terms.cached ? "cached " : "", kind_name(terms.kind), terms.hidden,
                      data_type_name(terms.row_type), weights, terms.route,
                      active.empty() ? "" : ", ", active);
 }
 
-Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
+Status Protocol::refuse(const Issued& issued, const Status& why) {
   if (!why.group_usable()) return why;  // nobody waits for this rank any more
   FERRY_CHECK(why.ok(), ==, false);
   const bool alone = !issued.active->contains_me() || !issued.set_known;
@@ -169,28 +153,39 @@ Status Protocol::refuse(const Issued& issued, const Status& why, bool* by_all) {
     publish(issued.number, Stage::kDelivered);
   }
   if (alone) {
-    if (by_all != nullptr) *by_all = issued.set_known;
     conclude(issued);
     // The last sets of the ranks may differ, and with them the ways by which their flags travel.
     if (!issued.set_known) ways_.send_set(*setup_.everybody);
     return leave(issued, why);
   }
-  const Stage said =
-      issued.kind == OperationKind::kDispatch ? Stage::kAnnounced : Stage::kDelivered;
-  const char* const phase = said == Stage::kAnnounced ? "counts" : "outputs";
-  if (Status status = await(issued, phase, said); !status.ok()) {
+  if (Status status = await_records(issued); !status.ok()) {
     return {status.code(),
             fmt::format("{}; this rank had refused: {}", status.message(), why.message()),
             status.culprit()};
   }
-  const std::vector<int>& ranks = issued.active->ranks;
-  const bool all = std::none_of(ranks.begin(), ranks.end(), [&](int peer) {
-    return uses_exchange(view_.record(peer, issued.number));
-  });
-  if (by_all != nullptr) *by_all = all;
-  const Status told = why.code() == Code::kMismatch && !all ? examine(issued) : why;
   conclude(issued);
-  return leave(issued, told);
+  return leave(issued, why);
+}
+
+// The record is that of a dispatch without tokens, which any rank sends at once and can wait for.
+Status Protocol::skip(const Issued& issued, std::string_view why, const Digests& digests) {
+  Status status;
+  if (issued.active->contains_me()) {
+    Record& mine = new_record(issued.number, {.kind = issued.kind}, digests.mine);
+    mine.skips = true;
+    mine.reason[why.copy(mine.reason, sizeof mine.reason - 1)] = '\0';
+    publish(issued.number, Stage::kDelivered);
+    status = await_records(issued);
+    if (status.ok()) status = examine(issued, digests.all);
+  }
+  return fail(issued, status);
+}
+
+// A combine publishes its record with its outputs, at the last stage.
+Status Protocol::await_records(const Issued& issued) {
+  const bool dispatch = issued.kind == OperationKind::kDispatch;
+  return await(issued, dispatch ? "counts" : "outputs",
+               dispatch ? Stage::kAnnounced : Stage::kDelivered);
 }
 
 // A rank that refuses alone writes its record only if no slow rank can still read the one that it

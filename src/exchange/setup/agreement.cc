@@ -92,7 +92,7 @@ std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeCon
   std::unique_ptr<const Setup> setup;
   make_alike(group, by, [&] {
     setup = make_setup(group, config);
-    return terms_and_fields(setup->config.terms, config_text(setup->config));
+    return config_text(setup->config);
   });
   return setup;
 }

@@ -167,11 +167,11 @@ std::vector<std::pair<std::string, std::string>> config_fields(const ExchangeCon
   const auto& [max_tokens, hidden, num_experts, top_k, dtype, layout, expert_alignment, zero_gaps,
                row_capacity, expert_capacity, expert_rank, max_output_row_bytes, depth, workers,
                wire, combine_wire, scale_order, scale_bytes, shared, special, replicas, tp_size,
-               algorithm, node_sums, terms] = config;
+               algorithm, node_sums] = config;
   const auto& [num_shared, shared_ranks, shared_rule] = shared;
   const auto& [zero, copy, constant] = special;
   const auto& [instances, choice] = replicas;
-  static_cast<void>(workers), static_cast<void>(terms);  // (agreement.cc)
+  static_cast<void>(workers);
   std::string all_instances;
   for (const std::vector<int>& of_id : instances) all_instances += text_of(of_id);
   return {{"max_tokens", text_of(max_tokens)},

@@ -37,8 +37,6 @@ enum class OperationKind : std::uint8_t { kNone, kDispatch, kCombine };
 
 const char* kind_name(OperationKind kind) noexcept;
 
-inline constexpr const char* kActiveRanks = "active ranks";  // begins their line in a record
-
 // A flag that must agree on all ranks, unless a rank has no rows to which it could apply.
 enum class Agreed : std::uint8_t { kNo, kYes, kAny };
 
@@ -51,7 +49,7 @@ struct Terms {
   std::uint32_t hidden = 0;
   std::uint64_t route = 0;       // number of the dispatch whose handle is used, 0: none
   std::uint32_t num_active = 0;  // ranks that take part
-  std::uint32_t active = 0;      // digest of their list (ActiveSet) and of the front's terms
+  std::uint32_t active = 0;      // digest of their list (ActiveSet)
 };
 
 // Dispatch: the receive buffer that a rank posts.
@@ -70,23 +68,23 @@ struct Published {
 };
 
 // Published by a raised flag. Plain memory: written before the flag's release, read after its
-// acquire. One cache line, without the fields that a combine checks and the text.
+// acquire. One cache line, without the caller's digest and the text.
 struct alignas(64) Record {
   std::uint64_t number = 0;
   Terms terms;
   Code status = Code::kOk;    // anything else: the rank refused its call; `reason` says why
   bool encoded = false;       // combine: the outputs are in the wire format of combine
-  bool has_share = false;     // combine
+  bool skips = false;         // the rank makes its call in another exchange; `reason` says why
   std::int32_t num_rows = 0;  // dispatch: tokens; combine: of the outputs
   union {
     Posted posted = {};
     Published published;
   };
-  std::uint64_t share_of_zero = 0;  // CombineArgs::share_of_zero
-  // Why this rank refused; else a line of the active ranks, unless they are all, and the front's
-  // terms, as far as there is room.
+  std::uint64_t digest = 0;  // that of the caller (Digests)
+  // Why this rank refused or skips; else the active ranks, unless they are all, as far as there is
+  // room.
   char reason[184] = {};
 };
-static_assert(offsetof(Record, share_of_zero) == 64);
+static_assert(offsetof(Record, digest) == 64);
 
 }  // namespace ferry::internal

@@ -11,14 +11,11 @@ namespace ferry::internal {
 
 // This rank will not make it.
 std::string refusal_reply(const Error& why);
-// This rank would make this.
+// This rank would make this: lines of "name is value".
 std::string willing_reply(const std::string& what);
-// What a rank would make: the terms of its front and its configuration, both as lines.
-std::string terms_and_fields(const std::string& terms, const std::string& fields);
 
 // Reads the replies of all ranks. Throws Error(kPeerRejected) naming one that refused,
-// Error(kMismatch) naming two that would make different things, in the front's words where these
-// differ.
+// Error(kMismatch) naming two that would make different things.
 void require_agreement(const std::vector<std::string>& answers);
 
 }  // namespace ferry::internal
