@@ -42,8 +42,8 @@ class FERRY_EXPORT Collectives {
   using Counts = std::span<const std::int64_t>;  // [ranks]
 
   Collectives() = default;  // every call fails
-  // Collective. Throws Error on all ranks when one of them is refused memory, the options differ,
-  // or the ranks are of several nodes.
+  // Collective. Throws Error on all ranks when one of them is refused memory, or the options
+  // differ.
   explicit Collectives(const Group& group, const CollectivesOptions& options = {});
 
   int rank() const;

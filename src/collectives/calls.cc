@@ -6,6 +6,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "collectives/copy.h"
 #include "topology/caches.h"
 
 namespace ferry::internal {
@@ -26,17 +27,30 @@ const char* call_name(CallKind kind) noexcept {
   return "unknown";
 }
 
-Calls::Calls(GroupState& group, std::shared_ptr<Segment> segment, const CollectivesLayout& layout)
+Calls::Calls(GroupState& group, std::shared_ptr<Segment> segment, const CollectivesLayout& layout,
+             std::shared_ptr<Mirror> mirror)
     : group_(group),
       segment_(std::move(segment)),
       layout_(layout),
+      mirror_(std::move(mirror)),
+      served_(mirror_ ? mirror_->table().is_served : std::vector<bool>()),
       crowded_(group.crowded(1)),
-      cached_bytes_(last_level_cache_bytes() / static_cast<std::size_t>(group.size())),
+      cached_bytes_(last_level_cache_bytes() / 4 / static_cast<std::size_t>(group.size())),
       time_(group.default_deadline()) {}
 
 void Calls::close() noexcept {
   if (!group_.usable()) return;
   raise_step(Step::kDeparted);
+  if (mirror_) Mirror::keep_open(mirror_);
+}
+
+void Calls::put(std::int64_t round, std::size_t offset, const std::byte* from, std::size_t bytes,
+                int reader) const {
+  std::byte* const place = half(rank(), round) + offset;
+  const bool all = reader == kAll;
+  if (all || group_.here(reader)) copy(place, from, bytes, Stores::kCached);
+  if (mirror_ && (all || !group_.here(reader)))
+    mirror_->send_data(static_cast<std::size_t>(place - at(0)), {from, bytes}, reader);
 }
 
 Status Calls::begin(const CallTerms& terms, std::chrono::nanoseconds limit) {
@@ -48,6 +62,7 @@ Status Calls::begin(const CallTerms& terms, std::chrono::nanoseconds limit) {
   mine.terms = terms;
   mine.status = Code::kOk;
   mine.sends = mine.expects = 0;
+  mine.rounds = 0;
   mine.reason[0] = 0;
   return {};
 }
@@ -61,6 +76,8 @@ void Calls::publish_counts(std::span<const std::int64_t> sent,
 void Calls::raise_step(std::uint64_t step) noexcept {
   raise(flag(rank()).step, step);  // partner: await()
   group_.ring();
+  if (!mirror_) return;
+  step == Step::written(number_, 0) ? mirror_->send_call(number_) : mirror_->send_step(step);
 }
 
 Await Calls::awaiting(const char* phase, std::uint64_t step) noexcept {
@@ -72,7 +89,8 @@ Await Calls::awaiting(const char* phase, std::uint64_t step) noexcept {
           .value = step,
           .time = &time_,
           .crowded = crowded_,
-          .per_call = Step::kPerCall};
+          .per_call = Step::kPerCall,
+          .last_hop = mirror_ ? &mirror_->table().last_hop : nullptr};
 }
 
 // The last call may still be read from the half that this call writes first, when it used both.
@@ -87,10 +105,18 @@ Status Calls::meet() {
   return examine();
 }
 
-// Others go on waiting for this rank otherwise; a broken group has ended their waits.
-Status Calls::end(Status status) {
-  if (status.group_usable()) raise_step(Step::end(number_));
-  return status;
+Status Calls::end() {
+  raise_step(Step::end(number_));
+  if (!mirror_) return {};
+  Await others = awaiting("end", Step::end(number_));
+  others.only = &served_;
+  return leave(group_.wait(others));
+}
+
+Status Calls::leave(Status status) {
+  if (!mirror_ || !status.group_usable()) return status;
+  Status sent = group_.await_sent(awaiting("room", 0), mirror_->mates());
+  return sent.ok() ? status : sent;
 }
 
 Status Calls::refuse(const Status& why) {
@@ -98,8 +124,7 @@ Status Calls::refuse(const Status& why) {
   mine.status = why.code();
   std::snprintf(mine.reason, sizeof mine.reason, "%s", why.message().c_str());
   const Status met = meet();
-  if (!met.group_usable()) return met;
-  return end(why);
+  return met.group_usable() ? leave(why) : met;
 }
 
 }  // namespace ferry::internal

@@ -3,7 +3,8 @@
 //   calls.cc  numbers, flags, waits      verdict.cc  what the records of all ranks amount to
 //
 // Every rank waits for the record of every rank in every call. So a rank that has published call n
-// knows that all have finished call n - 2, whose records and half of the window it replaces.
+// knows that all have finished call n - 2, whose records and half of the window it replaces. Call n
+// begins with half n modulo 2.
 #pragma once
 
 #include <chrono>
@@ -12,8 +13,11 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "collectives/layout.h"
+#include "collectives/mirror.h"
 #include "collectives/record.h"
 #include "group/state.h"
 #include "group/wait.h"
@@ -24,7 +28,9 @@ namespace ferry::internal {
 
 class Calls {
  public:
-  Calls(GroupState& group, std::shared_ptr<Segment> segment, const CollectivesLayout& layout);
+  // `mirror`: null on one node.
+  Calls(GroupState& group, std::shared_ptr<Segment> segment, const CollectivesLayout& layout,
+        std::shared_ptr<Mirror> mirror);
   // Waits of the others pass from now on, and find that the record of this rank is missing.
   void close() noexcept;
 
@@ -37,6 +43,10 @@ class Calls {
     return at(layout_.half(rank, number_ + static_cast<std::uint64_t>(round)));
   }
 
+  // Writes to this rank's half, at an offset in it, what `reader` reads there.
+  static constexpr int kAll = Mirror::kAll;
+  void put(std::int64_t round, std::size_t offset, const std::byte* from, std::size_t bytes,
+           int reader) const;
   // How outputs of `bytes` on this rank are written: past the caches where they do not fit them.
   Stores stores(std::size_t bytes) const noexcept {
     return bytes > cached_bytes_ ? Stores::kStreaming : Stores::kCached;
@@ -80,7 +90,11 @@ class Calls {
   Status await_free_half();
   // Publishes the record and waits for those of all ranks.
   Status meet();
-  Status end(Status status);
+  // The end of a call in which a rank has several rounds: other ranks wait for it, and what this
+  // rank writes down for its node must have come.
+  Status end();
+  // The end of every call: what others wait for has left this rank.
+  Status leave(Status status);
 
   Status examine();
   Status destroyed(int peer);
@@ -91,10 +105,13 @@ class Calls {
   GroupState& group_;
   std::shared_ptr<Segment> segment_;
   const CollectivesLayout layout_;
+  std::shared_ptr<Mirror> mirror_;
+  std::vector<bool> served_;  // [ranks] of other nodes, whose flags this rank writes
   bool crowded_;
   std::size_t cached_bytes_;
   CallTime time_;                  // of the call that is in progress
   std::uint64_t number_ = 0;       // of the last call
+  std::int64_t most_rounds_ = 0;   // of a rank in the last call
   std::uint64_t both_halves_ = 0;  // the last call in which this rank wrote to both halves
 };
 
@@ -102,9 +119,10 @@ template <typename Write, typename Take, typename Finish>
 Status Calls::run(std::int64_t rounds, const Write& write, const Take& take, const Finish& finish) {
   constexpr bool kFinishes = !std::is_same_v<Finish, std::nullptr_t>;
   if (Status status = await_free_half(); !status.ok()) return status;
-  if (rounds > 1) both_halves_ = number_;
+  record().rounds = rounds;
   write(0);
-  if (Status status = meet(); !status.ok()) return end(std::move(status));
+  if (Status status = meet(); !status.ok()) return leave(std::move(status));
+  if (rounds > 1) both_halves_ = number_;
   for (std::int64_t round = 0; round < rounds; ++round) {
     if (round + 1 < rounds) {
       // The half of the next round was last read in the round before this one.
@@ -123,7 +141,7 @@ Status Calls::run(std::int64_t rounds, const Write& write, const Take& take, con
       finish(round);
     }
   }
-  return end({});
+  return most_rounds_ > 1 ? end() : leave({});
 }
 
 }  // namespace ferry::internal

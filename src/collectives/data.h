@@ -12,8 +12,8 @@
 #include <span>
 
 #include "collectives/calls.h"
+#include "collectives/copy.h"
 #include "ferry/types.h"
-#include "kernels/kernels.h"
 
 namespace ferry::internal {
 
@@ -73,8 +73,5 @@ struct ReducedData {
   int root;  // the rank that gets the result, or kAll
 };
 Status reduce(Calls& calls, const ReducedData& data);
-
-// Copies, unless both are the same memory.
-void copy(std::byte* to, const std::byte* from, std::size_t bytes, Stores stores) noexcept;
 
 }  // namespace ferry::internal

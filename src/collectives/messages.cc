@@ -7,17 +7,20 @@
 #include <new>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "kernels/kernels.h"
 
 namespace ferry::internal {
 
 Messages::Messages(GroupState& group, std::shared_ptr<Segment> segment,
-                   const CollectivesLayout& layout, const MailboxShape& shape)
+                   const CollectivesLayout& layout, const MailboxShape& shape,
+                   std::shared_ptr<Mirror> mirror)
     : group_(group),
       segment_(std::move(segment)),
       layout_(layout),
       shape_(shape),
+      mirror_(std::move(mirror)),
       rank_(group.rank()),
       crowded_(group.crowded(1)),
       only_(group.size()),
@@ -43,6 +46,7 @@ Status Messages::send(const std::byte* data, const MessageSpec& spec,
   if (Status verdict = group_.verdict(); !verdict.ok()) return verdict;
   operation_ = "send";
   ++number_;
+  if (mirror_) mirror_->meet(spec.peer);
   std::size_t sent = 0;
   do {
     const std::size_t bytes = std::min(shape_.most_in_piece(), spec.bytes - sent);
@@ -52,7 +56,8 @@ Status Messages::send(const std::byte* data, const MessageSpec& spec,
                 data + sent, spec.peer);
     sent += bytes;
   } while (sent < spec.bytes);
-  return {};
+  if (group_.here(spec.peer)) return {};
+  return group_.await_sent(awaiting("room", flags(rank_, 0).taken, shape_.stride, 0, time), only_);
 }
 
 // Until a piece of so many bytes fits behind what is in the ring. Meanwhile pieces of others are
@@ -78,10 +83,15 @@ Status Messages::make_room(int receiver, std::size_t bytes, CallTime& time) {
 
 void Messages::write_piece(const PieceHead& head, const std::byte* data, int receiver) {
   const bool gap = head.bytes == PieceHead::kGap;
-  std::byte* const place = ring(rank_, receiver, sent_[receiver]);
+  const std::uint64_t position = sent_[receiver];
+  sent_[receiver] += gap ? head.total : MailboxShape::piece_bytes(head.bytes);
+  if (!group_.here(receiver)) {
+    return mirror_->send_piece(receiver, position, bytes_of(head),
+                               {data, gap ? 0 : static_cast<std::size_t>(head.bytes)});
+  }
+  std::byte* const place = ring(rank_, receiver, position);
   std::memcpy(place, &head, sizeof head);
   if (!gap && head.bytes > 0) copy_row(place + sizeof head, data, head.bytes, Stores::kCached);
-  sent_[receiver] += gap ? head.total : MailboxShape::piece_bytes(head.bytes);
   raise(flags(rank_, receiver).sent, sent_[receiver]);  // partner: next_piece()
   if (gap) return;
   // Partner: await_any(). Sequentially consistent, as raise().
@@ -100,10 +110,13 @@ const PieceHead* Messages::next_piece(int sender) noexcept {
   }
 }
 
-void Messages::take_piece(int sender, const PieceHead& piece) noexcept {
+void Messages::take_piece(int sender, const PieceHead& piece) {
   senders_[sender].taken += MailboxShape::piece_bytes(piece.bytes);
   raise(flags(sender, rank_).taken, senders_[sender].taken);  // partner: make_room()
   group_.ring();
+  if (group_.here(sender)) return;
+  mirror_->meet(sender);
+  mirror_->send_taken(sender, senders_[sender].taken);
 }
 
 // Takes the next piece of `sender` into memory of this process.
@@ -151,6 +164,8 @@ Status Messages::recv(std::byte* data, const MessageSpec& spec, int& source,
   operation_ = "recv";
   ++number_;
   const bool any = spec.peer == MessageSpec::kAny;
+  for (int peer = 0; mirror_ && peer < group_.size(); ++peer)
+    if (any || peer == spec.peer) mirror_->meet(peer);
   for (;;) {
     // Acquire: pieces that are counted are seen below. Partner: write_piece().
     const std::uint64_t arrivals = flags(rank_, rank_).arrivals.load(std::memory_order_acquire);

@@ -11,6 +11,7 @@
 
 #include "collectives/layout.h"
 #include "collectives/mailbox.h"
+#include "collectives/mirror.h"
 #include "group/state.h"
 #include "group/wait.h"
 #include "memory/segment.h"
@@ -29,7 +30,7 @@ struct MessageSpec {
 class Messages {
  public:
   Messages(GroupState& group, std::shared_ptr<Segment> segment, const CollectivesLayout& layout,
-           const MailboxShape& shape);
+           const MailboxShape& shape, std::shared_ptr<Mirror> mirror);  // null on one node
 
   Status send(const std::byte* data, const MessageSpec& spec, std::chrono::nanoseconds limit);
   Status recv(std::byte* data, const MessageSpec& spec, int& source,
@@ -61,7 +62,7 @@ class Messages {
   void write_piece(const PieceHead& head, const std::byte* data, int receiver);
   // The next piece from `sender`; null: none has come.
   const PieceHead* next_piece(int sender) noexcept;
-  void take_piece(int sender, const PieceHead& piece) noexcept;
+  void take_piece(int sender, const PieceHead& piece);
   bool keep_piece(int sender);
   bool keep_all();
   // The first message from `sender` with this tag that is here, in part at least; null: none.
@@ -82,6 +83,7 @@ class Messages {
   std::shared_ptr<Segment> segment_;
   const CollectivesLayout layout_;
   const MailboxShape shape_;
+  std::shared_ptr<Mirror> mirror_;
   int rank_;
   bool crowded_;
   const char* operation_ = "";       // "send" or "recv"

@@ -13,19 +13,24 @@ std::size_t slot_bytes(const Calls& calls) noexcept {
   return calls.layout().half_bytes() / slots / CollectivesLayout::kLine * CollectivesLayout::kLine;
 }
 
-// The slot of `receiver` in the window of `sender`.
-std::byte* slot(const Calls& calls, int sender, int receiver, std::int64_t round) noexcept {
+// The offset of the slot of `receiver` in a half of the window of `sender`.
+std::size_t slot_offset(const Calls& calls, int sender, int receiver) noexcept {
   const int index = (receiver - sender - 1 + calls.size()) % calls.size();
-  return calls.half(sender, round) + static_cast<std::size_t>(index) * slot_bytes(calls);
+  return static_cast<std::size_t>(index) * slot_bytes(calls);
+}
+
+// What `sender` has written for this rank.
+const std::byte* slot(const Calls& calls, int sender, std::int64_t round) noexcept {
+  return calls.half(sender, round) + slot_offset(calls, sender, calls.rank());
 }
 
 // What this rank has for each other rank goes into the slots.
 void fill_slots(const Calls& calls, const std::byte* in, const CountedBytes& sent,
-                std::int64_t round) noexcept {
+                std::int64_t round) {
   for (int peer = 0; peer < calls.size(); ++peer) {
     const Chunk chunk(sent.of(peer), slot_bytes(calls), round);
     if (peer != calls.rank() && chunk.size > 0)
-      copy(slot(calls, calls.rank(), peer, round), in + chunk.begin, chunk.size, Stores::kCached);
+      calls.put(round, slot_offset(calls, calls.rank(), peer), in + chunk.begin, chunk.size, peer);
     in += sent.of(peer);
   }
 }
@@ -49,12 +54,6 @@ std::int64_t num_rounds(std::size_t bytes, std::size_t most) noexcept {
   return static_cast<std::int64_t>(std::max<std::size_t>(1, (bytes + most - 1) / most));
 }
 
-void copy(std::byte* to, const std::byte* from, std::size_t bytes, Stores stores) noexcept {
-  if (to == from || bytes == 0) return;
-  copy_row(to, from, bytes, stores);
-  if (stores == Stores::kStreaming) stores_fence();
-}
-
 Status move_pairs(Calls& calls, const PairData& data) {
   const int rank = calls.rank();
   const std::size_t most = std::max(data.sent.most(rank), data.received.most(rank));
@@ -64,7 +63,7 @@ Status move_pairs(Calls& calls, const PairData& data) {
     for (int peer = 0; peer < calls.size(); ++peer) {
       const Chunk chunk(data.received.of(peer), slot_bytes(calls), round);
       if (peer != rank && chunk.size > 0)
-        copy(out + chunk.begin, slot(calls, peer, rank, round), chunk.size, stores);
+        copy(out + chunk.begin, slot(calls, peer, round), chunk.size, stores);
       if (peer == rank && round == 0)
         copy(out, data.in + data.sent.before(rank), data.sent.of(rank), stores);
       out += data.received.of(peer);
@@ -82,7 +81,7 @@ Status reduce_scatter(Calls& calls, const ReducedBlocks& data) {
   const auto take = [&](std::int64_t round) {
     const Chunk chunk(data.blocks.of(rank), slot_bytes(calls), round);
     for (int peer = 0; peer < calls.size(); ++peer)
-      rows[peer] = peer == rank ? own + chunk.begin : slot(calls, peer, rank, round);
+      rows[peer] = peer == rank ? own + chunk.begin : slot(calls, peer, round);
     reduce_elements({.rows = rows.data(),
                      .num_rows = calls.size(),
                      .type = data.dtype,

@@ -44,7 +44,8 @@ struct alignas(64) CallRecord {
   // all_to_all_v: sums of a digest of (source, destination, count), over what this rank sends and
   // over what it expects. Over all ranks both sums are equal where the counts match.
   std::uint64_t sends = 0, expects = 0;
-  char reason[200] = {};
+  std::int64_t rounds = 0;  // that this rank takes part in
+  char reason[192] = {};
 };
 static_assert(sizeof(CallRecord) == 256);
 

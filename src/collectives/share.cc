@@ -9,7 +9,7 @@ Status gather_all(Calls& calls, const GatheredData& data) {
   const Stores stores = calls.stores(data.parts.before(calls.size()));
   const auto write = [&](std::int64_t round) {
     const Chunk chunk(data.parts.of(rank), half, round);
-    copy(calls.half(rank, round), data.in + chunk.begin, chunk.size, Stores::kCached);
+    calls.put(round, 0, data.in + chunk.begin, chunk.size, Calls::kAll);
   };
   const auto take = [&](std::int64_t round) {
     std::byte* out = data.out;
@@ -29,7 +29,7 @@ Status broadcast(Calls& calls, std::byte* data, std::size_t bytes, int root) {
   const Stores stores = calls.stores(bytes);
   const auto write = [&](std::int64_t round) {
     const Chunk chunk(bytes, half, round);
-    if (sends) copy(calls.half(root, round), data + chunk.begin, chunk.size, Stores::kCached);
+    if (sends) calls.put(round, 0, data + chunk.begin, chunk.size, Calls::kAll);
   };
   const auto take = [&](std::int64_t round) {
     const Chunk chunk(bytes, half, round);

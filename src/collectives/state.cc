@@ -61,7 +61,30 @@ struct CollectivesState::Parts {
   MailboxShape mailboxes;
   CollectivesLayout layout;
   std::shared_ptr<Segment> segment;
+  std::shared_ptr<Mirror> mirror;  // null on one node
+
+ private:
+  bool back(GroupState& group) const noexcept;
 };
+
+// The memory that this rank writes first: its own, and that of ranks of other nodes whose data it
+// writes down for its node.
+bool CollectivesState::Parts::back(GroupState& group) const noexcept {
+  const int rank = group.rank();
+  bool backed = segment->commit(layout.mailboxes(rank), layout.mailboxes_bytes());
+  for (int peer = 0; peer < group.size() && backed; ++peer) {
+    if (peer == rank || (mirror && mirror->serves(peer))) {
+      backed = segment->commit(layout.control(peer), layout.control_bytes()) &&
+               segment->commit(layout.window(peer), layout.window_bytes());
+    }
+    if (backed && !group.here(peer)) {
+      backed = segment->commit(
+          layout.mailboxes(peer) + static_cast<std::size_t>(rank) * mailboxes.stride,
+          mailboxes.stride);
+    }
+  }
+  return backed;
+}
 
 CollectivesState::Parts::Parts(GroupState& group, const CollectivesOptions& options)
     : mailboxes(group.size(), kMailboxBytes),
@@ -70,20 +93,15 @@ CollectivesState::Parts::Parts(GroupState& group, const CollectivesOptions& opti
              mailboxes.all_bytes) {
   const Deadline by = group.deadline();
   make_alike(group, by, [&] {
-    if (!group.one_node()) {
-      throw Error(Code::kInvalidArgument,
-                  fmt::format("Collectives need ranks of one node, these are of {}",
-                              group.topology().num_nodes()));
-    }
     check_options(options, group.size());
     return fmt::format("collectives.window_bytes is {}\n", options.window_bytes);
   });
   segment = share_segment(group, layout.segment_bytes(), by);
-  const int rank = group.rank();
+  // Nobody sends a message before all ranks have come through this.
   make_alike(group, by, [&] {
-    if (!segment->commit(layout.control(rank), layout.control_bytes()) ||
-        !segment->commit(layout.window(rank), layout.window_bytes()) ||
-        !segment->commit(layout.mailboxes(rank), layout.mailboxes_bytes())) {
+    if (!group.one_node())  // first: all ranks number their channels in the same order
+      mirror = std::make_shared<Mirror>(group, segment, layout, mailboxes);
+    if (!back(group)) {
       throw Error(
           Code::kCapacity,
           fmt::format("no memory for the {} bytes of the window and the mailboxes of a rank: "
@@ -95,7 +113,7 @@ CollectivesState::Parts::Parts(GroupState& group, const CollectivesOptions& opti
   for (int peer = 0; peer < group.size(); ++peer) {
     segment->map_in(layout.control(peer), layout.control_bytes());
     segment->map_in(layout.window(peer), layout.window_bytes());
-    segment->map_in(layout.mailboxes(peer), layout.mailboxes_bytes());
+    if (group.here(peer)) segment->map_in(layout.mailboxes(peer), layout.mailboxes_bytes());
   }
 }
 
@@ -107,8 +125,8 @@ CollectivesState::CollectivesState(const std::shared_ptr<GroupState>& group,
                                    const CollectivesOptions& options, const Parts& parts)
     : group_(group),
       deadline_(options.deadline.count() > 0 ? options.deadline : group->default_deadline()),
-      calls_(*group, parts.segment, parts.layout),
-      messages_(*group, parts.segment, parts.layout, parts.mailboxes) {
+      calls_(*group, parts.segment, parts.layout, parts.mirror),
+      messages_(*group, parts.segment, parts.layout, parts.mailboxes, parts.mirror) {
   group->log(LogLevel::kInfo,
              fmt::format("collectives: {} bytes of a window, {} of mailboxes",
                          parts.layout.window_bytes(), parts.layout.mailboxes_bytes()));

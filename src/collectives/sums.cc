@@ -21,6 +21,7 @@ class Reduction {
         data_(data),
         element_(element_bytes(data.dtype)),
         bytes_(static_cast<std::size_t>(data.count) * element_),
+        stores_(calls.stores(bytes_)),
         rows_(calls.size()) {}
 
   Status run() {
@@ -38,13 +39,14 @@ class Reduction {
   }
 
  private:
+  static_assert(ReducedData::kAll == Calls::kAll);
   bool gets_result() const noexcept {
     return data_.root == ReducedData::kAll || data_.root == calls_.rank();
   }
 
   Status run_small() {
     const auto write = [this](std::int64_t round) {
-      copy(calls_.half(calls_.rank(), round), data_.in, bytes_, Stores::kCached);
+      calls_.put(round, 0, data_.in, bytes_, data_.root);
     };
     const auto take = [this](std::int64_t round) {
       if (!gets_result()) return;
@@ -63,20 +65,21 @@ class Reduction {
     slice.begin = begin;
     return slice;
   }
+  std::size_t offset(int slice) const noexcept { return static_cast<std::size_t>(slice) * slice_; }
   std::byte* place(int rank, int slice, std::int64_t round) const noexcept {
-    return calls_.half(rank, round) + static_cast<std::size_t>(slice) * slice_;
+    return calls_.half(rank, round) + offset(slice);
   }
 
-  void write(std::int64_t round) const noexcept {
+  void write(std::int64_t round) const {
     for (int owner = 0; owner < calls_.size(); ++owner) {
       const Chunk part = slice(owner, round);
       if (owner != calls_.rank())
-        copy(place(calls_.rank(), owner, round), data_.in + part.begin, part.size, Stores::kCached);
+        calls_.put(round, offset(owner), data_.in + part.begin, part.size, owner);
     }
   }
 
   // The result goes to this rank's window, in the place of its own elements, and to its output.
-  void reduce_slice(std::int64_t round) noexcept {
+  void reduce_slice(std::int64_t round) {
     const int rank = calls_.rank();
     const Chunk part = slice(rank, round);
     if (part.size == 0) return;
@@ -84,7 +87,8 @@ class Reduction {
       rows_[peer] = peer == rank ? data_.in + part.begin : place(peer, rank, round);
     std::byte* const result = place(rank, rank, round);
     reduce_rows_to(result, part.size);
-    if (gets_result()) copy(data_.out + part.begin, result, part.size, Stores::kCached);
+    calls_.put(round, offset(rank), result, part.size, data_.root);  // it is there for this node
+    if (gets_result()) copy(data_.out + part.begin, result, part.size, stores_);
   }
 
   void read(std::int64_t round) const noexcept {
@@ -92,7 +96,7 @@ class Reduction {
     for (int owner = 0; owner < calls_.size(); ++owner) {
       const Chunk part = slice(owner, round);
       if (owner != calls_.rank())
-        copy(data_.out + part.begin, place(owner, owner, round), part.size, Stores::kCached);
+        copy(data_.out + part.begin, place(owner, owner, round), part.size, stores_);
     }
   }
 
@@ -108,6 +112,7 @@ class Reduction {
   Calls& calls_;
   const ReducedData& data_;
   std::size_t element_, bytes_;
+  Stores stores_;                      // of the result
   std::size_t slice_ = 0, chunk_ = 0;  // of the chunk that a round moves
   std::vector<const void*> rows_;      // [ranks]
 };

@@ -1,6 +1,8 @@
 // What the records of all ranks amount to: the same outcome on every rank but the culprit.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "collectives/calls.h"
 
@@ -39,11 +41,13 @@ Status Calls::examine() {
   const CallTerms& first = record(0).terms;
   bool agree = true;
   std::uint64_t unmatched = 0;
+  most_rounds_ = 0;
   for (int peer = 0; peer < size(); ++peer) {
     const CallRecord& theirs = record(peer);
     if (theirs.number != number_) return destroyed(peer);
     agree = agree && theirs.terms == first;
     unmatched += theirs.sends - theirs.expects;
+    most_rounds_ = std::max(most_rounds_, theirs.rounds);
   }
   for (int peer = 0; peer < size(); ++peer) {
     const CallRecord& theirs = record(peer);

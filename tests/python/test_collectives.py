@@ -10,7 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-RANKS = (1, 2, 3, 4, 7)
+# One node, and several: as many ranks in each, fewer in the last.
+PLACES = ((1, ""), (2, ""), (3, ""), (4, ""), (7, ""), (2, "host:2,rank:1"), (4, "host:2,rank:2"), (6, "host:3,rank:2"))
+AT_PLACES = pytest.mark.parametrize("topology", ("", "host:2,rank:2"))
 SIZES = (0, 1, 5, 1000, 300_001)
 WINDOWS = (2 << 20, 8192)  # one round, and many
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32,
@@ -35,8 +37,9 @@ def equal(found, expected):
     assert found.dtype == expected.dtype and torch.equal(found, expected), (found, expected)
 
 
-def on_ranks(size, body, window_bytes=2 << 20):
-    return ferry.run_threads(size, lambda group: body(ferry.Collectives(group, window_bytes=window_bytes)), deadline=30)
+def on_ranks(size, body, window_bytes=2 << 20, topology=""):
+    return ferry.run_threads(size, lambda group: body(ferry.Collectives(group, window_bytes=window_bytes)), deadline=30,
+                             topology=topology)
 
 
 def move_all(c, count, dtype):
@@ -76,14 +79,14 @@ def move_all(c, count, dtype):
 
 
 @pytest.mark.parametrize("window_bytes", WINDOWS)
-@pytest.mark.parametrize("size", RANKS)
-def test_data_of_every_type_and_size_arrive(size, window_bytes):
+@pytest.mark.parametrize("size, topology", PLACES)
+def test_data_of_every_type_and_size_arrive(size, topology, window_bytes):
     def body(c):
         for dtype in TYPES:
             for count in SIZES if dtype in (torch.bfloat16, torch.complex64) else SIZES[:-1]:
                 move_all(c, count, dtype)
 
-    on_ranks(size, body, window_bytes)
+    on_ranks(size, body, window_bytes, topology)
 
 
 def reduced(ranks, op, dtype):
@@ -122,8 +125,8 @@ def reduce_all(c, count, dtype, op):
 
 
 @pytest.mark.parametrize("window_bytes", WINDOWS)
-@pytest.mark.parametrize("size", RANKS)
-def test_reductions_equal_those_of_one_process(size, window_bytes):
+@pytest.mark.parametrize("size, topology", PLACES)
+def test_reductions_equal_those_of_one_process(size, topology, window_bytes):
     def body(c):
         for dtype in TYPES[:-1]:
             floating = dtype.is_floating_point
@@ -131,31 +134,35 @@ def test_reductions_equal_those_of_one_process(size, window_bytes):
                 for count in SIZES if dtype == torch.bfloat16 and op == "sum" else SIZES[:-1]:
                     reduce_all(c, count, dtype, op)
 
-    on_ranks(size, body, window_bytes)
+    on_ranks(size, body, window_bytes, topology)
 
 
-def test_messages_arrive_in_order_of_their_tags():
+@AT_PLACES
+def test_messages_arrive_in_order_of_their_tags(topology):
     def body(c):
+        if c.rank == 1 or c.rank == 2:
+            return
         if c.rank == 0:
             for tag in (3, 5, 3):
-                c.send(torch.full((4, ), tag + 10 * c.rank), 1, tag)
+                c.send(torch.full((4, ), tag + 10 * c.rank), 3, tag)
             big = torch.arange(400_000)
-            c.send(big, 1, 7)
+            c.send(big, 3, 7)
             return
         out = torch.zeros(4, dtype=torch.int64)
         assert c.recv(out, 0, 5) == 0 and out.tolist() == [5] * 4
         assert c.recv(out, -1, 3) == 0 and out.tolist() == [3] * 4
-        with pytest.raises(ferry.Mismatch, match="rank 0 sent 32 bytes of int64 with tag 3, rank 1 expects 40"):
+        with pytest.raises(ferry.Mismatch, match="rank 0 sent 32 bytes of int64 with tag 3, rank 3 expects 40"):
             c.recv(torch.zeros(5, dtype=torch.int64), 0, 3)
         assert c.recv(out, 0, 3) == 0
         big = torch.zeros(400_000, dtype=torch.int64)
         assert c.recv(big, -1, 7) == 0
         equal(big, torch.arange(400_000))
 
-    on_ranks(2, body)
+    on_ranks(4, body, topology=topology)
 
 
-def test_ranks_may_send_to_each_other_before_they_receive():
+@AT_PLACES
+def test_ranks_may_send_to_each_other_before_they_receive(topology):
     def body(c):
         out = torch.zeros(500_000)
         for peer in range(c.size):
@@ -164,40 +171,42 @@ def test_ranks_may_send_to_each_other_before_they_receive():
             c.recv(out, peer)
             equal(out, torch.full((500_000, ), float(peer)))
 
-    on_ranks(3, body)
+    on_ranks(4, body, topology=topology)
 
 
-def test_a_refused_argument_is_an_error_on_all_ranks_and_the_group_goes_on():
+@AT_PLACES
+def test_a_refused_argument_is_an_error_on_all_ranks_and_the_group_goes_on(topology):
     def body(c):
         rows = torch.ones(4)
         with pytest.raises(ferry.InvalidArgument if c.rank == 1 else ferry.PeerRejected, match="out has 3 elements"):
             c.all_reduce(rows[:3] if c.rank == 1 else rows, rows)
         with pytest.raises(ferry.InvalidArgument if c.rank == 0 else ferry.PeerRejected, match="op is .*sums"):
             c.all_reduce(rows, rows, "sums" if c.rank == 0 else "sum")
-        with pytest.raises(ferry.InvalidArgument, match="root is 2, need 0 to 1"):
-            c.broadcast(rows, 2)
+        with pytest.raises(ferry.InvalidArgument, match="root is 4, need 0 to 3"):
+            c.broadcast(rows, 4)
         c.all_reduce(rows, rows)
-        assert rows.tolist() == [2] * 4
+        assert rows.tolist() == [4] * 4
 
-    on_ranks(2, body)
+    on_ranks(4, body, topology=topology)
 
 
-def test_calls_that_differ_are_a_mismatch_on_all_ranks():
+@AT_PLACES
+def test_calls_that_differ_are_a_mismatch_on_all_ranks(topology):
     def body(c):
         rows = torch.ones(6)
         with pytest.raises(ferry.Mismatch, match="rank 0 calls all_reduce of fp32, 6 elements, op sum; rank 1 calls "
                            "broadcast of fp32, 6 elements, root 0"):
-            c.all_reduce(rows, rows) if c.rank == 0 else c.broadcast(rows, 0)
+            c.broadcast(rows, 0) if c.rank == 1 else c.all_reduce(rows, rows)
         with pytest.raises(ferry.Mismatch, match="rank 0 sends 2 elements of fp32 to rank 2, which expects 1"):
-            received = [1, 2, 3] if c.rank == 2 else [2, 2, 2]
-            c.all_to_all_v(torch.zeros(6), rows, received, [2, 2, 2])
+            received = [1, 2, 2, 2] if c.rank == 2 else [2] * 4
+            c.all_to_all_v(torch.zeros(sum(received)), torch.ones(8), received, [2] * 4)
         with pytest.raises(ferry.Mismatch, match=r"counts\[1\] is 1 and not 2"):
-            counts = [2, 1, 3] if c.rank == 2 else [2, 2, 3]
+            counts = [2, 1, 3, 1] if c.rank == 2 else [2, 2, 3, 1]
             c.all_gather_v(torch.zeros(sum(counts)), torch.ones(counts[c.rank]), counts)
         c.all_reduce(rows, rows)
-        assert rows.tolist() == [3] * 6
+        assert rows.tolist() == [4] * 6
 
-    on_ranks(3, body)
+    on_ranks(4, body, topology=topology)
 
 
 def die_in_a_call(group):

@@ -1,0 +1,16 @@
+// The copy of all collectives: any bytes, or none, also from a place to itself.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/kernels.h"
+
+namespace ferry::internal {
+
+inline void copy(std::byte* to, const std::byte* from, std::size_t bytes, Stores stores) noexcept {
+  if (to == from || bytes == 0) return;
+  copy_row(to, from, bytes, stores);
+  if (stores == Stores::kStreaming) stores_fence();
+}
+
+}  // namespace ferry::internal

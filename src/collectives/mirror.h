@@ -1,0 +1,86 @@
+// Mirror: a Collectives between nodes. The segment of each node has the flags, records and windows
+// of all ranks. What this rank writes for ranks of another node is sent to its mate there, which
+// writes it to the same place in the segment of that node. So data that several ranks of a node
+// read cross once, and nothing else needs to know where a rank is. Messages of send() go to the
+// receiver itself, since a mate may be in no call at that time.
+//
+// A place is free when it is written here: the sender knew then that all ranks had read what was
+// there before (calls.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "collectives/layout.h"
+#include "collectives/mailbox.h"
+#include "group/state.h"
+#include "memory/segment.h"
+
+namespace ferry::internal {
+
+class Mirror {
+ public:
+  // Collective: all ranks number their channels in the same order.
+  Mirror(GroupState& group, std::shared_ptr<Segment> segment, const CollectivesLayout& layout,
+         const MailboxShape& shape);
+  ~Mirror();
+  Mirror(const Mirror&) = delete;
+  Mirror& operator=(const Mirror&) = delete;
+
+  // This rank writes down what `peer` sends.
+  bool serves(int peer) const noexcept { return table().is_served[peer]; }
+  const std::vector<bool>& mates() const noexcept { return table().is_mate; }
+  const ForwardingTable& table() const noexcept { return group_.forwarding(); }
+
+  // The record of a call and its counts, which raise the flag of its first round.
+  void send_call(std::uint64_t number) const;
+  void send_step(std::uint64_t step) const noexcept;
+  // Bytes of this rank's window, at this offset in the segment, for the node of `reader`, or for
+  // all other nodes.
+  static constexpr int kAll = -1;
+  void send_data(std::size_t offset, std::span<const std::byte> data, int reader) const;
+
+  // To a rank of another node, and from it.
+  void meet(int peer);
+  void send_piece(int receiver, std::uint64_t position, std::span<const std::byte> head,
+                  std::span<const std::byte> data) const;
+  void send_taken(int sender, std::uint64_t taken) const noexcept;
+
+  // The Collectives is gone, but ranks of this node may still need what comes by this rank.
+  static void keep_open(const std::shared_ptr<Mirror>& mirror);
+
+ private:
+  enum Kind : std::uint8_t { kCall, kStep, kData, kPiece, kTaken };
+
+  void send(int peer, Kind kind, std::uint64_t number, std::span<const std::byte> body = {},
+            bool soon = false) const;
+  void read(const InMessage& message);
+  void read_call(int from, std::uint64_t number, std::span<const std::byte> body);
+  void read_data(int from, std::uint64_t offset, std::span<const std::byte> data);
+  void read_piece(int from, std::uint64_t position, std::span<const std::byte> piece);
+  bool go_on();
+  std::byte* at(std::size_t offset) const noexcept { return segment_->data() + offset; }
+  CallFlag& flag(int rank) const noexcept {
+    return *reinterpret_cast<CallFlag*>(at(layout_.control(rank)));
+  }
+  MailboxFlags& mailbox(int sender, int receiver) const noexcept {
+    return *reinterpret_cast<MailboxFlags*>(at(layout_.mailboxes(sender)) +
+                                            static_cast<std::size_t>(receiver) * shape_.stride);
+  }
+  std::size_t record_bytes() const noexcept {
+    return sizeof(CallRecord) + 2 * sizeof(std::int64_t) * static_cast<std::size_t>(group_.size());
+  }
+
+  GroupState& group_;
+  std::shared_ptr<Segment> segment_;
+  const CollectivesLayout layout_;
+  const MailboxShape shape_;
+  std::vector<bool> met_;  // [ranks] ranks that this one has connected to for messages
+  Channel channel_;
+  std::uint32_t number_;
+};
+
+}  // namespace ferry::internal
