@@ -1,0 +1,217 @@
+#include "collectives/calls.h"
+
+#include <cstring>
+#include <numeric>
+#include <span>
+
+#include "exchange/frame.h"
+#include "kernels/reduce_elements.h"
+
+namespace ferry::test {
+
+namespace {
+
+using Counts = std::vector<std::int64_t>;
+
+// One rank's view of a case.
+class Caller {
+ public:
+  Caller(Collectives& collectives, const CallCase& c)
+      : collectives_(collectives), case_(c), rank_(collectives.rank()), size_(collectives.size()) {}
+
+  Bytes of(int rank, std::int64_t count) const {
+    return elements_of(case_.seed, rank, count, case_.dtype);
+  }
+  Bytes room(std::int64_t count) const { return Bytes(bytes(count), std::byte{0x5a}); }
+  std::size_t bytes(std::int64_t count) const {
+    return static_cast<std::size_t>(count) * element_bytes(case_.dtype);
+  }
+  std::int64_t before(const Counts& counts, int rank) const {
+    return std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
+  }
+  std::int64_t sum(const Counts& counts) const { return before(counts, size_); }
+  void require_same(const Bytes& seen, const Bytes& expected, const char* call) const {
+    require(seen.size() == expected.size(), call);
+    require_same_bytes(seen.data(), expected.data(), seen.size(), [&] {
+      return std::string(call) + " of " + std::to_string(case_.count) + " " +
+             data_type_name(case_.dtype) + " on rank " + std::to_string(rank_) + ", seed " +
+             std::to_string(case_.seed);
+    });
+  }
+  std::span<const std::byte> part(const Bytes& all, std::int64_t begin, std::int64_t count) const {
+    return std::span(all).subspan(bytes(begin), bytes(count));
+  }
+
+  void all_to_all() const;
+  void all_gather() const;
+  void gather_and_scatter(int root) const;
+  void broadcast(int root) const;
+  void reduce_everywhere(ReduceOp op) const;
+  void reduce_scatter(ReduceOp op) const;
+  void ring() const;
+  void tags() const;
+
+ private:
+  std::vector<Bytes> of_all(std::int64_t count) const {
+    std::vector<Bytes> all;
+    for (int rank = 0; rank < size_; ++rank) all.push_back(of(rank, count));
+    return all;
+  }
+
+  Collectives& collectives_;
+  const CallCase& case_;
+  int rank_, size_;
+};
+
+void append(Bytes& to, std::span<const std::byte> from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+// Rank s sends base[(s + d) % R] elements to rank d.
+void Caller::all_to_all() const {
+  const Counts base = counts_of(size_, case_.count);
+  const auto sent_by = [&](int rank) {
+    Counts counts;
+    for (int peer = 0; peer < size_; ++peer) counts.push_back(base[(rank + peer) % size_]);
+    return counts;
+  };
+  const Counts sent = sent_by(rank_);  // and received, as the table is symmetric
+  const Bytes in = of(rank_, sum(sent));
+  Bytes out = room(sum(sent)), expected;
+  for (int peer = 0; peer < size_; ++peer) {
+    const Counts theirs = sent_by(peer);
+    append(expected, part(of(peer, sum(theirs)), before(theirs, rank_), theirs[rank_]));
+  }
+  require_ok(collectives_.all_to_all_v(in.data(), sent, out.data(), sent, case_.dtype),
+             "all_to_all_v");
+  require_same(out, expected, "all_to_all_v");
+}
+
+void Caller::all_gather() const {
+  const Counts counts = counts_of(size_, case_.count);
+  Bytes expected;
+  for (int rank = 0; rank < size_; ++rank) append(expected, of(rank, counts[rank]));
+  const Bytes in = of(rank_, counts[rank_]);
+  Bytes out = room(sum(counts));
+  require_ok(collectives_.all_gather_v(in.data(), counts[rank_], out.data(), counts, case_.dtype),
+             "all_gather_v");
+  require_same(out, expected, "all_gather_v");
+  Bytes in_place = room(sum(counts));
+  std::byte* const mine = in_place.data() + bytes(before(counts, rank_));
+  if (!in.empty()) std::memcpy(mine, in.data(), in.size());
+  require_ok(collectives_.all_gather_v(mine, counts[rank_], in_place.data(), counts, case_.dtype),
+             "all_gather_v in place");
+  require_same(in_place, expected, "all_gather_v in place");
+}
+
+void Caller::gather_and_scatter(int root) const {
+  const Counts counts = counts_of(size_, case_.count);
+  Bytes all;
+  for (int rank = 0; rank < size_; ++rank) append(all, of(rank, counts[rank]));
+  const Bytes mine = of(rank_, counts[rank_]);
+  Bytes out = rank_ == root ? room(sum(counts)) : Bytes();
+  require_ok(collectives_.gather_v(mine.data(), out.data(), counts, case_.dtype, root), "gather_v");
+  if (rank_ == root) require_same(out, all, "gather_v");
+  Bytes back = room(counts[rank_]);
+  require_ok(collectives_.scatter_v(rank_ == root ? all.data() : nullptr, back.data(), counts,
+                                    case_.dtype, root),
+             "scatter_v");
+  require_same(back, mine, "scatter_v");
+}
+
+void Caller::broadcast(int root) const {
+  const Bytes expected = of(root, case_.count);
+  Bytes data = rank_ == root ? expected : room(case_.count);
+  require_ok(collectives_.broadcast(data.data(), case_.count, case_.dtype, root), "broadcast");
+  require_same(data, expected, "broadcast");
+}
+
+void Caller::reduce_everywhere(ReduceOp op) const {
+  const Bytes expected = reduced(of_all(case_.count), case_.dtype, op);
+  const Bytes in = of(rank_, case_.count);
+  Bytes out = room(case_.count), in_place = in;
+  require_ok(collectives_.all_reduce(in.data(), out.data(), case_.count, case_.dtype, op),
+             "all_reduce");
+  require_same(out, expected, reduce_op_name(op));
+  require_ok(
+      collectives_.all_reduce(in_place.data(), in_place.data(), case_.count, case_.dtype, op),
+      "all_reduce in place");
+  require_same(in_place, expected, reduce_op_name(op));
+  const int root = size_ / 2;
+  Bytes at_root = rank_ == root ? room(case_.count) : Bytes();
+  require_ok(collectives_.reduce(in.data(), at_root.data(), case_.count, case_.dtype, op, root),
+             "reduce");
+  if (rank_ == root) require_same(at_root, expected, "reduce");
+}
+
+void Caller::reduce_scatter(ReduceOp op) const {
+  const Counts counts = counts_of(size_, case_.count);
+  const Bytes all = reduced(of_all(sum(counts)), case_.dtype, op);
+  const auto block = part(all, before(counts, rank_), counts[rank_]);
+  Bytes in = of(rank_, sum(counts)), out = room(counts[rank_]);
+  require_ok(collectives_.reduce_scatter_v(in.data(), counts, out.data(), case_.dtype, op),
+             "reduce_scatter_v");
+  require_same(out, Bytes(block.begin(), block.end()), "reduce_scatter_v");
+}
+
+void Caller::ring() const {
+  const int next = (rank_ + 1) % size_, last = (rank_ + size_ - 1) % size_;
+  const Bytes in = of(rank_, case_.count);
+  Bytes out = room(case_.count);
+  require_ok(collectives_.send(in.data(), case_.count, case_.dtype, next, -1), "send");
+  require_ok(collectives_.recv(out.data(), case_.count, case_.dtype, last, -1), "recv");
+  require_same(out, of(last, case_.count), "recv");
+}
+
+// Every rank sends to rank 0, which takes the second tag first, and the first from any rank. Tags
+// are those of the case alone: messages of the next one may be there already.
+void Caller::tags() const {
+  const std::int64_t first = 2 * case_.count, second = first + 1;
+  if (rank_ != 0) {
+    for (const std::int64_t tag : {first, second}) {
+      const Bytes in = elements_of(case_.seed + tag, rank_, case_.count, case_.dtype);
+      require_ok(collectives_.send(in.data(), case_.count, case_.dtype, 0, tag), "send");
+    }
+    return;
+  }
+  Bytes out = room(case_.count);
+  for (int peer = 1; peer < size_; ++peer) {
+    require_ok(collectives_.recv(out.data(), case_.count, case_.dtype, peer, second), "recv");
+    require_same(out, elements_of(case_.seed + second, peer, case_.count, case_.dtype),
+                 "the second tag");
+  }
+  for (int peer = 1; peer < size_; ++peer) {
+    int source = -1;
+    require_ok(collectives_.recv(out.data(), case_.count, case_.dtype, -1, first, &source), "recv");
+    require_same(out, elements_of(case_.seed + first, source, case_.count, case_.dtype),
+                 "the first tag");
+  }
+}
+
+}  // namespace
+
+void make_moves(Collectives& collectives, const CallCase& c) {
+  const Caller caller(collectives, c);
+  caller.all_to_all();
+  caller.all_gather();
+  for (int root = 0; root < collectives.size(); root += 2) {
+    caller.gather_and_scatter(root);
+    caller.broadcast(root);
+  }
+  require_ok(collectives.barrier(), "barrier");
+}
+
+void make_reductions(Collectives& collectives, const CallCase& c, ReduceOp op) {
+  const Caller caller(collectives, c);
+  if (!internal::can_reduce(c.dtype, op)) return;
+  caller.reduce_everywhere(op);
+  caller.reduce_scatter(op);
+}
+
+void make_messages(Collectives& collectives, const CallCase& c) {
+  const Caller caller(collectives, c);
+  caller.ring();
+  caller.tags();
+}
+
+}  // namespace ferry::test

@@ -1,0 +1,25 @@
+// Every collective call of a rank, compared with the oracle.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "collectives/oracle.h"
+#include "ferry/collectives.h"
+
+namespace ferry::test {
+
+// One size and type of the calls. All ranks make the same.
+struct CallCase {
+  std::uint64_t seed;
+  std::int64_t count;
+  DataType dtype;
+};
+
+// Throws Failure where a result differs in one bit.
+void make_moves(Collectives& collectives, const CallCase& c);
+void make_reductions(Collectives& collectives, const CallCase& c, ReduceOp op);
+// A ring of messages, each rank sending first, and messages with tags out of order.
+void make_messages(Collectives& collectives, const CallCase& c);
+
+}  // namespace ferry::test

@@ -1,0 +1,232 @@
+// Calls that are refused: all ranks get an error that names ranks and values, and the next call
+// works. Ranks that die or are late: the others name them.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <thread>
+
+#include "collectives/calls.h"
+#include "exchange/frame.h"
+#include "exchange/victim.h"
+
+namespace ferry::test {
+namespace {
+
+constexpr int kRanks = 4;
+
+struct Where {
+  Mode mode;
+  const char* topology;
+};
+
+void PrintTo(const Where& where, std::ostream* stream) {
+  *stream << mode_name(where.mode) << " " << where.topology;
+}
+
+class RefusedCalls : public testing::TestWithParam<Where> {
+ protected:
+  static void on_ranks(const std::function<void(Collectives&)>& body) {
+    run_ranks(GetParam().mode, kRanks,
+              [&](const Group& group) {
+                Collectives collectives(group);
+                body(collectives);
+                make_moves(collectives, {1, 100, DataType::kFp32});
+                require_ok(collectives.barrier(), "the last call");
+              },
+              "", {.deadline = std::chrono::seconds(20), .topology = GetParam().topology});
+  }
+};
+
+TEST_P(RefusedCalls, ABadArgumentIsInvalidHereAndRejectedElsewhere) {
+  on_ranks([](Collectives& c) {
+    std::vector<float> in(8), out(8);
+    const bool bad = c.rank() == 2;
+    const auto refused = [&](const Status& status, const char* text) {
+      require_status(status, bad ? Code::kInvalidArgument : Code::kPeerRejected, {text}, text);
+      require(status.culprit() == 2 && status.group_usable(), status.message());
+    };
+    refused(c.all_reduce(bad ? nullptr : in.data(), out.data(), 8, DataType::kFp32, ReduceOp::kSum),
+            "in is null, need 8 elements");
+    refused(c.broadcast(in.data(), bad ? -1 : 8, DataType::kFp32, 0), "count is -1");
+    refused(c.broadcast(in.data(), 8, DataType::kFp32, bad ? 4 : 0), "root is 4, need 0 to 3");
+    refused(c.all_reduce(in.data(), out.data(), 8, DataType::kFp32,
+                         bad ? ReduceOp::kBand : ReduceOp::kSum),
+            "elements of fp32 cannot be reduced with op band");
+    const std::int64_t counts[] = {2, 2, 2, 2}, wrong[] = {2, 2, -2, 2}, few[] = {2, 2};
+    using Counts = Collectives::Counts;
+    refused(c.all_to_all_v(in.data(), bad ? Counts(wrong) : Counts(counts), out.data(), counts,
+                           DataType::kFp32),
+            "in_counts[2] is -2");
+    refused(
+        c.gather_v(in.data(), out.data(), bad ? Counts(few) : Counts(counts), DataType::kFp32, 0),
+        "counts has 2 elements, need one for each of 4 ranks");
+    refused(c.all_gather_v(in.data(), bad ? 3 : 2, out.data(), counts, DataType::kFp32),
+            "counts[2] is 2, and rank 2 gives 3 elements");
+    refused(bad ? c.refuse({Code::kInvalidArgument, "not now", 2}) : c.barrier(), "not now");
+    refused(c.barrier(bad ? std::chrono::nanoseconds(-1) : std::chrono::nanoseconds(0)),
+            "the deadline is -1 ns");
+  });
+}
+
+TEST_P(RefusedCalls, CallsThatDifferAreAMismatchEverywhere) {
+  on_ranks([](Collectives& c) {
+    std::vector<float> in(16), out(16);
+    const bool other = c.rank() == 3;
+    const auto differ = [&](const Status& status, const std::vector<std::string>& parts) {
+      require_status(status, Code::kMismatch, parts, parts[0]);
+      require(status.group_usable(), status.message());
+    };
+    const auto reduce = [&](std::int64_t count, DataType dtype, ReduceOp op) {
+      return c.all_reduce(in.data(), out.data(), count, dtype, op);
+    };
+    differ(other ? c.barrier() : reduce(8, DataType::kFp32, ReduceOp::kSum),
+           {"rank 0 calls all_reduce of fp32, 8 elements, op sum", "rank 3 calls barrier"});
+    differ(reduce(other ? 7 : 8, DataType::kFp32, ReduceOp::kSum), {"8 elements", "7 elements"});
+    differ(reduce(8, other ? DataType::kFp16 : DataType::kFp32, ReduceOp::kSum), {"fp32", "fp16"});
+    differ(reduce(8, DataType::kFp32, other ? ReduceOp::kMax : ReduceOp::kSum), {"sum", "max"});
+    differ(c.broadcast(in.data(), 8, DataType::kFp32, other ? 1 : 0), {"root 0", "root 1"});
+    const std::int64_t counts[] = {2, 2, 2, 2}, moved[] = {3, 1, 2, 2};
+    using Counts = Collectives::Counts;
+    differ(c.reduce_scatter_v(in.data(), other ? Counts(moved) : Counts(counts), out.data(),
+                              DataType::kFp32, ReduceOp::kSum),
+           {"counts[0] is 3 and not 2"});
+    differ(c.all_to_all_v(in.data(), counts, out.data(), other ? Counts(moved) : Counts(counts),
+                          DataType::kFp32),
+           {"rank 0 sends 2 elements of fp32 to rank 3, which expects 3"});
+  });
+}
+
+TEST_P(RefusedCalls, AMessageOfAnotherSizeStaysForTheNextReceive) {
+  on_ranks([](Collectives& c) {
+    std::vector<float> data(4, 3.0f);
+    if (c.rank() == 1) require_ok(c.send(data.data(), 4, DataType::kFp32, 2, 5), "send");
+    if (c.rank() != 2) return;
+    std::vector<float> out(5);
+    require_status(c.recv(out.data(), 5, DataType::kFp32, 1, 5), Code::kMismatch,
+                   {"rank 1 sent 16 bytes of fp32 with tag 5, rank 2 expects 20"}, "size");
+    require_status(c.recv(out.data(), 4, DataType::kInt32, -1, 5), Code::kMismatch, {"int32"},
+                   "type");
+    require_ok(c.recv(out.data(), 4, DataType::kFp32, 1, 5), "recv");
+    require(out[3] == 3.0f, "the message");
+    require_status(c.send(nullptr, 1, DataType::kFp32, 0, 0), Code::kInvalidArgument, {"null"},
+                   "send");
+    require_status(c.recv(out.data(), 1, DataType::kFp32, 4, 0), Code::kInvalidArgument,
+                   {"peer is 4, need -1 to 3"}, "recv");
+  });
+}
+
+TEST_P(RefusedCalls, ADestroyedObjectIsNamed) {
+  on_ranks([](Collectives& c) {
+    Collectives gone = std::move(c);
+    require_ok(gone.barrier(), "barrier");
+    require_status(c.barrier(), Code::kClosed, {"default-made or moved from"}, "moved from");
+    c = std::move(gone);
+  });
+  run_ranks(GetParam().mode, 3,
+            [](const Group& group) {
+              Collectives collectives(group);
+              require_ok(collectives.barrier(), "barrier");
+              if (group.rank() == 1) {
+                collectives = Collectives();
+              } else {
+                require_status(collectives.barrier(), Code::kMismatch,
+                               {"barrier 2: rank 1 destroyed its Collectives"}, "destroyed");
+              }
+              Group members = group;
+              require_ok(members.barrier(), "the group goes on");
+            },
+            "", {.deadline = std::chrono::seconds(20)});
+}
+
+TEST_P(RefusedCalls, OptionsThatDifferAreNamedAtCreation) {
+  run_ranks(GetParam().mode, 2,
+            [](const Group& group) {
+              const auto make = [&](std::int64_t window_bytes) {
+                return error_of([&] { Collectives(group, {.window_bytes = window_bytes}); });
+              };
+              require_status(make(group.rank() == 0 ? 8192 : 16384), Code::kMismatch,
+                             {"window_bytes", "8192", "16384"}, "options");
+              require_status(make(group.rank() == 0 ? 100 : 8192),
+                             group.rank() == 0 ? Code::kInvalidArgument : Code::kPeerRejected,
+                             {"window_bytes is 100, need 256 to"}, "too small");
+              Collectives collectives(group);
+              require_ok(collectives.barrier(), "the group goes on");
+            },
+            "", {.deadline = std::chrono::seconds(20)});
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, RefusedCalls, testing::Values(Where{Mode::kThreads, ""}));
+INSTANTIATE_TEST_SUITE_P(Processes, RefusedCalls, testing::Values(Where{Mode::kProcesses, ""}));
+#ifdef FERRY_TESTS_BETWEEN_NODES
+INSTANTIATE_TEST_SUITE_P(Nodes, RefusedCalls,
+                         testing::Values(Where{Mode::kThreads, "host:2,rank:2"}));
+#endif
+
+// Rank 1 dies, or does not come, in a call; the others name it.
+void expect_named(int signal, const Status& expected,
+                  const std::function<Status(Collectives&)>& call,
+                  const std::vector<std::string>& parts) {
+  const SharedBoard board;
+  GroupOptions options;
+  if (signal == SIGSTOP) options.deadline = std::chrono::milliseconds(600);
+  ProcessRanks ranks(3, options, [&](const Group& group) {
+    Collectives collectives(group);
+    require_ok(collectives.barrier(), "barrier");
+    if (group.rank() == 1) strike_self(*board, signal);
+    Status status = call(collectives);
+    board.tell();
+    if (group.rank() == 1) return;
+    const double seconds =
+        static_cast<double>(now_ns() - board->struck_ns.load(std::memory_order_acquire)) * 1e-9;
+    require_status(status, expected.code(), parts, "the others");
+    require(status.culprit() == 1, "culprit " + std::to_string(status.culprit()));
+    require(seconds < (signal == SIGKILL ? 1.0 : 2.0), std::to_string(seconds) + " s");
+    require_status(collectives.barrier(), Code::kBroken, {"rank 1"}, "afterwards");
+  });
+  if (signal == SIGSTOP) board.await_told(2);
+  ranks.send_signal(1, SIGCONT);
+  std::vector<RankEnd> ends = ranks.wait(std::chrono::seconds(20));
+  if (signal == SIGKILL) ends[1] = {};
+  expect_all_well(ends, parts[0]);
+}
+
+Status large_all_reduce(Collectives& collectives) {
+  std::vector<float> data(3'000'000, 1.0f);
+  return collectives.all_reduce(data.data(), data.data(), 3'000'000, DataType::kFp32,
+                                ReduceOp::kSum);
+}
+
+TEST(CollectivesFaults, ARankThatDiesInACallIsNamedWithItsProcess) {
+  expect_named(SIGKILL, {Code::kPeerLost, ""}, large_all_reduce,
+               {"all_reduce 2", "rank 1 (pid ", "is dead"});
+}
+
+TEST(CollectivesFaults, ARankThatDiesWhileAMessageIsAwaitedIsNamed) {
+  expect_named(SIGKILL, {Code::kPeerLost, ""},
+               [](Collectives& c) {
+                 float data = 0;
+                 return c.recv(&data, 1, DataType::kFp32, c.rank() == 0 ? 1 : -1, 0);
+               },
+               {"recv 1", "rank 1 (pid ", "is dead"});
+}
+
+TEST(CollectivesFaults, ALateRankIsNamedAtTheDeadline) {
+  expect_named(SIGSTOP, {Code::kTimeout, ""}, large_all_reduce,
+               {"all_reduce 2", "rank 1", "came to call 1", "deadline 0.6 s"});
+}
+
+TEST(CollectivesFaults, ADeadlineOfACallIsShorterThanThatOfTheGroup) {
+  run_ranks(Mode::kThreads, 2, [](const Group& group) {
+    Collectives collectives(group);
+    if (group.rank() == 0) {
+      require_status(collectives.barrier(std::chrono::milliseconds(50)), Code::kTimeout,
+                     {"barrier 1", "rank 1", "deadline 0.05 s"}, "late");
+    } else {
+      Group members = group;
+      while (members.usable()) std::this_thread::yield();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace ferry::test
