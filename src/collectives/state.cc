@@ -14,6 +14,8 @@ namespace ferry::internal {
 
 namespace {
 
+constexpr const char* kObject = "Collectives object";  // in errors
+
 // What a rank has for the messages to all others (mailbox.h).
 constexpr std::size_t kMailboxBytes = std::size_t{512} << 10;
 
@@ -38,6 +40,14 @@ std::uint64_t digest_of(std::span<const std::int64_t> counts) noexcept {
 
 const std::byte* bytes(const void* data) noexcept { return static_cast<const std::byte*>(data); }
 std::byte* bytes(void* data) noexcept { return static_cast<std::byte*>(data); }
+
+GroupState& member(const std::shared_ptr<GroupState>& group) {
+  if (!group) {
+    throw Error(Code::kClosed,
+                "cannot create a Collectives object: this Group is not a member of anything");
+  }
+  return usable(group);
+}
 
 void check_options(const CollectivesOptions& options, int num_ranks) {
   // A line for each rank in each half.
@@ -92,24 +102,28 @@ CollectivesState::Parts::Parts(GroupState& group, const CollectivesOptions& opti
              static_cast<std::size_t>(std::max<std::int64_t>(0, options.window_bytes)),
              mailboxes.all_bytes) {
   const Deadline by = group.deadline();
-  make_alike(group, by, [&] {
-    check_options(options, group.size());
-    return fmt::format("collectives.window_bytes is {}\n", options.window_bytes);
-  });
+  make_alike(
+      group, by,
+      [&] {
+        check_options(options, group.size());
+        return fmt::format("window_bytes is {}\n", options.window_bytes);
+      },
+      kObject);
   segment = share_segment(group, layout.segment_bytes(), by);
   // Nobody sends a message before all ranks have come through this.
-  make_alike(group, by, [&] {
-    if (!group.one_node())  // first: all ranks number their channels in the same order
-      mirror = std::make_shared<Mirror>(group, segment, layout, mailboxes);
-    if (!back(group)) {
-      throw Error(
-          Code::kCapacity,
-          fmt::format("no memory for the {} bytes of the window and the mailboxes of a rank: "
-                      "{} bytes are free",
-                      layout.window_bytes() + layout.mailboxes_bytes(), available_memory()));
-    }
-    return std::string();
-  });
+  make_alike(
+      group, by,
+      [&] {
+        if (!group.one_node())  // first: all ranks number their channels in the same order
+          mirror = std::make_shared<Mirror>(group, segment, layout, mailboxes);
+        if (back(group)) return std::string();
+        throw Error(
+            Code::kCapacity,
+            fmt::format("no memory for the {} bytes of the window and the mailboxes of a "
+                        "rank: {} bytes are free",
+                        layout.window_bytes() + layout.mailboxes_bytes(), available_memory()));
+      },
+      kObject);
   for (int peer = 0; peer < group.size(); ++peer) {
     segment->map_in(layout.control(peer), layout.control_bytes());
     segment->map_in(layout.window(peer), layout.window_bytes());
@@ -119,7 +133,7 @@ CollectivesState::Parts::Parts(GroupState& group, const CollectivesOptions& opti
 
 CollectivesState::CollectivesState(const std::shared_ptr<GroupState>& group,
                                    const CollectivesOptions& options)
-    : CollectivesState(group, options, Parts(usable(group), options)) {}
+    : CollectivesState(group, options, Parts(member(group), options)) {}
 
 CollectivesState::CollectivesState(const std::shared_ptr<GroupState>& group,
                                    const CollectivesOptions& options, const Parts& parts)

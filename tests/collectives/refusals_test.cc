@@ -144,11 +144,15 @@ TEST_P(RefusedCalls, OptionsThatDifferAreNamedAtCreation) {
               const auto make = [&](std::int64_t window_bytes) {
                 return error_of([&] { Collectives(group, {.window_bytes = window_bytes}); });
               };
-              require_status(make(group.rank() == 0 ? 8192 : 16384), Code::kMismatch,
-                             {"window_bytes", "8192", "16384"}, "options");
+              require_status(
+                  make(group.rank() == 0 ? 8192 : 16384), Code::kMismatch,
+                  {"make different Collectives objects", "window_bytes", "8192", "16384"},
+                  "options");
               require_status(make(group.rank() == 0 ? 100 : 8192),
                              group.rank() == 0 ? Code::kInvalidArgument : Code::kPeerRejected,
                              {"window_bytes is 100, need 256 to"}, "too small");
+              require_status(error_of([&] { Collectives none{Group()}; }), Code::kClosed,
+                             {"not a member"}, "no group");
               Collectives collectives(group);
               require_ok(collectives.barrier(), "the group goes on");
             },

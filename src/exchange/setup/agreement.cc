@@ -69,7 +69,8 @@ GroupState& usable(const std::shared_ptr<GroupState>& group) {
   return *group;
 }
 
-void make_alike(GroupState& group, const Deadline& by, const std::function<std::string()>& make) {
+void make_alike(GroupState& group, const Deadline& by, const std::function<std::string()>& make,
+                const char* object) {
   std::string made;
   try {
     made = willing_reply(make());
@@ -78,7 +79,7 @@ void make_alike(GroupState& group, const Deadline& by, const std::function<std::
   } catch (const std::exception& failure) {  // memory for the setup itself
     refuse_setup(group, Error(Code::kSystem, failure.what(), group.rank()), by);
   }
-  require_agreement(tell(group, made, by));
+  require_agreement(tell(group, made, by), object);
 }
 
 std::shared_ptr<Segment> share_segment(GroupState& group, std::size_t bytes, const Deadline& by) {

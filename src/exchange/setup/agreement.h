@@ -20,7 +20,9 @@ GroupState& usable(const std::shared_ptr<GroupState>& group);
 // Collective. Runs `make`, which says what this rank made, or throws; then throws on all ranks when
 // one of them did or two differ: Error(kMismatch) names the fields that differ; a refusal is thrown
 // as it is where it was made, as Error(kPeerRejected) elsewhere.
-void make_alike(GroupState& group, const Deadline& by, const std::function<std::string()>& make);
+// `object`: what is made.
+void make_alike(GroupState& group, const Deadline& by, const std::function<std::string()>& make,
+                const char* object = "exchange");
 
 // Collective: the setup that this configuration makes on all ranks.
 std::unique_ptr<const Setup> agree_on_setup(GroupState& group, const ExchangeConfig& config,

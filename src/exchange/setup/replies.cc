@@ -28,18 +28,18 @@ std::string refusal_reply(const Error& why) {
 
 std::string willing_reply(const std::string& what) { return kWilling + what; }
 
-void require_agreement(const std::vector<std::string>& answers) {
+void require_agreement(const std::vector<std::string>& answers, const char* object) {
   for (std::size_t rank = 0; rank < answers.size(); ++rank) {
     if (answers[rank].starts_with(kRefused))
-      throw Error(
-          Code::kPeerRejected,
-          fmt::format("rank {} refused to make this exchange: {}", rank, rest_of(answers[rank], 2)),
-          static_cast<int>(rank));
+      throw Error(Code::kPeerRejected,
+                  fmt::format("rank {} refused to make this {}: {}", rank, object,
+                              rest_of(answers[rank], 2)),
+                  static_cast<int>(rank));
   }
   for (std::size_t rank = 1; rank < answers.size(); ++rank) {
     if (answers[rank] == answers[0]) continue;
     throw Error(Code::kMismatch,
-                fmt::format("ranks 0 and {} make different exchanges: {}", rank,
+                fmt::format("ranks 0 and {} make different {}s: {}", rank, object,
                             differences(rest_of(answers[0], 1), rest_of(answers[rank], 1))),
                 static_cast<int>(rank));
   }

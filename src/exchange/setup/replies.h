@@ -15,7 +15,7 @@ std::string refusal_reply(const Error& why);
 std::string willing_reply(const std::string& what);
 
 // Reads the replies of all ranks. Throws Error(kPeerRejected) naming one that refused,
-// Error(kMismatch) naming two that would make different things.
-void require_agreement(const std::vector<std::string>& answers);
+// Error(kMismatch) naming two that would make different things. `object`: what they make.
+void require_agreement(const std::vector<std::string>& answers, const char* object = "exchange");
 
 }  // namespace ferry::internal
