@@ -2,13 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "base/names.h"
 #include "ferry/plan.h"
 #include "ferry/status.h"
 #include "plan/declared.h"
+#include "plan/line_reader.h"
 #include "plan/machine_text.h"
 #include "plan/presets.h"
 
@@ -16,21 +16,12 @@ namespace ferry {
 
 namespace {
 
+using internal::LineReader;
 using internal::nearest_name;
-using WordList = std::vector<std::string_view>;
+using internal::split;
+using internal::WordList;
 
 constexpr std::string_view kBlanks = " \t\r";
-
-WordList split(std::string_view text, std::string_view separators) {
-  WordList words;
-  while (!text.empty()) {
-    const std::size_t begin = std::min(text.find_first_not_of(separators), text.size());
-    const std::size_t end = std::min(text.find_first_of(separators, begin), text.size());
-    if (end > begin) words.push_back(text.substr(begin, end - begin));
-    text.remove_prefix(end);
-  }
-  return words;
-}
 
 WordList split_lines(std::string_view text) {  // empty lines too, as they have numbers
   WordList lines;
@@ -42,91 +33,7 @@ WordList split_lines(std::string_view text) {  // empty lines too, as they have 
   return lines;
 }
 
-// A line, read word by word. Error messages name its number.
-class Line {
- public:
-  Line(WordList words, int number) : words_(std::move(words)), number_(number) {}
-
-  [[noreturn]] void refuse(const std::string& what) const { internal::refuse_line(number_, what); }
-
-  int number() const { return number_; }
-  std::size_t read() const { return next_; }  // words
-  bool done() const { return next_ == words_.size(); }
-  std::string_view word(const char* what) {
-    if (done()) refuse(fmt::format("{} is missing", what));
-    return words_[next_++];
-  }
-  bool take(std::string_view word) {
-    if (done() || words_[next_] != word) return false;
-    ++next_;
-    return true;
-  }
-  std::string rest() {
-    std::string text;
-    while (!done()) text += (text.empty() ? "" : " ") + std::string(words_[next_++]);
-    return text;
-  }
-
-  int integer(std::string_view text) const {
-    int value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || value < 0)
-      refuse(fmt::format("'{}' is not a number, 0 or more", text));
-    return value;
-  }
-
-  // 12.5 for "12.5GB/s" with unit "GB/s"; nullopt if the text has another unit.
-  std::optional<double> quantity(std::string_view text, std::string_view unit) const {
-    if (!text.ends_with(unit)) return std::nullopt;
-    const std::string_view digits = text.substr(0, text.size() - unit.size());
-    double value = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-    if (!(value > 0) || value > 1e15)
-      refuse(unit.empty() ? fmt::format("'{}' is not a positive number", text)
-                          : fmt::format("'{}' is not a positive quantity of {}", text, unit));
-    return value;
-  }
-  // In GB/s.
-  std::optional<double> rate(std::string_view text) const {
-    if (const auto gbit = quantity(text, "Gbit/s")) return *gbit / 8;
-    return quantity(text, "GB/s");
-  }
-  double required_rate(std::string_view text) const {
-    const std::optional<double> value = rate(text);
-    if (!value) refuse(fmt::format("'{}' is not a number with GB/s or Gbit/s", text));
-    return *value;
-  }
-  // The rest of the line. A rate or a time in it is refused where none stands before.
-  std::string source(bool has_rate, bool has_time) {
-    for (std::size_t i = next_; i < words_.size(); ++i) {
-      if ((!has_rate && rate(words_[i])) || (!has_time && quantity(words_[i], "us")))
-        refuse(
-            fmt::format("'{}' is part of the text of 'source', which is the rest of the line; "
-                        "write it before 'source'",
-                        words_[i]));
-    }
-    return rest();
-  }
-  // Throws if the field was set before.
-  void set(double& field, double value, std::string_view unit) const {
-    if (field != 0)
-      refuse(fmt::format("{}{} after {}{}: only one value is allowed", value, unit, field, unit));
-    field = value;
-  }
-  double required(std::string_view text, std::string_view unit) const {
-    const std::optional<double> value = quantity(text, unit);
-    if (!value) refuse(fmt::format("'{}' is not a number with {}", text, unit));
-    return *value;
-  }
-
- private:
-  WordList words_;
-  std::size_t next_ = 0;
-  int number_;
-};
-
-void read_shape(Line& line, Machine::Link& link) {
+void read_shape(LineReader& line, Machine::Link& link) {
   const std::vector<std::string> shapes(internal::kShapeNames.begin(), internal::kShapeNames.end());
   const std::string shape(line.word("a shape (mesh, ring, pairs, index or xor)"));
   const auto found = std::ranges::find(shapes, shape);
@@ -149,7 +56,7 @@ void read_shape(Line& line, Machine::Link& link) {
   if (line.take("in")) link.level = line.word("a level");
 }
 
-void read_curve(Line& line, Machine::Link& link) {
+void read_curve(LineReader& line, Machine::Link& link) {
   for (const std::string_view point : split(line.word("a curve, such as 1048576:0.18,.."), ",")) {
     const WordList both = split(point, ":");
     if (both.size() != 2)
@@ -161,7 +68,7 @@ void read_curve(Line& line, Machine::Link& link) {
   }
 }
 
-Machine::Link read_link(Line& line) {
+Machine::Link read_link(LineReader& line) {
   Machine::Link link{.name = std::string(line.word("a name")), .line = line.number()};
   read_shape(line, link);
   while (!line.done()) {
@@ -187,7 +94,7 @@ Machine::Link read_link(Line& line) {
   return link;
 }
 
-Machine::Port read_port(Line& line) {
+Machine::Port read_port(LineReader& line) {
   Machine::Port port{.name = std::string(line.word("a name")), .line = line.number()};
   while (!line.done()) {
     const std::string word(line.word("a property"));
@@ -207,7 +114,7 @@ Machine::Port read_port(Line& line) {
   return port;
 }
 
-Machine::Engine read_engine(Line& line) {
+Machine::Engine read_engine(LineReader& line) {
   Machine::Engine engine{.name = std::string(line.word("a name")), .line = line.number()};
   while (!line.done()) {
     const std::string word(line.word("a property"));
@@ -230,7 +137,7 @@ Machine::Engine read_engine(Line& line) {
 }
 
 // "dispatch 1.5us 20ns 60GB/s 18GB/s"
-Machine::Copying read_copying(Line& line) {
+Machine::Copying read_copying(LineReader& line) {
   Machine::Copying cost;
   cost.rank_us = line.required(line.word("the time of a rank"), "us");
   cost.token_ns = line.required(line.word("the time of a token"), "ns");
@@ -239,7 +146,7 @@ Machine::Copying read_copying(Line& line) {
   return cost;
 }
 
-void read_host(Line& line, Machine::Host& host) {
+void read_host(LineReader& line, Machine::Host& host) {
   while (!line.done()) {
     const std::string word(line.word("a property"));
     if (word == "dispatch") {
@@ -272,7 +179,7 @@ void read_host(Line& line, Machine::Host& host) {
   }
 }
 
-void read_line(Line& line, Machine& machine) {
+void read_line(LineReader& line, Machine& machine) {
   const std::string what(line.word("a word"));
   if (what == "link") {
     machine.links.push_back(read_link(line));
@@ -317,7 +224,7 @@ Machine parse_lines(std::span<const MachineLine> lines) {
   for (const auto& [number, text] : lines) {
     const WordList words = split(text.substr(0, text.find('#')), kBlanks);
     if (words.empty()) continue;
-    Line line(words, number);
+    LineReader line(words, number);
     if (has_tree) {
       read_line(line, machine);
       continue;

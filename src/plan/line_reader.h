@@ -1,0 +1,46 @@
+// LineReader: a line of a machine's text, read word by word. Error messages name the line's number.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ferry::internal {
+
+using WordList = std::vector<std::string_view>;
+
+WordList split(std::string_view text, std::string_view separators);
+
+class LineReader {
+ public:
+  LineReader(WordList words, int number) : words_(std::move(words)), number_(number) {}
+
+  [[noreturn]] void refuse(const std::string& what) const;
+
+  int number() const { return number_; }
+  std::size_t read() const { return next_; }  // words
+  bool done() const { return next_ == words_.size(); }
+  std::string_view word(const char* what);
+  bool take(std::string_view word);
+  std::string rest();
+
+  int integer(std::string_view text) const;
+  // 12.5 for "12.5GB/s" with unit "GB/s"; nullopt if the text has another unit.
+  std::optional<double> quantity(std::string_view text, std::string_view unit) const;
+  double required(std::string_view text, std::string_view unit) const;
+  // In GB/s.
+  std::optional<double> rate(std::string_view text) const;
+  double required_rate(std::string_view text) const;
+  // The rest of the line. A rate or a time in it is refused where none stands before.
+  std::string source(bool has_rate, bool has_time);
+  // Throws if the field was set before.
+  void set(double& field, double value, std::string_view unit) const;
+
+ private:
+  WordList words_;
+  std::size_t next_ = 0;
+  int number_;
+};
+
+}  // namespace ferry::internal
