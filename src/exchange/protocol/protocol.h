@@ -1,7 +1,8 @@
 // Protocol: how the ranks of an exchange agree on each operation. It numbers operations, writes
 // this rank's record and flags, waits for those of the others, judges what all of them said, and
 // keeps operations between their halves. It knows no row. docs/protocol.md says why this is enough.
-//   protocol.cc  numbers, flags, waits      verdict.cc  what the records of all ranks amount to
+//   protocol.cc   numbers, flags, waits     verdict.cc  what the records of all ranks amount to
+//   in_flight.cc  operations between their halves, and at their end
 #pragma once
 
 #include <chrono>
