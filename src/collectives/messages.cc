@@ -13,6 +13,13 @@
 
 namespace ferry::internal {
 
+namespace {
+
+// A receive from any rank looks so often whether one died.
+constexpr std::chrono::milliseconds kLook{50};
+
+}  // namespace
+
 Messages::Messages(GroupState& group, std::shared_ptr<Segment> segment,
                    const CollectivesLayout& layout, const MailboxShape& shape,
                    std::shared_ptr<Mirror> mirror)
@@ -238,10 +245,35 @@ Status Messages::await_piece(int sender, CallTime& time) {
       awaiting("a message", flags(0, rank_).sent, stride, senders_[sender].taken + 1, time));
 }
 
+// A rank that leaves the group may have been awaited for nothing, and ends no wait for the others.
+// One that died does, and so does the end of all.
 Status Messages::await_any(std::uint64_t arrivals, CallTime& time) {
+  const std::vector<bool> nobody(only_.size());
   only_.assign(only_.size(), true);
   only_[rank_] = group_.size() == 1;
-  return group_.wait(awaiting("a message", flags(rank_, rank_).arrivals, 0, arrivals + 1, time));
+  for (;;) {
+    Await any = awaiting("a message", flags(rank_, rank_).arrivals, 0, arrivals + 1, time);
+    if (time.passed() || all_ended()) return group_.wait(any);
+    CallTime look(kLook);
+    any.time = &look;
+    any.needed = &nobody;
+    Status status = group_.wait(any);
+    if (status.code() != Code::kTimeout) return status;
+    if (Status verdict = group_.verdict(); !verdict.ok()) return verdict;
+    const Status death = group_.death_here();
+    if (death.ok()) continue;
+    only_.assign(only_.size(), false);
+    only_[death.culprit()] = true;
+    any.time = &time;
+    any.needed = nullptr;
+    return group_.wait(any);
+  }
+}
+
+bool Messages::all_ended() const noexcept {
+  for (int peer = 0; peer < group_.size(); ++peer)
+    if (only_[peer] && !group_.ended(peer, /*sends_here=*/true)) return false;
+  return true;
 }
 
 }  // namespace ferry::internal

@@ -75,6 +75,7 @@ class Messages {
   Status receive_pieces(int sender, std::byte* data, std::size_t bytes, CallTime& time);
   Status await_piece(int sender, CallTime& time);
   Status await_any(std::uint64_t arrivals, CallTime& time);
+  bool all_ended() const noexcept;  // the ranks of only_ have left or died
   Status check(int sender, const PieceHead& head, const MessageSpec& spec) const;
   Await awaiting(const char* phase, const std::atomic<std::uint64_t>& first,
                  std::size_t stride_bytes, std::uint64_t value, CallTime& time) noexcept;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <thread>
 
 #include "collectives/calls.h"
@@ -214,12 +215,38 @@ TEST(CollectivesFaults, ARankThatDiesWhileAMessageIsAwaitedIsNamed) {
                {"recv 1", "rank 1 (pid ", "is dead"});
 }
 
+// Rank 0 receives from any rank while rank 1 leaves; rank 2 sends after that, and leaves too.
+TEST(CollectivesWaits, ARankThatLeavesDoesNotEndAReceiveFromAny) {
+  std::atomic<bool> left{false};
+  run_ranks(Mode::kThreads, 3, [&](Group group) {
+    Collectives collectives(group);
+    const int rank = group.rank();
+    float data = static_cast<float>(rank);
+    if (rank == 1) {
+      group.destroy();
+      left.store(true, std::memory_order_release);
+      return;
+    }
+    if (rank == 2) {
+      while (!left.load(std::memory_order_acquire)) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(120));
+      require_ok(collectives.send(&data, 1, DataType::kFp32, 0, 0), "send");
+      return;
+    }
+    int source = -1;
+    require_ok(collectives.recv(&data, 1, DataType::kFp32, -1, 0, &source), "recv");
+    require(source == 2 && data == 2.0f, "the message of rank 2");
+    const Status status = collectives.recv(&data, 1, DataType::kFp32, -1, 0);
+    require_status(status, Code::kPeerLost, {"recv 2", "has left the group"}, "all have left");
+  });
+}
+
 TEST(CollectivesFaults, ALateRankIsNamedAtTheDeadline) {
   expect_named(SIGSTOP, {Code::kTimeout, ""}, large_all_reduce,
                {"all_reduce 2", "rank 1", "came to call 1", "deadline 0.6 s"});
 }
 
-TEST(CollectivesFaults, ADeadlineOfACallIsShorterThanThatOfTheGroup) {
+TEST(CollectivesWaits, ADeadlineOfACallIsShorterThanThatOfTheGroup) {
   run_ranks(Mode::kThreads, 2, [](const Group& group) {
     Collectives collectives(group);
     if (group.rank() == 0) {
