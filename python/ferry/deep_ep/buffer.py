@@ -4,18 +4,20 @@ cuda tensors by device_normal.py and device_low_latency.py.
 Every method is documented in docs/deep_ep.md: what it honours, what has no meaning on a CPU, what it refuses.
 """
 
+import math
 from typing import List, Optional, Tuple, Union
 
 import torch
 
 import ferry
 from ferry import _core
-from ferry.deep_ep import channels, device, device_normal, groups, nodes, normal
+from ferry.deep_ep import channels, device, device_normal, groups, handles, nodes, normal
 from ferry.deep_ep.config import Config, combine_config, dispatch_config
 from ferry.deep_ep.device_low_latency import DeviceLowLatency
 from ferry.deep_ep.events import EventHandle, EventOverlap, overlap
 from ferry.deep_ep.layout import CPU, dispatch_layout
 from ferry.deep_ep.low_latency import LowLatency
+from ferry.deep_ep.scalars import MOST_BYTES, check_flags, flag, integer
 from ferry.exchanges import Exchanges
 from ferry.on_cpu.streams import Stream
 
@@ -41,18 +43,23 @@ class Buffer(LowLatency):
                  num_qps_per_rank: int = 24, allow_nvlink_for_low_latency_mode: bool = True, allow_mnnvl: bool = False,
                  explicitly_destroy: bool = False, enable_shrink: bool = False, comm=None) -> None:
         members = groups.join(group, comm)
+        self._owns_group = members is not group
+        with groups.leaving(members if self._owns_group else None):
+            self.num_nvl_bytes = integer("num_nvl_bytes", num_nvl_bytes, most=MOST_BYTES)
+            self.num_rdma_bytes = integer("num_rdma_bytes", num_rdma_bytes, most=MOST_BYTES)
+            integer("num_qps_per_rank", num_qps_per_rank)
+            self.low_latency_mode = flag("low_latency_mode", low_latency_mode)
+            self.explicitly_destroy = flag("explicitly_destroy", explicitly_destroy)
+            self.enable_shrink = flag("enable_shrink", enable_shrink)
+            check_flags(allow_nvlink_for_low_latency_mode=allow_nvlink_for_low_latency_mode, allow_mnnvl=allow_mnnvl)
         self.group = group if group is not None else comm
         self.rank, self.group_size = members.rank, members.size
         self._node_starts = nodes.starts(members.topology, members.size)
-        self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
-        self.low_latency_mode = low_latency_mode
-        self.explicitly_destroy = explicitly_destroy
-        self.enable_shrink = enable_shrink
+        self._owner = handles.Owner("Buffer")
         self._exchanges: Optional[Exchanges] = Exchanges(members)
         self.device: Optional[device.Device] = None  # where this rank's tensors are; None: on the CPU
         self.device_low_latency: Optional[DeviceLowLatency] = None  # there with it
         self._decided = False
-        self._owns_group = members is not group
         self._raw = {}
 
     @property
@@ -69,7 +76,7 @@ class Buffer(LowLatency):
             self._decided = True
             if first.device.type == "cuda":
                 self.device = device.Device(exchanges.group, first.device)
-                self.device_low_latency = DeviceLowLatency(self.device)
+                self.device_low_latency = DeviceLowLatency(self.device, self._owner)
         return self.device
 
     def destroy(self) -> None:
@@ -78,6 +85,7 @@ class Buffer(LowLatency):
         exchanges, self._exchanges = self.exchanges, None
         self.device = self.device_low_latency = None
         if self._owns_group:
+            self._owner.left_group = True
             exchanges.group.destroy()
 
     @staticmethod
@@ -88,8 +96,7 @@ class Buffer(LowLatency):
     @staticmethod
     def set_num_sms(new_num_sms: int) -> None:
         """Sets Buffer.num_sms, an even number: twice the channels of the configurations made from now on."""
-        Config(new_num_sms)  # checks it
-        Buffer.num_sms = new_num_sms
+        Buffer.num_sms = Config(new_num_sms).num_sms  # which checks it
 
     @staticmethod
     def get_dispatch_config(num_ranks: int) -> Config:
@@ -116,7 +123,11 @@ class Buffer(LowLatency):
                                 use_rdma_buffer: bool = False) -> torch.Tensor:
         """num_nvl_bytes (or num_rdma_bytes) of this rank's memory, the same at every call, from element `offset` on, of
         shape `size` when given. Memory of its own: no call of this library reads or writes it."""
+        if not isinstance(dtype, torch.dtype):
+            raise ferry.InvalidArgument(f"dtype is {type(dtype).__name__}, need a torch.dtype")
+        use_rdma_buffer = flag("use_rdma_buffer", use_rdma_buffer)
         num_bytes = self.num_rdma_bytes if use_rdma_buffer else self.num_nvl_bytes
+        offset = integer("offset", offset, most=MOST_BYTES)
         key = use_rdma_buffer, CPU if self.device is None else self.device.device
         if key not in self._raw:
             self._raw[key] = torch.empty(num_bytes, dtype=torch.uint8, device=key[1])
@@ -125,10 +136,11 @@ class Buffer(LowLatency):
         elements = raw[: num_bytes // element_bytes * element_bytes].view(dtype)[offset:]
         if size is None:
             return elements
-        if torch.Size(size).numel() > elements.numel():
+        size = [integer("size", extent, most=MOST_BYTES) for extent in size]
+        if math.prod(size) > elements.numel():
             raise ferry.InvalidArgument(f"the buffer of {num_bytes} bytes has {elements.numel()} elements of {dtype} "
-                                        f"from {offset} on, size {list(size)} needs more")
-        return elements[: torch.Size(size).numel()].view(size)
+                                        f"from {offset} on, size {size} needs more")
+        return elements[: math.prod(size)].view(size)
 
     def get_dispatch_layout(self, topk_idx: torch.Tensor, num_experts: int,
                             previous_event: Optional[EventOverlap] = None, async_finish: bool = False,
@@ -140,6 +152,7 @@ class Buffer(LowLatency):
         num_tokens_per_expert int32 [E], is_token_in_rank bool [T, R], event). A token counts once per rank and per
         node, and as often per expert as it lists it.
         """
+        check_flags(async_finish=async_finish, allocate_on_comm_stream=allocate_on_comm_stream)
         if isinstance(topk_idx, torch.Tensor) and topk_idx.device.type == "cuda":
             device.wait(previous_event)
             layout = device_normal.dispatch_layout(topk_idx, num_experts, self.group_size)
@@ -169,8 +182,9 @@ class Buffer(LowLatency):
         """
         make_handle = channels.internode if len(self._node_starts) > 1 else channels.intranode
         layout = normal.Layout(num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights)
+        switches = dict(async_finish=async_finish, allocate_on_comm_stream=allocate_on_comm_stream)
         return self._dispatch(x, handle, layout, expert_alignment, num_worst_tokens, config, make_handle,
-                              previous_event)
+                              previous_event, switches)
 
     def internode_dispatch(self, x: Rows, handle: Optional[Tuple] = None,
                            num_tokens_per_rank: Optional[torch.Tensor] = None,
@@ -185,16 +199,18 @@ class Buffer(LowLatency):
                      EventOverlap]:
         """dispatch with the handle of several nodes, a tuple of 10; any number of ranks."""
         layout = normal.Layout(num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights)
+        switches = dict(async_finish=async_finish, allocate_on_comm_stream=allocate_on_comm_stream)
         return self._dispatch(x, handle, layout, expert_alignment, num_worst_tokens, config, channels.internode,
-                              previous_event)
+                              previous_event, switches)
 
-    def _dispatch(self, x, handle, layout, expert_alignment, num_worst_tokens, config, make_handle, previous_event):
+    def _dispatch(self, x, handle, layout, expert_alignment, num_worst_tokens, config, make_handle, previous_event,
+                  switches):
         kernels, here, done = self._normal_kernels(x, previous_event)
-        if handle is not None:
-            recv_x = kernels.dispatch_cached(here, x, handle, layout.topk_idx, layout.topk_weights)
-            return recv_x, None, None, None, None, done()
         config = Config(Buffer.num_sms) if config is None else config
-        form = normal.Form(expert_alignment, num_worst_tokens, config, self._node_starts, make_handle)
+        form = normal.Form(expert_alignment, num_worst_tokens, config, self._node_starts, make_handle, self._owner,
+                           switches)
+        if handle is not None:
+            return kernels.dispatch_cached(here, x, handle, layout, form), None, None, None, None, done()
         return (*kernels.dispatch(here, x, layout, form), done())
 
     def _normal_kernels(self, x, previous_event):
@@ -218,7 +234,8 @@ class Buffer(LowLatency):
         bias: one or two [T, H'] of x's type. Returns (combined_x [T, H'], combined_topk_weights [T, K] or None, event).
         """
         kernels, here, done = self._normal_kernels(x, previous_event)
-        return (*kernels.combine(here, x, handle, topk_weights, bias), done())
+        switches = dict(async_finish=async_finish, allocate_on_comm_stream=allocate_on_comm_stream)
+        return (*kernels.combine(here, x, handle, topk_weights, bias, config, switches), done())
 
     def internode_combine(self, x: torch.Tensor, handle: Union[tuple, list],
                           topk_weights: Optional[torch.Tensor] = None,
@@ -227,4 +244,5 @@ class Buffer(LowLatency):
                           async_finish: bool = False, allocate_on_comm_stream: bool = False) \
             -> Tuple[torch.Tensor, Optional[torch.Tensor], EventOverlap]:
         """combine; handles of both kinds are accepted by both."""
-        return self.combine(x, handle, topk_weights, bias, previous_event=previous_event)
+        return self.combine(x, handle, topk_weights, bias, config, previous_event, async_finish,
+                            allocate_on_comm_stream)

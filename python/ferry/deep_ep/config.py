@@ -4,6 +4,7 @@ ferry has no queues and no SMs: of a Config only the number of channels, num_sms
 a handle. The hints are DeepEP's arithmetic, for programs that size buffers with them.
 """
 
+from ferry.deep_ep.scalars import integer
 from ferry.errors import InvalidArgument
 
 NVL_PEERS = 8  # ranks of a node in DeepEP; of more, the internode kernels and their handles
@@ -16,18 +17,20 @@ class Config:
 
     def __init__(self, num_sms=20, num_max_nvl_chunked_send_tokens=6, num_max_nvl_chunked_recv_tokens=256,
                  num_max_rdma_chunked_send_tokens=6, num_max_rdma_chunked_recv_tokens=256):
-        self.num_sms = num_sms
-        self.nvl_send, self.nvl_recv = num_max_nvl_chunked_send_tokens, num_max_nvl_chunked_recv_tokens
-        self.rdma_send = num_max_rdma_chunked_send_tokens
-        if num_sms < 0 or num_sms % 2:
-            raise InvalidArgument(f"num_sms is {num_sms}, need an even number, 0 or more")
+        self.num_sms = integer("num_sms", num_sms)
+        self.nvl_send = integer("num_max_nvl_chunked_send_tokens", num_max_nvl_chunked_send_tokens)
+        self.nvl_recv = integer("num_max_nvl_chunked_recv_tokens", num_max_nvl_chunked_recv_tokens)
+        self.rdma_send = integer("num_max_rdma_chunked_send_tokens", num_max_rdma_chunked_send_tokens)
+        rdma_recv = integer("num_max_rdma_chunked_recv_tokens", num_max_rdma_chunked_recv_tokens)
+        if num_sms % 2:
+            raise InvalidArgument(f"num_sms is {num_sms}, need an even number")
         if not 0 < self.nvl_send < self.nvl_recv:
             raise InvalidArgument(f"NVLink chunks of {self.nvl_send} in queues of {self.nvl_recv}: "
                                   "need 0 < chunk < queue")
-        if not 0 < self.rdma_send or num_max_rdma_chunked_recv_tokens <= 0:
-            raise InvalidArgument(f"RDMA chunks of {self.rdma_send} in queues of {num_max_rdma_chunked_recv_tokens}: "
+        if self.rdma_send == 0 or rdma_recv == 0:
+            raise InvalidArgument(f"RDMA chunks of {self.rdma_send} in queues of {rdma_recv}: "
                                   "need both above 0")
-        self.rdma_recv = -(-num_max_rdma_chunked_recv_tokens // self.rdma_send) * self.rdma_send
+        self.rdma_recv = -(-rdma_recv // self.rdma_send) * self.rdma_send
         if self.rdma_send > self.rdma_recv // 2:
             raise InvalidArgument(f"RDMA chunks of {self.rdma_send} in queues of {self.rdma_recv}: need at most half")
 
@@ -38,12 +41,14 @@ class Config:
 
     def get_nvl_buffer_size_hint(self, hidden_bytes, num_ranks):
         """Bytes of num_nvl_bytes for rows of hidden_bytes."""
+        hidden_bytes, num_ranks = _check_sizes(hidden_bytes, num_ranks)
         nodes, peers = max(-(-num_ranks // NVL_PEERS), 1), min(num_ranks, NVL_PEERS)
         queues = self.num_sms // 2 * peers
         return _aligned(queues * ((2 * nodes + 3) * 4 + self.nvl_recv * _token_bytes(hidden_bytes)))
 
     def get_rdma_buffer_size_hint(self, hidden_bytes, num_ranks):
         """Bytes of num_rdma_bytes; 0 inside one node."""
+        hidden_bytes, num_ranks = _check_sizes(hidden_bytes, num_ranks)
         if num_ranks <= NVL_PEERS:
             return 0
         queues = self.num_sms // 2 * -(-num_ranks // NVL_PEERS) * 2  # both directions
@@ -51,6 +56,10 @@ class Config:
 
     def __repr__(self):
         return f"Config({self.num_sms}, {self.nvl_send}, {self.nvl_recv}, {self.rdma_send}, {self.rdma_recv})"
+
+
+def _check_sizes(hidden_bytes, num_ranks):
+    return integer("hidden_bytes", hidden_bytes), integer("num_ranks", num_ranks, 1)
 
 
 def _token_bytes(hidden_bytes):
@@ -88,4 +97,5 @@ def combine_config(num_sms, num_ranks):
 
 
 def _recommended(table, num_sms, num_ranks):
+    num_ranks = integer("num_ranks", num_ranks, 1)
     return Config(num_sms, *table[next((listed for listed in table if listed >= num_ranks), max(table))])

@@ -16,7 +16,7 @@ from ferry.deep_ep import low_latency_arguments as arguments
 from ferry.deep_ep.device_low_latency_rows import DEPTH, Arrival, DeviceSent, Padded
 from ferry.deep_ep.layout import check_tensor
 from ferry.deep_ep.rows import FLOATS
-from ferry.errors import InvalidArgument
+from ferry.errors import InvalidArgument, as_refusal
 
 _CALL = "num_max_dispatch_tokens_per_rank", "hidden", "num_experts", "top_k", "dtype", "wire"
 
@@ -29,10 +29,7 @@ class Dispatch(NamedTuple):
     max_tokens: int
     num_experts: int
     statistics: tuple  # (counts, waits) to add to
-    wire: str
-    packed_unrounded: bool
-    async_finish: bool
-    return_recv_hook: bool
+    switches: arguments.Switches
 
 
 class Combine(NamedTuple):
@@ -53,8 +50,8 @@ class Combine(NamedTuple):
 class DeviceLowLatency:
     """The low-latency calls of one Buffer on a Device."""
 
-    def __init__(self, here):
-        self._here = here
+    def __init__(self, here, owner):
+        self._here, self._owner = here, owner
         self._by_call = {}
         self._last = None  # Padded of the last dispatch
 
@@ -63,8 +60,9 @@ class DeviceLowLatency:
         padded = None
         try:
             x, topk_idx, max_tokens, num_experts = given[:4]
-            arguments.check_shapes(x, topk_idx, max_tokens, num_experts)
-            call = (max_tokens, x.shape[1], num_experts, topk_idx.shape[1], x.dtype, given.wire)
+            given.switches.check()
+            max_tokens, num_experts = arguments.check_shapes(x, topk_idx, max_tokens, num_experts)
+            call = (max_tokens, x.shape[1], num_experts, topk_idx.shape[1], x.dtype, given.switches.wire)
             padded = self._by_call.get(call)
             self._check_dispatch(given, masked, padded)
         except Exception as error:
@@ -72,10 +70,10 @@ class DeviceLowLatency:
         padded = self._last = padded or self._make(call)
         exchange = padded.exchange
         exchange.check()
-        send = exchange.dispatch_send if given.return_recv_hook else exchange.dispatch
-        sent = DeviceSent(padded, tuple(topk_idx.shape), max_tokens, num_experts)
+        send = exchange.dispatch_send if given.switches.return_recv_hook else exchange.dispatch
+        sent = DeviceSent(padded, tuple(topk_idx.shape), max_tokens, num_experts, self._owner)
         arrival = Arrival(sent, given.statistics[0])
-        take = arrival.later if given.return_recv_hook else arrival.now
+        take = arrival.later if given.switches.return_recv_hook else arrival.now
         rows, scales, hook = take(send(x.detach(), topk_idx, wait_for_counts=False))
         self._here.keep_if_captured(sent)
         handle = (arrival.source_tokens, arrival.layout, max_tokens, x.shape[1], num_experts)
@@ -83,8 +81,7 @@ class DeviceLowLatency:
 
     def _check_dispatch(self, given, masked, padded):
         device, num_tokens = self._here.device, len(given.x)
-        arguments.check_dispatch(given.x, given.max_tokens, given.async_finish and given.return_recv_hook,
-                                 given.packed_unrounded)
+        arguments.check_dispatch(given.x, given.max_tokens, given.switches)
         check_tensor(given.x, "x", tuple(FLOATS), (None, None), device)
         arguments.read_ids(given.topk_idx, (num_tokens, given.topk_idx.shape[1]), device)
         counts, waits = given.statistics
@@ -117,6 +114,7 @@ class DeviceLowLatency:
         padded = padded or self._last
         if padded is None:
             self._here.exchanges.refuse(error)
+        error = as_refusal(error)
         padded.exchange.refuse_dispatch(str(error))
         raise error
 
@@ -128,9 +126,10 @@ class DeviceLowLatency:
             padded = sent.padded
             rows, weights, out = self._check_combine(given, sent)
         except Exception as error:
+            error = as_refusal(error)
             if padded is not None:
                 padded.exchange.refuse_combine(str(error))
-            raise
+            raise error
         exchange = padded.exchange
         exchange.check()
         if not given.zero_copy and padded.has(rows):  # others read it in place, and the caller may write to it
@@ -146,10 +145,9 @@ class DeviceLowLatency:
     def _check_combine(self, given, sent):
         """(rows, weights, out) of a combine."""
         device, padded = self._here.device, sent.padded
-        if given.use_logfmt:
+        if arguments.check_combine(given.use_logfmt, given.zero_copy, given.async_finish, given.return_recv_hook):
             raise InvalidArgument("use_logfmt is not for cuda tensors: their rows travel as they are")
         _check_waits(given.waits, "combine_wait_recv_cost_stats")
-        arguments.check_combine(False, given.zero_copy, given.async_finish and given.return_recv_hook)
         arguments.check_handle(given.handle, sent)
         arguments.read_ids(given.topk_idx, sent.shape, device)
         weights = check_tensor(given.topk_weights, "topk_weights", (torch.float32,), sent.shape, device)

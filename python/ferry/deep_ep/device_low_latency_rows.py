@@ -66,8 +66,8 @@ class DeviceSent:
 
     made_by = "Buffer.low_latency_dispatch of cuda tensors"
 
-    def __init__(self, padded, shape, max_tokens, num_experts):
-        self.padded = padded
+    def __init__(self, padded, shape, max_tokens, num_experts, owner):
+        self.padded, self.owner = padded, owner
         self.shape = shape  # [T, K]
         self.max_tokens, self.num_experts = max_tokens, num_experts
         self.route = None  # ferry.cuda.Handle

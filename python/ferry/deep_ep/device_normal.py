@@ -13,7 +13,8 @@ import torch
 
 from ferry.deep_ep import channels, device_layout, handles, rows
 from ferry.deep_ep.layout import check_num_experts, check_tensor, describe
-from ferry.deep_ep.normal import Layout, Routes, aligned, check_form, check_layout, gathered_counts
+from ferry.deep_ep.normal import (Layout, Routes, aligned, check_cached, check_config, check_layout, check_worst,
+                                  checked, gathered_counts)
 from ferry.deep_ep.rows import FLOATS
 from ferry.errors import InvalidArgument, make_error
 
@@ -108,7 +109,7 @@ def _refuse_layout(layout, num_tokens, num_ranks):
 def dispatch_layout(topk_idx, num_experts, num_ranks):
     """What Buffer.get_dispatch_layout returns in one node, without the event."""
     check_tensor(topk_idx, "topk_idx", _IDS, (None, None), topk_idx.device)
-    check_num_experts(num_experts)
+    num_experts = check_num_experts(num_experts)
     in_rank, per_rank, per_expert = device_layout.token_ranks(topk_idx, num_experts, num_ranks)
     return per_rank, None, per_expert, in_rank
 
@@ -118,11 +119,12 @@ def dispatch(here, x, layout, form):
     exchanges, group = here.exchanges, here.exchanges.group
     try:
         _check_node(form)
+        form = checked(form)
         given = DeviceRows(x, here.device)
         if here.capturing():
             raise InvalidArgument("a dispatch without a handle waits for the device: a graph cannot capture it")
         routing = DeviceRouting(layout, given.num_tokens, group.size, here.device)
-        check_form(form, routing.weights is not None)
+        check_worst(form, routing.weights is not None)
     except Exception as error:
         exchanges.refuse(error)
     key = _key(given.format, routing.num_experts if routing.weights is not None else group.size, routing.ids.shape[1])
@@ -135,7 +137,7 @@ def dispatch(here, x, layout, form):
     exchange = exchanges.hold(max(max(tokens for tokens, _ in said), 1), key)
     received = exchange.dispatch(given.tokens, routing.ids, routing.weights)
     num_rows = form.num_worst_tokens or received.num_rows
-    state = DeviceState(exchange, received.handle, given.format, routing.ids.shape[1], num_rows)
+    state = DeviceState(exchange, received.handle, given.format, routing.ids.shape[1], num_rows, form.owner)
     handle = _make_handle(here.device, state, routing.mask, received, matrix, [tokens for tokens, _ in said], form)
     recv_topk_idx = recv_topk_weights = None
     if routing.weights is not None:
@@ -202,7 +204,7 @@ def _find(handle, device):
     return memory
 
 
-def dispatch_cached(here, x, handle, topk_idx, topk_weights):
+def dispatch_cached(here, x, handle, layout, form):
     """Buffer.dispatch with a handle: the rows, along the routes of the dispatch that returned it.
 
     Rows may be of another type or width than those were; the first time they are routed anew, by the handle's mask.
@@ -210,9 +212,9 @@ def dispatch_cached(here, x, handle, topk_idx, topk_weights):
     exchanges, num_ranks = here.exchanges, here.exchanges.group.size
     try:
         memory = _find(handle, here.device)
+        checked(form)
         given, state = DeviceRows(x, here.device), memory.state
-        if topk_idx is not None or topk_weights is not None:
-            raise InvalidArgument("a dispatch with a handle brings no topk_idx and topk_weights: its layout is known")
+        check_cached(layout)
         num_tokens = state.route.num_tokens
         if given.num_tokens != num_tokens:
             raise InvalidArgument(f"x has {given.num_tokens} tokens, the handle's dispatch had {num_tokens}")
@@ -238,11 +240,13 @@ def dispatch_cached(here, x, handle, topk_idx, topk_weights):
     return given.received(received.rows[: state.route.num_rows], state.num_rows)
 
 
-def combine(here, x, handle, topk_weights=None, bias=None):
+def combine(here, x, handle, topk_weights, bias, config, switches):
     """Buffer.combine; returns (combined_x, combined_topk_weights or None)."""
     exchanges = here.exchanges
     try:
         state = _find(handle, here.device).state
+        check_config(config)
+        check_flags(**switches)
         x = _combined_rows(x, state, here.device)
         weights = _combined_weights(topk_weights, state, here.device)
         bias = _biases(bias, (state.route.num_tokens, x.shape[1]), x.dtype, here.device)

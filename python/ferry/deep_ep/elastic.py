@@ -10,13 +10,15 @@ from types import SimpleNamespace
 import torch
 
 import ferry
-from ferry.deep_ep import groups
-from ferry.deep_ep.elastic_handle import Call, EPHandle, State, expanded, find_state, make_handle, summed_tokens
+from ferry.deep_ep import groups, handles
+from ferry.deep_ep.elastic_arguments import call_of, check_asked, check_stats, check_tokens, seconds
+from ferry.deep_ep.elastic_handle import EPHandle, State, expanded, find_state, make_handle, summed_tokens
 from ferry.deep_ep.elastic_sessions import NotBuilt, Sessions, num_ranks, rounded_up
 from ferry.deep_ep.events import EventHandle, overlap
 from ferry.deep_ep.layout import cpu_array, describe
 from ferry.deep_ep.nodes import domain_size
 from ferry.deep_ep.rows import FLOATS, Rows, detached, resized
+from ferry.deep_ep.scalars import MOST_BYTES, check_flags, flag, integer
 from ferry.errors import InvalidArgument
 from ferry.exchanges import Exchanges
 from ferry.on_cpu.streams import Stream
@@ -60,21 +62,26 @@ class ElasticBuffer(Sessions):
         members = groups.join(group)
         self.group = group
         self.rank_idx, self.num_ranks = members.rank, members.size
-        self.deterministic = deterministic
-        self.allow_hybrid_mode = allow_hybrid_mode
-        self.allow_multiple_reduction = allow_multiple_reduction
-        self.prefer_overlap_with_compute = prefer_overlap_with_compute
-        self.num_allocated_qps = num_allocated_qps or _DIRECT_QPS
-        self.num_max_tokens_per_rank = num_max_tokens_per_rank
-        self.explicitly_destroy = explicitly_destroy
-        self.deadline = num_gpu_timeout_secs
+        self._owns_group = members is not group
+        with groups.leaving(members if self._owns_group else None):
+            self.deterministic = flag("deterministic", deterministic)
+            self.allow_hybrid_mode = flag("allow_hybrid_mode", allow_hybrid_mode)
+            self.allow_multiple_reduction = flag("allow_multiple_reduction", allow_multiple_reduction)
+            self.prefer_overlap_with_compute = flag("prefer_overlap_with_compute", prefer_overlap_with_compute)
+            self.explicitly_destroy = flag("explicitly_destroy", explicitly_destroy)
+            self.num_allocated_qps = integer("num_allocated_qps", num_allocated_qps) or _DIRECT_QPS
+            self.num_max_tokens_per_rank = integer("num_max_tokens_per_rank", num_max_tokens_per_rank)
+            integer("num_cpu_bytes", num_cpu_bytes, most=MOST_BYTES)
+            self.num_bytes = self.get_buffer_size_hint(
+                members, num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch) if num_bytes is None else integer(
+                    "num_bytes", num_bytes, most=MOST_BYTES)
+            self.deadline = seconds("num_gpu_timeout_secs", num_gpu_timeout_secs)
+            seconds("num_cpu_timeout_secs", num_cpu_timeout_secs)
         self.num_scaleout_ranks, self.num_scaleup_ranks = 1, members.size
         self.num_rdma_ranks, self.num_nvlink_ranks = domain_size(members)
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, members.rank
-        self.num_bytes = num_bytes if num_bytes is not None else self.get_buffer_size_hint(
-            members, num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch)
+        self._owner = handles.Owner("ElasticBuffer")
         self._exchanges = Exchanges(members)
-        self._owns_group = members is not group
         self._last = None  # the exchange that a dispatch found last
         self._shape = None  # of the last dispatch
 
@@ -90,6 +97,7 @@ class ElasticBuffer(Sessions):
         received stays valid. Allowed with and without explicitly_destroy."""
         exchanges, self._exchanges, self._last = self.exchanges, None, None
         if self._owns_group:
+            self._owner.left_group = True
             exchanges.group.destroy()
 
     @staticmethod
@@ -97,16 +105,21 @@ class ElasticBuffer(Sessions):
                              allow_hybrid_mode=True, allow_multiple_reduction=True):
         """Bytes of shared memory that a rank reserves for expanded dispatches of these shapes, in units of 2 MiB; 0
         without tokens. Addresses: memory comes as rows do. num_topk=0: 32."""
-        if num_max_tokens_per_rank <= 0 or hidden <= 0:
+        max_tokens = integer("num_max_tokens_per_rank", num_max_tokens_per_rank)
+        hidden, num_topk = integer("hidden", hidden), integer("num_topk", num_topk, most=_MOST_TOPK)
+        check_flags(allow_hybrid_mode=allow_hybrid_mode, allow_multiple_reduction=allow_multiple_reduction)
+        use_fp8_dispatch = flag("use_fp8_dispatch", use_fp8_dispatch)
+        if max_tokens == 0 or hidden == 0:
             return 0
         ranks = num_ranks(group)
         dtype, scale_bytes = ("uint8", -(-hidden // 128) * 4) if use_fp8_dispatch else ("bfloat16", 0)
-        bytes_of_rank = ferry.window_bytes(ranks, max_tokens=num_max_tokens_per_rank, hidden=hidden, num_experts=ranks,
+        bytes_of_rank = ferry.window_bytes(ranks, max_tokens=max_tokens, hidden=hidden, num_experts=ranks,
                                            top_k=num_topk or _MOST_TOPK, dtype=dtype, scale_bytes=scale_bytes).worst
         return rounded_up(bytes_of_rank, _SIZE_UNIT)
 
     def barrier(self, use_comm_stream=True, with_cpu_sync=False, sequential=True):
         """Returns when all ranks have called it."""
+        check_flags(use_comm_stream=use_comm_stream, with_cpu_sync=with_cpu_sync, sequential=sequential)
         self.exchanges.group.barrier()
 
     @staticmethod
@@ -133,7 +146,7 @@ class ElasticBuffer(Sessions):
 
     def get_theoretical_num_qps(self, num_sms):
         """At most num_sms and num_allocated_qps: there are no queue pairs."""
-        return min(num_sms, self.num_allocated_qps)
+        return min(integer("num_sms", num_sms), self.num_allocated_qps)
 
     def dispatch(self, x, topk_idx=None, topk_weights=None, cumulative_local_expert_recv_stats=None, num_experts=None,
                  num_max_tokens_per_rank=None, expert_alignment=None, num_sms=0, num_qps=0, previous_event=None,
@@ -169,17 +182,15 @@ class ElasticBuffer(Sessions):
             return self._dispatch_again(asked, deferred)
         topk_idx, topk_weights = asked.topk_idx, asked.topk_weights
         try:
+            check_asked(asked)
             rows = Rows(asked.x, asked.use_tma_aligned_col_major_sf)
-            call = Call(asked.num_experts, self._or_default(asked.num_max_tokens_per_rank),
-                        1 if asked.expert_alignment is None else asked.expert_alignment, bool(asked.do_expand),
-                        asked.do_cpu_sync is None or bool(asked.do_cpu_sync), topk_idx)
-            _check_call(call)
+            call = call_of(asked, self._or_default(asked.num_max_tokens_per_rank))
         except Exception as error:
             self._refuse(error)
         exchange = self.exchanges.last = self._find(rows, call)
         try:
-            _check_tokens(rows, call, topk_weights)
-            stats = _check_stats(asked.cumulative_local_expert_recv_stats, exchange)
+            check_tokens(rows, call, topk_weights)
+            stats = check_stats(asked.cumulative_local_expert_recv_stats, exchange)
         except Exception as error:
             self._refuse(error, exchange)
         call = call._replace(topk_idx=topk_idx.clone() if asked.do_handle_copy else topk_idx)
@@ -188,16 +199,16 @@ class ElasticBuffer(Sessions):
             if stats is not None:
                 stats[...] += received.handle.tokens_per_expert.numpy()
             worst = 0 if call.do_cpu_sync else call.worst_rows(self.num_ranks, exchange.num_local_experts)
-            state = State(exchange, rows.format, call, max(received.num_rows, worst))
+            state = State(exchange, rows.format, call, max(received.num_rows, worst), self._owner)
             state.routes[exchange] = received.handle
             if not call.do_expand:
                 state.is_local = received.topk_ids >= 0
-            handle = make_handle(state, received, self.exchanges.group, asked.num_sms or _FEWEST_SMS)
+            handle = make_handle(state, received, exchange.group, int(asked.num_sms) or _FEWEST_SMS)
             return self._results(received, rows, state, asked, handle)
 
         arguments = dict(tokens=rows.tokens, topk_ids=topk_idx, topk_weights=detached(topk_weights),
                          token_scales=rows.scales, deadline=self.deadline)
-        return _ended(exchange.dispatch, exchange.dispatch_send, arguments, finish, deferred)
+        return self._ended(exchange.dispatch, exchange.dispatch_send, arguments, finish, deferred)
 
     def _dispatch_again(self, asked, deferred):
         """A dispatch with a handle. Rows of another type or width than its own are routed anew the first time, by its
@@ -209,6 +220,7 @@ class ElasticBuffer(Sessions):
                  "expert_alignment": asked.expert_alignment, "do_expand": asked.do_expand}
         try:
             state = find_state(handle)
+            check_asked(asked)
             rows = Rows(asked.x, asked.use_tma_aligned_col_major_sf)
             for name, value in forbidden.items():
                 if value is not None:
@@ -219,7 +231,7 @@ class ElasticBuffer(Sessions):
             if rows.num_tokens != state.route.num_tokens:
                 raise InvalidArgument(f"x has {rows.num_tokens} tokens, the handle's dispatch had "
                                       f"{state.route.num_tokens}")
-            _check_tokens(rows, state.call, topk_weights)
+            check_tokens(rows, state.call, topk_weights)
         except Exception as error:
             self._refuse(error, state and state.exchange)
         exchange = state.exchange if rows.format == state.format else self._find(rows, state.call)
@@ -232,7 +244,7 @@ class ElasticBuffer(Sessions):
 
         arguments = dict(tokens=rows.tokens, topk_ids=topk_idx, topk_weights=detached(topk_weights), handle=route,
                          token_scales=rows.scales, deadline=self.deadline)
-        return _ended(exchange.dispatch, exchange.dispatch_send, arguments, finish, deferred)
+        return self._ended(exchange.dispatch, exchange.dispatch_send, arguments, finish, deferred)
 
     def combine(self, x, handle, topk_weights=None, bias=None, num_sms=0, num_qps=0, previous_event=None,
                 previous_event_before_epilogue=None, async_with_compute_stream=False, allocate_on_comm_stream=False):
@@ -248,12 +260,17 @@ class ElasticBuffer(Sessions):
         ranks are ignored. Not for expanded rows without multiple reduction, as in DeepEP.
         Returns (combined_x [T, H'], combined_topk_weights [T, K], 0 where the id is -1, or None, event).
         """
-        return self._combine(x, handle, topk_weights, bias)
+        return self._combine(x, handle, topk_weights, bias, dict(num_sms=num_sms, num_qps=num_qps), dict(
+            async_with_compute_stream=async_with_compute_stream, allocate_on_comm_stream=allocate_on_comm_stream))
 
-    def _combine(self, x, handle, topk_weights, bias, deferred=False):
+    def _combine(self, x, handle, topk_weights, bias, numbers, switches, deferred=False):
+        """combine; numbers and switches have no meaning and are checked."""
         state = None
         try:
             state = find_state(handle)
+            check_flags(**switches)
+            for name, value in numbers.items():
+                integer(name, value)
             summed = summed_tokens(handle, state)
             x, row_weights = self._combined_rows(x, topk_weights, state, summed)
         except Exception as error:
@@ -262,8 +279,8 @@ class ElasticBuffer(Sessions):
         partials = "per_rank" if state.call.do_expand and self.allow_multiple_reduction else "none"
         arguments = dict(expert_rows=x, handle=state.route, bias=detached(bias), row_weights=row_weights,
                          out_topk_weights=returned, partials=partials, in_place=False, deadline=self.deadline)
-        return _ended(state.exchange.combine, state.exchange.combine_send, arguments, lambda out: (out, returned),
-                      deferred)
+        return self._ended(state.exchange.combine, state.exchange.combine_send, arguments,
+                           lambda out: (out, returned), deferred)
 
     def _combined_rows(self, x, topk_weights, state, summed):
         """x and topk_weights as the exchange has the rows, without those behind the real ones."""
@@ -317,38 +334,19 @@ class ElasticBuffer(Sessions):
         self.exchanges.refuse_change(exchange or self._last, error)
 
 
-def _ended(call, send, arguments, finish, deferred):
-    """(*results, event) of a call, `finish` making results of what it returns; deferred: an event whose first wait does
-    the receive half and returns the results."""
-    if not deferred:
-        return *finish(call(**arguments)), overlap()
-    operation, event = send(**arguments), overlap()
-    event.register_hook_after_wait(lambda: finish(operation.recv()))
-    return event
+    def _ended(self, call, send, arguments, finish, deferred):
+        """(*results, event) of a call, `finish` making results of what it returns; deferred: an event whose first wait
+        does the receive half and returns the results."""
+        if not deferred:
+            return *finish(call(**arguments)), overlap()
+        operation, event, owner = send(**arguments), overlap(), self._owner
 
+        def receive():
+            owner.check("event")
+            return finish(operation.recv())
 
-def _check_call(call):
-    """What an exchange is made of; the rest is checked when there is one, to refuse in."""
-    for name, value in (("num_experts", call.num_experts), ("num_max_tokens_per_rank", call.max_tokens),
-                        ("expert_alignment", call.expert_alignment)):
-        if not isinstance(value, int) or value < 1:
-            raise InvalidArgument(f"{name} is {value!r}, need 1 or more")
-    cpu_array(call.topk_idx, "topk_idx", (torch.int64, torch.int32), (None, None))
-
-
-def _check_tokens(rows, call, topk_weights):
-    if not rows.num_tokens == len(call.topk_idx) <= call.max_tokens:
-        raise InvalidArgument(f"x has {rows.num_tokens} tokens, topk_idx {len(call.topk_idx)}, "
-                              f"num_max_tokens_per_rank is {call.max_tokens}")
-    if topk_weights is not None:
-        cpu_array(topk_weights, "topk_weights", (torch.float32,), tuple(call.topk_idx.shape))
-
-
-def _check_stats(stats, exchange):
-    """int32 [L] as a numpy array, or None."""
-    if stats is None:
-        return None
-    return cpu_array(stats, "cumulative_local_expert_recv_stats", (torch.int32,), (exchange.num_local_experts,))
+        event.register_hook_after_wait(receive)
+        return event
 
 
 def _zero_gaps(received):

@@ -88,7 +88,8 @@ class State:
 
     made_by = "ElasticBuffer.dispatch"
 
-    def __init__(self, exchange, rows_format, call, num_rows):
+    def __init__(self, exchange, rows_format, call, num_rows, owner):
+        self.owner = owner
         self.exchange = exchange
         self.routes = {}  # exchange: ferry.Handle
         self.format = rows_format

@@ -9,6 +9,7 @@ import math
 
 import torch
 
+from ferry.deep_ep.scalars import MOST_BYTES, flag, integer
 from ferry.errors import Error, InvalidArgument
 
 _MOST_TOPK = 32  # ids of a token, so ranks that one row reaches
@@ -49,13 +50,14 @@ class Sessions:
     @staticmethod
     def get_agrs_buffer_size_hint(group, num_max_session_bytes):
         """The same in whole units of 2 MiB. Nothing needs it: memory is made as tensors are gathered."""
-        return rounded_up(num_max_session_bytes, _BUFFER_ALIGNMENT)
+        return rounded_up(integer("num_max_session_bytes", num_max_session_bytes, most=MOST_BYTES), _BUFFER_ALIGNMENT)
 
     def agrs_set_config(self, num_max_session_bytes, num_max_all_gathers_per_session):
         """Limits of the sessions to come; without it there are none. A barrier."""
         if self._in_session:
             raise InvalidArgument("agrs_set_config in a session: destroy it first")
-        self._session_limits = (num_max_session_bytes, num_max_all_gathers_per_session)
+        self._session_limits = (integer("num_max_session_bytes", num_max_session_bytes, most=MOST_BYTES),
+                                integer("num_max_all_gathers_per_session", num_max_all_gathers_per_session))
         self.exchanges.group.barrier()
 
     def create_agrs_session(self):
@@ -72,6 +74,7 @@ class Sessions:
     @contextlib.contextmanager
     def agrs_new_session(self, enabled=True):
         """A session as a context; with enabled=False nothing."""
+        enabled = flag("enabled", enabled)
         if enabled:
             self.create_agrs_session()
         try:

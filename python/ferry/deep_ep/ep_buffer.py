@@ -6,9 +6,11 @@ redundant experts and their gradients: redundant_experts.py. What DeepEP 2.5 has
 
 from types import SimpleNamespace
 
+from ferry.deep_ep import groups
 from ferry.deep_ep.elastic import ElasticBuffer
 from ferry.deep_ep.elastic_sessions import NotBuilt
 from ferry.deep_ep.redundant_experts import BufferAllocator, RedundantExperts
+from ferry.deep_ep.scalars import MOST_BYTES, flag, integer
 from ferry.errors import InvalidArgument
 
 __all__ = ["BucketBuffer", "BucketSession", "BufferAllocator", "EPBuffer", "EngramBuffer", "PPBuffer",
@@ -31,7 +33,9 @@ class EPBuffer(RedundantExperts, ElasticBuffer):
                          deterministic, allow_hybrid_mode, allow_multiple_reduction, prefer_overlap_with_compute,
                          sl_idx, num_allocated_qps, num_cpu_timeout_secs, num_gpu_timeout_secs, explicitly_destroy)
         plan = lb_allocation_plan_or_num_bytes
-        self.num_lb_bytes = plan.num_bytes if isinstance(plan, BufferAllocator) else plan
+        with groups.leaving(self.exchanges.group if self._owns_group else None):
+            self.num_lb_bytes = plan.num_bytes if isinstance(plan, BufferAllocator) else integer(
+                "lb_allocation_plan_or_num_bytes", plan, most=MOST_BYTES)
         if isinstance(plan, BufferAllocator):
             plan.materialize()
         self.context = None
@@ -48,27 +52,31 @@ class EPBuffer(RedundantExperts, ElasticBuffer):
         """
         asked = SimpleNamespace(**{name: value for name, value in locals().items() if name != "self"})
         try:
-            _check_deferred(defer_epilogue, async_with_compute_stream)
-            if do_handle_copy:
+            deferred = _is_deferred(defer_epilogue, async_with_compute_stream)
+            if flag("do_handle_copy", do_handle_copy):
                 raise InvalidArgument("do_handle_copy is True: an EPBuffer's handle always has topk_idx itself")
         except InvalidArgument as error:
             self._refuse(error)
-        return self._dispatch(asked, defer_epilogue)
+        return self._dispatch(asked, deferred)
 
     def combine(self, x, handle, topk_weights=None, bias=None, num_sms=0, num_qps=0, previous_event=None,
                 async_with_compute_stream=False, allocate_on_comm_stream=False, defer_epilogue=False):
         """As ElasticBuffer.combine; deferred, the wait returns (combined_x, combined_topk_weights), and x and biases
         may not change before."""
         try:
-            _check_deferred(defer_epilogue, async_with_compute_stream)
+            deferred = _is_deferred(defer_epilogue, async_with_compute_stream)
         except InvalidArgument as error:
             self.exchanges.refuse_combine(error)
-        return self._combine(x, handle, topk_weights, bias, defer_epilogue)
+        return self._combine(x, handle, topk_weights, bias, dict(num_sms=num_sms, num_qps=num_qps),
+                             dict(async_with_compute_stream=async_with_compute_stream,
+                                  allocate_on_comm_stream=allocate_on_comm_stream), deferred)
 
 
-def _check_deferred(defer_epilogue, async_with_compute_stream):
-    if defer_epilogue and not async_with_compute_stream:
+def _is_deferred(defer_epilogue, async_with_compute_stream):
+    deferred = flag("defer_epilogue", defer_epilogue)
+    if deferred and not flag("async_with_compute_stream", async_with_compute_stream):
         raise InvalidArgument("defer_epilogue needs async_with_compute_stream=True: the event's wait is the epilogue")
+    return deferred
 
 
 def get_num_allocation_alignment():

@@ -1,5 +1,7 @@
 """The ferry.Group behind a buffer, from whatever a program written for DeepEP gives its constructor."""
 
+import contextlib
+
 import ferry
 from ferry.deep_ep import nodes
 
@@ -18,3 +20,15 @@ def join(group, comm=None):
     if comm is not None:
         return ferry.init(comm=comm)
     raise ferry.InvalidArgument("a buffer needs a group (torch ProcessGroup, ferry.Group) or a comm (mpi4py)")
+
+
+@contextlib.contextmanager
+def leaving(members):
+    """Arguments that one rank gets wrong after it joined: `members` (None: the caller's) leave, so that ranks that wait
+    for this one get ferry.PeerLost at once."""
+    try:
+        yield
+    except Exception:
+        if members is not None:
+            members.destroy()
+        raise

@@ -13,16 +13,29 @@ import weakref
 import numpy as np
 import torch
 
-from ferry.errors import InvalidArgument
+from ferry.errors import Closed, InvalidArgument
 
 _ITEM_BYTES = {np.bool_: 1, np.uint8: 1, np.int32: 4, np.int64: 8}
 _TORCH_TYPES = {np.bool_: torch.bool, np.int32: torch.int32, np.int64: torch.int64}
 _alive = {}  # address of a tensor's storage -> what returns the memory it lies in, or None
 
 
+class Owner:
+    """What handles and hooks know of the buffer that made them. Once it was destroyed with its group they lead nowhere.
+    """
+
+    def __init__(self, name):
+        self.name = name  # of its class
+        self.left_group = False
+
+    def check(self, what):
+        if self.left_group:
+            raise Closed(f"the {self.name} of this {what} was destroyed, and has left its group")
+
+
 class Memory(np.ndarray):
-    """The bytes of a handle's tensors. `state`, whose `made_by` names the call that returned the handle, must not refer
-    to them: such a circle would never be freed."""
+    """The bytes of a handle's tensors. `state`, whose `made_by` names the call that returned the handle and whose
+    `owner` is the Owner, must not refer to them: such a circle would never be freed."""
 
     state = None
     addresses = ()  # of its tensors; views of it have none
@@ -98,7 +111,7 @@ def find(handle, kind):
     its state is a `kind`.
 
     Raises ferry.InvalidArgument when none is a tensor, or a view of one, that a dispatch returned, or when that
-    dispatch was of another kind.
+    dispatch was of another kind; ferry.Closed when its buffer has left its group.
     """
     parts = handle if isinstance(handle, (tuple, list)) else [handle]
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
@@ -109,6 +122,7 @@ def find(handle, kind):
             continue
         if not isinstance(memory.state, kind):
             raise InvalidArgument(f"the handle is of {memory.state.made_by}, need one of {kind.made_by}")
+        memory.state.owner.check("handle")
         return memory
     raise InvalidArgument(f"the handle ({len(parts)} entries, {len(tensors)} of them tensors) has no tensor that a "
                           "dispatch of this process returned: copies of a handle's tensors do not lead to its dispatch")

@@ -5,12 +5,12 @@ divide E the first E % R ranks own one more.
 """
 
 import functools
-import numbers
 
 import numpy as np
 import torch
 
 from ferry import _core
+from ferry.deep_ep.scalars import integer
 from ferry.errors import InvalidArgument
 
 CPU = torch.device("cpu")
@@ -25,10 +25,8 @@ def read_topk_idx(topk_idx, num_experts=None):
 
 
 def check_num_experts(num_experts):
-    """ferry.InvalidArgument unless it is a number of experts."""
-    is_number = isinstance(num_experts, numbers.Integral) and not isinstance(num_experts, bool)
-    if not is_number or not 1 <= num_experts < 2**31:
-        raise InvalidArgument(f"num_experts is {num_experts!r}, need 1 to {2**31 - 1}")
+    """It as an int; ferry.InvalidArgument unless it is a number of experts."""
+    return integer("num_experts", num_experts, 1)
 
 
 def cpu_array(tensor, name, dtypes, shape):
@@ -91,7 +89,7 @@ def nodes_of(mask, node_starts):
 def dispatch_layout(topk_idx, num_experts, num_ranks, node_starts):
     """What Buffer.get_dispatch_layout returns, without the event."""
     read_topk_idx(topk_idx)
-    check_num_experts(num_experts)
+    num_experts = check_num_experts(num_experts)
     in_rank, per_rank, per_expert, known = token_ranks(topk_idx, num_experts, num_ranks)
     if not known:
         read_topk_idx(topk_idx, num_experts)  # says which

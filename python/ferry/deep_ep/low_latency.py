@@ -17,6 +17,7 @@ from ferry.deep_ep.device_low_latency import Combine, Dispatch
 from ferry.deep_ep.events import EventOverlap, overlap
 from ferry.deep_ep.low_latency_rows import Arrival, Sent, add_waits
 from ferry.deep_ep.rows import detached
+from ferry.deep_ep.scalars import flag, integer
 from ferry.errors import InvalidArgument
 
 
@@ -24,7 +25,7 @@ _CALL = "num_max_dispatch_tokens_per_rank", "hidden", "num_experts", "top_k", "d
 
 
 class LowLatency:
-    """The part of Buffer that decodes. Needs self.exchanges, rank, group_size and enable_shrink; for cuda
+    """The part of Buffer that decodes. Needs self.exchanges, _owner, rank, group_size and enable_shrink; for cuda
     tensors device_for, device and device_low_latency.
 
     R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank, H hidden, K top-k. What is refused
@@ -39,12 +40,18 @@ class LowLatency:
     def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int,
                                        num_experts: int) -> int:
         """Bytes of shared memory that a rank reserves for these shapes: addresses; memory comes as they are used."""
-        config = arguments.config(num_max_dispatch_tokens_per_rank, num_ranks, hidden=hidden, num_experts=num_experts,
-                                  top_k=1, dtype="bfloat16", wire="fp8")
-        return ferry.window_bytes(num_ranks, max_tokens=num_max_dispatch_tokens_per_rank, **config).worst
+        max_tokens = integer("num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank, 1)
+        num_ranks = integer("num_ranks", num_ranks, 1)
+        config = arguments.config(max_tokens, num_ranks, hidden=integer("hidden", hidden, 1),
+                                  num_experts=integer("num_experts", num_experts, 1), top_k=1, dtype="bfloat16",
+                                  wire="fp8")
+        return ferry.window_bytes(num_ranks, max_tokens=max_tokens, **config).worst
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
-        """Does nothing: no call leaves anything behind that another one could trip over."""
+        """Checks its arguments only: no call leaves anything behind that another one could trip over."""
+        integer("num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank, 1)
+        integer("hidden", hidden, 1)
+        integer("num_experts", num_experts, 1)
 
     def low_latency_dispatch(self, x: torch.Tensor, topk_idx: torch.Tensor, num_max_dispatch_tokens_per_rank: int,
                              num_experts: int, cumulative_local_expert_recv_stats: Optional[torch.Tensor] = None,
@@ -65,27 +72,26 @@ class LowLatency:
         are undefined. handle: (source tokens int32 [L, R * M], -1 where no row is; layout int64 [L, R], first row << 32
         | rows of each source; M; H; E). hook: None, or (return_recv_hook) to be called before what came is read.
         """
-        max_tokens, wire = num_max_dispatch_tokens_per_rank, arguments.wire(use_fp8, round_scale, use_ue8m0)
-        statistics = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
-        packed_unrounded = use_fp8 and use_ue8m0 and not round_scale
+        max_tokens, statistics = num_max_dispatch_tokens_per_rank, (cumulative_local_expert_recv_stats,
+                                                                    dispatch_wait_recv_cost_stats)
+        switches = arguments.Switches(use_fp8, round_scale, use_ue8m0, async_finish, return_recv_hook)
         here = self.device_for(x)
         if here is not None:
-            asked = Dispatch(x, topk_idx, max_tokens, num_experts, statistics, wire, packed_unrounded, async_finish,
-                             return_recv_hook)
+            asked = Dispatch(x, topk_idx, max_tokens, num_experts, statistics, switches)
             *returned, hook = self.device_low_latency.dispatch(asked, self._masked)
             return (*returned, here.done(), hook)
-        exchange = self._exchange_of(x, topk_idx, max_tokens, num_experts, wire)
+        exchange, max_tokens, num_experts = self._exchange_of(x, topk_idx, max_tokens, num_experts, switches)
         active_ranks = self._active_ranks()
         with arguments.Refusing(exchange.refuse_dispatch, active_ranks):
-            arguments.check_dispatch(x, max_tokens, async_finish and return_recv_hook, packed_unrounded)
+            arguments.check_dispatch(x, max_tokens, switches)
             ids = arguments.read_ids(topk_idx, (len(x), topk_idx.shape[1])).numpy()
             arguments.check_statistics(statistics, exchange.num_local_experts, self.group_size)
         send = exchange.dispatch_send if return_recv_hook else exchange.dispatch
         sent_or_received = send(detached(x), topk_idx, active_ranks=active_ranks)
-        sent = Sent(exchange, ids, active_ranks, max_tokens, num_experts)
+        sent = Sent(exchange, ids, active_ranks, max_tokens, num_experts, self._owner)
         arrival = Arrival(sent, self.rank, self.group_size, statistics)
         take = arrival.later if return_recv_hook else arrival.now
-        rows, scales, hook = take(sent_or_received, x, wire)
+        rows, scales, hook = take(sent_or_received, x, switches.wire)
         handle = (arrival.source_tokens, arrival.layout, max_tokens, x.shape[1], num_experts)
         return rows if scales is None else (rows, scales), arrival.counts, handle, overlap(), hook
 
@@ -112,7 +118,7 @@ class LowLatency:
         with arguments.Refusing(last and last.refuse_combine, self._active_ranks()):
             sent = handles.find(handle, Sent).state
         with arguments.Refusing(sent.exchange.refuse_combine, sent.active_ranks):
-            arguments.check_combine(use_logfmt, zero_copy, async_finish and return_recv_hook)
+            use_logfmt = arguments.check_combine(use_logfmt, zero_copy, async_finish, return_recv_hook)
             arguments.check_handle(handle, sent)
             rows = arguments.outputs(sent) if zero_copy else arguments.read_rows(x, self._places(sent))
             weights = arguments.read_weights(topk_idx, topk_weights, sent.ids)
@@ -135,6 +141,7 @@ class LowLatency:
 
         def hook():
             while pending:
+                sent.owner.check("hook")
                 pending.pop().recv()
                 count_waits()
 
@@ -159,9 +166,8 @@ class LowLatency:
         between the same calls. One that is left out and shall come back makes all calls too, and receives nothing.
         """
         self._need_shrink()
-        if not 0 <= rank_to_mask < self.group_size:
-            raise InvalidArgument(f"rank_to_mask is {rank_to_mask}, need 0 to {self.group_size - 1}")
-        masked = self._masked | {rank_to_mask} if mask else self._masked - {rank_to_mask}
+        rank_to_mask = integer("rank_to_mask", rank_to_mask, most=self.group_size - 1)
+        masked = self._masked | {rank_to_mask} if flag("mask", mask) else self._masked - {rank_to_mask}
         if len(masked) == self.group_size:
             raise InvalidArgument(f"masking rank {rank_to_mask} leaves no rank: the other {len(masked) - 1} are masked")
         self._masked = masked
@@ -190,24 +196,25 @@ class LowLatency:
         """(L, R * M) of a dispatch."""
         return sent.exchange.num_local_experts, self.group_size * sent.max_tokens
 
-    def _exchange_of(self, x, topk_idx, max_tokens, num_experts, wire):
-        """The exchange for a dispatch: its arguments alone say which. Where they do not, the others are most likely in
-        the last one, which all ranks leave before they use another."""
+    def _exchange_of(self, x, topk_idx, max_tokens, num_experts, switches):
+        """(exchange for a dispatch, max_tokens, num_experts): its arguments alone say which. Where they do not, the
+        others are most likely in the last one, which all ranks leave before they use another."""
         last, active_ranks = self._last_low_latency, self._active_ranks()
         try:
-            arguments.check_shapes(x, topk_idx, max_tokens, num_experts)
+            switches.check()
+            max_tokens, num_experts = arguments.check_shapes(x, topk_idx, max_tokens, num_experts)
         except Exception as error:
             self.exchanges.refuse_change(last, error, active_ranks)
-        call = (max_tokens, x.shape[1], num_experts, topk_idx.shape[1], x.dtype, wire)
+        call = (max_tokens, x.shape[1], num_experts, topk_idx.shape[1], x.dtype, switches.wire)
         exchange = self.exchanges.by_call.get(call)
         if exchange is None or exchange is not last:
             self.exchanges.change(last, tuple(zip(_CALL, call)), active_ranks)
         if exchange is None:
             key = arguments.key(max_tokens, self.group_size, hidden=x.shape[1], num_experts=num_experts,
-                                top_k=topk_idx.shape[1], dtype=x.dtype, wire=wire)
+                                top_k=topk_idx.shape[1], dtype=x.dtype, wire=switches.wire)
             exchange = self.exchanges.by_call[call] = self.exchanges.hold(max_tokens, key)
         self._last_low_latency = exchange
-        return exchange
+        return exchange, max_tokens, num_experts
 
     def _combine_of(self, sent, rows, weights, out, use_logfmt):
         """(exchange, keywords of its combine)."""

@@ -4,12 +4,14 @@ R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank
 """
 
 import functools
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ferry.deep_ep.layout import CPU, check_num_experts, check_tensor, cpu_array, describe
 from ferry.deep_ep.rows import detached
+from ferry.deep_ep.scalars import check_flags, flag, integer
 from ferry.errors import InvalidArgument, as_refusal
 from ferry.torch import refusing
 
@@ -38,37 +40,53 @@ class Refusing(refusing.Refusing):
             raise as_refusal(error)
 
 
-def wire(use_fp8, round_scale, use_ue8m0):
-    """The wire that DeepEP's switches choose."""
-    if not use_fp8:
-        return "none"
-    return "fp8_ue8m0" if use_ue8m0 else "fp8_pow2" if round_scale else "fp8"
+class Switches(NamedTuple):
+    """Of a dispatch, as given: check() comes first."""
+
+    use_fp8: Any
+    round_scale: Any
+    use_ue8m0: Any
+    async_finish: Any
+    return_recv_hook: Any
+
+    def check(self):
+        check_flags(**self._asdict())
+
+    @property
+    def wire(self):
+        """That DeepEP's switches choose."""
+        if not self.use_fp8:
+            return "none"
+        return "fp8_ue8m0" if self.use_ue8m0 else "fp8_pow2" if self.round_scale else "fp8"
 
 
 def check_shapes(x, topk_idx, max_tokens, num_experts):
-    """What says which exchange it is: only here a rank can refuse while the others are in the last one."""
+    """(max_tokens, num_experts) as ints. What says which exchange it is: only here a rank can refuse while the others
+    are in the last one."""
     _read_rows(x)
     if not isinstance(topk_idx, torch.Tensor) or topk_idx.dim() != 2:
         raise InvalidArgument(f"topk_idx is {_describe(topk_idx)}, need [tokens, top-k]")
     if not 1 <= topk_idx.shape[1] <= _MOST_TOPK:
         raise InvalidArgument(f"topk_idx is {_describe(topk_idx)}, need a top-k of 1 to {_MOST_TOPK}")
-    check_num_experts(num_experts)
-    if not isinstance(max_tokens, int) or max_tokens < 1:
-        raise InvalidArgument(f"num_max_dispatch_tokens_per_rank is {max_tokens}, need 1 or more")
+    return integer("num_max_dispatch_tokens_per_rank", max_tokens, 1), check_num_experts(num_experts)
 
 
-def check_dispatch(x, max_tokens, hook_and_async, packed_unrounded):
-    _check_finish(hook_and_async)
-    if packed_unrounded:
+def check_dispatch(x, max_tokens, switches):
+    _check_finish(switches.async_finish and switches.return_recv_hook)
+    if switches.use_fp8 and switches.use_ue8m0 and not switches.round_scale:
         raise InvalidArgument("use_ue8m0 needs round_scale: it packs the exponents of scales that are powers of two")
     if len(x) > max_tokens:
         raise InvalidArgument(f"x has {len(x)} tokens, num_max_dispatch_tokens_per_rank is {max_tokens}")
 
 
-def check_combine(use_logfmt, zero_copy, hook_and_async):
-    _check_finish(hook_and_async)
+def check_combine(use_logfmt, zero_copy, async_finish, return_recv_hook):
+    """use_logfmt as a bool."""
+    check_flags(zero_copy=zero_copy, async_finish=async_finish, return_recv_hook=return_recv_hook)
+    use_logfmt = flag("use_logfmt", use_logfmt)
+    _check_finish(async_finish and return_recv_hook)
     if use_logfmt and zero_copy:
         raise InvalidArgument("zero_copy and use_logfmt exclude each other: rows read in place are not encoded")
+    return use_logfmt
 
 
 def _check_finish(hook_and_async):

@@ -20,8 +20,9 @@ class Sent:
 
     made_by = "Buffer.low_latency_dispatch"
 
-    def __init__(self, exchange, ids, active_ranks, max_tokens, num_experts):
+    def __init__(self, exchange, ids, active_ranks, max_tokens, num_experts, owner):
         """ids: numpy [T, K]."""
+        self.owner = owner
         self.exchange = exchange
         self.ids = ids.copy()  # callers may use their memory again before combine
         self.active_ranks = active_ranks  # None: all
@@ -66,6 +67,7 @@ class Arrival:
 
         def hook():
             while pending:
+                self._sent.owner.check("hook")
                 self._fill(pending.pop().recv(), *to_fill)
 
         return rows, scales, hook

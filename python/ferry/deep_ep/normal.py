@@ -16,6 +16,7 @@ from ferry.deep_ep import channels, handles
 from ferry.deep_ep.config import Config
 from ferry.deep_ep.layout import cpu_array, describe, read_topk_idx, token_ranks
 from ferry.deep_ep.rows import FLOATS, Rows, detached, resized
+from ferry.deep_ep.scalars import check_flags, integer
 from ferry.errors import InvalidArgument
 
 _INTS = (torch.int32,)
@@ -41,17 +42,20 @@ class Form(NamedTuple):
     config: Any  # Config
     node_starts: tuple  # first rank of each node
     make_handle: Callable  # channels.intranode or internode
+    owner: Any  # handles.Owner
+    switches: dict  # without a meaning: they are checked
 
 
 class Routes:
     """The routes of one dispatch, in every exchange that has used them."""
 
-    def __init__(self, exchange, route, rows_format, top_k, num_rows):
+    def __init__(self, exchange, route, rows_format, top_k, num_rows, owner):
         self.exchange = exchange
         self.routes = {exchange: route}  # ferry.Handle of each
         self.format = rows_format
         self.top_k = top_k
         self.num_rows = num_rows  # of what was returned, the unused ones of num_worst_tokens included
+        self.owner = owner
 
     @property
     def route(self):
@@ -118,9 +122,10 @@ def dispatch(exchanges, x, layout, form):
     """Buffer.dispatch without a handle; returns what it does but the event."""
     group = exchanges.group
     try:
+        form = checked(form)
         rows = Rows(x)
         routing = _Routing(layout, rows.num_tokens, group.size)
-        check_form(form, routing.weights is not None)
+        check_worst(form, routing.weights is not None)
     except Exception as error:
         exchanges.refuse(error)
     key = (*rows.format, _LAYOUT, ("num_experts", routing.num_experts), ("top_k", routing.ids.shape[1]))
@@ -139,7 +144,8 @@ def dispatch(exchanges, x, layout, form):
     num_rows = form.num_worst_tokens or received.num_rows
     facts = channels.Facts(group.rank, routing.mask.numpy(), received, num_rows, form.config.num_channels,
                            form.node_starts)
-    handle = form.make_handle(State(exchange, received.handle, rows.format, key[-1][1], num_rows), facts)
+    state = State(exchange, received.handle, rows.format, key[-1][1], num_rows, form.owner)
+    handle = form.make_handle(state, facts)
     recv_topk_idx = recv_topk_weights = None
     if routing.weights is not None:
         recv_topk_idx = resized(received.topk_ids.to(routing.ids.dtype, copy=True), num_rows, -1)
@@ -148,13 +154,20 @@ def dispatch(exchanges, x, layout, form):
             _expert_list(group, received, routing, form), handle)
 
 
-def check_form(form, has_weights):
-    if not isinstance(form.config, Config):
-        raise InvalidArgument(f"config is {type(form.config).__name__}, need a Config or None")
-    if form.expert_alignment < 1:
-        raise InvalidArgument(f"expert_alignment is {form.expert_alignment}, need 1 or more")
-    if form.num_worst_tokens < 0:
-        raise InvalidArgument(f"num_worst_tokens is {form.num_worst_tokens}, need 0 or more")
+def checked(form):
+    """The form with numbers that are ints of Python."""
+    check_config(form.config)
+    check_flags(**form.switches)
+    return form._replace(expert_alignment=integer("expert_alignment", form.expert_alignment, 1),
+                         num_worst_tokens=integer("num_worst_tokens", form.num_worst_tokens))
+
+
+def check_config(config):
+    if config is not None and not isinstance(config, Config):
+        raise InvalidArgument(f"config is {type(config).__name__}, need a Config or None")
+
+
+def check_worst(form, has_weights):
     if form.num_worst_tokens and not has_weights:
         raise InvalidArgument("num_worst_tokens needs topk_idx and topk_weights")
 
@@ -187,16 +200,16 @@ def aligned(counts, form):
     return [-(-count // form.expert_alignment) * form.expert_alignment for count in counts]
 
 
-def dispatch_cached(exchanges, x, handle, topk_idx, topk_weights):
+def dispatch_cached(exchanges, x, handle, layout, form):
     """Buffer.dispatch with a handle: the rows, along the routes of the dispatch that returned it.
 
     Rows may be of another type or width than those were; the first time they are routed anew, by the handle's mask.
     """
     try:
         memory = handles.find(handle, State)
+        checked(form)
         rows, state = Rows(x), memory.state
-        if topk_idx is not None or topk_weights is not None:
-            raise InvalidArgument("a dispatch with a handle brings no topk_idx and topk_weights: its layout is known")
+        check_cached(layout)
         if rows.num_tokens != state.route.num_tokens:
             raise InvalidArgument(f"x has {rows.num_tokens} tokens, the handle's dispatch had {state.route.num_tokens}")
     except Exception as error:
@@ -226,11 +239,18 @@ def dispatch_cached(exchanges, x, handle, topk_idx, topk_weights):
     return rows.received(received, state.num_rows)
 
 
-def combine(exchanges, x, handle, topk_weights=None, bias=None):
+def check_cached(layout):
+    if layout.topk_idx is not None or layout.topk_weights is not None:
+        raise InvalidArgument("a dispatch with a handle brings no topk_idx and topk_weights: its layout is known")
+
+
+def combine(exchanges, x, handle, topk_weights, bias, config, switches):
     """Buffer.combine; returns (combined_x, combined_topk_weights or None)."""
     state = None
     try:
         state = handles.find(handle, State).state
+        check_config(config)
+        check_flags(**switches)
         x, weights = _combined_rows(x, topk_weights, state)
         bias = detached(bias)
     except Exception as error:
