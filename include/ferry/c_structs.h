@@ -146,6 +146,12 @@ typedef struct ferry_group_options {
   const char* name;  // distinguishes groups that the same ranks make at the same time; may be NULL
   const ferry_allocator* allocator;  // copied; NULL: malloc and free
   const char* topology;              // such as "host:2,rank:4"; NULL: as found
+  // Called every few milliseconds of a wait, by the waiting thread: not 0 ends the wait as a
+  // deadline does, with FERRY_INTERRUPTED, and this rank is the culprit. A program whose signal
+  // handler sets a variable returns it here. Called as long as the group or one of its exchanges
+  // lives; must not call ferry; NULL: waits end at the deadline.
+  int (*interrupted)(void* context);
+  void* interrupted_context;  // handed through; may be NULL
 } ferry_group_options;
 
 // The configuration of an exchange. All fields but `workers` must be equal on all ranks; they are

@@ -38,11 +38,14 @@ GroupSettings to_group_settings(const ferry_group_options* given) {
   GroupSettings settings;
   if (given == nullptr) return settings;
   const ferry_group_options c = read(given, "ferry_group_options");
-  // `interrupted` stays empty: the C ABI has no field for it.
   auto& [deadline, interrupted, name, topology] = settings.options;
   deadline = std::chrono::nanoseconds(or_default<std::int64_t>(c.deadline_ns, deadline.count()));
   name = c.name ? c.name : "";
   topology = c.topology ? c.topology : "";
+  if (c.interrupted)
+    interrupted = [asked = c.interrupted, context = c.interrupted_context] {
+      return asked(context) != 0;
+    };
   if (c.allocator) settings.allocator = Allocator(read(c.allocator, "ferry_allocator"));
   return settings;
 }

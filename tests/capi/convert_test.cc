@@ -130,6 +130,20 @@ TEST(CapiConvert, GroupOptions) {
   const capi::GroupSettings seen = capi::to_group_settings(&options);
   EXPECT_EQ(seen.options.deadline.count(), 17);
   EXPECT_EQ(seen.options.name, "blue");
+  EXPECT_FALSE(seen.options.interrupted);
+}
+
+TEST(CapiConvert, Interrupted) {
+  int stop = 0;
+  auto options = sized<ferry_group_options>();
+  options.interrupted = [](void* context) { return *static_cast<int*>(context); };
+  options.interrupted_context = &stop;
+  const capi::GroupSettings seen = capi::to_group_settings(&options);
+  EXPECT_FALSE(seen.options.interrupted());
+  stop = -1;  // not 0
+  EXPECT_TRUE(seen.options.interrupted());
+  options.struct_size = offsetof(ferry_group_options, interrupted);  // of an older caller
+  EXPECT_FALSE(capi::to_group_settings(&options).options.interrupted);
 }
 
 // A value that no enumeration has must not become an enumerator.
