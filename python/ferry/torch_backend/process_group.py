@@ -40,8 +40,8 @@ def create(options: Any, _backend_options: Any = None) -> "FerryGroup":
 class FerryGroup(CollectiveCalls, c10d.Backend if _BACKEND else dist.ProcessGroup):  # type: ignore[misc]
     """Collectives of dense CPU tensors, by shared memory on one host and by UCX between hosts.
 
-    Sums are in float32 (float64 for it) over ranks in ascending order, rounded once. send, recv, recv_anysource and
-    tensors of other layouts are Gloo's. Errors are those of ferry, which name the rank that caused them.
+    Sums are in float32 (float64 in float64) over ranks in ascending order, rounded once. send, recv and
+    recv_anysource are Gloo's. Errors are those of ferry, which name the rank that caused them.
     """
 
     def __init__(self, options: Any):
