@@ -198,17 +198,18 @@ Status Run::compute_as_rows_come(Batch& batch) const {
   return status;
 }
 
-// Runs the ready experts that have not run; with an empty `ready`, all that have not run.
+// Runs the ready experts that have not run; with an empty `ready`, all that have not run. A batch
+// that failed has no rows for their outputs, and its experts are skipped.
 void Run::compute(Batch& batch, const std::vector<bool>& ready) const {
   if (!ready.empty()) FERRY_CHECK(ready.size(), ==, batch.done.size());
   std::vector<ExpertRows> calls;
   for (std::size_t expert = 0; expert < batch.done.size(); ++expert) {
     if (batch.done[expert] || (!ready.empty() && !ready[expert])) continue;
     batch.done[expert] = true;
-    if (batch.received.handle.tokens_per_expert()[expert] > 0)
+    if (batch.failed.ok() && batch.received.handle.tokens_per_expert()[expert] > 0)
       calls.push_back(rows_of(batch, static_cast<int>(expert)));
   }
-  if (calls.empty() || !batch.failed.ok()) return;
+  if (calls.empty()) return;
   try {
     experts_(calls);
   } catch (const std::exception& error) {
