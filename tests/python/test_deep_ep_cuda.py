@@ -88,6 +88,7 @@ def test_low_latency_handles_are_those_of_the_host(num_experts):
 
 class Something:
     made_by = "a test"
+    owner = handles.Owner("Buffer")
 
 
 def test_any_tensor_of_a_handle_leads_to_its_state_as_long_as_one_is_left():
@@ -116,7 +117,7 @@ def on_cuda(group, **options):
     """A buffer that works on a device; no test of this section touches the device."""
     buffer = Buffer(group, **options)
     buffer.device = Device(group, torch.device("cuda", 0))
-    buffer.device_low_latency = DeviceLowLatency(buffer.device)
+    buffer.device_low_latency = DeviceLowLatency(buffer.device, buffer._owner)
     buffer._decided = True
     return buffer
 
