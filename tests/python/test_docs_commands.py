@@ -90,7 +90,7 @@ def test_the_json_of_a_topology_is_read(tmp_path):
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_blocks_of_c_compile():
     blocks = re.findall(r"```c\n(.*?)```", (ROOT / "docs/c_abi.md").read_text(), flags=re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         if "int main" not in block:
             block = f"#include <ferry/ferry.h>\nint main(void) {{\n{block}(void)stats; (void)config;\nreturn 0; }}\n"
