@@ -51,7 +51,7 @@ def all_of(shape, dtype, seed=0):
     return [tensor_of(rank, shape, dtype, seed) for rank in range(dist.get_world_size())]
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("kind", ["threads", pytest.param("processes", marks=pytest.mark.long)])
 @pytest.mark.parametrize("layout", [lambda tensor: tensor, strided], ids=["contiguous", "strided"])
 def test_elements_move(kind, layout):
     ranks(NUM_RANKS, kind=kind)(_elements_move if layout is not strided else _elements_move_strided)()
@@ -185,7 +185,7 @@ def test_calls_in_flight_complete_in_the_order_of_issue():
     assert done.wait().tolist() == [2.0 * size] * 3
 
 
-@ranks(4)
+@ranks(4, kind="threads")
 def test_groups_of_some_ranks():
     rank = dist.get_rank()
     for members in ([3, 1], [0, 2, 3], [2]):
@@ -202,7 +202,7 @@ def test_groups_of_some_ranks():
     assert functional.all_reduce(torch.tensor([float(rank)]), "sum", mesh["dp"]).item() == 2 * (rank % 2) + 2
 
 
-@ranks(NUM_RANKS)
+@ranks(NUM_RANKS, kind="threads")
 def test_messages_between_two_ranks():
     rank, size = dist.get_rank(), dist.get_world_size()
     received = torch.zeros(2)
@@ -222,7 +222,7 @@ def test_messages_between_two_ranks():
             assert dist.recv(received, source) == source and received.tolist() == [float(source)] * 2
 
 
-@ranks(NUM_RANKS)
+@ranks(NUM_RANKS, kind="threads")
 def test_objects_and_coalesced_calls():
     rank, size = dist.get_rank(), dist.get_world_size()
     objects = [None] * size
@@ -342,13 +342,14 @@ def sharded_step():
     return lambda: model(torch.ones(2, 6)).sum().backward()
 
 
-STEPS = [all_reduce_step, all_to_all_step, data_parallel_step, sharded_step]
+STEPS = [all_reduce_step, *(pytest.param(step, marks=pytest.mark.long)
+                           for step in (all_to_all_step, data_parallel_step, sharded_step))]
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_rank_that_dies_is_named_within_a_second(step, tmp_path):
     with pytest.raises(ferry.PeerLost):
-        ferry.spawn(NUM_RANKS, die, str(tmp_path), step)
+        ferry.spawn(NUM_RANKS, die, str(tmp_path), step, method="forkserver")
     pid = (tmp_path / "pid").read_text()
     for rank in (0, 2):
         kind, seconds, text = (tmp_path / str(rank)).read_text().split(" ", 2)
@@ -370,13 +371,13 @@ def come_late(group, folder):
 
 
 def test_a_late_rank_is_named_with_the_collective(tmp_path):
-    first, _, third = ferry.spawn(NUM_RANKS, come_late, str(tmp_path))
+    first, _, third = ferry.spawn(NUM_RANKS, come_late, str(tmp_path), method="forkserver")
     for text in (first, third):
         assert text.startswith("Timeout"), text
         assert re.search(r"all_reduce \d+ of group .*\[7, 5\] float32.*rank 1", text), text
 
 
-@ranks(2)
+@ranks(2, kind="threads")
 def test_data_parallel_and_sharded_steps_have_the_bits_of_one_order():
     from torch.distributed.fsdp import fully_shard
 
