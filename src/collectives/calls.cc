@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <new>
 
 #include "base/check.h"
@@ -69,8 +68,11 @@ Status Calls::begin(const CallTerms& terms, std::chrono::nanoseconds limit) {
 
 void Calls::publish_counts(std::span<const std::int64_t> sent,
                            std::span<const std::int64_t> expected) {
-  std::memcpy(at(layout_.sent_counts(rank(), number_)), sent.data(), sent.size_bytes());
-  std::memcpy(at(layout_.expected_counts(rank(), number_)), expected.data(), expected.size_bytes());
+  const auto counts = [&](std::size_t offset) {
+    return reinterpret_cast<std::int64_t*>(at(offset));
+  };
+  std::ranges::copy(sent, counts(layout_.sent_counts(rank(), number_)));
+  std::ranges::copy(expected, counts(layout_.expected_counts(rank(), number_)));
 }
 
 void Calls::raise_step(std::uint64_t step) noexcept {
