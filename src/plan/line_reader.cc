@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "plan/declared.h"
+#include "base/names.h"
 
 namespace ferry::internal {
 
