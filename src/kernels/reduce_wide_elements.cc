@@ -1,5 +1,6 @@
 // reduce_elements for integers and fp64, in blocks: the compiler makes vectors of the inner loops.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -22,6 +23,12 @@ struct Wrapping<double> {
   using type = double;
 };
 
+template <typename T>
+bool is_nan(T value) noexcept {
+  if constexpr (std::is_floating_point_v<T>) return std::isnan(value);
+  return false;
+}
+
 template <typename T, ReduceOp op>
 T reduce_two(T a, T b) noexcept {
   using W = typename Wrapping<T>::type;
@@ -30,9 +37,9 @@ T reduce_two(T a, T b) noexcept {
   } else if constexpr (op == ReduceOp::kProduct) {
     return static_cast<T>(static_cast<W>(a) * static_cast<W>(b));
   } else if constexpr (op == ReduceOp::kMin) {
-    return b < a || b != b ? b : a;
+    return b < a || is_nan(b) ? b : a;
   } else if constexpr (op == ReduceOp::kMax) {
-    return a < b || b != b ? b : a;
+    return a < b || is_nan(b) ? b : a;
   } else if constexpr (std::is_integral_v<T> && op == ReduceOp::kBand) {
     return static_cast<T>(a & b);
   } else if constexpr (std::is_integral_v<T> && op == ReduceOp::kBor) {
