@@ -89,10 +89,11 @@ struct ScaleRows {
 // A number of the caller's own that travels with a call, such as a digest of settings on which its
 // ranks must agree. ferry neither reads nor compares it.
 struct Digests {
-  std::uint64_t mine = 0;
+  std::uint64_t mine = 0;  // not 0 where `all` is given
   // Those of the active ranks, in their order, 0 of a rank that refused. Written by dispatch_send,
   // skip and combine_recv (or combine_send), whatever their outcome, equally on all active ranks
-  // that do not refuse. Not written when a rank did not come, or names other active ranks.
+  // that do not refuse. Not written when a rank did not come, or names other active ranks. The
+  // vector must live until the operation has ended.
   std::vector<std::uint64_t>* all = nullptr;
 };
 

@@ -196,13 +196,14 @@ Result run_in(ExchangeCache& cache, Exchange& exchange, const Wanted& wanted,
   std::vector<std::int32_t> ids;
   std::vector<float> factors;
   std::vector<std::uint64_t> digests;
-  ferry::DispatchArgs sent{.tokens = {args.x.data, call.batch.bs, call.batch.h,
-                                      engine_type(args.x.dtype), args.x.pitch_bytes},
-                           .topk_ids = {elastic.translate(args.expert_ids, ids), call.batch.bs,
-                                        static_cast<int>(call.batch.k), IndexType::kInt32},
-                           .topk_weights = args.expert_scales.data,
-                           .active_ranks = elastic.active(),
-                           .digests = {ExchangeCache::digest(wanted, exchange), &digests}};
+  ferry::DispatchArgs sent{
+      .tokens = {args.x.data, call.batch.bs, call.batch.h, engine_type(args.x.dtype),
+                 args.x.pitch_bytes},
+      .topk_ids = {elastic.translate(args.expert_ids, ids), call.batch.bs,
+                   static_cast<int>(call.batch.k), IndexType::kInt32},
+      .topk_weights = args.expert_scales.data,
+      .active_ranks = elastic.active(),
+      .digests = {digest_of(wanted.settings, /*skips=*/false, wanted.any_scales), &digests}};
   take_mask(args.x_active_mask, args.expert_ids, sent);
   if (args.quant_mode == 0) {
     sent.token_scales = args.scales.data;
@@ -213,7 +214,7 @@ Result run_in(ExchangeCache& cache, Exchange& exchange, const Wanted& wanted,
   Received received;
   if (args.received != nullptr) args.received->release();
   const Status status = exchange.dispatch(sent, received);
-  if (Exchange* next = cache.settle(wanted, status, digests))
+  if (Exchange* next = cache.follow(wanted, status, digests))
     return run_in(cache, *next, wanted, elastic, args);
   if (!status.ok()) return {status_code(status.code()), status};
   check_overflow(call, received);

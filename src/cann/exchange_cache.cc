@@ -45,16 +45,6 @@ void serve_as_well(const ExchangeConfig& last, Purpose purpose, ExchangeConfig& 
   wanted.scale_bytes = last.scale_bytes;
 }
 
-std::int64_t columns_of(std::int64_t scale_bytes) {
-  return scale_bytes / static_cast<std::int64_t>(sizeof(float));
-}
-
-bool agree(std::span<const std::uint64_t> digests) {
-  return std::ranges::all_of(digests, [&](std::uint64_t digest) {
-    return static_cast<std::uint32_t>(digest) == static_cast<std::uint32_t>(digests[0]);
-  });
-}
-
 // An element that is not equal to one which the most others equal, and that one; by rank.
 template <typename Values>
 std::pair<std::size_t, std::size_t> odd_and_usual(const Values& values) {
@@ -87,58 +77,56 @@ void ExchangeCache::check_names(const Attributes& attributes) const {
                 options_.group_tp);
 }
 
+bool ExchangeCache::left_out() const {
+  return !active_.empty() && std::ranges::find(active_, group_.rank()) == active_.end();
+}
+
+// A rank that is left out sees no numbers: it goes on as if all others had made its call.
 Exchange& ExchangeCache::find(const Wanted& wanted) {
   if (exchanges_.empty()) return make_first(wanted);
   Exchange& last = exchanges_.front();
-  if (serves(last.config(), wanted.config, wanted.purpose(), wanted.any_scales)) return last;
+  const bool any_scales = wanted.any_scales && !left_out();
+  if (serves(last.config(), wanted.config, wanted.purpose(), any_scales)) return last;
   std::vector<std::uint64_t> digests;
-  Settings settings = wanted.settings;
-  if (wanted.any_scales) settings.values[Settings::kScaleColumns] = -1;
-  const Status status = last.skip("its call needs another exchange",
-                                  {digest_of(settings, /*skips=*/true), &digests}, active_);
-  if (Exchange* next = settle(wanted, status, digests, Action::kSkips)) return *next;
+  const Status status =
+      last.skip("its call needs another exchange",
+                {digest_of(wanted.settings, /*skips=*/true, any_scales), &digests}, active_);
+  if (Exchange* next = follow(wanted, status, digests)) return *next;
   if (!status.ok()) throw failed(status);
-  return go_on(wanted.config, wanted.purpose());
+  return go_on(wanted.config, wanted.purpose(), /*any_scales=*/false);
 }
 
-std::uint32_t ExchangeCache::digest(const Wanted& wanted, const Exchange& exchange) {
-  Settings settings = wanted.settings;
-  if (wanted.any_scales)
-    settings.values[Settings::kScaleColumns] = columns_of(exchange.config().scale_bytes);
-  return digest_of(settings, /*skips=*/false);
-}
-
-Exchange* ExchangeCache::settle(const Wanted& wanted, const Status& status,
+// The ranks see equal numbers, so they decide equally. A rank that refused has none, and the status
+// has its reason.
+Exchange* ExchangeCache::follow(const Wanted& wanted, const Status& status,
                                 std::span<const std::uint64_t> digests) {
-  return settle(wanted, status, digests, Action::kCalls);
+  if (!status.group_usable() || std::ranges::count(digests, 0U) > 0) return nullptr;
+  const Agreement agreement = agreement_of(digests, wanted.purpose());
+  if (agreement.equal && !agreement.skipped) return nullptr;
+  if (!agreement.equal || !agreement.follow) throw_differences(wanted, status, digests);
+  ExchangeConfig config = wanted.config;
+  if (wanted.any_scales)
+    config.scale_bytes =
+        agreement.scale_columns.value_or(0) * static_cast<std::int64_t>(sizeof(float));
+  return &go_on(std::move(config), wanted.purpose(), !agreement.scale_columns);
 }
 
-// Every active rank has the same digests. A rank that refused has none, and its error is worth
-// more. Where ranks are left out the others cannot gather anything.
-Exchange* ExchangeCache::settle(const Wanted& wanted, const Status& status,
-                                std::span<const std::uint64_t> digests, Action action) {
-  if (!status.group_usable() || agree(digests) || std::ranges::count(digests, 0U) > 0)
-    return nullptr;
+// Where ranks are left out the other ranks cannot gather anything.
+void ExchangeCache::throw_differences(const Wanted& wanted, const Status& status,
+                                      std::span<const std::uint64_t> digests) {
   if (!active_.empty()) {
+    // The lower halves: the upper ones of a combine differ in any case.
     const auto [odd, usual] =
         odd_and_usual(std::vector<std::uint32_t>(digests.begin(), digests.end()));
     throw mismatch(active_[odd],
                    fmt::format("the arguments of ranks {} and {} differ in this {}", active_[odd],
                                active_[usual], operator_name(wanted.purpose())));
   }
-  const std::vector<Said> said = gather({action, wanted.any_scales, wanted.settings});
   std::vector<Settings> settings;
-  for (const Said& each : said) settings.push_back(each.settings);
+  for (const Sent& each : gather({0, wanted.any_scales, wanted.settings}))
+    settings.push_back(each.settings);
   const auto [odd, usual] = odd_and_usual(settings);
-  if (settings[odd] == settings[usual]) {
-    const bool all = std::ranges::all_of(
-        said, [](const Said& each) { return each.action == Action::kSkips || each.any_scales; });
-    if (!all) throw failed(status);
-    ExchangeConfig config = wanted.config;
-    if (wanted.any_scales)
-      config.scale_bytes = settings[0].values[Settings::kScaleColumns] * sizeof(float);
-    return &go_on(config, wanted.purpose());
-  }
+  if (settings[odd] == settings[usual]) throw failed(status);
   const char* const other = operator_name(settings[odd].purpose());
   if (const char* const that = operator_name(settings[usual].purpose()); that != other)
     throw mismatch(odd,
@@ -148,39 +136,39 @@ Exchange* ExchangeCache::settle(const Wanted& wanted, const Status& status,
 }
 
 // A rank without tokens takes the number of scales that the ranks with tokens have.
-std::vector<ExchangeCache::Said> ExchangeCache::gather(const Said& mine) {
-  std::vector<Said> said(group_.size());
-  if (Status status = group_.all_gather(&mine, sizeof mine, said.data()); !status.ok())
+std::vector<ExchangeCache::Sent> ExchangeCache::gather(const Sent& mine) {
+  std::vector<Sent> all(group_.size());
+  if (Status status = group_.all_gather(&mine, sizeof mine, all.data()); !status.ok())
     throw failed(status);
   std::int64_t columns = 0;
-  for (const auto& [action, any_scales, settings] : said)
+  for (const auto& [refuses, any_scales, settings] : all)
     if (!any_scales) columns = std::max(columns, settings.values[Settings::kScaleColumns]);
-  for (auto& [action, any_scales, settings] : said)
+  for (auto& [refuses, any_scales, settings] : all)
     if (any_scales) settings.values[Settings::kScaleColumns] = columns;
-  return said;
+  return all;
 }
 
-// Where a rank refuses its call, all learn of it when they make the exchange.
+// Where a rank refuses its call, all ranks see that when they make the exchange.
 Exchange& ExchangeCache::make_first(const Wanted& wanted) {
-  const std::vector<Said> said = gather({Action::kSkips, wanted.any_scales, wanted.settings});
-  const auto refuses = [](const Said& each) { return each.action == Action::kRefuses; };
-  const bool refused = std::ranges::any_of(said, refuses);
-  for (std::size_t rank = 1; rank < said.size() && !refused; ++rank) {
-    if (said[rank].settings == said[0].settings) continue;
+  const std::vector<Sent> all = gather({0, wanted.any_scales, wanted.settings});
+  const bool refused = std::ranges::any_of(all, [](const Sent& each) { return each.refuses != 0; });
+  for (std::size_t rank = 1; rank < all.size() && !refused; ++rank) {
+    if (all[rank].settings == all[0].settings) continue;
     throw mismatch(rank, fmt::format("ranks 0 and {} make different exchanges: {}", rank,
-                                     differences(said[0].settings, said[rank].settings)));
+                                     differences(all[0].settings, all[rank].settings)));
   }
   ExchangeConfig config = wanted.config;
-  config.scale_bytes = said[group_.rank()].settings.values[Settings::kScaleColumns] * sizeof(float);
+  config.scale_bytes = all[group_.rank()].settings.values[Settings::kScaleColumns] * sizeof(float);
   return make(std::move(config), wanted.purpose());
 }
 
-// All ranks have skipped the exchange used last.
-Exchange& ExchangeCache::go_on(ExchangeConfig config, Purpose purpose) {
-  const auto found = std::ranges::find_if(
-      exchanges_, [&](const Exchange& each) { return serves(each.config(), config, purpose); });
+// The ranks with tokens have skipped the exchange used last.
+Exchange& ExchangeCache::go_on(ExchangeConfig config, Purpose purpose, bool any_scales) {
+  const auto found = std::ranges::find_if(exchanges_, [&](const Exchange& each) {
+    return serves(each.config(), config, purpose, any_scales);
+  });
   if (found == exchanges_.end()) {
-    serve_as_well(exchanges_.front().config(), purpose, config);
+    serve_as_well(last().config(), purpose, config);
     return make(std::move(config), purpose);
   }
   std::rotate(exchanges_.begin(), found, found + 1);
@@ -211,7 +199,7 @@ Result ExchangeCache::refuse(Purpose purpose, const Refused& refused) {
                                             : last.refuse_combine(why, active_);
   } else {
     try {
-      gather({Action::kRefuses, 0, {}});
+      gather({1, 0, {}});
       Exchange::refuse(group_, why);
     } catch (const Error& error) {
       outcome = {error.code(), error.what(), error.culprit()};

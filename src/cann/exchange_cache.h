@@ -3,9 +3,9 @@
 //
 // All ranks hold equal exchanges in equal order, since every call begins in the exchange of the
 // call before: each rank makes its call there, refuses it, or skips that exchange because it needs
-// another one. Only when all ranks skip do they go on to the other one. Where their digests differ
-// the ranks gather their settings, and the error names the values that differ
-// (docs/decisions/agreement_of_fronts.md).
+// another one. The ranks go on to the other one if every rank with tokens skips; a rank without
+// tokens follows them. Where their settings differ the ranks gather them, and the error names the
+// values (docs/decisions/agreement_of_fronts.md).
 #pragma once
 
 #include <cstdint>
@@ -34,39 +34,38 @@ class ExchangeCache {
 
   const Group& group() const noexcept { return group_; }
   Place place() const noexcept { return {group_.rank(), group_.size()}; }
-  const Exchange& last() const { return exchanges_.front(); }
   // Throws Refused unless the attributes have the names of this communicator.
   void check_names(const Attributes& attributes) const;
 
   // The ranks that take part in this call (DispatchArgs::active_ranks). A refusal goes to them.
   void set_active(std::span<const int> ranks) { active_.assign(ranks.begin(), ranks.end()); }
 
-  // The exchange for a call: that of the call before, or, after all ranks have skipped it, another
+  const Exchange& last() const { return exchanges_.front(); }
+  // The exchange for a call: that of the call before, or, after the ranks have skipped it, another
   // one that serves the call, or a new one. Throws Failed.
   Exchange& find(const Wanted& wanted);
-  // The digest of a call in an exchange that find() returned.
-  static std::uint32_t digest(const Wanted& wanted, const Exchange& exchange);
-  // After a call with `status`, and the digests of all ranks (ferry::Digests::all; the lower halves
-  // are compared). Returns the exchange to which the other ranks go on and this one must follow;
-  // null: none, the status stands. Collective, and throws Failed, where the digests differ.
-  Exchange* settle(const Wanted& wanted, const Status& status,
+  // After a call with `status` in an exchange that find() returned, and the digests of the active
+  // ranks (ferry::Digests::all). Returns the exchange to which the other ranks go on and this rank
+  // must follow; null: none, and the status is that of the call. Throws Failed where the settings
+  // differ, after all ranks gathered them if all ranks are active.
+  Exchange* follow(const Wanted& wanted, const Status& status,
                    std::span<const std::uint64_t> digests);
 
   // Refuses the call of this rank, on all ranks.
   Result refuse(Purpose purpose, const Refused& refused);
 
  private:
-  enum class Action : std::int32_t { kCalls, kSkips, kRefuses };
-  struct Said {
-    Action action;
+  struct Sent {
+    std::int32_t refuses;
     std::int32_t any_scales;
     Settings settings;
   };
-  std::vector<Said> gather(const Said& mine);
-  Exchange* settle(const Wanted& wanted, const Status& status,
-                   std::span<const std::uint64_t> digests, Action action);
+  std::vector<Sent> gather(const Sent& mine);
+  bool left_out() const;
+  [[noreturn]] void throw_differences(const Wanted& wanted, const Status& status,
+                                      std::span<const std::uint64_t> digests);
   Exchange& make_first(const Wanted& wanted);
-  Exchange& go_on(ExchangeConfig config, Purpose purpose);
+  Exchange& go_on(ExchangeConfig config, Purpose purpose, bool any_scales);
   Exchange& make(ExchangeConfig config, Purpose purpose);
 
   Group group_;

@@ -34,6 +34,9 @@ Settings common_settings(Purpose purpose, const Attributes& a, const Batch& batc
   return settings;
 }
 
+// Bits of the number that a rank sends.
+constexpr std::uint32_t kSent = 1, kSkips = 2;
+
 std::int64_t type_value(DataType type) { return static_cast<std::int64_t>(type) + 1; }
 
 const char* name_of(int field, Purpose purpose) {
@@ -95,13 +98,31 @@ Settings settings_of(const CombineArgs& args) {
 }
 
 // FNV-1a, folded.
-std::uint32_t digest_of(const Settings& settings, bool skips) {
-  std::uint64_t hash = skips ? 14695981039346656037U : 1099511628211U;
-  for (const std::int64_t value : settings.values) {
-    hash = (hash ^ static_cast<std::uint64_t>(value)) * 1099511628211U;
+std::uint64_t digest_of(const Settings& settings, bool skips, bool any_scales) {
+  std::uint64_t hash = 14695981039346656037U;
+  for (int field = 0; field < Settings::kScaleColumns; ++field) {
+    hash = (hash ^ static_cast<std::uint64_t>(settings.values[field])) * 1099511628211U;
     hash ^= hash >> 29;
   }
-  return static_cast<std::uint32_t>(hash ^ (hash >> 32)) | 1U;
+  const auto folded = static_cast<std::uint32_t>(hash ^ (hash >> 32));
+  const std::uint64_t lower = (folded & ~(kSent | kSkips)) | kSent | (skips ? kSkips : 0U);
+  if (settings.purpose() == Purpose::kCombine || any_scales) return lower;
+  return lower | static_cast<std::uint64_t>(settings.values[Settings::kScaleColumns] + 1) << 32;
+}
+
+Agreement agreement_of(std::span<const std::uint64_t> digests, Purpose purpose) noexcept {
+  Agreement found;
+  for (const std::uint64_t digest : digests) {
+    const auto lower = [](std::uint64_t each) { return static_cast<std::uint32_t>(each) | kSkips; };
+    const bool skips = (digest & kSkips) != 0;
+    const std::uint64_t columns = purpose == Purpose::kDispatch ? digest >> 32 : 1;
+    if (columns != 0 && !found.scale_columns) found.scale_columns = columns - 1;
+    found.equal &= lower(digest) == lower(digests[0]) &&
+                   (columns == 0 || found.scale_columns == static_cast<std::int64_t>(columns - 1));
+    found.skipped |= skips;
+    found.follow &= skips || columns == 0;
+  }
+  return found;
 }
 
 std::string differences(const Settings& first, const Settings& other) {

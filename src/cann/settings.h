@@ -5,6 +5,8 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "cann/attributes.h"
@@ -46,8 +48,20 @@ struct Settings {
 Settings settings_of(const DispatchArgs& args);
 Settings settings_of(const CombineArgs& args);
 
-// Never 0, and different for a rank that makes its call in another exchange.
-std::uint32_t digest_of(const Settings& settings, bool skips);
+// The number that a rank sends with its call (ferry::Digests), never 0: a digest of the settings
+// other than the columns of scales, and whether the rank skips, which takes the lower half. The
+// upper half has the columns of scales of a dispatch, if the rank takes those only; of a combine it
+// is 0.
+std::uint64_t digest_of(const Settings& settings, bool skips, bool any_scales);
+
+// What the numbers of the active ranks say. Without numbers nothing differs.
+struct Agreement {
+  bool equal = true;     // the settings are equal
+  bool skipped = false;  // a rank skipped
+  bool follow = true;    // every rank skipped, or takes any number of scales
+  std::optional<std::int64_t> scale_columns = {};  // none: every rank takes any number
+};
+Agreement agreement_of(std::span<const std::uint64_t> digests, Purpose purpose) noexcept;
 
 // "name is value and value" for each setting that differs.
 std::string differences(const Settings& first, const Settings& other);

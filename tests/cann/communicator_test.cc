@@ -135,19 +135,25 @@ TEST(Disagreement, OfRanksThatUseExchangesThatExist) {
   });
 }
 
+// Calls of all ranks, and of ranks 0 and 2, in two modes: rank 1 is left out of the latter, and
+// makes the same calls.
+struct LeftOut {
+  explicit LeftOut(SmallCall& call, int rank) : all(call.dispatch(rank)), all_wide(all) {
+    for (std::int32_t& id : call.ids) id %= 4;
+    all_wide.quant_mode = 2;
+    all_wide.expand_x.dtype = DataType::kInt8;
+    remaining = all, wide = all_wide;
+    remaining.elastic_info = wide.elastic_info = elastic;
+  }
+  std::vector<std::int32_t> elastic = {1, 2, 0, 4, 0, -1, 1, 0, 2, -1};
+  cann::DispatchArgs all, all_wide, remaining, wide;
+};
+
 // Rank 1 is left out, and its calls return at once. It cannot send its settings, so ranks are named
 // only.
 TEST(Disagreement, OfRanksThatRemainNamesThem) {
   on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
-    const cann::DispatchArgs all = call.dispatch(rank);
-    cann::DispatchArgs remaining = all, wide = all;
-    const std::vector<std::int32_t> elastic = {1, 2, 0, 4, 0, -1, 1, 0, 2, -1};
-    for (std::int32_t& id : call.ids) id %= 4;
-    remaining.elastic_info = wide.elastic_info = elastic;
-    wide.quant_mode = 2;
-    wide.expand_x.dtype = DataType::kInt8;
-    cann::DispatchArgs all_wide = wide;
-    all_wide.elastic_info = {};
+    const LeftOut calls(call, rank);
     const auto differ = [&](const cann::DispatchArgs& others, const cann::DispatchArgs& odd) {
       const cann::Result result = moe_distribute_dispatch(communicator, rank == 2 ? odd : others);
       if (rank == 1) return require_success(result, "left out");
@@ -155,16 +161,17 @@ TEST(Disagreement, OfRanksThatRemainNamesThem) {
                   contains(result.message(), "ranks 2 and 0 differ in this dispatch"),
               result.message());
     };
-    require_success(moe_distribute_dispatch(communicator, all_wide), "quantised");
-    require_success(moe_distribute_dispatch(communicator, all), "plain");
+    require_success(moe_distribute_dispatch(communicator, calls.all_wide), "quantised");
+    require_success(moe_distribute_dispatch(communicator, calls.all), "plain");
     for (int round = 0; round < 2; ++round) {
-      differ(remaining, wide);
-      cann::DispatchArgs more = remaining;
+      differ(calls.remaining, calls.wide);
+      cann::DispatchArgs more = calls.remaining;
       more.attributes.global_bs = 30;
-      differ(remaining, more);
-      require_success(moe_distribute_dispatch(communicator, remaining), "the remaining ranks");
-      require_success(moe_distribute_dispatch(communicator, wide), "and quantised");
-      require_success(moe_distribute_dispatch(communicator, all), "all ranks again");
+      differ(calls.remaining, more);
+      require_success(moe_distribute_dispatch(communicator, calls.remaining),
+                      "the remaining ranks");
+      require_success(moe_distribute_dispatch(communicator, calls.wide), "and quantised");
+      require_success(moe_distribute_dispatch(communicator, calls.all), "all ranks again");
     }
   });
 }
@@ -227,6 +234,36 @@ TEST(EmptyRank, TakesPartWithAnyScales) {
     require_success(moe_distribute_dispatch(communicator, plain), "no scales");
     args.scales.columns = 3;
     require_success(moe_distribute_dispatch(communicator, args), "3 columns again");
+  });
+}
+
+TEST(EmptyRank, TakesPartWithAnyScalesWhereARankIsLeftOut) {
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
+    LeftOut calls(call, rank);
+    const auto dispatch = [&](cann::DispatchArgs args, std::int64_t columns) {
+      args.attributes.global_bs = SmallCall::kBs * kRanks;
+      args.scales = {call.factors.data(), SmallCall::kBs, columns};
+      if (rank == 2) args.x.num_rows = args.expert_ids.rows = 0, args.scales = {nullptr, 0, 1};
+      require_success(moe_distribute_dispatch(communicator, args),
+                      std::to_string(columns) + " columns");
+    };
+    for (const std::int64_t columns : {3, 7}) dispatch(calls.all, columns);
+    for (const std::int64_t columns : {3, 7, 3}) dispatch(calls.remaining, columns);
+    for (const std::int64_t columns : {7, 3}) dispatch(calls.all, columns);
+  });
+}
+
+TEST(EmptyRank, MayBeEveryRankWithScalesThatDiffer) {
+  on_ranks([](const cann::Communicator& communicator, SmallCall& call, int rank) {
+    LeftOut calls(call, rank);
+    cann::DispatchArgs empty = calls.all;
+    empty.attributes.global_bs = calls.all_wide.attributes.global_bs = SmallCall::kBs * kRanks;
+    empty.x.num_rows = empty.expert_ids.rows = 0;
+    for (int round = 0; round < 3; ++round) {
+      require_success(moe_distribute_dispatch(communicator, calls.all_wide), "quantised");
+      empty.scales = {nullptr, 0, (rank + round) % 3};
+      require_success(moe_distribute_dispatch(communicator, empty), "no token on any rank");
+    }
   });
 }
 
