@@ -156,6 +156,48 @@ TEST(ActiveSets, SetThatCannotBeOfOneRankIsReadByTheOthers) {
   }
 }
 
+// The same while the others change their set: ranks outside the last set of the rank read it too.
+TEST(ActiveSets, SetThatCannotBeIsReadByTheOthersAtAChange) {
+  const Sets changes[] = {{{}, {0, 1}, {}},
+                          {{}, {}, {0, 1}},
+                          {{}, {0, 1}, {1, 2}},
+                          {{}, {1, 3}, {0, 1, 2}},
+                          {{1}, {0, 1, 2, 3}}};
+  for (const std::vector<int>& sizes : {std::vector{4}, {2, 2}, {1, 1, 1, 1}}) {
+    for (const Sets& change : changes) {
+      const std::string name = testing::PrintToString(sizes) + testing::PrintToString(change);
+      const Nodes nodes = nodes_of_sizes(sizes);
+      Sets active = change;
+      active.push_back({});
+      const Scenario scenario = scenario_of(nodes, active);
+      const auto body = [&](Group group) {
+        Seat seat(group, scenario);
+        const int last = static_cast<int>(active.size()) - 2;
+        for (int round = 0; round < last; ++round) seat.dispatch(round);
+        for (int repeat = 0; repeat < 3; ++repeat) {
+          DispatchCall call = seat.dispatch_call(last);
+          DispatchArgs args = call.args();
+          const std::vector<int> wrong = {1, 1};
+          if (group.rank() == 1) args.active_ranks = wrong;
+          Received none;
+          const Status status = seat.exchange().dispatch(args, none);
+          if (!scenario.rounds[last].takes_part(group.rank())) {
+            require_ok(status, name + ", left out");
+            continue;
+          }
+          require_status(status, group.rank() == 1 ? Code::kInvalidArgument : Code::kPeerRejected,
+                         {"active_ranks[1] is 1"}, name);
+        }
+        seat.dispatch(last);
+        seat.dispatch(last + 1);
+        require_ok(group.barrier(), "barrier");
+      };
+      run_threads(scenario.num_ranks, body,
+                  {.deadline = std::chrono::seconds(3), .topology = nodes.topology});
+    }
+  }
+}
+
 // Sets that follow each other without a combine: the end of a dispatch is no message of its own, so
 // a rank that goes on without others tells them.
 struct Sequence {

@@ -65,10 +65,9 @@ Status Protocol::choose_active(std::span<const int> chosen) {
     try {
       active_ = setup_.active_set(chosen);
     } catch (const Error& error) {
-      active_ = last_set_;
-      set_known_ = false;
-      if (last_taken_ + 1 == issued_) last_taken_ = issued_;  // for the others it is no change
-      return {error.code(), error.what(), setup_.rank};
+      const Status refusal(error.code(), error.what(), setup_.rank);
+      Status status = refuse_to_everybody();
+      return status.ok() ? refusal : status;
     }
   }
   // At a change every rank finishes its own operations, those that stay out too: others wait for
@@ -92,6 +91,20 @@ Status Protocol::choose_active(std::span<const int> chosen) {
   last_set_ = active_;
   last_taken_ = issued_;
   return await_readers_of_refusals();
+}
+
+// The caller named ranks that no set can have. Any rank may wait for this one, so the refusal goes
+// to all of them, and this rank waits for nobody.
+Status Protocol::refuse_to_everybody() {
+  set_known_ = false;
+  active_ = setup_.everybody;
+  if (active_ != last_set_ || last_taken_ + 1 < issued_) {
+    if (Status status = settle(last_taken_); !status.ok()) return status;
+    ways_.use(ways_.send_set(*active_));
+  }
+  last_set_ = active_;
+  last_taken_ = issued_;
+  return {};
 }
 
 // An operation that this rank waited for tells it how far the others are. One that it refused alone

@@ -32,7 +32,7 @@ struct Issued {
   OperationKind kind = OperationKind::kNone;
   std::shared_ptr<const ActiveSet> active = {};
   std::chrono::nanoseconds deadline{0};  // of each of its calls
-  // False: the caller named ranks that no set can have, and `active` are those of the last one.
+  // False: the caller named ranks that no set can have, and `active` are all ranks.
   bool set_known = true;
 };
 
@@ -145,6 +145,7 @@ class Protocol {
   std::uint64_t num_records() const noexcept { return 2 * std::uint64_t(setup_.config.depth); }
   // How long this rank waits for ranks that may make no call any more.
   std::chrono::nanoseconds longest_wait_for_absent() const noexcept;
+  Status refuse_to_everybody();
   Status await_readers_of_refusals();
   void conclude(const Issued& issued);
   Status leave(const Issued& issued, const Status& status);

@@ -154,8 +154,6 @@ Status Protocol::refuse(const Issued& issued, const Status& why) {
   }
   if (alone) {
     conclude(issued);
-    // The last sets of the ranks may differ, and with them the ways by which their flags travel.
-    if (!issued.set_known) ways_.send_set(*setup_.everybody);
     return leave(issued, why);
   }
   if (Status status = await_records(issued); !status.ok()) {
