@@ -131,12 +131,11 @@ bool Messages::keep_piece(int sender) {
   const PieceHead* piece = next_piece(sender);
   if (piece == nullptr) return false;
   std::list<Kept>& kept = senders_[sender].kept;
-  if (kept.empty() || kept.back().whole())
-    kept.push_back({.head = *piece, .data = std::vector<std::byte>(piece->total)});
+  if (kept.empty() || kept.back().whole()) kept.push_back({.head = *piece});
   Kept& message = kept.back();
   FERRY_CHECK(piece->bytes, <=, message.head.total - message.received);
-  if (piece->bytes > 0)
-    std::memcpy(message.data.data() + message.received, piece + 1, piece->bytes);
+  const auto* const data = reinterpret_cast<const std::byte*>(piece + 1);
+  message.pieces.emplace_back(data, data + piece->bytes);
   message.received += piece->bytes;
   take_piece(sender, *piece);
   return true;
@@ -216,7 +215,10 @@ Status Messages::receive_kept(int sender, Kept& message, std::byte* data, const 
     if (keep_piece(sender)) continue;
     if (Status status = await_piece(sender, time); !status.ok()) return status;
   }
-  if (spec.bytes > 0) std::memcpy(data, message.data.data(), spec.bytes);
+  for (const std::vector<std::byte>& piece : message.pieces) {
+    if (!piece.empty()) std::memcpy(data, piece.data(), piece.size());
+    data += piece.size();
+  }
   senders_[sender].kept.remove_if([&](const Kept& kept) { return &kept == &message; });
   return {};
 }

@@ -37,10 +37,11 @@ class Messages {
               std::chrono::nanoseconds limit);
 
  private:
-  // A message that has been taken, or of which the first pieces have.
+  // A message that has been taken, or of which the first pieces have. It has memory for what has
+  // come and not for what its head announces, which may come from another host.
   struct Kept {
     PieceHead head;
-    std::vector<std::byte> data;
+    std::vector<std::vector<std::byte>> pieces = {};
     std::size_t received = 0;
     bool whole() const noexcept { return received == head.total; }
   };

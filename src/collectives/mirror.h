@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "collectives/incoming.h"
 #include "collectives/layout.h"
 #include "collectives/mailbox.h"
 #include "group/state.h"
@@ -53,31 +54,19 @@ class Mirror {
   static void keep_open(const std::shared_ptr<Mirror>& mirror);
 
  private:
-  enum Kind : std::uint8_t { kCall, kStep, kData, kPiece, kTaken };
-
-  void send(int peer, Kind kind, std::uint64_t number, std::span<const std::byte> body = {},
-            bool soon = false) const;
+  void send(int peer, MirrorMessage::Kind kind, std::uint64_t number,
+            std::span<const std::byte> body = {}, bool soon = false) const;
   void read(const InMessage& message);
-  void read_call(int from, std::uint64_t number, std::span<const std::byte> body);
-  void read_data(int from, std::uint64_t offset, std::span<const std::byte> data);
-  void read_piece(int from, std::uint64_t position, std::span<const std::byte> piece);
   bool go_on();
   std::byte* at(std::size_t offset) const noexcept { return segment_->data() + offset; }
   CallFlag& flag(int rank) const noexcept {
     return *reinterpret_cast<CallFlag*>(at(layout_.control(rank)));
   }
-  MailboxFlags& mailbox(int sender, int receiver) const noexcept {
-    return *reinterpret_cast<MailboxFlags*>(at(layout_.mailboxes(sender)) +
-                                            static_cast<std::size_t>(receiver) * shape_.stride);
-  }
-  std::size_t record_bytes() const noexcept {
-    return sizeof(CallRecord) + 2 * sizeof(std::int64_t) * static_cast<std::size_t>(group_.size());
-  }
 
   GroupState& group_;
   std::shared_ptr<Segment> segment_;
   const CollectivesLayout layout_;
-  const MailboxShape shape_;
+  Incoming incoming_;
   std::vector<bool> met_;  // [ranks] ranks that this one has connected to for messages
   Channel channel_;
   std::uint32_t number_;

@@ -59,6 +59,7 @@ struct alignas(128) CallFlag {
 struct Step {
   static constexpr std::uint64_t kPerCall = std::uint64_t{1} << 30;
   static constexpr std::uint64_t kMostRounds = kPerCall / 4;
+  static constexpr std::uint64_t kMostCalls = ~std::uint64_t{0} / kPerCall - 1;
   // The record is there, and what the rank writes in this round.
   static constexpr std::uint64_t written(std::uint64_t number, std::uint64_t round) {
     return number * kPerCall + (round == 0 ? 1 : 2 * round);

@@ -1,0 +1,98 @@
+#include "collectives/incoming.h"
+
+#include <cstring>
+
+#include "group/wait.h"
+
+namespace ferry::internal {
+
+Incoming::Incoming(std::byte* segment, const CollectivesLayout& layout, const MailboxShape& shape,
+                   int rank, int num_ranks)
+    : segment_(segment),
+      layout_(layout),
+      shape_(shape),
+      rank_(rank),
+      num_ranks_(num_ranks),
+      to_come_(static_cast<std::size_t>(num_ranks)) {}
+
+bool Incoming::read(const MirrorMessage& message, bool serves) noexcept {
+  switch (message.kind) {
+    case MirrorMessage::kPiece: return read_piece(message);
+    case MirrorMessage::kTaken:
+      // Partner: Messages::make_room(). This rank is the only writer.
+      raise_to(mailbox(rank_, message.from).taken, message.number);
+      return true;
+    case MirrorMessage::kCall: return serves && read_call(message);
+    case MirrorMessage::kData:
+      if (serves) read_data(message);
+      return false;
+    case MirrorMessage::kStep:
+      // Partner: Calls::await(). This rank is the only writer.
+      if (serves) raise_to(flag(message.from).step, message.number);
+      return serves;
+    default: return false;
+  }
+}
+
+bool Incoming::read_call(const MirrorMessage& message) noexcept {
+  const std::uint64_t number = message.number;
+  // Relaxed: this rank is the only writer. The limit keeps the steps of the call below kDeparted.
+  const std::uint64_t last = flag(message.from).step.load(std::memory_order_relaxed);
+  if (number <= last / Step::kPerCall || number > Step::kMostCalls) return false;
+  if (message.body.size() != record_bytes(num_ranks_)) return false;
+  std::byte* const record = at(layout_.record(message.from, number));
+  std::memcpy(record, message.body.data(), sizeof(CallRecord));
+  auto& said = *reinterpret_cast<CallRecord*>(record);
+  said.number = number;
+  said.reason[sizeof said.reason - 1] = 0;
+  std::memcpy(at(layout_.sent_counts(message.from, number)),
+              message.body.data() + sizeof(CallRecord), message.body.size() - sizeof(CallRecord));
+  raise_to(flag(message.from).step, Step::written(number, 0));
+  return true;
+}
+
+void Incoming::read_data(const MirrorMessage& message) noexcept {
+  const std::span<const std::byte> data = message.body;
+  const std::size_t begin = layout_.window(message.from), size = layout_.window_bytes();
+  const std::uint64_t offset = message.number;
+  if (offset < begin || data.size() > size || offset - begin > size - data.size()) return;
+  if (!data.empty()) std::memcpy(at(offset), data.data(), data.size());
+}
+
+// A piece of a message to this rank. It must be the next one: it begins where the ring ends, there
+// is room for it, and its message lacks so many bytes. So the heads in the ring are those that
+// came.
+bool Incoming::read_piece(const MirrorMessage& message) noexcept {
+  const std::span<const std::byte> piece = message.body;
+  PieceHead head;
+  if (piece.size() < sizeof head) return false;
+  std::memcpy(&head, piece.data(), sizeof head);
+  MailboxFlags& flags = mailbox(message.from, rank_);
+  const std::uint64_t position = flags.sent.load(std::memory_order_relaxed);  // written here only
+  const std::size_t offset = position % shape_.ring_bytes, to_end = shape_.ring_bytes - offset;
+  const bool gap = head.bytes == PieceHead::kGap;
+  const bool whole = piece.size() - sizeof head == (gap ? 0 : head.bytes);
+  if (message.number != position || !whole || (gap && head.total != to_end)) return false;
+  const std::uint64_t end = position + (gap ? to_end : MailboxShape::piece_bytes(head.bytes));
+  // Acquire: what is overwritten was read before. Partner: Messages::take_piece().
+  const std::uint64_t taken = flags.taken.load(std::memory_order_acquire);
+  if (end - position > to_end || end - taken > shape_.ring_bytes) return false;
+  if (!gap && !is_next(head, to_come_[static_cast<std::size_t>(message.from)])) return false;
+  std::memcpy(reinterpret_cast<std::byte*>(&flags) + sizeof flags + offset, piece.data(),
+              piece.size());
+  raise(flags.sent, end);  // partners: Messages::next_piece() and await_any()
+  if (!gap) mailbox(rank_, rank_).arrivals.fetch_add(1, std::memory_order_seq_cst);
+  return true;
+}
+
+// Counts the piece if it is the next one of the message of which `to_come` says what is missing.
+bool Incoming::is_next(const PieceHead& head, ToCome& to_come) noexcept {
+  const bool first = to_come.bytes == 0;
+  const std::uint64_t missing = first ? head.total : to_come.bytes;
+  if (head.bytes > missing || (head.bytes == 0) != (missing == 0)) return false;
+  if (!first && head.total != to_come.total) return false;
+  to_come = {.total = head.total, .bytes = missing - head.bytes};
+  return true;
+}
+
+}  // namespace ferry::internal

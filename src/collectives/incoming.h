@@ -1,0 +1,66 @@
+// Incoming: what ranks of other nodes send to a Collectives (mirror.h), written down in the segment
+// of this node. The bytes come over the network: a message that no rank of ferry sends is dropped,
+// so that whatever comes, the readers of the segment find offsets and lengths that lie inside it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "collectives/layout.h"
+#include "collectives/mailbox.h"
+
+namespace ferry::internal {
+
+// One message between nodes. `number`: of the call; a step; an offset in the segment; a position in
+// a ring; likewise.
+struct MirrorMessage {
+  enum Kind : std::uint8_t { kCall, kStep, kData, kPiece, kTaken };
+  int from;
+  std::uint8_t kind;
+  std::uint64_t number;
+  std::span<const std::byte> body;
+};
+
+class Incoming {
+ public:
+  // `segment`: segment_bytes() of the layout.
+  Incoming(std::byte* segment, const CollectivesLayout& layout, const MailboxShape& shape, int rank,
+           int num_ranks);
+
+  // `serves`: this rank writes down for its node what the sender writes to its window and flag.
+  // True when a flag was raised, for which ranks of this node may sleep.
+  bool read(const MirrorMessage& message, bool serves) noexcept;
+
+  // The record of a rank and the counts behind it, as they are sent.
+  static std::size_t record_bytes(int num_ranks) noexcept {
+    return sizeof(CallRecord) + 2 * sizeof(std::int64_t) * static_cast<std::size_t>(num_ranks);
+  }
+
+ private:
+  bool read_call(const MirrorMessage& message) noexcept;
+  void read_data(const MirrorMessage& message) noexcept;
+  bool read_piece(const MirrorMessage& message) noexcept;
+  // The message of which pieces have come: its bytes, and those that are to come.
+  struct ToCome {
+    std::uint64_t total = 0, bytes = 0;
+  };
+  static bool is_next(const PieceHead& head, ToCome& to_come) noexcept;
+  std::byte* at(std::size_t offset) const noexcept { return segment_ + offset; }
+  CallFlag& flag(int rank) const noexcept {
+    return *reinterpret_cast<CallFlag*>(at(layout_.control(rank)));
+  }
+  MailboxFlags& mailbox(int sender, int receiver) const noexcept {
+    return *reinterpret_cast<MailboxFlags*>(at(layout_.mailboxes(sender)) +
+                                            static_cast<std::size_t>(receiver) * shape_.stride);
+  }
+
+  std::byte* segment_;
+  const CollectivesLayout layout_;
+  const MailboxShape shape_;
+  int rank_, num_ranks_;
+  std::vector<ToCome> to_come_;  // [ranks] by sender
+};
+
+}  // namespace ferry::internal
