@@ -41,6 +41,8 @@ std::vector<int> GroupState::missing_ranks(const Await& await) const {
 Status GroupState::check(const Await& await) noexcept {
   const std::vector<int> missing = missing_ranks(await);
   if (missing.empty()) return {};
+  // Acquire: another thread of this rank may leave. Partner: leave().
+  if (verdict_.closed.load(std::memory_order_acquire)) return verdict();
   if (const int culprit = gone_culprit(await, missing); culprit >= 0)
     return give_up(await, Code::kPeerLost, culprit);
   bool waits_too = false;
@@ -174,7 +176,9 @@ bool GroupState::gone(const Await& await, int rank) const noexcept {
 
 Status GroupState::give_up(const Await& await, Code code, int culprit) noexcept {
   const bool known = culprit >= 0 && culprit < size_;  // of another rank's word it may be any
-  if (await.patient() && !(known && (*await.needed)[culprit])) return {Code::kTimeout, "", culprit};
+  const bool needed = !await.patient() || (known && (*await.needed)[culprit]);
+  const bool interrupted = code == Code::kInterrupted && culprit == rank_;  // it wants no more
+  if (!needed && !interrupted) return {Code::kTimeout, "", culprit};
   const std::vector<int> missing = missing_ranks(await);
   std::string text =
       fmt::format("{} {}: gave up waiting for {} of {} {}", await.operation, await.number,

@@ -241,6 +241,51 @@ TEST(CollectivesWaits, ARankThatLeavesDoesNotEndAReceiveFromAny) {
   });
 }
 
+TEST(CollectivesWaits, AReceiveFromAnyIsInterrupted) {
+  std::atomic<bool> stop{false};
+  const GroupOptions options{.deadline = std::chrono::seconds(20),
+                             .interrupted = [&] { return stop.load(std::memory_order_acquire); }};
+  run_threads(
+      2,
+      [&](const Group& group) {
+        Collectives collectives(group);
+        stop.store(true, std::memory_order_release);
+        if (group.rank() == 1) {
+          while (group.usable()) std::this_thread::yield();
+          return;
+        }
+        float data = 0;
+        const std::int64_t began_ns = now_ns();
+        require_status(collectives.recv(&data, 1, DataType::kFp32, -1, 0), Code::kInterrupted,
+                       {"recv 1", "rank 0", "was interrupted"}, "interrupted");
+        require(now_ns() - began_ns < 10'000'000'000, "long before the deadline");
+      },
+      options);
+}
+
+TEST(CollectivesWaits, ACallEndsWhenAnotherThreadDestroysItsGroup) {
+  for (const bool any : {false, true}) {
+    std::atomic<bool> left{false};
+    run_threads(2,
+                [&](const Group& group) {
+                  Collectives collectives(group);
+                  if (group.rank() == 1) {
+                    while (!left.load(std::memory_order_acquire)) std::this_thread::yield();
+                    return;
+                  }
+                  Group same = group;
+                  std::thread other([&] { same.destroy(); });
+                  float data = 0;
+                  const Status status = any ? collectives.recv(&data, 1, DataType::kFp32, -1, 0)
+                                            : collectives.barrier();
+                  other.join();
+                  left.store(true, std::memory_order_release);
+                  require_status(status, Code::kClosed, {"the group was destroyed"}, "closed");
+                },
+                {.deadline = std::chrono::seconds(5)});
+  }
+}
+
 TEST(CollectivesFaults, ALateRankIsNamedAtTheDeadline) {
   expect_named(SIGSTOP, {Code::kTimeout, ""}, large_all_reduce,
                {"all_reduce 2", "rank 1", "came to call 1", "deadline 0.6 s"});
