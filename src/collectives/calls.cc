@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "collectives/copy.h"
+#include "exchange/arguments/refusal.h"
 #include "topology/caches.h"
 
 namespace ferry::internal {
@@ -127,6 +128,13 @@ Status Calls::refuse(const Status& why) {
   std::snprintf(mine.reason, sizeof mine.reason, "%s", why.message().c_str());
   const Status met = meet();
   return met.group_usable() ? leave(why) : met;
+}
+
+Status Calls::refuse_rounds(std::int64_t rounds) {
+  return refuse(refuse_with(rank(),
+                            "the data take {} rounds through a window of {} bytes, need at most "
+                            "{}: choose a larger window_bytes",
+                            rounds, layout_.window_bytes(), Step::kMostRounds));
 }
 
 }  // namespace ferry::internal

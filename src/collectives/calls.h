@@ -59,6 +59,8 @@ class Calls {
   void publish_counts(std::span<const std::int64_t> sent, std::span<const std::int64_t> expected);
   // Ends a call that this rank refuses: all ranks return an error. Returns `why`, or what broke.
   Status refuse(const Status& why);
+  // The same for a call whose rounds the flags cannot count.
+  Status refuse_rounds(std::int64_t rounds);
 
   // Goes through the call in rounds, of which there is at least one: write(k) writes to this rank's
   // half of the window, take(k) reads from the others', and finish(k) reads what the others wrote
@@ -118,6 +120,7 @@ class Calls {
 template <typename Write, typename Take, typename Finish>
 Status Calls::run(std::int64_t rounds, const Write& write, const Take& take, const Finish& finish) {
   constexpr bool kFinishes = !std::is_same_v<Finish, std::nullptr_t>;
+  if (rounds > Step::kMostRounds) return refuse_rounds(rounds);
   if (Status status = await_free_half(); !status.ok()) return status;
   record().rounds = rounds;
   write(0);

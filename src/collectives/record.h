@@ -58,7 +58,7 @@ struct alignas(128) CallFlag {
 // through windows in rounds.
 struct Step {
   static constexpr std::uint64_t kPerCall = std::uint64_t{1} << 30;
-  static constexpr std::uint64_t kMostRounds = kPerCall / 4;
+  static constexpr std::int64_t kMostRounds = kPerCall / 4;  // of a call
   static constexpr std::uint64_t kMostCalls = ~std::uint64_t{0} / kPerCall - 1;
   // The record is there, and what the rank writes in this round.
   static constexpr std::uint64_t written(std::uint64_t number, std::uint64_t round) {

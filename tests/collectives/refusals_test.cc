@@ -160,6 +160,28 @@ TEST_P(RefusedCalls, OptionsThatDifferAreNamedAtCreation) {
             "", {.deadline = std::chrono::seconds(20)});
 }
 
+// Rounds are counted in the flags of ranks: more of them would be taken for those of the next call.
+TEST_P(RefusedCalls, ACallOfMoreRoundsThanFlagsCountIsRefused) {
+  run_ranks(GetParam().mode, 2,
+            [](const Group& group) {
+              Collectives c(group, {.window_bytes = 256});
+              const std::int64_t most = std::int64_t{128} << 28;
+              char none = 0;
+              const auto refused = [&](const Status& status) {
+                require_status(status, Code::kInvalidArgument,
+                               {"rounds", "need at most 268435456", "larger window_bytes"},
+                               "rounds");
+              };
+              refused(c.broadcast(&none, most + 1, DataType::kBytes, 0));
+              refused(c.all_reduce(&none, &none, most + 1, DataType::kBytes, ReduceOp::kMax));
+              const std::int64_t counts[] = {most + 1, most + 1};
+              void* const out = reinterpret_cast<void*>(std::uintptr_t{1} << 56);  // untouched
+              refused(c.all_to_all_v(&none, counts, out, counts, DataType::kBytes));
+              require_ok(c.barrier(), "the next call");
+            },
+            "", {.deadline = std::chrono::seconds(20), .topology = ""});
+}
+
 INSTANTIATE_TEST_SUITE_P(Threads, RefusedCalls, testing::Values(Where{Mode::kThreads, ""}));
 INSTANTIATE_TEST_SUITE_P(Processes, RefusedCalls, testing::Values(Where{Mode::kProcesses, ""}));
 #ifdef FERRY_TESTS_BETWEEN_NODES
