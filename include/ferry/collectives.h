@@ -29,8 +29,8 @@ struct CollectivesOptions {
 // are collective: every rank makes the same calls in the same order, one at a time on each object.
 // Several objects of a group are independent of each other.
 //
-// Counts are in elements. A `deadline` of 0 is that of the options. No memory of a call may overlap
-// another memory of it, unless the call says so.
+// Counts are in elements. A `deadline` of 0 is that of the options. Memory of a call that overlaps
+// another memory of it is refused, unless the call says that it may.
 //
 // Errors: a refused argument is kInvalidArgument on its rank and kPeerRejected on the others; ranks
 // whose calls differ all get kMismatch, which names the ranks and the values. The group is usable
@@ -70,10 +70,11 @@ class FERRY_EXPORT Collectives {
   [[nodiscard]] Status broadcast(void* data, std::int64_t count, DataType dtype, int root,
                                  Deadline deadline = {}) noexcept;
   // The root receives counts[r] elements of each rank r, in rank order; `in` of this rank has
-  // counts[rank]. `out` counts on the root only.
+  // counts[rank], and may be its place in `out`. `out` counts on the root only.
   [[nodiscard]] Status gather_v(const void* in, void* out, Counts counts, DataType dtype, int root,
                                 Deadline deadline = {}) noexcept;
-  // Rank r receives its counts[r] elements of the root's `in`, which counts on the root only.
+  // Rank r receives its counts[r] elements of the root's `in`, which counts on the root only. `out`
+  // may be these.
   [[nodiscard]] Status scatter_v(const void* in, void* out, Counts counts, DataType dtype, int root,
                                  Deadline deadline = {}) noexcept;
   [[nodiscard]] Status barrier(Deadline deadline = {}) noexcept;

@@ -57,6 +57,19 @@ void CallArguments::memory(const char* name, const void* data, std::int64_t coun
   refusal_ = refuse_with(rank_, "{} is null, need {} elements", name, count);
 }
 
+void CallArguments::apart(const Memory& in, const Memory& out, std::optional<std::int64_t> place) {
+  if (!refusal_.ok()) return;
+  const auto element = static_cast<std::int64_t>(element_bytes(dtype_));
+  const auto from = reinterpret_cast<std::intptr_t>(in.data);
+  const auto to = reinterpret_cast<std::intptr_t>(out.data);
+  const std::int64_t behind = to - from;  // no overflow: addresses have fewer bits
+  if (in.count == 0 || out.count == 0) return;
+  if (behind >= in.count * element || -behind >= out.count * element) return;
+  if (place && behind == -*place * element) return;
+  refusal_ = refuse_with(rank_, "out begins {} bytes behind in, which has {} bytes: they overlap",
+                         behind, in.count * element);
+}
+
 void CallArguments::op(ReduceOp op) {
   if (!refusal_.ok() || can_reduce(dtype_, op)) return;
   refusal_ = refuse_with(rank_, "elements of {} cannot be reduced with op {}",

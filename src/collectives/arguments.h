@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "ferry/status.h"
@@ -24,6 +25,13 @@ class CallArguments {
   void own_count(std::int64_t count, std::span<const std::int64_t> counts);
   // `count` elements lie at `data`.
   void memory(const char* name, const void* data, std::int64_t count);
+  struct Memory {
+    const void* data;
+    std::int64_t count;
+  };
+  // `in` and `out` share no byte. Where a call allows it, `in` may begin `place` elements behind
+  // `out`.
+  void apart(const Memory& in, const Memory& out, std::optional<std::int64_t> place = {});
   void op(ReduceOp op);
   void peer(const char* name, int peer, int least = 0);
   void deadline(std::int64_t ns);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -154,6 +155,12 @@ CallArguments CollectivesState::arguments(DataType dtype, Limit limit) const {
   return arguments;
 }
 
+// Where the elements of this rank begin among those of all ranks; 0 after a refusal.
+std::int64_t CollectivesState::before(const CallArguments& check, Counts counts) const {
+  if (!check.refusal().ok()) return 0;
+  return std::accumulate(counts.begin(), counts.begin() + group_->rank(), std::int64_t{0});
+}
+
 CollectivesState::Limit CollectivesState::limit_of(Limit limit) const noexcept {
   return limit.count() > 0 ? limit : deadline_;
 }
@@ -169,8 +176,11 @@ Status CollectivesState::call(const CallTerms& terms, Limit limit, const CallArg
 Status CollectivesState::all_to_all(const void* in, Counts in_counts, void* out, Counts out_counts,
                                     DataType dtype, Limit limit) {
   CallArguments check = arguments(dtype, limit);
-  check.memory("in", in, check.counts("in_counts", in_counts));
-  check.memory("out", out, check.counts("out_counts", out_counts));
+  const std::int64_t sent = check.counts("in_counts", in_counts);
+  const std::int64_t received = check.counts("out_counts", out_counts);
+  check.memory("in", in, sent);
+  check.memory("out", out, received);
+  check.apart({in, sent}, {out, received});
   return call({.kind = CallKind::kAllToAll, .dtype = dtype}, limit, check, [&] {
     CallRecord& mine = calls_.record();
     for (int peer = 0; peer < calls_.size(); ++peer) {
@@ -190,6 +200,7 @@ Status CollectivesState::all_gather(const void* in, std::int64_t count, void* ou
   check.own_count(count, counts);
   check.memory("in", in, count);
   check.memory("out", out, sum);
+  check.apart({in, count}, {out, sum}, before(check, counts));
   const CallTerms terms{
       .kind = CallKind::kAllGather, .dtype = dtype, .count = sum, .counts = digest_of(counts)};
   return call(terms, limit, check, [&] {
@@ -202,12 +213,15 @@ Status CollectivesState::reduce_scatter(const void* in, Counts counts, void* out
                                         ReduceOp op, Limit limit) {
   CallArguments check = arguments(dtype, limit);
   check.op(op);
-  check.memory("in", in, check.counts("counts", counts));
-  check.memory("out", out, check.refusal().ok() ? counts[group_->rank()] : 0);
+  const std::int64_t sum = check.counts("counts", counts);
+  const std::int64_t own = check.refusal().ok() ? counts[group_->rank()] : 0;
+  check.memory("in", in, sum);
+  check.memory("out", out, own);
+  check.apart({in, sum}, {out, own}, -before(check, counts));
   const CallTerms terms{.kind = CallKind::kReduceScatter,
                         .dtype = dtype,
                         .op = op,
-                        .count = check.counts("counts", counts),
+                        .count = sum,
                         .counts = digest_of(counts)};
   return call(terms, limit, check, [&] {
     calls_.publish_counts(counts, {});
@@ -223,6 +237,7 @@ Status CollectivesState::all_reduce(const void* in, void* out, std::int64_t coun
   check.count(count);
   check.memory("in", in, count);
   check.memory("out", out, count);
+  check.apart({in, count}, {out, count}, 0);
   const CallTerms terms{.kind = CallKind::kAllReduce, .dtype = dtype, .op = op, .count = count};
   return call(terms, limit, check, [&] {
     return internal::reduce(calls_, {bytes(in), bytes(out), count, dtype, op, ReducedData::kAll});
@@ -236,7 +251,10 @@ Status CollectivesState::reduce(const void* in, void* out, std::int64_t count, D
   check.count(count);
   check.peer("root", root);
   check.memory("in", in, count);
-  if (root == group_->rank()) check.memory("out", out, count);
+  if (root == group_->rank()) {
+    check.memory("out", out, count);
+    check.apart({in, count}, {out, count}, 0);
+  }
   const CallTerms terms{
       .kind = CallKind::kReduce, .dtype = dtype, .op = op, .root = root, .count = count};
   return call(terms, limit, check, [&] {
@@ -264,8 +282,12 @@ Status CollectivesState::gather(const void* in, void* out, Counts counts, DataTy
   check.peer("root", root);
   const std::int64_t sum = check.counts("counts", counts);
   const bool is_root = root == group_->rank();
-  check.memory("in", in, check.refusal().ok() ? counts[group_->rank()] : 0);
-  if (is_root) check.memory("out", out, sum);
+  const std::int64_t own = check.refusal().ok() ? counts[group_->rank()] : 0;
+  check.memory("in", in, own);
+  if (is_root) {
+    check.memory("out", out, sum);
+    check.apart({in, own}, {out, sum}, before(check, counts));
+  }
   const CallTerms terms{.kind = CallKind::kGather,
                         .dtype = dtype,
                         .root = root,
@@ -287,8 +309,12 @@ Status CollectivesState::scatter(const void* in, void* out, Counts counts, DataT
   check.peer("root", root);
   const std::int64_t sum = check.counts("counts", counts);
   const bool is_root = root == group_->rank();
-  check.memory("out", out, check.refusal().ok() ? counts[group_->rank()] : 0);
-  if (is_root) check.memory("in", in, sum);
+  const std::int64_t own = check.refusal().ok() ? counts[group_->rank()] : 0;
+  check.memory("out", out, own);
+  if (is_root) {
+    check.memory("in", in, sum);
+    check.apart({in, sum}, {out, own}, -before(check, counts));
+  }
   const CallTerms terms{.kind = CallKind::kScatter,
                         .dtype = dtype,
                         .root = root,

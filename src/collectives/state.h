@@ -53,6 +53,7 @@ class CollectivesState {
   CollectivesState(const std::shared_ptr<GroupState>& group, const CollectivesOptions& options,
                    const Parts& parts);
   CallArguments arguments(DataType dtype, Limit limit) const;
+  std::int64_t before(const CallArguments& check, Counts counts) const;
   Limit limit_of(Limit limit) const noexcept;
   // Begins the call; moves its data unless the arguments are refused.
   template <typename Move>

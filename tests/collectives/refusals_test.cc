@@ -69,6 +69,40 @@ TEST_P(RefusedCalls, ABadArgumentIsInvalidHereAndRejectedElsewhere) {
   });
 }
 
+// Rank 2 gives memories that overlap: what it reads was written before, in a call of several
+// rounds.
+TEST_P(RefusedCalls, MemoriesThatOverlapAreRefused) {
+  on_ranks([](Collectives& c) {
+    std::vector<float> data(32);
+    float* const at = data.data();
+    const bool bad = c.rank() == 2;
+    const auto refused = [&](const Status& status, const char* text) {
+      require_status(status, bad ? Code::kInvalidArgument : Code::kPeerRejected, {text}, text);
+    };
+    const std::int64_t counts[] = {2, 2, 2, 2};
+    refused(c.all_to_all_v(at, counts, at + (bad ? 7 : 8), counts, DataType::kFp32),
+            "out begins 28 bytes behind in, which has 32 bytes: they overlap");
+    refused(c.all_to_all_v(at + (bad ? 0 : 8), counts, at, counts, DataType::kFp32),
+            "out begins 0 bytes behind in");
+    const auto place = [&](int shift) { return at + 2 * c.rank() + (bad ? shift : 0); };
+    refused(c.all_gather_v(place(1), 2, at, counts, DataType::kFp32),
+            "out begins -20 bytes behind in, which has 8 bytes");
+    refused(c.reduce_scatter_v(at, counts, place(-2), DataType::kFp32, ReduceOp::kSum),
+            "out begins 8 bytes behind in");
+    refused(c.all_reduce(at, at + (bad ? 1 : 0), 8, DataType::kFp32, ReduceOp::kSum),
+            "out begins 4 bytes behind in");
+    refused(c.reduce(at, at + (bad ? 7 : 0), 8, DataType::kFp32, ReduceOp::kSum, 2),
+            "out begins 28 bytes behind in");
+    refused(c.gather_v(place(1), at, counts, DataType::kFp32, 2), "out begins -20 bytes behind in");
+    refused(c.scatter_v(at, place(1), counts, DataType::kFp32, 2), "out begins 20 bytes behind in");
+    // In its place, and where the root's memory alone counts.
+    require_ok(c.gather_v(place(0), at, counts, DataType::kFp32, 2), "gather in place");
+    require_ok(c.scatter_v(at, place(0), counts, DataType::kFp32, 2), "scatter in place");
+    require_ok(c.reduce(at, at + (c.rank() == 0 ? 0 : 1), 8, DataType::kFp32, ReduceOp::kSum, 0),
+               "reduce");
+  });
+}
+
 TEST_P(RefusedCalls, CallsThatDifferAreAMismatchEverywhere) {
   on_ranks([](Collectives& c) {
     std::vector<float> in(16), out(16);
