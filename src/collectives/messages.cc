@@ -83,7 +83,7 @@ Status Messages::make_room(int receiver, std::size_t bytes, CallTime& time) {
   only_[receiver] = true;
   Await room = awaiting("room", flags(rank_, 0).taken, shape_.stride, taken, time);
   room.meanwhile = &keep;
-  while (!room.up(receiver) && keep_all()) {
+  while (!room.up(receiver) && !time.passed() && keep_all()) {
   }
   return group_.wait(room);
 }
