@@ -28,7 +28,7 @@ first_steps() {
   local home=$work/venv
   rm -rf "$home"
   "$1" -m venv "$home"
-  "$home/bin/pip" install --quiet --disable-pip-version-check --no-index --find-links "$wheels" ferry
+  "$home/bin/pip" install --quiet --disable-pip-version-check --no-index --find-links "$wheels" ferry-ep
   "$home/bin/python" tests/install/first_program.py
   "$home/bin/pip" install --quiet --disable-pip-version-check numpy
   "$home/bin/python" examples/python/quickstart.py | tail -1
@@ -39,7 +39,7 @@ first_steps() {
 emulated_steps() {
   local python=$PWD/build/aarch64-sysroot/python site=$work/aarch64 platform=manylinux_2_34_aarch64
   local fetch=(.venv/bin/pip install --quiet --disable-pip-version-check --python-version 3.11 --only-binary=:all:)
-  "${fetch[@]}" --no-index --find-links "$wheels" --platform $platform --target "$site" ferry
+  "${fetch[@]}" --no-index --find-links "$wheels" --platform $platform --target "$site" ferry-ep
   PYTHONPATH=$site "$python" tests/install/first_program.py without-command
   "${fetch[@]}" --platform $platform --platform manylinux_2_28_aarch64 --platform manylinux2014_aarch64 \
     --target "$work/numpy" numpy
@@ -81,7 +81,7 @@ wheel_in() {
   .venv/bin/pip download --quiet --disable-pip-version-check --only-binary=:all: --python-version "$version" \
     --dest "$root/ferry" numpy
   inside "$root" python3 -m venv /ferry/venv
-  inside "$root" /ferry/venv/bin/pip install --quiet --no-index --find-links /ferry ferry numpy
+  inside "$root" /ferry/venv/bin/pip install --quiet --no-index --find-links /ferry ferry-ep numpy
   inside "$root" /ferry/venv/bin/python /ferry/first_program.py
   inside "$root" /ferry/venv/bin/python /ferry/quickstart.py | tail -1
 }
@@ -174,7 +174,7 @@ echo "== the sdist"
 # With the compiler's name and the options of scripts/wheel.sh, in a folder that ccache leaves out of paths, so that it
 # has most of it.
 CXX=c++ TMPDIR=$work CCACHE_BASEDIR=$work "$work/venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps \
-  -w "$work" --config-settings cmake.define.FERRY_WERROR=ON "$wheels"/ferry-*.tar.gz
+  -w "$work" --config-settings cmake.define.FERRY_WERROR=ON "$wheels"/ferry_ep-*.tar.gz
 for release in "$@"; do
   bare_system "$release" "$release"
   user 60 "the wheel in bare $release" wheel_in "$release"

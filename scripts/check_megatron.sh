@@ -12,5 +12,5 @@ if ! cmp -s "$wanted" .venv/requirements-megatron.txt; then
 fi
 rm -rf build/wheel-megatron
 CXX=c++ .venv/bin/pip wheel --quiet --no-build-isolation --no-deps -w build/wheel-megatron .
-.venv/bin/pip install --quiet --force-reinstall --no-deps build/wheel-megatron/ferry-*.whl
+.venv/bin/pip install --quiet --force-reinstall --no-deps build/wheel-megatron/ferry_ep-*.whl
 .venv/bin/python -m pytest -q -rfEs tests/megatron "$@"

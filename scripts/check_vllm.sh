@@ -17,5 +17,5 @@ if ! cmp -s "$wanted" "$venv/requirements-vllm.txt"; then
 fi
 rm -rf build/wheel-vllm
 CXX=c++ .venv/bin/pip wheel --quiet --no-build-isolation --no-deps -w build/wheel-vllm .
-"$venv/bin/pip" install --quiet --force-reinstall --no-deps build/wheel-vllm/ferry-*.whl
+"$venv/bin/pip" install --quiet --force-reinstall --no-deps build/wheel-vllm/ferry_ep-*.whl
 "$venv/bin/python" -m pytest -q -rfEs tests/vllm "$@"

@@ -66,7 +66,7 @@ wheel() {
   rm -rf build/wheel
   CXX=c++ .venv/bin/pip wheel --quiet --no-build-isolation --no-deps -w build/wheel \
     --config-settings build-dir=build/release --config-settings cmake.define.FERRY_BUILD_TESTS=ON . &&
-    .venv/bin/pip install --quiet --force-reinstall --no-deps build/wheel/ferry-*.whl
+    .venv/bin/pip install --quiet --force-reinstall --no-deps build/wheel/ferry_ep-*.whl
 }
 
 # What the tests of Python need.

@@ -40,12 +40,12 @@ cross_wheel() {
 
 # repair <tag> <architecture> <options>: puts into the wheel the libraries that it links, and checks what it runs on.
 repair() {
-  local raw=("$out"/raw/ferry-*-"$1"-*"_$2.whl")
+  local raw=("$out"/raw/ferry_ep-*-"$1"-*"_$2.whl")
   PATH=$PWD/.venv/bin:$PATH .venv/bin/auditwheel repair "${@:3}" -w "$out" "${raw[@]}" >"$out/repair.log" 2>&1 || {
     cat "$out/repair.log" >&2
     return 1
   }
-  compgen -G "$out/ferry-*-$1-*manylinux_2_34_$2.whl" >/dev/null || { echo "no manylinux_2_34_$2" >&2; return 1; }
+  compgen -G "$out/ferry_ep-*-$1-*manylinux_2_34_$2.whl" >/dev/null || { echo "no manylinux_2_34_$2" >&2; return 1; }
 }
 
 rm -rf "$out"
@@ -62,7 +62,7 @@ for python in "$@"; do
     continue
   fi
   tag=$("$python" -c 'import sys; print(f"cp{sys.version_info[0]}{min(sys.version_info[1], 12)}")')
-  if compgen -G "$out/ferry-*-$tag-*_$(uname -m).whl" >/dev/null; then continue; fi
+  if compgen -G "$out/ferry_ep-*-$tag-*_$(uname -m).whl" >/dev/null; then continue; fi
   echo "the wheel $tag"
   make_wheel "$python" "$tag"
   repair "$tag" "$(uname -m)" --plat "manylinux_2_34_$(uname -m)"

@@ -167,6 +167,21 @@ class Tidy(unittest.TestCase):
             self.expect("pyproject.toml", good.replace(">=3.10", ">=3.9"), good, f"Python 3.9, but 3.10 in {file}")
         self.expect("pyproject.toml", good.replace("requires-python", "python"), good, "no requires-python")
 
+    def test_distribution_name(self):
+        what = "another project on the package index"
+        for bad in ("pip install ferry", "`pip install 'ferry[ucx]'`", "pip3 install -U numpy ferry==0.2", "pip install ferry.",
+                    '"$venv/bin/pip" install --quiet \\\n  --find-links x ferry', '[python, "-m", "pip", "install", "ferry"]',
+                    "Install ferry[ucx] (pip).", "pip install ferry-ep ferry", "pip download ferry", 'metadata.version("ferry")'):
+            self.expect("docs/a.txt", bad, "x\n", what)
+        for good in ("pip install .", "pip install './ferry'", "pip install ferry-ep", "pip install 'ferry-ep[ucx]' # ferry",
+                     "pip install ferry/", "pip install build/wheel/ferry_ep-*.whl", "pip install ../ferry", "pip installed ferry",
+                     "`pip install .` installs ferry", "pip uninstall ferry", "pip install $ferry", "pip install ~/ferry[ucx]"):
+            self.assertEqual(broken("docs/a.txt", good), [], good)
+        self.assertIn("docs/a.txt:3: ", tidy.complaints(Path("docs/a.txt"), "a \\\nb\npip install ferry").__next__())
+        self.expect("scripts/requirements-x.txt", "numpy\nferry>=0.2\n", "numpy\nferry-ep\n", what)
+        project = (tidy.ROOT / "pyproject.toml").read_text()
+        self.expect("pyproject.toml", project.replace('"ferry-ep"', '"ferry"'), project, "is not called ferry-ep")
+
     def test_tutorial(self):
         good = (tidy.ROOT / "docs/tutorial.md").read_text()
         self.expect("docs/tutorial.md", good.replace("run_threads(4", "run_threads(3"), good, "step1_threads.py")

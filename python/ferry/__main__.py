@@ -15,8 +15,17 @@ NATIVE = {"bench": "measure dispatch and combine, and compare them with the same
           "top": "what the ranks of running programs do, at a glance"}
 
 
+def warn_of_other_distributions():
+    """Before version 0.2 this distribution was called ferry, as another project of the package index is."""
+    for found in native_program.other_distributions():
+        print(f"ferry doctor: {found} owns the same files as ferry-ep, and removing it removes them. "
+              "Run pip uninstall ferry, then install ferry-ep again", file=sys.stderr)
+
+
 def main(arguments=None):
     arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["doctor"]:
+        warn_of_other_distributions()
     if arguments and arguments[0] in (*NATIVE, "--version"):
         return native_program.replace_process(arguments)
     parser = argparse.ArgumentParser(prog="ferry", description="dispatch and combine of Mixture-of-Experts")

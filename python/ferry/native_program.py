@@ -1,4 +1,5 @@
-"""Finds the native program `ferry` that is installed with the package, as ferry/bin/ferry."""
+"""Finds the native program `ferry` that is installed with the package, as ferry/bin/ferry; and other distributions
+that own the same files."""
 
 import os
 import sys
@@ -22,3 +23,9 @@ def replace_process(arguments):
     except FileNotFoundError as error:
         return f"ferry {arguments[0]}: {error}"
     os.execv(program, ["ferry", *arguments])
+
+
+def other_distributions():
+    """Metadata of distributions called `ferry` beside this package, such as "ferry-0.1.0.dist-info"."""
+    folders = [Path(folder).parent for folder in sys.modules[__package__].__path__]
+    return sorted(found.name for folder in folders for found in folder.glob("ferry-[0-9]*-info"))

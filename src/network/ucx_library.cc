@@ -47,7 +47,7 @@ void find(void* library, const char* name, Function& function) {
   }
 }
 
-// The UCX that pip installed beside ferry (ferry[ucx]): both lie in site-packages.
+// The UCX that pip installed beside ferry (ferry-ep[ucx]): both lie in site-packages.
 std::string pip_library() {
   Dl_info self{};
   dladdr(reinterpret_cast<const void*>(&pip_library), &self);
@@ -79,7 +79,7 @@ UcxLibrary load() {
   void* library = open_library();
   if (library == nullptr) {
     throw Error(Code::kSystem, fmt::format("this group spans hosts, and UCX could not be loaded: "
-                                           "{}. Install ferry[ucx] (pip) or libucx0 (Debian)",
+                                           "{}. Install ferry-ep[ucx] (pip) or libucx0 (Debian)",
                                            dlerror()));
   }
   UcxLibrary ucx;

@@ -65,6 +65,19 @@ def test_the_version_is_that_of_the_native_program_and_of_the_package():
     assert command("--version").stdout == f"ferry {ferry.__version__}\n"
 
 
+def test_doctor_names_a_distribution_that_owns_the_same_files(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(ferry, "__path__", [str(tmp_path / "ferry")])
+    for name in ("ferry-0.1.0.dist-info", "ferry_ep-0.2.0.dist-info", "ferry-cli-0.1.1.dist-info"):
+        (tmp_path / name).mkdir()
+    main(["doctor"])  # no native program there
+    told = capsys.readouterr().err
+    assert told.startswith("ferry doctor: ferry-0.1.0.dist-info owns the same files as ferry-ep")
+    assert told.count("\n") == 1
+    (tmp_path / "ferry-0.1.0.dist-info").rmdir()
+    main(["doctor"])
+    assert not capsys.readouterr().err
+
+
 def test_a_missing_native_program_is_told_with_the_place(monkeypatch, tmp_path):
     monkeypatch.setattr(ferry, "__path__", [str(tmp_path)])
     told = main(["doctor"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-WHEELS = sorted(ROOT.glob("build/wheel/ferry-*.whl"))
+WHEELS = sorted(ROOT.glob("build/wheel/ferry_ep-*.whl"))
 pytestmark = pytest.mark.skipif(not WHEELS, reason="no wheel in build/wheel: scripts/test.sh python makes it")
 
 PROGRAM = str(ROOT / "tests/install/first_program.py")

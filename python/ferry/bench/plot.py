@@ -1,7 +1,7 @@
 """Pictures of measurements: `ferry plot results.json ... -o out.svg`, ferry.plot.draw in Python.
 
 Files are what `ferry bench --json` or `--trace`, `make bench` and `ferry compare --json` write. Needs
-matplotlib (`pip install ferry[plot]`). The command line calls add_arguments() and run().
+matplotlib (`pip install ferry-ep[plot]`). The command line calls add_arguments() and run().
 """
 
 from .results import ResultsError, read
