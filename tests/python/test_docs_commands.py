@@ -13,7 +13,8 @@ import pytest
 from ferry.__main__ import NATIVE
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [*map(ROOT.joinpath, ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+FRONT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+PAGES = [*map(ROOT.joinpath, FRONT), *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = (*NATIVE, "plot", "compare")
 MODULES = r"python3? -m (ferry[\w.]*)"
 
