@@ -33,7 +33,7 @@ wheel:
 	@scripts/install.sh build python wheel
 	@scripts/wheel.sh $(PYTHONS)
 
-# libferry0.1, libferry-cann0.1, libferry-plan0.1, libferry-dev and ferry-tools, in build/deb.
+# libferry0.2, libferry-cann0.2, libferry-plan0.2, libferry-dev and ferry-tools, in build/deb.
 deb:
 	@scripts/install.sh build deb
 	@scripts/deb.sh

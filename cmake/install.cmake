@@ -27,7 +27,7 @@ foreach(name ferry ferry-cann ferry-plan)
           COMPONENT development)
 endforeach()
 
-# libferry0.1, libferry-cann0.1, libferry-plan0.1, libferry-dev for the three, and ferry-tools. UCX is loaded at run
+# libferry0.2, libferry-cann0.2, libferry-plan0.2, libferry-dev for the three, and ferry-tools. UCX is loaded at run
 # time, so nothing links it.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_CONTACT "the ferry developers")

@@ -1,5 +1,5 @@
 #!/bin/bash
-# deb.sh: the Debian packages libferry0.1, libferry-cann0.1, libferry-plan0.1, libferry-dev and ferry-tools in
+# deb.sh: the Debian packages libferry0.2, libferry-cann0.2, libferry-plan0.2, libferry-dev and ferry-tools in
 # build/deb.
 # Called by `make deb`.
 set -euo pipefail

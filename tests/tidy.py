@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from tidy_packages import distribution_name
+from tidy_packages import distribution_name, one_version
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE = {".cc", ".c", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake", ".pml"}
@@ -512,7 +512,7 @@ def targets(path, text):
 RULES = [names, length, lines, places, first_line, function_length, classes, memory_orders]
 RULES += [types_defined_twice, prose_of_comments, allowed_includes, retired_words, environment_writes, environment_reads]
 RULES += [environment_table, links, targets, lowest_python, token_journey, record_names, readme_examples]
-RULES += [prose_of_pages, design_numbers, distribution_name]
+RULES += [prose_of_pages, design_numbers, distribution_name, one_version]
 QUOTES_THE_RULES = {"tests/tidy.py", "tests/tidy_test.py", "tests/tidy_packages.py"}
 
 
@@ -521,7 +521,7 @@ def complaints(path, text):
     if str(path) == "LICENSE" or str(path).startswith("tests/fuzz/seeds/"):  # the words of others
         return
     for rule in RULES:
-        quoted = str(path) in QUOTES_THE_RULES and rule in {lines, places, retired_words, design_numbers, distribution_name}
+        quoted = str(path) in QUOTES_THE_RULES and rule in {lines, places, retired_words, design_numbers, distribution_name, one_version}
         if not quoted:
             yield from (f"{path}:{number}: {what}" for number, what in rule(path, text))
 

@@ -2,6 +2,9 @@
 distribution is ferry-ep; the module and the command are ferry."""
 
 import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
 
 # The name alone, with extras or a version behind it: no path, and neither ferry-ep nor ferry_ep.
 OTHER = r"(?<![\w./~$-])ferry(?:\[[^\]\n]*\])?(?![\w/-]|\.\w|\[)"
@@ -22,3 +25,25 @@ def distribution_name(path, text):
         yield line, f"'{name}' is another project on the package index: ferry-ep, or a path such as ./ferry"
     if str(path) == "pyproject.toml" and '\nname = "ferry-ep"\n' not in text:
         yield 1, 'the distribution is not called ferry-ep: name = "ferry-ep"'
+
+
+def version_of(text):
+    """Major and minor version, and the whole, that CMakeLists.txt states: the one source of the version."""
+    found = re.search(r"^project\(ferry VERSION ((\d+\.\d+)\.\d+)", text, flags=re.M)
+    return (found[2], found[1]) if found else ("", "")
+
+
+def one_version(path, text):
+    """Names of libraries and packages, and the top section of the changes, have the version of CMakeLists.txt."""
+    minor, version = version_of((ROOT / "CMakeLists.txt").read_text())
+    if str(path) == "CHANGELOG.md":
+        headings = list(re.finditer(r"^## (\S+), (?:not released|\d{4}-\d\d-\d\d)$", text, flags=re.M))
+        if not headings or headings[0][1] != version:
+            yield 1, f"the top section is not '## {version}, DATE' or '## {version}, not released'"
+        text = text[: headings[0].end()] if headings else ""
+    for match in re.finditer(r"libferry(?:-cann|-plan|\.so\.)?(\d+\.\d+)|find_package\(ferry (\d+\.\d+)", text):
+        if (match[1] or match[2]) != minor:
+            yield text.count("\n", 0, match.start()) + 1, f"'{match[0]}', but CMakeLists.txt has version {version}"
+    if str(path) == "pyproject.toml" and (not re.search(r'^dynamic = \["version"\]$', text, flags=re.M)
+                                          or 'input = "CMakeLists.txt"' not in text):
+        yield 1, "the version is not taken from CMakeLists.txt"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import commits
 import tidy
+import tidy_packages
 
 HEAD = "// Owns x.\n"
 
@@ -182,6 +183,19 @@ class Tidy(unittest.TestCase):
         project = (tidy.ROOT / "pyproject.toml").read_text()
         self.expect("pyproject.toml", project.replace('"ferry-ep"', '"ferry"'), project, "is not called ferry-ep")
 
+    def test_one_version(self):
+        minor, version = tidy_packages.version_of((tidy.ROOT / "CMakeLists.txt").read_text())
+        self.assertTrue(version.startswith(minor + "."))
+        what = f"but CMakeLists.txt has version {version}"
+        for name in "libferry%s", "libferry-cann%s", "libferry-plan%s", "libferry.so.%s", "find_package(ferry %s REQUIRED)":
+            self.expect("docs/a.txt", "x\n" + name % "9.9", "x\n" + name % minor, what)
+        heading = "# Changes\n\nlibferry.so.%s\n\n## %s, not released\n\n## 0.1.0, 2020-01-01\n\nlibferry0.1\n"
+        self.expect("CHANGELOG.md", heading % (minor, "9.9.9"), heading % (minor, version), f"not '## {version}, DATE'")
+        self.expect("CHANGELOG.md", heading % ("9.9", version), heading % (minor, version), what)
+        project = (tidy.ROOT / "pyproject.toml").read_text()
+        for part in 'dynamic = ["version"]', 'input = "CMakeLists.txt"':
+            self.expect("pyproject.toml", project.replace(part, 'version = "1"'), project, "not taken from CMakeLists.txt")
+
     def test_tutorial(self):
         good = (tidy.ROOT / "docs/tutorial.md").read_text()
         self.expect("docs/tutorial.md", good.replace("run_threads(4", "run_threads(3"), good, "step1_threads.py")
@@ -201,7 +215,8 @@ class Tidy(unittest.TestCase):
         self.assertEqual(broken("docs/a.md", wrap(f"{sentence(30)[:-1]} `{sentence(30)}` {sentence(9)}")), [])
         self.assertEqual(broken("docs/a.md", f"{sentence(20)[:-1]}\n\n    {sentence(20)}\n\n{sentence(20)}\n"), [])
         self.assertIn("of 60 words", str(broken("README.md", wrap(f"{sentence(30)[:-1]} {sentence(30)}"))))
-        old = "## 0.2\n\nx\n\n## 0.1\n\n"
+        _, version = tidy_packages.version_of((tidy.ROOT / "CMakeLists.txt").read_text())
+        old = f"## {version}, not released\n\nx\n\n## 0.1\n\n"
         self.expect("CHANGELOG.md", old.replace("x", wrap(sentence(41))), old + wrap(sentence(41)), "of 41 words")
 
     def test_first_person_on_pages(self):

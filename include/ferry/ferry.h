@@ -20,7 +20,7 @@ extern "C" {
 
 // ---- this library
 
-// "0.1.0"; and the FERRY_ABI_VERSION it was built with.
+// Such as "0.2.0"; and the FERRY_ABI_VERSION it was built with.
 FERRY_EXPORT const char* ferry_version(void);
 FERRY_EXPORT uint32_t ferry_abi_version(void);
 

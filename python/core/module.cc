@@ -8,10 +8,12 @@
 #include "core/errors.h"
 #include "core/group.h"
 #include "core/padded.h"
+#include "ferry/ferry.h"
 
 NB_MODULE(_core, module) {
   nanobind::set_leak_warnings(false);  // a program may end while it has a group
   module.doc() = "The native part of ferry.";
+  module.attr("version") = ferry_version();
   ferry::python::bind_errors(module);
   ferry::python::bind_group(module);
   ferry::python::bind_exchange(module);

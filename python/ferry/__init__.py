@@ -14,6 +14,7 @@ from importlib import import_module
 from types import ModuleType
 
 from ferry._core import Collectives, Exchange, Group, Handle, Operation, Received, window_bytes
+from ferry._core import version as __version__
 from ferry.errors import (
     Broken,
     Capacity,
@@ -32,7 +33,6 @@ from ferry.planner import plan
 from ferry.stats import Stats, WindowBytes
 from ferry.types import Settings
 
-__version__ = "0.1.0"
 __all__ = [
     "Broken", "Capacity", "Closed", "Collectives", "Error", "Exchange", "Group", "Handle", "Interrupted",
     "InvalidArgument", "Mismatch", "Operation", "PeerLost", "PeerRejected", "Received", "Settings", "Stats",

@@ -105,7 +105,7 @@ TEST(CapiErrors, LongMessagesAreCut) {
 }
 
 TEST(CapiErrors, NamesAndSizes) {
-  EXPECT_STREQ(ferry_version(), "0.1.0");
+  EXPECT_STREQ(ferry_version(), FERRY_VERSION);
   EXPECT_EQ(ferry_abi_version(), 1U);
   EXPECT_STREQ(ferry_code_name(FERRY_PEER_REJECTED), "peer_rejected");
   EXPECT_STREQ(ferry_code_name(11), "unknown");

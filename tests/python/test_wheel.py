@@ -15,6 +15,7 @@ WHEELS = sorted(ROOT.glob("build/wheel/ferry_ep-*.whl"))
 pytestmark = pytest.mark.skipif(not WHEELS, reason="no wheel in build/wheel: scripts/test.sh python makes it")
 
 PROGRAM = str(ROOT / "tests/install/first_program.py")
+VERSION = re.search(r"project\(ferry VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +68,14 @@ def test_no_file_of_it_has_a_name_of_cann(alone):
 
 
 def test_it_works_without_numpy_and_torch(alone):
-    assert run(alone, PROGRAM) == "ferry 0.1.0 works\n"
+    assert run(alone, PROGRAM) == f"ferry {VERSION} works\n"
 
 
 def test_it_works_on_a_processor_of_2008(alone):
     emulator = shutil.which("qemu-x86_64")
     if emulator is None or "x86_64" not in WHEELS[-1].name:
         pytest.skip("no qemu-x86_64, or not that processor")
-    assert run(emulator, "-cpu", "Nehalem", alone, PROGRAM, "without-command") == "ferry 0.1.0 works\n"
+    assert run(emulator, "-cpu", "Nehalem", alone, PROGRAM, "without-command") == f"ferry {VERSION} works\n"
 
 
 def test_the_fronts_say_what_they_need(alone):
