@@ -52,4 +52,15 @@ endforeach()
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/src)  # where shlibdeps finds libferry
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME ferry-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_RECOMMENDS libucx0)
+
+# The licences of ferry and of what is compiled in, which scripts/deb.sh writes, where Debian has them.
+set(packages library libferry development libferry-dev tools ferry-tools cann libferry-cann plan libferry-plan)
+while(packages)
+  list(POP_FRONT packages component package)
+  if(component MATCHES "library|cann|plan")
+    string(APPEND package ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  endif()
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package}
+          COMPONENT ${component} OPTIONAL EXCLUDE_FROM_ALL)
+endwhile()
 include(CPack)

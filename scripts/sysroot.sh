@@ -14,7 +14,7 @@ if [ "${1:-}" = python ]; then
 fi
 missing=()
 for package in "${packages[@]}"; do
-  [ -e "$sysroot/have/$package" ] || missing+=("$package")
+  [ -s "$sysroot/have/$package" ] || missing+=("$package")
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 
@@ -29,8 +29,13 @@ options=(-qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Acquire::
   -o APT::Update::Post-Invoke= -o APT::Update::Post-Invoke-Success=)
 apt-get "${options[@]}" update
 apt-get "${options[@]}" download "${missing[@]}"
+# have/PACKAGE: source, version and architecture, then the files of the package (scripts/notices.py).
 for archive in *.deb; do
   dpkg -x "$archive" "$sysroot"
+  {
+    dpkg-deb --show --showformat='${source:Package} ${Version} ${Architecture}\n' "$archive"
+    dpkg-deb --fsys-tarfile "$archive" | tar --list | sed 's/^\.//'
+  } >"$sysroot/have/${archive%%_*}"
 done
 cd "$sysroot"
 rm -rf apt
@@ -39,5 +44,4 @@ cat >python <<END
 exec qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH=$libraries $sysroot/usr/bin/python3.11 "\$@"
 END
 chmod +x python
-for package in "${missing[@]}"; do touch "have/$package"; done
 touch complete

@@ -48,6 +48,13 @@ repair() {
   compgen -G "$out/ferry_ep-*-$1-*manylinux_2_34_$2.whl" >/dev/null || { echo "no manylinux_2_34_$2" >&2; return 1; }
 }
 
+# notices <tag> <architecture> <build folder> [options]: puts the notices and a list of its parts into the wheel.
+notices() {
+  local wheel=("$out"/ferry_ep-*-"$1"-*"_$2.whl")
+  .venv/bin/python scripts/notices.py wheel "${wheel[0]}" "${@:3}"
+  .venv/bin/python scripts/notices.py check "${wheel[0]}"
+}
+
 rm -rf "$out"
 mkdir -p "$out/raw"
 .venv/bin/python -c 'import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])' \
@@ -59,6 +66,7 @@ for python in "$@"; do
     # auditwheel takes the names of platforms from this machine, but finds out that of a wheel.
     repair cp311 aarch64 --plat auto \
       --ldpaths "$PWD/build/aarch64-sysroot/usr/lib/aarch64-linux-gnu:/usr/aarch64-linux-gnu/lib"
+    notices cp311 aarch64 build/wheel-aarch64 --sysroot build/aarch64-sysroot
     continue
   fi
   tag=$("$python" -c 'import sys; print(f"cp{sys.version_info[0]}{min(sys.version_info[1], 12)}")')
@@ -66,6 +74,9 @@ for python in "$@"; do
   echo "the wheel $tag"
   make_wheel "$python" "$tag"
   repair "$tag" "$(uname -m)" --plat "manylinux_2_34_$(uname -m)"
+  folder=build/wheel-$tag
+  [ "$python" != .venv/bin/python ] || folder=build/release
+  notices "$tag" "$(uname -m)" "$folder"
 done
 rm -r "$out/raw"
 ls -sh "$out"
