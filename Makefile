@@ -1,5 +1,5 @@
 # The commands of this repository. Each installs what is missing first (scripts/install.sh).
-.PHONY: build run test check matrix long wheel deb docs bench gallery format tidy sanitize check-megatron check-vllm
+.PHONY: build run test check matrix long wheel deb docs bench gallery release format tidy sanitize check-megatron check-vllm
 
 build:
 	@scripts/install.sh build
@@ -37,6 +37,15 @@ wheel:
 deb:
 	@scripts/install.sh build deb
 	@scripts/deb.sh
+
+# A version, in build/release-VERSION: all of `make check`, then wheels, sdist, Debian packages, site, lists of parts,
+# notices and checksums, tried from there. CHECK= leaves `make check` out, for tests of this command.
+CHECK = check
+release:
+	@scripts/install.sh build test python wheel deb docs cross release
+	@scripts/release.sh ready
+	@$(if $(CHECK),$(MAKE) --no-print-directory $(CHECK),echo "make check is left out")
+	@scripts/release.sh files "$(CHECK)" $(PYTHONS)
 
 # The site in build/site: pages, reference, search; needs no server and no network. Every link is checked.
 docs:

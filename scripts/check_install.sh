@@ -3,15 +3,17 @@
 # all, the rest in the first). Three of them: of Python (by wheel, from source), of C++ (from source, by Debian package,
 # by Conan), and one who compares topologies. The last lines say how long each took from nothing to a correct result;
 # the aim, on an idle machine of two cores, is a minute for the wheel and five for another. Before them the wheel with
-# .venv's Python and with those of FERRY_PYTHONS ("aarch64": under emulation). A wheel for each version costs a build;
+# .venv's Python and with those of FERRY_PYTHONS ("aarch64": under emulation). With "wheels" in the place of releases
+# only these, with the wheels in FERRY_WHEELS where that is set. A wheel for each version costs a build;
 # from Python 3.12 on one serves all, which trixie and forky need. Needs root. Called by scripts/test.sh, step bare.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- bookworm
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-read -ra pythons <<<".venv/bin/python ${FERRY_PYTHONS:-}"
-wheels=build/wheels
+read -ra pythons <<<"${FERRY_PYTHONS:-}"
+[[ " ${pythons[*]} " == *" .venv/bin/python "* ]] || pythons=(.venv/bin/python "${pythons[@]}")
+wheels=${FERRY_WHEELS:-build/wheels}
 times=()
 
 # user <seconds aimed at> <name> <command...>: what one of them does.
@@ -161,7 +163,7 @@ conan_package() {
   }
 }
 
-scripts/wheel.sh "${pythons[@]}"
+[ -n "${FERRY_WHEELS:-}" ] || scripts/wheel.sh "${pythons[@]}"
 for python in "${pythons[@]}"; do
   if [ "$python" = aarch64 ]; then
     echo "== the wheel on aarch64, under emulation"
@@ -175,6 +177,10 @@ echo "== the sdist"
 # has most of it.
 CXX=c++ TMPDIR=$work CCACHE_BASEDIR=$work "$work/venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps \
   -w "$work" --config-settings cmake.define.FERRY_WERROR=ON "$wheels"/ferry_ep-*.tar.gz
+if [ "$*" = wheels ]; then
+  printf '%s\n' "${times[@]}"
+  exit
+fi
 for release in "$@"; do
   bare_system "$release" "$release"
   user 60 "the wheel in bare $release" wheel_in "$release"

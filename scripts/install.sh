@@ -22,6 +22,7 @@ declare -A packages=(
   [wheel]="python3-dev python3-venv"
   [types]="python3-dev python3-venv"
   [docs]="python3-dev python3-venv"
+  [release]="python3-dev python3-venv"
   [deb]="dpkg-dev python3"
   [bare]="debootstrap"
   [browser]="chromium"

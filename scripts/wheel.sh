@@ -19,6 +19,9 @@ make_wheel() {
   else
     # The options of release, so that ccache has most of it.
     options+=(--config-settings build-dir="build/wheel-$2" --config-settings cmake.define.FERRY_WERROR=ON)
+    # nanobind of .venv, whose licence scripts/notices.py takes; pip asks one of the two names, by its version.
+    .venv/bin/python -m pip freeze | grep -i '^nanobind==' >"$out/raw/constraints.txt"
+    local -x PIP_CONSTRAINT=$out/raw/constraints.txt PIP_BUILD_CONSTRAINT=$out/raw/constraints.txt
   fi
   CXX=c++ "$1" -m pip wheel "${options[@]}" .
 }
