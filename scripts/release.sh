@@ -2,8 +2,8 @@
 # release.sh ready: refuses a tree that no version can be made of.
 # release.sh files <what was checked> [python...]: writes build/release-VERSION: wheels by these Pythons (by default
 # .venv's, those of python3.10 and python3.12 that start, and a cross build for aarch64), sdist, Debian packages, site,
-# lists of parts, notices and checksums; then installs the wheels from there and tries the upload without a network.
-# Nothing is published and no tag is set: the last lines say how. Called by `make release`.
+# lists of parts, notices, the versions that ran, and checksums; and installs the wheels from there and tries the upload
+# without a network. Nothing is published and no tag is set: the last lines say how. Called by `make release`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^project(ferry VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
@@ -56,11 +56,10 @@ files() {
   site
   cp build/wheels/*.whl build/wheels/*.tar.gz build/deb/*.deb "$out"
   for wheel in "$out"/*.whl; do .venv/bin/python scripts/notices.py extract "$wheel"; done
-  (cd "$out" && sha256sum -- * >SHA256SUMS)
-
-  (cd "$out" && sha256sum --check --quiet SHA256SUMS)
   .venv/bin/python -m twine check --strict "$out"/*.whl "$out/ferry_ep-$version.tar.gz"
   FERRY_WHEELS=$out FERRY_PYTHONS="${pythons[*]}" scripts/check_install.sh wheels
+  scripts/versions.py print >"$out/versions.md"
+  (cd "$out" && sha256sum -- * >SHA256SUMS)
   ls -sh "$out"
   wheels=$(cd "$out" && echo *.whl)
   for python in cp310 cp311 cp312; do

@@ -76,6 +76,9 @@ prepare_python() {
   check "wheel" wheel
 }
 
+# note_versions <what> <passed> <failed> <distributions...>: for the table of docs/versions.md.
+note_versions() { .venv/bin/python scripts/versions.py record "$@"; }
+
 # run_pytest <what> [pytest options]
 run_pytest() {
   local report=$PWD/build/pytest.txt begin=$SECONDS run fail again what=$1
@@ -90,6 +93,7 @@ run_pytest() {
     failures_of "$report" | grep -vxFf - build/failed_first.txt | sed 's/^/AGAIN: python: /' >>"$steps_file"
   fi
   note $((SECONDS - begin)) "$run" "$fail" "tests of $what"
+  note_versions "tests/python, $what" "$run" "$fail" torch numpy ml_dtypes mpi4py libucx-cu12
   failures_of "$report" | sed 's/^/FAILED: python: /' >>"$steps_file"
 }
 
@@ -165,7 +169,8 @@ for step in "$@"; do
     python-long) prepare_python && run_pytest "python, the long ones" -m long ;;
     transformers) # what the step python skips without transformers
       check "install transformers" scripts/install.sh transformers && check "wheel" wheel &&
-        check "tests of transformers" .venv/bin/python -m pytest -q -rfEs tests/python -k transformers
+        check "tests of transformers" .venv/bin/python -m pytest -q -rfEs tests/python -k transformers &&
+        note_versions "tests/python -k transformers" 1 0 transformers torch accelerate
       ;;
     transformers-example) # with the wheel of an earlier step
       check "install transformers" scripts/install.sh transformers &&
@@ -173,7 +178,8 @@ for step in "$@"; do
       ;;
     jax) # with the wheel of an earlier step
       check "install jax" scripts/install.sh jax &&
-        check "tests of jax" .venv/bin/python -m pytest -q -rfEs tests/python/test_jax.py
+        check "tests of jax" .venv/bin/python -m pytest -q -rfEs tests/python/test_jax.py &&
+        note_versions "tests/python/test_jax.py" 1 0 jax jaxlib numpy
       ;;
     asan) FERRY_STRESS=${FERRY_STRESS:-0.1} check_tests asan ;;
     tsan) FERRY_STRESS=${FERRY_STRESS:-0.25} check_tests tsan ;;
