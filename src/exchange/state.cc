@@ -75,7 +75,8 @@ std::string text_of(const ExchangeConfig& config) {
 StoreChoice choose_stores(const GroupState& group) {
   const unsigned processors = std::max(1U, std::thread::hardware_concurrency());
   const std::uint64_t of_ranks = std::min<std::uint64_t>(group.size(), processors);
-  return {of_ranks * private_cache_bytes(), last_level_cache_bytes(), group.one_node()};
+  return {of_ranks * private_cache_bytes(), last_level_cache_bytes(),
+          group.one_node() ? &LearnedStores::of_groups(group.size()) : nullptr};
 }
 
 std::shared_ptr<WorkerPool> make_workers(int workers) {

@@ -63,15 +63,27 @@ Stores StoreChoice::by_caches(std::uint64_t bytes) const noexcept {
 }
 
 Stores StoreChoice::begin(std::uint64_t bytes, std::int64_t now_ns) noexcept {
-  if (learn_ && bytes > private_bytes_) {
-    Size& size = sizes_[std::bit_width(bytes)];
-    if (size.dispatches == 0) size.choice = by_caches(bytes);
+  if (learned_ != nullptr && bytes > private_bytes_) {
+    const int bits = std::bit_width(bytes);
+    Size& size = sizes_[bits];
+    if (size.dispatches == 0) begin_size(bytes, now_ns);
     const bool again = ++size.dispatches > kTryAgain && now_ns - size.tried_ns >= kTryAgainNs;
     if (again) size.begin_trial();
     if (size.dispatches == 1) size.tried_ns = now_ns;
     if (size.dispatches == 2 * kTrial + 1) size.end_trial();
+    if (size.dispatches == 2 * kTrial + 1) learned_->keep(bits, size.choice);
   }
   return stores(bytes);
+}
+
+// Where a trial of the process has found what is best, this exchange begins after its own.
+void StoreChoice::begin_size(std::uint64_t bytes, std::int64_t now_ns) noexcept {
+  const int bits = std::bit_width(bytes);
+  Size& size = sizes_[bits];
+  const std::optional<Stores> learned = learned_->find(bits);
+  size.choice = learned.value_or(by_caches(bytes));
+  if (learned) size.dispatches = 2 * kTrial + 1;
+  size.tried_ns = now_ns;
 }
 
 bool StoreChoice::trying(std::uint64_t bytes) const noexcept {
@@ -79,17 +91,23 @@ bool StoreChoice::trying(std::uint64_t bytes) const noexcept {
   return bytes > private_bytes_ && size.dispatches > 0 && !size.known();
 }
 
+// By the trials of this exchange, or of the process.
+std::optional<Stores> StoreChoice::found(int bits) const noexcept {
+  if (sizes_[bits].known()) return sizes_[bits].choice;
+  return learned_ != nullptr ? learned_->find(bits) : std::nullopt;
+}
+
 Stores StoreChoice::stores(std::uint64_t bytes) const noexcept {
   if (bytes <= private_bytes_) return by_caches(bytes);
-  const Size& size = sizes_[std::bit_width(bytes)];
-  if (size.known()) return size.choice;
-  if (size.dispatches > kTrial) return opposite(by_caches(bytes));
-  if (size.dispatches > 0) return by_caches(bytes);
+  const int bits = std::bit_width(bytes);
+  const Size& size = sizes_[bits];
+  if (trying(bytes))
+    return size.dispatches > kTrial ? opposite(by_caches(bytes)) : by_caches(bytes);
+  if (const std::optional<Stores> best = found(bits)) return *best;
   // Where fewer rows did not fit the caches, more do not.
-  const bool less_did_not_fit = std::any_of(sizes_.data(), &size, [](const Size& less) {
-    return less.known() && less.choice == Stores::kStreaming;
-  });
-  return less_did_not_fit ? Stores::kStreaming : by_caches(bytes);
+  for (int less = 0; less < bits; ++less)
+    if (found(less) == Stores::kStreaming) return Stores::kStreaming;
+  return by_caches(bytes);
 }
 
 void StoreChoice::took(Phase phase, std::uint64_t bytes, std::uint64_t mine,

@@ -4,13 +4,15 @@
 // has to itself, and no system file says that: other tenants of the machine fill it too. So a rank
 // tries both with its first dispatches of a size and the combines that follow, and keeps what took
 // it less (docs/decisions/streaming_stores.md). One trial can be wrong, as others disturb it: the
-// choice changes when two in a row say so. One per exchange;
-// send_rows.cc and combine.cc measure.
+// choice changes when two in a row say so. One per exchange; a later exchange of the process starts
+// from what an earlier one found (learned_stores.h). send_rows.cc and combine.cc measure.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
+#include "exchange/workers/learned_stores.h"
 #include "kernels/kernels.h"
 
 namespace ferry::internal {
@@ -21,15 +23,19 @@ class StoreChoice {
 
   // Rows of at most `private_bytes`, on all ranks together, fit caches that nobody else uses: they
   // take ordinary stores. So do larger ones up to two to four times `shared_bytes`, the last-level
-  // caches, until trials have shown what is best; without `learn` there are no trials.
-  StoreChoice(std::uint64_t private_bytes, std::uint64_t shared_bytes, bool learn) noexcept
-      : private_bytes_(private_bytes), shared_bytes_(shared_bytes), learn_(learn) {}
+  // caches, until trials have shown what is best. Results of trials are read from `learned` and
+  // kept there; null: there are no trials.
+  StoreChoice(std::uint64_t private_bytes, std::uint64_t shared_bytes,
+              LearnedStores* learned) noexcept
+      : private_bytes_(private_bytes), shared_bytes_(shared_bytes), learned_(learned) {}
 
   // A dispatch begins at `now_ns`, of rows of `bytes` on all ranks together. Returns stores(bytes).
   Stores begin(std::uint64_t bytes, std::int64_t now_ns) noexcept;
 
   // For such rows: what is best, or what is tried now.
   Stores stores(std::uint64_t bytes) const noexcept;
+  // Whether they are tried now.
+  bool trying(std::uint64_t bytes) const noexcept;
 
   // Does `work` for the last dispatch of such rows, or for its combine: on `mine` bytes, those of
   // this rank.
@@ -62,13 +68,14 @@ class StoreChoice {
     void end_trial() noexcept;
   };
   Stores by_caches(std::uint64_t bytes) const noexcept;
-  bool trying(std::uint64_t bytes) const noexcept;
+  void begin_size(std::uint64_t bytes, std::int64_t now_ns) noexcept;
+  std::optional<Stores> found(int bits) const noexcept;
   // Processor time of this thread: what other ranks on the same processor take is not in it.
   static std::int64_t thread_ns() noexcept;
 
   std::uint64_t private_bytes_, shared_bytes_;
-  bool learn_;
-  std::array<Size, 65> sizes_ = {};  // [bits of the bytes]
+  LearnedStores* learned_;
+  std::array<Size, LearnedStores::kSizes> sizes_ = {};  // [bits of the bytes]
 };
 
 }  // namespace ferry::internal
