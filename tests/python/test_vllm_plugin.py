@@ -27,3 +27,31 @@ def test_vllm_finds_it():
     group = "vllm.platform_plugins"
     found = points.select(group=group) if hasattr(points, "select") else points.get(group, [])
     assert "ferry.vllm:find_platform" in [point.value for point in found if point.name == "ferry"]
+
+
+STAND_IN = """
+import sys, types
+module = types.ModuleType("vllm.platforms.cpu")
+class CpuPlatform:
+    @classmethod
+    def check_and_update_config(cls, vllm_config):
+        if vllm_config.parallel_config.distributed_executor_backend == "uni":
+            vllm_config.parallel_config.distributed_executor_backend = "mp"
+module.CpuPlatform = CpuPlatform
+sys.modules.update({"vllm": types.ModuleType("vllm"), "vllm.platforms": types.ModuleType("vllm.platforms"),
+                    "vllm.platforms.cpu": module})
+from ferry.vllm.platform import FerryCpuPlatform
+for backend, workers in (("mp", 1), ("uni", 1), ("mp", 2), ("ray", 1)):
+    parallel = types.SimpleNamespace(distributed_executor_backend=backend, world_size=workers)
+    FerryCpuPlatform.check_and_update_config(types.SimpleNamespace(parallel_config=parallel))
+    print(parallel.distributed_executor_backend)
+"""
+
+
+@pytest.mark.parametrize("bound, said", [("nobind", "uni uni mp ray"), ("0|1", "mp mp mp ray"), (None, "mp mp mp ray")])
+def test_an_engine_of_one_worker_runs_it_itself_unless_threads_are_bound(monkeypatch, bound, said):
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
+    if bound is not None:
+        monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", bound)
+    done = subprocess.run([sys.executable, "-c", STAND_IN], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == said.split()

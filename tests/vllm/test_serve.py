@@ -37,6 +37,14 @@ def expected(models):
     return find
 
 
+def processes(server, name):
+    """Process ids of the server's processes whose title has this name, by title."""
+    listed = subprocess.run(["ps", "-eo", "pid,sid,args"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()]
+    mine = [(row[2], int(row[0])) for row in rows if row[1] == str(server.process.pid) and name in row[2]]
+    return [pid for _, pid in sorted(mine)]
+
+
 @pytest.mark.parametrize("name, arguments", [
     ("moe", EXPERT_PARALLEL),
     ("odd", EXPERT_PARALLEL),  # 7 experts on 2 ranks
@@ -51,6 +59,9 @@ def test_data_parallel_ranks_say_what_one_rank_says(models, expected, tmp_path, 
         assert server.complete_all(PROMPTS) == expected(name)
         by_ferry = f"ferry takes tokens to the experts of {arguments[1]} ranks" in server.text()
         assert by_ferry == ("--enable-expert-parallel" in arguments)
+        # An engine that polls for a worker's reply would take half of a core from it.
+        assert len(processes(server, "VLLM::EngineCore")) == int(arguments[1])
+        assert not processes(server, "VLLM::Worker")
 
 
 @pytest.mark.parametrize("arguments, said", [
@@ -67,18 +78,10 @@ def test_what_is_not_there_is_refused_by_name(models, tmp_path, arguments, said)
             os.killpg(server.process.pid, signal.SIGKILL)
 
 
-def engines(server):
-    """Process ids of the engines, by data parallel rank."""
-    listed = subprocess.run(["ps", "-eo", "pid,sid,args"], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(None, 2) for line in listed.splitlines()]
-    mine = [(row[2], int(row[0])) for row in rows if row[1] == str(server.process.pid) and "EngineCore_DP" in row[2]]
-    return [pid for _, pid in sorted(mine)]
-
-
 def test_an_engine_that_dies_ends_the_requests_of_the_others(models, tmp_path):
     with serve(models / "moe", tmp_path / "log", *EXPERT_PARALLEL) as server, ThreadPoolExecutor(4) as pool:
         server.complete_all(PROMPTS)
-        victim = engines(server)[1]
+        victim = processes(server, "VLLM::EngineCore_DP")[1]
 
         def ask_on(prompt):
             """Whatever the speed of the machine, a request is under way when the engine dies."""

@@ -3,6 +3,8 @@
 Imported while vllm.config is half made: it may import nothing of vllm but vllm.platforms.cpu.
 """
 
+import os
+
 from vllm.platforms.cpu import CpuPlatform
 
 
@@ -12,3 +14,21 @@ class FerryCpuPlatform(CpuPlatform):
     @classmethod
     def get_device_communicator_cls(cls) -> str:
         return "ferry.vllm.communicator.FerryCommunicator"
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config):
+        super().check_and_update_config(vllm_config)
+        parallel = vllm_config.parallel_config
+        if _needs_no_worker_process(parallel):
+            parallel.distributed_executor_backend = "uni"
+
+
+def _needs_no_worker_process(parallel):
+    """Whether the engine of a data parallel rank can run the model itself.
+
+    vLLM starts a worker process for each engine on CPU, since only a new process gets other variables of OpenMP. The
+    engine then polls for the worker's reply and takes half of the core that the worker needs, where there are as many
+    ranks as cores. With threads that vLLM does not bind, the worker would have the same variables as the engine.
+    """
+    bound = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "auto") != "nobind"
+    return parallel.distributed_executor_backend == "mp" and parallel.world_size == 1 and not bound
