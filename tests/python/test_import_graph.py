@@ -1,6 +1,9 @@
-"""The modules of python/ferry import each other without a circle, inside functions too."""
+"""The modules of python/ferry import each other without a circle, inside functions too, and define the names that their
+functions read."""
 
 import ast
+import builtins
+import symtable
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -63,3 +66,21 @@ def test_a_circle_is_found_at_module_level_and_in_functions(tmp_path, second):
         (package / f"{name}.py").write_text(text)
     with pytest.raises(CycleError):
         TopologicalSorter(import_graph(package)).prepare()
+
+
+def undefined_names(file):
+    """Names that functions and classes of a file read as globals and that it does not define."""
+    def scopes(table):
+        for child in table.get_children():
+            yield child
+            yield from scopes(child)
+
+    top = symtable.symtable(file.read_text(), str(file), "exec")
+    known = {*vars(builtins), *top.get_identifiers(), "__file__", "__name__", "__package__"}
+    return {symbol.get_name() for scope in scopes(top) for symbol in scope.get_symbols()
+            if symbol.is_global() and symbol.is_referenced()} - known
+
+
+@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_functions_read_names_that_exist(file):
+    assert not undefined_names(file)

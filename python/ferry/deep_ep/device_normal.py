@@ -16,6 +16,7 @@ from ferry.deep_ep.layout import check_num_experts, check_tensor, describe
 from ferry.deep_ep.normal import (Layout, Routes, aligned, check_cached, check_config, check_layout, check_worst,
                                   checked, gathered_counts)
 from ferry.deep_ep.rows import FLOATS
+from ferry.deep_ep.scalars import check_flags
 from ferry.errors import InvalidArgument, make_error
 
 _IDS = (torch.int64, torch.int32)
