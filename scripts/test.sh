@@ -150,6 +150,7 @@ for step in "$@"; do
     tidy)
       check "tidy's rules" tests/tidy_test.py
       check "tidy" tests/tidy.py
+      check "a draw of comments and sentences" tests/draw_prose.py
       check "commit subjects" tests/commits.py
       ;;
     release) FERRY_STRESS=${FERRY_STRESS:-0.1} check_tests release ;;
