@@ -1,7 +1,10 @@
 """Set-up of all Python tests: one torch thread (ranks are threads and processes of few cores)."""
 
+import multiprocessing
 import sys
 from pathlib import Path
+
+import ferry
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # oracles beside the tests, in spawned ranks too
@@ -13,3 +16,8 @@ try:
     torch.set_num_threads(1)
 except ImportError:
     pass
+
+# A new process takes seconds of a core to import torch, so ranks come from a server that has imported it once. What they
+# find in the environment is what the server found: tests that change it name another method, as do those of spawn.
+multiprocessing.set_forkserver_preload(["ferry.torch"])
+ferry.spawn.__kwdefaults__["method"] = "forkserver"

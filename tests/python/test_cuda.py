@@ -405,10 +405,10 @@ def late_loading(monkeypatch):
 
 @needs_gpu
 def test_processes_share_a_gpu(late_loading):
-    ferry.spawn(2, in_a_process, deadline=30)
+    ferry.spawn(2, in_a_process, deadline=30, method="spawn")
 
 
 @needs_gpu
 def test_a_killed_process_is_named_long_before_the_deadline(late_loading):
     with pytest.raises(KeyError, match=r"rank 1 died.*culprit 1\), seconds: [0-3]\b"):
-        ferry.spawn(2, in_a_process, True, deadline=30)
+        ferry.spawn(2, in_a_process, True, deadline=30, method="spawn")
