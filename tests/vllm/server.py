@@ -87,8 +87,8 @@ main()
 def start(folder, log, *arguments, ferry=True, on=list, **environment):
     """The process, before it answers. on: makes of a command one that runs it on a host."""
     port = free_port()
-    more = dict(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1",
-                VLLM_NO_USAGE_STATS="1", **environment)  # fmt: skip
+    more = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
+            "VLLM_NO_USAGE_STATS": "1", **environment}  # fmt: skip
     if ferry:
         more["FERRY_VLLM"] = "1"
     command = [sys.executable, "-c", VLLM, "serve", folder, "--served-model-name", "tiny", "--dtype", "float32",
