@@ -260,6 +260,9 @@ struct OperationTimes {
   // [R]: time this rank waited for each source; sources are checked in order from the next rank on,
   // so a wait is counted for the first that was late.
   std::vector<std::int64_t> wait_ns;
+  // Dispatch: whether this rank wrote its rows with streaming stores, and whether that was a trial
+  // of one of the two kinds (docs/decisions/streaming_stores.md).
+  bool streaming_stores = false, store_trial = false;
 };
 
 struct ExchangeStats {

@@ -1,11 +1,18 @@
 // Several exchanges on one group, interleaved and at the same time, with the group's own barrier
 // and all-gather between.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cstddef>
+#include <cstdint>
 #include <numeric>
 #include <thread>
+#include <vector>
 
+#include "exchange/workers/learned_stores.h"
 #include "seat.h"
+#include "topology/caches.h"
 
 namespace ferry::test {
 namespace {
@@ -69,6 +76,41 @@ TEST_P(SeveralExchanges, OneAfterTheOther) {
     scenarios.push_back(make_scenario(kRanks, seed));
   run_ranks(GetParam(), kRanks, [&](Group group) {
     for (const Scenario& scenario : scenarios) play(group, scenario, {.halves = true});
+  });
+}
+
+// The rows do not fit the private caches, so the first exchange tries both kinds of stores.
+TEST_P(SeveralExchanges, ALaterOneTriesNoStores) {
+  constexpr int kRanks = 5;
+  constexpr std::int64_t kTokens = 64, kTopK = 8, kRows = kRanks * kTokens * kTopK;
+  const auto fit = static_cast<std::int64_t>(kRanks * internal::private_cache_bytes());
+  const ExchangeConfig config = {
+      .max_tokens = kTokens, .hidden = fit / kRows, .num_experts = 10, .top_k = kTopK};
+  const std::vector<std::uint16_t> tokens(kTokens * config.hidden);  // bf16: rows of 2 * fit bytes
+  // By this test on threads, before it runs on processes that inherit the result.
+  const bool learned =
+      internal::LearnedStores::of_groups(kRanks)
+          .find(std::bit_width(static_cast<std::uint64_t>(2 * kRows * config.hidden)))
+          .has_value();
+  std::vector<std::int32_t> ids(kTokens * kTopK);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i % kTopK);
+  run_ranks(GetParam(), kRanks, [&](Group group) {
+    const auto count_trials = [&](Exchange& exchange, int dispatches) {
+      int trials = 0;
+      for (int i = 0; i < dispatches; ++i) {
+        Received received;
+        const DispatchArgs args = {
+            .tokens = {tokens.data(), kTokens, config.hidden, DataType::kBf16, 0},
+            .topk_ids = {ids.data(), kTokens, kTopK, IndexType::kInt32}};
+        require_ok(exchange.dispatch(args, received), "dispatch");
+        trials += exchange.last_dispatch_times().store_trial ? 1 : 0;
+      }
+      return trials;
+    };
+    Exchange first(group, config), second(group, config);
+    const int trials = count_trials(first, 2 * 16 + 1);
+    require(learned ? trials == 0 : trials == 16 || trials == 32, fmt::format("{} trials", trials));
+    require(count_trials(second, 1) == 0, "the second exchange tries stores");
   });
 }
 

@@ -18,7 +18,7 @@ SMALL = ["--ranks", "3", "--hidden", "33", "--experts", "10", "--top-k", "3", "-
 KEYS = {"options", "tokens", "iterations", "dispatch_us", "combine_us", "pair_us", "limit_us",
         "limit_ratio", "rows", "algorithm", "algorithm_reason", "level_bytes", "level_limit_us",
         "remote_rows", "dispatch_bytes", "combine_bytes", "window_bytes",
-        "imbalance", "compared", "wrong"}
+        "imbalance", "compared", "wrong", "stores", "store_trials"}
 
 
 def bench(*arguments):
@@ -70,6 +70,8 @@ class Report(unittest.TestCase):
         self.assertAlmostEqual(limit["pair"], limit["dispatch"] + limit["combine"])
         self.assertAlmostEqual(result["limit_ratio"], result["pair_us"]["median"] / limit["pair"])
         self.assertEqual(result["rows"], 3 * 9 * 3)
+        self.assertEqual(result["stores"], ["cached"] * 3)  # they fit the private caches
+        self.assertEqual(result["store_trials"], [0] * 3)
         self.assertEqual(result["dispatch_bytes"], result["rows"] * 33 * 2)
         self.assertEqual(result["combine_bytes"], result["rows"] * 33 * 2)
         self.assertEqual((result["tokens"], result["iterations"], result["wrong"]), (9, 4, 0))

@@ -74,6 +74,12 @@ void add_measurement(Json& object, const Measurement& m) {
     object["limit_ratio"] = m.limit_ratio();
   }
   add_levels(object, m);
+  object["stores"] = Json::array();
+  object["store_trials"] = Json::array();
+  for (const StoreCounts& rank : m.rows.stores) {
+    object["stores"].push_back(rank.name());
+    object["store_trials"].push_back(rank.trials);
+  }
   object["rows"] = m.rows.all;
   object["remote_rows"] = m.rows.remote;
   object["dispatch_bytes"] = m.dispatch_bytes;

@@ -32,6 +32,7 @@ void summarise(const Plan& plan, const Results& results, Measurement& measuremen
     measurement.window_bytes += summary.window_bytes;
     measurement.compared += summary.compared;
     measurement.wrong += summary.wrong;
+    measurement.rows.stores.push_back(summary.stores);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "tools/bench/limit.h"
 #include "tools/bench/plan.h"
 #include "tools/bench/statistics.h"
+#include "tools/bench/stores.h"
 
 namespace ferry::bench {
 
@@ -26,6 +27,7 @@ struct RowCounts {
   double imbalance = 0;
   // For a report: [R, R] from rank to rank, and [R, L] of each rank's experts.
   std::vector<std::vector<std::int64_t>> between, of_experts;
+  std::vector<StoreCounts> stores;  // [R], that wrote them in the timed pairs
 };
 
 // The measurements of one exchange; bytes are summed over ranks.

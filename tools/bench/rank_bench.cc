@@ -157,7 +157,10 @@ void RankBench::time_pairs() {
     Interval& time = results_.pairs[rank_ * results_.num_batches + batch];
     require_ok(group_.barrier());
     time.begin_ns = internal::now_ns();
-    for (std::size_t i = 0; i < pairs; ++i) exchange_once();
+    for (std::size_t i = 0; i < pairs; ++i) {
+      exchange_once();
+      results_.summary[rank_].stores.add(exchange_.last_dispatch_times());
+    }
     time.end_ns = internal::now_ns();
   }
 }

@@ -13,6 +13,7 @@
 #include "tools/bench/memory.h"
 #include "tools/bench/plan.h"
 #include "tools/bench/statistics.h"
+#include "tools/bench/stores.h"
 
 namespace ferry::bench {
 
@@ -28,6 +29,7 @@ struct RankSummary {
   std::uint64_t window_bytes = 0;  // committed at the end
   std::uint64_t compared = 0;      // elements compared with the oracle
   std::uint64_t wrong = 0;         // of these, different
+  StoreCounts stores;              // of the timed pairs
   int node = 0;
   Algorithm algorithm = Algorithm::kAuto;  // that was used, and why
   std::array<char, 200> reason = {};

@@ -132,19 +132,23 @@ std::string table_line(const Options& options, const Measurement& m) {
       one_machine ? short_number(m.limit.pair_us) : "n/a",
       one_machine ? short_number(m.limit_ratio()) : "n/a", fmt::format("{:.2f}", m.rows.imbalance),
       options.check ? fmt::format("{}", m.wrong) : "n/a");
-  return line + changes_text(m) + between_nodes_text(m);
+  return line + stores_text(m.rows.stores) + changes_text(m) + between_nodes_text(m);
 }
 
 std::string rebalance_footer(const Options& options, const std::vector<Measurement>& measurements) {
   const Measurement &blocks = measurements[0], &balanced = measurements[1], &even = measurements[2];
+  const std::string stores = stores_names(blocks.rows.stores);
+  const bool same =
+      stores_names(balanced.rows.stores) == stores && stores_names(even.rows.stores) == stores;
   return fmt::format(
       "#\n"
       "# 1st line: experts in blocks. 2nd: with {} copies of busy experts, placed by EPLB. 3rd: "
       "uniform routing.\n"
       "# Busiest rank over the mean: {:.2f}, balanced {:.2f}. Pair over that of uniform routing: "
-      "{:.2f}, balanced {:.2f}.\n",
+      "{:.2f}, balanced {:.2f}.\n{}",
       options.redundant_experts, blocks.rows.imbalance, balanced.rows.imbalance,
-      blocks.pair_us.median / even.pair_us.median, balanced.pair_us.median / even.pair_us.median);
+      blocks.pair_us.median / even.pair_us.median, balanced.pair_us.median / even.pair_us.median,
+      same ? "" : "# The lines used different stores, which is a part of their difference.\n");
 }
 
 std::string table_footer(const Options& options, const std::vector<Measurement>& measurements) {

@@ -101,8 +101,10 @@ Status Dispatch::send(const DispatchArgs& args) {
   const std::int64_t placed = now_ns();
   if (!status.ok()) return protocol.fail(issued(), status);
   FERRY_CHECK(exchange_.pool->backed_rows(buffer_), >=, route_->section_rows[active().member]);
-  status = RowSender(exchange_, issued(), *route_, args, placed).send(buffer_);
-  if (!status.ok()) return status;
+  RowSender sender(exchange_, issued(), *route_, args, placed);
+  times.streaming_stores = sender.stores() == Stores::kStreaming;
+  times.store_trial = sender.tries_stores();
+  if (status = sender.send(buffer_); !status.ok()) return status;
   protocol.publish(number(), Stage::kDelivered);
   times.spans.push_back({"counts", counted, met});
   times.spans.push_back({"place", met, placed});

@@ -31,6 +31,10 @@ class RowSender {
   // written there, and its gaps are cleared.
   Status send(int buffer);
 
+  // How it writes the rows of this node.
+  Stores stores() const noexcept { return stores_; }
+  bool tries_stores() const noexcept { return exchange_.stores.trying(bytes_of_all()); }
+
  private:
   struct Slot {
     int index;  // of the receiver among the active ranks

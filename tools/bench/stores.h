@@ -1,0 +1,30 @@
+// The stores with which the dispatches of timed pairs wrote their rows
+// (docs/decisions/streaming_stores.md): each rank chooses its own, and two runs that chose
+// differently are two modes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "ferry/exchange.h"
+
+namespace ferry::bench {
+
+// Dispatches of one rank. Those of a trial are in no other number.
+struct StoreCounts {
+  std::uint64_t cached = 0, streaming = 0, trials = 0;
+
+  void add(const OperationTimes& dispatch) noexcept;
+  // "cached", "streaming", "both" in turn, "trying": nothing but a trial. Empty: no dispatches.
+  const char* name() const noexcept;
+  bool operator==(const StoreCounts&) const = default;
+};
+
+// "cached on all ranks", or "cached on ranks 0 2 3, streaming on rank 1". Empty: no dispatches.
+std::string stores_names(std::span<const StoreCounts> ranks);
+
+// A line with the names, and with reasons why the times of the next run may differ.
+std::string stores_text(std::span<const StoreCounts> ranks);
+
+}  // namespace ferry::bench
