@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from ferry.errors import InvalidArgument
+from ferry.errors import InvalidArgument, as_refusal
 from ferry.torch_backend.tensors import Output, OutputList, read, read_list, row_counts, summed, width
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def collective(name: str) -> Callable:
         def issue(self, *args, **kwargs):
             try:
                 call = read_call(self, *args, **kwargs)
-            except InvalidArgument as error:
-                return self._refuse(name, error)
+            except Exception as error:
+                return self._refuse(name, as_refusal(error))
             return self._issue(name, call)
 
         return issue

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import itertools
 import logging
+import sys
+import weakref
 from datetime import timedelta
 from typing import Any, Callable
 
@@ -57,6 +60,7 @@ class FerryGroup(CollectiveCalls, c10d.Backend if _BACKEND else dist.ProcessGrou
         self._calls = _core.Collectives(self._group)
         self._issuer = Issuer(self._group_id)
         self._gloo = _gloo(store, rank, size, options.timeout)
+        _GROUPS.add(self)
         if not _BACKEND:
             self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, self._gloo)
 
@@ -94,8 +98,8 @@ class FerryGroup(CollectiveCalls, c10d.Backend if _BACKEND else dist.ProcessGrou
         except Error as error:
             error.args = (f"{record}: {error}",)
             if not error.group_usable:
-                latest = "\n".join(f"  {each.state}: {each}" for each in self._issuer.latest)
-                _LOG.error("rank %d: %s\nthe latest collectives of this rank:\n%s", self.rank(), error, latest)
+                _LOG.error("rank %d: %s\nthe latest collectives of this rank:\n%s", self.rank(), error,
+                           self._issuer.history())
             raise
 
     # Between two ranks.
@@ -153,11 +157,30 @@ class FerryGroup(CollectiveCalls, c10d.Backend if _BACKEND else dist.ProcessGrou
     def abort(self) -> None:
         """Ends the operations in flight with an error here, and on other ranks as when this rank dies."""
         self._group.interrupt()
-        self.shutdown()
+        self._end(at_once=False)
 
     def shutdown(self) -> None:
+        """Leaves the group when the operations that were issued have ended, and at once while an exception is handled.
+
+        A rank that fails issues no more, so an operation in flight may be one that the others never come to.
+        """
+        self._end(at_once=sys.exc_info()[0] is not None)
+
+    def _end(self, at_once: bool) -> None:
+        if at_once:
+            self._group.destroy()
         self._issuer.close()
         self._group.destroy()
+
+
+_GROUPS: weakref.WeakSet[FerryGroup] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_operations() -> None:
+    """Other ranks may need what this one has issued, and an interpreter that ends must have no thread in the engine."""
+    for group in list(_GROUPS):
+        group._end(at_once=getattr(sys, "last_type", None) is not None)
 
 
 def _gather_of(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Callable[[bytes], list[bytes]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import os
 import threading
+import weakref
 from datetime import timedelta
 from typing import Any, Callable
 
@@ -47,7 +49,8 @@ class FerryWork(dist.Work):
     def queue(self, issuer: "Issuer") -> None:
         self._issuer, self._ending = issuer, threading.Condition()
 
-    def execute(self) -> None:
+    def execute(self) -> torch.futures.Future | None:
+        """Runs the operation. Returns a future to be given to fulfil(), which runs the callbacks of the program."""
         self.record.state = "running"
         try:
             assert self._run is not None
@@ -59,13 +62,11 @@ class FerryWork(dist.Work):
         self._run = None
         if self._ending is None:
             self._ended = True
-            return
+            return None
         with self._ending:
             self._ended = True
             self._ending.notify_all()
-            future = self._future
-        if future is not None:
-            self._fulfil(future)
+            return self._future
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Returns when the operation has ended; raises its error, or Timeout after `timeout` (0: its deadline)."""
@@ -111,14 +112,16 @@ class FerryWork(dist.Work):
 
     def _ended_future(self) -> torch.futures.Future:
         self._future = torch.futures.Future()
-        self._fulfil(self._future)
+        self.fulfil(self._future)
         return self._future
 
-    def _fulfil(self, future: torch.futures.Future) -> None:
+    def fulfil(self, future: torch.futures.Future) -> None:
         if self._error is None:
             future.set_result(self.outputs)
-        else:
+        elif isinstance(self._error, Exception):
             future.set_exception(self._error)
+        else:  # Ctrl-C: torch's futures take exceptions that are no BaseException
+            future.set_exception(RuntimeError(f"{type(self._error).__name__} in {self.record}"))
 
 
 class CoalescedWork(dist.Work):
@@ -152,16 +155,23 @@ class Issuer:
 
     An operation that the caller waits for runs in the caller's thread when none is before it. Any other runs in a
     thread of the group, or in the thread of a caller that waits for it before the group's thread has begun it.
+
+    Callbacks of futures run when the operation has ended and its thread has given up the turn: they may wait for
+    operations that are issued after it (as PowerSGD's hook does). While a thread is in a callback, another one serves.
     """
 
     def __init__(self, name: str):
         self._name = name
+        self.latest: collections.deque[Record] = collections.deque(maxlen=LATEST)
+        self._closed = False
+        self._begin()
+        _ISSUERS.add(self)
+
+    def _begin(self) -> None:
         self._queue: collections.deque[FerryWork] = collections.deque()
         self._turn = threading.Lock()  # held while an operation runs
         self._issued = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._closed = False
-        self.latest: collections.deque[Record] = collections.deque(maxlen=LATEST)
+        self._servers = 0  # threads that will take the next operation; one in a callback is none of them
 
     def issue(self, work: FerryWork, asynchronous: bool) -> FerryWork:
         self.latest.append(work.record)
@@ -181,9 +191,7 @@ class Issuer:
             if self._closed:
                 raise Closed(f"{work.record}: the process group was destroyed")
             self._queue.append(work)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name=f"ferry {self._name}", daemon=True)
-                self._thread.start()
+            self._serve_by_a_thread()
             self._issued.notify()
         if not asynchronous:
             work.wait()
@@ -191,29 +199,75 @@ class Issuer:
 
     def help(self, work: FerryWork) -> None:
         """Runs what is before `work`, and `work`, in this thread, unless another thread is running an operation."""
-        if self._turn.acquire(blocking=False):
-            try:
-                while self._queue and not work.is_completed():
-                    self._queue.popleft().execute()
-            finally:
-                self._turn.release()
+        while not work.is_completed() and self._turn.acquire(blocking=False):
+            if not self._run_next():
+                return
 
     def close(self) -> None:
-        """Ends the thread after the operations that were issued."""
+        """Refuses operations from now on; returns when those that were issued have ended."""
         with self._issued:
             self._closed = True
-            self._issued.notify()
+            self._issued.notify_all()
+        self._turn.acquire()
+        while self._run_next():
+            self._turn.acquire()
+
+    def history(self) -> str:
+        """The latest operations and their states. Other threads may issue more meanwhile."""
+        return "\n".join(f"  {record.state}: {record}" for record in list(self.latest))
+
+    def _run_next(self, before_callbacks: Callable[[], None] = lambda: None) -> bool:
+        """Runs an operation and its callbacks, with the turn, which it gives up. False: there is none."""
+        try:
+            if not self._queue:
+                return False
+            work = self._queue.popleft()
+            future = work.execute()
+        finally:
+            self._turn.release()
+        if future is not None:
+            before_callbacks()
+            work.fulfil(future)
+        return True
+
+    def _serve_by_a_thread(self) -> None:
+        if self._servers == 0:
+            self._servers = 1
+            threading.Thread(target=self._serve, name=f"ferry {self._name}", daemon=True).start()
 
     def _serve(self) -> None:
+        serves = True
+
+        def stand_in() -> None:
+            nonlocal serves
+            serves = False
+            with self._issued:
+                self._servers -= 1
+                if self._queue:
+                    self._serve_by_a_thread()
+
         while True:
             with self._issued:
+                if not serves:
+                    if self._servers > 0:
+                        return
+                    self._servers, serves = 1, True
                 while not self._queue and not self._closed:
                     self._issued.wait()
                 if not self._queue:
+                    self._servers -= 1
                     return
-            with self._turn:
-                try:
-                    work = self._queue.popleft()
-                except IndexError:
-                    continue
-                work.execute()
+            self._turn.acquire()
+            self._run_next(stand_in)
+
+
+_ISSUERS: weakref.WeakSet[Issuer] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A child has none of the threads; calls of its process groups are refused by the engine."""
+    for issuer in list(_ISSUERS):
+        issuer._begin()
+
+
+os.register_at_fork(after_in_child=_after_fork)
