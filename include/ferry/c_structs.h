@@ -50,6 +50,14 @@ typedef enum ferry_data_type {
   FERRY_TYPE_BYTES,     // opaque, one byte per element; can be dispatched, not combined
   FERRY_TYPE_INT8,      // received rows of an int8 wire
   FERRY_TYPE_FP8_E4M3,  // received rows of an fp8 wire
+  // For collectives only, which take BYTES as unsigned integers of 8 bits.
+  FERRY_TYPE_FP64,
+  FERRY_TYPE_INT16,
+  FERRY_TYPE_INT32,
+  FERRY_TYPE_INT64,
+  FERRY_TYPE_UINT16,
+  FERRY_TYPE_UINT32,
+  FERRY_TYPE_UINT64,
 } ferry_data_type;
 
 typedef enum ferry_index_type { FERRY_INDEX_INT32, FERRY_INDEX_INT64 } ferry_index_type;

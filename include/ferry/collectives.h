@@ -45,6 +45,9 @@ class FERRY_EXPORT Collectives {
   // Collective. Throws Error on all ranks when one of them is refused memory, or the options
   // differ.
   explicit Collectives(const Group& group, const CollectivesOptions& options = {});
+  // Takes the place of the constructor on a rank that cannot call it: throws `why` here, and
+  // Error(kPeerRejected) on the other ranks.
+  static void refuse(const Group& group, const Status& why);
 
   int rank() const;
   int size() const;

@@ -1,5 +1,6 @@
-// The C ABI: groups, exchanges, dispatch, combine, their halves, sizes and errors. docs/c_abi.md
-// has the rules, and what is in C++ only; examples/dispatch_combine.c is a whole program.
+// The C ABI: groups, exchanges, dispatch, combine, their halves, collectives, sizes and errors.
+// docs/c_abi.md has the rules, and what is in C++ only; examples/dispatch_combine.c is a whole
+// program.
 //
 // Functions that can fail return a ferry_code; FERRY_OK is 0; they never throw. Arguments that a
 // dispatch or combine refuses (such as a bad struct_size or a bad id) are refused on all ranks:
@@ -176,3 +177,5 @@ FERRY_EXPORT ferry_code ferry_handle_counts(const ferry_handle* handle, ferry_co
 #endif
 
 // NOLINTEND(readability-identifier-naming)
+
+#include "ferry/c_collectives.h"

@@ -177,6 +177,30 @@ FERRY_AT(ferry_span, phase, 8);
 FERRY_AT(ferry_span, begin_ns, 16);
 FERRY_AT(ferry_span, end_ns, 24);
 
+FERRY_STRUCT(ferry_collectives_options, 24);
+FERRY_AT(ferry_collectives_options, deadline_ns, 8);
+FERRY_AT(ferry_collectives_options, window_bytes, 16);
+
+FERRY_STRUCT(ferry_collective_args, 72);
+FERRY_AT(ferry_collective_args, in, 8);
+FERRY_AT(ferry_collective_args, out, 16);
+FERRY_AT(ferry_collective_args, count, 24);
+FERRY_AT(ferry_collective_args, counts, 32);
+FERRY_AT(ferry_collective_args, out_counts, 40);
+FERRY_AT(ferry_collective_args, dtype, 48);
+FERRY_AT(ferry_collective_args, op, 52);
+FERRY_AT(ferry_collective_args, root, 56);
+FERRY_AT(ferry_collective_args, deadline_ns, 64);
+
+FERRY_STRUCT(ferry_message_args, 56);
+FERRY_AT(ferry_message_args, in, 8);
+FERRY_AT(ferry_message_args, out, 16);
+FERRY_AT(ferry_message_args, count, 24);
+FERRY_AT(ferry_message_args, tag, 32);
+FERRY_AT(ferry_message_args, dtype, 40);
+FERRY_AT(ferry_message_args, peer, 44);
+FERRY_AT(ferry_message_args, deadline_ns, 48);
+
 FERRY_STRUCT(ferry_plan_args, 40);
 FERRY_AT(ferry_plan_args, machine, 8);
 FERRY_AT(ferry_plan_args, config, 16);
@@ -225,6 +249,22 @@ FERRY_SAME(FERRY_TYPE_FP32, ferry::DataType::kFp32);
 FERRY_SAME(FERRY_TYPE_BYTES, ferry::DataType::kBytes);
 FERRY_SAME(FERRY_TYPE_INT8, ferry::DataType::kInt8);
 FERRY_SAME(FERRY_TYPE_FP8_E4M3, ferry::DataType::kFp8E4m3);
+FERRY_SAME(FERRY_TYPE_FP64, ferry::DataType::kFp64);
+FERRY_SAME(FERRY_TYPE_INT16, ferry::DataType::kInt16);
+FERRY_SAME(FERRY_TYPE_INT32, ferry::DataType::kInt32);
+FERRY_SAME(FERRY_TYPE_INT64, ferry::DataType::kInt64);
+FERRY_SAME(FERRY_TYPE_UINT16, ferry::DataType::kUint16);
+FERRY_SAME(FERRY_TYPE_UINT32, ferry::DataType::kUint32);
+FERRY_SAME(FERRY_TYPE_UINT64, ferry::DataType::kUint64);
+
+FERRY_SAME(FERRY_REDUCE_SUM, ferry::ReduceOp::kSum);
+FERRY_SAME(FERRY_REDUCE_AVG, ferry::ReduceOp::kAvg);
+FERRY_SAME(FERRY_REDUCE_PRODUCT, ferry::ReduceOp::kProduct);
+FERRY_SAME(FERRY_REDUCE_MIN, ferry::ReduceOp::kMin);
+FERRY_SAME(FERRY_REDUCE_MAX, ferry::ReduceOp::kMax);
+FERRY_SAME(FERRY_REDUCE_BAND, ferry::ReduceOp::kBand);
+FERRY_SAME(FERRY_REDUCE_BOR, ferry::ReduceOp::kBor);
+FERRY_SAME(FERRY_REDUCE_BXOR, ferry::ReduceOp::kBxor);
 
 FERRY_SAME(FERRY_INDEX_INT32, ferry::IndexType::kInt32);
 FERRY_SAME(FERRY_INDEX_INT64, ferry::IndexType::kInt64);

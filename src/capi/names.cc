@@ -20,6 +20,9 @@ const char* ferry_wire_name(int32_t wire) { return ferry::wire_name(enum_of<ferr
 const char* ferry_combine_wire_name(int32_t combine_wire) {
   return ferry::wire_name(enum_of<ferry::CombineWire>(combine_wire));
 }
+const char* ferry_reduce_op_name(int32_t reduce_op) {
+  return ferry::reduce_op_name(enum_of<ferry::ReduceOp>(reduce_op));
+}
 
 int32_t ferry_code_group_usable(int32_t code) {
   return ferry::Status(enum_of<ferry::Code>(code), {}).group_usable();

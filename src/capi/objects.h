@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "ferry/collectives.h"
 #include "ferry/exchange.h"
 #include "ferry/ferry.h"
 #include "ferry/group.h"
@@ -101,6 +102,16 @@ struct ferry_exchange {
   std::vector<ferry::capi::KeptDispatch> kept = {};  // before the exchange, which may read them
   ferry::Exchange exchange;
   ferry::capi::FlatReplicas replicas;
+};
+
+struct ferry_collectives {
+  ferry_collectives(const ferry::capi::Allocator& allocator, const ferry::Group& group,
+                    const ferry::CollectivesOptions& options)
+      : allocator(allocator), rank(group.rank()), size(group.size()), collectives(group, options) {}
+
+  ferry::capi::Allocator allocator;
+  int rank, size;
+  ferry::Collectives collectives;
 };
 
 struct ferry_handle {

@@ -3,6 +3,7 @@
 
 #include "collectives/state.h"
 #include "exchange/public_calls.h"
+#include "exchange/setup/agreement.h"
 
 namespace ferry {
 
@@ -29,6 +30,12 @@ const CollectivesState& made(const std::shared_ptr<CollectivesState>& state) {
 // NOLINTBEGIN(readability-function-size)
 Collectives::Collectives(const Group& group, const CollectivesOptions& options)
     : state_(std::make_shared<CollectivesState>(group.state(), options)) {}
+
+void Collectives::refuse(const Group& group, const Status& why) {
+  internal::GroupState& members = internal::usable(group.state());
+  internal::refuse_setup(members, Error(why.code(), why.message(), why.culprit()),
+                         members.deadline());
+}
 
 int Collectives::rank() const { return made(state_).group().rank(); }
 int Collectives::size() const { return made(state_).group().size(); }

@@ -1,0 +1,124 @@
+// Collectives in the C ABI: data of any contiguous memory between the ranks of a group. Included by
+// ferry/ferry.h, which has the groups, the errors and the rules. ferry/collectives.h has the full
+// meaning of the calls, docs/collectives.md an example.
+#pragma once
+
+#include "ferry/c_structs.h"
+
+// NOLINTBEGIN(readability-identifier-naming)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ferry_reduce_op {
+  FERRY_REDUCE_SUM,
+  FERRY_REDUCE_AVG,  // the sum divided by the number of ranks; floating-point types only
+  FERRY_REDUCE_PRODUCT,
+  FERRY_REDUCE_MIN,  // NaN where one element is NaN, as MAX
+  FERRY_REDUCE_MAX,
+  FERRY_REDUCE_BAND,  // bitwise; integer types only, as the two below
+  FERRY_REDUCE_BOR,
+  FERRY_REDUCE_BXOR,
+} ferry_reduce_op;
+
+// One rank's access to the collectives of a group. One caller at a time per object; objects of a
+// group are independent.
+typedef struct ferry_collectives ferry_collectives;
+
+typedef struct ferry_collectives_options {
+  uint32_t struct_size, version;
+  int64_t deadline_ns;  // of each call that names none; 0: the group's
+  // Memory of each rank through which its data pass; 0: 2 MiB. Equal on all ranks.
+  int64_t window_bytes;
+} ferry_collectives_options;
+
+// The arguments of a collective; each reads the fields that its comment below names, during
+// the call only. Counts are in elements, and R is the number of ranks.
+typedef struct ferry_collective_args {
+  uint32_t struct_size, version;
+  const void* in;
+  void* out;
+  int64_t count;
+  const int64_t* counts;      // [R]
+  const int64_t* out_counts;  // [R]
+  int32_t dtype;              // ferry_data_type
+  int32_t op;                 // ferry_reduce_op
+  int64_t root;               // a rank
+  int64_t deadline_ns;        // 0: that of the options
+} ferry_collective_args;
+
+// A message of one rank to another.
+typedef struct ferry_message_args {
+  uint32_t struct_size, version;
+  const void* in;  // ferry_send
+  void* out;       // ferry_recv
+  int64_t count;   // elements
+  int64_t tag;
+  int32_t dtype;        // ferry_data_type
+  int32_t peer;         // the receiver; of ferry_recv the sender, or -1: any rank
+  int64_t deadline_ns;  // 0: that of the options
+} ferry_message_args;
+
+// "sum", "avg", ...; "unknown" for no such one.
+FERRY_EXPORT const char* ferry_reduce_op_name(int32_t reduce_op);
+
+// Collective. `options` may be NULL. The object stays in the group if `group` is destroyed first,
+// but is closed then.
+FERRY_EXPORT ferry_code ferry_collectives_create(const ferry_group* group,
+                                                 const ferry_collectives_options* options,
+                                                 ferry_collectives** collectives);
+// Local, immediate; NULL is fine. Ranks that call with this one later get FERRY_MISMATCH.
+FERRY_EXPORT void ferry_collectives_destroy(ferry_collectives* collectives);
+
+// Collective, the same order on every rank. Calls that differ are FERRY_MISMATCH on all ranks; an
+// argument that one rank refuses is FERRY_INVALID_ARGUMENT there and FERRY_PEER_REJECTED elsewhere.
+// Memories of a call that overlap are refused, except where one "may be" part of another.
+
+// Sends counts[r] elements of `in` to each rank r, in rank order, and receives out_counts[r] from
+// each into `out`.
+FERRY_EXPORT ferry_code ferry_all_to_all_v(ferry_collectives* collectives,
+                                           const ferry_collective_args* args);
+// `out`: the counts[r] elements of each rank r, in rank order. `in`: `count` elements, as many as
+// counts has for this rank; may be their place in `out`.
+FERRY_EXPORT ferry_code ferry_all_gather_v(ferry_collectives* collectives,
+                                           const ferry_collective_args* args);
+// `out`: block r of `in`, of counts[r] elements on rank r, reduced over all ranks by `op`; may be
+// that block.
+FERRY_EXPORT ferry_code ferry_reduce_scatter_v(ferry_collectives* collectives,
+                                               const ferry_collective_args* args);
+// `out`: the `count` elements of `in`, reduced over all ranks by `op`; may be `in`.
+FERRY_EXPORT ferry_code ferry_all_reduce(ferry_collectives* collectives,
+                                         const ferry_collective_args* args);
+// The same on `root` only; elsewhere `out` may be NULL.
+FERRY_EXPORT ferry_code ferry_reduce(ferry_collectives* collectives,
+                                     const ferry_collective_args* args);
+// `out`: `count` elements, of `root` on all ranks. `root` only reads them.
+FERRY_EXPORT ferry_code ferry_broadcast(ferry_collectives* collectives,
+                                        const ferry_collective_args* args);
+// `out` of `root`: the counts[r] elements of `in` of each rank r, in rank order. `in` of the root
+// may be its place in `out`; elsewhere `out` may be NULL.
+FERRY_EXPORT ferry_code ferry_gather_v(ferry_collectives* collectives,
+                                       const ferry_collective_args* args);
+// `out`: this rank's counts[rank] elements of `in` of `root`, in rank order there. `out` of the
+// root may be its place in `in`; elsewhere `in` may be NULL.
+FERRY_EXPORT ferry_code ferry_scatter_v(ferry_collectives* collectives,
+                                        const ferry_collective_args* args);
+// Waits until every rank has called it, after its earlier collectives. deadline_ns 0: that of the
+// options.
+FERRY_EXPORT ferry_code ferry_barrier(ferry_collectives* collectives, int64_t deadline_ns);
+
+// Messages of one rank to another with one tag arrive in order. ferry_send returns when the message
+// has been copied; that of a small message does not wait for the receiver. An argument is refused
+// on this rank alone.
+FERRY_EXPORT ferry_code ferry_send(ferry_collectives* collectives, const ferry_message_args* args);
+// `source`: the sender; may be NULL. A message of another size or type is FERRY_MISMATCH here, and
+// stays for the next call.
+FERRY_EXPORT ferry_code ferry_recv(ferry_collectives* collectives, const ferry_message_args* args,
+                                   int32_t* source);
+
+#ifdef __cplusplus
+}
+#endif
+
+// NOLINTEND(readability-identifier-naming)
