@@ -1,9 +1,8 @@
 #include "tools/json_limits.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <stdexcept>
+
+#include "tools/refuse.h"
 
 namespace ferry::tools {
 namespace {
@@ -31,11 +30,9 @@ int levels_of(std::string_view text) {
 
 void check_json(std::string_view what, std::string_view text, std::size_t most_bytes) {
   if (text.size() > most_bytes)
-    throw std::invalid_argument(
-        fmt::format("{} has {} bytes, at most {}", what, text.size(), most_bytes));
+    refuse("{} has {} bytes, at most {}", what, text.size(), most_bytes);
   if (const int levels = levels_of(text); levels > kMostJsonLevels)
-    throw std::invalid_argument(
-        fmt::format("{} is nested {} levels deep, at most {}", what, levels, kMostJsonLevels));
+    refuse("{} is nested {} levels deep, at most {}", what, levels, kMostJsonLevels);
 }
 
 }  // namespace ferry::tools

@@ -1,7 +1,7 @@
 // Names and ranges of the options of a shape; see shape_options.h.
 #include "tools/shape_options.h"
 
-#include <stdexcept>
+#include "tools/refuse.h"
 
 namespace ferry::tools {
 
@@ -44,9 +44,8 @@ void add_shape(CLI::App& app, ExchangeConfig& shape) {
 
 void check_shape(const ExchangeConfig& shape) {
   if (shape.top_k <= shape.num_experts) return;
-  throw std::invalid_argument(
-      fmt::format("--top-k {} needs that many distinct experts, but --experts is {}", shape.top_k,
-                  shape.num_experts));
+  refuse("--top-k {} needs that many distinct experts, but --experts is {}", shape.top_k,
+         shape.num_experts);
 }
 
 }  // namespace ferry::tools

@@ -237,8 +237,7 @@ void run_rank(const Plan& plan, const Copies& copies, int pairs, Group group, Sa
 
 CudaTimes measure_on_cuda(const Plan& given) {
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);  // docs/cuda.md: ranks that are threads
-  if (cuda::num_devices() == 0)
-    throw std::invalid_argument("--device cuda: this machine has no CUDA device");
+  if (cuda::num_devices() == 0) refuse("--device cuda: this machine has no CUDA device");
   const Plan plan = fitted(given);
   CudaTimes times;
   times.gigabytes = bytes_of_pair(plan) * 1e-9;

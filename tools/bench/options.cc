@@ -1,12 +1,10 @@
 // Owns the texts and ranges of `ferry bench`'s options; see options.h.
 #include "tools/bench/options.h"
 
-#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include <charconv>
 #include <map>
-#include <stdexcept>
 #include <string_view>
 
 #include "ferry/status.h"
@@ -24,20 +22,15 @@ constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 std::int64_t parse_tokens(std::string_view text, std::string_view option) {
   std::int64_t value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0 ||
-      value > kMostTokens) {
-    throw std::invalid_argument(
-        fmt::format("{}: '{}' is not a number of tokens from 0 to {}", option, text, kMostTokens));
-  }
+  if (error != std::errc() || end != text.data() + text.size() || value < 0 || value > kMostTokens)
+    refuse("{}: '{}' is not a number of tokens from 0 to {}", option, text, kMostTokens);
   return value;
 }
 
 std::vector<std::int64_t> parse_sweep(std::string_view text) {
   constexpr std::string_view kPrefix = "tokens=";
-  if (!text.starts_with(kPrefix) || text.size() == kPrefix.size()) {
-    throw std::invalid_argument(
-        fmt::format("--sweep: '{}' is not of the form tokens=1,2,..", text));
-  }
+  if (!text.starts_with(kPrefix) || text.size() == kPrefix.size())
+    refuse("--sweep: '{}' is not of the form tokens=1,2,..", text);
   text.remove_prefix(kPrefix.size());
   std::vector<std::int64_t> values;
   while (true) {
@@ -50,14 +43,11 @@ std::vector<std::int64_t> parse_sweep(std::string_view text) {
 
 void check_tokens_per_rank(const Options& options) {
   if (options.tokens_per_rank.empty()) return;
-  if (!options.sweep_text.empty()) {
-    throw std::invalid_argument(
-        "--tokens-per-rank and --sweep both set the number of tokens: give one of them");
-  }
-  if (std::ssize(options.tokens_per_rank) != options.ranks) {
-    throw std::invalid_argument(fmt::format("--tokens-per-rank has {} numbers, but --ranks is {}",
-                                            options.tokens_per_rank.size(), options.ranks));
-  }
+  if (!options.sweep_text.empty())
+    refuse("--tokens-per-rank and --sweep both set the number of tokens: give one of them");
+  if (std::ssize(options.tokens_per_rank) != options.ranks)
+    refuse("--tokens-per-rank has {} numbers, but --ranks is {}", options.tokens_per_rank.size(),
+           options.ranks);
 }
 
 void add_between_nodes(CLI::App& app, Options& options) {
@@ -78,11 +68,10 @@ void check_topology(const Options& options) {
   try {
     ranks = Topology::parse(options.topology).num_ranks();
   } catch (const Error& error) {
-    throw std::invalid_argument(fmt::format("--topology: {}", error.what()));
+    refuse("--topology: {}", error.what());
   }
   if (ranks == options.ranks) return;
-  throw std::invalid_argument(fmt::format("--topology {} has {} ranks, but --ranks is {}",
-                                          options.topology, ranks, options.ranks));
+  refuse("--topology {} has {} ranks, but --ranks is {}", options.topology, ranks, options.ranks);
 }
 
 // What an exchange can do beyond moving rows as they are.
@@ -109,21 +98,16 @@ void add_features(CLI::App& app, Options& options) {
 
 void check_rebalance(Options& options) {
   if (!options.rebalance) return;
-  if (!options.sweep_text.empty() || options.traced()) {
-    throw std::invalid_argument(
-        "--rebalance measures one shape three times: not with --sweep, --trace or --report");
-  }
-  if (options.check && (!options.topology.empty() || options.mode == Mode::kEnvironment)) {
-    throw std::invalid_argument(
-        "--check with --rebalance: on one host only, where results do not depend on the copy");
-  }
+  if (!options.sweep_text.empty() || options.traced())
+    refuse("--rebalance measures one shape three times: not with --sweep, --trace or --report");
+  if (options.check && (!options.topology.empty() || options.mode == Mode::kEnvironment))
+    refuse("--check with --rebalance: on one host only, where results do not depend on the copy");
   const int experts = options.shape.num_experts, ranks = options.expert_ranks();
   int& copies = options.redundant_experts;
   if (copies < 0) copies = (experts + experts / 8 + ranks - 1) / ranks * ranks - experts;
   if ((experts + copies) % ranks == 0) return;
-  throw std::invalid_argument(fmt::format(
-      "--redundant-experts {}: {} experts with them are not as many on each of {} ranks", copies,
-      experts + copies, ranks));
+  refuse("--redundant-experts {}: {} experts with them are not as many on each of {} ranks", copies,
+         experts + copies, ranks);
 }
 
 }  // namespace
@@ -215,8 +199,7 @@ void add_options(CLI::App& app, Options& options) {
 void check_device(const Options& options) {
   if (!options.cuda || (!options.traced() && options.topology.empty() && !options.rebalance))
     return;
-  throw std::invalid_argument(
-      "--device cuda: not with --trace, --report, --topology or --rebalance");
+  refuse("--device cuda: not with --trace, --report, --topology or --rebalance");
 }
 
 void finish_options(Options& options) {
@@ -228,21 +211,15 @@ void finish_options(Options& options) {
   tools::check_shape(options.shape);
   const int shared = options.shape.shared.num_experts, holders = options.shape.shared.num_ranks;
   if ((shared == 0) != (holders == 0) || (shared > 0 && holders % shared != 0) ||
-      holders >= options.ranks) {
-    throw std::invalid_argument(
-        fmt::format("--shared-ranks {} need to be a multiple of --shared-experts {} and less than "
-                    "--ranks {}",
-                    holders, shared, options.ranks));
-  }
+      holders >= options.ranks)
+    refuse(
+        "--shared-ranks {} need to be a multiple of --shared-experts {} and less than --ranks {}",
+        holders, shared, options.ranks);
   check_rebalance(options);
-  if (!options.trace.empty() && options.mode == Mode::kEnvironment) {
-    throw std::invalid_argument(
-        "--trace needs one clock for all ranks: not with --mode environment");
-  }
-  if (!options.trace.empty() && options.sweep_tokens.size() > 1) {
-    throw std::invalid_argument(
-        fmt::format("--trace shows one shape, but --sweep has {}", options.sweep_tokens.size()));
-  }
+  if (!options.trace.empty() && options.mode == Mode::kEnvironment)
+    refuse("--trace needs one clock for all ranks: not with --mode environment");
+  if (!options.trace.empty() && options.sweep_tokens.size() > 1)
+    refuse("--trace shows one shape, but --sweep has {}", options.sweep_tokens.size());
 }
 
 }  // namespace ferry::bench

@@ -1,11 +1,8 @@
 // Owns the making of plans and of token contents; see plan.h.
 #include "tools/bench/plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 #include <utility>
 
 #include "memory/available.h"
@@ -126,11 +123,10 @@ void check_memory(const Options& options, double tokens, double rows) {
       outputs + 64.0 * options.shape.top_k * tokens;
   const double available = static_cast<double>(internal::available_memory());
   if (bytes <= available) return;
-  throw std::invalid_argument(
-      fmt::format("{:.0f} tokens of {} bytes in {:.0f} places need about {:.1f} GB, but {:.1f} GB "
-                  "are available: give fewer --tokens "
-                  "or a smaller --hidden",
-                  tokens, options.row_bytes(), rows, bytes * 1e-9, available * 1e-9));
+  refuse(
+      "{:.0f} tokens of {} bytes in {:.0f} places need about {:.1f} GB, but {:.1f} GB are "
+      "available: give fewer --tokens or a smaller --hidden",
+      tokens, options.row_bytes(), rows, bytes * 1e-9, available * 1e-9);
 }
 
 // Random bits become a finite value of magnitude 1/8 to 2 where the top bits of the exponent are

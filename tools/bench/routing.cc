@@ -1,15 +1,12 @@
 // Owns the sampling of experts; see routing.h.
 #include "tools/bench/routing.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <span>
-#include <stdexcept>
 #include <utility>
 
 #include "tools/bench/real_skew.h"
@@ -78,18 +75,15 @@ using Key = std::pair<double, std::int64_t>;  // of an expert: greater is chosen
 void check_gate(const std::vector<double>& shares, const Gate& gate) {
   const auto possible =
       std::count_if(shares.begin(), shares.end(), [](double share) { return share > 0; });
-  if (possible < gate.top_k) {
-    throw std::invalid_argument(fmt::format(
-        "--top-k {}: only {} experts are ever chosen in this routing", gate.top_k, possible));
-  }
+  if (possible < gate.top_k)
+    refuse("--top-k {}: only {} experts are ever chosen in this routing", gate.top_k, possible);
   const int experts = static_cast<int>(shares.size());
   if (gate.top_groups < 1 || gate.top_groups > gate.groups || experts % gate.groups != 0 ||
-      experts / gate.groups * gate.top_groups < gate.top_k) {
-    throw std::invalid_argument(fmt::format(
+      experts / gate.groups * gate.top_groups < gate.top_k)
+    refuse(
         "--top-groups {} of --routing groups:{}: need 1 to all of the groups, which have equally "
         "many of the {} experts, and in them --top-k {} experts",
-        gate.top_groups, gate.groups, experts, gate.top_k));
-  }
+        gate.top_groups, gate.groups, experts, gate.top_k);
 }
 
 // Experts outside of a token's groups are never chosen.
@@ -132,8 +126,7 @@ RoutingSpec parse_load(std::string_view rest) {
     spec.file = std::string(rest.substr(0, colon));
     spec.layer = layer;
   }
-  if (spec.file.empty())
-    throw std::invalid_argument("--routing load: needs a file, load:FILE[:LAYER]");
+  if (spec.file.empty()) refuse("--routing load: needs a file, load:FILE[:LAYER]");
   return spec;
 }
 
@@ -146,19 +139,15 @@ RoutingSpec parse_routing(std::string_view text) {
   if (text.starts_with("groups:")) {
     RoutingSpec spec{.kind = RoutingSpec::Kind::kGroups};
     if (parse_number(text.substr(7), spec.groups) && spec.groups >= 1) return spec;
-    throw std::invalid_argument(
-        fmt::format("--routing {}: the number of groups must be 1 or more", text));
+    refuse("--routing {}: the number of groups must be 1 or more", text);
   }
   if (text.starts_with("zipf:")) {
     double exponent = -1;
-    if (!parse_number(text.substr(5), exponent) || !(exponent >= 0 && exponent <= 10)) {
-      throw std::invalid_argument(
-          fmt::format("--routing {}: the exponent must be a number from 0 to 10", text));
-    }
+    if (!parse_number(text.substr(5), exponent) || !(exponent >= 0 && exponent <= 10))
+      refuse("--routing {}: the exponent must be a number from 0 to 10", text);
     return {.kind = RoutingSpec::Kind::kZipf, .exponent = exponent};
   }
-  throw std::invalid_argument(fmt::format(
-      "--routing: '{}' is none of uniform, zipf:S, real, load:FILE[:LAYER], groups:G", text));
+  refuse("--routing: '{}' is none of uniform, zipf:S, real, load:FILE[:LAYER], groups:G", text);
 }
 
 std::vector<double> expert_shares(const RoutingSpec& spec, int num_experts, std::int64_t tokens,

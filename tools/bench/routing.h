@@ -7,7 +7,11 @@
 #include <string_view>
 #include <vector>
 
+#include "tools/refuse.h"
+
 namespace ferry::bench {
+
+using tools::refuse;
 
 struct RoutingSpec {
   enum class Kind : std::uint8_t { kUniform, kZipf, kReal, kLoad, kGroups };

@@ -12,6 +12,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "tools/refuse.h"
+
 namespace ferry::tools {
 
 namespace {
@@ -250,8 +252,7 @@ void write_machine(const std::string& file, const nlohmann::ordered_json& machin
 
 Machine::Host fit_host(const CopySamples& samples) {
   if (samples.shapes.size() < kTerms)
-    throw std::invalid_argument(
-        fmt::format("{} samples, at least {}", samples.shapes.size(), kTerms));
+    refuse("{} samples, at least {}", samples.shapes.size(), kTerms);
   Machine::Host host;
   host.processors = samples.processors;
   host.caches = fit_caches(samples);

@@ -7,12 +7,12 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 
 #include "tools/calibrate/calibrate.h"
 #include "tools/calibrate/runs.h"
 #include "tools/plan/expect.h"
 #include "tools/plan/machine_json.h"
+#include "tools/refuse.h"
 
 namespace ferry::tools {
 
@@ -33,8 +33,7 @@ double latency_of(double us) { return us < kLeastLatencyUs ? 0 : us; }
 const Prediction& prediction_of(const Plan& plan, const std::string& algorithm) {
   const auto found = std::ranges::find(plan.predictions, algorithm, &Prediction::strategy);
   if (found == plan.predictions.end())
-    throw std::invalid_argument(
-        fmt::format("a bench ran '{}', which is not planned for this machine", algorithm));
+    refuse("a bench ran '{}', which is not planned for this machine", algorithm);
   return *found;
 }
 

@@ -17,6 +17,7 @@
 
 #include "ferry/status.h"
 #include "tools/launch/job.h"
+#include "tools/refuse.h"
 
 namespace ferry::tools {
 
@@ -65,10 +66,8 @@ std::vector<HostRanks> parse_hosts(std::string_view text) {
     // A host that begins with '-' would be an option of ssh.
     const bool plain = !host.name().empty() && host.target[0] != '-' &&
                        host.target.find_first_of(": \t") == std::string::npos;
-    if (!whole || host.num_ranks < 1 || !plain) {
-      throw std::invalid_argument(
-          fmt::format("'{}' is not NAME:RANKS, with a host's name and at least 1 rank", part));
-    }
+    if (!whole || host.num_ranks < 1 || !plain)
+      refuse("'{}' is not NAME:RANKS, with a host's name and at least 1 rank", part);
     hosts.push_back(std::move(host));
   }
   return hosts;

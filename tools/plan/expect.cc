@@ -12,6 +12,7 @@
 #include "tools/json_limits.h"
 #include "tools/plan/machine_json.h"
 #include "tools/plan/routing.h"
+#include "tools/refuse.h"
 #include "traffic/ranking.h"
 
 namespace ferry::tools {
@@ -23,8 +24,7 @@ using nlohmann::json;
 template <typename T, typename Name>
 T by_name(const std::string& name, std::initializer_list<T> all, Name name_of) {
   const auto* const found = std::ranges::find_if(all, [&](T one) { return name == name_of(one); });
-  if (found == all.end())
-    throw std::invalid_argument(fmt::format("--expect: '{}' cannot be planned", name));
+  if (found == all.end()) refuse("--expect: '{}' cannot be planned", name);
   return *found;
 }
 
@@ -34,17 +34,17 @@ json bench_object(const std::string& printed) {
   const std::size_t begin = printed.starts_with('{') ? 0 : printed.find("\n{");
   check_json("--expect: the text", printed);
   json object = json::parse(printed.substr(std::min(begin, printed.size())), nullptr, false);
-  if (!object.is_object()) throw std::invalid_argument("a bench printed no JSON object");
+  if (!object.is_object()) refuse("a bench printed no JSON object");
   return object;
 }
 
 json bench_of(const std::string& file) try {
   json bench = bench_object(read_file(file));
   if (!bench.contains("options"))
-    throw std::invalid_argument("its JSON has no 'options', so ferry bench did not write it");
+    refuse("its JSON has no 'options', so ferry bench did not write it");
   return bench;
 } catch (const std::invalid_argument& error) {
-  throw std::invalid_argument(fmt::format("--expect: '{}': {}", file, error.what()));
+  refuse("--expect: '{}': {}", file, error.what());
 }
 
 Workload workload_of_bench(const json& bench) {
@@ -69,12 +69,11 @@ Workload workload_of_bench(const json& bench) {
 
 Expectation compare(const Plan& plan, const json& measured, double within) {
   if (!measured.contains("pair_us"))
-    throw std::invalid_argument("--expect: the bench has no 'pair_us'; one with --sweep has many");
+    refuse("--expect: the bench has no 'pair_us'; one with --sweep has many");
   const std::string algorithm = measured.value("algorithm", "fullmesh");
   const auto found = std::ranges::find(plan.predictions, algorithm, &Prediction::strategy);
   if (found == plan.predictions.end())
-    throw std::invalid_argument(fmt::format(
-        "--expect: the bench ran '{}', which is not planned for this machine", algorithm));
+    refuse("--expect: the bench ran '{}', which is not planned for this machine", algorithm);
   Expectation result;
   const auto add = [&](const char* what, double predicted, const char* key) {
     const double median = measured.at(key).at("median");

@@ -19,6 +19,7 @@
 #include "ferry/status.h"
 #include "plan/machine_text.h"
 #include "tools/json_limits.h"
+#include "tools/refuse.h"
 
 namespace ferry::tools {
 
@@ -266,14 +267,12 @@ class MachineReader : JsonFields {
 
 std::string read_file(const std::string& name) {
   std::ifstream file(name);
-  if (!file || std::filesystem::is_directory(name))
-    throw std::invalid_argument(fmt::format("cannot read '{}'", name));
+  if (!file || std::filesystem::is_directory(name)) refuse("cannot read '{}'", name);
   std::string text(kMostJsonBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(file.gcount()));
   if (text.size() > kMostJsonBytes)
-    throw std::invalid_argument(
-        fmt::format("'{}' has more than {} bytes, the limit", name, kMostJsonBytes));
+    refuse("'{}' has more than {} bytes, the limit", name, kMostJsonBytes);
   const bool marked = text.starts_with(internal::kByteOrderMark);
   return marked ? text.substr(internal::kByteOrderMark.size()) : text;
 }
@@ -301,7 +300,7 @@ std::string with_file(const std::string& machine, const std::string& what) {
 Machine machine_from_json(const std::string& text) try {
   return MachineReader(text).read();
 } catch (const json::exception& error) {
-  throw std::invalid_argument(fmt::format("JSON machine: {}", reason_of(error)));
+  refuse("JSON machine: {}", reason_of(error));
 }
 
 std::string reason_of(const json::exception& error) {

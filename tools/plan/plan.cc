@@ -18,6 +18,7 @@
 #include "tools/plan/report.h"
 #include "tools/plan/routing.h"
 #include "tools/plan/sweep.h"
+#include "tools/refuse.h"
 #include "tools/shape_options.h"
 
 namespace ferry::tools {
@@ -41,8 +42,8 @@ struct PlanArguments {
 void set_layers(const PlanRequest& request, Workload::Parallel& parallel) {
   if (request.model.empty()) parallel.layers = parallel.pp;
   if (parallel.pp > parallel.layers)
-    throw std::invalid_argument(fmt::format("--pp: {} stages, but {} has {} MoE layers",
-                                            parallel.pp, request.model, parallel.layers));
+    refuse("--pp: {} stages, but {} has {} MoE layers", parallel.pp, request.model,
+           parallel.layers);
 }
 
 Machine resized(const PlanRequest& request, const Machine& machine, int ranks) try {
@@ -124,8 +125,7 @@ int run(const PlanArguments& options) {
     list_names();
     return 0;
   }
-  if (options.request.machine.empty())
-    throw std::invalid_argument("which machine? --list shows those with names");
+  if (options.request.machine.empty()) refuse("which machine? --list shows those with names");
   if (!options.expect.empty()) return check_expected(options);
   if (!options.report.empty()) {
     if (!options.sweep.empty())
@@ -151,9 +151,7 @@ void set_model(const CLI::App& app, PlanRequest& request) {
 void check_sweep(const CLI::App& app, const std::string& sweep) {
   if (sweep.empty()) return;
   const std::string option = swept_option(sweep);
-  if (app.count(option) > 0)
-    throw std::invalid_argument(
-        fmt::format("--sweep {} and {} give one value twice", sweep, option));
+  if (app.count(option) > 0) refuse("--sweep {} and {} give one value twice", sweep, option);
 }
 
 void add_parallel(CLI::App& app, Workload::Parallel& parallel) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <stdexcept>
 #include <string_view>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "tools/bench/routing.h"
 #include "tools/json_limits.h"
 #include "tools/plan/machine_json.h"
+#include "tools/refuse.h"
 
 namespace ferry::tools {
 
@@ -24,8 +24,7 @@ std::vector<double> loads_of(const std::string& file) try {
   check_json(fmt::format("--routing: '{}'", file), text);
   return nlohmann::json::parse(text).get<std::vector<double>>();
 } catch (const nlohmann::json::exception& error) {
-  throw std::invalid_argument(
-      fmt::format("--routing: '{}' is no list of loads: {}", file, reason_of(error)));
+  refuse("--routing: '{}' is no list of loads: {}", file, reason_of(error));
 }
 
 }  // namespace
@@ -37,28 +36,26 @@ void set_routing(const std::string& text, std::uint64_t seed, Workload& workload
     const std::string numbers = text.substr(8);
     if (std::sscanf(numbers.c_str(), "%d/%d%n", &chosen, &groups, &end) != 2 ||
         end != std::ssize(numbers))
-      throw std::invalid_argument(fmt::format("--routing: '{}' is not limited:M/G", text));
+      refuse("--routing: '{}' is not limited:M/G", text);
     workload.groups = groups, workload.groups_chosen = chosen;
     return;
   }
   if (text.ends_with(".json") && !text.starts_with("load:")) {
     workload.loads = loads_of(text);
     if (std::ssize(workload.loads) != workload.exchange.num_experts)
-      throw std::invalid_argument(fmt::format("--routing: '{}' has {} loads for {} experts", text,
-                                              workload.loads.size(),
-                                              workload.exchange.num_experts));
+      refuse("--routing: '{}' has {} loads for {} experts", text, workload.loads.size(),
+             workload.exchange.num_experts);
     return;
   }
   if (text.starts_with("groups:"))
-    throw std::invalid_argument(
-        fmt::format("--routing: '{}' is planned as limited:M/G, M of G groups", text));
+    refuse("--routing: '{}' is planned as limited:M/G, M of G groups", text);
   const std::string_view name = std::string_view(text).substr(0, text.find(':'));
   constexpr std::array kNames = {"uniform", "limited", "zipf", "real", "load"};
   if (std::ranges::count(kNames, name) == 0)
-    throw std::invalid_argument(
-        fmt::format("--routing: '{}' is none of uniform, limited:M/G, zipf:S, real, "
-                    "load:FILE[:LAYER], FILE.json{}",
-                    text, internal::nearest_name(name, {kNames.begin(), kNames.end()})));
+    refuse(
+        "--routing: '{}' is none of uniform, limited:M/G, zipf:S, real, load:FILE[:LAYER], "
+        "FILE.json{}",
+        text, internal::nearest_name(name, {kNames.begin(), kNames.end()}));
   const bench::RoutingSpec spec = bench::parse_routing(text);
   const ExchangeConfig& shape = workload.exchange;
   workload.loads = bench::expert_shares(spec, shape.num_experts, shape.max_tokens, seed);

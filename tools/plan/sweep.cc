@@ -8,10 +8,10 @@
 #include <array>
 #include <limits>
 #include <sstream>
-#include <stdexcept>
 
 #include "base/names.h"
 #include "ferry/topology.h"
+#include "tools/refuse.h"
 
 namespace ferry::tools {
 
@@ -66,8 +66,8 @@ const Key& find_key(const std::string& sweep) {
   if (found != kKeys.end() && equals != sweep.npos) return *found;
   std::vector<std::string> names;
   for (const Key& key : kKeys) names.emplace_back(key.name);
-  throw std::invalid_argument(fmt::format("--sweep: '{}' is not of the form ep=16,32,..{}", sweep,
-                                          internal::nearest_name(name, names)));
+  refuse("--sweep: '{}' is not of the form ep=16,32,..{}", sweep,
+         internal::nearest_name(name, names));
 }
 
 }  // namespace
@@ -84,14 +84,13 @@ std::vector<SweptPoint> swept(const PlanRequest& request, const std::string& swe
   for (std::string number; std::getline(numbers, number, ',');) {
     std::int64_t value = 0;
     if (!CLI::detail::lexical_cast(number, value) || value < key.least || value > key.most)
-      throw std::invalid_argument(fmt::format("--sweep: {} '{}' is not a number from {} to {}",
-                                              key.name, number, key.least, key.most));
+      refuse("--sweep: {} '{}' is not a number from {} to {}", key.name, number, key.least,
+             key.most);
     SweptPoint point{.text = fmt::format("{}={}", key.name, value), .request = request};
     key.set(point.request, value);
     points.push_back(std::move(point));
   }
-  if (points.empty())
-    throw std::invalid_argument(fmt::format("--sweep: '{}' has no number", sweep));
+  if (points.empty()) refuse("--sweep: '{}' has no number", sweep);
   return points;
 }
 

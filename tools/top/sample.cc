@@ -21,6 +21,7 @@
 #include "bootstrap/hello.h"
 #include "group/counters.h"
 #include "tools/json_limits.h"
+#include "tools/refuse.h"
 #include "tools/text.h"
 
 namespace ferry::tools {
@@ -202,12 +203,12 @@ void add_received(Sample& sample, const std::string& line) {
         for (const auto& named : kCounterNames)
           rank.totals.push_back(one.at("totals").at(named.name));
         if (rank.wait_ns.size() != static_cast<std::size_t>(group.num_ranks))
-          throw std::invalid_argument("another number of ranks");
+          refuse("another number of ranks");
         group.ranks[one.at("rank")] = std::move(rank);
       }
     }
   } catch (const std::exception& error) {
-    throw std::invalid_argument(fmt::format("this is not a reply of ferry top: {}", error.what()));
+    refuse("this is not a reply of ferry top: {}", error.what());
   }
 }
 

@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <stdexcept>
 
+#include "tools/refuse.h"
 #include "tools/topology/parts.h"
 
 namespace ferry::tools {
@@ -53,10 +53,10 @@ std::string level_text(const json& level) {
     else if (key == "second_way")
       text += second_way_text(value);
     else
-      throw std::invalid_argument(fmt::format(
+      refuse(
           "JSON topology: level {} has '{}', which is none of name, fanout, links, mates_xor, "
           "mates, second_way, bandwidth_gb_s, latency_us",
-          name.dump(), key));
+          name.dump(), key);
   }
   return text;
 }
@@ -75,10 +75,10 @@ Topology topology_from_json(const std::string& text) try {
   for (const json& level : levels) all += (all.empty() ? "" : ",") + level_text(level);
   Topology topology = Topology::parse(all);
   if (topology.num_levels() != std::ssize(levels))
-    throw std::invalid_argument(fmt::format("JSON topology: '{}' is not one level each", all));
+    refuse("JSON topology: '{}' is not one level each", all);
   return topology;
 } catch (const json::exception& error) {
-  throw std::invalid_argument(fmt::format("JSON topology: {}", error.what()));
+  refuse("JSON topology: {}", error.what());
 }
 
 Report::Json levels_json(const Topology& topology) {

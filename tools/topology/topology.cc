@@ -13,6 +13,7 @@
 #include "ferry/status.h"
 #include "tools/commands.h"
 #include "tools/page.h"
+#include "tools/refuse.h"
 #include "tools/shape_options.h"
 #include "tools/topology/parts.h"
 
@@ -45,21 +46,18 @@ std::optional<Topology> read_topology(const TopologyOptions& options) {
   }
   if (!options.text.ends_with(".json")) return Topology::parse(options.text);
   std::ifstream file(options.text);
-  if (!file) throw std::invalid_argument(fmt::format("cannot open '{}'", options.text));
+  if (!file) refuse("cannot open '{}'", options.text);
   return topology_from_json({std::istreambuf_iterator<char>(file), {}});
 }
 
 void check(const TopologyOptions& options, const Topology& topology) {
-  if (!options.text.empty() && options.ranks > 0 && options.ranks != topology.num_ranks()) {
-    throw std::invalid_argument(fmt::format("--ranks is {}, but '{}' has {} ranks", options.ranks,
-                                            options.text, topology.num_ranks()));
-  }
+  if (!options.text.empty() && options.ranks > 0 && options.ranks != topology.num_ranks())
+    refuse("--ranks is {}, but '{}' has {} ranks", options.ranks, options.text,
+           topology.num_ranks());
   check_shape(options.config);
   if (!options.picture.empty() && !options.picture.ends_with(".svg") &&
-      !options.picture.ends_with(".dot")) {
-    throw std::invalid_argument(
-        fmt::format("--draw: '{}' ends neither with .svg nor with .dot", options.picture));
-  }
+      !options.picture.ends_with(".dot"))
+    refuse("--draw: '{}' ends neither with .svg nor with .dot", options.picture);
 }
 
 void draw(const TopologyOptions& options, const Topology& topology) {
