@@ -4,7 +4,7 @@ ferry has no queues and no SMs: of a Config only the number of channels, num_sms
 a handle. The hints are DeepEP's arithmetic, for programs that size buffers with them.
 """
 
-from ferry.deep_ep.scalars import integer
+from ferry.deep_ep.scalars import integer, rounded_up
 from ferry.errors import InvalidArgument
 
 NVL_PEERS = 8  # ranks of a node in DeepEP; of more, the internode kernels and their handles
@@ -44,7 +44,7 @@ class Config:
         hidden_bytes, num_ranks = _check_sizes(hidden_bytes, num_ranks)
         nodes, peers = max(-(-num_ranks // NVL_PEERS), 1), min(num_ranks, NVL_PEERS)
         queues = self.num_sms // 2 * peers
-        return _aligned(queues * ((2 * nodes + 3) * 4 + self.nvl_recv * _token_bytes(hidden_bytes)))
+        return rounded_up(queues * ((2 * nodes + 3) * 4 + self.nvl_recv * _token_bytes(hidden_bytes)), 128)
 
     def get_rdma_buffer_size_hint(self, hidden_bytes, num_ranks):
         """Bytes of num_rdma_bytes; 0 inside one node."""
@@ -52,7 +52,7 @@ class Config:
         if num_ranks <= NVL_PEERS:
             return 0
         queues = self.num_sms // 2 * -(-num_ranks // NVL_PEERS) * 2  # both directions
-        return _aligned(queues * ((NVL_PEERS * 2 + 2) * 4 + self.rdma_recv * (_token_bytes(hidden_bytes) + 16)))
+        return rounded_up(queues * ((NVL_PEERS * 2 + 2) * 4 + self.rdma_recv * (_token_bytes(hidden_bytes) + 16)), 128)
 
     def __repr__(self):
         return f"Config({self.num_sms}, {self.nvl_send}, {self.nvl_recv}, {self.rdma_send}, {self.rdma_recv})"
@@ -65,10 +65,6 @@ def _check_sizes(hidden_bytes, num_ranks):
 def _token_bytes(hidden_bytes):
     """A row with its source, top-k ids (int64), weights and scales, as many as DeepEP allows."""
     return hidden_bytes + 8 + _MOST_TOPK * (8 + 4) + _MOST_SCALES * 4
-
-
-def _aligned(num_bytes):
-    return -(-num_bytes // 128) * 128
 
 
 # Ranks -> (nvl_send, nvl_recv, rdma_send, rdma_recv).

@@ -7,8 +7,6 @@ the next call of that shape, which is then not made.
 R ranks, E experts, L of them here, T tokens of this rank, M at most on any rank, C = R * M rows per expert, H hidden, K
 top-k. device_low_latency_rows.py has the state of a handle."""
 
-from typing import Any, NamedTuple
-
 import torch
 
 from ferry.deep_ep import handles
@@ -17,34 +15,6 @@ from ferry.deep_ep.device_low_latency_rows import DEPTH, Arrival, DeviceSent, Pa
 from ferry.deep_ep.layout import check_tensor
 from ferry.deep_ep.rows import FLOATS
 from ferry.errors import InvalidArgument, as_refusal
-
-_CALL = "num_max_dispatch_tokens_per_rank", "hidden", "num_experts", "top_k", "dtype", "wire"
-
-
-class Dispatch(NamedTuple):
-    """Arguments of Buffer.low_latency_dispatch."""
-
-    x: Any
-    topk_idx: Any
-    max_tokens: int
-    num_experts: int
-    statistics: tuple  # (counts, waits) to add to
-    switches: arguments.Switches
-
-
-class Combine(NamedTuple):
-    """Arguments of Buffer.low_latency_combine."""
-
-    x: Any
-    topk_idx: Any
-    topk_weights: Any
-    handle: Any
-    use_logfmt: bool
-    zero_copy: bool
-    async_finish: bool
-    return_recv_hook: bool
-    out: Any
-    waits: Any
 
 
 class DeviceLowLatency:
@@ -55,41 +25,42 @@ class DeviceLowLatency:
         self._by_call = {}
         self._last = None  # Padded of the last dispatch
 
-    def dispatch(self, given, masked):
-        """Buffer.low_latency_dispatch without its event: (recv_x or (recv_x, scales), counts, handle, hook)."""
-        padded = None
+    def dispatch(self, given, switches, masked):
+        """Buffer.low_latency_dispatch without its event: (recv_x or (recv_x, scales), counts, handle, hook). `given`
+        has its arguments, switches the last of them."""
+        padded, x, topk_idx = None, given.x, given.topk_idx
         try:
-            x, topk_idx, max_tokens, num_experts = given[:4]
-            given.switches.check()
-            max_tokens, num_experts = arguments.check_shapes(x, topk_idx, max_tokens, num_experts)
-            call = (max_tokens, x.shape[1], num_experts, topk_idx.shape[1], x.dtype, given.switches.wire)
+            switches.check()
+            max_tokens, num_experts = arguments.check_shapes(x, topk_idx, given.num_max_dispatch_tokens_per_rank,
+                                                             given.num_experts)
+            call = (max_tokens, x.shape[1], num_experts, topk_idx.shape[1], x.dtype, switches.wire)
             padded = self._by_call.get(call)
-            self._check_dispatch(given, masked, padded)
+            self._check_dispatch(given, switches, masked, padded)
         except Exception as error:
             self._refuse(padded, error)
         padded = self._last = padded or self._make(call)
         exchange = padded.exchange
         exchange.check()
-        send = exchange.dispatch_send if given.switches.return_recv_hook else exchange.dispatch
+        send = exchange.dispatch_send if switches.return_recv_hook else exchange.dispatch
         sent = DeviceSent(padded, tuple(topk_idx.shape), max_tokens, num_experts, self._owner)
-        arrival = Arrival(sent, given.statistics[0])
-        take = arrival.later if given.switches.return_recv_hook else arrival.now
+        arrival = Arrival(sent, given.cumulative_local_expert_recv_stats)
+        take = arrival.later if switches.return_recv_hook else arrival.now
         rows, scales, hook = take(send(x.detach(), topk_idx, wait_for_counts=False))
         self._here.keep_if_captured(sent)
         handle = (arrival.source_tokens, arrival.layout, max_tokens, x.shape[1], num_experts)
         return rows if scales is None else (rows, scales), arrival.counts, handle, hook
 
-    def _check_dispatch(self, given, masked, padded):
+    def _check_dispatch(self, given, switches, masked, padded):
         device, num_tokens = self._here.device, len(given.x)
-        arguments.check_dispatch(given.x, given.max_tokens, given.switches)
+        arguments.check_dispatch(given.x, given.num_max_dispatch_tokens_per_rank, switches)
         check_tensor(given.x, "x", tuple(FLOATS), (None, None), device)
         arguments.read_ids(given.topk_idx, (num_tokens, given.topk_idx.shape[1]), device)
-        counts, waits = given.statistics
+        counts = given.cumulative_local_expert_recv_stats
         if counts is not None:
             even, larger = divmod(given.num_experts, self._here.exchanges.group.size)
             num_local = even + (self._here.exchanges.group.rank < larger)
             check_tensor(counts, "cumulative_local_expert_recv_stats", (torch.int32,), (num_local,), device)
-        _check_waits(waits, "dispatch_wait_recv_cost_stats")
+        _check_waits(given, "dispatch_wait_recv_cost_stats")
         if masked:
             raise InvalidArgument(f"ranks {sorted(masked)} are masked: ranks with cuda tensors cannot be left out")
         if padded is not None:
@@ -100,7 +71,7 @@ class DeviceLowLatency:
     def _make(self, call):
         """Collective."""
         exchanges = self._here.exchanges
-        self._here.meet(None, 0, (("device", "cuda"), *zip(_CALL, call)))
+        self._here.meet(None, 0, (("device", "cuda"), *zip(arguments.CALL, call)))
         max_tokens, hidden, num_experts, top_k, dtype, wire = call
         capacity = exchanges.group.size * max_tokens
         exchange = exchanges.hold(max_tokens, (
@@ -119,7 +90,7 @@ class DeviceLowLatency:
         raise error
 
     def combine(self, given):
-        """Buffer.low_latency_combine without its event: (combined_x, hook)."""
+        """Buffer.low_latency_combine without its event: (combined_x, hook). `given` has its arguments."""
         sent, padded = None, self._last
         try:
             sent = self._find(given.handle)
@@ -147,7 +118,7 @@ class DeviceLowLatency:
         device, padded = self._here.device, sent.padded
         if arguments.check_combine(given.use_logfmt, given.zero_copy, given.async_finish, given.return_recv_hook):
             raise InvalidArgument("use_logfmt is not for cuda tensors: their rows travel as they are")
-        _check_waits(given.waits, "combine_wait_recv_cost_stats")
+        _check_waits(given, "combine_wait_recv_cost_stats")
         arguments.check_handle(given.handle, sent)
         arguments.read_ids(given.topk_idx, sent.shape, device)
         weights = check_tensor(given.topk_weights, "topk_weights", (torch.float32,), sent.shape, device)
@@ -179,6 +150,6 @@ class DeviceLowLatency:
         return sent
 
 
-def _check_waits(waits, name):
-    if waits is not None:
+def _check_waits(given, name):
+    if getattr(given, name) is not None:
         raise InvalidArgument(f"{name} is given: kernels do not measure how long they wait for each rank")

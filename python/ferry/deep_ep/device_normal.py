@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from ferry.deep_ep import channels, device_layout, handles, rows
-from ferry.deep_ep.layout import check_num_experts, check_tensor, describe
-from ferry.deep_ep.normal import (Layout, Routes, aligned, check_cached, check_config, check_layout, check_worst,
-                                  checked, gathered_counts)
+from ferry.deep_ep.layout import check_tensor, describe
+from ferry.deep_ep.normal import (Layout, Routes, check_cached, check_config, check_layout, check_worst, checked,
+                                  combined, expert_list)
 from ferry.deep_ep.rows import FLOATS
-from ferry.deep_ep.scalars import check_flags
+from ferry.deep_ep.scalars import check_flags, integer
 from ferry.errors import InvalidArgument, make_error
 
 _IDS = (torch.int64, torch.int32)
@@ -93,7 +93,7 @@ def _check_types(layout, num_tokens, num_ranks, device):
     check_tensor(layout.is_token_in_rank, "is_token_in_rank", (torch.bool,), (num_tokens, num_ranks), device)
     check_tensor(layout.num_tokens_per_rank, "num_tokens_per_rank", (torch.int32,), (num_ranks,), device)
     check_tensor(layout.num_tokens_per_expert, "num_tokens_per_expert", (torch.int32,), (None,), device)
-    check_num_experts(len(layout.num_tokens_per_expert))
+    integer("num_experts", len(layout.num_tokens_per_expert), 1)
     if (layout.topk_idx is None) != (layout.topk_weights is None):
         raise InvalidArgument("topk_idx and topk_weights are given together or not at all")
     if layout.topk_idx is not None:
@@ -110,7 +110,7 @@ def _refuse_layout(layout, num_tokens, num_ranks):
 def dispatch_layout(topk_idx, num_experts, num_ranks):
     """What Buffer.get_dispatch_layout returns in one node, without the event."""
     check_tensor(topk_idx, "topk_idx", _IDS, (None, None), topk_idx.device)
-    num_experts = check_num_experts(num_experts)
+    num_experts = integer("num_experts", num_experts, 1)
     in_rank, per_rank, per_expert = device_layout.token_ranks(topk_idx, num_experts, num_ranks)
     return per_rank, None, per_expert, in_rank
 
@@ -140,12 +140,13 @@ def dispatch(here, x, layout, form):
     num_rows = form.num_worst_tokens or received.num_rows
     state = DeviceState(exchange, received.handle, given.format, routing.ids.shape[1], num_rows, form.owner)
     handle = _make_handle(here.device, state, routing.mask, received, matrix, [tokens for tokens, _ in said], form)
-    recv_topk_idx = recv_topk_weights = None
+    recv_topk_idx = recv_topk_weights = counts = None
     if routing.weights is not None:
         recv_topk_idx = _copied(received.topk_ids, num_rows, -1).to(routing.ids.dtype)
         recv_topk_weights = _copied(received.weights, num_rows, 0)
+        counts = received.handle.host_tokens_per_expert
     return (given.received(received.rows, num_rows), recv_topk_idx, recv_topk_weights,
-            _expert_list(group, received, routing, form), handle)
+            expert_list(group, counts, routing.per_expert, form), handle)
 
 
 def _key(rows_format, num_experts, top_k):
@@ -188,14 +189,6 @@ def _make_handle(device, state, mask, received, matrix, tokens, form):
     return rank_prefix, sent_prefix, received_prefix, row_tokens, kept_mask, head
 
 
-def _expert_list(group, received, routing, form):
-    if form.num_worst_tokens:
-        return []
-    if routing.weights is not None:
-        return aligned(received.handle.host_tokens_per_expert, form)
-    return aligned(gathered_counts(group, routing.per_expert), form)
-
-
 def _find(handle, device):
     """The handles.DeviceMemory of a handle of this device."""
     memory = handles.find(handle, DeviceState)
@@ -215,10 +208,8 @@ def dispatch_cached(here, x, handle, layout, form):
         memory = _find(handle, here.device)
         checked(form)
         given, state = DeviceRows(x, here.device), memory.state
-        check_cached(layout)
-        num_tokens = state.route.num_tokens
-        if given.num_tokens != num_tokens:
-            raise InvalidArgument(f"x has {given.num_tokens} tokens, the handle's dispatch had {num_tokens}")
+        check_cached(layout, given, state)
+        num_tokens = given.num_tokens
         key = _key(given.format, num_ranks, num_ranks)
         room, exchange = (num_tokens, state.exchange) if given.format == state.format else exchanges.known(key)
         if here.capturing() and exchange not in state.routes:
@@ -253,18 +244,12 @@ def combine(here, x, handle, topk_weights, bias, config, switches):
         bias = _biases(bias, (state.route.num_tokens, x.shape[1]), x.dtype, here.device)
     except Exception as error:
         exchanges.refuse(error)
-    exchange, route = state.exchange, state.route
     if not here.capturing():
         width = None if weights is None else weights.shape[1]
-        here.meet(exchange, 0, (_CALLED, ("combine of", state.format), ("dtype", x.dtype), ("hidden", x.shape[1]),
+        here.meet(state.exchange, 0, (_CALLED, ("combine of", state.format), ("dtype", x.dtype), ("hidden", x.shape[1]),
                                 ("topk_weights", width)))
     here.keep_if_captured(state)
-    if weights is None:
-        return exchange.combine(x, route, bias=bias), None
-    if weights.shape[1] != state.top_k:  # not the dispatch's: rows of their own
-        return exchange.combine(x, route, bias=bias), exchange.combine(weights, route)
-    returned = x.new_empty((route.num_tokens, state.top_k), dtype=torch.float32)
-    return exchange.combine(x, route, bias=bias, row_weights=weights, out_topk_weights=returned), returned
+    return combined(state, x, weights, bias)
 
 
 def _combined_rows(x, state, device):

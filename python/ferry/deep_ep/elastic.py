@@ -13,22 +13,19 @@ import ferry
 from ferry.deep_ep import groups, handles
 from ferry.deep_ep.elastic_arguments import call_of, check_asked, check_stats, check_tokens, seconds
 from ferry.deep_ep.elastic_handle import EPHandle, State, expanded, find_state, make_handle, summed_tokens
-from ferry.deep_ep.elastic_sessions import NotBuilt, Sessions, num_ranks, rounded_up
+from ferry.deep_ep.elastic_sessions import NotBuilt, Sessions, num_ranks
 from ferry.deep_ep.events import EventHandle, overlap
 from ferry.deep_ep.layout import cpu_array, describe
 from ferry.deep_ep.nodes import domain_size
 from ferry.deep_ep.rows import FLOATS, Rows, detached, resized
-from ferry.deep_ep.scalars import MOST_BYTES, check_flags, flag, integer
+from ferry.deep_ep.scalars import FEWEST_SMS, MOST_BYTES, MOST_TOPK, SIZE_UNIT, check_flags, flag, integer, rounded_up
 from ferry.errors import InvalidArgument
 from ferry.exchanges import Exchanges
 from ferry.on_cpu.streams import Stream
 
 __all__ = ["EPHandle", "ElasticBuffer", "NotBuilt", "get_logical_domain_size", "get_physical_domain_size"]
 
-_MOST_TOPK = 32
-_FEWEST_SMS = 4  # that DeepEP's model recommends
 _DIRECT_QPS = 17  # that DeepEP allocates inside a node
-_SIZE_UNIT = 2 << 20
 
 
 def get_physical_domain_size(group):
@@ -106,7 +103,7 @@ class ElasticBuffer(Sessions):
         """Bytes of shared memory that a rank reserves for expanded dispatches of these shapes, in units of 2 MiB; 0
         without tokens. Addresses: memory comes as rows do. num_topk=0: 32."""
         max_tokens = integer("num_max_tokens_per_rank", num_max_tokens_per_rank)
-        hidden, num_topk = integer("hidden", hidden), integer("num_topk", num_topk, most=_MOST_TOPK)
+        hidden, num_topk = integer("hidden", hidden), integer("num_topk", num_topk, most=MOST_TOPK)
         check_flags(allow_hybrid_mode=allow_hybrid_mode, allow_multiple_reduction=allow_multiple_reduction)
         use_fp8_dispatch = flag("use_fp8_dispatch", use_fp8_dispatch)
         if max_tokens == 0 or hidden == 0:
@@ -114,8 +111,8 @@ class ElasticBuffer(Sessions):
         ranks = num_ranks(group)
         dtype, scale_bytes = ("uint8", -(-hidden // 128) * 4) if use_fp8_dispatch else ("bfloat16", 0)
         bytes_of_rank = ferry.window_bytes(ranks, max_tokens=max_tokens, hidden=hidden, num_experts=ranks,
-                                           top_k=num_topk or _MOST_TOPK, dtype=dtype, scale_bytes=scale_bytes).worst
-        return rounded_up(bytes_of_rank, _SIZE_UNIT)
+                                           top_k=num_topk or MOST_TOPK, dtype=dtype, scale_bytes=scale_bytes).worst
+        return rounded_up(bytes_of_rank, SIZE_UNIT)
 
     def barrier(self, use_comm_stream=True, with_cpu_sync=False, sequential=True):
         """Returns when all ranks have called it."""
@@ -142,7 +139,7 @@ class ElasticBuffer(Sessions):
     def get_theoretical_num_sms(self, num_experts, num_topk, num_scaleout_topk=0, rdma_gbs=0, nvlink_gbs=0,
                                 sm_read_gbs=200, sm_write_gbs=50):
         """4, the fewest that DeepEP recommends: the calling thread moves the rows."""
-        return _FEWEST_SMS
+        return FEWEST_SMS
 
     def get_theoretical_num_qps(self, num_sms):
         """At most num_sms and num_allocated_qps: there are no queue pairs."""
@@ -203,7 +200,7 @@ class ElasticBuffer(Sessions):
             state.routes[exchange] = received.handle
             if not call.do_expand:
                 state.is_local = received.topk_ids >= 0
-            handle = make_handle(state, received, exchange.group, int(asked.num_sms) or _FEWEST_SMS)
+            handle = make_handle(state, received, exchange.group, int(asked.num_sms) or FEWEST_SMS)
             return self._results(received, rows, state, asked, handle)
 
         arguments = dict(tokens=rows.tokens, topk_ids=topk_idx, topk_weights=detached(topk_weights),
@@ -286,8 +283,7 @@ class ElasticBuffer(Sessions):
         """x and topk_weights as the exchange has the rows, without those behind the real ones."""
         call, num_rows = state.call, state.num_rows if summed is None else len(summed)
         if not isinstance(x, torch.Tensor) or x.dim() != 2 or x.dtype not in FLOATS or len(x) != num_rows:
-            what = describe(x) if isinstance(x, torch.Tensor) else type(x).__name__
-            raise InvalidArgument(f"x is {what}, need bfloat16, float16 or float32 [{num_rows}, hidden]")
+            raise InvalidArgument(f"x is {describe(x)}, need bfloat16, float16 or float32 [{num_rows}, hidden]")
         by_expert = call.do_expand and summed is None
         if topk_weights is not None:
             if by_expert and not self.allow_multiple_reduction:

@@ -6,6 +6,7 @@ its int32 tensors (handles.py): any one of them leads to it.
 T tokens of this rank, K top-k, R ranks, L local experts, M most tokens of a rank, N received tokens, P expanded rows.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +14,11 @@ import torch
 
 from ferry.deep_ep import handles
 from ferry.deep_ep.layout import cpu_array, owners
+from ferry.deep_ep.scalars import rounded_up
 from ferry.errors import InvalidArgument
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class EPHandle:
     """Returned by ElasticBuffer.dispatch, for combine and for dispatches along the same routes.
 
@@ -34,27 +37,22 @@ class EPHandle:
     token_metadata_at_forward, channel_linked_list: None, rows come straight from their source.
     """
 
-    def __init__(self, do_expand, num_experts, expert_alignment, num_max_tokens_per_rank, num_sms, topk_idx,
-                 num_recv_tokens, num_expanded_tokens, num_recv_tokens_per_expert_list,
-                 psum_num_recv_tokens_per_scaleup_rank, psum_num_recv_tokens_per_expert,
-                 num_unaligned_recv_tokens_per_expert, recv_src_metadata, dst_buffer_slot_idx,
-                 token_metadata_at_forward=None, channel_linked_list=None):
-        self.do_expand = do_expand
-        self.num_experts = num_experts
-        self.expert_alignment = expert_alignment
-        self.num_max_tokens_per_rank = num_max_tokens_per_rank
-        self.num_sms = num_sms
-        self.topk_idx = topk_idx
-        self.num_recv_tokens = num_recv_tokens
-        self.num_expanded_tokens = num_expanded_tokens
-        self.num_recv_tokens_per_expert_list = num_recv_tokens_per_expert_list
-        self.psum_num_recv_tokens_per_scaleup_rank = psum_num_recv_tokens_per_scaleup_rank
-        self.psum_num_recv_tokens_per_expert = psum_num_recv_tokens_per_expert
-        self.num_unaligned_recv_tokens_per_expert = num_unaligned_recv_tokens_per_expert
-        self.recv_src_metadata = recv_src_metadata
-        self.dst_buffer_slot_idx = dst_buffer_slot_idx
-        self.token_metadata_at_forward = token_metadata_at_forward
-        self.channel_linked_list = channel_linked_list
+    do_expand: bool
+    num_experts: int
+    expert_alignment: int
+    num_max_tokens_per_rank: int
+    num_sms: int
+    topk_idx: torch.Tensor
+    num_recv_tokens: int
+    num_expanded_tokens: int
+    num_recv_tokens_per_expert_list: list
+    psum_num_recv_tokens_per_scaleup_rank: torch.Tensor
+    psum_num_recv_tokens_per_expert: torch.Tensor
+    num_unaligned_recv_tokens_per_expert: torch.Tensor
+    recv_src_metadata: torch.Tensor
+    dst_buffer_slot_idx: torch.Tensor
+    token_metadata_at_forward: Any = None
+    channel_linked_list: Any = None
 
 
 class Call(NamedTuple):
@@ -80,7 +78,7 @@ class Call(NamedTuple):
         if not self.do_expand:
             return self.worst_tokens(num_ranks)
         rows = self.worst_tokens(num_ranks) * min(self.top_k, num_local_experts)
-        return _aligned(rows + (self.expert_alignment - 1) * num_local_experts, self.expert_alignment)
+        return rounded_up(rows + (self.expert_alignment - 1) * num_local_experts, self.expert_alignment)
 
 
 class State:
@@ -206,7 +204,3 @@ def _fill_slots(slots, call, num_ranks):
     slots[...] = -1
     token, column, rank = np.nonzero(goes_to)
     slots[token, column] = before[token, rank]
-
-
-def _aligned(number, alignment):
-    return -(-number // alignment) * alignment

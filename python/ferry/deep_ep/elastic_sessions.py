@@ -9,12 +9,10 @@ import math
 
 import torch
 
-from ferry.deep_ep.scalars import MOST_BYTES, flag, integer
+from ferry.deep_ep.scalars import MOST_BYTES, MOST_TOPK, SIZE_UNIT, flag, integer, rounded_up
 from ferry.errors import Error, InvalidArgument
 
-_MOST_TOPK = 32  # ids of a token, so ranks that one row reaches
 _ALIGNMENT = 32  # bytes that a tensor of a session is rounded up to
-_BUFFER_ALIGNMENT = 2 << 20
 
 
 class NotBuilt(Error, NotImplementedError):
@@ -50,7 +48,7 @@ class Sessions:
     @staticmethod
     def get_agrs_buffer_size_hint(group, num_max_session_bytes):
         """The same in whole units of 2 MiB. Nothing needs it: memory is made as tensors are gathered."""
-        return rounded_up(integer("num_max_session_bytes", num_max_session_bytes, most=MOST_BYTES), _BUFFER_ALIGNMENT)
+        return rounded_up(integer("num_max_session_bytes", num_max_session_bytes, most=MOST_BYTES), SIZE_UNIT)
 
     def agrs_set_config(self, num_max_session_bytes, num_max_all_gathers_per_session):
         """Limits of the sessions to come; without it there are none. A barrier."""
@@ -125,7 +123,7 @@ class Sessions:
         num_bytes = tensor.numel() * tensor.element_size()
         if num_bytes == 0:
             return tensor.new_empty(group.size, *tensor.shape)
-        top_k = min(group.size, _MOST_TOPK)
+        top_k = min(group.size, MOST_TOPK)
         copies = -(-group.size // top_k)
         ids = torch.full((copies * top_k,), -1, dtype=torch.int32)
         ids[:group.size] = torch.arange(group.size, dtype=torch.int32)
@@ -147,10 +145,6 @@ def _several(shapes):
 def num_ranks(group):
     """The session of a torch ProcessGroup or a ferry.Group."""
     return group.size() if callable(group.size) else group.size
-
-
-def rounded_up(number, unit):
-    return -(-number // unit) * unit
 
 
 def _arrived():

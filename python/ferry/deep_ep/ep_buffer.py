@@ -10,13 +10,13 @@ from ferry.deep_ep import groups
 from ferry.deep_ep.elastic import ElasticBuffer
 from ferry.deep_ep.elastic_sessions import NotBuilt
 from ferry.deep_ep.redundant_experts import BufferAllocator, RedundantExperts
-from ferry.deep_ep.scalars import MOST_BYTES, flag, integer
+from ferry.deep_ep.scalars import MOST_BYTES, SIZE_UNIT, flag, integer
 from ferry.errors import InvalidArgument
 
 __all__ = ["BucketBuffer", "BucketSession", "BufferAllocator", "EPBuffer", "EngramBuffer", "PPBuffer",
            "get_num_allocation_alignment", "get_num_rdma_alignment", "get_num_tma_alignment"]
 
-_SIZE_UNIT, _TMA_BYTES = 2 << 20, 32
+_TMA_BYTES = 32
 
 
 class EPBuffer(RedundantExperts, ElasticBuffer):
@@ -81,7 +81,7 @@ def _is_deferred(defer_epilogue, async_with_compute_stream):
 
 def get_num_allocation_alignment():
     """2 MiB: the unit of sizes."""
-    return _SIZE_UNIT
+    return SIZE_UNIT
 
 
 def get_num_rdma_alignment():

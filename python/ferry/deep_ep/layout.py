@@ -24,11 +24,6 @@ def read_topk_idx(topk_idx, num_experts=None):
     return ids
 
 
-def check_num_experts(num_experts):
-    """It as an int; ferry.InvalidArgument unless it is a number of experts."""
-    return integer("num_experts", num_experts, 1)
-
-
 def cpu_array(tensor, name, dtypes, shape):
     """`tensor` as a numpy array, without a copy; ferry.InvalidArgument unless it has one of the dtypes and the shape
     (a tuple, None: any)."""
@@ -39,7 +34,7 @@ def check_tensor(tensor, name, dtypes, shape, device=CPU):
     """`tensor` without a gradient; ferry.InvalidArgument unless it is contiguous, on the device, and has one of the
     dtypes and the shape (a tuple, None: any)."""
     if not isinstance(tensor, torch.Tensor):
-        raise InvalidArgument(f"{name} is {type(tensor).__name__}, need a torch.Tensor")
+        raise InvalidArgument(f"{name} is {describe(tensor)}, need a torch.Tensor")
     tensor = _core.with_memory(tensor, name)
     have = tensor.shape
     fits = have == shape or (len(have) == len(shape) and all(want in (None, got) for want, got in zip(shape, have)))
@@ -56,7 +51,9 @@ def name_of(device):
 
 
 def describe(tensor):
-    """A tensor in words, for errors."""
+    """An argument in words, for errors: a tensor, or the type of anything else."""
+    if not isinstance(tensor, torch.Tensor):
+        return type(tensor).__name__
     contiguous = "" if tensor.is_contiguous() else ", not contiguous"
     return f"{_names([tensor.dtype])} {list(tensor.shape)} on {tensor.device}{contiguous}"
 
@@ -89,7 +86,7 @@ def nodes_of(mask, node_starts):
 def dispatch_layout(topk_idx, num_experts, num_ranks, node_starts):
     """What Buffer.get_dispatch_layout returns, without the event."""
     read_topk_idx(topk_idx)
-    num_experts = check_num_experts(num_experts)
+    num_experts = integer("num_experts", num_experts, 1)
     in_rank, per_rank, per_expert, known = token_ranks(topk_idx, num_experts, num_ranks)
     if not known:
         read_topk_idx(topk_idx, num_experts)  # says which

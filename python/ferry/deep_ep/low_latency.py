@@ -5,6 +5,7 @@ handle stands for and how rows are handed over: low_latency_rows.py. Checks of a
 Where this differs from DeepEP on GPUs: docs/deep_ep.md, "Low latency".
 """
 
+from types import SimpleNamespace
 from typing import Callable, Optional, Tuple, Union
 
 import numpy as np
@@ -13,15 +14,11 @@ import torch
 import ferry
 from ferry.deep_ep import handles
 from ferry.deep_ep import low_latency_arguments as arguments
-from ferry.deep_ep.device_low_latency import Combine, Dispatch
 from ferry.deep_ep.events import EventOverlap, overlap
 from ferry.deep_ep.low_latency_rows import Arrival, Sent, add_waits
 from ferry.deep_ep.rows import detached
 from ferry.deep_ep.scalars import flag, integer
 from ferry.errors import InvalidArgument
-
-
-_CALL = "num_max_dispatch_tokens_per_rank", "hidden", "num_experts", "top_k", "dtype", "wire"  # keys of by_call
 
 
 class LowLatency:
@@ -72,15 +69,14 @@ class LowLatency:
         are undefined. handle: (source tokens int32 [L, R * M], -1 where no row is; layout int64 [L, R], first row << 32
         | rows of each source; M; H; E). hook: None, or (return_recv_hook) to be called before what came is read.
         """
-        max_tokens, statistics = num_max_dispatch_tokens_per_rank, (cumulative_local_expert_recv_stats,
-                                                                    dispatch_wait_recv_cost_stats)
         switches = arguments.Switches(use_fp8, round_scale, use_ue8m0, async_finish, return_recv_hook)
         here = self.device_for(x)
         if here is not None:
-            asked = Dispatch(x, topk_idx, max_tokens, num_experts, statistics, switches)
-            *returned, hook = self.device_low_latency.dispatch(asked, self._masked)
+            *returned, hook = self.device_low_latency.dispatch(SimpleNamespace(**locals()), switches, self._masked)
             return (*returned, here.done(), hook)
-        exchange, max_tokens, num_experts = self._exchange_of(x, topk_idx, max_tokens, num_experts, switches)
+        statistics = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
+        exchange, max_tokens, num_experts = self._exchange_of(
+            x, topk_idx, num_max_dispatch_tokens_per_rank, num_experts, switches)
         active_ranks = self._active_ranks()
         with arguments.Refusing(exchange.refuse_dispatch, active_ranks):
             arguments.check_dispatch(x, max_tokens, switches)
@@ -110,9 +106,7 @@ class LowLatency:
         """
         here = self.device_for(x)
         if here is not None:
-            asked = Combine(x, topk_idx, topk_weights, handle, use_logfmt, zero_copy, async_finish, return_recv_hook,
-                            out, combine_wait_recv_cost_stats)
-            out, hook = self.device_low_latency.combine(asked)
+            out, hook = self.device_low_latency.combine(SimpleNamespace(**locals()))
             return out, here.done(), hook
         last = self._last_low_latency
         with arguments.Refusing(last and last.refuse_combine, self._active_ranks()):
@@ -208,7 +202,7 @@ class LowLatency:
         call = (max_tokens, x.shape[1], num_experts, topk_idx.shape[1], x.dtype, switches.wire)
         exchange = self.exchanges.by_call.get(call)
         if exchange is None or exchange is not last:
-            self.exchanges.change(last, tuple(zip(_CALL, call)), active_ranks)
+            self.exchanges.change(last, tuple(zip(arguments.CALL, call)), active_ranks)
         if exchange is None:
             key = arguments.key(max_tokens, self.group_size, hidden=x.shape[1], num_experts=num_experts,
                                 top_k=topk_idx.shape[1], dtype=x.dtype, wire=switches.wire)

@@ -9,15 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ferry.deep_ep.layout import CPU, check_num_experts, check_tensor, cpu_array, describe
-from ferry.deep_ep.rows import detached
-from ferry.deep_ep.scalars import check_flags, flag, integer
+from ferry.deep_ep.layout import CPU, check_tensor, cpu_array, describe
+from ferry.deep_ep.rows import FLOATS, detached
+from ferry.deep_ep.scalars import MOST_TOPK, check_flags, flag, integer
 from ferry.errors import InvalidArgument, as_refusal
 from ferry.torch import refusing
 
-_MOST_TOPK = 32  # kMaxTopK of src/base/limits.h
-_ROW_TYPES = (torch.bfloat16, torch.float16, torch.float32)
-_ID_TYPES = (torch.int64, torch.int32)
+CALL = "num_max_dispatch_tokens_per_rank", "hidden", "num_experts", "top_k", "dtype", "wire"  # names an exchange
 
 
 def config(max_tokens, num_ranks, **shape):
@@ -63,12 +61,12 @@ class Switches(NamedTuple):
 def check_shapes(x, topk_idx, max_tokens, num_experts):
     """(max_tokens, num_experts) as ints. What says which exchange it is: only here a rank can refuse while the others
     are in the last one."""
-    _read_rows(x)
+    read_rows(x)
     if not isinstance(topk_idx, torch.Tensor) or topk_idx.dim() != 2:
-        raise InvalidArgument(f"topk_idx is {_describe(topk_idx)}, need [tokens, top-k]")
-    if not 1 <= topk_idx.shape[1] <= _MOST_TOPK:
-        raise InvalidArgument(f"topk_idx is {_describe(topk_idx)}, need a top-k of 1 to {_MOST_TOPK}")
-    return integer("num_max_dispatch_tokens_per_rank", max_tokens, 1), check_num_experts(num_experts)
+        raise InvalidArgument(f"topk_idx is {describe(topk_idx)}, need [tokens, top-k]")
+    if not 1 <= topk_idx.shape[1] <= MOST_TOPK:
+        raise InvalidArgument(f"topk_idx is {describe(topk_idx)}, need a top-k of 1 to {MOST_TOPK}")
+    return integer("num_max_dispatch_tokens_per_rank", max_tokens, 1), integer("num_experts", num_experts, 1)
 
 
 def check_dispatch(x, max_tokens, switches):
@@ -122,13 +120,8 @@ def outputs(sent):
     return sent.outputs
 
 
-def read_rows(x, places):
-    """x [L, R * M, any] of a combine."""
-    return _read_rows(x, places)
-
-
 def read_ids(topk_idx, shape, device=CPU):
-    return check_tensor(topk_idx, "topk_idx", _ID_TYPES, shape, device)
+    return check_tensor(topk_idx, "topk_idx", (torch.int64, torch.int32), shape, device)
 
 
 def read_weights(topk_idx, topk_weights, sent_ids):
@@ -145,14 +138,10 @@ def read_weights(topk_idx, topk_weights, sent_ids):
     return torch.from_numpy(np.where(differ, np.float32(0), weights))
 
 
-def _read_rows(x, places=("any",)):
-    """places: all extents but the last."""
-    fits = isinstance(x, torch.Tensor) and x.dim() == len(places) + 1 and x.dtype in _ROW_TYPES
+def read_rows(x, places=("any",)):
+    """x of a call; places: all extents but the last."""
+    fits = isinstance(x, torch.Tensor) and x.dim() == len(places) + 1 and x.dtype in FLOATS
     if not fits or places not in (("any",), x.shape[:-1]):
-        raise InvalidArgument(f"x is {_describe(x)}, need bfloat16, float16 or float32 "
+        raise InvalidArgument(f"x is {describe(x)}, need bfloat16, float16 or float32 "
                               f"[{', '.join(map(str, (*places, 'any')))}]")
     return detached(x)
-
-
-def _describe(value):
-    return describe(value) if isinstance(value, torch.Tensor) else type(value).__name__

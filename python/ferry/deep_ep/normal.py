@@ -6,7 +6,7 @@ others, who raise ferry.PeerRejected.
 
 Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, N rows received."""
 
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import torch
@@ -16,12 +16,11 @@ from ferry.deep_ep import channels, handles
 from ferry.deep_ep.config import Config
 from ferry.deep_ep.layout import cpu_array, describe, read_topk_idx, token_ranks
 from ferry.deep_ep.rows import FLOATS, Rows, detached, resized
-from ferry.deep_ep.scalars import check_flags, integer
+from ferry.deep_ep.scalars import MOST_TOPK, check_flags, integer, rounded_up
 from ferry.errors import InvalidArgument
 
 _INTS = (torch.int32,)
 _LAYOUT = ("layout", "rank_major")
-_MOST_TOPK = 32  # of an exchange
 
 
 class Layout(NamedTuple):
@@ -111,10 +110,10 @@ def ids_of(mask):
     """int32 ids [T, K] of experts that are the ranks themselves."""
     num_ranks = mask.shape[1]
     ids = np.where(mask, np.arange(num_ranks, dtype=np.int32), np.int32(-1))
-    if num_ranks > _MOST_TOPK:
-        if mask.sum(axis=1).max(initial=0) > _MOST_TOPK:
-            raise InvalidArgument(f"a token goes to more than {_MOST_TOPK} ranks")
-        ids = np.ascontiguousarray(-np.sort(-ids, axis=1)[:, :_MOST_TOPK])
+    if num_ranks > MOST_TOPK:
+        if mask.sum(axis=1).max(initial=0) > MOST_TOPK:
+            raise InvalidArgument(f"a token goes to more than {MOST_TOPK} ranks")
+        ids = np.ascontiguousarray(-np.sort(-ids, axis=1)[:, :MOST_TOPK])
     return torch.from_numpy(ids)
 
 
@@ -146,12 +145,13 @@ def dispatch(exchanges, x, layout, form):
                            form.node_starts)
     state = State(exchange, received.handle, rows.format, key[-1][1], num_rows, form.owner)
     handle = form.make_handle(state, facts)
-    recv_topk_idx = recv_topk_weights = None
+    recv_topk_idx = recv_topk_weights = counts = None
     if routing.weights is not None:
         recv_topk_idx = resized(received.topk_ids.to(routing.ids.dtype, copy=True), num_rows, -1)
         recv_topk_weights = resized(received.weights.clone(), num_rows, 0)  # a view would keep the buffer of the rows
+        counts = received.handle.tokens_per_expert.tolist()
     return (rows.received(received, num_rows), recv_topk_idx, recv_topk_weights,
-            _expert_list(group, received, routing, form), handle)
+            expert_list(group, counts, routing.per_expert.numpy(), form), handle)
 
 
 def checked(form):
@@ -180,24 +180,16 @@ def _check_worst(num_worst_tokens, num_rows, exchange):
         raise error
 
 
-def _expert_list(group, received, routing, form):
+def expert_list(group, counts, per_expert, form):
+    """The list that Buffer.dispatch returns. counts: rows of each local expert; None where no ids say so: they are
+    gathered from int32 [E], which only the callers know. Collective then."""
     if form.num_worst_tokens:
         return []
-    if routing.weights is not None:
-        return aligned(received.handle.tokens_per_expert.tolist(), form)
-    return aligned(gathered_counts(group, routing.per_expert.numpy()), form)
-
-
-def gathered_counts(group, per_expert):
-    """Rows of each local expert where no ids say so: of int32 [E], which only the callers know. Collective."""
-    said = group.all_gather(per_expert.tobytes())
-    sums = np.frombuffer(b"".join(said), np.int32).reshape(group.size, -1).sum(axis=0)
-    return np.array_split(sums, group.size)[group.rank].tolist()
-
-
-def aligned(counts, form):
-    """The counts of local experts as Buffer.dispatch returns them."""
-    return [-(-count // form.expert_alignment) * form.expert_alignment for count in counts]
+    if counts is None:
+        said = group.all_gather(per_expert.tobytes())
+        sums = np.frombuffer(b"".join(said), np.int32).reshape(group.size, -1).sum(axis=0)
+        counts = np.array_split(sums, group.size)[group.rank].tolist()
+    return [rounded_up(count, form.expert_alignment) for count in counts]
 
 
 def dispatch_cached(exchanges, x, handle, layout, form):
@@ -209,13 +201,11 @@ def dispatch_cached(exchanges, x, handle, layout, form):
         memory = handles.find(handle, State)
         checked(form)
         rows, state = Rows(x), memory.state
-        check_cached(layout)
-        if rows.num_tokens != state.route.num_tokens:
-            raise InvalidArgument(f"x has {rows.num_tokens} tokens, the handle's dispatch had {state.route.num_tokens}")
+        check_cached(layout, rows, state)
     except Exception as error:
         exchanges.refuse(error)
     num_ranks = exchanges.group.size
-    key = (*rows.format, _LAYOUT, ("num_experts", num_ranks), ("top_k", min(num_ranks, _MOST_TOPK)))
+    key = (*rows.format, _LAYOUT, ("num_experts", num_ranks), ("top_k", min(num_ranks, MOST_TOPK)))
     room, exchange = (rows.num_tokens, state.exchange) if rows.format == state.format else exchanges.known(key)
     arguments = dict(tokens=rows.tokens, token_scales=rows.scales)
 
@@ -239,9 +229,11 @@ def dispatch_cached(exchanges, x, handle, layout, form):
     return rows.received(received, state.num_rows)
 
 
-def check_cached(layout):
+def check_cached(layout, rows, state):
     if layout.topk_idx is not None or layout.topk_weights is not None:
         raise InvalidArgument("a dispatch with a handle brings no topk_idx and topk_weights: its layout is known")
+    if rows.num_tokens != state.route.num_tokens:
+        raise InvalidArgument(f"x has {rows.num_tokens} tokens, the handle's dispatch had {state.route.num_tokens}")
 
 
 def combine(exchanges, x, handle, topk_weights, bias, config, switches):
@@ -255,22 +247,26 @@ def combine(exchanges, x, handle, topk_weights, bias, config, switches):
         bias = detached(bias)
     except Exception as error:
         exchanges.refuse_combine(error, state and state.exchange)
+    return combined(state, x, weights, bias, in_place=False)
+
+
+def combined(state, x, weights, bias, **options):
+    """(combined_x, combined_topk_weights or None): the combine of checked arguments."""
     exchange, route = state.exchange, state.route
     if weights is None:
-        return exchange.combine(x, route, bias=bias, in_place=False), None
+        return exchange.combine(x, route, bias=bias, **options), None
     if weights.shape[1] != state.top_k:  # not the dispatch's: rows of their own
-        return (exchange.combine(x, route, bias=bias, in_place=False), exchange.combine(weights, route, in_place=False))
-    returned = torch.empty((route.num_tokens, state.top_k), dtype=torch.float32)
-    out = exchange.combine(x, route, bias=bias, row_weights=weights, out_topk_weights=returned, in_place=False)
-    return out, returned
+        return exchange.combine(x, route, bias=bias, **options), exchange.combine(weights, route, **options)
+    returned = x.new_empty((route.num_tokens, state.top_k), dtype=torch.float32)
+    return exchange.combine(x, route, bias=bias, row_weights=weights, out_topk_weights=returned, **options), returned
 
 
 def _combined_rows(x, topk_weights, state):
     """x and topk_weights without the unused rows of num_worst_tokens."""
-    tensor = isinstance(x, torch.Tensor)
-    if not tensor or x.dtype not in FLOATS or x.dim() != 2 or x.shape[0] != state.num_rows or not x.is_cpu:
-        raise InvalidArgument(f"x is {describe(x) if tensor else type(x).__name__}, need bfloat16, float16 or float32 "
-                              f"[{state.num_rows}, hidden] on the CPU")
+    if (not isinstance(x, torch.Tensor) or x.dtype not in FLOATS or x.dim() != 2 or x.shape[0] != state.num_rows
+            or not x.is_cpu):
+        raise InvalidArgument(f"x is {describe(x)}, need bfloat16, float16 or float32 [{state.num_rows}, hidden] on "
+                              "the CPU")
     num_rows = state.route.num_rows
     if topk_weights is None:
         return resized(detached(x), num_rows), None

@@ -11,11 +11,10 @@ import torch
 
 from ferry.deep_ep.events import overlap
 from ferry.deep_ep.layout import cpu_array, describe
+from ferry.deep_ep.scalars import FEWEST_SMS, MOST_TOPK, rounded_up
 from ferry.errors import InvalidArgument
 
-_MOST_TOPK = 32  # ranks that one row reaches
 _UNIT = 32  # bytes that the weights of an expert are a multiple of
-_FEWEST_SMS = 4
 
 
 class BufferAllocator:
@@ -30,7 +29,7 @@ class BufferAllocator:
             raise InvalidArgument("this BufferAllocator was given to a buffer: its tensors have their memory")
         tensor = torch.empty(shape, dtype=dtype, device="meta")
         self._tensors.append(tensor)
-        self.num_bytes += -(-tensor.numel() * tensor.element_size() // _UNIT) * _UNIT
+        self.num_bytes += rounded_up(tensor.numel() * tensor.element_size(), _UNIT)
         return tensor
 
     def materialize(self):
@@ -41,7 +40,7 @@ class BufferAllocator:
         for tensor in self._tensors:
             num_bytes = tensor.numel() * tensor.element_size()
             torch.utils.swap_tensors(tensor, storage[begin:begin + num_bytes].view(tensor.dtype).view(tensor.shape))
-            begin += -(-num_bytes // _UNIT) * _UNIT
+            begin += rounded_up(num_bytes, _UNIT)
         self._tensors, self.materialized = [], True
 
 
@@ -50,7 +49,7 @@ class RedundantExperts:
 
     def lb_get_theoretical_num_sms(self):
         """4: the calling thread moves the bytes."""
-        return _FEWEST_SMS
+        return FEWEST_SMS
 
     def lb_prefetch_weights(self, redundant_expert_weights, expert_weights, redundancy_mapping, num_sms=0,
                             previous_event=None):
@@ -75,7 +74,7 @@ class RedundantExperts:
 
     def _prefetch(self, slots, owned, plan):
         ranks_of, group = plan.ranks_of(), self.exchanges.group
-        top_k = min(group.size, _MOST_TOPK)
+        top_k = min(group.size, MOST_TOPK)
         mine = range(plan.num_owned * group.rank, plan.num_owned * (group.rank + 1))
         parts = [(e - mine.start, ranks[i:i + top_k]) for e in mine for ranks in [ranks_of.get(e, [])]
                  for i in range(0, len(ranks), top_k)]

@@ -12,6 +12,9 @@ from ferry.errors import InvalidArgument
 
 MOST = 2**31 - 1  # of DeepEP's numbers, which are of C's type int
 MOST_BYTES = 2**63 - 1
+MOST_TOPK = 32  # of an exchange, so ranks that one row reaches: kMaxTopK of src/base/limits.h
+FEWEST_SMS = 4  # that DeepEP's model recommends
+SIZE_UNIT = 2 << 20  # of the sizes of ElasticBuffer
 
 
 def integer(name, value, least=0, most=MOST):
@@ -29,6 +32,10 @@ def flag(name, value):
     if isinstance(value, numbers.Integral) and value in (0, 1):
         return bool(value)
     raise InvalidArgument(f"{name} is {_shown(value)}, need True or False")
+
+
+def rounded_up(number, unit):
+    return -(-number // unit) * unit
 
 
 def check_flags(**given):
