@@ -13,17 +13,8 @@ import torch
 from ferry.deep_ep.buffer import Buffer
 from ferry.deep_ep.config import Config
 from ferry.deep_ep.elastic import ElasticBuffer, EPHandle, get_logical_domain_size, get_physical_domain_size
-from ferry.deep_ep.ep_buffer import (
-    BucketBuffer,
-    BucketSession,
-    BufferAllocator,
-    EngramBuffer,
-    EPBuffer,
-    PPBuffer,
-    get_num_allocation_alignment,
-    get_num_rdma_alignment,
-    get_num_tma_alignment,
-)
+from ferry.deep_ep.ep_buffer import (BucketBuffer, BucketSession, BufferAllocator, EngramBuffer, EPBuffer, PPBuffer,
+                                     get_num_allocation_alignment, get_num_rdma_alignment, get_num_tma_alignment)
 from ferry.deep_ep.events import EventHandle, EventOverlap
 from ferry.deep_ep.install import install
 

@@ -37,15 +37,9 @@ class Dispatched(NamedTuple):
 
 
 @uncompiled
-def dispatch(
-    exchange: "Union[Exchange, ferry.cuda.Exchange]",
-    tokens: torch.Tensor,
-    topk_ids: Optional[torch.Tensor] = None,
-    topk_weights: Optional[torch.Tensor] = None,
-    *,
-    copy: bool = True,
-    **routing: Any,
-) -> Dispatched:
+def dispatch(exchange: "Union[Exchange, ferry.cuda.Exchange]", tokens: torch.Tensor,
+             topk_ids: Optional[torch.Tensor] = None, topk_weights: Optional[torch.Tensor] = None, *, copy: bool = True,
+             **routing: Any) -> Dispatched:
     """Sends tokens [T, H] to the ranks of their experts and returns Dispatched.
 
     Differentiable in tokens and in topk_weights, float32 [T, K], which arrive as `weights`. They are for experts that
@@ -63,15 +57,9 @@ def dispatch(
 
 
 @uncompiled
-def combine(
-    exchange: "Union[Exchange, ferry.cuda.Exchange]",
-    rows: torch.Tensor,
-    handle: "Union[Handle, ferry.cuda.Handle]",
-    topk_weights: Optional[torch.Tensor] = None,
-    *,
-    out_dtype: Optional[torch.dtype] = None,
-    **unknown,
-) -> torch.Tensor:
+def combine(exchange: "Union[Exchange, ferry.cuda.Exchange]", rows: torch.Tensor,
+            handle: "Union[Handle, ferry.cuda.Handle]", topk_weights: Optional[torch.Tensor] = None, *,
+            out_dtype: Optional[torch.dtype] = None, **unknown) -> torch.Tensor:
     """Sends the rows [N, H] of the experts back to the sources of their tokens, and returns their sums [T, H] of
     out_dtype, by default the dtype of the rows.
 

@@ -12,33 +12,16 @@
 or different here, and what is assumed where the documentation of torch_npu is silent.
 """
 
-from ferry.torch_npu.distribute import (
-    npu_moe_distribute_combine,
-    npu_moe_distribute_combine_add_rms_norm,
-    npu_moe_distribute_combine_v2,
-    npu_moe_distribute_dispatch,
-    npu_moe_distribute_dispatch_v2,
-)
+from ferry.torch_npu.distribute import (npu_moe_distribute_combine, npu_moe_distribute_combine_add_rms_norm,
+                                        npu_moe_distribute_combine_v2, npu_moe_distribute_dispatch,
+                                        npu_moe_distribute_dispatch_v2)
 from ferry.torch_npu.groups import register_group, unregister_group
 from ferry.torch_npu.install import install
-from ferry.torch_npu.routing import (
-    npu_moe_finalize_routing,
-    npu_moe_gating_top_k,
-    npu_moe_init_routing_v2,
-    npu_moe_re_routing,
-)
+from ferry.torch_npu.routing import (npu_moe_finalize_routing, npu_moe_gating_top_k, npu_moe_init_routing_v2,
+                                     npu_moe_re_routing)
 
 __all__ = [
-    "install",
-    "npu_moe_distribute_combine",
-    "npu_moe_distribute_combine_add_rms_norm",
-    "npu_moe_distribute_combine_v2",
-    "npu_moe_distribute_dispatch",
-    "npu_moe_distribute_dispatch_v2",
-    "npu_moe_finalize_routing",
-    "npu_moe_gating_top_k",
-    "npu_moe_init_routing_v2",
-    "npu_moe_re_routing",
-    "register_group",
-    "unregister_group",
+    "install", "npu_moe_distribute_combine", "npu_moe_distribute_combine_add_rms_norm", "npu_moe_distribute_combine_v2",
+    "npu_moe_distribute_dispatch", "npu_moe_distribute_dispatch_v2", "npu_moe_finalize_routing", "npu_moe_gating_top_k",
+    "npu_moe_init_routing_v2", "npu_moe_re_routing", "register_group", "unregister_group",
 ]

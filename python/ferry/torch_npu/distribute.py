@@ -13,27 +13,10 @@ ferry.PeerRejected on the others; the group goes on. The rest is ferry's: PeerLo
 from ferry.torch_npu.groups import communicator_of
 
 
-def npu_moe_distribute_dispatch(
-    x,
-    expert_ids,
-    group_ep,
-    ep_world_size,
-    ep_rank_id,
-    moe_expert_num,
-    *,
-    scales=None,
-    x_active_mask=None,
-    expert_scales=None,
-    group_tp="",
-    tp_world_size=0,
-    tp_rank_id=0,
-    expert_shard_type=0,
-    shared_expert_num=1,
-    shared_expert_rank_num=0,
-    quant_mode=0,
-    global_bs=0,
-    expert_token_nums_type=1
-):
+def npu_moe_distribute_dispatch(x, expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, *, scales=None,
+                                x_active_mask=None, expert_scales=None, group_tp="", tp_world_size=0, tp_rank_id=0,
+                                expert_shard_type=0, shared_expert_num=1, shared_expert_rank_num=0, quant_mode=0,
+                                global_bs=0, expert_token_nums_type=1):
     """npu_moe_distribute_dispatch_v2 with version 1's rule for shared-expert ranks (each rank deals its tokens
     out among them), and as third result expand_idx int32 [Bs * K]: how many earlier entries of this rank that are
     sent have the same expert id; -1 where an entry is not sent.
@@ -41,36 +24,12 @@ def npu_moe_distribute_dispatch(
     return communicator_of(group_ep).dispatch(dict(locals(), version=1))
 
 
-def npu_moe_distribute_dispatch_v2(
-    x,
-    expert_ids,
-    group_ep,
-    ep_world_size,
-    ep_rank_id,
-    moe_expert_num,
-    *,
-    scales=None,
-    x_active_mask=None,
-    expert_scales=None,
-    elastic_info=None,
-    performance_info=None,
-    group_tp="",
-    tp_world_size=0,
-    tp_rank_id=0,
-    expert_shard_type=0,
-    shared_expert_num=1,
-    shared_expert_rank_num=0,
-    quant_mode=0,
-    global_bs=0,
-    expert_token_nums_type=1,
-    comm_alg="",
-    zero_expert_num=0,
-    copy_expert_num=0,
-    const_expert_num=0,
-    y_dtype=None,
-    x_dtype=None,
-    scales_dtype=None
-):
+def npu_moe_distribute_dispatch_v2(x, expert_ids, group_ep, ep_world_size, ep_rank_id, moe_expert_num, *, scales=None,
+                                   x_active_mask=None, expert_scales=None, elastic_info=None, performance_info=None,
+                                   group_tp="", tp_world_size=0, tp_rank_id=0, expert_shard_type=0, shared_expert_num=1,
+                                   shared_expert_rank_num=0, quant_mode=0, global_bs=0, expert_token_nums_type=1,
+                                   comm_alg="", zero_expert_num=0, copy_expert_num=0, const_expert_num=0, y_dtype=None,
+                                   x_dtype=None, scales_dtype=None):
     """Sends each token to the ranks of its experts.
 
     x: bfloat16, float16 or float32 [Bs, H]; with quant_mode 0 also a type of one byte, or int32 (packed int4). Rows
@@ -95,75 +54,26 @@ def npu_moe_distribute_dispatch_v2(
     return communicator_of(group_ep).dispatch(dict(locals(), version=4))
 
 
-def npu_moe_distribute_combine(
-    expand_x,
-    expert_ids,
-    expand_idx,
-    ep_send_counts,
-    expert_scales,
-    group_ep,
-    ep_world_size,
-    ep_rank_id,
-    moe_expert_num,
-    *,
-    tp_send_counts=None,
-    x_active_mask=None,
-    activation_scale=None,
-    weight_scale=None,
-    group_list=None,
-    expand_scales=None,
-    shared_expert_x=None,
-    group_tp="",
-    tp_world_size=0,
-    tp_rank_id=0,
-    expert_shard_type=0,
-    shared_expert_num=1,
-    shared_expert_rank_num=0,
-    global_bs=0,
-    out_dtype=0,
-    comm_quant_mode=0,
-    group_list_type=0
-):
+def npu_moe_distribute_combine(expand_x, expert_ids, expand_idx, ep_send_counts, expert_scales, group_ep, ep_world_size,
+                               ep_rank_id, moe_expert_num, *, tp_send_counts=None, x_active_mask=None,
+                               activation_scale=None, weight_scale=None, group_list=None, expand_scales=None,
+                               shared_expert_x=None, group_tp="", tp_world_size=0, tp_rank_id=0, expert_shard_type=0,
+                               shared_expert_num=1, shared_expert_rank_num=0, global_bs=0, out_dtype=0,
+                               comm_quant_mode=0, group_list_type=0):
     """npu_moe_distribute_combine_v2 for npu_moe_distribute_dispatch: expand_idx is its third result.
     activation_scale, weight_scale and group_list are reserved: None; out_dtype: 0.
     """
     return communicator_of(group_ep).combine(dict(locals(), version=1))
 
 
-def npu_moe_distribute_combine_v2(
-    expand_x,
-    expert_ids,
-    assist_info_for_combine,
-    ep_send_counts,
-    expert_scales,
-    group_ep,
-    ep_world_size,
-    ep_rank_id,
-    moe_expert_num,
-    *,
-    tp_send_counts=None,
-    x_active_mask=None,
-    expand_scales=None,
-    shared_expert_x=None,
-    elastic_info=None,
-    ori_x=None,
-    const_expert_alpha_1=None,
-    const_expert_alpha_2=None,
-    const_expert_v=None,
-    performance_info=None,
-    group_tp="",
-    tp_world_size=0,
-    tp_rank_id=0,
-    expert_shard_type=0,
-    shared_expert_num=1,
-    shared_expert_rank_num=0,
-    global_bs=0,
-    comm_quant_mode=0,
-    comm_alg="",
-    zero_expert_num=0,
-    copy_expert_num=0,
-    const_expert_num=0
-):
+def npu_moe_distribute_combine_v2(expand_x, expert_ids, assist_info_for_combine, ep_send_counts, expert_scales,
+                                  group_ep, ep_world_size, ep_rank_id, moe_expert_num, *, tp_send_counts=None,
+                                  x_active_mask=None, expand_scales=None, shared_expert_x=None, elastic_info=None,
+                                  ori_x=None, const_expert_alpha_1=None, const_expert_alpha_2=None, const_expert_v=None,
+                                  performance_info=None, group_tp="", tp_world_size=0, tp_rank_id=0,
+                                  expert_shard_type=0, shared_expert_num=1, shared_expert_rank_num=0, global_bs=0,
+                                  comm_quant_mode=0, comm_alg="", zero_expert_num=0, copy_expert_num=0,
+                                  const_expert_num=0):
     """Sends the experts' rows back: x[t] = sum over k of expert_scales[t, k] * row(t, k), in k order in float32, plus
     the unweighted rows of shared experts and shared_expert_x[t], rounded once.
 
@@ -180,47 +90,16 @@ def npu_moe_distribute_combine_v2(
     return communicator_of(group_ep).combine(dict(locals(), version=4))
 
 
-def npu_moe_distribute_combine_add_rms_norm(
-    expand_x,
-    expert_ids,
-    expand_idx,
-    ep_send_counts,
-    expert_scales,
-    residual_x,
-    gamma,
-    group_ep,
-    ep_world_size,
-    ep_rank_id,
-    moe_expert_num,
-    *,
-    tp_send_counts=None,
-    x_active_mask=None,
-    activation_scale=None,
-    weight_scale=None,
-    group_list=None,
-    expand_scales=None,
-    shared_expert_x=None,
-    elastic_info=None,
-    ori_x=None,
-    const_expert_alpha_1=None,
-    const_expert_alpha_2=None,
-    const_expert_v=None,
-    group_tp="",
-    tp_world_size=0,
-    tp_rank_id=0,
-    expert_shard_type=0,
-    shared_expert_num=1,
-    shared_expert_rank_num=0,
-    global_bs=0,
-    out_dtype=0,
-    comm_quant_mode=0,
-    group_list_type=0,
-    comm_alg="",
-    norm_eps=1e-06,
-    zero_expert_num=0,
-    copy_expert_num=0,
-    const_expert_num=0
-):
+def npu_moe_distribute_combine_add_rms_norm(expand_x, expert_ids, expand_idx, ep_send_counts, expert_scales, residual_x,
+                                            gamma, group_ep, ep_world_size, ep_rank_id, moe_expert_num, *,
+                                            tp_send_counts=None, x_active_mask=None, activation_scale=None,
+                                            weight_scale=None, group_list=None, expand_scales=None,
+                                            shared_expert_x=None, elastic_info=None, ori_x=None,
+                                            const_expert_alpha_1=None, const_expert_alpha_2=None, const_expert_v=None,
+                                            group_tp="", tp_world_size=0, tp_rank_id=0, expert_shard_type=0,
+                                            shared_expert_num=1, shared_expert_rank_num=0, global_bs=0, out_dtype=0,
+                                            comm_quant_mode=0, group_list_type=0, comm_alg="", norm_eps=1e-06,
+                                            zero_expert_num=0, copy_expert_num=0, const_expert_num=0):
     """Combines, adds residual_x [Bs, 1, H] before the sum is rounded, and applies RMSNorm with gamma [H]; both of
     expand_x's type. expand_idx: npu_moe_distribute_dispatch_v2's third result. The rest is as for combine_v2.
 

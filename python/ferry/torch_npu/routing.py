@@ -13,20 +13,8 @@ from ferry.errors import InvalidArgument
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def npu_moe_gating_top_k(
-    x,
-    k,
-    *,
-    bias=None,
-    k_group=1,
-    group_count=1,
-    group_select_mode=0,
-    renorm=0,
-    norm_type=0,
-    out_flag=False,
-    routed_scaling_factor=1.0,
-    eps=1e-20
-):
+def npu_moe_gating_top_k(x, k, *, bias=None, k_group=1, group_count=1, group_select_mode=0, renorm=0, norm_type=0,
+                         out_flag=False, routed_scaling_factor=1.0, eps=1e-20):
     """Chooses k experts for each token.
 
     x: logits [T, E] of float16, bfloat16 or float32. norm_type: 0 softmax, 1 sigmoid, in float32.
@@ -62,22 +50,9 @@ def npu_moe_gating_top_k(
     return (y * routed_scaling_factor).to(x.dtype), expert_idx.int(), norm
 
 
-def npu_moe_init_routing_v2(
-    x,
-    expert_idx,
-    *,
-    scale=None,
-    offset=None,
-    active_num=-1,
-    expert_capacity=-1,
-    expert_num=-1,
-    drop_pad_mode=0,
-    expert_tokens_num_type=0,
-    expert_tokens_num_flag=False,
-    quant_mode=0,
-    active_expert_range=(),
-    row_idx_type=0
-):
+def npu_moe_init_routing_v2(x, expert_idx, *, scale=None, offset=None, active_num=-1, expert_capacity=-1, expert_num=-1,
+                            drop_pad_mode=0, expert_tokens_num_type=0, expert_tokens_num_flag=False, quant_mode=0,
+                            active_expert_range=(), row_idx_type=0):
     """Copies each token once for each of its experts, sorted by expert, then by (token, k).
 
     x: [N, H] of float16, bfloat16, float32, or int8 (quant_mode -1 only). expert_idx: int32 [N, K].
@@ -121,16 +96,8 @@ def npu_moe_init_routing_v2(
     return expanded_x.view(*slots, x.shape[1]), row_idx, tokens, expanded_scale
 
 
-def npu_moe_finalize_routing(
-    expanded_permuted_rows,
-    skip1,
-    skip2,
-    bias,
-    scales,
-    expanded_src_to_dst_row,
-    export_for_source_row,
-    drop_pad_mode=0
-):
+def npu_moe_finalize_routing(expanded_permuted_rows, skip1, skip2, bias, scales, expanded_src_to_dst_row,
+                             export_for_source_row, drop_pad_mode=0):
     """Sums the experts' rows of each token: skip1 + skip2 + sum over k of
     scales[i, k] * (row(i, k) + bias[expert(i, k)]), in k order in float32, rounded once.
 
