@@ -25,12 +25,13 @@ namespace ferry::tools {
 namespace {
 
 constexpr int kFirstPort = 10000, kLastPort = 65535;
-// torchrun's own defaults (29400 its rendezvous, 29500 its store) and their neighbours are not
-// used.
+// torchrun uses port 29400 for its rendezvous and 29500 for its store. ferry avoids these and the
+// ports near them.
 constexpr int kFirstTorchPort = 29400, kLastTorchPort = 29600;
 
-// The first three outrank torchrun's in Group::from_environment; the others are an outer
-// torchrun's, and would make torch join its store and write to its error file.
+// Group::from_environment reads the first three before the variables of torchrun. The last two come
+// from an outer torchrun: with them torch would join the store of that torchrun and write to its
+// error file.
 constexpr std::array<std::string_view, 5> kRemoved = {"FERRY_ADDR", "FERRY_RANK", "FERRY_SIZE",
                                                       "TORCHELASTIC_USE_AGENT_STORE",
                                                       "TORCHELASTIC_ERROR_FILE"};
@@ -48,15 +49,15 @@ struct PortRange {
   bool contains(int port) const { return first <= port && port <= last; }
 };
 
-// Ports in this range are handed out by the kernel to any outgoing connection.
+// The kernel gives ports of this range to outgoing connections.
 PortRange ephemeral_ports() {
   PortRange range;
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> range.first >> range.last;
   return range;
 }
 
-// Bound, not listening, and closed at once: the port must be free for torch's store, which rank 0
-// opens there.
+// Whether a port is free for the store that torch opens on rank 0. The probe binds a socket and
+// closes it at once; it never listens.
 bool can_bind(int family, const sockaddr* address, socklen_t length) {
   const internal::Descriptor probe(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!probe) return errno == EAFNOSUPPORT;
@@ -77,8 +78,8 @@ bool is_free(int port) {
          can_bind(AF_INET6, reinterpret_cast<const sockaddr*>(&v6), sizeof v6);
 }
 
-// An abstract socket named after the port, held as long as the launcher lives: two launches never
-// share a port even when neither has opened it yet.
+// Claims a port for as long as the launcher lives, by an abstract socket that is named after the
+// port. Two launches thus never choose the same port, even before either has opened it.
 internal::Descriptor claim(int port) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -93,7 +94,7 @@ internal::Descriptor claim(int port) {
 void choose_port(LaunchIdentity& identity) {
   constexpr int kTries = 10'000;
   const PortRange ephemeral = ephemeral_ports();
-  // A machine may hand out nearly all ports; then one of those must do.
+  // Where the kernel's range covers nearly all ports, a port of that range is chosen.
   const bool avoid = ephemeral.first - kFirstPort + kLastPort - ephemeral.last >= 1000;
   for (int i = 0; i < kTries; ++i) {
     constexpr int kPairs = (kLastPort - kFirstPort + 1) / 2;

@@ -1,9 +1,9 @@
-// The environment variables that `ferry launch` gives to its ranks: those of torchrun, so that the
-// same program runs under both, and FERRY_SECRET.
+// Makes the environment variables that `ferry launch` gives to its ranks. They are those of
+// torchrun, so that a program runs under both, and FERRY_SECRET.
 //
-// OMP_NUM_THREADS stays unchanged: the caller knows the program. Variables that would outrank
-// torchrun's in Group::from_environment, or that come from an outer torchrun and would make
-// torch join its store, are removed.
+// OMP_NUM_THREADS stays as the caller set it. Two kinds of variables are removed: those that
+// Group::from_environment reads before the ones of torchrun, and those of an outer torchrun, with
+// which torch would join the store of that torchrun.
 #pragma once
 
 #include <memory>
@@ -14,15 +14,15 @@
 
 namespace ferry::tools {
 
-// What all ranks of one launch share.
+// The values that all ranks of one launch share.
 struct LaunchIdentity {
   std::string master_addr = "127.0.0.1";
-  std::string run_id;       // the launch's name and a random part: unique per launch
-  std::string secret;       // FERRY_SECRET: the caller's own, else 128 random bits
-  int master_port = 0;      // even: the next one is for ferry's own rendezvous
-  std::string ferry_addr;   // FERRY_ADDR where ranks are on several hosts, else empty
+  std::string run_id;       // unique: the name of the launch and a random part
+  std::string secret;       // FERRY_SECRET of the caller, or 128 random bits
+  int master_port = 0;      // even; ferry's own rendezvous uses the next port
+  std::string ferry_addr;   // FERRY_ADDR if ranks are on several hosts, else empty
   std::string port_reason;  // how master_port was chosen
-  // Keeps other launches from choosing the same port; released by any exit.
+  // While this descriptor is open, no other launch chooses the same port. Any exit closes it.
   std::shared_ptr<const internal::Descriptor> port_claim;
 };
 
@@ -33,13 +33,14 @@ struct HostShare {
   int host = 0, num_hosts = 1;
 };
 
-// Throws ferry::Error when no port is free.
-// `hosts_address`: the first of several hosts, empty on one; `ferry_port`: of its FERRY_ADDR, 0:
-// the one after MASTER_PORT.
+// Chooses the ports and the secret of a launch. `hosts_address` is the address of the first host of
+// several, and empty on one host. `ferry_port` is the port of FERRY_ADDR; with 0 it is the one
+// after MASTER_PORT. Throws ferry::Error when no port is free.
 LaunchIdentity make_identity(const std::string& name, const std::string& hosts_address = "",
                              int ferry_port = 0);
 
-// "NAME=value" for one rank of this host: this process's environment, changed as said above.
+// The environment of one rank of this host, as "NAME=value": this process's environment with the
+// changes that the head of this file describes.
 std::vector<std::string> rank_environment(const LaunchIdentity& identity, const HostShare& share,
                                           int local_rank);
 

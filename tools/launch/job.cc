@@ -15,7 +15,8 @@
 
 namespace ferry::tools {
 Job::Job(const JobOptions& options) : options_(options), out_(STDOUT_FILENO), err_(STDERR_FILENO) {
-  // What an ssh leaves behind (ControlPersist) belongs to the user, not to the launch.
+  // Only a launcher with local ranks adopts orphans. On a remote launch, an ssh that stays behind
+  // (ControlPersist) belongs to the user.
   if (!remote()) prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
@@ -79,8 +80,9 @@ ChildInput Job::input_of(int index) const {
   return isatty(STDIN_FILENO) ? ChildInput::kPiped : ChildInput::kInherited;
 }
 
-// Agents put "[rank] " before each line of a rank. `host`: its reports are taken out of the
-// stream; empty: there are none.
+// Returns the function that edits the lines of a child. It takes the reports of the agent on `host`
+// out of the stream; an empty `host` means that there are none. It also removes the "[rank] " that
+// an agent puts before each line of a rank, if the user wants no tags.
 LineStream::Edit Job::edit_lines_of(const std::string& host) {
   return [this, host](std::string_view line) -> std::optional<std::string_view> {
     if (!host.empty() && (line.starts_with(kReportFailed) || line.starts_with(kReportEnded))) {
@@ -116,15 +118,16 @@ int Job::watch() {
     if (stage_end_ && stage_end_->passed()) escalate();
   }
   const int code = outcome_.forced_code ? outcome_.forced_code : outcome_.worst_code;
-  const int lost = out_.error() == EPIPE ? 0 : out_.error();  // its reader wants no more of it
+  // EPIPE is no failure: the reader has closed the output.
+  const int lost = out_.error() == EPIPE ? 0 : out_.error();
   if (lost != 0) say(fmt::format("cannot write the output of the ranks: {}", std::strerror(lost)));
   err_.flush();
   return lost != 0 ? std::max(code, 1) : code;
 }
 
-// signalfd, stdout, stderr, terminal, orders; then input, stdout and stderr of each child. Only the
-// foreground process group may read a terminal, and ranks have groups of their own, so the launcher
-// passes the lines on to rank 0.
+// The descriptors are in this order: signalfd, stdout, stderr, terminal, orders; then input, stdout
+// and stderr of each child. The launcher passes lines of the terminal on to rank 0: only the
+// foreground process group may read a terminal, and each rank has a process group of its own.
 std::vector<pollfd> Job::poll_set() const {
   const bool terminal = !remote() && children_[0].in && children_[0].unsent.empty();
   std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0},
@@ -142,7 +145,7 @@ std::vector<pollfd> Job::poll_set() const {
 
 int Job::poll_ms() const {
   constexpr int kForever = -1;
-  // No writer is left that could end a stream: read what is there, then close.
+  // No writer remains that could end a stream, so the loop reads the remaining bytes and closes it.
   if (childless_ && !drained() && !out_.congested() && !err_.congested()) return 0;
   return stage_end_ ? stage_end_->remaining_ms() : kForever;
 }
@@ -164,7 +167,9 @@ void Job::read_terminal() {
   if (got > 0) {
     children_[0].unsent.assign(buffer.data(), static_cast<std::size_t>(got));
   } else if (got == 0 || errno != EINTR) {
-    children_[0].in = {};  // the end; a launcher in the background gets EIO, and rank 0 no input
+    // The input has ended. A launcher in the background gets EIO here, and rank 0 then has no
+    // input.
+    children_[0].in = {};
   }
 }
 
@@ -186,7 +191,7 @@ void Job::order(const std::string& text) {
   }
 }
 
-// All ranks are killed once the launcher has ended.
+// Carries out the orders of the launcher. When the launcher has ended, all ranks are killed.
 void Job::obey(bool ready) {
   if (!options_.orders) return;
   for (const std::string& order : options_.orders->read(ready)) {

@@ -1,8 +1,9 @@
 // Job: the children of one launch, and the loop that watches them. A child is a rank of this host,
-// or the ssh to an agent on another host, which runs a Job of its own that takes orders. Calls
+// or the ssh to an agent on another host. The agent runs a Job of its own that takes orders. Calls
 // process.h (start), output.h (streams), environment.h (variables).
 //
-// One thread, one poll(2) over a signalfd and the pipes. A job passes through these stages:
+// A Job has one thread, which calls poll(2) on a signalfd and the pipes. It passes through these
+// stages:
 //   running      until the last child ends
 //   grace        a rank has failed, or a connection is lost; the others may notice and end
 //   terminating  ranks that still run have got SIGTERM (also when --timeout is over)
@@ -28,12 +29,14 @@
 namespace ferry::tools {
 
 struct JobOptions {
-  std::vector<HostRanks> hosts{};  // empty: the ranks run on this host
-  std::vector<std::string> ssh{};  // the command that gets a host and a line for its shell
-  bool tag = true;  // false: lines have no rank before them; ranks of this host write them directly
-  std::optional<std::chrono::nanoseconds> timeout{};  // none: as long as it takes
+  std::vector<HostRanks> hosts{};  // empty: all ranks run on this host
+  std::vector<std::string> ssh{};  // the command to which a host and a shell command are appended
+  // If false, ranks of this host write to stdout and stderr directly, without a rank before each
+  // line.
+  bool tag = true;
+  std::optional<std::chrono::nanoseconds> timeout{};  // none: no limit
   std::chrono::nanoseconds grace = std::chrono::seconds(5);
-  Orders* orders = nullptr;  // of an agent
+  Orders* orders = nullptr;  // the orders that an agent receives, else null
 };
 
 class Job {
@@ -43,8 +46,8 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // Starts all children or none. With hosts, `task` holds what they have in common. Throws
-  // SpawnError.
+  // Starts all children, or none. `task` is what the children have in common; it is used only if
+  // there are hosts. Throws SpawnError.
   void start(Task task);
   // Watches until no child remains. Returns the launcher's exit code.
   int watch();
@@ -53,19 +56,20 @@ class Job {
   enum class Stage { kRunning, kGrace, kTerminating, kKilling, kLeftovers };
 
   struct Watched {
-    std::string name;  // number of the rank, or host
+    std::string name;  // the number of a rank, or a host
     pid_t pid = -1;
-    internal::Descriptor in;  // an agent's, or that of a rank that reads the launcher's terminal
+    // The input of an agent, or of the rank that reads the launcher's terminal.
+    internal::Descriptor in;
     LineStream out, err;
-    std::string unsent{};  // to `in`
+    std::string unsent{};  // bytes still to be written to `in`
     bool running = true;
   };
 
   struct Outcome {
     int num_failed = 0;   // ranks that failed by themselves
     int num_stopped = 0;  // ranks that the launcher stopped
-    int worst_code = 0;   // of ranks that ended by themselves
-    int forced_code = 0;  // of --timeout and of a second SIGINT
+    int worst_code = 0;   // among ranks that ended by themselves
+    int forced_code = 0;  // the exit code after --timeout or a second SIGINT; 0: none
     std::string first_failure;
   };
 
@@ -112,10 +116,10 @@ class Job {
 
   Stage stage_ = Stage::kRunning;
   std::optional<internal::Deadline> stage_end_;
-  int num_interrupts_ = 0;  // SIGINT so far
+  int num_interrupts_ = 0;  // how many SIGINT have arrived
   int leftover_rounds_ = 0;
   bool childless_ = false;       // no descendant remains
-  bool abandon_output_ = false;  // a signal came while output was still to be written
+  bool abandon_output_ = false;  // a signal arrived while output was still to be written
 };
 
 }  // namespace ferry::tools

@@ -28,7 +28,7 @@ namespace {
 
 constexpr int kMostRanks = 4096;
 constexpr double kLongestSeconds = 1e8;   // three years
-constexpr std::size_t kLongestName = 24;  // so that the run id fits into the address of a group
+constexpr std::size_t kLongestName = 24;  // the run id must fit into the address of a group
 
 constexpr const char* kLaunchFooter =
     R"(Each rank gets torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
@@ -74,7 +74,7 @@ std::vector<std::string> split(const std::string& text) {
   throw CLI::ValidationError("ferry launch", text);
 }
 
-// -n, or --hosts and its numbers.
+// Finds the number of ranks, from -n or from --hosts.
 void resolve_ranks(LaunchOptions& options) {
   if (options.hosts_text.empty()) {
     if (!options.ranks_given) refuse("-n (--ranks) or --hosts is required");
@@ -96,8 +96,8 @@ void check(const LaunchOptions& options, const std::vector<std::string>& program
   }
   rlimit descriptors{};
   getrlimit(RLIMIT_NOFILE, &descriptors);
-  const auto needed = static_cast<rlim_t>(2 * options.num_ranks +
-                                          32);  // two pipes a rank, and some for the launcher
+  // A rank needs two pipes, and the launcher needs some descriptors.
+  const auto needed = static_cast<rlim_t>(2 * options.num_ranks + 32);
   if (options.hosts.empty() && options.tag && needed > descriptors.rlim_max) {
     refuse(fmt::format(
         "-n {} needs {} file descriptors, the limit (ulimit -Hn) is {}; --no-tag needs few",
@@ -110,7 +110,7 @@ void check(const LaunchOptions& options, const std::vector<std::string>& program
     refuse(fmt::format("--name '{}': 1 to {} letters, digits, '-', '_' and '.'", options.name,
                        kLongestName));
   }
-  // Negated, so that NaN is refused.
+  // The condition is negated so that NaN is refused.
   if (!(options.timeout_s >= 0 && options.timeout_s <= kLongestSeconds)) {
     refuse(
         fmt::format("--timeout {}: 0 (none) to {:g} seconds", options.timeout_s, kLongestSeconds));
@@ -124,7 +124,8 @@ void check(const LaunchOptions& options, const std::vector<std::string>& program
     refuse(fmt::format("--port {}: 1 to 65535", options.port));
 }
 
-// Pipes must not take the numbers 0 to 2 when the launcher was started with these closed.
+// Opens the descriptors 0 to 2 where the launcher was started with them closed, so that no pipe
+// gets these numbers.
 void open_standard_streams() {
   int fd = 0;
   do {

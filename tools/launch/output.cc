@@ -1,4 +1,4 @@
-// Reads pipes, writes whole lines with their prefix; see output.h.
+// Reads pipes and writes whole lines with their prefix; see output.h.
 #include "tools/launch/output.h"
 
 #include <fmt/format.h>
@@ -20,8 +20,8 @@ void Output::add(std::string_view prefix, std::string_view head, std::string_vie
 void Output::flush() {
   std::size_t written = 0;
   while (written < pending_.size()) {
-    // stdout may be shared with the shell, so it must not be made non-blocking. A pipe that poll
-    // calls writable takes PIPE_BUF bytes at once.
+    // The shell may share stdout, so it must stay blocking. A write of PIPE_BUF bytes does not
+    // block if poll says that the pipe is writable.
     pollfd ready{fd_, POLLOUT, 0};
     if (poll(&ready, 1, 0) <= 0) break;
     const ssize_t put = write(fd_, pending_.data() + written,
@@ -46,7 +46,8 @@ bool LineStream::read(bool last) {
   } else if (got == 0 || last || (errno != EAGAIN && errno != EINTR)) {
     close();
   }
-  // The rank gets SIGPIPE when the output takes nothing more, as it would without a launcher.
+  // If the output has failed, the pipe is closed. The rank then gets SIGPIPE, as it would without a
+  // launcher.
   if (output_->error() != 0) pipe_ = {};
   return got > 0;
 }

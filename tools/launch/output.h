@@ -18,16 +18,16 @@ class Output {
   explicit Output(int fd) : fd_(fd) {}
 
   void add(std::string_view prefix, std::string_view head, std::string_view tail);
-  // Writes as much as the reader takes now.
+  // Writes as many bytes as the reader takes without blocking.
   void flush();
 
   int fd() const noexcept { return fd_; }
   bool empty() const noexcept { return pending_.empty(); }
-  // The reader is slow: pipes are not read until it has caught up, so that ranks wait as they would
-  // without a launcher.
+  // Whether the reader is too slow. Until it has read enough, no pipe of a child is read, so that
+  // ranks wait as they would without a launcher.
   bool congested() const noexcept { return pending_.size() >= kMostPending; }
-  // The errno of the write that failed, after which nothing is written: EPIPE where the output has
-  // no reader any more. 0: none failed.
+  // The errno of the write that failed, or 0. After a failure nothing is written. EPIPE means that
+  // the output has no reader.
   int error() const noexcept { return error_; }
 
  private:
@@ -40,7 +40,7 @@ class Output {
 
 class LineStream {
  public:
-  // Changes a line before it is shown; nothing: the line is not shown.
+  // Changes a line before it is shown, or returns nothing, and then the line is not shown.
   using Edit = std::function<std::optional<std::string_view>(std::string_view line)>;
 
   LineStream(internal::Descriptor pipe, std::string prefix, Output& output, Edit edit = {})
@@ -50,11 +50,11 @@ class LineStream {
         edit_(std::move(edit)) {}
 
   bool open() const noexcept { return pipe_.fd() >= 0; }
-  // For poll(2): negative while there is nothing to wait for.
+  // The descriptor for poll(2). It is negative while the output is congested.
   int fd() const noexcept { return output_->congested() ? -1 : pipe_.fd(); }
-  // Takes some of what is there unless the output is congested; false when nothing was taken.
-  // Closes at the end of the stream; `last`: the pipe has no writer any more, so an empty pipe is
-  // the end, too.
+  // Reads some bytes of the pipe, unless the output is congested. Returns false when it read
+  // nothing. Closes the pipe at the end of the stream. `last` says that the pipe has no writer any
+  // more, so that an empty pipe is at its end.
   bool read(bool last);
 
  private:
@@ -62,7 +62,7 @@ class LineStream {
   void end_line(std::string_view tail);
   void close();
 
-  // A longer line is cut, which bounds memory.
+  // A line that is longer than this is cut, which bounds the memory.
   static constexpr std::size_t kLongestLine = std::size_t{16} << 20;
 
   internal::Descriptor pipe_;

@@ -1,4 +1,5 @@
-// fork and exec of one rank or ssh, texts for its end, and the signalfd; see process.h.
+// Owns fork and exec of a rank or an ssh, the texts that describe its end, and the signalfd; see
+// process.h.
 #include "tools/launch/process.h"
 
 #include <fcntl.h>
@@ -33,7 +34,8 @@ Pipe make_pipe() {
   return {internal::Descriptor(ends[0]), internal::Descriptor(ends[1])};
 }
 
-// Each end of a pipe has its own file description: the rank's end keeps blocking.
+// Makes the launcher's end of a pipe non-blocking. The rank's end stays blocking, because it has a
+// file description of its own.
 internal::Descriptor launcher_end(internal::Descriptor end) {
   if (fcntl(end.fd(), F_SETFL, O_NONBLOCK) != 0) not_started("fcntl");
   return end;
@@ -47,18 +49,18 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-// All that the child needs, prepared before fork.
+// The values that the child needs after fork, prepared before it.
 struct Start {
   std::vector<char*> arguments, environment;
   pid_t launcher = getpid();
   int in = STDIN_FILENO, out = STDOUT_FILENO, err = STDERR_FILENO;
-  int failure = -1;  // errno of exec is written here
+  int failure = -1;  // the child writes the errno of a failed exec here
 };
 
-// In the child, up to exec. Only async-signal-safe calls.
+// Runs in the child, from fork to exec, and makes async-signal-safe calls only.
 [[noreturn]] void become_rank(const ChildSetup& setup, const Start& start) {
   setpgid(0, 0);
-  // The launcher may have died before prctl; then no signal would come.
+  // If the launcher has died before this prctl, no signal would come; so the parent is compared.
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != start.launcher) _exit(kNotStarted);
   dup2(start.in, STDIN_FILENO);
   dup2(start.out, STDOUT_FILENO);
@@ -72,8 +74,8 @@ struct Start {
   _exit(kNotFound);
 }
 
-// Waits for exec. Throws, the child reaped, when it failed; a child that died before exec counts as
-// started: the event loop sees its end.
+// Waits until the child has called exec. If exec failed, this reaps the child and throws. A child
+// that died before exec counts as started: the event loop then finds its end.
 void check_exec(const std::string& program, pid_t pid, int failure) {
   int error = 0;
   ssize_t got = 0;
@@ -137,11 +139,11 @@ LaunchSignals::LaunchSignals() {
     sigaddset(&watched, signal);
   signals_ = internal::Descriptor(signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) throw Error(Code::kSystem, fmt::format("signalfd: {}", std::strerror(errno)));
-  // Reading its terminal must not stop a launcher in the background.
+  // A launcher in the background must not be stopped when it reads its terminal.
   sigaddset(&watched, SIGTTIN);
   sigprocmask(SIG_BLOCK, &watched, &old_mask_);
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGCHLD, SIG_DFL);  // where a caller ignores it, the ends of ranks go unnoticed
+  std::signal(SIGCHLD, SIG_DFL);  // if the caller ignored SIGCHLD, no end of a rank would be seen
 }
 
 int LaunchSignals::next() {

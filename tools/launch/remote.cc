@@ -1,4 +1,4 @@
-// Tasks as bytes, orders as lines, and the agent; see remote.h. Calls job.h.
+// Encodes tasks as bytes and orders as lines, and runs the agent; see remote.h. Calls job.h.
 #include "tools/launch/remote.h"
 
 #include <fmt/format.h>
@@ -28,7 +28,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Task, host, directory, identity, share, envir
 
 namespace {
 
-// All of the launcher's environment, as srun has it: the same program runs in the same way.
+// Replaces the environment of the agent by that of the launcher, as srun does, so that the program
+// runs in the same way on each host.
 void take_environment(const std::vector<std::string>& entries) {
   clearenv();
   for (const std::string& entry : entries) {
@@ -63,7 +64,7 @@ std::vector<HostRanks> parse_hosts(std::string_view text) {
     const auto [end, error] =
         std::from_chars(count.data(), count.data() + count.size(), host.num_ranks);
     const bool whole = error == std::errc() && end == count.data() + count.size();
-    // A host that begins with '-' would be an option of ssh.
+    // ssh would read a host that begins with '-' as an option.
     const bool plain = !host.name().empty() && host.target[0] != '-' &&
                        host.target.find_first_of(": \t") == std::string::npos;
     if (!whole || host.num_ranks < 1 || !plain)
@@ -73,7 +74,7 @@ std::vector<HostRanks> parse_hosts(std::string_view text) {
   return hosts;
 }
 
-// In the shell's quotes, where a quote itself is written as '\''.
+// The program is in single quotes for the shell. A single quote in its name is written as '\''.
 std::string command_there(const std::string& arguments) {
   std::string quoted;
   for (const char c : std::filesystem::read_symlink("/proc/self/exe").string())
@@ -81,7 +82,8 @@ std::string command_there(const std::string& arguments) {
   return fmt::format("exec '{}' {}", quoted, arguments);
 }
 
-// A line with the version and the number of bytes, then MessagePack, whose strings are any bytes.
+// A task is a line with the version and the number of bytes, then MessagePack, whose strings may
+// hold any bytes.
 std::string encode(const Task& task) {
   const std::vector<std::uint8_t> bytes = nlohmann::json::to_msgpack(task);
   return fmt::format("{} {}\n", FERRY_VERSION, bytes.size()) +

@@ -1,9 +1,9 @@
-// The other hosts of a launch: the text of --hosts, what the launcher sends to an agent on each
-// host, and the agent.
+// The other hosts of a launch: the text of --hosts, the task that the launcher sends to an agent on
+// each host, and the agent.
 //
-// The launcher writes to the agent's input: first a task, then orders, a line each; the end of the
-// input means that the launcher has ended. The agent reports in lines of its stderr; the line of a
-// rank cannot be taken for a report, because it begins with the number of the rank.
+// The launcher writes a task to the agent's input, then one line for each order. The end of the
+// input means that the launcher has ended. The agent writes its reports to its stderr, a line each.
+// A line of a rank cannot be read as a report, because it begins with the number of the rank.
 #pragma once
 
 #include <string>
@@ -15,63 +15,67 @@
 namespace ferry::tools {
 
 struct HostRanks {
-  std::string target;  // for ssh: NAME or USER@NAME
+  std::string target;  // the argument of ssh: NAME or USER@NAME
   int num_ranks = 0;
 
   std::string name() const { return target.substr(target.find('@') + 1); }
 };
 
-// Reads "a:4,user@b:4". Throws std::invalid_argument naming the part that is wrong.
+// Reads "a:4,user@b:4". Throws std::invalid_argument that names the wrong part.
 std::vector<HostRanks> parse_hosts(std::string_view text);
 
-// What ranks on one host need. The secret is part of it, because lists of processes and their
-// arguments are public: it travels through the agent's input only.
+// All that an agent needs to start the ranks of its host. The secret is part of it and travels
+// through the agent's input only, because every user of a host can read the arguments of processes.
 struct Task {
-  std::string host;       // its name in messages; empty: the host of the launcher
-  std::string directory;  // to work in
+  // The name of the host in messages; empty on the host of the launcher.
+  std::string host;
+  std::string directory;  // the working directory of the ranks
   LaunchIdentity identity;
   HostShare share;
-  std::vector<std::string> environment;  // NAME=value, all of it
-  std::vector<std::string> program;      // and its arguments
+  std::vector<std::string> environment;  // the whole environment, as NAME=value
+  std::vector<std::string> program;      // the name of the program and its arguments
 };
 
 std::string encode(const Task& task);
 
-// What reaches other hosts, unless --ssh says otherwise.
+// The command that runs a program on another host, if --ssh gives no other.
 inline constexpr const char* kSsh = "ssh -o BatchMode=yes -o ConnectTimeout=10";
 
-// For the shell of a host: starts this program there.
+// The shell command that starts this program on another host.
 std::string command_there(const std::string& arguments);
 
-// Orders.
-inline constexpr std::string_view kOrderSignal = "signal ";  // and a number
+// The launcher sends these orders to an agent.
+inline constexpr std::string_view kOrderSignal = "signal ";  // followed by a number
 inline constexpr std::string_view kOrderTerminate = "terminate";
-// Reports of an agent.
-inline constexpr std::string_view kReportFailed = "ferry agent failed: ";  // and what
-inline constexpr std::string_view kReportEnded = "ferry agent ended: ";    // and "failed stopped"
+// An agent sends these reports to the launcher.
+inline constexpr std::string_view kReportFailed = "ferry agent failed: ";  // followed by the reason
+inline constexpr std::string_view kReportEnded =
+    "ferry agent ended: ";  // followed by the numbers "failed stopped"
 
-// The agent's side of its input.
+// The input of an agent, as the agent reads it.
 class Orders {
  public:
   explicit Orders(int fd) : fd_(fd) {}
 
-  // Waits for the task that comes first. Throws ferry::Error when it does not come, or comes from
-  // another version.
+  // Waits for the task, which comes first. Throws ferry::Error if it does not come, or if a
+  // launcher of another version has sent it.
   Task task();
 
-  // For poll(2): negative once the launcher has ended.
+  // The descriptor for poll(2). It is negative once the launcher has ended.
   int fd() const noexcept { return fd_; }
-  // The orders that came. `ready`: poll has seen something, so reading does not wait.
+  // Returns the orders that have arrived. `ready` says that poll found input, so that a read does
+  // not wait.
   std::vector<std::string> read(bool ready);
 
  private:
-  bool receive();  // false at the end
+  bool receive();  // returns false at the end of the input
 
   int fd_;
   std::string pending_;
 };
 
-// The agent: reads a task from the input and runs its ranks. Returns the exit code.
+// Runs the agent: it reads a task from its input and runs the ranks of the task. Returns the exit
+// code.
 int run_agent();
 
 }  // namespace ferry::tools

@@ -1,4 +1,5 @@
-// What happens to a Job: signals, ends of children, and its stages; see job.h.
+// What a Job does after signals and after ends of children, and how it changes its stage; see
+// job.h.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,15 +18,17 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
-constexpr int kTimeoutCode = 124;  // as timeout(1)
+constexpr int kTimeoutCode = 124;  // the code of timeout(1)
 constexpr nanoseconds kTermSpan = seconds(3);
 constexpr nanoseconds kLeftoverSpan = seconds(1);
 constexpr nanoseconds kLeftoverRound = milliseconds(50);
 constexpr int kLeftoverRounds = 60;
-// After the order to terminate an agent needs kTermSpan, the rounds of leftovers, and a reserve.
+// After the order to terminate, an agent needs kTermSpan and the rounds for leftovers. The
+// remaining seconds are a reserve.
 constexpr nanoseconds kAgentSpan = seconds(12);
 
-// Orphans of the ranks are children of the launcher, because it is a subreaper.
+// Returns the children of the launcher. Orphans of the ranks are among them, because the launcher
+// is a subreaper.
 std::vector<pid_t> own_children() {
   std::vector<pid_t> children;
   std::ifstream file(fmt::format("/proc/self/task/{}/children", getpid()));
@@ -47,7 +50,8 @@ void Job::handle_signals() {
   }
 }
 
-// Agents count interrupts, too, and kill their ranks at the second.
+// Passes a signal on to the ranks or agents. At the second SIGINT ranks are killed; an agent counts
+// SIGINT in the same way.
 void Job::forward(int signal) {
   if (childless_ && LaunchSignals::asks_to_end(signal)) abandon_output_ = true;
   const bool again = signal == SIGINT && ++num_interrupts_ >= 2;
@@ -61,9 +65,10 @@ void Job::forward(int signal) {
   if (again && stage_ < Stage::kKilling) enter(Stage::kTerminating, kAgentSpan);
 }
 
-// Ctrl-Z stops the whole job; the shell wakes the launcher only.
+// Stops the ranks and the launcher after Ctrl-Z. The shell wakes the launcher only, which then
+// wakes the ranks.
 void Job::suspend() {
-  signal_ranks(SIGSTOP);  // SIGTSTP has no effect in an orphaned process group
+  signal_ranks(SIGSTOP);  // a rank ignores SIGTSTP: its process group is orphaned
   raise(SIGSTOP);
   signal_ranks(SIGCONT);
 }
@@ -83,7 +88,7 @@ void Job::child_ended(Watched& ended, int status) {
   ended.running = false;
   ended.in = {};
   ended.unsent.clear();
-  // Its last lines are printed before the message about its end.
+  // The last lines of a rank are printed before the message about its end.
   while (ended.out.read(false)) {
   }
   while (ended.err.read(false)) {
@@ -91,7 +96,7 @@ void Job::child_ended(Watched& ended, int status) {
   --num_running_;
   const int code = shell_code(status);
   const bool stopped = stage_ >= Stage::kTerminating;
-  // The code of an agent leaves out the ranks that were stopped.
+  // The exit code of an agent does not include the ranks that the launcher stopped.
   if (remote() || !stopped) outcome_.worst_code = std::max(outcome_.worst_code, code);
   if (!remote() && stopped) ++outcome_.num_stopped;
   if (!remote() && !stopped && code != 0) ++outcome_.num_failed;
@@ -154,11 +159,11 @@ void Job::terminate() {
     return enter(Stage::kTerminating, kAgentSpan);
   }
   signal_ranks(SIGTERM);
-  signal_ranks(SIGCONT);  // a stopped process does not see SIGTERM
+  signal_ranks(SIGCONT);  // a stopped process does not receive SIGTERM
   enter(Stage::kTerminating, kTermSpan);
 }
 
-// An agent sees the end of its input, and kills its ranks.
+// Kills all children. The agent of a killed ssh sees the end of its input and kills its ranks.
 void Job::kill_children() {
   for (const Watched& child : children_) {
     if (child.running) kill(-child.pid, SIGKILL);
@@ -166,7 +171,8 @@ void Job::kill_children() {
   if (stage_ < Stage::kKilling) enter(Stage::kKilling, std::nullopt);
 }
 
-// Killing an orphan makes its children orphans, hence the rounds.
+// Kills processes that ranks have started. Each killed orphan makes orphans of its own children, so
+// this is repeated for several rounds.
 void Job::kill_leftovers() {
   const std::vector<pid_t> children = own_children();
   if (leftover_rounds_ == 0 && !children.empty())
@@ -190,7 +196,7 @@ void Job::signal_ranks(int signal) {
   }
 }
 
-// "ranks 0-2,5" or "ranks on a, b".
+// Names the ranks that still run, as in "ranks 0-2,5" or "ranks on a, b".
 std::string Job::running_ranks() const {
   std::vector<int> ranks;
   std::vector<std::string> hosts;
