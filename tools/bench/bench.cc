@@ -1,4 +1,5 @@
-// The command itself: options, a measurement per point, reports, the exit code.
+// Runs `ferry bench`: parses options, measures each point, prints the reports and chooses the exit
+// code.
 #include <fmt/format.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
@@ -23,7 +24,8 @@ namespace {
 
 constexpr int kWrong = 1;
 
-// One line on stderr that overwrites itself, on a terminal only.
+// Shows the progress in one line on stderr, which is overwritten each time. Without a terminal it
+// shows nothing.
 Progress progress_of(std::int64_t tokens, std::string left) {
   if (isatty(STDERR_FILENO) == 0) return [](const char*) {};
   return [tokens, left = std::move(left)](const char* stage) {
@@ -33,8 +35,8 @@ Progress progress_of(std::int64_t tokens, std::string left) {
   };
 }
 
-// ", about 40 s remaining" once one point was measured: the numbers of iterations are chosen so
-// that all points take about the same time.
+// The remaining time, as in ", about 40 s remaining", once at least one point was measured. All
+// points take about the same time, because the numbers of iterations are chosen for that.
 std::string time_left(std::int64_t began_ns, std::size_t done, std::size_t points) {
   if (done == 0) return {};
   const auto each = static_cast<double>(internal::now_ns() - began_ns) / static_cast<double>(done);
@@ -42,15 +44,16 @@ std::string time_left(std::int64_t began_ns, std::size_t done, std::size_t point
                      each * 1e-9 * static_cast<double>(points - done));
 }
 
-// Only rank 0 prints where a launcher started several ranks.
+// Where a launcher started several ranks, only rank 0 prints.
 void print(const Options& options, const std::string& text) {
   if (options.rank > 0) return;
   std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);  // also: a forked rank must not inherit unwritten text
+  std::fflush(stdout);  // a rank that is forked later must not inherit unwritten text
 }
 
-// What is measured, one after the other: the numbers of tokens of a sweep; or experts in blocks,
-// balanced, and a routing that needs no balance.
+// The points that are measured one after the other. A sweep has one point for each number of
+// tokens. --rebalance has three: experts in blocks, balanced experts, and a routing that needs no
+// balance.
 std::vector<Options> measured_points(const Options& options) {
   if (options.rebalance) {
     std::vector<Options> ways(3, options);

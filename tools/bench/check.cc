@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kTokensAtATime = 32;
 
-// Elements of `width` bytes that differ.
+// Compares elements of `width` bytes and counts those that differ.
 void compare_bytes(const std::byte* got, const std::byte* expected, std::size_t elements,
                    std::size_t width, Comparison& comparison) {
   comparison.compared += elements;
@@ -37,7 +37,8 @@ void compare_list(std::span<const T> got, const std::vector<T>& expected, Compar
   comparison.wrong += unmatched;
 }
 
-// Lists with `width` elements for each row. The engine does not write those of padding rows.
+// Compares lists that have `width` elements for each row. Padding rows are left out, because the
+// engine writes no elements for them.
 template <typename T>
 void compare_rows_of(const internal::RankReceived& expected, Layout layout, std::span<const T> got,
                      const std::vector<T>& wanted, Comparison& comparison) {
@@ -64,13 +65,14 @@ void compare_counts(const internal::RankReceived& expected, const Handle& handle
   compare_list(handle.running_rows_per_rank(), expected.running_rows_per_rank, comparison);
 }
 
-// The oracle for the tokens of one rank: a result depends on the rows of its own token only.
+// The oracle for the tokens of one rank. It can leave out other ranks' tokens, because a result
+// depends only on the rows of its own token.
 class OneRankOracle {
  public:
   OneRankOracle(const Plan& plan, std::size_t rank, std::uint64_t salt,
                 const BetweenNodes& between_nodes)
       : plan_(plan), rank_(rank), salt_(salt), config_(plan.config), inputs_(plan.inputs.size()) {
-    config_.wire = Wire::kNone;  // the experts' outputs are the tokens, not what came of them
+    config_.wire = Wire::kNone;  // experts get the unencoded tokens
     config_.algorithm = between_nodes.algorithm;
     for (std::size_t i = 0; i < between_nodes.nodes.size(); ++i) {
       inputs_[i].node = between_nodes.nodes[i];
@@ -78,7 +80,7 @@ class OneRankOracle {
     }
   }
 
-  // [count, hidden]: results of tokens first, first + 1, ..
+  // The results of the tokens from `first` on, [count, hidden].
   std::vector<std::byte> combined(std::int64_t first, std::int64_t count) {
     set_tokens(first, count);
     std::vector<internal::RankReceived> received = internal::reference_dispatch(config_, inputs_);
@@ -97,7 +99,7 @@ class OneRankOracle {
   void set_tokens(std::int64_t first, std::int64_t count) {
     config_.max_tokens = count;
     if (config_.layout == Layout::kPadded)
-      config_.expert_capacity = count;  // the experts of a token are distinct
+      config_.expert_capacity = count;  // enough, because the experts of a token are distinct
     const internal::RankInput& all = plan_.inputs[rank_];
     internal::RankInput& some = inputs_[rank_];
     const std::size_t row_bytes = plan_.options.row_bytes();

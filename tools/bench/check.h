@@ -1,5 +1,5 @@
-// Compares what a rank received and combined with the oracle, bit for bit, in little memory:
-// expected rows are made one at a time, expected results a few tokens at a time.
+// Compares the rows and results of a rank with the oracle, bit for bit. It needs little memory: it
+// makes expected rows one at a time, and expected results a few tokens at a time.
 #pragma once
 
 #include <cstddef>
@@ -12,23 +12,24 @@
 namespace ferry::bench {
 
 struct Comparison {
-  std::uint64_t compared = 0;  // elements
-  std::uint64_t wrong = 0;     // of these, different in any bit, or missing, or too many
+  std::uint64_t compared = 0;  // number of elements
+  std::uint64_t wrong = 0;     // elements that differ in any bit, are missing, or are too many
 };
 
-// Rows, scales, sources, weights, local ids and all counts of the handle. Not compared: contents of
-// gap rows, and anything of padding rows.
+// Compares rows, scales, sources, weights, local ids and all counts of the handle. It does not
+// compare the contents of gap rows, or anything of padding rows.
 Comparison compare_received(const Plan& plan, std::size_t rank, std::uint64_t salt,
                             const Received& received);
 
-// How combine summed rows between nodes, which decides where sums are rounded.
+// How a combine sums rows between nodes. This decides where sums are rounded.
 struct BetweenNodes {
-  std::vector<int> nodes = {};               // [R]; empty: one
-  std::vector<std::vector<int>> outer = {};  // [R]: the node's groups, outermost first
+  std::vector<int> nodes = {};               // [R], the node of each rank; empty: all on one node
+  std::vector<std::vector<int>> outer = {};  // [R], the groups of its node, outermost first
   Algorithm algorithm = Algorithm::kFullmesh;
 };
 
-// `out`: [tokens, hidden], the combine of the tokens as they were sent (identity experts).
+// Compares `out`, [tokens, hidden], with the combine of the tokens that the rank sent (identity
+// experts).
 Comparison compare_combined(const Plan& plan, std::size_t rank, std::uint64_t salt,
                             const std::byte* out, const BetweenNodes& between_nodes = {});
 

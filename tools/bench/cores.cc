@@ -18,7 +18,8 @@ void pin_to(const std::vector<int>& cores, int first, int count) {
   const std::size_t wanted = std::min(static_cast<std::size_t>(count), cores.size());
   for (std::size_t i = 0; i < wanted; ++i)
     chosen.push_back(cores[(static_cast<std::size_t>(first) + i) % cores.size()]);
-  // Where the core was taken from this process since, the thread stays unpinned: slower, not wrong.
+  // If this process may no longer use the core, the thread stays unpinned. It is then slower, and
+  // its results are the same.
   internal::run_on(chosen);
 }
 

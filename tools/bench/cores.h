@@ -1,4 +1,4 @@
-// The cores this process may use, and pinning.
+// Finds the cores that this process may use, and pins threads to them.
 #pragma once
 
 #include <string>
@@ -6,14 +6,14 @@
 
 namespace ferry::bench {
 
-// In ascending order; never empty.
+// The cores that this process may use, in ascending order. There is at least one.
 std::vector<int> allowed_cores();
 
-// Binds the calling thread, and threads it will start, to `count` of `cores`, from index `first`
-// on, wrapping.
+// Binds the calling thread, and threads that it starts later, to `count` cores of `cores`. The
+// first is the one with index `first`, and index 0 follows the last index.
 void pin_to(const std::vector<int>& cores, int first, int count);
 
-// Such as "AMD EPYC 9B14", or "" where the system does not say.
+// The name of the processor, such as "AMD EPYC 9B14", or "" if the system does not give one.
 std::string processor_name();
 
 }  // namespace ferry::bench

@@ -26,8 +26,9 @@ namespace {
 using internal::cuda_check;
 
 constexpr int kRounds = 7, kPairsOfGraph = 10;
-// A thread that has issued more calls than the driver queues holds a lock of the driver until the
-// queue has room. The other ranks of the process then wait as well (docs/cuda.md).
+// A thread that issues more calls than the queue of the driver holds waits for space in it, and
+// holds a lock of the driver meanwhile. The other ranks of the process then wait as well
+// (docs/cuda.md).
 constexpr int kPairsAhead = 40;
 
 // One rank: its exchange, its tensors on the device, and a graph of some pairs.
@@ -64,7 +65,7 @@ class RankOnCuda {
          .stream = stream_},
         received_));
     Rows rows = received_.rows();
-    // Rows of fp8 are narrower than what experts give back.
+    // Rows of fp8 are narrower than outputs of experts.
     if (config.wire != Wire::kNone) rows.data = exchange_.outputs(), rows.dtype = out_type();
     require_ok(exchange_.combine({.handle = received_.handle,
                                   .expert_rows = rows,
@@ -81,13 +82,13 @@ class RankOnCuda {
     cuda_check(cudaStreamEndCapture(stream_, &graph), "ending a graph");
     cuda_check(cudaGraphInstantiate(&graph_, graph, 0), "making a graph");
     cudaGraphDestroy(graph);
-    // Without this call the first launch would wait for all kernels, among them kernels that wait
-    // for this rank.
+    // This call prepares the graph for its launch. Otherwise the first launch would wait for all
+    // kernels, and some of these kernels wait for this rank.
     cuda_check(cudaGraphUpload(graph_, stream_), "preparing a graph");
     cuda_check(cudaStreamSynchronize(stream_), "preparing a graph");
   }
 
-  // Microseconds of a pair, all ranks together.
+  // The time of one pair of all ranks together, in microseconds.
   double time_pairs(int pairs, bool from_graph) {
     require_ok(group_.barrier());
     const std::int64_t begin = internal::now_ns();
@@ -107,7 +108,8 @@ class RankOnCuda {
     return ns * 1e-3 / pairs;
   }
 
-  // Results that are not the sums of as many of their token as it has entries.
+  // Counts the wrong results. The result of a token must be the sum of as many copies of the token
+  // as it has entries.
   std::uint64_t num_wrong() const {
     if (plan_.config.wire != Wire::kNone || plan_.config.layout == Layout::kRankMajor) return 0;
     const internal::RankInput& input = plan_.inputs[group_.rank()];
@@ -151,8 +153,8 @@ class RankOnCuda {
   std::shared_ptr<std::byte> tokens_, ids_, out_;
 };
 
-// Bytes that a pair reads and writes at least: each token read, each row written; each row read,
-// each result written.
+// The least number of bytes that a pair reads and writes. A dispatch reads each token and writes
+// each row; a combine reads each row and writes each result.
 double bytes_of_pair(const Plan& plan) {
   const auto tokens = static_cast<double>(plan.num_tokens),
              rows = static_cast<double>(plan.num_rows);
@@ -162,7 +164,8 @@ double bytes_of_pair(const Plan& plan) {
   return tokens * token_bytes + rows * wire_bytes + rows * token_bytes + tokens * token_bytes;
 }
 
-// Copies of half as many bytes, which are read and written.
+// Copies half of the given number of bytes. Each byte is read once and written once, so this moves
+// as many bytes as a pair.
 class Copies {
  public:
   explicit Copies(double bytes)
@@ -209,11 +212,11 @@ Plan fitted(const Plan& plan) {
 }
 
 struct Samples {
-  std::vector<double> pair_us, graph_us, memcpy_us, copy_us;  // written by rank 0
-  std::atomic<std::uint64_t> wrong{0};                        // a sum, read when the ranks ended
+  std::vector<double> pair_us, graph_us, memcpy_us, copy_us;  // rank 0 writes these
+  std::atomic<std::uint64_t> wrong{0};  // a sum over ranks, read after all ranks have ended
 };
 
-// Rank 0 times the copies while the others wait for it.
+// Runs one rank. Rank 0 also times the copies, while the other ranks wait for it.
 void run_rank(const Plan& plan, const Copies& copies, int pairs, Group group, Samples& samples) {
   RankOnCuda rank(plan, group);
   rank.time_pairs(kPairsOfGraph, false);

@@ -1,5 +1,6 @@
-// ferry bench --device cuda: ranks that are threads of this process and share one GPU, beside
-// copies of as many bytes on it, in turn. cuda.cc, or no_cuda.cc where ferry is built without CUDA.
+// Measures `ferry bench --device cuda`. Its ranks are threads of this process and share one GPU. In
+// turn with them, it times copies of as many bytes on that GPU. The code is in cuda.cc, or in
+// no_cuda.cc if ferry is built without CUDA.
 #pragma once
 
 #include <string>
@@ -9,17 +10,20 @@
 
 namespace ferry::bench {
 
-// Microseconds, medians over the rounds; of a pair of dispatch and combine of all ranks.
+// The times of a pair of dispatch and combine of all ranks, in microseconds; each is a median over
+// the rounds.
 struct CudaTimes {
-  double pair_us = 0;   // the host issues each call, and each dispatch waits for its counts
-  double graph_us = 0;  // replayed from a CUDA graph
-  // The same bytes, read and written once: by cudaMemcpyAsync, and by a kernel that only copies.
+  double pair_us = 0;   // the host issues each call, and waits for the counts of each dispatch
+  double graph_us = 0;  // a CUDA graph replays the calls
+  // The times to read and write the same bytes once: with cudaMemcpyAsync, and with a kernel that
+  // only copies.
   double memcpy_us = 0, copy_us = 0;
-  double gigabytes = 0;  // of a pair, read and written
+  double gigabytes = 0;  // read and written by a pair
   std::uint64_t wrong = 0;
 };
 
-// Throws std::invalid_argument for what CUDA ranks cannot do, Error when the device fails.
+// Throws std::invalid_argument if the plan uses features that CUDA ranks do not have, and Error if
+// the device fails.
 CudaTimes measure_on_cuda(const Plan& plan);
 
 std::string cuda_table(const std::vector<Plan>& plans, const std::vector<CudaTimes>& times);

@@ -1,4 +1,4 @@
-// Owns the format of SGLang's expert-distribution files; see routing.h.
+// Reads SGLang's expert-distribution files; see routing.h.
 
 #include <algorithm>
 #include <fstream>

@@ -1,4 +1,4 @@
-// Two threads that wait for each other in turn; see flag_time.h.
+// Times two threads that wait for each other in turn; see flag_time.h.
 #include "tools/bench/flag_time.h"
 
 #include <sched.h>
@@ -14,13 +14,14 @@
 namespace ferry::bench {
 namespace {
 
-// A flag that two threads write in turn. On one core they yield while they wait, as ferry's ranks
-// do there.
+// A flag that two threads write in turn. If there is only one core, a thread yields while it waits,
+// as ferry's ranks do.
 struct Flag {
-  // Even: the first thread writes next; negative: the measurement is over.
+  // An even value means that the first thread writes next, and a negative one that the measurement
+  // is over.
   alignas(64) std::atomic<std::int64_t> value{0};
 
-  // Acquire pairs with the release in set(); the value is all that it publishes.
+  // The acquire pairs with the release in set(). Only the value itself is published.
   bool wait_for(std::int64_t wanted, bool spin) {
     for (;;) {
       const std::int64_t seen = value.load(std::memory_order_acquire);
@@ -55,7 +56,7 @@ double flag_ns(std::span<const int> cores, std::chrono::milliseconds length) {
       }
       return static_cast<double>(internal::now_ns() - begin_ns);
     };
-    rounds_ns();  // so that both threads run
+    rounds_ns();  // makes sure that both threads run before the measurement
     const internal::Deadline end = internal::Deadline::after(length);
     best_ns = rounds_ns();
     while (!end.passed()) best_ns = std::min(best_ns, rounds_ns());
@@ -78,7 +79,7 @@ double mean_flag_ns(const std::vector<int>& cores, std::size_t count) {
 }
 
 bool cores_moved(std::span<const double> flags_ns) noexcept {
-  constexpr double kApart = 2;  // between caches a flag takes five times as long as within one
+  constexpr double kApart = 2;  // a flag takes five times as long between caches as within one
   const auto [least, most] = std::ranges::minmax_element(flags_ns);
   return least != flags_ns.end() && *most > kApart * *least;
 }

@@ -1,4 +1,5 @@
-// Owns the JSON of `ferry bench`, whose keys programs depend on, and its page; see measure.h.
+// Writes the JSON of `ferry bench`, whose keys programs depend on, and its HTML page; see
+// measure.h.
 #include <nlohmann/json.hpp>
 
 #include "tools/bench/measure.h"
@@ -47,7 +48,7 @@ Json quantiles_json(const Quantiles& us) {
   return {{"min", us.min}, {"median", us.median}, {"p99", us.p99}};
 }
 
-// Bytes and time limits by level. Limits are null where the topology gives no bandwidth.
+// Adds bytes and time limits for each level. A limit is null if the topology gives no bandwidth.
 void add_levels(Json& object, const Measurement& m) {
   object["algorithm"] = internal::algorithm_name(m.algorithm);
   object["algorithm_reason"] = m.algorithm_reason;

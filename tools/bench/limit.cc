@@ -1,4 +1,4 @@
-// Owns the measurement of the limit; see limit.h.
+// Measures the limit; see limit.h.
 #include "tools/bench/limit.h"
 
 #include <algorithm>
@@ -26,19 +26,20 @@ constexpr const char* kCopyNames[kNumCopies] = {"memcpy", "copy_row_to_many", "s
 enum Reduce { kCachedSum, kStreamingSum, kNumReduces };
 constexpr const char* kReduceNames[kNumReduces] = {"reduce_rows", "streaming reduce_rows"};
 
-// Threads that all have a core: they spin, and yield only when something else took one.
+// A barrier for threads that each have a core. They spin, and yield only after a long wait, when
+// another program may have taken a core.
 class SpinBarrier {
  public:
   explicit SpinBarrier(std::size_t num_threads) : num_threads_(num_threads) {}
 
   void wait() noexcept {
     const std::size_t round =
-        round_.load(std::memory_order_relaxed);  // only changes after this thread arrived
-    // acq_rel: what every thread did before is visible to the last one, which publishes it by
-    // round_.
+        round_.load(std::memory_order_relaxed);  // changes only after this thread has arrived
+    // acq_rel makes all earlier writes of each thread visible to the last thread, which publishes
+    // them with round_.
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads_) {
-      arrived_.store(0, std::memory_order_relaxed);        // ordered by round_ below
-      round_.store(round + 1, std::memory_order_release);  // partner: the acquire below
+      arrived_.store(0, std::memory_order_relaxed);  // the store to round_ below orders this one
+      round_.store(round + 1, std::memory_order_release);  // pairs with the acquire below
       return;
     }
     for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins) {
@@ -53,15 +54,15 @@ class SpinBarrier {
   alignas(64) std::atomic<std::size_t> round_{0};
 };
 
-// A token, and how many rows it has.
+// One token with its result, and the number of its rows.
 struct Job {
   std::byte* token = nullptr;
   std::byte* out = nullptr;
   int num_rows = 0;
 };
 
-// All ranks' memory in one address space, with every slot known. Encoded rows count with their
-// bytes alone: a dispatch copies the head of its token to them.
+// The memory of all ranks in one address space, with every slot known. For an encoded row only the
+// number of bytes matters: a dispatch copies the first bytes of its token there.
 class Traffic {
  public:
   explicit Traffic(const Plan& plan);
@@ -80,9 +81,10 @@ class Traffic {
   std::vector<Mapping> received_;  // [R]
   Mapping tokens_;
   Mapping out_;
-  std::vector<Mapping> encoded_;  // [R], with a wire
-  std::vector<Job> jobs_;         // [tokens of all ranks], by rank
-  // [jobs, entries], the first num_rows of each are used, by entry.
+  std::vector<Mapping> encoded_;  // [R], used only with a wire format
+  std::vector<Job> jobs_;         // [tokens of all ranks], in the order of ranks
+  // These have the shape [jobs, entries]. A job uses its first num_rows elements, in the order of
+  // its entries.
   std::vector<void*> rows_, wire_rows_;
   std::vector<float> weights_;
   std::vector<int> columns_;
@@ -136,7 +138,8 @@ void Traffic::find_slots() {
   }
 }
 
-// Where the row of entry `column` goes among those of its token, which are kept by column.
+// Finds the place of the row of entry `column` among the rows of its token, which are sorted by
+// column.
 std::size_t Traffic::place_row(std::size_t job, int column) {
   const std::size_t first = job * entries_;
   std::size_t at = first + static_cast<std::size_t>(jobs_[job].num_rows++);
@@ -211,8 +214,9 @@ double microseconds(std::int64_t begin_ns, std::int64_t end_ns) {
   return static_cast<double>(end_ns - begin_ns) * 1e-3;
 }
 
-// One round over all ways: a look at each, then samples of those that may be the fastest. Every
-// thread runs it; thread 0 keeps the samples and decides how many there are.
+// One round over all ways to move rows. It first runs each way once, then takes samples of the ways
+// that may be the fastest. Every thread runs it; thread 0 keeps the samples and decides how many
+// each way gets.
 class Round {
  public:
   Round(Traffic& traffic, std::size_t num_threads, std::size_t num_ways)
@@ -225,7 +229,8 @@ class Round {
   void run(std::size_t thread, std::vector<Limit::Way>& ways) {
     traffic_.touch_part(thread, num_threads_);
     for (std::size_t i = 0; i < ways.size(); ++i) {
-      pair(thread, ways[i], /*keep=*/false);  // warms caches and, the first time, translations
+      // The first pair warms the caches and, in the first round, the address translations.
+      pair(thread, ways[i], /*keep=*/false);
       const double us = pair(thread, ways[i], /*keep=*/false);
       if (thread == 0) look_us_[i] = us;
     }
@@ -239,7 +244,8 @@ class Round {
 
  private:
   static constexpr double kWayUs = 60'000;
-  static constexpr double kHopeless = 1.4;  // times the best look
+  // A way that is slower than the fastest by more than this factor gets no samples.
+  static constexpr double kHopeless = 1.4;
   static constexpr int kFewest = 5, kMost = 600;
 
   void decide() {
@@ -286,7 +292,7 @@ Limit::Limit(const Plan& plan) : plan_(plan) {
 }
 
 void Limit::run() {
-  std::vector<std::size_t> had;  // [ways] samples of the rounds before
+  std::vector<std::size_t> had;  // [ways]: the number of samples from earlier rounds
   for (const Way& way : ways_) had.push_back(way.dispatch_us.size());
   Traffic traffic(plan_);
   Round round(traffic, num_threads_, ways_.size());

@@ -1,8 +1,10 @@
-// Limit: the time that the memory traffic of a plan takes where every slot is known in advance and
-// all memory is in one address space. Pinned threads copy each token to its slots (dispatch), then
-// read the rows of each token and write its result (combine), without counts, flags or other
-// processes. It is a yardstick and not a lower bound: an exchange that moves the same rows in
-// another order, or copies fewer bytes, can take less (README.md, "places known"). The process that
+// Limit: the time that the memory traffic of a plan takes if every slot is known in advance and all
+// memory is in one address space. Pinned threads copy each token to its slots (dispatch). Then they
+// read the rows of each token and write its result (combine). They use no counts, flags or other
+// processes.
+//
+// The limit is a yardstick and not a lower bound: an exchange that moves the same rows in another
+// order, or copies fewer bytes, can take less time (README.md, "places known"). The process that
 // measures it must be idle otherwise. Calls the row kernels.
 #pragma once
 
@@ -21,12 +23,13 @@ struct LimitTimes {
   double pair_us = 0;       // a dispatch and the combine after it
   const char* copy = "";    // the fastest way to copy
   const char* reduce = "";  // the fastest way to write results
-  // For each round the median pair of the way that was fastest in it.
+  // The median pair of each round, for the way that was fastest in that round.
   std::vector<double> rounds_us = {};
-  // From a core to its neighbour (flag_time.h), before and after each round; two cores at least.
+  // The times from a core to its neighbour (flag_time.h), before and after each round. Empty with
+  // fewer than two cores.
   std::vector<double> flags_ns = {};
 
-  // Whether the same traffic took so much more in one round than in another that the memory, or a
+  // Whether the same traffic took much longer in one round than in another. Then memory, or a
   // cache, has changed its speed.
   bool memory_changed() const noexcept {
     constexpr double kSpeedsApart = 1.25;
@@ -39,14 +42,14 @@ class Limit {
  public:
   explicit Limit(const Plan& plan);
 
-  // One round over all ways to move the rows; memory is given back afterwards. Rounds before and
-  // after the ranks ran average out a machine that changes its speed.
+  // Runs one round over all ways to move the rows, and then releases the memory. The bench runs
+  // rounds before and after the ranks, to average the speed of a machine whose speed changes.
   void run();
 
-  // Medians over all rounds, of the way whose pair takes least.
+  // The medians over all rounds, for the way whose pair takes the least time.
   LimitTimes times() const;
 
-  // A copy and a reduction, with the samples of all rounds.
+  // A way to copy and a way to reduce, with the samples of all rounds.
   struct Way {
     int copy = 0;
     int reduce = 0;

@@ -1,4 +1,4 @@
-// Owns the order of measurements and what is made of their times; see measure.h.
+// Measures one plan in order, and computes the reported values from the times; see measure.h.
 #include "tools/bench/measure.h"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ void summarise(const Plan& plan, const Results& results, Measurement& measuremen
   }
 }
 
-// The topology of the group: the given one, or one level of nodes.
+// The topology of the group: the given one, or a topology whose only level is nodes.
 Topology topology_of(const Options& options, const Results& results) {
   const std::string text = !options.topology.empty()
                                ? options.topology
@@ -53,7 +53,7 @@ double limit_us(const Topology::Link& link, double bytes) {
   return bytes_per_us > 0 ? bytes / bytes_per_us : 0;
 }
 
-// The bytes out of that group of the level which sends most to the others, over all its links.
+// The bytes that leave a group of this level over all its links, for the group that sends the most.
 LevelBytes crossed_bytes(const Topology& topology, int index, const Results& results) {
   const Topology::Level& level = topology.level(index);
   LevelBytes most{.name = level.name};
@@ -70,7 +70,7 @@ LevelBytes crossed_bytes(const Topology& topology, int index, const Results& res
   return most;
 }
 
-// What a rank writes and reads.
+// The bytes that a rank writes and reads, for the rank with the most.
 LevelBytes moved_bytes(const Topology& topology, const Results& results) {
   LevelBytes most{.name = std::string(Topology::kRank)};
   for (std::size_t rank = 0; rank < results.num_ranks; ++rank) {
@@ -93,7 +93,7 @@ void summarise_levels(const Plan& plan, const Results& results, Measurement& mea
   measurement.algorithm_reason = results.summary[0].reason.data();
 }
 
-// Who sends how many rows to whom, and to which expert.
+// Counts the rows that each rank sends to each rank, and to each expert.
 void count_rows(const Plan& plan, Measurement& measurement) {
   measurement.rows.between.assign(plan.expected.size(),
                                   std::vector<std::int64_t>(plan.expected.size()));
@@ -110,7 +110,7 @@ void count_rows(const Plan& plan, Measurement& measurement) {
 }  // namespace
 
 Measurement measure(Plan& plan, const Progress& progress) {
-  // Ranks on several hosts have no memory traffic in common.
+  // Ranks on several hosts share no memory, so that no limit is measured.
   const bool one_machine = plan.options.mode != Mode::kEnvironment;
   Limit limit(plan);
   if (one_machine) {

@@ -1,4 +1,4 @@
-// Owns the mmap calls of the bench; see memory.h.
+// Makes the memory mappings of the bench; see memory.h.
 #include "tools/bench/memory.h"
 
 #include <sys/mman.h>
@@ -18,7 +18,8 @@ Mapping::Mapping(std::size_t bytes, Kind kind) {
   bytes_ = (std::max<std::size_t>(bytes, 1) + kHugePage - 1) / kHugePage * kHugePage;
   const int flags =
       (kind == Kind::kShared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS | MAP_NORESERVE;
-  // Room to align, of which the ends are given back.
+  // The mapping has one huge page more, so that its begin can be aligned. Both ends are unmapped
+  // afterwards.
   void* const room = mmap(nullptr, bytes_ + kHugePage, PROT_READ | PROT_WRITE, flags, -1, 0);
   if (room == MAP_FAILED) throw std::bad_alloc();
   auto* const begin = static_cast<std::byte*>(room);
@@ -28,7 +29,7 @@ Mapping::Mapping(std::size_t bytes, Kind kind) {
   munmap(begin + before + bytes_, kHugePage - before);
   data_ = begin + before;
   if (kind == Kind::kPrivate)
-    madvise(data_, bytes_, MADV_HUGEPAGE);  // a hint: small pages work as well
+    madvise(data_, bytes_, MADV_HUGEPAGE);  // only a hint: small pages work as well
 }
 
 Mapping::~Mapping() {
@@ -37,7 +38,7 @@ Mapping::~Mapping() {
 
 void touch(std::byte* data, std::size_t bytes) noexcept {
   for (std::size_t at = 0; at < bytes; at += kPage) {
-    // The bytes are zero already: only the write itself, which makes the page exist, matters.
+    // Only the write itself matters, since it makes the page exist. The bytes are zero already.
     *reinterpret_cast<volatile std::byte*>(data + at) = std::byte{0};
   }
 }

@@ -1,4 +1,4 @@
-// Memory of the bench: big buffers in huge pages, and arrays that forked ranks share with the
+// The memory of the bench: large buffers in huge pages, and arrays that forked ranks share with the
 // process that made them. Owns the mappings.
 #pragma once
 
@@ -9,13 +9,16 @@
 
 namespace ferry::bench {
 
-// A mapping of whole huge pages, aligned to them; zeroed, no page exists yet.
+// A mapping of whole huge pages, aligned to them. Its bytes are zero, and no page exists before the
+// first access.
 class Mapping {
  public:
   enum class Kind {
     kPrivate,
     kShared
-  };  // kPrivate: advised to be huge pages; kShared: seen by processes forked later
+    // kPrivate advises the kernel to use huge pages. Processes that are forked later share a
+    // kShared mapping.
+  };
   Mapping() = default;
   Mapping(std::size_t bytes, Kind kind);  // throws std::bad_alloc
   ~Mapping();
@@ -34,10 +37,10 @@ class Mapping {
   std::size_t bytes_ = 0;
 };
 
-// Makes every page of zeroed memory exist, near the core of the caller.
+// Makes every page of zeroed memory exist, in memory near the core of the calling thread.
 void touch(std::byte* data, std::size_t bytes) noexcept;
 
-// `size` zeroed elements that this process and its children see.
+// An array of `size` zeroed elements that this process shares with its children.
 template <typename T>
 class SharedArray {
   static_assert(std::is_trivially_copyable_v<T>);

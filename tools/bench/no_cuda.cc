@@ -1,4 +1,4 @@
-// ferry bench --device cuda where ferry is built without CUDA.
+// Refuses `ferry bench --device cuda` if ferry is built without CUDA.
 #include "tools/bench/cuda.h"
 
 namespace ferry::bench {

@@ -1,4 +1,4 @@
-// Owns the texts and ranges of `ferry bench`'s options; see options.h.
+// Defines the options of `ferry bench`, with their texts and ranges; see options.h.
 #include "tools/bench/options.h"
 
 #include <CLI/CLI.hpp>
@@ -74,7 +74,7 @@ void check_topology(const Options& options) {
   refuse("--topology {} has {} ranks, but --ranks is {}", options.topology, ranks, options.ranks);
 }
 
-// What an exchange can do beyond moving rows as they are.
+// Adds the options for encoded rows, layouts and the other features of an exchange.
 void add_features(CLI::App& app, Options& options) {
   const std::map<std::string, CombineWire> combine_wires = {
       {"none", CombineWire::kNone},
@@ -144,7 +144,8 @@ void add_options(CLI::App& app, Options& options) {
   const std::map<std::string, Mode> modes = {{"processes", Mode::kProcesses},
                                              {"threads", Mode::kThreads},
                                              {"environment", Mode::kEnvironment}};
-  // The last one counts, so that a script's defaults can be overridden.
+  // The last value of a repeated option counts, so that a user can override the defaults of a
+  // script.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--ranks", options.ranks, "Ranks")
       ->check(CLI::Range(1, 1024))

@@ -1,4 +1,4 @@
-// The options of `ferry bench`: names, ranges, and which exclude each other.
+// The options of `ferry bench`: their names and ranges, and which options exclude each other.
 #pragma once
 
 #include <cstdint>
@@ -13,38 +13,39 @@
 
 namespace ferry::bench {
 
-// kEnvironment: this process is one rank of a job that a launcher started.
+// With kEnvironment this process is one rank of a job that a launcher started.
 enum class Mode : std::uint8_t { kProcesses, kThreads, kEnvironment };
 const char* mode_name(Mode mode) noexcept;
 const char* node_sums_name(NodeSums sums) noexcept;
 
 struct Options {
-  int ranks = 8;      // kEnvironment: as the launcher says
-  int rank = 0;       // kEnvironment: of this process
+  int ranks = 8;      // kEnvironment: as the launcher sets it
+  int rank = 0;       // kEnvironment: the rank of this process
   bool cuda = false;  // rows are in the memory of one GPU, which all ranks share
   Mode mode = Mode::kProcesses;
-  // Each rank has `shape.max_tokens` tokens, unless tokens_per_rank has a number for it.
+  // Each rank has `shape.max_tokens` tokens, unless tokens_per_rank lists another number for it.
   ExchangeConfig shape = {.max_tokens = 128, .hidden = 7168, .num_experts = 256, .top_k = 8};
   std::vector<std::int64_t> tokens_per_rank;
-  std::string topology;      // empty: FERRY_TOPOLOGY, or as found
-  double mask_fraction = 0;  // of the top-k entries, not sent
+  std::string topology;      // empty: FERRY_TOPOLOGY, or the topology that is found
+  double mask_fraction = 0;  // the fraction of top-k entries that are not sent
   std::string routing_text = "uniform";
-  int top_groups = 0;  // of routing groups:G
+  int top_groups = 0;  // used by the routing groups:G
   RoutingSpec routing;
   bool rebalance = false;
-  int redundant_experts = -1;  // copies of busy ones; -1: an eighth of the experts
-  int iterations = 0;          // 0: as many as fill about half a second, 20 to 2000
-  int warmup = 36;             // both kinds of stores are tried in the first 16, maybe again in 16
+  int redundant_experts = -1;  // extra replicas of busy experts; -1: an eighth of the experts
+  int iterations = 0;          // 0: as many as fill about half a second, from 20 to 2000
+  int warmup = 36;  // enough for the exchange to try both kinds of stores, up to twice 16 times
   std::uint64_t seed = 1;
   bool pin = false;
   bool check = false;
-  std::string trace;   // file name, empty for none
-  std::string report;  // likewise: an HTML page
+  std::string trace;   // a file name; empty: no trace
+  std::string report;  // the file name of an HTML page; empty: none
   bool json = false;
   std::string sweep_text;
-  std::vector<std::int64_t> sweep_tokens;  // empty: one point
+  std::vector<std::int64_t> sweep_tokens;  // empty: measure one point
 
-  // Also for a report of one shape, on ranks of one clock.
+  // Whether to trace. A report of a single shape needs a trace, too, unless the ranks may be on
+  // hosts with different clocks.
   bool traced() const noexcept {
     return !trace.empty() ||
            (!report.empty() && sweep_tokens.size() <= 1 && mode != Mode::kEnvironment);
@@ -52,12 +53,12 @@ struct Options {
   std::size_t row_bytes() const noexcept {
     return static_cast<std::size_t>(shape.hidden) * element_bytes(shape.dtype);
   }
-  // Bytes of a received row, and of its scales.
+  // The number of bytes of a received row, and of its scales.
   std::size_t wire_row_bytes() const noexcept;
   std::size_t wire_scale_bytes() const noexcept;
-  // Rows of a token at most.
+  // The largest number of rows that a token can have.
   int entries() const noexcept { return shape.top_k + shape.shared.num_experts; }
-  // Ranks that hold routed experts.
+  // The number of ranks that hold routed experts.
   int expert_ranks() const noexcept { return ranks - shape.shared.num_ranks; }
   GroupOptions group_options() const { return {.topology = topology}; }
 };
@@ -65,8 +66,8 @@ struct Options {
 // Adds the options to `app`, which fills `options` when it parses.
 void add_options(CLI::App& app, Options& options);
 
-// Fills the fields that are written as text and checks what one option alone cannot. Throws
-// std::invalid_argument naming the options, the values and the limit.
+// Fills the fields that are given as text, and checks options against each other. Throws
+// std::invalid_argument with the options, the values and the limit.
 void finish_options(Options& options);
 
 }  // namespace ferry::bench

@@ -1,4 +1,4 @@
-// Owns the making of plans and of token contents; see plan.h.
+// Makes plans and the contents of tokens; see plan.h.
 #include "tools/bench/plan.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace ferry::bench {
 namespace {
 
-// [T, K], the same for the same seed and rank.
+// Draws which entries are sent, [T, K]. The same seed and rank give the same mask.
 std::vector<std::uint8_t> make_mask(const Options& options, std::int64_t tokens, std::size_t rank) {
   Random random(options.seed ^ 0x6d61736bull ^ (static_cast<std::uint64_t>(rank) << 32));
   std::vector<std::uint8_t> mask(static_cast<std::size_t>(tokens * options.shape.top_k));
@@ -38,8 +38,8 @@ std::vector<internal::RankInput> make_inputs(const Options& options,
   return inputs;
 }
 
-// Padded rows are committed whole, so the bench reserves the rows of the fullest expert and no
-// more.
+// The number of rows of the fullest expert. Padded rows are committed as a whole, so the bench
+// reserves exactly this many for each expert.
 std::int64_t fullest_expert(const std::vector<internal::RankInput>& inputs, int num_experts) {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(num_experts));
   for (const internal::RankInput& input : inputs) {
@@ -48,7 +48,7 @@ std::int64_t fullest_expert(const std::vector<internal::RankInput>& inputs, int 
   return std::max<std::int64_t>(1, *std::max_element(counts.begin(), counts.end()));
 }
 
-// Copies of busy experts, by how often the routing chooses each.
+// Adds replicas of busy experts. The routing says how often each expert is chosen.
 void rebalance(const Options& options, ExchangeConfig& config) {
   const std::vector<double> shares =
       expert_shares(options.routing, config.num_experts, config.max_tokens, options.seed);
@@ -75,8 +75,8 @@ ExchangeConfig make_config(const Options& options, const std::vector<internal::R
   return config;
 }
 
-// The oracle on rows of one byte: order, sources, weights and counts do not depend on the width of
-// a row.
+// Runs the oracle on rows of one byte. The order of rows, sources, weights and counts do not depend
+// on the width of a row.
 std::vector<internal::RankReceived> expected_without_rows(ExchangeConfig config,
                                                           std::vector<internal::RankInput> inputs) {
   config.hidden = 1;
@@ -111,10 +111,10 @@ std::vector<std::int64_t> resolve_tokens(const Options& options, std::int64_t to
   return std::vector<std::int64_t>(static_cast<std::size_t>(options.ranks), tokens);
 }
 
-// Rows at their places with the engine's margin, tokens, results and ids, before any of them is
-// made.
+// Checks that this machine has enough memory for tokens, results, ids, and rows in their slots with
+// the engine's margin. This runs before any of them is made.
 void check_memory(const Options& options, double tokens, double rows) {
-  // Encoded rows do not serve as the experts' outputs: those lie beside them.
+  // The experts' outputs cannot replace encoded rows in place, so they need memory of their own.
   const double outputs =
       options.shape.wire == Wire::kNone ? 0 : static_cast<double>(options.row_bytes()) * rows;
   const double bytes =
@@ -129,8 +129,9 @@ void check_memory(const Options& options, double tokens, double rows) {
       tokens, options.row_bytes(), rows, bytes * 1e-9, available * 1e-9);
 }
 
-// Random bits become a finite value of magnitude 1/8 to 2 where the top bits of the exponent are
-// fixed: `keep` selects the random bits of each element in a word, `set` holds the fixed ones.
+// Turns random bits into a finite value of magnitude 1/8 to 2, by fixing the top bits of the
+// exponent. `keep` selects the random bits of each element in a word, and `set` holds the fixed
+// bits.
 struct ValueBits {
   std::uint64_t keep;
   std::uint64_t set;
@@ -141,7 +142,7 @@ constexpr ValueBits value_bits(DataType dtype) noexcept {
     case DataType::kBf16: return {0x81ff81ff81ff81ffull, 0x3e003e003e003e00ull};
     case DataType::kFp16: return {0x8fff8fff8fff8fffull, 0x3000300030003000ull};
     case DataType::kFp32: return {0x81ffffff81ffffffull, 0x3e0000003e000000ull};
-    default: break;  // every bit pattern is a value
+    default: break;  // every bit pattern is a valid value
   }
   return {~0ull, 0};
 }

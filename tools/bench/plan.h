@@ -1,6 +1,6 @@
-// Plan: one shape to measure, with the routing of all ranks and the rows that each must receive.
-// Made once, before any rank runs; forked ranks inherit it. Also makes token contents, which are a
-// function of (seed, rank, token). Read by rank_bench.cc, check.cc, limit.cc and the reports.
+// Plan: one shape to measure, with the routing of all ranks and the rows that each rank must
+// receive. It is made once, before any rank runs, and forked ranks inherit it. This file also makes
+// the contents of tokens, which are a function of (seed, rank, token).
 #pragma once
 
 #include <cstddef>
@@ -14,19 +14,19 @@
 namespace ferry::bench {
 
 struct Plan {
-  Options options;  // iterations resolved by the caller
+  Options options;  // the caller sets the number of iterations
   ExchangeConfig config;
-  std::vector<internal::RankInput> inputs;       // [R]: ids and weights; tokens are left out
-  std::vector<internal::RankReceived> expected;  // [R]: of the oracle, without rows
-  std::int64_t num_tokens = 0;                   // of all ranks
-  std::int64_t num_rows = 0;                     // received by all ranks, padding not counted
-  std::int64_t remote_rows = 0;                  // of these, sent by another rank
-  double imbalance = 1;                          // rows of the busiest rank over the mean
+  std::vector<internal::RankInput> inputs;       // [R]: ids and weights, without tokens
+  std::vector<internal::RankReceived> expected;  // [R]: the result of the oracle, without rows
+  std::int64_t num_tokens = 0;                   // summed over ranks
+  std::int64_t num_rows = 0;                     // received by all ranks, without padding
+  std::int64_t remote_rows = 0;                  // the part of num_rows that another rank sent
+  double imbalance = 1;                          // the rows of the busiest rank over the mean
 };
 
-// `tokens` is per rank where the options give no list. With Options::rebalance busy experts have
-// copies. Throws std::invalid_argument when the
-// routing does not fit the experts, or when this machine has not the memory.
+// `tokens` is the number of tokens of each rank, if the options have no list. With
+// Options::rebalance, busy experts have replicas. Throws std::invalid_argument if the routing does
+// not fit the experts, or if this machine has too little memory.
 Plan make_plan(const Options& options, std::int64_t tokens);
 
 // Writes token `token` of `rank`: finite values of magnitude 1/8 to 2. Different `salt`s give

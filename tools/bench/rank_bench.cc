@@ -1,5 +1,5 @@
-// Owns the timed loops of a rank, and the exchange of their results between ranks that a launcher
-// started; see results.h. Calls the engine and, after the loops, check.h.
+// Runs the timed loops of a rank, and exchanges the results between ranks that a launcher started;
+// see results.h. Calls the engine and, after the loops, check.h.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -50,7 +50,7 @@ class RankBench {
   DispatchArgs dispatch_args_;
   CombineArgs combine_args_;
   Received received_;
-  OutputRows outputs_;  // of the experts, where the rows received are encoded
+  OutputRows outputs_;  // the experts' outputs, used if received rows are encoded
   std::uint64_t num_exchanges_ = 0;
 };
 
@@ -89,8 +89,9 @@ void RankBench::fill_tokens(std::uint64_t salt) {
 
 void RankBench::dispatch() { require_ok(exchange_.dispatch(dispatch_args_, received_)); }
 
-// Identity experts: the rows received are the rows combined, where they are. Encoded rows are no
-// outputs; then those lie in the window beside them, written once.
+// The outputs of identity experts. Without a wire format these are the received rows, in place.
+// Encoded rows cannot be outputs: then the outputs are in separate memory of the window and are
+// written once.
 Rows RankBench::expert_rows() {
   if (plan_.options.shape.wire == Wire::kNone) return received_.rows();
   if (!outputs_.data) {
@@ -118,8 +119,8 @@ void RankBench::combine() {
   ++num_exchanges_;
 }
 
-// The buffer is given back before the next dispatch takes one, so all exchanges use the same
-// buffer, as those of a layer do.
+// Releases the receive buffer before the next dispatch takes one, so that all exchanges use the
+// same buffer, as the exchanges of a layer do.
 void RankBench::release() {
   combine_args_.handle = Handle();
   received_.release();
@@ -180,7 +181,7 @@ void RankBench::record(std::size_t operation, const OperationTimes& times) {
   }
 }
 
-// A loop of its own: writing down what happened would disturb the timed ones.
+// The trace is recorded in a loop of its own, since recording would disturb the timed loops.
 void RankBench::trace() {
   require_ok(group_.barrier());
   for (std::size_t i = 0; i < Results::kTracedExchanges; ++i) {
@@ -218,11 +219,11 @@ void RankBench::compare(std::uint64_t salt) {
   release();
 }
 
-// Twice, with new contents in between: what the first exchange left in windows and results would be
-// wrong in the second.
+// Compares twice, with new contents in between. If bytes of the first exchange remain in windows or
+// results, they are wrong in the second.
 void RankBench::check() {
   compare(0);
-  require_ok(group_.barrier());  // until then peers may read the outputs of this rank
+  require_ok(group_.barrier());  // until then peers may read this rank's outputs
   fill_tokens(1);
   fill_outputs(1);
   compare(1);

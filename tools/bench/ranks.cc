@@ -1,4 +1,4 @@
-// Owns the life of rank processes and threads; see ranks.h.
+// Starts rank processes and threads, and waits for their end; see ranks.h.
 #include "tools/bench/ranks.h"
 
 #include <fmt/format.h>
@@ -25,10 +25,11 @@
 namespace ferry::bench {
 namespace {
 
-// How long the others may take to notice that a rank has ended.
+// How long the other ranks may take to notice that a rank has ended.
 constexpr std::int64_t kPatienceNs = 5'000'000'000;
 
-// Where a rank leaves the reason of its failure, readable by the process that started it.
+// The reason of a rank's failure. The rank writes it, and the process that started the rank reads
+// it.
 struct Failure {
   enum class Cause : std::uint8_t {
     kNone,
@@ -100,7 +101,7 @@ std::vector<pid_t> start_processes(const Options& options, SharedArray<Failure>&
   return children;
 }
 
-// The end of a rank that left no message.
+// Records the end of a rank that has written no message.
 void note_end(int status, bool killed_here, Failure& failure) {
   if (WIFSIGNALED(status) && killed_here) {
     failure.set(Failure::Cause::kOfAnother, "still waited for a rank that had ended");
@@ -118,8 +119,9 @@ void kill_all(const std::vector<pid_t>& running) {
   }
 }
 
-// A rank ends by itself when a rank of its group has ended. It does not where that rank had not
-// joined the group yet: it would wait for the missing rank until its deadline.
+// Runs ranks as processes. A rank ends by itself when a rank of its group has ended. If that rank
+// had not joined the group yet, the others would wait for it until their deadline, so this kills
+// them.
 void run_processes(const Options& options, SharedArray<Failure>& failures,
                    const std::function<void(Group)>& body) {
   std::vector<pid_t> running = start_processes(options, failures, body);
@@ -156,7 +158,7 @@ void run_as_threads(const Options& options, SharedArray<Failure>& failures,
   run_threads(options.ranks, run, options.group_options());
 }
 
-// For the life of this process.
+// Returns the group of this process, which exists as long as the process.
 Group& launched_group(const Options& options) {
   static Group group = Group::from_environment(options.group_options());
   return group;

@@ -1,6 +1,6 @@
-// Runs the ranks of a bench, as processes or threads, or as the rank that this process is. Owns
-// forking, pinning and the reporting of failures. The caller must be single-threaded, and sleeps
-// until the ranks are done.
+// Runs the ranks of a bench, as processes or threads, or as the one rank that this process is. It
+// forks and pins them and reports their failures. The caller must be single-threaded, and sleeps
+// until the ranks have ended.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,13 @@
 namespace ferry::bench {
 
 // With Mode::kEnvironment, joins the ranks that the launcher started, once for all runs, and sets
-// ranks and rank; else does nothing. Throws ferry::Error.
+// `ranks` and `rank`. In other modes it does nothing. Throws ferry::Error.
 void join_launched(Options& options);
 
-// Calls body(group) once on every rank and waits for all. Throws std::runtime_error naming the
-// first rank at fault: one that threw, died of a signal, or ended without a message; ranks
-// that failed only because that rank had ended are not named. With Mode::kEnvironment this process
-// is one rank.
+// Calls body(group) once on every rank and waits for all ranks. With Mode::kEnvironment this
+// process is one rank. Throws std::runtime_error with the first rank at fault: one that threw, died
+// of a signal, or ended without a message. A rank that failed only because another had ended is not
+// at fault.
 void run_ranks(const Options& options, const std::function<void(Group)>& body);
 
 }  // namespace ferry::bench

@@ -1,6 +1,6 @@
-// The results of the ranks: arrays in memory that is shared with the process that started them.
-// Only the rank itself writes its elements, which are read after all ranks have ended. Ranks that a
-// launcher started exchange them instead. rank_bench.cc fills them.
+// The results of the ranks, in arrays that each rank shares with the process that started it. Only
+// a rank itself writes its elements, and they are read after all ranks have ended. Ranks that a
+// launcher started exchange their results instead.
 #pragma once
 
 #include <array>
@@ -22,16 +22,17 @@ struct RankSummary {
 
   std::uint64_t sent_bytes = 0;      // row bytes written by one dispatch
   std::uint64_t pulled_bytes = 0;    // row bytes read by one combine
-  std::uint64_t link_row_bytes = 0;  // rows and scales sent to other nodes by a pair
-  std::uint64_t link_bytes = 0;      // all bytes
-  // The same to other groups of each level, from the outermost to the nodes.
+  std::uint64_t link_row_bytes = 0;  // bytes of rows and scales that a pair sends to other nodes
+  std::uint64_t link_bytes = 0;      // all bytes that a pair sends to other nodes
+  // The bytes that a pair sends to other groups of each level, from the outermost level to the
+  // nodes.
   std::array<CrossedBytes, kMostLevels> crossed = {};
-  std::uint64_t window_bytes = 0;  // committed at the end
+  std::uint64_t window_bytes = 0;  // bytes that are committed at the end
   std::uint64_t compared = 0;      // elements compared with the oracle
-  std::uint64_t wrong = 0;         // of these, different
+  std::uint64_t wrong = 0;         // elements that differ from the oracle
   StoreCounts stores;              // of the timed pairs
   int node = 0;
-  Algorithm algorithm = Algorithm::kAuto;  // that was used, and why
+  Algorithm algorithm = Algorithm::kAuto;  // the algorithm that was used; `reason` says why
   std::array<char, 200> reason = {};
 };
 
@@ -42,7 +43,7 @@ struct TracedSpan {
 
 struct TracedOperation {
   std::uint32_t num_spans = 0;
-  std::array<TracedSpan, 36> spans = {};  // of a combine in 17 passes (early_tokens.cc)
+  std::array<TracedSpan, 36> spans = {};  // enough for a combine in 17 passes (early_tokens.cc)
 };
 
 struct Results {
@@ -69,23 +70,23 @@ struct Results {
   SharedArray<TracedOperation> traced;       // [R, kTracedExchanges, 2]: dispatch, combine
   SharedArray<std::int64_t> traced_wait_ns;  // [R, kTracedExchanges, 2, R]
 
-  // Collective: gives every rank the results of all, where they see no common memory. Clocks of
-  // hosts differ, so an interval is then from 0 to its length. Throws ferry::Error.
+  // Collective: gives every rank the results of all ranks, for ranks that share no memory. Clocks
+  // of hosts differ, so each interval is changed to begin at 0. Throws ferry::Error.
   void gather(Group& group);
 };
 
-// Exchanges of one batch of the free-running loop.
+// The number of exchanges in one batch of the free-running loop.
 std::size_t pairs_per_batch(const Plan& plan, const Results& results) noexcept;
 
-// Rank group.rank() of `plan`: sets up, warms up, measures, checks, and fills its part of
+// Runs rank group.rank() of `plan`: it sets up, warms up, measures, checks, and fills its part of
 // `results`. Throws ferry::Error.
 void run_rank(const Plan& plan, Results& results, Group group);
 
-// Chrome trace JSON (chrome://tracing, Perfetto): a track per rank, with a span per operation,
-// which holds the wait for each source, and inside it a span per phase. Times start at the first
-// operation. What ranks sent to other nodes is under otherData.
+// Writes Chrome trace JSON (chrome://tracing, Perfetto). Each rank has a track with a span for each
+// operation. This span holds the wait for each source, and a span for each phase. Times start at
+// the first operation. The bytes that ranks sent to other nodes are under otherData.
 std::string trace_json(const Results& results);
-// Throws std::runtime_error when the file cannot be written.
+// Throws std::runtime_error if the file cannot be written.
 void write_trace(const std::string& file, const std::string& trace);
 
 }  // namespace ferry::bench

@@ -1,4 +1,4 @@
-// Owns the sampling of experts; see routing.h.
+// Samples the experts that tokens choose; see routing.h.
 #include "tools/bench/routing.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace ferry::bench {
 namespace {
 
-// Different purposes get different streams.
+// Derives the seed of a random stream, so that each purpose has a stream of its own.
 std::uint64_t stream_seed(std::uint64_t seed, std::uint64_t purpose) noexcept {
   Random random(seed * 0x9e3779b97f4a7c15ull + purpose);
   return random.next();
@@ -26,7 +26,7 @@ void shuffle(std::span<T> values, Random& random) {
     std::swap(values[i - 1], values[random.next() % i]);
 }
 
-// A value of a curve given at equal steps of [0, 1].
+// Interpolates a curve that is given at equal steps of [0, 1].
 double interpolate(std::span<const double> curve, double position) {
   const double at = position * static_cast<double>(curve.size() - 1);
   const std::size_t below = std::min(static_cast<std::size_t>(at), curve.size() - 2);
@@ -43,7 +43,8 @@ std::vector<double> zipf_shares(double exponent, int num_experts, std::uint64_t 
   return shares;
 }
 
-// Groups of neighbouring experts are hot or cold together, and experts differ within a group.
+// Popularity of experts with a real skew: groups of neighbouring experts are busy or idle together,
+// and experts differ within a group.
 std::vector<double> real_shares(int num_experts, std::int64_t tokens, std::uint64_t seed) {
   const RealSkew& skew = tokens <= kMostDecodeTokens ? kDecodeSkew : kPrefillSkew;
   const std::size_t experts = static_cast<std::size_t>(num_experts);
@@ -70,7 +71,8 @@ std::vector<double> real_shares(int num_experts, std::int64_t tokens, std::uint6
   return shares;
 }
 
-using Key = std::pair<double, std::int64_t>;  // of an expert: greater is chosen first
+// The score and the number of an expert. The greater key is chosen first.
+using Key = std::pair<double, std::int64_t>;
 
 void check_gate(const std::vector<double>& shares, const Gate& gate) {
   const auto possible =
@@ -86,7 +88,7 @@ void check_gate(const std::vector<double>& shares, const Gate& gate) {
         gate.top_groups, gate.groups, experts, gate.top_k);
 }
 
-// Experts outside of a token's groups are never chosen.
+// Makes sure that no expert outside a token's best groups is chosen.
 void limit_groups(std::vector<Key>& keys, const Gate& gate) {
   if (gate.top_groups == gate.groups) return;
   const std::size_t size = keys.size() / static_cast<std::size_t>(gate.groups);
@@ -110,7 +112,7 @@ void limit_groups(std::vector<Key>& keys, const Gate& gate) {
   }
 }
 
-// Parses all of `text`; false when it is not a number.
+// Parses the whole text. Returns false if it is not a number.
 template <typename T>
 bool parse_number(std::string_view text, T& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -1,5 +1,5 @@
-// Routing: which experts the tokens of a rank choose. Pure functions of a seed, so that every rank
-// can compute every rank's. Reads the tables of real_skew.h.
+// Routing: which experts the tokens of a rank choose. All functions depend on a seed only, so that
+// every rank can compute the choices of every rank.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ struct RoutingSpec {
 };
 
 // Reads "uniform", "zipf:S", "real", "load:FILE[:LAYER]" or "groups:G". Throws
-// std::invalid_argument naming the text.
+// std::invalid_argument with the text.
 RoutingSpec parse_routing(std::string_view text);
 
-// splitmix64: a counter and a mix, so any stream can be started anywhere.
+// splitmix64: it mixes the bits of a counter, so that a stream can start at any seed.
 class Random {
  public:
   explicit Random(std::uint64_t seed) noexcept : state_(seed) {}
@@ -44,28 +44,28 @@ class Random {
   std::uint64_t state_;
 };
 
-// How often each expert of a layer was chosen, read from the file that SGLang's expert-distribution
-// recorder writes (expert_load.cc): key "logical_count" of the JSON, [layers, experts], or [steps,
-// layers, experts], which is summed over steps. layer -1 takes the layer of median skew (hottest
-// expert over mean) among the layers with any count. Throws std::invalid_argument naming the file
-// and what is wrong with it.
+// How often each expert of a layer was chosen. Reads the file that SGLang's expert-distribution
+// recorder writes (expert_load.cc). Its key "logical_count" is [layers, experts], or [steps,
+// layers, experts], which is summed over steps. Layer -1 takes the layer of median skew (the
+// busiest expert over the mean) among the layers with any count. Throws std::invalid_argument with
+// the file and the reason.
 std::vector<double> recorded_shares(const std::string& file, int layer, int num_experts);
 
-// Popularity of each expert, summing to 1. `tokens` (per rank) chooses between the decode and the
-// prefill tables of kReal. kZipf and kReal are permuted by the seed, so hot experts fall on
-// arbitrary ranks.
+// Popularity of each expert; the sum is 1. `tokens` (per rank) chooses between the decode and the
+// prefill tables of kReal. The seed permutes kZipf and kReal, so that busy experts are on arbitrary
+// ranks.
 std::vector<double> expert_shares(const RoutingSpec& spec, int num_experts, std::int64_t tokens,
                                   std::uint64_t seed);
 
-// The choices of one rank's tokens, [tokens, top_k].
+// The experts that the tokens of one rank choose, [tokens, top_k].
 struct Choices {
   std::vector<std::int64_t> topk_ids;  // distinct within a token
-  std::vector<float> topk_weights;     // positive, each token's sum to 1
+  std::vector<float> topk_weights;     // positive; the sum for each token is 1
 };
 
-// The choice of a token. Node-limited routing (DeepSeek-V3): experts are in `groups` equal groups,
-// in order, and the experts of a token are in its best `top_groups` groups. The score of a group is
-// the sum of the scores of its best two experts.
+// How a token chooses its experts. Node-limited routing (DeepSeek-V3) puts the experts in `groups`
+// equal groups, in order. A token then chooses experts of its best `top_groups` groups only. The
+// score of a group is the sum of the scores of its best two experts.
 struct Gate {
   // NOLINTNEXTLINE(google-explicit-constructor): without groups a gate is its top-k
   Gate(int k, int num_groups = 1, int num_top_groups = 1)
@@ -77,8 +77,8 @@ Gate gate_of(const RoutingSpec& spec, int top_k, int top_groups) noexcept;
 
 // Draws experts without replacement, in proportion to their shares (the Gumbel top-k trick). The
 // shares determine how often an expert is chosen; only the groups of the gate make some experts
-// more likely to be chosen together. Throws
-// std::invalid_argument when the gate does not fit the experts.
+// more likely to be chosen together. Throws std::invalid_argument if the gate does not fit the
+// experts.
 Choices choose_experts(const std::vector<double>& shares, std::int64_t tokens, const Gate& gate,
                        std::uint64_t seed, int rank);
 

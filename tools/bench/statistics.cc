@@ -1,4 +1,3 @@
-// The statistics of statistics.h.
 #include "tools/bench/statistics.h"
 
 #include <algorithm>

@@ -13,17 +13,17 @@ struct Quantiles {
   double p99 = 0;
 };
 
-// All zero without values.
+// Returns all zeros if there are no values.
 Quantiles quantiles(std::vector<double> values);
 
-// CLOCK_MONOTONIC nanoseconds, common to all processes of a host.
+// An interval of CLOCK_MONOTONIC nanoseconds. All processes of a host share this clock.
 struct Interval {
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
 };
 
-// For intervals [ranks, count]: last end minus first begin over the ranks, in microseconds, for
-// each of `count` operations.
+// The time from the first begin to the last end over the ranks, in microseconds, for each of
+// `count` operations. `intervals` is [ranks, count].
 std::vector<double> spans_us(const Interval* intervals, std::size_t ranks, std::size_t count);
 
 }  // namespace ferry::bench

@@ -1,4 +1,4 @@
-// Owns the table of `ferry bench`, in the style of nccl-tests; see measure.h.
+// Prints the table of `ferry bench`, in the style of nccl-tests; see measure.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,13 +13,13 @@
 namespace ferry::bench {
 namespace {
 
-// Three significant digits, in the width of a column of times.
+// Formats a time with three significant digits, to fit a column.
 std::string short_number(double value) {
   if (value >= 99.95) return fmt::format("{:.0f}", value);
   return value >= 9.995 ? fmt::format("{:.1f}", value) : fmt::format("{:.2f}", value);
 }
 
-// Bytes per microsecond are MB/s; the table shows GB/s.
+// GB/s from bytes and microseconds.
 double gigabytes_per_second(double bytes, double us) { return us > 0 ? bytes / us * 1e-3 : 0; }
 
 std::string iterations_text(const Options& options) {
@@ -34,7 +34,7 @@ std::string tokens_text(const Options& options) {
   return text;
 }
 
-// A line for what is not the default, or nothing.
+// Lists the options that are not the default. Empty if all are.
 std::string features_text(const Options& options) {
   std::string text;
   if (options.shape.wire != Wire::kNone)
@@ -57,7 +57,8 @@ std::string features_text(const Options& options) {
   return text.empty() ? text : "# " + text.substr(2) + "\n";
 }
 
-// A line for each level between nodes, below the measurement; empty on one node.
+// Returns a line for each level between nodes, which is printed below the measurement. Empty on one
+// node.
 std::string between_nodes_text(const Measurement& m) {
   if (m.levels.size() < 2) return "";
   std::string text = fmt::format("#   between nodes: {} ({})\n",
@@ -73,7 +74,7 @@ std::string between_nodes_text(const Measurement& m) {
   return text;
 }
 
-// Reasons why the times of the next run may differ.
+// Gives reasons why the times of the next run may differ.
 std::string changes_text(const Measurement& m) {
   if (cores_moved(m.limit.flags_ns)) {
     const auto [least, most] = std::ranges::minmax_element(m.limit.flags_ns);

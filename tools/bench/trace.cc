@@ -1,4 +1,4 @@
-// Owns the form of trace files; see results.h.
+// Writes trace files; see results.h.
 #include <fmt/format.h>
 
 #include <algorithm>
