@@ -7,7 +7,8 @@
     result = exchange.combine(outputs, received.handle, topk_weights)
 
 Shapes use T tokens of this rank, H hidden, K top-k, E experts, R ranks, L experts of this rank, N received rows.
-ferry.torch has the differentiable functions, ferry.deep_ep and ferry.torch_npu the names of those libraries.
+ferry.torch has the differentiable functions. ferry.deep_ep and ferry.torch_npu have the functions of these libraries
+under the same names.
 """
 
 from importlib import import_module
@@ -44,7 +45,7 @@ _LATER = ("deep_ep", "jax", "moe", "placement", "testing", "torch", "torch_backe
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Modules that need torch or jax are imported when they are first used."""
+    """Imports a module that needs torch or jax when it is first used."""
     if name in _LATER:
         return import_module(f"ferry.{name}")
     raise AttributeError(f"module 'ferry' has no attribute {name!r}")

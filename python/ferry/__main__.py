@@ -1,5 +1,5 @@
-"""The command line, `ferry` or `python -m ferry`: all subcommands of the native program, which the package carries, and
-plot and compare. The words after the name of a native subcommand are passed on unchanged."""
+"""The command line, `ferry` or `python -m ferry`. It has all subcommands of the native program, which is installed with
+the package, and the subcommands plot and compare. The arguments of a native subcommand are passed on unchanged."""
 
 import argparse
 import sys
@@ -16,7 +16,8 @@ NATIVE = {"bench": "measure dispatch and combine, and compare them with the same
 
 
 def warn_of_other_distributions():
-    """Before version 0.2 this distribution was called ferry, as another project of the package index is."""
+    """Warns of installed distributions that own the same files. Before version 0.2 this distribution was called ferry,
+    the name of another project in the package index."""
     for found in native_program.other_distributions():
         print(f"ferry doctor: {found} owns the same files as ferry-ep, and removing it removes them. "
               "Run pip uninstall ferry, then install ferry-ep again", file=sys.stderr)

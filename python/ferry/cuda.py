@@ -6,13 +6,13 @@
     outputs = experts(received.rows, received.handle.tokens_per_expert)
     result = exchange.combine(outputs, received.handle, topk_weights)
 
-Rows, order and results are those of ferry.Exchange, bit for bit, and ferry.torch takes this exchange as well. What
-differs: work is issued on torch's current stream and calls return before it is done; so an error that only kernels can
-see is raised by the dispatch that waits for counts, else by check() or finish(). Received rows are valid until the
-`depth`-th dispatch after theirs. docs/cuda.md has the limits.
+Rows, their order and results are equal to those of ferry.Exchange, bit for bit, and ferry.torch accepts this exchange
+too. Two things differ. Work is issued on torch's current stream, and calls return before the work is done. So an error
+that a kernel finds is raised by a dispatch that waits for counts, or else by check() or finish(). And received rows are
+valid only until the `depth`-th dispatch after theirs. docs/cuda.md has the limits.
 
 T tokens of this rank, H hidden, K top-k, R ranks, L experts of this rank, N rows received, C rows per expert of a
-padded layout. Calls ferry._core.CudaExchange; what a dispatch returns is in cuda_results.py.
+padded layout. Calls ferry._core.CudaExchange; cuda_results.py has the results of a dispatch.
 """
 
 from __future__ import annotations
@@ -38,18 +38,21 @@ _INDICES = (torch.int64, torch.int32)
 
 
 class Operation(Generic[Result]):
-    """A dispatch or combine between its halves. The exchange's next call of the kind makes a half that is missing."""
+    """A dispatch or combine between its halves. If recv() has not been called, the next dispatch (or combine) of the
+    exchange makes the receive half first."""
 
     def __init__(self, receive: Callable[[], None], result: Result):
         self._receive: Callable[[], None] | None = receive
         self._result = result
 
     def memory(self) -> Result:
-        """What recv() returns, before it is there: a dispatch's rows and scales are memory that it will write."""
+        """Returns the result of recv() before it is complete: the memory to which the dispatch will write its rows and
+        scales, or the output of the combine."""
         return self._result
 
     def recv(self) -> Result:
-        """Issues the second half on the current stream; returns Received of a dispatch, the result of a combine."""
+        """Issues the receive half on the current stream. Returns the Received of a dispatch, or the output of a
+        combine."""
         receive, self._receive = self._receive, None
         if receive is not None:
             receive()
@@ -57,15 +60,15 @@ class Operation(Generic[Result]):
 
 
 class Exchange:
-    """One dispatch/combine pair of CUDA ranks, and its window of device memory.
+    """Makes dispatches and combines of CUDA ranks, in a window of device memory.
 
-    device: of this rank; None: torch's current one. settings: as of group.exchange (docs/python_reference.md);
-    max_output_row_bytes has the default of a row of dtype, and of no less than K float32, as row_weights need: for
-    rows of float32 from experts, with another dtype, give 4 * hidden.
+    device is the device of this rank; None means torch's current one. settings are those of group.exchange
+    (docs/python_reference.md). max_output_row_bytes is by default the bytes of a row of dtype, and at least K float32,
+    which row_weights need. If experts give float32 rows and dtype is another type, it must be 4 * hidden.
 
-    Every dispatch and combine is collective: the same order on every rank. The calls of one exchange are made on one
-    stream, or on streams that wait for each other. With a cached handle or wait_for_counts=False a call can be captured
-    in a graph; what it returned must live as long as the graph.
+    Every dispatch and combine is collective: all ranks make the same calls in the same order. The calls of one exchange
+    are made on one stream, or on streams that wait for each other. A call with a cached handle or with
+    wait_for_counts=False can be captured in a graph; the caller keeps its results as long as the graph.
     """
 
     def __init__(self, group: _core.Group, *, device: Any = None, **settings: Unpack[Settings]):
@@ -88,21 +91,21 @@ class Exchange:
     def dispatch(self, tokens: torch.Tensor, topk_ids: torch.Tensor | None = None,
                  topk_weights: torch.Tensor | None = None, *, handle: Handle | None = None,
                  wait_for_counts: bool = True, **unknown: Any) -> Received:
-        """Sends each token to the ranks of its experts; returns the rows of this rank.
+        """Sends each token to the ranks of its experts, and returns the rows that this rank receives.
 
         tokens: [T, H] of the exchange's dtype; rows may have a pitch.
         topk_ids: int32 or int64 [T, K]; -1: not sent.
-        topk_weights: float32 [T, K], travel with the rows; given by all ranks or by none.
-        handle: a cached dispatch, the same routing without ids.
-        wait_for_counts: waits on the host until the number of rows is known, and raises this dispatch's errors. False,
-            and always with a handle: check() and finish() raise the errors.
+        topk_weights: float32 [T, K], sent with the rows; given by all ranks or by none.
+        handle: of an earlier dispatch, whose routing is used again; topk_ids is not given then.
+        wait_for_counts: the call waits on the host until the number of rows is known, and raises the errors of this
+            dispatch. If False, and always with a handle, check() and finish() raise the errors.
         """
         return self._dispatch("dispatch", tokens, topk_ids, topk_weights, handle, wait_for_counts, unknown)
 
     def dispatch_send(self, tokens: torch.Tensor, topk_ids: torch.Tensor | None = None,
                       topk_weights: torch.Tensor | None = None, *, handle: Handle | None = None,
                       wait_for_counts: bool = True, **unknown: Any) -> Operation[Received]:
-        """The first half of dispatch: issues what needs no row of another rank. The other half is recv()."""
+        """Issues the send half of a dispatch. recv() of the returned Operation issues the receive half."""
         received = self._dispatch("dispatch_send", tokens, topk_ids, topk_weights, handle, wait_for_counts, unknown)
         native = self.native
         operation = Operation(lambda: native.dispatch_recv(self._stream()), received)
@@ -113,16 +116,16 @@ class Exchange:
                 bias: torch.Tensor | Sequence[torch.Tensor] | None = None, out: torch.Tensor | None = None,
                 out_dtype: torch.dtype | None = None, row_weights: torch.Tensor | None = None,
                 out_topk_weights: torch.Tensor | None = None, **unknown: Any) -> torch.Tensor:
-        """Sends expert rows back to the sources of their tokens: out[t] = biases + sum over k of topk_weights[t, k] *
-        row, in float32, rounded once.
+        """Sends expert rows back to the sources of their tokens. There out[t] is the biases plus the sum over k of
+        topk_weights[t, k] * row, in float32 and rounded once.
 
         expert_rows: [N, H'] in dispatch order (padded: [L, C, H']), read in place where they are ferry's memory.
-        topk_weights: float32 [T, K]; None: plain sum.
+        topk_weights: float32 [T, K]; None: the plain sum.
         bias: one or two [T, H'] of out's dtype.
-        out: [T, H'], written and returned; made, of out_dtype or the rows' type, when None.
-        row_weights: float32 [N] (rank_major [N, K]), sent back into out_topk_weights [T, K], by a second combine: so
-            given by all ranks or by none, with a max_output_row_bytes of 4 * K or more, and before the `depth`-th
-            dispatch after the handle's last one unless Received.keep_sources was called.
+        out: [T, H'], written and returned; None: a new tensor of out_dtype, by default the type of the rows.
+        row_weights: float32 [N] (rank_major [N, K]), sent back to out_topk_weights [T, K] by a second combine. So all
+            ranks give them or none, and max_output_row_bytes must be at least 4 * K. The `depth`-th dispatch after the
+            last one of the handle must not have been made, unless Received.keep_sources was called.
         """
         given = expert_rows, handle, topk_weights, bias, out, out_dtype
         return self._combine("combine", given, row_weights, out_topk_weights, unknown).recv()
@@ -131,15 +134,17 @@ class Exchange:
                      bias: torch.Tensor | Sequence[torch.Tensor] | None = None, out: torch.Tensor | None = None,
                      out_dtype: torch.dtype | None = None, row_weights: torch.Tensor | None = None,
                      out_topk_weights: torch.Tensor | None = None, **unknown: Any) -> Operation[torch.Tensor]:
-        """The first half of combine: arguments as there, not to be changed until recv() was issued."""
+        """Issues the send half of a combine, with the arguments of combine(). recv() of the returned Operation issues
+        the receive half; until then the caller must not change the arguments."""
         given = expert_rows, handle, topk_weights, bias, out, out_dtype
         operation = self._combine("combine_send", given, row_weights, out_topk_weights, unknown)
         self._sent["combine"] = operation
         return operation
 
     def outputs(self, num_rows: int, dtype: torch.dtype | None = None, hidden: int | None = None) -> torch.Tensor:
-        """Memory of the window for the expert outputs [num_rows, hidden] of the next combine, which copies nothing.
-        To be written after recv() of the combine before, not between its halves (docs/cuda.md)."""
+        """Returns memory of the window for the expert outputs [num_rows, hidden] of the next combine, which then reads
+        them in place. The caller writes to it after recv() of the combine before, not between the halves of that
+        combine (docs/cuda.md). Raises InvalidArgument for more rows, or larger ones, than the exchange has room for."""
         dtype, hidden = dtype or self._dtype, hidden or self.config["hidden"]
         row_bytes, most = hidden * dtype.itemsize, self.config["max_output_row_bytes"]
         if num_rows > self.row_capacity or row_bytes > most:
@@ -148,26 +153,26 @@ class Exchange:
         return self._view(self.native.outputs, [num_rows, hidden], dtype)
 
     def check(self) -> None:
-        """Raises the first error that kernels have met since the last check, without waiting for them."""
+        """Raises the first error that kernels have found since the last check. It does not wait for kernels."""
         self.native.check()
 
     def finish(self) -> None:
-        """Waits for the work that was issued, except by graphs, then check()."""
+        """Waits for all issued work except that of graphs, and then does what check() does."""
         self.native.finish()
 
     def refuse_dispatch(self, why: str = "") -> None:
-        """Takes the place of a dispatch that this rank will not make: it is refused on the other ranks."""
+        """Refuses the next dispatch on all ranks. A rank that will not make the dispatch calls it instead."""
         self._receive("dispatch")
         self._num_dispatches += 1
         self.native.refuse_dispatch(self._stream())
 
     def refuse_combine(self, why: str = "") -> None:
-        """The same for a combine."""
+        """Refuses the next combine on all ranks. A rank that will not make the combine calls it instead."""
         self._receive("combine")
         self.native.refuse_combine(self._stream())
 
     def close(self) -> None:
-        """Gives the window back once no tensor lies in it. Local."""
+        """Closes the exchange. The window is freed when no tensor uses its memory. Local."""
         self._sent.clear()
         self._native = None
 
@@ -189,7 +194,8 @@ class Exchange:
             operation.recv()
 
     def _address(self, tensor: torch.Tensor | None) -> int:
-        """The address of the tensor; without elements any that a device can use; without a tensor 0."""
+        """Returns the address of the tensor, and 0 for None. For a tensor without elements it is some valid address of
+        device memory."""
         return 0 if tensor is None else tensor.data_ptr() or self.native.outputs
 
     def _rows(self, tensor: torch.Tensor) -> tuple[int, int, int, torch.dtype, int]:
@@ -280,7 +286,8 @@ class Exchange:
         return Operation(receive, out)
 
     def _combine_arguments(self, expert_rows, handle, topk_weights, bias, out, out_dtype):
-        """What the native call takes before the stream, the result, and what must stay until the second half."""
+        """Returns (the arguments of the native call before the stream, the output, the tensors that must be kept until
+        the receive half)."""
         padded = torch.is_tensor(expert_rows) and expert_rows.dim() == 3
         self._check(expert_rows, "expert_rows", _FLOATS, *[-1] * (3 if padded else 2))
         self._check_handle(handle)
@@ -304,7 +311,8 @@ class Exchange:
         return arguments, out, [each for each in (out, topk_weights, *biases) if each is not None]
 
     def _scalar_rows(self, handle: Handle, row_weights: Any, returned: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Rows [N, K] whose plain sums are the returned weights: the weight of a row at its k, zeros elsewhere."""
+        """Returns (rows [N, K], out_topk_weights) for the second combine, or None if no weights are sent back. A row
+        has its weight at its k and zeros elsewhere, so the plain sums of the rows are the weights of the tokens."""
         if row_weights is None and returned is None:
             return None
         num_rows, top_k = handle.shown_rows, self.config["top_k"]
@@ -314,7 +322,7 @@ class Exchange:
         self._check(returned, "out_topk_weights", [torch.float32], handle.num_tokens, top_k)
         if handle.is_rank_major:
             return row_weights, returned
-        # Rows that hold nothing may have any k; nobody reads them.
+        # Rows without a token may have any k: they are not read.
         k = self._sources_of(handle)[:, 2:].long().clamp_(0, top_k - 1)
         return row_weights.new_zeros(num_rows, top_k).scatter_(1, k, row_weights.unsqueeze(1)), returned
 

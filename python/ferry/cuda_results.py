@@ -1,6 +1,7 @@
-"""What a dispatch of ferry.cuda returns, Received and its Handle: views of ferry's device memory as torch tensors.
+"""Received and Handle are the results of a dispatch of ferry.cuda. Their torch tensors are views of ferry's device
+memory.
 
-Calls ferry._core. torch reads such memory by numpy's names of types, so numpy must be there."""
+Calls ferry._core. torch imports such memory by numpy's names of types, so numpy must be installed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _TYPES = {torch.float32: "<f4", torch.float16: "<f2", torch.bfloat16: "<i2", tor
 
 
 class _Memory:
-    """Device memory of ferry, as torch imports it. The tensor keeps this object, and this object the owner."""
+    """Device memory of ferry in the form that torch imports. The tensor keeps this object alive, which keeps the owner
+    alive."""
 
     def __init__(self, owner: Any, address: int, shape: Sequence[int], name: str):
         self.owner = owner
@@ -25,7 +27,7 @@ class _Memory:
 
 
 def view(owner: Any, device: torch.device, address: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """The memory at `address` as a dense tensor, which keeps `owner`."""
+    """Returns the memory at `address` as a dense tensor, which keeps `owner` alive."""
     if math.prod(shape) == 0:
         return torch.empty(shape, dtype=dtype, device=device)
     memory = _Memory(owner, address, shape, _TYPES.get(dtype, "|u1"))
@@ -33,7 +35,7 @@ def view(owner: Any, device: torch.device, address: int, shape: Sequence[int], d
 
 
 class Owner(NamedTuple):
-    """The exchange whose memory the results are views of."""
+    """The exchange that owns the memory of the results."""
 
     native: _core.CudaExchange
     device: torch.device
@@ -45,8 +47,8 @@ class Owner(NamedTuple):
 class Handle:
     """The routing of a dispatch, for any number of combines and cached dispatches of its exchange.
 
-    Tensors are views of device memory, which the dispatch writes; host_* are there without waiting for the device.
-    L: experts of this rank, R: ranks.
+    Tensors are views of device memory, which the dispatch writes. host_* are lists on the host and are read without
+    waiting for the device. L experts of this rank, R ranks.
     """
 
     def __init__(self, owner: Owner, native: _core.CudaHandle, shown_rows: int):
@@ -64,17 +66,17 @@ class Handle:
 
     @property
     def num_rows(self) -> int:
-        """Rows received, gaps and padding included; -1 while the host does not know."""
+        """Rows received, gaps and padding included; -1 while the number is not known on the host."""
         return self.native.num_rows
 
     @property
     def host_tokens_per_expert(self) -> list[int]:
-        """[L]: rows of each local expert; empty while the host does not know."""
+        """[L]: rows of each local expert; empty while the numbers are not known on the host."""
         return list(self.native.tokens_per_expert)
 
     @property
     def host_aligned_tokens_per_expert(self) -> list[int]:
-        """[L]: the same, rounded up to expert_alignment."""
+        """[L]: host_tokens_per_expert, each rounded up to expert_alignment."""
         return list(self.native.aligned_tokens_per_expert)
 
     @property
@@ -84,7 +86,7 @@ class Handle:
 
     @property
     def aligned_tokens_per_expert(self) -> torch.Tensor:
-        """int64 [L]: the same, rounded up to expert_alignment."""
+        """int64 [L]: tokens_per_expert, each rounded up to expert_alignment."""
         return self._counts(self.native.device_aligned_tokens_per_expert, self._num_local)
 
     @property
@@ -99,7 +101,7 @@ class Handle:
 
     @property
     def running_rows_per_rank(self) -> torch.Tensor:
-        """int64 [R]: rank_major, running sum of rows over source ranks; empty otherwise."""
+        """int64 [R]: the running sum of rows over source ranks with layout rank_major; empty with other layouts."""
         return self._counts(self.native.device_running_rows_per_rank, self._num_ranks if self.is_rank_major else 0)
 
     def _counts(self, address: int, size: int) -> torch.Tensor:
@@ -110,10 +112,11 @@ class Handle:
 
 
 class Received:
-    """Rows received by a dispatch: views of the window, valid until the `depth`-th dispatch after it.
+    """The rows that a dispatch received: views of the window, valid until the `depth`-th dispatch after it.
 
-    N is the number of rows, gaps and padding included. Of a dispatch that did not wait for counts it is the most that
-    can come: the handle's counts in device memory then say where rows are, the others are undefined.
+    N is the number of rows, gaps and padding included. If the dispatch did not wait for counts, N is the largest number
+    of rows that could arrive: the handle's counts in device memory then say which rows hold tokens, and the other rows
+    are undefined.
     """
 
     def __init__(self, owner: Owner, native: _core.CudaReceived, handle: Handle):
@@ -123,17 +126,18 @@ class Received:
 
     @functools.cached_property
     def rows(self) -> torch.Tensor:
-        """[N, H], for padded [L, C, H]."""
+        """The rows [N, H]; with layout padded [L, C, H]."""
         return self._by_expert(self._native.data, self._config["hidden"], getattr(torch, self._native.dtype))
 
     @functools.cached_property
     def sources(self) -> torch.Tensor:
-        """int32 [N, 3]: source rank, token, k of each row; rank -1 in gaps."""
+        """int32 [N, 3]: source rank, token and k of each row. The rank is -1 in gaps."""
         return self._view(self._native.sources, [self.num_rows, 3], torch.int32)
 
     @functools.cached_property
     def weights(self) -> torch.Tensor | None:
-        """float32 [N], for rank_major [N, K] (0 where not local); None without topk_weights."""
+        """The weights, float32 [N]; with layout rank_major [N, K], 0 where the expert is not local. None without
+        topk_weights."""
         if not self._native.weights:
             return None
         shape = [self.num_rows, self._config["top_k"]][: 1 + self.handle.is_rank_major]
@@ -141,21 +145,23 @@ class Received:
 
     @functools.cached_property
     def topk_ids(self) -> torch.Tensor | None:
-        """rank_major: int32 [N, K], local expert at its k, else -1. None otherwise."""
+        """With layout rank_major int32 [N, K]: the local expert at its k, and -1 elsewhere. None with other layouts."""
         if not self.handle.is_rank_major:
             return None
         return self._view(self._native.topk_ids, [self.num_rows, self._config["top_k"]], torch.int32)
 
     @functools.cached_property
     def scales(self) -> torch.Tensor | None:
-        """Scales of the wire, [N, n], for padded [L, C, n]: float32, of fp8_ue8m0 int32. None when rows have none."""
+        """Scales of the wire format, [N, n], with layout padded [L, C, n]: float32, with fp8_ue8m0 int32. None for rows
+        without scales."""
         if not self._native.scale_columns:
             return None
         dtype = torch.int32 if self._config["wire"] == "fp8_ue8m0" else torch.float32
         return self._by_expert(self._native.scales, self._native.scale_columns, dtype)
 
     def keep_sources(self) -> None:
-        """Copies them into the handle, for a combine of row_weights with other dispatches between."""
+        """Copies `sources` to the handle. A combine with row_weights needs the copy if other dispatches come before
+        it."""
         if not self.handle.is_rank_major and self.handle.kept_sources is None:
             self.handle.kept_sources = self.sources.clone()
 

@@ -1,10 +1,11 @@
-"""The exceptions of ferry: one class per code of ferry::Code, raised by the native module."""
+"""The exceptions of ferry, which the native module raises. There is one class for each code of ferry::Code."""
 
 from typing import Optional
 
 
 class Error(RuntimeError):
-    """code: a stable lower-case name; culprit: the causing rank, or None; group_usable: the next call can succeed."""
+    """The base class. `code` is a stable lower-case name, `culprit` the rank that caused the error or None, and
+    `group_usable` says whether the next call can succeed."""
 
     code: str = "error"
     culprit: Optional[int] = None
@@ -30,13 +31,13 @@ class Mismatch(Error):
 
 
 class Capacity(Error):
-    """More rows than the caller's fixed capacity, or memory was refused; the group is usable."""
+    """There were more rows than the caller's fixed capacity, or memory was refused; the group is usable."""
 
     code = "capacity"
 
 
 class PeerLost(Error):
-    """A rank died or left; the group is broken."""
+    """A rank was lost or has departed; the group is broken."""
 
     code = "peer_lost"
 
@@ -60,7 +61,7 @@ class Closed(Error):
 
 
 class System(Error):
-    """The operating system refused something."""
+    """The operating system refused a call."""
 
     code = "system"
 
@@ -75,8 +76,8 @@ _CLASSES = {each.code: each for each in Error.__subclasses__()}
 
 
 def as_refusal(error):
-    """The error, if it is of ferry. An exception of torch or Python, which a wrong argument caused, becomes an
-    InvalidArgument with its type and text."""
+    """Returns `error` if it is a ferry.Error. An exception of torch or Python, which a wrong argument caused, is turned
+    into an InvalidArgument with its type and text."""
     if isinstance(error, Error):
         return error
     refusal = InvalidArgument(f"{type(error).__name__}: {error}")
@@ -85,7 +86,7 @@ def as_refusal(error):
 
 
 def make_error(code, message, culprit=None, group_usable=True):
-    """The exception for a status of the native module."""
+    """Makes the exception for a status of the native module. An unknown code gives an Error."""
     error = _CLASSES.get(code, Error)(message)
     error.culprit = culprit
     error.group_usable = group_usable

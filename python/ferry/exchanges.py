@@ -1,12 +1,13 @@
-"""The exchanges of one group, by shape: what ferry.deep_ep, ferry.transformers and ferry.vllm dispatch with.
+"""The exchanges of one group, found by shape. ferry.deep_ep, ferry.transformers and ferry.vllm dispatch with them.
 
-Their callers give with each dispatch what an exchange needs once, when it is made: the shape, and how many tokens any
-rank may have. So a dispatch begins in the exchange of the dispatch before (`dispatch_again`): a rank that cannot use
-it, or will not take part at all, refuses there, and so does one whose call has other terms than the one before. Only
-then ranks send each other how many tokens they have and what
-they are about to do (`agree`), and make a larger exchange, together, when one has more than fit. `dispatch` does all of
-that. DeepEP's low-latency calls and ElasticBuffer say how many tokens any rank may have: their ranks meet when a shape
-changes (`change`).
+An exchange is made for a shape and a largest number of tokens of a rank, but the callers of these packages give both
+with each dispatch. So a dispatch begins in the exchange of the dispatch before (`dispatch_again`). A rank refuses there
+if it needs another exchange, if its call has other terms than the one before, or if its arguments are wrong. After a
+refusal all ranks send each other their numbers of tokens and their calls (`agree`), and make a larger exchange together
+when a rank has more tokens than fit. `dispatch` does all of this.
+
+In DeepEP's low-latency calls and in ElasticBuffer the caller gives the largest number of tokens of a rank. Their ranks
+meet only when a shape changes (`change`).
 
 So no rank uses another exchange, or makes a new one, while other ranks wait in the one before.
 """
@@ -16,15 +17,16 @@ import struct
 
 from ferry.errors import Mismatch, PeerRejected, as_refusal, make_error
 
-# What a rank says before a dispatch: tokens, or -1 for "not me"; digest of the call; the call, or the reason.
+# A rank sends before a dispatch: its tokens, or -1 to refuse; the digest of its call; its call, or why it refuses.
 _HEAD = struct.Struct("<q16s232s")
 _REFUSED = -1
 
 
 class Exchanges:
-    """Finds exchanges of one ferry.Group; every method but refuse_combine is collective.
+    """Finds and makes the exchanges of one ferry.Group. All methods except known(), refuse_combine() and close() are
+    collective.
 
-    make: what makes one, from its keywords; None: the group, for ranks on the CPU.
+    `make` makes an exchange from its keyword arguments. None means group.exchange, for ranks on the CPU.
     """
 
     def __init__(self, group, make=None):
@@ -38,10 +40,11 @@ class Exchanges:
         self._described = {}
 
     def agree(self, num_tokens, call, counts=b""):
-        """[(num_tokens, counts)] of all ranks, once all of them said the same `call`.
+        """Sends num_tokens and counts to all ranks, and returns [(num_tokens, counts)] of all ranks. Raises
+        ferry.Mismatch unless `call` is equal on all ranks, and ferry.PeerRejected if a rank refuses. Collective.
 
-        call: tuple of (name, value) pairs that print equally on all ranks. counts: at most R + 1 int32, as bytes, that
-        the others learn, filled up with zeros to R + 1.
+        `call` is a tuple of (name, value) pairs that print equally on all ranks. `counts` is at most R + 1 int32, as
+        bytes, and is filled up with zeros to R + 1.
         """
         if call not in self._described:
             text = ", ".join(f"{name}={value}" for name, value in call).encode()
@@ -49,10 +52,11 @@ class Exchanges:
         return self._gather(num_tokens, *self._described[call], counts)
 
     def dispatch(self, send, num_tokens, **settings):
-        """(exchange, send(exchange)): a dispatch in the exchange that has these settings and room for the tokens of
-        each rank. Raises ferry.Mismatch where ranks give other settings, and what `send` raises.
+        """Makes a dispatch in the exchange that has these settings and room for the tokens of each rank. Returns
+        (exchange, send(exchange)). Raises ferry.Mismatch if the settings differ between ranks, and the errors of
+        `send`. Collective.
 
-        send: makes a dispatch of the exchange that it is given. It raises nothing else than what that dispatch raises,
+        `send` makes a dispatch of the exchange that is its argument. It must raise only the errors of that dispatch,
         which the exchange sends to the other ranks.
         """
         key = tuple(settings.items())
@@ -66,11 +70,13 @@ class Exchanges:
         return exchange, received
 
     def dispatch_again(self, exchange, send, terms=None):
-        """send(exchange), a dispatch, if all ranks go on with the exchange of the dispatch before; else None on every
-        rank, which agree() follows. exchange None: this rank does not know it.
+        """Makes the dispatch send(exchange) and returns its result if all ranks use the exchange of the dispatch
+        before. Otherwise returns None on every rank, and the caller calls agree(). `exchange` is None on a rank that
+        has not found its exchange. Collective.
 
-        terms: (name, value) pairs that ranks must agree on and that an exchange does not compare; the call of agree()
-        has them. None: those of the dispatch before, as the exchange compares all that matters."""
+        `terms` are (name, value) pairs that must be equal on all ranks but that an exchange does not compare; the call
+        of agree() contains them too. None means the terms of the dispatch before, for a call in which the exchange
+        compares everything that must be equal."""
         meeting, before = self.meeting, self._terms
         self._terms = before if terms is None else terms
         if meeting is None:
@@ -82,19 +88,19 @@ class Exchanges:
             return send(meeting)
         except PeerRejected:
             return None
-        except Mismatch:  # somebody is in a combine: all know
+        except Mismatch:  # a rank is in a combine: all ranks raise
             raise
         except Exception as error:
-            if getattr(error, "group_usable", True):  # the others wait in agree()
+            if getattr(error, "group_usable", True):  # the other ranks wait in agree()
                 self._say_refused(error)
             raise
 
     def leave(self, exchange, shape, active_ranks=None):
-        """Called before a rank uses another exchange than for the call before. Ranks whose call is like that one are
-        there: unless all ranks leave, they get PeerRejected, and this rank ferry.Mismatch.
+        """Must be called before this rank uses another exchange than for the call before. If another rank makes a call
+        in the old exchange, that rank raises PeerRejected and this rank raises ferry.Mismatch. Collective.
 
-        exchange: the one to be left; None: there is none. shape: (name, value) pairs of this rank's call, sent to the
-        other ranks.
+        `exchange` is the old exchange; without one (None) nothing is done. `shape` has the (name, value) pairs of this
+        rank's call, for the error of the other ranks.
         """
         if exchange is None:
             return
@@ -106,14 +112,15 @@ class Exchanges:
             raise make_error("mismatch", message, error.culprit, True) from error
 
     def change(self, exchange, shape, active_ranks=None):
-        """leave(), and then all ranks agree on the shape. Not where some are left out: they do not come to agree."""
+        """Does leave(), and then all ranks agree on the shape. With active_ranks they do not agree, since the other
+        ranks do not take part."""
         self.leave(exchange, shape, active_ranks)
         if active_ranks is None:
             self.agree(0, shape)
 
     def refuse_change(self, exchange, error, active_ranks=None):
-        """Takes the place of change() and of the dispatch on a rank whose arguments are wrong, and raises `error`,
-        or InvalidArgument for an exception of torch or Python."""
+        """A rank whose arguments are wrong calls this instead of change() and the dispatch. It refuses on all ranks and
+        raises `error`, as InvalidArgument if it is an exception of torch or Python."""
         error = as_refusal(error)
         if exchange is not None:
             exchange.refuse_dispatch(str(error), active_ranks)
@@ -122,8 +129,8 @@ class Exchanges:
         raise error
 
     def refuse(self, error):
-        """Takes the place of dispatch_again and agree on a rank whose arguments are wrong, and raises as
-        refuse_change does."""
+        """A rank whose arguments are wrong calls this instead of dispatch_again() and agree(). It refuses on all ranks
+        and raises `error`, as InvalidArgument if it is an exception of torch or Python."""
         error = as_refusal(error)
         if self.meeting is not None:
             self.meeting.refuse_dispatch(str(error))
@@ -131,8 +138,8 @@ class Exchanges:
         raise error
 
     def refuse_combine(self, error, exchange=None):
-        """Takes the place of a combine and raises `error`; without the exchange it was meant for, in `last`, where the
-        others most likely are."""
+        """A rank whose arguments are wrong calls this instead of a combine. It refuses the combine in `exchange` and
+        raises `error`. Without an exchange it uses `last`, in which the other ranks most likely are."""
         error = as_refusal(error)
         exchange = exchange or self.last
         if exchange is not None:
@@ -140,13 +147,14 @@ class Exchanges:
         raise error
 
     def known(self, key):
-        """(tokens that it takes, the exchange) of `key`; (0, None): hold() has not made it yet."""
+        """Returns (the largest number of tokens, the exchange) of `key`; (0, None) if hold() has not made it. Local."""
         return self._by_config.get(key, (0, None))
 
     def hold(self, max_tokens, key):
-        """The exchange of `key`, tuple of (keyword, value) pairs, that takes max_tokens, which ranks agree on.
+        """Returns an exchange of `key`, a tuple of (keyword, value) pairs, with room for max_tokens tokens of a rank.
+        Makes it if there is none; then it is collective. Both arguments are equal on all ranks.
 
-        One that is outgrown is dropped; handles and rows keep it as long as they need it.
+        A smaller exchange of the same key is dropped; handles and rows keep it alive as long as they need it.
         """
         room, exchange = self.known(key)
         if room < max_tokens or exchange is None:
@@ -156,7 +164,7 @@ class Exchanges:
         return exchange
 
     def close(self):
-        """Closes the exchanges and destroys the group; local."""
+        """Closes the exchanges and destroys the group. Local."""
         for _, exchange in self._by_config.values():
             exchange.close()
         self._by_config, self.by_call, self.last, self.meeting = {}, {}, None, None
@@ -175,7 +183,8 @@ class Exchanges:
 
 
 def _disagreement(said):
-    """Why ranks do not go on: the first one that refused, else the first two that want different things."""
+    """Returns the error of agree(): PeerRejected with the first rank that refused, or else Mismatch with the first rank
+    whose call differs from that of rank 0."""
     heads = [_HEAD.unpack_from(each) for each in said]
     texts = [text.rstrip(b"\0").decode(errors="replace") for _, _, text in heads]
     for rank, (num_tokens, _, _) in enumerate(heads):

@@ -1,6 +1,6 @@
-"""Makes groups from the environment, from another library's communicator, of new processes, or of threads.
+"""Makes groups: from the environment, from another library's communicator, of new processes, or of threads.
 
-Calls ferry._core. All ranks of a group make it together."""
+All ranks of a group make it together. Calls ferry._core."""
 
 from __future__ import annotations
 
@@ -28,16 +28,22 @@ Returned = TypeVar("Returned")
 def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[bytes], list[bytes]] | None = None,
          rank: int | None = None, size: int | None = None, address: str | None = None, name: str = "",
          deadline: float = 100.0, topology: str = "") -> _core.Group:
-    """Joins the ranks of a job; returns this rank's Group.
+    """Makes the group of the ranks of a job, and returns the Group of this rank.
 
-    With no argument the job is found in the environment: ferry launch, torchrun, Open MPI, Hydra (MPICH), PMIx, Slurm.
-    process_group: a torch.distributed ProcessGroup; comm: an mpi4py communicator; all_gather: a callable, bytes of this
-    rank -> list of the bytes of all ranks (with rank and size). Each is used in this call only, for bytes of fixed
-    lengths. FERRY_SECRET protects the group from a process that can read or change these bytes (docs/hosts.md,
-    Security). address, rank and size: processes that agree on them; address is any text on one host, and
-    "tcp://host:port" on several (docs/hosts.md). name distinguishes groups that the same ranks make at the same time.
-    deadline: seconds that a call may wait in all. topology: levels such as "host:2,rank:4" (docs/topology.md); "": as
-    found. Collective. Raises ferry.Error.
+    Without an argument the job is found in the environment: ferry launch, torchrun, Open MPI, Hydra (MPICH), PMIx or
+    Slurm. Otherwise the ranks are given by one of these arguments:
+
+    process_group: a torch.distributed ProcessGroup.
+    comm: an mpi4py communicator.
+    all_gather, with rank and size: a callable that takes the bytes of this rank and returns the list of the bytes of
+        all ranks.
+    address, with rank and size: the same address on all ranks; any text on one host, and "tcp://host:port" on several
+        (docs/hosts.md).
+
+    process_group, comm and all_gather are used in this call only, for bytes of fixed lengths. FERRY_SECRET protects the
+    group from a process that can read or change these bytes (docs/hosts.md, Security). name distinguishes groups that
+    the same ranks make at the same time. deadline is the number of seconds that a call may wait in all. topology has
+    levels such as "host:2,rank:4" (docs/topology.md); with "" the topology is found. Collective. Raises ferry.Error.
     """
     ways = [way for way in (process_group, comm, all_gather, address) if way is not None]
     if len(ways) > 1:
@@ -57,7 +63,8 @@ def init(*, process_group: Any = None, comm: Any = None, all_gather: Callable[[b
     return _core.from_all_gather(rank, size, all_gather, name, deadline, topology)
 
 
-# Gathers move bytes, as many on each rank: what unpickles them runs what other ranks, or whoever passes for one, send.
+# The gathers move bytes, equally many on each rank, and no pickles: unpickling runs code that the sender chooses, and
+# the sender may be a process that only claims to be a rank.
 
 _DEVICES = {"nccl": "cuda", "xccl": "xpu", "hccl": "npu"}  # device of the tensors of a backend, where it is not the CPU
 
@@ -92,10 +99,11 @@ def _from_process_group(process_group, name, deadline, topology):
 
 def run_threads(num_ranks: int, fn: Callable[[_core.Group, Unpack[Arguments]], Returned], *args: Unpack[Arguments],
                 name: str = "", deadline: float = 100.0, topology: str = "") -> list[Returned]:
-    """Runs fn(group, *args) on num_ranks threads, one per rank; returns the results by rank.
+    """Runs fn(group, *args) on num_ranks threads, one for each rank, and returns the list of results by rank.
 
-    Raises the exception of the rank that failed first, and not one that follows from it; the waits of the other ranks
-    end. For tests and notebooks: Python code of the ranks takes turns, rows move in parallel. topology is that of init.
+    If a rank fails, the waits of the other ranks end, and the exception of the rank that failed first is raised, not an
+    exception that follows from it. Meant for tests and notebooks: the Python code of the ranks takes turns, while rows
+    move in parallel. name, deadline and topology are those of init.
     """
     groups = _core.threads(num_ranks, name, deadline, topology)
     results, failures = [None] * num_ranks, []
@@ -132,12 +140,12 @@ def run_threads(num_ranks: int, fn: Callable[[_core.Group, Unpack[Arguments]], R
 
 
 def _follows(error):
-    """True for an error that another rank's failure causes."""
+    """Whether the error is caused by the failure of another rank."""
     return isinstance(error, (errors.PeerLost, errors.Broken, errors.PeerRejected))
 
 
 class _Failure:
-    """What the process of a rank sends instead of a result."""
+    """The failure of a rank. Its process sends it instead of a result."""
 
     def __init__(self, rank, error):
         self.text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -153,7 +161,7 @@ class _Failure:
 
 
 def _error_of(rank, error):
-    """The error to raise for a rank that failed: SystemExit becomes a ferry.Error."""
+    """Returns the error to raise for a rank that failed. For SystemExit it is a ferry.Error."""
     if isinstance(error, SystemExit):
         return errors.Error(f"rank {rank} called sys.exit({error.code})")
     return error
@@ -180,11 +188,12 @@ _NO_GUARD = 71
 
 def spawn(num_ranks: int, fn: Callable[[_core.Group, Unpack[Arguments]], Returned], *args: Unpack[Arguments],
           deadline: float = 100.0, method: Literal["spawn", "fork", "forkserver"] = "spawn") -> list[Returned]:
-    """Runs fn(group, *args) in num_ranks new processes, one per rank; returns the results by rank.
+    """Runs fn(group, *args) in num_ranks new processes, one for each rank, and returns the list of results by rank.
 
-    fn, args and results are pickled: fn is a function of a module (method="fork" takes any function, before torch or
-    other threads were used). Raises the error of the rank that failed first, from one that has the traceback of that
-    rank, or ferry.PeerLost naming a rank that died; the other ranks are ended.
+    fn, args and results are pickled, so fn is a function of a module. With method="fork" it may be any function, if
+    torch or other threads have not been used before. If a rank fails, the other processes are ended, and the error of
+    the rank that failed first is raised, with the traceback of that rank as its cause. For a rank whose process died it
+    is ferry.PeerLost with the rank.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # a new rank imports the main module
         os._exit(_NO_GUARD)
@@ -224,7 +233,9 @@ def _end(processes):
 
 
 def _collect(pipes, processes):
-    """The results by rank. Raises the first failure; one that follows from another waits a second for its cause."""
+    """Waits for the processes and returns the list of results by rank. Raises the error of the first failure. If that
+    follows from the failure of another rank, it waits up to a second for the cause and raises the error of the cause.
+    """
     results, waiting, failure, until = [None] * len(pipes), dict(enumerate(pipes)), None, None
     while waiting:
         timeout = None if until is None else max(until - time.monotonic(), 0)

@@ -1,12 +1,12 @@
-"""jax.lax.ragged_all_to_all on CPU devices: importing this module gives it the lowering that XLA:CPU lacks.
+"""Makes jax.lax.ragged_all_to_all work on CPU devices: importing this module registers the lowering that XLA:CPU lacks.
 
     import ferry.jax
     moved = jax.jit(jax.shard_map(lambda *args: jax.lax.ragged_all_to_all(*args, axis_name="x"), ...))(...)
 
-The CPU devices of one process are threads, so a device reads the rows of the others where these have put them. Each
-call is two callbacks: the first puts this device's rows down and returns their ticket, the second reads what the
-tickets of all devices stand for. Between them is XLA's all_gather of the tickets, in which alone devices wait.
-docs/jax.md is the guide, docs/decisions/jax.md says why no callback waits.
+The CPU devices of one process are threads, so a device can read the rows of other devices in memory. Each call makes
+two callbacks. The first stores the rows that this device sends and returns a number for them, the ticket. The second
+reads the rows for the tickets of all devices. Between them XLA's all_gather exchanges the tickets; devices wait only
+there. docs/jax.md is the guide, and docs/decisions/jax.md says why no callback waits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__: list[str] = []
 
 
 class _Sent(NamedTuple):
-    """What a device sends: rows [sum of sizes, ...] in the order of their devices."""
+    """The rows that a device sends, [sum of sizes, ...], in the order of the devices that receive them."""
 
     rows: np.ndarray
     sizes: np.ndarray  # [devices] rows for each
@@ -40,7 +40,7 @@ _sent: dict[int, tuple[_Sent | Error, int]] = {}  # with the number of devices t
 
 def _put(rank: np.ndarray, operand: np.ndarray, offsets: np.ndarray, sizes: np.ndarray, places: np.ndarray
          ) -> np.ndarray:
-    """Copies the rows that this device sends; returns their ticket."""
+    """Stores a copy of the rows that this device sends, and returns their ticket."""
     sent: _Sent | Error
     if offsets.min() < 0 or sizes.min() < 0 or (offsets.astype(np.int64) + sizes).max() > len(operand):
         rows = f"{offsets.tolist()} + {sizes.tolist()}"
@@ -63,7 +63,7 @@ def _take(ticket: int) -> _Sent | Error:
 
 
 def _read(rank: np.ndarray, tickets: np.ndarray, output: np.ndarray, recv_sizes: np.ndarray) -> np.ndarray:
-    """The output with the rows that the devices send to this one."""
+    """Returns a copy of the output into which the rows that all devices send to this device have been written."""
     received, device = output.copy(), int(rank)
     all_sent = [_take(int(ticket)) for ticket in tickets]
     for source, sent in enumerate(all_sent):
@@ -82,9 +82,10 @@ def _read(rank: np.ndarray, tickets: np.ndarray, output: np.ndarray, recv_sizes:
 
 
 def _callback(name: str, function: Any, shape_of: Any) -> Primitive:
-    """A primitive whose lowering on CPU calls `function` with arrays of numpy.
+    """Makes a primitive whose lowering on the CPU calls `function` with numpy arrays.
 
-    jax.pure_callback makes arrays of JAX of them first, with a thread of the pool in which other devices may wait.
+    jax.pure_callback would convert them to arrays of JAX first, in a thread of the pool in which other devices may be
+    waiting.
     """
 
     def lower(ctx, *operands):

@@ -1,4 +1,4 @@
-"""Finds the native program `ferry` that is installed with the package, as ferry/bin/ferry; and other distributions
+"""Finds the native program `ferry`, which is installed with the package as ferry/bin/ferry, and other distributions
 that own the same files."""
 
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def path():
-    """Raises FileNotFoundError that names the paths that were tried."""
+    """Returns the path of the native program. Raises FileNotFoundError with the paths that were tried."""
     places = [Path(folder) / "bin" / "ferry" for folder in sys.modules[__package__].__path__]
     for place in places:
         if place.is_file():
@@ -17,7 +17,7 @@ def path():
 
 
 def replace_process(arguments):
-    """Replaces this process by the native program. Returns, with a message for sys.exit(), only if there is none."""
+    """Replaces this process by the native program. If there is none, returns a message for sys.exit()."""
     try:
         program = path()
     except FileNotFoundError as error:
@@ -26,6 +26,7 @@ def replace_process(arguments):
 
 
 def other_distributions():
-    """Metadata of distributions called `ferry` beside this package, such as "ferry-0.1.0.dist-info"."""
+    """Returns the names of the metadata folders of distributions called `ferry` that are installed beside this package,
+    such as "ferry-0.1.0.dist-info"."""
     folders = [Path(folder).parent for folder in sys.modules[__package__].__path__]
     return sorted(found.name for folder in folders for found in folder.glob("ferry-[0-9]*-info"))

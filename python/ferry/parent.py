@@ -1,5 +1,5 @@
-"""Processes that end with the one that started them, whatever ends it: a group of ranks that nobody waits for would go
-on by itself."""
+"""Makes a process end when the process that started it ends, for whatever reason. Otherwise a group of ranks would keep
+running after the program that started it."""
 
 import ctypes
 import fcntl
@@ -11,7 +11,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent():
-    """Called first in a process of multiprocessing: the kernel kills it when the process that started it ends."""
+    """Makes the kernel kill this process when the process that started it ends. A process of multiprocessing calls it
+    before anything else."""
     parent = multiprocessing.parent_process()
     if os.getppid() == parent.pid:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

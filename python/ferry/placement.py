@@ -1,12 +1,13 @@
-"""Placement of experts: replicas of busy experts, spread so that ranks have equal work, and the move of their weights.
+"""Places replicas of busy experts on ranks so that ranks have equal work, and moves their weights.
 
     placement = ferry.placement.balance(loads, num_replicas=288, num_ranks=8)   # [experts] tokens of each expert
     exchange = group.exchange(..., **placement.settings())                      # top-k ids stay logical
     weights = ferry.placement.move(group, weights, old, placement)              # each rank gets its new experts
 
 Top-k ids name *logical* experts. A *physical* expert is one copy of a logical expert, in a slot of a rank; rank r holds
-slots [r * L, (r + 1) * L) of num_replicas = R * L. rebalance_experts has the names, shapes and results of EPLB, the
-published algorithm. src/routing/balance.cc has its steps, for `ferry bench --rebalance` too. Needs torch.
+slots [r * L, (r + 1) * L) of num_replicas = R * L. rebalance_experts is EPLB, a published algorithm, with the same
+names, shapes and results. src/routing/balance.cc implements its steps; `ferry bench --rebalance` uses them too. Needs
+torch.
 """
 
 import functools
@@ -28,7 +29,7 @@ ROW_BYTES = 1 << 14  # bytes of the rows that weights are sent in; the last row 
 
 
 def _layers(found):
-    """[(list, list)] of each layer -> two int64 tensors [layers, N]."""
+    """Turns a pair of lists for each layer into two int64 tensors [layers, N]."""
     return tuple(torch.tensor(part, dtype=torch.int64) for part in zip(*found))
 
 
@@ -75,15 +76,15 @@ class Placement(NamedTuple):
 
     @property
     def per_rank(self):
-        """L: slots of a rank."""
+        """The number L of slots of a rank."""
         return len(self.experts) // self.num_ranks
 
     def of_rank(self, rank):
-        """[L]: the logical experts that a rank holds, in the order of its slots."""
+        """Returns the logical experts that a rank holds, [L], in the order of its slots."""
         return self.experts[rank * self.per_rank:(rank + 1) * self.per_rank]
 
     def slots(self):
-        """For each logical expert the list of its slots."""
+        """Returns for each logical expert the list of its slots."""
         found = [[] for _ in range(max(self.experts) + 1)]
         for slot, expert in enumerate(self.experts):
             if expert >= 0:
@@ -91,17 +92,20 @@ class Placement(NamedTuple):
         return found
 
     def settings(self, replica_choice="by_token"):
-        """Settings of Group.exchange: num_experts, replicas and replica_choice. Top-k ids name logical experts. A
-        source spreads its tokens over the copies, or with "by_table" sends them to the copies of table()."""
+        """Returns settings of Group.exchange: num_experts, replicas and replica_choice. Top-k ids then name logical
+        experts. A source spreads its tokens over the copies of an expert, or with "by_table" sends them to the copies
+        in table()."""
         return {"num_experts": len(self.experts), "replicas": self.slots(), "replica_choice": replica_choice}
 
     def table(self, rank, active_ranks):
-        """int32 [experts], the replica_table of a dispatch of `rank`: for each expert a copy on one of active_ranks.
-        Sources choose the copies in turn. Raises InvalidArgument when no active rank has a copy of an expert."""
+        """Returns int32 [experts], the replica_table of a dispatch of `rank`: for each expert one of its copies on
+        active_ranks. Successive source ranks get successive copies. Raises InvalidArgument when no active rank has a
+        copy of an expert."""
         return torch.tensor(_copies_on(active_ranks, rank, self.slots(), self.per_rank), dtype=torch.int32)
 
     def imbalance(self, loads):
-        """The busiest rank's load over the mean, with `loads` [E] shared equally by the copies of an expert."""
+        """Returns the load of the busiest rank divided by the mean load of the ranks. The copies of an expert share its
+        load, one of `loads` [E], equally."""
         slots = self.slots()
         if len(loads) != len(slots):
             raise ferry.InvalidArgument(f"{len(loads)} loads of {len(slots)} experts")
@@ -112,7 +116,8 @@ class Placement(NamedTuple):
 
 
 def _copies_on(active_ranks, rank, slots, per_rank):
-    """For each expert, whose copies are slots[expert], the copy that the tokens of `rank` go to."""
+    """Returns for each expert the index in slots[expert], the slots of its copies, of the copy that gets the tokens of
+    `rank`."""
     chosen = []
     for expert, copies in enumerate(slots):
         here = [copy for copy, slot in enumerate(copies) if slot // per_rank in active_ranks]
@@ -123,9 +128,10 @@ def _copies_on(active_ranks, rank, slots, per_rank):
 
 
 def table_of(group, config, active_ranks):
-    """Placement.table() of this rank for an exchange of this config, which has the settings of a placement; None: all
-    ranks are active. It is computed once for each set of ranks, and must not be changed. Raises InvalidArgument as
-    table() does, and for an exchange that has not equally many experts on each rank, in the order of the ranks."""
+    """Returns Placement.table() of this rank for an exchange whose config has the settings of a placement. With
+    active_ranks None all ranks are active. The tensor is cached for each set of ranks, so the caller must not change
+    it. Raises InvalidArgument as table() does, and unless each rank of the exchange has equally many experts, in the
+    order of the ranks."""
     if config["num_experts"] % group.size or config["expert_rank"] or config["num_shared_ranks"]:
         raise ferry.InvalidArgument("a table of copies needs equally many experts on each rank, in the order of "
                                     "the ranks")
@@ -139,23 +145,24 @@ def _kept_table(*arguments):
 
 
 def blocks(num_experts, num_ranks):
-    """The placement without replicas: rank r holds experts [r * L, (r + 1) * L). Raises InvalidArgument when num_ranks
-    does not divide num_experts."""
+    """Returns the placement without replicas, in which rank r holds experts [r * L, (r + 1) * L). Raises
+    InvalidArgument when num_ranks does not divide num_experts."""
     if num_experts % num_ranks:
         raise ferry.InvalidArgument(f"{num_experts} experts on {num_ranks} ranks: need equally many on each")
     return Placement(tuple(range(num_experts)), num_ranks)
 
 
 def balance(loads, num_replicas, num_ranks, *, num_groups=1, num_nodes=1):
-    """The Placement that rebalance_experts finds for the loads [E] of one layer."""
+    """Returns the Placement that rebalance_experts computes for the loads [E] of one layer."""
     loads = torch.as_tensor(loads, dtype=torch.float32).reshape(1, -1)
     experts = rebalance_experts(loads, num_replicas, num_groups, num_nodes, num_ranks)[0][0]
     return Placement(tuple(experts.tolist()), num_ranks)
 
 
 def _moves(old, new):
-    """[(slot in `old` that sends, slots of `new` that receive)], in the order of the senders' slots. A rank that
-    already holds an expert copies it itself; else the holder with the fewest experts to send sends it."""
+    """Returns [(slot in `old` that sends, slots of `new` that receive)], in the order of the senders' slots. A rank
+    that already holds an expert does not receive it. Among the ranks that hold an expert, the one with the fewest
+    experts to send sends it."""
     holders, wanted = old.slots(), {}
     for slot, expert in enumerate(new.experts):
         if expert < 0:
@@ -177,7 +184,7 @@ _AGREED_BYTES = 1 << 12  # of each rank: an all_gather needs equal lengths
 
 
 def _brief(text):
-    """The text if it is short, else its checksum."""
+    """Returns the text if it has at most 100 characters, or else its checksum."""
     return text if len(text) <= 100 else f"one with checksum {zlib.crc32(text.encode()):08x}"
 
 
@@ -205,7 +212,8 @@ def agree(group, check, said):
 
 
 def _agreed_moves(group, weights, old, new):
-    """The _moves() of these weights, agreed on by all ranks."""
+    """Returns the _moves() of these weights, after all ranks have agreed on the placements, the dtype and the shape of
+    an expert. Collective."""
     return agree(group, lambda: _checked_moves(group, weights, old, new),
                  {"old placement": old, "new placement": new, "dtype": getattr(weights, "dtype", None),
                   "shape of an expert": tuple(getattr(weights, "shape", ())[1:])})
@@ -224,11 +232,13 @@ def _checked_moves(group, weights, old, new):
 
 
 def move(group, weights, old, new):
-    """Weights after a change of placement: `weights` [L, ...] are of this rank's slots in `old`; returns the weights of
-    its slots in `new`, bit for bit. Collective. Between nodes each row is sent once per node. It needs memory for the
-    result and for one expert at a time. Raises InvalidArgument for placements that do not fit the group, the weights or
-    each other, PeerRejected where another rank raises InvalidArgument, Mismatch for placements or weights that differ
-    between ranks, and what Exchange.dispatch raises."""
+    """Moves the weights of experts after a change of placement. `weights` [L, ...] are those of this rank's slots in
+    `old`. Returns the weights of its slots in `new`, bit for bit. Collective.
+
+    Between nodes each row is sent once to each node. The call needs memory for the result and for one expert at a time.
+    Raises InvalidArgument for placements that do not fit the group, the weights or each other, PeerRejected where
+    another rank raises InvalidArgument, Mismatch for placements or weights that differ between ranks, and the errors of
+    Exchange.dispatch."""
     moves = _agreed_moves(group, weights, old, new)
     moved = weights.new_empty(new.per_rank, *weights.shape[1:])
     held = old.of_rank(group.rank)
@@ -247,8 +257,9 @@ def move(group, weights, old, new):
 
 
 def _carry(group, parcels, turns, num_slots, top_k, size):
-    """In each turn each rank sends its next parcel, (a tensor of `size` bytes, the slots that get it). Yields (a slot
-    of this rank, uint8 [n, size]): the n tensors for the slot in a turn, in the order of their sources."""
+    """Makes one dispatch for each turn, in which each rank sends its next parcel: (a tensor of `size` bytes, the slots
+    that receive it). Yields (a slot of this rank, uint8 [n, size]): the n tensors that the slot received in a turn, in
+    the order of their source ranks. Collective."""
     num_rows = -(-size // ROW_BYTES)
     exchange = group.exchange(max_tokens=num_rows, hidden=ROW_BYTES, num_experts=num_slots, top_k=top_k, dtype="uint8",
                               depth=1)
@@ -267,10 +278,11 @@ def _carry(group, parcels, turns, num_slots, top_k, size):
 
 
 def sum_copies(group, gradients, placement):
-    """Sums of gradients over the copies of each expert: `gradients` [L, ...] are of this rank's slots. Returns [L, ...]
-    of the same dtype, in which each slot has the sum over all copies of its expert. Sums are in float32 (of float64 in
-    float64), in the same order on all ranks, so that copies stay equal bit for bit. Collective. Each copy is sent to
-    each other copy, one expert at a time. Raises what move() raises."""
+    """Adds the gradients of the copies of each expert. `gradients` [L, ...] are those of this rank's slots. Returns
+    [L, ...] of the same dtype, in which each slot has the sum over all copies of its expert. Collective.
+
+    Sums are in float32 (of float64 in float64), in the same order on all ranks, so the copies stay equal bit for bit.
+    Each copy is sent to each other copy, one expert at a time. Raises the errors of move()."""
     _agreed_moves(group, gradients, placement, placement)
     slots, summed = placement.slots(), gradients.clone()
     copied = [[slot for slot, expert in enumerate(placement.of_rank(rank)) if expert >= 0 and len(slots[expert]) > 1]
@@ -291,7 +303,7 @@ def sum_copies(group, gradients, placement):
 
 
 def _bytes_of(tensor):
-    """The bytes of a tensor, as a view where it is contiguous."""
+    """Returns the bytes of a tensor: a view of a contiguous tensor, or else a copy."""
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
@@ -312,13 +324,15 @@ class Balancer:
         self._found, self._thread = None, ThreadPoolExecutor(1, "ferry-balancer")
 
     def count(self, handle):
-        """Adds the rows that each expert of this rank received in a dispatch; none where this rank was not active."""
+        """Adds the numbers of rows that the experts of this rank received in a dispatch. Does nothing if this rank was
+        not active in it."""
         counts = torch.as_tensor(handle.tokens_per_expert)
         if len(counts) > 0:
             self._counts += counts
 
     def begin(self, num_replicas=None, **options):
-        """Adds up all ranks' counts since the last begin() and starts to compute; `options`: num_groups, num_nodes."""
+        """Adds the counts of all ranks since the last begin(), and starts to compute a placement in a thread. `options`
+        are num_groups and num_nodes of balance(). Collective."""
         gathered = self.group.all_gather(self._counts.numpy().tobytes())
         of_slots = torch.frombuffer(bytearray(b"".join(gathered)), dtype=torch.int64).tolist()
         self._counts.zero_()

@@ -1,4 +1,4 @@
-"""ferry.plan: the time that dispatch and combine take on a machine, from `ferry plan --json` of the native program."""
+"""ferry.plan returns the time that dispatch and combine take on a machine. It runs `ferry plan --json`."""
 
 import json
 import subprocess
@@ -14,9 +14,10 @@ def plan(machine: Union[str, Dict[str, Any]], *, loads: Optional[Iterable[float]
          **options: Union[str, float, bool]) -> Dict[str, Any]:
     """Returns the JSON object of `ferry plan` (docs/plan_json.md); with sweep="tokens=128,4096" a list of them.
 
-    machine: a preset ("ubbv2:2@port10"), levels ("host:2@12.5GB/s,rank:4"), lines of docs/plan.md, or a dict with the
-    keys of its JSON form. loads: how often each expert is chosen, E numbers; None: routing is uniform. options: those
-    of the command, with _ for -: model="deepseek-v3", tokens=4096, ep=16, routing="limited:4/8"; a flag is True.
+    machine is a preset ("ubbv2:2@port10"), levels ("host:2@12.5GB/s,rank:4"), a text of the lines in docs/plan.md, or a
+    dict with the keys of its JSON form. loads says how often each expert is chosen, E numbers; with None the routing is
+    uniform. options are those of the command, with _ for -, such as model="deepseek-v3", tokens=4096, ep=16 or
+    routing="limited:4/8"; a flag has the value True.
     Raises ferry.InvalidArgument with the message of the command.
     """
     if not isinstance(machine, (str, dict)):

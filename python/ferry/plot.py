@@ -1,4 +1,4 @@
-"""Pictures of measurements: ferry.plot.draw(["sweep2.json", "sweep8.json"], "out.svg"). Needs matplotlib."""
+"""Draws pictures of measurements: ferry.plot.draw(["sweep2.json", "sweep8.json"], "out.svg"). Needs matplotlib."""
 
 from .bench.plot import ResultsError, draw
 

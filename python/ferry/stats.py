@@ -4,12 +4,12 @@ from typing import List, NamedTuple
 
 
 class WindowBytes(NamedTuple):
-    """Shared memory of one rank, bytes."""
+    """The shared memory of one rank, in bytes."""
 
     expected: int
-    """Committed at creation: balanced routing and a margin, one receive buffer."""
+    """Allocated when the exchange is made: one receive buffer for balanced routing, with a margin."""
     worst: int
-    """Reserved: all buffers, every token of every rank sent here."""
+    """Reserved as addresses: all receive buffers, for the case that every rank sends every token to this rank."""
 
 
 class Stats(NamedTuple):
@@ -36,4 +36,4 @@ class Stats(NamedTuple):
     combine_wait_ns: List[int]
     """[R]: time the last combine waited for each rank, nanoseconds."""
     imbalance: float
-    """Rows of the busiest local expert over the mean of the local experts, last dispatch; 1 is even."""
+    """Rows of the busiest local expert in the last dispatch, divided by the mean of the local experts; 1 is even."""

@@ -1,4 +1,4 @@
-"""Tests of expert parallelism and of torch.distributed on one machine without a cluster or an accelerator.
+"""Runs tests of expert parallelism and of torch.distributed on one machine, without a cluster or an accelerator.
 
     from ferry.testing import ranks
 
@@ -38,12 +38,13 @@ def ranks(num_ranks: int, *, kind: Literal["processes", "threads"] = "processes"
           deadline: float = 60.0) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Runs a function on num_ranks ranks, on each with torch.distributed initialised over `backend`.
 
-    kind: "processes" are new ones, which import the function's module, so arguments (pytest's parameters and fixtures)
-    must be picklable. "threads" are those of this process, and start in milliseconds; Python code of the ranks takes
-    turns, and what it keeps in global variables is common to them. deadline: seconds that one collective may wait.
+    With kind "processes" each rank is a new process, which imports the function's module, so arguments (pytest's
+    parameters and fixtures) must be picklable. With "threads" the ranks are threads of this process and start in
+    milliseconds. Their Python code takes turns, and they share global variables. deadline is the number of seconds that
+    one collective may wait.
 
-    The decorated function raises the exception of the rank that failed first, which names the rank that caused it.
-    The results of the ranks are dropped. Raises InvalidArgument where num_ranks is below 1 or kind is another word.
+    The decorated function raises the exception of the rank that failed first, which names the rank that caused it. The
+    results of the ranks are dropped. Raises InvalidArgument for num_ranks below 1 or another kind.
     """
     if num_ranks < 1:
         raise InvalidArgument(f"ranks({num_ranks}): at least 1 is needed")
@@ -100,7 +101,7 @@ _WORLDS = threading.Lock()
 
 @contextmanager
 def _separate_worlds() -> Iterator[None]:
-    """torch.distributed's global state as one for each thread, by torch's own tools for its tests."""
+    """Gives each thread a global state of torch.distributed of its own, by the tools of torch's own tests."""
     from torch.testing._internal.distributed import multi_threaded_pg as threaded
 
     isolate = torch._C._distributed_c10d._set_thread_isolation_mode

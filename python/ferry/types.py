@@ -1,4 +1,4 @@
-"""Types of the calls, for type checkers: mypy and pyright read them in the native module's stub and in group.py."""
+"""Types of arguments and results, for type checkers. The native module's stub and group.py use them."""
 
 from typing import TYPE_CHECKING, Any, List, Literal, Protocol, TypedDict, TypeVar, Union
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class SupportsDLPack(Protocol):
-    """A tensor or array: of torch, numpy, or another library that has DLPack."""
+    """A tensor or array of torch, numpy, or another library that supports DLPack."""
 
     def __dlpack__(self, *args: Any, **options: Any) -> Any: ...
 
