@@ -1,6 +1,6 @@
-"""`python -m ferry.conformance --api deep_ep --module NAME`: which clauses of an interface an implementation keeps.
+"""`python -m ferry.conformance --api deep_ep --module NAME` prints which clauses of an interface a module keeps.
 
-Exit code 0 if all that were run hold, 1 if not, 2 for wrong arguments.
+The exit code is 0 if all clauses that were run hold, 1 if one does not, and 2 for wrong arguments.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def run(session, given):
 
 
 def reproducer(name, given):
-    """The command that runs one clause again."""
+    """Returns the command that runs one clause again."""
     words = f"python -m ferry.conformance --api {given.api} --module {given.module} --ranks {given.ranks}"
     device = "" if given.device == "cpu" else f" --device {given.device}"
     return f"{words}{device} --seed {given.seed} --clause {name}"
@@ -84,7 +84,7 @@ def described(verdict, given):
 
 
 def write_json(verdicts, given):
-    """An object with a list of clauses, to a file or the output."""
+    """Writes a JSON object with the verdicts of all clauses to a file, or to the standard output."""
     record = {
         "api": given.api, "module": given.module, "ranks": given.ranks, "device": given.device, "seed": given.seed,
         "holds": all(verdict.holds for verdict in verdicts),

@@ -1,7 +1,8 @@
 """A clause is one promise of an interface: a name, the promise in a sentence, and a function that every rank runs.
 
-The function makes its calls first and compares with World.same and World.equal, which collect complaints: a rank that
-has one goes on, so that the others are not left waiting. The clauses are in the files of each API."""
+The function makes its calls and compares the results with World.same and World.equal, which collect complaints. A rank
+with a complaint continues, so that the other ranks need not wait for it. Each API has its clauses in files of its
+own."""
 
 import importlib
 from typing import Any, Callable, NamedTuple
@@ -36,7 +37,7 @@ def clause(name):
 
 
 def clauses_of(api):
-    """All clauses of an API, by name, in order."""
+    """Returns {name: Clause} of all clauses of an API, in their order."""
     modules = {f"{__package__}.{name}" for name in APIS[api]}
     for module in sorted(modules, key=[f"{__package__}.{name}" for name in APIS[api]].index):
         importlib.import_module(module)
@@ -44,14 +45,15 @@ def clauses_of(api):
 
 
 def implementation(name):
-    """The module, or with "module:attribute" the object in it, that has the interface's names."""
+    """Imports the module `name`, which has the names of the interface, and returns it. For "module:attribute" it
+    returns the attribute of the module."""
     module, _, attribute = name.partition(":")
     found = importlib.import_module(module)
     return getattr(found, attribute) if attribute else found
 
 
 class World:
-    """What a clause knows: the implementation `api`, the process group and this rank's place in it."""
+    """The argument of a clause: the implementation `api`, the process group, the rank and the number of ranks."""
 
     def __init__(self, api: Any, group: Any, rank: int, size: int, device: str, seed: int):
         self.api, self.group, self.rank, self.size, self.device, self.seed = api, group, rank, size, device, seed
@@ -59,13 +61,13 @@ class World:
         self._leaving = []  # what ends with the clause
 
     def place(self, tensor):
-        """The tensor, or each of a pair, on the device."""
+        """Returns the tensor, or each tensor of a pair, on the device."""
         if isinstance(tensor, (tuple, list)):
             return tuple(map(self.place, tensor))
         return tensor if self.device == "cpu" or tensor is None else tensor.to(self.device)
 
     def at_end(self, leave):
-        """`leave` is called when the clause ends."""
+        """Registers `leave`, which is called when the clause ends. The last one registered is called first."""
         self._leaving.append(leave)
 
     def end(self):
@@ -87,7 +89,7 @@ class World:
             self.complain(f"{what} is {have!r:.200}, need {want!r:.200}")
 
     def same(self, what, have, want):
-        """Compares tensors, bit for bit: type, shape, contents."""
+        """Complains unless the tensors have the same type, shape and bits."""
         if not isinstance(have, torch.Tensor):
             return self.complain(f"{what} is {type(have).__name__}, need a tensor {_described(want)}")
         have = have.detach().cpu()
@@ -101,14 +103,15 @@ class World:
         return None
 
     def near(self, what, have, want, tolerance):
-        """1 - cosine-like difference as DeepEP's programs compute it."""
+        """Complains unless the shapes are equal and the difference is at most `tolerance`. The difference is computed
+        as in DeepEP's programs: 1 - 2 sum(xy) / sum(xx + yy), after 1 is added to both tensors."""
         x, y = have.detach().cpu().double() + 1, want.double() + 1
         difference = float(1 - 2 * (x * y).sum() / (x * x + y * y).sum()) if x.numel() else 0.0
         self.holds(have.shape == want.shape and difference <= tolerance,
                    f"{what} differs by {difference:.2e}, need at most {tolerance:.0e}")
 
     def raises(self, what, call):
-        """Complains unless the call raises, as it must on every rank."""
+        """Complains unless the call raises an exception, which it must do on every rank."""
         try:
             call()
         except Exception:

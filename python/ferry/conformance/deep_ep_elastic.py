@@ -1,6 +1,6 @@
 """Clauses of deep_ep: ElasticBuffer. T tokens of a rank, M most of any, N received tokens, P expanded rows, K top-k.
 
-Rows of a source, and of an expert when expanded, may have any order: recv_src_metadata says which.
+The rows of a source, and those of an expert when expanded, may have any order; recv_src_metadata contains the order.
 """
 
 import torch
@@ -14,7 +14,7 @@ _M, _HIDDEN, _ALIGNMENT = 16, 256, 4
 
 
 class _Round:
-    """One dispatch, and the order in which its tokens came."""
+    """One dispatch, its results, and the order of its received tokens."""
 
     def __init__(self, world, expand=False, sync=True, x=None, alignment=_ALIGNMENT, multiple_reduction=True, **more):
         self.world, self.rank, self.expand, self.alignment = world, world.rank, expand, alignment
@@ -34,15 +34,15 @@ class _Round:
         self.order = self.metadata[:, 0].argsort()  # row of each token, in the oracle's order
 
     def sorted(self, rows):
-        """Rows by token, as the oracle has them."""
+        """Returns the received rows in the oracle's order."""
         return rows[:self.real].cpu()[self.order]
 
     def places(self):
-        """int64 [N, K]: row of each entry in the expanded layout or -1, by token in the oracle's order."""
+        """Returns int64 [N, K], tokens in the oracle's order: the row of each entry in the expanded layout, or -1."""
         return self.metadata[self.order, 2:].long()
 
     def outputs(self, expanded):
-        """(this rank's rows of x for combine, rows of all ranks in the oracle's order)."""
+        """Returns (x of this rank for combine, the rows of all ranks in the oracle's order)."""
         of = [(x.float() * 1.37).bfloat16() for x in self.inputs.x]
         ranks = range(self.inputs.num_ranks)
         if not expanded:

@@ -1,6 +1,7 @@
 """Clauses of deep_ep: Buffer's low-latency calls. L experts of a rank, M most tokens of a rank, R ranks.
 
-The ranks' blocks in the rows of an expert, and the tokens in a block, may have any order: the handle says which.
+The rows of an expert are in blocks, one for each source rank. The blocks, and the tokens in a block, may have any
+order; the handle contains the order.
 """
 
 import torch
@@ -39,7 +40,7 @@ def _home(world, buffer, case, outputs, handle, **more):
 
 
 def _places(world, case, handle):
-    """[(local expert, row, source rank, token)] as the handle has them."""
+    """Returns [(local expert, row, source rank, token)] of the received rows, read from the handle."""
     source_tokens, layout = handle[0].cpu(), handle[1].cpu()
     found = []
     for local in range(layout.shape[0]):
@@ -49,7 +50,7 @@ def _places(world, case, handle):
 
 
 def _wanted(case, rank):
-    """The same without rows, sorted."""
+    """Returns the expected sorted list of (local expert, source rank, token)."""
     mine = case.my_experts(rank)
     return sorted((e - mine.start, *arrival) for e in mine for arrival in case.arrivals(e))
 
@@ -73,7 +74,7 @@ def _check_rows(world, case, mode, received, handle):
 
 
 def _outputs(world, case, handle, mode="bf16"):
-    """Rows [L, R * M, H] of the experts for what came; the others are 0."""
+    """Returns the outputs [L, R * M, H] of the experts for the received rows; the other rows are 0."""
     out = torch.zeros(len(case.my_experts(world.rank)), case.capacity, case.hidden, dtype=case.dtype)
     for local, row, source, token in _places(world, case, handle):
         x = cases.seen_by_experts(case.inputs(source)[0][token][None], mode)[0]

@@ -1,4 +1,4 @@
-"""Clauses of deep_ep: which names there are, and what their arguments are called. Engines read signatures."""
+"""Clauses of deep_ep about public names and names of arguments. Inference engines read these signatures."""
 
 import inspect
 

@@ -35,12 +35,13 @@ def _send(world, buffer, inputs, topk=True, x=None, **more):
 
 
 def _outputs(inputs):
-    """What experts make of the rows: by rank, with rounding errors that show."""
+    """Returns outputs of the experts for the received rows of each rank. Their sums depend on the order of the
+    roundings."""
     return [(inputs.received(rank, inputs.x).float() * (0.37 + rank)).bfloat16() for rank in range(inputs.num_ranks)]
 
 
 def _sent(world, **shape):
-    """(inputs, buffer, what dispatch returned)."""
+    """Makes a dispatch and returns (inputs, buffer, the results of the dispatch)."""
     inputs, buffer = _inputs(world, **shape), _buffer(world)
     return inputs, buffer, _send(world, buffer, inputs)
 
@@ -191,7 +192,7 @@ def all_to_one(world):
 
 
 def _rerouted(inputs):
-    """Inputs whose ids were changed."""
+    """Returns a copy of the inputs whose arrivals are computed again from topk_idx, which the caller has changed."""
     changed = Inputs.__new__(Inputs)
     changed.__dict__.update(inputs.__dict__)
     changed._ranks_of = [[inputs._find_ranks(ids) for ids in idx.tolist()] for idx in inputs.topk_idx]

@@ -1,7 +1,7 @@
-"""What DeepEP's normal kernels return, in slow and obvious torch, from the inputs of all ranks.
+"""An oracle for DeepEP's normal kernels: it computes their results from the inputs of all ranks, in simple torch code.
 
-Written from the facts about DeepEP (order of rows, who weights what, contents of handles), not from ferry. Every rank
-can compute every rank's inputs, because they come from one seed.
+It follows DeepEP (the order of rows, who multiplies by the weights, the contents of handles), not ferry's code. Every
+rank can compute the inputs of all ranks, because they come from one seed.
 """
 
 import torch
@@ -32,54 +32,55 @@ class Inputs:
         self._places = [{place: row for row, place in enumerate(arrivals)} for arrivals in self._arrivals]
 
     def experts_of(self, rank):
-        """range of the experts that a rank owns: contiguous blocks, the first E % R ranks have one more."""
+        """Returns the range of the experts of a rank. Ranks own contiguous blocks; the first E % R ranks have one
+        more."""
         even, extra = divmod(self.num_experts, self.num_ranks)
         first = rank * even + min(rank, extra)
         return range(first, first + even + (rank < extra))
 
     def ranks_of(self, source, token):
-        """Ascending list of the ranks that a token goes to."""
+        """Returns the ascending list of the ranks that a token goes to."""
         return self._ranks_of[source][token]
 
     def _find_ranks(self, ids):
         return [rank for rank in range(self.num_ranks) if any(e in self.experts_of(rank) for e in ids)]
 
     def arrivals(self, rank):
-        """[(source, token)] of the rows that a rank receives, in order."""
+        """Returns [(source, token)] of the rows that a rank receives, in order."""
         return self._arrivals[rank]
 
     def mask(self, rank):
-        """is_token_in_rank [T, R]."""
+        """Returns is_token_in_rank of a rank, bool [T, R]."""
         mask = torch.zeros(self.num_tokens[rank], self.num_ranks, dtype=torch.bool)
         for token in range(self.num_tokens[rank]):
             mask[token, self.ranks_of(rank, token)] = True
         return mask
 
     def per_expert(self, rank):
-        """num_tokens_per_expert int32 [E]."""
+        """Returns num_tokens_per_expert of a rank, int32 [E]."""
         return torch.tensor([(self.topk_idx[rank] == e).sum() for e in range(self.num_experts)], dtype=torch.int32)
 
     def received(self, rank, of):
-        """Rows of `of` (a list of [T, ...] by rank) in the order in which they arrive."""
+        """Returns the rows of `of` (a list of [T, ...] by rank) that a rank receives, in order."""
         rows = [of[source][token] for source, token in self.arrivals(rank)]
         return torch.stack(rows) if rows else of[rank].new_empty((0, *of[rank].shape[1:]))
 
     def received_topk(self, rank):
-        """(local ids or -1, weights or 0), both [N, K]."""
+        """Returns (local expert ids or -1, weights or 0) of the received tokens, both [N, K]."""
         ids, weights = self.received(rank, self.topk_idx), self.received(rank, self.topk_weights)
         mine = self.experts_of(rank)
         here = (ids >= mine.start) & (ids < mine.stop)
         return torch.where(here, ids - mine.start, -1), torch.where(here, weights, torch.zeros(()))
 
     def expert_list(self, rank, alignment=1):
-        """num_recv_tokens_per_expert_list."""
+        """Returns num_recv_tokens_per_expert_list of a rank."""
         ids, _ = self.received_topk(rank)
         counts = [int((ids == local).sum()) for local in range(len(self.experts_of(rank)))]
         return [(count + alignment - 1) // alignment * alignment for count in counts]
 
     def combined(self, rank, rows, biases=(), dtype=None):
-        """Sum over ranks ascending of `rows` (a list [N, ...] by rank) for each of a rank's tokens, biases first, in
-        float32, rounded once to `dtype`."""
+        """Returns for each token of a rank the sum of the biases, then of its rows in `rows` (a list of [N, ...] by
+        rank), ranks ascending. The sum is in float32 and rounded once to `dtype`, by default the type of the rows."""
         shape = rows[0].shape[1:]
         out = torch.zeros((self.num_tokens[rank], *shape))
         for token in range(self.num_tokens[rank]):
@@ -93,7 +94,7 @@ class Inputs:
 
 
 def same_bits(have, want):
-    """True when two tensors have the same type, shape and bytes."""
+    """Whether two tensors have the same type, shape and bytes."""
     if have.dtype != want.dtype or have.shape != want.shape:
         return False
     have, want = have.contiguous().reshape(-1), want.contiguous().reshape(-1)
@@ -101,6 +102,6 @@ def same_bits(have, want):
 
 
 def channel_ranges(num_tokens, num_channels):
-    """range of tokens of each channel."""
+    """Returns the range of tokens of each channel."""
     each = -(-num_tokens // num_channels)
     return [range(min(c * each, num_tokens), min((c + 1) * each, num_tokens)) for c in range(num_channels)]

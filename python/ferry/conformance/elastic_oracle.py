@@ -1,6 +1,7 @@
-"""What DeepEP's ElasticBuffer returns, in slow and obvious torch, from the inputs of all ranks (deep_ep_oracle.Inputs).
+"""An oracle for DeepEP's ElasticBuffer: it computes results from the inputs of all ranks (deep_ep_oracle.Inputs), in
+simple torch code.
 
-Written from the facts about DeepEP: order of rows, alignment, contents of handles, and how combine rounds.
+It follows DeepEP: the order of rows, the alignment, the contents of handles, and the rounding of combine.
 """
 
 import functools
@@ -10,7 +11,7 @@ import torch
 
 
 class Slot(NamedTuple):
-    """A row of the expanded layout; source -1: between experts."""
+    """A row of the expanded layout. A source of -1 means a row between experts, which holds no token."""
 
     source: int
     token: int
@@ -31,21 +32,21 @@ def arrivals(inputs, rank):
 
 @functools.lru_cache(maxsize=None)
 def entries(inputs, rank, source, token):
-    """[(k, local expert)] of a token at a rank."""
+    """Returns [(k, local expert)] of the entries of a token whose experts are on `rank`."""
     experts = inputs.experts_of(rank)
     ids = inputs.topk_idx[source][token].tolist()
     return [(k, e - experts.start) for k, e in enumerate(ids) if e in experts]
 
 
 def counts(inputs, rank):
-    """Rows of each local expert."""
+    """Returns the number of rows of each local expert."""
     arrived = [local for arrival in arrivals(inputs, rank) for _, local in entries(inputs, rank, *arrival)]
     return [arrived.count(local) for local in range(len(inputs.experts_of(rank)))]
 
 
 @functools.lru_cache(maxsize=None)
 def slots(inputs, rank, alignment):
-    """The rows of the expanded layout."""
+    """Returns the Slot of each row of the expanded layout."""
     rows = []
     for local in range(len(inputs.experts_of(rank))):
         rows += [Slot(source, token, k) for source, token in arrivals(inputs, rank)
@@ -55,7 +56,7 @@ def slots(inputs, rank, alignment):
 
 
 def expanded(inputs, rank, alignment, of):
-    """Rows of `of` (a list by rank of [T, ...]) in the expanded layout, zeros in gaps."""
+    """Returns the rows of `of` (a list of [T, ...] by rank) in the expanded layout, with zeros between experts."""
     rows = [of[slot.source][slot.token] if slot != GAP else of[rank].new_zeros(of[rank].shape[1:])
             for slot in slots(inputs, rank, alignment)]
     return torch.stack(rows) if rows else of[rank].new_empty(0, *of[rank].shape[1:])
@@ -68,7 +69,8 @@ def expanded_weights(inputs, rank, alignment):
 
 
 def psum_per_expert(inputs, rank, alignment, expand):
-    """int32 [L]: inclusive sums of aligned counts; expanded: aligned start and real count."""
+    """Returns int32 [L]: the inclusive running sum of the aligned counts; if expanded, the row after the last row of
+    each expert."""
     ends, start = [], 0
     for count in counts(inputs, rank):
         ends.append(start + count if expand else start + aligned(count, alignment))
@@ -82,7 +84,7 @@ def psum_per_rank(inputs, rank):
 
 
 def metadata(inputs, rank, max_tokens, alignment, expand):
-    """int32 [N, K + 2]."""
+    """Returns recv_src_metadata, int32 [N, K + 2]."""
     where = {slot: row for row, slot in enumerate(slots(inputs, rank, alignment))} if expand else {}
     rows = []
     for source, token in arrivals(inputs, rank):
@@ -92,7 +94,7 @@ def metadata(inputs, rank, max_tokens, alignment, expand):
 
 
 def slot_idx(inputs, rank):
-    """int32 [T, K]: tokens that went to the expert's rank before this one."""
+    """Returns dst_buffer_slot_idx, int32 [T, K]: how many earlier tokens of the rank go to the rank of the expert."""
     table = torch.full_like(inputs.topk_idx[rank], -1, dtype=torch.int32)
     for receiver in range(inputs.num_ranks):
         sent = [token for source, token in arrivals(inputs, receiver) if source == rank]
@@ -103,7 +105,8 @@ def slot_idx(inputs, rank):
 
 
 def combined(inputs, rank, outputs, biases=(), *, alignment=1, expand=False, multiple_reduction=True):
-    """[T, H']: outputs is a list by rank of rows as the dispatch ordered them. Everything in float32 from +0."""
+    """Returns combined_x [T, H']. `outputs` is a list by rank of rows in the order of the dispatch. Sums are in float32
+    and start at +0."""
     dtype, hidden = outputs[0].dtype, outputs[0].shape[1]
     where = []
     for receiver in range(inputs.num_ranks):

@@ -1,6 +1,6 @@
-"""Cases of low-latency dispatch and combine, and an oracle in torch that follows the stated rules (docs/deep_ep.md,
-"Low latency"; docs/numerics.md). Every rank makes the inputs of all ranks from the seed of a case, so it knows what it
-has to receive.
+"""Cases of low-latency dispatch and combine, and an oracle in torch that follows the rules in docs/deep_ep.md ("Low
+latency") and docs/numerics.md. Every rank computes the inputs of all ranks from the seed of a case, so it can compute
+the rows that it must receive.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class Case:
         return self.ranks * self.max_tokens
 
     def inputs(self, rank):
-        """x [T, H], topk_idx int64 [T, K], topk_weights float32 [T, K] of a rank."""
+        """Returns (x [T, H], topk_idx int64 [T, K], topk_weights float32 [T, K]) of a rank."""
         random = torch.Generator().manual_seed(1000 * self.seed + rank)
         count = self.tokens[rank] if self.tokens else int(torch.randint(self.max_tokens + 1, (), generator=random))
         x = torch.randn(count, self.hidden, generator=random)
@@ -52,13 +52,14 @@ class Case:
         return x.to(self.dtype), ids, torch.rand(count, self.top_k, generator=random)
 
     def my_experts(self, rank):
-        """Contiguous blocks; the first ranks have one more where they are not even."""
+        """Returns the range of the experts of a rank. Ranks own contiguous blocks; the first E % R ranks have one
+        more."""
         even, more = divmod(self.num_experts, self.ranks)
         begin = rank * even + min(rank, more)
         return range(begin, begin + even + (rank < more))
 
     def arrivals(self, expert, sources=None):
-        """(source rank, token) of each copy that the expert receives, in the order of ferry."""
+        """Returns [(source rank, token)] of the rows that the expert receives, in ferry's order."""
         found = []
         for source in range(self.ranks) if sources is None else sources:
             ids = self.inputs(source)[1]
@@ -75,7 +76,7 @@ def in_groups(x):
 
 
 def quantised(x, mode):
-    """bytes uint8 [T, H], scales float32 [T, ceil(H / 128)] of the fp8 modes."""
+    """Encodes x as an fp8 mode does. Returns (bytes uint8 [T, H], scales float32 [T, ceil(H / 128)])."""
     groups = in_groups(x)
     largest = groups.abs().amax(-1, keepdim=True).clamp(min=1e-4)
     scales = largest / 448
@@ -90,13 +91,13 @@ def quantised(x, mode):
 
 
 def unpacked(scales):
-    """int32 [..., n] of packed exponents -> float32 [..., 4 * n]."""
+    """Unpacks exponents, four in each int32 of [..., n], to float32 [..., 4 * n]."""
     exponents = scales.clone(memory_format=torch.contiguous_format).view(torch.uint8).int() - 127
     return torch.ldexp(torch.ones(exponents.shape), exponents)
 
 
 def restored(bytes_, scales):
-    """float32 [T, H] of e4m3 bytes and their scales."""
+    """Decodes e4m3 bytes with their scales to float32 [T, H]."""
     values = in_groups(bytes_.view(torch.float8_e4m3fn).float()) * scales.unsqueeze(-1)
     return values.flatten(-2)[..., : bytes_.shape[-1]]
 
@@ -106,7 +107,7 @@ def as_bytes(rows):
 
 
 def seen_by_experts(x, mode):
-    """float32 [T, H]: a token as its experts read it."""
+    """Returns float32 [T, H], the tokens as their experts read them after the wire format of the mode."""
     return x.float() if mode == "bf16" else restored(*quantised(x, mode))
 
 
@@ -140,7 +141,7 @@ def combine(buffer, case, rows, handle, **options):
 
 
 def run_experts(case, rank, received, counts, mode):
-    """Outputs [L, R * M, H] of the rows that counts names, NaN elsewhere."""
+    """Returns outputs [L, R * M, H]: those of the experts in the first counts[e] rows of each expert, NaN elsewhere."""
     rows, scales = (received, None) if mode == "bf16" else received
     outputs = torch.full(rows.shape, float("nan"), dtype=case.dtype)
     for local, number in enumerate(case.my_experts(rank)):

@@ -1,7 +1,7 @@
 """One rank of a session: a process that receives commands, runs their clauses and replies with complaints.
 
-A clause whose call raised on some rank leaves the ranks at different places of their process group. So the ranks join
-a new one, of the next epoch, before the next clause.
+When a call of a clause raised on one rank, the ranks may have made different numbers of calls in their process group.
+So they join a new process group, with the next epoch number, before the next clause.
 """
 
 import datetime
@@ -20,7 +20,8 @@ _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 
 
 def play(connection, settings, rank):
-    """The life of a rank; settings: ranks, device, seed, deadline, folder, api, path."""
+    """Receives and runs commands until the connection ends. `settings` has ranks, device, seed, deadline, folder, api
+    and path."""
     import sys
 
     sys.path[:] = settings["path"]
@@ -50,7 +51,7 @@ def _join(settings, rank, epoch):
 
 
 def _run(settings, rank, module, name):
-    """(complaints, whether a call raised)."""
+    """Runs one clause and returns (complaints, whether a call raised)."""
     world, raised = None, False
     try:
         world = World(implementation(module), dist.group.WORLD, rank, settings["ranks"], settings["device"],
@@ -67,7 +68,7 @@ def _run(settings, rank, module, name):
 
 
 def entry(connection, settings, rank):
-    """What the process starts with."""
+    """The function that the process of a rank runs."""
     end_with_parent()
     try:
         play(connection, pickle.loads(settings), rank)

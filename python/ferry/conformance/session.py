@@ -1,6 +1,7 @@
-"""A session: ranks that are processes, and clauses that are run on them one after another.
+"""A session starts ranks, which are processes, and runs clauses on them one after another.
 
-A clause that does not end in its time, or in which a process ends, is broken; the ranks are then started anew."""
+A clause is broken if it does not end before its deadline, or if a process ends during it. The next clause then runs on
+new processes."""
 
 import contextlib
 import multiprocessing
@@ -21,7 +22,7 @@ _FOLLOW_SECONDS = 5  # that the other ranks have once a call of one raised
 
 
 class Verdict(NamedTuple):
-    """The verdict on one clause. complaints: texts "rank r: ...", none if it holds."""
+    """The verdict on one clause. `complaints` are texts "rank r: ..."; there are none if the clause holds."""
 
     name: str
     text: str
@@ -34,7 +35,8 @@ class Verdict(NamedTuple):
 
 
 class Session:
-    """`with Session("deep_ep", 2) as session: session.judge("module")`. deadline: seconds for a clause."""
+    """A context manager: `with Session("deep_ep", 2) as session: session.judge("module")`. `deadline` is the seconds
+    that a clause may take."""
 
     def __init__(self, api, ranks=2, device="cpu", seed=1, deadline=60.0):
         self.clauses = clauses_of(api)
@@ -53,7 +55,8 @@ class Session:
         self._folder.cleanup()
 
     def judge(self, module, names=None):
-        """Verdicts of the clauses with these names (None: all), one by one."""
+        """Runs the clauses with these names (None: all) and yields the Verdict of each. Raises InvalidArgument for an
+        unknown name."""
         unknown = set(names or ()) - set(self.clauses)
         if unknown:
             raise InvalidArgument(f"no clause {', '.join(sorted(unknown))}; there are {', '.join(self.clauses)}")
@@ -81,7 +84,7 @@ class Session:
         self._processes, self._joined = [], False
 
     def _play(self, module, name):
-        """Complaints of all ranks about one clause."""
+        """Runs one clause and returns the complaints of all ranks."""
         if not self._joined:
             complaints = self._join()
             if complaints:
@@ -91,7 +94,8 @@ class Session:
         return complaints
 
     def _join(self):
-        """Starts the ranks if there are none and lets them meet in a new process group; complaints if they do not."""
+        """Starts the ranks if none is running, and makes them join a new process group. Returns complaints if they do
+        not."""
         if not self._processes:
             self._start()
         self._epoch += 1
@@ -99,8 +103,8 @@ class Session:
         return self._ask(("join", self._epoch), _START_SECONDS)[0]
 
     def _ask(self, command, seconds):
-        """(complaints, whether a call raised): sends a command to the ranks and waits for their replies. If a rank
-        does not reply in time, or has ended, all ranks are ended."""
+        """Sends a command to the ranks and waits for their replies. Returns (complaints, whether a call raised). If a
+        rank does not reply in time, or its process has ended, the processes of all ranks are ended."""
         waiting = {pipe: rank for rank, (_, pipe) in enumerate(self._processes)}
         for pipe in waiting:
             with contextlib.suppress(OSError):  # said below

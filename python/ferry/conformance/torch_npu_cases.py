@@ -1,5 +1,5 @@
-"""Cases of torch_npu's dispatch and combine: inputs of all ranks from a seed, the calls, and checks of what they return
-against torch_npu_oracle. `api` is the module with torch_npu's functions.
+"""Cases of torch_npu's dispatch and combine: the inputs of all ranks from a seed, the calls, and comparisons of their
+results with torch_npu_oracle. `api` is the module with torch_npu's functions.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ def draw(rng, shape, dtype=FP32):
 
 def make_case(seed, *, bs=5, mask=None, distinct=True, negative=False, unequal=False, token_scales=None,
               factor_shape=None, shared_x=False, **fields):
-    """Inputs of all ranks. mask: None, "prefix", "any" (one dimension) or "entries" (two)."""
+    """Makes a Case with the inputs of all ranks. `mask` is None, "prefix", "any" (one dimension) or "entries" (two)."""
     rng = np.random.default_rng(seed)
     case = oracle.Case(**{"ep": 2, "moe": 8, "h": 48, "k": 3, **fields})
     experts = case.moe + case.zero + case.copy + case.constant
@@ -50,7 +50,7 @@ def make_case(seed, *, bs=5, mask=None, distinct=True, negative=False, unequal=F
 
 
 def common(case, rank):
-    """Keywords of both directions."""
+    """Returns the keyword arguments that dispatch and combine have in common."""
     given = dict(group_ep="ep", ep_world_size=case.ep, ep_rank_id=rank // case.tp, moe_expert_num=case.moe,
                  shared_expert_num=case.shared_num, shared_expert_rank_num=case.shared_ranks,
                  global_bs=case.global_bs, x_active_mask=case.ranks[rank].mask)

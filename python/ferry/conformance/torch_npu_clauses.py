@@ -1,7 +1,7 @@
-"""Clauses of torch_npu: npu_moe_distribute_dispatch and combine, both versions, and the gate before them.
+"""Clauses of torch_npu about both versions of npu_moe_distribute_dispatch and combine, and about the gate before them.
 
-The implementation finds its group by a name: that of the HCCL communicator, or what its register_group(name, group)
-was given.
+The implementation finds its group by a name: the name of the HCCL communicator, or, if the implementation has
+register_group(name, group), the name that was given there.
 """
 
 import traceback
@@ -21,7 +21,8 @@ _FUNCTIONS = ("npu_moe_distribute_dispatch", "npu_moe_distribute_dispatch_v2", "
 
 
 class _Placed:
-    """The implementation, with tensors placed on the device and results brought back, and with the group's name."""
+    """Calls the implementation with tensors that are moved to the device and with the name of the group, and moves the
+    results back to the CPU."""
 
     def __init__(self, world):
         self._world, self._name = world, _group_name(world)

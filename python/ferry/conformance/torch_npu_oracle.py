@@ -1,8 +1,9 @@
-"""CANN's distributed MoE operators as slow loops over the inputs of all ranks, written from their description: the
-oracle of test_torch_npu.py. Shares nothing with ferry.
+"""An oracle for CANN's distributed MoE operators: loops over the inputs of all ranks, written from the description of
+the operators. It shares no code with ferry. test_torch_npu.py uses it too.
 
-A rank of the group is ep_rank * tp + position; tokens stay in the domain of their position, and every rank of a
-tensor-parallel group receives the rows of all of them.
+A rank of the group is ep_rank * tp + position, where `position` is its tensor-parallel rank. A token is sent to ranks
+with the position of its source. Every rank of a tensor-parallel group then receives the rows of all ranks of that
+group.
 """
 
 from dataclasses import dataclass, field
@@ -61,14 +62,15 @@ class Case:
         return self.shared_num if self.shared_ranks else 0
 
     def experts_of(self, ep_rank):
-        """The routed experts of a rank behind the shared ones: contiguous, the first ranks one more."""
+        """Returns the range of the routed experts of an ep_rank. Ranks with a shared expert come first and have none.
+        The others have contiguous blocks; the first of them have one more where the division leaves a remainder."""
         ranks = self.ep - self.shared_ranks
         each, more = divmod(self.moe, ranks)
         i = ep_rank - self.shared_ranks
         return range(i * each + min(i, more), (i + 1) * each + min(i + 1, more)) if i >= 0 else range(0)
 
     def capacity(self, ep_rank):
-        """A."""
+        """Returns A, the largest number of rows that an ep_rank can receive from one tensor-parallel position."""
         bs = self.global_bs // self.ep if self.global_bs else len(self.ranks[0].ids)
         if ep_rank < self.shared_ranks:
             each = self.shared_ranks // self.shared_num
@@ -89,7 +91,7 @@ def takes_part(inputs, t):
 
 
 def shared_tokens(case, source, position, ep_rank):
-    """Tokens that a source sends to a shared-expert rank, and the shared expert there."""
+    """Returns (the shared expert of `ep_rank`, the tokens that the source sends to it)."""
     inputs = case.ranks[source * case.tp + position]
     bs, ranks = len(inputs.ids), case.shared_ranks
     if case.version == 1:
@@ -106,8 +108,8 @@ def shared_tokens(case, source, position, ep_rank):
 
 
 def received(case, rank):
-    """What a rank receives, in order: blocks[position][local expert][source] of (source rank of the group, token, k).
-    The block of this rank's position comes first."""
+    """Returns the rows that a rank receives, in order: blocks[i][local expert][source] is a list of (source rank of the
+    group, token, k). Block i is of the position i places after that of this rank, so its own position comes first."""
     ep_rank, position = divmod(rank, case.tp)
     blocks = []
     for step in range(case.tp):
@@ -131,7 +133,8 @@ def received(case, rank):
 
 
 def flatten(case, rank):
-    """The rows of a rank in order. With tp, each rank has one local expert (as the operators demand)."""
+    """Returns the rows of a rank in order. With tensor parallelism each rank has one local expert, as the operators
+    require."""
     return [entry for block in received(case, rank) for expert in block for source in expert for entry in source]
 
 
@@ -140,7 +143,7 @@ def to_fp8(values):
 
 
 def encode(case, row, factor_row):
-    """One token for one expert: what arrives, and its scales [n]."""
+    """Encodes a token for one expert. Returns (the row that arrives, its scales [n] or None)."""
     if case.quant_mode == 0:
         return row, None
     y = row.float()
@@ -164,7 +167,8 @@ def encode(case, row, factor_row):
 
 
 def dispatch(case, rank):
-    """The seven results of a rank, without what lies past the received rows."""
+    """Returns the seven results of dispatch on a rank, and expand_idx of version 1, without the unused rows at the end.
+    """
     blocks, entries = received(case, rank), flatten(case, rank)
     rows, scales = [], []
     for source, t, k in entries:
@@ -198,7 +202,7 @@ def dispatch(case, rank):
 
 
 def travel(case, row):
-    """A row as combine sends it back."""
+    """Returns the row after the wire format in which combine sends it back."""
     if case.comm_quant_mode == 0:
         return row
     parts = []
@@ -210,7 +214,7 @@ def travel(case, row):
 
 
 def special(case, x, expert):
-    """What a special expert gives for token x [H], in float32; None: nothing."""
+    """Returns the output of a special expert for token x [H], in float32; None for an expert that gives zero."""
     if expert < case.zero:
         return None
     x = x.float()
@@ -223,11 +227,13 @@ def special(case, x, expert):
 
 
 def combine(case, expert_rows):
-    """expert_rows: [ranks] of [R, H]. Per rank: the sum in float32 with shared_x and residual, not rounded."""
+    """Returns for each rank the sums in float32, with shared_x and residual added, not rounded. `expert_rows` has the
+    rows [R, H] of each rank."""
     where = [{entry: row for entry, row in zip(flatten(case, r), expert_rows[r])} for r in range(case.size)]
 
     def returned(rank, t, k):
-        """The row of an entry: of all positions of the tensor-parallel group that computed it, this one's first."""
+        """Returns the row of an entry: the sum of its rows on all ranks of the tensor-parallel group that computed it,
+        beginning with the position of `rank`. None if no rank has one."""
         for ep_rank in range(case.ep):
             rows = [where[ep_rank * case.tp + (rank + step) % case.tp].get((rank, t, k)) for step in range(case.tp)]
             if rows[0] is not None:
@@ -259,6 +265,6 @@ def combine(case, expert_rows):
 
 
 def rms_norm(case, z):
-    """(y, rstd) of sums z [Bs, H]."""
+    """Returns (y, rstd) of the RMS norm of the sums z [Bs, H]."""
     rstd = 1 / torch.sqrt((z * z * np.float32(1 / case.h)).sum(-1, keepdim=True) + case.eps)
     return ((z * rstd).to(case.dtype).float() * case.gamma.float()).to(case.dtype), rstd
